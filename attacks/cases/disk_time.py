@@ -1,4 +1,4 @@
-"""What guests do to an I/O core's time with requests to a disk: pages that nobody has touched, in one visit."""
+"""What guests do to an I/O core's time with requests to a disk: pages that were never touched, in one visit."""
 
 import os
 import statistics
@@ -17,7 +17,7 @@ from .seventh import A_FEW, undisturbed
 from .sixth import HUGE, huge_file
 
 SIZE = 1 << 20
-FIRST = 8  # huge pages before those that nobody has touched: the ring, tables, headers
+FIRST = 8  # huge pages before those that were never touched: the ring, tables, headers
 PAGES = 256  # and so many of those
 PIECES = 250
 
@@ -123,7 +123,7 @@ def slow(stage, name):
 
 @attack("disk", needs=("root",))
 def disk_of_huge_pieces(stage):
-    """Requests to disks of each kind whose pieces lie in huge pages of their own that nobody has touched: data, ranges, names, headers, statuses."""
+    """Requests to disks of each kind whose pieces lie in huge pages of their own that were never touched: data, ranges, names, headers, statuses."""
     kinds = media(stage)
     stage.start(ports=[f"{kind}=blk:DIR/{kind}.sock,file={file}" for kind, file in kinds.items()])
     undisturbed(stage)
@@ -164,7 +164,7 @@ def disk_of_punched_pieces(stage):
             guest, stop = Untouched(stage, kind), threading.Event()
 
             def punching():
-                # One by one: whoever touches a page of a hole that is being made waits for all of it.
+                # One by one: a thread that touches a page of a hole that is being made waits for all of it.
                 while not stop.is_set():
                     for i in range(PAGES):
                         vhost.punch(guest.fd, (FIRST + i) * HUGE, HUGE, True)

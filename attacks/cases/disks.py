@@ -25,7 +25,7 @@ def begin(stage, options="", size=SIZE, **more):
 
 
 def unharmed(stage, path, size=SIZE, fill=0x5A):
-    """Nobody wrote into the backing file, or beyond it."""
+    """No guest wrote into the backing file, or beyond it."""
     data = open(path, "rb").read()
     stage.check(len(data) == size, f"the backing file has {len(data)} bytes instead of {size}")
     stage.check(data == bytes([fill]) * len(data), "a request that was refused has changed the backing file")
@@ -247,7 +247,7 @@ def disk_file_removed(stage):
 
 @attack("disk")
 def disk_of_two(stage):
-    """A second disk, and a second daemon, want a file that is being written: who has it is said, and they do not get it."""
+    """A second disk, and a second daemon, want a file that is being written: they are told which process has it, and do not get it."""
     path = begin(stage)
     with stage.during():
         reached = lambda why: "evil" in str(why) or "lock" in str(why).lower() or "in use" in str(why).lower()

@@ -19,7 +19,7 @@ NOBODY = 65534
 
 
 def as_user(stage, text, *args):
-    """A program of a user who has nothing to do with us; it has said a word when this returns."""
+    """A program of an unrelated user; it has said a word when this returns."""
     begin = f"import os, socket, sys, time\nos.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})\n"
     process = subprocess.Popen([sys.executable, "-c", begin + text + "\nprint(flush=True); time.sleep(120)", *args], stdout=subprocess.PIPE, text=True)
     stage.cleanup(process.wait)

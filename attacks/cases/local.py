@@ -222,7 +222,7 @@ def slow(stage, path, say, what, count=1000):
         try:
             s.connect(path)
             s.send(say)
-        except OSError:  # the queue of those who wait is full
+        except OSError:  # the backlog of the socket is full
             s.close()
             misses += 1
             if misses > 60:
@@ -471,7 +471,7 @@ def memory_cgroup(stage):
 
 @attack("3.2")
 def descriptors_for_everybody(stage):
-    """Every socket gets messages with 200 descriptors that nobody asked for."""
+    """Every socket gets messages with 200 unrequested descriptors."""
     stage.start("vhost-user:DIR/evil.sock", ports=["e=e1000:DIR/e.sock,switch=evil", "r=ring:DIR/r.sock,switch=evil"])
     fd = vhost.memfd(4096)
     stage.cleanup(os.close, fd)

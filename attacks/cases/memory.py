@@ -93,7 +93,7 @@ def truncation_vfio(stage):
 
 @attack("1.1", needs=("root", "hugetlb"))
 def hugetlb_pool_exhausted(stage):
-    """Huge pages that were given without a reservation are used up by somebody else."""
+    """Huge pages that were given without a reservation are used up by another process."""
     huge.pool(stage, 3)
     stage.start("vhost-user:DIR/evil.sock")
     free = lambda: int(next(l for l in open("/proc/meminfo") if l.startswith("HugePages_Free")).split()[1])
@@ -112,7 +112,7 @@ def hugetlb_pool_exhausted(stage):
             guest.start(1, guest.tx)
             front.sync()
             others = []
-            for _ in range(free()):  # whoever comes first takes the rest of the pool
+            for _ in range(free()):  # the first to come takes the rest of the pool
                 other = huge.file(1)
                 stage.cleanup(os.close, other)
                 try:
@@ -325,7 +325,7 @@ def fuse_again_and_again(stage):
                     said.add(str(e))
                 given += 1
             most = max(most, len(doors(stage.daemon)))
-        # Somebody else's descriptors are received meanwhile.
+        # Another guest's descriptors are received meanwhile.
         other = Guest(stage.at("other.sock"))
         try:
             other.send(FRAME)
@@ -455,7 +455,7 @@ def shrink(stage, fds):
 
 @attack("1.1", needs=("root", "hugetlb"))
 def hugetlb_punched(stage):
-    """A huge page under a ring is punched out, and somebody else takes it."""
+    """A huge page under a ring is punched out, and another process takes it."""
     huge.pool(stage, 4)
     stage.start("vhost-user:DIR/evil.sock")
     with stage.during(stage.seconds):
@@ -558,7 +558,7 @@ def truncation_of_terabytes(stage):
 
 @attack("third")
 def untouched_pages(stage):
-    """Each frame lies in a page that nobody has touched, and the I/O core has the kernel find and clear it."""
+    """Each frame lies in a page that was never touched, and the I/O core has the kernel find and clear it."""
     size, ring = 256 << 20, 2048
     stage.start("vhost-user:DIR/evil.sock")
     with stage.during():

@@ -101,7 +101,7 @@ def mac_limit_lockout(stage):
         dropped = stage.daemon.port("v")["counters"]["drops"].get("mac_limit", 0)
         if dropped:
             raise Failure(f"the victim was locked out after {turn} silences: {dropped} frames")
-        # Longer than the ageing time: the victim's entries go to whoever comes first.
+        # Longer than the ageing time: the victim's entries go to the first station that comes.
         stage.helper("flood", stage.at("evil.sock"), 1.6, "--sources", 20_000, "--rate", 50_000).end()
         pause(1.2)  # now those have aged, too, and the victim may be learned again
     victim.front.close()
@@ -135,7 +135,7 @@ def multicast_flood(stage):
 
 @attack("2.4")
 def unknown_unicast_flood(stage):
-    """Frames for an address that nobody has."""
+    """Frames for an address that no station has."""
     flooded(stage, "--to", "02:00:00:00:dd:01", "--bytes", 1500)
 
 
@@ -192,7 +192,7 @@ def veth_loop(stage):
 
 
 def visits(stage, *how):
-    """Frames that take long to serve, to somebody who takes them, on a switch of their own."""
+    """Frames that take long to serve, to a port that takes them, on a switch of their own."""
     stage.start("vhost-user:DIR/evil.sock", ports=["x=vhost-user:DIR/x.sock,switch=evil", "y=vhost-user:DIR/y.sock,switch=evil"])
     sink = Neighbours(stage.daemon, stage.cpus, flow=None, ping=("x", "y"))
     stage.cleanup(sink.kill)

@@ -1,4 +1,4 @@
-"""What an end of a pipe does to its partner, and to those who have no part in it."""
+"""What an end of a pipe does to its partner, and to ports that have no part in it."""
 
 import random
 import struct
@@ -107,7 +107,7 @@ def pipe_scribbler(stage):
             thread.join()
     stage.notes.update(wrote=wrote[0], begun=begun)
     stage.check(begun >= 5 and wrote[0] >= 50, "it never began, or wrote nothing: nothing was tried")
-    # Nobody is there any more: whoever comes finds a pipe that works.
+    # Both ends are empty: the next to come finds a pipe that works.
     gone(stage, (evil, mate))
     a, b = ends(stage)
     before = received(stage, "mate")

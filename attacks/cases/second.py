@@ -367,7 +367,7 @@ def empty_descriptors(stage):
 
 
 def lingering(seconds=3600):
-    """A TCP socket that whoever closes it last waits for, and what keeps it so."""
+    """A TCP socket whose last close waits, and what keeps it so."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen(1)

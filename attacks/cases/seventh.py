@@ -1,4 +1,4 @@
-"""What guests, netmap programs and VMMs do to an I/O core's time: work that nobody is charged for, and visits that nothing bounds."""
+"""What guests, netmap programs and VMMs do to an I/O core's time: work that no port is charged for, and visits that nothing bounds."""
 
 import mmap
 import os
@@ -45,7 +45,7 @@ class Time:
 
 
 def undisturbed(stage):
-    """Other programs do not take the I/O core's processor: what they took would be charged to whoever was just served."""
+    """Other programs do not take the I/O core's processor: what they took would be charged to the port that was just served."""
     for thread in os.listdir(f"/proc/{stage.daemon.pid}/task"):
         if open(f"/proc/{stage.daemon.pid}/task/{thread}/comm").read().startswith("io-core"):
             os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1))
@@ -53,7 +53,7 @@ def undisturbed(stage):
 
 @attack("seventh", needs=("root",))
 def dropped_frames(stage):
-    """Frames that are dropped as soon as they are read: each begins in a huge page of its own that nobody has touched."""
+    """Frames that are dropped as soon as they are read: each begins in a huge page of its own that was never touched."""
     count, first = 120, 8
     size = (first + count + 2) * HUGE
     stage.start("vhost-user:DIR/evil.sock")
@@ -96,7 +96,7 @@ def in_huge_pieces(guest, table, first, count, lengths, flags):
 
 @attack("seventh", needs=("root",))
 def buffers_of_huge_pieces(stage):
-    """A receive buffer consists of 250 pieces, each in a huge page of its own that nobody has touched; an honest guest sends one broadcast."""
+    """A receive buffer consists of 250 pieces, each in a huge page of its own that was never touched; an honest guest sends one broadcast."""
     count, first = 250, 8
     size = (first + count + 1) * HUGE
     stage.start("vhost-user:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
@@ -129,7 +129,7 @@ def buffers_of_huge_pieces(stage):
 
 @attack("seventh", needs=("root",))
 def heads_of_huge_pieces(stage):
-    """The first 76 bytes of each of four frames lie in 76 huge pages that nobody has touched."""
+    """The first 76 bytes of each of four frames lie in 76 huge pages that were never touched."""
     count, each, first = 4, 76, 8
     size = (first + count * each + 1) * HUGE
     stage.start("vhost-user:DIR/evil.sock")
@@ -157,7 +157,7 @@ def heads_of_huge_pieces(stage):
 
 @attack("seventh", needs=("root",))
 def dropped_packets(stage):
-    """An e1000's packets ask to be cut without a word about their headers: each begins in a huge page of its own that nobody has touched."""
+    """An e1000's packets ask to be cut without a word about their headers: each begins in a huge page of its own that was never touched."""
     count, first = 100, 8
     size = (first + count + 2) * HUGE
     stage.start("e1000:DIR/evil.sock")
@@ -183,7 +183,7 @@ def dropped_packets(stage):
 
 @attack("seventh", needs=("root",))
 def looped_packets(stage):
-    """An e1000 in loopback receives what it sends, each packet into a huge page of its own that nobody has touched."""
+    """An e1000 in loopback receives what it sends, each packet into a huge page of its own that was never touched."""
     count, first = 100, 8
     size = (first + count + 2) * HUGE
     stage.start("e1000:DIR/evil.sock")
@@ -325,7 +325,7 @@ def naps_of_monitors(stage):
     thread = threading.Thread(target=seldom)
     thread.start()
     try:
-        # The same programs do the same beside the same machine, and nobody looks.
+        # The same programs do the same beside the same machine, without a reader.
         stage.measure("control", 1)
         for i in range(ports):
             for pipe in pipes:

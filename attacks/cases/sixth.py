@@ -1,4 +1,4 @@
-"""What guests do to those who send to them, and what users do to others' ports, holders and start."""
+"""What guests do to ports that send to them, and what users do to others' ports, holders and start."""
 
 import fcntl
 import os
@@ -105,7 +105,7 @@ def beside(stage, slow, sender, each, gap, size=60):
 
 @attack("sixth", needs=("root",))
 def untouched_buffers(stage):
-    """Each receive buffer lies in a huge page that nobody has touched; an honest guest sends broadcasts, and must not pay for clearing them."""
+    """Each receive buffer lies in a huge page that was never touched; an honest guest sends broadcasts, and must not pay for clearing them."""
     slots, size = 128, 160 * HUGE
     stage.start("vhost-user:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
     guest = Guest(stage.at("evil.sock"), size, fd=huge_file(stage, size), start=False)
@@ -160,7 +160,7 @@ def buffers_of_many_pieces(stage):
 
 @attack("sixth", needs=("root",))
 def untouched_tables(stage):
-    """The descriptors of each frame end in a huge page of their own that nobody has touched."""
+    """The descriptors of each frame end in a huge page of their own that was never touched."""
     slots, first = 120, 8
     size = (first + 2 * slots + 2) * HUGE
     stage.start("vhost-user:DIR/evil.sock")
@@ -240,7 +240,7 @@ def place(k, verb, name):
 
 @attack("sixth", needs=("root",))
 def netmap_users(stage):
-    """Of two users at the netmap socket, one takes all places, keeps the other's ports, and names the pipes of everybody."""
+    """Of two users at the netmap socket, one takes all places, keeps the other's ports, and names the pipes of all."""
     stage.start(args=["--vale-mode", "0666"])
     for folder in (stage.at(""), stage.at("ring")):
         os.chmod(folder, 0o755)

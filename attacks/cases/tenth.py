@@ -62,7 +62,7 @@ def claimed_neighbours(stage):
         stage.notes["places"] = places = sum(n["port"] == "evil" for n in known)
         stage.check(places > 8000, f"{places} places are the attacker's: nothing was tried")
         reached(set(new), "under the attack")
-        # Once found they stay: nobody has to be asked for again.
+        # Once found they stay: the router asks for none of them again.
         asked = z.asked
         claim(20_000)
         reached(set(new), "afterwards")
@@ -73,7 +73,7 @@ def claimed_neighbours(stage):
 
 @attack("tenth", needs=("root",))
 def frames_of_untouched_pieces(stage):
-    """A frame's first bytes are where they should be, and each of 60 further pieces lies in a huge page that nobody has touched: whoever copies, cuts or sums it up has the kernel clear them all."""
+    """A frame's first bytes are where they should be, and each of 60 further pieces lies in a huge page that was never touched: to copy, cut or sum it up has the kernel clear them all."""
     first, pieces, count = 8, 60, 6
     size = (first + pieces * count) * HUGE
     stage.start("vhost-user:DIR/evil.sock,mtu=9000", ports=["other=vhost-user:DIR/other.sock,switch=evil,mtu=9000"])

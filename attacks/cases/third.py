@@ -183,7 +183,7 @@ def linger_in_a_channel(stage):
             vhost.send_fds(k, data, [each.fileno() for each in sockets])
         except OSError as error:
             stage.notes["refused"] = error.strerror
-        # Whoever receives them has the last reference.
+        # The receiver has the last reference.
         [each.close() for each in sockets]
 
     def unasked(front):
@@ -289,13 +289,13 @@ def linger_and_leave(stage):
 
 @attack("third")
 def linger_in_the_backlog(stage):
-    """A port is deleted while connections wait that nobody has let in, with sockets that linger."""
+    """A port is deleted while connections wait that it has not let in, with sockets that linger."""
     names = ["v", "g"]
     kept = start(stage, *names)
     with stage.during():
         for name in names:
             first = connect(stage.at(f"{name}.sock"))
-            # In the middle of a message the port lets nobody in.
+            # In the middle of a message the port admits no other client.
             first.sendall(b"\1")
             pause(0.1)
             for _ in range(3):

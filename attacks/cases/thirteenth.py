@@ -116,7 +116,7 @@ def floods_at_a_gateway(stage):
             until(lambda: stage.alive() or refused(kind) > was + 20_000, 30, f"the flood of {kind}")
             seen()
             count(kind, mine(make), seen)
-        # Answers that nobody asked for, of stations that are not there, are the kernel's.
+        # Unsolicited answers of stations that are not there, are the kernel's.
         pump.fill([ether(station, mac(EVIL), ARP, arp(2, mac(EVIL), four("10.5.0.2"), own, station)[14:])])
         was = refused("neighbours")
         until(lambda: stage.alive() or refused("neighbours") > was + 20_000, 30, "the flood of ARP")
@@ -146,7 +146,7 @@ def six(text):
 
 @attack("thirteenth", needs=("root",))
 def advertisements_for_a_kernel(stage):
-    """A guest advertises itself as a router of everybody's networks, plainly and behind other headers, and redirects packets: the kernel of its router's control plane must not obey."""
+    """A guest advertises itself as a router of all networks, plainly and behind other headers, and redirects packets: the kernel of its router's control plane must not obey."""
     space = Namespace(stage)
     stage.start(ports=["evil=vhost-user:DIR/evil.sock,router=r,address=2001:db8:a::1/64,10.0.0.1/24",
                        "peer=vhost-user:DIR/peer.sock,router=r,address=2001:db8:b::1/64"], args=("--router", f"r,control={space.name}"))
@@ -399,7 +399,7 @@ def halves(stage, up):
 
 @attack("thirteenth", needs=("root",))
 def half_messages_of_a_peer(stage):
-    """Whoever may speak to a router's control plane sends it half messages, attributes of any length, and connects in the middle of others' words; and somebody else listens in its place at another router."""
+    """A process that may speak to a router's control plane sends it half messages, attributes of any length, and connects in the middle of others' words; and another one listens in its place at another router."""
     space, taken = Namespace(stage), Namespace(stage, "taken")
     squatter = until(taken.listener, 10, "somebody listens in its place")
     stage.start(ports=["up=vhost-user:DIR/up.sock,router=r,address=10.7.0.1/16", "down=vhost-user:DIR/down.sock,router=q,address=10.8.0.1/16"],

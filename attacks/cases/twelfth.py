@@ -1,4 +1,4 @@
-"""What was found on 23 November 2026, later: what whoever has left keeps of the daemon's memory, how much of it a routing daemon may have, and what waking a ring client costs."""
+"""What was found on 23 November 2026, later: what clients that have left keep of the daemon's memory, how much of it a routing daemon may have, and what waking a ring client costs."""
 
 import mmap
 import os
@@ -220,7 +220,7 @@ def attached(stage):
 
 @attack("twelfth")
 def pipe_ends_killed(stage):
-    """Both ends of a pipe send, release and lie, and are killed at any instant; one of them is a guest's, the other a program's. Whoever comes finds a pipe that works."""
+    """Both ends of a pipe send, release and lie, and are killed at any instant; one of them is a guest's, the other a program's. The next to come finds a pipe that works."""
     stage.start(ports=["guest=ptnet:DIR/guest.sock,pipe=p", "program=ring:DIR/program.sock,pipe=p"])
     rng, kills, wrote = random.Random(12), 0, 0
 

@@ -97,7 +97,7 @@ def deeds(folder, parent, broker):
     ]
 
 
-# Ends whoever tries: nobody of ours does.
+# Each of these ends the caller: none of our processes makes it.
 FATAL = (
     ("ptrace", 101, 16, 1, 0, 0), ("process_vm_readv", 310, 1, 0, 0, 0, 0, 0), ("process_vm_writev", 311, 1, 0, 0, 0, 0, 0),
     ("pidfd_getfd", 438, 0, 0, 0), ("userfaultfd", 323, 1), ("perf_event_open", 298, 0, 0, -1, -1, 0),
@@ -124,7 +124,7 @@ def refused(daemon):
 def hostile_worker(stage):
     """A thread of each kind of the running daemon does what an attacker would do first; each deed has to fail."""
     daemon = stage.start("vhost-user:DIR/evil.sock", ports=ready(stage))
-    # What anybody else could do in this folder: only the sandbox is in the way.
+    # Any other process could do this in this folder: only the sandbox is in the way.
     os.chmod(daemon.folder, 0o777)
     victim = daemon.path("victim")
     open(victim, "w").close()

@@ -1,4 +1,4 @@
-"""The broker's socket in the hands of whoever has taken the daemon over: requests that the daemon itself would not make.
+"""The broker's socket in the hands of an attacker that has taken the daemon over: requests that the daemon itself would not make.
 
 Records as the daemon's: eight words of the machine's own order (what, number, bytes of text, five arguments) and 4096 bytes of text.
 """

@@ -268,7 +268,7 @@ class Stage:
             self.problems.append(f"not back to before: {grown}{f', threads {names}' if names else ''}")
 
     def asleep(self):
-        """With nobody's traffic left the daemon needs next to no processor time."""
+        """Without traffic the daemon needs next to no processor time."""
         def used():
             fields = open(f"/proc/{self.daemon.pid}/stat").read().rsplit(") ", 1)[1].split()
             return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

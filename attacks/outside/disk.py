@@ -143,7 +143,7 @@ def connect(stage, name="evil", **more):
 
 
 def works(stage, name="evil", sector=0):
-    """Somebody new is served: the disk is none the worse for what came before."""
+    """A new client is served: the disk is none the worse for what came before."""
     disk = connect(stage, name)
     status, _ = disk.ask(IN, sector, room=512)
     if status != OK:

@@ -1,5 +1,6 @@
 """Neighbours: the program `traffic`, and what it reports."""
 
+import glob
 import json
 import os
 import subprocess
@@ -15,12 +16,13 @@ _program = None
 
 
 def program():
-    """Builds `traffic.c`, once a run; the program's path."""
+    """Builds `traffic`, once a run; the program's path."""
     global _program
     if _program is None:
         folder = tempfile.mkdtemp(prefix="sidecore-attack-traffic-")
         _program = os.path.join(folder, "traffic")
-        subprocess.run(["cc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", _program, os.path.join(HERE, "traffic.c")], check=True)
+        sources = sorted(glob.glob(os.path.join(HERE, "traffic", "*.c")))
+        subprocess.run(["cc", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o", _program, *sources], check=True)
     return _program
 
 
@@ -158,7 +160,7 @@ class Helper:
 
 
 class BusyLoop:
-    """The control measurement: somebody who does nothing but use the attacker's processor."""
+    """The control measurement: a process that only uses the attacker's processor."""
 
     def __init__(self, cpus, count=1):
         self.all = [subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=on(cpus)) for _ in range(count)]

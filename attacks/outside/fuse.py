@@ -95,7 +95,7 @@ class Stalled:
         self.silent.value = int(silent)
 
     def close(self):
-        """Aborts the connection: everybody who waits gets an error."""
+        """Aborts the connection: all waiting processes get an error."""
         if self.server.is_alive():
             self.server.kill()
             self.server.join()

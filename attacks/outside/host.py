@@ -1,4 +1,4 @@
-"""A guest that is a host on a network of a router: it sends packets and lies, and answers whoever asks for its addresses.
+"""A guest that is a host on a network of a router: it sends packets and lies, and answers requests for its addresses.
 
 After RFC 826 (ARP), 791, 8200, 4861.
 """
@@ -141,7 +141,7 @@ class Pump:
         tx.ring()
 
     def scribble(self, chance, bytes_each=64):
-        """Changes a byte of some frames, whoever reads them."""
+        """Changes a byte of some frames, whatever their receiver."""
         for _ in range(16):
             at = self.guest.out + 2048 * chance.randrange(self.count) + 12 + chance.randrange(bytes_each)
             self.guest.memory[at] = chance.randrange(256)

@@ -1,4 +1,4 @@
-"""System calls in the place of a thread of the running program, as if whoever speaks to it had taken that thread over.
+"""System calls in the place of a thread of the running program, as if its peer had taken that thread over.
 
 The thread is stopped (ptrace(2)), made to run two instructions that stand behind the program's own code, and afterwards
 goes on where it was. The program itself has nothing for this: it is the one that users run. x86-64.

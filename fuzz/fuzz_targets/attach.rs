@@ -27,7 +27,7 @@ const ON_DEMAND: usize = 4;
 const CONNECTIONS: usize = 4;
 /// `EBUSY`.
 const BUSY: u32 = 16;
-/// How long the daemon may take to see that somebody has gone.
+/// How long the daemon may take to see that a client has gone.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// No names of host interfaces: their ports would be the host's.
 const NAMES: [&str; 8] = ["vale1:a", "vale1:b", "vale2:a{1", "x}1", "x", "", "vale:c", "vale1:"];
@@ -97,7 +97,7 @@ fn info(port: &mut UnixStream) -> Answer {
     Answer::from_bytes(&answer).unwrap()
 }
 
-/// Honest clients are answered, and nothing is left of who was there before them.
+/// Honest clients are answered, and nothing is left of the clients before them.
 fn all_is_well() {
     let mut port = connect("port").unwrap();
     assert_eq!(info(&mut port).errno, 0);

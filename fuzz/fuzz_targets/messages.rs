@@ -127,7 +127,7 @@ struct Vmm {
 }
 
 impl Vmm {
-    /// Says it, and waits until it has been read. False: nobody listens any more.
+    /// Says it, and waits until it has been read. False: the conversation has ended.
     fn say(&mut self, message: &Message, flags: u32, size: u32) -> bool {
         let mut bytes = words32(&[message.code, 1 | flags, size]);
         bytes.extend(&message.payload);
@@ -146,8 +146,8 @@ impl Vmm {
         if sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL).is_err() {
             return false;
         }
-        // GET_FEATURES is answered, and whoever answers it has read what came before. A conversation that
-        // has ended hangs up. One that waits for the rest of a message does neither.
+        // GET_FEATURES is answered, and its answer proves that what came before was read. A conversation that has ended
+        // hangs up. One that waits for the rest of a message does neither.
         let question = words32(&[1, 1, 0]);
         if sendmsg(&self.socket, &[IoSlice::new(&question)], &mut Default::default(), SendFlags::NOSIGNAL)
             .is_err()

@@ -21,7 +21,7 @@ const CLIENT_WORDS: u64 = 3;
 const ENGINE: u64 = 128;
 /// Bytes of a ring's block of words.
 const BLOCK: u64 = 256;
-/// Buffers that nobody owns.
+/// Buffers without an owner.
 const RESERVED: u64 = 2;
 
 struct World {

@@ -97,7 +97,7 @@ impl Default for Guest {
     }
 }
 
-/// A port that belongs to nobody.
+/// A port without a peer.
 pub fn port() -> Arc<Port> {
     let counters = CounterFile::anonymous().unwrap().open_slot(PortId(0), "fuzz");
     Arc::new(Port::new(PortId(0), "fuzz", counters, 1500).unwrap())

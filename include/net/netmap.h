@@ -291,7 +291,7 @@ struct nm_csb_ktoa {
 #define nm_stst_barrier() __atomic_thread_fence(__ATOMIC_RELEASE)
 #define nm_ldld_barrier() __atomic_thread_fence(__ATOMIC_ACQUIRE)
 
-/* The dependent index first: who reads head has cur, too. */
+/* The dependent index first: a reader of head has cur, too. */
 static inline __attribute__((unused)) void
 nm_sync_kloop_appl_write(struct nm_csb_atok *atok, uint32_t cur, uint32_t head)
 {

@@ -1,9 +1,9 @@
 /*
  * Numbered frames through /dev/netmap: netmapio INTERFACE send|receive COUNT.
  *
- * Every frame has 60 bytes: to everybody, type 0x88b5 (for local experiments), its number, and bytes that follow from the
- * number. The receiver says "ready" when it has the rings, and at the end "received 1000, wrong 0"; other frames are
- * passed over. No library: what a program finds is what the kernel offers.
+ * Every frame has 60 bytes: to the broadcast address, type 0x88b5 (for local experiments), its number, and bytes that
+ * follow from the number. The receiver says "ready" when it has the rings, and at the end "received 1000, wrong 0";
+ * other frames are passed over. No library: what a program finds is what the kernel offers.
  */
 #include <arpa/inet.h>
 #include <fcntl.h>

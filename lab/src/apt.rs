@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// The releases of Debian that name the same mirror; a source with another suite is somebody else's.
+/// The releases of Debian that name the same mirror; a source with another suite is not Debian's.
 const SUITES: [&str; 10] = [
     "bullseye",
     "bookworm",

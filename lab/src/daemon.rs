@@ -73,7 +73,7 @@ impl Daemon {
     fn wait_ready(&mut self) -> Result<()> {
         let stdout = self.process.child().stdout.take().ok_or_else(|| Error::new("no standard output"))?;
         let (ready, waiting) = channel();
-        // Reads on after `ready`: a daemon must not stop because nobody empties its pipe.
+        // Reads on after `ready`: a daemon must not stop because its pipe is full.
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(std::io::Result::ok) {
                 if line == "ready" {

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 const SECONDS: u32 = 1;
 /// How long a card may take to appear.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The host's interface and everybody's addresses; they exist in the namespace and in the guests only.
+/// The host's interface and all addresses; they exist in the namespace and in the guests only.
 const TAP: &str = "sc0";
 const HOST: &str = "10.77.0.1";
 /// The guests: name, card, address.
@@ -40,7 +40,7 @@ const GUESTS: [(&str, &str, &str); 4] = [
 const BOOTS: &str = "a";
 /// The ptnet cards: guest, port, address.
 const PTNET: [(&str, &str, &str); 2] = [("c", "c-ptnet", "10.77.1.4"), ("d", "d-ptnet", "10.77.1.5")];
-/// Who sends to whom, and by which cards.
+/// The sender, the receiver, and their cards.
 const PAIRS: [(&str, &str, &str); 7] = [
     ("a", "b", "virtio-net"),
     ("c", "d", "e1000e → e1000"),
@@ -240,7 +240,7 @@ impl Site {
         let ptnet = PTNET.iter().find(|(guest, ..)| cards == "ptnet" && *guest == to);
         let address = ptnet.map_or(GUESTS[receiver].2, |(.., address)| *address);
         let Site { host, guests, .. } = self;
-        // The receiver on one side, everybody else on the other.
+        // The receiver on one side, all others on the other.
         let (before, rest) = guests.split_at_mut(receiver);
         let Some((receiver, after)) = rest.split_first_mut() else {
             return Err(Error::new(format!("no guest {to}")));

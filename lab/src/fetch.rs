@@ -27,7 +27,7 @@ pub(crate) const GUEST_SUITE: &str = "bookworm";
 /// Where a new enough QEMU is.
 pub(crate) const VMM_SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 const VMM_PACKAGES: [&str; 3] = ["qemu-system-x86", "seabios", "ipxe-qemu"];
-/// What of them is kept; the rest is documentation, and programs that nobody should run from here.
+/// What of them is kept; the rest is documentation, and programs that are not to be run from here.
 const VMM_KEEP: [&str; 5] = [
     "usr/bin/qemu-system-x86_64",
     "usr/lib/x86_64-linux-gnu",
@@ -195,7 +195,7 @@ fn fetch(dir: &Path) -> Result<Lab> {
     })
 }
 
-/// A file that is locked until it is closed. Nobody else, in whatever process, has it meanwhile; `waits` is called if somebody
+/// A file that is locked until it is closed. No other thread or process has it meanwhile; `waits` is called if another
 /// has it now.
 fn lock(path: &Path, waits: &dyn Fn()) -> Result<File> {
     let file = File::create(path).context(|| format!("making {}", path.display()))?;
@@ -355,7 +355,7 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::Barrier;
 
-    /// Whoever asks while another one makes the folder gets it complete, and it is made once for each recipe.
+    /// A caller that asks while another one makes the folder gets it complete, and it is made once for each recipe.
     #[test]
     fn what_several_ask_for_at_once_is_made_once() {
         let dir = RunDir::new("parts").unwrap();

@@ -53,7 +53,7 @@ impl Frr {
                 let log = std::fs::read_to_string(folder.join("zebra.log")).unwrap_or_default();
                 return Err(Error::new(format!("zebra did not start:\n{log}")));
             }
-            // It tells nobody when it listens.
+            // It does not tell when it listens.
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
@@ -74,7 +74,7 @@ fn daemon(netns: &Netns, folder: &Path, name: &str, conf: &str) -> Result<Proces
     let errors = log.try_clone().context(|| format!("making {}", file("log").display()))?;
     let mut command = netns.command(&format!("{PROGRAMS}/{name}"))?;
     command.arg("-f").arg(written(file("conf"))?).arg("-i").arg(file("pid"));
-    // No port for terminals: two namespaces' would not clash, but nobody needs them.
+    // No port for terminals: two namespaces' would not clash, but none is needed.
     command.arg("-z").arg(folder.join("zserv.api")).arg("--vty_socket").arg(folder).args(["-P", "0"]);
     if conf.contains("fpm") {
         command.args(["-M", "dplane_fpm_nl"]);

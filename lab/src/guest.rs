@@ -1,8 +1,8 @@
 //! A virtual machine: described by [`Spec`], driven through [`Guest`].
 //!
 //! QEMU gets its control sockets (machine protocol, the serial port for commands) as inherited descriptors, so
-//! that there is no path to clean up and no moment in which nobody listens, and the end of QEMU is seen at once
-//! as the end of a stream. Every wait has a time limit and ends by an event.
+//! that there is no path to clean up and no moment without a listener, and the end of QEMU is seen at once as the end
+//! of a stream. Every wait has a time limit and ends by an event.
 //!
 //! An error carries the last lines of the guest's console and of QEMU's own messages, and the folder with the
 //! whole logs is kept.

@@ -1,6 +1,8 @@
 //! `sidecore-lab`: the lab for people and Makefiles.
 
-use sidecore_lab::{bench::beside, bench::figure4, bench::ptnet, demo, fetch, Accel, Error, Lab, Result};
+use sidecore_lab::{
+    bench::beside, bench::figure4, bench::ptnet, demo, fetch, tidy, Accel, Error, Lab, Result,
+};
 use std::process::ExitCode;
 
 const USAGE: &str =
@@ -24,6 +26,29 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words.split_first() {
+        Some((word, _)) if *word == "demo" || word.starts_with("bench-") => {
+            tidy::Tidy::start().and_then(|_tidy| with_guests(&words))
+        }
+        Some((&"fetch", [])) => fetched(),
+        Some((&"prepare", [])) => demo::prepare(),
+        Some((&"accel", [])) => Accel::decide().map(|accel| println!("{accel}")),
+        Some((&"shell", rest)) => shell(rest),
+        // Not for people: the program starts itself so.
+        Some((&"tidy", [pid])) => tidy::after(pid),
+        _ => Err(Error::new(USAGE)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("sidecore-lab: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What makes namespaces and folders.
+fn with_guests(words: &[&str]) -> Result<()> {
+    match words.split_first() {
         Some((&"demo", [])) => demo::demo(),
         Some((&"demo", ["router"])) => demo::router::demo(),
         Some((&"bench-e1000", [])) => beside::e1000(5, &[]),
@@ -33,18 +58,7 @@ fn main() -> ExitCode {
         },
         Some((&"bench-figure4", rest)) => bench_figure4(rest),
         Some((&"bench-ptnet", words)) => ptnet::ptnet(words),
-        Some((&"fetch", [])) => fetched(),
-        Some((&"prepare", [])) => demo::prepare(),
-        Some((&"accel", [])) => Accel::decide().map(|accel| println!("{accel}")),
-        Some((&"shell", rest)) => shell(rest),
         _ => Err(Error::new(USAGE)),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(e) => {
-            eprintln!("sidecore-lab: {e}");
-            ExitCode::FAILURE
-        }
     }
 }
 

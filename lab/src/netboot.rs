@@ -51,7 +51,7 @@ impl NetBoot {
         let file = dir.path().join("udhcpd.conf");
         write(&file, &configuration)?;
         let busybox = lab.busybox();
-        // Nobody else has these addresses, so there is no use in asking for long.
+        // No other station has these addresses, so there is no use in asking for long.
         let dhcp = netns.spawn(&format!(
             "{} udhcpd -f -a 50 {} > {} 2>&1",
             busybox.display(),

@@ -3,8 +3,8 @@
 //! They are entered by `nsenter` (util-linux). `ip netns exec` and `ip -n` also remount `/`, which fails where `/` is
 //! not a mount point, as in a chroot.
 //!
-//! A namespace is removed when its value is dropped. If the process was killed instead, the next [`Netns::new`]
-//! of any process removes what it left: the names carry the process id.
+//! A namespace is removed when its value is dropped. If the process was killed instead, [`crate::tidy`] removes it, or the
+//! next [`Netns::new`] of any process: the names carry the process id.
 
 use crate::error::{Context, Error, Result};
 use crate::process::{output, Process};
@@ -158,10 +158,19 @@ fn ip(words: &[&str]) -> Result<String> {
 
 /// Removes the namespaces of lab processes that are no more.
 fn remove_leftovers() {
+    remove_if(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
+
+/// Removes the namespaces of process `pid`.
+pub(crate) fn remove_of(pid: &str) {
+    remove_if(|maker| maker == pid);
+}
+
+fn remove_if(is_left: impl Fn(&str) -> bool) {
     let Ok(names) = std::fs::read_dir("/run/netns") else { return };
     for name in names.flatten().map(|e| e.file_name().to_string_lossy().into_owned()) {
-        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()?.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !std::path::Path::new(&format!("/proc/{pid}")).exists()) {
+        let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next());
+        if pid.is_some_and(|pid| pid.parse::<u32>().is_ok() && is_left(pid)) {
             let _ = ip(&["netns", "del", &name]);
         }
     }

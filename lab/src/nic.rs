@@ -5,7 +5,7 @@ use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// Who listens on a vhost-user socket.
+/// The side that listens on a vhost-user socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// QEMU listens and the switch connects. The VM starts when the switch has connected.

@@ -38,7 +38,7 @@ impl Process {
         let parent = rustix::process::getpid();
         let prepare = move || {
             set_parent_process_death_signal(Some(Signal::KILL))?;
-            // We may have died before the line above; then nobody will ever send the signal.
+            // We may have died before the line above; then the signal will never be sent.
             if getppid() != Some(parent) {
                 return Err(io::Error::from_raw_os_error(rustix::io::Errno::SRCH.raw_os_error()));
             }

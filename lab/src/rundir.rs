@@ -67,6 +67,18 @@ fn sweep() {
     }
 }
 
+/// Removes the folders of process `pid`, unless `SIDECORE_LAB_KEEP` is set.
+pub(crate) fn remove_of(pid: &str) {
+    let Ok(entries) = std::fs::read_dir(std::env::temp_dir()) else { return };
+    let start = format!("{PREFIX}{pid}-");
+    for entry in entries.flatten().filter(|_| std::env::var_os("SIDECORE_LAB_KEEP").is_none()) {
+        if entry.file_name().to_string_lossy().starts_with(&start) {
+            // Once more where a process that ends has removed a socket of its own meanwhile.
+            let _ = std::fs::remove_dir_all(entry.path()).or_else(|_| std::fs::remove_dir_all(entry.path()));
+        }
+    }
+}
+
 /// A name that no other run on this machine has now: process id and a number.
 pub(crate) fn unique() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);

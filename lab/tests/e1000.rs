@@ -93,7 +93,7 @@ fn ping_tcp_and_udp(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     talk("virtio → e1000e", c, a, A)
 }
 
-/// Receivers that complete no checksum themselves get every frame complete, whoever sends and in whatever size.
+/// Receivers that complete no checksum themselves get every frame complete, from each sender and in each size.
 fn checksums_are_right_on_every_frame(site: &mut Site) -> Result<()> {
     // TSO on one side, none on the other.
     for (tso, port, filter) in [("on", "b", B), ("off", "b", B), ("on", "a", A)] {

@@ -1,8 +1,8 @@
-//! Eight guests on one I/O core, virtio-net and e1000e by turns, of which two flood: the six others have all their answers, and
-//! no more is taken from anyone than was granted.
+//! Eight guests on one I/O core, virtio-net and e1000e by turns, of which two flood: the six others have all their
+//! answers, and no guest gets more time than was granted.
 //!
 //! What is judged is the engine's own account: time that was used and granted, frames in and out, drops by name. How long anything
-//! took on a machine that emulates eight processors on two is nobody's fault, and is only printed.
+//! took on a machine that emulates eight processors on two is not judged, only printed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Guests, and those of them that flood: one of each kind of card.
 const GUESTS: usize = 8;
 const FLOODS: usize = 2;
-/// Whoever the floods are for: a program that takes nothing.
+/// The receiver of the floods: a program that takes nothing.
 const SINK_MAC: &str = "52:54:00:00:fa:ff";
 /// Requests of each of the others, while there is a flood.
 const PINGS: u32 = 40;
@@ -127,7 +127,7 @@ fn round(daemon: &mut Daemon, guests: &mut [Guest], what: &str) -> Result<(Vec<H
     for (n, had) in all.iter().enumerate() {
         println!("{what}: {} ({}): {had:?}", name(n), if is_virtio(n) { "virtio" } else { "e1000e" });
     }
-    // Floods go on for as long as anybody asks.
+    // Floods go on for as long as a guest asks.
     for had in &all[..FLOODS] {
         assert!(had.in_frames > 100, "a flood of {} frames is none: {what}", had.in_frames);
     }

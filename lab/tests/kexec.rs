@@ -1,5 +1,5 @@
-//! A kernel crashes while its card is under traffic, and the one that was loaded for this case starts. Nobody has told the
-//! card: it goes on with the rings of a kernel that is dead, until the new kernel's driver takes it over.
+//! A kernel crashes while its card is under traffic, and the one that was loaded for this case starts. The card was not
+//! told: it goes on with the rings of a kernel that is dead, until the new kernel's driver takes it over.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
@@ -28,7 +28,7 @@ fn a_crash_kernel_finds_the_card_under_traffic() -> Result<()> {
         Guest::named(name).limit(LIMIT).memory_mib(512).kernel_argument("crashkernel=192M").nic(nic)
     }))?;
 
-    // The host knows where the guests are, and goes on sending while nobody answers.
+    // The host knows where the guests are, and goes on sending without answers.
     let mut traffic = Vec::new();
     for (_, _, n) in CARDS {
         host.ip(&format!("neigh add 10.0.0.{n} lladdr 52:54:00:00:ce:{n} dev tap0 nud permanent"))?;

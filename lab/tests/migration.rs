@@ -53,7 +53,7 @@ fn a_silent_guest_without_guest_announce_is_found_at_its_new_port_at_once() -> R
         Guest::named("mover").nic(nic.option("guest_announce=off").mac(MAC))
     };
     let mut guest = mover("here").boot()?;
-    // Without IPv6 it says nothing by itself; one question for nobody shows it to the switch.
+    // Without IPv6 it says nothing by itself; one question for an unused address shows it to the switch.
     guest.expect("sysctl -w net.ipv6.conf.all.disable_ipv6=1")?;
     guest.address("10.0.0.1/24")?;
     guest.run("ping -c 1 -W 1 10.0.0.9")?;

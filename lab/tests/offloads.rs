@@ -54,7 +54,7 @@ fn guests_with_and_without_offloads_talk() -> Result<()> {
     let balance = site.daemon.balance()?;
     println!("{balance}; {:?}", balance.drops);
     for reason in balance.drops.keys() {
-        // Before `ip link set up` a guest offers no buffers, and the only port up has nobody to flood to.
+        // Before `ip link set up` a guest offers no buffers, and the only port up has no other to flood to.
         assert!(
             ["ring_full", "no_destination", "link_down"].contains(&reason.as_str()),
             "{:?}",

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Frames that a program in a guest and one of the host send each other: no more than a ring holds, so that none is lost
 /// however slowly they run.
 const NUMBERED: u32 = 900;
-/// Those to everybody: frames for groups take no more than half of what a receiver has free, and a guest may be slow.
+/// Broadcasts: frames for groups take no more than half of what a receiver has free, and a guest may be slow.
 const TO_ALL: u32 = 200;
 
 struct Site {
@@ -124,8 +124,8 @@ fn ping_tcp_and_udp(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     talk("virtio → ptnet", c, a, A)
 }
 
-/// With offloads nobody looks at checksums on the way, so the bytes themselves are compared: those of a stream, and of messages of every
-/// length up to some words.
+/// With offloads checksums are not looked at on the way, so the bytes themselves are compared: those of a stream, and
+/// of messages of every length up to some words.
 fn bytes_arrive_as_they_were(Site { a, b, .. }: &mut Site) -> Result<()> {
     same_bytes(a, b, B)?;
     same_bytes(b, a, A)
@@ -146,7 +146,7 @@ fn same_bytes(from: &mut Guest, to: &mut Guest, address: &str) -> Result<()> {
     to.expect("rm /tmp/got").map(drop)
 }
 
-/// A driver that takes no headers gets every frame complete, whoever sends and in whatever size.
+/// A driver that takes no headers gets every frame complete, from each sender and in each size.
 fn checksums_are_right_on_every_frame(Site { daemon, a, b, c, .. }: &mut Site) -> Result<()> {
     b.expect("rmmod ptnet && insmod /ptnet.ko offload=0")?;
     up(b, B)?;
@@ -247,7 +247,7 @@ fn programs_have_the_rings(Site { a, b, c, plain, .. }: &mut Site) -> Result<()>
         let sent = guest.wait_for(sent, LIMIT)?;
         assert!(sent.success() && sent.text.contains(&format!("sent {NUMBERED}")), "{}", sent.text);
     }
-    // Both get what the host sends to everybody.
+    // Both get the host's broadcasts.
     let jobs = [&mut *a, &mut *b].map(|guest| {
         guest.run_in_background(&format!("/netmapio eth0 receive {TO_ALL} > /tmp/received 2>&1"))
     });

@@ -6,7 +6,7 @@
 use sidecore_lab::traffic::{iperf3, received_gbits, Pinging};
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir, Spec};
 
-/// Who listens, which format; in the order of the guests.
+/// The listening side and the format, in the order of the guests.
 const GUESTS: [(&str, Role, &str); 4] = [
     ("a", Role::QemuClient { reconnect_ms: 200 }, "packed=off"),
     ("b", Role::QemuServer, "packed=on"),

@@ -114,7 +114,7 @@ fn talk(name: &str, from: &mut Guest, to: &mut Guest, address: &str) -> Result<(
     Ok(())
 }
 
-/// The receiver's card completes no checksum itself: it gets every frame complete, whoever sends and in whatever size.
+/// The receiver's card completes no checksum itself: it gets every frame complete, from each sender and in each size.
 fn checksums_are_right_on_every_frame(Site { daemon, a, b, c }: &mut Site) -> Result<()> {
     for (from, tso) in [(&mut *a, "on"), (&mut *c, "on")] {
         let capture = daemon.capture("b")?;
@@ -179,7 +179,7 @@ fn long_pings(from: &mut Guest, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// Promiscuous: frames for a station that nobody is come through to it, and otherwise they do not.
+/// Promiscuous: frames for a station that does not exist come through to it, and otherwise they do not.
 fn filters_follow_the_guest(Site { a, c, daemon, .. }: &mut Site) -> Result<()> {
     let features = |daemon: &mut Daemon| daemon.show_json("ports").map(|ports| ports["ports"][0].to_string());
     let received = |a: &mut Guest| -> Result<u64> {

@@ -1,4 +1,4 @@
-//! The counters file: readable by anyone who may open it, also when the daemon is stopped or dead.
+//! The counters file: readable by every process that may open it, also when the daemon is stopped or dead.
 //!
 //! ```text
 //! 0        Header, one page

@@ -13,7 +13,7 @@ pub const ALIGN: usize = 128;
 pub const IF_NAME: usize = 16;
 /// Most slots of one packet (`NETMAP_MAX_FRAGS`).
 pub const MAX_FRAGS: usize = 64;
-/// Buffers 0 and 1 belong to nobody; 0 also means "no buffer" and ends a list of extra buffers.
+/// Buffers 0 and 1 belong to no ring; 0 also means "no buffer" and ends a list of extra buffers.
 pub const RESERVED_BUFS: u32 = 2;
 
 /// A slot names a buffer and says how much of it is a packet.
@@ -139,7 +139,7 @@ const _: () = {
     assert!(offset_of!(If, ni_host_rx_rings) == 40 && offset_of!(If, ni_spare1) == 44);
 };
 
-/// The first eight bytes of a slot, read and written as one word: nobody sees half of it changed.
+/// The first eight bytes of a slot, read and written as one word: no reader sees half of it changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotWord(pub u64);
 

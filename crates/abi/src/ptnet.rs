@@ -8,7 +8,7 @@
 //!
 //! Of two indices that are published, the one that depends on the other is stored first: a guest stores `cur`, then
 //! `head`, a host `hwcur`, then `hwtail`, each with what came before it visible; readers load them the other way round.
-//! Who wants to be woken sets its flag, and looks at the other's index once more behind a full barrier.
+//! A side that wants to be woken sets its flag, and looks at the other's index once more behind a full barrier.
 //!
 //! A guest says where the blocks are ([`reg::CSB_GH_BAL`] and its neighbours) and writes [`CREATE`] to [`reg::PTCTL`]. Before
 //! that is answered the host has filled in all blocks: rings go on where they were, and a guest takes over the indices that it

@@ -10,8 +10,8 @@
 //! at them, so a program may move them as it likes before it syncs.
 //!
 //! Slots `hwcur .. hwtail` belong to the client. It gives up those before `head` by storing `head`; the
-//! engine gives slots by moving `hwtail`. Whoever stores an index has written the slots and buffers
-//! before ([`publish`]); whoever reads one ([`observe`]) sees them.
+//! engine gives slots by moving `hwtail`. The side that stores an index has written the slots and buffers before
+//! ([`publish`]); the side that reads it ([`observe`]) sees them.
 //!
 //! # Sleeping and waking
 //!
@@ -54,7 +54,7 @@ impl Word for AtomicU32 {
     }
 }
 
-/// Stores an index: everything written before is visible to who observes it.
+/// Stores an index: everything written before is visible to the side that observes it.
 #[inline]
 pub fn publish<W: Word>(index: &W, value: u32) {
     index.store(value, Ordering::Release);
@@ -112,7 +112,7 @@ pub fn next_ticket(number: u32) -> u32 {
 pub struct Client {
     /// First slot that it keeps.
     pub head: AtomicU32,
-    /// Where it waits; for people who look, the engine does not need it.
+    /// Where it waits; for people, the engine does not need it.
     pub cur: AtomicU32,
     /// Its ticket: not 0 while it sleeps or is about to.
     pub ticket: AtomicU32,
@@ -235,7 +235,7 @@ pub const SEES_RELEASED: u32 = 4;
 /// From this bit on the [`End`] that a monitor of a pipe watches, of the pipe that `pipe` names; 0: it watches the port.
 pub const SEES_END_SHIFT: u32 = 8;
 
-/// With [`Ask::Pipe`]: nobody else has the end, or gets it.
+/// With [`Ask::Pipe`]: no other client has the end, or gets it.
 pub const EXCLUSIVE: u32 = 1;
 
 /// An end of a pipe.
@@ -362,8 +362,8 @@ pub struct Info {
 /// An answer: 0 or an errno, and what the port is like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// 0, or why not: `EBUSY` somebody else is attached, `EINVAL` an impossible request, `EPROTO` another
-    /// version, `ENOMEM` no memory.
+    /// 0, or why not: `EBUSY` another client is attached, `EINVAL` an impossible request, `EPROTO` another version,
+    /// `ENOMEM` no memory.
     pub errno: u32,
     /// What the port is like; of no meaning unless `errno` is 0.
     pub info: Info,

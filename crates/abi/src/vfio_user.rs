@@ -230,7 +230,7 @@ pub const MAX_FDS: usize = 253;
 
 /// Commands.
 pub mod command {
-    /// Who speaks which version, and what each can do.
+    /// The version that each side speaks, and what it can do.
     pub const VERSION: u16 = 1;
     /// Guest memory appears.
     pub const DMA_MAP: u16 = 2;

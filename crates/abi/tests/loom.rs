@@ -1,10 +1,10 @@
 //! The hand-over of slots under every interleaving: `RUSTFLAGS="--cfg loom" cargo test -p sidecore-abi --test loom --release`.
 //!
 //! The model runs the functions that engine and client run, on loom's words. It covers: what was written before an
-//! index was published is seen by who observes it; a side that asked to be woken and found nothing new is
-//! woken. It does not cover what the two sides do besides (rings, batches, what a hostile client writes), nor more
-//! than a few steps, nor more than one sleep of each side; and loom does not model that two processes may
-//! map the same memory at two addresses.
+//! index was published is seen by the side that observes it; a side that asked to be woken and found nothing new is
+//! woken. It does not cover what the two sides do besides (rings, batches, what a hostile client writes), nor more than
+//! a few steps, nor more than one sleep of each side; and loom does not model that two processes may map the same
+//! memory at two addresses.
 #![cfg(loom)]
 #![allow(missing_docs)]
 
@@ -35,7 +35,7 @@ impl Word for LoomWord {
     }
 }
 
-/// One handover: who gives slots, who waits for them, and the descriptor that wakes it.
+/// One handover: the side that gives slots, the side that waits for them, and the descriptor that wakes it.
 struct Handover {
     index: LoomWord,
     ticket: LoomWord,

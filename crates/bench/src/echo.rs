@@ -191,7 +191,7 @@ fn template(from: [u8; 6], to: [u8; 6], len: usize) -> Vec<u8> {
     bytes[6..12].copy_from_slice(&from);
     bytes[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
     bytes[16..18].copy_from_slice(&word(len - 14));
-    // Number, flags, TTL, protocol, header checksum (nobody looks), 10.0.0.1 to 10.0.0.2.
+    // Number, flags, TTL, protocol, header checksum (never checked), 10.0.0.1 to 10.0.0.2.
     bytes[18..34].copy_from_slice(&[0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     bytes[36..38].copy_from_slice(&[0, 9]);
     bytes[38..40].copy_from_slice(&word(len - 34));

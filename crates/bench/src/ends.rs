@@ -3,7 +3,7 @@
 //! Ring ports and vhost-user ports are driven as the load of `bench pvp` drives them: a new sequence number in every frame,
 //! every received one read. Of a host interface the far side is ours as well: what is to come out of it a packet socket puts
 //! in (of a TAP on the interface itself, of the others on the other end of a veth pair), and what goes into it the host's
-//! stack drops, since it is for nobody there; the interface counts it.
+//! stack drops, since no socket there is its destination; the interface counts it.
 
 use std::path::{Path, PathBuf};
 
@@ -223,7 +223,7 @@ impl Side {
         }
     }
 
-    /// Frames that are missing, and frames that should not have come; of a host interface nobody knows.
+    /// Frames that are missing, and frames that should not have come; unknown for a host interface.
     pub fn lost_and_wrong(&self) -> (u64, u64) {
         match self {
             Side::Ring { tags, .. } => (tags.lost, tags.wrong),

@@ -2,7 +2,8 @@
 //!
 //! Theory of operation. Each round starts a daemon with one pair of ports, and one with many silent ports beside the pair, on one
 //! switch and one I/O core. On both the pair talks as fast as it can; the cost of a frame among silent ports against its cost alone
-//! is what silence costs the others. Then nobody talks, and the processor time of the daemon is what silence costs by itself.
+//! is what silence costs the others. Then all are silent, and the processor time of the daemon is what silence costs by
+//! itself.
 //!
 //! A silent queue is *cold*: the I/O core does not poll it. Its promotion is the time from the kick of a first burst until the
 //! burst's first frame is seen at another port. It is measured with the core asleep, by turns with a bare thread that sleeps in
@@ -50,7 +51,7 @@ pub struct Args {
 const BURST: usize = 32;
 /// A port is silent for so long before its next burst: longer than a core polls a silent queue (docs/scheduling.md).
 const SILENT: Duration = Duration::from_millis(30);
-/// From one burst to the next, at least: the core sleeps by then if nobody talks.
+/// From one burst to the next, at least: the core sleeps by then if all are silent.
 const EVERY: Duration = Duration::from_millis(2);
 /// Bytes of each frame.
 const LEN: usize = 64;
@@ -64,7 +65,7 @@ pub struct Round {
     ns_alone: f64,
     ns_among: f64,
     ratio: f64,
-    /// Share of a processor that the daemon used while nobody talked.
+    /// Share of a processor that the daemon used while all were silent.
     share: f64,
     /// Microseconds from the kick of a burst until its first frame was seen, in their order: the core slept, or was at work.
     asleep_us: Vec<f64>,
@@ -246,7 +247,7 @@ fn measure(args: &Args) -> Result<Round> {
     })
 }
 
-/// The pair, and those who are silent but for a burst now and then.
+/// The pair, and the ports that are silent but for a burst now and then.
 struct Scene<'a> {
     stage: &'a mut Stage,
     pair: [NetDriver; 2],
@@ -272,7 +273,7 @@ impl Scene<'_> {
         Ok(scene)
     }
 
-    /// The share of a processor that the daemon uses while nobody talks.
+    /// The share of a processor that the daemon uses while all are silent.
     fn silence(&self, window: Duration) -> Result<f64> {
         let (before, start) = (self.stage.processor()?, Instant::now());
         std::thread::sleep(window);
@@ -347,7 +348,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// How often events woke the core for a queue of those who are silent.
+    /// How often events woke the core for a queue of the silent ports.
     fn woken(&self) -> Result<u64> {
         let answer = self.stage.switch.show("queues").map_err(text)?;
         let queues = answer["queues"].as_array().ok_or("show queues --json has no queues")?;

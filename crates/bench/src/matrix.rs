@@ -3,10 +3,10 @@
 //!
 //! Theory of operation. In each round every candidate of every pair is started, measured at every frame size and stopped, all in
 //! one network namespace of their own. One thread on one processor is both ends (`ends`), the candidate has another
-//! processor; the kernel's part of a host interface is done by whoever calls it. What arrives at the receiving end
-//! counts. Between ends that lose nothing by themselves at most [`WINDOW`] frames are under way, so a loss is the
-//! switch's; into a host interface as many are sent as the host takes. The rate is what one I/O core can do unless the
-//! load cannot keep up, which the share of time in which the core was busy tells.
+//! processor; the kernel's part of a host interface is done by its caller. What arrives at the receiving end counts.
+//! Between ends that lose nothing by themselves at most [`WINDOW`] frames are under way, so a loss is the switch's;
+//! into a host interface as many are sent as the host takes. The rate is what one I/O core can do unless the load
+//! cannot keep up, which the share of time in which the core was busy tells.
 //!
 //! The Linux bridge has two veth pairs; Open vSwitch has its own kinds of port, as a learning switch (`NORMAL`): those
 //! without DPDK (`tap`) its main thread serves, not the polling one.
@@ -48,7 +48,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Whom we are measured beside.
+/// The switches that we are measured beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Peer {
     /// A Linux bridge.
@@ -175,7 +175,7 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Every pair of ours, and who else can do it.
+/// Every pair of ours, and the other switches that can join it.
 fn cases(args: &Args) -> Vec<(Candidate, [Kind; 2])> {
     let asked = |peer: Peer| args.peers.as_ref().is_none_or(|peers| peers.contains(&peer));
     let mut cases = Vec::new();

@@ -266,7 +266,7 @@ impl Server {
                 _ => return Err("iperf3: the server ended before it listened".to_owned()),
             }
         }
-        // It goes on printing: somebody has to read that.
+        // It goes on printing: a thread has to read that.
         thread::spawn(move || lines.for_each(drop));
         Ok(server)
     }

@@ -67,7 +67,7 @@ const SENDER: u16 = 256;
 const RECEIVER: u16 = 1024;
 const BATCH: usize = 128;
 
-/// Whom frames are for.
+/// The receivers of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum To {

@@ -94,7 +94,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `path`, replacing a socket that nobody serves.
+    /// Listens at `path`, replacing a socket that no process serves.
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_path_buf();
         if UnixStream::connect(&path).is_err() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags};
 
-/// What a guest or its VMM did that ended its port. Each has a name, so that nobody has to guess.
+/// What a guest or its VMM did that ended its port. Each has a name, so that operators need not guess.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
@@ -113,7 +113,7 @@ impl FaultCell {
         })
     }
 
-    /// Records `fault` unless an earlier one stands, and wakes whoever waits for it.
+    /// Records `fault` unless an earlier one stands, and wakes the thread that waits for it.
     pub fn set(&self, fault: Fault) {
         if self.code.compare_exchange(0, fault as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             // Fails only when the counter is full, and then it is readable already.
@@ -141,7 +141,7 @@ impl FaultCell {
 }
 
 impl Fault {
-    /// How long whoever caused it has to wait before its port serves it again, at least.
+    /// How long its cause has to wait before the port serves it again, at least.
     pub fn penalty(self) -> Duration {
         match self {
             // Each time costs the neighbours whole seconds.

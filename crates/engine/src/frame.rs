@@ -36,9 +36,9 @@ pub(crate) static ALL: [u16; MAX_BATCH] = {
 /// Bytes of each frame that are kept in private memory: one cache line.
 pub const HEAD: usize = 64;
 
-/// What the frames of a batch may cost unless whoever has it fetched says otherwise, in bytes to copy. Twice the bytes of 256
-/// frames of the usual MTU, and a dozen of the largest: some 0.15 ms of a core. Without a bound 256 frames of 64 KiB were 16
-/// MiB, and 3 ms.
+/// What the frames of a batch may cost unless the caller of the fetch says otherwise, in bytes to copy. Twice the bytes
+/// of 256 frames of the usual MTU, and a dozen of the largest: some 0.15 ms of a core. Without a bound 256 frames of 64
+/// KiB were 16 MiB, and 3 ms.
 pub const BATCH_COST: u32 = 768 * 1024;
 /// How long they are fetched unless it is said otherwise.
 const BATCH_TIME: Duration = Duration::from_micros(200);
@@ -224,8 +224,8 @@ impl Batch {
         self.len == 0
     }
 
-    /// How many more frames may be fetched, if they cost little. Whoever has taken several from a ring at once asks
-    /// [`Batch::is_spent`] before each of them.
+    /// How many more frames may be fetched, if they cost little. A device that has taken several from a ring at once
+    /// asks [`Batch::is_spent`] before each of them.
     #[inline]
     pub fn room(&self) -> usize {
         if self.is_spent() {
@@ -240,8 +240,8 @@ impl Batch {
         self.seen
     }
 
-    /// When time is up. However little is left, a look at the pages of one frame fits, so that whoever begins anew with each visit
-    /// gets on.
+    /// When time is up. However little is left, a look at the pages of one frame fits, so that a device that begins
+    /// anew with each visit gets on.
     #[inline]
     pub fn deadline(&self) -> Deadline {
         let least = ticks_in(LEAST_TIME);

@@ -29,7 +29,7 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     })
 }
 
-/// What was left to whom: the processors that this process had at first, and those that are kept for I/O cores.
+/// The division of processors: those that this process had at first, and those that are kept for I/O cores.
 static LEFT: OnceLock<(Vec<usize>, Vec<usize>)> = OnceLock::new();
 
 /// Whether I/O cores have no processor to themselves, because there is no other one.
@@ -58,8 +58,8 @@ pub fn leave(cpus: &[usize]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether everything that runs takes time from I/O cores, because they share their processors. False where nobody has asked
-/// for processors to be kept (tests, benchmarks).
+/// Whether everything that runs takes time from I/O cores, because they share their processors. False where no
+/// processors were to be kept (tests, benchmarks).
 pub fn is_shared() -> bool {
     SHARED.load(Ordering::Relaxed)
 }
@@ -128,7 +128,7 @@ mod tests {
             [&[] as &[_], &[3], &[0, 1], &[0, 1, 2, 3, 6, 8, 9]].map(ranges)
         );
         let may = usable();
-        // On a thread of its own, whose last pin nobody minds.
+        // On a thread of its own, whose last pin does not matter.
         std::thread::spawn(move || {
             let text = format!("; it may use {}", ranges(&may));
             for cpu in [CpuSet::MAX_CPU, usize::MAX] {

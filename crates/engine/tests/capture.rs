@@ -243,14 +243,14 @@ fn what_does_not_fit_is_counted_and_nothing_waits() {
     for _ in 0..100 {
         frames::push(&mut batch, &bytes, Offload::NONE);
     }
-    // Nobody reads meanwhile: a capture that waited for room would hang here.
+    // Without a reader meanwhile: a capture that waited for room would hang here.
     for _ in 0..10 {
         vm.capture.ingress(&batch, &[]);
     }
     let (seen, lost) = reader.counts();
     assert_eq!(vm.capture.captures(), [CaptureCount { frames: seen, lost }]);
     assert_eq!(vm.capture.lost(), lost);
-    // Who goes on reading knows before the end.
+    // A reader that goes on reading knows before the end.
     let mut reader = reader;
     let mut stream = Vec::new();
     for _ in 0..2 {

@@ -1,5 +1,5 @@
-//! The rules of the house, held by reading the sources: who may use whom, where `unsafe` may stand, how
-//! long a file may be.
+//! The rules of the house, held by reading the sources: which module may use which, where `unsafe` may stand, how long
+//! a file may be.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -255,8 +255,8 @@ fn folders() -> BTreeSet<String> {
     found.into_keys().collect()
 }
 
-/// Which files of `folder` each of them uses; what lies in a folder below counts as the file of that name. Who uses what
-/// `mod.rs` exports uses `mod`, which uses what it exports.
+/// Which files of `folder` each of them uses; what lies in a folder below counts as the file of that name. A file that
+/// uses what `mod.rs` exports uses `mod`, which uses what it exports.
 fn uses_within(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
     let dir = root().join("crates/engine/src").join(folder);
     let mut paths = Vec::new();

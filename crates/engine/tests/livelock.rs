@@ -2,7 +2,7 @@
 //! slower than its sender at the other end of a wire: it gets everything, and the waits for it are counted.
 //!
 //! The proof of the first is in the sender's memory: the bodies of its frames lie in a file that is cut short once the
-//! receiver's ring is full. Whoever then reads a body, to copy it or to work out a checksum, marks the map.
+//! receiver's ring is full. A core that then reads a body, to copy it or to work out a checksum, marks the map.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
 

@@ -1,11 +1,11 @@
 //! Models of the protocols by which two sides hand indices over, checked by loom in every interleaving
 //! and with every reordering that the memory model allows.
 //!
-//! Covered: that neither side sleeps while there is work (kicks, interrupts, the mailbox), and that who
-//! sees an index sees what was written before it. The models repeat the order of the accesses in
-//! `virtq::split`, `core::mailbox` and `core::registry`; the accesses themselves go to raw shared memory there, which loom
-//! cannot watch. Not covered: a peer that breaks the protocol (`tests/virtq.rs`, the fuzz targets), the
-//! kernel's side of an eventfd, wrap-around of indices (property tests).
+//! Covered: that neither side sleeps while there is work (kicks, interrupts, the mailbox), and that a side that sees an
+//! index sees what was written before it. The models repeat the order of the accesses in `virtq::split`,
+//! `core::mailbox` and `core::registry`; the accesses themselves go to raw shared memory there, which loom cannot
+//! watch. Not covered: a peer that breaks the protocol (`tests/virtq.rs`, the fuzz targets), the kernel's side of an
+//! eventfd, wrap-around of indices (property tests).
 
 #![allow(clippy::unwrap_used)]
 
@@ -150,7 +150,7 @@ fn mailbox(raise_last: bool, a_round: u32) {
         mail.round(a_round);
         mail.round(a_round);
         writer.join().unwrap();
-        // Nobody writes any more. Each round that does not end asleep has read a message, or lowered the flag.
+        // No thread writes any more. Each round that does not end asleep has read a message, or lowered the flag.
         let rounds = (0..4).take_while(|_| !mail.round(a_round)).count();
         assert!(rounds < 4, "the core never sleeps again: its flag stays raised");
         let (left, wakes) = (*mail.messages.lock().unwrap(), *mail.event.lock().unwrap());
@@ -237,8 +237,8 @@ fn the_model_notices_a_guest_without_a_fence() {
     status_block(false);
 }
 
-/// Who has a task (`core::registry`): a message about it goes to the core that the registry names, under the registry's lock;
-/// a core that hands the task over posts it and changes the registry under that lock, too.
+/// The core of a task (`core::registry`): a message about it goes to the core that the registry names, under the
+/// registry's lock; a core that hands the task over posts it and changes the registry under that lock, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CoreMessage {
     Take,
@@ -321,7 +321,7 @@ impl Cores {
     }
 }
 
-/// A task is moved and recalled at once: it comes home, once, and the one who recalled it is answered.
+/// A task is moved and recalled at once: it comes home, once, and the caller of the recall is answered.
 fn moved_and_recalled(apart: bool) {
     loom::model(move || {
         let cores = Arc::new(Cores::new());

@@ -259,7 +259,7 @@ fn memory_is_nobodys_twice_but_the_pipes() {
     drop(a);
     let again = rig.driver(0);
     assert_ne!(again.window().read32(at).unwrap(), 0);
-    // Nobody is there: it is new.
+    // Both ends are empty: it is new.
     drop((again, b));
     rig.until_left();
     let [mut a, mut b] = rig.pair();
@@ -311,7 +311,7 @@ fn a_partner_that_scribbles_over_all_of_the_pipe_harms_the_pipe_alone() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    // The daemon lives, and a pipe that nobody is at is whole again.
+    // The daemon lives, and a pipe with both ends empty is whole again.
     drop((a, b));
     rig.until_left();
     let [mut a, mut b] = rig.pair();

@@ -383,7 +383,7 @@ fn packet(random: &mut Random, macs: &[[u8; 6]], routes: &[Static]) -> (usize, V
     let (from, v6) = (random.below(PORTS as u64) as usize, random.chance(45));
     let (mut own, mut broadcast) = (false, false);
     let other = random.below(PORTS as u64) as usize;
-    // To somewhere near a route, to a host that is known, to the router, or to where nobody passes on.
+    // To somewhere near a route, to a host that is known, to the router, or to where no router passes on.
     let dst: IpAddr = match random.below(20) {
         0 => {
             own = true;
@@ -442,7 +442,7 @@ fn packet(random: &mut Random, macs: &[[u8; 6]], routes: &[Static]) -> (usize, V
                 2..=9 => Ipv4Addr::new(10, 10, from as u8, random.next() as u8),
                 _ => net4(from, random.one(&HOSTS)),
             };
-            // Checksums are looked at by who is spoken to.
+            // The destination looks at checksums.
             if protocol == 1 {
                 body[2..4].fill(0);
                 let sum = Sum::of(&body).checksum().to_be_bytes();

@@ -1,6 +1,6 @@
 //! I/O cores with threads: a disk beside a queue of frames, a flow whose task moves, wake-ups that must not be lost.
 //!
-//! What each task gets to the microsecond is tested with a clock of our own (`core/tests.rs`); here is what only real threads and
+//! What each task gets to the microsecond is tested with a clock of our own (`core/tests`); here is what only real threads and
 //! a real kernel show.
 
 #![allow(clippy::unwrap_used)]
@@ -120,7 +120,7 @@ fn two_cores(tuning: Tuning) -> CoreOptions {
     CoreOptions { cpus: vec![mine[0], mine[mine.len() - 1]], tuning, ..CoreOptions::default() }
 }
 
-/// Whoever has a disk.
+/// The owner of a disk.
 #[derive(Default)]
 struct Guest {
     served: Served,

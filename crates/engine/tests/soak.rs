@@ -75,7 +75,7 @@ fn talk(driver: &mut NetDriver, number: u64, dice: &mut Dice) -> sidecore_driver
         frame.resize(len, number as u8);
         let mut header = NetHdr::default();
         if dice.roll(20) == 0 {
-            // Often nonsense: a named drop, or a frame that is segmented for those who need it.
+            // Often nonsense: a named drop, or a frame that is segmented for receivers that need it.
             header.flags = net_hdr::F_NEEDS_CSUM;
             header.gso_type = dice.roll(6) as u8;
             header.csum_start = dice.roll(80) as u16;

@@ -40,7 +40,7 @@ impl Epochs {
         Epochs { now: AtomicU64::new(0), notes: Mutex::new(Vec::new()) }
     }
 
-    /// A note for one more reader. Whoever drops it is a reader no more.
+    /// A note for one more reader. A thread that drops it is a reader no more.
     pub fn join(&self) -> Arc<Note> {
         let note = Arc::new(Note(AtomicU64::new(OUTSIDE)));
         self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&note));

@@ -21,7 +21,7 @@ impl<T> Published<T> {
         Published { epochs: Epochs::new(), version: AtomicU64::new(0), table: Mutex::new(table) }
     }
 
-    /// Readers take `table` when their next batch begins. The one before is returned: whoever drops it last frees it.
+    /// Readers take `table` when their next batch begins. The one before is returned: its last holder frees it.
     pub fn replace(&self, table: Arc<T>) -> Arc<T> {
         let old = std::mem::replace(&mut *self.table.lock().unwrap_or_else(PoisonError::into_inner), table);
         self.version.fetch_add(1, Ordering::Release);

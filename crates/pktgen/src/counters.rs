@@ -124,7 +124,7 @@ impl Job<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Frames that all threads together have yet to receive: nobody knows beforehand which of them a flow comes to.
+    /// Frames that all threads together have yet to receive: it is unknown beforehand which of them a flow comes to.
     pub fn left(&self) -> u64 {
         match self.count {
             u64::MAX => u64::MAX,

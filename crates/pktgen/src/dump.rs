@@ -21,7 +21,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn show(bytes: &[u8]) {
-    // Nobody reading on is no reason to stop.
+    // A closed output is no reason to stop.
     let _ = crate::print(&text(bytes));
 }
 

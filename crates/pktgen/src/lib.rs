@@ -121,7 +121,7 @@ fn drive<L: Lane>(opened: Opened<L>, args: &PktGenArgs, plan: &Plan) -> Outcome 
         .enable_all()
         .build()
         .map_err(|e| format!("cannot start: {e}"))?;
-    // Before anything is said, so that whoever reads it may send a signal.
+    // Before any output, so that its reader may send a signal.
     let signals = Signals::listen(&runtime)?;
     if !args.json {
         print(&start_text(args, plan, queues, threads))?;
@@ -295,7 +295,7 @@ async fn watch(args: &PktGenArgs, state: &RunState, mut signals: Signals) -> (In
                 let room = state.counters.iter().filter_map(ThreadCounters::take_least_room).min();
                 let line = intervals.line(count - before, now - since, room, style(args));
                 let pings = if args.function == Function::Ping { ping_interval(&state.counters) } else { String::new() };
-                // Nobody reads on: that ends it, as a signal would.
+                // A closed output ends it, as a signal would.
                 if diagnose(line!(), &line, &pings).is_err() {
                     return (intervals, true);
                 }

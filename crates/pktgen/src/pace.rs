@@ -54,7 +54,7 @@ impl Pace {
                 std::thread::yield_now();
             }
         }
-        // Whoever was held up for long does not catch up.
+        // A sender that was held up for long does not catch up.
         self.due = (self.due + period).max(Instant::now() - Duration::from_secs(1).min(10 * period));
         true
     }

@@ -43,7 +43,7 @@ impl Rtt {
 struct Answer {
     number: u32,
     seen: bool,
-    /// Our own address: a switch may flood our ping back to nobody, but a wire's other end could reflect it unchanged.
+    /// Our own address: no switch floods our ping back to us, but a wire's other end could reflect it unchanged.
     mac: [u8; 6],
 }
 

@@ -116,7 +116,7 @@ pub fn verified<L: Lane>(
     Ok(())
 }
 
-/// Says hello until somebody answers; where that receiver's count starts. `None`: it is time to end.
+/// Says hello until a receiver answers; where that receiver's count starts. `None`: it is time to end.
 fn greet<L: Lane>(
     lane: &mut L,
     source: &mut Numbered,

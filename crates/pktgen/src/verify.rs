@@ -27,7 +27,7 @@ use super::frame::{Maker, PAYLOAD};
 pub enum Kind {
     /// Numbered.
     Data,
-    /// Is anybody there?
+    /// Asks whether a receiver is there.
     Hello,
     /// So many have arrived.
     Ack,
@@ -194,7 +194,7 @@ pub struct Checker {
     pub findings: Findings,
     /// Bytes of the verified frames.
     bytes: u64,
-    /// Whom to acknowledge to: from the last frame of ours.
+    /// The address for acknowledgements: from the last frame of ours.
     peer: Option<Vec<u8>>,
     acknowledged: u64,
     asked: bool,
@@ -270,7 +270,7 @@ impl Sink for Checker {
 /// Reads acknowledgements.
 #[derive(Default)]
 pub struct Acks {
-    /// The greatest count and who said so.
+    /// The greatest count and its sender.
     pub last: Option<(u64, [u8; 6])>,
 }
 

@@ -241,7 +241,7 @@ fits(const struct ring_answer *i, int file, int count)
 	    i->words % 128 == 0 && i->words + rings * sizeof(struct ring_words) <= i->total;
 }
 
-/* Regions that are mapped; whoever attaches holds libnetmap's lock. */
+/* Regions that are mapped; a thread that attaches holds libnetmap's lock. */
 static struct ring_memory *memories;
 
 static void

@@ -64,8 +64,8 @@ known_options(uint16_t request)
 	}
 }
 
-/* The options of a request: who is not known is told so. 0 or an errno: first of what no kernel would read, an option of
- * a kind that is there already, or a list that does not end. */
+/* The options of a request: an unknown one is reported as such. 0 or an errno: first of what no kernel would read, an
+ * option of a kind that is there already, or a list that does not end. */
 static int
 options(struct nmreq_header *h, struct options *found)
 {
@@ -114,7 +114,7 @@ register_port(struct nm_file *f, int fd, struct nmreq_header *h, struct nmreq_re
 	return error;
 }
 
-/* Serves the descriptor's CSB until somebody stops that. */
+/* Serves the descriptor's CSB until another thread stops that. */
 static int
 serve_csb(struct nm_file *f, const struct nmreq_sync_kloop_start *body, const struct options *o)
 {

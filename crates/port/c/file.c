@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Descriptors of /dev/netmap: what they are bound to, and who shares it.
+ * Descriptors of /dev/netmap: what they are bound to, and what shares it.
  *
- * A descriptor is one end of a pair of sockets, in which its binding lies for whoever inherits it or has it passed
- * (pass.c). Beside it a file has an epoll set of everything that can wake its rings; wait.c waits for that, and does the
- * syncs that netmap does when somebody waits.
+ * A descriptor is one end of a pair of sockets, in which its binding lies for a process that inherits it or has it
+ * passed (pass.c). Beside it a file has an epoll set of everything that can wake its rings; wait.c waits for that, and
+ * does the syncs that netmap does when a thread waits.
  */
 #define _GNU_SOURCE
 #include "nm.h"
@@ -114,7 +114,8 @@ extra_buffer(const struct nm_port *p, uint32_t buf)
 	    (uint32_t *)(void *)(p->ring.base + info->buf_pool + (uint64_t)buf * info->buf_size);
 }
 
-/* Cuts the list of extra buffers behind the first `count`; the others are kept for who comes next. How many there are. */
+/* Cuts the list of extra buffers behind the first `count`; the others are kept for the next client. How many there are.
+ * */
 static uint32_t
 cut_extra(struct nm_port *p, uint32_t count)
 {

@@ -95,7 +95,7 @@ nm_csb_enable(struct nm_file *f, int fd, const struct nmreq_opt_csb *option)
 		atok[i].appl_need_kick = 1;
 		atok[i].sync_flags = 1;
 	}
-	/* The arrays are this process's: nobody else can use the descriptor. */
+	/* The arrays are this process's: no other process can use the descriptor. */
 	nm_withdraw(f, fd);
 	f->atok = atok;
 	f->ktoa = ktoa;
@@ -181,7 +181,7 @@ nap(int fd, uint16_t count, const struct served *s, uint32_t sleep_us)
 		return;
 	for (i = 1; i < n; i++) {
 		if ((fds[i].revents & POLLIN) && read(fds[i].fd, &kicks, sizeof(kicks)) < 0)
-			continue; /* somebody else has read it */
+			continue; /* another thread has read it */
 	}
 }
 
@@ -191,7 +191,7 @@ loop(struct nm_file *f, uint32_t sleep_us, struct served *s)
 {
 	uint16_t count = rings(f), i;
 
-	/* Who has closed all its descriptors can stop nothing any more. */
+	/* A process that has closed all its descriptors can stop nothing any more. */
 	while (!f->stopping && f->refs > 1) {
 		int moved = 0;
 

@@ -32,7 +32,7 @@ struct nm_port {
 	struct netmap_if *nifp;
 	struct nm_kring tx[RING_MAX], rx[RING_MAX];
 	uint32_t spare; /* bits of the spare interfaces in use */
-	uint32_t rest;  /* first of the extra buffers that nobody asked for, or 0 */
+	uint32_t rest;  /* first of the extra buffers that were not asked for, or 0 */
 };
 
 /* An open descriptor of /dev/netmap: bound to rings of a port, or not yet. */
@@ -43,7 +43,7 @@ struct nm_file {
 	int no_tx_poll, exclusive;
 	int spare; /* which spare interface it has, or -1 */
 	int set;   /* the epoll set of all that can wake its rings */
-	int post;  /* where its binding is written down for whoever gets the descriptor; see pass.c */
+	int post;  /* where its binding is written down for a process that gets the descriptor; see pass.c */
 	/* The CSB, if there is one: then it takes the place of syncs. */
 	struct nm_csb_atok *atok;
 	struct nm_csb_ktoa *ktoa;

@@ -16,7 +16,7 @@
 
 #define PAGE 4096
 #define BUF_SIZE 2048
-#define FIRST_BUF 2         /* 0 and 1 are nobody's */
+#define FIRST_BUF 2         /* 0 and 1 are reserved */
 #define MOST_EXTRA 163840u  /* as for ports: netmap's default number of buffers */
 #define MOST_RINGS 256u
 #define PRIVATE_MEMORY 0x7000 /* neither a port's number nor a monitor's */

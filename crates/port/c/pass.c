@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Descriptors of /dev/netmap in the hands of other processes: passed by SCM_RIGHTS, kept through an exec, duplicated by
- * fcntl. In netmap the kernel knows what such a descriptor is bound to; here nobody but the process that bound it does. So
- * the descriptor is one end of a pair of sockets, and the binding lies in its queue as a message that is never taken out,
- * with all descriptors that the port is made of. Whoever gets the descriptor peeks: the kernel gives it descriptors of its
- * own each time (unix(7), recv(2) on MSG_PEEK). The port's connection to the daemon is among them, so the port is there until
- * the last holder has gone.
+ * fcntl. In netmap the kernel knows what such a descriptor is bound to; here only the process that bound it does. So
+ * the descriptor is one end of a pair of sockets, and the binding lies in its queue as a message that is never taken
+ * out, with all descriptors that the port is made of. A process that gets the descriptor peeks: the kernel gives it
+ * descriptors of its own each time (unix(7), recv(2) on MSG_PEEK). The port's connection to the daemon is among them,
+ * so the port is there until the last holder has gone.
  *
  * Indices need no message: what has been handed over stands in the ring's words (`ring_moved`).
  *
- * The message is as trustworthy as who passed the descriptor; all that it says of the memory is checked as an answer of the
- * daemon's is.
+ * The message is as trustworthy as the process that passed the descriptor; all that it says of the memory is checked as
+ * an answer of the daemon's is.
  */
 #define _GNU_SOURCE
 #include "nm.h"

@@ -76,7 +76,7 @@ pipe_there(struct ring_link *link)
 	return behind_monitor(link, link->far, behind_monitor(link, link->words, head));
 }
 
-/* Where a client of the ring starts: 0, unless it was somebody's before. */
+/* Where a client of the ring starts: 0, unless it had a client before. */
 uint32_t
 ring_start(struct ring_link *link)
 {
@@ -147,7 +147,7 @@ ring_hwtail(struct ring_link *link)
 	return index_of(link, &link->words->engine.hwtail);
 }
 
-/* Whether the engine has reset the ring since this was asked last, by whoever shares the descriptor. */
+/* Whether the engine has reset the ring since this was asked last, by any process that shares the descriptor. */
 int
 ring_was_reset(struct ring_link *link)
 {
@@ -163,7 +163,7 @@ ring_was_reset(struct ring_link *link)
 uint32_t
 ring_arm(struct ring_link *link)
 {
-	/* Each a new one, also of those who share the descriptor. */
+	/* Each a new one, also of processes that share the descriptor. */
 	link->ticket = atomic_fetch_add_explicit(&link->words->client.tickets, 1, memory_order_relaxed) + 1;
 	if (link->ticket == 0)
 		link->ticket = 1;

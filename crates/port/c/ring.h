@@ -20,7 +20,7 @@ enum { RING_ATTACH = 1, RING_INFO, RING_SET_HEADER, RING_PIPE, RING_MONITOR };
 enum { RING_MASTER = 1, RING_SLAVE }; /* ends of a pipe */
 /* What a monitor sees; RELEASED: what is received not before its receiver has released it. */
 enum { RING_SEES_SENT = 1, RING_SEES_RECEIVED = 2, RING_SEES_RELEASED = 4, RING_SEES_END_SHIFT = 8 };
-enum { RING_EXCLUSIVE = 1 }; /* a flag of RING_PIPE: the end is nobody else's */
+enum { RING_EXCLUSIVE = 1 }; /* a flag of RING_PIPE: the end has no other holder */
 
 struct ring_client_words {
 	_Alignas(128) _Atomic uint32_t head;
@@ -118,7 +118,7 @@ int ring_null(struct ring_port *port, const char *name, const struct nmreq_regis
 
 void ring_give(struct ring_link *link, uint32_t head, uint32_t cur);
 uint32_t ring_start(struct ring_link *link);
-/* Whether somebody else, to whom the descriptor was passed, has moved our head; `ring_start` is where it is now. */
+/* Whether another process, to which the descriptor was passed, has moved our head; `ring_start` is where it is now. */
 int ring_moved(struct ring_link *link);
 uint32_t ring_hwcur(struct ring_link *link);
 uint32_t ring_hwtail(struct ring_link *link);

@@ -30,7 +30,7 @@ nm_look(struct nm_file *f, short events)
 		for (i = f->first_tx; i < f->last_tx; i++) {
 			struct nm_kring *k = &p->tx[i];
 
-			/* Who does not want to send is flushed, no more. */
+			/* A caller that does not want to send is flushed, no more. */
 			if (!(events & POLLOUT) && k->ring->head == k->rhead)
 				continue;
 			if (nm_txsync(p, k) < 0)

@@ -25,7 +25,7 @@ const MAX_FDS: usize = 1 + 3 * MAX_RINGS;
 /// Why a port cannot be attached to.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// Nobody listens there.
+    /// No daemon listens there.
     #[error("no ring port at \"{}\" ({source}); is the daemon running, and has it a port ring:{name}?", path.display())]
     NotThere {
         /// The name that was asked for.

@@ -149,7 +149,7 @@ impl Map {
     /// a buffer holds.
     ///
     /// # Safety
-    /// The slot belongs to the client for as long as the slice lives, and nobody has a mutable slice of it.
+    /// The slot belongs to the client for as long as the slice lives, and there is no mutable slice of it.
     #[inline]
     pub(crate) unsafe fn bytes(&self, word: SlotWord) -> Option<&[u8]> {
         let len = usize::from(word.len());
@@ -161,7 +161,7 @@ impl Map {
     /// The whole buffer that `word` names.
     ///
     /// # Safety
-    /// The slot belongs to the client for as long as the slice lives, and nobody has another slice of it.
+    /// The slot belongs to the client for as long as the slice lives, and there is no other slice of it.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "the caller vouches for it")]
     pub(crate) unsafe fn bytes_mut(&self, word: SlotWord) -> Option<&mut [u8]> {
@@ -175,7 +175,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; whoever reaches into it holds an `Arc` of the map.
+        // SAFETY: the mapping that `new` made; each user of it holds an `Arc` of the map.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), length(&self.info)) };
     }
 }

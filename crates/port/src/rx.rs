@@ -188,7 +188,7 @@ impl<'r> Received<'r> {
 impl RxRing {
     #[inline]
     fn part(&self, slot: u32) -> &[u8] {
-        // Who looks at this frame's bytes will look at those that follow.
+        // A reader of this frame's bytes will read those that follow.
         if self.link.num_slots() > AHEAD {
             self.prefetch(slot + AHEAD);
         }

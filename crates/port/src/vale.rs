@@ -11,7 +11,7 @@ use crate::attach::{directory, PATIENCE};
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ValeError {
-    /// Nobody listens there, or we may not.
+    /// No daemon listens there, or we may not connect.
     #[error("no daemon takes requests at \"{}\" ({source}); is it running, and may you write to that socket?", path.display())]
     NotThere {
         /// The socket.
@@ -60,7 +60,7 @@ impl Vale {
     /// Connects to the daemon whose socket is at `path`.
     ///
     /// # Errors
-    /// Nobody listens there, or we may not.
+    /// No daemon listens there, or we may not connect.
     pub fn connect(path: &Path) -> Result<Vale, ValeError> {
         let missing = |source| ValeError::NotThere { path: path.to_owned(), source };
         let socket = UnixStream::connect(path).map_err(missing)?;

@@ -187,7 +187,7 @@ fn neighbours_lose_nothing_while_one_scribbles_everywhere() {
                 let value = random();
                 let small = if value & 1 == 0 { value as u32 % 1100 } else { (value >> 32) as u32 };
                 // Its frames are short, so that it names no address of the others: it may be as loud as it likes, but
-                // who speaks with another's address is the source guard's affair, not the ring's.
+                // frames from another's address are the source guard's affair, not the ring's.
                 match value >> 60 {
                     0..=5 => rogue.0.tx[0].give(small, small),
                     6..=8 => rogue.words(1).client.head.store(small, Ordering::Release),

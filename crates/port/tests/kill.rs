@@ -59,7 +59,7 @@ fn killed_clients_leave_nothing() {
             .spawn()
             .unwrap();
         let seen = engine.ports[0].counters.totals().in_frames;
-        // Now at the first frame, now after thousands: an instruction of the client's that nobody chose.
+        // Now at the first frame, now after thousands: at an arbitrary instruction of the client.
         let more = 1 + kill.wrapping_mul(7919) % 20_000;
         until("the client sends", || {
             while b.rx[0].take().is_some() {

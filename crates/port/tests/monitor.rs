@@ -41,7 +41,7 @@ fn a_monitor_sees_every_frame_once_and_takes_none_away() {
             port.tx[ring].push(&bytes)
         });
         port.tx[ring].sync().unwrap();
-        // Nobody is slow, so nothing may be lost.
+        // No monitor is slow, so nothing may be lost.
         if number % 100 == 99 {
             let at = |seen: &BTreeMap<u64, usize>| seen.len() as u64;
             until("all have seen it", || {
@@ -75,7 +75,7 @@ fn monitors_are_told_of_counted_and_leave_nothing() {
         (status.peer, monitors.iter().map(|q| q.state.clone()).collect::<Vec<_>>())
     };
     assert_eq!(state(), (Peer::Waiting, Vec::new()));
-    // Before anybody has the port, and as many as there may be.
+    // Before a client has the port, and as many as there may be.
     let monitors: Vec<_> = (0..8).map(|_| Port::monitor(&engine.name(0), Sees::Both).unwrap()).collect();
     assert!(Port::monitor(&engine.name(0), Sees::Both).unwrap_err().to_string().contains("No space"));
     assert_eq!(state(), (Peer::Waiting, vec!["running, sees sent and received frames".to_owned(); 8]));
@@ -113,7 +113,7 @@ fn host_rings_are_a_port_of_their_own() {
     let mut engine = Engine::sleepy(3);
     let early = engine.attach(0);
     engine.add_host_rings(0, 1, 1);
-    // Who came before has none, and is left alone.
+    // A client that came before has none, and is left alone.
     assert!(early.host_tx.is_empty() && early.is_attached());
     assert_eq!(engine.hosts[0].status().peer, Peer::Waiting);
     drop(early);

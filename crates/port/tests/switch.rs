@@ -243,7 +243,7 @@ fn headers_are_converted_between_ports_that_differ() {
         assert!(ports[from].tx[0].push(&sent));
         ports[from].tx[0].sync().unwrap();
         for to in (0..3).filter(|to| *to != from) {
-            // Not known yet, so it goes to everybody.
+            // Not known yet, so it is flooded.
             assert!(ports[to].wait(Interest::RECEIVE, SOON).unwrap());
             let got = ports[to].rx[0].take().unwrap().bytes().into_owned();
             assert_eq!(got[headers[to]..], bytes, "{from} to {to}");

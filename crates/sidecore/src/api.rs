@@ -26,7 +26,7 @@ pub struct About {
     /// Bytes of memory that its control group allows it, if that is limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit: Option<u64>,
-    /// Memory errors of the machine that nobody has run into yet.
+    /// Memory errors of the machine that no thread has run into yet.
     #[serde(default)]
     pub memory_errors: u64,
     /// Clients of its own sockets.

@@ -520,7 +520,7 @@ pub struct ManArgs {
 }
 
 impl Control {
-    /// The socket: the flag, else the environment, else the place that fits who asks.
+    /// The socket: the flag, else the environment, else the place that fits the user.
     pub fn path(&self) -> PathBuf {
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         self.socket

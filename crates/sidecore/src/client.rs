@@ -20,10 +20,10 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// Nobody listens.
+    /// No daemon listens.
     #[error("no daemon listens on {}; start `sidecore run`, or name its socket with --socket", .0.display())]
     NotRunning(PathBuf),
-    /// Somebody listens, and does not answer.
+    /// A daemon listens, and does not answer.
     #[error("{who} has not answered within {} s{why}", ANSWER.as_secs())]
     Silent {
         /// Which process.

@@ -378,7 +378,7 @@ fn cores_table(answer: &Cores) -> String {
     table.text()
 }
 
-/// What people ask of a daemon: which one it is, and what holds whoever gets hold of it.
+/// What people ask of a daemon: which one it is, and what its sandbox holds back.
 fn daemon_table(about: &About) -> String {
     let mut table = Table::new(&["daemon", "is"]);
     let mut row = |what: &str, is: String| table.row([what.to_owned(), is]);

@@ -302,8 +302,8 @@ fn await_daemon(bed: &Testbed, what: impl Fn(&serde_json::Value) -> bool) {
     }
 }
 
-/// The socket of netmap programs has 1,024 slots; who says nothing gives its slot to the next one, and has no more than its
-/// time.
+/// The socket of netmap programs has 1,024 slots; a program that sends nothing gives its slot to the next one, and has
+/// no more than its time.
 #[test]
 fn netmap_programs_that_say_nothing_neither_stay_nor_keep_others_out() {
     if !many_descriptors() {
@@ -340,7 +340,7 @@ fn lease(path: &str) -> UnixStream {
     stream
 }
 
-/// Whoever leases ports keeps them; a user other than root has 256 of them, and then no more.
+/// Leases keep ports; a user other than root has 256 of them, and then no more.
 #[test]
 fn a_user_has_its_share_of_netmaps_places() {
     if !rustix::process::geteuid().is_root() || !many_descriptors() {

@@ -138,7 +138,8 @@ fn a_daemon_that_has_locked_itself_down_goes_on_without_its_broker_and_says_what
     assert_eq!(bed.ports(), ["a"]);
 }
 
-/// A daemon without privileges may not say where sockets and journals are made; whoever may open its control socket may.
+/// A daemon without privileges may not say where sockets and journals are made; a user who may open its control socket
+/// may.
 #[test]
 fn an_operator_adds_ports_in_other_folders_and_a_daemon_without_privileges_does_not() {
     let bed = Testbed::new();

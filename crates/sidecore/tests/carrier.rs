@@ -77,12 +77,12 @@ fn a_tap_follows_the_guest_at_the_other_end() {
         apart.await_carrier("sct0", false);
         await_link(&bed, "t", "down");
     }
-    // On a switch there is nobody to follow.
+    // On a switch there is no other end to follow.
     bed.ok(&["set", "t", "switch=lan"]);
     apart.await_carrier("sct0", true);
     bed.ok(&["set", "t", "wire=w"]);
     apart.await_carrier("sct0", false);
-    // What the operator takes down stays down, whoever comes.
+    // What the operator takes down stays down, even if a VMM comes.
     bed.ok(&["set", "t", "link=down"]);
     let _driver = guest(&bed, "v");
     await_link(&bed, "v", "down");

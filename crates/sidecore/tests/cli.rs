@@ -297,7 +297,8 @@ fn one_daemon_per_socket_and_another_after_a_kill() {
     assert!(output.status.success());
     assert!(String::from_utf8(output.stderr).unwrap().contains("the daemon is not running"));
     assert!(bed.fails(&["add", "b=vhost-user:/b"]).contains("no daemon listens on"));
-    // A daemon of an older version writes to the counters without the other lock; who only reads them is no daemon.
+    // A daemon of an older version writes to the counters without the other lock; a process that only reads them is no
+    // daemon.
     let counters = bed.path("control.counters");
     let older = std::fs::File::options().write(true).open(&counters).unwrap();
     assert!(bed.fails(&["run"]).contains("belongs to another daemon that runs"));

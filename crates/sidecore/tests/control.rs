@@ -388,7 +388,7 @@ fn bfd_sessions_stay_in_floods_and_end_when_the_neighbour_does() {
         world.state()
     );
 
-    // To both ports, as somebody far away could: what a neighbour says is another class.
+    // To both ports, as a distant host could: what a neighbour sends is another class.
     let socket = world.sides[0].socket([192, 168, 1, 1].into());
     let flood = |port: u16| (0..100_000).for_each(|_| drop(socket.send_to(&[0x20; 24], ("10.0.1.1", port))));
     flood(3784);

@@ -54,7 +54,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Whoever died in the middle may have left it frozen.
+        // A test that died in the middle may have left it frozen.
         let _ = Command::new("fsfreeze").arg("-u").arg(&self.0).output();
         // The kernel may still let go of a ring's file: the mount goes when it has.
         let _ = Command::new("umount").arg("-l").arg(&self.0).output();

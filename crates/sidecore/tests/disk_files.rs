@@ -206,7 +206,7 @@ fn a_disk_grows_with_its_file() {
     let file = File::options().write(true).open(bed.path("image")).unwrap();
     assert!(bed.ok(&["resize", "d"]).contains("nothing to change"));
     file.set_len(2 * bytes).unwrap();
-    // Nobody is there who could be told.
+    // No VMM is there to be told.
     assert!(bed.ok(&["resize", "d"]).contains("a guest sees that when it starts"));
 
     let mut disk = Disk::connect(bed.path("d"), small()).unwrap();
@@ -232,7 +232,7 @@ fn a_disk_grows_with_its_file() {
     assert!(!disk.changed().unwrap());
     file.set_len(3 * bytes).unwrap();
 
-    // A VMM that reads nothing holds nobody up, and misses nothing.
+    // A VMM that reads nothing holds no thread up, and misses nothing.
     for n in 4..600 {
         file.set_len(n * bytes).unwrap();
         assert!(bed.http("POST", "/v1/ports/d/resize", "").1.contains("\"told\":true"));

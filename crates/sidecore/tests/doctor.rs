@@ -231,11 +231,11 @@ fn a_process_that_may_not_open_the_socket_is_named_and_not_believed() {
     let bed = Testbed::new();
     let socket = bed.at("vm");
     let _daemon = bed.daemon(&["--port", &format!("vm=vhost-user:{socket}")]);
-    // Nobody tries: nothing is wrong, and who may is told.
+    // No process tries: nothing is wrong, and the users who may are told.
     let text = bed.ok(&["doctor", "vm"]);
     assert!(text.contains("users that may connect") && text.contains("0700"), "{text}");
-    // Who names the socket may be anybody, with any name: nothing is wrong for that, nobody is given the socket, and terminals stay as
-    // they are.
+    // Any process may name the socket, under any name: nothing is wrong for that, no user is given the socket, and
+    // terminals stay as they are.
     let stranger = Stranger::new(&socket, "\u{1b}]0;x\u{7}vmm");
     let report: Value = serde_json::from_str(&bed.ok(&["doctor", "vm", "--json"])).unwrap();
     let checks = report["ports"][0]["checks"].as_array().unwrap();

@@ -1,5 +1,5 @@
-//! The door: what VMMs give that is neither memory nor an eventfd never reaches the daemon, and a door that is killed is missed by
-//! nobody.
+//! The door: what VMMs give that is neither memory nor an eventfd never reaches the daemon, and a door that is killed
+//! is replaced unnoticed.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! What the daemon makes by name: on a file system without room, and where somebody has put something else first.
+//! What the daemon makes by name: on a file system without room, and where a stranger has put something else first.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -258,7 +258,7 @@ fn pkt_gen_says_what_it_waits_for_and_ends_when_nobody_reads() {
     let mut err = BufReader::new(child.stderr.take().unwrap());
     err.read_line(&mut String::new()).unwrap();
     drop(err);
-    // The next line of progress finds nobody.
+    // The next line of progress finds no reader.
     wait(&mut child);
 }
 

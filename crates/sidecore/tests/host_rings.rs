@@ -81,7 +81,7 @@ fn a_program_reaches_the_hosts_stack() {
     assert_eq!(bed.port("p.tap")["state"]["wire"], "p.host");
     ip(&["addr", "add", "10.9.0.1/24", "dev", "p"]);
     ask(&mut port, |port| (&mut port.host_tx[0], &mut port.host_rx[0]));
-    // They are nobody else's configuration, and go with their user.
+    // They are not part of the configuration, and go with their user.
     assert!(!bed.http("GET", "/v1/config", "").1.contains("p.tap"));
     drop(port);
     until("they are gone", &|| bed.ports() == ["p", "q"] && !ip(&["link"]).contains(" p:"));

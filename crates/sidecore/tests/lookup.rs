@@ -132,7 +132,7 @@ fn a_program_decides_and_is_bounded() {
     assert_eq!(bed.show("mac")["switches"][0]["entries"].as_array().map(Vec::len).unwrap_or(0), 0);
     assert!(bed.port("a")["state"]["lookup"].as_str().unwrap().contains("obedient.s"));
 
-    // Another program, in the place of the first: nobody connects again.
+    // Another program, in the place of the first: no guest connects again.
     let all = bed.write("all.s", "mov r0, -2\nexit\n");
     bed.ok(&["set", "--switch", "lan", &format!("lookup=ebpf:{}", all.display())]);
     send(a, &order(NOBODY));

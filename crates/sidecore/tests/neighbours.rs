@@ -103,7 +103,7 @@ fn who_only_receives_goes_on_receiving() {
         await_number(&mut sender, 1000 + number);
         send(&mut sender, &frame(VICTIM, SENDER, number));
         await_number(&mut victim, number);
-        // Whoever has really moved there gets its frames, too, from its first one on.
+        // A station that has really moved there gets its frames, too, from its first one on.
         await_number(&mut attacker, number);
     }
     assert_eq!(state(&bed, "a", "mac_moved"), 1);
@@ -114,7 +114,7 @@ fn who_only_receives_goes_on_receiving() {
         (&row["port"], &row["claimed_by"], &row["state"]),
         (&"v".into(), &"a".into(), &"learned".into())
     );
-    // The victim speaks: the claim was wrong, and the attacker gets no more than what is for everybody.
+    // The victim speaks: the claim was wrong, and the attacker gets no more than floods.
     send(&mut victim, &frame(SENDER, VICTIM, 60));
     await_number(&mut sender, 60);
     send(&mut sender, &frame(VICTIM, SENDER, 61));
@@ -160,8 +160,8 @@ fn an_address_that_is_pinned_cannot_be_claimed() {
     assert!(refused.contains("port a") && refused.contains("key `"), "{refused}");
 }
 
-/// A station that sends while somebody forges its address all the time: after ten times in a second nobody is heeded, and
-/// although the forger was here first, the station gets what is for it.
+/// A station that sends while another forges its address all the time: after ten times in a second no claim is heeded,
+/// and although the forger was here first, the station gets its frames.
 #[test]
 fn an_address_that_goes_to_and_fro_is_held_and_both_ports_are_named() {
     let bed = Testbed::new();

@@ -39,8 +39,8 @@ fn the_service_leaves_holders_and_their_sockets_alone() {
     }
 }
 
-/// The unit's UMask closes sockets of ports to all but root. `mode` and `owner` of a port open them whatever it is, and anybody
-/// may read the counters.
+/// The unit's UMask closes sockets of ports to all but root. `mode` and `owner` of a port open them whatever it is, and
+/// every user may read the counters.
 #[test]
 fn sockets_of_ports_are_roots_alone_unless_the_port_says_otherwise() {
     let bed = Testbed::new();
@@ -95,7 +95,7 @@ fn an_interrupted_demo_leaves_no_build_behind() {
     script("scripts/setup", "#!/bin/sh\n");
     script("bin/cargo", &format!("#!/bin/sh\necho $$ >{}\nexec sleep 1000\n", bed.at("pid")));
     let path = format!("{}:{}", bed.at("bin"), std::env::var("PATH").unwrap());
-    // Both ends of it are open here, so that opening and reading wait for no one.
+    // Both ends of it are open here, so that opening and reading do not wait.
     let mut said = File::options().read(true).write(true).open(bed.path("pid")).unwrap();
     // A shell that was started in the background, as tests may be, has us ignore this signal.
     let mut demo = Command::new("env");

@@ -153,7 +153,7 @@ fn pings_are_answered_and_timed() {
     let (code, text, errors) = b.end();
     assert_eq!(code, Some(0), "{errors}");
     assert!(text.starts_with("Sent "), "{text}");
-    // Nobody answers any more.
+    // No station answers any more.
     let alone = bed.run(&["pkt-gen", "-i", "a", "-f", "ping", "-n", "1"]);
     assert_eq!(alone.status.code(), Some(1));
     assert!(String::from_utf8(alone.stderr).unwrap().contains("1 pings were not answered"));
@@ -176,7 +176,7 @@ fn the_end_tells_the_truth() {
     let (code, text, errors) = b.end();
     assert_eq!((code, text.as_str()), (Some(1), "Received nothing.\n"));
     assert!(errors.contains("was interrupted after 0 of 5 packets"), "{errors}");
-    // Frames of somebody else do not pass verification.
+    // Frames of another sender do not pass verification.
     let b = receiver(&bed, "-i b -f rx --verify -n 5 -T 20");
     send(&bed, "-i a -f tx -n 10");
     b.signal(Signal::INT);

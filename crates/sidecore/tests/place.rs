@@ -53,18 +53,17 @@ fn vcpus_are_found_behind_their_ports_and_pinned_on_request() {
     assert!(what.contains(&format!("on processor {last}, which is I/O core 0's")), "{what}");
     assert!(mend.starts_with("taskset -cp ") && finding["mended"] == false, "{finding}");
     let text = bed.ok(&["place"]);
-    for part in
-        ["node 0: processors ", ": I/O core 0", "queue 0 of a", "guest of a: ", &format!("mend it: {mend}")]
-    {
+    let fix = format!("to fix it: {mend}");
+    for part in ["node 0: processors ", ": I/O core 0", "queue 0 of a", "guest of a: ", &fix] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
 
     let text = bed.ok(&["place", "--apply"]);
-    assert!(text.contains(&format!("mended: {mend}")), "{text}");
+    assert!(text.contains(&format!("fixed: {mend}")), "{text}");
     let text = bed.ok(&["place"]);
-    assert!(!text.contains("mend it") && !text.contains(&format!("on processor {last},")), "{text}");
+    assert!(!text.contains("to fix it") && !text.contains(&format!("on processor {last},")), "{text}");
 
-    // Who has left has no process any more.
+    // A guest that has left has no process any more.
     drop((stop, driver));
     vcpu.join().unwrap();
     while !look()["guests"].as_array().unwrap().is_empty() {

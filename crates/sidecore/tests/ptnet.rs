@@ -95,7 +95,7 @@ fn both_sockets_come_and_go_with_the_port() {
     let _daemon = bed.daemon(&[]);
     bed.ok(&["add", &format!("vm=ptnet:{}", bed.at("vm"))]);
     assert!(bed.path("vm").exists() && bed.path("vm.mem").exists());
-    // Whoever would have one of the two is told who has it.
+    // A port that would have one of the two is told which port has it.
     for (other, at) in [("ptnet", "vm"), ("e1000e", "vm.mem"), ("vhost-user", "vm")] {
         let why = bed.fails(&["add", &format!("other={other}:{}", bed.at(at))]);
         assert!(why.contains("port vm has this place"), "{why}");

@@ -23,7 +23,7 @@ fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Frame `n` from station `from`, to whoever is there.
+/// Frame `n` from station `from`, to the broadcast address.
 fn frame(from: u8, n: u32) -> Vec<u8> {
     let mut bytes = [&[0xff; 6][..], &[0x52, 0x54, 0, 0, 0, from], &TYPE, &n.to_be_bytes()].concat();
     bytes.resize(60 + n as usize % 1400, n.to_le_bytes()[0]);
@@ -84,7 +84,7 @@ fn a_guest_has_an_interface_of_the_host_for_itself() {
     passes(&mut vm, &mut far, 2..500);
     passes(&mut far, &mut vm, 2..500);
 
-    // Nobody else has it: neither a guest on the switch, nor a further port.
+    // No other port has it: neither a guest on the switch, nor a further port.
     assert_eq!(received(&mut other), Vec::<Vec<u8>>::new());
     let why = net.bed.fails(&["add", "again=xdp:x0"]);
     assert!(why.contains("port nic has this place"), "{why}");

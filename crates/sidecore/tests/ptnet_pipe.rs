@@ -75,7 +75,7 @@ fn a_guest_and_a_program_share_a_pipe() {
     let _daemon = bed.daemon(&["--port", &vm, "--port", &ring]);
     let mut guest = guest(&bed, "vm");
     assert_eq!(bed.port("vm")["state"]["pipe"], "p");
-    // Nobody is at the other end: what is sent waits.
+    // The other end is empty: what is sent waits.
     assert_eq!(guest.send(&[&frame(0)]).unwrap(), 1);
     let first = guest.next_word().buf_idx() - 1;
     let mut program = Port::attach(&bed.at("h")).unwrap();
@@ -174,7 +174,7 @@ fn what_cannot_be_a_pipe_is_refused_by_name() {
     assert!(why.contains("two ends"), "{why}");
     bed.ok(&["del", "b"]);
     bed.ok(&["add", &format!("h=ring:{},pipe=p", bed.at("h"))]);
-    // Who joins something else leaves the pipe.
+    // A port that joins something else leaves the pipe.
     bed.ok(&["set", "h", "switch=lan"]);
     assert_eq!(bed.port("h")["state"]["switch"], "lan");
     assert!(bed.port("h")["state"]["pipe"].is_null());

@@ -1,5 +1,5 @@
-//! The daemon is killed and started again, and nobody at the other end of an e1000's socket has to connect anew: native
-//! drivers go on sending and receiving, and every question gets one answer.
+//! The daemon is killed and started again, and no VMM of an e1000 has to connect anew: native drivers go on sending and
+//! receiving, and every question gets one answer.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
 
@@ -215,13 +215,13 @@ fn a_port_whose_holder_is_killed_goes_on_until_its_daemon_ends() {
     rig.restart(Signal::KILL);
     assert!(a.client().read32(0, STATUS).is_err(), "the connection is the old one");
     drop((a, b));
-    // What the killed ones have left is in nobody's way.
+    // What the killed ones have left does no harm.
     let mut driver = rig.driver("a");
     rig.restart(Signal::KILL);
     write_and_read(&mut driver, 2);
 }
 
-/// As if another release had left it: the number of the state's layout is one that nobody knows.
+/// As if another release had left it: the number of the state's layout is unknown.
 #[test]
 fn a_state_of_another_format_is_refused_and_the_log_says_so() {
     const STATE: u64 = 1;
@@ -232,13 +232,13 @@ fn a_state_of_another_format_is_refused_and_the_log_says_so() {
     let (holder, mut found) = Holder::find(&rig.bed.path("a.hold")).unwrap().unwrap();
     let state = File::from(found.remove(&STATE).unwrap());
     state.write_all_at(&u64::MAX.to_ne_bytes(), LAYOUT).unwrap();
-    // What we got keeps nobody connected.
+    // What we got keeps no connection.
     drop((state, found, holder));
     rig.start();
     let line = rig.daemon.as_ref().unwrap().await_log("its state has another format");
     assert!(line.contains("disconnected") && line.contains("another version of sidecore"), "{line}");
     assert!(a.client().read32(0, STATUS).is_err(), "the connection is the old one");
-    // The other port goes on, and this one serves whoever comes next.
+    // The other port goes on, and this one serves its next client.
     write_and_read(&mut b, 1);
     drop(a);
     write_and_read(&mut rig.driver("a"), 2);

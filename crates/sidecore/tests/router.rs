@@ -170,7 +170,7 @@ fn frames_are_routed_and_what_is_not_is_told() {
         assert_eq!([got[34], got[35], got[40], got[41]], message);
         assert_eq!(got[42..], frame[14..got.len() - 28]);
     }
-    // Nobody is there: asked for, and dropped meanwhile.
+    // No station is there: asked for, and dropped meanwhile.
     let frame = a.datagram([10, 0, 1, 77]);
     a.send(&frame);
     assert_eq!(b.receive()[38..42], [10, 0, 1, 77]);

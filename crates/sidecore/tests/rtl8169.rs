@@ -163,7 +163,7 @@ fn the_carrier_is_the_operators_and_counters_are_dumped() {
     await_true("the link is up", || b.link().unwrap());
     assert!(b.wait(Duration::from_secs(10)).unwrap(), "the link's interrupt");
     stream(&mut a, &mut b, 100..200);
-    // Into the first descriptors' buffers, which nobody uses now.
+    // Into the first descriptors' buffers, which are not in use now.
     let (memory, room) = (std::sync::Arc::clone(a.memory()), a.memory().alloc(64, 64).unwrap());
     let to = memory.gpa(room);
     a.client().write32(MEMORY, DTCCR + 4, (to >> 32) as u32).unwrap();
@@ -285,7 +285,7 @@ fn a_card_lives_through_a_storm() {
     println!("{KILLS} kills: {odd} of {next} frames lost or repeated");
 }
 
-/// Each of them costs the guest that does it its own frames, and nobody else anything.
+/// Each of them costs the guest that does it its own frames, and no other guest anything.
 #[test]
 fn what_a_lying_guest_does_harms_only_itself() {
     let rig = Rig::new();

@@ -30,7 +30,7 @@ fn threads(pid: &str) -> Vec<BTreeMap<String, String>> {
 fn nothing_of_whoever_started_it_is_left() {
     let bed = Testbed::new();
     let mut command = std::process::Command::new("sh");
-    // Descriptors that whoever starts the daemon forgot to close.
+    // Descriptors that the daemon's parent forgot to close.
     let line = "umask 000; exec 8</dev/null 9</dev/null; exec \"$@\"";
     command.current_dir(bed.path("")).env("SIDECORE_SOCKET", bed.path("control.sock"));
     command.args(["-c", line, "sh", env!("CARGO_BIN_EXE_sidecore"), "run"]);
@@ -65,7 +65,7 @@ fn every_thread_has_its_filter() {
     let bed = Testbed::new();
     let (a, b) = (format!("a=vhost-user:{}", bed.at("a")), format!("b=e1000:{}", bed.at("b")));
     let mut args = vec!["--sandbox", "on", "--port", &a, "--port", &b, "--port", "c=ring:c"];
-    // Root has to become somebody, and not every system has the daemon's own user.
+    // Root has to become another user, and not every system has the daemon's own user.
     if rustix::process::geteuid().is_root() {
         args.extend(["--user", "nobody"]);
     }
@@ -183,7 +183,7 @@ fn a_kernel_without_a_part_of_it_runs_the_daemon_all_the_same() {
     assert!(errors.contains("sandbox = on: landlock") && errors.contains("leave `sandbox` out"), "{errors}");
 }
 
-/// In a container root may be kept from becoming anybody else.
+/// In a container root may be kept from becoming another user.
 #[test]
 fn root_that_may_not_become_another_user_stays_what_it_is() {
     if !rustix::process::geteuid().is_root() {
@@ -208,7 +208,7 @@ fn root_that_may_not_become_another_user_stays_what_it_is() {
 fn an_ordinary_user_has_all_the_rest() {
     let bed = Testbed::new();
     std::fs::set_permissions(bed.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-    // Where it may be run from by anybody.
+    // Where every user may run it.
     let program = bed.path("sidecore");
     std::fs::copy(env!("CARGO_BIN_EXE_sidecore"), &program).unwrap();
     let mut command = std::process::Command::new(program);

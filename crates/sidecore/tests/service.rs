@@ -40,7 +40,7 @@ struct Senders {
 
 impl Senders {
     fn start(bed: &Testbed, names: &[&str]) -> Senders {
-        // Enough for the time in which somebody else has our processor.
+        // Enough for the time in which others have our processor.
         let config = Config { entries: 1024, ..Config::default() };
         let meet = |name: &&str| {
             let socket = bed.path(&format!("{name}.sock"));
@@ -76,8 +76,9 @@ impl Drop for Senders {
     }
 }
 
-/// Has a thread go before all others on its processor, if we may. Else the machine has to be quiet enough: whoever else has
-/// the I/O core's processor is charged to the port that is just served, and senders without one have nothing to share.
+/// Has a thread go before all others on its processor, if we may. Else the machine has to be quiet enough: time that
+/// another thread has on the I/O core's processor is charged to the port that is just served, and senders without one
+/// have nothing to share.
 fn first(thread: &OsStr) {
     let _ = Command::new("chrt").args(["-f", "-p", "1"]).arg(thread).output();
 }
@@ -190,7 +191,7 @@ fn a_budget_bounds_a_sender_and_a_rate_holds() {
     );
     assert!(bed.ok(&["show", "ports"]).contains("20.0 %"));
 
-    // What nobody else wants it may have.
+    // What no other owner wants it may have.
     bed.ok(&["set", "a", "reclaim=on"]);
     until(busy, |share| *share > 0.4);
     bed.ok(&["set", "a", "reclaim=", "budget=", "rate=50k"]);

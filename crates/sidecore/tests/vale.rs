@@ -84,7 +84,7 @@ fn who_may_make_ports_and_how_many_is_the_operators_choice() {
     let _daemon = bed.daemon(&["--vale-ports", "0", "--port", "d=ring:vale0:d"]);
     let why = Port::attach("vale0:a").unwrap_err().to_string();
     assert!(why.contains("the daemon's option vale-ports"), "{why}");
-    // What is configured can be used, also by those who may not ask.
+    // What is configured can be used, also by users who may not ask.
     drop(Port::attach("vale0:d").unwrap());
     std::fs::remove_file(bed.path("ring/.netmap")).unwrap();
     drop(Port::attach("vale0:d").unwrap());
@@ -145,7 +145,7 @@ fn vale_ctl_does_what_it_says() {
     fails(&["-h", "vale5:lo"], "beside a ring port only");
     fails(&["-n", "p1^"], "come and go with their port");
     assert_eq!(ctl(&["-g", "vale5:p1"]), joined);
-    // Its switch is the one of those who name it.
+    // Its switch is the one by which programs name it.
     let (mut p1, mut x) = (Port::attach("vale5:p1").unwrap(), Port::attach("vale5:x").unwrap());
     pass(&mut p1, &mut x, &frame(2, 1));
     drop((p1, x));

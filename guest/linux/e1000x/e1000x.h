@@ -2,8 +2,8 @@
 /*
  * e1000x: what the files share.
  *
- * Who locks what. The transmit ring belongs to whoever holds `tx_lock`: the stack that sends, and the poll that takes
- * back what was sent. The receive ring belongs to the poll (NAPI runs it once at a time).
+ * Locks. The transmit ring belongs to the holder of `tx_lock`: the stack that sends, and the poll that takes back what
+ * was sent. The receive ring belongs to the poll (NAPI runs it once at a time).
  */
 #ifndef E1000X_H
 #define E1000X_H
@@ -108,7 +108,7 @@ static inline u32 x_free(const struct x_ring *ring)
 /* The interrupts of the rings. */
 static inline u32 x_ring_causes(const struct e1000x *x)
 {
-	/* Nobody waits for completions: the sender looks itself, except when it has stopped. */
+	/* No thread waits for completions: the sender looks itself, except when it has stopped. */
 	bool tx = !x_is(x, X_LAZY) || x_is(x, X_SC) || netif_queue_stopped(x->dev);
 
 	if (x->msix)

@@ -81,7 +81,7 @@ static void x_station(struct e1000x *x)
 	x_set(x, R_RAH0, mac[4] | mac[5] << 8 | BIT(31));
 }
 
-/* Message 0 is the rings', message 1 everybody else's. */
+/* Message 0 is the rings', message 1 all other causes'. */
 static void x_route(struct e1000x *x)
 {
 	if (!x->msix)

@@ -8,9 +8,9 @@
  * a completion interrupt is due anyway, and the poll that it starts rings for what has gathered (X_SC); the host looks
  * by itself at a tail in memory (X_CSB).
  *
- * Completion. The last descriptor of each frame asks for a report. With X_LAZY nobody is interrupted for reports: the
+ * Completion. The last descriptor of each frame asks for a report. With X_LAZY reports interrupt no processor: the
  * sender looks when a quarter of the ring is left, the poll looks whenever it runs, and only a sender that has stopped
- * turns the interrupt on. The sender's socket is let go at once then, because nobody knows when the report is seen.
+ * turns the interrupt on. The sender's socket is let go at once then, because it is unknown when the report is seen.
  */
 #include <linux/etherdevice.h>
 #include <linux/if_vlan.h>
@@ -101,7 +101,7 @@ void x_tx_kick(struct e1000x *x)
 		return;
 	ring->tail = ring->use;
 	if (x->csb) {
-		/* Descriptors before the tail, and the tail before the look whether anybody sees it. */
+		/* Descriptors before the tail, and the tail before the look whether the device sees it. */
 		dma_wmb();
 		WRITE_ONCE(x->csb->guest_tdt, ring->tail);
 		smp_mb();

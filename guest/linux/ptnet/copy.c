@@ -138,7 +138,7 @@ bool pt_write(struct pt_writer *at, const u8 *from, u32 bytes)
 		if (!at->left) {
 			if (at->frag >= info->nr_frags)
 				return false;
-			/* Never high memory: nobody asked for that. */
+			/* Never high memory: the driver does not ask for that. */
 			at->to = skb_frag_address(&info->frags[at->frag]);
 			at->left = skb_frag_size(&info->frags[at->frag++]);
 		}

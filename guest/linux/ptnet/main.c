@@ -451,7 +451,7 @@ static void pt_remove(struct pci_dev *pdev)
 	pt_memory_put(memory);
 }
 
-/* The memory of the CSB is somebody else's when the next kernel runs. */
+/* The memory of the CSB is put to other use when the next kernel runs. */
 static void pt_shutdown(struct pci_dev *pdev)
 {
 	struct net_device *dev = pci_get_drvdata(pdev);

@@ -10,11 +10,12 @@
  * place of the others, as libraries expect it. All files of a card see all of these pages, since libraries map a memory once.
  *
  * Whatever a program writes into a ring is read once and must lie between what it gave last and what it was given last;
- * if it does not, the ring is put back to where it was. The host, which believes no slot, is what stands between
- * this memory and everybody else.
+ * if it does not, the ring is put back to where it was. The host, which believes no slot, is what stands between this
+ * memory and all others.
  *
- * Locks: rtnl for who has which card, then a file's own for the card that it has, which the fault handler takes, too: so no memory
- * of the program's is touched under it. A ring's bit is held for one sync; who finds it held has nothing to do.
+ * Locks: rtnl for which file has which card, then a file's own for the card that it has, which the fault handler takes,
+ * too: so no memory of the program's is touched under it. A ring's bit is held for one sync; a thread that finds it
+ * held has nothing to do.
  */
 #include <linux/compat.h>
 #include <linux/fs.h>

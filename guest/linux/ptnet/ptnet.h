@@ -2,10 +2,10 @@
 /*
  * ptnet: what the files share.
  *
- * Who may touch what. Of a TX ring everything belongs to whoever holds the lock of its queue: the stack that sends, and
- * the poll that looks what was sent. An RX ring belongs to its poll. While programs have the card (netmap.c) both are off,
- * and a ring belongs to whoever holds its bit. What is in the shared memory and in the host's
- * blocks may change at any moment: it is read once and checked before it is used.
+ * Access. Of a TX ring everything belongs to the holder of its queue's lock: the stack that sends, and the poll that
+ * looks what was sent. An RX ring belongs to its poll. While programs have the card (netmap.c) both are off, and a ring
+ * belongs to the holder of its bit. What is in the shared memory and in the host's blocks may change at any moment: it
+ * is read once and checked before it is used.
  */
 #ifndef PTNET_H
 #define PTNET_H

@@ -21,7 +21,7 @@ struct chain {
 	u64 words[PT_FRAGS];
 };
 
-/* What came while nobody looked is of no use any more. */
+/* What came while the ring was off is of no use any more. */
 void pt_rx_begin(struct pt_ring *r)
 {
 	r->head = r->tail;
@@ -161,7 +161,7 @@ int pt_rx_poll(struct napi_struct *napi, int budget)
 	u32 seen;
 	int done;
 
-	/* netpoll, which wants only what was sent; nobody would ask for interrupts again. */
+	/* netpoll, which wants only what was sent; no poll would ask for interrupts again. */
 	if (!budget)
 		return 0;
 	WRITE_ONCE(r->guest->need_kick, 0);

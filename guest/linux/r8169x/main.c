@@ -306,7 +306,7 @@ static void r_remove(struct pci_dev *pdev)
 	pci_free_irq_vectors(pdev);
 }
 
-/* The memory of the rings is somebody else's when the next kernel runs. */
+/* The memory of the rings is put to other use when the next kernel runs. */
 static void r_shutdown(struct pci_dev *pdev)
 {
 	struct net_device *dev = pci_get_drvdata(pdev);

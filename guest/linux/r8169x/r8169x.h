@@ -2,8 +2,8 @@
 /*
  * r8169x: what the files share.
  *
- * Who locks what. The transmit ring belongs to whoever holds `tx_lock`: the stack that sends, and the poll that takes
- * back what was sent. The receive ring belongs to the poll (NAPI runs it once at a time).
+ * Locks. The transmit ring belongs to the holder of `tx_lock`: the stack that sends, and the poll that takes back what
+ * was sent. The receive ring belongs to the poll (NAPI runs it once at a time).
  */
 #ifndef R8169X_H
 #define R8169X_H

@@ -8,7 +8,7 @@
  *
  * Completion. Without a CSB the device interrupts for it. With one it does only while the queue stands still; else the
  * sender looks when a quarter of the ring is left, and the poll whenever it runs. The sender's socket is let go at once
- * then, because nobody knows when that will be.
+ * then, because it is unknown when that will be.
  */
 #include <linux/etherdevice.h>
 #include <linux/in.h>
@@ -93,7 +93,7 @@ static void tx_kick(struct r8169x *r)
 	if (r->told)
 		return;
 	r->told = true;
-	/* The descriptors before the look whether anybody sees them. */
+	/* The descriptors before the look whether the device sees them. */
 	if (r->csb) {
 		WRITE_ONCE(r->csb->guest_tdt, r->tx.use);
 		smp_mb();
@@ -317,7 +317,7 @@ int r_poll(struct napi_struct *napi, int budget)
 	spin_lock(&r->tx_lock);
 	tx_clean(r);
 	spin_unlock(&r->tx_lock);
-	/* netpoll, which wants only what was sent; nobody would ask for interrupts again. */
+	/* netpoll, which wants only what was sent; no poll would ask for interrupts again. */
 	if (!budget)
 		return 0;
 	r->counters[C_POLLS]++;

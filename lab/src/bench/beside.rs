@@ -3,12 +3,13 @@
 //! Two guests have four cards each: our e1000e and e1000, joined by a wire, and QEMU's, joined by a datagram cable
 //! (`-netdev dgram`). One card after the other is measured, round by round. What is measured: frames a second that the
 //! guest's kernel (pktgen) sends, one doorbell for each or one for 32; of our cards, register accesses that left the
-//! guest, for each of those frames, and for each interrupt while TCP runs (nobody counts QEMU's); TCP from guest to
+//! guest, for each of those frames, and for each interrupt while TCP runs (QEMU's are not counted); TCP from guest to
 //! guest; ping. Without KVM our e1000 offers no pages for mapping (below).
 //!
-//! pktgen sends to an address that nobody has, so that the other guest's card takes every frame and refuses it: the
-//! other guest's processor would otherwise compete with the sender's for the cores of the machine. It sends one frame again
-//! and again (`clone_skb`), with bursts as without: making a frame takes the guest as long as all the rest together.
+//! pktgen sends to an address that no card has, so that the other guest's card takes every frame and refuses it: the
+//! other guest's processor would otherwise compete with the sender's for the cores of the machine. It sends one frame
+//! again and again (`clone_skb`), with bursts as without: making a frame takes the guest as long as all the rest
+//! together.
 
 use super::{io_core, pktgen, ratio, spin_of, spread, Counts, Load, LIMIT};
 use crate::error::{Error, Result};

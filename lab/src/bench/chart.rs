@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-/// A bar with its range and, where somebody else measured the same, a mark.
+/// A bar with its range and, where others measured the same, a mark.
 pub(super) struct Bar {
     pub(super) name: String,
     pub(super) value: f64,

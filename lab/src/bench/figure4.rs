@@ -303,7 +303,7 @@ impl Bench {
         } else {
             self.b.expect(&format!("cat /sys/class/net/{receiver}/address"))?
         };
-        // Nobody has this address: the receiver's IP layer counts the datagram and drops it.
+        // No guest has this address: the receiver's IP layer counts the datagram and drops it.
         let nobody = address(card, 4, "");
         self.a.expect(&format!("arp -s {nobody} {}", mac.trim()))?;
         let rate = netsend(&mut self.a, &nobody, size, FIRST)?;
@@ -325,7 +325,7 @@ impl Bench {
         })
     }
 
-    /// What has been counted so far. Interrupts are what the guests took; QEMU's traps nobody counts.
+    /// What has been counted so far. Interrupts are what the guests took; QEMU's traps are not counted.
     fn seen(&mut self, card: usize, path: usize, sender: &str, receiver: &str) -> Result<Seen> {
         let mut counts = [Counts::default(); 2];
         if self.cards[card].way != Way::Qemu {

@@ -19,7 +19,7 @@ pub mod request {
     pub const DISCARD: u32 = 11;
     /// Sectors that read as zeroes from now on.
     pub const WRITE_ZEROES: u32 = 13;
-    /// Sectors whose contents nobody shall find again.
+    /// Sectors whose contents must not be found again.
     pub const SECURE_ERASE: u32 = 14;
 }
 

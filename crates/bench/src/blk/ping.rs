@@ -29,7 +29,7 @@ const REMOTE: Duration = Duration::from_micros(20);
 const LOST: Duration = Duration::from_millis(100);
 /// Longest time without any.
 const STUCK: Duration = Duration::from_secs(10);
-/// A frame: whom to, from whom, a type for experiments.
+/// A frame: destination, source, a type for experiments.
 const FRAME: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
 const LEN: usize = 64;
 

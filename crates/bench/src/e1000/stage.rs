@@ -61,7 +61,7 @@ impl Limits {
 
 /// I/O core, switch and ports.
 pub struct Stage {
-    // In this order: who is attached goes before the cores that serve it.
+    // In this order: attachments go before the cores that serve it.
     attachments: Vec<Box<dyn Attachment>>,
     ports: Vec<Arc<Port>>,
     cores: Arc<Fabric>,
@@ -111,7 +111,7 @@ impl Stage {
         self.attachments.push(attachment);
     }
 
-    /// Who serves queues.
+    /// The scheduler, which serves queues.
     pub fn scheduler(&self) -> Arc<dyn Scheduler> {
         Arc::clone(&self.cores) as Arc<dyn Scheduler>
     }

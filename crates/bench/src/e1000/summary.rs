@@ -1,4 +1,4 @@
-//! What whoever compares builds looks at.
+//! The figures that a comparison of builds needs.
 
 use serde::Serialize;
 

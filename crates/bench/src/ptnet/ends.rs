@@ -78,7 +78,7 @@ fn data(from: u8, size: usize) -> (Vec<u8>, NetHdr) {
     if size < LARGE {
         return (frame, NetHdr::default());
     }
-    // TCP over IPv4, with a checksum to be completed and segments to be cut by whoever needs them.
+    // TCP over IPv4, with a checksum to be completed and segments to be cut where they are needed.
     frame[12..14].copy_from_slice(&[8, 0]);
     frame[14..34].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
     let len = u16::try_from(size - 14).unwrap_or(u16::MAX);
@@ -170,7 +170,7 @@ impl End {
         }
     }
 
-    /// How long the last kick took; of virtio-net nobody measures that.
+    /// How long the last kick took; not measured for virtio-net.
     pub fn last_kick(&self) -> Duration {
         match &self.nic {
             Nic::Ptnet(driver) => driver.last_kick(),

@@ -42,7 +42,7 @@ pub struct Args {
 /// Frames of a publication, unless it is said otherwise, and frames under way at most.
 const BURST: usize = 64;
 const WINDOW: u64 = 512;
-/// Bytes of a large frame, which is to be cut into segments of the usual size by nobody.
+/// Bytes of a large frame, which no side cuts into segments of the usual size.
 const LARGE: usize = 64 * 1024 - 512;
 /// Rates at which kicks are counted, in frames a second.
 const RATES: [u32; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];

@@ -28,7 +28,7 @@ pub enum End {
     Virtio(Box<load::Lane>),
     /// An interface of the host, by one of its sockets.
     Host(Box<HostLane>, #[expect(dead_code, reason = "stays while the lane does")] Box<dyn Send>),
-    /// Both ends of a ring without anybody between them.
+    /// Both ends of a ring with nothing between them.
     Bare(Box<Bare>),
 }
 
@@ -45,7 +45,7 @@ impl End {
     /// The program of the ring port at this name or path.
     ///
     /// # Errors
-    /// Nobody serves it.
+    /// No task serves it.
     pub fn ring(name: &str, longest: usize) -> Result<End> {
         let Opened { mut lanes, keep, .. } = ring::open(name, 1, None, longest)?;
         let lane = lanes.pop().ok_or("the ring port has no ring")?;

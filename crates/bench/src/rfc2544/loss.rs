@@ -20,7 +20,7 @@ pub struct Stages {
     pub receiver_full: u64,
     /// Came with a wrong length.
     pub corrupt: u64,
-    /// Lost, and nobody says where: the target keeps no counters that we read, or they do not add up.
+    /// Lost at an unknown place: the target keeps no counters that we read, or they do not add up.
     pub unexplained: u64,
 }
 

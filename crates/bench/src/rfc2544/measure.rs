@@ -112,7 +112,7 @@ pub struct Repetition {
     pub per_ns: f64,
 }
 
-/// Who measures.
+/// The tester of one target.
 struct Bench<'b, 't, 's> {
     tester: Tester<'t>,
     target: &'b mut Target<'s>,

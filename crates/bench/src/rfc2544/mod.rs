@@ -15,7 +15,7 @@
 //! | `traffic`, `sink` | frames with stamps, and what of them came |
 //! | `lane`, `trial` | ends of any kind, and one trial |
 //! | `loss` | where frames were lost |
-//! | `target`, `measure` | who is tested, and one repetition |
+//! | `target`, `measure` | what is tested, and one repetition |
 //! | `report`, `figure` | JSON, table, drawing |
 
 mod figure;
@@ -52,7 +52,7 @@ pub struct Args {
     /// its own between two virtio ports].
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["target", "router", "compare"])]
     pub ports: Option<Vec<String>>,
-    /// Two ports of somebody else's switch: vhost-user:PATH,PATH, vhost-user-server:PATH,PATH (the switch connects to us) or
+    /// Two ports of another switch: vhost-user:PATH,PATH, vhost-user-server:PATH,PATH (the switch connects to us) or
     /// interface:NAME,NAME.
     #[arg(long, value_name = "KIND:A,B", conflicts_with_all = ["router", "compare"])]
     pub target: Option<String>,
@@ -305,7 +305,7 @@ pub fn run(args: &Args) -> Result<()> {
                 Err(why) => return Err(format!("{name}: {why}")),
             }
         }
-        // Repetitions are compared in pairs: who misses one takes part no longer.
+        // Repetitions are compared in pairs: a target that misses one takes part no longer.
         failed.into_iter().rev().for_each(|number| drop(cases.remove(number)));
     }
     let row =

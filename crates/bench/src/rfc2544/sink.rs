@@ -118,7 +118,7 @@ impl<'t> Receiver<'t> {
             return true;
         }
         let behind = self.next.wrapping_sub(seq);
-        // What is so late that nobody remembers is taken for one that came before.
+        // A frame too late for the window is taken for one that came before.
         if behind > WINDOW || self.has(seq) {
             self.came.twice += 1;
             return false;

@@ -93,7 +93,7 @@ pub struct Target<'s> {
     paths: [PathBuf; 2],
     listeners: Option<[Listener; 2]>,
     net: Option<Arc<Net>>,
-    /// Where threads may run that nobody has pinned.
+    /// Where unpinned threads may run.
     anywhere: CpuSet,
     page: Page,
     scratch: Scratch,
@@ -206,7 +206,7 @@ impl<'s> Target<'s> {
         }
     }
 
-    /// Who sends, and whom frames are sent to.
+    /// Source and destination of the frames.
     pub fn stations(who: &Who) -> Stations {
         match who {
             Who::Router => Stations { to: ROUTER[0], ..STATIONS },
@@ -353,7 +353,7 @@ pub fn veths(pairs: usize, core: usize) -> Result<Net> {
                 &format!(" && echo {:x} > /sys/class/net/{end}{number}/queues/rx-0/rps_cpus", 1u64 << core);
         }
     }
-    // /sys shows the namespace of whoever mounts it.
+    // /sys shows the namespace of the process that mounts it.
     let space = format!("--net=/proc/{}/ns/net", net.id());
     let mut command = Command::new("nsenter");
     command.args([&space, "unshare", "--mount", "sh", "-c", &steer]);

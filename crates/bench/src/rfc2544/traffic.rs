@@ -70,9 +70,9 @@ struct Flow {
 /// Station addresses of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stations {
-    /// Who sends.
+    /// The sender.
     pub from: [u8; 6],
-    /// Who receives, or the router that frames go to.
+    /// The receiver, or the router that frames go to.
     pub to: [u8; 6],
 }
 

@@ -28,7 +28,7 @@ const MOST_DUE: u64 = 512;
 const TAKE: usize = 1024;
 /// Part of the frames that may be late in a valid trial.
 const LATE: f64 = 1e-3;
-/// How often whoever has to speak during a trial is let to.
+/// How often a station that has to speak during a trial does so.
 const SPEAK: Duration = Duration::from_secs(5);
 
 /// A spell at one rate.
@@ -97,7 +97,7 @@ impl Trial {
     }
 }
 
-/// The two ends of a path, and who makes and reads the frames between them.
+/// The two ends of a path, and what makes and reads the frames between them.
 pub struct Tester<'t> {
     traffic: &'t Traffic,
     from: End,
@@ -273,7 +273,7 @@ impl<'t> Tester<'t> {
                 std::thread::yield_now();
             }
         }
-        // What came to the sender is nobody's.
+        // Frames that came to the sender are not counted.
         if self.to.is_some() {
             while self.from.receive(TAKE, &mut Nobody)?.frames > 0 {}
         }

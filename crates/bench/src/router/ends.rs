@@ -108,9 +108,9 @@ pub struct Sample {
 
 /// Both ends.
 pub struct Ends<'s> {
-    /// The processors of the thread that is both ends, and of whoever routes.
+    /// The processors of the thread that is both ends, and of the thread that routes.
     pub cpus: [usize; 2],
-    /// Who has moved the frames, if we know.
+    /// The fabric that has moved the frames, if it is ours.
     pub fabric: Option<&'s Arc<Fabric>>,
     pub from: End,
     pub to: End,
@@ -201,7 +201,7 @@ impl Ends<'_> {
             let fixed = [0x60, 0, 0, 0, 0, 32, 58, 255];
             let nd = [&head[..], &fixed, &sender.octets(), &group.octets(), &message].concat();
             for frame in [arp, nd] {
-                // They go one by one, and wait for room as anybody does.
+                // They go one by one, and wait for room as all senders do.
                 let begun = Instant::now();
                 while self.to.send(1, &mut Once(&frame))?.frames == 0 {
                     if begun.elapsed() > START {
@@ -291,7 +291,7 @@ impl Ends<'_> {
         let own = before
             .zip(after)
             .map(|(before, after)| (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64);
-        // Who polls all the time and keeps no account had all of it.
+        // A target that polls all the time and keeps no account had all of it.
         let ns = own.unwrap_or(1e3 / mpps);
         Ok(Sample { mpps, ns, lost: sent.saturating_sub(got), mode: distance.after() })
     }

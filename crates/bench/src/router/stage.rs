@@ -48,7 +48,7 @@ impl Between {
 
 /// The engine.
 pub struct Stage {
-    // In this order: who is attached goes before the core that serves it.
+    // In this order: attachments go before the core that serves it.
     _attachments: Vec<Box<dyn Attachment>>,
     fabric: Arc<Fabric>,
     router: Arc<Router>,

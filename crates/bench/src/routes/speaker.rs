@@ -1,7 +1,7 @@
 //! A BGP neighbour that says what it is told (RFC 4271): it opens a session, announces and withdraws prefixes, and hears nothing.
 //!
-//! It offers no capabilities, so numbers of autonomous systems have two bytes, and a hold time of zero, so nobody sends
-//! keepalives after the first ones (§4.2).
+//! It offers no capabilities, so numbers of autonomous systems have two bytes, and a hold time of zero, so neither side
+//! sends keepalives after the first ones (§4.2).
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -49,7 +49,7 @@ impl Speaker {
     /// Opens a session with the router at `to`, from this thread's namespace, as `id`.
     ///
     /// # Errors
-    /// Nobody answers there, or refuses.
+    /// No speaker answers there, or it refuses.
     pub fn connect(to: SocketAddrV4, id: Ipv4Addr) -> Result<Speaker> {
         let begun = Instant::now();
         loop {

@@ -26,7 +26,7 @@ const REQUESTS: u32 = 32;
 const SERVICE_NS: u64 = 10_000;
 /// One request in so many stores a value.
 const STORES: u32 = 10;
-/// Frames in one turn of a stream: short enough for those who wait, long enough to keep a ring full.
+/// Frames in one turn of a stream: short enough for guests that wait, long enough to keep a ring full.
 const BURST: usize = 16;
 /// An answer that takes as long is lost.
 const LOST_NS: u64 = 5_000_000_000;
@@ -172,7 +172,7 @@ struct Pair {
 /// All guests and their peers.
 pub struct Players {
     pairs: Vec<Pair>,
-    /// Those who wait for answers, and all others.
+    /// Guests that wait for answers, and all others.
     asking: Vec<usize>,
     others: Vec<usize>,
     cores: Cores,

@@ -78,7 +78,7 @@ impl Way {
         let tuning = Tuning {
             spin: if self.polls { ALWAYS } else { Duration::ZERO },
             urgent: self.urgent,
-            // Who is where is what a benchmark says, and stays.
+            // The benchmark chooses the core of each guest, and it stays there.
             balance: false,
             ..Tuning::default()
         };
@@ -88,7 +88,7 @@ impl Way {
 
 /// I/O cores, and ports in pairs.
 pub struct Stage {
-    // In this order: who is attached goes before the cores that serve it.
+    // In this order: attachments go before the cores that serve it.
     _attachments: Vec<Box<dyn Attachment>>,
     ports: Vec<Arc<Port>>,
     fabric: Arc<Fabric>,

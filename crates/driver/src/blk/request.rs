@@ -136,7 +136,7 @@ pub(super) struct RequestSlot {
     data: usize,
     status: usize,
     table: Option<Table>,
-    /// Its chain, for those who must offer it once more.
+    /// Its chain, for a caller that must offer it once more.
     pub(super) chain: Vec<Buf>,
     /// Bytes that the device may write before the status.
     pub(super) writable: usize,

@@ -97,7 +97,7 @@ impl E1000 {
     /// Connects to the device at `path`, finds out what it is and starts it.
     ///
     /// # Errors
-    /// Nobody listens there, it is another device, or it does not behave like this one.
+    /// No server listens there, it is another device, or it does not behave like this one.
     pub fn open(path: &Path, config: &Config) -> Result<E1000> {
         let mut client = Client::connect(path)?;
         let model = match (client.config16(0)?, client.config16(2)?) {

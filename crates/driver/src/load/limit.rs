@@ -3,7 +3,7 @@
 //! A switch that copies each frame once can be as fast as this at most, less what looking, deciding and telling cost. Both
 //! regions are as ring ports have them: buffers of 2048 bytes, taken in their order.
 //!
-//! Invariant kept by the `unsafe` here: source and destination are whole buffers of two different regions that nobody
+//! Invariant kept by the `unsafe` here: source and destination are whole buffers of two different regions that nothing
 //! else refers to.
 
 use std::time::{Duration, Instant};

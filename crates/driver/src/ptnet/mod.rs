@@ -84,7 +84,7 @@ impl Ptnet {
     /// Connects to the device at `path` and to its memory, and begins.
     ///
     /// # Errors
-    /// Nobody listens there, it is another device, or it does not behave like this one.
+    /// No server listens there, it is another device, or it does not behave like this one.
     pub fn open(path: &Path, config: &Config) -> Result<Ptnet> {
         let mut nic = connect(path, DEVICE)?;
         let mut memory_device = connect(&beside(path), MEMORY_DEVICE)?;

@@ -175,7 +175,7 @@ impl SlotRing {
         if word.buf_idx() >= self.buf_count {
             return Err(Error::Device(format!("buffer {} in a slot", word.buf_idx())));
         }
-        // SAFETY: inside the window; the slot is ours, so nobody else touches the buffer meanwhile.
+        // SAFETY: inside the window; the slot is ours, so no other side touches the buffer meanwhile.
         let bytes = unsafe {
             let at = self.bufs.add(word.buf_idx() as usize * self.buf_size);
             std::slice::from_raw_parts_mut(at, self.buf_size)

@@ -69,7 +69,7 @@ impl Rtl8169 {
     /// Connects to the device at `path`, finds out what it is and starts it.
     ///
     /// # Errors
-    /// Nobody listens there, it is another device, or it does not behave like this one.
+    /// No server listens there, it is another device, or it does not behave like this one.
     pub fn open(path: &Path, config: &Config) -> Result<Rtl8169> {
         let mut client = Client::connect(path)?;
         match (client.config16(0)?, client.config16(2)?) {

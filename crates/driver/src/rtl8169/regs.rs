@@ -30,7 +30,7 @@ pub const LINK: u16 = 1 << 5;
 /// Bits of `TCR` that say which chip it is, and what those of the RTL8169SB/8110SB are.
 pub const TCR_VERSION: u32 = 0xfcf0_0000;
 pub const TCR_SB: u32 = 0x1000_0000;
-/// Every burst, every frame that is for somebody.
+/// Every burst, every frame that has a receiver.
 pub const TCR_BURST: u32 = 7 << 8 | 3 << 24;
 pub const RCR_ALL: u32 = 7 << 13 | 7 << 8 | 0xf;
 

@@ -40,7 +40,7 @@ pub struct Channel {
     next_id: u16,
 }
 
-/// As for a vhost-user front end: the device sees the end at once, whoever has a copy of the socket.
+/// As for a vhost-user front end: the device sees the end at once, even while another process has a copy of the socket.
 impl Drop for Channel {
     fn drop(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -48,7 +48,7 @@ impl Drop for Channel {
 }
 
 impl Channel {
-    /// Connects to whoever listens at `path`.
+    /// Connects to the socket at `path`.
     pub fn connect(path: &Path) -> Result<Channel> {
         let stream = UnixStream::connect(path)
             .map_err(|e| Error::io(format!("connecting to the device at {}", path.display()), e))?;

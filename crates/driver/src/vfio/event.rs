@@ -36,7 +36,7 @@ impl Event {
         }
     }
 
-    /// Whether it was written since somebody last looked; changes nothing.
+    /// Whether it was written since it was last read; changes nothing.
     pub fn is_set(&self) -> bool {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)

@@ -78,7 +78,7 @@ impl Client {
     /// Connects to the device that listens at `path` and learns what it is.
     ///
     /// # Errors
-    /// Nobody listens there, or what listens is no PCI device that speaks vfio-user 0.x.
+    /// No server listens there, or it is no PCI device that speaks vfio-user 0.x.
     pub fn connect(path: &Path) -> Result<Client> {
         let mut client = Client {
             channel: Channel::connect(path)?,

@@ -255,7 +255,7 @@ mod tests {
         thread.join().unwrap();
     }
 
-    /// What an operator has said before the daemon was asked counts, and nobody else's word does.
+    /// Only the paths that an operator named before the daemon started count.
     #[test]
     fn operators_name_sockets_folders_and_journals() {
         let dir = Dir::new("operators");

@@ -10,12 +10,12 @@ use crate::open::socket::SocketSpec;
 /// Most names that it remembers. What was not used for longest makes room.
 pub const MAX_NAMED: usize = 16_384;
 
-/// What a broker is told by whoever starts it.
+/// What the parent of a broker tells it.
 #[derive(Debug, Default)]
 pub struct Rules {
     /// The configuration file.
     pub config: Option<PathBuf>,
-    /// Whether the daemon has given its privileges up, and could be somebody else's by now.
+    /// Whether the daemon has given its privileges up, and could be under foreign control by now.
     pub strict: bool,
     /// If so, what may be where; what was used last stands last.
     pub named: Vec<Named>,
@@ -83,7 +83,7 @@ impl Rules {
         }
     }
 
-    /// Whether whoever listens at `path` may be called.
+    /// Whether the broker may connect to the socket at `path`.
     pub(super) fn allow_call(&mut self, path: &Path) -> io::Result<()> {
         self.allow(Named::Call(path.to_owned()), "calls VMMs (role=client, with where=PATH)")
     }
@@ -116,7 +116,7 @@ impl Rules {
     /// Whether the TAP `name` in the namespace at `path` may be given: it is to be remembered.
     pub(super) fn allow_tap(&mut self, path: &Path, name: &str) -> io::Result<()> {
         self.allow_namespace(path)?;
-        // In a namespace that is named, whoever asks could make as many interfaces.
+        // In a namespace that is named, the asker could make as many interfaces.
         if self.taps.len() < MAX_NAMED || self.taps.contains(&(path.to_owned(), name.to_owned())) {
             return Ok(());
         }
@@ -129,7 +129,8 @@ impl Rules {
         self.taps.insert((path, name));
     }
 
-    /// The daemon wants the TAP `name` in the namespace at `path` no more: what has this name there later is somebody else's.
+    /// The daemon wants the TAP `name` in the namespace at `path` no more: a later interface of this name there is not
+    /// the daemon's.
     pub(super) fn took(&mut self, path: PathBuf, name: String) {
         self.taps.remove(&(path, name));
     }

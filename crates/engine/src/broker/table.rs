@@ -61,7 +61,7 @@ impl Broker {
             }
             Request::Find { path } => {
                 self.rules.allow_holder(&path)?;
-                // Who asks may wait for what it says; others wait for us.
+                // The asker waits for the holder's answer itself: others wait for the broker.
                 let (socket, told) = hold::call_with_secret(&path).map_err(hold::refusal)?;
                 Ok(Answer { number: told.into(), ..Answer::fd(socket) })
             }
@@ -98,7 +98,7 @@ impl Broker {
                 self.rules.allow_program(&path)?;
                 let mut text = String::new();
                 open::regular_file(&path)?.take(MAX_PROGRAM).read_to_string(&mut text)?;
-                // Who may not read it shall not learn what is in a file that is something else.
+                // A daemon that may not read the file must not learn its contents if it is something else.
                 if self.rules.strict && Program::assemble(&text).is_err() {
                     return Err(bad("it is no lookup program"));
                 }

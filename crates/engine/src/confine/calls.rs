@@ -1,7 +1,7 @@
 //! The one table of system calls: which kinds of threads may make which, with which arguments, and why.
 //!
-//! A call that stands in no row is refused to everybody (EPERM, counted); what stands in [`FATAL`] is made by nobody but
-//! an attacker, and ends the process.
+//! A call that stands in no row is refused to every thread (EPERM, counted); only an attacker makes a call of
+//! [`FATAL`], and it ends the process.
 
 use libc::{c_long, c_ulong};
 
@@ -24,7 +24,7 @@ pub(super) struct Row {
     pub who: Kinds,
     /// Any of these, or all calls if there is none.
     pub only: &'static [Only],
-    /// For whom reads the table.
+    /// For readers of the table.
     #[allow(dead_code, reason = "the reason that each row has to give")]
     pub why: &'static str,
 }
@@ -48,11 +48,11 @@ const ALL: K = K::all();
 const DR: K = K::DOOR;
 /// Both.
 const EVERY: K = ALL.union(DR);
-/// Whoever talks with a peer.
+/// Threads that talk with a peer.
 const TALK: K = VU.union(VF).union(RI).union(NM).union(CT).union(OWN);
 /// All but the I/O cores.
 const SLOW: K = TALK.union(WA).union(RO);
-/// Whoever makes ports.
+/// Threads that make ports.
 const MAKE: K = NM.union(CT);
 
 /// A request of ioctl(2) or fcntl(2), as an argument.
@@ -103,7 +103,7 @@ macro_rules! rows {
     (@name $call:ident) => { stringify!($call) };
 }
 
-/// The table, from what everybody may to what few may.
+/// The table, from calls for all threads to calls for few.
 pub(super) const ALLOWED: &[Row] = rows! {
     SYS_read EVERY, [], "events, the ends of waits";
     SYS_write EVERY, [], "the log, events, interrupts where there is no io_uring";

@@ -21,7 +21,7 @@ fn program(rules: Rules, rest: SeccompAction, listed: SeccompAction) -> Result<B
     SeccompFilter::new(rules, rest, listed, arch).and_then(BpfProgram::try_from).map_err(fail)
 }
 
-/// What `who` may, and nothing else.
+/// Allows the calls of `who`, and nothing else.
 pub(super) fn of(who: Kinds, mode: Mode) -> Result<BpfProgram, String> {
     let mut rules = Rules::new();
     let mut free = BTreeSet::new();
@@ -59,7 +59,7 @@ fn rule(only: Only) -> Result<SeccompRule, String> {
     SeccompRule::new(vec![condition.map_err(fail)?]).map_err(fail)
 }
 
-/// The end of whoever calls what nobody calls.
+/// Ends the process at a call of [`FATAL`].
 pub(super) fn fatal(mode: Mode) -> Result<BpfProgram, String> {
     let rules = FATAL.iter().map(|(_, number)| (*number, Vec::new())).collect();
     let end = match mode {

@@ -2,8 +2,8 @@
 //!
 //! Each frame is a header of four bytes (version 1, type 1 for netlink, and the length of all of it, big-endian) and one message or
 //! several; a frame ends at a multiple of four. There is no answer, no number and no end of a table: what a stream has said is what
-//! there is. The peer may be anybody in the namespace; a stream that is no FPM ends at its first bad header, and no more than one
-//! frame of it is ever kept.
+//! there is. The peer may be any process in the namespace; a stream that is no FPM ends at its first bad header, and no
+//! more than one frame of it is ever kept.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::host::netlink::{bytes, messages, Malformed, Message};

@@ -45,7 +45,7 @@ const ROUTE: usize = 12;
 const NEXT_HOP: usize = 8;
 const PATH: usize = 8;
 
-/// What a message says, if it is of routes or next hops that matter, and the number of who made it (RTPROT).
+/// What a message says, if it is of routes or next hops that matter, and the number of its maker (RTPROT).
 pub fn said(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
     match message.kind {
         kind::NEWROUTE | kind::DELROUTE => route(message),

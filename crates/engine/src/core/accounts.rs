@@ -79,7 +79,7 @@ pub(super) struct Accounts {
     clock: u64,
     /// The least tag of those that had work in this round.
     least: u64,
-    /// Who had work in this round, and in the one before.
+    /// The owners that had work in this round, and in the one before.
     busy: Vec<usize>,
     were_busy: Vec<usize>,
     /// Owners with tasks here.

@@ -386,7 +386,7 @@ mod tests {
             (0..FOR).find_map(|_| decide())
         };
         assert!(matches!(decides(false), Some(Action::Move(_, 1))), "the emptiest");
-        // The other one has no room for half a core: nothing is better than a task that nobody serves.
+        // The other one has no room for half a core: to stay is better than a task that no core serves.
         assert_eq!(decides(true), None);
         let mut history = History::default();
         let mut quiet = |stands: bool| {

@@ -118,7 +118,7 @@ impl<L: Send + 'static> Cores<L> {
                 let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
                 begin();
                 // A core that panicked leaves tasks in an unknown state: better no daemon than half a one.
-                // Guests of vhost-user ports connect again, and VMMs of e1000s are held: whoever supervises the daemon starts
+                // Guests of vhost-user ports connect again, and VMMs of e1000s are held: the daemon's supervisor starts
                 // it again, and they go on.
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| core.run())).is_err() {
                     tracing::error!("I/O core {number} has failed (the lines above say where): the daemon is aborted, for its supervisor to start it again");
@@ -194,7 +194,7 @@ impl<L: Send + 'static> Cores<L> {
     }
 
     /// Has all tasks of each owner with a budget be on one core, and the budgets of a core fit on it, as far as that is
-    /// possible. For whoever changes a budget.
+    /// possible. Called when a budget changes.
     pub fn pack(&self) {
         for (task, to) in pack(&self.registry.loads(), self.active()) {
             self.move_task(task, to);
@@ -209,8 +209,8 @@ impl<L: Send + 'static> Cores<L> {
         answers.recv().unwrap_or(false)
     }
 
-    /// Sends home all tasks of the owner of this number, though nobody recalls them: whoever should is stuck. Their leases stay
-    /// good, and find them at home. When this returns no core has any of them.
+    /// Sends home all tasks of the owner of this number, though they are not recalled: the thread that should recall
+    /// them is stuck. Their leases stay good, and find them at home. When this returns no core has any of them.
     pub fn evict(&self, owner: u16) {
         let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         self.tell_all(|answer| CoreMessage::Evict { owner, answer });

@@ -1,7 +1,7 @@
 //! How long things took: a histogram of nanoseconds with four steps to each doubling, so that a quantile is told within a
 //! quarter of itself.
 //!
-//! One thread writes it, anybody reads it.
+//! One thread writes it, any thread reads it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

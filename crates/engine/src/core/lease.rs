@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Has whoever holds a lent thing send it home. When it returns the thing is there, or lost with its holder.
+/// Has the holder of a lent thing send it home. When it returns the thing is there, or lost with its holder.
 pub type Recall = Box<dyn FnOnce() + Send + Sync>;
 
 /// Something that is lent, and knows where it belongs.
@@ -17,13 +17,13 @@ pub struct Lent<T> {
 }
 
 impl<T> Lent<T> {
-    /// Lends `thing`. Its home becomes a [`Lease`] once it is known who holds it.
+    /// Lends `thing`. Its home becomes a [`Lease`] once its holder is known.
     pub fn new(thing: T) -> (Lent<T>, Home<T>) {
         let home = Arc::<Mutex<Option<T>>>::default();
         (Lent { thing, home: Arc::clone(&home) }, Home(home))
     }
 
-    /// Gives the thing back to its owner, who may have gone: then it ends here.
+    /// Gives the thing back to its owner. If the owner has gone, the thing ends here.
     pub fn go_home(self) {
         *self.home.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.thing);
     }

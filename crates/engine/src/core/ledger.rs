@@ -1,6 +1,6 @@
 //! What became of one task: its visits, why each ended, and how long its work waited.
 //!
-//! A [`Ledger`] is written by the core that has the task, read by anybody, and moves with the task.
+//! A [`Ledger`] is written by the core that has the task, read by any thread, and moves with the task.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -35,8 +35,7 @@ impl Poller {
     }
 
     /// Wakes for `fd` from now on. A descriptor that cannot be waited for (its VMM passed a plain file) is
-    /// left out: its guest is served late, nobody else is hurt.
-    /// What comes back is the task's number and its place.
+    /// left out: its guest is served late, and no other is hurt. What comes back is the task's number and its place.
     pub(super) fn watch(&self, id: TaskId, place: usize, fd: BorrowedFd<'_>) -> Option<Watched> {
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
         let word =

@@ -55,7 +55,7 @@ const SILENT_EVERY: u64 = 16;
 /// A task that has been silent for so long is not polled any more.
 const COLD_AFTER: u64 = 10_000_000;
 /// Items of a visit, on average, up to which a task's guest is taken to wait for each of them. Streams that are visited every few
-/// microseconds have more: served early as well they would be ahead of whoever waits.
+/// microseconds have more: served early as well they would be ahead of guests that wait.
 const LIGHT: u32 = 2;
 /// A light task that has waited for so long is stuck.
 const STUCK: u64 = 5_000;
@@ -348,7 +348,7 @@ impl<L, C: Clock> Core<L, C> {
         self.now = now;
         let mut took = now - begun;
         if u128::from(took) > SLOW_VISIT.as_nanos() {
-            // That others had the processor is nobody's fault.
+            // Time in which others had the processor is not the task's.
             took -= self.clock.lost(took);
         }
         let own = took.saturating_sub(visit.elsewhere_ns);
@@ -399,8 +399,8 @@ impl<L, C: Clock> Core<L, C> {
         }
     }
 
-    /// Visits those who must not wait for the rest of the round, after a visit of the task at `after`. Returns how much was
-    /// moved.
+    /// Visits tasks that must not wait for the rest of the round, after a visit of the task at `after`. Returns how
+    /// much was moved.
     #[inline]
     fn urgent(&mut self, keen: &[usize], after: usize) -> u64 {
         if keen.is_empty() || self.now.saturating_sub(self.glanced) < KEEN_EVERY {
@@ -456,8 +456,8 @@ impl<L, C: Clock> Core<L, C> {
         has_work
     }
 
-    /// Several looks have begun at `begun`. Where they took long, the next ones are timed one by one; whoever is visited now does
-    /// not pay for them.
+    /// Several looks have begun at `begun`. Where they took long, the next ones are timed one by one; the task that is
+    /// visited now does not pay for them.
     #[inline]
     fn looked_at_all(&mut self, begun: u64) {
         if self.now >= self.timed_until {

@@ -9,7 +9,7 @@ pub(super) const FULL: u64 = 950;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Sample {
     pub(super) busy: u64,
-    /// It has been in one visit since the last decision: it waits in somebody's memory, or does not run.
+    /// It has been in one visit since the last decision: it waits in a guest's memory, or does not run.
     pub(super) stands: bool,
     /// Its NUMA node.
     pub(super) node: Option<usize>,

@@ -1,10 +1,10 @@
 //! A budget inside the loop: a constant-bandwidth server.
 //!
 //! Theory of operation. An owner with a budget has `runtime` nanoseconds of the core in each `period`, guaranteed: while any
-//! are left it goes before all who have no budget, the earliest deadline first. When they are used up it waits for the
-//! deadline, which then moves on by a period. A visit that took longer than what was left is carried over as debt. An owner
-//! that was idle and comes back late in its period would get more than its share until the deadline: then a new period begins
-//! (Abeni and Buttazzo 1998; the Linux kernel's documentation of `SCHED_DEADLINE`).
+//! are left it goes before all that have no budget, the earliest deadline first. When they are used up it waits for the
+//! deadline, which then moves on by a period. A visit that took longer than what was left is carried over as debt. An
+//! owner that was idle and comes back late in its period would get more than its share until the deadline: then a new
+//! period begins (Abeni and Buttazzo 1998; the Linux kernel's documentation of `SCHED_DEADLINE`).
 //!
 //! An owner that may reclaim is served beyond its runtime as those without a budget are, and pays for that as they do
 //! ([`BudgetServer::pays`]). Charged here as well it would be debt: after a minute alone on the core its guarantee would be gone

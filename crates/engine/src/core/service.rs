@@ -57,7 +57,7 @@ pub struct Rate {
 pub struct Service {
     /// How urgent its work is.
     pub class: Class,
-    /// Its share beside others who have work, 1 to [`MAX_WEIGHT`].
+    /// Its share beside others that have work, 1 to [`MAX_WEIGHT`].
     pub weight: u16,
     /// What it is guaranteed, and bound to.
     pub budget: Option<CpuBudget>,

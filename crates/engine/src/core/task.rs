@@ -15,7 +15,7 @@ use super::slow::Slow;
 
 /// Work for an I/O core. One core has it at a time; nothing in it blocks.
 pub trait Task<L>: Send {
-    /// For whom it works.
+    /// Its owner.
     fn owner(&self) -> Arc<dyn Owner>;
 
     /// Which of its owner's tasks it is, for people: the number of a queue.
@@ -139,7 +139,7 @@ pub struct Visit {
     pub end: VisitEnd,
 }
 
-/// For whom a task works, and who answers for what it costs.
+/// The owner of tasks: it pays for their time.
 pub trait Owner: Send + Sync {
     /// Its number among all owners, below 65,534.
     fn number(&self) -> u16;

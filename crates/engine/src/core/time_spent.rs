@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-/// Written by one core, read by anybody.
+/// Written by one core, read by any thread.
 #[derive(Debug, Default)]
 pub(super) struct TimeSpent {
     busy: AtomicU64,

@@ -1,7 +1,7 @@
 //! When cold tasks asked to be looked at: a heap.
 //!
-//! A task that is looked at earlier, or leaves, has its entry left behind: whoever takes one out compares its time with what
-//! the task at that place asked for last.
+//! A task that is looked at earlier, or leaves, has its entry left behind: the code that takes an entry out compares
+//! its time with what the task at that place asked for last.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

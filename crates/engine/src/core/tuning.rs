@@ -8,7 +8,7 @@ pub(crate) const TURN: usize = 256;
 pub(super) const MIN_WORK: usize = 8;
 /// Most bytes of a visit: some 0.1 ms of copying.
 pub(super) const TURN_BYTES: u64 = 768 * 1024;
-/// Nanoseconds of a visit where nobody else has work.
+/// Nanoseconds of a visit where no other owner has work.
 pub(super) const LONGEST_TURN: u64 = 100_000;
 /// And where many have: below this what a visit costs besides its items begins to count.
 pub(super) const LEAST_TURN: u64 = 10_000;

@@ -78,7 +78,7 @@ impl Beat {
         self.0.store((number << 32) | (u64::from(owner) + 1), Ordering::Relaxed);
     }
 
-    /// It copies to `owner` from now on; to nobody.
+    /// It copies to `owner` from now on; `None`: to none.
     #[inline]
     pub(crate) fn towards(&self, owner: Option<u16>) {
         let word = self.0.load(Ordering::Relaxed) & !0xffff_0000;
@@ -151,7 +151,7 @@ impl Looker {
             };
             busy = true;
             if core.word != word {
-                // Nobody is asked about a core that moves.
+                // A core that moves raises no question.
                 (core.word, core.since, core.waits, core.told) = (word, now, true, false);
                 continue;
             }

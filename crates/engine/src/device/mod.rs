@@ -61,8 +61,8 @@ pub trait VirtioDevice: Send {
         kick: Option<OwnedFd>,
     ) -> Result<(), RingConfigError>;
 
-    /// Stops ring `index`. When this returns nobody touches its memory any more. `None` if it was not
-    /// running. What it still holds of requests is done again when the ring is started again.
+    /// Stops ring `index`. When this returns no thread touches its memory any more. `None` if it was not running. What
+    /// it still holds of requests is done again when the ring is started again.
     fn stop_ring(&mut self, index: usize) -> Option<Position>;
 
     /// The configuration space (virtio 1.2 §2.5), if it is the device and not the VMM that fills it.
@@ -97,6 +97,6 @@ pub trait NetworkControl {
     /// Tells the network that `mac` is here now (the guest cannot do it itself).
     ///
     /// # Errors
-    /// Why nobody heard it.
+    /// Why it was not sent.
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), String>;
 }

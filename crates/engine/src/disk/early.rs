@@ -1,8 +1,8 @@
 //! Files that are opened before their disks are made: those of several disks at the same time, and under no lock.
 //!
-//! Theory of operation. Whoever serves a file may take its time. Ports are started one after the other, while nothing else can be asked
-//! or changed; so before that the files of all new disks are opened side by side, and each disk finds its own there, or why it has
-//! none. What no disk has asked for is closed with the [`OpenedFiles`].
+//! Theory of operation. The server of a file may take its time. Ports are started one after the other, while nothing
+//! else can be asked or changed; so before that the files of all new disks are opened side by side, and each disk finds
+//! its own there, or why it has none. What no disk has asked for is closed with the [`OpenedFiles`].
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -70,7 +70,7 @@ fn open(path: &Path, read_only: bool) -> Result {
     }
 }
 
-/// Whether the file at `path`, which a disk of ours has, could be opened anew. Waits for whoever serves it, for some seconds.
+/// Whether the file at `path`, which a disk of ours has, could be opened anew. Waits for its server, for some seconds.
 ///
 /// # Errors
 /// As of opening it.

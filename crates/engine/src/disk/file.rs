@@ -26,8 +26,8 @@ use super::nature::Nature;
 use super::stats::RequestError;
 use crate::mem::{Alignment, Begun, Bounds, GuestMap, How, Piece, Resident, Transfers};
 
-/// Most bytes of a range in one request to the kernel: none keeps a worker for long. And in memory, where whoever writes
-/// meanwhile waits for it.
+/// Most bytes of a range in one request to the kernel: none keeps a worker for long. It is smaller in memory, where a
+/// writer waits for the whole range.
 const MOST_OF_RANGE: u64 = 1 << 28;
 const MOST_IN_MEMORY: u64 = 1 << 22;
 
@@ -36,18 +36,18 @@ const MOST_IN_MEMORY: u64 = 1 << 22;
 enum Access {
     /// Past the page cache, aligned like this.
     Direct(Alignment),
-    /// Its bytes are memory (tmpfs): whoever submits a request copies them, and waits for no device.
+    /// Its bytes are memory (tmpfs): the thread that submits a request copies them, and waits for no device.
     Memory,
     /// Through the page cache.
     PageCache,
-    /// By workers of the kernel's: nothing is known of whom it waits for (FUSE, network file systems).
+    /// By workers of the kernel: what a request waits for is unknown (FUSE, network file systems).
     Workers,
 }
 
 impl Access {
-    /// How many bytes the kernel has at a time. What lies in memory is copied by whoever submits it, and that is an I/O core. So
-    /// is what the page cache has got; and what waits for one page of it is copied all together when that has come, by whoever
-    /// submitted it, in the middle of something else.
+    /// How many bytes the kernel has at a time. The I/O core that submits a request copies what lies in memory, and
+    /// what the page cache has. If a request waits for a page of the cache, that core copies all of it when the page
+    /// has come, in the middle of something else.
     fn bounds(self) -> Bounds {
         match self {
             Access::Memory => Bounds { one: 64 << 10, all: usize::MAX },
@@ -135,7 +135,7 @@ impl FileMedium {
         }
     }
 
-    /// Whether its bytes may be copied by whoever asks.
+    /// Whether the asking thread may copy its bytes.
     pub(super) fn is_resident(&self) -> bool {
         self.resident.is_some()
     }
@@ -210,8 +210,8 @@ impl FileMedium {
         }
     }
 
-    /// Who carries out a read or write. Whoever writes to memory waits for a range that is being cleared, for its file is locked
-    /// meanwhile: an I/O core must not.
+    /// How a read or write is carried out. A write to memory waits while a range is being cleared, because its file is
+    /// locked meanwhile: an I/O core must not wait, so a worker writes.
     fn how(&self, write: bool, lasting: bool) -> How {
         let waits = write && self.access == Access::Memory && self.ranges.load(Ordering::Relaxed) > 0;
         How { lasting, by_worker: waits || self.access == Access::Workers }
@@ -324,7 +324,8 @@ fn access(file: &File, nature: &Nature, block_size: u32) -> Access {
     if in_memory && set_flags(file, OFlags::DIRECT | OFlags::NONBLOCK, OFlags::empty()) {
         return Access::Memory;
     }
-    // It was opened so that opening waits for nobody. io_uring takes the flag for the file's promise that nothing waits.
+    // It was opened so that opening waits for no peer. io_uring takes the flag for the file's promise that nothing
+    // waits.
     let local = nature.is_device || LOCAL.contains(&nature.file_system);
     if !set_flags(file, OFlags::empty(), OFlags::NONBLOCK) || !local {
         return Access::Workers;
@@ -332,10 +333,10 @@ fn access(file: &File, nature: &Nature, block_size: u32) -> Access {
     direct(file, nature, block_size).map_or(Access::PageCache, Access::Direct)
 }
 
-/// TMPFS_MAGIC (`linux/magic.h`). Its files are read and written by whoever submits the request: io_uring hands a request to a worker
-/// if it does not know that the file can do without waiting, takes `O_NONBLOCK` for a promise of that, and wants a write to be
-/// `O_DIRECT` beside it, which tmpfs takes (Linux 6.6) and which changes nothing there. The promise is as good as for any memory
-/// that an I/O core touches: a page that was swapped out has it wait.
+/// TMPFS_MAGIC (`linux/magic.h`). The thread that submits a request reads and writes its files: io_uring hands a
+/// request to a worker if it does not know that the file can do without waiting, takes `O_NONBLOCK` for a promise of
+/// that, and wants a write to be `O_DIRECT` beside it, which tmpfs takes (Linux 6.6) and which changes nothing there.
+/// The promise is as good as for any memory that an I/O core touches: a page that was swapped out has it wait.
 const TMPFS: u64 = 0x0102_1994;
 /// Ext4, XFS, Btrfs, F2FS (`linux/magic.h`): what would wait for a device is told so, and left to a worker. Of others that is not
 /// known, and what has a server (FUSE, NFS, 9P) waits for it where it is asked.

@@ -29,7 +29,7 @@ pub struct Range {
     pub unmap: bool,
 }
 
-/// A request. Its pieces lie in memory that whoever made it keeps mapped until it is done with; it is used again and again,
+/// A request. Its pieces lie in memory that its maker keeps mapped until it is done with; it is used again and again,
 /// so that its lists are not allocated anew.
 #[derive(Debug, Default)]
 pub struct Job {

@@ -190,7 +190,7 @@ impl Disk {
                 break;
             }
             done += part;
-            // Whoever has nothing left to do looks at the clock before the next job.
+            // After the last part of a job, the clock is read before the next job.
             if !job.is_done() && deadline.is_over() {
                 break;
             }

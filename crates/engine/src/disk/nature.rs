@@ -1,4 +1,4 @@
-//! What a disk's file is, as far as whoever serves it has to be asked.
+//! What a disk's file is, as far as its server has to be asked.
 //!
 //! Such a question may wait for ever (FUSE, NFS), so the process that opens the file asks all of them before it hands the file on
 //! (`opener`); the daemon learns the answers.

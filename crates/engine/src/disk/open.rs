@@ -10,13 +10,13 @@ use super::nature::Nature;
 use crate::mem::lock_file;
 use crate::open::disk_file;
 
-/// How long a lock without a holder is waited for: the kernel ends the requests of a ring, and lets go of its file, some time
-/// after whoever had it is gone.
+/// How long a lock without a holder is waited for: the kernel ends the requests of a ring, and lets go of its file,
+/// some time after its process is gone.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Opens what is at `path` as a disk, to read, or to write, too, and waits for whoever serves it.
+/// Opens what is at `path` as a disk, to read, or to write, too, and waits for its server.
 ///
 /// # Errors
 /// It is no regular file and no block device, another process has it, or what the system says.
@@ -34,7 +34,7 @@ pub(super) fn open_here(path: &Path, read_only: bool) -> io::Result<(File, Natur
     Ok((file, nature))
 }
 
-/// Looks whether what is at `path` could be opened as a disk by whoever has its lock.
+/// Looks whether what is at `path` could be opened as a disk by the process that has its lock.
 ///
 /// # Errors
 /// As above, but for the lock.
@@ -42,7 +42,7 @@ pub(super) fn look_here(path: &Path, read_only: bool) -> io::Result<()> {
     Nature::of(&disk_file(path, read_only)?).map(drop)
 }
 
-/// Opens and locks it, if nobody has it: `WouldBlock` where no process is seen that has it.
+/// Opens and locks it, if no process has it: `WouldBlock` where no process is seen that has it.
 fn locked(path: &Path, read_only: bool) -> io::Result<File> {
     let file = disk_file(path, read_only)?;
     match lock_file(&file, !read_only) {
@@ -63,8 +63,8 @@ fn locked(path: &Path, read_only: bool) -> io::Result<File> {
 /// Most processes that are named.
 const NAMED: usize = 4;
 
-/// Who has `file` open beside us, as far as we may see. Only names are compared: to look at a stranger's file may mean to wait for
-/// whoever serves it.
+/// Other processes that have `file` open, as far as we may see. Only names are compared: to look at a stranger's file
+/// may mean to wait for its server.
 fn holders(file: &File) -> Vec<String> {
     let Ok(ours) = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else {
         return Vec::new();

@@ -1,11 +1,11 @@
 //! Opening a disk's file in a process of its own, which may have to wait for ever.
 //!
-//! Theory of operation. Whoever serves a file (FUSE, NFS) may leave open(2) and all questions about it without an answer, and then
-//! not even SIGKILL ends the wait. So the broker starts a process for each file to be opened ([`spawn`]), gives the daemon the
-//! connection to it, and goes on. The process opens and locks the file, asks what there is to ask ([`Nature`]), sends all of that
-//! and ends ([`serve`]). The daemon waits for [`PATIENCE`] ([`ask`]); a process that takes longer is the broker's to end
-//! (`crate::broker`). Before a disk that runs is stopped, to be started with its file again, such a process only looks whether the file
-//! can be had ([`look`]).
+//! Theory of operation. The server of a file (FUSE, NFS) may leave open(2) and all questions about it without an
+//! answer, and then not even SIGKILL ends the wait. So the broker starts a process for each file to be opened
+//! ([`spawn`]), gives the daemon the connection to it, and goes on. The process opens and locks the file, asks what
+//! there is to ask ([`Nature`]), sends all of that and ends ([`serve`]). The daemon waits for [`PATIENCE`] ([`ask`]); a
+//! process that takes longer is the broker's to end (`crate::broker`). Before a disk that runs is stopped, to be
+//! started with its file again, such a process only looks whether the file can be had ([`look`]).
 //!
 //! The one record that such a process reads was written by the broker before the daemon had the connection: what it opens is
 //! what the broker's rules allow.

@@ -1,7 +1,7 @@
 //! What is counted of a disk: requests, bytes, errors by name, and how long requests took.
 //!
-//! Each queue has its own, written by whoever has the queue and read by anybody; they outlive the queue, which ends with each
-//! change of the guest's memory.
+//! Each queue has its own, written by the holder of the queue and read by any thread; they outlive the queue, which
+//! ends with each change of the guest's memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::core::Histogram;
 
 macro_rules! errors {
     ($($(#[doc = $doc:literal])+ $error:ident = $name:literal,)+) => {
-        /// Why a request failed. Each has a name, so that nobody has to guess.
+        /// Why a request failed. Each has a name, so that operators need not guess.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum RequestError {
             $($(#[doc = $doc])+ $error,)+

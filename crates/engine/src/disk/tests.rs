@@ -132,7 +132,8 @@ fn what_has_nothing_to_do_is_done() {
     }
 }
 
-/// Requests of a queue that was dropped, or whose process was killed, may still be carried out: nobody else writes before.
+/// Requests of a queue that was dropped, or whose process was killed, may still be carried out: no other process writes
+/// before.
 #[test]
 fn a_file_is_locked_as_long_as_a_ring_has_it() {
     let path = std::env::temp_dir().join(format!("sidecore-disk-{}", std::process::id()));

@@ -43,7 +43,7 @@ pub(super) fn kept() -> u64 {
     KEPT.load(Ordering::Relaxed)
 }
 
-/// Shuts `connection`; the close that follows waits for nobody.
+/// Shuts `connection`; the close that follows does not wait.
 pub fn hang_up(connection: impl AsFd) {
     // The other end may have shut it; nothing is added then, either.
     let _ = shutdown(&connection, Shutdown::Both);

@@ -13,7 +13,7 @@ use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 
 use crate::open::broker::{broker, Request};
 
-/// How long a door may take over an answer. It waits for nobody before it gives one.
+/// How long a door may take over an answer. It waits for no other process before it gives one.
 const ANSWER: Duration = Duration::from_secs(30);
 
 /// Doors that were started.

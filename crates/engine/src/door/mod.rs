@@ -47,7 +47,7 @@ use line::{another, LINE, STARTED};
 use record::{hear, say, ANY, CLOSE, CLOSED, CUT, FAILED, GIVEN, LOOK, SOCKETS, STRANGER, TOO_MANY};
 use see::see;
 
-/// Doors that are asked for one look. Only who kills them makes it more than one.
+/// Doors that are asked for one look. More than one is needed only if doors are killed.
 const TRIES: usize = 3;
 
 /// A door that closes what it was given. Readable when it has, or has ended.
@@ -157,7 +157,7 @@ fn ask(
     Err(Why::NoDoor("each door ends before it has answered".to_owned()).into())
 }
 
-/// One request and its answer. `None`: there is nobody who can be understood.
+/// One request and its answer. `None`: there is no door, or none that can be understood.
 fn exchange(door: &OwnedFd, connection: BorrowedFd, wanted: WantedFds) -> Option<Result<Vec<OwnedFd>, Why>> {
     let flag = |on: bool, flag: u64| if on { flag } else { 0 };
     let flags = ((wanted.most as u64) << 32) | flag(wanted.any, ANY) | flag(wanted.sockets, SOCKETS);

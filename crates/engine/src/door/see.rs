@@ -14,7 +14,7 @@ use crate::open::passing::{self, MAX_FDS};
 pub struct WantedFds {
     /// How many.
     pub most: usize,
-    /// Of any file: the operator trusts whoever sends them.
+    /// Of any file: the operator trusts their sender.
     pub any: bool,
     /// Of connected stream sockets of this host: their owner may write, and hang up ([`super::hang_up()`]), without waiting.
     pub sockets: bool,
@@ -37,7 +37,7 @@ pub enum Why {
     /// Some were lost.
     #[error("descriptors are missing: there was no room for all of them (RLIMIT_NOFILE)")]
     Cut,
-    /// There is nobody to look at them.
+    /// There is no door to look at them.
     #[error("the descriptors cannot be checked: {0}")]
     NoDoor(String),
 }

@@ -31,7 +31,7 @@ pub fn serve(socket: &OwnedFd) -> io::Result<()> {
     if !ours {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    // Whoever waits for our end (`Closing`) is told behind the close of the last file, even if we are killed.
+    // A process that waits for our end (`Closing`) is told behind the close of the last file, even if we are killed.
     let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let last = fcntl_dupfd_cloexec(socket, i32::try_from(LAST.min(most.saturating_sub(1))).unwrap_or(0))?;
     // Without filters it looks as well.
@@ -90,8 +90,8 @@ pub(super) fn attend(socket: &OwnedFd, kept: &mut Vec<OwnedFd>) -> io::Result<()
             Err(Why::NoDoor(why)) => say(socket, FAILED, 0, why, &[]),
         };
         if !seen.strangers.is_empty() {
-            // The daemon drops the message first: whoever drops a file last may have to wait (a socket with SO_LINGER). It
-            // says so, or is gone.
+            // The daemon drops the message first: the process that drops a file last may have to wait (a socket with
+            // SO_LINGER). It says so, or is gone.
             let said = hear(socket);
             // This may take for ever.
             drop(seen);

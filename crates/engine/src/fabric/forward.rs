@@ -54,7 +54,7 @@ impl Delivery {
         if verdicts.any_flood() {
             let member = topology.get(source.id);
             let everybody = member.map_or(&[][..], |member| &member.everybody);
-            // Who has no peer is not there: a flooded frame that it does not get is no drop.
+            // A port without a peer is not there: a flooded frame that it does not get is no drop.
             let there =
                 |id: &PortId| *id != source.id && topology.get(*id).is_some_and(|member| member.port.link());
             others.extend(everybody.iter().copied().filter(there));
@@ -91,7 +91,7 @@ impl Delivery {
             }
         }
         for &id in verdicts.destinations() {
-            // Whoever was flooded has had its own frames among them.
+            // A port that was flooded has had its own frames among them.
             let id = PortId(id);
             if !others.contains(&id) {
                 if verdicts.is_all_for_one(batch) {
@@ -113,8 +113,8 @@ impl Delivery {
     }
 
     /// Takes so many frames for groups out of `self.picks` that half of the buffers which port `id` has free now are
-    /// left to others: a flood without end would have each as soon as it comes, and nobody else's frame a chance. A lone
-    /// frame finds whatever there is.
+    /// left to others: a flood without end would have each as soon as it comes, and frames of other senders would have
+    /// no chance. A lone frame finds whatever there is.
     fn leave_room(&mut self, topology: &Topology, id: PortId, batch: &Batch) {
         let Some(port) = topology.get(id).map(|member| &member.port) else { return };
         if port.pace.rests() {

@@ -23,12 +23,13 @@ use crate::port::{IngressQueue, Port};
 // A turn's worth is a batch at most.
 const _: () = assert!(crate::core::TURN == crate::frame::MAX_BATCH);
 
-/// Who serves queues: the I/O cores, or what stands in their place.
+/// The server of queues: the I/O cores, or what stands in their place.
 pub trait Scheduler: Send + Sync {
     /// Serves the queue of `seat` until it is recalled, and sends it home then.
     fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall;
 
-    /// Serves a task that is no queue of frames, until it is recalled. Who only moves frames has no place for it.
+    /// Serves a task that is no queue of frames, until it is recalled. A scheduler that only moves frames has no place
+    /// for it.
     fn seat_task(self: Arc<Self>, task: Box<dyn Seat<Local>>) -> Recall {
         drop(task);
         Box::new(|| ())
@@ -69,7 +70,7 @@ impl dyn Scheduler {
 pub trait NetSeat: Seat<Local> {
     /// Whose it is.
     fn port(&self) -> &Arc<Port>;
-    /// The queue, for who serves it by hand.
+    /// The queue, for a caller that serves it by hand.
     fn queue(&mut self) -> &mut dyn IngressQueue;
     /// The queue as a task of an I/O core.
     fn task(self: Box<Self>) -> Box<dyn Seat<Local>>;

@@ -48,7 +48,7 @@ impl Boundary {
     ) -> Result<u64, BadOffload> {
         let whole = Whole { frame, body };
         self.clear();
-        // The checksum in the first of several fragments covers the others, too: nobody may call it checked.
+        // The checksum in the first of several fragments covers the others, too: it must not be called checked.
         let valid = accepts.contains(Offloads::VALID) && frame.offload.gso != crate::wire::Gso::Ufo;
         self.said = Offload { flags: if valid { Offload::DATA_VALID } else { 0 }, ..Offload::NONE };
         if frame.offload.gso == crate::wire::Gso::None {

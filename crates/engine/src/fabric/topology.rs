@@ -1,4 +1,4 @@
-//! Who is attached to whom: an immutable snapshot. Every change makes a new one, which each core picks up
+//! Which ports are attached to what: an immutable snapshot. Every change makes a new one, which each core picks up
 //! between two batches.
 
 use std::sync::Arc;

@@ -22,7 +22,7 @@ use super::secret;
 
 /// How long a holder may take over an answer. It has nothing else to do, but the machine may.
 const ANSWER: Duration = Duration::from_secs(10);
-/// The pause before a holder is called again; a queue that is full tells nobody when it is not.
+/// The pause before a holder is called again; a full queue gives no notice when it has room.
 const AGAIN: Duration = Duration::from_millis(10);
 
 /// Why nothing is held.
@@ -72,7 +72,7 @@ impl Holder {
             return socket.map(|socket| Holder { socket }).map_err(|r| system("start a holder")(r.error));
         }
         let mut child = spawn(path)?;
-        // Somebody has to take note of its end; it may come with this process, or long after it.
+        // A thread has to reap it: its end may come with this process's, or long after.
         let reap = std::thread::Builder::new().name("holder".to_owned()).spawn(move || child.wait());
         reap.map_err(system("start a thread"))?;
         Holder::connect(path)
@@ -116,7 +116,7 @@ impl Holder {
         let Some(broker) = broker() else { return connect(path).map(|socket| Holder { socket }) };
         let path = std::path::absolute(path).map_err(system("find the holder's folder"))?;
         let request = Request::Find { path };
-        // The broker waits for nobody: what the holder says is heard here.
+        // The broker does not wait: this process hears the holder's answer.
         let find = || {
             let answer =
                 broker.ask(&request, &[]).map_err(|refusal| system("call the holder")(refusal.error))?;
@@ -142,7 +142,7 @@ impl Holder {
         self.ask(DROP, key, None)
     }
 
-    /// Whether the holder ends within [`ANSWER`]: it hangs up then, also on those whom it has not listened to yet.
+    /// Whether the holder ends within [`ANSWER`]: it hangs up then, also on callers that it has not heard yet.
     fn ends(&self) -> bool {
         let time = Timespec { tv_sec: i64::try_from(ANSWER.as_secs()).unwrap_or(0), tv_nsec: 0 };
         let ends = || poll(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(&time));
@@ -174,7 +174,7 @@ pub(crate) fn spawn(path: &Path) -> Result<Child, HoldError> {
     let listener = listen_at(path)?;
     secret::make(path).map_err(system("make the holder's secret"))?;
     let mut command = Command::new(program);
-    // For whoever looks at the list of processes: what it is, and for which socket.
+    // For the list of processes: what it is, and for which socket.
     command.arg0("sidecore").arg("hold").arg(path).env_clear().current_dir("/");
     command.stdin(Stdio::from(listener)).stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().map_err(system("start a holder"))?;
@@ -258,7 +258,7 @@ pub(crate) fn refusal(error: HoldError) -> Refusal {
 /// A listening socket for a holder. What a dead one left at `path` goes; one that lives is an error, unless it is on its way
 /// out: the one of the client before.
 pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
-    // Nobody else can be met in this file: the other end's user is looked at by both sides.
+    // No other user can be at the other end: both sides check its user.
     let kind = SocketType::SEQPACKET;
     let wanted =
         SocketSpec { path: path.to_owned(), kind, mode: Some(0o600), owner: (None, None), backlog: 4 };

@@ -1,9 +1,9 @@
-//! Holders that were found before anybody asked: those of several ports at the same time, and under no lock.
+//! Holders that were found before a port asked: those of several ports at the same time, and under no lock.
 //!
-//! Theory of operation. Who calls a holder waits for its answers, ten seconds at most. Ports are started one after the other,
-//! while nothing else can be asked or changed; so before that all holders that they will ask for are looked for side by side,
-//! and each port finds there what its holder said. What no port has asked for is dropped with the [`Sought`]: its holder goes on
-//! waiting for a daemon.
+//! Theory of operation. A caller of a holder waits for its answers, ten seconds at most. Ports are started one after
+//! the other, while nothing else can be asked or changed; so before that all holders that they will ask for are looked
+//! for side by side, and each port finds there what its holder said. What no port has asked for is dropped with the
+//! [`Sought`]: its holder goes on waiting for a daemon.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! The holder's side: a table of descriptors, and whoever of our own user asks for it.
+//! The holder's side: a table of descriptors, and the process of our own user that asks for it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -63,14 +63,14 @@ pub fn serve(listener: &OwnedFd, path: &Path) -> io::Result<()> {
     end
 }
 
-/// Whether `caller`, who has said something, says our `secret`.
+/// Whether `caller`, which has sent something, sends our `secret`.
 fn is_told(caller: &OwnedFd, secret: u64) -> bool {
     hear(caller).is_ok_and(|record| record.what == SECRET && record.key == secret)
         && say(caller, DONE, 0, None).is_ok()
 }
 
 /// Waits for a daemon: one of `callers`, which have said nothing yet, or a new one. A caller may be silent for as long as it
-/// likes, since a daemon on a busy machine is slow to speak; nobody waits for it. `None`: there is no sense in waiting
+/// likes, since a daemon on a busy machine is slow to speak; nothing waits for it. `None`: there is no sense in waiting
 /// any longer.
 fn next_daemon(
     listener: &OwnedFd,
@@ -100,7 +100,7 @@ fn next_daemon(
         let speaks = fds[1..=callers.len()].iter().position(|fd| !fd.revents().is_empty());
         let hung_up = fds[callers.len() + 1..].iter().any(|fd| !fd.revents().is_empty());
         drop(fds);
-        // Who speaks is heard before anybody has to make room.
+        // A caller that speaks is heard before any has to make room.
         if let Some(at) = speaks {
             let caller = callers.remove(at);
             if is_told(&caller, secret) {

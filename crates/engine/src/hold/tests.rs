@@ -61,7 +61,7 @@ fn a_holder_ends_when_its_daemon_and_its_peer_are_gone() {
     daemon.put(2, eventfd(0, EventfdFlags::CLOEXEC).unwrap().as_fd()).unwrap();
     drop(daemon);
     end.join().unwrap();
-    // A dead one's file is in nobody's way.
+    // The file of a dead holder does no harm.
     std::fs::write(&path, "").unwrap();
     std::fs::remove_file(&path).unwrap();
     drop(listen_at(&path).unwrap());

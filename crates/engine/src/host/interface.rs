@@ -191,7 +191,7 @@ impl Interface {
         u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
-    /// Sets its MTU, unless it is that already: whoever may only use the interface may not set it.
+    /// Sets its MTU, unless it is that already: a process that may only use the interface may not set it.
     pub(super) fn set_mtu(&self, mtu: u32) -> io::Result<()> {
         if self.mtu()? == mtu {
             return Ok(());

@@ -2,7 +2,7 @@
 //!
 //! Invariant of the `unsafe` here: `base .. + len` is one mapping that lives exactly as long as the
 //! `Mapping`. Every word, piece and slice made of it is bounded by `len`. The kernel is the only other party,
-//! and it is trusted to keep to the protocol of its rings: what it has handed over it does not write. Whoever
+//! and it is trusted to keep to the protocol of its rings: what it has handed over it does not write. Each caller that
 //! takes a slice says why that holds there.
 
 use std::io;
@@ -21,8 +21,8 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: an address and a length of memory of its own; words are reached as atomics, and slices are taken
-// by whoever the memory belongs to at that moment.
+// SAFETY: an address and a length of memory of its own; words are reached as atomics, and slices are taken by the side
+// that has the memory at that moment.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -61,7 +61,7 @@ impl Mapping {
     /// The value at byte `at`, as plain bytes.
     ///
     /// # Safety
-    /// Nobody writes there meanwhile.
+    /// No other side writes there meanwhile.
     #[inline]
     pub(super) unsafe fn read<const N: usize>(&self, at: usize) -> [u8; N] {
         assert!(at <= self.len && self.len - at >= N, "a value outside of the mapping");
@@ -72,7 +72,7 @@ impl Mapping {
     /// Stores plain bytes at byte `at`.
     ///
     /// # Safety
-    /// Nobody reads or writes there meanwhile.
+    /// No other side reads or writes there meanwhile.
     #[inline]
     pub(super) unsafe fn write<const N: usize>(&self, at: usize, bytes: [u8; N]) {
         assert!(at <= self.len && self.len - at >= N, "a value outside of the mapping");
@@ -83,7 +83,7 @@ impl Mapping {
     /// The stretch from `at` to `at + len`, cut at the mapping's end.
     ///
     /// # Safety
-    /// Nobody writes there while the slice is used.
+    /// No side writes there while the slice is used.
     #[inline]
     pub(super) unsafe fn bytes(&self, at: usize, len: usize) -> &[u8] {
         let at = at.min(self.len);
@@ -94,7 +94,7 @@ impl Mapping {
     /// The same, to be written.
     ///
     /// # Safety
-    /// Nobody else reads or writes there while the slice is used.
+    /// No other side reads or writes there while the slice is used.
     #[inline]
     pub(super) unsafe fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         let at = at.min(self.len);
@@ -102,7 +102,7 @@ impl Mapping {
         unsafe { slice::from_raw_parts_mut(self.base.as_ptr().add(at), len.min(self.len - at)) }
     }
 
-    /// The stretch as a piece, cut at the mapping's end. Whoever uses the piece keeps the mapping.
+    /// The stretch as a piece, cut at the mapping's end. The user of the piece keeps the mapping.
     #[inline]
     pub(super) fn piece(&self, at: usize, len: u32) -> Piece {
         let at = at.min(self.len);

@@ -69,7 +69,7 @@ pub enum Socket {
 
 /// The multicast groups of links, neighbours, IPv4 and IPv6 addresses (linux/rtnetlink.h).
 const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x100;
-/// Room for what comes while nobody reads: a namespace may have many neighbours.
+/// Room for what comes while no thread reads: a namespace may have many neighbours.
 const BUFFER: c_int = 4 << 20;
 
 /// Opens `socket` in the namespace at `netns`.
@@ -183,7 +183,7 @@ pub fn set_address(wanted: &AddressIn) -> io::Result<()> {
 /// Attributes of addresses (linux/if_addr.h): the address itself, and it again for links that have another end.
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
-/// Nobody is asked whether an IPv6 address is in use: it is the router's.
+/// No duplicate address detection: the IPv6 address is the router's.
 const IFA_F_NODAD: u8 = 2;
 /// How long the kernel may take over a change.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
@@ -243,7 +243,7 @@ fn set_mac(interface: &Interface, mac: [u8; 6]) -> io::Result<()> {
 
 /// Runs `work` on a thread in the namespace at `netns`, and waits for it.
 pub(super) fn inside<T: Send>(netns: &Path, work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
-    // What is no namespace may be a pipe that nobody writes to.
+    // What is no namespace may be a pipe without a writer.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let space = open_file(netns, flags, Mode::empty()).map_err(|e| {
         let why = format!(

@@ -402,7 +402,7 @@ impl Attachment for InterfacePort {
         Ok(())
     }
 
-    /// The carrier is the interface's own: there is nobody to show another to.
+    /// The carrier is the interface's own: no peer sees another.
     fn follow(&mut self, _: bool) -> Result<(), String> {
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Descriptors that the daemon was started with.
 //!
-//! Invariant of the `unsafe` here: only duplicates are owned; the number that the operator named stays
-//! open, whoever opened it, so that a port can be started with it again.
+//! Invariant of the `unsafe` here: only duplicates are owned; the number that the operator named stays open, so that a
+//! port can be started with it again.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -16,7 +16,7 @@ pub fn passed(number: RawFd) -> io::Result<OwnedFd> {
     if duplicate < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made it, and nobody else knows it.
+    // SAFETY: the kernel has just made it, and no other code knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(duplicate) })
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Invariant: `base` is one allocation of `slots * size` bytes, owned by the arena and only ever reached
 //! through raw pointers, so pieces of it may stand beside later writes to other slots. As with guest
-//! memory, whoever uses a piece keeps the arena until the batch that holds the piece is released.
+//! memory, the user of a piece keeps the arena until the batch that holds the piece is released.
 
 use super::piece::Piece;
 

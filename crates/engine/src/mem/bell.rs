@@ -31,7 +31,7 @@ const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_millis(100);
 /// A thread that has been in one write for so long is blocked.
 const BLOCKED: Duration = Duration::from_secs(1);
-/// How long a thread is woken again and again out of a write: a signal that comes a moment too early wakes nobody.
+/// How long a thread is woken again and again out of a write: a signal that comes a moment too early wakes no thread.
 const FREEING: Duration = Duration::from_secs(1);
 /// For so long after an eventfd was moved, another one of the port is moved for less.
 const SUSPECT: Duration = Duration::from_secs(60);
@@ -268,7 +268,7 @@ impl BellState {
     }
 
     fn ring(&self, signal: &SharedEvent) {
-        // Lowered first: who asks from now on asks for another signal.
+        // Lowered first: a thread that asks from now on asks for another signal.
         if !signal.asked.swap(false, Ordering::AcqRel) {
             return;
         }
@@ -308,7 +308,7 @@ impl BellState {
 static BELLS: Mutex<Vec<Weak<BellState>>> = Mutex::new(Vec::new());
 static FOUNDER: OnceLock<Thread> = OnceLock::new();
 
-/// Starts the founder, if there is none yet. Whoever calls it gives it its processors and its limits: the control plane.
+/// Starts the founder, if there is none yet. It inherits the processors and limits of its caller: the control plane.
 pub fn founder() {
     static START: Once = Once::new();
     START.call_once(|| match Builder::new().name("bells".to_owned()).spawn(found) {
@@ -332,7 +332,7 @@ fn found() {
             match Builder::new().name(format!("bell-{}", bell.name)).spawn(move || state.run()) {
                 Ok(thread) => {
                     let _ = bell.thread.set(thread.thread().clone());
-                    // It may have looked for work, and its place was not known yet to who asked then.
+                    // It may have looked for work before a core that asked then knew its handle.
                     thread.thread().unpark();
                     tracing::warn!(
                         port = bell.name,

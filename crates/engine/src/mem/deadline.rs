@@ -31,7 +31,7 @@ impl Deadline {
     pub const NEVER: Deadline = Deadline { begun: 0, time: u64::MAX, look: 0 };
 
     /// It ends `time` ticks behind `begun`. However little of that is left, a look at the pages of one request has `look`
-    /// ticks: those that are there already have to fit, for whoever begins anew with each visit to get on.
+    /// ticks: pages that are there already have to fit, so that a device that begins anew with each visit gets on.
     #[inline]
     pub fn new(begun: u64, time: u64, look: u64) -> Deadline {
         Deadline { begun, time, look }
@@ -49,8 +49,8 @@ impl Deadline {
         now.wrapping_sub(self.begun) > self.time
     }
 
-    /// Has the pages of a frame's `pieces` found where there is more than one stretch; false if that takes too long. Whoever delivers the
-    /// frame, or cuts it, has no way to stop in the middle and go on.
+    /// Has the pages of a frame's `pieces` found where there is more than one stretch; false if that takes too long.
+    /// Delivery and segmentation cannot stop in the middle of a frame and go on.
     #[inline]
     pub fn find_frame(self, pieces: &[Piece]) -> bool {
         let far = pieces.iter().filter(|piece| !piece.is_empty()).count() > 1

@@ -96,7 +96,7 @@ mod tests {
         }
         let (spent, passed) = (before.spent(), ticks().wrapping_sub(begun));
         assert!(spent >= ticks_in(Duration::from_millis(19)), "{spent}");
-        // Somebody else runs meanwhile, or nobody. What is done for the first time may have to wait for a page.
+        // Another thread runs meanwhile, or none. What is done for the first time may have to wait for a page.
         let found = (0..5).any(|_| {
             let before = Effort::now();
             std::thread::sleep(Duration::from_millis(20));

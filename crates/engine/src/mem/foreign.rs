@@ -38,7 +38,7 @@ pub enum BadFile {
          others, so the port needs memory-file=any"
     )]
     NotMemory(String),
-    /// Nothing that can be mapped, whoever trusts it.
+    /// Nothing that can be mapped, trusted or not.
     #[error("memory_file: {0} is no file that can be mapped")]
     NotMappable(String),
     /// Not an event descriptor.
@@ -69,7 +69,7 @@ impl From<Errno> for BadFile {
     }
 }
 
-/// What the kernel calls the file behind a descriptor, for people: others may have given it that name. Waits for nobody.
+/// What the kernel calls the file behind a descriptor, for people: others may have given it that name. Never waits.
 pub fn link_name(fd: BorrowedFd) -> String {
     const LONGEST: usize = 256;
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
@@ -79,18 +79,18 @@ pub fn link_name(fd: BorrowedFd) -> String {
     )
 }
 
-/// Whether `fd` is a file of shmem or hugetlbfs. Waits for nobody.
+/// Whether `fd` is a file of shmem or hugetlbfs. Never waits.
 pub fn is_memory(fd: impl AsFd) -> bool {
     fcntl_get_seals(fd).is_ok()
 }
 
-/// Whether `fd` is an eventfd. Waits for nobody.
+/// Whether `fd` is an eventfd. Never waits.
 pub fn is_eventfd(fd: impl AsFd) -> bool {
     link_name(fd.as_fd()) == "anon_inode:[eventfd]"
 }
 
-/// Makes an event descriptor of `fd`: it must be an eventfd, and a full counter must not block. (Somebody who holds it,
-/// too, can make it block again: see `signal`.)
+/// Makes an event descriptor of `fd`: it must be an eventfd, and a full counter must not block. (Another process that
+/// holds it can make it block again: see `signal`.)
 ///
 /// # Errors
 /// What it is instead.
@@ -114,7 +114,7 @@ struct Vetted<'a> {
     huge: bool,
 }
 
-/// Looks at `file`. Nothing here waits for anybody before it is known to be memory.
+/// Looks at `file`. Nothing here waits before it is known to be memory.
 fn vet<'a>(file: &'a File, terms: &Terms) -> Result<Vetted<'a>, BadFile> {
     /// `f_type` of hugetlbfs, from linux/magic.h.
     const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
@@ -137,7 +137,7 @@ fn vet<'a>(file: &'a File, terms: &Terms) -> Result<Vetted<'a>, BadFile> {
     Ok(Vetted { file, page: page.unwrap_or(rustix::param::page_size() as u64), len, huge })
 }
 
-/// A stretch of somebody else's file, mapped shared, readable and writable.
+/// A stretch of a foreign file, mapped shared, readable and writable.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
@@ -217,7 +217,7 @@ const POPULATE: usize = 4 << 20;
 
 impl Mapping {
     /// Makes all pages of `mapping` present, on a thread of its own, one a port: the kernel may have to clear them all, or
-    /// to fetch them from a disk. Leaves out what nobody uses any more.
+    /// to fetch them from a disk. Ends when the mapping is not used any more.
     pub(super) fn populate(mapping: &Arc<Mapping>, terms: &Terms) {
         let weak = Arc::downgrade(mapping);
         terms.later(Box::new(move |terms| Mapping::populate_all(&weak, terms)));
@@ -245,7 +245,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.watch = None;
-        // SAFETY: the mapping that `map` made; whoever used it held what holds it.
+        // SAFETY: the mapping that `map` made; each user held an owner of it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

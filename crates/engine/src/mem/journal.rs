@@ -1,13 +1,15 @@
-//! Journals: what somebody is about to do to memory that others watch, written down where it outlives us.
+//! Journals: what a thread is about to do to memory that others watch, written down where it outlives us.
 //!
-//! Theory of operation. Who gives a batch of descriptors back writes several things, and can be killed between any two of them. So
-//! first the whole batch goes into a [`JournalSlot`] of a shared file, and then the word that *opens* it; then the batch is carried out; then
-//! the same word *closes* it. Who comes later and finds the slot open finds the batch whole: it looks at the descriptors to tell how
-//! far it came, and makes good the rest. Found closed, nothing is to be done. What a slot says and how that is told is the business of the ring
-//! (`virtq::journal`, `device::e1000::journal`).
+//! Theory of operation. A queue that gives a batch of descriptors back writes several things, and its process can be
+//! killed between any two of them. So first the whole batch goes into a [`JournalSlot`] of a shared file, and then the
+//! word that *opens* it; then the batch is carried out; then the same word *closes* it. A successor that finds the slot
+//! open finds the batch whole: it looks at the descriptors to tell how far it came, and makes good the rest. Found
+//! closed, nothing is to be done. What a slot says and how that is told is the business of the ring (`virtq::journal`,
+//! `device::e1000::journal`).
 //!
-//! Who is killed has made its stores in the order of the program; this keeps that order, and only the same machine reads them. The
-//! other side may be able to write into the file, so what is read from it is compared with what can be.
+//! A killed process has made its stores in the order of the program; this module keeps that order, and only the same
+//! machine reads them. The other side may be able to write into the file, so what is read from it is compared with what
+//! can be.
 
 use std::ffi::CStr;
 use std::fs::File;

@@ -1,6 +1,6 @@
-//! Locks of whole files that belong to the open file, not to the process (`F_OFD_SETLK`, fcntl(2)): who gets the descriptor has
-//! the lock, and it goes with the last one. Requests that the kernel still carries out hold the file open, too, so the lock of
-//! a process that was killed goes when the last of them is over.
+//! Locks of whole files that belong to the open file, not to the process (`F_OFD_SETLK`, fcntl(2)): the holder of the
+//! descriptor has the lock, and it goes with the last one. Requests that the kernel still carries out hold the file
+//! open, too, so the lock of a process that was killed goes when the last of them is over.
 //!
 //! Invariant of the `unsafe` here: the kernel reads one `flock` that lives on the stack.
 
@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Locks all of `file`: for ourselves, or against those who write. Never waits.
+/// Locks all of `file`: for ourselves, or against writers. Never waits.
 ///
 /// # Errors
-/// Somebody has a lock that keeps this one out (`WouldBlock`), or the system has none.
+/// Another process has a lock that keeps this one out (`WouldBlock`), or the system has none.
 pub fn lock_file(file: &File, alone: bool) -> io::Result<()> {
     let kind = if alone { libc::F_WRLCK } else { libc::F_RDLCK };
     #[expect(clippy::cast_possible_truncation, reason = "constants of the system's interface")]

@@ -119,8 +119,8 @@ impl Region {
     }
 }
 
-/// One region of a map, for those who translate a lot: a bounds check and an addition. Whoever keeps one
-/// keeps the map, too.
+/// One region of a map, for callers that translate a lot: a bounds check and an addition. The user of a window keeps
+/// the map, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     gpa: u64,
@@ -156,8 +156,8 @@ pub struct GuestMap {
     terms: Terms,
 }
 
-// SAFETY: the map is addresses and lengths of shared memory that everybody copies from and to by raw
-// pointer; it hands out no references.
+// SAFETY: the map is addresses and lengths of shared memory that is copied from and to by raw pointer; it hands out no
+// references.
 unsafe impl Send for GuestMap {}
 // SAFETY: as above.
 unsafe impl Sync for GuestMap {}
@@ -322,8 +322,8 @@ impl GuestMap {
     fn inside(region: &Region, start: u64, addr: u64, len: u32) -> Option<Piece> {
         let offset = addr.wrapping_sub(start);
         if offset < region.size && u64::from(len) <= region.size - offset {
-            // SAFETY: the stretch is inside the mapping, which lives as long as the map, which whoever
-            // uses the piece holds.
+            // SAFETY: the stretch is inside the mapping, which lives as long as the map; the user of the piece holds
+            // the map.
             Some(unsafe { Piece::new(region.at(offset), len) })
         } else {
             None

@@ -19,7 +19,7 @@ use rustix::fs::{
 use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
 
 /// Takes the pages of a memory file of `len` bytes away, which a peer has had and may keep for ever: they counted as ours. It reads as zeros
-/// from now on, and whoever writes there pays for new pages.
+/// from now on, and a process that writes there pays for new pages.
 ///
 /// It may take as long as others can make it take, so it is not for I/O cores.
 pub fn take_pages(file: BorrowedFd<'_>, len: u64) {

@@ -1,13 +1,13 @@
-//! Options of sockets that nobody else has a call for. How far a stream socket has been looked at: the one number that the
-//! kernel keeps beside its bytes. Whether its peers may send descriptors.
+//! Options of sockets for which libraries have no call. How far a stream socket has been looked at: the one number that
+//! the kernel keeps beside its bytes. Whether its peers may send descriptors.
 //!
 //! Theory of operation. With SO_PEEK_OFF (unix(7), socket(7)) each look (`MSG_PEEK`) begins where the last one ended, and
 //! taking bytes out moves the place back by as many. So a message that was looked at as a whole leaves its length
-//! there, and taking it leaves zero: whoever inherits the socket can tell whether a message that was answered is
+//! there, and taking it leaves zero: a process that inherits the socket can tell whether a message that was answered is
 //! still to be taken.
 //!
-//! With SO_PASSRIGHTS switched off (Linux 6.16) whoever sends descriptors gets EPERM, and what is accepted from a listening
-//! socket has the same.
+//! With SO_PASSRIGHTS switched off (Linux 6.16) a sender of descriptors gets EPERM, and what is accepted from a
+//! listening socket has the same.
 //!
 //! Invariant of the `unsafe` here: each call gets a pointer to a live local `c_int` and its size.
 
@@ -28,8 +28,8 @@ pub fn set_peeked(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set(socket, libc::SO_PEEK_OFF, c_int::try_from(bytes).map_err(io::Error::other)?)
 }
 
-/// Lets no peer of `socket` send descriptors, where the kernel knows how: nobody wants any there. Without it they are dropped
-/// unseen, since nobody reads with room for them.
+/// Lets no peer of `socket` send descriptors, where the kernel knows how: none are wanted there. Without it they are
+/// dropped unseen, since no read has room for them.
 pub fn take_no_descriptors(socket: impl AsFd) {
     /// Of asm-generic/socket.h; x86 and ARM have no other.
     const SO_PASSRIGHTS: c_int = 83;

@@ -1,8 +1,8 @@
-//! Pieces: bounds-checked stretches of memory that belongs to somebody else.
+//! Pieces: bounds-checked stretches of foreign memory.
 //!
 //! Invariant: a `Piece` is only made from a stretch that a `GuestMap` (or a buffer that its maker owns)
-//! covers whole, and whoever makes it keeps that memory mapped until the batch that holds the piece is
-//! released. The bytes may change at any moment, so they are only ever copied, never borrowed.
+//! covers whole, and its maker keeps that memory mapped until the batch that holds the piece is released. The bytes may
+//! change at any moment, so they are only ever copied, never borrowed.
 
 use std::ptr;
 
@@ -25,7 +25,7 @@ pub struct Piece {
 }
 
 // SAFETY: a piece is an address and a length; it gives no reference, and the copies below go through
-// raw pointers. Who may use it, and for how long, is the batch's affair.
+// raw pointers. The batch decides how long it may be used.
 unsafe impl Send for Piece {}
 
 impl Piece {

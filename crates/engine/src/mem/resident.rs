@@ -10,7 +10,8 @@
 //! room or time, and no byte.
 //!
 //! Invariant: `base .. + len` is one shared mapping that lives exactly as long as the `Resident`, and is watched until just before
-//! its end. Whoever has the file may write its bytes at any time, so they are only ever copied as those of a [`Piece`].
+//! its end. Any process that has the file may write its bytes at any time, so they are only ever copied as those of a
+//! [`Piece`].
 
 use std::fs::File;
 use std::io;
@@ -127,8 +128,8 @@ impl Resident {
         Some(unsafe { Piece::new(self.base.as_ptr().add(at), len) })
     }
 
-    /// Whether all that was copied so far was the file's. The handler raises the flag before it puts other memory there, so whoever
-    /// met that memory sees the flag behind this fence.
+    /// Whether all that was copied so far was the file's. The handler raises the flag before it puts other memory
+    /// there, so a thread that met that memory sees the flag behind this fence.
     #[inline]
     fn is_whole(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -168,7 +169,7 @@ impl Resident {
 fn zeros(words: usize) -> Box<[AtomicU64]> {
     const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
     let zeros = Box::into_raw(vec![0u64; words].into_boxed_slice());
-    // SAFETY: what was just allocated, and is owned by nobody else; both types have the same size, bits, and alignment.
+    // SAFETY: what was just allocated, and has no other owner; both types have the same size, bits, and alignment.
     unsafe { Box::from_raw(zeros as *mut [AtomicU64]) }
 }
 
@@ -195,7 +196,7 @@ mod tests {
         fd.into()
     }
 
-    /// Who opens a disk waits for some of its stretches, and not for as many as its guest has made.
+    /// Opening a disk waits for some of its stretches, and not for as many as its guest has made.
     #[test]
     fn a_file_of_very_many_stretches_is_looked_at_in_part() {
         let pages = 2 * STRETCHES as u64 + 2;

@@ -3,7 +3,7 @@
 //! Theory of operation. A ring can open files and make sockets past every filter of system calls, unless it is restricted before
 //! it works; and a filter does not see whether it is, as the flags with which it is made stand in memory. So no thread that talks
 //! with strangers may make one (`confine`): it asks the *maker*, which makes rings of two kinds only, restricted and enabled, and
-//! does nothing else. What such a ring takes is fixed for as long as it lives, whoever posts to it.
+//! does nothing else. What such a ring takes is fixed for as long as it lives.
 //!
 //! A process without a maker (tests, benchmarks) makes them itself.
 
@@ -27,7 +27,8 @@ const ASYNC: u8 = 1 << 4;
 enum Purpose {
     /// It signals the eventfd that is registered with it.
     Signal,
-    /// It reads and writes one file, with at most so many requests at a time. Who asks holds the file until it has its answer.
+    /// It reads and writes one file, with at most so many requests at a time. The asker holds the file until it has its
+    /// answer.
     File(RawFd, u32),
 }
 
@@ -58,7 +59,7 @@ pub fn start(begin: fn()) -> io::Result<()> {
 
 fn run(inbox: &Receiver<Order>) {
     while let Ok(Order { purpose, answer }) = inbox.recv() {
-        // Who asked may have gone.
+        // The asker may have gone.
         let _ = answer.send(make(&purpose));
     }
 }

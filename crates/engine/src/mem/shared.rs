@@ -60,8 +60,8 @@ impl SharedFile {
         self.len == 0
     }
 
-    /// Has the pages found that bytes `from` to `to` lie in, as far as there are so many: whoever writes there later is not kept
-    /// waiting for that.
+    /// Has the pages found that bytes `from` to `to` lie in, as far as there are so many: a thread that writes there
+    /// later does not wait for that.
     pub fn find(&self, from: usize, to: usize) {
         /// Bytes of the smallest page.
         const PAGE: usize = 4096;

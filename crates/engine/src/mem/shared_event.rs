@@ -1,4 +1,4 @@
-//! An eventfd that somebody else gave us, as an I/O core and the bell thread of its port share it: one of the two signals it.
+//! An eventfd of a VMM, as an I/O core and the bell thread of its port share it: one of the two signals it.
 
 mod cost;
 mod target;
@@ -14,12 +14,12 @@ pub(super) use self::target::Target;
 
 /// There is no eventfd.
 pub(super) const NOBODY: u8 = 0;
-/// Whoever raises signals it.
+/// The thread that raises signals it.
 pub(super) const CORE: u8 = 1;
 /// The bell thread does.
 pub(super) const BELL: u8 = 2;
 
-/// An eventfd, and who signals it.
+/// An eventfd, and which thread signals it.
 pub(super) struct SharedEvent {
     pub(super) signaller: AtomicU8,
     /// The bell is asked for a signal that it has not begun.

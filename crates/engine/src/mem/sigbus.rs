@@ -11,9 +11,9 @@
 //! The kernel replaces a mapping of huge pages in whole huge pages only (mmap(2): EINVAL otherwise), and
 //! reports the very byte that was touched. So an entry keeps its mapping's page size.
 //!
-//! Who reads the table may be interrupted by who writes it. Each entry has a sequence lock: an entry that
-//! changed while it was read is passed over. It cannot be the one that is looked for, since a mapping that
-//! is being touched is neither new nor on its way out.
+//! A reader of the table may be interrupted by a writer. Each entry has a sequence lock: an entry that changed while it
+//! was read is passed over. It cannot be the one that is looked for, since a mapping that is being touched is neither
+//! new nor on its way out.
 //!
 //! Each mapping may need a second one when it is repaired, and a process may have `vm.max_map_count` of them
 //! (65,530 by default): that bounds the table. A port that wants very many leaves room for others ([`share`]).
@@ -52,7 +52,7 @@ const PORT: usize = 1_088;
 const SHARES: [usize; 2] = [128, 32];
 
 /// How many mappings a port may have while `taken` of `all` entries are: as many as vhost allows while the table is half
-/// empty, enough for any usual VMM until it is full. So a few ports that want all there is keep nobody out.
+/// empty, enough for any usual VMM until it is full. So a few ports that want all there is keep no other out.
 fn share(taken: usize, all: usize) -> usize {
     match all.saturating_sub(taken) {
         free if free > all / 2 => PORT,
@@ -76,7 +76,7 @@ pub enum WatchError {
         /// That this port may have.
         share: usize,
     },
-    /// Nobody can have more.
+    /// No port can have more.
     #[error("memory_mappings: all ports together have {0} mappings, and no more can be watched")]
     Full(usize),
 }
@@ -111,7 +111,7 @@ impl Entry {
         }
     }
 
-    /// One writer at a time: whoever has the table's lock.
+    /// One writer at a time: the holder of the table's lock.
     fn write(&self, new: EntrySnapshot) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
@@ -219,7 +219,7 @@ impl Drop for WatchedMapping {
 /// Watches the mapping `start..start + len` of pages of `page` bytes, for the port that `terms` are those of.
 ///
 /// # Errors
-/// There are too many. The mapping must not be used then: whoever has its file could end the whole daemon.
+/// There are too many. The mapping must not be used then: a process that has its file could end the whole daemon.
 pub fn watch(
     start: usize,
     len: usize,
@@ -234,14 +234,14 @@ pub fn watch(
     match entered {
         Ok(place) => Ok(WatchedMapping { place, terms: terms.clone() }),
         Err(e) => {
-            // SAFETY: the pointer of above, which nobody else has.
+            // SAFETY: the pointer of above, of which there is no copy.
             drop(unsafe { Arc::from_raw(raw.cast_const()) });
             Err(e)
         }
     }
 }
 
-/// Memory errors that the machine has reported and that nobody has run into yet.
+/// Memory errors that the machine has reported and that no thread has run into yet.
 pub fn noted() -> u64 {
     NOTED.load(Ordering::Relaxed)
 }
@@ -264,12 +264,13 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     // SAFETY: the kernel hands a valid siginfo to an SA_SIGINFO handler.
     let (at, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     if code == libc::BUS_MCEERR_AO {
-        // "Action optional" (sigaction(2)): a page has failed that nobody touched. Who does gets a SIGBUS of its own.
+        // "Action optional" (sigaction(2)): a page has failed that no thread touched. A thread that does gets a SIGBUS
+        // of its own.
         NOTED.fetch_add(1, Ordering::Relaxed);
         return;
     }
     if let Some(seen) = TABLE.find(at) {
-        // First of all: who meets what is put there finds the flag up.
+        // First of all: a thread that reads the page put there finds the flag up.
         if !seen.flag.is_null() {
             // SAFETY: the entry keeps it alive.
             unsafe { (*seen.flag).store(true, Ordering::SeqCst) };

@@ -31,7 +31,7 @@ use super::bell::Bell;
 use super::rings::for_signals;
 use super::shared_event::{EventSlot, SharedEvent, SignalCost, Target, BELL, CORE, NOBODY, SLOW};
 
-/// What signals somebody's eventfd.
+/// Signals an eventfd of a VMM.
 pub struct Signal {
     inner: Arc<SharedEvent>,
     bell: Bell,
@@ -116,7 +116,7 @@ impl Signal {
     }
 
     /// Adds one to the counter, or has the bell thread do it; true if there is one. If it is full nothing is added:
-    /// whoever reads it is more than informed.
+    /// its reader is more than informed.
     #[inline]
     pub fn raise(&self) -> bool {
         match self.inner.signaller.load(Ordering::Acquire) {

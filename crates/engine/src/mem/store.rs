@@ -2,7 +2,7 @@
 //!
 //! Invariant: `base .. + len` is one private anonymous mapping that lives exactly as long as the `Store`. Guests decide
 //! what is written where and when, also twice at once, so its bytes are only ever copied as those of a [`Piece`], and
-//! never borrowed. Whoever has a piece of it keeps the `Store`.
+//! never borrowed. The holder of a piece of it keeps the `Store`.
 
 use std::io;
 use std::ptr::NonNull;

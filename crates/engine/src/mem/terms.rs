@@ -143,7 +143,7 @@ impl Terms {
         self.0.watched.load(Ordering::Relaxed)
     }
 
-    /// `by` mappings more. Only whoever has the lock of the table calls this.
+    /// `by` mappings more. Only the holder of the table's lock calls this.
     pub(super) fn watch(&self, by: isize) {
         self.0.watched.store(self.watched().saturating_add_signed(by), Ordering::Relaxed);
     }

@@ -1,14 +1,15 @@
 //! Reads and writes of one file straight from and to foreign memory, by io_uring.
 //!
 //! Each user has a ring of its own (`rings`), which is restricted before it works: it takes reads, writes, `FSYNC` and
-//! `FALLOCATE`, all of them of the one file that was registered, and nothing else can be registered. So whoever could write to
-//! our memory could do with it what may be done with that file, and no more.
+//! `FALLOCATE`, all of them of the one file that was registered, and nothing else can be registered. So an attacker
+//! that can write to our memory can do with it what may be done with that file, and no more.
 //!
 //! What waits for others is done by threads of the kernel, *workers*, which all rings that one thread submits share. So there are
 //! many of them, and no ring has more than [`AT_WORKERS`] requests there that are known to need one.
 //!
-//! No request interrupts whoever submits another one later (`COOP_TASKRUN` is left out): a ring may be handed from thread to
-//! thread with requests under way, and those end on the thread that submitted them, whatever that does meanwhile.
+//! No request interrupts a thread that submits another one later (`COOP_TASKRUN` is left out): a ring may be handed
+//! from thread to thread with requests under way, and those end on the thread that submitted them, whatever that does
+//! meanwhile.
 //!
 //! Invariant that the `unsafe` here keeps: memory that a request refers to stays what it is until the request is over. Lists of
 //! pieces and bounce buffers lie in the slot that the request has, which is not touched before; the pieces lie in the guest map
@@ -68,7 +69,7 @@ pub enum Begun {
 pub struct How {
     /// What is written lasts when it is over.
     pub lasting: bool,
-    /// A worker of the kernel's does it, since it may wait for others; else whoever submits it begins it.
+    /// A worker of the kernel's does it, since it may wait for others; else the thread that submits it begins it.
     pub by_worker: bool,
 }
 
@@ -97,7 +98,7 @@ struct TransferSlot {
 #[repr(transparent)]
 struct Iovec(libc::iovec);
 
-// SAFETY: an address and a length; the memory behind it is held by whoever holds the list.
+// SAFETY: an address and a length; the memory behind it is held by the holder of the list.
 unsafe impl Send for Iovec {}
 
 impl Iovec {
@@ -415,7 +416,7 @@ fn bounce(store: Option<&Store>, number: usize) -> Option<Piece> {
     store?.piece(number as u64 * u64::from(BOUNCE), BOUNCE)
 }
 
-/// Frees those who were parked and whose requests are over.
+/// Frees parked rings whose requests are over.
 fn sweep() {
     let mut parked = PARKED.lock().unwrap_or_else(PoisonError::into_inner);
     parked.retain_mut(|requests| {

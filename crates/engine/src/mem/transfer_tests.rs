@@ -116,7 +116,7 @@ fn a_ring_has_few_workers_at_a_time() {
     results(&mut ring);
 }
 
-/// Whoever could write to our memory could post anything: the kernel takes nothing but what is for this file.
+/// An attacker that can write to our memory can post anything: the kernel takes nothing but what is for this file.
 #[test]
 fn a_ring_reaches_one_file_alone() {
     let (ours, other) = (file(4096), file(4096));

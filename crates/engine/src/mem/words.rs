@@ -1,7 +1,7 @@
 //! A row of 64-bit words in foreign memory, such as a ring of descriptors.
 //!
-//! Invariant: as for `Piece`, whoever holds the row keeps the map that it was translated by. All accesses are
-//! aligned atomic words inside the row, because the owner writes the same words at will.
+//! Invariant: as for `Piece`, the holder of the row keeps the map that it was translated by. All accesses are aligned
+//! atomic words inside the row, because the owner writes the same words at will.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -57,7 +57,7 @@ impl Words {
         self.at(index).map_or(0, |word| u64::from_le(word.load(Ordering::Acquire)))
     }
 
-    /// Sets word `index`, if there is one. Everything written before is visible to whoever sees it.
+    /// Sets word `index`, if there is one. Everything written before is visible to a side that sees it.
     #[inline]
     pub fn publish(&self, index: usize, value: u64) {
         if let Some(word) = self.at(index) {

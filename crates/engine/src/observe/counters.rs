@@ -5,7 +5,7 @@
 //! core number below `MAX_CORES`, so every access is inside it and aligned (`Block` is 64-byte aligned
 //! and both `HEADER_SIZE` and `SLOT_SIZE` are multiples of 64). Each block has one writer, its core;
 //! everything is accessed as `AtomicU64`/`AtomicU32`, so readers in other processes see no torn word.
-//! Nobody may cut the file short but its owner (mode 0644); if someone does, the daemon dies by SIGBUS.
+//! Only its owner may cut the file short (mode 0644); then the daemon dies by SIGBUS.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -62,7 +62,7 @@ unsafe impl Sync for Map {}
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `CounterFile::map` made, and nobody holds it any more.
+        // SAFETY: this is the mapping that `CounterFile::map` made, and it has no holder any more.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), FILE_SIZE) };
     }
 }
@@ -107,7 +107,7 @@ impl CounterFile {
     }
 
     /// Whether a process has the file open to write, as its daemon has. `file` is open to read only: the kernel grants a lease
-    /// for it if there is no writer. Whoever may only read the file cannot make it look written.
+    /// for it if there is no writer. A process that may only read the file cannot make it look written.
     pub fn is_written(file: &File) -> bool {
         // SAFETY: no pointers. The lease goes when the file is closed.
         let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };

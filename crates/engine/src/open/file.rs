@@ -29,7 +29,7 @@ impl OwnFile {
 
     /// Takes it away again, as long as it has its name.
     pub fn remove(&self) {
-        // What cannot be removed is found by the next who looks.
+        // What cannot be removed is found by the next look.
         let _ = self.spot.remove(self.is);
     }
 }
@@ -112,7 +112,7 @@ pub(crate) fn disk_file(path: &Path, read_only: bool) -> io::Result<File> {
     if !matches!(kind(&stat), FileType::RegularFile | FileType::BlockDevice) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file and no block device"));
     }
-    // A name more for somebody else's file is made without any right to it, unless the system forbids that
+    // A second name for a stranger's file can be made without any right to it, unless the system forbids that
     // (fs.protected_hardlinks, proc_sys_fs(5)).
     if let (Some(folder), 2..) = (folder, stat.st_nlink) {
         let of = fstat(&folder)?;
@@ -180,7 +180,7 @@ mod tests {
     use crate::open::tests::Dir;
     use std::os::unix::fs::{symlink, PermissionsExt};
 
-    /// Whoever may write in a disk's folder could have the disk be any file of the same file system.
+    /// A user who may write in a disk's folder could have the disk be any file of the same file system.
     #[test]
     fn a_disk_is_no_strangers_hard_link() {
         let dir = Dir::new("disk");

@@ -31,8 +31,8 @@ pub(super) fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Whether nobody but root and ourselves may make, rename or remove names in a folder. (An access control list shows
-/// in the bits of the group.)
+/// Whether only root and ourselves may make, rename or remove names in a folder. (An access control list shows in the
+/// bits of the group.)
 pub fn is_tight(stat: &Stat) -> bool {
     let ours = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
     ours && stat.st_mode & 0o022 == 0
@@ -119,7 +119,7 @@ impl Folder {
         }
     }
 
-    /// Whether nobody but root and ourselves may change names in it.
+    /// Whether only root and ourselves may change names in it.
     pub(super) fn is_tight(&self) -> io::Result<bool> {
         Ok(is_tight(&fstat(&self.fd)?))
     }
@@ -134,7 +134,7 @@ impl Folder {
         Ok(openat(&self.fd, name, LOOK, Mode::empty())?)
     }
 
-    /// A new folder in it that only we may use, under a name that nobody knows.
+    /// A new folder in it that only we may use, under a secret name.
     pub(super) fn nursery(&self) -> io::Result<(Folder, OsString)> {
         let name = secret();
         mkdirat(&self.fd, &*name, Mode::RWXU)?;
@@ -163,7 +163,7 @@ impl AsFd for Folder {
     }
 }
 
-/// A name that nobody can have made before us.
+/// A name that no other process can have made before us.
 fn secret() -> OsString {
     // The standard library's keys are the kernel's random numbers.
     format!(".sidecore-{:016x}", RandomState::new().build_hasher().finish()).into()
@@ -208,7 +208,7 @@ impl Spot {
                 Err(e) => Err(e.into()),
             };
         }
-        // Under a name that nobody else knows there is nothing that could be exchanged between the look and the end.
+        // Under a secret name there is nothing that could be exchanged between the look and the end.
         let aside = secret();
         match self.folder.pass(&self.name, &self.folder, &aside) {
             Ok(()) => {}

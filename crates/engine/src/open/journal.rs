@@ -23,7 +23,7 @@ pub fn set_journals(control_socket: &Path) {
     let _ = FOLDER.set(control_socket.with_extension("journals"));
 }
 
-/// Opens the journal of port `name`, or makes it. `None`: nobody has said where journals are.
+/// Opens the journal of port `name`, or makes it. `None`: it is not set where journals are.
 ///
 /// # Errors
 /// As of [`own_file`](super::own_file), and where it happened.

@@ -1,4 +1,4 @@
-//! Sockets at paths: made where nothing is, with mode and owner set before anybody can connect.
+//! Sockets at paths: made where nothing is, with mode and owner set before a client can connect.
 //!
 //! A socket's file gets its permissions from the socket (`fchmod` before `bind`, less the umask), the rest is done to the
 //! file itself by a descriptor of it, never by its path. In a folder in which others may write, the socket is made in a
@@ -66,7 +66,7 @@ pub fn check_path(path: &Path) -> Result<(), SocketError> {
 pub struct SocketSpec {
     /// Where.
     pub path: PathBuf,
-    /// `STREAM`, `SEQPACKET`, or `DGRAM`, at which nobody connects.
+    /// `STREAM`, `SEQPACKET`, or `DGRAM`, to which no client connects.
     pub kind: SocketType,
     /// Permissions of its file; by default those that the umask leaves.
     pub mode: Option<u32>,
@@ -92,7 +92,7 @@ impl SocketFile {
     /// Removes the file, unless another one bears its name by now.
     pub fn remove(&self) {
         match &self.0 {
-            // Nobody listens at what is left: the next who wants its place removes it.
+            // What is left has no listener: the next process that wants its place removes it.
             By::Us(spot, is) => drop(spot.remove(*is)),
             // One that has not made it cannot remove it.
             By::Broker(number) => {
@@ -102,8 +102,8 @@ impl SocketFile {
         }
     }
 
-    /// The file at `path`, which the caller has listened at since it was started: for whoever got the socket, not the
-    /// place.
+    /// The file at `path`, which the caller has listened at since it was started: for a process that got the socket,
+    /// not the place.
     ///
     /// # Errors
     /// There is no socket.
@@ -149,7 +149,7 @@ fn absolute(path: &Path) -> Result<PathBuf, SocketError> {
     })
 }
 
-/// What is tried, by numbers: for whoever asks a broker.
+/// What is tried, by numbers: for a process that asks a broker.
 const STEPS: [&str; 10] = [
     "listen",
     "make a socket",
@@ -248,14 +248,14 @@ fn make(spot: &Spot, wanted: &SocketSpec) -> Result<(OwnedFd, Inode), (&'static 
         })
     });
     if made.is_err() {
-        // Whatever is left is in a folder of our own, under a name that nobody asks for.
+        // Whatever is left is in a folder of our own, under a name that no process looks up.
         let _ = rustix::fs::unlinkat(&nursery, name, AtFlags::empty());
     }
     let _ = spot.folder.remove_folder(&its_name);
     made.map(|is| (socket, is))
 }
 
-/// Binds `socket` to `name` in a folder in which nobody else may write, and gives its file mode and owner.
+/// Binds `socket` to `name` in a folder in which only we may write, and gives its file mode and owner.
 fn make_in(
     folder: &Folder,
     name: &std::ffi::OsStr,
@@ -281,7 +281,7 @@ fn make_in(
         Ok(inode(&stat))
     };
     finish().inspect_err(|_| {
-        // Nobody else may write here, so it is still ours.
+        // Only we may write here, so it is still ours.
         let _ = rustix::fs::unlinkat(folder, name, AtFlags::empty());
     })
 }
@@ -327,7 +327,7 @@ fn connect_to(file: &OwnedFd, kind: SocketType) -> io::Result<OwnedFd> {
 /// Calls a listener at `path`, without waiting for it to have time.
 ///
 /// # Errors
-/// Nobody listens there, it has no time, or a stranger's link is on the way.
+/// No server listens there, it has no time, or a stranger's link is on the way.
 pub fn call(path: &Path) -> io::Result<OwnedFd> {
     match broker() {
         Some(broker) => {
@@ -343,8 +343,8 @@ pub(crate) fn call_here(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     connect_to(&super::folder::reach(path)?, kind)
 }
 
-/// Calls a listener of this kind at `path` if the socket's file is our own user's. `None`: it is somebody else's, who learns
-/// nothing.
+/// Calls a listener of this kind at `path` if the socket's file is our own user's. `None`: it is another user's, who
+/// learns nothing.
 pub(crate) fn call_own(path: &Path, kind: SocketType) -> io::Result<Option<OwnedFd>> {
     let file = super::folder::reach(path)?;
     let is_own = fstat(&file)?.st_uid == rustix::process::geteuid().as_raw();

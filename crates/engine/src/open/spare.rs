@@ -71,14 +71,15 @@ impl Seldom {
 }
 
 /// Behind an `accept` at `listener`, which does not wait, that has failed with `error`: hangs up on the client that waits
-/// there, if it failed for the lack of descriptors. How many that were: none if nobody waits (the system looks for a
-/// descriptor before it looks for a client). `None`: it failed otherwise, or nobody could be turned away, and the listener
-/// is still readable. `hang_up` is called before the client's connection is closed: under a lock, so that must wait for nobody.
+/// there, if it failed for the lack of descriptors. How many that were: none if no client waits (the system looks for a
+/// descriptor before it looks for a client). `None`: it failed otherwise, or no client could be turned away, and the
+/// listener is still readable. `hang_up` is called before the client's connection is closed: under a lock, so it must
+/// not wait.
 pub fn turn_away(listener: impl AsFd, error: &io::Error, hang_up: impl FnOnce(&OwnedFd)) -> Option<u64> {
     if !matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE)) {
         return None;
     }
-    // Under the lock: nobody else of ours takes the place that becomes free.
+    // Under the lock: no other thread of ours takes the place that becomes free.
     let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
     drop(spare.take());
     let client = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);

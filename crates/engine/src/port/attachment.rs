@@ -21,7 +21,7 @@ pub trait Attachment: Send {
         self.set_link(up)
     }
 
-    /// What it waits for of its VMM and the guest, as far as that is known without asking anybody.
+    /// What it waits for of its VMM and the guest, as far as that is known without a question to either.
     fn lack(&self) -> Option<Lack> {
         None
     }
@@ -31,7 +31,7 @@ pub trait Attachment: Send {
         None
     }
 
-    /// What the disk's device says of itself has changed. Whether somebody was told, who tells the guest.
+    /// What the disk's device says of itself has changed. Whether a VMM was told, which tells the guest.
     fn disk_changed(&self) -> bool {
         false
     }
@@ -39,19 +39,19 @@ pub trait Attachment: Send {
     /// The daemon ends, and another one is meant to go on: what can outlive us shall be left behind when this is dropped.
     fn leave(&mut self) {}
 
-    /// Takes over a new MTU where somebody behind the port has to know; the port itself has it already.
-    /// An error says why that cannot be while it runs.
+    /// Takes over a new MTU where the peer of the port has to know; the port itself has it already. An error says why
+    /// that cannot be while it runs.
     fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {
         let _ = mtu;
         Ok(())
     }
 }
 
-/// Whether somebody is at the other end.
+/// Whether there is a peer at the other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Peer {
-    /// Nobody yet, or not any more; the port waits or keeps trying.
+    /// None yet, or not any more; the port waits or keeps trying.
     Waiting,
     /// A peer is there and sets its queues up.
     Connected,
@@ -76,7 +76,7 @@ pub enum Lack {
 /// How an attachment is doing.
 #[derive(Clone, Debug, Serialize)]
 pub struct AttachmentStatus {
-    /// Whether somebody is at the other end.
+    /// Whether there is a peer at the other end.
     pub peer: Peer,
     /// One line for people: where it listens, what it waits for.
     pub detail: String,

@@ -15,13 +15,13 @@ pub struct Doubt(AtomicU64);
 
 impl Doubt {
     /// A driver has begun in the memory of `map`, and so many frames have come from its port: looks whether that can be its
-    /// guest's. Reads it, so whoever calls this may wait for whoever serves the memory.
+    /// guest's. Reads it, so the caller may wait for the server of the memory.
     pub fn look(&self, map: &GuestMap, frames: u64) {
         let doubt = if map.is_blank() { frames.wrapping_add(1) } else { 0 };
         self.0.store(doubt, Ordering::Relaxed);
     }
 
-    /// Nobody gives memory any more.
+    /// No VMM gives memory any more.
     pub fn settle(&self) {
         self.0.store(0, Ordering::Relaxed);
     }

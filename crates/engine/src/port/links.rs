@@ -1,9 +1,9 @@
-//! Word that the link of some port has changed, for one who waits for it.
+//! Word that the link of some port has changed, for a thread that waits for it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Raised by ports, awaited by the control plane. Which port it was is not said: changes are rare, and
-/// whoever waits looks at all.
+/// Raised by ports, awaited by the control plane. Which port it was is not said: changes are rare, and the waiting
+/// thread looks at all.
 #[derive(Debug, Default)]
 pub struct LinkEvents {
     flags: Mutex<LinkFlags>,
@@ -28,7 +28,7 @@ impl LinkEvents {
         self.changed.notify_all();
     }
 
-    /// Nobody will wait any more.
+    /// No thread will wait any more.
     pub fn close(&self) {
         self.flags().closed = true;
         self.changed.notify_all();

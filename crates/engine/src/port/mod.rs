@@ -1,7 +1,7 @@
 //! Ports: a guest, a host interface or a native program, as a switch sees it.
 //!
 //! All threads share a [`Port`]: its name and counters, its MTU, whether its link is up, and the
-//! egress side. The two directions differ in who owns them:
+//! egress side. The two directions differ in their owners:
 //!
 //! * an **ingress queue** ([`IngressQueue`]) is lent to one I/O core, which polls it. To change it, its
 //!   owner takes it back ([`Lease`]), which also proves that no batch of that queue is in progress;
@@ -79,9 +79,9 @@ pub struct Port {
     pub talk: TalkBudget,
     /// On which its peer gives memory.
     pub terms: Terms,
-    /// Who sends its interrupts when they are slow.
+    /// Sends its interrupts when they are slow.
     pub bell: Bell,
-    /// Who captures what passes.
+    /// Captures and watchers of what passes.
     pub capture: CaptureSlot,
     /// What the operator allows.
     most: AtomicU32,
@@ -157,8 +157,8 @@ impl Port {
         self.silent.store(silent, Ordering::Relaxed);
     }
 
-    /// Whether somebody is behind it who would receive: the link is up, or is down only because the device
-    /// was told that there is no carrier. What the other end of a wire follows.
+    /// Whether there is a receiver behind it: the link is up, or is down only because the device was told that there is
+    /// no carrier. What the other end of a wire follows.
     pub fn is_ready(&self) -> bool {
         self.link.load(Ordering::Acquire) || self.held.load(Ordering::Acquire)
     }
@@ -176,7 +176,7 @@ impl Port {
         self.carrier.load(Ordering::Acquire)
     }
 
-    /// Changes it. Whoever does also tells the [`Attachment`].
+    /// Changes it. The caller also tells the [`Attachment`].
     pub fn set_carrier(&self, up: bool) {
         self.carrier.store(up, Ordering::Release);
     }
@@ -208,7 +208,7 @@ impl Port {
         self.doubt.look(map, self.counters.totals().in_frames);
     }
 
-    /// Nobody gives it memory any more.
+    /// No VMM gives it memory any more.
     pub fn trust_memory(&self) {
         self.doubt.settle();
     }
@@ -249,7 +249,7 @@ impl Port {
     /// is there. The queue comes back, or ends, when no I/O core uses it any more.
     pub fn lend<Q: EgressQueue + 'static>(self: &Arc<Port>, index: usize, queue: Q) -> Lease<Q> {
         let (lent, home) = Lent::new(queue);
-        // Whoever delivers here now waits for it.
+        // A core that delivers here now waits for it.
         self.talk.changed(1);
         let serial = self.slots.plug(index, Box::new(lent));
         self.count_queues();

@@ -3,7 +3,7 @@
 //! Theory of operation. A VMM's messages are handled by a thread of their port, beside the I/O cores. Some reach the cores
 //! all the same: a queue that is taken back and served again interrupts a core between two batches, memory that is mapped or
 //! unmapped has the kernel interrupt every processor on which we run, and makes the core fault its pages in again. Each such
-//! *change* is charged to the port whose thread makes it; changes that somebody else brings about there (the operator, the
+//! *change* is charged to the port whose thread makes it; changes that others bring about there (the operator, the
 //! other end of a wire) are not. The port has a bucket of [`BURST`] changes that fills at [`RATE`]; whose bucket is
 //! empty has its next message wait in its socket ([`TalkBudget::hold`]) until there is something in it again.
 //!
@@ -69,7 +69,7 @@ pub struct TalkBudget {
     changes: AtomicU64,
     held: AtomicU64,
     held_ns: AtomicU64,
-    /// Process id of who talks now; 0: nobody does, or it cannot be told.
+    /// Process id of the peer that talks now; 0: none, or unknown.
     peer: AtomicU32,
     /// Whether anything was charged since the last look.
     charged: AtomicBool,
@@ -78,7 +78,7 @@ pub struct TalkBudget {
 
 #[derive(Debug)]
 struct Purse {
-    /// Who talks.
+    /// The thread that talks.
     thread: Option<ThreadId>,
     /// Changes that it may make at once, and the time in which one of them fills up again.
     burst: u32,
@@ -151,7 +151,7 @@ impl TalkBudget {
         (purse.burst, purse.one) = (burst, Duration::from_secs(1) / rate.max(1));
     }
 
-    /// The other end of `socket` is who talks from now on.
+    /// The other end of `socket` is the peer from now on.
     pub fn meets(&self, socket: impl AsFd) {
         let pid =
             socket_peercred(socket).ok().and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
@@ -247,7 +247,7 @@ impl TalkBudget {
 mod tests {
     use super::*;
 
-    /// A guest's start is not held back; who goes on like that makes as many changes as the bucket fills with.
+    /// A guest's start is not held back; a guest that goes on like that makes as many changes as the bucket fills with.
     #[test]
     fn a_burst_is_free_and_what_follows_is_not() {
         let (mut bucket, start) = (Bucket::default(), Instant::now());

@@ -1,7 +1,8 @@
 //! How often the peer was interrupted for each queue of a port, and how often it need not be.
 //!
-//! Whoever has a queue at the moment writes its count: the I/O core that serves an ingress queue, the holder of an egress queue's
-//! lock. A queue that goes to another core keeps its count, and so does its successor after a restart of the guest.
+//! The present holder of a queue writes its count: the I/O core that serves an ingress queue, the holder of an egress
+//! queue's lock. A queue that goes to another core keeps its count, and so does its successor after a restart of the
+//! guest.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -62,7 +63,7 @@ impl QueueInterrupts {
     }
 
     /// What was counted for queue `index` of this direction; `device`: what its device says of interrupts that it moderates
-    /// itself. `None`: there was nothing to tell, or nobody is told anything.
+    /// itself. `None`: there is nothing to tell.
     pub fn of(&self, egress: bool, index: usize, device: Option<InterruptCount>) -> Option<InterruptCount> {
         let cell = if egress { &self.egress } else { &self.ingress }.get(index)?;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! How often and how long the frames of a port's ingress queues had to wait for their receiver's buffers.
 //!
-//! The I/O core that serves a queue writes its count, when a wait is over; anybody reads it. A queue that goes to another
-//! core keeps its count, and so does its successor after a restart of the guest.
+//! The I/O core that serves a queue writes its count, when a wait is over; any thread reads it. A queue that goes to
+//! another core keeps its count, and so does its successor after a restart of the guest.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

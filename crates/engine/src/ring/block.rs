@@ -66,7 +66,7 @@ impl Block {
         self._map.as_ref().is_some_and(|map| map.is_truncated())
     }
 
-    /// Our indices as they stand there: whoever served the ring before wrote them, and the client may have.
+    /// Our indices as they stand there: the ring's previous server wrote them, and the client may have.
     pub fn indices(&self) -> [u32; 2] {
         let word = self.ours.acquire(INDICES);
         [first(word), first(word >> 32)]
@@ -115,6 +115,6 @@ impl Hands for Block {
         self.set_wish(0);
     }
 
-    /// There is no place for it: whoever serves the ring has to end it.
+    /// There is no place for it: the server of the ring has to end it.
     fn reset(&mut self, _: u32, _: Nonsense) {}
 }

@@ -1,7 +1,7 @@
-//! The hands of an end of a pipe between ports: those of a guest, of a program, or nobody's.
+//! The hands of an end of a pipe between ports: those of a guest, of a program, or of none.
 //!
-//! Where the ring is stands in the region's words in any case, and is written there before the end is told: so whoever goes on after
-//! a kill finds it, and is never behind what an end knows.
+//! Where the ring is stands in the region's words in any case, and is written there before the end is told: so the
+//! successor of a killed process finds it, and is never behind what an end knows.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::hands::Hands;
 use super::region::Region;
 use super::tickets::Tickets;
 
-/// Who is at this end.
+/// The user of this end.
 enum Who {
     Nobody,
     /// Its blocks, in its own memory.
@@ -28,7 +28,7 @@ pub struct Hand {
 }
 
 impl Hand {
-    /// Nobody's, for ring `number` of `region`, counted over all rings.
+    /// Without a user, for ring `number` of `region`, counted over all rings.
     pub(super) fn new(region: &Arc<Region>, number: u32) -> Hand {
         Hand { words: Tickets::new(region, number), who: Who::Nobody }
     }
@@ -43,12 +43,12 @@ impl Hand {
         self.who = Who::Program;
     }
 
-    /// Nobody has it.
+    /// No user has it.
     pub fn clear(&mut self) {
         self.who = Who::Nobody;
     }
 
-    /// A guest's block; nobody has the ring then.
+    /// A guest's block; the ring has no user then.
     pub fn take_guest(&mut self) -> Option<Block> {
         match std::mem::replace(&mut self.who, Who::Nobody) {
             Who::Guest(block) => Some(block),
@@ -72,7 +72,7 @@ impl Hand {
 }
 
 impl Hands for Hand {
-    /// Nobody's never moves; it is not asked for.
+    /// The head of an end without a user never moves; it is not asked for.
     #[inline]
     fn head(&self) -> u32 {
         match &self.who {

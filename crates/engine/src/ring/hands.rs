@@ -9,7 +9,7 @@ pub trait Hands: Send {
     /// The client's `head`. What the client wrote before it is seen.
     fn head(&self) -> u32;
 
-    /// The engine's indices; what was written before is visible to whoever sees them.
+    /// The engine's indices; what was written before is visible to a side that sees them.
     fn publish(&mut self, hwcur: u32, hwtail: u32);
 
     /// Whether the client waits and is to be woken, after an index was published and a full barrier since.

@@ -167,7 +167,7 @@ fn rings_of_one(of: &Info) -> u64 {
     u64::from(of.tx_rings + of.rx_rings) + 4 * u64::from(of.pipes) + u64::from(idle_ring(of).is_some())
 }
 
-/// The ring that leads nowhere, of one who sends on none.
+/// The ring that leads nowhere, of a client that sends on none.
 pub(super) fn idle_ring(of: &Info) -> Option<u32> {
     (of.tx_rings == 0).then_some(of.rx_rings + 4 * of.pipes)
 }

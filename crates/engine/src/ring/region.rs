@@ -1,10 +1,10 @@
 //! One client's memory: a sealed memory file, or a part of one, filled in netmap's format and mapped.
 //!
-//! Invariant: `base .. + info.total` is one shared mapping that lives as long as any `Region` in it, of a file
-//! that nobody can cut short (sealed before anybody else gets it). All offsets come from `Geometry::layout`,
-//! whose parts lie inside it, aligned and without overlap. The client writes the same bytes at any time:
-//! words and slots are accessed as atomics only, buffers by copies through raw pointers. The slots of pipes are
-//! their clients' alone: the engine writes them only while nobody uses the pipe, and reads them for monitors.
+//! Invariant: `base .. + info.total` is one shared mapping that lives as long as any `Region` in it, of a file that
+//! cannot be cut short (sealed before another process gets it). All offsets come from `Geometry::layout`, whose parts
+//! lie inside it, aligned and without overlap. The client writes the same bytes at any time: words and slots are
+//! accessed as atomics only, buffers by copies through raw pointers. The slots of pipes are their clients' alone: the
+//! engine writes them only while no client uses the pipe, and reads them for monitors.
 
 use std::io;
 use std::mem::offset_of;
@@ -45,7 +45,7 @@ pub(super) struct Mapping {
     len: usize,
 }
 
-// SAFETY: an address of shared memory that everybody accesses through atomics and raw copies.
+// SAFETY: an address of shared memory that is accessed through atomics and raw copies only.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -85,7 +85,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; whoever reaches into it holds an `Arc` of it.
+        // SAFETY: the mapping that `new` made; each user of it holds an `Arc` of it.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -95,7 +95,7 @@ impl Drop for Mapping {
 pub struct SharedMemory {
     first: Info,
     memory: Arc<Mapping>,
-    /// Parts that have been somebody's, a bit each.
+    /// Parts that a client has had, a bit each.
     used: AtomicU32,
 }
 
@@ -111,7 +111,7 @@ impl SharedMemory {
         Ok(member(&geometry.shared_layout(Self::MEMBERS)?, number))
     }
 
-    /// Memory for ports of this geometry. What nobody uses takes no pages.
+    /// Memory for ports of this geometry. Unused parts take no pages.
     ///
     /// # Errors
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
@@ -120,8 +120,8 @@ impl SharedMemory {
         Ok(SharedMemory { first, memory: Arc::new(Mapping::new(&first)?), used: AtomicU32::new(0) })
     }
 
-    /// The part of port `number`, called `name`, and whether it was somebody's before: then it is as that one left it, since
-    /// others may hold its buffers.
+    /// The part of port `number`, called `name`, and whether a client had it before: then it is as that client left it,
+    /// since others may hold its buffers.
     ///
     /// # Errors
     /// There is not so much memory.
@@ -197,8 +197,8 @@ impl Region {
         Ok(())
     }
 
-    /// Whoever had the whole memory file of this region has gone, and may keep the file: its pages are taken away
-    /// ([`take_pages`]), unless the daemon ends.
+    /// The client that had the whole memory file of this region has gone, and may keep the file: its pages are taken
+    /// away ([`take_pages`]), unless the daemon ends.
     pub fn give_up(&self) {
         if !ENDS.load(Ordering::Relaxed) {
             take_pages(self.file(), self.info.total);
@@ -238,8 +238,8 @@ impl Region {
         unsafe { &*at.cast::<AtomicU64>() }.store(word, Ordering::Relaxed);
     }
 
-    /// Writes interfaces, rings, slots and the list of extra buffers: as they are at first, whatever stands there. While
-    /// somebody has this part of the file, that one may write there, too.
+    /// Writes interfaces, rings, slots and the list of extra buffers: as they are at first, whatever stands there. A
+    /// client that has this part of the file may write there, too.
     pub fn fill(&self, name: &str) {
         let info = &self.info;
         let (txs, rxs) = (info.tx_rings, info.rx_rings);
@@ -352,8 +352,8 @@ impl Region {
         (offset..).step_by(8).zip(words).for_each(|(at, word)| self.store(at, word));
     }
 
-    /// Has the interface say where the host rings of a port with one of each direction are, or that they are not there. Whoever
-    /// maps the interface may write there, too.
+    /// Has the interface say where the host rings of a port with one of each direction are, or that they are not there.
+    /// A client that maps the interface may write there, too.
     pub fn place_host_rings(&self, there: bool) {
         let info = &self.info;
         let all = info.tx_rings + info.rx_rings;
@@ -376,7 +376,7 @@ impl Region {
         }
     }
 
-    /// The same for the rings of pipe `pipe`, which nobody uses.
+    /// The same for the rings of pipe `pipe`, which no client uses.
     pub fn restart_pipe(&self, pipe: u32) {
         let first = self.info.tx_rings + self.info.rx_rings + 4 * pipe;
         for number in 0..4 {
@@ -392,8 +392,8 @@ impl Region {
         }
     }
 
-    /// The list of extra buffers passes from the interface at `from` to the one at `to`. Nobody follows it here: it is
-    /// those clients' that wrote it.
+    /// The list of extra buffers passes from the interface at `from` to the one at `to`. The engine does not follow it:
+    /// it belongs to the clients that wrote it.
     pub fn move_extra(&self, from: u64, to: u64) {
         let head = |interface: u64| {
             let at = self.at(interface + offset_of!(If, ni_bufs_head) as u64);
@@ -499,7 +499,7 @@ impl Region {
 }
 
 impl Region {
-    /// The words of ring `number`, counted as for [`Region::ring`], for whoever keeps the region.
+    /// The words of ring `number`, counted as for [`Region::ring`], for a caller that keeps the region.
     ///
     /// # Panics
     /// If there is no such ring.

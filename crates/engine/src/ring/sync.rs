@@ -154,11 +154,11 @@ pub struct ClientTx<H = Tickets> {
     hwcur: u32,
     /// The `head` that was accepted last.
     head: u32,
-    /// Somebody else serves the ring: nothing is written, and nobody is woken.
+    /// Another task serves the ring: nothing is written, and the client is not woken.
     follows: bool,
 }
 
-/// How far somebody is who reads what the client of a ring has released: until then no slot is filled anew.
+/// How far the reader of what the client of a ring has released is: no slot beyond that is filled anew.
 #[derive(Debug, Default)]
 pub struct ReleaseGate {
     on: AtomicBool,
@@ -171,7 +171,7 @@ impl ReleaseGate {
         self.at.store(at, Ordering::Relaxed);
     }
 
-    /// Begins, and ends. It begins while nobody fills slots: under the lock of the port's egress.
+    /// Begins, and ends. It begins while no core fills slots: under the lock of the port's egress.
     pub fn set(&self, on: bool) {
         self.on.store(on, Ordering::Release);
     }
@@ -566,7 +566,7 @@ impl<H: Hands> ClientRx<H> {
         SlotWord(if from <= to { of(from, to) } else { of(from, n) | of(0, to) }).flags()
     }
 
-    /// What keeps released slots for somebody who reads them.
+    /// What keeps released slots for their reader.
     pub fn gate(&self) -> &Arc<ReleaseGate> {
         &self.gate
     }

@@ -1,4 +1,4 @@
-//! Ring state against the rules: who owns which slots, step by step, and clients that write nonsense.
+//! Ring state against the rules: which side owns which slots, step by step, and clients that write nonsense.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -131,7 +131,7 @@ fn who_follows_a_ring_reads_what_is_given_up_and_writes_nothing() {
     peer.give(5);
     assert_eq!(ring.look(), 3);
     assert!(!ring.give_back(5));
-    // Nonsense is nothing new, and resets nobody's ring; what makes sense after it is.
+    // Nonsense is nothing new, and resets no ring; what makes sense after it is.
     for wrong in [8, u32::MAX] {
         peer.give(wrong);
         assert_eq!(ring.look(), 0);
@@ -339,8 +339,8 @@ fn the_client_is_woken_once_for_each_ticket() {
 }
 
 proptest! {
-    /// Whatever a client writes into `head`, the engine takes exactly the slots that a client who keeps the rules
-    /// has given up, in order, and each once.
+    /// Whatever a client writes into `head`, the engine takes exactly the slots that a client that keeps the rules has
+    /// given up, in order, and each once.
     #[test]
     fn a_hostile_sender_moves_nothing_but_its_own_slots(
         slots in 2u32..9, heads in prop::collection::vec((0u32..12, 0u32..4), 1..200),

@@ -26,7 +26,7 @@ impl Tickets {
 }
 
 impl Tickets {
-    /// The engine's indices as they stand there: whoever served the ring before wrote them, and the client may have.
+    /// The engine's indices as they stand there: the ring's previous server wrote them, and the client may have.
     pub(super) fn indices(&self) -> [u32; 2] {
         let Engine { hwcur, hwtail, .. } = &self.words.engine;
         [observe(hwcur), observe(hwtail)]
@@ -76,7 +76,7 @@ pub struct PipeGate {
 
 impl PipeGate {
     /// Closes behind slots of ring `number` of `region` that are not read yet, for the sender on ring `sender`; both are
-    /// counted over all rings. From now on, which is before who follows the ring looks where it is.
+    /// counted over all rings. They are kept from now on, before the follower of the ring looks where it is.
     ///
     /// # Panics
     /// If there are no such rings.
@@ -99,7 +99,7 @@ impl PipeGate {
 }
 
 impl Drop for PipeGate {
-    /// Nobody has to wait for us any more; who does is to be woken after this.
+    /// No sender has to wait for us any more; one that does is to be woken after this.
     fn drop(&mut self) {
         withdraw(&self.watched.engine.ticket);
     }

@@ -4,9 +4,9 @@
 //! that is made of where it leads. So the order of routes counts for nothing, and a change of one is an addition. Many
 //! routes lead one way: what their prefixes sum up to is kept for each way, so a next hop that changes under all of them costs a
 //! product. Factors are odd: no route vanishes. Where a route leads is told by names of interfaces and by addresses, not by the
-//! control plane's numbers: two tables that mean the same have the same number, whoever made them.
+//! control plane's numbers: two tables that mean the same have the same number.
 //!
-//! It tells what was lost on the way. It is no proof against somebody who chooses prefixes in order to deceive.
+//! It tells what was lost on the way. It is no proof against an attacker who chooses prefixes in order to deceive.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,7 +1,7 @@
 //! What a control plane has said, as it said it, and where its ways lead on this router.
 //!
 //! What is shown of all routes together is kept while they change: how many are stale, how many a comparison has found, and their digest.
-//! Nothing looks at all of them while the router's lock is held; who has to, takes [`LOOK`] at a time.
+//! Nothing looks at all of them while the router's lock is held; code that has to takes [`LOOK`] at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -104,7 +104,7 @@ impl Ways {
         match self.objects.get(id).map(|(object, _)| object) {
             Some(Object::Blackhole) => None,
             Some(Object::Hop(hop)) => Some(vec![*hop]),
-            // Members are next hops: the kernel has no groups of groups, nor does anybody else.
+            // Members are next hops: the kernel has no groups of groups.
             Some(Object::Group(ids)) => {
                 let hop = |id: &u32| match self.objects.get(id) {
                     Some((Object::Hop(hop), _)) => Some(*hop),

@@ -4,18 +4,19 @@
 //! reads an entry without a lock: a sequence number around each change tells a reader that it has met one, and then it
 //! takes the address for unknown. Changes take a lock; an I/O core only tries to, since whatever it could not note comes again.
 //!
-//! Who fills the table does not matter to who reads it: the router's own ARP and Neighbor Discovery, and the kernel that stands before
-//! a control plane ([`Neighbours::told`]). What an operator has written there holds until it is taken back.
+//! Readers do not depend on who fills the table: the router's own ARP and Neighbor Discovery, and the kernel that
+//! stands before a control plane ([`Neighbours::told`]). What an operator has written there holds until it is taken
+//! back.
 //!
 //! An address is believed for [`REACHABLE`] seconds after it was heard, then used while it is asked for again, and given up
 //! after [`TRIES`] questions without an answer. A newcomer replaces one that was never found, or has not been
 //! heard of for long, so a scan of a network costs no neighbour of its port that is in use its entry. The gateways of routes are pinned
 //! and keep theirs, [`PINNED`] in a bucket at most; further ones are neighbours like others.
 //!
-//! Ports share the table. Whoever is behind one can claim as many addresses as its network has, and every port's network has all
-//! link-local ones. So in a bucket that is full the port with most entries gives one to a newcomer of a port that has two fewer, and what
-//! one port claims, or is asked for, does not take an entry where another port's neighbour may still answer ([`ANSWER`]). A scan of a
-//! network costs other ports [`WAITING`] entries of a bucket at most.
+//! Ports share the table. A station behind one can claim as many addresses as its network has, and every port's network
+//! has all link-local ones. So in a bucket that is full the port with most entries gives one to a newcomer of a port
+//! that has two fewer, and what one port claims, or is asked for, does not take an entry where another port's neighbour
+//! may still answer ([`ANSWER`]). A scan of a network costs other ports [`WAITING`] entries of a bucket at most.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -33,7 +34,7 @@ pub(super) const TRIES: u32 = 3;
 const BUCKET: usize = 8;
 /// Buckets.
 const BUCKETS: usize = 1024;
-/// Seconds after which whoever was not heard of may lose its entry.
+/// Seconds after which a neighbour that was not heard may lose its entry.
 const OLD: u32 = 2 * REACHABLE;
 
 /// Seconds that the first question gets for its answer before newcomers of other ports take the entry.
@@ -122,7 +123,7 @@ pub(super) enum Reach {
     Silent,
 }
 
-/// One entry, for those who show it.
+/// One entry, for status reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Known {
     pub port: PortId,
@@ -230,7 +231,7 @@ impl Neighbours {
         same.then_some((at, reach))
     }
 
-    /// Whether whoever calls is to ask for the neighbour at this entry now: one core, once a second.
+    /// Whether the caller is to ask for the neighbour at this entry now: one core, once a second.
     pub fn ask(&self, at: usize, now: u32) -> bool {
         let Some(entry) = self.entries.get(at) else { return false };
         let last = entry.asked.load(Ordering::Relaxed);
@@ -406,7 +407,7 @@ mod tests {
         assert_eq!(table.enter(A, 7, 10), Some(at), "it has an entry");
         assert_eq!(table.reach(at, 10), Reach::Unknown);
         assert!(table.ask(at, 10) && !table.ask(at, 10), "once a second");
-        // Nobody is believed who was not asked for, unless it was said to us.
+        // An answer of a station that was not asked for is not believed, unless it was sent to us.
         table.heard(A, 8, 0x22, false, 10);
         assert_eq!(table.look(A, 8, 10), None);
         table.heard(A, 8, 0x22, true, 10);
@@ -466,7 +467,7 @@ mod tests {
         for it in 0..200 {
             assert_eq!(table.look(A, it, 101).unwrap().1, Reach::Known(u64::try_from(it).unwrap() + 1));
         }
-        // Those who have not been heard of for long make room, the gateway does not.
+        // Neighbours that were not heard for long make room, the gateway does not.
         (0..100_000).for_each(|it| table.heard(A, (2 << 64) + it, 9, true, 102 + OLD));
         assert_eq!(table.find(A, 5_000), Some(pinned));
         table.unpin(pinned);
@@ -494,7 +495,7 @@ mod tests {
         assert_eq!(table.look(A, left, now).map(|(_, reach)| reach), Some(Reach::Known(7)));
     }
 
-    /// Whoever is behind one port can claim as many addresses as there are.
+    /// A station behind one port can claim as many addresses as there are.
     #[test]
     fn claims_at_one_port_cost_the_others_no_place() {
         let table = Neighbours::new();
@@ -534,7 +535,8 @@ mod tests {
         (0..20).for_each(|it| assert!(table.enter(B, it, second + OLD + 2).is_some()));
     }
 
-    /// What one port has does not go below what another one has there: nobody's neighbours take entries from each other for ever.
+    /// What one port has does not go below what another one has there: no two ports' neighbours take entries from each
+    /// other for ever.
     #[test]
     fn ports_share_a_bucket() {
         let table = Neighbours::new();

@@ -23,7 +23,7 @@ const SINGLE: u16 = 1 << NS_RFRAGS_SHIFT;
 
 /// Most slots that are asked for ahead of a batch.
 const AHEAD: u32 = 128;
-/// A frame longer than this has lines that nobody has asked for.
+/// A frame longer than this has lines that were not prefetched.
 const SHORT: u32 = 128;
 
 /// Puts frames into a ring on which the client receives.
@@ -62,7 +62,7 @@ impl<H: Hands> Fill<H> {
         self.ring.stats()
     }
 
-    /// What keeps slots for those who read what the client has released.
+    /// What keeps slots for monitors of what the client has released.
     pub fn gate(&self) -> &Arc<ReleaseGate> {
         self.ring.gate()
     }

@@ -50,7 +50,7 @@ impl CoreFabric {
 }
 
 impl Now {
-    /// The switch for `spec`: the one that runs if it can be that, else a new one that knows nobody.
+    /// The switch for `spec`: the one that runs if it can be that, else a new one with an empty table.
     fn switch(&self, spec: &SwitchSpec) -> Arc<Switch> {
         let options = options(spec);
         match self.switches.get(&spec.name) {

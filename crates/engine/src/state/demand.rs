@@ -43,7 +43,7 @@ impl Engine {
         })
     }
 
-    /// Removes a port, if it is there, and its switch if that was made on demand and nobody else needs it.
+    /// Removes a port, if it is there, and its switch if that was made on demand and no other port needs it.
     pub fn end_on_demand(&self, name: &str) -> Result<Vec<Change>, Error> {
         self.change_with(How::Whole, |spec, on_demand| {
             spec.ports.retain(|port| port.name != name);

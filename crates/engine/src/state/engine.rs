@@ -346,7 +346,7 @@ impl Engine {
         sweep_journals(&state.ports.keys().map(String::as_str).collect());
     }
 
-    /// The fabric, for those who show it.
+    /// The fabric, for status reports.
     pub fn fabric(&self) -> &Arc<dyn Fabric> {
         &self.means.fabric
     }
@@ -396,8 +396,8 @@ fn file_of(spec: &PortSpec) -> Option<(PathBuf, bool)> {
     Some((spec.file.as_ref()?.path()?.to_owned(), spec.readonly == Some(Toggle::On)))
 }
 
-/// Whether ports that run get their files again when they are stopped: whoever serves one may have fallen silent, or it is gone. Under
-/// no lock.
+/// Whether ports that run get their files again when they are stopped: the server of one may have fallen silent, or it
+/// is gone. Under no lock.
 fn look_at_files(files: impl IntoIterator<Item = (String, PathBuf, bool)>) -> Result<(), Error> {
     for (name, path, read_only) in files {
         disk::look(&path, read_only).map_err(|why| {

@@ -81,7 +81,8 @@ impl Kind {
         std::iter::once(spec.location.clone()).chain(second).collect()
     }
 
-    /// Has the paths of `spec` that are relative lead from the folder `at`: whoever wrote them was there, and the daemon is not.
+    /// Has the paths of `spec` that are relative lead from the folder `at`: their author was there, and the daemon is
+    /// not.
     pub fn root(&self, spec: &mut PortSpec, at: &Path) {
         let is_path = self.location == Location::Socket
             || self.location == Location::Ring && spec.location.contains('/');
@@ -116,7 +117,7 @@ impl Kind {
     }
 }
 
-/// Which of `words` somebody may have meant who wrote `word`: one letter in three may be wrong.
+/// Which of `words` may be meant by `word`: one letter in three may be wrong.
 fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
     let near = |other: &&'w str| (edits(word, other), *other);
     let (edits, other) = words.iter().map(near).min_by_key(|(edits, _)| *edits)?;

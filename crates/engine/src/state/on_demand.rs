@@ -44,7 +44,7 @@ impl OnDemand {
         wanted
     }
 
-    /// Forgets those that are not there any more, and takes switches that nobody needs out of `spec`.
+    /// Forgets those that are not there any more, and takes switches that no port needs out of `spec`.
     pub fn tidy(&mut self, spec: &mut Spec) {
         self.ports.retain(|name| spec.ports.iter().any(|port| port.name == *name));
         let joined = |name: &str| spec.ports.iter().any(|port| port.switch.as_deref() == Some(name));

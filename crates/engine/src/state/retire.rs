@@ -1,11 +1,12 @@
 //! What stands behind a port ends outside the engine's lock, and within a bound.
 //!
 //! Theory of operation. Dropping an attachment takes its queues back, closes what it opened and joins its thread. A part of
-//! that may take as long as a VMM likes: the last close of a file waits for whoever serves that file. So an attachment ends
-//! on a thread of its own ([`end`]), and a request waits for it for [`PATIENCE`] at most. An attachment that takes longer
-//! goes on ending by itself. Its port is out of the graph by then and counts among those that leave ([`Leaving`]): its sums
-//! still count, and its number is not given to another port before it has ended and a later request has found that out. The
-//! I/O cores give its queues back meanwhile (`Fabric::evict`): a VMM that keeps its thread from ending keeps no core with it.
+//! that may take as long as a VMM likes: the last close of a file waits for the server of that file. So an attachment
+//! ends on a thread of its own ([`end`]), and a request waits for it for [`PATIENCE`] at most. An attachment that takes
+//! longer goes on ending by itself. Its port is out of the graph by then and counts among those that leave
+//! ([`Leaving`]): its sums still count, and its number is not given to another port before it has ended and a later
+//! request has found that out. The I/O cores give its queues back meanwhile (`Fabric::evict`): a VMM that keeps its
+//! thread from ending keeps no core with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};

@@ -358,7 +358,7 @@ impl Engine {
         Ports { version: VERSION, running: true, ports, retired: Some(Sums::from(&retired)) }
     }
 
-    /// Whether somebody is at the other end of port `name`.
+    /// Whether there is a peer at the other end of port `name`.
     pub(super) fn peer(&self, name: &str) -> Option<Peer> {
         self.lock().ports.get(name)?.attachment.as_ref().map(|attachment| attachment.status().peer)
     }
@@ -461,7 +461,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         options: keys(spec).into_iter().filter(|(key, _)| spec.given().any(|it| it.name == key)).collect(),
         lookup: lookup.map(ToString::to_string),
         link_wanted: up(spec.link_wanted()),
-        // A disk has no egress queue: somebody is there, or nobody.
+        // A disk has no egress queue: its link is up while its peer runs.
         link: up((port.link() || spec.is_disk() && peer == "running")
             && spec.link_wanted()
             && port.carrier()),

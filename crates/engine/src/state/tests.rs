@@ -75,7 +75,7 @@ impl Attachment for Fake {
         Ok(())
     }
 
-    // Nobody ever comes to these ports, so a wire's carrier says nothing here.
+    // No peer ever comes to these ports, so a wire's carrier says nothing here.
     fn follow(&mut self, _: bool) -> Result<(), String> {
         Ok(())
     }

@@ -83,7 +83,7 @@ pub(super) struct Transaction<'c> {
     wanted: &'c Spec,
     how: How,
     back: Vec<Back>,
-    /// What ends when the change is done; whoever carries it out waits for it without the engine's lock.
+    /// What ends when the change is done; the thread that carries it out waits for it without the engine's lock.
     endings: &'c mut Vec<Ending>,
 }
 

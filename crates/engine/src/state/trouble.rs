@@ -152,7 +152,7 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
     }
 }
 
-/// Tells of memory that cannot be reached, once each time: a line in the log for whoever does not look at `show`.
+/// Tells of memory that cannot be reached, once each time: a line in the log for operators who do not look at `show`.
 #[derive(Debug, Default)]
 pub(super) struct MemoryWatch {
     seconds: u8,

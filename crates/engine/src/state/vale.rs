@@ -6,7 +6,8 @@
 //! its own name, as the only end.
 //!
 //! A port made on demand is kept by leases, one for each connection that asked for it; it goes with the last. So are
-//! host rings: who asks for `NAME^` of a ring port that has none gets them, with a TAP of the port's name across.
+//! host rings: a program that asks for `NAME^` of a ring port that has none gets them, with a TAP of the port's name
+//! across.
 
 mod also;
 mod makers;
@@ -39,8 +40,8 @@ pub struct Vale {
     made: BTreeSet<String>,
     /// Ports that are attached to further switches, and those: see [`Vale::attach_also`].
     also: BTreeMap<String, Vec<String>>,
-    /// Names under which pipes lie in the memory of another port, by who gave them: its location, and the connections that keep
-    /// them so.
+    /// Names under which pipes lie in the memory of another port, by the user who gave them: its location, and the
+    /// connections that keep them so.
     inside: BTreeMap<(Option<u32>, String), (String, BTreeSet<u64>)>,
     polled: BTreeSet<String>,
     makers: makers::Makers,
@@ -218,7 +219,7 @@ impl Vale {
             Some((switch, _)) => port.switch = Some(switch.to_owned()),
             None => port.wire = Some(port.name.clone()),
         }
-        // The socket is the asker's alone, whoever the daemon runs as.
+        // The socket belongs to the asker alone, whatever user the daemon runs as.
         port.mode = "0600".parse().ok();
         let (user, group) = who.ids;
         if user != crate::open::broker::maker() {

@@ -101,7 +101,7 @@ macro_rules! words {
 }
 
 words! {
-    /// Who makes the socket.
+    /// The side that makes the socket.
     Role {
         /// We listen, the VMM connects.
         Server = "server",

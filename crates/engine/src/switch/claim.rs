@@ -38,7 +38,7 @@ fn port_of(number: u64) -> Option<PortId> {
 pub struct Claim(u64);
 
 impl Claim {
-    /// Nobody claims it, and nobody did.
+    /// No port claims it, and none did.
     pub const NONE: Claim = Claim(0);
 
     /// As it is stored.
@@ -107,7 +107,7 @@ impl Claim {
         Claim(claim | count << COUNT_AT)
     }
 
-    /// Nobody claims it any more; how many did is kept.
+    /// No port claims it any more; how many did is kept.
     pub fn refuted(self) -> Claim {
         Claim(self.0 & (COUNT << COUNT_AT | CLOCK << SINCE_AT))
     }
@@ -134,13 +134,14 @@ impl Claim {
             .map(|port| (port, u32::try_from(self.since()).unwrap_or(0)))
     }
 
-    /// The port whose claims are not heeded, and another one that claimed the address before, if nobody was told.
+    /// The port whose claims are not heeded, and another one that claimed the address before, if the operator was not
+    /// told.
     pub fn untold(self) -> Option<(PortId, Option<PortId>)> {
         let (port, _) = self.held().filter(|_| self.0 & TOLD == 0)?;
         Some((port, port_of(self.heard() & PORT)))
     }
 
-    /// Somebody was told.
+    /// The operator was told.
     pub fn told(self) -> Claim {
         Claim(self.0 | TOLD)
     }

@@ -30,7 +30,7 @@ pub struct Members<'a, F: Fn(PortId) -> bool> {
 }
 
 /// Spreads flows over the other ports that are up. A flow stays with its port; if that goes, its flows, and
-/// only these, go to the next one. Group addresses go to everybody.
+/// only these, go to the next one. Group addresses are flooded.
 pub(super) fn port_hash<F: Fn(PortId) -> bool>(
     batch: &Batch,
     from: &Port,
@@ -106,7 +106,7 @@ mod tests {
         bytes
     }
 
-    /// Where each frame of a batch goes: to one port, to everybody (254), or nowhere (255).
+    /// Where each frame of a batch goes: to one port, to all (254), or nowhere (255).
     fn ways(lookup: Lookup, frames: &[Vec<u8>], ports: &[PortId], up: impl Fn(PortId) -> bool) -> Vec<u16> {
         let switch = Switch::with_lookup("lan", SwitchOptions::default(), lookup);
         let mut batch = Batch::new();

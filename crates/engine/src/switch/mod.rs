@@ -53,7 +53,7 @@ impl Default for SwitchOptions {
     }
 }
 
-/// Most ports that get copies of a frame for a held address; if more use it, everybody does.
+/// Most ports that get copies of a frame for a held address; if more use it, all ports do.
 const MAX_RIVALS: u32 = 8;
 
 /// Where an address is.
@@ -69,7 +69,7 @@ enum Destination {
     Back,
 }
 
-/// A key that nobody outside can know: the standard library's hasher is seeded by the system.
+/// A key that no peer can know: the standard library's hasher is seeded by the system.
 fn random_key() -> [u64; 2] {
     [0, 1].map(|_| RandomState::new().build_hasher().finish())
 }
@@ -86,7 +86,7 @@ pub struct Switch {
 }
 
 impl Switch {
-    /// A learning switch that knows nobody yet.
+    /// A learning switch with an empty table.
     pub fn new(name: &str, options: SwitchOptions) -> Switch {
         Switch::with_lookup(name, options, Lookup::Learning)
     }

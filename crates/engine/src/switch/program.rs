@@ -50,7 +50,7 @@ pub const EVERYBODY: u32 = 0xffff_fffe;
 /// The answer that means none.
 pub const DROP: u32 = 0xffff_ffff;
 
-/// The instruction set as everybody has it.
+/// The instruction set that all implementations have.
 const VERSION: SBPFVersion = SBPFVersion::V0;
 const STACK_FRAME: usize = 512;
 const MAX_CALLS: usize = 8;

@@ -130,7 +130,7 @@ proptest! {
 fn a_full_bucket_takes_a_newcomer_from_the_port_with_most() {
     let table = MacTable::new(8192, KEY);
     let macs = bucket_of(&table, 12);
-    // A neighbour is there first, then somebody fills the rest of its bucket.
+    // A neighbour is there first, then an attacker fills the rest of its bucket.
     assert_eq!(table.learn(macs[0], &by(P, 1), up), Learned::New);
     for mac in &macs[1..8] {
         assert_eq!(table.learn(*mac, &by(Q, 2), up), Learned::New);
@@ -212,7 +212,7 @@ fn both_get_the_frames_until_it_is_clear_who_has_the_address() {
     let table = MacTable::new(64, KEY);
     let found = || table.lookup(MAC).map(|Found { port, claimant, .. }| (port, claimant));
     table.learn(MAC, &by(P, 1), up);
-    // A virtual router fails over: its successor is reached at once, and so is who was robbed.
+    // A virtual router fails over: its successor is reached at once, and so is the port that was robbed.
     assert_eq!(table.learn(MAC, &by(Q, 2), up), Learned::Claimed(P));
     assert_eq!(found(), Some((P, Some(Q))));
     assert_eq!(table.learn(MAC, &by(Q, 3), up), Learned::Known);
@@ -254,7 +254,7 @@ fn an_address_that_goes_to_and_fro_stays_where_it_is() {
     assert!(table.flaps().is_empty());
     assert_eq!(table.learn(MAC, &by(Q, 5), up), Learned::Held(P));
     assert_eq!(table.learn(MAC, &by(Q, 5 + HOLD - 1), up), Learned::Held(P));
-    // Who is right is not known: both go on getting the frames, and so does a third that uses it.
+    // Which port is right is not known: both go on getting the frames, and so does a third that uses it.
     let rivals = || table.lookup(MAC).map(|found| found.rivals).unwrap();
     assert_eq!((table.lookup(MAC).unwrap().port, rivals().has(Q), rivals().has(R)), (P, true, false));
     assert_eq!(table.learn(MAC, &by(P, 6), up), Learned::Known);

@@ -1,15 +1,15 @@
 //! Where each frame of a batch goes: lists of frames by destination, in the order of the batch.
 //!
 //! The lists are linked through one array, as VALE does it: `head[d]` and `tail[d]` of destination `d`
-//! index into the batch, `next[i]` links frame `i` to the next one for the same destination. One more
-//! list holds the frames for everybody. Filling costs a few stores a frame, whatever the number of ports.
+//! index into the batch, `next[i]` links frame `i` to the next one for the same destination. One more list holds the
+//! frames to flood. Filling costs a few stores a frame, whatever the number of ports.
 
 use crate::frame::{Batch, MAX_BATCH};
 use crate::port::{DropReason, Port, PortId};
 
 use sidecore_abi::counters::MAX_PORTS;
 
-/// The list of frames for everybody.
+/// The list of frames to flood.
 pub const FLOOD: usize = MAX_PORTS;
 
 /// Most ports that a frame goes to beside the one on whose list it is.
@@ -112,7 +112,7 @@ impl Verdicts {
         Some(port)
     }
 
-    /// Frame `frame` goes to everybody but its sender.
+    /// Frame `frame` goes to all ports but its sender.
     #[inline]
     pub fn flood(&mut self, frame: usize) {
         self.append(FLOOD, frame);
@@ -130,13 +130,13 @@ impl Verdicts {
         &self.drops
     }
 
-    /// Whether any frame goes to everybody.
+    /// Whether any frame is flooded.
     #[inline]
     pub fn any_flood(&self) -> bool {
         self.lists[FLOOD].head != END
     }
 
-    /// There is nobody to give the frames for everybody to.
+    /// There is no port to flood frames to.
     pub fn forget_floods(&mut self) {
         self.lists[FLOOD] = EMPTY;
     }
@@ -153,7 +153,7 @@ impl Verdicts {
         &self.used
     }
 
-    /// The frames for `port`, those for everybody merged in, in the order of the batch.
+    /// The frames for `port`, floods merged in, in the order of the batch.
     #[inline]
     pub fn picks(&self, port: PortId, picks: &mut Vec<u16>) {
         picks.clear();
@@ -172,7 +172,7 @@ impl Verdicts {
         self.walk(usize::from(port.0), picks);
     }
 
-    /// Asks about each frame for everybody, in the order of the batch, and drops those that are refused.
+    /// Asks about each flooded frame, in the order of the batch, and drops those that are refused.
     pub fn limit_floods(&mut self, mut ask: impl FnMut(usize) -> Result<(), DropReason>) {
         let mut at = std::mem::replace(&mut self.lists[FLOOD], EMPTY).head;
         while at != END {
@@ -185,7 +185,7 @@ impl Verdicts {
         }
     }
 
-    /// The frames for everybody.
+    /// The frames to flood.
     pub fn floods(&self, picks: &mut Vec<u16>) {
         self.walk(FLOOD, picks);
     }
@@ -217,7 +217,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Every destination gets its own frames and those for everybody, in the order of the batch.
+        /// Every destination gets its own frames and the floods, in the order of the batch.
         #[test]
         fn order_is_kept(goes in prop::collection::vec(0usize..6, 0..MAX_BATCH)) {
             let mut verdicts = Verdicts::new();

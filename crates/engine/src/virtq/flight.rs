@@ -158,7 +158,7 @@ impl Flight {
         self.region = region;
     }
 
-    /// Requests that were picked, here or by whom we follow, and are not finished.
+    /// Requests that were picked, here or by our predecessor, and are not finished.
     pub(super) fn flying(&self) -> u16 {
         self.flying
     }

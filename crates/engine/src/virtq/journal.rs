@@ -2,13 +2,13 @@
 //!
 //! A split ring needs none of this: used elements count only once the used index in guest memory has
 //! moved, and as we complete in order that is also the next available index. A packed ring has no index
-//! in memory, and giving a descriptor back overwrites it. Whoever is killed half-way through a batch
-//! leaves descriptors of which nobody can tell any more what they were.
+//! in memory, and giving a descriptor back overwrites it. A process killed half-way through a batch leaves descriptors
+//! whose former contents are lost.
 //!
 //! So a ring writes ahead (`mem::journal`): every used descriptor of the batch and both positions. A slot is open without
 //! `committed`. The first descriptor of the batch is
-//! written last and publishes all of it. Who finds the slot open looks at that descriptor:
-//! if it is still available in its lap, the batch is written once more, else it had been published.
+//! written last and publishes all of it. A successor that finds the slot open looks at that descriptor: if it is still
+//! available in its lap, the batch is written once more, else it had been published.
 //!
 //! A slot in the layout of vhost-user's inflight region for packed rings, as far as we use it:
 //! ```text
@@ -66,8 +66,8 @@ impl PackedJournal {
         self.0.set(MARK, 0);
     }
 
-    /// Where the packed ring with descriptors `desc` and device event area `device` was left, if this slot
-    /// is about that ring and nobody closed it. A batch that was not published is published now.
+    /// Where the packed ring with descriptors `desc` and device event area `device` was left, if this slot is about
+    /// that ring and open. A batch that was not published is published now.
     pub fn recover(&self, desc: &Piece, device: &Piece, size: u16) -> Option<Position> {
         mark::held(self.0.get(MARK), device)?;
         let word = self.0.get(INDICES);

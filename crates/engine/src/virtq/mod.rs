@@ -151,7 +151,7 @@ impl Queue {
     }
 
     /// Takes up to `want` available chains (at most `MAX_BATCH`); their buffers are appended to
-    /// `pieces`. Chains that an earlier `take` took and nobody completed are taken again.
+    /// `pieces`. Chains that an earlier `take` took and that were not completed are taken again.
     ///
     /// # Errors
     /// What the driver did wrong. Good chains before the bad one are returned first.
@@ -191,8 +191,8 @@ impl Queue {
         self.complete_as(n, true, |_| 0)
     }
 
-    /// The same as the two, and interrupts nobody: the ring as it was before, for [`Queue::wants_interrupt`]. `read`: the chains
-    /// were read only.
+    /// The same as the two, without an interrupt: the ring as it was before, for [`Queue::wants_interrupt`]. `read`:
+    /// the chains were read only.
     pub fn complete_quietly(&mut self, n: usize, read: bool, len: impl Fn(usize) -> u32) -> u16 {
         both!(mut self, ring => {
             let before = ring.used_bits();
@@ -208,7 +208,7 @@ impl Queue {
         both!(self, ring => ring.wants_interrupt(before))
     }
 
-    /// Interrupts the driver, whether it wants to know or not; true if there was somebody to interrupt.
+    /// Interrupts the driver, whether it wants to know or not; true if there was an eventfd to signal.
     pub fn notify(&self) -> bool {
         both!(self, ring => ring.notify())
     }
@@ -226,8 +226,9 @@ impl Queue {
     }
 
     /// Takes up to `want` waiting requests (at most `MAX_BATCH`) for good: each is in flight until it is
-    /// finished and published. What was left in flight by whom this queue follows comes first. Their buffers are appended to `pieces`, what is known of them to `out`.
-    /// `Ok(0)` while requests wait: `pieces` has no room for the next one.
+    /// finished and published. What the predecessor of this queue left in flight comes first. Their buffers are
+    /// appended to `pieces`, what is known of them to `out`. `Ok(0)` while requests wait: `pieces` has no room for the
+    /// next one.
     ///
     /// # Errors
     /// What the driver did wrong. Good requests before the bad one are returned first.
@@ -256,7 +257,7 @@ impl Queue {
         both!(self, ring => ring.flight().map_or(0, Flight::flying)).into()
     }
 
-    /// Requests that whom this queue follows left in flight, and that `pick` has not returned again yet.
+    /// Requests that the predecessor of this queue left in flight, and that `pick` has not returned again yet.
     pub fn owed(&self) -> usize {
         both!(self, ring => ring.flight().map_or(0, |flight| flight.owed().len()))
     }

@@ -429,8 +429,8 @@ impl Packed {
         self.flight.as_ref().is_some_and(|flight| !flight.owed().is_empty())
     }
 
-    /// Nobody tells how many there are, and a driver may write the first of several descriptors last (§2.8.21): they are
-    /// counted one after the other, each of them once.
+    /// The ring does not tell how many there are, and a driver may write the first of several descriptors last
+    /// (§2.8.21): they are counted one after the other, each of them once.
     #[inline]
     pub(super) fn room(&mut self) -> (u16, u16) {
         let size = self.ring.size();

@@ -46,7 +46,7 @@ impl Sum {
         self.odd ^= next.odd;
     }
 
-    /// The sum itself, as seeded into a checksum field for someone else to complete.
+    /// The sum itself, as seeded into a checksum field for the receiver to complete.
     #[must_use]
     pub fn value(self) -> u16 {
         self.sum

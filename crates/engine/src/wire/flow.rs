@@ -9,7 +9,7 @@ use super::ip::{Ip, TCP, UDP};
 ///
 /// The two directions of a connection differ. Fragments are hashed by addresses alone, since only the first
 /// has ports; frames that are not IP by their Ethernet addresses. Total: any bytes have a hash. Not keyed: a
-/// guest can aim its flows at one queue, which costs nobody but the receiver that it may send to anyway.
+/// guest can aim its flows at one queue, which costs only the receiver that it may send to anyway.
 #[must_use]
 #[inline]
 pub fn flow_hash(head: &[u8]) -> u32 {

@@ -1,4 +1,4 @@
-//! Checksums that were left undone by somebody who does not say so.
+//! Checksums that were left undone by a sender that does not say so.
 
 use super::bytes::be16;
 use super::checksum::Sum;
@@ -32,7 +32,7 @@ impl Offload {
         let address = |at: usize| frame.get(at..at + ip.address_len());
         let pseudo = Sum::pseudo(address(ip.src)?, address(ip.dst)?, protocol, len);
         // A frame with padding cannot be described as one to complete: the padding would be summed as well. It
-        // is zeros, which do not change a sum, unless somebody hides something there.
+        // is zeros, which do not change a sum, unless a sender hides something there.
         let padding = frame.get(end..)?;
         if field != pseudo.value() || padding.iter().any(|byte| *byte != 0) {
             return None;

@@ -19,7 +19,7 @@ pub fn push(batch: &mut Batch, bytes: &[u8], offload: Offload) {
     let body = &bytes[head..];
     let (a, b) = body.split_at(body.len() / 3);
     for part in [a, &[], b] {
-        // SAFETY: callers keep `bytes` until they are done with the batch, and nobody writes to it.
+        // SAFETY: callers keep `bytes` until they are done with the batch, and no thread writes to it.
         assert!(pieces.push(unsafe { Piece::new(part.as_ptr().cast_mut(), part.len() as u32) }));
         frame.pieces += 1;
     }

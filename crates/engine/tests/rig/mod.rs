@@ -31,7 +31,7 @@ impl Net {
             // SAFETY: gives this thread, which ends here, a network namespace of its own.
             let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
             assert_eq!(result, 0, "unshare(CLONE_NEWNET): {}", std::io::Error::last_os_error());
-            // Nobody shall speak unasked.
+            // No interface may send unasked.
             std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").unwrap();
             run("ip link set lo up");
             Net(File::open("/proc/thread-self/ns/net").unwrap())

@@ -375,14 +375,14 @@ fn one_client_after_the_other() {
     }
 }
 
-/// Each time costs a set-up, so who goes on like that is let in ever later; whoever wants to stay is served.
+/// Each time costs a set-up, so a client that goes on like that is let in ever later; a client that stays is served.
 #[test]
 fn who_comes_and_goes_waits_longer_each_time() {
     let rig = Rig::new("comes-and-goes");
     let start = Instant::now();
     for visit in 1..=5 {
         let channel = rig.channel();
-        // Who leaves before that came for nothing, and cost nothing.
+        // A client that leaves before that came for nothing, and cost nothing.
         rig.until("it is let in", |rig| rig.port.talk.count().connections == visit);
         drop(channel);
         rig.until("it has left", |rig| rig.port.talk.count().brief == visit);
@@ -395,7 +395,7 @@ fn who_comes_and_goes_waits_longer_each_time() {
     assert_eq!((count.silent, count.held), (0, 0));
 }
 
-/// Who connects and says nothing does not keep the port for itself.
+/// A client that connects and sends nothing does not keep the port for itself.
 #[test]
 fn a_client_that_says_nothing_is_let_go_and_the_next_one_is_served() {
     let rig = Rig::new("silent");
@@ -473,7 +473,7 @@ fn a_queue_that_stops_does_not_end_the_conversation() {
     client.write32(REGISTERS, WATCH, 0x1000).unwrap();
     rig.until("it runs again", |rig| rig.status().peer == Peer::Running);
     assert_eq!(rig.port.fault.get(), None);
-    // A reset and the next fault come so fast that nobody looks in between.
+    // A reset and the next fault come so fast that no thread looks in between.
     client.write32(REGISTERS, FAIL, 1).unwrap();
     rig.until("it is told again", |rig| rig.status().queues[0].state == "stopped");
     let at = client.capability(pci::capability::EXPRESS).unwrap().unwrap() + pci::capability::DEVICE_CONTROL;

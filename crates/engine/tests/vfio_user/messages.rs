@@ -197,7 +197,7 @@ fn messages_may_come_in_parts_or_glued_together() {
     assert_eq!(replies[1].payload[16..], [1, 2, 3, 4]);
 }
 
-/// Nobody serves.
+/// Serves no queue.
 struct Idle;
 
 impl Scheduler for Idle {

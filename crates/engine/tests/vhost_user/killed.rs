@@ -64,7 +64,7 @@ fn a_killed_daemon_loses_nothing() {
                 (0..round * 131 % 4099).for_each(|_| std::hint::spin_loop());
                 drop(daemon);
                 daemon = Daemon::start(&rig, role);
-                // The receiver first: what is sent to a port that nobody uses is dropped.
+                // The receiver first: what is sent to a port without a peer is dropped.
                 b.reconnect_at(rig.meet(1, role), &stale).unwrap();
                 a.reconnect_at(rig.meet(0, role), &stale).unwrap();
             }

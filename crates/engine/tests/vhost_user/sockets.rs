@@ -1,4 +1,4 @@
-//! Who may connect, and what may be done with the socket and its file.
+//! Which users may connect, and what may be done with the socket and its file.
 
 use std::io::Write;
 use std::os::fd::OwnedFd;

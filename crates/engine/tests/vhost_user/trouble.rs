@@ -71,8 +71,8 @@ pub(super) fn disturbed(name: &str, features: u64, mut disturb: impl FnMut(&Rig,
     assert_conserved(&rig.ports);
 }
 
-/// A VMM shares its interrupts' eventfds with us, and their flags: it makes one blocking again and fills it. Whoever
-/// writes it now waits for the VMM to read it, which it does not.
+/// A VMM shares its interrupts' eventfds with us, and their flags: it makes one blocking again and fills it. A thread
+/// that writes it now waits for the VMM to read it, which it does not.
 #[test]
 fn a_full_interrupt_that_blocks_stalls_no_io_core() {
     use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
@@ -158,7 +158,7 @@ fn huge_pages_that_are_cut_short_end_their_port_only() {
     rustix::io::write(&a.session().vring(1).unwrap().kick, &1u64.to_ne_bytes()).unwrap();
     let status = await_status(&vus[0], |status| status.peer == Peer::Faulted);
     assert!(status.detail.contains("memory_truncated"), "{}", status.detail);
-    // The daemon lives, and so does the neighbour, and the port itself for whoever comes next.
+    // The daemon lives, and so does the neighbour, and the port itself for the next VMM.
     drop(a);
     let mut a = NetDriver::start(rig.meet(0, Role::Server), super::config(0)).unwrap();
     pass(&mut b, &mut a, 0..100);

@@ -1,4 +1,4 @@
-//! Whoever changes IPv4 routes.
+//! The writer of IPv4 routes.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Whoever changes IPv6 routes.
+//! The writer of IPv6 routes.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

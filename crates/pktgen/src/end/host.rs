@@ -1,9 +1,9 @@
 //! Interfaces of the host as lanes: TAP, AF_XDP and AF_PACKET, by the queues that the engine itself has for such ports.
 //!
-//! Theory of operation. The engine's backend opens the interface and gives its queues to a port and a scheduler. Here the port
-//! is nobody's but ours, and the scheduler keeps the queues for the lanes ([`Kept`]). Frames to be sent are made in private
-//! memory; those that a queue refuses for want of room, or because the carrier is away, wait in the lane and go first next
-//! time, so none is lost and none overtakes another.
+//! Theory of operation. The engine's backend opens the interface and gives its queues to a port and a scheduler. Here
+//! the port is ours alone, and the scheduler keeps the queues for the lanes ([`Kept`]). Frames to be sent are made in
+//! private memory; those that a queue refuses for want of room, or because the carrier is away, wait in the lane and go
+//! first next time, so none is lost and none overtakes another.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -90,7 +90,7 @@ struct Outgoing {
 struct Incoming {
     seat: Box<dyn NetSeat>,
     batch: Batch,
-    /// The first frame that nobody has had.
+    /// The first frame that was not handed out.
     at: usize,
 }
 

@@ -207,7 +207,7 @@ impl RingLane {
             parts.for_each(|part| self.scratch.extend_from_slice(part));
             sink.frame(self.scratch.get(self.header..).unwrap_or_default());
         }
-        // Slots go back before anybody is told that their frames have arrived.
+        // Slots go back before the sender is told that their frames have arrived.
         if done.frames > 0 {
             rx.sync().map_err(text)?;
         }

@@ -27,7 +27,7 @@ legacy(uint16_t cmd, const char *name, struct nmreq *r)
 	return ioctl(device, NIOCREGIF, r);
 }
 
-/* Opens a port when whoever closed it last has gone: the daemon sees that a moment later. */
+/* Opens a port when its last client has gone: the daemon sees that a moment later. */
 static struct nmport_d *
 soon(const char *name)
 {
@@ -57,7 +57,7 @@ pass(const char *from, const char *to)
 	nmport_close(b);
 }
 
-/* Waits until nobody has the port any more: the daemon sees that a moment after the close. */
+/* Waits until no client has the port any more: the daemon sees that a moment after the close. */
 static void
 free_again(uint16_t type, const char *name)
 {
@@ -162,7 +162,7 @@ main(int argc, char **argv)
 	CHECK(request(NETMAP_REQ_VALE_ATTACH, "vale7:p1", &attach) == 0);
 	index = attach.port_index;
 	CHECK(request(NETMAP_REQ_VALE_ATTACH, "vale7:p1", &attach) < 0 && errno == EBUSY);
-	/* To a second one, too: it is there for those who open it by that name. */
+	/* To a second one, too: it is there for programs that open it by that name. */
 	CHECK(request(NETMAP_REQ_VALE_ATTACH, "vale8:p1", &attach) == 0);
 	CHECK(request(NETMAP_REQ_VALE_ATTACH, "vale8:p1", &attach) < 0 && errno == EBUSY);
 	CHECK(request(NETMAP_REQ_VALE_LIST, "vale8:p1", &list) == 0 && list.nr_port_idx != 255);

@@ -92,7 +92,7 @@ main(int argc, char **argv)
 		events->eventfds[i].irqfd = eventfd(0, EFD_NONBLOCK);
 	}
 
-	/* Only for who has the port alone, and only in its own memory. */
+	/* Only for a client that has the port alone, and only in its own memory. */
 	CHECK((a = nmport_open(argv[1])) != NULL);
 	CHECK(request(a->fd, NETMAP_REQ_CSB_ENABLE, NULL, &good) < 0 && errno == EINVAL && good.nro_opt.nro_status == EINVAL);
 	CHECK(request(a->fd, NETMAP_REQ_CSB_ENABLE, NULL, NULL) < 0 && errno == EINVAL);

@@ -94,7 +94,7 @@ main(int argc, char **argv)
 	release(a->fd, ar);
 	release(r->fd, mr);
 
-	/* A slow monitor loses what does not fit, and nobody waits for it. */
+	/* A slow monitor loses what does not fit, and no client waits for it. */
 	for (i = 0; i < 10; i++)
 		send_one(a->fd, at, 2, 1);
 	await(t->fd, mt, 7);

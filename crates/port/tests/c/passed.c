@@ -86,7 +86,7 @@ other(int socket, int kept, const char *a_name)
 	a->reg = told.reg;
 	a->hdr.nr_body = (uintptr_t)&a->reg;
 	a->register_done = 1;
-	/* The port is somebody's, and stays so. */
+	/* The port has a client, and keeps it. */
 	CHECK(nmport_open(a_name) == NULL && errno == EBUSY);
 	CHECK(nmport_mmap(a) == 0);
 	if (failures > 0)

@@ -190,7 +190,7 @@ main(int argc, char **argv)
 	CHECK(poll(&p, 1, 20000) == 1 && take_all(&a) == 1);
 	waiting(&a, &b);
 
-	/* One ring pair: the others are not there. Nobody else may have one that is exclusive. */
+	/* One ring pair: the others are not there. No other client may have one that is exclusive. */
 	CHECK(open_port(&c, argv[1], NR_REG_ONE_NIC, 1, NR_EXCLUSIVE) < 0 && errno == EBUSY);
 	CHECK(open_port(&c, argv[1], NR_REG_ONE_NIC, 1, 0) == 0);
 	CHECK(c.nifp != a.nifp && c.nifp->ring_ofs[0] == 0 && c.nifp->ring_ofs[1] != 0);

@@ -84,7 +84,7 @@ of_a_port(const char *a_name, const char *b_name)
 	in_order(early, 7, 1, 20);
 	CHECK((zr->slot[1].flags & NS_TXMON) == 0);
 	nmport_close(z);
-	/* Who stays sees the rest, and nobody waits for who is gone. */
+	/* The one that stays sees the rest, and nothing waits for the one that is gone. */
 	drain(b->fd, bt);
 	CHECK(ioctl(a->fd, NIOCRXSYNC) == 0);
 	release(a->fd, ar);

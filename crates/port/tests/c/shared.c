@@ -73,7 +73,8 @@ main(int argc, char **argv)
 	release(a->fd, ar);
 	INDICES(ar, 2, 2, 2);
 
-	/* Whoever comes again finds the buffers as they were left, since others may hold them, and the indices at their start. */
+	/* A client that comes again finds the buffers as they were left, since others may hold them, and the indices at their
+	 * start. */
 	nmport_close(a);
 	CHECK((a = nmport_open(argv[1])) != NULL && a->mem == b->mem);
 	if (failures > 0)

@@ -40,7 +40,7 @@ struct Daemon {
     strict: bool,
     /// What its configuration names.
     named: Vec<Named>,
-    /// Who may open its control socket.
+    /// The permissions of its control socket.
     mode: Option<Mode>,
     owner: Option<Owner>,
 }
@@ -135,7 +135,8 @@ pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
 }
 
 fn tell_one(socket: &Path, named: &Named) {
-    // Nobody hears it where the sandbox is off; else the daemon's answer says what its broker does not do.
+    // Where the sandbox is off there is no broker to hear it; else the daemon's answer says what its broker does not
+    // do.
     let _ = named.tell(socket);
 }
 

@@ -457,7 +457,7 @@ fn merge<E: Entry>(old: &E, patch: &Map<String, Value>) -> Result<E, BadSpec> {
     let Ok(Value::Object(mut keys)) = serde_json::to_value(old) else {
         return Err(BadSpec(vec![format!("{label}: it cannot be changed key by key")]));
     };
-    // Who names a wire leaves the switch, and the other way round; so it is with routers and pipes.
+    // A port that gets a wire leaves the switch, and the other way round; so it is with routers and pipes.
     const JOINTS: [&str; 4] = ["wire", "switch", "router", "pipe"];
     for named in JOINTS {
         if patch.get(named).is_some_and(|value| !value.is_null()) {

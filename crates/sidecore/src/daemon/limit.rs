@@ -1,8 +1,8 @@
 //! How much memory the daemon may have, if its control group limits that.
 //!
 //! Pages that a guest has never used become the daemon's own when it touches them first, by a frame that it delivers or by
-//! `prefault`: the kernel charges whoever touches first. With a limit, guests can fill it, and then the kernel ends the
-//! daemon. So a limit is worth a warning at the start.
+//! `prefault`: the kernel charges the process that touches first. With a limit, guests can fill it, and then the kernel
+//! ends the daemon. So a limit is worth a warning at the start.
 
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,7 @@
 //! Accepts connections at the control socket and gives each to HTTP, within the bounds of [`slots`](super::slots).
 //!
 //! A request reaches its handler when it is there whole; until then, and again after its answer, its connection owes one.
-//! Once in a second whoever is overdue is ended, by dropping the connection: that ends a capture, too.
+//! Once in a second overdue connections are dropped: that ends a capture, too.
 
 use std::convert::Infallible;
 use std::io;
@@ -127,7 +127,7 @@ pub async fn serve(listener: UnixListener, app: Router, tally: Arc<Tally>, mut s
     let ended = stopped.clone();
     loop {
         tokio::select! {
-            // Nobody sends: it ends with its sender.
+            // Nothing is sent: it ends with its sender.
             _ = stopped.changed() => break,
             (stream, number, end) = &mut accepting => {
                 let seat = Seat { slots: Arc::clone(&slots), number };
@@ -182,7 +182,7 @@ async fn accept(
             let waited = come.elapsed() >= WAIT;
             match enter(slots, peer, tally, if waited { Duration::ZERO } else { PATIENCE }) {
                 Ok((number, end)) => return (stream, number, end),
-                // Answers end. Only who may have all slots may hold others up meanwhile.
+                // Answers end. Only a user that may have all slots may hold others up meanwhile.
                 Err(Why::Full) if peer.own && !waited => tokio::time::sleep(PATIENCE).await,
                 Err(why) => break refuse(&stream, why, peer, tally),
             }
@@ -271,7 +271,7 @@ async fn whole(request: Request<Incoming>, tally: &Tally) -> Result<Request<Body
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     let mut length = 0_usize;
     let mut bytes = Vec::new();
-    // Who asks first whether to send it need not.
+    // A client that asks first whether to send the body need not send it.
     let asks = announced > BODY && head.headers.contains_key(header::EXPECT);
     while length <= DISCARD && !asks {
         let Some(frame) = body.frame().await else { break };

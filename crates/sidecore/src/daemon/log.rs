@@ -266,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Whoever names ports has not as many lines as names.
+    /// A user has no more lines in the log by naming more ports.
     #[test]
     fn a_user_has_one_limit_for_all_ports_that_it_names() {
         let told = Arc::<AtomicU32>::default();

@@ -1,6 +1,7 @@
 //! `/metrics`: the counters as `OpenMetrics` text, for Prometheus.
 //!
-//! Who asks for `text/plain` and not for `OpenMetrics` gets the same in Prometheus' older text format ([`classic`]).
+//! A client that asks for `text/plain` and not for `OpenMetrics` gets the same in Prometheus' older text format
+//! ([`classic`]).
 //!
 //! Nothing is counted here; a scrape is a snapshot of the shared counters, which no scrape resets. Port
 //! counters start at zero when a port is added, which Prometheus takes as a counter's reset.
@@ -55,7 +56,7 @@ pub struct Sockets {
     pub control: (u64, Vec<(&'static str, u64)>),
     /// The socket for netmap programs.
     pub netmap: (u64, Vec<(&'static str, u64)>),
-    /// Clients of any socket for whom there was no descriptor.
+    /// Clients of any socket for which there was no descriptor.
     pub turned_away: u64,
 }
 

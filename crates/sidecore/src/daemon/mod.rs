@@ -109,7 +109,7 @@ pub fn run(args: RunArgs) -> Outcome {
         ),
         _ => format!("cannot make counters file {}: {e}", counters.display()),
     })?;
-    // The folder of ring ports: nobody can make it afterwards.
+    // The folder of ring ports: it cannot be made afterwards.
     device_path().map_err(|e| format!("ring ports: {e}"))?;
     // There is one thread so far; what it loses now, all others lose.
     sandbox.lock_down(spec.daemon.user.as_deref())?;

@@ -1,8 +1,9 @@
-//! Who may be connected to the control socket at once, and for how long without a request.
+//! Which clients may be connected to the control socket at once, and for how long without a request.
 //!
-//! A connection is cheap for who makes it and costs the daemon a descriptor and memory, so there are so many slots and no
-//! more. Root and the daemon's own user may have all of them; everybody else together fewer, and each user a few. Who finds
-//! no slot gets that of the connection that owes a request longest. One that is being answered is never displaced.
+//! A connection is cheap for its maker and costs the daemon a descriptor and memory, so there are so many slots and no
+//! more. Root and the daemon's own user may have all of them; all others together fewer, and each user a few. A client
+//! that finds no slot gets that of the connection that owes a request longest. One that is being answered is never
+//! displaced.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -26,8 +27,8 @@ pub const IDLE: Duration = Duration::from_secs(60);
 /// How long an answer may wait for a client that does not read.
 pub const UNREAD: Duration = Duration::from_secs(30);
 
-/// How long a connection has its slot at least before another one takes it: it may have sent a request that nobody has
-/// looked at.
+/// How long a connection has its slot at least before another one takes it: it may have sent a request that was not
+/// read yet.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Why a connection or a request was refused, or a connection ended.
@@ -109,7 +110,7 @@ impl fmt::Display for Why {
     }
 }
 
-/// Who is at the other end.
+/// The user at the other end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peer {
     /// Its user.
@@ -282,7 +283,7 @@ mod tests {
         slots.answered(first, later);
         assert_eq!(slots.enter(ROOT, 102, later, PATIENCE).unwrap().1, Some(101));
         assert_eq!(slots.enter(ROOT, 103, later, PATIENCE), Err(Why::Full));
-        // Who asks once more, after a wait, gets one that was made or answered just now.
+        // A client that asks once more, after a wait, gets one that was made or answered just now.
         assert!(slots.enter(ROOT, 103, later, Duration::ZERO).unwrap().1.is_some());
         // Root's are not for others.
         let mut slots = ConnectionSlots::new();

@@ -20,7 +20,8 @@ const BACKLOG: i32 = 1024;
 pub struct Claim {
     /// The file.
     pub file: File,
-    /// Who may read the counters may lock that file: what is locked is another one beside it, which nobody else can open.
+    /// Every reader of the counters may lock that file: what is locked is another one beside it, which no other user
+    /// can open.
     _lock: File,
     /// The paths of both, if they were made for a daemon that has not started yet.
     made: Option<[PathBuf; 2]>,
@@ -42,7 +43,7 @@ impl Drop for Claim {
     }
 }
 
-/// What somebody who may not use the usual folder can do.
+/// What a user who may not use the usual folder can do.
 fn advice(path: &Path) -> &'static str {
     let usual = path.starts_with("/run/sidecore") && !rustix::process::geteuid().is_root();
     if usual && std::env::var_os("XDG_RUNTIME_DIR").is_none_or(|value| value.is_empty()) {
@@ -86,7 +87,7 @@ pub fn claim(path: &Path) -> Result<Claim, String> {
             }
             drop(read);
             let file = own_file(path, 0o644).map_err(fail)?.file;
-            // For such a daemon that comes later. A reader who keeps it from us keeps nothing else from us.
+            // For such a daemon that comes later. A reader that keeps it from us keeps nothing else from us.
             let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
             // `show` reads it for any user, whatever the umask. Not ours: then its owner has decided.
             let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
@@ -114,7 +115,7 @@ pub struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Listens at `path`, in place of a socket that nobody listens at any more.
+    /// Listens at `path`, in place of a socket without a listener.
     pub fn bind(path: &Path, mode: Option<Mode>, owner: Option<&Owner>) -> Result<ControlSocket, String> {
         let fail =
             |what: &str, e: &dyn std::fmt::Display| format!("control socket {}: {what}: {e}", path.display());

@@ -118,9 +118,9 @@ fn findings(out: &mut String, findings: &[Finding]) -> std::fmt::Result {
     for finding in findings {
         writeln!(out, "wrong: {}", finding.what)?;
         match (&finding.mend, &finding.failed, finding.mended) {
-            (Some(mend), _, true) => writeln!(out, "  mended: {mend}")?,
+            (Some(mend), _, true) => writeln!(out, "  fixed: {mend}")?,
             (Some(mend), Some(why), _) => writeln!(out, "  {mend}: {why}")?,
-            (Some(mend), None, _) => writeln!(out, "  mend it: {mend}")?,
+            (Some(mend), None, _) => writeln!(out, "  to fix it: {mend}")?,
             (None, ..) => writeln!(out, "  no other processor is left to it")?,
         }
     }

@@ -38,7 +38,7 @@ pub struct Cache {
     pub level: u8,
     /// As the kernel writes it.
     pub size: String,
-    /// Who shares it.
+    /// The processors that share it.
     pub processors: Cpus,
 }
 

@@ -76,7 +76,7 @@ pub fn run(args: &PlaceArgs) -> Outcome {
     let failed = places.findings.iter().filter(|finding| finding.failed.is_some()).count();
     match failed {
         0 => Ok(()),
-        n => Err(format!("{n} could not be mended")),
+        n => Err(format!("{n} could not be fixed")),
     }
 }
 

@@ -55,7 +55,7 @@ pub fn confine() -> Result<Confined, String> {
         .and_then(Ruleset::create);
     let mut rules = rules.map_err(|e| fail(&e))?;
     for path in READ.iter().map(Path::new) {
-        // What is not there needs no rule; whoever wants it gets that error.
+        // What is not there needs no rule; a process that wants it gets that error.
         let Ok(place) = PathFd::new(path) else { continue };
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let access = if path.is_dir() { read } else { read & AccessFs::from_file(HANDLED) };

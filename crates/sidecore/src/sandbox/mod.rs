@@ -1,4 +1,4 @@
-//! What the daemon gives up at its start, so that an attacker who controls it can do little.
+//! What the daemon gives up at its start, so that an attacker in control of it can do little.
 //!
 //! Theory of operation. Privileges, the user, landlock and filters of system calls belong to a thread and are handed down
 //! to those that it starts; so all of this happens while there is one thread. First ([`tidy`]) what costs nothing: stray
@@ -26,8 +26,8 @@ use sidecore_engine::state::Spec;
 
 use crate::api::{FilterView, RefusedView, SandboxView};
 
-/// The first acts of a process of ours: nothing is left of whoever started it but `keep` and the standard descriptors,
-/// files that it makes are its own, no program that it starts gains privileges.
+/// The first acts of a process of ours: nothing is left of its parent but `keep` and the standard descriptors, files
+/// that it makes are its own, no program that it starts gains privileges.
 pub fn settle(keep: &[RawFd]) -> Vec<String> {
     let mut missing = Vec::new();
     if let Err(e) = sidecore_engine::host::close_others(keep) {
@@ -40,7 +40,7 @@ pub fn settle(keep: &[RawFd]) -> Vec<String> {
     missing
 }
 
-/// No core dumps, and nobody but root may look into our memory.
+/// No core dumps, and only root may look into our memory.
 pub fn hide() -> Vec<String> {
     let mut missing = Vec::new();
     let none = Rlimit { current: Some(0), maximum: Some(0) };

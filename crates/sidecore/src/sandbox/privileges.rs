@@ -15,8 +15,8 @@ fn failed(e: rustix::io::Errno) -> String {
     format!("capabilities: {e}")
 }
 
-/// Becomes `wanted`, or else the daemon's own user, if this is root. Says what to warn of. Unless it was `demanded`, root that may
-/// not become somebody else (in a container, say) stays what it is.
+/// Becomes `wanted`, or else the daemon's own user, if this is root. Says what to warn of. Unless it was `demanded`,
+/// root that may not become another user (in a container, say) stays what it is.
 ///
 /// # Errors
 /// There is no such user, or this is not root, or it may not although it was demanded.
@@ -103,7 +103,7 @@ fn keep(kept: CapabilitySet) -> Result<(), String> {
 fn limit() -> Result<Option<String>, String> {
     let now = capabilities(None).map_err(failed)?;
     let mut locked = None;
-    // Memory of AF_XDP is locked. Who may lock as much as they want may go on to.
+    // Memory of AF_XDP is locked. A process that may lock as much as it wants may go on to.
     if now.effective.intersects(CapabilitySet::IPC_LOCK | CapabilitySet::SYS_RESOURCE) {
         let limit = Rlimit { current: None, maximum: None };
         if let Err(e) = rustix::process::setrlimit(Resource::Memlock, limit) {

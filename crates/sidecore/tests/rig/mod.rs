@@ -157,7 +157,7 @@ impl Daemon {
         }
     }
 
-    /// What the log says that nobody has waited for, for whoever has to find out why a test failed.
+    /// Lines of the log that no test has waited for: they help to find out why a test failed.
     pub fn rest_of_log(&self) -> String {
         self.log.try_iter().map(|line| line + "\n").collect()
     }

@@ -109,7 +109,7 @@ impl Bench {
         let [a, b] = &mut self.guests;
         let interfaces = [up(a, slot, place, 1)?, up(b, slot, place, 2)?];
         a.wait_until(&format!("ping -c 1 -W 1 {} > /dev/null", address(place, 2)), LIMIT)?;
-        // Nobody has this address: the receiver's IP layer counts the datagram and drops it.
+        // No guest has this address: the receiver's IP layer counts the datagram and drops it.
         a.expect(&format!("arp -s {} {}", address(place, 3), interfaces[1].mac))?;
         Ok(Session { bench: self, place, card, interfaces })
     }
@@ -228,7 +228,7 @@ fn port(who: &str, card: &Card) -> String {
     format!("{who}-{}", card.name)
 }
 
-/// The address of `host` (1: `a`, 2: `b`, 3: nobody) in the network of a card.
+/// The address of `host` (1: `a`, 2: `b`, 3: none) in the network of a card.
 fn address(place: usize, host: usize) -> String {
     format!("10.5.{place}.{host}")
 }

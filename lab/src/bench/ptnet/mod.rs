@@ -9,7 +9,7 @@
 //! With each rate come notifications and interrupts, of the sender and of the receiver, for each transaction, each datagram, or
 //! each megabyte of the stream. *Kicks* are those that reached the I/O core. *Traps* are accesses for which the guest
 //! waited until the VMM had an answer from the daemon: registers, and of ptnet the kicks. A virtio kick is an eventfd, so
-//! there is no such trap, and nobody counts QEMU's own. *Interrupts* are what the guests' kernels took.
+//! there is no such trap, and QEMU's own are not counted. *Interrupts* are what the guests' kernels took.
 //!
 //! Emulated guests (TCG) say how cards compare there, in ratios of one round, and nothing about rates.
 

@@ -18,7 +18,7 @@ impl Line {
         spread(self.samples.iter().map(value).collect()).0
     }
 
-    /// Medians of what the sender has and of what the receiver has; nothing if nobody counts it.
+    /// Medians of what the sender has and of what the receiver has; nothing if it is not counted.
     fn both(&self, value: impl Fn(&Sample) -> Option<[f64; 2]>) -> Option<[f64; 2]> {
         let counted = self.samples.iter().all(|sample| value(sample).is_some());
         counted.then(|| [0, 1].map(|who| self.median(|sample| value(sample).map_or(0.0, |both| both[who]))))

@@ -130,7 +130,7 @@ impl<L, C: Clock> Core<L, C> {
         }
         self.watched += usize::from(!seated.events.is_empty());
         if let Some(next) = seated.task.next_look() {
-            // Never at once: whoever is due is looked at until none is.
+            // Never at once: the core looks at due tasks until none is due.
             let next = u64::try_from(next.as_nanos()).unwrap_or(u64::MAX).max(SHORTEST_NAP);
             let due = self.now.saturating_add(next);
             // One that is still to come, and earlier, will do: a guest must not fill the heap.
@@ -141,8 +141,9 @@ impl<L, C: Clock> Core<L, C> {
         }
     }
 
-    /// Sleeps until an event or a message comes, or for as long as a task allows that nothing will wake us for; then visits who
-    /// woke us. Returns how much was moved, and whether it was an event: not only a time that had come.
+    /// Sleeps until an event or a message comes, or for as long as a task allows that nothing will wake us for; then
+    /// visits the tasks that woke it. Returns how much was moved, and whether it was an event: not only a time that had
+    /// come.
     ///
     /// For as long as we sleep all tasks are cold. Those that did something of late are polled again afterwards; the others
     /// stay as they are, and their memory is not touched.

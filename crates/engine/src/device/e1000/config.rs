@@ -35,7 +35,7 @@ pub const PCIX: &str = "pcix";
 pub fn usual_mac(name: &str) -> Mac {
     // Not there on every machine; then the name alone decides.
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
-    // FNV-1a: nobody is kept from choosing names that collide.
+    // FNV-1a: names can be chosen so that they collide.
     let hash = machine.iter().chain(name.as_bytes()).fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     });

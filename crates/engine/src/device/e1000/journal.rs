@@ -4,11 +4,11 @@
 //! head moves. So both are written ahead (`mem::journal`), as an *intent*; the head's own word is the commit. A successor that finds an
 //! open intent has to tell whether the guest has seen the batch:
 //!
-//! * *Transmit.* Marking a descriptor twice harms nobody as long as the driver has not filled it anew. It has, if its
+//! * *Transmit.* Marking a descriptor twice does no harm as long as the driver has not filled it anew. It has, if its
 //!   tail has come past the old head, or the word is another. Else all of them are marked (again), and the head moves.
 //! * *Receive.* A driver takes descriptors in order. So the first one of a batch is marked last: until then, it sees none
 //!   of them. The successor looks at that one only: if it is marked, or the driver has filled it anew, or its tail has
-//!   come past it, the batch is done. Else nobody has seen it, and it is written again as a whole.
+//!   come past it, the batch is done. Else the driver has not seen it, and it is written again as a whole.
 //!
 //! The head in memory can be written by the driver, too, which starts a ring anew by it. What was published before is
 //! kept beside what is published now until the register has it, so that the register's value always tells whose it is.
@@ -56,7 +56,7 @@ pub(super) struct RingPosition {
     pub(super) bah: u32,
     pub(super) len: u32,
     pub(super) head: u32,
-    /// What the head's register says, if nobody but us has written it: one of two values.
+    /// What the head's register says, if only the device has written it: one of two values.
     pub(super) published: [u32; 2],
 }
 

@@ -14,10 +14,9 @@
 //! registers. `journal` and `persist` write down what the next daemon needs. `access` carries out trapped accesses.
 //! `eeprom`, `phy` and `stats` stand beside it. `config` has the operator's options, `function` the PCI function.
 //!
-//! Who owns what. [`E1000`] belongs to the conversation with the VMM; [`NicState`] is what the I/O cores see. A
-//! ring belongs to its queue: the device takes the queue back to turn it on or off, to reset it, or to give
-//! it other memory, and does not answer the guest before it has it. Filters and modes are words that are read
-//! where the driver put them.
+//! Ownership. [`E1000`] belongs to the conversation with the VMM; [`NicState`] is what the I/O cores see. A ring
+//! belongs to its queue: the device takes the queue back to turn it on or off, to reset it, or to give it other memory,
+//! and does not answer the guest before it has it. Filters and modes are words that are read where the driver put them.
 //!
 //! The 82574 has two rings in each direction. Both transmit rings are one queue to the I/O cores, and both receive rings
 //! one to the port, so a card of which the driver uses the first ones only costs nothing more.
@@ -241,7 +240,7 @@ impl E1000 {
         self.nic.stats.reset();
         self.phy.reset();
         self.faulted = false;
-        // Also one that nobody has told us of yet: it would stop the device after its reset.
+        // Also a fault that was not reported yet: it would stop the device after its reset.
         self.nic.port.fault.clear();
         for last in &self.nic.traps.last {
             last.store(0, Ordering::Relaxed);
@@ -349,7 +348,7 @@ impl PciDevice for E1000 {
 
     fn queues(&self) -> Vec<QueueStatus> {
         let irq = &self.nic.irq;
-        // The pin is everybody's: it stands with the first queue that receives.
+        // All queues share the pin: it stands with the first queue that receives.
         let interrupts = |number: usize, receives: bool| match (irq.by_queue(), receives) {
             (true, true) => Some(irq.passed(regs::RXQ0 << number)),
             (true, false) => Some(irq.passed(regs::TXQ0 << number)),

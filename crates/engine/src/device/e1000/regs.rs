@@ -322,7 +322,7 @@ pub mod rx {
     pub const DD: u64 = 1;
     /// Last descriptor of the frame.
     pub const EOP: u64 = 1 << 1;
-    /// Nobody checked the checksums.
+    /// The checksums were not checked.
     pub const IXSM: u64 = 1 << 2;
     /// A VLAN tag was stripped.
     pub const VP: u64 = 1 << 3;

@@ -1,8 +1,8 @@
 //! A descriptor ring as its registers describe it, polled.
 //!
-//! The registers are plain memory that the guest writes without telling anybody. What saves the day is that
-//! the tail is always the last one written: whoever has seen a tail by an acquire load sees base, length and
-//! head as they were meant. So the ring is looked at anew ("latched")
+//! The registers are plain memory that the guest writes without a notification. What saves the day is that the tail is
+//! always the last one written: a core that has seen a tail by an acquire load sees base, length and head as they were
+//! meant. So the ring is looked at anew ("latched")
 //! * when the head in memory is not the one that we published last: the driver wrote it (Linux's e1000e
 //!   re-programs the receive ring of a running 82574);
 //! * when there is work and base or length are not those that we know.

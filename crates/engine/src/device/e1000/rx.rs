@@ -492,7 +492,7 @@ impl RxRing {
     pub(super) fn room(&mut self) -> Option<Room> {
         let allowed = self.allowed();
         if allowed == 0 {
-            // Whoever asks would have sent more.
+            // A sender that asks would have sent more.
             self.nic.irq.overloaded(self.queue);
         }
         let free = self.avail().min(allowed);

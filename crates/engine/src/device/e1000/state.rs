@@ -109,7 +109,7 @@ impl Registers {
         if let Some(word) = self.word(offset) {
             word.store(value, Ordering::Release);
         }
-        // The shared pages are nobody's to save, and written by I/O cores.
+        // The shared pages are not saved, and I/O cores write them.
         let line = offset as usize / 4 / LINE;
         if let Some(dirty) = self.dirty.get(line / 64).filter(|_| !regs::SHARED.contains(&offset)) {
             dirty.fetch_or(1 << (line % 64), Ordering::Relaxed);
@@ -190,7 +190,7 @@ impl Registers {
 }
 
 /// The bits that a register keeps of what is written: some are narrower than a word, and drivers' self-tests look
-/// for it. A store to a mapped page keeps everything; whoever reads such a register takes the bits that count.
+/// for it. A store to a mapped page keeps everything; a reader of such a register takes the bits that count.
 fn kept(offset: u32) -> u32 {
     const HALF: u32 = 0xffff;
     const RA_END: u32 = regs::RA + 0x80;

@@ -74,7 +74,7 @@ impl Transmitter {
                     continue;
                 }
                 match &mut *slot {
-                    // Nobody makes checksums and segments on this way.
+                    // This way makes no checksums and no segments.
                     Some(queue) if frame.offload.is_none() => queue.send(batch, &[pick], &mut outcome),
                     Some(_) => outcome.dropped(pick, DropReason::CannotSegment),
                     None => outcome.dropped(pick, DropReason::LinkDown),
@@ -96,7 +96,7 @@ impl Transmitter {
 
 impl IngressQueue for Transmitter {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        // Nobody releases a batch that had no frames.
+        // A batch without frames is not released.
         self.give_back(tally);
         tally.interrupts += self.nic.irq.poll() + self.nic.irq.noted();
         let worked = if self.nic.has_second(&TX_RINGS) {
@@ -134,7 +134,7 @@ impl IngressQueue for Transmitter {
         if std::mem::take(&mut self.worked) | self.nic.received.swap(false, Ordering::Relaxed) {
             self.last_work = Instant::now();
         }
-        // A store to a mapped tail wakes nobody: such a kick would cost the guest something and be of no use.
+        // A store to a mapped tail wakes no core: such a kick would cost the guest something and be of no use.
         let ask = !self.nic.exitless && self.last_work.elapsed() >= NAPS[0].0;
         self.rings[0].ask_for_kicks(ask);
         self.unasked = !ask && self.rings[0].has_block();

@@ -1,4 +1,4 @@
-//! When interrupts are looked at again, and who is woken for it.
+//! When interrupts are looked at again, and the core that is woken for it.
 //!
 //! Theory of operation. Nothing of a device has a timer. What waits is written down as one deadline, which the I/O core
 //! that serves the guest's transmit queue compares with the clock whenever it polls, and which bounds its nap. A deadline that
@@ -15,7 +15,7 @@ use super::gate::NEVER;
 /// Nanoseconds since the device came to be.
 pub(in crate::device) enum Clock {
     System(Instant),
-    /// Stands until somebody turns it.
+    /// Stands until a test turns it.
     #[cfg(test)]
     Manual(AtomicU64),
 }

@@ -11,7 +11,7 @@ use sidecore_abi::pci::{self, capability, command, status};
 use super::interrupts::Mode;
 use super::region::{Region, Space, REGIONS, ROM};
 
-/// Who the function says it is.
+/// The identification registers of a function.
 #[derive(Clone, Copy, Debug)]
 pub struct Identity {
     /// Vendor ID.

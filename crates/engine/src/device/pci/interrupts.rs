@@ -255,7 +255,7 @@ impl Interrupts {
         lock(&self.pin).resample = resample.map(Arc::new);
     }
 
-    /// That eventfd. Whoever reads it calls [`unmask`](Interrupts::unmask).
+    /// That eventfd. Its reader calls [`unmask`](Interrupts::unmask).
     pub fn resample(&self) -> Option<Arc<OwnedFd>> {
         lock(&self.pin).resample.clone()
     }

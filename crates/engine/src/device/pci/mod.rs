@@ -5,18 +5,17 @@
 //! the VMM, serves configuration space out of `ConfigSpace`, and calls the model for everything else. The
 //! model never sees a message, the transport never sees a register.
 //!
-//! **Who runs where.** Every method of `PciDevice` runs on one thread at a time: the conversation thread, or
-//! the control plane where the method says so, never an I/O core. The transport holds a lock around each
-//! call, so `&mut self` is meant literally. What runs on I/O cores are the queues that the model gives to the
-//! [`Scheduler`](crate::fabric::Scheduler) and to its [`Port`](crate::port::Port); they share with the model
-//! what the model chose to share: usually an `Arc` with atomics, the [`SharedPages`] whose words the guest
-//! writes without a trap, and the [`Interrupts`]. To change anything else about a running queue the model
-//! takes it back (`core::Lease`), changes it and serves it again: that is the
-//! quiescent point that memory going away needs. Calls should take microseconds, not milliseconds: a vCPU
-//! stands still while it waits for the answer.
+//! **Threads.** Every method of `PciDevice` runs on one thread at a time: the conversation thread, or the control plane
+//! where the method says so, never an I/O core. The transport holds a lock around each call, so `&mut self` is meant
+//! literally. What runs on I/O cores are the queues that the model gives to the [`Scheduler`](crate::fabric::Scheduler)
+//! and to its [`Port`](crate::port::Port); they share with the model what the model chose to share: usually an `Arc`
+//! with atomics, the [`SharedPages`] whose words the guest writes without a trap, and the [`Interrupts`]. To change
+//! anything else about a running queue the model takes it back (`core::Lease`), changes it and serves it again: that is
+//! the quiescent point that memory going away needs. Calls should take microseconds, not milliseconds: a vCPU stands
+//! still while it waits for the answer.
 //!
 //! **Interrupts** go from an I/O core straight to the guest: [`Interrupts::message`] and
-//! [`Interrupts::set_level`] take one mutex that nobody else holds for long, and write one eventfd.
+//! [`Interrupts::set_level`] take one mutex that no thread holds for long, and write one eventfd.
 
 mod config;
 mod interrupts;
@@ -35,7 +34,7 @@ use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::port::QueueStatus;
 
-/// A device model. See the module's words on who runs where.
+/// A device model. See the module's words on threads.
 pub trait PciDevice: Send {
     /// A VMM comes, which no other process has left to this one. Comes before anything else: memory that it will map is known to
     /// none that came before it, which may have kept a mapping.
@@ -77,10 +76,10 @@ pub trait PciDevice: Send {
     fn reset(&mut self);
 
     /// A queue left `fault` in the port: take the queues back. The device may start again when the guest
-    /// resets it; whoever starts queues again clears the port's fault first.
+    /// resets it; the code that starts queues again clears the port's fault first.
     fn faulted(&mut self, fault: Fault);
 
-    /// The VMM is gone: as `reset`, and nobody is there to interrupt. `dma_changed` with an empty map follows.
+    /// The VMM is gone: as `reset`, and there is no guest to interrupt. `dma_changed` with an empty map follows.
     fn detached(&mut self);
 
     /// Puts the carrier up or down. Called from the control plane.
@@ -98,7 +97,7 @@ pub trait PciDevice: Send {
     }
 }
 
-/// Reads configuration space for the guest. Bytes beyond its end read as ones, as on a bus where nobody answers.
+/// Reads configuration space for the guest. Bytes beyond its end read as ones, as on a bus where no device answers.
 pub fn read_config(device: &mut dyn PciDevice, offset: u64, data: &mut [u8]) {
     data.fill(0xff);
     let level = device.interrupts().level();

@@ -1,13 +1,13 @@
 //! What a device must find again when another process takes it over.
 //!
 //! Theory of operation. A device that can be taken over has two kinds of state. What the guest and the I/O cores
-//! change without asking anybody lies in files of its own ([`Persist::files`]): pages that the guest maps, the places
-//! of rings. Everything else changes only while a message is handled, and is written down behind it, in an [`Image`]:
-//! words, of which the transport keeps two copies in shared memory and makes one of them valid by a single store.
-//! So what is found is the state before a message or the one after it, never one in between.
+//! change without a message lies in files of its own ([`Persist::files`]): pages that the guest maps, the places of
+//! rings. Everything else changes only while a message is handled, and is written down behind it, in an [`Image`]:
+//! words, of which the transport keeps two copies in shared memory and makes one of them valid by a single store. So
+//! what is found is the state before a message or the one after it, never one in between.
 //!
-//! An image remembers which of its words each copy lacks, so that writing it down costs what has changed. In front of its copies stands
-//! what it is of ([`Format`]): who finds another format than its own refuses it, and says both.
+//! An image remembers which of its words each copy lacks, so that writing it down costs what has changed. In front of
+//! its copies stands its [`Format`]: a daemon that finds another format than its own refuses the image, and names both.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ pub struct Format {
     pub kind: String,
     /// Another one wherever an image, or a file that belongs to it, would be misread.
     pub version: u32,
-    /// Words in an image, with those of whoever else writes into it.
+    /// Words in an image, with those of its other writers.
     pub size: usize,
 }
 
@@ -162,7 +162,7 @@ pub trait Persist {
     /// for all that it may have missed.
     fn resume(&mut self);
 
-    /// Takes the queues back: somebody else will go on from here.
+    /// Takes the queues back: another process will go on from here.
     fn suspend(&mut self);
 }
 

@@ -87,7 +87,7 @@ impl Ptnet {
         }
     }
 
-    /// Ring `ring` was kicked. Whoever serves it is woken if it sleeps, and the guest goes on at once.
+    /// Ring `ring` was kicked. The core that serves it is woken if it sleeps, and the guest goes on at once.
     fn kick(&self, ring: u64) {
         let pairs = self.settings.pairs;
         let number = usize::try_from(ring).ok().filter(|ring| *ring < 2 * pairs);

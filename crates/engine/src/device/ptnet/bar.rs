@@ -145,7 +145,7 @@ impl Current {
         if own != Had::Nothing || other == Had::Gone || first {
             let next = self.source.next(state.bar.id)?;
             let old = std::mem::replace(&mut *state, CurrentBar { bar: next, had: [Had::Nothing; 2] });
-            // A pipe knows what of its memory nobody has any more.
+            // A pipe itself gives up memory that no VMM has any more.
             left = matches!(self.source, RegionSource::Own(..))
                 .then_some(old.bar)
                 .filter(|_| other != Had::Here);
@@ -153,7 +153,7 @@ impl Current {
         state.had[side as usize] = Had::Here;
         let bar = Arc::clone(&state.bar);
         drop(state);
-        // Whoever keeps it makes nobody wait but this conversation.
+        // If a VMM keeps it, only this conversation waits.
         left.iter().for_each(|left| left.region.give_up());
         Ok(bar)
     }

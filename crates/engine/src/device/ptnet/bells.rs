@@ -57,7 +57,7 @@ impl Bells {
         })
     }
 
-    /// When interrupts of pair `number` are looked at again, and who sleeps meanwhile.
+    /// When interrupts of pair `number` are looked at again, and the core that sleeps meanwhile.
     pub(super) fn alarm(&self, number: usize) -> &Alarm {
         &self.pairs[number].alarm
     }
@@ -78,7 +78,7 @@ impl Bells {
 
     #[cold]
     fn settle(&self, number: usize) -> u64 {
-        // Whoever has to wait from now on sets it again.
+        // An interrupt that has to wait from now on sets it again.
         self.pairs[number].alarm.set(NEVER);
         let mut sent = 0;
         for ring in [RingUse::Sends, RingUse::Receives] {

@@ -31,8 +31,8 @@ pub struct PtnetConfig {
     pub header: bool,
     /// Smallest gap between two interrupts of one ring.
     pub moderation: Duration,
-    /// The end of a pipe that it is, instead of a port of a switch. Its frames have no header: nobody on the way could make up for what they
-    /// ask for.
+    /// The end of a pipe that it is, instead of a port of a switch. Its frames have no header: nothing on the way could
+    /// carry out the offloads that they ask for.
     pub pipe: Option<Arc<End>>,
 }
 

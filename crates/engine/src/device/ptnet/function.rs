@@ -7,7 +7,7 @@ use sidecore_abi::ptnet::{memdev, reg, DEVICE, MEMORY_DEVICE, VENDOR};
 use crate::device::pci::{Area, ConfigSpace, Identity, MappablePages, MsixPlace, Region, Space, REGIONS};
 use crate::mem::SharedPages;
 
-/// Who made it, for those whom vendor and device do not tell enough: as QEMU's own devices have it.
+/// The subsystem, for drivers that need more than vendor and device: as QEMU's own devices have it.
 const SUBSYSTEM: (u16, u16) = (0x1af4, 0x1100);
 /// Class codes: an Ethernet controller, and a device of no class.
 const ETHERNET: u32 = 0x02_0000;

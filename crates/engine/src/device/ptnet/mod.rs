@@ -7,14 +7,15 @@
 //! read once and bounded; frames are copied once, from the sender's buffer to the receiver's (`slots`). Registers set all of
 //! this up and carry kicks, which are declined while a core polls.
 //!
-//! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `bells` who is told when; `access` is what
-//! a trapped access does to the `registers`, `config` what an operator chooses, `function` and `memory` what the guest's bus finds, `bar` the
-//! memory that both have, `persist` what another process goes on from, `nic` what the cores and the conversation have in common.
+//! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `bells` when each side is told;
+//! `access` is what a trapped access does to the `registers`, `config` what an operator chooses, `function` and
+//! `memory` what the guest's bus finds, `bar` the memory that both have, `persist` what another process goes on from,
+//! `nic` what the cores and the conversation have in common.
 //!
-//! Who owns what. [`Ptnet`] belongs to the conversation with the VMM. Each ring belongs to its queue. A guest that ends
-//! ([`DELETE`](sidecore_abi::ptnet::DELETE), a reset, memory that goes) has all queues taken back before it is answered: from
-//! then on nobody touches its blocks. Rings go on where they were when it begins again; a reset puts everything in the region
-//! back to its start.
+//! Ownership. [`Ptnet`] belongs to the conversation with the VMM. Each ring belongs to its queue. A guest that ends
+//! ([`DELETE`](sidecore_abi::ptnet::DELETE), a reset, memory that goes) has all queues taken back before it is
+//! answered: from then on no core touches its blocks. Rings go on where they were when it begins again; a reset puts
+//! everything in the region back to its start.
 //!
 //! A port may be an end of a pipe (`slots::pipe`) instead of a port of a switch. Then its rings lead to the other end's
 //! in the same memory, and the I/O core that serves a sending ring moves slots and indices, never a frame: each ring is
@@ -168,14 +169,14 @@ impl Ptnet {
         self.registers = Registers::default();
         self.nic.set_header(0, false);
         self.nic.bells.reset();
-        // First nobody is in the region.
+        // First all queues leave the region.
         self.pairs.clear();
         match &self.settings.pipe {
             Some(end) => end.restart(),
             None => self.bar.region.fill(&self.nic.port.name),
         }
         self.make_pairs();
-        // Also a fault that nobody has told us of yet: it would stop the device after its reset.
+        // Also a fault that was not reported yet: it would stop the device after its reset.
         self.nic.port.fault.clear();
     }
 
@@ -194,7 +195,7 @@ impl Ptnet {
         if self.created && self.nic.port.fault.get().is_none() {
             return Ok(());
         }
-        // Also after a fault of which nobody has told us yet.
+        // Also after a fault that was not reported yet.
         self.delete();
         if self.registers.blocks.contains(&0) {
             return Err(Errno::NXIO);
@@ -216,7 +217,7 @@ impl Ptnet {
         Ok(())
     }
 
-    /// The guest ends: when this returns nobody touches its blocks.
+    /// The guest ends: when this returns no core touches its blocks.
     fn delete(&mut self) {
         self.created = false;
         self.follow();
@@ -382,7 +383,7 @@ impl PciDevice for Ptnet {
         self.show_link();
         self.follow();
         if self.registers.features & LINK != 0 && self.created {
-            // Whoever delivers next counts it.
+            // The next delivery counts it.
             self.nic.bells.raise(0, RingUse::Receives);
         }
     }

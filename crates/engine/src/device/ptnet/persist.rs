@@ -1,9 +1,10 @@
 //! Being taken over by another process: what an image of the device holds.
 //!
 //! The memory is a file. Where the rings of a guest that has begun are stands in its own blocks, which are written behind each
-//! batch: nothing has to be written down for them. So whoever goes on after a kill may send the batch again that was being
-//! sent, and what was being delivered is lost. A guest that has written nonsense there loses its port, as by any other. Places
-//! of rings whose guest has ended are in the image. The positions of a pipe stand in the pipe's memory.
+//! batch: nothing has to be written down for them. So the successor of a killed process may send again the batch that
+//! was being sent, and the batch that was being delivered is lost. A guest that has written nonsense there loses its
+//! port, as by any other nonsense. Places of rings whose guest has ended are in the image. The positions of a pipe
+//! stand in the pipe's memory.
 //!
 //! An image is believed no more than a guest: what stands in it was checked when the guest wrote it, and is checked again.
 
@@ -133,7 +134,7 @@ impl Persist for Ptnet {
         }
         self.follow();
         for number in 0..self.pairs.len() {
-            // Of what it may have missed. Whoever serves the rings next counts these.
+            // Of what it may have missed. The next visits of the rings count these.
             self.nic.bells.raise(number, RingUse::Sends);
             self.nic.bells.raise(number, RingUse::Receives);
         }

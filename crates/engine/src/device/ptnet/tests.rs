@@ -250,7 +250,7 @@ fn registers_say_what_is_there() {
     assert_eq!((rig.read(reg::MAC_HI), rig.read(reg::MAC_LO)), (0x5254, 0x0001_0203));
     assert_eq!([reg::NUM_TX_RINGS, reg::NUM_RX_RINGS].map(|r| rig.read(r)), [PAIRS as u32; 2]);
     assert_eq!([reg::NUM_TX_SLOTS, reg::NUM_RX_SLOTS].map(|r| rig.read(r)), [SLOTS; 2]);
-    // A header only for those who said that they know it.
+    // A header only for guests that announced it.
     rig.write(reg::VNET_HDR_LEN, 12);
     assert_eq!(rig.read(reg::VNET_HDR_LEN), 0);
     rig.write(reg::PTFEAT, u32::MAX);
@@ -536,8 +536,8 @@ fn served(rig: &Rig) -> u64 {
     rustix::fs::fstat(rig.nic.bar.region.file()).unwrap().st_ino
 }
 
-/// Whoever has had a port's memory may keep a mapping of it: the next VMM has other memory, in whichever order two VMMs' four
-/// connections end and begin.
+/// A VMM that has had a port's memory may keep a mapping of it: the next VMM has other memory, in whichever order two
+/// VMMs' four connections end and begin.
 #[test]
 fn each_vmm_has_memory_of_its_own() {
     let ends: [fn(&mut Rig); 2] = [|rig| rig.nic.detached(), |rig| rig.memory.detached()];

@@ -15,7 +15,7 @@ pub(super) struct Eeprom {
 impl Eeprom {
     pub(super) fn new(mac: [u8; 6]) -> Eeprom {
         let mut words = [0; WORDS];
-        // Who it is, as in configuration space: chip, subsystem.
+        // Identification, as in configuration space: chip, subsystem.
         words[..5].copy_from_slice(&[IDENTIFICATION, 0x10ec, 0x8169, 0x10ec, 0x8169]);
         for (word, pair) in words[ADDRESS..].iter_mut().zip(mac.chunks_exact(2)) {
             *word = u16::from_le_bytes([pair[0], pair[1]]);
@@ -25,7 +25,7 @@ impl Eeprom {
 
     /// A write of `9346CR`.
     pub(super) fn write(&mut self, value: u32) {
-        // In other modes nobody drives the lines.
+        // In other modes the lines are not driven.
         let on = value & EEM == EEM_PROGRAM;
         let lines = [(EESK, SK), (EECS, CS), (EEDI, DI)];
         let lines = lines.iter().filter(|(bit, _)| on && value & bit != 0);

@@ -7,7 +7,7 @@
 //! *Moderation.* The pin has a gate (`device::moderation`): interrupts come at least the operator's floor apart, but a gate that was
 //! quiet lets the next few through at once. The driver's own mitigation delays causes until so many frames have come or a while
 //! has passed. While the floor holds, reports of sent frames wait beside that until the guest stops sending, or
-//! half of its ring is to be given back: they are no news to anybody but the driver, and each interrupt costs it five traps.
+//! half of its ring is to be given back: they are news to the driver alone, and each interrupt costs it five traps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -329,8 +329,8 @@ impl Irq {
         self.note(self.settle(&mut state, now, false));
     }
 
-    /// Goes on for a device of another process, whose mask was `imr`. Which causes were set then nobody knows: all are set that
-    /// frames and the link have. An interrupt for nothing is harmless, one that is missed is not.
+    /// Goes on for a device of another process, whose mask was `imr`. Which causes were set then is unknown: all are
+    /// set that frames and the link have. An interrupt for nothing is harmless, one that is missed is not.
     pub(super) fn resume(&self, imr: u32) {
         let mut state = self.lock();
         state.imr = imr;

@@ -3,10 +3,10 @@
 //! Theory of operation. A batch of descriptors is given back in two steps that cannot be one: the descriptors are marked, and the
 //! place in the ring moves. So both are written ahead (`mem::journal`), and the successor has to tell whether the guest has seen the
 //! batch. There is no tail by which it could, and a driver may fill a descriptor anew with the very words that stood in it before. So
-//! before the batch is written down its first descriptor is *touched*: bits of it that nobody gives a meaning are set while the
-//! device still owns it. Then all others are marked, and the touched one last. Drivers take descriptors in order: while it is touched the
-//! guest has seen none of the batch, and the successor marks it whole; else it has been marked, and the guest has
-//! seen what it has seen.
+//! before the batch is written down its first descriptor is *touched*: bits of it that have no meaning are set while
+//! the device still owns it. Then all others are marked, and the touched one last. Drivers take descriptors in order:
+//! while it is touched the guest has seen none of the batch, and the successor marks it whole; else it has been marked,
+//! and the guest has seen what it has seen.
 //!
 //! What a kill can cost: frames of the transmit batch under way may be sent twice, those of the receive batch under way are lost
 //! if the batch had not been written down. No descriptor is left out.

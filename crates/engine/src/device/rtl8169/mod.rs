@@ -12,9 +12,10 @@
 //! and `persist` write down what the next daemon needs. `access` carries out trapped accesses. `eeprom`, `phy` and
 //! `stats` stand beside it. `config` has the operator's options, `function` the PCI function.
 //!
-//! Who owns what. [`Rtl8169`] belongs to the conversation with the VMM; [`NicState`] is what the I/O cores see. A ring belongs to its
-//! queue: the device takes the queue back to turn it on or off, to begin it anew, or to give it other memory, and does
-//! not answer the guest before it has it. Filters and modes are words that are read where the driver put them.
+//! Ownership. [`Rtl8169`] belongs to the conversation with the VMM; [`NicState`] is what the I/O cores see. A ring
+//! belongs to its queue: the device takes the queue back to turn it on or off, to begin it anew, or to give it other
+//! memory, and does not answer the guest before it has it. Filters and modes are words that are read where the driver
+//! put them.
 //!
 //! Limits. One ring in each direction: that of high priority is not served. No loopback, no wake-up patterns, no flow control, no
 //! TBI. The part has no messages (MSI), and neither has this.
@@ -223,7 +224,7 @@ impl Rtl8169 {
         }
         self.nic.irq.reset();
         self.faulted = false;
-        // Also one that nobody has told us of yet: it would stop the device after its reset.
+        // Also a fault that was not reported yet: it would stop the device after its reset.
         self.nic.port.fault.clear();
         self.follow();
     }
@@ -332,7 +333,7 @@ impl PciDevice for Rtl8169 {
             interrupts,
         };
         let sending = self.transmitting && self.tx.is_lent();
-        // The pin is everybody's: it stands with the queue that receives.
+        // Both queues share the pin: it stands with the queue that receives.
         let passed = Some(self.nic.irq.passed());
         vec![
             queue("ingress", regs::CR_TE, 0, sending, None),

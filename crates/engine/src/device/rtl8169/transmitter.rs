@@ -42,7 +42,7 @@ impl Transmitter {
 
 impl IngressQueue for Transmitter {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        // Nobody releases a batch that had no frames.
+        // A batch without frames is not released.
         self.ring.give_back(tally);
         self.tend(tally);
         self.worked |= self.ring.fetch(batch, tally);

@@ -94,7 +94,7 @@ impl TxRing {
 
     /// The ring begins at `base`, and the device at its beginning.
     pub(super) fn restart(&mut self, base: u64) {
-        // Given back by nobody: it is another ring now, or the same one that the driver has set up anew.
+        // These are not given back: it is another ring now, or the same one that the driver has set up anew.
         self.marks.clear();
         (self.frames, self.unreported, self.skipping, self.waits_for) = (0, 0, false, None);
         self.ring.restart(base);

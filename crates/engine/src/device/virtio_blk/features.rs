@@ -8,7 +8,7 @@ use crate::disk::Disk;
 /// Every feature that can be offered, with its name.
 ///
 /// Not on offer, and why: `SIZE_MAX` (segments of any length are fine), `GEOMETRY` (no disk has one), `LIFETIME` and
-/// `SECURE_ERASE` (of a file nobody can say so), `IN_ORDER` (requests end when they end).
+/// `SECURE_ERASE` (unknown for a file), `IN_ORDER` (requests end when they end).
 const OFFERED: [(&str, u64); 14] = [
     ("seg_max", bit::BLK_SEG_MAX),
     ("ro", bit::BLK_RO),

@@ -1,7 +1,8 @@
 //! A guest's request (virtio 1.2 §5.2.6), read once and checked: header, data, status, cut into pieces anywhere.
 //!
-//! The header and the ranges are copied into private memory before anything is decided, so a guest that rewrites them meanwhile
-//! fools nobody. Data stay where they are: what is written to the disk, or read from it, is the guest's own affair.
+//! The header and the ranges are copied into private memory before anything is decided, so a guest that rewrites them
+//! meanwhile changes nothing. Data stay where they are: what is written to the disk, or read from it, is the guest's
+//! own affair.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use sidecore_abi::virtio::blk::{

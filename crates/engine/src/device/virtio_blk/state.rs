@@ -1,4 +1,4 @@
-//! The control side of the block device: which rings exist, who serves them, what was negotiated.
+//! The control side of the block device: which rings exist, the scheduler that serves them, what was negotiated.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -155,8 +155,8 @@ impl IngressRing {
             !behind
         };
         let count = list.iter().take_while(begins).count();
-        // A header and a frame are read now. Of all other pieces the pages are found by the clock: whoever delivers, cuts or sums up
-        // the frame has no way to stop in the middle and go on.
+        // A header and a frame are read now. Of all other pieces the pages are found by the clock: delivery,
+        // segmentation and checksums cannot stop in the middle of a frame and go on.
         let far = count > 2 || list.len() > count || list.iter().any(Piece::is_in_two_blocks);
         if far && !deadline.find(list, u64::MAX) {
             return Ok(Described::Later);

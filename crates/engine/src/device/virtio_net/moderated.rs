@@ -15,7 +15,7 @@ use crate::device::moderation::{Alarm, InterruptGate, NEVER};
 use crate::port::{Port, Tally};
 use crate::virtq::Queue;
 
-/// When a ring's late interrupt is due, and whether somebody looks.
+/// When a ring's late interrupt is due, and whether a core looks.
 pub(super) struct Watched {
     alarm: Alarm,
     /// An I/O core serves the transmit ring of its pair.
@@ -86,7 +86,7 @@ impl Moderated {
                 if news {
                     self.port.told.held_back(self.egress, self.index);
                 }
-                // The deadline is set before the look: whoever stops watching looks behind that (`Looks::drop`).
+                // The deadline is set before the look: a core that stops watching looks behind that (`Looks::drop`).
                 alarm.set(opens);
                 if is.load(Ordering::SeqCst) {
                     return false;
@@ -115,7 +115,7 @@ impl Moderated {
     }
 }
 
-/// What whoever serves a transmit ring looks at: its own interrupts, and those of the receive ring of its pair.
+/// The interrupts that the server of a transmit ring looks at: its own, and those of the receive ring of its pair.
 pub(super) struct Looks {
     own: Box<Moderated>,
     receive: Arc<Watched>,

@@ -1,4 +1,4 @@
-//! The control side of the network device: which rings exist, who serves them, what was negotiated.
+//! The control side of the network device: which rings exist, the scheduler that serves them, what was negotiated.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::{sync_channel, SyncSender};
@@ -40,7 +40,7 @@ pub enum NetConfigError {
     /// A feature that does not exist.
     #[error("{0}")]
     Feature(String),
-    /// A group address, or the address of nobody.
+    /// A group address, or zero.
     #[error("mac: a guest's address must be neither zero nor a group address")]
     Mac,
 }
@@ -103,7 +103,7 @@ impl VirtioNet {
 }
 
 impl VirtioNet {
-    /// What pair `pair` needs for interrupts that come some time apart: who is watched of its receive ring, and its own.
+    /// What pair `pair` needs for interrupts that come some time apart: the watched interrupts of its receive ring.
     fn watched(&mut self, pair: usize) -> std::io::Result<Option<Arc<Watched>>> {
         if self.moderation.is_zero() {
             return Ok(None);
@@ -256,8 +256,8 @@ impl Drop for VirtioNet {
     }
 }
 
-/// A reverse ARP request of `mac` about itself (RFC 903), padded to the shortest Ethernet frame: nobody
-/// answers it, but every switch on its way learns where `mac` is.
+/// A reverse ARP request of `mac` about itself (RFC 903), padded to the shortest Ethernet frame: no station answers it,
+/// but every switch on its way learns where `mac` is.
 fn rarp(mac: [u8; 6]) -> [u8; 60] {
     let mut frame = [0; 60];
     frame[0..6].fill(0xff);
@@ -286,7 +286,7 @@ impl IngressQueue for Announcement {
 
     fn release(&mut self, _: &mut Tally) {
         if self.frame.is_none() {
-            // Fails if it was said before, or nobody waits any more.
+            // Fails if it was sent before, or no thread waits any more.
             let _ = self.sent.try_send(());
         }
     }

@@ -23,7 +23,7 @@ pub(super) const FOR_MORE: u32 = 10;
 /// What a queue is taken for.
 #[derive(Clone, Copy)]
 enum Receiver {
-    /// It has buffers, as far as anybody knows.
+    /// It has buffers, as far as is known.
     Ready,
     /// Frames have waited for it since then.
     Full(Instant),

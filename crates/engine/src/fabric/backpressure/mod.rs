@@ -240,7 +240,7 @@ mod tests {
         pause.limit(room(8, 8), at(7));
         assert_eq!(pause.over(&some), wait(7, false));
         assert_eq!(pause.over(&some), None);
-        // Nothing to send: nobody waited.
+        // Nothing to send: the sender did not wait.
         pause.limit(room(0, 8), at(10));
         pause.limit(room(8, 8), at(20));
         assert_eq!(pause.over(&nothing), None);

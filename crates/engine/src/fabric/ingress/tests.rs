@@ -227,7 +227,7 @@ fn what_is_held_is_settled_when_the_queue_goes_or_the_wire_does() {
     assert!(rig.check() > 0);
     assert!(rig.ports[0].counters.totals().named_drops().any(|(name, _)| name == "no_destination"));
 
-    // The receiver has fewer queues meanwhile: frames of those that went are somebody else's, or nobody's.
+    // The receiver has fewer queues meanwhile: frames of those that went are another's, or have no receiver.
     let mut rig = stuck();
     rig.ports[1].say_queues(1);
     rig.core.visit(0);

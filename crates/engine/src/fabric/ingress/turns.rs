@@ -1,4 +1,4 @@
-//! Who has how much of a core: rounds without threads, with queues that always have frames.
+//! The guests' shares of a core: rounds without threads, with queues that always have frames.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -142,7 +142,7 @@ fn a_flood_has_a_turn_of_copies_and_the_flow_beside_it_loses_nothing() {
     // The first batch was a surprise, and is paid for: with it the flood has had as much of the core as the flow.
     assert!((200 * 256..=206 * 256).contains(&(copies + 256 * 32)), "{copies}");
     rig.is_conserved();
-    // Alone it waits for nobody.
+    // Alone it does not wait.
     rig.core.truncate(1);
     let before = rig.sent(0);
     rig.rounds(202, 100);
@@ -174,7 +174,7 @@ fn a_flood_leaves_buffers_to_others() {
 fn a_storm_limit_drops_by_name_what_is_beyond() {
     let limits = StormLimits { broadcast: 100, unicast: 100, ..StormLimits::default() };
     let rules = Rules { storm: Storm::new(limits).map(Arc::new), ..Rules::default() };
-    // Guest 1 sends to somebody whom the switch does not know.
+    // Guest 1 sends to a station that the switch does not know.
     let mut rig = Rig::new(5, &rules, &[frame(0xff, 0), frame(9, 1)]);
     rig.rounds(1, 10);
     for (port, name) in [(0, "storm_broadcast"), (1, "storm_unicast")] {

@@ -95,7 +95,7 @@ impl PacketIngress {
             Err(_) => return Err(DropReason::HostOverrun),
         };
         self.line = (at + len + HEADER).next_multiple_of(HEAD);
-        // SAFETY: `recv` has just written there, and nobody will until the batch is released.
+        // SAFETY: `recv` has just written there, and no side will until the batch is released.
         let bytes = unsafe { self.arena.bytes(at, len) };
         let (header, bytes) = bytes.split_first_chunk::<HEADER>().ok_or(DropReason::TooShort)?;
         describe(batch, bytes, &facts(header, slot), |from, len| self.arena.piece(at + HEADER + from, len))
@@ -148,8 +148,8 @@ impl IngressQueue for PacketIngress {
         self.ring.give_back();
     }
 
-    /// The socket is readable while frames wait, asked or not: nobody has to be told. The kernel marks a lost
-    /// frame at the next one that it does not lose: before a sleep it is asked.
+    /// The socket is readable while frames wait, asked or not: no notification has to be asked for. The kernel marks a
+    /// lost frame at the next one that it does not lose: before a sleep it is asked.
     fn want_kicks(&mut self, on: bool) -> bool {
         if !on || self.port.fault.get().is_some() {
             return false;

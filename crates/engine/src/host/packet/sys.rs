@@ -77,7 +77,7 @@ pub(super) fn fan_out(fds: &[Arc<OwnedFd>]) -> io::Result<()> {
     let hash = libc::PACKET_FANOUT_HASH;
     let mut group: c_int = 0;
     for (index, fd) in fds.iter().enumerate() {
-        // The first gets a number that nobody else has, and the others join it.
+        // The first gets a number that no other group has, and the others join it.
         let unique = if index == 0 { libc::PACKET_FANOUT_FLAG_UNIQUEID } else { 0 };
         // The number in the low half, kind and flags in the high one.
         set(fd, libc::PACKET_FANOUT, group | c_int::from_ne_bytes(((hash | unique) << 16).to_ne_bytes()))?;

@@ -32,7 +32,7 @@ impl RingEgress {
         self.slots.stats()
     }
 
-    /// What keeps released slots for those who read what the client has released.
+    /// What keeps released slots for monitors of what the client has released.
     pub(super) fn gate(&self) -> &Arc<ReleaseGate> {
         self.slots.gate()
     }

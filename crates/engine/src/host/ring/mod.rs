@@ -60,7 +60,7 @@ impl RingPair {
         (Arc::clone(self.ingress.stats()), Arc::clone(self.egress.stats()))
     }
 
-    /// What keeps slots for those who read what the client has released.
+    /// What keeps slots for monitors of what the client has released.
     pub fn gate(&self) -> Arc<ReleaseGate> {
         Arc::clone(self.egress.gate())
     }

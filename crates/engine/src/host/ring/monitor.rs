@@ -3,7 +3,7 @@
 //! A monitor looks at its port where captures do, so a port without one pays nothing, and one with a monitor pays
 //! a copy for each frame. It sees what the port's client sent, whatever became of it, and what the client
 //! received; not what was dropped on the way to it. Its memory is its own: it can change nothing of what it sees. A monitor
-//! that is too slow loses frames, which are counted; nobody waits for it.
+//! that is too slow loses frames, which are counted; no task waits for it.
 //!
 //! Frames are spread over the monitor's rings by flow, as received frames are over a client's: copies of received
 //! frames are in the ring of the same number.

@@ -3,8 +3,8 @@
 //! Monitors look where frames pass an I/O core. Two things do not: frames in pipes, and the moment at which a client
 //! releases a frame, which is when netmap's zero-copy monitors see it. For these an I/O core follows the ring itself: it
 //! reads the slots that the client has given up, copies them to the monitors, and says how far it is (`ring::ReleaseGate`,
-//! `ring::PipeGate`), so that nobody fills a slot anew that has not been read. A monitor that is too slow loses frames, as
-//! anywhere; what the client can be made to wait for is this core, never a monitor.
+//! `ring::PipeGate`), so that no side fills a slot anew that has not been read. A monitor that is too slow loses
+//! frames, as anywhere; what the client can be made to wait for is this core, never a monitor.
 //!
 //! Nothing kicks it. The core looks after naps that grow with the silence.
 
@@ -28,7 +28,7 @@ const BUSY: Duration = Duration::from_millis(20);
 const SHORT_NAP: Duration = Duration::from_micros(50);
 const LONG_NAP: Duration = Duration::from_millis(2);
 
-/// Who looks at a ring: monitors for which its frames are sent, and those for which they are received.
+/// The monitors of a ring: those for which its frames are sent, and those for which they are received.
 #[derive(Default)]
 pub struct Lookers {
     /// They are sent.
@@ -44,7 +44,7 @@ impl Lookers {
     }
 }
 
-/// What waits for who follows a ring.
+/// What waits until the follower has read a slot.
 enum Kept {
     Released(Arc<ReleaseGate>),
     Pipe(Option<PipeGate>, Signal),
@@ -59,8 +59,8 @@ pub struct RingTap {
 }
 
 impl RingTap {
-    /// Ring `number` of a pipe in `region`, which the end that sends on ring `sender`, whom `wake` wakes, has to
-    /// wait for; the numbers count over all rings.
+    /// Ring `number` of a pipe in `region`, which the end that sends on ring `sender`, which `wake` wakes, has to wait
+    /// for; the numbers count over all rings.
     ///
     /// # Errors
     /// What the system says of making descriptors.
@@ -104,7 +104,7 @@ impl RingTap {
         lookers: Arc<Lookers>,
         kept: Kept,
     ) -> io::Result<RingTap> {
-        // Nobody is woken by the ring itself.
+        // The ring itself wakes no client.
         let ring = RingIngress::new(ring, settings, Wake::nobody())?;
         Ok(RingTap { ring, lookers, kept, last_work: Instant::now() })
     }

@@ -5,8 +5,9 @@
 //! pipe is readable already, so a write that fails loses nothing. When the client's process ends, writes
 //! fail too; when ours does, the client's end says so.
 //!
-//! A write waits for nobody, but it walks the list of those who wait at the other end, and the client makes that as long as it
-//! likes. So it is timed as interrupts of VMMs are, and the port's bell thread writes where it takes too long (`mem::Signal`).
+//! A write does not wait, but it walks the list of waiters at the other end, and the client makes that as long as it
+//! likes. So it is timed as interrupts of VMMs are, and the port's bell thread writes where it takes too long
+//! (`mem::Signal`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,7 +28,7 @@ impl Wake {
         Ok((Wake(signal), read))
     }
 
-    /// Where nobody is to be woken.
+    /// Wakes no client.
     pub(super) fn nobody() -> Wake {
         Wake(Signal::default())
     }

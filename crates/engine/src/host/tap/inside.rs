@@ -61,7 +61,7 @@ pub(crate) fn tap_in_here(wanted: &TapIn) -> io::Result<OwnedFd> {
     })
 }
 
-/// Removes a TAP that nobody uses any more.
+/// Removes a TAP that no process uses any more.
 ///
 /// # Errors
 /// Another program has it, or the system refuses it.

@@ -2,8 +2,8 @@
 //!
 //! Theory of operation. What the host sends out of the interface is ingress here, what it receives from
 //! it is egress. [`Tap::start`] makes the interface, or adopts one that exists under the name, or takes
-//! descriptors that somebody with more rights has opened. Each of its queues is one descriptor; a queue's
-//! two directions share it and nothing else.
+//! descriptors that a process with more rights has opened. Each of its queues is one descriptor; a queue's two
+//! directions share it and nothing else.
 //!
 //! Every frame carries a virtio-net header, so segmentation and checksums cross the switch undone: a
 //! 64 KiB TCP segment is one frame, one `read` and one `writev`. The kernel is asked (TUNSETOFFLOAD) for

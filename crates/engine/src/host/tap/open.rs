@@ -16,7 +16,7 @@ pub enum TapSource {
     /// The interface of this name in the calling thread's network namespace: made if there is none,
     /// adopted if there is one.
     Name(String),
-    /// Descriptors of an interface's queues, opened by somebody else.
+    /// Descriptors of an interface's queues, opened by another process.
     Fds(Vec<OwnedFd>),
     /// An interface in another network namespace, with one queue.
     Inside(TapIn),
@@ -85,7 +85,7 @@ pub enum TapError {
         /// What the system said.
         source: io::Error,
     },
-    /// The MTU of an interface that somebody else made and passed.
+    /// The MTU of an interface that another process made and passed.
     #[error("tap {0}: mtu= does not apply to passed descriptors: the program that opened them sets the MTU (ip link set {0} mtu …)")]
     MtuOfPassed(String),
 }
@@ -169,7 +169,7 @@ pub(super) fn open_inside(wanted: &TapIn) -> Result<OpenedTap, TapError> {
     Ok(OpenedTap { name, origin: Origin::Inside, fds: vec![fd], vnet_header: true, for_all: false })
 }
 
-/// Looks at descriptors that somebody else has opened.
+/// Looks at descriptors that another process has opened.
 pub(super) fn take_passed(fds: Vec<OwnedFd>, queues: usize) -> Result<OpenedTap, TapError> {
     if queues != fds.len() {
         return Err(TapError::FdCount { queues, fds: fds.len() });

@@ -120,7 +120,7 @@ impl IngressQueue for TapIngress {
 
     fn release(&mut self, _: &mut Tally) {}
 
-    /// The descriptor is readable whenever frames wait, asked or not: nobody has to be told.
+    /// The descriptor is readable whenever frames wait, asked or not: no notification has to be asked for.
     fn want_kicks(&mut self, _: bool) -> bool {
         false
     }

@@ -1,7 +1,7 @@
 //! Frames that the interface receives on one queue.
 //!
 //! Invariant of the `unsafe` here: a chunk that the receive ring hands over is ours until `release` puts it
-//! back into the fill ring; nobody writes there meanwhile.
+//! back into the fill ring; the kernel does not write there meanwhile.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 pub(in crate::mem) const SLOW: Duration = Duration::from_micros(20);
 /// So much debt, and the bell thread takes over.
 const DEBT: Duration = Duration::from_millis(1);
-/// One slow signal is not enough: somebody else may have had the processor meanwhile.
+/// One slow signal is not enough: another thread may have had the processor meanwhile.
 const SLOW_ONES: u32 = 3;
 /// What slow signals may take of an I/O core's time in the long run: one part in so many.
 const SHARE: u32 = 64;
@@ -15,12 +15,12 @@ const TIMED: u32 = 16;
 /// Shortest and longest time at the bell.
 const SHORTEST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(60);
-/// Who is in debt again within so many times its last time at the bell stays for twice as long.
+/// An eventfd that is in debt again within so many times its last time at the bell stays for twice as long.
 const AGAIN: u32 = 8;
 /// Signals in a row that must have been quick before the I/O core signals again.
 const QUICK_ONES: u32 = 32;
 
-/// Who signals the eventfd.
+/// The thread that signals the eventfd.
 enum Signaller {
     /// I/O cores, since it came back from the bell, if it ever was there.
     Core(Option<Instant>),
@@ -67,8 +67,8 @@ impl SignalCost {
         SignalCost { debt: DEBT, slow_ones: SLOW_ONES, ..SignalCost::default() }
     }
 
-    /// Signals go to another eventfd: its first one is timed. The debt stays, and so does who signals: it is the same
-    /// VMM's.
+    /// Signals go to another eventfd: its first one is timed. The debt stays, and so does the signalling thread: it is
+    /// the same VMM's.
     pub(in crate::mem) fn renew(&mut self) {
         (self.until, self.stands_for, self.quick_ones) = (0, 1, 0);
     }

@@ -20,7 +20,7 @@ enum SignalBy {
     Ring(Mutex<IoUring>),
     /// By a write that may wait: the system has no ring for us.
     Write,
-    /// By a write that waits for nobody: it is a pipe's end, and ours alone.
+    /// By a write that does not wait: it is a pipe's end, and ours alone.
     Pipe,
 }
 
@@ -28,7 +28,7 @@ enum SignalBy {
 pub(in crate::mem) struct Target {
     fd: OwnedFd,
     by: SignalBy,
-    /// It was taken away: nobody is to wait for it.
+    /// It was taken away: no thread may wait for it.
     pub(in crate::mem) gone: AtomicBool,
 }
 
@@ -102,7 +102,7 @@ impl Target {
             let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
             let writable = poll(&mut [PollFd::new(&self.fd, PollFlags::OUT)], Some(&at_once));
             if writable == Ok(0) {
-                // Full: whoever reads it is more than informed.
+                // Full: its reader is more than informed.
                 return;
             }
             if let Ok(flags) = fcntl_getfl(&self.fd) {
@@ -127,7 +127,7 @@ mod tests {
     use io_uring::register::Restriction;
     use rustix::event::{eventfd, EventfdFlags};
 
-    /// Whoever could write to our memory could post anything: the kernel takes nothing but what we post.
+    /// An attacker that can write to our memory can post anything: the kernel takes nothing but what we post.
     #[test]
     fn a_ring_does_nothing_but_signal() {
         let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();

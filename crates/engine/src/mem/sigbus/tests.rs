@@ -54,7 +54,7 @@ fn a_file_of_huge_pages_may_be_cut_short_too() {
     assert_eq!(bytes, [5; 8], "what the file still has stays");
 }
 
-/// Nobody cuts anything short: the pages are gone because somebody else has them.
+/// No file is cut short: the pages are gone because another process has them.
 #[test]
 fn a_pool_of_huge_pages_may_run_dry() {
     let Some(pages) = HugePages::take(2) else { return };
@@ -123,7 +123,7 @@ fn ports_that_take_all_they_can_keep_nobody_out() {
     assert!(error.to_string().starts_with("memory_share: this port has 32 mappings"), "{error}");
 }
 
-/// What the handler reads is one state of the entry, whoever uses it next.
+/// What the handler reads is one state of the entry.
 #[test]
 fn an_entry_that_changes_is_passed_over() {
     let entry = Entry::free();
@@ -148,7 +148,7 @@ fn an_entry_that_changes_is_passed_over() {
     assert_eq!(entry.read(), None);
 }
 
-/// A page that has failed and that nobody touches is noted, and the process lives.
+/// A failed page that no thread touches is noted, and the process lives.
 #[test]
 fn a_memory_error_of_others_is_a_note() {
     let before = noted();

@@ -146,7 +146,7 @@ fn the_bell_thread_sends_what_it_is_asked_for() {
     }
     let counted = bell.count();
     assert!(counted.rung >= 199 && counted.at_bell == 2 && counted.blocked == 0, "{counted:?}");
-    // One that has gone, and one that is full, keep nobody.
+    // Neither a target that has gone nor a full one keeps the bell thread.
     drop(second);
     rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     assert!((0..10).all(|_| signal.raise()));
@@ -156,7 +156,7 @@ fn the_bell_thread_sends_what_it_is_asked_for() {
     assert!(count(&fd) >= u64::MAX - 1);
 }
 
-/// Waiters that the VMM hangs on its eventfd are walked by whoever signals.
+/// Waiters that the VMM hangs on its eventfd are walked by the thread that signals.
 #[test]
 fn an_eventfd_with_hundreds_of_waiters_leaves_the_io_core_and_comes_back() {
     if !has_rings() {
@@ -218,7 +218,7 @@ fn a_pipe_with_hundreds_of_waiters_leaves_the_io_core() {
             set
         })
         .collect();
-    // Nobody reads meanwhile.
+    // Without a reader meanwhile.
     until("it stays on the I/O core", || {
         assert!(signal.raise());
         signal.is_at_bell()
@@ -231,7 +231,7 @@ fn a_pipe_with_hundreds_of_waiters_leaves_the_io_core() {
         let _ = rustix::io::read(&read, &mut bytes);
         !signal.is_at_bell()
     });
-    // A reader that has gone holds nobody up.
+    // A reader that has gone holds no thread up.
     drop(read);
     assert!(signal.raise() && signal.raise());
 }

@@ -14,8 +14,8 @@ use super::slot::CapturePoint;
 
 /// A running capture: a pcapng stream. Dropping it ends the capture.
 ///
-/// It can be read as a file ([`Read`], which blocks), or in pieces by somebody who waits for its
-/// descriptor ([`AsFd`]) to become readable and calls [`CaptureReader::next_bytes`].
+/// It can be read as a file ([`Read`], which blocks), or in pieces by a thread that waits for its descriptor ([`AsFd`])
+/// to become readable and calls [`CaptureReader::next_bytes`].
 pub struct CaptureReader {
     sink: Arc<Sink>,
     points: Vec<Arc<dyn CapturePoint>>,
@@ -116,7 +116,7 @@ impl CaptureReader {
         if ended {
             self.points.clear();
             self.phase = StreamPhase::Last;
-            // Whoever waits for the descriptor shall come and see the end.
+            // A thread that waits for the descriptor must see the end.
             self.sink.wake();
         }
         true

@@ -17,7 +17,7 @@ pub trait CapturePoint: Send + Sync {
     fn capture_slot(&self) -> &CaptureSlot;
 }
 
-/// Somebody other than a capture who sees what passes a port: a program's monitor.
+/// A watcher of a port that is no capture: a program's monitor.
 pub trait Watcher: Send + Sync {
     /// `picks` of `batch` have passed, but for `drops`. Called on an I/O core: it copies what it wants and does not wait.
     fn see(
@@ -29,7 +29,7 @@ pub trait Watcher: Send + Sync {
     );
 }
 
-/// Somebody who looks at a port.
+/// A capture or a watcher of a port.
 pub(super) enum Onlooker {
     Capture { sink: Arc<Sink>, interface: u32 },
     Other(Arc<dyn Watcher>),
@@ -48,13 +48,13 @@ pub struct CaptureSlot {
 }
 
 impl CaptureSlot {
-    /// Whether anybody captures: then it is worth remembering what became of which frame.
+    /// Whether there is a capture: then it is worth remembering what became of which frame.
     #[inline]
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// All of `batch` came in. `drops` are the frames that the switch does not give to anybody.
+    /// All of `batch` came in. `drops` are the frames that the switch gives to no port.
     #[inline]
     pub fn ingress(&self, batch: &Batch, drops: &[(u16, DropReason)]) {
         if self.is_on() {
@@ -80,7 +80,7 @@ impl CaptureSlot {
         drops: &[(u16, DropReason)],
     ) {
         let Ok(onlookers) = self.onlookers.try_read() else {
-            // Somebody starts or ends a capture this moment: others may have wanted these.
+            // A capture starts or ends this moment: others may have wanted these.
             self.missed.fetch_add(picks.count() as u64, Ordering::Relaxed);
             return;
         };
@@ -112,7 +112,7 @@ impl CaptureSlot {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Frames that nobody saw because watchers came or went.
+    /// Frames that no watcher saw because watchers came or went.
     pub(super) fn missed(&self) -> u64 {
         self.missed.load(Ordering::Relaxed)
     }

@@ -2,7 +2,7 @@
 //!
 //! A broker is a process that keeps the privileges which the daemon gives up. It answers a fixed table of requests
 //! ([`Request`]), each a record of one size with up to two descriptors, each answered by one record with up to one
-//! descriptor before the next is read. Whoever sends records may be hostile, so [`Request::decode`] takes exactly what
+//! descriptor before the next is read. The sender of records may be hostile, so [`Request::decode`] takes exactly what
 //! [`Request::encode`] makes: no word without a meaning, no text without a rule.
 
 mod answer;
@@ -49,7 +49,7 @@ static BROKER: OnceLock<Broker> = OnceLock::new();
 /// The broker's user.
 static MAKER: OnceLock<u32> = OnceLock::new();
 
-/// The user to whom belongs what is made by name: whoever started the daemon, which may be somebody else by now.
+/// The owner of what is made by name: the user who started the daemon, which may run as another user by now.
 pub fn maker() -> u32 {
     MAKER.get().copied().unwrap_or_else(|| rustix::process::geteuid().as_raw())
 }
@@ -147,7 +147,7 @@ impl Broker {
 }
 
 impl BrokerConnection {
-    /// One request and its answer. `None`: there is nobody, or nobody who can be understood.
+    /// One request and its answer. `None`: there is no broker, or none that can be understood.
     fn exchange(&mut self, request: &Request, fds: &[BorrowedFd]) -> Option<Result<Answer, Refusal>> {
         self.last += 1;
         let bytes = match request.encode(self.last) {

@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use super::answer::ANSWER;
 use super::record::{name, path, NoRequest, MAX_TEXT};
 
-/// What an operator allows a broker whose daemon has given its privileges up: to be told to the broker itself, by whoever
-/// may open its socket, beside those of ring ports and with the control socket's permissions.
+/// What an operator allows a broker whose daemon has given its privileges up: a user who may open the broker's socket
+/// names it to the broker itself. That socket is beside those of ring ports, with the control socket's permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
     /// A socket of ours at this path, and its holder's beside it.
     Socket(PathBuf),
     /// Sockets of ours in this folder, and in none below it.
     Folder(PathBuf),
-    /// Calls to whoever listens at this path.
+    /// Calls to the listener at this path.
     Call(PathBuf),
     /// A journal at this path.
     Journal(PathBuf),
@@ -73,7 +73,7 @@ impl Named {
     /// Tells the broker of the daemon with this control socket.
     ///
     /// # Errors
-    /// Nobody is there, or this user is no operator.
+    /// No broker is there, or this user is no operator.
     pub fn tell(&self, control_socket: &Path) -> io::Result<()> {
         let socket = std::os::unix::net::UnixDatagram::unbound()?;
         // A broker that is busy is waited for, not for ever.

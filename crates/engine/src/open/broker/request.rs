@@ -330,7 +330,7 @@ impl Request {
             }
             _ => return Err(NoRequest),
         };
-        // No second record means the same: nothing hides in words and bytes that nobody looks at.
+        // No second record means the same: nothing hides in words and bytes that are not read.
         match request.encode(number) {
             Ok(again) if again == bytes => Ok((request, number)),
             _ => Err(NoRequest),

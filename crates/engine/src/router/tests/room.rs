@@ -60,7 +60,7 @@ fn ways_have_hops_while_there_is_room_and_get_them_when_there_is_again() {
         rounds += 1;
     }
     assert_eq!([22, 23].map(|i| hops(&rig, &format!("{i}.0.0.1"))), [1, 4]);
-    // What nothing leads to any more is kept by nobody, the plan included.
+    // What nothing leads to any more is not kept, the plan included.
     let (Some((_, group)), true) = (rig.router.control().longest(ip("23.0.0.1")), rounds < 16) else {
         panic!()
     };

@@ -11,10 +11,10 @@
 //! A sender whose `head` makes no sense is back where the receiver's ring ends, whatever it says next: what the receiver has is not the
 //! sender's to give up once more.
 //!
-//! Who touches what. The direction stands behind a lock. Its sender's I/O core takes it once a visit. Each end puts its own half in and takes it
-//! out, so when that is done nobody touches that end's memory any more. No conversation touches a guest's memory under the lock: that
-//! memory may make it wait, and an I/O core would wait with it. If an I/O core waits in the receiver's memory, that is the receiver's
-//! stall (`core::at_owner`).
+//! Access. The direction stands behind a lock. Its sender's I/O core takes it once a visit. Each end puts its own half
+//! in and takes it out, so when that is done no core touches that end's memory any more. No conversation touches a
+//! guest's memory under the lock: that memory may make it wait, and an I/O core would wait with it. If an I/O core
+//! waits in the receiver's memory, that is the receiver's stall (`core::at_owner`).
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -259,18 +259,19 @@ impl Sending {
         Some(lock(&self.direction)).filter(|direction| direction.sender == self.number)
     }
 
-    /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none nobody has it.
+    /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none it has no
+    /// user.
     pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
         let Some(mut direction) = self.ours() else { return };
         direction.tx.hands().clear();
         let Some(mut block) = block else { return };
-        // Nobody moves it meanwhile: that takes this half.
+        // No core moves it meanwhile: that takes this half.
         let position = direction.tx.position();
         drop(direction);
         if begins {
             block.begin(position);
         }
-        // Whoever served it before may have ended before it said so.
+        // Its previous server may have ended before it said so.
         let [_, hwcur, hwtail] = position;
         block.publish(hwcur, hwtail);
         let Some(mut direction) = self.ours() else { return };
@@ -352,14 +353,14 @@ impl Receiving {
         Some(lock(&self.direction)).filter(|direction| direction.receiver == self.number)
     }
 
-    /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none nobody has it. What it
-    /// releases counts from [`Receiving::show`] on.
+    /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none it has no
+    /// user. What it releases counts from [`Receiving::show`] on.
     pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
         let Some(mut direction) = self.ours() else { return };
         direction.far = None;
         direction.rx.hands().clear();
         let Some(mut block) = block else { return };
-        // Nothing comes meanwhile: nobody is shown.
+        // Nothing comes meanwhile: no receiver is shown.
         let position = direction.rx.position();
         drop(direction);
         if begins {
@@ -386,14 +387,14 @@ impl Receiving {
         }
     }
 
-    /// Whoever has it is told of frames by `far` from now on, and what it releases counts.
+    /// Its user is told of frames by `far` from now on, and what it releases counts.
     pub fn show(&mut self, far: Arc<dyn Far>) {
         if let Some(mut direction) = self.ours() {
             direction.far = Some(far);
         }
     }
 
-    /// No more: when this returns nobody touches the receiver's memory.
+    /// No more: when this returns no core touches the receiver's memory.
     pub fn hide(&mut self) {
         if let Some(mut direction) = self.ours() {
             direction.far = None;

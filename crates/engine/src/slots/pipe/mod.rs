@@ -5,9 +5,9 @@
 //! buffers, slots, and the `head` and `tail` that stand in rings. What each believes of its indices it tells elsewhere, and is judged for alone;
 //! no number that either writes leads out of the pipe's memory.
 //!
-//! The memory is new for whoever comes when nobody is there. Who comes while the other end is there gets what is: an end that goes
-//! and comes again goes on where it was, and may have seen what it left. A pipe is put back to its start when an end begins anew and the
-//! other one is not there.
+//! The memory is new for an end that comes when the other end is not there. Otherwise it gets what is: an end that goes
+//! and comes again goes on where it was, and may have seen what it left. A pipe is put back to its start when an end
+//! begins anew and the other one is not there.
 //!
 //! A pipe has a name, and is there while a port names it. Which end is whose is settled when a port comes: a program's is the second one. A
 //! guest's that comes from another process ([`End::adopt`]) has its old one.
@@ -59,7 +59,7 @@ struct Pipe {
     state: Mutex<PipeState>,
 }
 
-/// Who has an end: a port, by a number of its own.
+/// The holder of an end: a port, by a number of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct EndHolder {
     owner: Option<u64>,
@@ -97,14 +97,14 @@ impl PipeState {
     }
 }
 
-/// A direction, and who may touch it.
+/// A direction behind its lock.
 type SharedDirection = Arc<Mutex<PipeDirection>>;
 
 /// The memory, and the directions from each end's rings to the other.
 struct PipeMemory {
     joined: Joined,
     directions: [Vec<SharedDirection>; 2],
-    /// Somebody has had it.
+    /// An end has had it.
     given: bool,
 }
 
@@ -119,7 +119,7 @@ impl PipeMemory {
         PipeMemory { directions: Side::BOTH.map(directions), joined, given: false }
     }
 
-    /// As it was at first, while nobody has a half of any direction.
+    /// As it was at first, while no end has a half of any direction.
     fn restart(&mut self, name: &str) {
         self.joined.fill(name);
         for (from, directions) in Side::BOTH.into_iter().zip(&self.directions) {
@@ -222,7 +222,8 @@ impl End {
         Arc::clone(state.memory.joined.end(state.side(self.owner)))
     }
 
-    /// A VMM or a program comes: what it has of the memory, which is new if nobody is at the other end and somebody has had the old one.
+    /// A VMM or a program comes: what it has of the memory, which is new if the other end is not there and an end has
+    /// had the old one.
     ///
     /// # Errors
     /// There is no memory.
@@ -241,7 +242,7 @@ impl End {
         state.memory.joined.set_interface(side, &self.pipe.name, host);
         let region = Arc::clone(state.memory.joined.end(side));
         drop(state);
-        // Whoever keeps it makes nobody wait but this end.
+        // If a peer keeps it, only this end waits.
         old.iter().for_each(|old| old.joined.end(side).give_up());
         Ok(region)
     }
@@ -279,7 +280,7 @@ impl End {
         Ok(Arc::clone(state.memory.joined.end(side)))
     }
 
-    /// Puts the pipe back to its start, unless somebody is at the other end.
+    /// Puts the pipe back to its start, unless the other end is there.
     pub fn restart(&self) {
         let mut state = self.pipe.state();
         let side = state.side(self.owner);
@@ -288,7 +289,8 @@ impl End {
         }
     }
 
-    /// The half of ring `ring` on which it sends, nobody's at first; the former one is out. `None`: there is no such ring.
+    /// The half of ring `ring` on which it sends, without a user at first; the former one is out. `None`: there is no
+    /// such ring.
     pub fn sending(&self, ring: usize) -> Option<Sending> {
         let state = self.pipe.state();
         state.memory.direction(state.side(self.owner), ring).map(Sending::new)

@@ -264,7 +264,7 @@ fn while_no_receiver_is_there_nothing_moves_and_nothing_is_lost() {
     assert!(rig.sending.has_news());
     let moved = rig.pass();
     assert_eq!((moved.frames, rig.receiver.told(RECEIVES)), (3, [0, 3]));
-    // It wanted to be told, as whoever begins does.
+    // It wanted to be told, as an end that begins does.
     assert_eq!(rig.ear.raised.load(Ordering::Relaxed), 1);
     let (_, outcome) = moved.out.unwrap();
     assert_eq!((outcome.frames, outcome.interrupts), (3, 1));
@@ -311,7 +311,7 @@ fn what_the_receiver_has_is_never_given_up_again() {
     rig.sender.set_head(SENDS, 3);
     assert_eq!((rig.pass().frames, rig.receiver.told(RECEIVES)), (0, [2, 5]));
     assert!(!rig.ear.failed.load(Ordering::Relaxed));
-    // And who begins again begins behind it.
+    // An end that begins again begins behind it.
     rig.sending.set_block(rig.sender.block(SENDS), true);
     assert_eq!(rig.sender.word(SENDS), 5);
     rig.sender.set_head(SENDS, 1);

@@ -1,9 +1,9 @@
 //! Two things that netmap's memory makes easy: a port on several switches, and pipes of a name in another port's memory.
 //!
 //! A port passes frames on one switch here. One that is attached to further ones is listed on all, and goes to the
-//! one by whose name a program opens it. Pipes lie in the memory of a port; who asks for a memory by its number has
-//! them in that one, under the name that it gave them. A name that an operator gave holds for everybody who may use that port,
-//! another user's for its own programs alone: where it has no say, nobody is led into its memory.
+//! one by whose name a program opens it. Pipes lie in the memory of a port; a program that asks for a memory by its
+//! number has them in that one, under the name that it gave them. A name that an operator gave holds for every user who
+//! may use that port, another user's for its own programs alone: it leads no other user into that memory.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ const MAX_INSIDES_OF_A_USER: usize = 512;
 /// Further switches to which a port may be attached.
 const MAX_ALSO: usize = 64;
 
-/// Under whom a name that `who` gives is known; operators' are everybody's.
+/// The user under whom a name that `who` gives is known; operators' names are for all.
 fn giver(who: Asker) -> Option<u32> {
     Some(who.ids.0).filter(|user| !is_operator(*user))
 }
@@ -69,7 +69,7 @@ impl Vale {
         self.also.iter().find(|(name, switches)| *name == short && here(switches)).map(|(name, _)| &**name)
     }
 
-    /// A program opens a port by the name of another of its switches: it goes there, unless somebody has it open.
+    /// A program opens a port by the name of another of its switches: it goes there, unless a program has it open.
     pub(super) fn move_to(&mut self, who: Asker, name: &Name<'_>) -> Result<(), Refusal> {
         let Some((switch, short)) = name.vale else { return Ok(()) };
         let Some(port) = self.attached_also(switch, short).map(str::to_owned) else { return Ok(()) };
@@ -114,7 +114,7 @@ impl Vale {
         }
     }
 
-    /// In whose memory the pipes of this name lie for `who`. Who could have given the name keeps it from now on.
+    /// In whose memory the pipes of this name lie for `who`. A user who could have given the name keeps it from now on.
     pub(super) fn location_inside(&mut self, who: Asker, name: &Name<'_>) -> Option<String> {
         let by = |giver: Option<u32>| (giver, name.base.to_owned());
         if !name.pipe {

@@ -1,4 +1,4 @@
-//! Who had which port made, and what they may do: the socket at which programs ask may be open to several users.
+//! The users that had ports made, and what they may do: the socket at which programs ask may be open to several users.
 //!
 //! The *operator*, root or the user that the daemon was started by, may do everything. Another user may open ports on switches
 //! and make ports, each socket of which is that user's alone; but what a user has not made stays where it is: ports of VMs
@@ -30,17 +30,17 @@ impl Makers {
         self.0.insert(port.to_owned(), who.ids.0);
     }
 
-    /// `port` is gone: one that bears its name later is somebody else's. Returns whose it was.
+    /// `port` is gone: one that bears its name later is another user's. Returns the user whose it was.
     pub(super) fn forget(&mut self, port: &str) -> Option<u32> {
         self.0.remove(port)
     }
 
-    /// Ports that are not in `spec` are nobody's.
+    /// Ports that are not in `spec` belong to no user.
     pub(super) fn tidy(&mut self, spec: &Spec) {
         self.0.retain(|name, _| spec.ports.iter().any(|port| port.name == *name));
     }
 
-    /// Ports of `user`, and those of everybody who is no operator.
+    /// Ports of `user`, and those of all users who are no operators.
     fn count(&self, user: u32) -> (usize, usize) {
         let mine = self.0.values().filter(|maker| **maker == user).count();
         (mine, self.0.values().filter(|maker| !is_operator(**maker)).count())

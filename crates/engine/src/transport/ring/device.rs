@@ -1,6 +1,6 @@
 //! The socket that stands for `/dev/netmap` where that is not about a port that exists: `sidecore_abi::vale`.
 //!
-//! One thread reads requests and hands them, one at a time, to whoever knows ports and switches ([`Verbs`]). A
+//! One thread reads requests and hands them, one at a time, to the code that knows ports and switches ([`Verbs`]). A
 //! connection that ends, for whatever reason, is reported: what was made for it may go.
 
 use std::path::Path;
@@ -82,7 +82,7 @@ impl Clients {
 /// That a user has too many connections.
 static SAID: Seldom = Seldom::new();
 
-/// Who asks.
+/// The client that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
     /// The connection, by a number that is never used again.
@@ -91,7 +91,7 @@ pub struct Asker {
     pub ids: (u32, u32),
 }
 
-/// Who carries requests out.
+/// Carries requests out.
 pub trait Verbs: Send {
     /// Carries `ask` out.
     fn ask(&mut self, who: Asker, ask: &Ask) -> Reply;
@@ -143,7 +143,8 @@ struct Server {
 }
 
 impl Server {
-    /// Makes room for one more connection of user `uid`. Who owes a request longest goes first; an error says why nobody does.
+    /// Makes room for one more connection of user `uid`. The connection that owes a request longest goes first; an
+    /// error says why none does.
     fn make_room(&mut self, uid: u32) -> Result<(), Why> {
         let privileged = uid == 0 || uid == crate::open::broker::maker();
         let of_user = |c: &&ClientConnection<Asker>| c.role.ids.0 == uid;
@@ -205,7 +206,7 @@ impl Requests for Server {
             Some(ask) => self.verbs.ask(connection.role, &ask),
             None => Reply::refused(71, "the daemon does not speak this language or version"), // EPROTO
         };
-        // A reply fits into a socket's buffer; who leaves so many unread that it does not is dropped.
+        // A reply fits into a socket's buffer; a client that leaves so many unread that it does not is dropped.
         let bytes = reply.to_bytes();
         let sent = send(&connection.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         sent.is_ok_and(|n| n == bytes.len()) && reply.errno != 71

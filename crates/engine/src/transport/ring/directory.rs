@@ -20,7 +20,7 @@ pub fn set_directory(control_socket: &Path) {
 /// if it is not there.
 ///
 /// # Errors
-/// Nobody has said where the directory is, or it cannot be made.
+/// It is not set where the directory is, or it cannot be made.
 pub fn socket_path(name: &str) -> Result<PathBuf, String> {
     if name.contains('/') {
         return Ok(PathBuf::from(name));

@@ -1,7 +1,7 @@
 //! Ring ports that share a memory: `memory=NAME`.
 //!
-//! Off by default, so that nobody sees a neighbour's frames. The ports of one NAME have one region, of which each has a
-//! part (`ring::SharedMemory`); their clients may exchange buffers between them, as those of netmap's ports with
+//! Off by default, so that no client sees a neighbour's frames. The ports of one NAME have one region, of which each
+//! has a part (`ring::SharedMemory`); their clients may exchange buffers between them, as those of netmap's ports with
 //! equal memory numbers do. The memory is there while any of the ports has a client or an open pipe.
 
 use std::collections::BTreeMap;
@@ -82,7 +82,7 @@ impl Member {
         self.group.mem_id
     }
 
-    /// The port's part, what keeps the memory, and whether the part was somebody's before.
+    /// The port's part, what keeps the memory, and whether a client had the part before.
     pub(super) fn region(&self, name: &str) -> io::Result<(Region, Arc<SharedMemory>, bool)> {
         let mut state = self.group.state();
         let memory = match state.memory.upgrade() {

@@ -74,7 +74,7 @@ impl HostRings {
         }
     }
 
-    /// The client, or the port, is going: nobody uses the rings when this returns.
+    /// The client, or the port, is going: no core uses the rings when this returns.
     pub(super) fn take_back(&self) {
         let mut state = self.state();
         state.lent.take_back();

@@ -1,7 +1,7 @@
-//! The memory of a ring port's clients, and who has which end of its pipes.
+//! The memory of a ring port's clients, and the holders of the ends of its pipes.
 //!
 //! Frames in a pipe pass from end to end without us. What we do: give each end the memory and the descriptors by
-//! which the two wake each other, let nobody have an end that somebody has, and put a pipe's rings back to their
+//! which the two wake each other, keep one holder from an end that another has, and put a pipe's rings back to their
 //! start when its last end has gone. Several may have an end if none of them wants it alone: they share its rings, as
 //! netmap's programs do. An end that goes and comes again goes on where it was.
 
@@ -27,16 +27,16 @@ pub(super) struct LentMemory {
     pub(super) region: Arc<Region>,
     /// What serves its host rings, if it has some.
     pub(super) host: Option<Arc<HostRings>>,
-    /// Whether the port's rings have been somebody's.
+    /// Whether a client has had the port's rings.
     pub(super) used: bool,
     /// What it is a part of.
     shared: Option<Arc<SharedMemory>>,
     pipes: Vec<Option<Pipe>>,
-    /// Who has the extra buffers, and the interface that lists them.
+    /// The holder of the extra buffers, and the interface that lists them.
     extra: (Option<Holder>, u64),
 }
 
-/// Who may have a memory's extra buffers.
+/// What may have a memory's extra buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
     /// The port's client.
@@ -62,7 +62,7 @@ impl Pipe {
     }
 }
 
-/// Who has an end.
+/// The users of an end.
 #[derive(Clone, Copy, Default)]
 struct Users {
     count: u32,
@@ -84,19 +84,20 @@ impl LentMemory {
         LentMemory { region: Arc::new(region), host, used: false, shared: None, pipes, extra }
     }
 
-    /// Nobody uses it any more. What other ports' clients have, too, stays.
+    /// No client uses it any more. What other ports' clients have, too, stays.
     pub(super) fn give_up(&self) {
         if self.shared.is_none() {
             self.region.give_up();
         }
     }
 
-    /// A part of a shared memory, which was somebody's before or not.
+    /// A part of a shared memory, which a client had before or not.
     pub(super) fn part(region: Region, shared: Arc<SharedMemory>, used: bool) -> LentMemory {
         LentMemory { used, shared: Some(shared), ..LentMemory::new(region, None) }
     }
 
-    /// The place of the pipe `name`, which is made if nobody has one of its ends. `None`: there is no room for one more.
+    /// The place of the pipe `name`, which is made if no client has one of its ends. `None`: there is no room for one
+    /// more.
     fn find(&mut self, name: [u8; PIPE_NAME]) -> io::Result<Option<usize>> {
         let named = |pipe: &Option<Pipe>| pipe.as_ref().is_some_and(|pipe| pipe.name == name);
         let there = self.pipes.iter().position(named);
@@ -114,8 +115,8 @@ impl LentMemory {
         Ok(Some(place))
     }
 
-    /// Opens an end of the pipe `name`, which is made if nobody has one of its ends, and tells how many others have that end.
-    /// `None`: there is no room for one more.
+    /// Opens an end of the pipe `name`, which is made if no client has one of its ends, and tells how many others have
+    /// that end. `None`: there is no room for one more.
     pub(super) fn open(
         &mut self,
         name: [u8; PIPE_NAME],
@@ -175,7 +176,7 @@ impl LentMemory {
         pipe.map_or_else(Vec::new, |pipe| rings.map(|ring| &pipe.wakes[ring as usize]).collect())
     }
 
-    /// Gives `holder` the extra buffers if it wants some and nobody has them; how many it has now.
+    /// Gives `holder` the extra buffers if it wants some and they have no holder; how many it has now.
     pub(super) fn take_extra(&mut self, holder: Holder, wants: u32) -> u32 {
         let info = *self.region.info();
         if wants == 0 || self.extra.0.is_some() || info.extra_bufs == 0 {
@@ -190,7 +191,7 @@ impl LentMemory {
         info.extra_bufs
     }
 
-    /// `holder` has gone: who comes next may have what it left in its list.
+    /// `holder` has gone: the next holder may have what it left in its list.
     pub(super) fn leave_extra(&mut self, holder: Holder) {
         if self.extra.0 == Some(holder) {
             self.extra.0 = None;

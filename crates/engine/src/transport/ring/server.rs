@@ -32,7 +32,7 @@ const MONITOR_MEMORY: u32 = 1 << 15;
 pub(super) struct Server {
     common: Arc<Common>,
     conversations: Vec<Conversation>,
-    /// There while somebody is attached, or has an end of a pipe.
+    /// There while a client is attached, or has an end of a pipe.
     memory: Option<LentMemory>,
     /// Number of the next monitor's memory.
     next_memory: u32,
@@ -95,7 +95,7 @@ pub(super) struct Client {
     lent: Pairs<RingIngress, RingEgress>,
     host: Option<Arc<HostRings>>,
     region: Arc<Region>,
-    /// Of each ring on which it receives: what keeps slots that it has released, and who reads them.
+    /// Of each ring on which it receives: what keeps slots that it has released, and the monitors that read them.
     gates: Vec<Arc<ReleaseGate>>,
     taps: Vec<Option<Tapped>>,
 }
@@ -317,7 +317,7 @@ impl Server {
         }
     }
 
-    /// The memory, made if nobody has it yet, and then with this many extra buffers at least.
+    /// The memory, made if no client has it yet, and then with this many extra buffers at least.
     fn memory(&mut self, extra_bufs: u32) -> io::Result<&mut LentMemory> {
         if self.memory.is_none() {
             let (config, name) = (&self.common.config, &self.common.port.name);

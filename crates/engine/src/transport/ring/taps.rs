@@ -1,4 +1,4 @@
-//! Rings that monitors have I/O cores follow: `host::ring::RingTap`, served for as long as somebody looks.
+//! Rings that monitors have I/O cores follow: `host::ring::RingTap`, served for as long as a monitor looks.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ impl Tapped {
     }
 }
 
-/// `monitor` looks at none of `taps` any more; those that nobody looks at end.
+/// `monitor` looks at none of `taps` any more; those without a monitor end.
 pub(super) fn hide(taps: &mut [Option<Tapped>], monitor: &Arc<Monitor>) {
     let watcher: Arc<dyn Watcher> = Arc::clone(monitor) as _;
     for place in taps {
@@ -85,7 +85,7 @@ pub(super) fn show_released(
     for ((index, gate), place) in (0..).zip(gates).zip(taps) {
         if place.is_none() {
             let lookers = Arc::default();
-            // Nobody fills slots while it begins.
+            // No core fills slots while it begins.
             let filled = common.port.egress(index as usize);
             let tap = RingTap::of_released(region, index, &common.settings, gate, Arc::clone(&lookers))?;
             drop(filled);

@@ -1,7 +1,7 @@
-//! How long a port listens to nobody behind a client that came for nothing.
+//! How long a port admits no client after one that came for nothing.
 //!
 //! A client that comes and goes costs a set-up each time, and where connections are kept a process. It is let in again at
-//! once, and later each time that it does so again; who had come for something is forgiven everything.
+//! once, and later each time that it does so again; a client that had come for something is forgiven everything.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A connection with a VMM or a client, which waits for nobody when it is dropped.
+//! A connection with a VMM or a client, which does not wait when it is dropped.
 
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,7 +8,7 @@ use rustix::net::sockopt::set_socket_oobinline;
 
 use crate::door;
 
-/// A connection. When it is dropped, the other end is hung up on, and messages that nobody has read are somebody else's
+/// A connection. When it is dropped, the other end is hung up on, and unread messages are left to a door
 /// (`door::hang_up`).
 #[derive(Debug)]
 pub(in crate::transport) struct Connection {

@@ -100,8 +100,8 @@ pub(in crate::transport) trait Talk {
         false
     }
 
-    /// The end, by a fault or not: first nobody touches the guest's memory any more, then the peer learns that we are gone. What is
-    /// returned is a file of the peer's that is still being closed.
+    /// The end, by a fault or not: first no core touches the guest's memory any more, then the peer learns that we are
+    /// gone. What is returned is a file of the peer's that is still being closed.
     fn end(self, faulty: bool) -> Option<Closing>;
 }
 
@@ -145,7 +145,8 @@ pub(super) fn run<T: Talk>(talk: &mut T, context: &ConversationContext<T>) -> Co
         let newcomers =
             listener.filter(|_| held.is_none()).map(|listener| PollFd::new(listener, PollFlags::IN));
         let [a, b, c] = waits.also.map(|fd| fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        // Where each is among those that are polled. The listener comes first: whoever has left and calls again is seen to have left.
+        // Where each is among those that are polled. The listener comes first: a VMM that has left and calls again is
+        // seen to have left.
         let indices = [newcomers, stream, a, b, c].map(|fd| {
             let index = fd.is_some().then_some(fds.len());
             fds.extend(fd);

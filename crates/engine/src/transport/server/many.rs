@@ -13,7 +13,7 @@ use super::wait::{wait, wait_for};
 use super::OwnerLine;
 use crate::open::spare::Seldom;
 
-/// How long nobody is let in after that has failed: the client waits in the backlog.
+/// How long no client is let in after that has failed: the client waits in the backlog.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// That no client can be accepted.
@@ -49,7 +49,7 @@ pub(in crate::transport) trait Requests {
     /// The connections.
     fn connections(&mut self) -> &mut Vec<ClientConnection<Self::Role>>;
 
-    /// For how long nobody is heard: they have asked for more than they may take.
+    /// For how long no client is heard: they have asked for more than they may take.
     fn hold(&self) -> Option<Duration> {
         None
     }

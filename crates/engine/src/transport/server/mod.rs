@@ -14,7 +14,7 @@
 //! | | vfio-user | vhost-user | ring port | netmap socket |
 //! |---|---|---|---|---|
 //! | shape | one client | one client | many; one has the rings | many |
-//! | who calls | the VMM | either | the program | the program |
+//! | caller | the VMM | either | the program | the program |
 //! | first message | VERSION, in 10 s | any, in 10 s; no limit where we call | no limit; the oldest of 8 that have nothing goes | in 10 s |
 //! | rest of a message | 2 s | 2 s | no limit | 10 s |
 //! | a visit for nothing | under 1 s, or only VERSION: pause | no ring ran: pause | free | free |

@@ -35,7 +35,7 @@ pub(in crate::transport) trait Protocol: Send + 'static {
     const BRIEFLY: Duration;
     /// The name of the fault of a client that does not begin to talk, and what is said of it.
     const SILENCE: (&'static str, &'static str);
-    /// Whether those whom we call have to say something in time, too.
+    /// Whether peers that we call have to send something in time, too.
     const HURRIES_ALL: bool;
     /// Whether the next client makes the last fault be forgotten.
     const FORGETS: bool;

@@ -45,7 +45,7 @@ pub(in crate::transport) struct Listener {
     socket: UnixListener,
     /// The file that we made.
     file: Option<SocketFile>,
-    /// Peers that were hung up on, and that nobody has asked about yet.
+    /// Peers that were hung up on, and that were not reported yet.
     turned_away: AtomicU64,
 }
 
@@ -105,12 +105,12 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let Some(file) = &self.file else {
-            // Somebody else may go on listening there.
+            // Another process may go on listening there.
             door::keep(&self.socket);
             return;
         };
         file.remove();
-        // Nobody comes any more, and those who wait may have sent something.
+        // No client comes any more, and waiting clients may have sent something.
         let _ = shutdown(&self.socket, Shutdown::Both);
         let end = loop {
             match self.socket.accept() {
@@ -139,7 +139,7 @@ pub(in crate::transport) enum PeerSource {
 }
 
 impl PeerSource {
-    /// Opens what can be opened at once, so that errors reach whoever asked.
+    /// Opens what can be opened at once, so that errors reach the caller.
     pub(in crate::transport) fn new(endpoint: Endpoint) -> Result<PeerSource, SocketError> {
         match endpoint {
             Endpoint::Listen { path, mode, owner } => {

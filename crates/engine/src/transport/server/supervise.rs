@@ -2,8 +2,8 @@
 //!
 //! Theory of operation. A panic is a fault of ours, and a peer may be able to bring it about again. It ends the conversation
 //! that it happened in, not the port: [`run`] catches it, counts it at the port, and has the port listen again after a pause that
-//! doubles each time, so that nobody can keep us busy with it. Locks that were held are whole enough to go on with: what
-//! they guard is set up anew by the next conversation.
+//! doubles each time, so that no peer can keep us busy with it. Locks that were held are whole enough to go on with:
+//! what they guard is set up anew by the next conversation.
 
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Reading from a socket whose other end may send descriptors, and receiving none.
 //!
-//! Without room for them the kernel drops what it would hand out: it gives its references back, and asks nobody who serves a
-//! file, as the close of a descriptor of ours does (FUSE). Only the last reference to a socket that lingers (SO_LINGER) is
-//! waited for, which is why a door keeps its own until the message has been dropped here (`door::Closing`).
+//! Without room for them the kernel drops what it would hand out: it gives its references back, and asks no server of a
+//! file, as the close of a descriptor of ours does (FUSE). Only the last reference to a socket that lingers (SO_LINGER)
+//! is waited for, which is why a door keeps its own until the message has been dropped here (`door::Closing`).
 
 use std::io::IoSliceMut;
 use std::os::unix::net::UnixStream;

@@ -31,7 +31,7 @@ struct Message {
     sizes: (usize, usize),
     /// Most descriptors.
     fds: usize,
-    /// Who answers.
+    /// The function that answers.
     handler: fn(&mut Session, Request, &mut Answer) -> Handled,
 }
 

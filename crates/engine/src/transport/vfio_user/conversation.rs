@@ -62,8 +62,7 @@ enum Read {
 
 /// A conversation.
 pub(super) struct Conversation {
-    /// Before the socket: first nobody touches the guest's memory any more, then the VMM learns that we are
-    /// gone.
+    /// Before the socket: first no core touches the guest's memory any more, then the VMM learns that we are gone.
     session: Session,
     stream: Connection,
     port: Arc<Port>,

@@ -27,7 +27,7 @@ pub(super) const MAX_MAPS: usize = 1024;
 struct Range {
     size: u64,
     reached: bool,
-    /// Where it starts in its file, and the name of that file for whoever keeps it.
+    /// Where it starts in its file, and the name of that file for its keeper.
     offset: u64,
     file: u32,
 }

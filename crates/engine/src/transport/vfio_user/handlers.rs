@@ -68,7 +68,7 @@ impl Session {
     fn swap(&self, old: Arc<GuestMap>, new: Arc<GuestMap>) {
         lock(&self.device).dma_changed(new);
         // We hold the last reference, and what it alone mapped goes with it. Anything else is a device that
-        // does not keep its word; its guest's memory stays mapped, which harms nobody but is worth knowing.
+        // does not keep its word; its guest's memory stays mapped, which does no harm but is worth knowing.
         if Arc::strong_count(&old) > 1 {
             tracing::error!(port = %self.name, "the device still holds memory that the VMM took away");
         }

@@ -22,7 +22,7 @@
 //! Answers reach the socket as references to the file's pages, so the file is far larger than a socket's buffer: a stretch
 //! is written again when its former content has long been read.
 //!
-//! Nobody but us and the holder ever sees these files. What they are of stands in front ([`Format`]); another one is refused.
+//! Only we and the holder ever see these files. Their [`Format`] stands in front; another one is refused.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -206,7 +206,7 @@ impl Keep {
         }
     }
 
-    /// Forgets what nobody refers to: descriptors whose message was never committed.
+    /// Forgets what is not referred to: descriptors whose message was never committed.
     pub(super) fn forget_all(&mut self, keys: impl Iterator<Item = u64>) {
         keys.for_each(|key| self.forget(key));
     }

@@ -48,7 +48,7 @@ pub(super) type Handled = Result<(), Refusal>;
 /// The length of the payload that follows `header`, if what follows can be a message at all.
 ///
 /// # Errors
-/// What is wrong. Nobody can tell then where the next message begins.
+/// What is wrong. It is unknown then where the next message begins.
 pub(super) fn payload_size(header: &Header) -> Result<usize, String> {
     if header.flags & flags::TYPE != flags::COMMAND {
         return Err(format!("a message with flags {:#x} is no command", header.flags));

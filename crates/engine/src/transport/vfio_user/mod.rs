@@ -5,10 +5,10 @@
 //! the client and owns everything that the client gave: memory ([`dma`]), eventfds, the agreed limits. Dropping it
 //! gives all of it back, whatever ended the conversation. A client that stalls stalls only this thread.
 //!
-//! Faults. A message after which nobody can tell where the next one begins, or one that comes before VERSION,
-//! ends the conversation. Every other mistake is answered with an errno, as the protocol wants it, and
-//! changes nothing. A fault that a queue finds stops the device, not the conversation: VMMs cannot connect
-//! again, but a guest can reset its device.
+//! Faults. A message behind which the start of the next one is unknown, or one that comes before VERSION, ends the
+//! conversation. Every other mistake is answered with an errno, as the protocol wants it, and changes nothing. A fault
+//! that a queue finds stops the device, not the conversation: VMMs cannot connect again, but a guest can reset its
+//! device.
 //!
 //! A daemon that ends. With a holder (`crate::hold`) the conversation outlives us: see [`keep`].
 //!
@@ -102,7 +102,7 @@ impl VfioUser {
         Ok(VfioUser { server: Server::start(source, spoken)?, device })
     }
 
-    /// The device, for somebody in this process who stands in for a guest.
+    /// The device, for code in this process that stands in for a guest.
     pub fn device(&self) -> Arc<Mutex<Box<dyn PciDevice>>> {
         Arc::clone(&self.device)
     }

@@ -20,7 +20,7 @@ use crate::hold::{Found, Holder};
 use crate::mem::{GuestMap, Terms};
 use crate::port::Lack;
 
-/// Refusals of one session that are worth a warning; the rest is for whoever debugs.
+/// Refusals of one session that are worth a warning; the rest is for debugging.
 const WARNINGS: u64 = 16;
 
 /// Looks at the memory of one client: firmware may turn the device on before there is anything in it.
@@ -31,7 +31,7 @@ pub(super) type SharedDevice = Arc<Mutex<Box<dyn PciDevice>>>;
 
 /// The device under its lock.
 pub(super) fn lock(device: &SharedDevice) -> MutexGuard<'_, Box<dyn PciDevice>> {
-    // A panic in the device has ended its conversation; whoever looks at it afterwards may.
+    // A panic in the device has ended its conversation; others may look at it afterwards.
     device.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Session {
     pub(super) keep: Option<Keep>,
     /// Commands that were handled.
     pub(super) handled: u64,
-    /// Changes of theirs that I/O cores notice, and that nobody has been charged for yet.
+    /// Changes of theirs that I/O cores notice, and that were not charged yet.
     pub(super) changes: usize,
     /// Files that no range refers to any more.
     pub(super) orphans: Vec<u32>,
@@ -86,7 +86,7 @@ const AGREED: usize = 8;
 const SAVED: usize = AGREED + dma::SAVED;
 
 impl Session {
-    /// Begins a session with `device`, which nobody else talks to. `name` is the port's.
+    /// Begins a session with `device`, which no other session talks to. `name` is the port's.
     pub(super) fn new(name: &str, device: &SharedDevice, terms: &Terms) -> Session {
         let mut guard = lock(device);
         Session {
@@ -128,7 +128,7 @@ impl Session {
         }
     }
 
-    /// The same with a holder that was started. How much of `stream` has been looked at is known to whoever reads it.
+    /// The same with a holder that was started. How much of `stream` has been looked at is known to its reader.
     pub(super) fn keep_with(&mut self, holder: Holder, stream: &UnixStream) -> Result<(), String> {
         self.keep = Some(Keep::begin(holder, stream, &mut **lock(&self.device), SAVED)?);
         Ok(())
@@ -253,7 +253,7 @@ impl Session {
     pub(super) fn done(&mut self) {
         let Some(keep) = &mut self.keep else { return };
         keep.done();
-        // Not earlier: who handles the message again must find them.
+        // Not earlier: a successor that handles the message again must find them.
         keep.forget_all(self.orphans.drain(..).map(key::memory));
     }
 
@@ -331,7 +331,7 @@ impl Session {
         self.memory.hint().or(self.unheld.then_some(unheld))
     }
 
-    /// The eventfd by which the end of an interrupt is told, if there is one; or for how long nobody listens to it.
+    /// The eventfd by which the end of an interrupt is told, if there is one; or for how long it is not listened to.
     pub(super) fn resample(&self) -> (Option<Arc<OwnedFd>>, Option<Duration>) {
         match self.interrupts.resample() {
             Some(fd) => self.ends.rest().map_or((Some(fd), None), |rest| (None, Some(rest))),

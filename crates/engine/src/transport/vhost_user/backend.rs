@@ -1,8 +1,8 @@
 //! What each message does: to the memory table, to the rings, to the device.
 //!
 //! A ring runs while everything that it needs is known and it is enabled. Messages may come in any order,
-//! and on rings that run: whatever changes under a ring, the ring is first taken back (so that nobody is
-//! in the middle of it), the change is made, and all rings that can run run again where they stood.
+//! and on rings that run: whatever changes under a ring, the ring is first taken back (so that no core is in the middle
+//! of it), the change is made, and all rings that can run run again where they stood.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -210,7 +210,7 @@ impl<D: VirtioDevice> Backend<D> {
         self.device.start_ring(index, config, kick).map_err(|e| e.to_string())?;
         let ring = &mut self.rings[index];
         ring.running = true;
-        // Whoever ran the ring before us may have died between publishing and interrupting.
+        // The previous daemon may have died between publishing and interrupting.
         ring.notifier.interrupt();
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! The way on which a back end speaks by itself (SET_BACKEND_REQ_FD), here to say that the configuration space has changed.
 //!
-//! It is a socket of the VMM's choice. So nothing is read from it, what is written is the same few bytes whoever has the other
-//! end, a VMM that does not read is not waited for, and the end is that of a connection in which anything may wait.
+//! It is a socket of the VMM's choice. So nothing is read from it, what is written is the same few bytes for every
+//! peer, a VMM that does not read is not waited for, and the end is that of a connection in which anything may wait.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};

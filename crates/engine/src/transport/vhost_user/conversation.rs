@@ -35,7 +35,7 @@ use crate::port::{AttachmentStatus, Peer};
 /// Most descriptors of a message, as the `vhost` crate limits them.
 const MAX_FDS: usize = 32;
 
-/// The backend behind its lock. Nobody but the conversation's thread ever holds it for long.
+/// The backend behind its lock. Only the conversation's thread ever holds it for long.
 pub(super) fn lock<D>(backend: &Mutex<Backend<D>>) -> MutexGuard<'_, Backend<D>> {
     backend.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -60,7 +60,7 @@ impl<D: VirtioDevice> Conversation<D> {
     pub(super) fn new(stream: Connection, backend: Arc<Mutex<Backend<D>>>) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
         let (inner, theirs) = UnixStream::pair()?;
-        // Whole messages are in it, and whole answers fit: nobody waits there.
+        // Whole messages are in it, and whole answers fit: no thread waits there.
         inner.set_nonblocking(true)?;
         theirs.set_nonblocking(true)?;
         let handler = BackendReqHandler::from_stream(theirs, Arc::clone(&backend));
@@ -79,7 +79,7 @@ impl<D: VirtioDevice> Conversation<D> {
             let seen =
                 rustix::io::retry_on_intr(|| receive(&self.stream, into, RecvFlags::PEEK)).map_err(unread)?;
             // It ends behind the first piece with descriptors, if any are there; one that goes too far ended behind a later
-            // message's, or behind one that has a part of this message: nobody can tell before it is read.
+            // message's, or behind one that has a part of this message: which one is unknown before it is read.
             let (ours, end) = (have + seen.bytes <= size, size.min(have + seen.bytes));
             let passed = if seen.with_fds { self.look(header, ours)? } else { Descriptors::default() };
             if seen.with_fds && ours && fds.replace(passed).is_some() {
@@ -108,7 +108,7 @@ impl<D: VirtioDevice> Conversation<D> {
         let any = (!ours || given == Given::Memory) && files == Files::Any;
         let sockets = !ours || given == Given::Socket;
         match door::look(self.stream.as_fd(), WantedFds { most: MAX_FDS, any, sockets }) {
-            // A later message's stay where they are: to drop their duplicates waits for nobody, and hangs up on none.
+            // A later message's stay where they are: to drop their duplicates does not wait, and hangs up on no peer.
             Ok(list) => Ok(Descriptors { list, sockets: sockets && ours }),
             Err(refused) => {
                 self.closing = refused.closing;
@@ -226,7 +226,8 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
             }
             return Ok(STOPPED);
         }
-        // A socket that is writable has room for far more than the longest answer. Who has shut it down reads none.
+        // A socket that is writable has room for far more than the longest answer. A peer that has shut it down reads
+        // none.
         if !flags.contains(PollFlags::OUT) && left {
             return Err(ConversationEnd::Closed);
         }

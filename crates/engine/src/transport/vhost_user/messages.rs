@@ -11,14 +11,14 @@
 //! (SET_VRING_ENABLE) that QEMU sends before the crate thinks it may: those are read here.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-/// Who reads a message.
+/// The reader of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
     /// The `vhost` crate.
     Crate,
     /// We do; with so many bytes of payload at most.
     Us(u32),
-    /// Nobody: we never offered what it belongs to.
+    /// None: we never offered what it belongs to.
     Nobody,
 }
 

@@ -1,8 +1,8 @@
 //! vhost-user: the conversation with a VMM that runs a virtio device's other half.
 //!
-//! Theory of operation. Each device has a socket of its own with one client at a time (`super::server`), with whom a
-//! [`conversation`] talks. It never touches a frame; it sets rings up ([`backend`]) and hands them to the device. It blocks on nothing
-//! but its own poll and the I/O core that gives a ring back, so it can always be stopped.
+//! Theory of operation. Each device has a socket of its own with one client at a time (`super::server`), with which a
+//! [`conversation`] talks. It never touches a frame; it sets rings up ([`backend`]) and hands them to the device. It
+//! blocks on nothing but its own poll and the I/O core that gives a ring back, so it can always be stopped.
 //!
 //! Reconnection. A VMM that finds its back end gone replays the whole set-up to the next one. Where its
 //! rings stand is taken from guest memory (split) or from our journal (packed, [`journal`]), not from
@@ -91,7 +91,7 @@ pub struct VhostUser {
 }
 
 impl VhostUser {
-    /// Puts `device` on the socket and talks to whoever is at the other end, until this is dropped.
+    /// Puts `device` on the socket and talks to the other end, until this is dropped.
     ///
     /// # Errors
     /// The socket or the journal cannot be used.
@@ -99,7 +99,7 @@ impl VhostUser {
         config: VhostUserConfig,
         device: D,
     ) -> Result<VhostUser, VhostUserError> {
-        // First: whoever has the door may use the journal.
+        // First: the process that has the door may use the journal.
         let source = PeerSource::new(config.endpoint)?;
         let entries = RingSlots::ours(device.completes_in_order());
         let positions = match config.journal {
@@ -158,8 +158,8 @@ impl Attachment for VhostUser {
         self.channel.config_changed()
     }
 
-    /// Only the device's configuration tells: hanging up would leave nobody there for the other end to
-    /// follow, and neither would ever come up.
+    /// Only the device's configuration tells: hanging up would leave no peer there for the other end to follow, and
+    /// neither would ever come up.
     fn follow(&mut self, _: bool) -> Result<(), String> {
         Ok(())
     }

@@ -134,7 +134,7 @@ impl Vring {
         }
     }
 
-    /// Interrupts whoever watches the ring for errors.
+    /// Signals the ring's error eventfd.
     pub(super) fn report_error(&self) {
         self.error.interrupt();
     }

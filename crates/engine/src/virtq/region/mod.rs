@@ -4,12 +4,12 @@
 //! a split ring no index says which of the heads before it came back, in a packed ring its descriptors may
 //! have been written over. So a ring writes into a region of shared memory what it picks and what it
 //! publishes, in the layout and in the order of the vhost-user specification ("Inflight I/O tracking",
-//! [`split`], [`packed`]), and who comes after a kill finds there what to do again, oldest first. A request
+//! [`split`], [`packed`]), and the successor of a killed process finds there what to do again, oldest first. A request
 //! whose completion was not visible yet is done again; one whose completion was visible is never.
 //!
 //! The region is the front end's (INFLIGHT_SHMFD), or a slot of a file of our own in the same layout. The
 //! front end says which ring its region is about. Of our own file we find out ([`Whose::Ours`]): a driver
-//! may have set its ring up anew while nobody was there.
+//! may have set its ring up anew while no daemon was there.
 //!
 //! The front end writes into its region at will. While a ring runs nothing is read back from there; at the
 //! start each word is read once, and what cannot be is a [`BadRegion`]: the ring does not run, which is all

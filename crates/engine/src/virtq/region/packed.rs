@@ -13,7 +13,7 @@
 //! Picking: entries from the free list are filled, then the list moves on. Publishing: the entries of the
 //! batch go in front of the free list and the used cursor moves, while the `old` fields keep what was; the
 //! ring's descriptors are written, the first one's flags last; inflight is cleared; the `old` fields follow,
-//! the free list's first. Who finds the used cursor and the old one apart looks at the ring: if the
+//! the free list's first. A successor that finds the used cursor and the old one apart looks at the ring: if the
 //! descriptor at the old cursor is still available, all that is rolled back, else it is carried out.
 //!
 //! Two things go beyond the text. The cursors are compared with their wrap counters, as a batch may be a
@@ -239,7 +239,7 @@ pub(super) fn recover(slot: &JournalSlot, whose: Whose, parts: &Parts<'_>) -> Re
         return Err(BadRegion::SameId(id));
     }
 
-    // All is known; whoever is killed from here on leaves as much.
+    // All is known; a process killed from here on leaves as much.
     for at in stale {
         let Some(Entry { next, last, num, .. }) = entries.get(usize::from(at)) else { continue };
         slot.set(entry(at), state(0, *next, *last, *num));

@@ -135,7 +135,7 @@ pub(super) fn recover(slot: &JournalSlot, whose: Whose, parts: &Parts<'_>) -> Re
         return Err(BadRegion::NotOffered);
     }
 
-    // All is known; whoever is killed from here on leaves as much.
+    // All is known; a process killed from here on leaves as much.
     for (head, state_word) in
         (0..size).zip(&states).filter(|(head, _)| seen.get(usize::from(*head)) == Some(&true))
     {

@@ -56,7 +56,7 @@ fn lives(world: (u16, bool, Whose), seed: u64, kills: &[u64]) -> u64 {
         last_store::after(*stores);
         live(&mut world, &mut dice, 60);
         made = stores - last_store::left();
-        // The driver goes on while nobody is there.
+        // The driver goes on while no daemon is there.
         if dice.roll(2) == 0 {
             world.reap();
             world.offer(1, false);

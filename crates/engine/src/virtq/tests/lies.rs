@@ -56,7 +56,7 @@ fn lies_about_the_ring_are_named() {
     }
 }
 
-/// A used index that nobody ever wrote, a list of zeros, and the request with head 0 in flight.
+/// A used index that was never written, a list of zeros, and the request with head 0 in flight.
 #[test]
 fn an_index_that_was_never_written_clears_nothing() {
     let mut world = World::new(SIZE, false, Whose::FrontEnds);

@@ -124,8 +124,8 @@ impl Irq {
     }
 
     /// Goes on for a device of another process, whose registers were `words`. Which causes were set then, and which
-    /// interrupts were sent, nobody knows: so all are set that frames and the link have, and every message is sent.
-    /// An interrupt for nothing is harmless, one that is missed is not.
+    /// interrupts were sent, is unknown: so all are set that frames and the link have, and every message is sent. An
+    /// interrupt for nothing is harmless, one that is missed is not.
     pub(in super::super) fn resume(&self, words: [u32; SAVED]) {
         let mut state = self.lock();
         let eitr = std::array::from_fn(|vector| words[6 + vector]);

@@ -1,9 +1,9 @@
 //! Reports of sent frames: how long they wait.
 //!
-//! Theory of operation. They are no news to anybody but the driver, which wants its buffers back, and it can wait for them
-//! as long as its ring has room. So while our floor holds, they wait until the guest stops sending, for a millisecond at
-//! most, or until half of the ring is to be given back: then at once, so that the ring is never full while the interrupt is
-//! on its way. A driver that enables the report again has just looked: waiting begins anew.
+//! Theory of operation. They are news to the driver alone, which wants its buffers back, and it can wait for them as
+//! long as its ring has room. So while our floor holds, they wait until the guest stops sending, for a millisecond at
+//! most, or until half of the ring is to be given back: then at once, so that the ring is never full while the
+//! interrupt is on its way. A driver that enables the report again has just looked: waiting begins anew.
 
 use std::sync::atomic::Ordering;
 

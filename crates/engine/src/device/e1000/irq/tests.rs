@@ -126,7 +126,7 @@ fn each_message_has_its_own_eitr() {
     let even = 50_000 * US / (500 * 256);
     let receive = rig.storm(RXQ0, US, 50_000 * US);
     assert!(receive <= even + BURST + 1, "{receive} of {even}");
-    // Nobody set EITR1, and the operator no floor.
+    // EITR1 is not set, and the operator set no floor.
     assert_eq!(rig.storm(TXQ0, US, 1_000 * US), 1_000);
     assert_eq!(rig.irq.passed(TXQ0), InterruptCount { raised: 1_000, ..InterruptCount::default() });
     let passed = rig.irq.passed(RXQ0);
@@ -340,7 +340,7 @@ fn a_service_that_nobody_ends_ends_by_itself_and_a_driver_that_polls_has_none() 
     rig.raise(RXT0);
     rig.irq.write(regs::IMC, u32::MAX);
     assert_eq!(rig.irq.service(0), None, "it has never enabled the cause");
-    // And without a share nobody counts.
+    // Without a share nothing is counted.
     let rig = Rig::new(Model::E1000, Duration::ZERO);
     assert!(rig.raise(RXT0));
     rig.irq.write(regs::IMC, u32::MAX);

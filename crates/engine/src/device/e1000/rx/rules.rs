@@ -61,7 +61,7 @@ pub(super) struct Rules {
     pub(super) strip: bool,
     /// Bytes that the length counts beyond the frame.
     pub(super) fcs: u32,
-    /// What is said about a frame whose checksums somebody has checked (8254x SDM §3.2.9).
+    /// What is said about a frame whose checksums were checked (8254x SDM §3.2.9).
     checked: u64,
 }
 

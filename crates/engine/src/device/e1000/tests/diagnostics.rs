@@ -72,7 +72,7 @@ fn in_loopback_frames_come_back_and_the_wire_is_not_heard() {
             let (frames, tally) = rig.poll();
             assert_eq!((frames.len(), tally.frames), (0, 1));
             assert_eq!(tally.drops.counts()[DropReason::CannotSegment as usize], 1);
-            // Somebody else's.
+            // A frame of another port.
             let outcome = rig.deliver(&[(&frame, Offload::NONE)]);
             assert_eq!((outcome.frames, outcome.drops.counts()[DropReason::LinkDown as usize]), (0, 1));
             rig.write(register, normal);

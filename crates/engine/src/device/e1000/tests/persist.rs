@@ -12,7 +12,7 @@ impl Rig {
         self.taken_over_with(|_| ()).unwrap()
     }
 
-    /// The same, from an image that somebody has changed.
+    /// The same, from a changed image.
     fn taken_over_with(mut self, change: impl FnOnce(&mut Image)) -> Result<Rig, String> {
         let mut image = Image::new(self.device.format().size);
         self.device.save(&mut image);
@@ -171,7 +171,7 @@ fn a_transmit_batch_is_given_back_once_wherever_its_owner_ended() {
     }
 }
 
-/// The driver starts a ring anew while nobody is there.
+/// The driver starts a ring anew between two daemons.
 #[test]
 fn a_ring_that_was_programmed_anew_starts_at_its_new_head() {
     let rig = rig(Model::E1000e);
@@ -248,7 +248,7 @@ proptest! {
     }
 }
 
-/// Whoever has had a port's pages may keep a mapping of them: the next VMM has others, and the device is as new.
+/// A VMM that has had a port's pages may keep a mapping of them: the next VMM has others, and the device is as new.
 #[test]
 fn each_vmm_has_pages_of_its_own() {
     for model in [Model::E1000, Model::E1000e] {

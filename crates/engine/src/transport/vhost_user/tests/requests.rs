@@ -148,7 +148,7 @@ fn the_region_of_the_front_end_outlives_the_daemon() {
         assert_eq!(vmm.queue().owed(), 1);
         vmm.backend = daemon();
         vmm.backend.set_inflight_fd(&given, file.try_clone().unwrap()).unwrap();
-        // A version that nobody knows.
+        // An unknown version.
         file.write_all_at(&[7], 8).unwrap();
         assert!(vmm.refused().contains("its version is 7"), "{}", vmm.refused());
         // The device is set up anew: the region with it.

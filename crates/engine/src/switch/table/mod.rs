@@ -29,6 +29,14 @@
 //!
 //! Two cores that learn one address at the same time may each place it; both look again, and the entry further
 //! behind goes.
+//!
+//! This file is what I/O cores do for each frame: look up and learn. `upkeep` is what the control plane does, and
+//! `answers` what the table is told and tells.
+
+mod answers;
+mod upkeep;
+
+pub use answers::{Entry, Flap, Found, Kind, Learned, Rivals, Teller};
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::claim::Claim;
@@ -72,117 +80,6 @@ pub struct MacTable {
     shift: u32,
     /// Entries that had to make room before they had aged.
     evicted: Apart,
-}
-
-/// Who says that an address is here, and what the switch thinks of that port.
-#[derive(Clone, Copy, Debug)]
-pub struct Teller {
-    /// The port.
-    pub port: PortId,
-    /// Addresses that it may have; 0: any number.
-    pub limit: u32,
-    /// Whether the address is the port's own, to be pinned.
-    pub owns: bool,
-    /// The time in seconds.
-    pub now: u32,
-    /// Seconds after which an entry that was not seen counts for nothing.
-    pub ageing: u32,
-}
-
-/// What learning did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Learned {
-    /// The address was known at this port, or its claim is.
-    Known,
-    /// The address is new.
-    New,
-    /// The address has moved here from this port, which is down or has not been heard for long.
-    Moved(PortId),
-    /// The address lives at this port and is claimed here: both get its frames now.
-    Claimed(PortId),
-    /// The address is pinned to this port.
-    Pinned(PortId),
-    /// The address went to and fro too often and stays where it is for a while.
-    Held(PortId),
-    /// The port has as many addresses as it may have.
-    Limit,
-    /// There is no room for it: its bucket is full of pinned entries, or of those of ports that have fewer.
-    Full,
-}
-
-/// Where an address is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its home.
-    pub port: PortId,
-    /// The port that claims it, too.
-    pub claimant: Option<PortId>,
-    /// Ports that use it while it is held.
-    pub rivals: Rivals,
-}
-
-/// A set of ports: exact while their numbers are below 64, and one that has a few others, too, beyond.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Rivals(u64);
-
-impl Rivals {
-    /// Nobody.
-    pub const NONE: Rivals = Rivals(0);
-
-    fn of(port: PortId) -> Rivals {
-        Rivals(1 << (port.0 % 64))
-    }
-
-    /// How many they are, at least.
-    pub fn count(self) -> u32 {
-        self.0.count_ones()
-    }
-
-    /// Whether `port` is one.
-    pub fn has(self, port: PortId) -> bool {
-        self.0 & Rivals::of(port).0 != 0
-    }
-}
-
-/// What holds an entry in its place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// It was learned.
-    Learned,
-    /// It is the own address of its port.
-    Pinned,
-    /// The operator put it there.
-    Static,
-}
-
-/// One line of the table, for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The address, first byte lowest.
-    pub mac: u64,
-    /// Where it lives.
-    pub port: PortId,
-    /// When it was last seen, in the clock that `learn` was given.
-    pub seen: u32,
-    /// What holds it.
-    pub kind: Kind,
-    /// Another port that claims it.
-    pub claimant: Option<PortId>,
-    /// Another port that it went to and from too often, until when it stays where it is.
-    pub held: Option<(PortId, u32)>,
-}
-
-/// An address that went to and fro between two ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flap {
-    /// The address.
-    pub mac: u64,
-    /// Where it stays.
-    pub home: PortId,
-    /// Where it came in, too.
-    pub other: PortId,
-    /// A third port at which it came in.
-    pub third: Option<PortId>,
 }
 
 /// A place in the table.
@@ -265,7 +162,7 @@ impl MacTable {
         Claim::from_word(self.claims[bucket][way].load(Ordering::Relaxed)).claimant()
     }
 
-    /// Who has the address besides its home.
+    /// The ports that have the address besides its home.
     #[cold]
     fn contenders(&self, bucket: usize, way: usize) -> (Option<PortId>, Rivals) {
         let claim = Claim::from_word(self.claims[bucket][way].load(Ordering::Relaxed));
@@ -303,7 +200,7 @@ impl MacTable {
         }
     }
 
-    /// The address of `entry` is seen where it does not live, or where it does while somebody claims it.
+    /// The address of `entry` is seen where it does not live, or where it does while another port claims it.
     #[cold]
     fn contend(&self, at: At, entry: u64, by: &Teller, alive: impl Fn(PortId) -> bool) -> Learned {
         let home = port_of(entry);
@@ -334,7 +231,7 @@ impl MacTable {
         }
         let word = (entry & MAC) | u64::from(by.port.0) << MAC_BITS | flags;
         if !self.exchange(at, entry, word) {
-            // Somebody was faster; the next frame sees what came of it.
+            // Another core was faster; the next frame sees what came of it.
             self.sub(by.port);
             return Learned::Known;
         }
@@ -356,7 +253,7 @@ impl MacTable {
             }
             if old.claimant() == Some(by.port) {
                 if old.heard() != Claim::clock(by.now) {
-                    // Whoever changes it meanwhile knows better.
+                    // A core that changes it meanwhile has newer knowledge.
                     let _ = self.exchange_claim(at, old, old.heard_at(by.now));
                 }
                 if entry & DISPUTED == 0 {
@@ -401,8 +298,8 @@ impl MacTable {
         self.word(at).load(Ordering::Relaxed) & (MAC | PORT) == entry & (MAC | PORT)
     }
 
-    /// The home has spoken: whoever claimed its address was wrong. That it was tried is remembered. True if the address
-    /// is held: then its home's word does not count for more than that of others.
+    /// The home has spoken: the port that claimed its address was wrong. That it was tried is remembered. True if the
+    /// address is held: then its home's word does not count for more than that of others.
     fn refute(&self, at: At, now: u32) -> bool {
         let old = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
         if old.claimant().is_some() {
@@ -485,7 +382,7 @@ impl MacTable {
         done
     }
 
-    /// Removes `entry`, or gives it to whoever claims it and was heard less than `ageing` seconds ago.
+    /// Removes `entry`, or gives it to the port that claims it and was heard less than `ageing` seconds ago.
     fn give_up(&self, at: At, entry: u64, now: u32, ageing: u32) {
         let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
         match claim.claimant().filter(|port| *port != port_of(entry) && claim.age(now) < ageing) {
@@ -511,7 +408,7 @@ impl MacTable {
         self.word(at).compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// The one way in which a claim changes. Who wins the exchange takes the old claim off its port's count.
+    /// The one way in which a claim changes. The core that wins the exchange takes the old claim off its port's count.
     fn exchange_claim(&self, at: At, old: Claim, new: Claim) -> bool {
         let word = &self.claims[at.bucket][at.way];
         let done = word.compare_exchange(old.word(), new.word(), Ordering::SeqCst, Ordering::Relaxed).is_ok();
@@ -521,7 +418,7 @@ impl MacTable {
         done
     }
 
-    /// Makes the claim `new`, which nobody is counted for.
+    /// Makes the claim `new`, which is counted for no port.
     fn set_claim(&self, at: At, new: Claim) {
         loop {
             let old = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
@@ -547,169 +444,6 @@ impl MacTable {
     /// Addresses that live at `port`, and those that it claims.
     pub fn count(&self, port: PortId) -> u32 {
         self.counts.get(usize::from(port.0)).map_or(0, |count| count.load(Ordering::Relaxed))
-    }
-}
-
-/// For the control plane.
-impl MacTable {
-    fn each(&self, mut see: impl FnMut(At, u64)) {
-        for bucket in 0..self.buckets.len() {
-            for way in 0..WAYS {
-                let at = At { bucket, way };
-                see(at, self.word(at).load(Ordering::Relaxed));
-            }
-        }
-    }
-
-    /// Forgets what was not seen for `ageing` seconds.
-    pub fn age(&self, now: u32, ageing: u32) {
-        self.each(|at, entry| {
-            let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
-            let age = now.saturating_sub(self.seen[at.bucket][at.way].load(Ordering::Relaxed));
-            if entry != 0 && self.bucket(entry & MAC) != at.bucket {
-                // Learned by the key before.
-                self.remove(at, entry);
-            } else if entry != 0 && entry & FIXED == 0 && age >= ageing {
-                self.give_up(at, entry, now, ageing);
-            } else if claim.claimant().is_some() && (entry & DISPUTED == 0 || claim.age(now) >= ageing)
-                || claim.was_held() && !claim.is_held(now)
-            {
-                self.exchange_claim(at, claim, Claim::NONE);
-                if entry & DISPUTED != 0 {
-                    self.exchange(at, entry, entry & !DISPUTED);
-                }
-            }
-        });
-    }
-
-    /// Forgets everything behind `port`, but for static entries if `stays`. Who claims one of its addresses gets it.
-    pub fn forget(&self, port: PortId, stays: bool, now: u32, ageing: u32) {
-        self.each(|at, entry| {
-            let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
-            if entry != 0 && port_of(entry) == port && !(stays && entry & STATIC != 0) {
-                self.give_up(at, entry, now, ageing);
-            } else if claim.port() == Some(port) {
-                self.exchange_claim(at, claim, Claim::NONE);
-                if entry & DISPUTED != 0 {
-                    self.exchange(at, entry, entry & !DISPUTED);
-                }
-            }
-        });
-    }
-
-    /// Puts `mac` behind `by.port` to stay; false if there is no room.
-    pub fn pin(&self, mac: u64, by: &Teller, kind: Kind) -> bool {
-        let flags = match kind {
-            Kind::Learned => return true,
-            Kind::Pinned => PINNED,
-            Kind::Static => PINNED | STATIC,
-        };
-        let by = Teller { limit: 0, ..*by };
-        let wanted = mac | u64::from(by.port.0) << MAC_BITS | flags;
-        for _ in 0..TRIES {
-            let bucket = self.bucket(mac);
-            let there = (0..WAYS).map(|way| At { bucket, way }).find_map(|at| {
-                let entry = self.word(at).load(Ordering::Relaxed);
-                (entry & MAC == mac).then_some((at, entry))
-            });
-            let done = match there {
-                Some((_, entry)) if entry == wanted => return true,
-                Some((at, entry)) if port_of(entry) == by.port => {
-                    self.set_claim(at, Claim::NONE);
-                    self.exchange(at, entry, wanted)
-                }
-                Some((at, entry)) => {
-                    matches!(self.take_over(at, entry, &by, flags), Learned::Moved(_))
-                }
-                None => self.place(mac, &by, flags) == Learned::New,
-            };
-            if done {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Lets go of pinned and static entries for which `keep` does not hold: they age like others from now on.
-    pub fn unpin(&self, now: u32, keep: impl Fn(&Entry) -> bool) {
-        self.each(|at, entry| {
-            if entry & FIXED != 0 && !keep(&self.entry(at, entry)) {
-                self.seen[at.bucket][at.way].store(now, Ordering::Relaxed);
-                self.exchange(at, entry, entry & !FIXED);
-            }
-        });
-    }
-
-    /// Whether buckets overflow although most of the table is empty: by chance one in a hundred thousand buckets does
-    /// at a quarter of what fits. Asked every second.
-    pub fn pressed(&self) -> bool {
-        if self.evicted.0.swap(0, Ordering::Relaxed) < PRESSURE {
-            return false;
-        }
-        let mut used = 0;
-        self.each(|_, entry| used += usize::from(entry != 0));
-        used <= self.capacity() / 4
-    }
-
-    /// Starts with another key and without entries.
-    pub fn rekey(&self, key: [u64; 2]) {
-        self.set_key(key);
-        self.each(|at, entry| {
-            if entry != 0 {
-                self.remove(at, entry);
-            }
-        });
-    }
-
-    /// Addresses that have begun to be held since this was asked last.
-    pub fn flaps(&self) -> Vec<Flap> {
-        let mut flaps = Vec::new();
-        self.each(|at, entry| {
-            let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
-            let Some((other, third)) = claim.untold() else { return };
-            if self.exchange_claim(at, claim, claim.told()) && entry != 0 {
-                flaps.push(Flap { mac: entry & MAC, home: port_of(entry), other, third });
-            }
-        });
-        flaps
-    }
-
-    fn entry(&self, at: At, word: u64) -> Entry {
-        let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
-        let kind = match (word & STATIC != 0, word & PINNED != 0) {
-            (true, _) => Kind::Static,
-            (_, true) => Kind::Pinned,
-            _ => Kind::Learned,
-        };
-        Entry {
-            mac: word & MAC,
-            port: port_of(word),
-            seen: self.seen[at.bucket][at.way].load(Ordering::Relaxed),
-            kind,
-            claimant: claim.claimant().filter(|_| word & DISPUTED != 0),
-            held: claim.held(),
-        }
-    }
-
-    /// All entries, in no particular order.
-    pub fn entries(&self) -> Vec<Entry> {
-        let mut all = Vec::new();
-        self.each(|at, word| {
-            if word != 0 {
-                all.push(self.entry(at, word));
-            }
-        });
-        all
-    }
-
-    /// Entries and claims of `port`, counted one by one: what [`MacTable::count`] must be.
-    pub fn recount(&self, port: PortId) -> u32 {
-        let mut n = 0;
-        self.each(|at, word| {
-            n += u32::from(word != 0 && port_of(word) == port);
-            n += u32::from(self.claimant(at.bucket, at.way) == Some(port));
-        });
-        n
     }
 }
 

@@ -1,0 +1,172 @@
+//! What the control plane does with the MAC table while I/O cores use it: it ages and forgets entries, pins them, gives
+//! the table another key, and lists it. It changes words by the same exchanges as the cores (`super`).
+
+use super::super::atomic::Ordering;
+use super::super::claim::Claim;
+use super::super::sizes::WAYS;
+use super::{port_of, At, Entry, Flap, Kind, Learned, MacTable, Teller};
+use super::{DISPUTED, FIXED, MAC, MAC_BITS, PINNED, PRESSURE, STATIC, TRIES};
+use crate::port::PortId;
+
+impl MacTable {
+    fn each(&self, mut see: impl FnMut(At, u64)) {
+        for bucket in 0..self.buckets.len() {
+            for way in 0..WAYS {
+                let at = At { bucket, way };
+                see(at, self.word(at).load(Ordering::Relaxed));
+            }
+        }
+    }
+
+    /// Forgets what was not seen for `ageing` seconds.
+    pub fn age(&self, now: u32, ageing: u32) {
+        self.each(|at, entry| {
+            let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+            let age = now.saturating_sub(self.seen[at.bucket][at.way].load(Ordering::Relaxed));
+            if entry != 0 && self.bucket(entry & MAC) != at.bucket {
+                // Learned by the key before.
+                self.remove(at, entry);
+            } else if entry != 0 && entry & FIXED == 0 && age >= ageing {
+                self.give_up(at, entry, now, ageing);
+            } else if claim.claimant().is_some() && (entry & DISPUTED == 0 || claim.age(now) >= ageing)
+                || claim.was_held() && !claim.is_held(now)
+            {
+                self.exchange_claim(at, claim, Claim::NONE);
+                if entry & DISPUTED != 0 {
+                    self.exchange(at, entry, entry & !DISPUTED);
+                }
+            }
+        });
+    }
+
+    /// Forgets everything behind `port`, but for static entries if `stays`. A port that claims one of its addresses
+    /// gets it.
+    pub fn forget(&self, port: PortId, stays: bool, now: u32, ageing: u32) {
+        self.each(|at, entry| {
+            let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+            if entry != 0 && port_of(entry) == port && !(stays && entry & STATIC != 0) {
+                self.give_up(at, entry, now, ageing);
+            } else if claim.port() == Some(port) {
+                self.exchange_claim(at, claim, Claim::NONE);
+                if entry & DISPUTED != 0 {
+                    self.exchange(at, entry, entry & !DISPUTED);
+                }
+            }
+        });
+    }
+
+    /// Puts `mac` behind `by.port` to stay; false if there is no room.
+    pub fn pin(&self, mac: u64, by: &Teller, kind: Kind) -> bool {
+        let flags = match kind {
+            Kind::Learned => return true,
+            Kind::Pinned => PINNED,
+            Kind::Static => PINNED | STATIC,
+        };
+        let by = Teller { limit: 0, ..*by };
+        let wanted = mac | u64::from(by.port.0) << MAC_BITS | flags;
+        for _ in 0..TRIES {
+            let bucket = self.bucket(mac);
+            let there = (0..WAYS).map(|way| At { bucket, way }).find_map(|at| {
+                let entry = self.word(at).load(Ordering::Relaxed);
+                (entry & MAC == mac).then_some((at, entry))
+            });
+            let done = match there {
+                Some((_, entry)) if entry == wanted => return true,
+                Some((at, entry)) if port_of(entry) == by.port => {
+                    self.set_claim(at, Claim::NONE);
+                    self.exchange(at, entry, wanted)
+                }
+                Some((at, entry)) => {
+                    matches!(self.take_over(at, entry, &by, flags), Learned::Moved(_))
+                }
+                None => self.place(mac, &by, flags) == Learned::New,
+            };
+            if done {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Lets go of pinned and static entries for which `keep` does not hold: they age like others from now on.
+    pub fn unpin(&self, now: u32, keep: impl Fn(&Entry) -> bool) {
+        self.each(|at, entry| {
+            if entry & FIXED != 0 && !keep(&self.entry(at, entry)) {
+                self.seen[at.bucket][at.way].store(now, Ordering::Relaxed);
+                self.exchange(at, entry, entry & !FIXED);
+            }
+        });
+    }
+
+    /// Whether buckets overflow although most of the table is empty: by chance one in a hundred thousand buckets does
+    /// at a quarter of what fits. Asked every second.
+    pub fn pressed(&self) -> bool {
+        if self.evicted.0.swap(0, Ordering::Relaxed) < PRESSURE {
+            return false;
+        }
+        let mut used = 0;
+        self.each(|_, entry| used += usize::from(entry != 0));
+        used <= self.capacity() / 4
+    }
+
+    /// Starts with another key and without entries.
+    pub fn rekey(&self, key: [u64; 2]) {
+        self.set_key(key);
+        self.each(|at, entry| {
+            if entry != 0 {
+                self.remove(at, entry);
+            }
+        });
+    }
+
+    /// Addresses that have begun to be held since this was asked last.
+    pub fn flaps(&self) -> Vec<Flap> {
+        let mut flaps = Vec::new();
+        self.each(|at, entry| {
+            let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+            let Some((other, third)) = claim.untold() else { return };
+            if self.exchange_claim(at, claim, claim.told()) && entry != 0 {
+                flaps.push(Flap { mac: entry & MAC, home: port_of(entry), other, third });
+            }
+        });
+        flaps
+    }
+
+    fn entry(&self, at: At, word: u64) -> Entry {
+        let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+        let kind = match (word & STATIC != 0, word & PINNED != 0) {
+            (true, _) => Kind::Static,
+            (_, true) => Kind::Pinned,
+            _ => Kind::Learned,
+        };
+        Entry {
+            mac: word & MAC,
+            port: port_of(word),
+            seen: self.seen[at.bucket][at.way].load(Ordering::Relaxed),
+            kind,
+            claimant: claim.claimant().filter(|_| word & DISPUTED != 0),
+            held: claim.held(),
+        }
+    }
+
+    /// All entries, in no particular order.
+    pub fn entries(&self) -> Vec<Entry> {
+        let mut all = Vec::new();
+        self.each(|at, word| {
+            if word != 0 {
+                all.push(self.entry(at, word));
+            }
+        });
+        all
+    }
+
+    /// Entries and claims of `port`, counted one by one: what [`MacTable::count`] must be.
+    pub fn recount(&self, port: PortId) -> u32 {
+        let mut n = 0;
+        self.each(|at, word| {
+            n += u32::from(word != 0 && port_of(word) == port);
+            n += u32::from(self.claimant(at.bucket, at.way) == Some(port));
+        });
+        n
+    }
+}
