@@ -150,7 +150,9 @@ impl Vector<'_> {
                     }
                     _ => self.router.hear(desk, self.batch, self.first + place, frame, at, self.now),
                 },
-                dst if is_group(dst) => self.router.hear(desk, self.batch, self.first + place, frame, at, self.now),
+                dst if is_group(dst) => {
+                    self.router.hear(desk, self.batch, self.first + place, frame, at, self.now)
+                }
                 _ => Err(DropReason::NotForRouter.into()),
             };
             if let Err(why) = judged {
