@@ -1,6 +1,6 @@
 //! The router: IPv4 and IPv6 between its ports.
 //!
-//! Theory of operation. A batch comes from one port. [`Router::decide`] walks it in vectors of [`VECTOR`] frames. It
+//! Theory of operation. A batch comes from one port. [`Seat::decide`] walks it in vectors of [`VECTOR`] frames. It
 //! checks their headers (`header`), looks all their destinations up together in the forwarding tables (`sidecore_fib`),
 //! and gives each frame its group, next hop and neighbour (`plan`, `neighbours`). The result for each frame is a
 //! verdict, as on a switch, and a [`rewrite::Rewrite`]. After captures have seen the frames as they came, [`Desk::rewrite`]
@@ -46,6 +46,7 @@ mod said;
 mod tests;
 mod vector;
 pub mod view;
+mod wanted;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
@@ -60,6 +61,7 @@ pub use passage::Passage;
 pub use rewrite::Desk;
 pub use route::{Member, Rpf, Static, Target};
 pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};
+pub use wanted::VECTOR;
 
 use self::header::{ethertype, may_be_cut, packet_len, source4, source6, IPV4, V4_LEN, V6_LEN};
 use self::made::Trouble;
@@ -68,15 +70,11 @@ use self::net::{is_link_local6, mapped};
 use self::plan::{Group, Hop, Interface, Plan, Published};
 use self::punt::Class;
 use self::rib::Control;
-use self::vector::{Family, Vector, Wanted};
+use self::wanted::{Family, Wanted};
 use crate::account::DropReason;
 use crate::frame::{Batch, Frame};
-use crate::port::Port;
 use crate::switch::Verdicts;
 use crate::wire::flow_hash;
-
-/// Frames whose destinations are looked up together.
-pub const VECTOR: usize = 32;
 
 /// A router.
 pub struct Router {
@@ -137,26 +135,6 @@ impl Seat {
         if self.router.plan.version() != self.version {
             (self.version, self.plan) = self.router.plan.take();
         }
-    }
-
-    /// Pass 1: a verdict on each frame of `batch`, which came from `source`. What is to be changed of those that go on, and what the
-    /// router says itself, is on the `desk` then.
-    pub fn decide(
-        &mut self,
-        batch: &Batch,
-        source: &Port,
-        now: &Now,
-        desk: &mut Desk,
-        verdicts: &mut Verdicts,
-    ) {
-        let router = Arc::clone(&self.router);
-        router.epochs.enter(&self.note);
-        for (number, frames) in batch.frames().chunks(VECTOR).enumerate() {
-            let first = number * VECTOR;
-            let vector = Vector { router: &router, batch, first, frames, source, now };
-            self.vector(&vector, desk, verdicts);
-        }
-        router.epochs.leave(&self.note);
     }
 }
 

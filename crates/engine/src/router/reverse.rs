@@ -16,8 +16,8 @@ use super::header::{source4, source6};
 use super::net::is_link_local6;
 use super::plan::{Group, Interface};
 use super::route::Rpf;
-use super::vector::Wanted;
-use super::{Seat, VECTOR};
+use super::wanted::{Wanted, VECTOR};
+use super::Seat;
 use crate::frame::Frame;
 
 /// The groups that the sources of a vector's frames lead to; none: that one is not checked.

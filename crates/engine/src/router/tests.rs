@@ -18,6 +18,7 @@ use crate::account::PortId;
 use crate::frame::HEAD;
 use crate::mem::Arena;
 use crate::observe::CounterFile;
+use crate::port::Port;
 use crate::wire::Sum;
 
 const MACS: [[u8; 6]; 3] = [[2, 0, 0, 0, 0, 0xa0], [2, 0, 0, 0, 0, 0xb0], [2, 0, 0, 0, 0, 0xc0]];

@@ -4,102 +4,55 @@
 //! take them, and each keeps the place of its frame. What follows the lookup is made once for each family, so a frame is
 //! not asked again which one it is of. All of this is memory of the core's: nothing is cleared for a vector.
 
+use std::sync::Arc;
+
 use super::header::{ethertype, is_plain4, judge4, judge6, judge_options, IPV4, IPV6};
-use super::net::mapped;
 use super::plan::Plan;
 use super::reverse::Sources;
 use super::rewrite::{Desk, Rewrite};
 use super::route::Rpf;
-use super::{Now, Refused, Router, Seat, NO_ROUTE, VECTOR};
+use super::wanted::{Family, Wanted, VECTOR};
+use super::{Now, Refused, Router, Seat};
 use crate::account::DropReason;
 use crate::frame::{is_group, Batch, Frame};
 use crate::port::Port;
 use crate::switch::Verdicts;
 
-/// A family of addresses.
-pub(super) trait Family: Copy + Default {
-    const V6: bool;
-
-    /// The address as a number of both families.
-    fn number(self) -> u128;
-}
-
-impl Family for u32 {
-    const V6: bool = false;
-
-    #[inline]
-    fn number(self) -> u128 {
-        mapped(self)
-    }
-}
-
-impl Family for u128 {
-    const V6: bool = true;
-
-    #[inline]
-    fn number(self) -> u128 {
-        self
-    }
-}
-
-/// Destinations of a vector's frames, those of one family.
-pub(super) struct Wanted<A> {
-    count: usize,
-    /// The places of their frames in the vector.
-    of: [u8; VECTOR],
-    addresses: [A; VECTOR],
-    /// The groups that they lead to.
-    groups: [u32; VECTOR],
-}
-
-impl<A: Family> Wanted<A> {
-    pub fn new() -> Wanted<A> {
-        Wanted { count: 0, of: [0; VECTOR], addresses: [A::default(); VECTOR], groups: [NO_ROUTE; VECTOR] }
-    }
-
-    #[inline]
-    pub fn push(&mut self, place: usize, address: A) {
-        if let (Some(of), Some(to)) = (self.of.get_mut(self.count), self.addresses.get_mut(self.count)) {
-            #[expect(clippy::cast_possible_truncation, reason = "below VECTOR")]
-            {
-                *of = place as u8;
-            }
-            *to = address;
-            self.count += 1;
-        }
-    }
-
-    /// Has `lookup` find the groups of all that is wanted.
-    #[inline]
-    pub fn find(&mut self, lookup: impl FnOnce(&[A], &mut [u32])) {
-        if let (Some(addresses), true) = (self.addresses.get(..self.count), self.count > 0) {
-            lookup(addresses, &mut self.groups);
-        }
-    }
-
-    /// The places of frames, with the groups and addresses that were found for them.
-    #[inline]
-    pub fn found(&self) -> impl Iterator<Item = (usize, (u32, A))> + '_ {
-        let found = self.of.iter().zip(&self.groups).zip(&self.addresses).take(self.count);
-        found.map(|((of, group), address)| (usize::from(*of), (*group, *address)))
-    }
-}
-
 /// The vector, and what is known of all its frames.
-pub(super) struct Vector<'v> {
-    pub router: &'v Router,
-    pub batch: &'v Batch,
+struct Vector<'v> {
+    router: &'v Router,
+    batch: &'v Batch,
     /// The place of its first frame in the batch.
-    pub first: usize,
-    pub frames: &'v [Frame],
+    first: usize,
+    frames: &'v [Frame],
     /// Where they came from.
-    pub source: &'v Port,
-    pub now: &'v Now,
+    source: &'v Port,
+    now: &'v Now,
 }
 
 impl Seat {
+    /// Pass 1: a verdict on each frame of `batch`, which came from `source`. What is to be changed of those that go on, and what the
+    /// router says itself, is on the `desk` then.
+    pub fn decide(
+        &mut self,
+        batch: &Batch,
+        source: &Port,
+        now: &Now,
+        desk: &mut Desk,
+        verdicts: &mut Verdicts,
+    ) {
+        let router = Arc::clone(&self.router);
+        router.epochs.enter(&self.note);
+        for (number, frames) in batch.frames().chunks(VECTOR).enumerate() {
+            let first = number * VECTOR;
+            let vector = Vector { router: &router, batch, first, frames, source, now };
+            self.vector(&vector, desk, verdicts);
+        }
+        router.epochs.leave(&self.note);
+    }
+
     /// A verdict on each frame of `vector`.
-    pub(super) fn vector(&mut self, vector: &Vector<'_>, desk: &mut Desk, verdicts: &mut Verdicts) {
+    fn vector(&mut self, vector: &Vector<'_>, desk: &mut Desk, verdicts: &mut Verdicts) {
         self.renew();
         (self.four.count, self.six.count) = (0, 0);
         let Some(rpf) = vector.judge(&self.plan, &mut self.four, &mut self.six, desk, verdicts) else {
