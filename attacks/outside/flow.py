@@ -81,10 +81,11 @@ class Neighbours:
         first, last = inside[0], inside[-1]
         took = last["at"] - first["at"]
         total = lambda s, what: sum(f[what] for f in s["flows"])
-        spread = {}
+        spread, kept = {}, {}
         for s in inside[1:]:
-            for bucket, count in s["ping"]["spread"]:
-                spread[bucket] = spread.get(bucket, 0) + count
+            for into, what in ((spread, "spread"), (kept, "kept")):
+                for bucket, count in s["ping"][what]:
+                    into[bucket] = into.get(bucket, 0) + count
         worst, gap = 0.0, None
         for one, two in zip(inside, inside[1:]):
             rate = (total(two, "got") - total(one, "got")) / max(two["at"] - one["at"], 1e-6)
@@ -99,6 +100,9 @@ class Neighbours:
             "pings_lost": last["ping"]["lost"] - first["ping"]["lost"],
             "p50_us": percentile(spread, 0.5),
             "p99_us": percentile(spread, 0.99),
+            # Of the pings during which the neighbours' own program kept its processor: what the I/O core does to them.
+            "p99_kept_us": percentile(kept, 0.99),
+            "kept": round(sum(kept.values()) / max(sum(spread.values()), 1), 3),
             "longest_us": round(worst, 1),
         }
 
@@ -119,6 +123,10 @@ class Neighbours:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self.reader.join(5)
+        # An attack may be about how few descriptors there are, and this program has run others before.
+        for pipe in (self.process.stdin, self.process.stdout):
+            pipe.close()
 
 
 def value(bucket):

@@ -2,6 +2,7 @@
 #include "traffic.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #define WINDOW 128
@@ -49,13 +50,21 @@ static struct ping {
     struct port *from, *to;
     uint64_t seq, sent_at, answers, lost;
     int waiting;
+    long preempted; /* how often this program had been when it was sent */
     uint32_t spread[BUCKETS];
+    uint32_t kept[BUCKETS]; /* of those in which this program kept its processor */
     uint64_t longest;
 } ping;
 static struct flow flows[2];
 static int flow_count, again;
 static struct port ports[4];
 static int port_count;
+
+/* How often the scheduler has taken the processor from this program. Guests of their own would each have one. */
+static long preemptions(void) {
+    struct rusage used;
+    return getrusage(RUSAGE_SELF, &used) ? -1 : used.ru_nivcsw;
+}
 
 /* Logarithmic, 16 steps for each power of two. */
 static int bucket(uint64_t ns) {
@@ -107,6 +116,7 @@ static void take(struct port *p, const uint8_t *frame, uint32_t bytes, uint64_t 
         if (ping.waiting && b.seq == ping.seq) {
             uint64_t ns = t - ping.sent_at;
             ping.spread[bucket(ns)]++;
+            if (preemptions() == ping.preempted) ping.kept[bucket(ns)]++;
             if (ns > ping.longest) ping.longest = ns;
             ping.answers++;
             ping.waiting = 0;
@@ -177,6 +187,18 @@ static int pump(struct flow *f, uint64_t t, int stop) {
 /* Frames that the other side has not given back: each of them is still to arrive or to be dropped. */
 static uint16_t under_way(struct port *p) { return p->sock < 0 ? 0 : (uint16_t)(p->tx.next - p->tx.used->idx); }
 
+static void print_spread(const char *name, uint32_t *spread) {
+    int first = 1;
+    printf(", \"%s\": [", name);
+    for (int i = 0; i < BUCKETS; i++) {
+        if (!spread[i]) continue;
+        printf("%s[%d, %u]", first ? "" : ", ", i, spread[i]);
+        first = 0;
+        spread[i] = 0;
+    }
+    printf("]");
+}
+
 static void report(uint64_t start) {
     printf("{\"t\": %.4f, \"at\": %.4f", (double)(now() - start) / 1e9, (double)now() / 1e9);
     printf(", \"flows\": [");
@@ -186,19 +208,13 @@ static void report(uint64_t start) {
                ", \"altered\": %" PRIu64 ", \"stalls\": %" PRIu64 ", \"late\": %" PRIu64 ", \"under_way\": %u}",
                i ? ", " : "", f->sent, f->got, f->lost, f->doubled, f->altered, f->stalls, f->late, under_way(f->from));
     }
-    printf("], \"ping\": {\"answers\": %" PRIu64 ", \"lost\": %" PRIu64 ", \"longest_ns\": %" PRIu64 ", \"spread\": [",
-           ping.answers, ping.lost, ping.longest);
-    int first = 1;
-    for (int i = 0; i < BUCKETS; i++) {
-        if (!ping.spread[i]) continue;
-        printf("%s[%d, %u]", first ? "" : ", ", i, ping.spread[i]);
-        first = 0;
-    }
+    printf("], \"ping\": {\"answers\": %" PRIu64 ", \"lost\": %" PRIu64 ", \"longest_ns\": %" PRIu64, ping.answers, ping.lost, ping.longest);
+    print_spread("spread", ping.spread);
+    print_spread("kept", ping.kept);
     ping.longest = 0;
-    memset(ping.spread, 0, sizeof ping.spread);
     uint64_t foreign = 0, hangups = 0;
     for (int i = 0; i < port_count; i++) foreign += ports[i].foreign, hangups += ports[i].hangups;
-    printf("]}, \"foreign\": %" PRIu64 ", \"hangups\": %" PRIu64 "}\n", foreign, hangups);
+    printf("}, \"foreign\": %" PRIu64 ", \"hangups\": %" PRIu64 "}\n", foreign, hangups);
     if (fflush(stdout)) exit(0);
 }
 
@@ -281,7 +297,8 @@ int neighbours(int argc, char **argv) {
             }
             if (!ping.waiting && !ended && ping.from->sock >= 0) {
                 ping.seq++;
-                ping.sent_at = t;
+                ping.preempted = preemptions();
+                ping.sent_at = now();
                 ping.waiting = 1;
                 say_one(ping.from, ping.to->mac, PING, ping.seq);
             }

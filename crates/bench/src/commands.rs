@@ -5,7 +5,8 @@ use clap::{Args, Subcommand};
 use crate::common::{Processors, Repeat};
 use crate::pvp::{self, Candidate};
 use crate::{
-    blk, draw, e1000, fib, idle, many, matrix, ptnet, rfc2544, router, routes, sched, tap, vale, virtio_user,
+    blk, containment, draw, e1000, fib, idle, many, matrix, ptnet, rfc2544, router, routes, sched, tap, vale,
+    virtio_user,
 };
 
 /// The benchmarks.
@@ -25,6 +26,10 @@ pub enum Benchmark {
     Matrix(matrix::Args),
     /// The cost of a frame and the memory of a port, with more and more silent ports.
     Ports(many::PortsArgs),
+    /// The cost of sandbox, address guard and storm limits for a frame.
+    ///
+    /// By turns in daemons that run at the same time. Takes two processors.
+    Containment(containment::Args),
     /// Native e1000 and e1000e drivers: the paper's Figure 4 with a price for each trap, and full speed.
     ///
     /// Takes two processors.
@@ -147,6 +152,7 @@ pub fn run(benchmark: &Benchmark) -> Result<(), String> {
         Benchmark::Tap(args) => tap::run(args),
         Benchmark::Matrix(args) => matrix::run(args),
         Benchmark::Ports(args) => many::ports(args),
+        Benchmark::Containment(args) => containment::run(args),
         Benchmark::E1000(args) => e1000::run(args),
         Benchmark::Ptnet(args) => ptnet::run(args),
         Benchmark::Idle(args) => idle::run(args),

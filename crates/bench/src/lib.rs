@@ -11,6 +11,7 @@
 mod blk;
 mod commands;
 mod common;
+mod containment;
 mod distance;
 mod draw;
 mod e1000;

@@ -95,6 +95,18 @@ fn share() {
 }
 
 #[test]
+fn containment() {
+    let Some(answer) = bench("containment") else { return };
+    positive(&answer, &["ns_per_frame", "ratio"]);
+    // Three kinds of ports with six measures each, of which the first is what all are compared with.
+    let summary = summary(&answer);
+    assert_eq!(summary.len(), 3 * 6, "{answer}");
+    let plain = summary.iter().filter(|(name, _)| name.ends_with("_plain"));
+    assert_eq!(plain.map(|(_, ratio)| *ratio).collect::<Vec<_>>(), [1.0; 3], "{answer}");
+    labelled(&answer);
+}
+
+#[test]
 fn mix() {
     let Some(answer) = bench("mix") else { return };
     positive(&answer, &["p99_us", "p99_alone_us", "stream_mpps", "stream_alone_mpps"]);
