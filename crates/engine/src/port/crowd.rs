@@ -10,7 +10,7 @@ use super::pace::MULTIPLE;
 use crate::mem::ticks;
 
 /// What a core overlooks of all receivers together.
-const OVERLOOKED: Allowance = Allowance { all: Duration::from_millis(40), part: 10 };
+const OVERLOOKED: Allowance = Allowance { all: Duration::from_millis(50), part: 5 };
 
 /// What the receivers of one core had of it together.
 #[derive(Debug, Default)]
