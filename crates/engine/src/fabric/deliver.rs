@@ -18,9 +18,7 @@ use super::topology::{Attach, Topology};
 use crate::core::Beat;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::{ticks, ticks_in, Effort};
-use crate::port::{
-    usual, Crowd, DropReason, Outcome, Plugged, Port, PortId, Room, LIMIT, MAX_QUEUES,
-};
+use crate::port::{usual, Crowd, DropReason, Outcome, Plugged, Port, PortId, Room, LIMIT, MAX_QUEUES};
 use crate::router::Seat;
 use crate::wire::{flow_hash, Offloads};
 

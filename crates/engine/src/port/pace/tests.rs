@@ -69,7 +69,7 @@ fn who_lags_a_little_very_often_is_watched_and_pays_for_what_is_its_own() {
         }
     }
     assert!((1_900..2_700).contains(&(spent / 4)), "{} of 10,000 ms", spent / 4);
-    assert!(pace.pays());
+    assert!(pace.state().pays.left(now) > 0);
 }
 
 #[test]
@@ -130,7 +130,9 @@ fn what_all_overlook_together_has_an_end_and_spares_those_who_lag_rarely() {
             honest.lagged_at(ms, crowd.overlook_at(ms, now), now);
         }
     }
-    assert!(many.iter().all(Pace::is_watched) && !honest.is_watched());
+    // Those that come first have what is overlooked of all: a fifth of the time, of which each takes a twenty-fifth.
+    let watched = many.iter().filter(|pace| pace.is_watched()).count();
+    assert!((14..18).contains(&watched) && !honest.is_watched(), "{watched} of 20");
 }
 
 /// Ten receivers, each of which would take a fifth.
