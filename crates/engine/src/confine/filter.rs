@@ -52,6 +52,9 @@ fn rule(only: Only) -> Result<SeccompRule, String> {
         Only::Is(argument, value) => {
             SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value.into())
         }
+        Only::With(argument, bits) => {
+            SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(bits), bits)
+        }
         Only::Without(argument, bits) => {
             SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(bits), 0)
         }

@@ -150,7 +150,7 @@ impl Delivery {
         self.deliveries += picks.len();
         match topology.get(id) {
             Some(member) if member.port.is_silent() => {
-                self.count_drops(&member.port, picks.iter().map(|_| DropReason::LinkDown));
+                self.refuse(&member.port, batch, &picks, DropReason::LinkDown);
             }
             Some(member) if member.attach.is_gateway() => self.cross(topology, source, member, batch, &picks),
             Some(member) if batch.any_offload => self.across(&member.port, batch, &picks),
@@ -194,11 +194,11 @@ impl Delivery {
                 }
             }
             if port.pace.rests() {
-                self.refuse(port, batch, &[pick]);
+                self.refuse(port, batch, &[pick], DropReason::SlowReceiver);
                 continue;
             }
             if is_full(port, queue) {
-                self.count_drops(port, std::iter::once(DropReason::RingFull));
+                self.refuse(port, batch, &[pick], DropReason::RingFull);
                 continue;
             }
             // All that is made of it goes the way of its flow.
@@ -207,7 +207,7 @@ impl Delivery {
             });
             match made {
                 Ok(made) => port.counters.block(self.core).add_made(made.saturating_sub(1)),
-                Err(_) => self.count_drops(port, std::iter::once(DropReason::CannotSegment)),
+                Err(_) => self.refuse(port, batch, &[pick], DropReason::CannotSegment),
             }
         }
         self.boundary = boundary;

@@ -127,11 +127,7 @@ impl Delivery {
             return;
         };
         self.picks.retain(|pick| rest.binary_search(pick).is_err());
-        self.count_drops(port, rest.iter().map(|_| DropReason::RingFull));
-        if port.capture.is_on() {
-            let drops: Vec<_> = rest.iter().map(|pick| (*pick, DropReason::RingFull)).collect();
-            port.capture.egress(batch, rest, &drops);
-        }
+        self.refuse(port, batch, rest, DropReason::RingFull);
     }
 
     /// Delivers frames for addresses that two ports have to the second of them.

@@ -23,7 +23,7 @@ impl Delivery {
             if close { usual(picks.len()).saturating_add(of_bytes(batch)) } else { self.limit_of(batch) };
         while !rest.is_empty() {
             if port.pace.rests() {
-                self.refuse(port, batch, rest);
+                self.refuse(port, batch, rest, DropReason::SlowReceiver);
                 break;
             }
             // It is the sender's memory that is waited for here.
@@ -32,7 +32,7 @@ impl Delivery {
             self.beat.elsewhere();
             while !private.picks.is_empty() {
                 if port.pace.rests() {
-                    self.refuse(port, &private.batch, &private.picks);
+                    self.refuse(port, &private.batch, &private.picks, DropReason::SlowReceiver);
                     break;
                 }
                 let left = limit.saturating_sub(spent);
@@ -56,12 +56,12 @@ impl Delivery {
         self.private = Some(private);
     }
 
-    /// Drops `picks` of `batch`: `port` gets nothing now.
+    /// Drops `picks` of `batch`, which were for `port`: counted and captured there.
     #[cold]
-    pub(super) fn refuse(&self, port: &Port, batch: &Batch, picks: &[u16]) {
+    pub(super) fn refuse(&self, port: &Port, batch: &Batch, picks: &[u16], why: DropReason) {
         let mut outcome = Outcome::new();
         outcome.trace = port.capture.is_on().then(Vec::new);
-        outcome.dropped_all(picks, DropReason::SlowReceiver);
+        outcome.dropped_all(picks, why);
         port.counters.block(self.core).add_outcome(&outcome);
         if let Some(drops) = &outcome.trace {
             port.capture.egress(batch, picks, drops);

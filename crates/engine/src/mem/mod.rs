@@ -6,6 +6,7 @@ mod bell;
 mod deadline;
 mod effort;
 mod foreign;
+mod helper;
 #[cfg(test)]
 pub(crate) mod huge_pages;
 mod journal;
@@ -36,7 +37,8 @@ pub use bell::{founder, Bell, BellCount};
 pub use deadline::Deadline;
 pub use effort::Effort;
 pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
-pub use journal::{memory_file, JournalSlot, JournalSlots};
+pub use helper::{first_act, set_first_act};
+pub use journal::{memory_file, sparse_file, JournalSlot, JournalSlots};
 pub use lock::lock_file;
 pub use map::{GuestMap, MapError, RegionSpec, Window, MAX_REGIONS};
 pub use nodes::node_of;

@@ -210,3 +210,43 @@ fn a_receiver_that_is_only_suspected_gets_everything_in_order() {
         assert!(got.iter().filter(|(queue, _)| *queue == number).map(|(_, pick)| *pick).is_sorted());
     }
 }
+
+/// A receiver that gives no buffers.
+struct Full;
+
+impl EgressQueue for Full {
+    fn send(&mut self, _: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        outcome.dropped_all(picks, DropReason::RingFull);
+    }
+    fn is_full(&mut self) -> bool {
+        true
+    }
+}
+
+/// A capture at the receiver's port shows what it did not get, also where a frame was to be made plain for it first.
+#[test]
+fn a_capture_sees_every_frame_that_its_port_does_not_get() {
+    use crate::observe::capture::{start, CaptureOptions};
+    use crate::wire::{Gso, Offload};
+
+    let gso = Offload { flags: Offload::NEEDS_CSUM, gso: Gso::Tcp4, gso_size: 20, ..Offload::NONE };
+    for (silent, full, name) in
+        [(false, true, "ring_full"), (true, false, "link_down"), (false, false, "cannot_segment")]
+    {
+        let mut rig = Rig::new(usize::from(!full), |_, _| None);
+        let _full = full.then(|| rig.to.lend(0, Full));
+        rig.to.set_silent(silent);
+        let capture = start(vec![Arc::clone(&rig.to) as _], CaptureOptions::default()).unwrap();
+        let mut batch = Batch::new();
+        for offload in [Offload::NONE, gso, gso] {
+            let (frame, _) = batch.next_frame().unwrap();
+            (frame.len, frame.offload) = (60, offload);
+            batch.commit();
+        }
+        rig.forward(&batch);
+        let (delivered, dropped) = rig.counted();
+        let plain = u64::from(name == "cannot_segment");
+        assert_eq!((delivered, dropped), (plain, vec![(name, 3 - plain)]));
+        assert_eq!(capture.counts(), (3, 0), "{name}");
+    }
+}
