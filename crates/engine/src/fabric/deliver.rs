@@ -18,7 +18,7 @@ use super::topology::{Attach, Topology};
 use crate::core::Beat;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::{ticks_in, Effort};
-use crate::port::{usual, DropReason, Outcome, Port, PortId, Room, LIMIT, MAX_QUEUES};
+use crate::port::{usual, DropReason, Outcome, Port, PortId, Reached, Room, LIMIT, MAX_QUEUES};
 use crate::router::Seat;
 use crate::wire::{flow_hash, Offloads};
 
@@ -121,7 +121,12 @@ impl Delivery {
         if port.pace.rests() {
             return Some(Room { free: 0, size: 1 });
         }
-        port.egress(queue)?.as_mut()?.room()
+        match port.reach(queue) {
+            Reached::Slot(mut slot) => slot.as_mut()?.room(),
+            // Its frames wait, as for a receiver without buffers.
+            Reached::Busy => Some(Room { free: 0, size: 1 }),
+            Reached::Nowhere => None,
+        }
     }
 
     /// Tries to deliver what the gate holds of `batch`, which came from `source`; whatever there is room for if it is
@@ -323,15 +328,19 @@ impl Delivery {
         let mut took = 0;
         outcome.trace = port.capture.is_on().then(Vec::new);
         self.beat.towards(Some(port.id.0));
-        match port.egress(queue).as_deref_mut() {
-            Some(Some(plugged)) => {
-                outcome.begin(time, closely);
-                plugged.send(batch, picks, &mut outcome);
-                took = outcome.took();
-                // While its lock is held.
-                port.told.egress(queue, outcome.occasions, outcome.interrupts);
-            }
-            Some(None) | None => outcome.dropped_all(picks, DropReason::LinkDown),
+        match port.reach(queue) {
+            Reached::Slot(mut slot) => match &mut *slot {
+                Some(plugged) => {
+                    outcome.begin(time, closely);
+                    plugged.send(batch, picks, &mut outcome);
+                    took = outcome.took();
+                    // While its lock is held.
+                    port.told.egress(queue, outcome.occasions, outcome.interrupts);
+                }
+                None => outcome.dropped_all(picks, DropReason::LinkDown),
+            },
+            Reached::Busy => outcome.dropped_all(picks, DropReason::SlowReceiver),
+            Reached::Nowhere => outcome.dropped_all(picks, DropReason::LinkDown),
         }
         self.beat.elsewhere();
         port.counters.block(self.core).add_outcome(&outcome);
@@ -393,7 +402,11 @@ impl Flows {
 
 /// Whether the receiver gives queue `queue` no buffers: then nothing is worked out for it.
 fn is_full(port: &Port, queue: usize) -> bool {
-    port.egress(queue).is_some_and(|mut slot| slot.as_mut().is_some_and(|queue| queue.is_full()))
+    match port.reach(queue) {
+        Reached::Slot(mut slot) => slot.as_mut().is_some_and(|queue| queue.is_full()),
+        // Delivery says why not.
+        Reached::Busy | Reached::Nowhere => false,
+    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::deliver::{queues_of, Delivery};
 use super::topology::{Attach, Member, Topology};
 use crate::frame::{is_group, Batch, ALL};
-use crate::port::{DropReason, Port, PortId};
+use crate::port::{DropReason, Port, PortId, Reached};
 use crate::switch::{Members, Switch, Verdicts};
 
 impl Delivery {
@@ -121,7 +121,11 @@ impl Delivery {
             // They are dropped for that.
             return;
         }
-        let room = |queue| Some(port.egress(queue)?.as_mut()?.room()?.free as usize);
+        let room = |queue| match port.reach(queue) {
+            Reached::Slot(mut slot) => Some(slot.as_mut()?.room()?.free as usize),
+            // They are dropped for that.
+            Reached::Busy | Reached::Nowhere => None,
+        };
         let Some(free) = (0..queues_of(port)).filter_map(room).max() else { return };
         let Some(rest) = self.floods.get(free.div_ceil(2).max(1)..).filter(|rest| !rest.is_empty()) else {
             return;

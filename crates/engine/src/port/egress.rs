@@ -3,15 +3,26 @@
 //! Theory of operation. Several I/O cores may deliver to one port. Each of its queues stands in a slot of its own, behind a
 //! lock that is taken once per batch; a slot has a cache line to itself, so that cores that deliver to different queues of a
 //! port do not meet. A queue is lent (`core::Lease`): its owner gets it back with its type when no core is in it any more.
+//!
+//! A core that delivers may stand still in the receiver's memory, for as long as a VMM punches it out. Others that have
+//! frames for the same receiver must not stand still with it: they wait for [`STUCK`], longer than a delivery takes, and then
+//! not at all until the lock was free again ([`Reached::Busy`]).
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 
 use super::limits::MAX_QUEUES;
 use crate::account::Outcome;
 use crate::core::Lent;
 use crate::frame::Batch;
+use crate::mem::{ticks, ticks_in};
+
+/// A core that has a queue for longer stands still. A slow delivery takes some 3 ms, with 16 huge pages that have to be cleared.
+const STUCK: Duration = Duration::from_millis(5);
+/// Tries between two looks at the clock.
+const TRIES: usize = 64;
 
 /// Frames on their way out of the switch. Reached under the port's lock, once per batch.
 pub trait EgressQueue: Send {
@@ -141,14 +152,74 @@ pub(super) struct EgressSlots {
 
 #[derive(Default)]
 #[repr(align(64))]
-struct EgressSlot(Mutex<Option<Plugged>>);
+struct EgressSlot {
+    queue: Mutex<Option<Plugged>>,
+    /// A core has waited in vain for the one that has the lock, or had it when it was tried last.
+    stuck: AtomicBool,
+}
+
+/// What an I/O core finds where it looks for an egress queue.
+pub enum Reached<'p> {
+    /// The slot, under its lock.
+    Slot(MutexGuard<'p, Option<Plugged>>),
+    /// Another core stands still in it.
+    Busy,
+    /// There is no such slot.
+    Nowhere,
+}
+
+impl EgressSlot {
+    #[inline]
+    fn reach(&self) -> Reached<'_> {
+        self.try_lock().map_or_else(|| self.wait(), Reached::Slot)
+    }
+
+    #[inline]
+    fn try_lock(&self) -> Option<MutexGuard<'_, Option<Plugged>>> {
+        let slot = match self.queue.try_lock() {
+            Ok(slot) => slot,
+            // A panic while the lock was held has ended that batch; the queue itself is still whole.
+            Err(TryLockError::Poisoned(e)) => e.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        if self.stuck.load(Ordering::Relaxed) {
+            self.stuck.store(false, Ordering::Relaxed);
+        }
+        Some(slot)
+    }
+
+    #[cold]
+    fn wait(&self) -> Reached<'_> {
+        let (begun, patience) = (ticks(), ticks_in(STUCK));
+        while !self.stuck.load(Ordering::Relaxed) {
+            for _ in 0..TRIES {
+                std::hint::spin_loop();
+                if let Some(slot) = self.try_lock() {
+                    return Reached::Slot(slot);
+                }
+            }
+            if ticks().wrapping_sub(begun) > patience {
+                self.stuck.store(true, Ordering::Relaxed);
+            }
+            // The other core may be on this processor.
+            std::thread::yield_now();
+        }
+        Reached::Busy
+    }
+}
 
 impl EgressSlots {
-    /// The slot `index` under its lock.
+    /// The slot `index` under its lock, however long that takes: for threads that are no I/O cores.
     #[inline]
     pub(super) fn lock(&self, index: usize) -> Option<MutexGuard<'_, Option<Plugged>>> {
-        // A panic while the lock was held has ended that batch; the queue itself is still whole.
-        Some(self.slots.get(index)?.0.lock().unwrap_or_else(PoisonError::into_inner))
+        // As in `try_lock`.
+        Some(self.slots.get(index)?.queue.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The same for an I/O core.
+    #[inline]
+    pub(super) fn reach(&self, index: usize) -> Reached<'_> {
+        self.slots.get(index).map_or(Reached::Nowhere, EgressSlot::reach)
     }
 
     /// Puts `queue` into slot `index`, and sends the one that was there home. The number by which it is unplugged.

@@ -250,3 +250,23 @@ fn a_capture_sees_every_frame_that_its_port_does_not_get() {
         assert_eq!(capture.counts(), (3, 0), "{name}");
     }
 }
+
+/// A core stands still in a receiver's memory, with the receiver's lock. Another one that has frames for it goes on: it waits
+/// once, for a bounded time, and its frames are dropped by name, or wait on their wire. Then the receiver gets all again.
+#[test]
+fn a_core_does_not_wait_for_another_one_that_stands_still_in_a_receiver() {
+    let mut rig = Rig::new(2, |_, _| None);
+    let port = Arc::clone(&rig.to);
+    let still = port.egress(0).unwrap();
+    for batches in 1..4 {
+        rig.forward(&flows());
+        let (delivered, dropped) = rig.counted();
+        assert!(delivered > 0, "its other queue is another one's");
+        assert_eq!(dropped, [("slow_receiver", batches * MAX_BATCH as u64 - delivered)]);
+    }
+    assert_eq!(Delivery::room(&port, 0).map(|room| room.free), Some(0));
+    drop(still);
+    let (before, lost) = rig.counted();
+    rig.forward(&flows());
+    assert_eq!(rig.counted(), (before + MAX_BATCH as u64, lost), "all of them again");
+}
