@@ -5,24 +5,17 @@
 //! port do not meet. A queue is lent (`core::Lease`): its owner gets it back with its type when no core is in it any more.
 //!
 //! A core that delivers may stand still in the receiver's memory, for as long as a VMM punches it out. Others that have
-//! frames for the same receiver must not stand still with it: they wait for [`STUCK`], longer than a delivery takes, and then
-//! not at all until the lock was free again ([`Reached::Busy`]).
+//! frames for the same receiver must not stand still with it ([`Patient`]): their frames are dropped, or wait on their wire.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::MutexGuard;
 
 use super::limits::MAX_QUEUES;
 use crate::account::Outcome;
 use crate::core::Lent;
 use crate::frame::Batch;
-use crate::mem::{ticks, ticks_in};
-
-/// A core that has a queue for longer stands still. A slow delivery takes some 3 ms, with 16 huge pages that have to be cleared.
-const STUCK: Duration = Duration::from_millis(5);
-/// Tries between two looks at the clock.
-const TRIES: usize = 64;
+use crate::mem::Patient;
 
 /// Frames on their way out of the switch. Reached under the port's lock, once per batch.
 pub trait EgressQueue: Send {
@@ -152,11 +145,7 @@ pub(super) struct EgressSlots {
 
 #[derive(Default)]
 #[repr(align(64))]
-struct EgressSlot {
-    queue: Mutex<Option<Plugged>>,
-    /// A core has waited in vain for the one that has the lock, or had it when it was tried last.
-    stuck: AtomicBool,
-}
+struct EgressSlot(Patient<Option<Plugged>>);
 
 /// What an I/O core finds where it looks for an egress queue.
 pub enum Reached<'p> {
@@ -168,58 +157,18 @@ pub enum Reached<'p> {
     Nowhere,
 }
 
-impl EgressSlot {
-    #[inline]
-    fn reach(&self) -> Reached<'_> {
-        self.try_lock().map_or_else(|| self.wait(), Reached::Slot)
-    }
-
-    #[inline]
-    fn try_lock(&self) -> Option<MutexGuard<'_, Option<Plugged>>> {
-        let slot = match self.queue.try_lock() {
-            Ok(slot) => slot,
-            // A panic while the lock was held has ended that batch; the queue itself is still whole.
-            Err(TryLockError::Poisoned(e)) => e.into_inner(),
-            Err(TryLockError::WouldBlock) => return None,
-        };
-        if self.stuck.load(Ordering::Relaxed) {
-            self.stuck.store(false, Ordering::Relaxed);
-        }
-        Some(slot)
-    }
-
-    #[cold]
-    fn wait(&self) -> Reached<'_> {
-        let (begun, patience) = (ticks(), ticks_in(STUCK));
-        while !self.stuck.load(Ordering::Relaxed) {
-            for _ in 0..TRIES {
-                std::hint::spin_loop();
-                if let Some(slot) = self.try_lock() {
-                    return Reached::Slot(slot);
-                }
-            }
-            if ticks().wrapping_sub(begun) > patience {
-                self.stuck.store(true, Ordering::Relaxed);
-            }
-            // The other core may be on this processor.
-            std::thread::yield_now();
-        }
-        Reached::Busy
-    }
-}
-
 impl EgressSlots {
     /// The slot `index` under its lock, however long that takes: for threads that are no I/O cores.
     #[inline]
     pub(super) fn lock(&self, index: usize) -> Option<MutexGuard<'_, Option<Plugged>>> {
-        // As in `try_lock`.
-        Some(self.slots.get(index)?.queue.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.slots.get(index)?.0.lock())
     }
 
     /// The same for an I/O core.
     #[inline]
     pub(super) fn reach(&self, index: usize) -> Reached<'_> {
-        self.slots.get(index).map_or(Reached::Nowhere, EgressSlot::reach)
+        let Some(slot) = self.slots.get(index) else { return Reached::Nowhere };
+        slot.0.reach().map_or(Reached::Busy, Reached::Slot)
     }
 
     /// Puts `queue` into slot `index`, and sends the one that was there home. The number by which it is unplugged.
