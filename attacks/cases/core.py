@@ -124,7 +124,7 @@ def eventfd_with_15000_waiters(stage):
         thread = threading.Thread(target=recycle)
         thread.start()
         try:
-            stage.helper("flood", stage.at("other.sock"), stage.seconds, "--rate", 20_000).end()
+            stage.helper("flood", stage.at("other.sock"), 3 * stage.seconds, "--rate", 20_000).end()
         finally:
             stop.set()
             thread.join()
