@@ -533,11 +533,14 @@ fn the_tests_that_promises_name_are_there() {
             }
             None => {
                 sources(&dir.join("src"), &mut paths);
+                if !words.contains(&"--lib") && dir.join("tests").exists() {
+                    sources(&dir.join("tests"), &mut paths);
+                }
                 (dir.join("src"), words.iter().skip_while(|word| **word != "--lib").nth(1))
             }
         };
         let runs = paths.iter().any(|path| {
-            let module = path.strip_prefix(&base).unwrap().with_extension("").display().to_string();
+            let module = path.strip_prefix(&base).unwrap_or(path).with_extension("").display().to_string();
             let module = module.trim_end_matches("/mod").replace('/', "::");
             let text = fs::read_to_string(path).unwrap();
             let tests = text.split("#[test]").skip(1);
@@ -560,7 +563,8 @@ fn the_attacks_that_are_named_are_there() {
         if path.extension().is_some_and(|end| end == "py") {
             let text = fs::read_to_string(path).unwrap();
             let declared = text.split("\n@attack(").skip(1);
-            attacks.extend(declared.filter_map(|rest| Some(functions(rest, "def ").next()?.replace('_', "-"))));
+            attacks
+                .extend(declared.filter_map(|rest| Some(functions(rest, "def ").next()?.replace('_', "-"))));
         }
     }
     let mut named = 0;

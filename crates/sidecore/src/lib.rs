@@ -86,7 +86,8 @@ pub fn main() -> ExitCode {
         Command::OpenDisk => apart("open-disk", OPEN_DISK, || Ok(()), sidecore_engine::disk::opener::serve),
         Command::Hold { path } => {
             let path = path.unwrap_or_default();
-            let serve = |socket: &_| sidecore_engine::hold::serve(socket, &path, || sandbox::confine_holder(&path));
+            let serve =
+                |socket: &_| sidecore_engine::hold::serve(socket, &path, || sandbox::confine_holder(&path));
             apart("hold", HOLD, sandbox::give_up_capabilities, serve)
         }
     };

@@ -167,7 +167,10 @@ fn a_capture_that_is_not_read_says_what_it_lacks() {
     assert!(wait(&mut capture).success());
     let mut said = String::new();
     capture.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    assert!(said.lines().last().unwrap().ends_with(&format!("{} frames captured, {lost} lost", sent - lost)), "{said}");
+    assert!(
+        said.lines().last().unwrap().ends_with(&format!("{} frames captured, {lost} lost", sent - lost)),
+        "{said}"
+    );
     let mut reader = pcap_file::pcapng::PcapNgReader::new(&bytes[..]).unwrap();
     let mut packets = 0;
     while let Some(block) = reader.next_block() {

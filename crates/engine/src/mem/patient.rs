@@ -92,7 +92,8 @@ mod tests {
         drop(still);
         assert!(lock.reach().is_some() && !lock.stuck.load(Ordering::Relaxed));
         // Cores that meet there all the time are not taken for such.
-        let add = || (0..10_000).filter(|_| lock.reach().map(|mut value| *value += 1).is_some()).count() as u64;
+        let add =
+            || (0..10_000).filter(|_| lock.reach().map(|mut value| *value += 1).is_some()).count() as u64;
         let added: u64 = std::thread::scope(|scope| {
             let cores: Vec<_> = (0..4).map(|_| scope.spawn(add)).collect();
             cores.into_iter().map(|core| core.join().unwrap()).sum()

@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use landlock::{
-    Access, AccessFs, AccessNet, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
-    RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope, ABI,
+    Access, AccessFs, AccessNet, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, RulesetStatus, Scope, ABI,
 };
 
 /// The rights that are taken away where no rule gives them: up to those on devices that are opened. Later ones are about
