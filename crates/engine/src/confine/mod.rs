@@ -106,6 +106,8 @@ pub fn enter(kind: Kinds) {
 /// # Errors
 /// Why there is no filter.
 pub fn alone(kind: Kinds) -> Result<(), String> {
+    // The other one leaves it to this one.
+    filter::put_on(&filter::without_clone3()?)?;
     filter::put_on(&filter::of(kind, Mode::On)?)
 }
 
