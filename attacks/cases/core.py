@@ -38,10 +38,10 @@ def threads_on_the_core(stage):
     if len(os.sched_getaffinity(0)) < 2:
         raise Skip("there is one processor only")
     image = disk.image(os.path.join(disk.folder(stage), "image"), 4 << 20)
-    stage.start("e1000:DIR/evil.sock", ports=["r=ring:DIR/r.sock,switch=evil", f"d=blk:DIR/d.sock,file={image}"])
+    stage.start("e1000:DIR/evil.sock", ports=["r=ring:DIR/r.sock,switch=evil", f"disk=blk:DIR/disk.sock,file={image}"])
     nic = vfio.Nic(stage.at("evil.sock"))
     stage.cleanup(nic.close)
-    guest = disk.connect(stage, "d")
+    guest = disk.connect(stage, "disk")
     stage.control("beside an e1000")
     with stage.during():
         # The kernel's own threads do what may wait for a disk: they are the daemon's, too.

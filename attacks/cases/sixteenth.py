@@ -71,8 +71,8 @@ def every_thread_turns_hostile(stage):
     space = Namespace(stage)
     image = disk.image(os.path.join(disk.folder(stage), "image"), 4 * MIB)
     ports = ready(stage) + ["other=vhost-user:DIR/other.sock,switch=evil,prefault=on", "t=tap:sct0,switch=evil",
-                            f"d=blk:DIR/d.sock,file={image}", "card=rtl8169:DIR/card.sock,switch=evil", "p=ptnet:DIR/p.sock,switch=evil",
-                            "c=vhost-user:DIR/c.sock,router=r,address=10.0.0.1/24"]
+                            f"disk=blk:DIR/disk.sock,file={image}", "card=rtl8169:DIR/card.sock,switch=evil", "p=ptnet:DIR/p.sock,switch=evil",
+                            "host=vhost-user:DIR/host.sock,router=r,address=10.0.0.1/24"]
     daemon = stage.start("vhost-user:DIR/evil.sock", ports=ports, args=("--router", f"r,control={space.name}"), before=in_new_network)
     os.chmod(daemon.folder, 0o777)
     victim = daemon.path("victim")
@@ -304,6 +304,9 @@ def memory_that_stalls(stage):
         while time.monotonic() < end:
             # One frame after the other, each in another page of what is being punched.
             for _ in range(32):
+                if guest.tx.next - guest.tx.used_index() & 0xFFFF >= guest.tx.size - 1:
+                    time.sleep(0.002)  # the core stands still
+                    continue
                 slot = guest.tx.next % guest.tx.size
                 guest.tx.put(slot, 2 * MIB + sent * 7919 * 4096 % (size - 4 * MIB), 100)
                 guest.tx.offer(slot)
