@@ -165,6 +165,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_fcntl SLOW, [command(libc::F_SETFL), command(libc::F_SETFD), command(libc::F_GET_SEALS),
         command(libc::F_ADD_SEALS)], "descriptors that do not wait; what kind of memory a VMM gives";
     SYS_fcntl DR, [command(libc::F_GET_SEALS), command(libc::F_GETFD)], "what kind of memory a VMM gives";
+    SYS_fcntl HO, [command(libc::F_GETFD)], "descriptors that are closed are open, say debug builds";
     SYS_fstat TALK.union(HO), [], "what a descriptor is";
     SYS_fstatfs TALK, [], "what file system a descriptor is of";
     SYS_statx TALK, [], "the same; paths of sockets";
