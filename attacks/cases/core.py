@@ -7,7 +7,7 @@ import struct
 import threading
 import time
 
-from outside import vfio, vhost
+from outside import disk, vfio, vhost
 from outside.case import Skip, attack
 from outside.flow import pause
 from outside.vhost import Guest
@@ -37,23 +37,45 @@ def threads_on_the_core(stage):
     """Whether a thread that works for guests, VMMs or users may run on an I/O core's processor."""
     if len(os.sched_getaffinity(0)) < 2:
         raise Skip("there is one processor only")
-    stage.start("e1000:DIR/evil.sock", ports=["r=ring:DIR/r.sock,switch=evil"])
+    image = disk.image(os.path.join(disk.folder(stage), "image"), 4 << 20)
+    stage.start("e1000:DIR/evil.sock", ports=["r=ring:DIR/r.sock,switch=evil", f"disk=blk:DIR/disk.sock,file={image}"])
     nic = vfio.Nic(stage.at("evil.sock"))
     stage.cleanup(nic.close)
+    guest = disk.connect(stage, "disk")
     stage.control("beside an e1000")
     with stage.during():
-        found = {}
-        for process in [stage.daemon.pid, *stage.daemon.children()]:
+        # The kernel's own threads do what may wait for a disk: they are the daemon's, too.
+        stage.check(guest.ask(disk.FLUSH, 0)[0] == disk.OK, "the disk does not work")
+        found, seen = {}, set()
+        for process in [stage.daemon.pid, *descendants(stage.daemon.pid)]:
             for thread in os.listdir(f"/proc/{process}/task"):
                 try:
                     name = open(f"/proc/{process}/task/{thread}/comm").read().strip()
                     allowed = os.sched_getaffinity(int(thread))
                 except (OSError, ProcessLookupError):
                     continue
+                seen.add(name)
                 if not name.startswith("io-core") and stage.core in allowed:
                     found[name] = found.get(name, 0) + 1
     stage.check(not found, f"threads that may run on the I/O core's processor: {found}")
+    unseen = [start for start in ("sidecore-door", "sidecore-hold", "sidecore-broker", "iou-wrk") if not any(name.startswith(start) for name in seen)]
+    stage.check(not unseen, f"there was no {unseen}: nothing was tried")
     nic.client.close()
+    guest.close()
+
+
+def descendants(pid):
+    """The processes that a process has started, and those that they have."""
+    parents = {}
+    for number in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parents[int(number)] = int(open(f"/proc/{number}/stat").read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = [pid]
+    for one in found:
+        found += [number for number, parent in parents.items() if parent == one]
+    return found[1:]
 
 
 @attack("2.1")
@@ -102,11 +124,14 @@ def eventfd_with_15000_waiters(stage):
         thread = threading.Thread(target=recycle)
         thread.start()
         try:
-            stage.helper("flood", stage.at("other.sock"), stage.seconds, "--rate", 20_000).end()
+            stage.helper("flood", stage.at("other.sock"), 3 * stage.seconds, "--rate", 20_000).end()
         finally:
             stop.set()
             thread.join()
-        stage.notes["interrupts"] = stage.daemon.port("evil")["counters"]["interrupts"]
+        state = stage.daemon.port("evil")
+        stage.notes.update(interrupts=state["counters"]["interrupts"], bell=state["state"].get("bell"))
+        stage.check(state["counters"]["interrupts"] > 50, "there were hardly any interrupts: nothing was tried")
+        stage.check((state["state"].get("bell") or {}).get("moved"), "an I/O core walks all its waiters, each time")
     guest.front.close()
 
 

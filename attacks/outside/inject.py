@@ -42,11 +42,19 @@ def ptrace(request, tid, address=None, data=None):
         raise OSError(error, f"ptrace {request:#x}: {os.strerror(error)}")
 
 
-class Thread:
-    """One thread of `daemon`, taken over for as long as this is open."""
+class Process:
+    """A process of the program's that is not the daemon: a door, a holder."""
 
-    def __init__(self, daemon, tid):
-        self.daemon, self.tid = daemon, tid
+    def __init__(self, pid):
+        self.pid, self.process, self.returncode = pid, self, None
+
+
+class Thread:
+    """One thread of `daemon`, taken over for as long as this is open. With `lives` a process that a refused call would end goes on:
+    the signal is taken from it."""
+
+    def __init__(self, daemon, tid, lives=False):
+        self.daemon, self.tid, self.lives = daemon, tid, lives
         self.memory = open(f"/proc/{daemon.pid}/mem", "r+b", buffering=0)
         ptrace(SEIZE, tid)
         ptrace(INTERRUPT, tid)
@@ -119,9 +127,11 @@ class Thread:
             stopped = self.wait()
             now = self.registers()
             if stopped == signal.SIGTRAP and now["rip"] == self.spot + len(CODE):
-                return ctypes.c_long(now["rax"]).value, trapped
+                # Without a handler nobody has put an error in the place of the call's number.
+                return -1 if trapped and self.lives else ctypes.c_long(now["rax"]).value, trapped
             trapped = trapped or stopped == signal.SIGSYS
-            pending = 0 if stopped == signal.SIGTRAP else stopped
+            is_taken = stopped == signal.SIGTRAP or stopped == signal.SIGSYS and self.lives
+            pending = 0 if is_taken else stopped
 
     def __enter__(self):
         return self

@@ -346,6 +346,107 @@ fn files_of_a_folder_use_each_other_in_no_circle() {
     assert!(circles.is_empty(), "{}", circles.join("\n"));
 }
 
+/// Folders and files below `src` in which a peer's number could be an index: none of them may index a slice. A new file in such a
+/// folder belongs to them.
+const UNINDEXED: &[&str] = &[
+    "control",
+    "device/csb.rs",
+    "device/e1000/packet.rs",
+    "device/e1000/ring.rs",
+    "device/e1000/rss.rs",
+    "device/packet.rs",
+    "device/ptnet/access.rs",
+    "device/ptnet/memory.rs",
+    "device/ptnet/receiver.rs",
+    "device/ptnet/sender.rs",
+    "device/rtl8169/access.rs",
+    "device/rtl8169/packet.rs",
+    "device/rtl8169/ring.rs",
+    "device/rtl8169/rx.rs",
+    "device/rtl8169/tx.rs",
+    "device/source.rs",
+    "device/virtio_blk/request.rs",
+    "device/virtio_net/egress.rs",
+    "device/virtio_net/ingress.rs",
+    "disk/file.rs",
+    "disk/job.rs",
+    "door/see.rs",
+    "fabric/offload.rs",
+    "frame.rs",
+    "host/describe.rs",
+    "host/netlink.rs",
+    "host/xdp/ingress.rs",
+    "mem/resident.rs",
+    "ring",
+    "router",
+    "slots",
+    "transport/vfio_user/commands.rs",
+    "transport/vfio_user/dma.rs",
+    "transport/vfio_user/irqs.rs",
+    "transport/vfio_user/messages.rs",
+    "transport/vfio_user/regions.rs",
+    "transport/vfio_user/version.rs",
+    "transport/vhost_user/messages.rs",
+    "virtq",
+    "wire",
+];
+const UNINDEXED_MARK: &str = "deny(clippy::indexing_slicing)";
+
+#[test]
+fn where_a_peers_number_could_be_an_index_nothing_is_indexed() {
+    let src = root().join("crates/engine/src");
+    for place in UNINDEXED {
+        let path = src.join(place);
+        // An attribute of a module is one of all modules in it.
+        let path = if path.is_dir() { path.join("mod.rs") } else { path };
+        let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let marked = text.lines().any(|line| line.starts_with("#![") && line.contains(UNINDEXED_MARK));
+        assert!(marked, "{} does not deny clippy::indexing_slicing", path.display());
+    }
+    // And nobody takes it back for less than one item, which says why.
+    for (_, path, text) in engine_files() {
+        let taken_back = text.contains("#![allow(clippy::indexing_slicing");
+        assert!(!taken_back, "{} allows clippy::indexing_slicing as a whole", path.display());
+    }
+}
+
+/// Files that map memory into the process: each of them says what it maps, and whether a page of it may be missing. Files of
+/// others are mapped in one place, behind its checks.
+const MAPS: &[&str] = &[
+    "host/mapping.rs",
+    "mem/foreign.rs",
+    "mem/pages.rs",
+    "mem/resident.rs",
+    "mem/sigbus.rs",
+    "mem/store.rs",
+    "observe/counters.rs",
+    "ring/region.rs",
+];
+
+#[test]
+fn memory_is_mapped_only_where_it_is_known_what_becomes_of_a_missing_page() {
+    let src = root().join("crates/engine/src");
+    let maps = |line: &str| ["mmap(", "mmap_anonymous("].iter().any(|call| line.contains(call));
+    let found = engine_files().into_iter().filter(|(_, _, text)| code(text).any(maps));
+    let mut found: Vec<String> =
+        found.map(|(_, path, _)| path.strip_prefix(&src).unwrap().display().to_string()).collect();
+    found.sort();
+    assert_eq!(found, MAPS);
+}
+
+/// Crates whose arithmetic is on what guests wrote: it is checked in the program that users run, too.
+const CHECKED: &[&str] = &["sidecore-engine", "sidecore-fib"];
+
+#[test]
+fn arithmetic_on_what_guests_write_is_checked_in_releases() {
+    let text = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    for name in CHECKED {
+        let (_, rest) = text.split_once(&format!("[profile.release.package.{name}]\n")).unwrap();
+        let profile = rest.split("\n[").next().unwrap();
+        assert!(profile.lines().any(|line| line == "overflow-checks = true"), "{name}: {profile}");
+    }
+}
+
 /// The walk in ARCHITECTURE.md, from one virtio-net port to another: at most so many files, each of which has the function.
 const WALK: usize = 12;
 
@@ -393,4 +494,97 @@ fn the_tests_that_are_named_are_there() {
         }
     }
     assert!(named > 20, "{named} tests are named");
+}
+
+/// What is behind each `` `start`` in `text`, up to the end of the code.
+fn codes<'t>(text: &'t str, start: &'t str) -> impl Iterator<Item = &'t str> {
+    text.match_indices(start).filter_map(move |(at, _)| text.get(at + start.len()..)?.split('`').next())
+}
+
+/// Names of the functions of a file that is Rust or Python.
+fn functions<'t>(text: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> {
+    let name = |line: &'t str| line.split(|c: char| !c.is_alphanumeric() && c != '_').next();
+    text.lines().filter_map(move |line| line.trim_start().strip_prefix(word).and_then(name))
+}
+
+/// A promise names the command that shows it: one that runs no test at all shows nothing.
+#[test]
+fn the_tests_that_promises_name_are_there() {
+    let promises = fs::read_to_string(root().join("PROMISES.md")).unwrap();
+    let mut checked = 0;
+    for command in codes(&promises, "`cargo test ").chain(codes(&promises, "; cargo test ")) {
+        let words: Vec<&str> = command.split_whitespace().collect();
+        let after = |flag: &str| words.iter().skip_while(|word| **word != flag).nth(1).copied();
+        let package = after("-p").unwrap_or_else(|| panic!("`{command}` names no package"));
+        let dir = match package.strip_prefix("sidecore-") {
+            Some("lab") => root().join("lab"),
+            name => root().join("crates").join(name.unwrap_or(package)),
+        };
+        let mut paths = Vec::new();
+        let (base, filter) = match after("--test") {
+            Some(name) => {
+                let file = dir.join("tests").join(format!("{name}.rs"));
+                if file.exists() {
+                    paths.push(file);
+                } else {
+                    sources(&dir.join("tests").join(name), &mut paths);
+                }
+                (dir.join("tests"), words.iter().skip_while(|word| **word != "--test").nth(2))
+            }
+            None => {
+                sources(&dir.join("src"), &mut paths);
+                if !words.contains(&"--lib") && dir.join("tests").exists() {
+                    sources(&dir.join("tests"), &mut paths);
+                }
+                (dir.join("src"), words.iter().skip_while(|word| **word != "--lib").nth(1))
+            }
+        };
+        let runs = paths.iter().any(|path| {
+            let module = path.strip_prefix(&base).unwrap_or(path).with_extension("").display().to_string();
+            let module = module.trim_end_matches("/mod").replace('/', "::");
+            let text = fs::read_to_string(path).unwrap();
+            let tests = text.split("#[test]").skip(1);
+            let mut names = tests.filter_map(|rest| functions(rest, "fn ").next());
+            names.any(|name| filter.is_none_or(|filter| format!("{module}::{name}").contains(filter)))
+        });
+        // Tests of `proptest!` are no functions.
+        assert!(runs, "`cargo test {command}` runs no test");
+        checked += 1;
+    }
+    assert!(checked > 40, "{checked} commands were found");
+}
+
+/// The same of attacks, in all that is told of security.
+#[test]
+fn the_attacks_that_are_named_are_there() {
+    let mut attacks = BTreeSet::new();
+    for entry in fs::read_dir(root().join("attacks/cases")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "py") {
+            let text = fs::read_to_string(path).unwrap();
+            let declared = text.split("\n@attack(").skip(1);
+            attacks
+                .extend(declared.filter_map(|rest| Some(functions(rest, "def ").next()?.replace('_', "-"))));
+        }
+    }
+    let mut named = 0;
+    let promises = fs::read_to_string(root().join("PROMISES.md")).unwrap();
+    for command in codes(&promises, "attacks/run ").filter(|command| !command.starts_with("--")) {
+        for word in command.split_whitespace() {
+            assert!(attacks.iter().any(|name| name.starts_with(word)), "no attack begins with {word}");
+            named += 1;
+        }
+    }
+    let security = fs::read_to_string(root().join("SECURITY.md")).unwrap().replace('\n', " ");
+    for (at, before) in security.match_indices("ttack `").chain(security.match_indices("ttacks `")) {
+        let mut rest = &security[at + before.len()..];
+        while let Some((name, behind)) = rest.split_once('`') {
+            assert!(name.contains('…') || attacks.contains(name), "there is no attack {name}");
+            named += 1;
+            let behind = behind.strip_prefix(',').unwrap_or(behind).trim_start();
+            let Some(next) = behind.strip_prefix("and ").unwrap_or(behind).strip_prefix('`') else { break };
+            rest = next;
+        }
+    }
+    assert!(named > 80, "{named} attacks are named");
 }

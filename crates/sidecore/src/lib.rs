@@ -85,7 +85,9 @@ pub fn main() -> ExitCode {
         // It opens what its broker could.
         Command::OpenDisk => apart("open-disk", OPEN_DISK, || Ok(()), sidecore_engine::disk::opener::serve),
         Command::Hold { path } => {
-            let serve = |socket: &_| sidecore_engine::hold::serve(socket, &path.unwrap_or_default());
+            let path = path.unwrap_or_default();
+            let serve =
+                |socket: &_| sidecore_engine::hold::serve(socket, &path, || sandbox::confine_holder(&path));
             apart("hold", HOLD, sandbox::give_up_capabilities, serve)
         }
     };

@@ -133,6 +133,52 @@ fn what_passes_is_counted_learned_and_captured() {
     assert_eq!((&ports["running"], &ports["ports"][0]["counters"]["in_frames"]), (&json!(false), &json!(3)));
 }
 
+/// A capture that is slower than its port says how much it lacks, on standard error and in the file, and costs the port
+/// nothing.
+#[test]
+fn a_capture_that_is_not_read_says_what_it_lacks() {
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", &format!("a=vhost-user:{}", bed.at("a.sock"))]);
+    let mut a = meet(&bed, "a.sock");
+    await_show(&bed, "ports", |ports| ports["ports"][0]["state"]["peer"] == "running");
+    let mut capture = bed
+        .command()
+        .args(["capture", "a", "-w", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut out = capture.stdout.take().unwrap();
+    let mut bytes = vec![0; 28];
+    out.read_exact(&mut bytes).unwrap();
+    // Nobody reads on.
+    let deadline = Instant::now() + LIMIT;
+    let (one, lost) = (frame(B, A, 1500), || bed.port("a")["state"]["capture_lost"].as_u64().unwrap());
+    let mut sent = 0;
+    while lost() == 0 {
+        sent += (0..1000).map(|_| a.send(0, &[&one]).unwrap()).sum::<usize>();
+        assert!(Instant::now() < deadline, "the capture has room without end");
+    }
+    await_show(&bed, "ports", |ports| ports["ports"][0]["counters"]["in_frames"] == sent);
+    let (sent, lost) = (u64::try_from(sent).unwrap(), lost());
+    // With its port the capture ends: all that it has is read now.
+    bed.ok(&["del", "a"]);
+    out.read_to_end(&mut bytes).unwrap();
+    assert!(wait(&mut capture).success());
+    let mut said = String::new();
+    capture.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(
+        said.lines().last().unwrap().ends_with(&format!("{} frames captured, {lost} lost", sent - lost)),
+        "{said}"
+    );
+    let mut reader = pcap_file::pcapng::PcapNgReader::new(&bytes[..]).unwrap();
+    let mut packets = 0;
+    while let Some(block) = reader.next_block() {
+        packets += u64::from(block.unwrap().into_enhanced_packet().is_some());
+    }
+    assert_eq!(packets, sent - lost);
+}
+
 #[test]
 fn the_link_follows_set_and_the_mac_limit_holds() {
     let bed = Testbed::new();

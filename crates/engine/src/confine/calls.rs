@@ -12,6 +12,8 @@ use super::kinds::Kinds;
 pub(super) enum Only {
     /// Argument number .0 is .1, in its lower 32 bits.
     Is(u8, u32),
+    /// Argument number .0 has all of the bits .1.
+    With(u8, u64),
     /// Argument number .0 has none of the bits .1.
     Without(u8, u64),
 }
@@ -30,7 +32,7 @@ pub(super) struct Row {
 }
 
 use super::kinds::Kinds as K;
-use Only::{Is, Without};
+use Only::{Is, With, Without};
 
 const IO: K = K::IO_CORE;
 const VU: K = K::VHOST_USER;
@@ -44,10 +46,11 @@ const RO: K = K::ROUTES;
 /// What takes privileges: only where no broker does it.
 const OWN: K = K::DIRECT;
 const ALL: K = K::all();
-/// A door: it is a process, not a thread.
+/// A door, and a holder: they are processes, not threads.
 const DR: K = K::DOOR;
-/// Both.
-const EVERY: K = ALL.union(DR);
+const HO: K = K::HOLDER;
+/// All of them.
+const EVERY: K = ALL.union(DR).union(HO);
 /// Threads that talk with a peer.
 const TALK: K = VU.union(VF).union(RI).union(NM).union(CT).union(OWN);
 /// All but the I/O cores.
@@ -79,6 +82,9 @@ const fn third(number: i32) -> Only {
 /// Memory that can be run is mapped by the loader alone.
 #[allow(clippy::cast_sign_loss, reason = "a bit")]
 const NO_CODE: Only = Without(2, libc::PROT_EXEC as u64);
+/// A name is looked at, and nothing is opened. The flags are the second argument of open(2), and the third of openat(2).
+#[allow(clippy::cast_sign_loss, reason = "a bit")]
+const LOOK: [Only; 2] = [With(1, libc::O_PATH as u64), With(2, libc::O_PATH as u64)];
 /// A thread, or a program that is started; no namespace of its own.
 const NO_SPACES: Only = Without(0, 0x7e02_0000 | CLONE_PTRACE);
 const CLONE_PTRACE: u64 = 0x2000;
@@ -147,30 +153,31 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_recvfrom IO.union(TALK).union(RO), [], "an AF_XDP socket's wake-up; messages";
     SYS_fcntl ALL, [command(libc::F_DUPFD_CLOEXEC), command(libc::F_GETFL), command(libc::F_GETFD)],
         "a queue's kick is watched by a duplicate";
-    SYS_getsockopt IO.union(SLOW).union(DR), [], "errors of sockets; who is there; kinds of sockets; statistics of packet sockets";
+    SYS_getsockopt IO.union(SLOW).union(DR).union(HO), [], "errors of sockets; who is there; kinds of sockets; statistics of packet sockets";
 
     #[cfg(target_arch = "x86_64")]
-    SYS_poll SLOW.union(DR), [], "waits";
-    SYS_ppoll SLOW.union(DR), [], "waits";
-    SYS_recvmsg SLOW.union(DR), [], "messages with descriptors; netlink";
-    SYS_sendmsg TALK.union(DR).union(RO), [], "messages with descriptors";
-    SYS_accept4 TALK.union(RO), [], "peers";
+    SYS_poll SLOW.union(DR).union(HO), [], "waits";
+    SYS_ppoll SLOW.union(DR).union(HO), [], "waits";
+    SYS_recvmsg SLOW.union(DR).union(HO), [], "messages with descriptors; netlink";
+    SYS_sendmsg TALK.union(DR).union(HO).union(RO), [], "messages with descriptors";
+    SYS_accept4 TALK.union(HO).union(RO), [], "peers";
     SYS_shutdown TALK, [], "the end of a conversation";
     SYS_fcntl SLOW, [command(libc::F_SETFL), command(libc::F_SETFD), command(libc::F_GET_SEALS),
         command(libc::F_ADD_SEALS)], "descriptors that do not wait; what kind of memory a VMM gives";
     SYS_fcntl DR, [command(libc::F_GET_SEALS), command(libc::F_GETFD)], "what kind of memory a VMM gives";
-    SYS_fstat TALK, [], "what a descriptor is";
+    SYS_fcntl HO, [command(libc::F_GETFD)], "descriptors that are closed are open, say debug builds";
+    SYS_fstat TALK.union(HO), [], "what a descriptor is";
     SYS_fstatfs TALK, [], "what file system a descriptor is of";
     SYS_statx TALK, [], "the same; paths of sockets";
-    SYS_newfstatat TALK, [], "the same";
-    SYS_readlinkat TALK.union(DR), [], "what kind of descriptor a VMM gives";
+    SYS_newfstatat TALK.union(HO), [], "the same";
+    SYS_readlinkat TALK.union(DR).union(HO), [], "what kind of descriptor a VMM gives";
     #[cfg(target_arch = "x86_64")]
     SYS_readlink TALK.union(DR), [], "the same";
     SYS_eventfd2 SLOW, [], "wake-ups of our own";
     SYS_memfd_create TALK, [], "memory that is shared with a peer";
     SYS_ftruncate TALK, [], "its length";
     SYS_fallocate TALK, [], "its room";
-    SYS_pread64 TALK, [], "images of devices";
+    SYS_pread64 TALK.union(WA), [], "images of devices; what the kernel says of an I/O core";
     SYS_pwrite64 TALK, [], "the same; registers of a device that a holder keeps";
     SYS_lseek TALK, [], "files";
     SYS_preadv2 SLOW, [], "alarms, without waiting";
@@ -190,7 +197,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_getpeername TALK.union(DR), [], "the same";
     SYS_setsockopt TALK.union(WA), [], "time limits; membership of interfaces";
     SYS_getuid TALK, [], "whether the other end is of our own user";
-    SYS_geteuid TALK, [], "the same";
+    SYS_geteuid TALK.union(HO), [], "the same";
     SYS_getgid TALK, [], "the same";
     SYS_getegid TALK, [], "the same";
     SYS_dup TALK, [], "descriptors that two own";
@@ -203,7 +210,8 @@ pub(super) const ALLOWED: &[Row] = rows! {
     ], "interfaces, and their carrier";
     SYS_openat TALK.union(RO), [], "files of our own; which ones landlock says; the C library asks for the kernel's way with memory when it gives much back";
     SYS_openat2 TALK, [], "the same";
-    SYS_unlinkat TALK, [], "sockets and journals that are gone";
+    SYS_openat HO, [LOOK[1]], "a holder's own names, which it removes at its end";
+    SYS_unlinkat TALK.union(HO), [], "sockets and journals that are gone";
     #[cfg(target_arch = "x86_64")]
     SYS_unlink TALK, [], "the same";
     SYS_wait4 OWN.union(WA).union(CT), [], "holders that end";
@@ -245,7 +253,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_fchmodat OWN, [], "the same";
     SYS_fchown OWN, [], "their owner";
     SYS_fchownat OWN, [], "the same";
-    SYS_renameat2 MAKE.union(VF), [], "the way out of a socket's cradle";
+    SYS_renameat2 MAKE.union(VF).union(HO), [], "the way out of a socket's cradle";
     SYS_renameat MAKE.union(VF), [], "the same";
     #[cfg(target_arch = "x86_64")]
     SYS_rename OWN, [], "the same";
@@ -267,6 +275,8 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_faccessat2 TALK, [], "what is there";
     #[cfg(target_arch = "x86_64")]
     SYS_open TALK, [], "files, as openat";
+    #[cfg(target_arch = "x86_64")]
+    SYS_open HO, [LOOK[0]], "a holder's own names, as openat";
     SYS_getdents64 CT, [], "folders";
     SYS_fcntl OWN, [command(libc::F_OFD_SETLK)], "one user for each disk's file";
     SYS_flock OWN, [], "one daemon for each counters file";

@@ -38,7 +38,7 @@ pub(super) fn of(who: Kinds, mode: Mode) -> Result<BpfProgram, String> {
     for number in free {
         rules.insert(number, Vec::new());
     }
-    // clone3 is answered by the filter below.
+    // clone3 is answered by `without_clone3`, which each process puts on, too.
     rules.insert(libc::SYS_clone3, Vec::new());
     let rest = match mode {
         Mode::On => SeccompAction::Trap,
@@ -51,6 +51,9 @@ fn rule(only: Only) -> Result<SeccompRule, String> {
     let condition = match only {
         Only::Is(argument, value) => {
             SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value.into())
+        }
+        Only::With(argument, bits) => {
+            SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(bits), bits)
         }
         Only::Without(argument, bits) => {
             SeccompCondition::new(argument, SeccompCmpArgLen::Qword, SeccompCmpOp::MaskedEq(bits), 0)

@@ -26,7 +26,7 @@ kinds! {
     RING = 4, "ring";
     /// The socket at which netmap programs ask for ports.
     NETMAP = 5, "netmap";
-    /// Threads that wait for an event and look after a port.
+    /// Threads that wait for an event and look after a port, an I/O core, or a port's slow interrupts.
     WATCH = 6, "watch";
     /// No thread: what takes privileges, of a process that has no broker.
     DIRECT = 7, "direct";
@@ -36,6 +36,8 @@ kinds! {
     RINGS = 9, "rings";
     /// The thread that follows a router's control plane.
     ROUTES = 10, "routes";
+    /// No thread of the daemon: the process that keeps descriptors (`crate::hold`), behind its start.
+    HOLDER = 11, "holder";
 }
 
 impl Kinds {

@@ -39,7 +39,7 @@ static FILTERS: OnceLock<Filters> = OnceLock::new();
 static ENTERED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 /// Set once a thread could not narrow itself.
 static FAILED: AtomicU8 = AtomicU8::new(0);
-const KINDS: usize = 11;
+const KINDS: usize = 12;
 
 /// The kinds that narrow themselves. Control is left with what the whole process may.
 const NARROW: [Kinds; 8] = [
@@ -106,6 +106,8 @@ pub fn enter(kind: Kinds) {
 /// # Errors
 /// Why there is no filter.
 pub fn alone(kind: Kinds) -> Result<(), String> {
+    // The other one leaves it to this one.
+    filter::put_on(&filter::without_clone3()?)?;
     filter::put_on(&filter::of(kind, Mode::On)?)
 }
 

@@ -52,7 +52,10 @@ impl Balancer {
         // It must not keep the cores: they end it.
         let cores = Arc::downgrade(cores);
         let thread = std::thread::Builder::new().name("core-balance".to_owned());
-        let thread = thread.spawn(move || run(&cores, least, &stopped))?;
+        let thread = thread.spawn(move || {
+            crate::mem::first_act();
+            run(&cores, least, &stopped);
+        })?;
         Ok(Balancer { stop: Some(stop), thread: Some(thread) })
     }
 }

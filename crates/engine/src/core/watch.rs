@@ -261,7 +261,10 @@ impl Watchdog {
         let beats = cores.into_iter().map(|(beat, _)| beat).collect();
         let looker = Looker::new(beats, Arc::clone(&owners), Instant::now());
         let thread = std::thread::Builder::new().name("core-watch".to_owned());
-        let thread = thread.spawn(move || run(looker, &states, &stopped))?;
+        let thread = thread.spawn(move || {
+            crate::mem::first_act();
+            run(looker, &states, &stopped);
+        })?;
         Ok(Watchdog { owners, stop: Some(stop), thread: Some(thread) })
     }
 

@@ -12,6 +12,7 @@
 //!
 //! Each 64-bit word of the block that we write holds nothing of the guest's once the block is on, and nothing of the
 //! other ring's, so whole words are written.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::mem::offset_of;
 use std::sync::atomic::{fence, Ordering};

@@ -11,6 +11,7 @@
 //! before, and need cover no others (virtio 1.2 §5.2.6.2). Writes that the guest wants durable at once have
 //! `RWF_DSYNC`. After a failed flush it is unknown which writes are lost, and the kernel reports the failure only once.
 //! So every later flush fails, too, until the operator has had the disk opened anew.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::fs::File;
 use std::io;

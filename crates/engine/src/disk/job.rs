@@ -1,4 +1,5 @@
 //! A request that was found sound, and how far it has come.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::mem::Piece;
 

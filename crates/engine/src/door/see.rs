@@ -1,4 +1,5 @@
 //! A look at the descriptors that wait at a connection, in the process that takes it.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -116,11 +116,7 @@ impl Delivery {
     /// They have passed enough routers, or there is no room for them.
     #[cold]
     fn refuse_entry(&self, at: &Member, batch: &Batch, picks: &[u16]) {
-        self.count_drops(&at.port, picks.iter().map(|_| DropReason::Reentry));
-        if at.port.capture.is_on() {
-            let drops: Vec<_> = picks.iter().map(|pick| (*pick, DropReason::Reentry)).collect();
-            at.port.capture.egress(batch, picks, &drops);
-        }
+        self.refuse(&at.port, batch, picks, DropReason::Reentry);
     }
 
     /// `picks` of `batch` enter the router by `at`.

@@ -18,7 +18,9 @@ use super::topology::{Attach, Topology};
 use crate::core::Beat;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::{ticks, ticks_in, Effort};
-use crate::port::{usual, Crowd, DropReason, Outcome, Plugged, Port, PortId, Room, LIMIT, MAX_QUEUES};
+use crate::port::{
+    usual, Crowd, DropReason, Outcome, Plugged, Port, PortId, Reached, Room, LIMIT, MAX_QUEUES,
+};
 use crate::router::Seat;
 use crate::wire::{flow_hash, Offloads};
 
@@ -131,18 +133,25 @@ impl Delivery {
             return Some(Room { free: 0, size: 1 });
         }
         self.stand(self.oldest);
-        self.ask(port, queue, |queue| queue.room())?
+        // Its frames wait, as for a receiver without buffers.
+        self.ask(port, queue, Some(Some(Room { free: 0, size: 1 })), |queue| queue.room())?
     }
 
-    /// What `look` finds at queue `queue` of `port`, in whose memory it may have to look: the time for that is its own.
+    /// What `look` finds at queue `queue` of `port`, in whose memory it may have to look: the time for that is its own. `busy`
+    /// if another core stands still there.
     #[inline]
     pub(super) fn ask<T>(
         &mut self,
         port: &Port,
         queue: usize,
+        busy: Option<T>,
         look: impl FnOnce(&mut Plugged) -> T,
     ) -> Option<T> {
-        let mut slot = port.egress(queue)?;
+        let mut slot = match port.reach(queue) {
+            Reached::Slot(slot) => slot,
+            Reached::Busy => return busy,
+            Reached::Nowhere => return None,
+        };
         let plugged = slot.as_mut()?;
         self.beat.towards(Some(port.id.0));
         // Its lock may have been held by another core.
@@ -183,7 +192,7 @@ impl Delivery {
         self.deliveries += picks.len();
         match topology.get(id) {
             Some(member) if member.port.is_silent() => {
-                self.count_drops(&member.port, picks.iter().map(|_| DropReason::LinkDown));
+                self.refuse(&member.port, batch, &picks, DropReason::LinkDown);
             }
             Some(member) if member.attach.is_gateway() => self.cross(topology, source, member, batch, &picks),
             Some(member) if batch.any_offload => self.across(&member.port, batch, &picks),
@@ -228,12 +237,12 @@ impl Delivery {
                 }
             }
             if self.rests(port) {
-                self.refuse(port, batch, &[pick]);
+                self.refuse(port, batch, &[pick], DropReason::SlowReceiver);
                 continue;
             }
-            // Then nothing is worked out for it.
-            if self.ask(port, queue, |queue| queue.is_full()) == Some(true) {
-                self.count_drops(port, std::iter::once(DropReason::RingFull));
+            // Then nothing is worked out for it. Where another core stands still, delivery says why not.
+            if self.ask(port, queue, Some(false), |queue| queue.is_full()) == Some(true) {
+                self.refuse(port, batch, &[pick], DropReason::RingFull);
                 continue;
             }
             // All that is made of it goes the way of its flow.
@@ -242,7 +251,7 @@ impl Delivery {
             });
             match made {
                 Ok(made) => port.counters.block(self.core).add_made(made.saturating_sub(1)),
-                Err(_) => self.count_drops(port, std::iter::once(DropReason::CannotSegment)),
+                Err(_) => self.refuse(port, batch, &[pick], DropReason::CannotSegment),
             }
         }
         self.boundary = boundary;
@@ -314,7 +323,7 @@ impl Delivery {
         let (limit, usual) = (self.limit.saturating_add(bytes), usual(picks.len()).saturating_add(bytes));
         // What is left was not delivered in time: `took` is beyond the limit then.
         while took > usual.min(limit) {
-            let own = took.saturating_sub(self.lost());
+            let own = self.own(took, limit);
             let more = own.saturating_sub(usual);
             let crowded = more > 0 && self.crowd.overlook(more);
             if own > limit {
@@ -332,12 +341,21 @@ impl Delivery {
         }
     }
 
-    /// Ticks that this thread has lost to others since it was last seen where it stood. Two system calls, and two more.
-    pub(super) fn lost(&mut self) -> u64 {
-        let lost = self.stood.as_ref().map_or(0, Effort::lost);
+    /// What of `spent` ticks was the receiver's, in a delivery that should have taken `limit` at most: others may have had the
+    /// processor. Two system calls, and two more.
+    ///
+    /// Between two looks at the clock only a search for pages takes long. Where none were found, what is far beyond the limit
+    /// was taken by a hypervisor, of which no clock of this machine knows.
+    pub(super) fn own(&mut self, spent: u64, limit: u64) -> u64 {
+        let (lost, pages) = self.stood.as_ref().map_or((0, true), Effort::lost);
         // It is counted once.
         self.stood = Some(Effort::now());
-        lost
+        let own = spent.saturating_sub(lost);
+        if pages {
+            own
+        } else {
+            own.min(limit.saturating_mul(2))
+        }
     }
 
     /// Hands `picks` of `batch` to a queue, which may take so many ticks; what became of them, and how long it took.
@@ -356,15 +374,19 @@ impl Delivery {
         let mut took = 0;
         outcome.trace = port.capture.is_on().then(Vec::new);
         self.beat.towards(Some(port.id.0));
-        match port.egress(queue).as_deref_mut() {
-            Some(Some(plugged)) => {
-                outcome.begin(time, closely);
-                plugged.send(batch, picks, &mut outcome);
-                took = outcome.took();
-                // While its lock is held.
-                port.told.egress(queue, outcome.occasions, outcome.interrupts);
-            }
-            Some(None) | None => outcome.dropped_all(picks, DropReason::LinkDown),
+        match port.reach(queue) {
+            Reached::Slot(mut slot) => match &mut *slot {
+                Some(plugged) => {
+                    outcome.begin(time, closely);
+                    plugged.send(batch, picks, &mut outcome);
+                    took = outcome.took();
+                    // While its lock is held.
+                    port.told.egress(queue, outcome.occasions, outcome.interrupts);
+                }
+                None => outcome.dropped_all(picks, DropReason::LinkDown),
+            },
+            Reached::Busy => outcome.dropped_all(picks, DropReason::SlowReceiver),
+            Reached::Nowhere => outcome.dropped_all(picks, DropReason::LinkDown),
         }
         self.beat.elsewhere();
         port.counters.block(self.core).add_outcome(&outcome);

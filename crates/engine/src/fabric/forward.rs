@@ -121,17 +121,14 @@ impl Delivery {
             // They are dropped for that.
             return;
         }
-        let room = |queue| Some(self.ask(port, queue, |queue| queue.room())??.free as usize);
+        // Where another core stands still they are dropped for that.
+        let room = |queue| Some(self.ask(port, queue, None, |queue| queue.room())??.free as usize);
         let Some(free) = (0..queues_of(port)).filter_map(room).max() else { return };
         let Some(rest) = self.floods.get(free.div_ceil(2).max(1)..).filter(|rest| !rest.is_empty()) else {
             return;
         };
         self.picks.retain(|pick| rest.binary_search(pick).is_err());
-        self.count_drops(port, rest.iter().map(|_| DropReason::RingFull));
-        if port.capture.is_on() {
-            let drops: Vec<_> = rest.iter().map(|pick| (*pick, DropReason::RingFull)).collect();
-            port.capture.egress(batch, rest, &drops);
-        }
+        self.refuse(port, batch, rest, DropReason::RingFull);
     }
 
     /// Delivers frames for addresses that two ports have to the second of them.

@@ -70,6 +70,7 @@ impl Fabric {
     pub fn start(options: &CoreOptions) -> io::Result<Arc<Fabric>> {
         let epoch = Instant::now();
         let local = |number, beat: &Arc<Beat>| Local::new(number, beat, epoch);
+        crate::mem::set_first_act(|| crate::confine::enter(crate::confine::Kinds::WATCH));
         // Before any port wants one.
         crate::mem::start_rings(|| crate::confine::enter(crate::confine::Kinds::RINGS))?;
         let begin = || {

@@ -22,7 +22,7 @@ impl Delivery {
         let (mut rest, mut spent) = (picks, 0);
         while !rest.is_empty() {
             if self.rests(port) {
-                self.refuse(port, batch, rest);
+                self.refuse(port, batch, rest, DropReason::SlowReceiver);
                 break;
             }
             // It is the sender's memory that is waited for here.
@@ -31,7 +31,7 @@ impl Delivery {
             self.beat.elsewhere();
             while !private.picks.is_empty() {
                 if self.rests(port) {
-                    self.refuse(port, &private.batch, &private.picks);
+                    self.refuse(port, &private.batch, &private.picks, DropReason::SlowReceiver);
                     break;
                 }
                 let left = limit.saturating_sub(spent);
@@ -40,7 +40,7 @@ impl Delivery {
                 spent += took;
                 if spent > limit {
                     // Other programs may have had the processor.
-                    spent = spent.saturating_sub(self.lost());
+                    spent = self.own(spent, limit);
                 }
                 if spent > limit {
                     self.was_slow(port, spent);
@@ -50,7 +50,7 @@ impl Delivery {
         }
         self.private = Some(private);
         if spent > usual {
-            spent = spent.saturating_sub(self.lost());
+            spent = self.own(spent, limit);
             self.lagged(port, spent.saturating_sub(usual));
         }
     }
@@ -58,7 +58,7 @@ impl Delivery {
     /// A look at what `port` has room for took so long. No page of a sender's is read for that.
     #[cold]
     pub(super) fn was_asked(&mut self, port: &Port, took: u64) {
-        let own = took.saturating_sub(self.lost());
+        let own = self.own(took, self.limit);
         if own > self.limit {
             self.was_slow(port, own);
         } else if own > self.usual {
@@ -91,12 +91,12 @@ impl Delivery {
         self.foreign_ns += u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     }
 
-    /// Drops `picks` of `batch`: `port` gets nothing now.
+    /// Drops `picks` of `batch`, which were for `port`: counted and captured there.
     #[cold]
-    pub(super) fn refuse(&self, port: &Port, batch: &Batch, picks: &[u16]) {
+    pub(super) fn refuse(&self, port: &Port, batch: &Batch, picks: &[u16], why: DropReason) {
         let mut outcome = Outcome::new();
         outcome.trace = port.capture.is_on().then(Vec::new);
-        outcome.dropped_all(picks, DropReason::SlowReceiver);
+        outcome.dropped_all(picks, why);
         port.counters.block(self.core).add_outcome(&outcome);
         if let Some(drops) = &outcome.trace {
             port.capture.egress(batch, picks, drops);

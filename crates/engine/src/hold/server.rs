@@ -29,11 +29,12 @@ const MAX_CALLERS: usize = 8;
 #[derive(Default)]
 struct Store(BTreeMap<u64, OwnedFd>);
 
-/// Serves at `listener` until there is nothing to keep any more. Removes the socket's file, `path`, at the end.
+/// Serves at `listener` until there is nothing to keep any more. Removes the socket's file, `path`, at the end. `confine` is
+/// called when all that has to be read was read: from then on it looks at names, removes its own two, and opens nothing.
 ///
 /// # Errors
 /// `InvalidInput`: `listener` is no listening socket. Else what the system says of it.
-pub fn serve(listener: &OwnedFd, path: &Path) -> io::Result<()> {
+pub fn serve(listener: &OwnedFd, path: &Path, confine: impl FnOnce()) -> io::Result<()> {
     if !socket_acceptconn(listener).unwrap_or(false) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -42,6 +43,7 @@ pub fn serve(listener: &OwnedFd, path: &Path) -> io::Result<()> {
     // The one that was made for us. Without it we hold as well.
     let file = SocketFile::at(path).ok();
     let secret = secret::read(path)?.ok_or(io::ErrorKind::NotFound)?;
+    confine();
     let mut store = Store::default();
     let mut callers = Vec::new();
     let end = loop {

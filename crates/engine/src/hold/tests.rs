@@ -20,7 +20,7 @@ pub(crate) fn started(name: &str) -> (PathBuf, JoinHandle<()>) {
     let listener = listen_at(&path).unwrap();
     secret::make(&path).unwrap();
     let at = path.clone();
-    (path, std::thread::spawn(move || serve(&listener, &at).unwrap()))
+    (path, std::thread::spawn(move || serve(&listener, &at, || ()).unwrap()))
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn the_next_clients_holder_takes_the_place_of_one_that_is_ending() {
         end.join().unwrap();
         secret::make(&path).unwrap();
         let at = path.clone();
-        end = std::thread::spawn(move || serve(&listener, &at).unwrap());
+        end = std::thread::spawn(move || serve(&listener, &at, || ()).unwrap());
     }
     // Nothing is ever put into the last one.
     drop(Holder::connect(&path).unwrap());

@@ -248,6 +248,7 @@ impl BellState {
     fn run(&self) {
         // SAFETY: no argument, no effect.
         *lock(&self.alive) = Some(unsafe { libc::pthread_self() });
+        super::helper::first_act();
         self.live();
         *lock(&self.alive) = None;
     }

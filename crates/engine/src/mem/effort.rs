@@ -26,6 +26,8 @@ struct Account {
     /// At most as many.
     spent: u64,
     waited: bool,
+    /// Pages were found or cleared for it.
+    pages: bool,
 }
 
 impl Effort {
@@ -49,10 +51,10 @@ impl Effort {
         self.account().spent
     }
 
-    /// The others: ticks since then in which it neither ran nor waited for memory.
-    pub fn lost(&self) -> u64 {
+    /// The others: ticks since then in which it neither ran nor waited for memory. And whether pages had to be found for it.
+    pub fn lost(&self) -> (u64, bool) {
         let it = self.account();
-        it.passed - it.spent
+        (it.passed - it.spent, it.pages)
     }
 
     /// Ticks since then in which it could have run and others did. None are known where it waited for anything meanwhile.
@@ -68,12 +70,12 @@ impl Effort {
     fn account(&self) -> Account {
         let passed = ticks().wrapping_sub(self.at);
         let now = Effort::now();
-        let waited = now.waits != self.waits;
+        let (waited, pages) = (now.waits != self.waits, now.pages != self.pages);
         // Without a page it waited for a lock, whose owner was kept from running.
-        if waited && now.pages != self.pages {
-            return Account { passed, spent: passed, waited };
+        if waited && pages {
+            return Account { passed, spent: passed, waited, pages };
         }
-        Account { passed, spent: passed.min(ticks_in(now.time.saturating_sub(self.time))), waited }
+        Account { passed, spent: passed.min(ticks_in(now.time.saturating_sub(self.time))), waited, pages }
     }
 
     /// Ticks since then, whatever was done with them.
@@ -100,7 +102,7 @@ mod tests {
         let found = (0..5).any(|_| {
             let before = Effort::now();
             std::thread::sleep(Duration::from_millis(20));
-            before.lost() >= ticks_in(Duration::from_millis(15))
+            before.lost().0 >= ticks_in(Duration::from_millis(15))
         });
         assert!(found, "a thread that did not run has lost no time");
         assert!(spent <= passed + ticks_in(Duration::from_millis(1)), "{spent} of {passed}");
@@ -120,7 +122,7 @@ mod tests {
             while start.age() < ticks_in(Duration::from_millis(200)) {
                 std::hint::spin_loop();
             }
-            (start.kept(), start.lost())
+            (start.kept(), start.lost().0)
         };
         let threads = [std::thread::spawn(busy), std::thread::spawn(busy)];
         let kept = threads.map(|thread| thread.join().unwrap());

@@ -17,17 +17,28 @@ use std::io;
 use std::sync::atomic::{compiler_fence, Ordering};
 use std::sync::Arc;
 
-use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use rustix::fs::{fallocate, ftruncate, memfd_create, FallocateFlags, MemfdFlags};
 
 use super::foreign::BadFile;
 use super::shared::SharedFile;
 use super::terms::Terms;
 
-/// A file of `bytes` zeros in memory.
+/// A file of `bytes` zeros in memory, with all its pages: where the system does not give more memory than it has
+/// (`vm.overcommit_memory=2`), a page that is missing is an error here, and no SIGBUS later.
 ///
 /// # Errors
 /// What the system says.
 pub fn memory_file(name: &CStr, bytes: usize) -> io::Result<File> {
+    let file = sparse_file(name, bytes)?;
+    fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
+    Ok(file)
+}
+
+/// The same without pages, where most of it may never be used. All that is mapped of such files is watched (`sigbus`).
+///
+/// # Errors
+/// What the system says.
+pub fn sparse_file(name: &CStr, bytes: usize) -> io::Result<File> {
     let fd = memfd_create(name, MemfdFlags::CLOEXEC)?;
     ftruncate(&fd, bytes as u64)?;
     Ok(fd.into())
@@ -116,5 +127,19 @@ impl JournalSlot {
     pub fn close(&self, index: usize, value: u64) {
         compiler_fence(Ordering::SeqCst);
         self.set(index, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_has_all_its_pages_and_a_sparse_one_none() {
+        let blocks = |file: File| file.metadata().unwrap().blocks() * 512;
+        assert_eq!(blocks(memory_file(c"ours", 5 << 12).unwrap()), 5 << 12);
+        assert_eq!(blocks(sparse_file(c"lent", 5 << 12).unwrap()), 0);
     }
 }

@@ -41,11 +41,15 @@ unsafe impl Send for SharedPages {}
 unsafe impl Sync for SharedPages {}
 
 impl SharedPages {
-    /// `len` bytes, rounded up to whole pages; `name` shows up in `/proc/PID/maps`.
+    /// `len` bytes, rounded up to whole pages, which are all there; `name` shows up in `/proc/PID/maps`.
+    ///
+    /// # Errors
+    /// What the system says: here, and not by SIGBUS when a page is first touched.
     pub fn new(name: &CStr, len: usize) -> io::Result<SharedPages> {
         let len = len.max(1).next_multiple_of(rustix::param::page_size());
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
+        fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
         // The VMM holds this file, too: it must not be able to pull the pages away under us.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         SharedPages::map(fd.into(), len)
@@ -123,7 +127,7 @@ mod tests {
     #[test]
     fn both_mappings_see_the_same_words() {
         let pages = SharedPages::new(c"test", 5000).unwrap();
-        assert_eq!(pages.size(), 8192);
+        assert_eq!((pages.size(), rustix::fs::fstat(pages.file()).unwrap().st_blocks), (8192, 8192 / 512));
         assert!(pages.word(8192).is_none() && pages.word(2).is_none());
         pages.word(8188).unwrap().store(0x1234_5678, Ordering::Relaxed);
         let mut bytes = [0; 4];

@@ -12,6 +12,7 @@
 //! Invariant: `base .. + len` is one shared mapping that lives exactly as long as the `Resident`, and is watched until just before
 //! its end. Any process that has the file may write its bytes at any time, so they are only ever copied as those of a
 //! [`Piece`].
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::fs::File;
 use std::io;

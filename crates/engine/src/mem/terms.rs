@@ -96,14 +96,17 @@ impl Terms {
             return;
         }
         let ours = self.clone();
-        let run = move || loop {
-            let mut list = ours.waiting();
-            let Some(next) = list.waiting.pop_front() else {
-                list.running = false;
-                return;
-            };
-            drop(list);
-            next(&ours);
+        let run = move || {
+            super::helper::first_act();
+            loop {
+                let mut list = ours.waiting();
+                let Some(next) = list.waiting.pop_front() else {
+                    list.running = false;
+                    return;
+                };
+                drop(list);
+                next(&ours);
+            }
         };
         match std::thread::Builder::new().name("prefault".to_owned()).spawn(run) {
             Ok(_) => list.running = true,

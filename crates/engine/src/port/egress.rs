@@ -3,15 +3,19 @@
 //! Theory of operation. Several I/O cores may deliver to one port. Each of its queues stands in a slot of its own, behind a
 //! lock that is taken once per batch; a slot has a cache line to itself, so that cores that deliver to different queues of a
 //! port do not meet. A queue is lent (`core::Lease`): its owner gets it back with its type when no core is in it any more.
+//!
+//! A core that delivers may stand still in the receiver's memory, for as long as a VMM punches it out. Others that have
+//! frames for the same receiver must not stand still with it ([`Patient`]): their frames are dropped, or wait on their wire.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
 use super::limits::MAX_QUEUES;
 use crate::account::Outcome;
 use crate::core::Lent;
 use crate::frame::Batch;
+use crate::mem::Patient;
 
 /// Frames on their way out of the switch. Reached under the port's lock, once per batch.
 pub trait EgressQueue: Send {
@@ -141,14 +145,30 @@ pub(super) struct EgressSlots {
 
 #[derive(Default)]
 #[repr(align(64))]
-struct EgressSlot(Mutex<Option<Plugged>>);
+struct EgressSlot(Patient<Option<Plugged>>);
+
+/// What an I/O core finds where it looks for an egress queue.
+pub enum Reached<'p> {
+    /// The slot, under its lock.
+    Slot(MutexGuard<'p, Option<Plugged>>),
+    /// Another core stands still in it.
+    Busy,
+    /// There is no such slot.
+    Nowhere,
+}
 
 impl EgressSlots {
-    /// The slot `index` under its lock.
+    /// The slot `index` under its lock, however long that takes: for threads that are no I/O cores.
     #[inline]
     pub(super) fn lock(&self, index: usize) -> Option<MutexGuard<'_, Option<Plugged>>> {
-        // A panic while the lock was held has ended that batch; the queue itself is still whole.
-        Some(self.slots.get(index)?.0.lock().unwrap_or_else(PoisonError::into_inner))
+        Some(self.slots.get(index)?.0.lock())
+    }
+
+    /// The same for an I/O core.
+    #[inline]
+    pub(super) fn reach(&self, index: usize) -> Reached<'_> {
+        let Some(slot) = self.slots.get(index) else { return Reached::Nowhere };
+        slot.0.reach().map_or(Reached::Busy, Reached::Slot)
     }
 
     /// Puts `queue` into slot `index`, and sends the one that was there home. The number by which it is unplugged.

@@ -38,7 +38,7 @@ pub use crate::fault::{Fault, FaultCell};
 pub use claims::{ClaimCount, Claims};
 pub use crowd::Crowd;
 pub use doubt::Doubt;
-pub use egress::{EgressQueue, LentEgress, Plugged, Room};
+pub use egress::{EgressQueue, LentEgress, Plugged, Reached, Room};
 pub use ingress::IngressQueue;
 pub use limits::{DEFAULT_MTU, MAX_QUEUES};
 pub use links::LinkEvents;
@@ -242,7 +242,13 @@ impl Port {
         self.queues.store(queues, Ordering::Release);
     }
 
-    /// The egress queue `index` under its lock.
+    /// The egress queue `index` under its lock, for an I/O core: it does not wait for one that stands still.
+    #[inline]
+    pub fn reach(&self, index: usize) -> Reached<'_> {
+        self.slots.reach(index)
+    }
+
+    /// The egress queue `index` under its lock, for any other thread.
     #[inline]
     pub fn egress(&self, index: usize) -> Option<MutexGuard<'_, Option<Plugged>>> {
         self.slots.lock(index)

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use landlock::{
-    Access, AccessFs, AccessNet, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    Access, AccessFs, AccessNet, LandlockStatus, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
     RulesetCreatedAttr, RulesetStatus, Scope, ABI,
 };
 
@@ -41,27 +41,46 @@ pub struct Confined {
     pub missing: Option<String>,
 }
 
+fn fail(e: impl std::fmt::Display) -> String {
+    format!("landlock: {e}")
+}
+
+/// Rules that allow nothing yet.
+fn nothing() -> Result<RulesetCreated, String> {
+    let rules = Ruleset::default()
+        .handle_access(AccessFs::from_all(HANDLED))
+        .and_then(|rules| rules.handle_access(AccessNet::from_all(HANDLED)))
+        .and_then(|rules| rules.scope(Scope::Signal | Scope::AbstractUnixSocket))
+        .and_then(Ruleset::create);
+    rules.map_err(fail)
+}
+
+/// Takes all files from this process, which has one thread, but for the right to remove what is in `folder`, or to rename it
+/// there: a name in a folder of others is removed under another one (`open::folder`).
+///
+/// # Errors
+/// Landlock is there, but refuses; or there is no such folder.
+pub fn confine_to_removing(folder: &Path) -> Result<(), String> {
+    let rights = AccessFs::RemoveFile | AccessFs::MakeReg | AccessFs::MakeSock;
+    let place = PathFd::new(folder).map_err(fail)?;
+    let rules = nothing()?.add_rule(PathBeneath::new(place, rights)).map_err(fail)?;
+    rules.restrict_self().map(drop).map_err(fail)
+}
+
 /// Takes from this thread, and from those that it will start, all files but those of [`READ`].
 ///
 /// # Errors
 /// Landlock is there, but refuses.
 pub fn confine() -> Result<Confined, String> {
-    let fail = |e: &dyn std::fmt::Display| format!("landlock: {e}");
-    let scopes = Scope::Signal | Scope::AbstractUnixSocket;
-    let rules = Ruleset::default()
-        .handle_access(AccessFs::from_all(HANDLED))
-        .and_then(|rules| rules.handle_access(AccessNet::from_all(HANDLED)))
-        .and_then(|rules| rules.scope(scopes))
-        .and_then(Ruleset::create);
-    let mut rules = rules.map_err(|e| fail(&e))?;
+    let mut rules = nothing()?;
     for path in READ.iter().map(Path::new) {
         // What is not there needs no rule; a process that wants it gets that error.
         let Ok(place) = PathFd::new(path) else { continue };
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
         let access = if path.is_dir() { read } else { read & AccessFs::from_file(HANDLED) };
-        rules = rules.add_rule(PathBeneath::new(place, access)).map_err(|e| fail(&e))?;
+        rules = rules.add_rule(PathBeneath::new(place, access)).map_err(fail)?;
     }
-    let status = rules.restrict_self().map_err(|e| fail(&e))?;
+    let status = rules.restrict_self().map_err(fail)?;
     let abi = match status.landlock {
         LandlockStatus::Available { effective_abi, .. } => effective_abi as u32,
         _ => 0,

@@ -16,6 +16,7 @@ mod files;
 mod privileges;
 
 use std::os::fd::RawFd;
+use std::path::Path;
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{capabilities, CapabilitySet};
@@ -56,6 +57,15 @@ pub fn hide() -> Vec<String> {
 /// No capability at all: a holder needs none.
 pub fn give_up_capabilities() -> Result<(), String> {
     privileges::drop_capabilities()
+}
+
+/// What a holder with its socket at `path` needs from now on: to talk, and to remove its socket and its secret. Where the
+/// kernel lacks a part of it, a holder keeps descriptors as well.
+pub fn confine_holder(path: &Path) {
+    if let Some(folder) = path.parent() {
+        let _ = files::confine_to_removing(folder);
+    }
+    let _ = confine::alone(confine::Kinds::HOLDER);
 }
 
 /// What the daemon is to take from itself.

@@ -11,6 +11,7 @@
 //!
 //! A length of zero, an empty ring and a tail beyond the end are all "nothing to do"; the last is counted.
 //! A ring that has work but lies outside of guest memory is a fault.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;

@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use super::nic::NicState;
 use super::regs::{QUEUES, TX_RINGS};
 use super::tx::TxRing;
-use crate::frame::Batch;
+use crate::frame::{Batch, ALL};
 use crate::mem::ticks_in;
-use crate::port::{DropReason, IngressQueue, Outcome, Tally, LIMIT};
+use crate::port::{DropReason, IngressQueue, Outcome, Reached, Tally, LIMIT};
 
 /// How long after the last frame naps are how long.
 const NAPS: [(Duration, Duration); 2] = [
@@ -66,7 +66,7 @@ impl Transmitter {
     fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
         let mut outcome = Outcome::new();
         outcome.begin(ticks_in(LIMIT), true);
-        if let Some(mut slot) = self.nic.port.egress(0) {
+        if let Reached::Slot(mut slot) = self.nic.port.reach(0) {
             self.nic.looping.store(true, Ordering::Relaxed);
             for (pick, frame) in (0..).zip(batch.frames()) {
                 if outcome.is_over() {
@@ -81,6 +81,9 @@ impl Transmitter {
                 }
             }
             self.nic.looping.store(false, Ordering::Relaxed);
+        } else {
+            // Another core stands still in this card's memory.
+            outcome.dropped_all(&ALL[..batch.len()], DropReason::SlowReceiver);
         }
         // Of those that were begun when time was up.
         let left = std::mem::take(&mut outcome.left);

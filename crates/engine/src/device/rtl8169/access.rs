@@ -2,6 +2,7 @@
 //!
 //! Registers have one, two or four bytes, and a driver may reach several at once. So an access is a word and a mask of
 //! those bits of it that are meant.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::atomic::Ordering;
 

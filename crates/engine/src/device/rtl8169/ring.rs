@@ -4,6 +4,7 @@
 //! (`EOR`); a ring without such an end has [`MAX`] descriptors, as many as the part can walk. So the device looks at the next
 //! descriptor to see whether there is work, and walks once around at most. What of a ring lies outside of guest memory
 //! is a fault when the device comes there.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::Arc;
 

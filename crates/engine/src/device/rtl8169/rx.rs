@@ -7,6 +7,7 @@
 //!
 //! For speed: buffers are looked up some descriptors at a time, so that their lines are on their way before the copy;
 //! registers are read once a batch.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -114,8 +115,9 @@ impl Rules {
 /// The tag of a frame.
 #[inline]
 fn tag(frame: &Frame) -> Option<u16> {
-    let be = |at: usize| u16::from_be_bytes([frame.head[at], frame.head[at + 1]]);
-    (frame.len >= 18 && be(12) == VLAN).then(|| be(14))
+    let [.., kind_high, kind_low, high, low] = *frame.head.first_chunk::<16>()?;
+    let tagged = frame.len >= 18 && u16::from_be_bytes([kind_high, kind_low]) == VLAN;
+    tagged.then(|| u16::from_be_bytes([high, low]))
 }
 
 /// A guest's receive ring.

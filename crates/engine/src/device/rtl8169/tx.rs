@@ -6,6 +6,7 @@
 //! has been delivered, all its descriptors go back to the driver. `transmitter` says when the ring is polled.
 //!
 //! A doorbell only wakes: descriptors are looked at, whether or not it was rung, as by a part that has not come to rest yet.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::device::moderation::{Alarm, InterruptGate, NEVER};
-use crate::port::{Port, Tally};
+use crate::port::{Port, Reached, Tally};
 use crate::virtq::Queue;
 
 /// When a ring's late interrupt is due, and whether a core looks.
@@ -139,16 +139,17 @@ impl Looks {
         if self.own.is_due() && self.own.tend(queue) {
             tally.interrupts += 1;
         }
-        if self.receive.alarm.is_due() && self.tend_receive() {
+        // If another core stands still in the ring, that interrupt comes when it goes on.
+        if self.receive.alarm.is_due() && self.tend_receive(self.own.port.reach(self.own.index)) {
             tally.interrupts += 1;
             tally.for_others += 1;
         }
     }
 
     /// The receive ring's late interrupt.
-    fn tend_receive(&self) -> bool {
+    fn tend_receive(&self, reached: Reached<'_>) -> bool {
         let (port, index) = (&self.own.port, self.own.index);
-        let Some(mut slot) = port.egress(index) else { return false };
+        let Reached::Slot(mut slot) = reached else { return false };
         let Some(ring) = slot.as_mut() else {
             // The ring that set it is gone.
             self.receive.alarm.set(NEVER);
@@ -186,6 +187,8 @@ impl Drop for Looks {
     fn drop(&mut self) {
         // From now on the receive ring holds nothing back, and what it held is sent.
         self.receive.is.store(false, Ordering::SeqCst);
-        self.tend_receive();
+        if let Some(slot) = self.own.port.egress(self.own.index) {
+            self.tend_receive(Reached::Slot(slot));
+        }
     }
 }

@@ -279,3 +279,79 @@ fn a_receiver_pays_for_looks_at_its_room() {
         assert!(rig.to.slow.count().deliveries > 0);
     }
 }
+
+/// Such time cannot be made here, only claimed.
+#[test]
+fn time_in_which_no_page_was_found_is_a_hypervisors() {
+    let mut rig = Rig::new(1, |_, _| None);
+    let [limit, spent] = [250, 20_000].map(|us| crate::mem::ticks_in(Duration::from_micros(us)));
+    // A page of the test's own may be found at any time.
+    let capped = (0..10).any(|_| {
+        rig.delivery.stand(0);
+        rig.delivery.own(spent, limit) == 2 * limit
+    });
+    assert!(capped);
+    rig.delivery.stand(0);
+    std::hint::black_box(vec![1u8; 16 << 20]);
+    assert!(rig.delivery.own(spent, limit) > spent / 2, "pages take as long as they take");
+}
+
+/// A receiver that gives no buffers.
+struct Full;
+
+impl EgressQueue for Full {
+    fn send(&mut self, _: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        outcome.dropped_all(picks, DropReason::RingFull);
+    }
+    fn is_full(&mut self) -> bool {
+        true
+    }
+}
+
+/// A capture at the receiver's port shows what it did not get, also where a frame was to be made plain for it first.
+#[test]
+fn a_capture_sees_every_frame_that_its_port_does_not_get() {
+    use crate::observe::capture::{start, CaptureOptions};
+    use crate::wire::{Gso, Offload};
+
+    let gso = Offload { flags: Offload::NEEDS_CSUM, gso: Gso::Tcp4, gso_size: 20, ..Offload::NONE };
+    for (silent, full, name) in
+        [(false, true, "ring_full"), (true, false, "link_down"), (false, false, "cannot_segment")]
+    {
+        let mut rig = Rig::new(usize::from(!full), |_, _| None);
+        let _full = full.then(|| rig.to.lend(0, Full));
+        rig.to.set_silent(silent);
+        let capture = start(vec![Arc::clone(&rig.to) as _], CaptureOptions::default()).unwrap();
+        let mut batch = Batch::new();
+        for offload in [Offload::NONE, gso, gso] {
+            let (frame, _) = batch.next_frame().unwrap();
+            (frame.len, frame.offload) = (60, offload);
+            batch.commit();
+        }
+        rig.forward(&batch);
+        let (delivered, dropped) = rig.counted();
+        let plain = u64::from(name == "cannot_segment");
+        assert_eq!((delivered, dropped), (plain, vec![(name, 3 - plain)]));
+        assert_eq!(capture.counts(), (3, 0), "{name}");
+    }
+}
+
+/// A core stands still in a receiver's memory, with the receiver's lock. Another one that has frames for it goes on: it waits
+/// once, for a bounded time, and its frames are dropped by name, or wait on their wire. Then the receiver gets all again.
+#[test]
+fn a_core_does_not_wait_for_another_one_that_stands_still_in_a_receiver() {
+    let mut rig = Rig::new(2, |_, _| None);
+    let port = Arc::clone(&rig.to);
+    let still = port.egress(0).unwrap();
+    for batches in 1..4 {
+        rig.forward(&flows());
+        let (delivered, dropped) = rig.counted();
+        assert!(delivered > 0, "its other queue is another one's");
+        assert_eq!(dropped, [("slow_receiver", batches * MAX_BATCH as u64 - delivered)]);
+    }
+    assert_eq!(rig.delivery.room(&port, 0).map(|room| room.free), Some(0));
+    drop(still);
+    let (before, lost) = rig.counted();
+    rig.forward(&flows());
+    assert_eq!(rig.counted(), (before + MAX_BATCH as u64, lost), "all of them again");
+}

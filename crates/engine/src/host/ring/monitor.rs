@@ -11,7 +11,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use sidecore_abi::netmap::NS_TXMON;
 use sidecore_abi::ring::{End, SEES_END_SHIFT, SEES_RECEIVED, SEES_RELEASED, SEES_SENT};
@@ -20,7 +20,7 @@ use super::egress::RingEgress;
 use super::settings::RingPortSettings;
 use super::wake::Wake;
 use crate::frame::{Batch, MAX_BATCH};
-use crate::mem::Bell;
+use crate::mem::{Bell, Patient};
 use crate::observe::capture::{Direction, Watcher};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::ring::{ClientRx, Region};
@@ -75,7 +75,7 @@ impl Watcher for SentOnly {
 /// A monitor.
 pub struct Monitor {
     sees: Sees,
-    rings: Mutex<Vec<RingEgress>>,
+    rings: Patient<Vec<RingEgress>>,
     lost: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ impl Monitor {
             rings.push(RingEgress::new(ClientRx::new(region, index), Arc::clone(settings), wake));
             wakes.push(theirs);
         }
-        Ok((Monitor { sees, rings: Mutex::new(rings), lost: AtomicU64::new(0) }, wakes))
+        Ok((Monitor { sees, rings: Patient::new(rings), lost: AtomicU64::new(0) }, wakes))
     }
 
     /// What it sees.
@@ -137,8 +137,12 @@ impl Watcher for Monitor {
             seen[count] = pick;
             count += 1;
         }
-        // Cores that see something of the port at the same time take turns, as they do at a port's egress.
-        let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        // Cores that see something of the port at the same time take turns, as they do at a port's egress. None waits for one
+        // that stands still in the monitor's memory.
+        let Some(mut rings) = self.rings.reach() else {
+            self.lost.fetch_add(count as u64, Ordering::Relaxed);
+            return;
+        };
         let number = rings.len();
         let mut outcome = Outcome::new();
         let mut mine = [0; MAX_BATCH];

@@ -2,6 +2,7 @@
 //!
 //! Invariant of the `unsafe` here: a chunk that the receive ring hands over is ours until `release` puts it
 //! back into the fill ring; the kernel does not write there meanwhile.
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;

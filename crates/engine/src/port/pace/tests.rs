@@ -146,7 +146,7 @@ fn those_who_pay_have_a_fifth_of_a_core_together() {
         now += ms / 4;
         for pace in &many {
             let pays = pace.state().pays.left(now) > 0;
-            if !pace.rests_at(now) && !(pays && crowd.rests_at(now)) {
+            if !(pace.rests_at(now) || pays && crowd.rests_at(now)) {
                 (now, spent) = (now + ms / 2, spent + 1);
                 if pace.was_slow_at(ms / 2, now) {
                     crowd.was_slow_at(ms / 2, now);

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use super::messages::Answer;
 use crate::device::pci::{Format, Image, Index, PciDevice, Persist};
 use crate::hold::{Found, Holder};
-use crate::mem::{memory_file, JournalSlot, SharedFile};
+use crate::mem::{memory_file, sparse_file, JournalSlot, SharedFile};
 
 /// To be raised when anything here, or in what a session saves, means something else.
 const VERSION: u64 = 2;
@@ -128,7 +128,7 @@ impl Keep {
         let size = format.size - words;
         let file = memory_file(c"sidecore-vfio-user", 8 * (HEAD + 2 * (COPY_HEAD + image.size())));
         let file = file.map_err(|e| e.to_string())?;
-        let answers_file = memory_file(c"sidecore-answers", ANSWERS).map_err(|e| e.to_string())?;
+        let answers_file = sparse_file(c"sidecore-answers", ANSWERS).map_err(|e| e.to_string())?;
         let state = JournalSlot::at(&Arc::new(map(&file).map_err(|e| e.to_string())?), 0);
         format.head(VERSION).into_iter().enumerate().for_each(|(at, word)| state.set(at, word));
         let mut keep = Keep {

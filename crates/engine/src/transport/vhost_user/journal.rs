@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io;
 
-use crate::mem::{self, memory_file, BadFile, Terms, MAX_BATCH};
+use crate::mem::{self, memory_file, sparse_file, BadFile, Terms, MAX_BATCH};
 use crate::virtq::{PackedJournal, Region, Whose};
 
 /// Entries of the largest ring of requests that a file of our own has room for: the most that QEMU makes.
@@ -35,7 +35,7 @@ impl RingSlots {
     /// An inflight region for `count` queues of `size` entries: the file, its bytes.
     pub(super) fn create(count: u16, size: u16) -> io::Result<(File, u64)> {
         let bytes = PackedJournal::bytes(size.into()) * usize::from(count);
-        Ok((memory_file(c"sidecore-inflight", bytes)?, bytes as u64))
+        Ok((sparse_file(c"sidecore-inflight", bytes)?, bytes as u64))
     }
 
     /// The region of `bytes` from `offset` on in `file`, which the front end gives on `terms`, divided as `create` does.
