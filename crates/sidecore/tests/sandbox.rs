@@ -125,6 +125,13 @@ fn off_takes_nothing_and_other_words_are_errors() {
 
 /// `filter` is put on the daemon before it starts: a kernel, or a container, that lacks `calls`.
 fn lacking(bed: &Testbed, calls: &[i64], errno: i32) -> std::process::Command {
+    let mut command = bed.command();
+    command.arg("run");
+    lack(&mut command, calls, errno);
+    command
+}
+
+fn lack(command: &mut std::process::Command, calls: &[i64], errno: i32) {
     use std::os::unix::process::CommandExt;
     let rules = calls.iter().map(|call| (*call, Vec::new())).collect();
     let errno = seccompiler::SeccompAction::Errno(errno.unsigned_abs());
@@ -132,12 +139,9 @@ fn lacking(bed: &Testbed, calls: &[i64], errno: i32) -> std::process::Command {
     let filter =
         seccompiler::SeccompFilter::new(rules, seccompiler::SeccompAction::Allow, errno, arch).unwrap();
     let program: seccompiler::BpfProgram = filter.try_into().unwrap();
-    let mut command = bed.command();
-    command.arg("run");
     let put_on = move || seccompiler::apply_filter(&program).map_err(|_| std::io::ErrorKind::Other.into());
     // SAFETY: it makes two system calls and allocates nothing unless it fails.
     unsafe { command.pre_exec(put_on) };
-    command
 }
 
 /// What a daemon lacks, but for what the place of a test may lack without CAP_SYS_RESOURCE.
@@ -203,6 +207,48 @@ fn root_that_may_not_become_another_user_stays_what_it_is() {
     assert_eq!(output.status.code(), Some(1));
 }
 
+/// `program`, run by a user without any privilege.
+fn ordinary(bed: &Testbed, program: &Path) -> std::process::Command {
+    let mut command = std::process::Command::new(program);
+    command.current_dir(bed.path("")).env("SIDECORE_SOCKET", bed.path("control.sock"));
+    if rustix::process::geteuid().is_root() {
+        use std::os::unix::process::CommandExt;
+        command.uid(65534).gid(65534);
+    }
+    command
+}
+
+/// As in a container without privileges, whose runtime forbids io_uring, too: guests exchange frames all the same.
+#[test]
+fn a_container_without_privileges_and_io_uring_carries_frames() {
+    use sidecore_driver::{Config, Frontend, NetDriver};
+
+    let bed = Testbed::new();
+    std::fs::set_permissions(bed.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let program = bed.path("sidecore");
+    std::fs::copy(env!("CARGO_BIN_EXE_sidecore"), &program).unwrap();
+    let mut command = ordinary(&bed, &program);
+    let uring = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    lack(&mut command, &uring, libc::EPERM);
+    let [a, b] = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", bed.at(name)));
+    let daemon = rig::Daemon::start(command.args(["run", "--port", &a, "--port", &b]));
+    let missing = missing(&bed);
+    assert!(missing.len() == 1 && missing[0].starts_with("io_uring"), "{missing:?}");
+    keeps_nothing(&bed.show("daemon")["sandbox"]);
+    let [mut a, mut b] = ["a", "b"].map(|name| {
+        NetDriver::start(Frontend::connect(bed.path(name), rig::LIMIT).unwrap(), Config::default()).unwrap()
+    });
+    let deadline = std::time::Instant::now() + rig::LIMIT;
+    let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5]].concat();
+    frame.resize(60, 0);
+    while b.receive(0, |_, _| ()).unwrap() == 0 {
+        a.send(0, &[&frame]).unwrap();
+        b.wait(std::time::Duration::from_millis(20)).unwrap();
+        assert!(std::time::Instant::now() < deadline, "no frame arrives");
+    }
+    assert!(daemon.end(Signal::TERM).success());
+}
+
 /// Without root there is no other user to become, and nothing to lose but what every process has.
 #[test]
 fn an_ordinary_user_has_all_the_rest() {
@@ -211,12 +257,7 @@ fn an_ordinary_user_has_all_the_rest() {
     // Where every user may run it.
     let program = bed.path("sidecore");
     std::fs::copy(env!("CARGO_BIN_EXE_sidecore"), &program).unwrap();
-    let mut command = std::process::Command::new(program);
-    command.current_dir(bed.path("")).env("SIDECORE_SOCKET", bed.path("control.sock"));
-    if rustix::process::geteuid().is_root() {
-        use std::os::unix::process::CommandExt;
-        command.uid(65534).gid(65534);
-    }
+    let mut command = ordinary(&bed, &program);
     let a = format!("a=vhost-user:{}", bed.at("a"));
     let b = format!("b=e1000:{}", bed.at("b"));
     let daemon = rig::Daemon::start(command.args(["run", "--port", &a, "--port", &b, "--port", "c=ring:c"]));
