@@ -17,6 +17,9 @@
 //! has all link-local ones. So in a bucket that is full the port with most entries gives one to a newcomer of a port
 //! that has two fewer, and what one port claims, or is asked for, does not take an entry where another port's neighbour
 //! may still answer ([`ANSWER`]). A scan of a network costs other ports [`WAITING`] entries of a bucket at most.
+//!
+//! Several guests may stand behind one port of the router: behind a gateway, all those of its switch. So an entry counts for
+//! the port that said it, which is one of the switch there. One that is only looked for counts for the router's own port.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -60,6 +63,8 @@ struct NeighbourEntry {
     /// Odd while the key changes.
     sequence: AtomicU32,
     port: AtomicU32,
+    /// The port for which it counts: that of the guest that said it, or its own.
+    by: AtomicU32,
     address: [AtomicU64; 2],
     /// The station's address as the low 48 bits of a little-endian word, or zero while it is not known.
     mac: AtomicU64,
@@ -77,6 +82,7 @@ impl NeighbourEntry {
         NeighbourEntry {
             sequence: AtomicU32::new(0),
             port: AtomicU32::new(FREE),
+            by: AtomicU32::new(FREE),
             address: [AtomicU64::new(0), AtomicU64::new(0)],
             mac: AtomicU64::new(0),
             heard: AtomicU32::new(0),
@@ -93,12 +99,13 @@ impl NeighbourEntry {
         (self.port.load(Ordering::Relaxed), number)
     }
 
-    /// Gives the entry to another key, or to none. Under the lock.
-    fn give(&self, port: u32, number: u128) {
+    /// Gives the entry to another key, or to none; it counts for port `by`. Under the lock.
+    fn give(&self, port: u32, by: u32, number: u128) {
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         self.port.store(port, Ordering::Relaxed);
+        self.by.store(by, Ordering::Relaxed);
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
         self.address[0].store(number as u64, Ordering::Relaxed);
         self.address[1].store((number >> 64) as u64, Ordering::Relaxed);
@@ -249,15 +256,15 @@ impl Neighbours {
     /// An entry for a neighbour that nothing is known of yet; the entry that it has, if it has one.
     pub fn enter(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
         let _lock = self.try_lock()?;
-        self.find(port, number).or_else(|| self.take(port, number, now))
+        self.find(port, number).or_else(|| self.take(port, port, number, now))
     }
 
-    /// Gives the best entry of its bucket to a newcomer. Under the lock.
-    fn take(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
+    /// Gives the best entry of its bucket to a newcomer, which counts for port `by`. Under the lock.
+    fn take(&self, port: PortId, by: PortId, number: u128, now: u32) -> Option<usize> {
         let first = self.bucket(port, number);
         let bucket = self.entries.get(first..first + BUCKET)?;
-        let own = u32::from(port.0);
-        let owner = |entry: &NeighbourEntry| entry.port.load(Ordering::Relaxed);
+        let own = u32::from(by.0);
+        let owner = |entry: &NeighbourEntry| entry.by.load(Ordering::Relaxed);
         let held = |port: u32| bucket.iter().filter(|entry| owner(entry) == port).count();
         let waits = |entry: &NeighbourEntry| {
             let asked = entry.asked.load(Ordering::Relaxed);
@@ -289,22 +296,23 @@ impl Neighbours {
         };
         let best = bucket.iter().enumerate().filter_map(|(at, entry)| Some((worth(entry)?, at))).min()?;
         let at = first + best.1;
-        self.entries.get(at)?.give(own, number);
+        self.entries.get(at)?.give(port.0.into(), own, number);
         Some(at)
     }
 
-    /// Station `mac` says that it has `number`. It is noted where that is asked for or known, and, if it is `for_us` that this
-    /// was said, in any case. What was heard less than a second ago stays: two that claim one address by turns get one change
+    /// Station `mac` says that it has `number`, and that came `by` this port. It is noted where that is asked for or known, and,
+    /// if it is `for_us` that this was said, in any case. What was heard less than a second ago stays: two that claim one address by turns get one change
     /// a second.
-    pub fn heard(&self, port: PortId, number: u128, mac: u64, for_us: bool, now: u32) {
+    pub fn heard(&self, (port, by): (PortId, PortId), number: u128, mac: u64, for_us: bool, now: u32) {
         let Some(_lock) = self.try_lock() else { return };
         let known = self.find(port, number);
-        let at = if for_us { known.or_else(|| self.take(port, number, now)) } else { known };
+        let at = if for_us { known.or_else(|| self.take(port, by, number, now)) } else { known };
         let Some(entry) = at.and_then(|at| self.entries.get(at)) else { return };
         let (old, last) = (entry.mac.load(Ordering::Relaxed), entry.heard.load(Ordering::Relaxed));
         if last == FIXED || old != 0 && old != mac && last == now {
             return;
         }
+        entry.by.store(by.0.into(), Ordering::Relaxed);
         entry.heard.store(now, Ordering::Relaxed);
         entry.tries.store(0, Ordering::Relaxed);
         entry.mac.store(mac, Ordering::Relaxed);
@@ -315,7 +323,7 @@ impl Neighbours {
     pub fn told(&self, port: PortId, number: u128, mac: Option<u64>, fixed: bool, now: u32) {
         let _lock = self.lock();
         let known = self.find(port, number);
-        let at = if mac.is_some() { known.or_else(|| self.take(port, number, now)) } else { known };
+        let at = if mac.is_some() { known.or_else(|| self.take(port, port, number, now)) } else { known };
         let Some(entry) = at.and_then(|at| self.entries.get(at)) else { return };
         let was_fixed = entry.heard.load(Ordering::Relaxed) == FIXED;
         match mac {
@@ -344,11 +352,11 @@ impl Neighbours {
         if !again && pinned >= PINNED {
             return None;
         }
-        let at = known.or_else(|| self.take(port, number, now)).or_else(|| {
+        let at = known.or_else(|| self.take(port, port, number, now)).or_else(|| {
             // Better a neighbour that is asked for again than a gateway that is.
             let mut entries = self.entries.iter().enumerate().skip(first).take(BUCKET);
             let (at, entry) = entries.find(|(_, entry)| !is_pinned(entry))?;
-            entry.give(port.0.into(), number);
+            entry.give(port.0.into(), port.0.into(), number);
             Some(at)
         })?;
         self.entries.get(at)?.pins.fetch_add(1, Ordering::Relaxed);
@@ -371,7 +379,7 @@ impl Neighbours {
             let port = entry.port.load(Ordering::Relaxed);
             let gone = port != FREE && !u16::try_from(port).is_ok_and(|port| stays(PortId(port)));
             if gone && entry.pins.load(Ordering::Relaxed) == 0 {
-                entry.give(FREE, 0);
+                entry.give(FREE, FREE, 0);
             }
         }
     }
@@ -408,11 +416,11 @@ mod tests {
         assert_eq!(table.reach(at, 10), Reach::Unknown);
         assert!(table.ask(at, 10) && !table.ask(at, 10), "once a second");
         // An answer of a station that was not asked for is not believed, unless it was sent to us.
-        table.heard(A, 8, 0x22, false, 10);
+        table.heard((A, A), 8, 0x22, false, 10);
         assert_eq!(table.look(A, 8, 10), None);
-        table.heard(A, 8, 0x22, true, 10);
+        table.heard((A, A), 8, 0x22, true, 10);
         assert_eq!(table.look(A, 8, 10).unwrap().1, Reach::Known(0x22));
-        table.heard(A, 7, 0x11, false, 11);
+        table.heard((A, A), 7, 0x11, false, 11);
         assert_eq!(table.look(A, 7, 11 + REACHABLE), Some((at, Reach::Known(0x11))));
         let late = 12 + REACHABLE;
         assert_eq!(table.reach(at, late), Reach::Stale(0x11));
@@ -421,7 +429,7 @@ mod tests {
             assert!(table.ask(at, second));
         }
         assert_eq!(table.reach(at, late + TRIES), Reach::Silent);
-        table.heard(A, 7, 0x12, false, 99);
+        table.heard((A, A), 7, 0x12, false, 99);
         assert_eq!(table.reach(at, 99), Reach::Known(0x12));
     }
 
@@ -429,7 +437,7 @@ mod tests {
     fn what_an_operator_has_written_holds_until_it_is_taken_back() {
         let table = Neighbours::new();
         table.told(A, 7, Some(0x11), true, 5);
-        table.heard(A, 7, 0x66, true, 9);
+        table.heard((A, A), 7, 0x66, true, 9);
         table.told(A, 7, Some(0x66), false, 9);
         assert_eq!(table.look(A, 7, 9 * OLD).unwrap().1, Reach::Known(0x11));
         assert_eq!(table.all(9 * OLD)[0].age, None);
@@ -443,10 +451,10 @@ mod tests {
     #[test]
     fn two_that_claim_one_address_change_it_once_a_second() {
         let table = Neighbours::new();
-        table.heard(A, 7, 0x11, true, 5);
-        table.heard(A, 7, 0x66, true, 5);
+        table.heard((A, A), 7, 0x11, true, 5);
+        table.heard((A, A), 7, 0x66, true, 5);
         assert_eq!(table.look(A, 7, 5).unwrap().1, Reach::Known(0x11));
-        table.heard(A, 7, 0x66, true, 6);
+        table.heard((A, A), 7, 0x66, true, 6);
         assert_eq!(table.look(A, 7, 6).unwrap().1, Reach::Known(0x66));
     }
 
@@ -454,7 +462,7 @@ mod tests {
     fn a_scan_costs_nobody_who_is_in_use_a_place() {
         let table = Neighbours::new();
         for it in 0..200 {
-            table.heard(A, it, u64::try_from(it).unwrap() + 1, true, 100);
+            table.heard((A, A), it, u64::try_from(it).unwrap() + 1, true, 100);
         }
         let pinned = table.pin(A, 5_000, 100).unwrap();
         for it in 0..100_000 {
@@ -468,7 +476,7 @@ mod tests {
             assert_eq!(table.look(A, it, 101).unwrap().1, Reach::Known(u64::try_from(it).unwrap() + 1));
         }
         // Neighbours that were not heard for long make room, the gateway does not.
-        (0..100_000).for_each(|it| table.heard(A, (2 << 64) + it, 9, true, 102 + OLD));
+        (0..100_000).for_each(|it| table.heard((A, A), (2 << 64) + it, 9, true, 102 + OLD));
         assert_eq!(table.find(A, 5_000), Some(pinned));
         table.unpin(pinned);
         table.retain(|_| false);
@@ -487,11 +495,11 @@ mod tests {
         // Neighbours of another port, and gateways that found no entry to keep. So few that no more than a bucket's free entries
         // come together, whatever the hash's key.
         for number in 100_000..100_050 {
-            table.heard(B, number, 7, true, 100);
+            table.heard((B, B), number, 7, true, 100);
             assert!(table.find(B, number).is_some());
         }
         let (left, now) = ((0..60_000).find(|n| table.find(A, *n).is_none()).unwrap(), 200);
-        table.heard(A, left, 7, true, now);
+        table.heard((A, A), left, 7, true, now);
         assert_eq!(table.look(A, left, now).map(|(_, reach)| reach), Some(Reach::Known(7)));
     }
 
@@ -503,7 +511,7 @@ mod tests {
         let mut claim = |second| {
             for _ in 0..100_000 {
                 next += 1;
-                table.heard(A, next, 9, true, second);
+                table.heard((A, A), next, 9, true, second);
             }
         };
         let know = |it: u128, second: u32| {
@@ -522,7 +530,7 @@ mod tests {
         claim(second + 1);
         second += 1;
         for it in 0..20 {
-            table.heard(B, it, 7, false, second);
+            table.heard((B, B), it, 7, false, second);
             assert_eq!(table.look(B, it, second).unwrap().1, Reach::Known(7), "{it} lost its entry");
         }
         claim(second + OLD);
@@ -533,6 +541,33 @@ mod tests {
         assert_eq!((0..20).filter(|it| table.find(B, *it).is_some()).count(), 0);
         assert_eq!(table.find(B, 5_000), None);
         (0..20).for_each(|it| assert!(table.enter(B, it, second + OLD + 2).is_some()));
+    }
+
+    /// Behind a gateway stands a switch with several guests.
+    #[test]
+    fn claims_of_one_guest_cost_those_of_the_same_switch_no_place() {
+        let (table, gateway, third) = (Neighbours::new(), A, PortId(9));
+        let mut next = 1u128 << 64;
+        let mut claim = |second| {
+            for _ in 0..100_000 {
+                next += 1;
+                table.heard((gateway, B), next, 9, true, second);
+            }
+        };
+        claim(100);
+        // A guest that comes then, and one that is looked for from elsewhere.
+        for it in 0..20 {
+            table.heard((gateway, third), it, 7, true, 100);
+            assert!(table.find(gateway, it).is_some(), "{it} found no entry");
+            let at = table.enter(gateway, 100 + it, 100).expect("no entry for one that is asked for");
+            assert!(table.ask(at, 100));
+        }
+        claim(100);
+        for it in 0..20 {
+            table.heard((gateway, third), 100 + it, 7, true, 101);
+            let known = |number| table.look(gateway, number, 101).map(|(_, reach)| reach);
+            assert_eq!((known(it), known(100 + it)), (Some(Reach::Known(7)), Some(Reach::Known(7))));
+        }
     }
 
     /// What one port has does not go below what another one has there: no two ports' neighbours take entries from each
@@ -546,11 +581,11 @@ mod tests {
         };
         let (a, b) = (of(A, 20), of(B, 20));
         let held = |port| table.all(10).iter().filter(|known| known.port == port).count();
-        a.iter().for_each(|it| table.heard(A, *it, 1, true, 10));
+        a.iter().for_each(|it| table.heard((A, A), *it, 1, true, 10));
         assert_eq!(held(A), BUCKET);
-        b.iter().for_each(|it| table.heard(B, *it, 2, true, 10));
+        b.iter().for_each(|it| table.heard((B, B), *it, 2, true, 10));
         assert_eq!((held(A), held(B)), (BUCKET / 2, BUCKET / 2));
-        a.iter().for_each(|it| table.heard(A, *it, 1, true, 11));
+        a.iter().for_each(|it| table.heard((A, A), *it, 1, true, 11));
         assert_eq!((held(A), held(B)), (BUCKET / 2, BUCKET / 2));
         // A scan of one port's network takes an entry of the other's, and goes on with that.
         let third = PortId(5);
@@ -566,7 +601,7 @@ mod tests {
         let of = |port, count| -> Vec<u128> {
             (0..).filter(|it| table.bucket(port, *it) == bucket).take(count).collect()
         };
-        of(A, 20).iter().for_each(|it| table.heard(A, *it, 1, true, 10));
+        of(A, 20).iter().for_each(|it| table.heard((A, A), *it, 1, true, 10));
         for it in of(third, 40) {
             let at = table.enter(third, it, 11).unwrap();
             table.ask(at, 11);

@@ -68,7 +68,7 @@ impl Router {
             if at.has(mapped(sender)) || !at.reaches(address(mapped(sender))) {
                 return Err(DropReason::Spoofed.into());
             }
-            self.neighbours.heard(at.id, mapped(sender), frame.src(), for_us, now.seconds);
+            self.neighbours.heard((at.id, now.sender), mapped(sender), frame.src(), for_us, now.seconds);
         }
         if operation == REQUEST && for_us {
             desk.made.arp(at, REPLY, Some(mac), target, sender);
@@ -133,12 +133,14 @@ impl Router {
         match kind {
             SOLICITATION if at.has(target) => {
                 if src != 0 && said.is_some() {
-                    self.neighbours.heard(at.id, src, frame.src(), true, now.seconds);
+                    self.neighbours.heard((at.id, now.sender), src, frame.src(), true, now.seconds);
                 }
                 desk.made.advertise(at, mac, src, target);
                 return Err(DropReason::ToRouter.into());
             }
-            ADVERTISEMENT => self.neighbours.heard(at.id, target, frame.src(), false, now.seconds),
+            ADVERTISEMENT => {
+                self.neighbours.heard((at.id, now.sender), target, frame.src(), false, now.seconds);
+            }
             _ => {}
         }
         let behind = message.get(HEAD - L3 - V6_LEN..).unwrap_or_default();

@@ -110,7 +110,8 @@ impl Rig {
     fn know(&mut self, port: usize, address: IpAddr, mac: [u8; 6]) {
         let [a, b, c, d, e, f] = mac;
         let mac = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-        self.router.neighbours.heard(self.ports[port].id, net::number(address), mac, true, self.now.seconds);
+        let port = self.ports[port].id;
+        self.router.neighbours.heard((port, port), net::number(address), mac, true, self.now.seconds);
     }
 
     fn send(&mut self, port: usize, frames: &[Vec<u8>]) -> Done {
