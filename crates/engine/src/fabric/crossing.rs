@@ -18,6 +18,10 @@
 //! long as one router at most, and the sender is charged for that. What the routers of all rounds say lies in one desk's
 //! memory, which is given out once in a crossing: a frame made in one round may still be on its way in the last.
 //!
+//! Each router on the way has limits, and parts of them for those who send (`router/limit.rs`). Whoever sent the frames into
+//! the crossing has its own part at all of these routers: what guests behind one router cause at the next one takes nothing from
+//! each other, nor from what the control planes of the two say to each other.
+//!
 //! At a gateway's port, frames that enter the router are counted and captured as coming in, and those that leave it as going out.
 
 use std::time::Instant;
@@ -43,10 +47,11 @@ impl Delivery {
         batch: &Batch,
         picks: &[u16],
     ) {
-        let Some(mut crossing) = self.crossing.take() else { return self.wait(source, at, batch, picks) };
+        let Some(mut crossing) = self.crossing.take() else { return self.wait(at, batch, picks) };
         crossing.desk.clear();
+        crossing.origin = source.id;
         match topology.get(source.id).map(|member| &member.attach) {
-            Some(Attach::Switch(_)) => self.enter(&mut crossing, topology, source.id, at, batch, picks),
+            Some(Attach::Switch(_)) => self.enter(&mut crossing, topology, at, batch, picks),
             // From its router, or from its control plane's namespace by a wire.
             _ => self.leave(&mut crossing.leaving, crossing.epoch, topology, at, batch, picks),
         }
@@ -56,10 +61,10 @@ impl Delivery {
         self.crossing = Some(crossing);
     }
 
-    /// `picks` of `batch`, which came from `source`, have passed a router and came to gateway `at` of the next one.
+    /// `picks` of `batch` have passed a router and came to gateway `at` of the next one.
     #[cold]
-    fn wait(&mut self, source: &Port, at: &Member, batch: &Batch, picks: &[u16]) {
-        let no_room = |pick: &u16| !self.lobby.take(batch, *pick, at.port.id, source.id);
+    fn wait(&mut self, at: &Member, batch: &Batch, picks: &[u16]) {
+        let no_room = |pick: &u16| !self.lobby.take(batch, *pick, at.port.id);
         let left = picks.iter().position(no_room).and_then(|n| picks.get(n..));
         if let Some(left) = left {
             self.refuse_entry(at, batch, left);
@@ -86,14 +91,13 @@ impl Delivery {
 
     /// Lets those in `hall` enter, or drops them.
     fn open(&mut self, crossing: &mut Crossing, topology: &Topology, hall: &mut Hall, may_enter: bool) {
-        let Hall { batch, ways, picks } = hall;
-        for (n, way) in ways.iter().enumerate().filter(|(n, way)| !ways.iter().take(*n).any(|it| it == *way))
-        {
-            let (at, source) = *way;
+        let Hall { batch, gates, picks } = hall;
+        let is_first = |n: usize, at: &PortId| !gates.iter().take(n).any(|it| it == at);
+        for (n, at) in gates.iter().enumerate().filter(|(n, at)| is_first(*n, at)) {
             picks.clear();
-            picks.extend(ALL.iter().zip(&*ways).skip(n).filter(|(_, it)| *it == way).map(|(pick, _)| *pick));
-            match topology.get(at) {
-                Some(at) if may_enter => self.enter(crossing, topology, source, at, batch, picks),
+            picks.extend(ALL.iter().zip(&*gates).skip(n).filter(|(_, it)| *it == at).map(|(pick, _)| *pick));
+            match topology.get(*at) {
+                Some(at) if may_enter => self.enter(crossing, topology, at, batch, picks),
                 Some(at) => self.refuse_entry(at, batch, picks),
                 None => {}
             }
@@ -119,17 +123,16 @@ impl Delivery {
         }
     }
 
-    /// `picks` of `batch`, which came from port `sender` of the switch, enter the router by `at`.
+    /// `picks` of `batch` enter the router by `at`.
     fn enter(
         &mut self,
         crossing: &mut Crossing,
         topology: &Topology,
-        sender: PortId,
         at: &Member,
         batch: &Batch,
         picks: &[u16],
     ) {
-        let Crossing { epoch, entering, desk, leaving, .. } = crossing;
+        let Crossing { epoch, origin, entering, desk, leaving, .. } = crossing;
         let Attach::Gateway(router, _) = &at.attach else { return };
         let (left, bytes) = entering.take(batch, picks);
         let frames = entering.batch.len() as u64;
@@ -139,7 +142,7 @@ impl Delivery {
         let Pass { batch, verdicts, .. } = entering;
         match self.seats.iter_mut().find(|seat| seat.is_of(router)) {
             Some(seat) => {
-                let (epoch, core) = (*epoch, self.core);
+                let (epoch, core, sender) = (*epoch, self.core, *origin);
                 let now = Now { seconds: seconds(epoch), epoch, core, sender };
                 seat.decide(batch, &at.port, &now, desk, verdicts);
             }

@@ -15,6 +15,8 @@ pub(super) const PASSAGES: usize = 16;
 /// Whoever has it is on the way through a gateway.
 pub(super) struct Crossing {
     pub epoch: Instant,
+    /// The port whose frames are on their way: it is charged for all that they cause, at whichever router.
+    pub origin: PortId,
     /// What enters a router.
     pub entering: Pass,
     pub desk: Desk,
@@ -28,7 +30,8 @@ impl Crossing {
     pub fn new(epoch: Instant) -> Crossing {
         let desk = Desk::for_passages(PASSAGES);
         let lobby = Some(Box::new(Lobby::new()));
-        Crossing { epoch, entering: Pass::new(), desk, leaving: Pass::new(), lobby }
+        let origin = PortId(u16::MAX);
+        Crossing { epoch, origin, entering: Pass::new(), desk, leaving: Pass::new(), lobby }
     }
 }
 
@@ -40,10 +43,10 @@ pub(super) struct Lobby {
 /// Two batches: all frames of a full one may go on from router to router, and what the routers say comes behind them.
 const HALLS: usize = 2;
 
-/// A batch of them, and of each frame the gateway that it came to and the port on the switch that it came from.
+/// A batch of them, and of each frame the gateway that it came to.
 pub(super) struct Hall {
     pub batch: Batch,
-    pub ways: Vec<(PortId, PortId)>,
+    pub gates: Vec<PortId>,
     /// Scratch memory.
     pub picks: Vec<u16>,
 }
@@ -52,32 +55,32 @@ impl Lobby {
     pub fn new() -> Lobby {
         let hall = || Hall {
             batch: Batch::new(),
-            ways: Vec::with_capacity(MAX_BATCH),
+            gates: Vec::with_capacity(MAX_BATCH),
             picks: Vec::with_capacity(MAX_BATCH),
         };
         Lobby { halls: std::array::from_fn(|_| hall()) }
     }
 
     pub fn is_empty(&self) -> bool {
-        self.halls.iter().all(|hall| hall.ways.is_empty())
+        self.halls.iter().all(|hall| hall.gates.is_empty())
     }
 
     pub fn clear(&mut self) {
         for hall in &mut self.halls {
             hall.batch.clear();
-            hall.ways.clear();
+            hall.gates.clear();
         }
     }
 
-    /// Takes frame `pick` of `from`, which came to gateway `at` from port `source`. False: there is no room.
-    pub fn take(&mut self, from: &Batch, pick: u16, at: PortId, source: PortId) -> bool {
+    /// Takes frame `pick` of `from`, which came to gateway `at`. False: there is no room.
+    pub fn take(&mut self, from: &Batch, pick: u16, at: PortId) -> bool {
         let frame = from.frame(pick);
         let body = from.body(frame);
         // Nobody gets ahead of those before, whatever room they left.
-        let last = self.halls.iter().rposition(|hall| !hall.ways.is_empty()).unwrap_or(0);
+        let last = self.halls.iter().rposition(|hall| !hall.gates.is_empty()).unwrap_or(0);
         for hall in self.halls.iter_mut().skip(last) {
             if hall.batch.push_described(frame, body) {
-                hall.ways.push((at, source));
+                hall.gates.push(at);
                 return true;
             }
         }
@@ -132,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_lobby_keeps_the_order_and_has_an_end() {
-        let (at, source) = (PortId(1), PortId(2));
+        let at = PortId(1);
         let mut memory = Arena::new(1, 200);
         let piece = memory.put(0, &[7; 200], 0);
         let mut batch = Batch::new();
@@ -144,11 +147,11 @@ mod tests {
         let mut lobby = Lobby::new();
         assert!(lobby.is_empty());
         for n in 0..HALLS * MAX_BATCH {
-            assert!(lobby.take(&batch, u16::from(n % 2 == 1), at, source), "{n}");
+            assert!(lobby.take(&batch, u16::from(n % 2 == 1), at), "{n}");
         }
-        assert!(!lobby.take(&batch, 0, at, source));
+        assert!(!lobby.take(&batch, 0, at));
         for hall in lobby.halls() {
-            assert_eq!((hall.batch.len(), hall.ways.len()), (MAX_BATCH, MAX_BATCH));
+            assert_eq!((hall.batch.len(), hall.gates.len()), (MAX_BATCH, MAX_BATCH));
             let lens: Vec<u32> = hall.batch.frames().iter().map(|frame| frame.len).collect();
             assert!(lens.chunks(2).all(|two| two == [60, 264]));
             assert_eq!(hall.batch.body(hall.batch.frame(1)).len(), 1);
@@ -161,12 +164,12 @@ mod tests {
         assert!((0..256).all(|_| pieces.push(piece.first(1))));
         batch.commit();
         let mut first = 0;
-        while lobby.halls()[1].ways.is_empty() {
-            assert!(lobby.take(&batch, 2, at, source));
+        while lobby.halls()[1].gates.is_empty() {
+            assert!(lobby.take(&batch, 2, at));
             first += 1;
         }
         assert!(first < MAX_BATCH);
-        assert!(lobby.take(&batch, 0, at, source));
+        assert!(lobby.take(&batch, 0, at));
         assert_eq!(lobby.halls().iter().map(|hall| hall.batch.len()).collect::<Vec<_>>(), [first - 1, 2]);
     }
 }

@@ -12,7 +12,7 @@ pub struct Now {
     pub epoch: Instant,
     /// The core, for its counters.
     pub core: usize,
-    /// The port that sent it: behind a gateway, one of its switch.
+    /// The port that sent it, however many switches and routers it has passed since.
     pub sender: PortId,
 }
 

@@ -113,6 +113,39 @@ fn errors_of_a_second_router_come_back_through_the_first() {
     assert!(bytes == sent[34..] && got.iter().all(|(_, bytes)| bytes[22] == 62));
 }
 
+/// The limits of a second router: what one guest behind the first one has of them, others do not lack.
+#[test]
+fn guests_behind_one_router_have_parts_of_the_next_ones_limits() {
+    let mut rig = acquainted(&[(7, 11)]);
+    rig.meet(1, 2);
+    let last = |from| with_ttl(packet(from, 2, ip(9), 100), 2);
+    let flood: Vec<_> = (0..60).map(|_| last(0)).collect();
+    rig.send(0, &flood);
+    for _ in 0..5 {
+        assert!(rig.send(0, &flood).len() < flood.len() / 2);
+        let got = rig.send(1, &[last(1)]);
+        assert_eq!((to(&got), &got[0].1[26..30], got[0].1[34]), (vec![1], &ip(7)[..], 11));
+    }
+    // And those for its control plane, which hears what the first one's says, too.
+    let hello = |from, gateway| {
+        let mut packet = packet(from, gateway, ip(7), 20);
+        packet[23] = 89;
+        sealed(packet, 34)
+    };
+    let flood: Vec<_> = (0..250).map(|_| hello(0, 2)).collect();
+    for _ in 0..5 {
+        rig.send(0, &flood);
+    }
+    for _ in 0..5 {
+        assert!(rig.send(0, &flood).len() < flood.len() / 2);
+        assert_eq!(to(&rig.send(1, &[hello(1, 2)])), [11]);
+        // From the first one's own control plane, by its port there.
+        let mut own = hello(5, 7);
+        own[6..12].copy_from_slice(&mac(5));
+        assert_eq!(to(&rig.send(12, &[own])), [11]);
+    }
+}
+
 /// Two routers that take each other for the next hop. What says so of each packet is whole, however many rounds it takes.
 #[test]
 fn a_circle_has_an_end() {
