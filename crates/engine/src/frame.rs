@@ -89,7 +89,7 @@ impl Frame {
 
     /// What it costs to deliver it, in bytes to copy.
     #[inline]
-    fn cost(&self) -> u32 {
+    pub fn cost(&self) -> u32 {
         match self.offload.gso {
             Gso::None => self.len,
             _ => self.len.saturating_add(self.segments().saturating_mul(SEGMENT_COST)),

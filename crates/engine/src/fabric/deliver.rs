@@ -17,8 +17,8 @@ use super::private::Private;
 use super::topology::{Attach, Topology};
 use crate::core::Beat;
 use crate::frame::{Batch, MAX_BATCH};
-use crate::mem::{ticks_in, Effort};
-use crate::port::{usual, DropReason, Outcome, Port, PortId, Room, LIMIT, MAX_QUEUES};
+use crate::mem::{ticks, ticks_in, Effort};
+use crate::port::{usual, Crowd, DropReason, Outcome, Plugged, Port, PortId, Room, LIMIT, MAX_QUEUES};
 use crate::router::Seat;
 use crate::wire::{flow_hash, Offloads};
 
@@ -49,6 +49,8 @@ pub(super) struct Delivery {
     oldest: u64,
     /// For watched receivers.
     pub(super) private: Option<Box<Private>>,
+    /// What receivers had of this core together.
+    pub(super) crowd: Crowd,
     flows: Flows,
     boundary: Boundary,
     /// Of the queue whose batch is under way, if it is on a wire to several queues.
@@ -77,6 +79,7 @@ impl Delivery {
             stood: None,
             oldest: ticks_in(LOOK_EVERY),
             private: Some(Box::new(Private::new())),
+            crowd: Crowd::default(),
             flows: Flows::default(),
             boundary: Boundary::new(),
             gate: None,
@@ -115,13 +118,43 @@ impl Delivery {
         Some(&topology.get(peer)?.port)
     }
 
+    /// Whether `port` gets no frames now, because it was slow, or it and others were.
+    #[inline]
+    pub(super) fn rests(&self, port: &Port) -> bool {
+        port.pace.is_watched() && (port.pace.rests() || self.crowd.rests() && port.pace.pays())
+    }
+
     /// What queue `queue` of `port` has room for. `None`: there is no telling.
     #[inline]
-    pub(super) fn room(port: &Port, queue: usize) -> Option<Room> {
-        if port.pace.rests() {
+    pub(super) fn room(&mut self, port: &Port, queue: usize) -> Option<Room> {
+        if self.rests(port) {
             return Some(Room { free: 0, size: 1 });
         }
-        port.egress(queue)?.as_mut()?.room()
+        self.stand(self.oldest);
+        self.ask(port, queue, |queue| queue.room())?
+    }
+
+    /// What `look` finds at queue `queue` of `port`, in whose memory it may have to look: the time for that is its own.
+    #[inline]
+    pub(super) fn ask<T>(
+        &mut self,
+        port: &Port,
+        queue: usize,
+        look: impl FnOnce(&mut Plugged) -> T,
+    ) -> Option<T> {
+        let mut slot = port.egress(queue)?;
+        let plugged = slot.as_mut()?;
+        self.beat.towards(Some(port.id.0));
+        // Its lock may have been held by another core.
+        let begun = ticks();
+        let found = look(plugged);
+        let took = ticks().wrapping_sub(begun);
+        self.beat.elsewhere();
+        drop(slot);
+        if took > self.usual {
+            self.was_asked(port, took);
+        }
+        Some(found)
     }
 
     /// Tries to deliver what the gate holds of `batch`, which came from `source`; whatever there is room for if it is
@@ -188,16 +221,18 @@ impl Delivery {
         for &pick in picks {
             let frame = batch.frame(pick);
             let queue = self.flows.queue(queues_of(port), batch, pick).into();
+            let room = self.gate.is_some().then(|| self.room(port, queue)).flatten();
             if let Some(gate) = &mut self.gate {
-                if gate.split(queue, &[pick], || Self::room(port, queue), |_| buffers(frame)).is_empty() {
+                if gate.split(queue, &[pick], || room, |_| buffers(frame)).is_empty() {
                     continue;
                 }
             }
-            if port.pace.rests() {
+            if self.rests(port) {
                 self.refuse(port, batch, &[pick]);
                 continue;
             }
-            if is_full(port, queue) {
+            // Then nothing is worked out for it.
+            if self.ask(port, queue, |queue| queue.is_full()) == Some(true) {
                 self.count_drops(port, std::iter::once(DropReason::RingFull));
                 continue;
             }
@@ -236,10 +271,11 @@ impl Delivery {
             mine.clear();
             mine.extend(picks.iter().zip(&of).filter(|(_, of)| **of == queue).map(|(pick, _)| *pick));
             let queue = usize::from(queue);
+            let room = self.gate.is_some().then(|| self.room(port, queue)).flatten();
             let now = match &mut self.gate {
                 Some(gate) => {
                     let cost = |pick| buffers(batch.frame(pick));
-                    gate.split(queue, &mine, || Self::room(port, queue), cost)
+                    gate.split(queue, &mine, || room, cost)
                 }
                 None => &mine,
             };
@@ -255,35 +291,38 @@ impl Delivery {
         if port.pace.is_watched() {
             return self.send_watched(port, queue, batch, picks);
         }
-        let limit = self.limit_of(batch);
+        let limit = self.limit.saturating_add(of_bytes(batch, picks));
         let (outcome, took) = self.hand_over(port, queue, batch, picks, limit, false);
         // Most take less than the least that is usual.
         if took > self.usual {
-            self.was_late(port, queue, batch, picks.len(), outcome, took);
+            self.was_late(port, queue, batch, picks, outcome, took);
         }
     }
 
-    /// A delivery of so many frames to queue `queue` of `port` took longer than most. What it has left is delivered.
+    /// A delivery of `picks` to queue `queue` of `port` took longer than most. What it has left is delivered.
     #[cold]
     fn was_late(
         &mut self,
         port: &Port,
         queue: usize,
         batch: &Batch,
-        frames: usize,
+        picks: &[u16],
         mut outcome: Outcome,
         mut took: u64,
     ) {
-        let (limit, usual) = (self.limit_of(batch), usual(frames).saturating_add(of_bytes(batch)));
+        let bytes = of_bytes(batch, picks);
+        let (limit, usual) = (self.limit.saturating_add(bytes), usual(picks.len()).saturating_add(bytes));
         // What is left was not delivered in time: `took` is beyond the limit then.
         while took > usual.min(limit) {
             let own = took.saturating_sub(self.lost());
+            let more = own.saturating_sub(usual);
+            let crowded = more > 0 && self.crowd.overlook(more);
             if own > limit {
-                port.pace.suspect(own.saturating_sub(usual));
+                port.pace.suspect(more, crowded);
                 return self.send_watched(port, queue, batch, &outcome.left);
             }
-            if own > usual {
-                port.pace.lagged(own - usual);
+            if more > 0 {
+                port.pace.lagged(more, crowded);
             }
             // Others had the processor: what is left goes on as it began.
             if outcome.left.is_empty() {
@@ -299,12 +338,6 @@ impl Delivery {
         // It is counted once.
         self.stood = Some(Effort::now());
         lost
-    }
-
-    /// Ticks that a delivery of `batch` may take: with what its bytes take where memory is slow, some two ticks each.
-    #[inline]
-    pub(super) fn limit_of(&self, batch: &Batch) -> u64 {
-        self.limit.saturating_add(of_bytes(batch))
     }
 
     /// Hands `picks` of `batch` to a queue, which may take so many ticks; what became of them, and how long it took.
@@ -348,10 +381,17 @@ impl Delivery {
     }
 }
 
-/// Ticks that a delivery of `batch` may take for its bytes, where memory is slow.
+/// Bytes that are delivered in so little time that it does not matter whose they are.
+const FEW: u32 = 16 * 1024;
+
+/// Ticks that a delivery of `picks` of `batch` may take for its bytes, where memory is slow: two each.
 #[inline]
-pub(super) fn of_bytes(batch: &Batch) -> u64 {
-    2 * u64::from(batch.cost())
+pub(super) fn of_bytes(batch: &Batch, picks: &[u16]) -> u64 {
+    let all = u64::from(batch.cost());
+    if batch.cost() <= FEW || picks.len() >= batch.len() {
+        return 2 * all;
+    }
+    2 * picks.iter().map(|pick| u64::from(batch.frame(*pick).cost())).sum::<u64>()
 }
 
 /// Egress queues of `port` now.
@@ -389,11 +429,6 @@ impl Flows {
         }
         (self.hashes[at] as usize % queues) as u8
     }
-}
-
-/// Whether the receiver gives queue `queue` no buffers: then nothing is worked out for it.
-fn is_full(port: &Port, queue: usize) -> bool {
-    port.egress(queue).is_some_and(|mut slot| slot.as_mut().is_some_and(|queue| queue.is_full()))
 }
 
 #[cfg(test)]

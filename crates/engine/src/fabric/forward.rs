@@ -117,11 +117,11 @@ impl Delivery {
     /// no chance. A lone frame finds whatever there is.
     fn leave_room(&mut self, topology: &Topology, id: PortId, batch: &Batch) {
         let Some(port) = topology.get(id).map(|member| &member.port) else { return };
-        if port.pace.rests() {
+        if self.rests(port) {
             // They are dropped for that.
             return;
         }
-        let room = |queue| Some(port.egress(queue)?.as_mut()?.room()?.free as usize);
+        let room = |queue| Some(self.ask(port, queue, |queue| queue.room())??.free as usize);
         let Some(free) = (0..queues_of(port)).filter_map(room).max() else { return };
         let Some(rest) = self.floods.get(free.div_ceil(2).max(1)..).filter(|rest| !rest.is_empty()) else {
             return;

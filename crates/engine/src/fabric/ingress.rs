@@ -232,8 +232,7 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
             Some(_) if !self.queue.has_frames() => 0,
             Some(port) if !several => {
                 // The receiver's memory.
-                local.beat.elsewhere();
-                let limit = self.pause.limit(Delivery::room(port, 0), Instant::now);
+                let limit = self.pause.limit(local.delivery.room(port, 0), Instant::now);
                 local.beat.towards(None);
                 limit
             }

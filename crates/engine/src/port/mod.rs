@@ -11,8 +11,10 @@
 //! One rule covers memory that can vanish: a queue holds the `Arc` of the map that its
 //! pointers lead into, and the map is unmapped when the last queue that was built on it is gone.
 
+mod allowance;
 mod attachment;
 mod claims;
+mod crowd;
 mod doubt;
 mod egress;
 mod ingress;
@@ -34,6 +36,7 @@ pub use crate::core::{Served, Slow, SlowCount};
 pub use crate::fault::{Fault, FaultCell};
 
 pub use claims::{ClaimCount, Claims};
+pub use crowd::Crowd;
 pub use doubt::Doubt;
 pub use egress::{EgressQueue, LentEgress, Plugged, Room};
 pub use ingress::IngressQueue;

@@ -11,14 +11,20 @@
 //!
 //! A guest whose buffers are new is no attacker: [`FREE`] is not paid for, and that comes back in the long run.
 //!
-//! What deliveries take beyond the usual adds up, too: six receivers that each take a little less than [`LIMIT`] of every
-//! broadcast cost its sender more than a millisecond. A receiver with more of it than [`OFTEN`] allows is watched *closely*:
-//! then it pays for what is beyond the usual.
+//! What deliveries take beyond the usual adds up, too, however little each takes. [`OFTEN`] says what is overlooked. It is kept
+//! twice: for a receiver that is not watched, because a sender whose pages are slow makes any receiver seem so; and for one
+//! that is, where the time is certainly its own. What goes beyond the first has it watched for [`WATCHED`], and costs it nothing.
+//! What goes beyond the second it pays for. So no sender has another port's frames dropped.
+//!
+//! Receivers may be many, and each could stay just below what is overlooked, or have its fifth. So a core notes what all of them
+//! had together ([`Crowd`](super::Crowd)). When too much was overlooked, each receiver is allowed one part in [`CROWDED`] of the usual: who is
+//! slow now and then does not notice. And those who pay have a fifth of the core together, not each.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::allowance::{Allowance, Leak, Span};
 use crate::mem::{ticks, ticks_in, time_of};
 
 /// A batch that is delivered in less, beside what its bytes take, is usual: a full one of small frames takes some 0.02 ms.
@@ -26,14 +32,14 @@ pub const LIMIT: Duration = Duration::from_micros(250);
 /// What a delivery usually takes at most, beside what its bytes take: so much, and so much for each frame.
 const USUAL: Duration = Duration::from_micros(25);
 const USUAL_OF_FRAME: Duration = Duration::from_micros(1);
-/// So much beyond that is overlooked, and one part in [`OFTEN_RETURN`] of the time that passes comes back.
-const OFTEN: Duration = Duration::from_millis(20);
-const OFTEN_RETURN: u64 = 20;
+/// So much beyond that is overlooked.
+const OFTEN: Allowance = Allowance { all: Duration::from_millis(20), part: 20 };
+/// One part of that in so many is left to each receiver where too much was overlooked of all.
+const CROWDED: u32 = 8;
 /// A slow delivery is followed by so many times its time without one.
-const MULTIPLE: u64 = 4;
-/// So much is not paid for, and one part in [`RETURN`] of the time that passes comes back.
-const FREE: Duration = Duration::from_millis(5);
-const RETURN: u64 = 200;
+pub(super) const MULTIPLE: u64 = 4;
+/// So much is not paid for.
+const FREE: Allowance = Allowance { all: Duration::from_millis(5), part: 200 };
 /// How long a receiver is watched after a delivery that took long; after one that was slow for certain so many times as
 /// long as that took, up to the longest.
 const SUSPECTED: Duration = Duration::from_millis(10);
@@ -52,29 +58,13 @@ struct WatchState {
     /// For how long it is watched, and gets nothing.
     watch: Span,
     owes: Span,
+    /// For how long it is one of those who pay.
+    pays: Span,
     /// What of [`FREE`] was used up.
     free: Leak,
-    /// And of [`OFTEN`].
+    /// And of [`OFTEN`]: by what may have been its sender's, and by what was certainly its own.
     often: Leak,
-    /// For how long it is watched closely.
-    close: Span,
-}
-
-/// What was used of something that comes back with time: ticks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Leak {
-    used: u64,
-    at: u64,
-}
-
-impl Leak {
-    /// Uses `took` more of `all`, one part of time in `part` of which comes back; what is beyond it.
-    fn add(&mut self, took: u64, all: Duration, part: u64, now: u64) -> u64 {
-        let back = now.saturating_sub(self.at) / part;
-        let (used, all) = (self.used.saturating_sub(back).saturating_add(took), ticks_in(all));
-        *self = Leak { used: used.min(all), at: now };
-        used.saturating_sub(all)
-    }
+    sure: Leak,
 }
 
 /// What a delivery of so many frames usually takes at most, beside what their bytes take: ticks.
@@ -83,16 +73,12 @@ pub fn usual(frames: usize) -> u64 {
     ticks_in(USUAL).saturating_add(ticks_in(USUAL_OF_FRAME).saturating_mul(frames as u64))
 }
 
-/// A time that ends: ticks. Clocks of two processors may differ a little; where they differ by more, it ends.
-#[derive(Clone, Copy, Debug, Default)]
-struct Span {
-    since: u64,
-    long: u64,
-}
-
-impl Span {
-    fn left(self, now: u64) -> u64 {
-        self.long.saturating_sub(now.abs_diff(self.since))
+/// What is overlooked of a receiver; `crowded`: where too much was overlooked of all.
+fn often(crowded: bool) -> Allowance {
+    if crowded {
+        OFTEN.divided(CROWDED)
+    } else {
+        OFTEN
     }
 }
 
@@ -108,35 +94,40 @@ impl Pace {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A delivery took longer than [`LIMIT`], for whatever reason: so many ticks beyond the usual.
+    /// A delivery took longer than [`LIMIT`], for whatever reason: so many ticks beyond the usual. `crowded`: see [`Crowd`](super::Crowd).
     #[cold]
-    pub fn suspect(&self, ticks_more: u64) {
-        self.suspect_at(ticks_more, ticks());
+    pub fn suspect(&self, ticks_more: u64, crowded: bool) {
+        self.suspect_at(ticks_more, crowded, ticks());
     }
 
-    fn suspect_at(&self, more: u64, now: u64) {
+    fn suspect_at(&self, more: u64, crowded: bool, now: u64) {
         self.watch(&mut self.state(), now, SUSPECTED);
-        self.lagged_at(more, now);
+        self.lagged_at(more, crowded, now);
     }
 
-    /// A delivery took so many ticks beyond the usual, but not longer than [`LIMIT`].
+    /// A delivery took so many ticks beyond the usual, but not longer than [`LIMIT`], for whatever reason.
     #[cold]
-    pub fn lagged(&self, ticks_more: u64) {
-        self.lagged_at(ticks_more, ticks());
+    pub fn lagged(&self, ticks_more: u64, crowded: bool) {
+        self.lagged_at(ticks_more, crowded, ticks());
     }
 
-    fn lagged_at(&self, more: u64, now: u64) {
+    fn lagged_at(&self, more: u64, crowded: bool, now: u64) {
         let mut state = self.state();
-        if state.often.add(more, OFTEN, OFTEN_RETURN, now) > 0 {
+        if state.often.add(more, often(crowded), now) > 0 {
             self.watch(&mut state, now, WATCHED);
-            state.close = Span { since: now, long: ticks_in(WATCHED) };
         }
     }
 
-    /// Whether it is watched closely: what a delivery takes beyond the usual is its own.
+    /// The same of frames that lay ready, so that it certainly is its own time. True: it gets no more for now.
     #[cold]
-    pub fn is_closely_watched(&self) -> bool {
-        self.state().close.left(ticks()) > 0
+    pub fn lagged_for_certain(&self, ticks_more: u64, crowded: bool) -> bool {
+        self.lagged_for_certain_at(ticks_more, crowded, ticks())
+    }
+
+    fn lagged_for_certain_at(&self, more: u64, crowded: bool, now: u64) -> bool {
+        let mut state = self.state();
+        let beyond = state.sure.add(more, often(crowded), now);
+        self.pay(&mut state, beyond, now)
     }
 
     fn watch(&self, state: &mut WatchState, now: u64, time: Duration) {
@@ -170,111 +161,30 @@ impl Pace {
     fn was_slow_at(&self, took: u64, now: u64) -> bool {
         let mut state = self.state();
         self.watch(&mut state, now, (time_of(took) * LONG).clamp(SUSPECTED, WATCHED));
-        let beyond = state.free.add(took, FREE, RETURN, now);
-        if beyond == 0 {
+        let beyond = state.free.add(took, FREE, now);
+        self.pay(&mut state, beyond, now)
+    }
+
+    /// It pays for so many ticks, if there are any.
+    fn pay(&self, state: &mut WatchState, ticks: u64, now: u64) -> bool {
+        if ticks == 0 {
             return false;
         }
-        let long = beyond.saturating_mul(MULTIPLE).saturating_add(state.owes.left(now));
+        let long = ticks.saturating_mul(MULTIPLE).saturating_add(state.owes.left(now));
         state.owes = Span { since: now, long };
         // For as long as it owes it is watched.
-        self.watch(&mut state, now, time_of(long).saturating_add(WATCHED));
+        let time = time_of(long).saturating_add(WATCHED);
+        self.watch(state, now, time);
+        state.pays = Span { since: now, long: ticks_in(time) };
         true
+    }
+
+    /// Whether it is one of those who have paid lately, and have a part of the core together.
+    #[cold]
+    pub fn pays(&self) -> bool {
+        self.state().pays.left(ticks()) > 0
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    #[test]
-    fn who_is_slow_gets_a_fifth_of_a_core_and_what_is_new_is_free() {
-        let (pace, ms) = (Pace::default(), ticks_in(MS));
-        let mut now = ticks();
-        assert!(!pace.is_watched() && !pace.rests_at(now));
-        // A guest's first touch of its buffers.
-        for _ in 0..4 {
-            assert!(!pace.was_slow_at(ms, now));
-        }
-        assert!(pace.is_watched() && !pace.rests_at(now));
-        let (start, mut spent) = (now, 0);
-        while now < start + 10_000 * ms {
-            if pace.rests_at(now) {
-                now += ms / 4;
-                continue;
-            }
-            (now, spent) = (now + 2 * ms, spent + 2);
-            pace.was_slow_at(2 * ms, now);
-        }
-        assert!((1_900..2_300).contains(&spent), "{spent} of 10,000 ms");
-        // It is believed again, and its free time has come back.
-        now += ticks_in(2 * WATCHED);
-        assert!(!pace.rests_at(now) && !pace.is_watched());
-        assert!(!pace.was_slow_at(4 * ms, now) && pace.was_slow_at(4 * ms, now));
-        // What takes very long is paid for however long that is.
-        now += ticks_in(2 * WATCHED);
-        assert!(pace.was_slow_at(20_000 * ms, now));
-        assert!(pace.rests_at(now + 79_000 * ms) && !pace.rests_at(now + 81_000 * ms));
-    }
-
-    #[test]
-    fn who_lags_a_little_very_often_is_watched_closely() {
-        let (pace, ms) = (Pace::default(), ticks_in(MS));
-        let mut now = ticks();
-        // A twentieth of the time is overlooked for ever.
-        for _ in 0..2_000 {
-            now += 4 * ms;
-            pace.lagged_at(ms / 5, now);
-        }
-        assert!(!pace.is_watched());
-        // A tenth is not.
-        let before = now;
-        while !pace.is_watched() {
-            now += 2 * ms;
-            pace.lagged_at(ms / 5, now);
-            assert!(now < before + 1_000 * ms);
-        }
-        assert!(now > before + 300 * ms && pace.state().close.left(now) > 0);
-    }
-
-    #[test]
-    fn who_takes_long_whenever_it_is_not_watched_is_watched_closely() {
-        let (pace, ms) = (Pace::default(), ticks_in(MS));
-        let mut now = ticks();
-        // A twentieth of the time.
-        for _ in 0..500 {
-            now += 40 * ms;
-            assert!(!pace.rests_at(now) && !pace.is_watched());
-            pace.suspect_at(2 * ms, now);
-        }
-        assert_eq!(pace.state().close.left(now), 0);
-        for _ in 0..50 {
-            now += 12 * ms;
-            pace.suspect_at(2 * ms, now);
-        }
-        assert!(pace.state().close.left(now) > 0);
-    }
-
-    #[test]
-    fn who_was_slow_is_watched_a_hundred_times_as_long() {
-        let (pace, ms) = (Pace::default(), ticks_in(MS));
-        let now = ticks();
-        assert!(!pace.was_slow_at(ms, now));
-        assert!(!pace.rests_at(now + 99 * ms) && pace.is_watched());
-        assert!(!pace.rests_at(now + 101 * ms) && !pace.is_watched());
-    }
-
-    #[test]
-    fn who_is_suspected_is_watched_for_a_moment() {
-        let pace = Pace::default();
-        pace.suspect(0);
-        let now = ticks();
-        assert!(pace.is_watched() && !pace.rests());
-        assert!(!pace.rests_at(now + ticks_in(SUSPECTED / 2)) && pace.is_watched());
-        assert!(!pace.rests_at(now + ticks_in(SUSPECTED)) && !pace.is_watched());
-        // A clock that is a little behind is no way out; one that has nothing to do with it is not waited for.
-        pace.was_slow_at(ticks_in(100 * MS), now);
-        assert!(pace.rests_at(now) && pace.rests_at(now - 1) && !pace.rests_at(0));
-    }
-}
+mod tests;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::*;
 use crate::core::Lease;
 use crate::fabric::topology::{Attach, Topology};
+use crate::frame::ALL;
 use crate::observe::CounterFile;
 use crate::port::{EgressQueue, DEFAULT_MTU};
 use crate::switch::Verdicts;
@@ -17,8 +18,9 @@ type Then = Box<dyn Fn() + Send>;
 struct Sink {
     got: Arc<Mutex<Vec<(usize, u16)>>>,
     number: usize,
-    /// What each frame takes.
+    /// What each frame takes, and a question for its room.
     slow: Duration,
+    asked: Duration,
     then: Option<Then>,
 }
 
@@ -52,6 +54,11 @@ impl EgressQueue for Sink {
             then();
         }
     }
+
+    fn room(&mut self) -> Option<Room> {
+        work(self.asked);
+        None
+    }
 }
 
 struct Rig {
@@ -67,11 +74,12 @@ struct Rig {
 impl Rig {
     /// A wire to a port with `queues` queues.
     fn new(queues: usize, then: impl Fn(usize, &Arc<Port>) -> Option<Then>) -> Rig {
-        Rig::slow(queues, Duration::ZERO, then)
+        Rig::slow(queues, [Duration::ZERO; 2], then)
     }
 
-    /// Each frame takes the receiver so long.
-    fn slow(queues: usize, slow: Duration, then: impl Fn(usize, &Arc<Port>) -> Option<Then>) -> Rig {
+    /// Each frame takes the receiver so long, and each question for its room.
+    fn slow(queues: usize, slow: [Duration; 2], then: impl Fn(usize, &Arc<Port>) -> Option<Then>) -> Rig {
+        let [slow, asked] = slow;
         let file = CounterFile::anonymous().unwrap();
         let port = |id, name| {
             let counters = file.open_slot(PortId(id), name);
@@ -81,7 +89,7 @@ impl Rig {
         let got = Arc::<Mutex<Vec<_>>>::default();
         let mut sinks = Vec::new();
         for number in 0..queues {
-            let sink = Sink { got: Arc::clone(&got), number, slow, then: then(number, &to) };
+            let sink = Sink { got: Arc::clone(&got), number, slow, asked, then: then(number, &to) };
             sinks.push(to.lend(number, sink));
         }
         let wire = [(Arc::clone(&from), Attach::Wire(PortId(1))), (Arc::clone(&to), Attach::Wire(PortId(0)))];
@@ -168,7 +176,7 @@ fn frames_for_queues_that_come_in_the_middle_of_a_batch_are_given_once() {
 #[test]
 fn a_slow_receiver_pays_for_its_time_and_each_frame_is_counted() {
     let each = Duration::from_micros(500);
-    let mut rig = Rig::slow(1, each, |_, _| None);
+    let mut rig = Rig::slow(1, [each, Duration::ZERO], |_, _| None);
     rig.forward(&flows());
     let (delivered, dropped) = rig.counted();
     // Four until the first look, and some more than its free time has room for.
@@ -181,7 +189,7 @@ fn a_slow_receiver_pays_for_its_time_and_each_frame_is_counted() {
     // As long as it owes, it gets nothing, and is not asked for its room.
     rig.to.pace.was_slow(crate::mem::ticks_in(Duration::from_secs(60)));
     assert!(rig.to.pace.rests());
-    assert_eq!(Delivery::room(&rig.to, 0).map(|room| room.free), Some(0));
+    assert_eq!(rig.delivery.room(&rig.to, 0).map(|room| room.free), Some(0));
     rig.forward(&flows());
     let (again, dropped) = rig.counted();
     assert_eq!((again, dropped), (delivered, vec![("slow_receiver", 2 * MAX_BATCH as u64 - delivered)]));
@@ -190,7 +198,7 @@ fn a_slow_receiver_pays_for_its_time_and_each_frame_is_counted() {
 #[test]
 fn a_receiver_that_is_only_suspected_gets_everything_in_order() {
     let mut rig = Rig::new(3, |_, _| None);
-    rig.to.pace.suspect(0);
+    rig.to.pace.suspect(0, false);
     let mut batch = flows();
     // And a long one, in two pieces.
     let mut memory = crate::mem::Arena::new(2, 1000);
@@ -208,5 +216,66 @@ fn a_receiver_that_is_only_suspected_gets_everything_in_order() {
     let got = rig.got.lock().unwrap();
     for number in 0..3 {
         assert!(got.iter().filter(|(queue, _)| *queue == number).map(|(_, pick)| *pick).is_sorted());
+    }
+}
+
+/// One that is watched again and again because of one delivery, and takes a little less than the limit of all others.
+#[test]
+fn what_a_watched_receiver_takes_below_the_limit_adds_up() {
+    let mut rig = Rig::slow(1, [Duration::from_micros(200), Duration::ZERO], |_, _| None);
+    let mut batch = Batch::new();
+    assert!(batch.push_short(&[0; 60]));
+    for round in 0..1_000 {
+        if round % 20 == 0 {
+            rig.to.pace.suspect(0, false);
+        }
+        rig.forward(&batch);
+    }
+    let (delivered, dropped) = rig.counted();
+    assert!((100..700).contains(&delivered), "{delivered} frames");
+    assert_eq!(dropped, [("slow_receiver", 1_000 - delivered)]);
+}
+
+#[test]
+fn a_receiver_is_given_time_for_its_own_bytes_alone() {
+    let mut memory = crate::mem::Arena::new(1, 60_000);
+    let piece = memory.put(0, &[0; 60_000], 0);
+    let mut batch = Batch::new();
+    assert!(batch.push_short(&[0; 60]));
+    for _ in 0..12 {
+        let (frame, pieces) = batch.next_frame().unwrap();
+        (frame.piece, frame.pieces, frame.len) = (u32::try_from(pieces.len()).unwrap(), 1, 60_064);
+        assert!(pieces.push(piece));
+        batch.commit();
+    }
+    assert_eq!(of_bytes(&batch, &[0]), 2 * 60);
+    assert_eq!(of_bytes(&batch, &[1, 2]), 4 * 60_064);
+    assert_eq!(of_bytes(&batch, &ALL[..13]), 2 * u64::from(batch.cost()));
+}
+
+#[test]
+fn those_who_pay_rest_while_others_were_slow() {
+    let mut rig = Rig::new(1, |_, _| None);
+    let ms = |ms| crate::mem::ticks_in(Duration::from_millis(ms));
+    rig.delivery.crowd.was_slow(ms(60_000));
+    rig.forward(&flows());
+    assert_eq!(rig.counted(), (MAX_BATCH as u64, vec![]), "one that does not pay has nothing to do with it");
+    // It has paid for what was its own, and still is one of those who do.
+    assert!(rig.to.pace.was_slow(ms(6)));
+    while rig.to.pace.rests() {
+        std::hint::spin_loop();
+    }
+    assert_eq!(rig.delivery.room(&rig.to, 0).map(|room| room.free), Some(0));
+    rig.forward(&flows());
+    assert_eq!(rig.counted(), (MAX_BATCH as u64, vec![("slow_receiver", MAX_BATCH as u64)]));
+}
+
+#[test]
+fn a_receiver_pays_for_looks_at_its_room() {
+    for slow in [Duration::from_micros(400), Duration::from_micros(150)] {
+        let mut rig = Rig::slow(1, [Duration::ZERO, slow], |_, _| None);
+        let asked = (0..1_000).take_while(|_| rig.delivery.room(&rig.to, 0).is_none()).count();
+        assert!((10..900).contains(&asked), "{asked} questions of {slow:?}");
+        assert!(rig.to.slow.count().deliveries > 0);
     }
 }
