@@ -12,11 +12,11 @@ from outside.case import attack
 from outside.daemon import Failure, http, until
 from outside.flow import pause
 from outside.fpm import Namespace
-from outside.host import IPV4, IPV6, Host, Pump, checksum, datagram, ether, four, interfaces, packet, solicitation
+from outside.host import IPV4, IPV6, Host, Pump, checksum, datagram, ether, four, interfaces, packet, packet6, solicitation
 from outside.vhost import Guest, mac
 
 from .eleventh import Beside
-from .fourteenth import drained, inside
+from .fourteenth import drained, inside, optioned
 from .seventh import Time, undisturbed
 from .sixth import HUGE, Slow, huge_file
 from .thirteenth import EVIL, HONEST, control, ip, six, to_port
@@ -451,6 +451,80 @@ def headers_that_the_kernel_refuses(stage):
     stage.check(not different, f"{len(different)} of {len(plain)} that pass both differ, such as {different[:3]}")
     stage.check(not more, f"{len(more)} pass here that the kernel refuses, such as {more[:6]}")
     stage.notes["fewer_such_as"] = fewer[:6]
+    for each in (host, peer):
+        each.guest.close()
+
+
+@attack("fifteenth")
+def sources_that_lead_elsewhere(stage):
+    """A guest at a router's port with rpf=strict forges sources: plainly, in fragments, behind options and other headers, to hosts and to the router itself, while routes and the check change. None passes that does not lead back."""
+    stage.start(ports=["evil=vhost-user:DIR/evil.sock,router=r,address=10.1.0.1/24,2001:db8:1::1/64,rpf=strict",
+                       "peer=vhost-user:DIR/peer.sock,router=r,address=10.2.0.1/24,2001:db8:2::1/64,rpf=loose"], args=("--router", "r"))
+    post = lambda prefix, via: http(stage.daemon.control, "POST", "/v1/routers/r/routes", {"prefix": prefix, "via": via})
+    for prefix, via in (("0.0.0.0/0", "10.2.0.8"), ("::/0", "2001:db8:2::8"), ("10.9.0.0/16", "10.1.0.8"), ("10.9.7.0/24", "10.2.0.8")):
+        status, said = post(prefix, via)
+        stage.check(status == 200, f"no route: {said}")
+    status, said = http(stage.daemon.control, "POST", "/v1/routers/r/routes", {"prefix": "203.0.113.0/24", "blackhole": True})
+    stage.notes["blackhole"] = status
+    where = interfaces(stage)
+    station, local = where["evil"]
+    host, peer = Host(stage, "evil", EVIL, [four("10.1.0.9")]), Host(stage, "peer", HONEST, [four("10.2.0.9"), four("10.2.0.8")])
+    peer.send(solicitation(peer.station, six("2001:db8:2::9"), where["peer"][1], where["peer"][0]))
+    forged = [four(it) for it in ("10.2.0.7", "10.9.7.7", "198.51.100.7", "203.0.113.9", "10.2.0.255", "10.1.0.255", "10.1.0.1", "10.2.0.1", "224.0.0.5", "255.255.255.255", "127.0.0.1", "0.0.0.0", "169.254.1.1", "240.0.0.1")]
+    forged6 = [six(it) for it in ("2001:db8:2::7", "2001:db8:7::7", "::", "::1", "ff02::5", "2001:db8:1::1", "2001:db8:2::1", "fe80::66", "::ffff:10.1.0.9", "2001:db8::1")]
+    honest = [four("10.1.0.9"), four("10.9.0.9"), four("10.9.8.9")]
+    hop = bytes([17, 0, 1, 4]) + bytes(4)
+    echo = lambda: struct.pack(">BBHHH", 8, 0, checksum(struct.pack(">BBHHH", 8, 0, 0, 7, 7)), 7, 7)
+
+    def forms(source, to):
+        """The same packet in every way that a header has."""
+        for options in (b"", b"\1" * 4, b"\1" * 36, b"\x83\7\4" + four("10.2.0.9") + b"\0"):
+            yield optioned(source, to, datagram(b"forged"), 17, 64, options)
+        yield optioned(source, to, echo(), 1, 64, b"")
+        for part in (0x2000, 0x2001, 0x0004):
+            head = struct.pack(">BBHHHBBH", 0x45, 0, 36, 9, part, 64, 17, 0) + source + to
+            yield head[:10] + struct.pack(">H", checksum(head)) + head[12:] + b"forged" + bytes(10)
+
+    def forms6(source, to):
+        for following, headers in ((17, b""), (60, hop), (0, hop), (43, bytes([17, 2, 0, 1]) + bytes(4) + to), (44, bytes([17, 0, 0, 0]) + b"frag"), (44, bytes([17, 0, 0, 9]) + b"frag")):
+            yield packet6(source, to, headers + datagram(b"forged"), following)
+
+    lies = [ether(station, host.station, IPV4, it) for source in forged for to in ("10.2.0.9", "10.1.0.1", "10.2.0.1", "10.77.0.1") for it in forms(source, four(to))]
+    lies += [ether(station, host.station, IPV6, it) for source in forged6 for to in ("2001:db8:2::9", "2001:db8:1::1", "2001:db8:77::1") for it in forms6(source, six(to))]
+    mine = [ether(station, host.station, IPV4, packet(source, four("10.2.0.9"), datagram(b"honest"))) for source in honest]
+    passed, told, good = [], [], 0
+
+    def look():
+        nonlocal good
+        for frame in peer.come():
+            good += b"honest" in frame
+            passed.extend([frame] if b"forged" in frame else [])
+        for it in host.come():
+            kind, discovery = it[12:14], it[20] == 58 and it[54] in range(133, 138)
+            # Its link-local address is its own, and nobody else's behind another port.
+            if kind == b"\x08\0" or kind == b"\x86\xdd" and not discovery and it[38:54] != six("fe80::66"):
+                told.append(it)
+
+    with stage.during():
+        until(lambda: (host.send(mine[0]), pause(0.02), look(), good)[3], 10, "the way to the peer")
+        for turn in range(12 if stage.full else 6):
+            for each in range(0, len(lies), 32):
+                host.send(*lies[each:each + 32])
+                pause(0.004)
+                look()
+            # A route that leads back by the guest's port comes and goes under them, beside the one that does not.
+            http(stage.daemon.control, "DELETE", "/v1/routers/r/routes?prefix=10.9.0.0/16")
+            post("10.9.0.0/16", "10.1.0.8")
+            before = good
+            host.send(*mine)
+            until(lambda: stage.alive() or look() or good >= before + 2, 10, "honest packets pass")
+        pause(0.1)
+        look()
+        drops = stage.daemon.port("evil")["counters"]["drops"]
+    stage.notes.update(sent=len(lies) * (turn + 1), honest=good, drops={why: n for why, n in drops.items() if n})
+    stage.check(not passed, f"{len(passed)} with forged sources pass, such as {[it[14:60].hex() for it in passed[:4]]}")
+    stage.check(not told, f"{len(told)} are answered, such as {[it[14:60].hex() for it in told[:4]]}")
+    stage.check(drops.get("reverse_path", 0) > 100, f"dropped are {drops}: nothing was tried")
     for each in (host, peer):
         each.guest.close()
 
