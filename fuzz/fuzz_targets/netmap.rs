@@ -1,18 +1,21 @@
 //! A client of a ring port that writes anything into its memory while the engine serves its rings: words, slots and
 //! buffers, between batches and in the middle of one. Nothing may panic; every frame that is taken has the bytes that it
 //! claims; frames in are frames out and named drops; whatever stands in the client's words, the engine's own indices stay
-//! in the ring and in turn; and the engine writes to no buffer that the client cannot have named.
+//! in the ring and in turn; and the engine writes to no buffer that the client cannot have named. Monitors may look on: at what the
+//! port sends and receives, at what the client releases, and at the rings of a pipe between two clients, which no core serves.
 #![no_main]
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
+use rustix::event::{eventfd, EventfdFlags};
+use sidecore_abi::ring::{across, SEES_RECEIVED, SEES_SENT};
 use sidecore_engine::frame::Batch;
-use sidecore_engine::host::ring::{RingPair, RingPortSettings};
+use sidecore_engine::host::ring::{Lookers, Monitor, RingPair, RingPortSettings, RingTap, Sees, SentOnly};
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, Tally};
 use sidecore_engine::ring::{Geometry, Region};
-use sidecore_fuzz::port;
+use sidecore_fuzz::anonymous_port;
 
 const SLOTS: u32 = 8;
 const BUF_SIZE: u32 = 128;
@@ -31,17 +34,62 @@ struct World {
     port: Arc<Port>,
     batch: Batch,
     tally: Tally,
+    /// Rings that the client may write into: its own two, and those of the pipe.
+    rings: Vec<u64>,
+    taps: Vec<RingTap>,
+}
+
+/// A monitor with rings of its own, which nobody empties.
+fn monitor(sees: u32, settings: &Arc<RingPortSettings>, port: &Port) -> Arc<Monitor> {
+    let geometry = Geometry { slots: 64, buf_size: BUF_SIZE, sends: false, ..Geometry::default() };
+    let region = Arc::new(Region::new(&geometry, "monitor").unwrap());
+    Arc::new(Monitor::new(&region, settings, Sees::from_value(sees).unwrap(), &port.bell).unwrap().0)
 }
 
 impl World {
-    fn new() -> World {
+    fn new(flags: u8) -> World {
         let geometry =
             Geometry { slots: SLOTS, buf_size: BUF_SIZE, extra_bufs: 2, pipes: 1, ..Geometry::default() };
         let region = Arc::new(Region::new(&geometry, "fuzz").unwrap());
         let settings = Arc::new(RingPortSettings::default());
-        let port = port();
+        let port = anonymous_port();
         let pair = RingPair::new(&region, 0, &settings, &port.bell).unwrap();
-        World { region, pair, settings, port, batch: Batch::new(), tally: Tally::default() }
+        let mut rings = vec![0, 1];
+        let mut taps = Vec::new();
+        let looked_at = || {
+            let monitor = monitor(SEES_SENT | SEES_RECEIVED, &settings, &port);
+            let lookers = Lookers::default();
+            lookers.sent.watch(Arc::new(SentOnly(Arc::clone(&monitor))));
+            lookers.received.watch(monitor);
+            Arc::new(lookers)
+        };
+        if flags & 1 != 0 {
+            region.restart_pipe(0);
+            rings.extend((0..4).map(|ring| u64::from(region.pipe_ring(0, ring))));
+            // As the client asks: what is sent, or what the other end releases of it.
+            for sender in if flags & 2 == 0 { [0, 2] } else { [2, 0] } {
+                let ring = if flags & 4 == 0 { sender } else { across(sender) };
+                let numbers = (region.pipe_ring(0, ring), region.pipe_ring(0, sender));
+                let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+                taps.push(RingTap::of_pipe(&region, numbers, wake, looked_at()).unwrap());
+            }
+        }
+        if flags & 8 != 0 {
+            taps.push(RingTap::of_released(&region, 0, &settings, &pair.gate(), looked_at()).unwrap());
+        }
+        let batch = Batch::new();
+        World { region, pair, settings, port, batch, tally: Tally::default(), rings, taps }
+    }
+
+    /// Monitors look at what there is.
+    fn look_on(&mut self) {
+        for tap in &mut self.taps {
+            let mut tally = Tally::default();
+            self.batch.clear();
+            tap.fetch(&mut self.batch, &mut tally);
+            assert!(self.batch.is_empty() && tally.frames == 0, "none of it goes to the switch");
+            let _ = (tap.want_kicks(true), tap.longest_sleep());
+        }
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) {
@@ -67,7 +115,7 @@ impl World {
     /// One thing that a client does, or the operator.
     fn scribble(&mut self, what: u8, at: u8, bytes: &[u8]) {
         let info = *self.region.info();
-        let number = u64::from(at & 1);
+        let number = self.rings[usize::from(at % 7 % 6) % self.rings.len()];
         let place = at >> 1;
         let words = info.words + number * BLOCK;
         match what % 6 {
@@ -108,6 +156,7 @@ impl World {
     }
 
     fn fetch(&mut self) {
+        self.look_on();
         let World { pair, batch, .. } = self;
         self.tally = Tally::default();
         batch.clear();
@@ -148,7 +197,8 @@ impl World {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let mut world = World::new();
+    let Some((flags, data)) = data.split_first() else { return };
+    let mut world = World::new(*flags);
     let mut fetched = false;
     for op in data.chunks_exact(8) {
         let [what, at, rest @ ..] = op else { return };

@@ -89,7 +89,7 @@ impl Rig {
             ports.push(port);
             free.push(buffers);
         }
-        let mut core = ByHand::new(Local::without_clock());
+        let mut core = ByHand::new(Local::by_hand());
         core.local().topology = Arc::new(Topology::with_rules(&all, |_| rules.clone()));
         for (index, bytes) in sends.iter().enumerate() {
             let (queue, _) = Lent::new(Source(*bytes));
