@@ -267,7 +267,11 @@ impl World<'_> {
         if self.lied {
             return None;
         }
-        assert!(self.is_answered(offered.len() as u16), "a request has no answer: {:?}", self.keep.port.fault.get());
+        assert!(
+            self.is_answered(offered.len() as u16),
+            "a request has no answer: {:?}",
+            self.keep.port.fault.get()
+        );
         let mut data = vec![0; room + 1];
         self.keep.guest.read(IN, &mut data);
         assert_eq!(data.pop(), Some(0xa5), "behind what it may write");

@@ -107,8 +107,18 @@ impl Rig {
         let sinks = ports.iter().map(|_| None).collect();
         let others = (second, passages, file);
         let local = Local::by_hand();
-        let mut rig =
-            Rig { ports, waiting, receivers, sinks, local, hands, routers, balance: 0, _sources: sources, _others: others };
+        let mut rig = Rig {
+            ports,
+            waiting,
+            receivers,
+            sinks,
+            local,
+            hands,
+            routers,
+            balance: 0,
+            _sources: sources,
+            _others: others,
+        };
         rig.configure(0);
         (0..PORTS).for_each(|id| rig.plug(id, true));
         rig
@@ -167,7 +177,8 @@ impl Rig {
         for (port, receiver) in self.ports.iter().zip(&self.receivers) {
             port.set_silent(false);
             port.set_accepts(Offloads::NONE);
-            *receiver.lock().unwrap() = Receiver { free: 1 << 20, accepts: Offloads::NONE, honest: flags & 1 == 0 };
+            *receiver.lock().unwrap() =
+                Receiver { free: 1 << 20, accepts: Offloads::NONE, honest: flags & 1 == 0 };
         }
         (0..PORTS).for_each(|id| self.plug(id, true));
         let lookup = match flags >> 1 & 3 {
@@ -194,7 +205,8 @@ impl Rig {
                 _ => Attach::Switch(switch()),
             }
         };
-        let joined: Vec<_> = (0..).zip(&self.ports).map(|(id, port)| (Arc::clone(port), attach(id))).collect();
+        let joined: Vec<_> =
+            (0..).zip(&self.ports).map(|(id, port)| (Arc::clone(port), attach(id))).collect();
         let rules = |id: PortId| {
             let own = word(mac(id.0));
             if GATEWAYS.contains(&id.0) {
@@ -202,7 +214,13 @@ impl Rig {
                 return Rules { guard, ..Rules::default() };
             }
             let mode = [MacGuard::Off, MacGuard::Claim, MacGuard::Strict, MacGuard::Off];
-            let guard = SourceGuard::new(mode[usize::from(policy >> (id.0 & 1) & 3)], own, &[], &[word(mac(0))], id.0 == 1);
+            let guard = SourceGuard::new(
+                mode[usize::from(policy >> (id.0 & 1) & 3)],
+                own,
+                &[],
+                &[word(mac(0))],
+                id.0 == 1,
+            );
             let storm = StormLimits { broadcast: 40, multicast: 20, unicast: 30 };
             let storm = (policy & 8 != 0).then(|| Storm::new(storm).map(Arc::new)).flatten();
             Rules { mac_limit: [0, 1, 3, 0][usize::from(policy >> 4 & 3)], guard, storm }
@@ -267,7 +285,8 @@ impl Rig {
                     }
                 }
                 14 => {
-                    let (id, router) = (u16::from(input.byte()) % PORTS, &self.routers[usize::from(what >> 4 & 1)]);
+                    let (id, router) =
+                        (u16::from(input.byte()) % PORTS, &self.routers[usize::from(what >> 4 & 1)]);
                     let told = station(id);
                     let address = if what & 0x40 == 0 { told.four.into() } else { told.six.into() };
                     let port = &self.ports[[2, 5, 7, 10][usize::from(what >> 5 & 3)]].name;
@@ -298,7 +317,10 @@ impl Rig {
         if !honest && kind > 15 {
             let bytes: Vec<u8> = (0..usize::from(shape)).map(|_| input.byte()).collect();
             let frame = [&station_address[..], &mac(from), &bytes].concat();
-            let header = std::array::from_fn(|i| if kind & 1 == 0 { 0 } else { bytes.get(i + 20).copied().unwrap_or(0) });
+            let header =
+                std::array::from_fn(
+                    |i| if kind & 1 == 0 { 0 } else { bytes.get(i + 20).copied().unwrap_or(0) },
+                );
             let frame = if frame.len() < 14 { vec![0; 14] } else { frame };
             return (from, Packet { bytes: frame, header });
         }

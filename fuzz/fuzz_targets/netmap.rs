@@ -5,7 +5,7 @@
 //! port sends and receives, at what the client releases, and at the rings of a pipe between two clients, which no core serves.
 #![no_main]
 
-use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
@@ -13,6 +13,8 @@ use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ring::{across, SEES_RECEIVED, SEES_SENT};
 use sidecore_engine::frame::Batch;
 use sidecore_engine::host::ring::{Lookers, Monitor, RingPair, RingPortSettings, RingTap, Sees, SentOnly};
+use sidecore_engine::mem::SharedFile;
+use sidecore_engine::observe::capture::Watcher;
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, Tally};
 use sidecore_engine::ring::{Geometry, Region};
 use sidecore_fuzz::anonymous_port;
@@ -27,7 +29,68 @@ const BLOCK: u64 = 256;
 /// Buffers without an owner.
 const RESERVED: u64 = 2;
 
-struct World {
+/// A region, and its bytes as a client has them.
+#[derive(Clone)]
+struct Shared {
+    region: Arc<Region>,
+    bytes: Arc<SharedFile>,
+}
+
+impl Shared {
+    fn new(geometry: &Geometry) -> Shared {
+        let region = Arc::new(Region::new(geometry, "fuzz").unwrap());
+        let file = std::fs::File::from(region.file().try_clone_to_owned().unwrap());
+        let len = file.metadata().unwrap().len();
+        Shared { region, bytes: Arc::new(SharedFile::map(&file, 0, len).unwrap()) }
+    }
+
+    /// As it was made; nobody uses it.
+    fn restart(&self) {
+        self.region.fill("fuzz");
+        self.region.restart();
+        (0..self.region.info().pipes).for_each(|pipe| self.region.restart_pipe(pipe));
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        for (at, byte) in (offset as usize..).zip(bytes) {
+            self.bytes.byte(at).unwrap().store(*byte, Ordering::Relaxed);
+        }
+    }
+
+    fn read<const N: usize>(&self, offset: u64) -> [u8; N] {
+        std::array::from_fn(|i| self.bytes.byte(offset as usize + i).unwrap().load(Ordering::Relaxed))
+    }
+
+    fn word(&self, offset: u64) -> u32 {
+        u32::from_ne_bytes(self.read(offset))
+    }
+
+    /// The engine's `hwcur` and `hwtail` of ring `number`.
+    fn indices(&self, number: u64) -> (u32, u32) {
+        let engine = self.region.info().words + number * BLOCK + ENGINE;
+        (self.word(engine), self.word(engine + 4))
+    }
+}
+
+/// What stays from input to input: the client's memory, and a monitor with its own.
+struct Keep {
+    client: Shared,
+    monitors: Shared,
+    monitor: Arc<Monitor>,
+}
+
+thread_local!(static KEEP: Keep = {
+    let geometry = Geometry { slots: SLOTS, buf_size: BUF_SIZE, extra_bufs: 2, pipes: 1, ..Geometry::default() };
+    let client = Shared::new(&geometry);
+    let monitors = Shared::new(&Geometry { slots: 64, buf_size: BUF_SIZE, sends: false, ..Geometry::default() });
+    let sees = Sees::from_value(SEES_SENT | SEES_RECEIVED).unwrap();
+    let port = anonymous_port();
+    let (monitor, _) = Monitor::new(&monitors.region, &Arc::default(), sees, &port.bell).unwrap();
+    Keep { client, monitors, monitor: Arc::new(monitor) }
+});
+
+struct World<'k> {
+    keep: &'k Keep,
     region: Arc<Region>,
     pair: RingPair,
     settings: Arc<RingPortSettings>,
@@ -39,32 +102,22 @@ struct World {
     taps: Vec<RingTap>,
 }
 
-/// A monitor with rings of its own, which nobody empties.
-fn monitor(sees: u32, settings: &Arc<RingPortSettings>, port: &Port) -> Arc<Monitor> {
-    let geometry = Geometry { slots: 64, buf_size: BUF_SIZE, sends: false, ..Geometry::default() };
-    let region = Arc::new(Region::new(&geometry, "monitor").unwrap());
-    Arc::new(Monitor::new(&region, settings, Sees::from_value(sees).unwrap(), &port.bell).unwrap().0)
-}
-
-impl World {
-    fn new(flags: u8) -> World {
-        let geometry =
-            Geometry { slots: SLOTS, buf_size: BUF_SIZE, extra_bufs: 2, pipes: 1, ..Geometry::default() };
-        let region = Arc::new(Region::new(&geometry, "fuzz").unwrap());
+impl World<'_> {
+    fn new(keep: &Keep, flags: u8) -> World<'_> {
+        keep.client.restart();
+        let region = Arc::clone(&keep.client.region);
         let settings = Arc::new(RingPortSettings::default());
         let port = anonymous_port();
         let pair = RingPair::new(&region, 0, &settings, &port.bell).unwrap();
         let mut rings = vec![0, 1];
         let mut taps = Vec::new();
         let looked_at = || {
-            let monitor = monitor(SEES_SENT | SEES_RECEIVED, &settings, &port);
             let lookers = Lookers::default();
-            lookers.sent.watch(Arc::new(SentOnly(Arc::clone(&monitor))));
-            lookers.received.watch(monitor);
+            lookers.sent.watch(Arc::new(SentOnly(Arc::clone(&keep.monitor))));
+            lookers.received.watch(Arc::clone(&keep.monitor) as Arc<dyn Watcher>);
             Arc::new(lookers)
         };
         if flags & 1 != 0 {
-            region.restart_pipe(0);
             rings.extend((0..4).map(|ring| u64::from(region.pipe_ring(0, ring))));
             // As the client asks: what is sent, or what the other end releases of it.
             for sender in if flags & 2 == 0 { [0, 2] } else { [2, 0] } {
@@ -78,7 +131,7 @@ impl World {
             taps.push(RingTap::of_released(&region, 0, &settings, &pair.gate(), looked_at()).unwrap());
         }
         let batch = Batch::new();
-        World { region, pair, settings, port, batch, tally: Tally::default(), rings, taps }
+        World { keep, region, pair, settings, port, batch, tally: Tally::default(), rings, taps }
     }
 
     /// Monitors look at what there is.
@@ -90,26 +143,25 @@ impl World {
             assert!(self.batch.is_empty() && tally.frames == 0, "none of it goes to the switch");
             let _ = (tap.want_kicks(true), tap.longest_sleep());
         }
+        if !self.taps.is_empty() {
+            // Its client releases what it has got.
+            let (monitors, tail) = (&self.keep.monitors, self.keep.monitors.indices(0).1);
+            let words = monitors.region.info().words;
+            monitors.write(words, &tail.to_ne_bytes());
+            monitors.write(words + 4, &tail.to_ne_bytes());
+        }
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) {
-        rustix::io::pwrite(self.region.file().as_fd(), bytes, offset).unwrap();
+        self.keep.client.write(offset, bytes);
     }
 
     fn read<const N: usize>(&self, offset: u64) -> [u8; N] {
-        let mut bytes = [0; N];
-        assert_eq!(rustix::io::pread(self.region.file().as_fd(), &mut bytes, offset).unwrap(), N);
-        bytes
+        self.keep.client.read(offset)
     }
 
-    fn word(&self, offset: u64) -> u32 {
-        u32::from_ne_bytes(self.read(offset))
-    }
-
-    /// The engine's `hwcur` and `hwtail` of ring `number`.
     fn indices(&self, number: u64) -> (u32, u32) {
-        let engine = self.region.info().words + number * BLOCK + ENGINE;
-        (self.word(engine), self.word(engine + 4))
+        self.keep.client.indices(number)
     }
 
     /// One thing that a client does, or the operator.
@@ -198,23 +250,25 @@ impl World {
 
 fuzz_target!(|data: &[u8]| {
     let Some((flags, data)) = data.split_first() else { return };
-    let mut world = World::new(*flags);
-    let mut fetched = false;
-    for op in data.chunks_exact(8) {
-        let [what, at, rest @ ..] = op else { return };
-        if what & 0xe0 != 0 {
-            world.scribble(what >> 5, *at, rest);
-        } else if fetched {
-            world.deliver();
-            fetched = false;
-        } else {
-            world.fetch();
-            fetched = true;
+    KEEP.with(|keep| {
+        let mut world = World::new(keep, *flags);
+        let mut fetched = false;
+        for op in data.chunks_exact(8) {
+            let [what, at, rest @ ..] = op else { return };
+            if what & 0xe0 != 0 {
+                world.scribble(what >> 5, *at, rest);
+            } else if fetched {
+                world.deliver();
+                fetched = false;
+            } else {
+                world.fetch();
+                fetched = true;
+            }
         }
-    }
-    if !fetched {
-        world.fetch();
-    }
-    world.deliver();
-    world.nobodys_buffers_are_as_they_were();
+        if !fetched {
+            world.fetch();
+        }
+        world.deliver();
+        world.nobodys_buffers_are_as_they_were();
+    });
 });

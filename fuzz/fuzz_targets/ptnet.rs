@@ -208,7 +208,8 @@ impl Run<'_> {
 
     /// Another process goes on with the device, or with what its image has become: `lies` change a word of it.
     fn take_over(&mut self, how: u8, lies: bool, [at, low, high]: [u8; 3]) {
-        let (mut image, mut other) = (Image::new(self.nic.format().size), Image::new(self.memory.format().size));
+        let (mut image, mut other) =
+            (Image::new(self.nic.format().size), Image::new(self.memory.format().size));
         self.nic.save(&mut image);
         self.memory.save(&mut other);
         let own = |device: &dyn Persist| -> Vec<OwnedFd> {

@@ -100,7 +100,8 @@ impl World {
             let slot = self.slots.slot(0).unwrap();
             (0..PackedJournal::bytes(MAX_BATCH) / 8).for_each(|word| slot.set(word, 0));
         }
-        let start = if packed { Position::Packed { avail: 0x8000, used: 0x8000 } } else { Position::Split(0) };
+        let start =
+            if packed { Position::Packed { avail: 0x8000, used: 0x8000 } } else { Position::Split(0) };
         let steps = second.chunks(16).take(16);
         if flags & 0x80 == 0 {
             self.transmits(&setup, start, steps);
@@ -170,8 +171,9 @@ impl World {
     }
 
     fn receives<'d>(&mut self, setup: &Setup, start: Position, steps: impl Iterator<Item = &'d [u8]>) {
-        let new =
-            |world: &World, at| Some(EgressRing::new(Arc::clone(&world.port), world.ring(setup, at)?, setup.bits));
+        let new = |world: &World, at| {
+            Some(EgressRing::new(Arc::clone(&world.port), world.ring(setup, at)?, setup.bits))
+        };
         let Some(mut ring) = new(self, start) else { return };
         for step in steps {
             let picks: Vec<u16> = (0..u16::from(step[0] % 32)).collect();
@@ -238,7 +240,10 @@ impl World {
             // The first page has the ring, and flags in it that no log has to have.
             for page in 1..PAGES {
                 let at = page * PAGE..(page + 1) * PAGE;
-                assert!(logged[page] || self.before[at.clone()] == after[at], "page {page} was written, and not logged");
+                assert!(
+                    logged[page] || self.before[at.clone()] == after[at],
+                    "page {page} was written, and not logged"
+                );
             }
         }
     }

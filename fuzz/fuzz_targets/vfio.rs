@@ -36,7 +36,11 @@ fn device(what: u8, desk: &Arc<Desk>) -> Box<dyn PciDevice> {
         four_or_five => {
             let config = PtnetConfig { pairs: 1, slots: 16, buf_size: 64, ..PtnetConfig::new(MAC) };
             let (nic, memory, _) = functions(config, &port, desk).unwrap();
-            if four_or_five == 4 { Box::new(nic) } else { Box::new(memory) }
+            if four_or_five == 4 {
+                Box::new(nic)
+            } else {
+                Box::new(memory)
+            }
         }
     }
 }
@@ -56,8 +60,13 @@ fn payload(kind: u16, [a, b, c, d]: [u8; 4], more: &[u8]) -> Vec<u8> {
         }
         command::DMA_MAP => {
             let (place, size) = (PLACES[usize::from(b & 3)], 0x1000u64 << (c & 3));
-            [&words(&[32, u32::from(a & 3)])[..], &(u64::from(d & 0x1f) << 12).to_le_bytes(), &place.to_le_bytes(), &size.to_le_bytes()]
-                .concat()
+            [
+                &words(&[32, u32::from(a & 3)])[..],
+                &(u64::from(d & 0x1f) << 12).to_le_bytes(),
+                &place.to_le_bytes(),
+                &size.to_le_bytes(),
+            ]
+            .concat()
         }
         command::DMA_UNMAP => {
             let (place, size) = (PLACES[usize::from(b & 3)], 0x1000u64 << (c & 3));
@@ -67,7 +76,11 @@ fn payload(kind: u16, [a, b, c, d]: [u8; 4], more: &[u8]) -> Vec<u8> {
         command::DEVICE_GET_IRQ_INFO => words(&[16, 0, u32::from(a & 7), 0]),
         command::DEVICE_SET_IRQS => {
             let flags = 1 << (b & 3) | 8u32 << (b >> 2 & 3);
-            [&words(&[20, flags, u32::from(a & 7), u32::from(c & 3), u32::from(d & 3)])[..], &more[..more.len().min(3)]].concat()
+            [
+                &words(&[20, flags, u32::from(a & 7), u32::from(c & 3), u32::from(d & 3)])[..],
+                &more[..more.len().min(3)],
+            ]
+            .concat()
         }
         _ => more.to_vec(),
     }

@@ -88,7 +88,9 @@ fn transport(kind: u8, from: &Station, to: &Station, shape: u8, len: usize) -> T
         3 | 7 | 11 | 12 => {
             // CWR now and then, and options.
             let (flags, options) = (0x10 | (shape & 0x80), usize::from(shape & 3));
-            let head = [&ports[..], &[0, 0, 0, 9, 0, 0, 0, 7, ((5 + options) as u8) << 4, flags, 1, 0, 0, 0, 0, 0]].concat();
+            let head =
+                [&ports[..], &[0, 0, 0, 9, 0, 0, 0, 7, ((5 + options) as u8) << 4, flags, 1, 0, 0, 0, 0, 0]]
+                    .concat();
             Transport { protocol: TCP, bytes: [head, vec![1; 4 * options], payload].concat(), at: 16 }
         }
         // An echo request; over IPv6 also a solicitation or an advertisement for a neighbour (RFC 4861 §4.3, §4.4).
@@ -100,7 +102,11 @@ fn transport(kind: u8, from: &Station, to: &Station, shape: u8, len: usize) -> T
             let head = [&[136, 0, 0, 0, 0x60, 0, 0, 0][..], &from.six, &[2, 1], &from.mac].concat();
             Transport { protocol: ICMP6, bytes: head, at: 2 }
         }
-        8 => Transport { protocol: ICMP6, bytes: [vec![128, 0, 0, 0, 0, 1, 0, shape], payload].concat(), at: 2 },
+        8 => Transport {
+            protocol: ICMP6,
+            bytes: [vec![128, 0, 0, 0, 0, 1, 0, shape], payload].concat(),
+            at: 2,
+        },
         _ => Transport { protocol: ICMP, bytes: [vec![8, 0, 0, 0, 0, 1, 0, shape], payload].concat(), at: 2 },
     }
 }
@@ -125,7 +131,11 @@ fn seal(kind: u8, part: &mut Transport, pseudo: u16, start: usize, shape: u8) ->
         (header[0], header[1]) = (1, gso);
         let head = start + if part.protocol == TCP { usize::from(part.bytes[12] >> 4) * 4 } else { 8 };
         let fields = [head as u16, size, start as u16, part.at as u16];
-        header.chunks_exact_mut(2).skip(1).zip(fields).for_each(|(to, field)| to.copy_from_slice(&field.to_le_bytes()));
+        header
+            .chunks_exact_mut(2)
+            .skip(1)
+            .zip(fields)
+            .for_each(|(to, field)| to.copy_from_slice(&field.to_le_bytes()));
         return header;
     }
     let sum = match !sum(&[&pseudo.to_be_bytes(), &part.bytes]) {
@@ -160,7 +170,11 @@ fn over_four(kind: u8, from: &Station, mac: [u8; 6], to: &Station, shape: u8, le
 
 fn over_six(kind: u8, from: &Station, mac: [u8; 6], to: &Station, shape: u8, len: usize) -> Packet {
     let mut part = transport(kind, from, to, shape, len);
-    let hops = if matches!(kind, 9 | 10) { 255 } else { [64, 64, 64, 1, 2, 255, 0, 64][usize::from(shape >> 2 & 7)] };
+    let hops = if matches!(kind, 9 | 10) {
+        255
+    } else {
+        [64, 64, 64, 1, 2, 255, 0, 64][usize::from(shape >> 2 & 7)]
+    };
     let mut ip = vec![0x60, 0, 0, shape];
     ip.extend((part.bytes.len() as u16).to_be_bytes());
     ip.extend([part.protocol, hops]);
@@ -189,7 +203,8 @@ pub fn check(frame: &[u8], asked: bool, cut: bool) {
     };
     assert!(cut || total == packet.len(), "{total} bytes are said of {}", packet.len());
     assert!(v6 || sum(&[&packet[..start]]) == 0xffff, "the header's sum");
-    let fragment = if v6 { packet[6] == 44 } else { u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff != 0 };
+    let fragment =
+        if v6 { packet[6] == 44 } else { u16::from_be_bytes([packet[6], packet[7]]) & 0x3fff != 0 };
     if fragment || asked || cut {
         return;
     }
