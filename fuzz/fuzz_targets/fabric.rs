@@ -32,6 +32,8 @@ use sidecore_fuzz::packets::{packet, Packet, Station};
 const PORTS: u16 = 14;
 const GATEWAYS: [u16; 4] = [2, 5, 7, 10];
 const WIRE: [u16; 2] = [11, 12];
+/// Frames that wait at one port, at most.
+const MOST: usize = 200;
 /// What the receivers accept, by a number.
 const ACCEPTS: [u32; 8] = [0, 1, 0x7, 0xff, 0x31, 0x81, 0x4f, 0x80];
 
@@ -252,6 +254,9 @@ impl Rig {
                     let (many, other) = (what >> 2 & 0x3f, input.byte());
                     let mut waiting = self.waiting[usize::from(last.0)].lock().unwrap();
                     for n in (0..many).take_while(|_| last.1.bytes.len() > 40) {
+                        if waiting.len() == MOST {
+                            break;
+                        }
                         let mut next = last.1.clone();
                         if !honest || other & 1 != 0 {
                             next.bytes[usize::from(5 + (other >> 1 & 1) * 6)] ^= n;
@@ -346,7 +351,7 @@ impl Rig {
     fn end(&mut self, switches: &[Arc<Switch>; 3]) {
         for port in 0..PORTS as u8 {
             self.receivers[usize::from(port)].lock().unwrap().free = 1 << 20;
-            for _ in 0..40 {
+            for _ in 0..1000 {
                 self.visit(port, 256);
                 if self.waiting[usize::from(port)].lock().unwrap().is_empty() {
                     break;

@@ -16,11 +16,13 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sidecore_abi::virtio::features as bit;
+use sidecore_engine::core::Tuning;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::port::Port;
@@ -41,7 +43,10 @@ static MOVING: AtomicU64 = AtomicU64::new(0);
 
 fn cores() -> &'static Arc<Fabric> {
     static CORES: OnceLock<Arc<Fabric>> = OnceLock::new();
-    CORES.get_or_init(|| Fabric::start(&CoreOptions::default()).unwrap())
+    // A core that polls, or naps while a sender waits for room, has the fuzzer's processor.
+    let tuning = Tuning { spin: Duration::ZERO, ..Tuning::default() };
+    let options = CoreOptions { tuning, patience: Duration::from_millis(1), ..CoreOptions::default() };
+    CORES.get_or_init(|| Fabric::start(&options).unwrap())
 }
 
 /// The port of all conversations, one after the other. What the guest sends it receives: both directions run.
