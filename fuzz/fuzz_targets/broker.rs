@@ -1,11 +1,15 @@
-//! Records for the broker: whatever the bytes are, they are no request, or exactly the one that makes these bytes.
+//! Records for the broker, and what operators tell it: whatever the bytes are, they are nothing that is known, or exactly what makes
+//! these bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sidecore_engine::open::broker::{Request, RECORD};
+use sidecore_engine::open::broker::{Named, Request, RECORD};
 
 fuzz_target!(|data: &[u8]| {
     assert!(data.len() == RECORD || Request::decode(data).is_err());
+    if let Ok(named) = Named::decode(data) {
+        assert_eq!(named.encode(), data);
+    }
     let mut bytes = [0; RECORD];
     let len = data.len().min(RECORD);
     bytes[..len].copy_from_slice(&data[..len]);

@@ -4,22 +4,29 @@
 //! Theory of operation. The input is a list of steps. An *ask* offers one request, its parts cut where the input says, has the
 //! device visited, and compares status, data and disk with what the specification says of it (virtio 1.2 §5.2.6). A *lie* writes
 //! bytes anywhere; from then on nothing is compared but that the device goes on or stops with a name, until the ring begins anew.
+//! The ring is split or packed, its descriptors stand in it or in a table. A request may be cut off in the middle, as by a kill: the
+//! ring's successor does it again, by what the ring or its in-flight region says.
 #![no_main]
 
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use sidecore_abi::virtio::{features, DESC_F_NEXT, DESC_F_WRITE};
+use sidecore_abi::virtio::{features, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 use sidecore_engine::core::{Budget, Task};
 use sidecore_engine::device::virtio_blk::{BlkQueue, Limits};
 use sidecore_engine::disk::Disk;
+use sidecore_engine::mem::{memory_file, JournalSlots};
 use sidecore_engine::port::Port;
-use sidecore_engine::virtq::{Position, Queue};
+use sidecore_engine::virtq::{PackedJournal, Position, Queue, Region, RingConfig, Whose};
 use sidecore_fuzz::{port, Guest, ENTRIES, GPA, MEMORY, PARTS};
 
 /// Bytes of the disk, and of its sectors.
 const CAPACITY: usize = 32 << 10;
 const SECTOR: usize = 512;
+/// Where a table of descriptors lies.
+const TABLE: u64 = 0x1000;
+/// What its front end calls a request in a packed ring.
+const NAMED: u16 = 7;
 /// Where what the device reads lies, and what it writes; and bytes of either at most.
 const OUT: u64 = 0x2000;
 const IN: u64 = 0x9000;
@@ -28,27 +35,50 @@ const MOST: usize = 0x6000;
 const PIECES: usize = 5;
 /// Larger than any visit.
 const ALL: Budget = Budget { items: 1 << 10, bytes: 1 << 30, ns: u64::MAX };
+/// So small that most requests take several.
+const LITTLE: Budget = Budget { items: 1, bytes: 1, ns: u64::MAX };
 const NAME: [u8; 20] = *b"a disk that is asked";
+
+/// What stays from input to input.
+struct Keep {
+    guest: Guest,
+    port: Arc<Port>,
+    slots: JournalSlots,
+}
+
+thread_local!(static KEEP: Keep = {
+    let bytes = PackedJournal::bytes(ENTRIES.into());
+    let slots = JournalSlots::open(&memory_file(c"region", bytes).unwrap(), bytes, 1).unwrap();
+    Keep { guest: Guest::new(), port: port(), slots }
+});
 
 fuzz_target!(|data: &[u8]| {
     let [flags, data @ ..] = data else { return };
-    let mut world = World::new(*flags);
-    for step in data.chunks(16) {
-        world.step(step);
-    }
-    let position = world.queue.map(BlkQueue::close);
-    assert!(world.lied || position == Some(Position::Split(world.asked)));
+    KEEP.with(|keep| {
+        let mut world = World::new(keep, *flags);
+        for step in data.chunks(16) {
+            world.step(step);
+        }
+        let position = world.queue.take().map(BlkQueue::close);
+        assert!(world.lied || position == Some(world.position()));
+    });
 });
 
-struct World {
-    guest: Guest,
-    port: Arc<Port>,
+struct World<'k> {
+    keep: &'k Keep,
     disk: Arc<Disk>,
     limits: Limits,
+    packed: bool,
+    table: bool,
+    region: bool,
     /// What the disk holds.
     model: Vec<u8>,
     queue: Option<BlkQueue>,
     asked: u16,
+    /// Where the next request begins in a packed ring: the descriptor, and whether the driver's lap is an even one.
+    place: (u16, bool),
+    /// The next request is cut off.
+    cut: bool,
     lied: bool,
 }
 
@@ -59,32 +89,76 @@ struct Ask {
     cuts: [u8; 4],
 }
 
-impl World {
-    fn new(flags: u8) -> World {
+impl World<'_> {
+    fn new(keep: &Keep, flags: u8) -> World<'_> {
         let read_only = flags & 1 != 0;
         let bits = if flags & 2 == 0 { features::BLK_DISCARD | features::BLK_WRITE_ZEROES } else { 0 };
         let limits = Limits { capacity: CAPACITY as u64, read_only, features: bits, id: NAME };
         let disk = Arc::new(Disk::ram(CAPACITY as u64, 512, read_only).unwrap());
-        let (guest, port) = (Guest::new(), port());
-        let mut world =
-            World { guest, port, disk, limits, model: vec![0; CAPACITY], queue: None, asked: 0, lied: false };
+        let mut world = World {
+            keep,
+            disk,
+            limits,
+            packed: flags & 4 != 0,
+            table: flags & 8 != 0,
+            region: flags & 16 != 0,
+            model: vec![0; CAPACITY],
+            queue: None,
+            asked: 0,
+            place: (0, true),
+            cut: false,
+            lied: false,
+        };
         world.begin();
         world
     }
 
+    /// Where the ring stands between two requests.
+    fn position(&self) -> Position {
+        let bits = self.place.0 | u16::from(self.place.1) << 15;
+        if self.packed {
+            Position::Packed { avail: bits, used: bits }
+        } else {
+            Position::Split(self.asked)
+        }
+    }
+
     /// The ring begins anew, over memory that says nothing.
     fn begin(&mut self) {
-        self.guest.write(0, &[0; MEMORY as usize]);
-        self.asked = 0;
+        self.queue = None;
+        self.keep.guest.write(0, &[0; MEMORY as usize]);
+        let slot = self.keep.slots.slot(0).unwrap();
+        (0..PackedJournal::bytes(ENTRIES.into()) / 8).for_each(|word| slot.set(word, 0));
+        (self.asked, self.place, self.cut) = (0, (0, true), false);
         let lied = std::mem::replace(&mut self.lied, false);
-        self.port.fault.clear();
-        let queue = Queue::requests(self.guest.config(features::VERSION_1, Position::Split(0))).unwrap();
-        let (port, disk) = (Arc::clone(&self.port), Arc::clone(&self.disk));
-        self.queue = Some(BlkQueue::new(port, disk, 0, (queue, None), None, self.limits));
+        self.keep.port.fault.clear();
+        assert!(self.start(self.position()));
         let all = self.read_all();
         // What lies did to the disk is what it holds.
         assert!(lied || all == self.model);
         self.model = all;
+    }
+
+    /// A queue on the ring as it is; false if there can be none.
+    fn start(&mut self, at: Position) -> bool {
+        let packed = if self.packed { features::RING_PACKED } else { 0 };
+        let region = self.region.then(|| Region::new(self.keep.slots.slot(0).unwrap(), Whose::Ours));
+        let config = self.keep.guest.config(features::VERSION_1 | features::INDIRECT_DESC | packed, at);
+        let Ok(queue) = Queue::requests(RingConfig { region, ..config }) else { return false };
+        let (port, disk) = (Arc::clone(&self.keep.port), Arc::clone(&self.disk));
+        self.queue = Some(BlkQueue::new(port, disk, 0, (queue, None), None, self.limits));
+        true
+    }
+
+    /// The device is killed, and another one goes on.
+    fn replace(&mut self) {
+        // Where the ring stands in memory: the used index, or what the region says.
+        let mut used = [0; 2];
+        self.keep.guest.read(PARTS[2] + 2, &mut used);
+        let at = if self.packed { self.position() } else { Position::Split(u16::from_le_bytes(used)) };
+        self.queue = None;
+        let started = self.start(at);
+        assert!(started || self.lied);
     }
 
     fn read_all(&mut self) -> Vec<u8> {
@@ -98,9 +172,9 @@ impl World {
         all
     }
 
-    fn visit(&mut self) {
+    fn visit(&mut self, budget: Budget) {
         if let Some(queue) = &mut self.queue {
-            let visit = Task::<()>::visit(queue, &mut (), ALL);
+            let visit = Task::<()>::visit(queue, &mut (), budget);
             assert!(visit.items <= usize::from(ENTRIES));
         }
     }
@@ -135,13 +209,21 @@ impl World {
                 let ask = Ask { out, room, cuts: [a, b, c, d] };
                 self.compare(&ask);
             }
-            5 => self.begin(),
+            5 if kind & 1 != 0 => self.begin(),
+            // A packed ring without a region has nothing to go on from.
+            5 => self.cut = self.region || !self.packed,
             _ => {
                 self.lied = true;
                 let at = u64::from(u16::from_le_bytes([kind, sector]));
                 let at = if what & 0x80 == 0 { at & 0xfff } else { at };
-                self.guest.write(at, &bytes[3..]);
-                self.visit();
+                if self.region && what & 0x40 != 0 {
+                    let word = u64::from_le_bytes(*bytes[3..].first_chunk().unwrap());
+                    self.keep.slots.slot(0).unwrap().set(usize::from(kind) % 48, word);
+                    self.replace();
+                } else {
+                    self.keep.guest.write(at, &bytes[3..]);
+                }
+                self.visit(ALL);
             }
         }
     }
@@ -150,41 +232,95 @@ impl World {
     /// byte.
     fn ask(&mut self, ask: &Ask) -> Option<(u8, Vec<u8>)> {
         let Ask { out, room, cuts } = ask;
-        self.guest.write(OUT, out);
-        self.guest.write(IN, &vec![0xa5; room + 1]);
+        self.keep.guest.write(OUT, out);
+        self.keep.guest.write(IN, &vec![0xa5; room + 1]);
         let readable = cut(OUT, out.len(), &cuts[..2]);
         let writable = cut(IN, *room, &cuts[2..]);
-        let count = readable.len() + writable.len();
-        if count == 0 {
+        let read = readable.len();
+        let pieces: Vec<_> = readable.into_iter().chain(writable).collect();
+        if pieces.is_empty() {
             return None;
         }
-        for (n, (addr, len)) in readable.iter().chain(&writable).enumerate() {
-            let write = if n < readable.len() { 0 } else { DESC_F_WRITE };
-            let flags = write | if n + 1 < count { DESC_F_NEXT } else { 0 };
-            let mut bytes = (GPA + addr).to_le_bytes().to_vec();
-            bytes.extend((*len as u32).to_le_bytes());
-            bytes.extend([flags, n as u16 + 1].iter().flat_map(|word| word.to_le_bytes()));
-            self.guest.write(PARTS[0] + 16 * n as u64, &bytes);
+        let flags = |n: usize| if n < read { 0 } else { DESC_F_WRITE };
+        let offered = if self.table {
+            for (n, (at, len)) in pieces.iter().enumerate() {
+                let next = if !self.packed && n + 1 < pieces.len() { DESC_F_NEXT } else { 0 };
+                let last = if self.packed { [NAMED, flags(n)] } else { [flags(n) | next, n as u16 + 1] };
+                self.describe(TABLE + 16 * n as u64, *at, *len, last);
+            }
+            vec![(TABLE, 16 * pieces.len(), DESC_F_INDIRECT)]
+        } else {
+            let all = pieces.iter().enumerate();
+            all.map(|(n, (at, len))| {
+                (*at, *len, flags(n) | if n + 1 < pieces.len() { DESC_F_NEXT } else { 0 })
+            })
+            .collect()
+        };
+        self.offer(&offered);
+        if std::mem::take(&mut self.cut) {
+            self.visit(LITTLE);
+            self.replace();
         }
-        self.guest.write(PARTS[1] + 4 + 2 * u64::from(self.asked % ENTRIES), &[0, 0]);
-        self.asked = self.asked.wrapping_add(1);
-        self.guest.write(PARTS[1] + 2, &self.asked.to_le_bytes());
-        self.visit();
+        for _ in 0..if self.lied { 1 } else { 3 } {
+            self.visit(ALL);
+        }
         if self.lied {
             return None;
         }
-        let mut used = [0; 2];
-        self.guest.read(PARTS[2] + 2, &mut used);
-        assert_eq!(
-            u16::from_le_bytes(used),
-            self.asked,
+        assert!(
+            self.is_answered(offered.len() as u16),
             "a request has no answer: {:?}",
-            self.port.fault.get()
+            self.keep.port.fault.get()
         );
         let mut data = vec![0; room + 1];
-        self.guest.read(IN, &mut data);
+        self.keep.guest.read(IN, &mut data);
         assert_eq!(data.pop(), Some(0xa5), "behind what it may write");
         Some((data.pop().unwrap_or(0xa5), data))
+    }
+
+    /// A descriptor in the guest's memory; its last two words differ by format.
+    fn describe(&self, to: u64, at: u64, len: usize, last: [u16; 2]) {
+        let mut bytes = (GPA + at).to_le_bytes().to_vec();
+        bytes.extend((len as u32).to_le_bytes());
+        bytes.extend(last.iter().flat_map(|word| word.to_le_bytes()));
+        self.keep.guest.write(to, &bytes);
+    }
+
+    /// Puts descriptors into the ring, and has them be seen.
+    fn offer(&mut self, offered: &[(u64, usize, u16)]) {
+        for (n, (at, len, flags)) in offered.iter().enumerate() {
+            if self.packed {
+                // Flags AVAIL and USED by the lap (virtio 1.2 §2.8.1).
+                let place = self.place.0 + n as u16;
+                let lap = if self.place.1 == (place < ENTRIES) { 1 << 7 } else { 1 << 15 };
+                self.describe(PARTS[0] + 16 * u64::from(place % ENTRIES), *at, *len, [NAMED, flags | lap]);
+            } else {
+                self.describe(PARTS[0] + 16 * n as u64, *at, *len, [*flags, n as u16 + 1]);
+            }
+        }
+        if !self.packed {
+            self.keep.guest.write(PARTS[1] + 4 + 2 * u64::from(self.asked % ENTRIES), &[0, 0]);
+        }
+        self.asked = self.asked.wrapping_add(1);
+        if !self.packed {
+            self.keep.guest.write(PARTS[1] + 2, &self.asked.to_le_bytes());
+        }
+    }
+
+    /// Whether the request of so many descriptors was given back; the next one begins behind it then.
+    fn is_answered(&mut self, count: u16) -> bool {
+        if !self.packed {
+            let mut used = [0; 2];
+            self.keep.guest.read(PARTS[2] + 2, &mut used);
+            return u16::from_le_bytes(used) == self.asked;
+        }
+        let mut end = [0; 4];
+        self.keep.guest.read(PARTS[0] + 16 * u64::from(self.place.0) + 12, &mut end);
+        let (id, flags) = (u16::from_le_bytes([end[0], end[1]]), u16::from_le_bytes([end[2], end[3]]));
+        let lap = if self.place.1 { 1 << 7 | 1 << 15 } else { 0 };
+        let next = self.place.0 + count;
+        self.place = (next % ENTRIES, self.place.1 == (next < ENTRIES));
+        id == NAMED && flags & (1 << 7 | 1 << 15) == lap
     }
 
     /// Asks, and compares with the model.

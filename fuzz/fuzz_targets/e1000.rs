@@ -1,8 +1,9 @@
 //! A driver that does anything to an e1000 or e1000e: registers in any order by traps and by the mapped pages,
-//! descriptors and buffers rewritten at any time, memory taken away and given back, resets, link changes.
-//! Nothing may panic, every frame lies inside the guest's memory, and every frame given is accounted for.
+//! descriptors and buffers rewritten at any time, memory taken away and given back, resets, link changes, another process that
+//! takes the card over, in the middle of a batch, too, and with words of its state changed. Nothing may panic, every frame lies inside the guest's memory, and every frame given is accounted for.
 #![no_main]
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::csb::{CSBAH, CSBAL};
 use sidecore_engine::device::e1000::{regs, E1000Config, Model, E1000};
-use sidecore_engine::device::pci::{self, Index, PciDevice};
+use sidecore_engine::device::pci::{self, Image, Index, PciDevice};
 use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::mem::SharedPages;
 use sidecore_engine::port::Port;
@@ -101,8 +102,13 @@ struct Run<'a> {
     port: Arc<Port>,
     desk: Arc<Desk>,
     pages: Arc<SharedPages>,
+    config: E1000Config,
     /// The presets use both rings of each direction.
     pair: bool,
+}
+
+fn mapped(device: &E1000) -> Arc<SharedPages> {
+    device.regions()[0].as_ref().unwrap().mappable.as_ref().unwrap().pages.clone()
 }
 
 impl Run<'_> {
@@ -117,7 +123,7 @@ impl Run<'_> {
         config.receive_share = if flags & 16 != 0 { 50 } else { 100 };
         let mut device =
             E1000::new(config, Arc::clone(&port), Arc::clone(&desk) as Arc<dyn Scheduler>).unwrap();
-        let pages = device.regions()[0].as_ref().unwrap().mappable.as_ref().unwrap().pages.clone();
+        let pages = mapped(&device);
         if flags & 4 != 0 {
             for (index, number) in [(Index::Intx, 0), (Index::Msi, 0), (Index::Msix, 0), (Index::Msix, 1)] {
                 let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
@@ -125,7 +131,7 @@ impl Run<'_> {
             }
         }
         device.dma_changed(Arc::clone(&world.maps[0]));
-        Run { world, device, port, desk, pages, pair: flags & 32 != 0 }
+        Run { world, device, port, desk, pages, config, pair: flags & 32 != 0 }
     }
 
     fn run(mut self, mut data: &[u8]) {
@@ -160,6 +166,7 @@ impl Run<'_> {
                 13 => self.device.set_link(a & 1 != 0),
                 14 => self.bring_up(),
                 _ if *a == 0 => pci::reset(&mut self.device),
+                _ if *a == 1 || *a == 2 => self.take_over(*b, *a == 2, [*c, *d, *e]),
                 _ => drop((self.device.queues(), self.device.features())),
             }
             // As the conversation does.
@@ -201,6 +208,40 @@ impl Run<'_> {
         for at in regs::RX_RINGS {
             self.pages.word((at + 0x18) as usize).unwrap().store(RING - 1, Ordering::Release);
         }
+    }
+
+    /// Another process goes on with the card, or with what the card's state has become: `lies` change a word of it.
+    fn take_over(&mut self, how: u8, lies: bool, [at, low, high]: [u8; 3]) {
+        let Some(old) = self.device.persist() else { return };
+        let mut image = Image::new(old.format().size);
+        old.save(&mut image);
+        let files: Vec<OwnedFd> =
+            old.files().into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
+        // Killed, or asked to go: in the first case perhaps while the desk has a batch.
+        if how & 0x10 == 0 {
+            old.suspend();
+        } else {
+            self.desk.fetch(&mut self.world.batch);
+        }
+        let word = u64::from(low) << (how >> 5 << 3) | u64::from(high) << (8 * (how & 7));
+        if lies && how & 8 == 0 {
+            image.put(usize::from(at) * (1 + usize::from(high & 7)) % image.size(), word);
+        } else if lies {
+            // The journal of one ring: its words, or those of its entries.
+            let place = u64::from(how & 3) * 8 * (32 + 3 * 1024) + 8 * u64::from(at % 44);
+            rustix::io::pwrite(&files[1], &word.to_ne_bytes(), place).unwrap();
+        }
+        let (port, desk) = (Arc::clone(&self.port), Arc::clone(&self.desk));
+        let mut next = E1000::new(self.config, port, desk as Arc<dyn Scheduler>).unwrap();
+        let adopted = next.persist().unwrap().adopt(files, &image);
+        assert!(lies || adopted.is_ok(), "{adopted:?}");
+        // The former process is gone.
+        self.device = next;
+        self.device.dma_changed(Arc::clone(&self.world.maps[usize::from(how) % 4]));
+        if adopted.is_ok() {
+            pci::resume(&mut self.device);
+        }
+        self.pages = mapped(&self.device);
     }
 
     fn rctl(&mut self) -> u32 {

@@ -1,18 +1,23 @@
 //! A client of a ring port that writes anything into its memory while the engine serves its rings: words, slots and
 //! buffers, between batches and in the middle of one. Nothing may panic; every frame that is taken has the bytes that it
 //! claims; frames in are frames out and named drops; whatever stands in the client's words, the engine's own indices stay
-//! in the ring and in turn; and the engine writes to no buffer that the client cannot have named.
+//! in the ring and in turn; and the engine writes to no buffer that the client cannot have named. Monitors may look on: at what the
+//! port sends and receives, at what the client releases, and at the rings of a pipe between two clients, which no core serves.
 #![no_main]
 
-use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
+use rustix::event::{eventfd, EventfdFlags};
+use sidecore_abi::ring::{across, SEES_RECEIVED, SEES_SENT};
 use sidecore_engine::frame::Batch;
-use sidecore_engine::host::ring::{RingPair, RingPortSettings};
+use sidecore_engine::host::ring::{Lookers, Monitor, RingPair, RingPortSettings, RingTap, Sees, SentOnly};
+use sidecore_engine::mem::SharedFile;
+use sidecore_engine::observe::capture::Watcher;
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, Tally};
 use sidecore_engine::ring::{Geometry, Region};
-use sidecore_fuzz::port;
+use sidecore_fuzz::anonymous_port;
 
 const SLOTS: u32 = 8;
 const BUF_SIZE: u32 = 128;
@@ -24,34 +29,36 @@ const BLOCK: u64 = 256;
 /// Buffers without an owner.
 const RESERVED: u64 = 2;
 
-struct World {
+/// A region, and its bytes as a client has them.
+#[derive(Clone)]
+struct Shared {
     region: Arc<Region>,
-    pair: RingPair,
-    settings: Arc<RingPortSettings>,
-    port: Arc<Port>,
-    batch: Batch,
-    tally: Tally,
+    bytes: Arc<SharedFile>,
 }
 
-impl World {
-    fn new() -> World {
-        let geometry =
-            Geometry { slots: SLOTS, buf_size: BUF_SIZE, extra_bufs: 2, pipes: 1, ..Geometry::default() };
-        let region = Arc::new(Region::new(&geometry, "fuzz").unwrap());
-        let settings = Arc::new(RingPortSettings::default());
-        let port = port();
-        let pair = RingPair::new(&region, 0, &settings, &port.bell).unwrap();
-        World { region, pair, settings, port, batch: Batch::new(), tally: Tally::default() }
+impl Shared {
+    fn new(geometry: &Geometry) -> Shared {
+        let region = Arc::new(Region::new(geometry, "fuzz").unwrap());
+        let file = std::fs::File::from(region.file().try_clone_to_owned().unwrap());
+        let len = file.metadata().unwrap().len();
+        Shared { region, bytes: Arc::new(SharedFile::map(&file, 0, len).unwrap()) }
+    }
+
+    /// As it was made; nobody uses it.
+    fn restart(&self) {
+        self.region.fill("fuzz");
+        self.region.restart();
+        (0..self.region.info().pipes).for_each(|pipe| self.region.restart_pipe(pipe));
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) {
-        rustix::io::pwrite(self.region.file().as_fd(), bytes, offset).unwrap();
+        for (at, byte) in (offset as usize..).zip(bytes) {
+            self.bytes.byte(at).unwrap().store(*byte, Ordering::Relaxed);
+        }
     }
 
     fn read<const N: usize>(&self, offset: u64) -> [u8; N] {
-        let mut bytes = [0; N];
-        assert_eq!(rustix::io::pread(self.region.file().as_fd(), &mut bytes, offset).unwrap(), N);
-        bytes
+        std::array::from_fn(|i| self.bytes.byte(offset as usize + i).unwrap().load(Ordering::Relaxed))
     }
 
     fn word(&self, offset: u64) -> u32 {
@@ -63,11 +70,104 @@ impl World {
         let engine = self.region.info().words + number * BLOCK + ENGINE;
         (self.word(engine), self.word(engine + 4))
     }
+}
+
+/// What stays from input to input: the client's memory, and a monitor with its own.
+struct Keep {
+    client: Shared,
+    monitors: Shared,
+    monitor: Arc<Monitor>,
+}
+
+thread_local!(static KEEP: Keep = {
+    let geometry = Geometry { slots: SLOTS, buf_size: BUF_SIZE, extra_bufs: 2, pipes: 1, ..Geometry::default() };
+    let client = Shared::new(&geometry);
+    let monitors = Shared::new(&Geometry { slots: 64, buf_size: BUF_SIZE, sends: false, ..Geometry::default() });
+    let sees = Sees::from_value(SEES_SENT | SEES_RECEIVED).unwrap();
+    let port = anonymous_port();
+    let (monitor, _) = Monitor::new(&monitors.region, &Arc::default(), sees, &port.bell).unwrap();
+    Keep { client, monitors, monitor: Arc::new(monitor) }
+});
+
+struct World<'k> {
+    keep: &'k Keep,
+    region: Arc<Region>,
+    pair: RingPair,
+    settings: Arc<RingPortSettings>,
+    port: Arc<Port>,
+    batch: Batch,
+    tally: Tally,
+    /// Rings that the client may write into: its own two, and those of the pipe.
+    rings: Vec<u64>,
+    taps: Vec<RingTap>,
+}
+
+impl World<'_> {
+    fn new(keep: &Keep, flags: u8) -> World<'_> {
+        keep.client.restart();
+        let region = Arc::clone(&keep.client.region);
+        let settings = Arc::new(RingPortSettings::default());
+        let port = anonymous_port();
+        let pair = RingPair::new(&region, 0, &settings, &port.bell).unwrap();
+        let mut rings = vec![0, 1];
+        let mut taps = Vec::new();
+        let looked_at = || {
+            let lookers = Lookers::default();
+            lookers.sent.watch(Arc::new(SentOnly(Arc::clone(&keep.monitor))));
+            lookers.received.watch(Arc::clone(&keep.monitor) as Arc<dyn Watcher>);
+            Arc::new(lookers)
+        };
+        if flags & 1 != 0 {
+            rings.extend((0..4).map(|ring| u64::from(region.pipe_ring(0, ring))));
+            // As the client asks: what is sent, or what the other end releases of it.
+            for sender in if flags & 2 == 0 { [0, 2] } else { [2, 0] } {
+                let ring = if flags & 4 == 0 { sender } else { across(sender) };
+                let numbers = (region.pipe_ring(0, ring), region.pipe_ring(0, sender));
+                let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+                taps.push(RingTap::of_pipe(&region, numbers, wake, looked_at()).unwrap());
+            }
+        }
+        if flags & 8 != 0 {
+            taps.push(RingTap::of_released(&region, 0, &settings, &pair.gate(), looked_at()).unwrap());
+        }
+        let batch = Batch::new();
+        World { keep, region, pair, settings, port, batch, tally: Tally::default(), rings, taps }
+    }
+
+    /// Monitors look at what there is.
+    fn look_on(&mut self) {
+        for tap in &mut self.taps {
+            let mut tally = Tally::default();
+            self.batch.clear();
+            tap.fetch(&mut self.batch, &mut tally);
+            assert!(self.batch.is_empty() && tally.frames == 0, "none of it goes to the switch");
+            let _ = (tap.want_kicks(true), tap.longest_sleep());
+        }
+        if !self.taps.is_empty() {
+            // Its client releases what it has got.
+            let (monitors, tail) = (&self.keep.monitors, self.keep.monitors.indices(0).1);
+            let words = monitors.region.info().words;
+            monitors.write(words, &tail.to_ne_bytes());
+            monitors.write(words + 4, &tail.to_ne_bytes());
+        }
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        self.keep.client.write(offset, bytes);
+    }
+
+    fn read<const N: usize>(&self, offset: u64) -> [u8; N] {
+        self.keep.client.read(offset)
+    }
+
+    fn indices(&self, number: u64) -> (u32, u32) {
+        self.keep.client.indices(number)
+    }
 
     /// One thing that a client does, or the operator.
     fn scribble(&mut self, what: u8, at: u8, bytes: &[u8]) {
         let info = *self.region.info();
-        let number = u64::from(at & 1);
+        let number = self.rings[usize::from(at % 7 % 6) % self.rings.len()];
         let place = at >> 1;
         let words = info.words + number * BLOCK;
         match what % 6 {
@@ -108,6 +208,7 @@ impl World {
     }
 
     fn fetch(&mut self) {
+        self.look_on();
         let World { pair, batch, .. } = self;
         self.tally = Tally::default();
         batch.clear();
@@ -148,23 +249,26 @@ impl World {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let mut world = World::new();
-    let mut fetched = false;
-    for op in data.chunks_exact(8) {
-        let [what, at, rest @ ..] = op else { return };
-        if what & 0xe0 != 0 {
-            world.scribble(what >> 5, *at, rest);
-        } else if fetched {
-            world.deliver();
-            fetched = false;
-        } else {
-            world.fetch();
-            fetched = true;
+    let Some((flags, data)) = data.split_first() else { return };
+    KEEP.with(|keep| {
+        let mut world = World::new(keep, *flags);
+        let mut fetched = false;
+        for op in data.chunks_exact(8) {
+            let [what, at, rest @ ..] = op else { return };
+            if what & 0xe0 != 0 {
+                world.scribble(what >> 5, *at, rest);
+            } else if fetched {
+                world.deliver();
+                fetched = false;
+            } else {
+                world.fetch();
+                fetched = true;
+            }
         }
-    }
-    if !fetched {
-        world.fetch();
-    }
-    world.deliver();
-    world.nobodys_buffers_are_as_they_were();
+        if !fetched {
+            world.fetch();
+        }
+        world.deliver();
+        world.nobodys_buffers_are_as_they_were();
+    });
 });

@@ -1,5 +1,6 @@
 //! A driver that does anything to a ptnet device: registers in any order, blocks and memory rewritten at any time, guest memory
-//! taken away and given back, resets, link changes. Nothing may panic, every frame lies inside the region, and every frame given
+//! taken away and given back, resets, link changes, another process that takes the device over, perhaps with a word of its image
+//! changed. Nothing may panic, every frame lies inside the region, and every frame given
 //! is accounted for. The device is a port of a switch or an end of a pipe, whose other end begins again whenever it was stopped.
 #![no_main]
 
@@ -10,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ptnet::{memdev, reg, CREATE, DELETE};
-use sidecore_engine::device::pci::{self, Index, PciDevice};
+use sidecore_engine::device::pci::{self, Image, Index, PciDevice, Persist};
 use sidecore_engine::device::ptnet::{functions, MemoryDevice, Ptnet, PtnetConfig};
 use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::frame::Batch;
@@ -71,6 +72,7 @@ struct Run<'a> {
     size: u64,
     port: Arc<Port>,
     desk: Arc<Desk>,
+    flags: u8,
     /// The other end of the pipe, with its memory device and its port.
     far: Option<(Ptnet, MemoryDevice, Arc<Port>)>,
 }
@@ -140,7 +142,7 @@ impl Run<'_> {
                 nic.interrupts().set_trigger(Index::Msix, vector, Some(event));
             }
         }
-        Run { world, nic, memory, region: file.into(), size, port, desk, far }
+        Run { world, nic, memory, region: file.into(), size, port, desk, flags, far }
     }
 
     fn run(mut self, mut data: &[u8]) {
@@ -181,6 +183,7 @@ impl Run<'_> {
                 13 => self.nic.set_link(a & 1 != 0),
                 14 => bring_up(&mut self.nic, BLOCKS, *a),
                 _ if *a == 0 => pci::reset(&mut self.nic),
+                _ if matches!(*a, 1 | 2) && self.far.is_none() => self.take_over(*b, *a == 2, [*c, *d, *e]),
                 _ => drop((self.nic.queues(), self.nic.features())),
             }
             // As the conversation does.
@@ -201,6 +204,43 @@ impl Run<'_> {
         self.nic.write(0, reg::PTCTL, &DELETE.to_le_bytes());
         assert!(self.desk.is_empty(), "a queue stayed behind");
         self.nic.detached();
+    }
+
+    /// Another process goes on with the device, or with what its image has become: `lies` change a word of it.
+    fn take_over(&mut self, how: u8, lies: bool, [at, low, high]: [u8; 3]) {
+        let (mut image, mut other) =
+            (Image::new(self.nic.format().size), Image::new(self.memory.format().size));
+        self.nic.save(&mut image);
+        self.memory.save(&mut other);
+        let own = |device: &dyn Persist| -> Vec<OwnedFd> {
+            device.files().into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect()
+        };
+        let files = [own(&self.nic), own(&self.memory)];
+        if how & 0x10 == 0 {
+            self.nic.suspend();
+        } else {
+            self.desk.fetch(&mut self.world.batch);
+        }
+        if lies {
+            let word = u64::from(low) << (how >> 5 << 3) | u64::from(high) << (8 * (how & 7));
+            // Behind the configuration space, mostly.
+            let at = if how & 8 == 0 { 32 + usize::from(at) } else { usize::from(at) };
+            image.put(at % image.size(), word);
+        }
+        let (mut nic, mut memory) = device(self.world, &self.desk, &self.port, self.flags, 1);
+        let [first, second] = files;
+        let adopted = nic.adopt(first, &image).and_then(|()| memory.adopt(second, &other));
+        assert!(lies || adopted.is_ok(), "{adopted:?}");
+        // The former process is gone.
+        (self.nic, self.memory) = (nic, memory);
+        self.nic.dma_changed(Arc::clone(&self.world.guest.map));
+        if adopted.is_ok() {
+            pci::resume(&mut self.nic);
+            pci::resume(&mut self.memory);
+        }
+        let mappable = self.memory.regions()[memdev::MEMORY_BAR].as_ref().unwrap().mappable.clone().unwrap();
+        let file: OwnedFd = mappable.pages.file().try_clone_to_owned().unwrap();
+        (self.region, self.size) = (file.into(), mappable.pages.size() as u64);
     }
 
     /// A slot of a sending ring, plausible but for what the bytes change.

@@ -24,6 +24,7 @@ struct Rig {
     desk: Desk,
     verdicts: Verdicts,
     arena: Arena,
+    batch: Option<Batch>,
     epoch: Instant,
     second: u32,
     _file: CounterFile,
@@ -55,12 +56,14 @@ impl Rig {
         router.configure(&members, &routes, 1);
         let seat = Seat::new(&router);
         let (desk, verdicts, arena) = (Desk::new(), Verdicts::new(), Arena::new(64, LONGEST));
-        Rig { ports, seat, desk, verdicts, arena, epoch: Instant::now(), second: 1, _file: file }
+        let batch = Some(Batch::new());
+        Rig { ports, seat, desk, verdicts, arena, batch, epoch: Instant::now(), second: 1, _file: file }
     }
 
     /// Frames as `length, bytes`, to the router unless the length is odd.
     fn run(&mut self, mut data: &[u8]) {
-        let mut batch = Batch::new();
+        let mut batch = self.batch.take().unwrap();
+        batch.clear();
         while let [kind, len, rest @ ..] = data {
             if batch.len() == self.arena.slots() {
                 break;
@@ -128,6 +131,7 @@ impl Rig {
                 other => assert_eq!(other, [8, 6]),
             }
         }
+        self.batch = Some(batch);
     }
 }
 

@@ -1,8 +1,10 @@
 //! A driver that does anything to an rtl8169: registers of any width in any order, descriptors and buffers rewritten at any
-//! time, memory taken away and given back, resets, link changes, another process that takes the card over.
+//! time, memory taken away and given back, resets, link changes, another process that takes the card over, in the middle of a
+//! batch, too, and with words of its state changed.
 //! Nothing may panic, every frame lies inside the guest's memory, and every frame given is accounted for.
 #![no_main]
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
@@ -83,7 +85,7 @@ impl Run<'_> {
                 13 => self.device.set_link(a & 1 != 0),
                 14 => self.bring_up(),
                 _ if *a == 0 => pci::reset(&mut self.device),
-                _ if *a == 1 => self.take_over(usize::from(*b) % 4),
+                _ if *a == 1 || *a == 2 => self.take_over(*b, *a == 2, [*c, *d, *e]),
                 _ => drop((self.device.queues(), self.device.features())),
             }
             // As the conversation does.
@@ -123,17 +125,33 @@ impl Run<'_> {
         self.world.guest.write(at, &word.to_le_bytes());
     }
 
-    /// Another process goes on with the card, or with what the card's image has become.
-    fn take_over(&mut self, map: usize) {
+    /// Another process goes on with the card, or with what the card's state has become: `lies` change a word of it.
+    fn take_over(&mut self, how: u8, lies: bool, [at, low, high]: [u8; 3]) {
         let Some(old) = self.device.persist() else { return };
         let mut image = Image::new(old.format().size);
         old.save(&mut image);
-        let files = old.files().into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
-        old.suspend();
+        let files: Vec<OwnedFd> =
+            old.files().into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
+        // Killed, or asked to go: in the first case perhaps while the desk has a batch.
+        if how & 0x10 == 0 {
+            old.suspend();
+        } else {
+            self.desk.fetch(&mut self.world.batch);
+        }
+        let word = u64::from(low) << (how >> 5 << 3) | u64::from(high) << (8 * (how & 7));
+        if lies && how & 8 == 0 {
+            image.put(usize::from(at) % image.size(), word);
+        } else if lies {
+            rustix::io::pwrite(&files[0], &word.to_ne_bytes(), 8 * u64::from(at)).unwrap();
+        }
         let mut next = device(&self.port, &self.desk);
-        next.persist().unwrap().adopt(files, &image).unwrap();
-        next.dma_changed(Arc::clone(&self.world.maps[map]));
-        pci::resume(&mut next);
+        let adopted = next.persist().unwrap().adopt(files, &image);
+        assert!(lies || adopted.is_ok(), "{adopted:?}");
+        // The former process is gone.
         self.device = next;
+        self.device.dma_changed(Arc::clone(&self.world.maps[usize::from(how) % 4]));
+        if adopted.is_ok() {
+            pci::resume(&mut self.device);
+        }
     }
 }

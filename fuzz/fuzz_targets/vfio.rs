@@ -1,34 +1,110 @@
 //! A VMM that says anything to a PCI device: arbitrary vfio-user commands, with memory files and eventfds.
-//! Commands may be refused or end the conversation; every answer must be one.
+//! Commands may be refused or end the conversation; every answer must be one. The device is one of those that guests get, or one
+//! that only remembers. Commands are right in form more often than not: a guess is not worth the time of a header's fields.
 #![no_main]
 
 #[path = "../../crates/engine/tests/scratch/mod.rs"]
 mod scratch;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use sidecore_abi::vfio_user::Header;
+use sidecore_abi::vfio_user::{command, Header};
+use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
+use sidecore_engine::device::pci::PciDevice;
+use sidecore_engine::device::ptnet::{functions, PtnetConfig};
+use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
 use sidecore_engine::fabric::Scheduler;
-use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::transport::vfio_user::fuzz_conversation;
+use sidecore_engine::wire::Mac;
+use sidecore_fuzz::{anonymous_port, Desk};
 
-fn cores() -> Arc<dyn Scheduler> {
-    static CORES: OnceLock<Arc<Fabric>> = OnceLock::new();
-    CORES.get_or_init(|| Fabric::start(&CoreOptions::default()).unwrap()).clone()
+const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// Numbers of regions: those of the device's registers, its configuration space, and none.
+const REGIONS: [u32; 8] = [0, 0, 1, 2, 3, 7, 8, 9];
+/// Where in the guest a range of memory may begin.
+const PLACES: [u64; 4] = [0, 0x1000, 0x1_0000, u64::MAX - 0xfff];
+
+fn device(what: u8, desk: &Arc<Desk>) -> Box<dyn PciDevice> {
+    let (port, desk) = (anonymous_port(), Arc::clone(desk) as Arc<dyn Scheduler>);
+    port.fault.clear();
+    match what % 6 {
+        0 => Box::new(scratch::Scratch::new(&port, desk)),
+        1 => Box::new(E1000::new(E1000Config::new(Model::E1000, MAC), port, desk).unwrap()),
+        2 => Box::new(E1000::new(E1000Config::new(Model::E1000e, MAC), port, desk).unwrap()),
+        3 => Box::new(Rtl8169::new(Rtl8169Config::new(MAC), port, desk).unwrap()),
+        four_or_five => {
+            let config = PtnetConfig { pairs: 1, slots: 16, buf_size: 64, ..PtnetConfig::new(MAC) };
+            let (nic, memory, _) = functions(config, &port, desk).unwrap();
+            if four_or_five == 4 {
+                Box::new(nic)
+            } else {
+                Box::new(memory)
+            }
+        }
+    }
 }
 
-// A message is four bytes of choice and up to 63 of payload. Sizes are right: those that are not end the
-// conversation, and the properties in the engine's tests see to them.
+/// A command that is right in form: what it is about follows from a few bytes.
+fn payload(kind: u16, [a, b, c, d]: [u8; 4], more: &[u8]) -> Vec<u8> {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let region = REGIONS[usize::from(a) % REGIONS.len()];
+    let offset = u64::from(u16::from_le_bytes([b, c])) | u64::from(a & 0x80) << 9;
+    let count = [1, 2, 4, 8, 3, 4, 4, u32::from(d)][usize::from(d & 7)];
+    let access = [&offset.to_le_bytes()[..], &words(&[region, count])].concat();
+    match kind {
+        command::REGION_READ => access,
+        command::REGION_WRITE => {
+            let data = more.iter().copied().chain(std::iter::repeat(d)).take(count as usize);
+            access.into_iter().chain(data).collect()
+        }
+        command::DMA_MAP => {
+            let (place, size) = (PLACES[usize::from(b & 3)], 0x1000u64 << (c & 3));
+            [
+                &words(&[32, u32::from(a & 3)])[..],
+                &(u64::from(d & 0x1f) << 12).to_le_bytes(),
+                &place.to_le_bytes(),
+                &size.to_le_bytes(),
+            ]
+            .concat()
+        }
+        command::DMA_UNMAP => {
+            let (place, size) = (PLACES[usize::from(b & 3)], 0x1000u64 << (c & 3));
+            [&words(&[24, u32::from(a & 7)])[..], &place.to_le_bytes(), &size.to_le_bytes()].concat()
+        }
+        command::DEVICE_GET_REGION_INFO => words(&[32 + u32::from(b & 0x20), 0, region, 0, 0, 0, 0, 0]),
+        command::DEVICE_GET_IRQ_INFO => words(&[16, 0, u32::from(a & 7), 0]),
+        command::DEVICE_SET_IRQS => {
+            let flags = 1 << (b & 3) | 8u32 << (b >> 2 & 3);
+            [
+                &words(&[20, flags, u32::from(a & 7), u32::from(c & 3), u32::from(d & 3)])[..],
+                &more[..more.len().min(3)],
+            ]
+            .concat()
+        }
+        _ => more.to_vec(),
+    }
+}
+
+// A message is four bytes of choice, four of meaning where it is to be right in form, and up to 63 of payload. Sizes are right: those
+// that are not end the conversation, and the properties in the engine's tests see to them.
 fuzz_target!(|data: &[u8]| {
+    let Some((what, mut rest)) = data.split_first() else { return };
     let mut bytes = Vec::new();
-    let mut rest = data;
     while let Some(([kinds, command, flags, size], more)) = rest.split_first_chunk::<4>() {
-        let payload = &more[..usize::from(size % 64).min(more.len())];
-        rest = &more[payload.len()..];
+        rest = more;
+        let command = u16::from(command % 20);
+        let mut meaning = [0; 4];
+        if flags & 0x80 == 0 {
+            let Some((its, more)) = rest.split_first_chunk::<4>() else { break };
+            (meaning, rest) = (*its, more);
+        }
+        let (more, behind) = rest.split_at(usize::from(size % 64).min(rest.len()));
+        rest = behind;
+        let payload = if flags & 0x80 == 0 { payload(command, meaning, more) } else { more.to_vec() };
         let header = Header {
             id: bytes.len() as u16,
-            command: u16::from(command % 20),
+            command,
             size: (Header::SIZE + payload.len()) as u32,
             flags: u32::from(flags & 0x10),
             error: 0,
@@ -37,5 +113,7 @@ fuzz_target!(|data: &[u8]| {
         bytes.extend(header.bytes());
         bytes.extend(payload);
     }
-    fuzz_conversation(&bytes, Box::new(scratch::Scratch::new(&sidecore_fuzz::port(), cores())));
+    let desk = Arc::new(Desk::default());
+    fuzz_conversation(&bytes, device(*what, &desk));
+    assert!(desk.is_empty(), "a queue stayed behind");
 });

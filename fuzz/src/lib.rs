@@ -1,11 +1,12 @@
 //! What the fuzz targets share: a guest's memory, a port, and rings on them.
 
+pub mod ends;
 pub mod nic;
+pub mod packets;
 
 use std::collections::BTreeMap;
 
 use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
@@ -50,15 +51,19 @@ impl Guest {
         self.file.try_clone().unwrap()
     }
 
-    /// Writes as the guest does.
+    /// Writes as the guest does, without a system call.
     pub fn write(&self, offset: u64, bytes: &[u8]) {
         let room = MEMORY.saturating_sub(offset) as usize;
-        self.file.write_all_at(&bytes[..bytes.len().min(room)], offset).unwrap();
+        let bytes = &bytes[..bytes.len().min(room)];
+        if let Some(piece) = self.map.translate(GPA + offset, bytes.len() as u32, &mut 0) {
+            assert!(bytes.is_empty() || piece.write(bytes) == bytes.len());
+        }
     }
 
     /// Reads as the guest does.
     pub fn read(&self, offset: u64, bytes: &mut [u8]) {
-        self.file.read_exact_at(bytes, offset).unwrap();
+        let piece = self.map.translate(GPA + offset, bytes.len() as u32, &mut 0).unwrap();
+        assert_eq!(piece.read(bytes), bytes.len());
     }
 
     /// A ring at `PARTS`, from its first entry on.
@@ -119,6 +124,15 @@ impl Desk {
     /// Whether no queue is with it.
     pub fn is_empty(&self) -> bool {
         self.queues.lock().unwrap().1.is_empty()
+    }
+
+    /// Fetches a batch of each queue, and does not give it back: whoever has the queue is about to be killed.
+    pub fn fetch(&self, batch: &mut Batch) {
+        for seat in self.queues.lock().unwrap().1.values_mut() {
+            batch.clear();
+            seat.queue().fetch(batch, &mut Tally::default());
+        }
+        batch.clear();
     }
 
     /// Fetches a batch of each queue, checks it, reads it, and gives it back.

@@ -66,6 +66,10 @@ impl Delivery {
                 verdicts.limit_floods(|frame| gate.admit(frames[frame].dst(), copies));
             }
             verdicts.floods(&mut self.floods);
+            if self.floods.is_empty() {
+                // The limit has ended all of them: nobody gets its own frames together with a flood's.
+                others.clear();
+            }
             if others.is_empty() {
                 self.floods
                     .iter()

@@ -8,7 +8,7 @@ use super::topology::Topology;
 use crate::core::Beat;
 use crate::frame::Batch;
 use crate::mem::ticks_in;
-use crate::router::Desk;
+use crate::router::{Desk, Seat};
 use crate::switch::Verdicts;
 
 /// What an I/O core has for its queues.
@@ -49,15 +49,21 @@ impl Local {
     }
 }
 
-#[cfg(test)]
 impl Local {
-    /// For rounds by hand: however long they take, they do the same.
-    pub(super) fn without_clock() -> Local {
+    /// A core's without a core, for tests and fuzzers that visit queues themselves: no fetch and no delivery is late, however long
+    /// it takes, so the same frames do the same again.
+    pub fn by_hand() -> Local {
         let mut local = Local::new(0, &Arc::default(), Instant::now());
         local.rate = u64::MAX;
         local.delivery.limit = u64::MAX;
         local.delivery.usual = u64::MAX;
         local
+    }
+
+    /// Ports are connected in this way from now on: what a core does when a topology is published.
+    pub fn connect(&mut self, topology: &Arc<Topology>) {
+        self.topology = Arc::clone(topology);
+        self.delivery.seats = topology.routers().iter().map(Seat::new).collect();
     }
 }
 

@@ -120,7 +120,7 @@ impl Rig {
             sinks.push(ports[1].lend(number, Sink(Arc::clone(receiver))));
         }
         let sender = Arc::<Sender>::default();
-        let mut core = ByHand::new(Local::without_clock());
+        let mut core = ByHand::new(Local::by_hand());
         let (queue, home) = Lent::new(Source(Arc::clone(&sender)));
         assert_eq!(core.take(Box::new(NetTask::new(&ports[0], 0, queue, patience))), SOURCE);
         let wire = [(0, 1), (1, 0)].map(|(at, to)| (Arc::clone(&ports[at]), Attach::Wire(PortId(to))));
