@@ -1,6 +1,7 @@
 """What was tried on 24 November 2026: receivers that stay below each limit or are many, routers behind routers, headers that the kernel knows, and daemons that are killed meanwhile."""
 
 import ctypes
+import os
 import random
 import socket
 import struct
@@ -8,7 +9,7 @@ import subprocess
 import time
 
 from outside import vhost
-from outside.case import attack
+from outside.case import Skip, attack
 from outside.daemon import Failure, http, until
 from outside.flow import pause
 from outside.fpm import Namespace
@@ -453,6 +454,48 @@ def headers_that_the_kernel_refuses(stage):
     stage.notes["fewer_such_as"] = fewer[:6]
     for each in (host, peer):
         each.guest.close()
+
+
+@attack("fifteenth", needs=("root", "tun"))
+def frames_that_cost_the_host(stage):
+    """A guest floods a TAP port behind which the kernel takes long for each frame: none of another guest's frames there may be dropped as if the interface were a slow guest."""
+    name = f"scatk{os.getpid() % 100_000}"
+    stage.start("vhost-user:DIR/evil.sock", ports=["honest=vhost-user:DIR/honest.sock,switch=evil", f"tap=tap:{name},switch=evil"], neighbours=False)
+    undisturbed(stage)
+    subprocess.run(["ip", "link", "set", name, "up"], check=True)
+    try:
+        subprocess.run(["tc", "qdisc", "add", "dev", name, "ingress"], check=True, capture_output=True)
+        # The kernel compares each frame with all of them.
+        filters = "".join(f"filter add dev {name} ingress protocol all prio {n + 1} u32 match u32 {n + 1:#x} 0xffffffff at 20\n" for n in range(1000))
+        subprocess.run(["tc", "-batch", "-"], input=filters, text=True, check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise Skip(f"the kernel has no filters for an interface: {error}") from None
+    code = [(0x20, 0, 0, 8), (0x15, 0, 1, struct.unpack(">I", mac(HONEST)[2:])[0]), (0x06, 0, 0, 0xFFFF), (0x06, 0, 0, 0)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
+    heard = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+    stage.cleanup(heard.close)
+    heard.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(code), ctypes.addressof(program)))  # SO_ATTACH_FILTER
+    heard.bind((name, 3))
+    honest, sent = Host(stage, "honest", HONEST), 0
+    counters = lambda: stage.daemon.port("tap")["counters"]
+    with stage.during():
+        flood = stage.helper("flood", stage.at("evil.sock"), max(3 * stage.seconds, 3), "--to", "02:00:00:00:00:77")
+        until(lambda: stage.alive() or stage.daemon.port("evil")["counters"]["in_frames"] > 20_000, 20, "the flood")
+        come = []
+        while flood.process.poll() is None:
+            honest.send(vhost.frame("02:00:00:00:00:78", HONEST))
+            sent += 1
+            pause(0.01)
+            drained(heard, come)
+        flood.end()
+        until(lambda: stage.alive() or honest.guest.tx.used_index() == honest.guest.tx.next, 10, "all are taken")
+        pause(0.1)
+        drained(heard, come)
+        drops = {why: n for why, n in counters()["drops"].items() if n}
+        stage.notes.update(sent=sent, come=len(come), drops=drops, out=counters()["out_frames"])
+    stage.check(sent > 20, f"{sent} honest frames: nothing was tried")
+    stage.check(not drops.get("slow_receiver"), f"{len(come)} of {sent} honest frames come; the interface's drops are {drops}")
+    honest.guest.close()
 
 
 @attack("fifteenth")

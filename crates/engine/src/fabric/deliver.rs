@@ -377,9 +377,9 @@ impl Delivery {
         match port.reach(queue) {
             Reached::Slot(mut slot) => match &mut *slot {
                 Some(plugged) => {
-                    outcome.begin(time, closely);
+                    outcome.begin(if plugged.is_timed() { time } else { u64::MAX }, closely);
                     plugged.send(batch, picks, &mut outcome);
-                    took = outcome.took();
+                    took = if plugged.is_timed() { outcome.took() } else { 0 };
                     // While its lock is held.
                     port.told.egress(queue, outcome.occasions, outcome.interrupts);
                 }

@@ -43,6 +43,12 @@ pub trait EgressQueue: Send {
         None
     }
 
+    /// Whether what a delivery takes depends on a peer's memory. At an interface of the host's it does not: there it is the
+    /// kernel's work on the frames, and their sender's time. Asked once, when it is plugged in.
+    fn is_a_peers(&self) -> bool {
+        true
+    }
+
     /// It is taken out of its port, to go home: what uses it without the port must not do so any more when this returns.
     fn unplugged(&mut self) {}
 }
@@ -68,6 +74,9 @@ impl<Q: EgressQueue + ?Sized> EgressQueue for Box<Q> {
     }
     fn room(&mut self) -> Option<Room> {
         (**self).room()
+    }
+    fn is_a_peers(&self) -> bool {
+        (**self).is_a_peers()
     }
     fn unplugged(&mut self) {
         (**self).unplugged();
@@ -96,6 +105,9 @@ impl<Q: EgressQueue> EgressQueue for Lent<Q> {
     fn room(&mut self) -> Option<Room> {
         (**self).room()
     }
+    fn is_a_peers(&self) -> bool {
+        (**self).is_a_peers()
+    }
     fn unplugged(&mut self) {
         (**self).unplugged();
     }
@@ -111,6 +123,7 @@ impl<Q: EgressQueue> LentEgress for Lent<Q> {
 pub struct Plugged {
     /// Which of all that were ever plugged in here.
     serial: u64,
+    is_a_peers: bool,
     queue: Box<dyn LentEgress>,
 }
 
@@ -129,6 +142,12 @@ impl DerefMut for Plugged {
 }
 
 impl Plugged {
+    /// Whether the time of a delivery to it is looked at: see [`EgressQueue::is_a_peers`].
+    #[inline]
+    pub fn is_timed(&self) -> bool {
+        self.is_a_peers
+    }
+
     /// Gives it back to its owner.
     fn go_home(mut self) {
         self.queue.unplugged();
@@ -174,7 +193,8 @@ impl EgressSlots {
     /// Puts `queue` into slot `index`, and sends the one that was there home. The number by which it is unplugged.
     pub(super) fn plug(&self, index: usize, queue: Box<dyn LentEgress>) -> u64 {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let old = self.lock(index).and_then(|mut slot| slot.replace(Plugged { serial, queue }));
+        let plugged = Plugged { serial, is_a_peers: queue.is_a_peers(), queue };
+        let old = self.lock(index).and_then(|mut slot| slot.replace(plugged));
         if let Some(old) = old {
             old.go_home();
         }

@@ -16,6 +16,9 @@
 //! that is, where the time is certainly its own. What goes beyond the first has it watched for [`WATCHED`], and costs it nothing.
 //! What goes beyond the second it pays for. So no sender has another port's frames dropped.
 //!
+//! None of this is about interfaces of the host's: what a kernel does with frames there takes the time that these frames need, and
+//! a guest that sends many must not have others' dropped (`EgressQueue::is_a_peers`).
+//!
 //! Receivers may be many, and each could stay just below what is overlooked, or have its fifth. So a core notes what all of them
 //! had together ([`Crowd`](super::Crowd)). When too much was overlooked, each receiver is allowed one part in [`CROWDED`] of the usual: who is
 //! slow now and then does not notice. And those who pay have a fifth of the core together, not each.

@@ -134,4 +134,8 @@ impl EgressQueue for PacketEgress {
         }
         self.flush(batch, behind(picks, first), outcome);
     }
+
+    fn is_a_peers(&self) -> bool {
+        false
+    }
 }

@@ -210,4 +210,8 @@ impl EgressQueue for TapEgress {
             }
         }
     }
+
+    fn is_a_peers(&self) -> bool {
+        false
+    }
 }

@@ -127,4 +127,8 @@ impl EgressQueue for XdpEgress {
             let _ = self.flush();
         }
     }
+
+    fn is_a_peers(&self) -> bool {
+        false
+    }
 }
