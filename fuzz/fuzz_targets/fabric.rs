@@ -277,7 +277,7 @@ impl Rig {
                         0 => self.plug(id, what & 0x40 == 0),
                         1 => self.ports[usize::from(id)].set_silent(what & 0x40 == 0),
                         // It is watched from now on, and gets copies.
-                        _ => self.ports[usize::from(id)].pace.suspect(1),
+                        _ => self.ports[usize::from(id)].pace.suspect(1, false),
                     }
                 }
                 13 => {
