@@ -134,9 +134,12 @@ def floods_through_a_router(stage):
         take()
         for _ in range(sent):
             send()
-            for _ in range(5):
+            start, came = time.monotonic(), 0
+            # A loaded machine takes its time; what was refused never comes.
+            while time.monotonic() - start < (0.05 if came else 1):
                 pause(0.01)
-                got[name] += take()
+                came += take()
+            got[name] += came
         stage.check(got[name] >= least, f"of {sent} honest frames of kind {name}, {got[name]} are answered or heard")
 
     with stage.during(), Beside(pump.turn, stage.cpus):
