@@ -21,7 +21,7 @@ use sidecore_driver::e1000::{Config, E1000};
 use sidecore_driver::load::{pin, ticks_per_ns};
 use sidecore_driver::memory::Page;
 use sidecore_driver::Frontend;
-use sidecore_pktgen::end::{Lane, Sink, Source};
+use sidecore_pktgen::end::{Blind, Lane, Source};
 
 use super::common::{text, Processors, Repeat, Result};
 use super::distance::{Distance, Mode};
@@ -148,15 +148,6 @@ impl Source for Same {
     }
 }
 
-/// Leaves frames where they are.
-struct Blind;
-
-impl Sink for Blind {
-    const READS: bool = false;
-
-    fn frame(&mut self, _: &[u8]) {}
-}
-
 impl Driver {
     fn connect(kind: Kind, path: &PathBuf) -> Result<Driver> {
         Ok(match kind {
@@ -200,8 +191,8 @@ impl Driver {
 struct Stage {
     ends: [Driver; 2],
     switch: Switch,
-    /// What is turned on of guard and storm limits.
-    set: [bool; 2],
+    /// What is turned on: guard, storm limits.
+    on: [bool; 2],
     _scratch: Scratch,
 }
 
@@ -224,7 +215,7 @@ impl Stage {
             Switch::start_as(&program, io_core, &scratch, &[port(0), port(1)], &["--sandbox", sandbox])
                 .map_err(text)?;
         let ends = [Driver::connect(kind, &path(0))?, Driver::connect(kind, &path(1))?];
-        let mut stage = Stage { ends, switch, set: [false; 2], _scratch: scratch };
+        let mut stage = Stage { ends, switch, on: [false; 2], _scratch: scratch };
         stage.introduce()?;
         Ok(stage)
     }
@@ -250,7 +241,7 @@ impl Stage {
 
     /// Turns guard and storm limits of both ports on or off.
     fn apply(&mut self, wanted: [bool; 2]) -> Result<()> {
-        if self.set == wanted {
+        if self.on == wanted {
             return Ok(());
         }
         let guard = format!("mac-guard={}", if wanted[0] { "strict" } else { "off" });
@@ -261,7 +252,7 @@ impl Stage {
             let words = ["set", port, &guard, &storm[0], &storm[1], &storm[2]];
             self.switch.daemon().command(&words).map_err(text)?;
         }
-        self.set = wanted;
+        self.on = wanted;
         Ok(())
     }
 

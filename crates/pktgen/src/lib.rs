@@ -253,7 +253,7 @@ fn work<L: Lane>(lane: &mut L, mut maker: Maker, args: &PktGenArgs, plan: &Plan,
             } else if args.dump {
                 receive::plain(lane, &mut Dump(()), job, args.until_silence)
             } else {
-                receive::plain(lane, &mut receive::Blind, job, args.until_silence)
+                receive::plain(lane, &mut end::Blind, job, args.until_silence)
             }
         }
         Function::Ping => ping::ping(lane, &mut maker, own, job),

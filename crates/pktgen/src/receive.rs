@@ -10,15 +10,6 @@ use super::verify::{Checker, Findings};
 /// With `-W`: so long without a frame is the end.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// Counts without looking.
-pub struct Blind;
-
-impl Sink for Blind {
-    const READS: bool = false;
-
-    fn frame(&mut self, _: &[u8]) {}
-}
-
 /// Receives `job.count` frames; with `until_silence` no more than come without a second's pause.
 pub fn plain<L: Lane, S: Sink>(lane: &mut L, sink: &mut S, job: &Job<'_>, until_silence: bool) -> Result<()> {
     let (mut idle, mut begun) = (Idle::new(job.busy), false);

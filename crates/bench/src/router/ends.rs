@@ -15,7 +15,7 @@ use super::super::distance::{Distance, Mode};
 use super::super::ours::START;
 use super::super::peers::{free_huge_pages, HUGE_PAGES};
 use super::super::rfc2544::lane::End;
-use sidecore_pktgen::end::{Lane, Sink, Source};
+use sidecore_pktgen::end::{Blind, Lane, Source};
 
 /// Bytes of a frame, without check sequence.
 pub const SIZE: usize = 60;
@@ -149,15 +149,6 @@ impl Source for Once<'_> {
         buffer[..self.0.len()].copy_from_slice(self.0);
         self.0.len()
     }
-}
-
-/// Leaves frames where they are.
-struct Blind;
-
-impl Sink for Blind {
-    const READS: bool = false;
-
-    fn frame(&mut self, _: &[u8]) {}
 }
 
 /// A frame to `dst` through the router.

@@ -230,11 +230,8 @@ impl Delivery {
         for &pick in picks {
             let frame = batch.frame(pick);
             let queue = self.flows.queue(queues_of(port), batch, pick).into();
-            let room = self.gate.is_some().then(|| self.room(port, queue)).flatten();
-            if let Some(gate) = &mut self.gate {
-                if gate.split(queue, &[pick], || room, |_| buffers(frame)).is_empty() {
-                    continue;
-                }
+            if self.gated(port, queue, batch, &[pick]).is_empty() {
+                continue;
             }
             if self.rests(port) {
                 self.refuse(port, batch, &[pick], DropReason::SlowReceiver);
@@ -255,6 +252,17 @@ impl Delivery {
             }
         }
         self.boundary = boundary;
+    }
+
+    /// Which of `picks` of `batch`, all for queue `queue` of `port`, go now; the gate holds the others.
+    #[inline]
+    fn gated<'p>(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &'p [u16]) -> &'p [u16] {
+        let asks = self.gate.as_ref().is_some_and(|gate| gate.asks(queue));
+        let room = if asks { self.room(port, queue) } else { None };
+        match &mut self.gate {
+            Some(gate) => gate.split(queue, picks, room, |pick| buffers(batch.frame(pick))),
+            None => picks,
+        }
     }
 
     /// Hands `picks` of `batch` to the queues of `port`, or has the gate hold them.
@@ -280,14 +288,7 @@ impl Delivery {
             mine.clear();
             mine.extend(picks.iter().zip(&of).filter(|(_, of)| **of == queue).map(|(pick, _)| *pick));
             let queue = usize::from(queue);
-            let room = self.gate.is_some().then(|| self.room(port, queue)).flatten();
-            let now = match &mut self.gate {
-                Some(gate) => {
-                    let cost = |pick| buffers(batch.frame(pick));
-                    gate.split(queue, &mine, || room, cost)
-                }
-                None => &mine,
-            };
+            let now = self.gated(port, queue, batch, &mine);
             if !now.is_empty() {
                 self.send_to(port, queue, batch, now);
             }

@@ -300,9 +300,9 @@ impl Neighbours {
         Some(at)
     }
 
-    /// Station `mac` says that it has `number`, and that came `by` this port. It is noted where that is asked for or known, and,
-    /// if it is `for_us` that this was said, in any case. What was heard less than a second ago stays: two that claim one address by turns get one change
-    /// a second.
+    /// Station `mac` says at `port` that it has `number`, in a frame that was sent `by` another port or this one. It is noted
+    /// where that is asked for or known, and, if it is `for_us` that this was said, in any case. What was heard less than a
+    /// second ago stays: two that claim one address by turns get one change a second.
     pub fn heard(&self, (port, by): (PortId, PortId), number: u128, mac: u64, for_us: bool, now: u32) {
         let Some(_lock) = self.try_lock() else { return };
         let known = self.find(port, number);

@@ -46,6 +46,11 @@ pub(in crate::fabric) struct WireGate {
     open: bool,
 }
 
+/// A queue's bit.
+fn bit(queue: usize) -> u32 {
+    u32::try_from(queue).ok().and_then(|queue| 1u32.checked_shl(queue)).unwrap_or(0)
+}
+
 impl WireGate {
     /// That of ingress queue `index` of `port`.
     pub(in crate::fabric) fn new(port: &Arc<Port>, index: usize, patience: Duration) -> WireGate {
@@ -72,30 +77,35 @@ impl WireGate {
         (self.holding, self.open) = (0, open);
     }
 
+    /// Whether it matters what `queue` has room for. It does not where all passes, nor behind others of the same flows.
+    #[inline]
+    pub(in crate::fabric) fn asks(&self, queue: usize) -> bool {
+        !self.open && self.holding & bit(queue) == 0
+    }
+
     /// Splits `picks`, all of them for `queue`: those of the first part may be delivered now, the others are held. `room`
-    /// says what the queue has, and `buffers` what a frame takes.
+    /// is what the queue has, if the gate [`asks`](WireGate::asks), and `buffers` says what a frame takes.
     pub(in crate::fabric) fn split<'p>(
         &mut self,
         queue: usize,
         picks: &'p [u16],
-        room: impl FnOnce() -> Option<Room>,
+        room: Option<Room>,
         buffers: impl Fn(u16) -> u32,
     ) -> &'p [u16] {
-        let bit = u32::try_from(queue).ok().and_then(|queue| 1u32.checked_shl(queue)).unwrap_or(0);
         let pass = if self.open {
             picks.len()
-        } else if self.holding & bit != 0 {
+        } else if !self.asks(queue) {
             // Behind others of its flow.
             0
         } else {
             let costs = picks.iter().map(|pick| buffers(*pick));
             let (port, index) = (Arc::clone(&self.port), self.index);
-            self.admit(queue, room(), costs, Instant::now(), |wait| port.waits.add(index, wait))
+            self.admit(queue, room, costs, Instant::now(), |wait| port.waits.add(index, wait))
                 .min(picks.len())
         };
         let (now, later) = picks.split_at(pass);
         if !later.is_empty() {
-            self.holding |= bit;
+            self.holding |= bit(queue);
             self.held.extend_from_slice(later);
         }
         now
