@@ -81,42 +81,6 @@ def broker_calls_services(stage):
         answer.close()
 
 
-@attack("fourth", needs=("root",))
-def broker_opens_anything(stage):
-    """A daemon that was taken over has its broker open pipes and devices of root's as lookup programs, and asks what is where."""
-    folder = own_folder(stage, 0o700)
-    os.mkfifo(f"{folder}/pipe", 0o600)
-    open(f"{folder}/text", "w").write("no program")
-    open(f"{folder}/named", "w").write("mov r0, 0\nexit\n")
-    opened = []
-
-    def writer():
-        opened.append(os.open(f"{folder}/pipe", os.O_WRONLY))
-
-    stage.start("vhost-user:DIR/evil.sock", args=["--switch", f"by,lookup=ebpf:{folder}/named"])
-    broker = taken_over(stage)
-    thread = threading.Thread(target=writer, daemon=True)
-    thread.start()
-    pause(0.1)
-    with stage.during():
-        said = set()
-        for path in (f"{folder}/pipe", f"{folder}/text", f"{folder}/none", "/etc/shadow", "/dev/ptmx", "/root"):
-            answer = broker.ask(asking.PROGRAM, path)
-            refused(stage, f"the program {path}", answer)
-            said.add((answer.text, answer.words[0]))
-        pause(0.1)
-        stage.check(not opened, "a pipe of root's was opened: its writer goes on")
-        stage.check(len(said) == 1, f"refusals tell of files: {said}")
-        answer = broker.ask(asking.PROGRAM, f"{folder}/named")
-        stage.check(answer.done, f"the switch's own program: {answer}")
-        answer.close()
-    # The writer's end, if it still waits.
-    os.close(os.open(f"{folder}/pipe", os.O_RDONLY | os.O_NONBLOCK))
-    thread.join(2)
-    for fd in opened:
-        os.close(fd)
-
-
 @attack("fourth", needs=("root", "tun"))
 def broker_opens_interfaces(stage):
     """A daemon without ports on interfaces that was taken over asks for sockets on the host's, for new ones, and for changes of them."""

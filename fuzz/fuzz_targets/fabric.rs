@@ -1,4 +1,4 @@
-//! Everything between a sender's queue and its receivers': switches with guards, limits and lookup functions, routers on switches and
+//! Everything between a sender's queue and its receivers': switches with guards, limits, routers on switches and
 //! beside them, wires to one queue and to several, receivers with and without offloads, with and without room, slow ones and
 //! silent ones. What came in, and was made on the way, goes out or is dropped by name; no frame comes twice; what needs an offload
 //! reaches nobody who lacks it; and from honest packets come packets whose lengths and sums are right, however they were cut and routed.
@@ -20,8 +20,7 @@ use sidecore_engine::observe::CounterFile;
 use sidecore_engine::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
 use sidecore_engine::port::{Port, PortId};
 use sidecore_engine::router::{Member, Net, Passage, Router, Rpf, Static, Target};
-use sidecore_engine::switch::program::Program;
-use sidecore_engine::switch::{Kind, Lookup, Switch, SwitchOptions};
+use sidecore_engine::switch::{Kind, Switch, SwitchOptions};
 use sidecore_engine::wire::{Mac, Offloads};
 use sidecore_fuzz::ends::{Hand, Receiver, Sink, Source, Waiting};
 use sidecore_fuzz::packets::{packet, Packet, Station};
@@ -183,14 +182,9 @@ impl Rig {
                 Receiver { free: 1 << 20, accepts: Offloads::NONE, honest: flags & 1 == 0 };
         }
         (0..PORTS).for_each(|id| self.plug(id, true));
-        let lookup = match flags >> 1 & 3 {
-            0 | 1 => Lookup::Learning,
-            2 => Lookup::PortHash,
-            _ => Lookup::Program(program()),
-        };
         let options = SwitchOptions { table_size: 64, ageing: 30 };
         let switches = [
-            Arc::new(Switch::with_lookup("a", options, lookup)),
+            Arc::new(Switch::new("a", options)),
             Arc::new(Switch::new("b", options)),
             Arc::new(Switch::new("c", options)),
         ];
@@ -395,14 +389,6 @@ impl Rig {
 }
 
 /// One that answers with the port that the frame's length names.
-fn program() -> Arc<Program> {
-    thread_local!(static PROGRAM: Arc<Program> = {
-        let text = "ldxw r0, [r1+4]\nand r0, 15\nexit";
-        Arc::new(Program::assemble(text).unwrap())
-    });
-    PROGRAM.with(Arc::clone)
-}
-
 /// Takes bytes from the input; zeros behind its end.
 struct Input<'a>(&'a [u8]);
 

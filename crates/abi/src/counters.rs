@@ -14,7 +14,7 @@
 /// First eight bytes of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sidecor1");
 /// Layout version; readers refuse another.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Ports that the file has room for.
 pub const MAX_PORTS: usize = 1024;
 /// I/O cores that the file has room for.
@@ -84,64 +84,58 @@ pub enum DropReason {
     BadBuffer = 14,
     /// The host's interface had it for us, but its ring to us was full.
     HostOverrun = 15,
-    /// The switch's lookup program said so.
-    LookupDrop = 16,
-    /// The switch's lookup program was stopped: too many instructions.
-    LookupBudget = 17,
-    /// The switch's lookup program did what it must not.
-    LookupFault = 18,
     /// Its source address is none that the port may use.
-    MacGuard = 19,
+    MacGuard = 16,
     /// Broadcasts beyond the port's limit.
-    StormBroadcast = 20,
+    StormBroadcast = 17,
     /// Multicasts beyond the port's limit.
-    StormMulticast = 21,
+    StormMulticast = 18,
     /// Frames to unknown addresses beyond the port's limit.
-    StormUnicast = 22,
+    StormUnicast = 19,
     /// Deliveries to the receiver take too long because of its memory or its buffers.
-    SlowReceiver = 23,
+    SlowReceiver = 20,
     /// A router was its destination, and has taken it: no loss.
-    ToRouter = 24,
+    ToRouter = 21,
     /// Its station address is not the router's.
-    NotForRouter = 25,
+    NotForRouter = 22,
     /// It is no packet that a router passes on: neither IPv4 nor IPv6, or tagged.
-    NotRouted = 26,
+    NotRouted = 23,
     /// Its IP, ARP or Neighbor Discovery header contradicts itself or the frame.
-    BadHeader = 27,
+    BadHeader = 24,
     /// No packet may come from or go to its addresses.
-    Martian = 28,
+    Martian = 25,
     /// It is for a group, which the router passes nothing on to.
-    GroupAddress = 29,
+    GroupAddress = 26,
     /// It has a source route (an IPv4 option).
-    SourceRoute = 30,
+    SourceRoute = 27,
     /// A neighbour says of itself what cannot be.
-    Spoofed = 31,
+    Spoofed = 28,
     /// No route leads to its destination.
-    NoRoute = 32,
+    NoRoute = 29,
     /// Its route says so.
-    Blackhole = 33,
+    Blackhole = 30,
     /// Its route says so; the sender was told.
-    Unreachable = 34,
+    Unreachable = 31,
     /// Its route says so; the sender was told.
-    Prohibit = 35,
+    Prohibit = 32,
     /// Its TTL or hop limit is used up.
-    TimeExceeded = 36,
+    TimeExceeded = 33,
     /// It is longer than the MTU of the port by which it would leave.
-    TooBig = 37,
+    TooBig = 34,
     /// The station of its next hop is not known yet, or does not answer.
-    NoNeighbour = 38,
+    NoNeighbour = 35,
     /// A router cut it into fragments, which went on in its place: no loss.
-    Fragmented = 39,
+    Fragmented = 36,
     /// It is addressed to the router itself, beyond the limit of its class for the control plane.
-    PuntLimit = 40,
+    PuntLimit = 37,
     /// It has passed as many routers as it may within one visit, by way of switches, or there was no room for it between two of them.
-    Reentry = 41,
+    Reentry = 38,
     /// No route leads back to its source, or none by the port that it came from (RFC 3704).
-    ReversePath = 42,
+    ReversePath = 39,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 43] = [
+pub const DROPS: [(DropReason, &str, &str); 40] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -173,17 +167,6 @@ pub const DROPS: [(DropReason, &str, &str); 43] = [
         DropReason::HostOverrun,
         "host_overrun",
         "the host's interface had the frame for us, but its ring to us was full",
-    ),
-    (DropReason::LookupDrop, "lookup_drop", "the switch's lookup program dropped the frame"),
-    (
-        DropReason::LookupBudget,
-        "lookup_budget",
-        "the switch's lookup program used up its instructions for one frame, and was stopped",
-    ),
-    (
-        DropReason::LookupFault,
-        "lookup_fault",
-        "the switch's lookup program made an error, such as a load from memory that it was not given",
     ),
     (
         DropReason::MacGuard,

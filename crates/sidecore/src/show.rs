@@ -124,11 +124,7 @@ fn ports_table(answer: &Ports, rates: bool) -> String {
         let Some(state) = &port.state else { continue };
         let joined = match (&state.wire, &state.switch) {
             (Some(wire), _) => format!("wire {wire}"),
-            // What a lookup program calls a port is its number.
-            (None, Some(switch)) => match &state.lookup {
-                Some(lookup) => format!("switch {switch} ({lookup}), number {}", port.number),
-                None => format!("switch {switch}"),
-            },
+            (None, Some(switch)) => format!("switch {switch}"),
             (None, None) => match (&state.router, &state.pipe) {
                 (Some(router), _) => format!("router {router}"),
                 (None, Some(pipe)) => format!("pipe {pipe}"),
@@ -295,13 +291,13 @@ pub fn ago(ms: u64) -> String {
 }
 
 fn switches_table(answer: &Switches) -> String {
-    let mut table = Table::new(&["switch", "lookup", ">ageing", ">table size", ">addresses", "ports"]);
+    let mut table = Table::new(&["switch", ">ageing", ">table size", ">addresses", "ports"]);
     for switch in &answer.switches {
         let [ageing, size] = [switch.ageing, switch.table_size]
             .map(|number| number.map_or_else(String::new, |number| number.to_string()));
         let ageing = if ageing.is_empty() { ageing } else { format!("{ageing} s") };
         let addresses = switch.addresses.to_string();
-        let row = [switch.name.clone(), switch.lookup.clone(), ageing, size, addresses];
+        let row = [switch.name.clone(), ageing, size, addresses];
         table.row(row.into_iter().chain([switch.ports.join(" ")]));
     }
     table.text()

@@ -172,11 +172,6 @@ fn an_operator_adds_ports_in_other_folders_and_a_daemon_without_privileges_does_
     let vmm = UnixListener::bind(bed.path("vmm.sock")).unwrap();
     bed.ok(&["add", "--socket", &socket, &format!("v=vhost-user:{},role=client", bed.at("vmm.sock"))]);
     vmm.accept().unwrap();
-    let program = bed.write("program", "mov r0, 0\nexit\n");
-    let lookup = format!("lookup=ebpf:{}", program.display());
-    bed.ok(&["add", "--socket", &socket, "--switch", &format!("s,{lookup}")]);
-    bed.ok(&["add", "--socket", &socket, "--switch", "t"]);
-    bed.ok(&["set", "--socket", &socket, "--switch", "t", &lookup]);
     let operators = bed.path("run/ring/.operators");
     assert_eq!(rig::mode(&operators), rig::mode(Path::new(&socket)));
     let broker = daemon.broker();

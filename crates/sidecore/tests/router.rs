@@ -394,7 +394,6 @@ fn a_router_is_the_gateway_of_two_switches() {
         (&["add", "x=switch:lan,router=r,rate=1000"], "key `rate`: does not apply"),
         (&["add", "x=switch:lan,router=r,mac-limit=5"], "does not apply to a router"),
         (&["del", "--switch", "dmz"], "port b is joined to it"),
-        (&["set", "dmz", "--switch", "lookup=port-hash"], "learns no addresses"),
     ] {
         let said = bed.fails(args);
         assert!(said.contains(why), "{args:?}: {said}");

@@ -8,7 +8,7 @@ mod rig;
 
 use std::ffi::OsStr;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,10 +21,6 @@ use sidecore_driver::{Config, Frontend, NetDriver};
 const WINDOW: Duration = Duration::from_secs(2);
 /// The machine may be busy with other things: so often it is measured before the result counts.
 const TRIES: usize = 6;
-
-/// A lookup program that takes a microsecond or two, until it is stopped, and drops the frame: a sender costs the core more
-/// than itself.
-const DEAR: &str = "again:\nja again\n";
 
 /// Held by the test that measures: the I/O cores of two daemons would share a processor.
 fn alone() -> MutexGuard<'static, ()> {
@@ -93,12 +89,17 @@ fn cores_first(daemon: &Daemon) {
     }
 }
 
-/// A daemon with ports `a` and `b`, on a switch whose lookups are dear.
+/// A TAP that all frames are flooded to. The system call for each takes a microsecond or two, so a sender costs the core
+/// more than itself.
+fn dear() -> String {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    format!("dear=tap:sc{}d{}", std::process::id() % 100_000, MADE.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A daemon with ports `a` and `b`, on a switch on which frames are dear.
 fn daemon(bed: &Testbed, cores: &str) -> Daemon {
-    let program = bed.write("dear.s", DEAR);
-    let switch = format!("lan,lookup=ebpf:{}", program.display());
     let [a, b] = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", bed.at(&format!("{name}.sock"))));
-    let daemon = bed.daemon(&["--cores", cores, "--switch", &switch, "--port", &a, "--port", &b]);
+    let daemon = bed.daemon(&["--cores", cores, "--port", &dear(), "--port", &a, "--port", &b]);
     cores_first(&daemon);
     daemon
 }
@@ -281,11 +282,9 @@ fn what_cannot_be_granted_is_refused_and_says_what_can() {
 fn queues_and_cores_are_moved_by_hand() {
     let _alone = alone();
     let bed = Testbed::new();
-    let program = bed.write("dear.s", DEAR);
-    let switch = format!("lan,lookup=ebpf:{}", program.display());
     let cores = if last() == "0" { return } else { format!("{},0", last()) };
     let port = format!("a=vhost-user:{}", bed.at("a.sock"));
-    let args = ["--cores", &cores, "--balance", "off", "--switch", &switch, "--port", &port];
+    let args = ["--cores", &cores, "--balance", "off", "--port", &dear(), "--port", &port];
     let _daemon = bed.daemon(&args);
     let told = bed.fails(&["move", "a", "1"]);
     assert!(told.contains("no I/O core serves a queue of port a: its peer is not there"), "{told}");

@@ -9,7 +9,7 @@
 //!   only if this broker made them. Files that are there are neither opened nor replaced;
 //! * calls: to the process that listens at a path that is [`Named`] for that;
 //! * journals: in the daemon's own folder, by a port's name, or at a path that is [`Named`];
-//! * reading: the configuration file, a lookup program that is [`Named`], `/etc/passwd` and `/etc/group`;
+//! * reading: the configuration file, `/etc/passwd` and `/etc/group`;
 //! * disks: a regular file or block device that is [`Named`] is opened and locked, by a separate process, because its
 //!   file server may never answer while other requests go on ([`openers`]);
 //! * doors (`crate::door`): this program, with the one argument that makes it one, which has nothing but its connection;
@@ -20,7 +20,7 @@
 //!   interface is enough to reach all others, because a packet socket can be bound to any interface.
 //!
 //! Without [`Rules::strict`] the broker does all that the daemon may do itself: it makes sockets everywhere, opens
-//! journals that are ours alone (`open::own_file`), and reads a file as a lookup program before it is known to be one.
+//! journals that are ours alone (`open::own_file`).
 //!
 //! The configuration and operators name the paths and interfaces: a user who may open the control socket may send a
 //! [`Named`] to the broker's own socket ([`Rules::operators`]). The daemon, without privileges, cannot.
@@ -286,33 +286,6 @@ mod tests {
         drop(client);
         thread.join().unwrap();
         assert!(!operators.path.exists());
-    }
-
-    #[test]
-    fn only_a_lookup_program_that_is_named_is_read() {
-        let dir = Dir::new("reads");
-        std::fs::write(dir.at("other"), "exit\n").unwrap();
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            dir.at("pipe"),
-            rustix::fs::FileType::Fifo,
-            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
-            0,
-        )
-        .unwrap();
-        std::fs::write(dir.at("secret"), "root:$6$...:1::::::\n").unwrap();
-        std::fs::write(dir.at("program"), "mov r0, 0\nexit\n").unwrap();
-        let named = ["secret", "program", "pipe"].map(|name| Named::Program(dir.at(name))).to_vec();
-        let (client, thread) = started(Rules { strict: true, named, ..Rules::default() });
-        let read = |name| client.ask(&Request::Program { path: dir.at(name) }, &[]);
-        assert_eq!(read("other").unwrap_err().error.kind(), io::ErrorKind::PermissionDenied);
-        assert!(read("pipe").unwrap_err().error.to_string().contains("regular"));
-        let refused = read("secret").unwrap_err().error.to_string();
-        assert!(!refused.contains("$6$"), "{refused}");
-        let program = read("program").unwrap().fd.unwrap();
-        assert_eq!(std::io::read_to_string(std::fs::File::from(program)).unwrap(), "mov r0, 0\nexit\n");
-        drop(client);
-        thread.join().unwrap();
     }
 
     /// What no worker of ours would say gets an answer, or none, and the next request its own.

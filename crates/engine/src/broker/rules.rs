@@ -93,11 +93,6 @@ impl Rules {
         self.allow(Named::Journal(path.to_owned()), "opens journals outside the daemon's folder")
     }
 
-    /// Whether the file at `path` may be read as a lookup program.
-    pub(super) fn allow_program(&mut self, path: &Path) -> io::Result<()> {
-        self.allow(Named::Program(path.to_owned()), "reads lookup programs")
-    }
-
     /// Whether the file at `path` may be a disk.
     pub(super) fn allow_disk(&mut self, path: &Path) -> io::Result<()> {
         self.allow(Named::Disk(path.to_owned()), "opens disks")
@@ -161,7 +156,7 @@ mod tests {
             Named::Socket(at("/run/vm.sock")),
             Named::Folder(at("/run/x")),
             Named::Call(at("/run/qemu.sock")),
-            Named::Program(at("/etc/p")),
+            Named::Journal(at("/etc/p")),
             Named::Disk(at("/var/d")),
         ]);
         for good in ["/run/vm.sock", "/run//./vm.sock", "/run/x/a"] {
@@ -178,9 +173,9 @@ mod tests {
         for bad in ["/run/vm.sock", "/run/x/a", "/run/qemu.sock/a", "/run"] {
             assert!(rules.allow_call(Path::new(bad)).is_err(), "{bad}");
         }
-        rules.allow_program(Path::new("/etc/p")).unwrap();
-        assert!(rules.allow_program(Path::new("/etc/q")).is_err());
-        assert!(rules.allow_journal(Path::new("/etc/p")).is_err());
+        rules.allow_journal(Path::new("/etc/p")).unwrap();
+        assert!(rules.allow_journal(Path::new("/etc/q")).is_err());
+        assert!(rules.allow_journal(Path::new("/var/d")).is_err());
         rules.allow_disk(Path::new("/var/d")).unwrap();
         for bad in ["/etc/p", "/run/vm.sock", "/var/d/a", "/var"] {
             assert!(rules.allow_disk(Path::new(bad)).is_err(), "{bad}");

@@ -1,7 +1,7 @@
 //! What each request does.
 
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{memfd_create, MemfdFlags};
@@ -17,10 +17,6 @@ use crate::host::tap::{self, TapIn};
 use crate::open::broker::{Answer, Refusal, Request};
 use crate::open::socket::{self, SocketSpec};
 use crate::open::{self, own_file};
-use crate::switch::program::Program;
-
-/// Most bytes of a lookup program.
-const MAX_PROGRAM: u64 = 1 << 20;
 
 /// A file with this text, which has no other reader.
 fn copy(text: &str) -> io::Result<File> {
@@ -94,16 +90,6 @@ impl Broker {
                 }
                 None => Err(io::Error::new(io::ErrorKind::NotFound, "there is no configuration file").into()),
             },
-            Request::Program { path } => {
-                self.rules.allow_program(&path)?;
-                let mut text = String::new();
-                open::regular_file(&path)?.take(MAX_PROGRAM).read_to_string(&mut text)?;
-                // A daemon that may not read the file must not learn its contents if it is something else.
-                if self.rules.strict && Program::assemble(&text).is_err() {
-                    return Err(bad("it is no lookup program"));
-                }
-                Ok(Answer::fd(copy(&text)?))
-            }
             Request::Accounts { groups } => {
                 Ok(Answer::fd(File::open(if groups { "/etc/group" } else { "/etc/passwd" })?))
             }

@@ -8,7 +8,7 @@ use std::path::Path;
 use rustix::fs::{fallocate, fstat, open, openat, FallocateFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::folder::{inode, is_tight, kind, reach, reach_from, Inode, Spot};
+use super::folder::{inode, is_tight, kind, reach_from, Inode, Spot};
 
 /// A file that was opened or made.
 #[derive(Debug)]
@@ -88,21 +88,8 @@ fn found(spot: &Spot) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens the regular file at `path`, to read: anything else is looked at, and not opened. Opening a device, a pipe or a
-/// terminal does something already.
-///
-/// # Errors
-/// It is something else, a stranger's link is on the way, or the system says no.
-pub(crate) fn regular_file(path: &Path) -> io::Result<File> {
-    let seen = reach(path)?;
-    if kind(&fstat(&seen)?) != FileType::RegularFile {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
-    }
-    let path = format!("/proc/self/fd/{}", seen.as_raw_fd());
-    Ok(open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?.into())
-}
-
-/// Opens the regular file or block device at `path`, to read, or to write, too. As above.
+/// Opens the regular file or block device at `path`, to read, or to write, too: anything else is looked at, and not opened.
+/// Opening a device, a pipe or a terminal does something already.
 ///
 /// # Errors
 /// It is something else, a stranger's link is on the way or may be what the name is, or the system says no.

@@ -21,8 +21,8 @@ pub(crate) mod passing;
 pub mod socket;
 pub mod spare;
 
+pub(crate) use file::disk_file;
 pub use file::{allocate, own_file, remove_own, OwnFile};
-pub(crate) use file::{disk_file, regular_file};
 pub use folder::{is_tight, make_folder, Folder, Spot};
 pub(crate) use journal::{forget_here, journal_here, next_here};
 pub use journal::{forget_journal, journal, journal_at, set_journals, sweep_journals, JournalFile};
@@ -34,17 +34,6 @@ pub use journal::{forget_journal, journal, journal_at, set_journals, sweep_journ
 pub fn read_config(path: &std::path::Path) -> std::io::Result<String> {
     match broker::broker() {
         Some(broker) => read(broker.fd(&broker::Request::Config, &[])),
-        None => std::fs::read_to_string(path),
-    }
-}
-
-/// Reads the lookup program at `path`.
-///
-/// # Errors
-/// What the system says.
-pub fn read_program(path: &std::path::Path) -> std::io::Result<String> {
-    match broker::broker() {
-        Some(broker) => read(broker.fd(&broker::Request::Program { path: std::path::absolute(path)? }, &[])),
         None => std::fs::read_to_string(path),
     }
 }

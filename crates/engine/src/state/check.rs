@@ -10,7 +10,7 @@ use super::control::{is_control, station};
 use super::kinds::{find, Kind, Location};
 use super::options::Scope;
 use super::service::check_budgets;
-use super::spec::{name_complaint, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH, GATEWAY};
+use super::spec::{name_complaint, Joint, PortSpec, Spec, DEFAULT_SWITCH, GATEWAY};
 use super::values::{Guard, Mac, Number, Toggle};
 use crate::host::netns;
 
@@ -146,10 +146,6 @@ fn check_switches(spec: &Spec, found: &mut Vec<Finding>) {
         }
         if spec.switches.iter().take(i).any(|other| other.name == switch.name) {
             bad("name", "another switch has this name".to_owned());
-        }
-        for key in switch.given().filter(|key| key.scope == Scope::Learning && !switch.learns()) {
-            let why = "does not apply to a switch that learns no addresses; allowed: with lookup=learning";
-            bad(key.name, why.to_owned());
         }
     }
 }
@@ -311,7 +307,7 @@ fn check_joint<'s>(
     }
     let why = match port.joint() {
         // Its kind knows no such key.
-        Joint::Nothing | Joint::Control(_) => None,
+        Joint::Nothing | Joint::Control(_) | Joint::Switch(_) => None,
         Joint::Router(_) => {
             Some("does not apply to a router, which learns no addresses; allowed: with switch".to_owned())
         }
@@ -321,9 +317,6 @@ fn check_joint<'s>(
         Joint::Wire(_) => {
             Some("does not apply to a wire, which learns no addresses; allowed: with switch".to_owned())
         }
-        Joint::Switch(on) => (!learns(spec, on)).then(|| {
-            format!("does not apply: switch {on} learns no addresses; allowed: with lookup=learning")
-        }),
     };
     if let Some(why) = why {
         for key in port.given().filter(|key| key.scope == Scope::Learning) {
@@ -403,9 +396,6 @@ fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String
     if on != DEFAULT_SWITCH && !spec.switches.iter().any(|switch| switch.name == *on) {
         bad("where", format!("there is no switch {on:?}; allowed: {}", switches(spec)));
     }
-    if !learns(spec, on) {
-        bad("where", format!("switch {on} learns no addresses; allowed: one with lookup=learning"));
-    }
     let idle = ["class", "weight", "budget", "reclaim", "rate", "bit-rate"];
     for key in port.given().filter(|key| idle.contains(&key.name)) {
         let why = "does not apply: the time of its frames is their senders'; allowed: at the senders' ports";
@@ -417,11 +407,6 @@ fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String
 fn switches(spec: &Spec) -> String {
     let others = spec.switches.iter().map(|it| it.name.as_str()).filter(|name| *name != DEFAULT_SWITCH);
     std::iter::once(DEFAULT_SWITCH).chain(others).collect::<Vec<_>>().join(", ")
-}
-
-/// Whether switch `name` learns addresses.
-fn learns(spec: &Spec, name: &str) -> bool {
-    spec.switches.iter().find(|switch| switch.name == name).is_none_or(SwitchSpec::learns)
 }
 
 /// Whether the addresses that `port`, the one of place `i`, is to have are its alone on its switch, and whether what
@@ -441,9 +426,6 @@ fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str
         bad("allow-mac", "does not apply: all may be used; allowed: with mac-guard=strict".to_owned());
     }
     let Some(on) = stands_on(port) else { return };
-    if !learns(spec, on) {
-        return;
-    }
     let stays = |port: &PortSpec| {
         let own = port.mac.filter(|_| port.guard() != Guard::Off).or_else(|| gateway_station(port));
         own.into_iter().chain(port.fdb.iter().flat_map(|macs| macs.0.iter().copied())).collect::<Vec<_>>()

@@ -1,7 +1,6 @@
 //! The fabric that moves packets: I/O cores and switches.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::control::station;
@@ -9,15 +8,13 @@ use super::fabric::{mac_text, Address, Fabric, Placed, Standing};
 use super::neighbours::Neighbours;
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, SwitchSpec};
-use super::values::{LookupName, ReversePath};
+use super::values::ReversePath;
 use crate::core::{CoreStatus, TaskStatus};
 use crate::fabric::{self, Attach, Scheduler, Topology};
-use crate::open::read_program;
 use crate::policy::{MacGuard, Rules, SourceGuard};
 use crate::port::{Port, PortId};
 use crate::router::{Member, Router, Rpf};
-use crate::switch::program::Program;
-use crate::switch::{Kind, Lookup, Switch, SwitchOptions, HOLD};
+use crate::switch::{Kind, Switch, SwitchOptions, HOLD};
 
 /// I/O cores with the switches that they run.
 pub struct CoreFabric {
@@ -28,8 +25,6 @@ pub struct CoreFabric {
 /// What is published.
 #[derive(Default)]
 struct Now {
-    /// The last program that was loaded from each file, for a switch to come.
-    programs: BTreeMap<String, Arc<Program>>,
     switches: Switches,
     routers: Routers,
     ports: Vec<(Arc<Port>, Attach)>,
@@ -54,23 +49,11 @@ impl Now {
     fn switch(&self, spec: &SwitchSpec) -> Arc<Switch> {
         let options = options(spec);
         match self.switches.get(&spec.name) {
-            Some((old, switch)) if (old.table_size, &old.lookup) == (spec.table_size, &spec.lookup) => {
+            Some((old, switch)) if old.table_size == spec.table_size => {
                 switch.set_ageing(options.ageing);
                 Arc::clone(switch)
             }
-            _ => Arc::new(Switch::with_lookup(&spec.name, options, self.lookup(spec))),
-        }
-    }
-
-    /// The lookup function that `spec` names. Its program is there: `prepare` came before.
-    fn lookup(&self, spec: &SwitchSpec) -> Lookup {
-        match &spec.lookup {
-            None | Some(LookupName::Learning) => Lookup::Learning,
-            Some(LookupName::PortHash) => Lookup::PortHash,
-            Some(LookupName::Program(path)) => self
-                .programs
-                .get(path)
-                .map_or(Lookup::Learning, |program| Lookup::Program(Arc::clone(program))),
+            _ => Arc::new(Switch::new(&spec.name, options)),
         }
     }
 
@@ -80,12 +63,10 @@ impl Now {
         port.map_or_else(String::new, |(port, _)| port.name.clone())
     }
 
-    /// The ports on learning switches, each with its switch and rules.
+    /// The ports on switches, each with its switch and rules.
     fn learned(&self) -> impl Iterator<Item = (&Arc<Port>, &Arc<Switch>, &Rules)> {
         self.ports.iter().filter_map(|(port, attach)| match attach {
-            Attach::Switch(switch) | Attach::Gateway(_, switch)
-                if matches!(switch.lookup, Lookup::Learning) =>
-            {
+            Attach::Switch(switch) | Attach::Gateway(_, switch) => {
                 Some((port, switch, self.rules.get(&port.id)?))
             }
             _ => None,
@@ -211,19 +192,6 @@ impl Fabric for CoreFabric {
         Arc::clone(&self.cores) as Arc<dyn Scheduler>
     }
 
-    /// A file is read when a switch is given it, and not again while the switch has it.
-    fn prepare(&self, switch: &SwitchSpec) -> Result<(), String> {
-        let Some(LookupName::Program(path)) = &switch.lookup else { return Ok(()) };
-        let mut now = self.now();
-        if now.switches.get(&switch.name).is_some_and(|(old, _)| old.lookup == switch.lookup) {
-            return Ok(());
-        }
-        let text = read_program(Path::new(path)).map_err(|e| format!("cannot read {path}: {e}"))?;
-        let program = Program::assemble(&text).map_err(|e| format!("{path}: {e}"))?;
-        now.programs.insert(path.clone(), Arc::new(program));
-        Ok(())
-    }
-
     fn prepare_router(&self, router: &RouterSpec) -> Result<(), String> {
         let mut now = self.now();
         if !now.routers.contains_key(&router.name) {
@@ -258,9 +226,8 @@ impl Fabric for CoreFabric {
         self.cores.publish(&Arc::new(Topology::with_rules(&ports, of)));
         // A budget may be another one now.
         self.cores.pack();
-        let programs = std::mem::take(&mut now.programs);
         let neighbours = std::mem::take(&mut now.neighbours);
-        let next = Now { switches, routers, ports, rules, neighbours, programs };
+        let next = Now { switches, routers, ports, rules, neighbours };
         let before = std::mem::replace(&mut *now, next);
         // No core has a router any more that is not among them.
         drop(known);

@@ -275,18 +275,13 @@ impl Engine {
         Ok((Sought::at(holders.into_iter().collect()), OpenedFiles::at(files.into_iter().collect())))
     }
 
-    /// Loads what the switches and routers need.
+    /// Makes what the routers need.
     fn prepare(&self, wanted: &Spec) -> Result<(), Error> {
-        let load = |switch: &SwitchSpec| {
-            let prepared = self.means.fabric.prepare(switch);
-            prepared.map_err(|why| format!("switch {}: key `lookup`: {why}", switch.name)).err()
-        };
         let make = |router: &RouterSpec| {
             let prepared = self.means.fabric.prepare_router(router);
             prepared.map_err(|why| format!("router {}: {why}", router.name)).err()
         };
-        let switches = wanted.switches.iter().filter_map(load);
-        let complaints: Vec<_> = switches.chain(wanted.routers.iter().filter_map(make)).collect();
+        let complaints: Vec<_> = wanted.routers.iter().filter_map(make).collect();
         match complaints.is_empty() {
             true => Ok(()),
             false => Err(BadSpec(complaints).into()),

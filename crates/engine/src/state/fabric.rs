@@ -20,15 +20,6 @@ pub trait Fabric: Send + Sync {
     /// Where attachments hand their ingress queues in.
     fn scheduler(&self) -> Arc<dyn Scheduler>;
 
-    /// Loads what `switch` needs and may lack, before it is published.
-    ///
-    /// # Errors
-    /// Why it cannot be that switch.
-    fn prepare(&self, switch: &SwitchSpec) -> Result<(), String> {
-        let _ = switch;
-        Ok(())
-    }
-
     /// Makes the tables of `router` if there are none, before it is published.
     ///
     /// # Errors

@@ -13,8 +13,8 @@ use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
-    BlockSize, Cache, Class, Fds, Guard, Link, LookupName, Mac, Macs, MemoryFile, Mode, NameList, Nets,
-    Number, Owner, PortMode, ReversePath, Role, Sandbox, Source, Sources, Toggle,
+    BlockSize, Cache, Class, Fds, Guard, Link, Mac, Macs, MemoryFile, Mode, NameList, Nets, Number, Owner,
+    PortMode, ReversePath, Role, Sandbox, Source, Sources, Toggle,
 };
 use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
 
@@ -111,21 +111,14 @@ options! {
         }
         may {
             /// Seconds after which a silent address is forgotten.
-            ageing: Number<1, 86400> = "ageing", Learning, "300";
+            ageing: Number<1, 86400> = "ageing", Any, "300";
             /// Addresses that it can remember; a change starts with an empty table.
-            table_size: Number<64, 1_048_576> = "table-size", Learning, "8192";
-            /// How it finds the destination of a frame: `learning`, `port-hash` or `ebpf:FILE`.
-            lookup: LookupName = "lookup", Any, "`learning`";
+            table_size: Number<64, 1_048_576> = "table-size", Any, "8192";
         }
     }
 }
 
 impl SwitchSpec {
-    /// Whether it learns addresses.
-    pub fn learns(&self) -> bool {
-        matches!(self.lookup, None | Some(LookupName::Learning))
-    }
-
     /// A switch without options.
     pub fn new(name: &str) -> SwitchSpec {
         SwitchSpec { name: name.to_owned(), ..SwitchSpec::default() }

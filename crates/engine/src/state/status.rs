@@ -78,9 +78,6 @@ pub struct PortState {
     /// All options that it was given, as words of the command line.
     #[serde(default)]
     pub options: BTreeMap<String, String>,
-    /// The lookup function of its switch, if that does not learn.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lookup: Option<String>,
     /// The carrier that the operator wants: `up` or `down`.
     pub link_wanted: String,
     /// The carrier that there is: `up` or `down`.
@@ -213,8 +210,6 @@ pub struct Switches {
 pub struct SwitchView {
     /// Its name.
     pub name: String,
-    /// How it finds the destination of a frame.
-    pub lookup: String,
     /// Seconds after which a silent address is forgotten, if that was chosen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ageing: Option<u32>,
@@ -351,8 +346,7 @@ impl Engine {
     pub fn ports(&self) -> Ports {
         let state = self.lock();
         let standing = |live: &Live| self.means.fabric.standing(live.port.id);
-        let ports =
-            state.ports.values().map(|live| view(live, &state.spec.switches, standing(live))).collect();
+        let ports = state.ports.values().map(|live| view(live, standing(live))).collect();
         let mut retired = state.retired;
         state.leaving.add_to(&mut retired);
         Ports { version: VERSION, running: true, ports, retired: Some(Sums::from(&retired)) }
@@ -398,7 +392,6 @@ impl Engine {
             };
             SwitchView {
                 name: switch.name.clone(),
-                lookup: switch.lookup.as_ref().map_or_else(|| "learning".to_owned(), ToString::to_string),
                 ageing: switch.ageing.map(|seconds| seconds.get()),
                 table_size: switch.table_size.map(|size| size.get()),
                 addresses: addresses.iter().filter(|address| address.switch == switch.name).count(),
@@ -430,7 +423,7 @@ fn is_served(direction: &str) -> bool {
     matches!(direction, "ingress" | "requests")
 }
 
-fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
+fn view(live: &Live, standing: Standing) -> PortView {
     let Live { spec, port, attachment, stopped, recent, .. } = live;
     let status = attachment.as_ref().map(|attachment| attachment.status());
     let totals = port.counters.totals();
@@ -448,8 +441,6 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
             ("stopped", stopped.clone().unwrap_or_default(), hint, Vec::new(), 0)
         }
     };
-    let switch = switches.iter().find(|switch| Some(&switch.name) == spec.switch.as_ref());
-    let lookup = switch.filter(|switch| !switch.learns()).and_then(|switch| switch.lookup.as_ref());
     let up = |up: bool| if up { "up" } else { "down" }.to_owned();
     let state = PortState {
         kind: spec.kind.clone(),
@@ -459,7 +450,6 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         pipe: spec.pipe.clone(),
         router: spec.router.clone(),
         options: keys(spec).into_iter().filter(|(key, _)| spec.given().any(|it| it.name == key)).collect(),
-        lookup: lookup.map(ToString::to_string),
         link_wanted: up(spec.link_wanted()),
         // A disk has no egress queue: its link is up while its peer runs.
         link: up((port.link() || spec.is_disk() && peer == "running")
@@ -471,7 +461,7 @@ fn view(live: &Live, switches: &[SwitchSpec], standing: Standing) -> PortView {
         macs: standing.macs,
         mac_guard: match spec.guard() {
             Guard::Off => None,
-            _ if !matches!(spec.joint(), Joint::Switch(_)) || lookup.is_some() => None,
+            _ if !matches!(spec.joint(), Joint::Switch(_)) => None,
             Guard::Claim => Some("claim".to_owned()),
             Guard::Strict => Some("strict".to_owned()),
         },

@@ -137,7 +137,7 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
         "storm_broadcast" => (true, "frames", set("storm-broadcast=…")),
         "storm_multicast" => (true, "frames", set("storm-multicast=…")),
         "storm_unicast" => (true, "frames", set("storm-unicast=…")),
-        "no_destination" | "hairpin" | "filtered" | "lookup_drop" => (false, "frames", None),
+        "no_destination" | "hairpin" | "filtered" => (false, "frames", None),
         "to_router" | "fragmented" | "group_address" | "time_exceeded" => (false, "frames", None),
         "no_neighbour" => (false, "frames", Some("sidecore show neighbours".to_owned())),
         "reverse_path" => {
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn every_drop_reason_has_advice_or_is_usual() {
         let of_routers = ["to_router", "fragmented", "group_address", "time_exceeded"];
-        let usual = [["no_destination", "hairpin", "filtered", "lookup_drop"], of_routers].concat();
+        let usual = [&["no_destination", "hairpin", "filtered"][..], &of_routers].concat();
         for (_, reason, _) in DROPS {
             let (wrong, _, mend) = drop_advice(reason, "p", 1500);
             assert_eq!((wrong, mend.is_some()).1, !usual.contains(&reason), "{reason}: {wrong}");

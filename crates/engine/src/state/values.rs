@@ -383,49 +383,6 @@ impl<'de> Deserialize<'de> for PortMode {
     }
 }
 
-/// A switch's lookup function.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LookupName {
-    /// By addresses seen.
-    Learning,
-    /// By a hash of the flow.
-    PortHash,
-    /// By the program in this file.
-    Program(String),
-}
-
-impl LookupName {
-    /// The file of its program.
-    pub fn program(&self) -> Option<&str> {
-        match self {
-            LookupName::Program(path) => Some(path),
-            LookupName::Learning | LookupName::PortHash => None,
-        }
-    }
-}
-
-impl FromStr for LookupName {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.split_once(':') {
-            None if text == "learning" => Ok(LookupName::Learning),
-            None if text == "port-hash" => Ok(LookupName::PortHash),
-            Some(("ebpf", path)) if !path.is_empty() => Ok(LookupName::Program(path.to_owned())),
-            _ => Err(format!("{text:?} is not allowed; allowed: learning, port-hash, ebpf:FILE")),
-        }
-    }
-}
-
-impl fmt::Display for LookupName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            LookupName::Learning => f.write_str("learning"),
-            LookupName::PortHash => f.write_str("port-hash"),
-            LookupName::Program(path) => write!(f, "ebpf:{path}"),
-        }
-    }
-}
-
 /// Open descriptors of the daemon, joined by `+`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Fds(pub Vec<i32>);
@@ -562,8 +519,8 @@ impl<T: Value> Value for List<T> {
     };
 }
 
-read_as_word!(Owner, NameList, Fds, Mac, LookupName);
-write_as_text!(Mode, Mac, LookupName, Source, Gateway);
+read_as_word!(Owner, NameList, Fds, Mac);
+write_as_text!(Mode, Mac, Source, Gateway);
 
 /// How the other types are written.
 macro_rules! forms {
@@ -578,7 +535,6 @@ forms! {
     Mode = Form::Text("OCTAL", "0660");
     PortMode = Form::Text("OCTAL|copy|zerocopy|auto", "0660");
     Owner = Form::Text("USER[:GROUP]", "root");
-    LookupName = Form::Text("learning|port-hash|ebpf:FILE", "port-hash");
     Mac = Form::Text("MAC", "52:54:00:12:34:56");
     Source = Form::Text("MAC|vrrp", "vrrp");
     Net = Form::Text("ADDRESS/LENGTH", "10.0.0.1/24");

@@ -5,9 +5,6 @@
 //! (`fabric/deliver.rs`) visits each destination once with its list. Lists keep the order of the batch, and flooded
 //! frames are merged in at their position, so no flow is reordered.
 //!
-//! Another lookup function can replace learning ([`Lookup`]): a hash of the flow, or a program of the operator's. The
-//! rest stays the same.
-//!
 //! Every group address is flooded: LACP, LLDP, STP and the other reserved addresses of 802.1Q table 8-1
 //! included. The switch takes part in none of these protocols, and labs need them to pass.
 //!
@@ -17,8 +14,6 @@
 
 mod atomic;
 mod claim;
-mod lookup;
-pub mod program;
 mod sizes;
 mod table;
 #[cfg(test)]
@@ -29,7 +24,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use claim::HOLD;
-pub use lookup::{Lookup, Members};
 pub use table::{Entry, Flap, Found, Kind, Learned, MacTable, Rivals, Teller};
 pub use verdict::{Verdicts, FLOOD};
 
@@ -56,6 +50,14 @@ impl Default for SwitchOptions {
 /// Most ports that get copies of a frame for a held address; if more use it, all ports do.
 const MAX_RIVALS: u32 = 8;
 
+/// The ports of a switch.
+pub struct Members<'a, F: Fn(PortId) -> bool> {
+    /// All of them, in the order of their names.
+    pub ports: &'a [PortId],
+    /// Whether a port has its link up.
+    pub is_up: F,
+}
+
 /// Where an address is.
 #[derive(Clone, Copy)]
 enum Destination {
@@ -80,22 +82,14 @@ pub struct Switch {
     pub name: String,
     /// Its MAC table.
     pub table: MacTable,
-    /// How it finds destinations.
-    pub lookup: Lookup,
     ageing: AtomicU32,
 }
 
 impl Switch {
     /// A learning switch with an empty table.
     pub fn new(name: &str, options: SwitchOptions) -> Switch {
-        Switch::with_lookup(name, options, Lookup::Learning)
-    }
-
-    /// A switch with that lookup function.
-    pub fn with_lookup(name: &str, options: SwitchOptions, lookup: Lookup) -> Switch {
         Switch {
             name: name.to_owned(),
-            lookup,
             table: MacTable::new(options.table_size.max(64), random_key()),
             ageing: AtomicU32::new(options.ageing),
         }
@@ -111,27 +105,9 @@ impl Switch {
         self.ageing.store(seconds, Ordering::Relaxed);
     }
 
-    /// Pass 1: a verdict for each frame of a batch from `from`, at time `now` in seconds, by the switch's lookup
-    /// function, under the `rules` of that port.
+    /// Pass 1: a verdict for each frame of a batch from `from`, at time `now` in seconds, under the `rules` of that port.
     #[inline]
     pub fn classify(
-        &self,
-        batch: &Batch,
-        from: &Port,
-        rules: &Rules,
-        now: u32,
-        members: &Members<'_, impl Fn(PortId) -> bool>,
-        verdicts: &mut Verdicts,
-    ) {
-        match &self.lookup {
-            Lookup::Learning => self.learned(batch, from, rules, now, members, verdicts),
-            Lookup::PortHash => lookup::port_hash(batch, from, members, verdicts),
-            Lookup::Program(program) => lookup::ask(program, batch, from, members, verdicts),
-        }
-    }
-
-    #[inline]
-    fn learned(
         &self,
         batch: &Batch,
         from: &Port,

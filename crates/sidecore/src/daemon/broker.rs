@@ -24,7 +24,7 @@ use sidecore_engine::open::broker::Named;
 use sidecore_engine::open::socket::SocketSpec;
 use sidecore_engine::state::kinds::{self, Location, KINDS};
 use sidecore_engine::state::media::DiskFile;
-use sidecore_engine::state::values::{LookupName, Mode, Owner, Role};
+use sidecore_engine::state::values::{Mode, Owner, Role};
 use sidecore_engine::state::{text, PortSpec, Spec};
 use tracing::warn;
 
@@ -63,9 +63,7 @@ fn named(spec: &Spec) -> Vec<Named> {
     let ports = spec.ports.iter().flat_map(named_by_port);
     let namespaces =
         spec.routers.iter().filter_map(|router| at(&netns::path(router.control.as_ref()?), Named::Namespace));
-    let programs = spec.switches.iter().filter_map(|switch| switch.lookup.as_ref()?.program());
-    let all =
-        ports.chain(namespaces).chain(programs.filter_map(|program| at(Path::new(program), Named::Program)));
+    let all = ports.chain(namespaces);
     // The daemon says what is wrong with a path that is none.
     all.filter(|named| Named::decode(&named.encode()).as_ref() == Ok(named)).collect()
 }
@@ -122,12 +120,9 @@ pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
     let interface = path("where").and_then(Path::to_str).filter(|name| !name.contains('/'));
     let interface = interface.map(|name| Named::Interface(name.to_owned()));
     let namespace = |key: &str| at(&netns::path(patch.get(key)?.as_str()?), Named::Namespace);
-    let lookup = patch.get("lookup").and_then(|lookup| lookup.as_str()?.parse::<LookupName>().ok());
-    let program =
-        lookup.as_ref().and_then(LookupName::program).and_then(|path| at(Path::new(path), Named::Program));
     let file = patch.get("file").and_then(|file| file.as_str()?.parse::<DiskFile>().ok());
     let disk = file.as_ref().and_then(DiskFile::path).and_then(|path| at(path, Named::Disk));
-    [listen, call, journal, interface, program, disk, namespace("control"), namespace("netns")]
+    [listen, call, journal, interface, disk, namespace("control"), namespace("netns")]
         .iter()
         .flatten()
         .chain(&seconds)

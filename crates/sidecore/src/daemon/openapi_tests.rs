@@ -168,7 +168,7 @@ fn every_field_is_described_and_no_other() {
 
     let port = every_key();
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
-    let switch = text::switch("s,ageing=1,table-size=64,lookup=port-hash").unwrap();
+    let switch = text::switch("s,ageing=1,table-size=64").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
     let daemon = DaemonSpec {
         cores: Some(vec![].into()),
@@ -282,7 +282,6 @@ fn every_field_is_described_and_no_other() {
         pipe: Some(s()),
         router: Some(s()),
         options: BTreeMap::new(),
-        lookup: Some(s()),
         link_wanted: s(),
         link: s(),
         mtu_wanted: Some(1),
@@ -326,7 +325,6 @@ fn every_field_is_described_and_no_other() {
         wire: None,
         pipe: None,
         router: None,
-        lookup: None,
         mtu_wanted: None,
         mac_limit: None,
         mac_guard: None,
@@ -345,14 +343,7 @@ fn every_field_is_described_and_no_other() {
     let one = OnePort { version: VERSION, port: view.clone() };
     let least = OnePort { version: VERSION, port: PortView { state: None, ..view.clone() } };
     compare(seen, "OnePort", &one, &least);
-    let switch = SwitchView {
-        name: s(),
-        lookup: s(),
-        ageing: Some(1),
-        table_size: Some(64),
-        addresses: 0,
-        ports: vec![],
-    };
+    let switch = SwitchView { name: s(), ageing: Some(1), table_size: Some(64), addresses: 0, ports: vec![] };
     compare(seen, "SwitchView", &switch, &SwitchView { ageing: None, table_size: None, ..switch.clone() });
     let switches = Switches { version: VERSION, switches: vec![switch] };
     compare(seen, "Switches", &switches, &switches);

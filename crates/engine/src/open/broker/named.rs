@@ -19,8 +19,6 @@ pub enum Named {
     Call(PathBuf),
     /// A journal at this path.
     Journal(PathBuf),
-    /// A lookup program at this path.
-    Program(PathBuf),
     /// A disk's file or block device at this path.
     Disk(PathBuf),
     /// The interface of this name.
@@ -43,7 +41,6 @@ impl Named {
             Named::Folder(path) => (b'f', path.as_os_str()),
             Named::Call(path) => (b'c', path.as_os_str()),
             Named::Journal(path) => (b'j', path.as_os_str()),
-            Named::Program(path) => (b'p', path.as_os_str()),
             Named::Disk(path) => (b'd', path.as_os_str()),
             Named::Interface(name) => (b'i', name.as_ref()),
             Named::Namespace(path) => (b'n', path.as_os_str()),
@@ -62,7 +59,6 @@ impl Named {
             b'f' => Ok(Named::Folder(path(text)?)),
             b'c' => Ok(Named::Call(path(text)?)),
             b'j' => Ok(Named::Journal(path(text)?)),
-            b'p' => Ok(Named::Program(path(text)?)),
             b'd' => Ok(Named::Disk(path(text)?)),
             b'i' => Ok(Named::Interface(name(text)?)),
             b'n' => Ok(Named::Namespace(path(text)?)),

@@ -53,8 +53,6 @@ pub enum Request {
     Next { after: String },
     /// The configuration file, to read.
     Config,
-    /// A lookup program, to read.
-    Program { path: PathBuf },
     /// The file of users, or of groups, to read.
     Accounts { groups: bool },
     /// A process that opens and locks the file or block device of a disk, or only looks whether its server answers; the connection on
@@ -193,7 +191,6 @@ impl Request {
             Request::Forget { name } => (16, [0; 5], name.clone().into_bytes()),
             Request::Next { after } => (17, [0; 5], after.clone().into_bytes()),
             Request::Config => (18, [0; 5], Vec::new()),
-            Request::Program { path: at } => (19, [0; 5], path(at)),
             Request::Accounts { groups } => (20, [flag(*groups), 0, 0, 0, 0], Vec::new()),
             Request::Door => (21, [0; 5], Vec::new()),
             Request::Disk { path: at, read_only, look } => {
@@ -236,7 +233,6 @@ impl Request {
             | Request::Hold { path: at }
             | Request::Find { path: at }
             | Request::JournalAt { path: at }
-            | Request::Program { path: at }
             | Request::Disk { path: at, .. }
             | Request::Inside { netns: at, .. } => path(at.as_os_str().as_bytes()).is_ok(),
             Request::TapIn { netns, name: text, .. }
@@ -308,7 +304,6 @@ impl Request {
             16 => Request::Forget { name: name(text)? },
             17 => Request::Next { after: name(text)? },
             18 => Request::Config,
-            19 => Request::Program { path: path(text)? },
             20 => Request::Accounts { groups: a.flag()? },
             21 => Request::Door,
             22 => Request::Disk { read_only: a.flag()?, look: a.flag()?, path: path(text)? },
@@ -371,7 +366,6 @@ mod tests {
             Request::Forget { name: name() },
             Request::Next { after: String::new() },
             Request::Config,
-            Request::Program { path: path() },
             Request::Accounts { groups: true },
             Request::Door,
             Request::Disk { path: path(), read_only: true, look: false },
