@@ -1,6 +1,8 @@
 //! `bench`: the table of its commands and flags, and the way from flags to measurements.
 
-use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::common::{Processors, Repeat};
 use crate::pvp::{self, Candidate};
@@ -8,6 +10,16 @@ use crate::{
     blk, containment, draw, e1000, fib, idle, many, matrix, ptnet, rfc2544, router, routes, sched, tap, vale,
     virtio_user,
 };
+
+/// Measure sidecore beside other programs, under the same load in the same run.
+#[derive(Debug, Parser)]
+#[command(name = "sidecore-bench", bin_name = "sidecore bench")]
+#[command(version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// What to measure.
+    #[command(subcommand)]
+    pub benchmark: Benchmark,
+}
 
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
@@ -99,6 +111,18 @@ pub enum Benchmark {
     Limit(vale::LimitArgs),
     /// Draw the figure of a benchmark again, from what it printed with `--json`.
     Draw(draw::saved::Args),
+    /// Print completions for a shell.
+    #[command(hide = true)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages of the benchmarks.
+    #[command(hide = true)]
+    Man {
+        /// The directory to write sidecore-bench.1, sidecore-bench-pvp.1, … into.
+        directory: PathBuf,
+    },
 }
 
 /// Flags of `bench pvp`.
@@ -171,7 +195,20 @@ pub fn run(benchmark: &Benchmark) -> Result<(), String> {
         Benchmark::Blk(args) => blk::run(args),
         Benchmark::Draw(args) => draw::saved::run(args),
         Benchmark::VirtioUser(args) => virtio_user::run(args),
+        Benchmark::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "sidecore-bench", &mut text);
+            sidecore_pktgen::print(&String::from_utf8_lossy(&text))
+        }
+        Benchmark::Man { directory } => {
+            man(directory).map_err(|e| format!("cannot write man pages into {}: {e}", directory.display()))
+        }
     }
+}
+
+fn man(directory: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Cli::command(), directory)
 }
 
 fn pvp_args(args: &PvpArgs) -> Result<pvp::Args, String> {

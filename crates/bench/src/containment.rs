@@ -209,11 +209,9 @@ impl Stage {
             };
             format!("{}:{},mac-guard=off,{more}", kind.name(), path(n).display())
         };
-        let program = std::env::current_exe().map_err(text)?;
         let sandbox = if sandbox { "on" } else { "off" };
-        let switch =
-            Switch::start_as(&program, io_core, &scratch, &[port(0), port(1)], &["--sandbox", sandbox])
-                .map_err(text)?;
+        let switch = Switch::start_with(io_core, &scratch, &[port(0), port(1)], &["--sandbox", sandbox])
+            .map_err(text)?;
         let ends = [Driver::connect(kind, &path(0))?, Driver::connect(kind, &path(1))?];
         let mut stage = Stage { ends, switch, on: [false; 2], _scratch: scratch };
         stage.introduce()?;

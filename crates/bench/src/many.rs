@@ -79,8 +79,7 @@ impl Stage {
     pub(super) fn start(io_core: usize, ports: u16) -> Result<Stage, String> {
         let scratch = Scratch::new("sc-ports").map_err(text)?;
         let paths: Vec<PathBuf> = (0..ports).map(|n| scratch.file(format!("p{n}"))).collect();
-        let program = std::env::current_exe().map_err(text)?;
-        let switch = Switch::start(&program, io_core, &scratch, &paths).map_err(text)?;
+        let switch = Switch::start(io_core, &scratch, &paths).map_err(text)?;
         let silent = paths[2..].iter().map(driver).collect::<Result<Vec<_>, String>>()?;
         Ok(Stage { switch, io_core, paths, silent, _scratch: scratch })
     }

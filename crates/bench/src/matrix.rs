@@ -258,11 +258,8 @@ fn start(
 ) -> Result<Running> {
     match candidate {
         Candidate::Sidecore => {
-            let program = std::env::current_exe().map_err(text)?;
             let specs = ends.each_ref().map(PathEnd::spec);
-            Switch::start_with(&program, args.cpus.io_core, scratch, &specs)
-                .map(Running::Sidecore)
-                .map_err(text)
+            Switch::start_with(args.cpus.io_core, scratch, &specs, &[]).map(Running::Sidecore).map_err(text)
         }
         Candidate::Bridge => {
             net.ip("link add br0 type bridge")?;

@@ -61,8 +61,6 @@ pub struct Args {
     pub load: LoadConfig,
     /// The candidate's core.
     pub io_core: usize,
-    /// The `sidecore` program.
-    pub program: PathBuf,
     /// Real-time priority for the load's and the candidates' polling threads.
     pub fifo: bool,
     /// JSON instead of a table.
@@ -77,7 +75,6 @@ impl Default for Args {
             rounds: 5,
             load: LoadConfig { core: 0, ..LoadConfig::default() },
             io_core: 1,
-            program: std::env::current_exe().unwrap_or_else(|_| "sidecore".into()),
             fifo: false,
             json: false,
         }
@@ -154,7 +151,7 @@ impl Stage {
                 Running::Ovs(Ovs::start(args.io_core, &ports, flows).map_err(peer)?)
             }
             Candidate::Sidecore => {
-                Running::Sidecore(Switch::start(&args.program, args.io_core, &scratch, &paths).map_err(peer)?)
+                Running::Sidecore(Switch::start(args.io_core, &scratch, &paths).map_err(peer)?)
             }
         };
         Ok(Self { running, paths, listeners, _scratch: scratch })

@@ -138,8 +138,7 @@ impl Stage {
         let slots = |n: u16| if n == 0 { SENDER } else { RECEIVER };
         let ports: Vec<String> =
             (0..=receivers).map(|n| format!("ring:{},slots={}", path(n).display(), slots(n))).collect();
-        let program = std::env::current_exe().map_err(text)?;
-        let switch = Switch::start_with(&program, args.cpus.io_core, &scratch, &ports).map_err(text)?;
+        let switch = Switch::start_with(args.cpus.io_core, &scratch, &ports, &[]).map_err(text)?;
         let attach = |n: u16| Port::attach(&path(n).to_string_lossy()).map_err(text);
         let sender = attach(0)?;
         let receivers = (1..=receivers).map(attach).collect::<Result<Vec<_>>>()?;

@@ -7,7 +7,6 @@
 //! at half of that rate and accounts for every frame. What is lost must be among our named drops, or
 //! it was lost by testpmd; both are told. Any loss is a failure of the command.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -128,8 +127,7 @@ fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16
         format!("vhost-user:{},queues={queues}", load.display()),
         format!("vhost-user:{},queues={queues},role={role}", peer.display()),
     ];
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("sidecore"));
-    let switch = Switch::start_with(&program, args.io_core, &scratch, &ports).map_err(|e| text(&e))?;
+    let switch = Switch::start_with(args.io_core, &scratch, &ports, &[]).map_err(|e| text(&e))?;
     let port = VirtioUser { path: peer, server, packed, mergeable, queues, entries: ENTRIES, mac: PEER_MAC };
     let testpmd = Testpmd::echo(args.peer_core, &port).map_err(|e| text(&e))?;
     let words = |e: String| {

@@ -101,8 +101,7 @@ pub fn measure(common: &Common, core: usize, images: &Images, medium: Medium) ->
         format!("vhost-user:{},wire=w,queues=1", guest.display()),
         format!("vhost-user:{},wire=w,queues=1", peer.display()),
     ];
-    let program = std::env::current_exe().map_err(text)?;
-    let switch = Switch::start_with(&program, core, &scratch, &specs).map_err(text)?;
+    let switch = Switch::start_with(core, &scratch, &specs, &[]).map_err(text)?;
     // On a thread of its own: this one starts processes, which go wherever they like.
     let seen = std::thread::scope(|scope| {
         let load = || -> Result<Sample> {

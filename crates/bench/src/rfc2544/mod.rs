@@ -250,7 +250,7 @@ pub fn run(args: &Args) -> Result<()> {
     args.cpus.differ()?;
     let (plan, loads, candidates) = (args.plan()?, args.loads()?, args.candidates()?);
     let rounds = if args.quick { 1 } else { args.repeat };
-    let daemon = args.ports.as_ref().map(|_| Daemon::of(args.socket.clone()));
+    let daemon = args.ports.as_ref().map(|_| Daemon { socket: args.socket.clone() });
     for who in &candidates {
         for load in &loads {
             let stations = Target::stations(who);

@@ -303,7 +303,6 @@ impl<'s> Target<'s> {
 
 /// Our daemon with two virtio ports.
 fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, paths: &[PathBuf; 2]) -> Result<Switch> {
-    let program = std::env::current_exe().map_err(text)?;
     let routed = *who == Who::Router;
     let port = |(number, path): (usize, &PathBuf)| {
         let socket = format!("vhost-user:{}", path.display());
@@ -316,7 +315,7 @@ fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, paths: &[PathBuf; 2]
     };
     let ports: Vec<String> = paths.iter().enumerate().map(port).collect();
     let more: &[&str] = if routed { &["--router", "r"] } else { &[] };
-    let switch = Switch::start_as(&program, setting.cpus.io_core, scratch, &ports, more).map_err(text)?;
+    let switch = Switch::start_with(setting.cpus.io_core, scratch, &ports, more).map_err(text)?;
     if routed {
         let gateway = GATEWAY_IP.map(|byte| byte.to_string()).join(".");
         switch.daemon().command(&["route", "add", "r", "0.0.0.0/0", "via", &gateway]).map_err(text)?;
