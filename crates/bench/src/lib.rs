@@ -28,6 +28,7 @@ mod ours;
 mod peers;
 mod ptnet;
 mod pvp;
+mod results;
 mod rfc2544;
 mod router;
 mod routes;

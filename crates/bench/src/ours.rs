@@ -1,5 +1,6 @@
 //! Our own switch as a benchmark's candidate: started as a user would, asked as a user would.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -79,6 +80,20 @@ impl Daemon {
         }
     }
 
+    /// Frames that it has dropped so far, by reason.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn drops(&self) -> Result<BTreeMap<String, u64>, PeerError> {
+        let answer = self.show("drops")?;
+        let mut all = BTreeMap::new();
+        for drop in answer["drops"].as_array().into_iter().flatten() {
+            let reason = drop["reason"].as_str().unwrap_or("unknown").to_owned();
+            *all.entry(reason).or_default() += drop["frames"].as_u64().unwrap_or(0);
+        }
+        Ok(all)
+    }
+
     /// What a command prints.
     ///
     /// # Errors
@@ -114,8 +129,10 @@ pub fn run(scratch: &Scratch, set: impl FnOnce(&mut Command)) -> Result<Process,
 
 /// Our own switch, started as a user would.
 pub struct Switch {
-    process: Process,
-    daemon: Daemon,
+    /// Its process, and its log.
+    pub process: Process,
+    /// The daemon, to be asked.
+    pub daemon: Daemon,
 }
 
 impl Switch {
@@ -142,34 +159,9 @@ impl Switch {
         Ok(Self { process, daemon: Daemon { socket: Some(socket) } })
     }
 
-    /// The daemon itself.
-    pub fn daemon(&self) -> &Daemon {
-        &self.daemon
-    }
-
-    /// Ends it as the kernel ends what has no memory left: at once.
-    pub fn kill(&mut self) {
-        self.process.kill();
-    }
-
-    /// Its process.
-    pub fn id(&self) -> u32 {
-        self.process.id()
-    }
-
-    /// What `show TOPIC --json` prints.
-    pub fn show(&self, topic: &str) -> Result<serde_json::Value, PeerError> {
-        self.daemon.show(topic)
-    }
-
-    /// Its log.
-    pub fn output(&self) -> String {
-        self.process.output()
-    }
-
     /// From `show cores --json`: nanoseconds, turned into cycles of the time stamp counter.
     pub fn cycles(&self) -> Result<Cycles, PeerError> {
-        let answer = self.show("cores")?;
+        let answer = self.daemon.show("cores")?;
         let core = &answer["cores"][0];
         let number = |key: &str| {
             let missing = || PeerError::new(format!("sidecore show cores --json: no {key} in {answer}"));

@@ -76,20 +76,6 @@ impl Row {
             disk_mb_per_second: middle(samples, |s| s.rate / 1e6),
         }
     }
-
-    /// For people.
-    pub fn print(&self) {
-        println!(
-            "{:<6}  a guest that waits for answers: p50 {:.1} µs ({:.1} alone), p99 {:.1} µs ({:.1} alone), × {:.2}; the disk streams {:.0} MB/s",
-            self.medium.name(),
-            self.p50_us,
-            self.p50_alone_us,
-            self.p99_us,
-            self.p99_alone_us,
-            self.p99_vs_alone,
-            self.disk_mb_per_second
-        );
-    }
 }
 
 /// Measures once with a disk on `medium`.
@@ -124,7 +110,7 @@ pub fn measure(common: &Common, core: usize, images: &Images, medium: Medium) ->
         };
         scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    seen.map_err(|e| format!("{e}\n{}", switch.output()))
+    seen.map_err(|e| format!("{e}\n{}", switch.process.output()))
 }
 
 /// The guest that waits, and the other end of its wire.

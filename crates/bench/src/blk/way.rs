@@ -112,7 +112,7 @@ impl Running {
     /// The end of what it has printed.
     pub fn output(&self) -> String {
         match self {
-            Self::Sidecore(switch) => switch.output(),
+            Self::Sidecore(switch) => switch.process.output(),
             Self::Storage(_) => String::new(),
         }
     }
