@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use sidecore_driver::memory::Page;
 
 use super::peers::{free_huge_pages, HUGE_PAGES};
@@ -113,16 +114,21 @@ pub fn apart<R: Send>(what: impl FnOnce() -> R + Send) -> R {
     })
 }
 
-/// The value below which so many of each hundred are; the greatest is that of 100.
-pub fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) -> f64 {
+/// The value at a place of the sorted ones, which depends on how many there are.
+fn at(values: impl IntoIterator<Item = f64>, place: impl Fn(usize) -> usize) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
-    sorted.get((sorted.len().saturating_sub(1) * percent).div_ceil(100)).copied().unwrap_or(f64::NAN)
+    sorted.get(place(sorted.len())).copied().unwrap_or(f64::NAN)
+}
+
+/// The least value that so many of each hundred do not exceed.
+pub fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) -> f64 {
+    at(values, |count| (count * percent).div_ceil(100).saturating_sub(1))
 }
 
 /// The middle one.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    percentile(values, 50)
+    at(values, |count| count / 2)
 }
 
 /// Median, least and greatest of rounds.
@@ -136,9 +142,18 @@ pub struct Range {
 impl Range {
     /// Of each round.
     pub fn of(values: impl Iterator<Item = f64> + Clone) -> Range {
-        let [median, min, max] = [50, 0, 100].map(|percent| percentile(values.clone(), percent));
-        Range { median, min, max }
+        let [min, max] = [0, 100].map(|percent| percentile(values.clone(), percent));
+        Range { median: median(values), min, max }
     }
+}
+
+/// All of them in one, if there are any.
+pub fn merged(all: impl Iterator<Item = Histogram<u64>>) -> Option<Histogram<u64>> {
+    all.reduce(|mut sum, next| {
+        // Same bounds: adding cannot fail.
+        let _ = sum.add(&next);
+        sum
+    })
 }
 
 /// Pages for what drivers and guests share: huge ones, if there are enough.

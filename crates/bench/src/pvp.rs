@@ -15,7 +15,7 @@ use sidecore_driver::load::{Load, LoadConfig, LoadReport};
 use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
-use super::common::{apart, middle, page, text, Processors, Range, Repeat, Result};
+use super::common::{apart, merged, middle, page, text, Processors, Range, Repeat, Result};
 use super::distance::{Distance, Mode};
 use super::modes::Modes;
 use super::ours::{Cycles, Switch, START};
@@ -276,12 +276,7 @@ impl Row {
         let by_mode = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, mpps(sample)));
         let sum = |value: fn(&LoadReport) -> u64| samples.iter().map(|s| value(&s.report)).sum();
         let cycles: Option<Vec<Cycles>> = samples.iter().map(|s| s.cycles).collect();
-        let latencies = samples.iter().filter_map(|s| s.report.latency.clone());
-        let latency = latencies.reduce(|mut all, each| {
-            // Same bounds: adding cannot fail.
-            let _ = all.add(each);
-            all
-        });
+        let latency = merged(samples.iter().filter_map(|s| s.report.latency.clone()));
         Row {
             size,
             candidate: candidate.name(),

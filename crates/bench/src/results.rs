@@ -185,7 +185,9 @@ fn tables(title: &str, rows: Vec<Cell>) -> String {
         let names = || row.iter().take_while(|(_, cell)| cell.is_name()).cloned();
         for (key, cell) in row {
             let lines = match cell {
-                Cell::Fields(modes) if !modes.0.is_empty() => vec![vec![(HEAD.to_owned(), Cell::Text(told(modes)))]],
+                Cell::Fields(modes) if !modes.0.is_empty() => {
+                    vec![vec![(HEAD.to_owned(), Cell::Text(told(modes)))]]
+                }
                 Cell::List(all) if cell.is_rows() => all.iter().cloned().map(flat).collect(),
                 _ => continue,
             };

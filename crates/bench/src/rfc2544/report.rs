@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::super::common::merged;
 use super::super::distance::Mode;
 use super::super::modes::Modes;
 use super::loss::Stages;
@@ -105,14 +105,6 @@ pub struct Row {
 /// Microseconds of units of 16 ticks.
 fn us(units: u64, per_ns: f64) -> f64 {
     16.0 * units as f64 / per_ns / 1e3
-}
-
-fn merged(all: impl Iterator<Item = Histogram<u64>>) -> Option<Histogram<u64>> {
-    all.reduce(|mut sum, next| {
-        // Same bounds: adding cannot fail.
-        let _ = sum.add(&next);
-        sum
-    })
 }
 
 fn rate(found: &[Found], bytes: f64, goal_is_zero: bool) -> Option<Rate> {
