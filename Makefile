@@ -16,9 +16,9 @@ help:            ## this list
 setup:           ## install what tests need and is missing (Debian packages; says which)
 	@scripts/setup
 
-build:           ## build the daemon and the command line
+build:           ## build the daemon, the command line and the benchmarks
 	@scripts/setup --build
-	@cargo build --$(PROFILE) -p sidecore
+	@cargo build --$(PROFILE) -p sidecore -p sidecore-bench
 
 test: setup      ## all tests: unit, property, model, black box, fuzz (bounded), real guests
 	@scripts/test
@@ -34,14 +34,13 @@ lint:            ## formatting, lints and the rules of the house
 	@scripts/setup --lint
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
-	@cargo clippy -p sidecore --no-default-features -- -D warnings
 
 demo:            ## four unmodified VMs and the host exchange traffic; DEMO=router: two VMs behind a router with FRR
 	@scripts/demo $(DEMO)
 
 bench:           ## our switch beside DPDK's and Open vSwitch's
 	@scripts/setup --bench
-	@cargo build --release -p sidecore
+	@cargo build --release -p sidecore -p sidecore-bench
 	@target/release/sidecore bench pvp
 
 attacks: setup build ## attacks from outside on the built program, with neighbours' traffic verified (as root)
@@ -50,15 +49,19 @@ attacks: setup build ## attacks from outside on the built program, with neighbou
 fuzz: setup      ## fuzz every target for FUZZ_SECONDS (60) each
 	@scripts/fuzz $${FUZZ_SECONDS:-60}
 
-install: build   ## below PREFIX (/usr) of DESTDIR: program, man pages, completions, service, its user; a configuration if there is none
-	@install -s -Dm755 target/$(PROFILE)/sidecore $(DESTDIR)$(PREFIX)/bin/sidecore
+install: build   ## below PREFIX (/usr) of DESTDIR: programs, man pages, completions, service, its user; a configuration if there is none
+	@install -d $(DESTDIR)$(PREFIX)/bin
+	@install -sm755 -t $(DESTDIR)$(PREFIX)/bin target/$(PROFILE)/sidecore target/$(PROFILE)/sidecore-bench
 	@install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(COMPLETIONS)
 	@target/$(PROFILE)/sidecore man $(DESTDIR)$(PREFIX)/share/man/man1
+	@target/$(PROFILE)/sidecore-bench man $(DESTDIR)$(PREFIX)/share/man/man1
 	@install -Dm644 -t $(DESTDIR)$(PREFIX)/share/man/man5 $(DESTDIR)$(PREFIX)/share/man/man1/sidecore.toml.5
 	@rm $(DESTDIR)$(PREFIX)/share/man/man1/sidecore.toml.5
-	@target/$(PROFILE)/sidecore completions bash >$(word 1,$(COMPLETIONS))/sidecore
-	@target/$(PROFILE)/sidecore completions zsh >$(word 2,$(COMPLETIONS))/_sidecore
-	@target/$(PROFILE)/sidecore completions fish >$(word 3,$(COMPLETIONS))/sidecore.fish
+	@for program in sidecore sidecore-bench; do \
+		target/$(PROFILE)/$$program completions bash >$(word 1,$(COMPLETIONS))/$$program && \
+		target/$(PROFILE)/$$program completions zsh >$(word 2,$(COMPLETIONS))/_$$program && \
+		target/$(PROFILE)/$$program completions fish >$(word 3,$(COMPLETIONS))/$$program.fish || exit 1; \
+	done
 	@install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	@sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/sidecore.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sidecore.service
 	@install -Dm644 packaging/sidecore.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/sidecore.conf

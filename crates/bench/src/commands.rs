@@ -1,13 +1,23 @@
 //! `bench`: the table of its commands and flags, and the way from flags to measurements.
 
-use clap::{Args, Subcommand};
+use std::path::{Path, PathBuf};
 
-use crate::common::{Processors, Repeat};
-use crate::pvp::{self, Candidate};
+use clap::{CommandFactory, Parser, Subcommand};
+
 use crate::{
-    blk, containment, draw, e1000, fib, idle, many, matrix, ptnet, rfc2544, router, routes, sched, tap, vale,
-    virtio_user,
+    blk, containment, draw, e1000, fib, idle, many, matrix, ptnet, pvp, rfc2544, router, routes, sched, tap,
+    vale, virtio_user,
 };
+
+/// Measure sidecore beside other programs, under the same load in the same run.
+#[derive(Debug, Parser)]
+#[command(name = "sidecore-bench", bin_name = "sidecore bench")]
+#[command(version, propagate_version = true, max_term_width = 100)]
+pub struct Cli {
+    /// What to measure.
+    #[command(subcommand)]
+    pub benchmark: Benchmark,
+}
 
 /// The benchmarks.
 #[derive(Debug, Subcommand)]
@@ -15,7 +25,7 @@ pub enum Benchmark {
     /// Frames between two virtio ports through the learning switch, both ways at once.
     ///
     /// Beside DPDK's testpmd and Open vSwitch with DPDK, as far as they are installed. Takes two processors.
-    Pvp(PvpArgs),
+    Pvp(pvp::Args),
     /// TCP between two network namespaces, by TAPs on our switch.
     ///
     /// Beside veth pairs on a Linux bridge. Needs root, iperf3 and iproute2, and no daemon.
@@ -99,47 +109,18 @@ pub enum Benchmark {
     Limit(vale::LimitArgs),
     /// Draw the figure of a benchmark again, from what it printed with `--json`.
     Draw(draw::saved::Args),
-}
-
-/// Flags of `bench pvp`.
-#[derive(Debug, Args)]
-pub struct PvpArgs {
-    /// Peers to measure beside sidecore [default: all].
-    #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
-    #[arg(value_parser = ["testpmd", "ovs-normal", "ovs-wire"])]
-    pub peers: Vec<String>,
-    /// Frame sizes in bytes, without frame check sequence [default: 64,1500].
-    #[arg(long = "size", value_name = "BYTES", value_delimiter = ',')]
-    #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
-    pub sizes: Vec<u16>,
-    #[command(flatten)]
-    pub repeat: Repeat<1000>,
-    /// Frames per second in each direction, to measure latency [default: as many as possible].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub rate: Option<u32>,
-    #[command(flatten)]
-    pub cpus: Processors,
-    /// Entries of each ring; QEMU's default is 256 too.
-    #[arg(long, value_name = "N", default_value = "256", value_parser = ["128", "256", "512", "1024", "2048", "4096"])]
-    pub ring: String,
-    /// Packed rings.
-    #[arg(long)]
-    pub packed: bool,
-    /// Completion in order.
-    #[arg(long)]
-    pub in_order: bool,
-    /// Without mergeable receive buffers.
-    #[arg(long)]
-    pub no_mergeable: bool,
-    /// Send the same bytes again and again, unlike a real guest.
-    #[arg(long)]
-    pub fixed: bool,
-    /// Real-time priority for the polling threads of load and candidates.
-    #[arg(long)]
-    pub fifo: bool,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
+    /// Print completions for a shell.
+    #[command(hide = true)]
+    Completions {
+        /// The shell.
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages of the benchmarks.
+    #[command(hide = true)]
+    Man {
+        /// The directory to write sidecore-bench.1, sidecore-bench-pvp.1, … into.
+        directory: PathBuf,
+    },
 }
 
 /// Runs a benchmark, and prints what it measured.
@@ -148,7 +129,7 @@ pub struct PvpArgs {
 /// Something that it needs is missing, or it failed; the text is for people.
 pub fn run(benchmark: &Benchmark) -> Result<(), String> {
     match benchmark {
-        Benchmark::Pvp(args) => pvp::run(&pvp_args(args)?).map_err(|e| e.to_string()),
+        Benchmark::Pvp(args) => pvp::run(args),
         Benchmark::Tap(args) => tap::run(args),
         Benchmark::Matrix(args) => matrix::run(args),
         Benchmark::Ports(args) => many::ports(args),
@@ -171,31 +152,18 @@ pub fn run(benchmark: &Benchmark) -> Result<(), String> {
         Benchmark::Blk(args) => blk::run(args),
         Benchmark::Draw(args) => draw::saved::run(args),
         Benchmark::VirtioUser(args) => virtio_user::run(args),
+        Benchmark::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "sidecore-bench", &mut text);
+            sidecore_pktgen::print(&String::from_utf8_lossy(&text))
+        }
+        Benchmark::Man { directory } => {
+            man(directory).map_err(|e| format!("cannot write man pages into {}: {e}", directory.display()))
+        }
     }
 }
 
-fn pvp_args(args: &PvpArgs) -> Result<pvp::Args, String> {
-    let wanted = |candidate: &Candidate| {
-        *candidate == Candidate::Sidecore
-            || args.peers.is_empty()
-            || args.peers.iter().any(|peer| peer == candidate.name())
-    };
-    let mut run =
-        pvp::Args { candidates: Candidate::ALL.into_iter().filter(wanted).collect(), ..pvp::Args::default() };
-    if !args.sizes.is_empty() {
-        run.sizes = args.sizes.iter().map(|&size| usize::from(size)).collect();
-    }
-    run.rounds = usize::from(args.repeat.rounds);
-    run.io_core = args.cpus.io_core;
-    run.fifo = args.fifo;
-    run.json = args.json;
-    run.load.core = args.cpus.load_core;
-    run.load.window = args.repeat.window;
-    run.load.rate = args.rate.map(f64::from);
-    run.load = run.load.entries(args.ring.parse().map_err(|e| format!("--ring: {e}"))?);
-    run.load.packed = args.packed;
-    run.load.in_order = args.in_order;
-    run.load.mergeable = !args.no_mergeable;
-    run.load.touch = !args.fixed;
-    Ok(run)
+fn man(directory: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(directory)?;
+    clap_mangen::generate_to(Cli::command(), directory)
 }

@@ -1,9 +1,13 @@
 //! What benchmarks of several ways to do the same are told, and what they do with the samples of their rounds.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::vale::median;
+use hdrhistogram::Histogram;
+use sidecore_driver::memory::Page;
+
+use super::peers::{free_huge_pages, HUGE_PAGES};
 
 /// An error is a text for people.
 pub type Result<T> = std::result::Result<T, String>;
@@ -55,6 +59,12 @@ pub struct Repeat<const MILLIS: u64> {
     pub window: Duration,
 }
 
+impl<const MILLIS: u64> fmt::Display for Repeat<MILLIS> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "medians of {} rounds of {:?}", self.rounds, self.window)
+    }
+}
+
 /// The two processors of a benchmark with one I/O core.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Processors {
@@ -92,17 +102,66 @@ pub struct Output {
     pub json: bool,
 }
 
-impl Output {
-    /// Writes the picture, if there is to be one.
-    pub fn draw(&self, picture: impl FnOnce() -> String) -> Result<()> {
-        let Some(path) = &self.svg else { return Ok(()) };
-        std::fs::write(path, picture()).map_err(|e| format!("cannot write {}: {e}", path.display()))
-    }
-}
-
 /// An error as text.
 pub fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
+}
+
+/// Does `what` on a thread of its own: where that is pinned does not pass to threads and processes that are started later.
+pub fn apart<R: Send>(what: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        scope.spawn(what).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// The value at a place of the sorted ones, which depends on how many there are.
+fn at(values: impl IntoIterator<Item = f64>, place: impl Fn(usize) -> usize) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(place(sorted.len())).copied().unwrap_or(f64::NAN)
+}
+
+/// The least value that so many of each hundred do not exceed.
+pub fn percentile(values: impl IntoIterator<Item = f64>, percent: usize) -> f64 {
+    at(values, |count| (count * percent).div_ceil(100).saturating_sub(1))
+}
+
+/// The middle one.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    at(values, |count| count / 2)
+}
+
+/// Median, least and greatest of rounds.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub struct Range {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Range {
+    /// Of each round.
+    pub fn of(values: impl Iterator<Item = f64> + Clone) -> Range {
+        let [min, max] = [0, 100].map(|percent| percentile(values.clone(), percent));
+        Range { median: median(values), min, max }
+    }
+}
+
+/// All of them in one, if there are any.
+pub fn merged(all: impl Iterator<Item = Histogram<u64>>) -> Option<Histogram<u64>> {
+    all.reduce(|mut sum, next| {
+        // Same bounds: adding cannot fail.
+        let _ = sum.add(&next);
+        sum
+    })
+}
+
+/// Pages for what drivers and guests share: huge ones, if there are enough.
+pub fn page() -> Page {
+    match free_huge_pages() >= HUGE_PAGES {
+        true => Page::Huge,
+        false => Page::Small,
+    }
 }
 
 /// The middle of what each sample says.

@@ -13,6 +13,7 @@
 //! `plain` and `again` are the same: what lies between them is noise. The interval holds the median with 95 %, by its order
 //! statistics, so whatever the distribution.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -23,13 +24,13 @@ use sidecore_driver::memory::Page;
 use sidecore_driver::Frontend;
 use sidecore_pktgen::end::{Blind, Lane, Source};
 
-use super::common::{text, Processors, Repeat, Result};
+use super::common::{apart, median, text, Processors, Repeat, Result};
 use super::distance::{Distance, Mode};
-use super::modes::{self, Modes};
+use super::modes::Modes;
 use super::ours::{Switch, START};
 use super::peers::Scratch;
-use super::rfc2544::lane::End;
-use super::vale::median;
+use super::results::Results;
+use super::rfc2544::lane::{End, Once};
 
 /// `bench containment`.
 #[derive(Debug, clap::Args)]
@@ -133,21 +134,6 @@ enum Driver {
     Card(Box<E1000>),
 }
 
-/// The same frame again and again.
-struct Same([u8; SIZE]);
-
-impl Source for Same {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
-    #[inline]
-    fn write(&mut self, buffer: &mut [u8]) -> usize {
-        buffer[..SIZE].copy_from_slice(&self.0);
-        SIZE
-    }
-}
-
 impl Driver {
     fn connect(kind: Kind, path: &PathBuf) -> Result<Driver> {
         Ok(match kind {
@@ -165,7 +151,7 @@ impl Driver {
 
     /// Sends at most so many; how many.
     #[inline]
-    fn send(&mut self, most: usize, frame: &mut Same) -> Result<u64> {
+    fn send(&mut self, most: usize, frame: &mut Once<'_>) -> Result<u64> {
         let sent = match self {
             Driver::Lane(end) => {
                 let room = end.room()?.min(most);
@@ -209,11 +195,9 @@ impl Stage {
             };
             format!("{}:{},mac-guard=off,{more}", kind.name(), path(n).display())
         };
-        let program = std::env::current_exe().map_err(text)?;
         let sandbox = if sandbox { "on" } else { "off" };
-        let switch =
-            Switch::start_as(&program, io_core, &scratch, &[port(0), port(1)], &["--sandbox", sandbox])
-                .map_err(text)?;
+        let switch = Switch::start_with(io_core, &scratch, &[port(0), port(1)], &["--sandbox", sandbox])
+            .map_err(text)?;
         let ends = [Driver::connect(kind, &path(0))?, Driver::connect(kind, &path(1))?];
         let mut stage = Stage { ends, switch, on: [false; 2], _scratch: scratch };
         stage.introduce()?;
@@ -222,7 +206,8 @@ impl Stage {
 
     /// The receiver says a word, so that frames for it go to it alone.
     fn introduce(&mut self) -> Result<()> {
-        let mut frame = Same(frame([0xff; 6], MAC[1]));
+        let word = frame([0xff; 6], MAC[1]);
+        let mut frame = Once(&word);
         let [from, to] = &mut self.ends;
         // A driver may be ready before the port's carrier is; frames until then are dropped.
         let start = Instant::now();
@@ -250,7 +235,7 @@ impl Stage {
         let storm = ["broadcast", "multicast", "unicast"].map(|what| format!("storm-{what}={limit}"));
         for port in ["p0", "p1"] {
             let words = ["set", port, &guard, &storm[0], &storm[1], &storm[2]];
-            self.switch.daemon().command(&words).map_err(text)?;
+            self.switch.daemon.command(&words).map_err(text)?;
         }
         self.on = wanted;
         Ok(())
@@ -258,14 +243,15 @@ impl Stage {
 
     /// Frames for so long, until all have come.
     fn flow(&mut self, time: Duration) -> Result<()> {
-        self.pass(time).map_err(|missing| match self.switch.daemon().command(&["show", "drops"]) {
+        self.pass(time).map_err(|missing| match self.switch.daemon.command(&["show", "drops"]) {
             Ok(drops) => format!("{missing}:\n{}", String::from_utf8_lossy(&drops)),
             Err(_) => missing,
         })
     }
 
     fn pass(&mut self, time: Duration) -> Result<()> {
-        let mut frame = Same(frame(MAC[1], MAC[0]));
+        let data = frame(MAC[1], MAC[0]);
+        let mut frame = Once(&data);
         let [from, to] = &mut self.ends;
         let (mut sent, mut got) = (0, 0);
         let start = Instant::now();
@@ -308,26 +294,21 @@ fn frame(to: [u8; 6], from: [u8; 6]) -> [u8; SIZE] {
 
 /// One pair of daemons: each round's turns.
 fn set(args: &Args, kind: Kind, rounds: u16, time: Duration) -> Result<Vec<[Turn; MEASURES.len()]>> {
-    std::thread::scope(|scope| {
-        // A thread of its own: pinning must not pass to the next daemons.
-        let load = scope.spawn(|| {
-            let mut stages =
-                [Stage::start(kind, args.cpus.io_core, false)?, Stage::start(kind, args.cpus.io_core, true)?];
-            pin(args.cpus.load_core).map_err(text)?;
-            let mut all = Vec::new();
-            for round in 0..usize::from(rounds) {
-                let mut turns = [(Mode::Unknown, 0.0); MEASURES.len()];
-                for turn in 0..MEASURES.len() {
-                    let at = (round + turn) % MEASURES.len();
-                    let measure = &MEASURES[at];
-                    turns[at] =
-                        stages[usize::from(measure.sandbox)].measure(measure, time, args.cpus.pair())?;
-                }
-                all.push(turns);
+    apart(|| {
+        let mut stages =
+            [Stage::start(kind, args.cpus.io_core, false)?, Stage::start(kind, args.cpus.io_core, true)?];
+        pin(args.cpus.load_core).map_err(text)?;
+        let mut all = Vec::new();
+        for round in 0..usize::from(rounds) {
+            let mut turns = [(Mode::Unknown, 0.0); MEASURES.len()];
+            for turn in 0..MEASURES.len() {
+                let at = (round + turn) % MEASURES.len();
+                let measure = &MEASURES[at];
+                turns[at] = stages[usize::from(measure.sandbox)].measure(measure, time, args.cpus.pair())?;
             }
-            Ok(all)
-        });
-        load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            all.push(turns);
+        }
+        Ok(all)
     })
 }
 
@@ -395,28 +376,12 @@ pub fn run(args: &Args) -> Result<()> {
             });
         }
     }
-    if args.json {
-        let summary: serde_json::Map<String, serde_json::Value> = rows
-            .iter()
-            .map(|row| (format!("{}_{}", row.port.name().replace('-', "_"), row.measure), row.ratio.into()))
-            .collect();
-        println!(
-            "{}",
-            serde_json::json!({ "version": 1, "bench": "containment", "rows": rows, "summary": summary })
-        );
-        return Ok(());
-    }
-    println!("containment: time of the I/O core for a frame of {SIZE} B, with against without; {sets} sets of {rounds} rounds");
-    println!("ports       measure  ns a frame  with/without  the median is between");
-    for Row { port, measure, ns_per_frame, ratio, between: [low, high], .. } in &rows {
-        println!(
-            "{:10}  {measure:7}  {ns_per_frame:10.1}  {ratio:12.3}  {low:.3} and {high:.3}",
-            port.name()
-        );
-    }
-    let start = |row: &Row| format!("{:10}  {:7}", row.port.name(), row.measure);
-    print!("{}", modes::table("ns a frame", rows.iter().map(|row| (start(row), &row.modes))));
-    Ok(())
+    let key = |row: &Row| format!("{}_{}", row.port.name().replace('-', "_"), row.measure);
+    let summary: BTreeMap<String, f64> = rows.iter().map(|row| (key(row), row.ratio)).collect();
+    let note = format!(
+        "time of the I/O core for a frame of {SIZE} B, with against without; {sets} sets of {rounds} rounds"
+    );
+    Results::new("containment", &note).with("rows", &rows)?.with("summary", &summary)?.print(args.json)
 }
 
 #[cfg(test)]

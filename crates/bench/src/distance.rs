@@ -233,24 +233,7 @@ pub fn by_mode(samples: impl IntoIterator<Item = (Mode, f64)>) -> Vec<(Mode, Spr
         .collect()
 }
 
-/// Medians over those of others in the same mode, where they have samples in it.
-pub fn ratios(modes: &[(Mode, Spread)], theirs: &[(Mode, Spread)]) -> Vec<Option<f64>> {
-    let of = |(mode, of): &(Mode, Spread)| {
-        theirs.iter().find(|(other, _)| other == mode).map(|(_, their)| of.median / their.median)
-    };
-    modes.iter().map(of).collect()
-}
-
-/// The same in words: `near 24.1 / 25.0 / 31.2 (3), far 10.2 / 10.2 / 10.2 (1)`.
-pub fn told(modes: &[(Mode, Spread)]) -> String {
-    let one = |(mode, of): &(Mode, Spread)| {
-        let Spread { samples, decile, quartile, median } = of;
-        format!("{} {decile:.2} / {quartile:.2} / {median:.2} ({samples})", mode.name())
-    };
-    modes.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
-/// What [`told`] tells, for the head of a table.
+/// What a spread says, for the head of a column.
 pub const HEAD: &str = "lower decile / quartile / median (samples) by the distance of the two processors";
 
 #[cfg(test)]
@@ -289,9 +272,7 @@ mod tests {
         let near = Spread { samples: 11, decile: 2.0, quartile: 3.5, median: 6.0 };
         let far = Spread { samples: 1, decile: 7.0, quartile: 7.0, median: 7.0 };
         assert_eq!(modes, [(Mode::Near, near), (Mode::Far, far)]);
-        assert_eq!(told(&modes), "near 2.00 / 3.50 / 6.00 (11), far 7.00 / 7.00 / 7.00 (1)");
         assert_eq!(by_mode([]), []);
-        assert_eq!(ratios(&modes, &by_mode([(Mode::Near, 3.0)])), [Some(2.0), None]);
     }
 
     #[test]

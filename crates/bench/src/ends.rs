@@ -1,25 +1,25 @@
 //! The ends of a path through a switch: one that sends as fast as it can, one that takes what comes.
 //!
-//! Ring ports and vhost-user ports are driven as the load of `bench pvp` drives them: a new sequence number in every frame,
-//! every received one read. Of a host interface the far side is ours as well: what is to come out of it a packet socket puts
+//! Each frame has a new sequence number in its first cache line, and that line of every received one is read. Of a host interface the far side is ours as well: what is to come out of it a packet socket puts
 //! in (of a TAP on the interface itself, of the others on the other end of a veth pair), and what goes into it the host's
 //! stack drops, since no socket there is its destination; the interface counts it.
 
 use std::path::{Path, PathBuf};
 
-use sidecore_driver::load::{frame, End, LoadConfig, TAG, TAG_MASK};
+use sidecore_driver::load::{frame, TAG, TAG_MASK};
+use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
-use super::net::Net;
+use super::common::{text, Result};
+use super::net::{received, Net};
 use super::ours::START;
-use sidecore_pktgen::end::host::{self, HostLane};
-use sidecore_pktgen::end::ring::{self, RingLane};
-use sidecore_pktgen::end::{Lane, Opened, Sink, Source};
+use super::rfc2544::lane::End;
+use sidecore_pktgen::end::{host, Lane, Sink, Source};
 
 /// Frames sent at once.
 const BURST: usize = 64;
-
-type Result<T> = std::result::Result<T, String>;
+/// Entries of a virtio port's rings.
+const ENTRIES: u16 = 1024;
 
 /// A kind of port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -84,9 +84,7 @@ impl PathEnd {
         let end = PathEnd { kind, number, path: dir.join(format!("s{number}")), near, far };
         if kind.is_pair() {
             let PathEnd { near, far, .. } = &end;
-            net.ip(&format!("link add {near} type veth peer name {far}"))?;
-            net.ip(&format!("link set {near} up"))?;
-            net.ip(&format!("link set {far} up"))?;
+            net.veth(near, far)?;
         }
         Ok(end)
     }
@@ -113,29 +111,19 @@ impl PathEnd {
     /// Connects to the port, or to the one that connects to `listener`, for frames of `bytes` bytes. On a thread in
     /// the namespace.
     pub fn connect(&self, listener: Option<&Listener>, bytes: usize) -> Result<Side> {
-        Ok(match self.kind {
-            Kind::Ring => {
-                let Opened { mut lanes, keep, .. } =
-                    ring::open(&self.path.to_string_lossy(), 1, None, bytes)?;
-                let lane = lanes.pop().ok_or("the ring port has no ring")?;
-                Side::Ring { lane: Box::new(lane), tags: Tags::new(self.number, bytes), _keep: keep }
-            }
+        let end = match self.kind {
+            Kind::Ring => End::ring(&self.path.to_string_lossy(), bytes),
             Kind::VhostUser => {
                 let frontend = match listener {
                     Some(listener) => listener.accept(START),
                     None => Frontend::connect(&self.path, START),
                 };
-                let config = LoadConfig { frame: bytes, ..LoadConfig::default() };
-                let end = frontend.and_then(|frontend| End::new(frontend, &config, self.number));
-                Side::Virtio { end: Box::new(end.map_err(|e| e.to_string())?), received: 0 }
+                End::virtio(frontend.map_err(text)?, ENTRIES, bytes, Page::Small)
             }
-            _ => {
-                let Opened { mut lanes, keep, .. } = host::open(host::Kind::Packet, &self.far, 1, bytes)?;
-                let lane = lanes.pop().ok_or("the packet socket has no queue")?;
-                let tags = Tags::new(self.number, bytes);
-                Side::Host { lane: Box::new(lane), tags, far: self.far.clone(), _keep: keep }
-            }
-        })
+            _ => End::host(host::Kind::Packet, &self.far, bytes),
+        };
+        let far = self.kind.is_host().then(|| self.far.clone());
+        Ok(Side { end: end?, tags: Tags::new(self.number, bytes), far })
     }
 
     /// Takes away what [`PathEnd::make`] made.
@@ -148,88 +136,41 @@ impl PathEnd {
 }
 
 /// One end, connected.
-pub enum Side {
-    /// A ring port's program.
-    Ring {
-        /// Its rings.
-        lane: Box<RingLane>,
-        /// What it sends and has seen.
-        tags: Tags,
-        /// Stays while the lane does.
-        _keep: Box<dyn Send>,
-    },
-    /// A guest's driver.
-    Virtio {
-        /// Its queues.
-        end: Box<End>,
-        /// Frames that have come.
-        received: u64,
-    },
-    /// The far side of a host interface.
-    Host {
-        /// To send.
-        lane: Box<HostLane>,
-        /// What it sends.
-        tags: Tags,
-        /// Its interface.
-        far: String,
-        /// Stays while the lane does.
-        _keep: Box<dyn Send>,
-    },
+pub struct Side {
+    end: End,
+    tags: Tags,
+    /// The interface of a host's far side.
+    far: Option<String>,
 }
 
 impl Side {
     /// Sends a burst, or what of at most `most` frames finds room; how many.
     #[inline]
     pub fn send(&mut self, most: usize) -> Result<usize> {
-        let most = most.min(BURST);
-        match self {
-            Side::Ring { lane, tags, .. } => {
-                let room = lane.room()?.min(most);
-                Ok(lane.send(room, tags)?.frames)
-            }
-            Side::Virtio { end, .. } => {
-                let most = u16::try_from(most).unwrap_or(u16::MAX);
-                end.send(most).map(usize::from).map_err(|e| e.to_string())
-            }
-            Side::Host { lane, tags, .. } => {
-                let room = lane.room()?.min(most);
-                Ok(lane.send(room, tags)?.frames)
-            }
-        }
+        let room = self.end.room()?.min(most).min(BURST);
+        Ok(self.end.send(room, &mut self.tags)?.frames)
     }
 
     /// Takes what has come. The host's stack does so by itself.
     #[inline]
     pub fn receive(&mut self) -> Result<()> {
-        match self {
-            Side::Ring { lane, tags, .. } => {
-                lane.receive(usize::MAX, tags)?;
-            }
-            Side::Virtio { end, received } => {
-                *received += u64::from(end.receive().map_err(|e| e.to_string())?);
-            }
-            Side::Host { .. } => {}
+        match self.far {
+            Some(_) => Ok(()),
+            None => self.end.receive(usize::MAX, &mut self.tags).map(drop),
         }
-        Ok(())
     }
 
     /// Frames that have arrived so far.
     pub fn received(&self) -> Result<u64> {
-        match self {
-            Side::Ring { tags, .. } => Ok(tags.received),
-            Side::Virtio { received, .. } => Ok(*received),
-            Side::Host { far, .. } => interface_received(far),
+        match &self.far {
+            Some(far) => received(far),
+            None => Ok(self.tags.received),
         }
     }
 
-    /// Frames that are missing, and frames that should not have come; unknown for a host interface.
+    /// Frames that are missing, and frames that should not have come; none are known of a host interface.
     pub fn lost_and_wrong(&self) -> (u64, u64) {
-        match self {
-            Side::Ring { tags, .. } => (tags.lost, tags.wrong),
-            Side::Virtio { end, .. } => end.lost_and_wrong(),
-            Side::Host { .. } => (0, 0),
-        }
+        (self.tags.lost, self.tags.wrong)
     }
 }
 
@@ -257,10 +198,6 @@ impl Tags {
 }
 
 impl Source for Tags {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
     #[inline]
     fn write(&mut self, buffer: &mut [u8]) -> usize {
         self.line[TAG..TAG + 8].copy_from_slice(&(self.sent & TAG_MASK).to_le_bytes());
@@ -289,13 +226,4 @@ impl Sink for Tags {
         self.lost += ahead;
         self.next = self.next.wrapping_add(ahead + 1);
     }
-}
-
-/// Frames that an interface has received.
-fn interface_received(interface: &str) -> Result<u64> {
-    // Of the thread's network namespace, as `/sys` is not.
-    let devices = std::fs::read_to_string("/proc/thread-self/net/dev").map_err(|e| e.to_string())?;
-    let line = devices.lines().find_map(|line| line.trim().strip_prefix(&format!("{interface}:")));
-    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    number.ok_or_else(|| format!("no counters of interface {interface}"))
 }

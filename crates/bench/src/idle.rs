@@ -18,13 +18,13 @@ use serde_json::Value;
 use sidecore_driver::load::{pin, LoadConfig};
 use sidecore_driver::net::NetDriver;
 
-use super::common::{text, Output, Processors, Repeat};
+use super::common::{apart, median, percentile, text, Output, Processors, Repeat, Result};
 use super::distance::{Distance, Mode};
 use super::draw::{chart, Axis, Line};
 use super::many::{driver, Stage};
-use super::modes::{self, Modes};
+use super::modes::Modes;
 use super::ours::START;
-use super::vale::median;
+use super::results::Results;
 use super::wake::Sleeper;
 
 /// `bench idle`.
@@ -55,8 +55,6 @@ const SILENT: Duration = Duration::from_millis(30);
 const EVERY: Duration = Duration::from_millis(2);
 /// Bytes of each frame.
 const LEN: usize = 64;
-
-type Result<T> = std::result::Result<T, String>;
 
 /// What one round measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -135,80 +133,50 @@ pub fn run(args: &Args) -> Result<()> {
         rounds.push(round);
     }
     let middle = |value: fn(&Round) -> f64| median(rounds.iter().map(value));
-    let [at_work, asleep, bare] = latencies(&rounds);
+    let all = &rounds;
+    let [at_work, asleep, bare] =
+        LATENCIES.map(|(_, value)| move |percent| percentile(all.iter().flat_map(value).copied(), percent));
     let summary = Summary {
         idle_share: middle(|round| round.share),
         frame_cost_ratio: middle(|round| round.ratio),
-        at_work_p50_us: quantile(&at_work, 0.5),
-        at_work_p99_us: quantile(&at_work, 0.99),
-        asleep_p50_us: quantile(&asleep, 0.5),
-        asleep_p99_us: quantile(&asleep, 0.99),
-        bare_thread_p50_us: quantile(&bare, 0.5),
-        bare_thread_p99_us: quantile(&bare, 0.99),
+        at_work_p50_us: at_work(50),
+        at_work_p99_us: at_work(99),
+        asleep_p50_us: asleep(50),
+        asleep_p99_us: asleep(99),
+        bare_thread_p50_us: bare(50),
+        bare_thread_p99_us: bare(99),
     };
     let by_mode = ByMode::of(&rounds);
-    args.output.draw(|| draw(&rounds))?;
-    if args.output.json {
-        println!(
-            "{}",
-            serde_json::json!({
-                "version": 1, "bench": "idle", "ports": args.ports, "rows": rounds, "modes": by_mode,
-                "summary": summary
-            })
-        );
-        return Ok(());
-    }
-    println!(
-        "idle: {} connected, silent ports, medians of {} rounds: {:.2} % of a processor; a frame of a pair costs {:.2} × what it costs alone",
-        args.ports,
-        args.repeat.rounds,
-        100.0 * summary.idle_share,
-        summary.frame_cost_ratio
-    );
-    println!("first frame of a burst     times  p50 µs  p99 µs  longest");
-    for (what, sorted) in [("core at work", &at_work), ("core asleep", &asleep), ("bare thread", &bare)] {
-        let at = |share| quantile(sorted, share);
-        println!("{what:<25}  {:5}  {:6.0}  {:6.0}  {:7.0}", sorted.len(), at(0.5), at(0.99), at(1.0));
-    }
-    let woken: u64 = rounds.iter().map(|round| round.woken).sum();
-    println!("of the bursts to the core at work, {woken} woke a queue that was cold");
-    let ByMode { ns_alone, ns_among, at_work_us } = &by_mode;
-    let rows = [
-        ("a frame alone, ns", ns_alone),
-        ("among silent ports, ns", ns_among),
-        ("first frame at work, µs", at_work_us),
-    ];
-    print!("{}", modes::table("rounds", rows.map(|(row, modes)| (format!("{row:<25}"), modes))));
-    Ok(())
+    let note = format!("connected, silent ports beside a pair that talks, {}", args.repeat);
+    Results::new("idle", &note)
+        .with("ports", &args.ports)?
+        .with("rows", &rounds)?
+        .with("modes", &by_mode)?
+        .with("summary", &summary)?
+        .give(&args.output, || draw(&rounds))
 }
 
-/// µs of all rounds' bursts to a core at work, to one asleep, and of a bare thread, each list sorted.
-fn latencies(rounds: &[Round]) -> [Vec<f64>; 3] {
-    let sorted = |value: fn(&Round) -> &Vec<f64>| {
-        let mut all: Vec<f64> = rounds.iter().flat_map(value).copied().collect();
-        all.sort_by(f64::total_cmp);
-        all
-    };
-    [
-        sorted(|round| &round.at_work_us),
-        sorted(|round| &round.asleep_us),
-        sorted(|round| &round.bare_thread_us),
-    ]
-}
+/// µs of a round's bursts, or of a bare thread.
+type Latency = fn(&Round) -> &Vec<f64>;
+
+const LATENCIES: [(&str, Latency); 3] = [
+    ("core at work", |round| &round.at_work_us),
+    ("core asleep", |round| &round.asleep_us),
+    ("bare thread", |round| &round.bare_thread_us),
+];
 
 /// How soon the first frame of a burst is seen, by percentile of the bursts.
 pub fn draw(rounds: &[Round]) -> String {
-    let line = |(name, sorted): (&str, Vec<f64>)| {
-        let at = |percent: u32| (f64::from(percent), quantile(&sorted, f64::from(percent) / 100.0));
+    let line = |(name, value): (&str, Latency)| {
+        let at = |percent| (percent as f64, percentile(rounds.iter().flat_map(value).copied(), percent));
         Line::new(name.to_owned(), (0..20).map(|n| 5 * n).chain([99]).map(at).collect())
     };
-    let names = ["core at work", "core asleep", "bare thread"];
     chart(
         "How soon a cold queue is served: first frame of a burst",
         "sidecore bench idle --svg FILE; one I/O core; bare thread: one that sleeps in epoll_wait on the same processor",
-        Axis { label: "percentile of bursts", log: false },
-        Axis { label: "from the kick to the first frame, µs", log: true },
-        &names.into_iter().zip(latencies(rounds)).map(line).collect::<Vec<_>>(),
+        Axis::linear("percentile of bursts"),
+        Axis::log("from the kick to the first frame, µs"),
+        &LATENCIES.map(line),
     )
 }
 
@@ -222,28 +190,15 @@ fn measure(args: &Args) -> Result<Round> {
     let mut scene = Scene::new(&mut stage)?;
     let share = scene.silence(args.repeat.window)?;
     // A thread of its own, because pinning must not pass to the daemon of the next round.
-    std::thread::scope(|scope| {
-        let played = scope.spawn(move || {
-            // On the daemon's own processor, this thread would keep it from running.
-            pin(args.cpus.load_core).map_err(text)?;
-            let (asleep_us, bare_thread_us) = scene.asleep(args)?;
-            let distance = Distance::before(&args.cpus.pair());
-            let (at_work_us, woken) = scene.at_work(args)?;
-            let modes = Some([alone.mode, among.mode, distance.after()]);
-            let (ns_alone, ns_among, ratio) = (alone.ns, among.ns, among.ns / alone.ns);
-            Ok(Round {
-                ns_alone,
-                ns_among,
-                ratio,
-                share,
-                asleep_us,
-                at_work_us,
-                bare_thread_us,
-                woken,
-                modes,
-            })
-        });
-        played.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    apart(move || {
+        // On the daemon's own processor, this thread would keep it from running.
+        pin(args.cpus.load_core).map_err(text)?;
+        let (asleep_us, bare_thread_us) = scene.asleep(args)?;
+        let distance = Distance::before(&args.cpus.pair());
+        let (at_work_us, woken) = scene.at_work(args)?;
+        let modes = Some([alone.mode, among.mode, distance.after()]);
+        let (ns_alone, ns_among, ratio) = (alone.ns, among.ns, among.ns / alone.ns);
+        Ok(Round { ns_alone, ns_among, ratio, share, asleep_us, at_work_us, bare_thread_us, woken, modes })
     })
 }
 
@@ -350,7 +305,7 @@ impl Scene<'_> {
 
     /// How often events woke the core for a queue of the silent ports.
     fn woken(&self) -> Result<u64> {
-        let answer = self.stage.switch.show("queues").map_err(text)?;
+        let answer = self.stage.switch.daemon.show("queues").map_err(text)?;
         let queues = answer["queues"].as_array().ok_or("show queues --json has no queues")?;
         let silent = |queue: &&Value| queue["port"] != "p0" && queue["port"] != "p1";
         Ok(queues.iter().filter(silent).filter_map(|queue| queue["served"]["wakes"].as_u64()).sum())
@@ -402,11 +357,4 @@ fn received(driver: &mut NetDriver, count: usize) -> Result<Instant> {
 
 fn us(time: Duration) -> f64 {
     time.as_secs_f64() * 1e6
-}
-
-/// The value below which `share` of a sorted list lies.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let place = (share * sorted.len().saturating_sub(1) as f64).round();
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a place in the list")]
-    sorted.get(place as usize).copied().unwrap_or(0.0)
 }

@@ -3,10 +3,10 @@
 //! Every benchmark starts what it compares, loads all of it with the same load, alternates between
 //! them, and prints medians with their spread and ratios. Nothing is compared with a stored number.
 //!
-//! The switch under test is the program that runs the benchmark: it starts itself again as `sidecore run` (`ours`).
-//! [`Benchmark`] is the command line, [`run`] does what it says.
+//! The switch under test is the program `sidecore` in the folder of the program that measures (`ours`); `sidecore bench` becomes
+//! `sidecore-bench` of its own folder.
 //!
-//! This is a crate of its own so that it compiles beside the program, and so that the program can be built without it.
+//! [`main`] is all that this library offers. It is a library to be compiled beside the engine.
 
 mod blk;
 mod commands;
@@ -28,6 +28,7 @@ mod ours;
 mod peers;
 mod ptnet;
 mod pvp;
+mod results;
 mod rfc2544;
 mod router;
 mod routes;
@@ -39,9 +40,21 @@ mod vale;
 mod virtio_user;
 mod wake;
 
-pub use commands::{run, Benchmark};
-
+use std::process::ExitCode;
 use std::time::Duration;
+
+use clap::Parser;
+
+/// Runs the benchmark that the process's arguments name, and returns the exit code of the process.
+pub fn main() -> ExitCode {
+    match commands::run(&commands::Cli::parse().benchmark) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("sidecore: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// The length of a measurement, from seconds.
 fn seconds(text: &str) -> Result<Duration, String> {

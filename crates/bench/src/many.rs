@@ -15,12 +15,12 @@ use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
 
-use super::common::{text, Processors, Repeat};
+use super::common::{apart, median, text, Processors, Repeat};
 use super::distance::{Distance, Mode};
-use super::modes::{self, Modes};
+use super::modes::Modes;
 use super::ours::{Switch, START};
 use super::peers::Scratch;
-use super::vale::median;
+use super::results::Results;
 
 /// `bench ports`.
 #[derive(Debug, clap::Args)]
@@ -79,8 +79,7 @@ impl Stage {
     pub(super) fn start(io_core: usize, ports: u16) -> Result<Stage, String> {
         let scratch = Scratch::new("sc-ports").map_err(text)?;
         let paths: Vec<PathBuf> = (0..ports).map(|n| scratch.file(format!("p{n}"))).collect();
-        let program = std::env::current_exe().map_err(text)?;
-        let switch = Switch::start(&program, io_core, &scratch, &paths).map_err(text)?;
+        let switch = Switch::start(io_core, &scratch, &paths).map_err(text)?;
         let silent = paths[2..].iter().map(driver).collect::<Result<Vec<_>, String>>()?;
         Ok(Stage { switch, io_core, paths, silent, _scratch: scratch })
     }
@@ -91,24 +90,22 @@ impl Stage {
         let (a, b) = (connect(&self.paths[0])?, connect(&self.paths[1])?);
         // Only the switch goes along: the silent drivers stay with this thread.
         let (switch, io_core) = (&self.switch, self.io_core);
-        std::thread::scope(|scope| {
-            let load = scope.spawn(move || {
-                let mut load = Load::new(a, b, config).map_err(text)?;
-                let distance = Distance::before(&[config.core, io_core]);
-                load.warm_up().map_err(text)?;
-                let before = switch.cycles().map_err(text)?;
-                let report = load.measure().map_err(text)?;
-                let spent = switch.cycles().map_err(text)?.since(before);
-                let ns = spent.per_frame() / sidecore_driver::load::ticks_per_ns();
-                Ok(Sample { ns, mpps: report.mpps(), mode: distance.after() })
-            });
-            load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        apart(move || {
+            let mut load = Load::new(a, b, config).map_err(text)?;
+            let distance = Distance::before(&[config.core, io_core]);
+            load.warm_up().map_err(text)?;
+            let before = switch.cycles().map_err(text)?;
+            let report = load.measure().map_err(text)?;
+            let spent = switch.cycles().map_err(text)?.since(before);
+            let ns = spent.per_frame() / sidecore_driver::load::ticks_per_ns();
+            Ok(Sample { ns, mpps: report.mpps(), mode: distance.after() })
         })
     }
 
     /// KiB of memory that is the daemon's own.
     fn memory(&self) -> Result<u64, String> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.switch.id())).map_err(text)?;
+        let status =
+            fs::read_to_string(format!("/proc/{}/status", self.switch.process.id())).map_err(text)?;
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let kib = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok());
         kib.ok_or_else(|| "no RssAnon in /proc/PID/status".to_owned())
@@ -116,7 +113,7 @@ impl Stage {
 
     /// Processor time that the daemon has used.
     pub(super) fn processor(&self) -> Result<Duration, String> {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.switch.id())).map_err(text)?;
+        let threads = fs::read_dir(format!("/proc/{}/task", self.switch.process.id())).map_err(text)?;
         let mut all = 0;
         for thread in threads {
             // Linux, Documentation/scheduler/sched-stats.rst: nanoseconds on a processor come first. A thread may end meanwhile.
@@ -175,27 +172,6 @@ pub fn ports(args: &PortsArgs) -> Result<(), String> {
         }
         _ => 0,
     };
-    if args.json {
-        println!("{}", serde_json::json!({ "version": 1, "rows": rows, "kib_per_port": per_port }));
-        return Ok(());
-    }
-    println!(
-        "ports: one pair talks (64 B, both ways), the others are connected and silent; {} rounds",
-        args.repeat.rounds
-    );
-    println!("ports  ns a frame  × first   Mpps  memory");
-    for row in &rows {
-        println!(
-            "{:5}  {:10.1}  {:7.2}  {:5.2}  {:4} MiB",
-            row.ports,
-            row.median,
-            row.ratio,
-            row.mpps,
-            row.memory_kib / 1024
-        );
-    }
-    let start = |row: &Row| format!("{:5}", row.ports);
-    print!("{}", modes::table("ns a frame", rows.iter().map(|row| (start(row), &row.modes))));
-    println!("memory for each further port: {per_port} KiB");
-    Ok(())
+    let note = "one pair talks (64 B, both ways), the others are connected and silent";
+    Results::new("ports", note).with("rows", &rows)?.with("kib_per_port", &per_port)?.print(args.json)
 }

@@ -17,14 +17,14 @@ use serde::Serialize;
 use sidecore_driver::load::pin;
 use sidecore_driver::Listener;
 
-use super::common::{Processors, Repeat};
+use super::common::{apart, median, text, Processors, Repeat, Result};
 use super::distance::{Distance, Mode};
 use super::ends::{Kind, PathEnd, Side};
-use super::modes::{self, Modes};
+use super::modes::Modes;
 use super::net::Net;
 use super::ours::{Cycles, Switch, START};
 use super::peers::{Flows, Ovs, OvsPort, Scratch};
-use super::vale::median;
+use super::results::Results;
 
 /// `bench matrix`.
 #[derive(Debug, clap::Args)]
@@ -61,8 +61,6 @@ pub enum Peer {
 
 /// Frames under way at most, where nothing but the switch can lose them.
 const WINDOW: usize = 512;
-
-type Result<T> = std::result::Result<T, String>;
 
 /// Something to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -113,10 +111,6 @@ struct Row {
     modes: Modes,
 }
 
-fn text(error: impl std::fmt::Display) -> String {
-    error.to_string()
-}
-
 /// `bench matrix`.
 pub fn run(args: &Args) -> Result<()> {
     let time = args.repeat.window;
@@ -155,24 +149,8 @@ pub fn run(args: &Args) -> Result<()> {
             });
         }
     }
-    if args.json {
-        println!("{}", serde_json::json!({ "version": 1, "bench": "matrix", "rows": rows }));
-        return Ok(());
-    }
-    println!("matrix: one way, medians of {} rounds; busy: the I/O core", args.repeat.rounds);
-    println!("size  from        to          candidate     Mpps (min – max)             Gbit/s   busy  lost");
-    for Row { from, to, size, candidate, samples, mpps, gbits, busy, lost, .. } in &rows {
-        let (min, max) = samples.iter().fold((f64::MAX, 0.0), |(a, b), n| (n.min(a), n.max(b)));
-        let spread = format!("{mpps:.3} ({min:.3} – {max:.3})");
-        let busy = busy.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0));
-        println!(
-            "{size:4}  {from:<10}  {to:<10}  {candidate:<10}  {spread:<26}  {gbits:7.2}  {busy:>5}  {lost:4}"
-        );
-    }
-    let start =
-        |row: &Row| format!("{:4}  {:<10}  {:<10}  {:<10}", row.size, row.from, row.to, row.candidate);
-    print!("{}", modes::table("Mpps", rows.iter().map(|row| (start(row), &row.modes))));
-    Ok(())
+    let note = format!("one way, {}; busy: the I/O core", args.repeat);
+    Results::new("matrix", &note).with("rows", &rows)?.print(args.json)
 }
 
 /// Every pair of ours, and the other switches that can join it.
@@ -214,9 +192,7 @@ impl Running {
 /// Starts a candidate and measures all sizes.
 fn measure(args: &Args, candidate: Candidate, pair: [Kind; 2], time: Duration) -> Result<Vec<Sample>> {
     let scratch = Scratch::new("sc-matrix").map_err(text)?;
-    let net = Net::new()?;
-    // Nothing but our frames.
-    net.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").map_err(text))?;
+    let net = Net::quiet()?;
     let dir = scratch.file("");
     let mut ends = [PathEnd::make(pair[0], 0, &net, &dir)?, PathEnd::make(pair[1], 1, &net, &dir)?];
     if candidate == Candidate::Ovs {
@@ -241,9 +217,7 @@ fn measure(args: &Args, candidate: Candidate, pair: [Kind; 2], time: Duration) -
                 .map(|&size| one(&ends, &listeners, usize::from(size), &running, time, args.cpus.pair()))
                 .collect::<Result<Vec<_>>>()
         };
-        std::thread::scope(|scope| {
-            scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        apart(load)
     });
     ends.iter().for_each(|end| end.clean(&net));
     measured
@@ -258,11 +232,8 @@ fn start(
 ) -> Result<Running> {
     match candidate {
         Candidate::Sidecore => {
-            let program = std::env::current_exe().map_err(text)?;
             let specs = ends.each_ref().map(PathEnd::spec);
-            Switch::start_with(&program, args.cpus.io_core, scratch, &specs)
-                .map(Running::Sidecore)
-                .map_err(text)
+            Switch::start_with(args.cpus.io_core, scratch, &specs, &[]).map(Running::Sidecore).map_err(text)
         }
         Candidate::Bridge => {
             net.ip("link add br0 type bridge")?;

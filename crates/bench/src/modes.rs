@@ -1,60 +1,53 @@
-//! What samples come to by the distance of the two processors: `modes` in JSON, and a second table for people.
+//! What samples come to by the distance of the two processors: `modes` of a row.
 //!
 //! Theory of operation. A benchmark labels each sample (`distance`) and keeps the label with it. A row then has a field `modes` of
 //! this type, made from its labelled samples; in JSON it is an object with a key for each mode that has samples. Where a row is
 //! compared with another one, [`Modes::over`] compares samples of the same mode with each other, and nothing else.
 
-use serde::ser::{Serialize, SerializeMap, Serializer};
+use std::collections::BTreeMap;
 
-use super::distance::{by_mode, ratios, told, Mode, Spread, HEAD};
+use serde::{Serialize, Serializer};
+
+use super::distance::{by_mode, Mode, Spread};
 
 /// A row's samples by mode.
-#[derive(Clone, Debug, Default)]
-pub struct Modes {
-    spreads: Vec<(Mode, Spread)>,
-    /// The name of a ratio, and for each mode the median over that of the others in it.
-    ratio: Option<(&'static str, Vec<Option<f64>>)>,
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct Modes(BTreeMap<Mode, OfMode>);
+
+/// Samples of one mode.
+#[derive(Clone, Debug, Serialize)]
+struct OfMode {
+    samples: usize,
+    decile: f64,
+    quartile: f64,
+    median: f64,
+    /// `ratio_to_…`: the median over that of the others in this mode, if they have samples in it.
+    #[serde(flatten)]
+    ratios: BTreeMap<&'static str, Option<f64>>,
 }
 
 impl Modes {
     /// Of samples that say their mode and figure.
     pub fn of<T>(samples: &[T], sample: impl Fn(&T) -> (Mode, f64)) -> Modes {
-        Modes { spreads: by_mode(samples.iter().map(sample)), ratio: None }
+        let of_mode = |(mode, spread)| {
+            let Spread { samples, decile, quartile, median } = spread;
+            (mode, OfMode { samples, decile, quartile, median, ratios: BTreeMap::new() })
+        };
+        Modes(by_mode(samples.iter().map(sample)).into_iter().map(of_mode).collect())
     }
 
     /// The same with its medians over those of `theirs`, mode by mode, as `ratio_to_…`.
-    pub fn over(self, name: &'static str, theirs: &Modes) -> Modes {
-        let each = ratios(&self.spreads, &theirs.spreads);
-        Modes { ratio: Some((name, each)), ..self }
+    pub fn over(mut self, name: &'static str, theirs: &Modes) -> Modes {
+        for (mode, of) in &mut self.0 {
+            of.ratios.insert(name, theirs.0.get(mode).map(|their| of.median / their.median));
+        }
+        self
     }
 
     /// The median over that of `theirs` in this mode, where both have samples in it.
     pub fn ratio(&self, mode: Mode, theirs: &Modes) -> Option<f64> {
-        let place = self.spreads.iter().position(|(of, _)| *of == mode)?;
-        ratios(&self.spreads, &theirs.spreads).get(place).copied().flatten()
-    }
-
-    /// For people, in units of `unit`: `near 24.10 / 25.00 / 31.20 (3), far 10.20 / 10.20 / 10.20 (1); near: 1.90 × testpmd`.
-    pub fn told_in(&self, unit: f64) -> String {
-        let scaled = |(mode, of): &(Mode, Spread)| {
-            let [decile, quartile, median] = [of.decile, of.quartile, of.median].map(|figure| figure / unit);
-            (*mode, Spread { samples: of.samples, decile, quartile, median })
-        };
-        let mut text = told(&self.spreads.iter().map(scaled).collect::<Vec<_>>());
-        if let Some((name, ratios)) = &self.ratio {
-            let whom = name.trim_start_matches("ratio_to_").replace('_', " ");
-            for ((mode, _), ratio) in self.spreads.iter().zip(ratios) {
-                if let Some(ratio) = ratio {
-                    text += &format!("; {}: {ratio:.2} × {whom}", mode.name());
-                }
-            }
-        }
-        text
-    }
-
-    /// The same in the unit of the samples.
-    pub fn told(&self) -> String {
-        self.told_in(1.0)
+        Some(self.0.get(&mode)?.median / theirs.0.get(&mode)?.median)
     }
 }
 
@@ -63,32 +56,6 @@ impl Serialize for Mode {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.name())
     }
-}
-
-impl Serialize for Modes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut map = serializer.serialize_map(Some(self.spreads.len()))?;
-        for (place, (mode, of)) in self.spreads.iter().enumerate() {
-            let Spread { samples, decile, quartile, median } = of;
-            let mut of = serde_json::json!({
-                "samples": samples, "decile": decile, "quartile": quartile, "median": median
-            });
-            if let Some((name, ratios)) = &self.ratio {
-                of[*name] = ratios.get(place).copied().flatten().into();
-            }
-            map.serialize_entry(mode.name(), &of)?;
-        }
-        map.end()
-    }
-}
-
-/// The second table: what its figures are, and a line for each row, which begins as that of the first table.
-pub fn table<'a>(unit: &str, rows: impl IntoIterator<Item = (String, &'a Modes)>) -> String {
-    let mut text = format!("{unit}, {HEAD}\n");
-    for (row, modes) in rows {
-        text += &format!("{row}  {}\n", modes.told());
-    }
-    text
 }
 
 /// Processors of a sample whose threads run wherever the scheduler puts them: `own`, if one of them has its own, and the first
@@ -119,12 +86,8 @@ mod tests {
                 "far": { "samples": 1, "decile": 12.0, "quartile": 12.0, "median": 12.0, "ratio_to_all_others": null },
             })
         );
-        let told = "near 3.20 / 3.50 / 4.00 (3), far 1.20 / 1.20 / 1.20 (1); near: 2.00 × all others";
-        assert_eq!(modes.told_in(10.0), told);
         assert_eq!((modes.ratio(Mode::Near, &theirs), modes.ratio(Mode::Far, &theirs)), (Some(2.0), None));
         assert_eq!(serde_json::to_value(Modes::default()).unwrap(), serde_json::json!({}));
-        assert!(table("Mpps", [("64".to_owned(), &theirs)])
-            .ends_with("\n64  near 20.00 / 20.00 / 20.00 (1), mixed 11.00 / 11.00 / 11.00 (1)\n"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::thread;
 
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
-type Result<T> = std::result::Result<T, String>;
+use super::common::Result;
 
 /// A network namespace that lives as long as this; it is gone also if we are killed.
 pub struct Net {
@@ -35,6 +35,24 @@ impl Net {
         let net = Net { space: space?, keeper };
         net.ip("link set lo up")?;
         Ok(net)
+    }
+
+    /// Makes one in which nothing but our frames is sent.
+    pub fn quiet() -> Result<Net> {
+        let net = Net::new()?;
+        net.set("/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
+        Ok(net)
+    }
+
+    /// Turns a setting of the kernel's on.
+    pub fn set(&self, path: &str) -> Result<()> {
+        self.enter(|| std::fs::write(path, "1").map_err(|e| format!("{path}: {e}")))
+    }
+
+    /// Makes a veth pair.
+    pub fn veth(&self, near: &str, far: &str) -> Result<()> {
+        self.ip(&format!("link add {near} type veth peer name {far}"))?;
+        [near, far].iter().try_for_each(|end| self.ip(&format!("link set {end} up")))
     }
 
     /// The process that keeps it.
@@ -76,6 +94,15 @@ pub fn ip(words: &[&str]) -> Result<()> {
     } else {
         Err(format!("ip {}: {}", words.join(" "), String::from_utf8_lossy(&stderr).trim()))
     }
+}
+
+/// Frames that an interface of this thread's namespace has received.
+pub fn received(interface: &str) -> Result<u64> {
+    // `/sys` is that of the process.
+    let devices = std::fs::read_to_string("/proc/thread-self/net/dev").map_err(|e| e.to_string())?;
+    let line = devices.lines().find_map(|line| line.trim().strip_prefix(&format!("{interface}:")));
+    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    number.ok_or_else(|| format!("no counters of interface {interface}"))
 }
 
 /// The error of a program that is not there.

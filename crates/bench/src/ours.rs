@@ -1,6 +1,8 @@
 //! Our own switch as a benchmark's candidate: started as a user would, asked as a user would.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use super::peers::{PeerError, Process, Scratch};
@@ -40,21 +42,30 @@ impl Cycles {
     }
 }
 
+/// The program `sidecore`: in the folder of the program that runs.
+///
+/// # Errors
+/// It is not there.
+pub fn program() -> Result<PathBuf, PeerError> {
+    let here = std::env::current_exe().map_err(|e| PeerError::new(format!("/proc/self/exe: {e}")))?;
+    let program = here.with_file_name("sidecore");
+    match program.is_file() {
+        true => Ok(program),
+        false => Err(PeerError::new(format!(
+            "there is no {}: `make install` installs it, `make build` and `cargo build -p sidecore` build it",
+            program.display()
+        ))),
+    }
+}
+
 /// A daemon of ours that runs, asked by commands.
 #[derive(Debug)]
 pub struct Daemon {
-    program: PathBuf,
     /// Its control socket, if that is not where commands look anyway.
-    socket: Option<PathBuf>,
+    pub socket: Option<PathBuf>,
 }
 
 impl Daemon {
-    /// The daemon at `socket`, or where commands look; asked by the program that runs.
-    pub fn of(socket: Option<PathBuf>) -> Self {
-        let program = std::env::current_exe().unwrap_or_else(|_| "sidecore".into());
-        Self { program, socket }
-    }
-
     /// What `show TOPIC --json` prints.
     ///
     /// # Errors
@@ -69,12 +80,26 @@ impl Daemon {
         }
     }
 
+    /// Frames that it has dropped so far, by reason.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn drops(&self) -> Result<BTreeMap<String, u64>, PeerError> {
+        let answer = self.show("drops")?;
+        let mut all = BTreeMap::new();
+        for drop in answer["drops"].as_array().into_iter().flatten() {
+            let reason = drop["reason"].as_str().unwrap_or("unknown").to_owned();
+            *all.entry(reason).or_default() += drop["frames"].as_u64().unwrap_or(0);
+        }
+        Ok(all)
+    }
+
     /// What a command prints.
     ///
     /// # Errors
     /// It fails; the text is its own.
     pub fn command(&self, words: &[&str]) -> Result<Vec<u8>, PeerError> {
-        let mut command = std::process::Command::new(&self.program);
+        let mut command = Command::new(program()?);
         command.args(words);
         if let Some(socket) = &self.socket {
             command.arg("--socket").arg(socket);
@@ -88,83 +113,55 @@ impl Daemon {
     }
 }
 
+/// Starts `sidecore run` with the words that `set` gives it, and waits until it is ready.
+///
+/// # Errors
+/// It ends before that; the text has its last words.
+pub fn run(scratch: &Scratch, set: impl FnOnce(&mut Command)) -> Result<Process, PeerError> {
+    let log = scratch.file("log");
+    let mut process = Process::start(&program()?.to_string_lossy(), "sidecore", log.clone(), |command| {
+        set(command.arg("run"));
+    })?;
+    let ready = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
+    process.wait_until("it is ready", START, ready)?;
+    Ok(process)
+}
+
 /// Our own switch, started as a user would.
 pub struct Switch {
-    process: Process,
-    daemon: Daemon,
+    /// Its process, and its log.
+    pub process: Process,
+    /// The daemon, to be asked.
+    pub daemon: Daemon,
 }
 
 impl Switch {
-    /// Starts `program` with a vhost-user port for each of `paths`, on one I/O core.
-    pub fn start(
-        program: &Path,
-        io_core: usize,
-        scratch: &Scratch,
-        paths: &[PathBuf],
-    ) -> Result<Self, PeerError> {
+    /// Starts it with a vhost-user port for each of `paths`, on one I/O core.
+    pub fn start(io_core: usize, scratch: &Scratch, paths: &[PathBuf]) -> Result<Self, PeerError> {
         let ports: Vec<String> = paths.iter().map(|path| format!("vhost-user:{}", path.display())).collect();
-        Self::start_with(program, io_core, scratch, &ports)
+        Self::start_with(io_core, scratch, &ports, &[])
     }
 
-    /// Starts `program` with ports of any kind, `KIND:WHERE,…`; they are called `p0`, `p1`, ….
+    /// Starts it with ports of any kind, `KIND:WHERE,…`, which are called `p0`, `p1`, …, and `more` words for `sidecore run`.
     pub fn start_with(
-        program: &Path,
-        io_core: usize,
-        scratch: &Scratch,
-        ports: &[String],
-    ) -> Result<Self, PeerError> {
-        Self::start_as(program, io_core, scratch, ports, &[])
-    }
-
-    /// The same with further words for `sidecore run`.
-    pub fn start_as(
-        program: &Path,
         io_core: usize,
         scratch: &Scratch,
         ports: &[String],
         more: &[&str],
     ) -> Result<Self, PeerError> {
-        let (log, socket) = (scratch.file("log"), scratch.file("ctl"));
-        let mut process = Process::start(&program.to_string_lossy(), "sidecore", log.clone(), |command| {
-            command.args(["run", "--cores", &io_core.to_string(), "--socket"]).arg(&socket).args(more);
+        let socket = scratch.file("ctl");
+        let process = run(scratch, |command| {
+            command.args(["--cores", &io_core.to_string(), "--socket"]).arg(&socket).args(more);
             for (number, port) in ports.iter().enumerate() {
                 command.arg("--port").arg(format!("p{number}={port}"));
             }
         })?;
-        let ready =
-            || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
-        process.wait_until("it is ready", START, ready)?;
-        Ok(Self { process, daemon: Daemon { program: program.to_owned(), socket: Some(socket) } })
-    }
-
-    /// The daemon itself.
-    pub fn daemon(&self) -> &Daemon {
-        &self.daemon
-    }
-
-    /// Ends it as the kernel ends what has no memory left: at once.
-    pub fn kill(&mut self) {
-        self.process.kill();
-    }
-
-    /// Its process.
-    pub fn id(&self) -> u32 {
-        self.process.id()
-    }
-
-    /// What `show TOPIC --json` prints.
-    pub fn show(&self, topic: &str) -> Result<serde_json::Value, PeerError> {
-        self.daemon.show(topic)
-    }
-
-    /// Its log.
-    pub fn output(&self) -> String {
-        self.process.output()
+        Ok(Self { process, daemon: Daemon { socket: Some(socket) } })
     }
 
     /// From `show cores --json`: nanoseconds, turned into cycles of the time stamp counter.
     pub fn cycles(&self) -> Result<Cycles, PeerError> {
-        let answer = self.show("cores")?;
+        let answer = self.daemon.show("cores")?;
         let core = &answer["cores"][0];
         let number = |key: &str| {
             let missing = || PeerError::new(format!("sidecore show cores --json: no {key} in {answer}"));

@@ -152,7 +152,7 @@ pub fn free_huge_pages() -> u64 {
 
 /// DPDK's memory arguments: 2 MiB pages without a mounted hugetlbfs if enough are free, else 4 KiB. The pages lie in few files:
 /// with a file for each, virtio-user would have more regions of memory than the eight that a vhost-user message may name.
-fn dpdk_memory() -> &'static [&'static str] {
+pub fn dpdk_memory() -> &'static [&'static str] {
     if free_huge_pages() >= HUGE_PAGES {
         &["--in-memory", "--single-file-segments"]
     } else {
@@ -282,7 +282,8 @@ impl Testpmd {
 /// Open vSwitch with DPDK: its own database, its own daemon, nothing of the system's.
 #[derive(Debug)]
 pub struct Ovs {
-    daemon: Process,
+    /// `ovs-vswitchd`.
+    pub daemon: Process,
     _database: Process,
     scratch: Scratch,
 }
@@ -346,7 +347,7 @@ impl Ovs {
             })?;
         daemon.wait_until("it answers", limit, || scratch.file("vswitchd.ctl").exists())?;
         let ovs = Self { daemon, _database: database, scratch };
-        ovs.configure(ports, flows).map_err(|e| PeerError(format!("{e}\n{}", ovs.output())))?;
+        ovs.configure(ports, flows).map_err(|e| PeerError(format!("{e}\n{}", ovs.daemon.output())))?;
         Ok(ovs)
     }
 
@@ -371,16 +372,6 @@ impl Ovs {
             call(dir, "ovs-ofctl", &["add-flow", "sc0", "in_port=b,actions=output:a"])?;
         }
         Ok(())
-    }
-
-    /// The daemon's process id.
-    pub fn id(&self) -> u32 {
-        self.daemon.id()
-    }
-
-    /// What it has printed.
-    pub fn output(&self) -> String {
-        self.daemon.output()
     }
 
     /// The polling thread's own account so far: busy cycles, idle cycles, packets.

@@ -8,17 +8,19 @@
 //! busy the load was (it must not be the limit) and how long either thread was kept from its core.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::path::PathBuf;
 
+use serde::Serialize;
 use sidecore_driver::load::{Load, LoadConfig, LoadReport};
 use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
+use super::common::{apart, merged, middle, page, text, Processors, Range, Repeat, Result};
 use super::distance::{Distance, Mode};
-use super::modes::{self, Modes};
+use super::modes::Modes;
 use super::ours::{Cycles, Switch, START};
-use super::peers::{self, Flows, Ovs, OvsPort, PeerError, Scratch, Testpmd, VhostPort};
+use super::peers::{self, Flows, Ovs, OvsPort, Scratch, Testpmd, VhostPort};
+use super::results::Results;
 
 /// Something to be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,64 +50,45 @@ impl Candidate {
     }
 }
 
-/// What to measure.
-#[derive(Clone, Debug)]
+/// `bench pvp`.
+#[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Whom.
-    pub candidates: Vec<Candidate>,
-    /// Frame sizes in bytes, without frame check sequence.
-    pub sizes: Vec<usize>,
-    /// Alternations.
-    pub rounds: usize,
-    /// Load: cores, rings, window. `frame` and `page` are set here.
-    pub load: LoadConfig,
-    /// The candidate's core.
-    pub io_core: usize,
-    /// The `sidecore` program.
-    pub program: PathBuf,
-    /// Real-time priority for the load's and the candidates' polling threads.
+    /// Peers to measure beside sidecore [default: all].
+    #[arg(long = "peer", value_name = "PEER", value_delimiter = ',')]
+    #[arg(value_parser = ["testpmd", "ovs-normal", "ovs-wire"])]
+    pub peers: Vec<String>,
+    /// Frame sizes in bytes, without frame check sequence [default: 64,1500].
+    #[arg(long = "size", value_name = "BYTES", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(60..=1514))]
+    pub sizes: Vec<u16>,
+    #[command(flatten)]
+    pub repeat: Repeat<1000>,
+    /// Frames per second in each direction, to measure latency [default: as many as possible].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: Option<u32>,
+    #[command(flatten)]
+    pub cpus: Processors,
+    /// Entries of each ring; QEMU's default is 256 too.
+    #[arg(long, value_name = "N", default_value = "256", value_parser = ["128", "256", "512", "1024", "2048", "4096"])]
+    pub ring: String,
+    /// Packed rings.
+    #[arg(long)]
+    pub packed: bool,
+    /// Completion in order.
+    #[arg(long)]
+    pub in_order: bool,
+    /// Without mergeable receive buffers.
+    #[arg(long)]
+    pub no_mergeable: bool,
+    /// Send the same bytes again and again, unlike a real guest.
+    #[arg(long)]
+    pub fixed: bool,
+    /// Real-time priority for the polling threads of load and candidates.
+    #[arg(long)]
     pub fifo: bool,
-    /// JSON instead of a table.
+    /// Print JSON.
+    #[arg(long)]
     pub json: bool,
-}
-
-impl Default for Args {
-    fn default() -> Self {
-        Self {
-            candidates: Candidate::ALL.to_vec(),
-            sizes: vec![64, 1500],
-            rounds: 5,
-            load: LoadConfig { core: 0, ..LoadConfig::default() },
-            io_core: 1,
-            program: std::env::current_exe().unwrap_or_else(|_| "sidecore".into()),
-            fifo: false,
-            json: false,
-        }
-    }
-}
-
-/// Why there is no result.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A candidate.
-    #[error("{candidate}: {source}")]
-    Peer {
-        /// Which.
-        candidate: &'static str,
-        /// What it said.
-        source: PeerError,
-    },
-    /// The load.
-    #[error("load on {candidate}: {source}")]
-    Load {
-        /// Which candidate it drove.
-        candidate: &'static str,
-        /// What went wrong.
-        source: sidecore_driver::Error,
-    },
-    /// The arguments.
-    #[error("{0}")]
-    Args(String),
 }
 
 /// One measurement.
@@ -135,36 +118,33 @@ struct Stage {
 }
 
 impl Stage {
-    fn start(candidate: Candidate, args: &Args) -> Result<Self, Error> {
-        let peer = |source| Error::Peer { candidate: candidate.name(), source };
-        let load = |source| Error::Load { candidate: candidate.name(), source };
-        let scratch = Scratch::new("sc-pvp").map_err(peer)?;
+    fn start(candidate: Candidate, args: &Args) -> Result<Self> {
+        let core = args.cpus.io_core;
+        let scratch = Scratch::new("sc-pvp").map_err(text)?;
         let paths = [scratch.file("a"), scratch.file("b")];
         let mut listeners = None;
         let running = match candidate {
             Candidate::Testpmd => {
                 let ports = paths.each_ref().map(|path| VhostPort { path: path.clone(), client: false });
-                Running::Testpmd(Testpmd::start(args.io_core, &ports, 1).map_err(peer)?)
+                Running::Testpmd(Testpmd::start(core, &ports, 1).map_err(text)?)
             }
             Candidate::OvsNormal | Candidate::OvsWire => {
                 let [a, b] = paths.each_ref().map(Listener::new);
-                listeners = Some([a.map_err(load)?, b.map_err(load)?]);
+                listeners = Some([a.map_err(text)?, b.map_err(text)?]);
                 let flows = if candidate == Candidate::OvsNormal { Flows::Normal } else { Flows::Wire };
                 let ports = paths.each_ref().map(|path| OvsPort::Vhost(path.clone()));
-                Running::Ovs(Ovs::start(args.io_core, &ports, flows).map_err(peer)?)
+                Running::Ovs(Ovs::start(core, &ports, flows).map_err(text)?)
             }
-            Candidate::Sidecore => {
-                Running::Sidecore(Switch::start(&args.program, args.io_core, &scratch, &paths).map_err(peer)?)
-            }
+            Candidate::Sidecore => Running::Sidecore(Switch::start(core, &scratch, &paths).map_err(text)?),
         };
         Ok(Self { running, paths, listeners, _scratch: scratch })
     }
 
     fn id(&self) -> u32 {
         match &self.running {
-            Running::Sidecore(switch) => switch.id(),
+            Running::Sidecore(switch) => switch.process.id(),
             Running::Testpmd(testpmd) => testpmd.id(),
-            Running::Ovs(ovs) => ovs.id(),
+            Running::Ovs(ovs) => ovs.daemon.id(),
         }
     }
 
@@ -175,248 +155,146 @@ impl Stage {
         })
     }
 
-    /// The load runs on a thread of its own: pinning and priority must not pass to candidates that are
-    /// started later.
-    fn measure(&self, candidate: Candidate, config: LoadConfig, args: &Args) -> Result<Sample, Error> {
-        std::thread::scope(|scope| {
-            let load = scope.spawn(|| self.measure_here(candidate, config, args));
-            load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-
-    fn measure_here(&self, candidate: Candidate, config: LoadConfig, args: &Args) -> Result<Sample, Error> {
-        let load_error = |source| Error::Load { candidate: candidate.name(), source };
-        let peer = |source| Error::Peer { candidate: candidate.name(), source };
-        let [a, b] = self.connect().map_err(load_error)?;
-        let mut load = Load::new(a, b, config).map_err(load_error)?;
+    fn measure(&self, config: LoadConfig, args: &Args) -> Result<Sample> {
+        let [a, b] = self.connect().map_err(text)?;
+        let mut load = Load::new(a, b, config).map_err(text)?;
         let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
         let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
         let mut threads = vec![(own, thread)];
-        threads.extend(peers::polling_thread(self.id(), args.io_core).map(|t| (self.id(), t)));
+        threads.extend(peers::polling_thread(self.id(), args.cpus.io_core).map(|t| (self.id(), t)));
         if args.fifo {
-            threads.iter().try_for_each(|(_, thread)| peers::prioritize(*thread)).map_err(peer)?;
+            threads.iter().try_for_each(|(_, thread)| peers::prioritize(*thread)).map_err(text)?;
         }
-        let distance = Distance::before(&[config.core, args.io_core]);
-        load.warm_up().map_err(load_error)?;
+        let distance = Distance::before(&args.cpus.pair());
+        load.warm_up().map_err(text)?;
         let waited = || threads.iter().map(|(p, t)| peers::waited(*p, *t)).sum::<u64>();
-        let (waited_before, cycles_before) = (waited(), self.cycles().map_err(peer)?);
-        let report = load.measure().map_err(load_error)?;
+        let (waited_before, cycles_before) = (waited(), self.cycles()?);
+        let report = load.measure().map_err(text)?;
         let waited = (waited() - waited_before) as f64 / 1e9 / report.seconds;
-        let cycles =
-            self.cycles().map_err(peer)?.zip(cycles_before).map(|(after, before)| after.since(before));
+        let cycles = self.cycles()?.zip(cycles_before).map(|(after, before)| after.since(before));
         Ok(Sample { report, cycles, waited, mode: distance.after() })
     }
 
     /// The candidate's own account of its core so far, if it keeps one.
-    fn cycles(&self) -> Result<Option<Cycles>, PeerError> {
-        match &self.running {
+    fn cycles(&self) -> Result<Option<Cycles>> {
+        let cycles = match &self.running {
             Running::Ovs(ovs) => ovs.cycles().map(|(busy, idle, frames)| Some(Cycles { busy, idle, frames })),
             Running::Testpmd(_) => Ok(None),
             Running::Sidecore(switch) => switch.cycles().map(Some),
-        }
+        };
+        cycles.map_err(text)
     }
 }
 
-type Key = (usize, Candidate);
-
 /// Measures and prints.
-pub fn run(args: &Args) -> Result<(), Error> {
-    if args.rounds == 0 || args.candidates.is_empty() || args.sizes.is_empty() {
-        return Err(Error::Args("nothing to measure: give at least one round, candidate and size".into()));
-    }
-    if args.load.core == args.io_core {
-        return Err(Error::Args(format!(
-            "load and candidate both on core {}: they need one each",
-            args.io_core
-        )));
-    }
-    let page = if peers::free_huge_pages() >= peers::HUGE_PAGES { Page::Huge } else { Page::Small };
-    let mut samples: BTreeMap<Key, Vec<Sample>> = BTreeMap::new();
-    for round in 0..args.rounds {
-        for candidate in &args.candidates {
-            let stage = Stage::start(*candidate, args)?;
-            for size in &args.sizes {
-                let config = LoadConfig { frame: *size, page, ..args.load };
-                let sample = stage.measure(*candidate, config, args)?;
-                let (name, mpps) = (candidate.name(), sample.report.mpps());
-                let mode = sample.mode.name();
-                eprintln!("round {}/{}: {name} {size} B: {mpps:.2} Mpps, {mode}", round + 1, args.rounds);
-                samples.entry((*size, *candidate)).or_default().push(sample);
+pub fn run(args: &Args) -> Result<()> {
+    args.cpus.differ()?;
+    let wanted = |candidate: &Candidate| {
+        *candidate == Candidate::Sidecore
+            || args.peers.is_empty()
+            || args.peers.iter().any(|peer| peer == candidate.name())
+    };
+    let candidates: Vec<Candidate> = Candidate::ALL.into_iter().filter(wanted).collect();
+    let sizes = if args.sizes.is_empty() { &[64, 1500][..] } else { &args.sizes };
+    let page = page();
+    let load = LoadConfig {
+        core: args.cpus.load_core,
+        window: args.repeat.window,
+        rate: args.rate.map(f64::from),
+        packed: args.packed,
+        in_order: args.in_order,
+        mergeable: !args.no_mergeable,
+        touch: !args.fixed,
+        page,
+        ..LoadConfig::default()
+    };
+    let load = load.entries(args.ring.parse().map_err(|e| format!("--ring: {e}"))?);
+    let mut samples: BTreeMap<(u16, Candidate), Vec<Sample>> = BTreeMap::new();
+    for round in 1..=args.repeat.rounds {
+        for &candidate in &candidates {
+            let name = candidate.name();
+            let failed = |why: String| format!("{name}: {why}");
+            let stage = Stage::start(candidate, args).map_err(failed)?;
+            for &size in sizes {
+                let config = LoadConfig { frame: size.into(), ..load };
+                // Where the load is pinned, and its priority, must not pass to candidates that are started later.
+                let sample = apart(|| stage.measure(config, args)).map_err(failed)?;
+                let (mpps, mode, rounds) = (sample.report.mpps(), sample.mode.name(), args.repeat.rounds);
+                eprintln!("round {round}/{rounds}: {name} {size} B: {mpps:.2} Mpps, {mode}");
+                samples.entry((size, candidate)).or_default().push(sample);
             }
         }
     }
-    let table = Table { args, page, samples };
-    if args.json {
-        println!("{}", table.json());
-    } else {
-        println!("{table}");
-    }
-    Ok(())
+    let rows: Vec<Row> = samples
+        .iter()
+        .map(|(&(size, candidate), of)| {
+            let testpmd = samples.get(&(size, Candidate::Testpmd));
+            Row::new(size, candidate, of, testpmd.filter(|_| candidate != Candidate::Testpmd))
+        })
+        .collect();
+    let more = match page {
+        Page::Huge => String::new(),
+        Page::Small => format!("; huge pages: sysctl vm.nr_hugepages={}", peers::HUGE_PAGES + 200),
+    };
+    Results::new("pvp", &format!("both directions added, {}{more}", args.repeat))
+        .with("rounds", &args.repeat.rounds)?
+        .with("window_s", &load.window.as_secs_f64())?
+        .with("huge_pages", &(page == Page::Huge))?
+        .with("ring", &load.entries)?
+        .with("packed", &load.packed)?
+        .with("in_order", &load.in_order)?
+        .with("mergeable", &load.mergeable)?
+        .with("rewritten", &load.touch)?
+        .with("rate", &load.rate)?
+        .with("results", &rows)?
+        .print(args.json)
 }
 
-/// Median, least and greatest.
-fn spread(values: impl IntoIterator<Item = f64>) -> [f64; 3] {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
-    let middle = values.len() / 2;
-    let median = if values.len() % 2 == 1 { at(middle) } else { (at(middle - 1) + at(middle)) / 2.0 };
-    [median, at(0), at(values.len() - 1)]
-}
-
-struct Table<'a> {
-    args: &'a Args,
-    page: Page,
-    samples: BTreeMap<Key, Vec<Sample>>,
-}
-
-/// One line of the table.
-struct Line {
-    mpps: [f64; 3],
-    ratio: Option<[f64; 3]>,
+/// A row of the table: medians.
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    size: u16,
+    candidate: &'static str,
+    mpps: Range,
+    /// Of the rounds' ratios.
+    ratio_to_testpmd: Option<Range>,
     load_busy: f64,
     waited: f64,
     lost: u64,
-    /// Reordered and corrupt frames: none are ever expected.
-    wrong: u64,
-    cycles: Option<(f64, f64)>,
-    latency: Option<[u64; 3]>,
+    /// None are ever expected.
+    reordered_or_corrupt: u64,
+    io_busy: Option<f64>,
+    io_cycles_per_frame: Option<f64>,
+    latency_ns: Option<BTreeMap<&'static str, u64>>,
     /// Rates by the distance of the two cores, and the medians over testpmd's in the same mode.
     modes: Modes,
 }
 
-impl Table<'_> {
-    fn line(&self, key: Key) -> Option<Line> {
-        let samples = self.samples.get(&key)?;
+impl Row {
+    fn new(size: u16, candidate: Candidate, samples: &[Sample], testpmd: Option<&Vec<Sample>>) -> Row {
         let mpps = |sample: &Sample| sample.report.mpps();
-        let reference =
-            self.samples.get(&(key.0, Candidate::Testpmd)).filter(|_| key.1 != Candidate::Testpmd);
-        let median = |value: fn(&Sample) -> f64| spread(samples.iter().map(value))[0];
+        let by_mode = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, mpps(sample)));
         let sum = |value: fn(&LoadReport) -> u64| samples.iter().map(|s| value(&s.report)).sum();
-        let cycles = samples.iter().all(|s| s.cycles.is_some()).then(|| {
-            (
-                median(|s| s.cycles.map_or(0.0, Cycles::share)),
-                median(|s| s.cycles.map_or(0.0, Cycles::per_frame)),
-            )
-        });
-        let mut latency: Option<hdrhistogram::Histogram<u64>> = None;
-        for each in samples.iter().filter_map(|s| s.report.latency.as_ref()) {
-            match &mut latency {
-                // Same bounds: adding cannot fail.
-                Some(all) => drop(all.add(each)),
-                None => latency = Some(each.clone()),
-            }
-        }
-        let rate = |sample: &Sample| (sample.mode, mpps(sample));
-        let theirs = reference.map(|samples| Modes::of(samples, rate)).unwrap_or_default();
-        Some(Line {
-            modes: Modes::of(samples, rate).over("ratio_to_testpmd", &theirs),
-            mpps: spread(samples.iter().map(mpps)),
-            ratio: reference.map(|r| spread(samples.iter().zip(r).map(|(s, r)| mpps(s) / mpps(r)))),
-            load_busy: median(|s| s.report.busy),
-            waited: median(|s| s.waited),
+        let cycles: Option<Vec<Cycles>> = samples.iter().map(|s| s.cycles).collect();
+        let latency = merged(samples.iter().filter_map(|s| s.report.latency.clone()));
+        Row {
+            size,
+            candidate: candidate.name(),
+            mpps: Range::of(samples.iter().map(mpps)),
+            ratio_to_testpmd: testpmd
+                .map(|theirs| Range::of(samples.iter().zip(theirs).map(|(s, r)| mpps(s) / mpps(r)))),
+            load_busy: middle(samples, |s| s.report.busy),
+            waited: middle(samples, |s| s.waited),
             lost: sum(|r| r.lost),
-            wrong: sum(|r| r.reordered + r.corrupt),
-            cycles,
-            latency: latency.map(|all| [0.5, 0.99, 0.999].map(|q| all.value_at_quantile(q))),
-        })
-    }
-
-    fn json(&self) -> serde_json::Value {
-        let load = &self.args.load;
-        let results: Vec<_> = self
-            .samples
-            .keys()
-            .filter_map(|key| {
-                let line = self.line(*key)?;
-                let three = |[median, min, max]: [f64; 3]| serde_json::json!({"median": median, "min": min, "max": max});
-                Some(serde_json::json!({
-                    "modes": line.modes,
-                    "size": key.0,
-                    "candidate": key.1.name(),
-                    "mpps": three(line.mpps),
-                    "ratio_to_testpmd": line.ratio.map(three),
-                    "load_busy": line.load_busy,
-                    "waited": line.waited,
-                    "lost": line.lost,
-                    "reordered_or_corrupt": line.wrong,
-                    "io_busy": line.cycles.map(|c| c.0),
-                    "io_cycles_per_frame": line.cycles.map(|c| c.1),
-                    "latency_ns": line.latency.map(|[p50, p99, p999]| {
-                        serde_json::json!({"p50": p50, "p99": p99, "p99.9": p999})
-                    }),
-                }))
-            })
-            .collect();
-        serde_json::json!({
-            "version": 1,
-            "bench": "pvp",
-            "rounds": self.args.rounds,
-            "window_s": load.window.as_secs_f64(),
-            "huge_pages": self.page == Page::Huge,
-            "ring": load.entries,
-            "packed": load.packed,
-            "in_order": load.in_order,
-            "mergeable": load.mergeable,
-            "rewritten": load.touch,
-            "rate": load.rate,
-            "results": results,
-        })
-    }
-}
-
-impl fmt::Display for Table<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Args { rounds, load, .. } = self.args;
-        let ring = if load.packed { "packed" } else { "split" };
-        let pages = if self.page == Page::Huge { "2 MiB" } else { "4 KiB" };
-        write!(
-            f,
-            "pvp: {rounds} rounds of {:?}, {ring} rings of {}, {pages} pages",
-            load.window, load.entries
-        )?;
-        if self.page == Page::Small {
-            write!(f, " (2 MiB: sysctl vm.nr_hugepages={})", peers::HUGE_PAGES + 200)?;
+            reordered_or_corrupt: sum(|r| r.reordered + r.corrupt),
+            io_busy: cycles.as_ref().map(|cycles| middle(cycles, |c| c.share())),
+            io_cycles_per_frame: cycles.as_ref().map(|cycles| middle(cycles, |c| c.per_frame())),
+            latency_ns: latency.map(|all| {
+                let quantiles = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
+                quantiles.map(|(name, at)| (name, all.value_at_quantile(at))).into()
+            }),
+            modes: by_mode(samples)
+                .over("ratio_to_testpmd", &testpmd.map(|them| by_mode(them)).unwrap_or_default()),
         }
-        writeln!(f, ", both directions added")?;
-        match load.rate {
-            Some(rate) => writeln!(f, "one-way latency in µs at {rate} frames/s each way")?,
-            None => writeln!(f, "Mpps: median (min – max); ratio: median of the rounds' ratios")?,
-        }
-        let head = ["size", "candidate", "Mpps", "× testpmd", "load busy", "waited", "lost", "I/O core"];
-        let [size, candidate, mpps, ratio, busy, waited, lost, io] = head;
-        writeln!(
-            f,
-            "{size:>5} {candidate:<11} {mpps:<24} {ratio:<20} {busy:>9} {waited:>7} {lost:>7}  {io}"
-        )?;
-        for key in self.samples.keys() {
-            let Some(line) = self.line(*key) else { continue };
-            let three = |[median, min, max]: [f64; 3]| format!("{median:.2} ({min:.2} – {max:.2})");
-            let percent = |share: f64| format!("{:.0} %", share * 100.0);
-            let mpps = match line.latency {
-                Some(ns) => {
-                    let [p50, p99, p999] = ns.map(|ns| ns as f64 / 1000.0);
-                    format!("{p50:.2} / {p99:.2} / {p999:.2}")
-                }
-                None => three(line.mpps),
-            };
-            let ratio = line.ratio.map_or_else(|| "1".into(), three);
-            let io = line.cycles.map_or_else(
-                || "polls always".into(),
-                |(busy, cycles)| format!("{} busy, {cycles:.0} cycles/frame", percent(busy)),
-            );
-            write!(f, "{:>5} {:<11} {mpps:<24} {ratio:<20}", key.0, key.1.name())?;
-            write!(f, " {:>9} {:>7} {:>7}  {io}", percent(line.load_busy), percent(line.waited), line.lost)?;
-            if line.wrong > 0 {
-                write!(f, "  {} REORDERED OR CORRUPT", line.wrong)?;
-            }
-            writeln!(f)?;
-        }
-        if load.rate.is_some() {
-            return Ok(());
-        }
-        let line = |key: &Key| Some((format!("{:>5} {:<11}", key.0, key.1.name()), self.line(*key)?.modes));
-        let lines: Vec<(String, Modes)> = self.samples.keys().filter_map(line).collect();
-        write!(f, "{}", modes::table("Mpps", lines.iter().map(|(start, modes)| (start.clone(), modes))))
     }
 }

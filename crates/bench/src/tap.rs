@@ -20,9 +20,11 @@ use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 
+use super::common::{Range, Result};
 use super::distance::{Distance, Mode};
 use super::modes::{self, Modes};
 use super::net::{ip, missing, Net};
+use super::results::Results;
 
 /// `bench tap`.
 #[derive(Debug, clap::Args)]
@@ -46,86 +48,34 @@ pub struct Args {
 
 /// Figures of one contestant, in Gbit/s.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figures {
+struct Figures {
     /// Each run.
-    pub gbits: Vec<f64>,
-    pub median: f64,
-    /// The slowest run.
-    pub min: f64,
-    /// The fastest run.
-    pub max: f64,
+    gbits: Vec<f64>,
+    #[serde(flatten)]
+    range: Range,
     /// By the distance of the two processors.
-    pub modes: Modes,
+    modes: Modes,
 }
 
 impl Figures {
     fn of(runs: &[(Mode, f64)]) -> Figures {
         let gbits: Vec<f64> = runs.iter().map(|run| run.1).collect();
-        let modes = Modes::of(runs, |run| *run);
-        let mut sorted = gbits.clone();
-        sorted.sort_by(f64::total_cmp);
-        let at = |place: usize| sorted.get(place).copied().unwrap_or(0.0);
-        let [median, min, max] = [sorted.len() / 2, 0, sorted.len().saturating_sub(1)].map(at);
-        Figures { gbits, median, min, max, modes }
+        Figures { range: Range::of(gbits.iter().copied()), gbits, modes: Modes::of(runs, |run| *run) }
     }
 }
-
-/// The result.
-#[derive(Clone, Debug, Serialize)]
-pub struct Report {
-    /// Version of this form.
-    pub version: u32,
-    /// TAP to TAP through our switch.
-    pub sidecore: Figures,
-    /// veth to veth through a Linux bridge.
-    pub bridge: Figures,
-    /// Ratio of the medians, ours to theirs.
-    pub ratio: f64,
-    /// Share of time in which our I/O core moved frames, during our runs.
-    pub core_busy: f64,
-    /// Bytes of a frame on average, both directions together.
-    pub bytes_per_frame: f64,
-    /// What the kernel lets cross undone.
-    pub offloads: String,
-}
-
-type Result<T> = std::result::Result<T, String>;
 
 /// `bench tap`.
 pub fn run(args: &Args) -> Result<()> {
-    let report = measure(args)?;
-    if args.json {
-        println!("{}", serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?);
-        return Ok(());
-    }
-    println!("{:<14} {:>8} {:>8} {:>8}", "Gbit/s", "median", "min", "max");
-    for (name, figures) in [("sidecore, TAP", &report.sidecore), ("bridge, veth", &report.bridge)] {
-        let Figures { median, min, max, .. } = figures;
-        println!("{name:<14} {median:>8.2} {min:>8.2} {max:>8.2}");
-    }
-    let of_both = [("sidecore, TAP", &report.sidecore), ("bridge, veth", &report.bridge)];
-    let lines = of_both.map(|(name, figures)| (format!("{name:<14}"), &figures.modes));
-    print!("{}", modes::table("Gbit/s", lines));
-    let Report { ratio, core_busy, bytes_per_frame, offloads, .. } = &report;
-    println!(
-        "ratio {ratio:.2}; I/O core busy {:.0} % of our runs; {bytes_per_frame:.0} bytes a frame; {offloads}",
-        core_busy * 100.0,
-    );
-    Ok(())
-}
-
-/// Runs the comparison.
-fn measure(options: &Args) -> Result<Report> {
-    let ours = Ours::new(options)?;
+    let ours = Ours::new(args)?;
     let theirs = Bridge::new()?;
     let (mut a, mut b, mut busy, mut all) = (Vec::new(), Vec::new(), 0, 0);
-    let cpus = modes::anywhere(Some(options.io_core));
+    let cpus = modes::anywhere(Some(args.io_core));
     let run = |nets: &[Net; 2]| -> Result<(Mode, f64)> {
         let distance = Distance::before(&cpus);
-        let gbits = iperf(nets, options)?;
+        let gbits = iperf(nets, args)?;
         Ok((distance.after(), gbits))
     };
-    for _ in 0..options.rounds {
+    for _ in 0..args.rounds {
         let before = ours.status();
         a.push(run(&ours.nets)?);
         let after = ours.status();
@@ -137,15 +87,17 @@ fn measure(options: &Args) -> Result<Report> {
     let (mut sidecore, bridge) = (Figures::of(&a), Figures::of(&b));
     sidecore.modes = sidecore.modes.over("ratio_to_bridge", &bridge.modes);
     let (frames, bytes) = ours.passed();
-    Ok(Report {
-        version: 1,
-        ratio: sidecore.median / bridge.median,
-        core_busy: share(busy, all),
-        bytes_per_frame: share(bytes, frames),
-        offloads: ours.taps[0].accepts().to_string(),
-        sidecore,
-        bridge,
-    })
+    Results::new(
+        "tap",
+        "TCP, Gbit/s; core_busy: part of the time of our runs; offloads: what the kernel lets cross undone",
+    )
+    .with("ratio", &(sidecore.range.median / bridge.range.median))?
+    .with("sidecore", &sidecore)?
+    .with("bridge", &bridge)?
+    .with("core_busy", &share(busy, all))?
+    .with("bytes_per_frame", &share(bytes, frames))?
+    .with("offloads", &ours.taps[0].accepts().to_string())?
+    .print(args.json)
 }
 
 fn share(part: u64, whole: u64) -> f64 {

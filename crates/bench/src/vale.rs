@@ -7,19 +7,19 @@
 //! busy, by its own account, over the frames that it took. Rings are large enough that nothing is lost: what one turn sends
 //! fits into any receiver's ring. The numbers of receivers alternate, and so does the copy limit of the same processor.
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use sidecore_driver::load::{copy_limit, pin};
 use sidecore_port::Port;
 
-use super::common::{text, Output, Processors, Repeat};
+use super::common::{apart, median, text, Output, Processors, Repeat, Result};
 use super::distance::{Distance, Mode};
 use super::draw::{chart, distinct, Axis, Line};
-use super::modes::{self, Modes};
+use super::modes::Modes;
 use super::ours::Switch;
 use super::peers::Scratch;
+use super::results::Results;
 
 /// `bench vale`.
 #[derive(Debug, clap::Args)]
@@ -59,8 +59,6 @@ pub struct LimitArgs {
     #[arg(long)]
     pub json: bool,
 }
-
-type Result<T> = std::result::Result<T, String>;
 
 /// Slots of the sender's ring, and of the receivers': one turn's frames and those under way fit.
 const SENDER: u16 = 256;
@@ -110,13 +108,6 @@ pub struct Row {
     modes: Modes,
 }
 
-/// The middle one.
-pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.into_iter().collect();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 /// The address of receiver `n`; the sender is number 0.
 fn mac(n: u16) -> [u8; 6] {
     let [high, low] = n.to_be_bytes();
@@ -138,8 +129,7 @@ impl Stage {
         let slots = |n: u16| if n == 0 { SENDER } else { RECEIVER };
         let ports: Vec<String> =
             (0..=receivers).map(|n| format!("ring:{},slots={}", path(n).display(), slots(n))).collect();
-        let program = std::env::current_exe().map_err(text)?;
-        let switch = Switch::start_with(&program, args.cpus.io_core, &scratch, &ports).map_err(text)?;
+        let switch = Switch::start_with(args.cpus.io_core, &scratch, &ports, &[]).map_err(text)?;
         let attach = |n: u16| Port::attach(&path(n).to_string_lossy()).map_err(text);
         let sender = attach(0)?;
         let receivers = (1..=receivers).map(attach).collect::<Result<Vec<_>>>()?;
@@ -229,10 +219,7 @@ impl Stage {
 
 /// The copy limit, measured on a thread of its own: pinning must not pass to what is started later.
 fn limit(core: usize, size: u16, slots: [u16; 2], time: Duration) -> Result<f64> {
-    std::thread::scope(|scope| {
-        let measure = scope.spawn(|| copy_limit(core, size.into(), slots, time).map_err(text));
-        measure.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
+    apart(|| copy_limit(core, size.into(), slots, time).map_err(text))
 }
 
 /// `bench vale`.
@@ -252,15 +239,12 @@ pub fn run(args: &Args) -> Result<()> {
         }
         for &receivers in &args.receivers {
             let rows = cases.iter().enumerate().filter(|(_, case)| case.2 == receivers);
-            let measured = std::thread::scope(|scope| {
-                let load = scope.spawn(|| {
-                    let mut stage = Stage::start(args, receivers)?;
-                    pin(args.cpus.load_core).map_err(text)?;
-                    let cpus = args.cpus.pair();
-                    rows.map(|(i, &(size, to, _))| Ok((i, stage.run(to, size.into(), time, cpus)?)))
-                        .collect::<Result<Vec<_>>>()
-                });
-                load.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            let measured = apart(|| {
+                let mut stage = Stage::start(args, receivers)?;
+                pin(args.cpus.load_core).map_err(text)?;
+                let cpus = args.cpus.pair();
+                rows.map(|(i, &(size, to, _))| Ok((i, stage.run(to, size.into(), time, cpus)?)))
+                    .collect::<Result<Vec<_>>>()
             })?;
             for (i, sample) in measured {
                 let (size, to, _) = cases[i];
@@ -299,32 +283,8 @@ pub fn run(args: &Args) -> Result<()> {
             }
         })
         .collect();
-    args.output.draw(|| draw(&rows))?;
-    if args.output.json {
-        println!("{}", serde_json::json!({ "version": 1, "bench": "vale", "rows": rows }));
-        return Ok(());
-    }
-    println!("vale: one sender, medians of {} rounds; ns: busy time of the I/O core", args.repeat.rounds);
-    println!("size  frames to  receivers  ns a frame  ns a copy  Mpps in  Mpps out  copy limit ns  of limit");
-    for row in &rows {
-        let to = format!("{:?}", row.to).to_lowercase();
-        println!(
-            "{:4}  {to:<9}  {:9}  {:10.1}  {:9.1}  {:7.2}  {:8.2}  {:13.1}  {:6.0} %",
-            row.size,
-            row.receivers,
-            row.ns_per_frame,
-            row.ns_per_copy,
-            row.mpps_in,
-            row.mpps_out,
-            row.limit_ns,
-            100.0 * row.of_limit,
-        );
-    }
-    let start = |row: &Row| {
-        format!("{:4}  {:<9}  {:9}", row.size, format!("{:?}", row.to).to_lowercase(), row.receivers)
-    };
-    print!("{}", modes::table("Mpps out", rows.iter().map(|row| (start(row), &row.modes))));
-    Ok(())
+    let note = format!("one sender, {}; ns: busy time of the I/O core", args.repeat);
+    Results::new("vale", &note).with("rows", &rows)?.give(&args.output, || draw(&rows))
 }
 
 /// Nanoseconds of a delivered frame by the number of receivers.
@@ -339,12 +299,11 @@ pub fn draw(rows: &[Row]) -> String {
             series.push(Line::new(name, points));
         }
     }
-    let axis = |label| Axis { label, log: true };
     chart(
         "Cost of a delivered frame on a switch of ring ports",
         "sidecore bench vale --svg FILE",
-        axis("receivers"),
-        axis("ns of the I/O core"),
+        Axis::log("receivers"),
+        Axis::log("ns of the I/O core"),
         &series,
     )
 }
@@ -358,25 +317,20 @@ pub fn run_limit(args: &LimitArgs) -> Result<()> {
             of_size.push(limit(args.core, size, [args.slots; 2], time)?);
         }
     }
-    let mut table = format!(
-        "limit: one core copies frames from one shared region to another, so the distance of two does not apply; medians of {} rounds\n\
-         size  ns a frame  Mpps     Gbit/s\n",
-        args.repeat.rounds
-    );
-    let mut rows = Vec::new();
-    for (samples, &size) in all.into_iter().zip(&args.sizes) {
+    let rows = all.into_iter().zip(&args.sizes).map(|(samples, &size)| {
         let ns = median(samples.iter().copied());
-        let (mpps, gbits) = (1e3 / ns, 8.0 * f64::from(size) / ns);
-        // Writing into a text cannot fail.
-        let _ = writeln!(table, "{size:4}  {ns:10.1}  {mpps:7.2}  {gbits:6.1}");
-        rows.push(
-            serde_json::json!({ "size": size, "ns": ns, "mpps": mpps, "gbits": gbits, "samples": samples }),
-        );
-    }
-    if args.json {
-        println!("{}", serde_json::json!({ "version": 1, "bench": "limit", "rows": rows }));
-    } else {
-        print!("{table}");
-    }
-    Ok(())
+        LimitRow { size, samples, ns, mpps: 1e3 / ns, gbits: 8.0 * f64::from(size) / ns }
+    });
+    let note = format!("one core copies frames from one shared region to another, {}", args.repeat);
+    Results::new("limit", &note).with("rows", &rows.collect::<Vec<_>>())?.print(args.json)
+}
+
+/// What copying costs.
+#[derive(Serialize)]
+struct LimitRow {
+    size: u16,
+    samples: Vec<f64>,
+    ns: f64,
+    mpps: f64,
+    gbits: f64,
 }

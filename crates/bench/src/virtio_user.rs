@@ -7,7 +7,6 @@
 //! at half of that rate and accounts for every frame. What is lost must be among our named drops, or
 //! it was lost by testpmd; both are told. Any loss is a failure of the command.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -15,10 +14,12 @@ use serde::Serialize;
 use sidecore_abi::virtio::features as f;
 use sidecore_driver::{Config, Frontend, NetDriver, Want};
 
+use super::common::{apart, text};
 use super::distance::{Distance, Mode};
 use super::echo::{Account, Amount, Echo};
 use super::ours::{Switch, START};
 use super::peers::{self, Scratch, Testpmd, VirtioUser};
+use super::results::Results;
 
 /// Entries of all rings. Half of it is the most that is on the way at once.
 const ENTRIES: u16 = 1024;
@@ -93,20 +94,21 @@ pub fn run(args: &Args) -> Result<(), String> {
             for &mergeable in &args.mergeable {
                 for &queues in &args.queues {
                     let row = measure(args, server, packed, mergeable, queues)?;
-                    eprintln!("{}: {} of {} came back", name(&row), row.half.received, row.half.sent);
+                    let Row { role, ring, half, .. } = &row;
+                    eprintln!(
+                        "{role}, {ring}, mergeable: {mergeable}, {queues} queues: {} of {} came back",
+                        half.received, half.sent
+                    );
                     rows.push(row);
                 }
             }
         }
     }
-    if args.json {
-        println!(
-            "{}",
-            serde_json::json!({ "version": 1, "bench": "virtio-user", "size": args.size, "rows": rows })
-        );
-    } else {
-        print!("{}", table(args, &rows));
-    }
+    let note = format!(
+        "frames through the learning switch to testpmd (macswap) and back; at most {} on the way; dropped: by us",
+        ENTRIES / 2
+    );
+    Results::new("virtio-user", &note).with("size", &args.size)?.with("rows", &rows)?.print(args.json)?;
     let sum = |value: fn(&Account) -> u64| rows.iter().map(|row| value(&row.half)).sum::<u64>();
     match (sum(|half| half.lost), sum(|half| half.wrong)) {
         (0, 0) => Ok(()),
@@ -114,32 +116,25 @@ pub fn run(args: &Args) -> Result<(), String> {
     }
 }
 
-fn name(row: &Row) -> String {
-    let mergeable = if row.mergeable { "mergeable" } else { "not mergeable" };
-    format!("{}, {}, {mergeable}, {} queues", row.role, row.ring, row.queues)
-}
-
 fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16) -> Result<Row, String> {
-    let text = |e: &dyn std::fmt::Display| e.to_string();
-    let scratch = Scratch::new("sc-vu").map_err(|e| text(&e))?;
+    let scratch = Scratch::new("sc-vu").map_err(text)?;
     let [load, peer] = ["load", "peer"].map(|name| scratch.file(name));
     let role = if server { "client" } else { "server" };
     let ports = [
         format!("vhost-user:{},queues={queues}", load.display()),
         format!("vhost-user:{},queues={queues},role={role}", peer.display()),
     ];
-    let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("sidecore"));
-    let switch = Switch::start_with(&program, args.io_core, &scratch, &ports).map_err(|e| text(&e))?;
+    let switch = Switch::start_with(args.io_core, &scratch, &ports, &[]).map_err(text)?;
     let port = VirtioUser { path: peer, server, packed, mergeable, queues, entries: ENTRIES, mac: PEER_MAC };
-    let testpmd = Testpmd::echo(args.peer_core, &port).map_err(|e| text(&e))?;
+    let testpmd = Testpmd::echo(args.peer_core, &port).map_err(text)?;
     let words = |e: String| {
-        format!("{e}\nsidecore's words:\n{}\ntestpmd's words:\n{}", switch.output(), testpmd.output())
+        format!("{e}\nsidecore's words:\n{}\ntestpmd's words:\n{}", switch.process.output(), testpmd.output())
     };
     // The load has the same kind of rings as testpmd; a thread of its own, since pinning stays with it.
     let want = Want::default().and_if(packed, f::RING_PACKED).and_if(mergeable, f::NET_MRG_RXBUF);
     let config = Config { want, pairs: queues, entries: ENTRIES, ..Config::default() };
     let run = || {
-        sidecore_driver::load::pin(args.load_core).map_err(|e| text(&e))?;
+        sidecore_driver::load::pin(args.load_core).map_err(text)?;
         // The ticks are meant (prctl(2), timer slack).
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
         // Awake at once, though testpmd polls on the same processor: the load sleeps most of the time.
@@ -147,12 +142,12 @@ fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16
         if let Err(e) = peers::prioritize(thread) {
             eprintln!("the load has no real-time priority, so rates are lower: {e}");
         }
-        let frontend = Frontend::connect(&load, START).map_err(|e| text(&e))?;
-        let driver = NetDriver::start(frontend, config).map_err(|e| text(&e))?;
+        let frontend = Frontend::connect(&load, START).map_err(text)?;
+        let driver = NetDriver::start(frontend, config).map_err(text)?;
         let mut echo = Echo::new(driver, LOAD_MAC, PEER_MAC, args.size.into(), u64::from(ENTRIES) / 2);
         echo.warm_up(START)?;
         negotiated(&switch, packed, mergeable, queues)?;
-        let before = drops(&switch)?;
+        let before = switch.daemon.drops().map_err(text)?;
         let probe = || Distance::before(&[args.io_core, args.load_core, args.peer_core]);
         let distance = probe();
         let full = echo.measure(Amount::Time(args.window), None)?;
@@ -162,17 +157,15 @@ fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16
             Some(full.mpps * 1e6 / 2.0),
         )?;
         let modes = [full_mode, distance.after()];
-        let mut dropped = drops(&switch)?;
-        for (reason, frames) in &mut dropped {
-            *frames -= before.iter().find(|(r, _)| r == reason).map_or(0, |(_, frames)| *frames);
-        }
-        dropped.retain(|(_, frames)| *frames > 0);
+        let now = switch.daemon.drops().map_err(text)?.into_iter();
+        let since = now.map(|(reason, frames)| {
+            let frames = frames - before.get(&reason).unwrap_or(&0);
+            (reason, frames)
+        });
+        let dropped = since.filter(|(_, frames)| *frames > 0).collect();
         Ok((full, half, modes, dropped))
     };
-    let measured = std::thread::scope(|scope| {
-        scope.spawn(run).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    });
-    let (full, half, [full_mode, half_mode], dropped) = measured.map_err(words)?;
+    let (full, half, [full_mode, half_mode], dropped) = apart(run).map_err(words)?;
     Ok(Row {
         role: if server { "server" } else { "client" },
         ring: if packed { "packed" } else { "split" },
@@ -188,7 +181,7 @@ fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16
 
 /// Fails unless testpmd's port has become what was asked for.
 fn negotiated(switch: &Switch, packed: bool, mergeable: bool, queues: u16) -> Result<(), String> {
-    let answer = switch.show("ports").map_err(|e| e.to_string())?;
+    let answer = switch.daemon.show("ports").map_err(text)?;
     let ports = answer["ports"].as_array();
     let port = ports.and_then(|ports| ports.iter().find(|port| port["name"] == "p1"));
     let state = &port.ok_or("the daemon does not know testpmd's port")?["state"];
@@ -199,61 +192,4 @@ fn negotiated(switch: &Switch, packed: bool, mergeable: bool, queues: u16) -> Re
         return Ok(());
     }
     Err(format!("testpmd did not take what was asked for: {} queues with {}", is.2, features.join(", ")))
-}
-
-/// The daemon's drops by reason, all ports together.
-fn drops(switch: &Switch) -> Result<Vec<(String, u64)>, String> {
-    let answer = switch.show("drops").map_err(|e| e.to_string())?;
-    let mut sums: Vec<(String, u64)> = Vec::new();
-    for drop in answer["drops"].as_array().into_iter().flatten() {
-        let (Some(reason), Some(frames)) = (drop["reason"].as_str(), drop["frames"].as_u64()) else {
-            continue;
-        };
-        match sums.iter_mut().find(|(known, _)| known == reason) {
-            Some((_, sum)) => *sum += frames,
-            None => sums.push((reason.to_owned(), frames)),
-        }
-    }
-    Ok(sums)
-}
-
-fn table(args: &Args, rows: &[Row]) -> String {
-    let mut text = format!(
-        "virtio-user: frames of {} bytes through the learning switch to testpmd (macswap) and back; at most {} on \
-         the way\n{:8} {:7} {:10} {:>6} {:>10} {:>10} {:>12} {:>12} {:>6} {:>6} {:>13}  {:15}  dropped by us\n",
-        args.size,
-        ENTRIES / 2,
-        "testpmd",
-        "ring",
-        "mergeable",
-        "queues",
-        "full Mpps",
-        "half Mpps",
-        "sent",
-        "received",
-        "lost",
-        "wrong",
-        "lost at full",
-        "distance"
-    );
-    for Row { role, ring, mergeable, queues, full, full_mode, half, half_mode, dropped } in rows {
-        let dropped: Vec<String> =
-            dropped.iter().map(|(reason, frames)| format!("{reason} {frames}")).collect();
-        let mergeable = if *mergeable { "on" } else { "off" };
-        let distance = format!("{}, {}", full_mode.name(), half_mode.name());
-        let line = format!(
-            "{role:8} {ring:7} {mergeable:10} {queues:>6} {:>10.3} {:>10.3} {:>12} {:>12} {:>6} {:>6} {:>13}  {distance:15}  {}",
-            full.mpps,
-            half.mpps,
-            half.sent,
-            half.received,
-            half.lost,
-            half.wrong,
-            full.lost,
-            dropped.join(", ")
-        );
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
 }

@@ -39,7 +39,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("engine", &["abi", "fib"]),
     ("pktgen", &["abi", "driver", "engine", "port"]),
     ("bench", &["abi", "driver", "engine", "fib", "pktgen", "port"]),
-    ("sidecore", &["abi", "bench", "engine", "pktgen", "port"]),
+    ("sidecore", &["abi", "engine", "pktgen", "port"]),
 ];
 
 /// Words of which the engine is rid: an owner has a typed lease of what it lends.

@@ -26,10 +26,6 @@ fn show(bytes: &[u8]) {
 }
 
 impl<S: Source> Source for Dump<S> {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
     fn write(&mut self, buffer: &mut [u8]) -> usize {
         let len = self.0.write(buffer);
         show(&buffer[..len]);

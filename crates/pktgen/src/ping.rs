@@ -65,10 +65,6 @@ struct Ping<'a> {
 }
 
 impl Source for Ping<'_> {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
     fn write(&mut self, buffer: &mut [u8]) -> usize {
         let len = self.maker.write(buffer);
         let time = self.start.elapsed();
@@ -157,10 +153,6 @@ impl Sink for Back {
 }
 
 impl Source for Back {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
     #[inline]
     fn write(&mut self, buffer: &mut [u8]) -> usize {
         let start = self.done.checked_sub(1).map_or(0, |before| self.ends[before]);

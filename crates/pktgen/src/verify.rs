@@ -124,10 +124,6 @@ impl Numbered {
 }
 
 impl Source for Numbered {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
     #[inline]
     fn write(&mut self, buffer: &mut [u8]) -> usize {
         let (flow, number) = self.next;
@@ -142,10 +138,6 @@ impl Source for Numbered {
 pub struct Once(pub Vec<u8>);
 
 impl Source for Once {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
     fn write(&mut self, buffer: &mut [u8]) -> usize {
         buffer[..self.0.len()].copy_from_slice(&self.0);
         self.0.len()

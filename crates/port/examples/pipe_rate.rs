@@ -126,5 +126,8 @@ fn main() {
         got as f64 / time / 1e6,
         got as f64 * len as f64 * 8.0 / time / 1e9
     );
-    println!("Mpps, {}: {}", distance::HEAD, distance::told(&distance::by_mode(samples)));
+    println!("Mpps, {}:", distance::HEAD);
+    for (mode, of) in distance::by_mode(samples) {
+        println!("{} {:.2} / {:.2} / {:.2} ({})", mode.name(), of.decile, of.quartile, of.median, of.samples);
+    }
 }

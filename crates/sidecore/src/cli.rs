@@ -111,12 +111,9 @@ pub enum Command {
     #[command(after_help = PKT_GEN_PORTS)]
     PktGen(PktGenArgs),
     /// Measure sidecore beside other programs, under the same load in the same run.
-    #[cfg(feature = "bench")]
-    #[command(subcommand)]
-    Bench(sidecore_bench::Benchmark),
-    /// Say that this build has no benchmarks.
-    #[cfg(not(feature = "bench"))]
-    #[command(hide = true, disable_help_flag = true)]
+    ///
+    /// Starts `sidecore-bench`, which is beside this program. `sidecore bench --help` lists the benchmarks.
+    #[command(disable_help_flag = true, disable_version_flag = true)]
     Bench {
         /// A benchmark and its options.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]

@@ -17,8 +17,7 @@
 //! | `offline` | the counters file of a daemon that is gone |
 //! | `generate` | what is made from `cli`: man pages, completions; the OpenAPI document |
 //!
-//! Two commands are crates of their own: `pkt-gen` is `sidecore_pktgen`, `bench` is `sidecore_bench`, which the feature `bench`
-//! brings (it is on by default).
+//! Two commands are crates of their own: `pkt-gen` is `sidecore_pktgen`, and `bench` starts the program `sidecore-bench`.
 //!
 //! Exit codes: 0 is success; 1 is a failure, whose reason stands on standard error; 2 is a wrong command line.
 //!
@@ -43,6 +42,7 @@ mod table;
 mod top;
 mod vale;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -52,7 +52,25 @@ use crate::cli::{Cli, Command};
 
 /// Runs the command that the process's arguments name, and returns the exit code of the process.
 pub fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let outcome = match &words[..] {
+        // The benchmarks' own program knows them.
+        [help, name, rest @ ..] if help == "help" && name == "bench" => {
+            bench(&[&["help".into()], rest].concat())
+        }
+        _ => run(Cli::parse().command),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(text) => {
+            eprintln!("sidecore: {text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Outcome {
+    match command {
         Command::Run(args) => daemon::run(args),
         Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),
@@ -73,10 +91,7 @@ pub fn main() -> ExitCode {
         Command::ValeCtl(args) => vale::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::PktGen(args) => sidecore_pktgen::run(&args),
-        #[cfg(feature = "bench")]
-        Command::Bench(benchmark) => sidecore_bench::run(&benchmark),
-        #[cfg(not(feature = "bench"))]
-        Command::Bench { .. } => Err(NO_BENCHMARKS.to_owned()),
+        Command::Bench { words } => bench(&words),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
         Command::Openapi => generate::openapi(),
@@ -89,13 +104,6 @@ pub fn main() -> ExitCode {
             let serve =
                 |socket: &_| sidecore_engine::hold::serve(socket, &path, || sandbox::confine_holder(&path));
             apart("hold", HOLD, sandbox::give_up_capabilities, serve)
-        }
-    };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(text) => {
-            eprintln!("sidecore: {text}");
-            ExitCode::FAILURE
         }
     }
 }
@@ -122,9 +130,20 @@ fn apart(
     })
 }
 
-#[cfg(not(feature = "bench"))]
-const NO_BENCHMARKS: &str =
-    "this program was built without its benchmarks, as `make demo` does to save time; `make build` builds it with them";
+/// `bench`: this process becomes the program of the benchmarks, which is in the same folder.
+fn bench(words: &[OsString]) -> Outcome {
+    use std::os::unix::process::CommandExt;
+    let program = std::env::current_exe().map_err(|e| format!("bench: /proc/self/exe: {e}"))?;
+    let program = program.with_file_name("sidecore-bench");
+    let error = std::process::Command::new(&program).args(words).exec();
+    Err(match error.kind() {
+        std::io::ErrorKind::NotFound => format!(
+            "bench: there is no {}: `make install` installs it, `make build` and `cargo build -p sidecore-bench` build it",
+            program.display()
+        ),
+        _ => format!("bench: cannot start {}: {error}", program.display()),
+    })
+}
 
 const DOOR: &str = "`sidecore run` starts it to receive the descriptors of VMMs, and it ends with its daemon";
 const OPEN_DISK: &str = "`sidecore run` has it started to open a disk's file, and it ends when it has";

@@ -445,23 +445,21 @@ fn the_service_manager_is_told() {
 fn help_man_pages_and_completions_come_from_one_table() {
     let bed = Testbed::new();
     bed.ok(&["man", "pages"]);
-    let commands = [
-        "run",
-        "show",
-        "add",
-        "del",
-        "set",
-        "apply",
-        "save",
-        "capture",
-        "completions",
-        "man",
-        "openapi",
-        "bench",
-    ];
-    let bash = bed.ok(&["completions", "bash"]);
-    for command in commands {
-        let help = bed.ok(&[command, "--help"]);
+    // The benchmarks are a program of their own, which has more to say on the page of that name.
+    assert!(std::fs::read_to_string(bed.path("pages/sidecore-bench.1"))
+        .unwrap()
+        .contains("Starts `sidecore\\-bench`"));
+    bed.ok(&["bench", "man", "pages"]);
+    let commands =
+        ["run", "show", "add", "del", "set", "apply", "save", "capture", "completions", "man", "openapi"];
+    let [bash, bench] = [bed.ok(&["completions", "bash"]), bed.ok(&["bench", "completions", "bash"])];
+    assert!(bash.contains(" bench ") && bench.contains(" sidecore-bench\n"));
+    assert_eq!(bed.ok(&["help", "bench", "pvp"]), bed.ok(&["bench", "pvp", "--help"]));
+    let bench = ["bench", "bench pvp", "bench rfc2544"].map(|command| (command, &bench));
+    for (command, bash) in commands.map(|command| (command, &bash)).into_iter().chain(bench) {
+        let words: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let (help, command) = (bed.ok(&words), command.replace(' ', "-"));
+        assert!(help.contains("Usage: sidecore "), "{help}");
         let page = std::fs::read_to_string(bed.path(&format!("pages/sidecore-{command}.1"))).unwrap();
         let page = page.replace("\\-", "-");
         let flags = help
@@ -473,6 +471,20 @@ fn help_man_pages_and_completions_come_from_one_table() {
         }
     }
     assert!(bed.ok(&["man"]).contains(".TH sidecore 1"));
+}
+
+#[test]
+fn without_the_program_of_the_benchmarks_bench_says_how_to_get_it() {
+    let bed = Testbed::new();
+    std::fs::copy(env!("CARGO_BIN_EXE_sidecore"), bed.path("sidecore")).unwrap();
+    let output =
+        std::process::Command::new(bed.path("sidecore")).args(["bench", "pvp", "--json"]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains(&bed.at("sidecore-bench")) && said.contains("cargo build -p sidecore-bench"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -20,11 +20,11 @@ use sidecore_driver::load::pin;
 use self::image::{Images, Medium};
 use self::player::{Part, Players, Work};
 use self::way::{host, Server, Way};
-use crate::common::{middle, text, Common, Result};
+use crate::common::{apart, median, middle, text, Common, Result};
 use crate::distance::{Distance, Mode};
 use crate::draw::{chart, stack, Axis, Line};
-use crate::modes::{self, Modes};
-use crate::vale::median;
+use crate::modes::Modes;
+use crate::results::Results;
 
 /// `bench blk`.
 #[derive(Debug, clap::Args)]
@@ -194,19 +194,15 @@ pub fn run(args: &Args) -> Result<()> {
     let pings: Vec<ping::Row> =
         media.iter().zip(&pings).map(|(medium, samples)| ping::Row::new(*medium, samples)).collect();
     let summary = summary(&rows, &pings);
-    common.output.draw(|| draw(&rows))?;
-    if common.output.json {
-        println!(
-            "{}",
-            serde_json::json!({ "version": 1, "bench": "blk", "rows": rows, "pings": pings, "summary": summary })
-        );
-        return Ok(());
-    }
-    print_table(&common, &rows, &summary);
-    pings.iter().for_each(ping::Row::print);
-    let of_pings = pings.iter().map(|ping| (format!("{:<6}", ping.medium.name()), &ping.modes));
-    print!("{}", modes::table("p99 of a guest that waits in µs", of_pings));
-    Ok(())
+    let note = format!(
+        "disks on one I/O core, {}; busy: the processor that serves them (of the host: fio's); pings: a guest that waits for answers",
+        common.repeat
+    );
+    Results::new("blk", &note)
+        .with("rows", &rows)?
+        .with("pings", &pings)?
+        .with("summary", &summary)?
+        .give(&common.output, || draw(&rows))
 }
 
 /// Everything to be measured, in the order of the table.
@@ -251,35 +247,31 @@ fn measure(args: &Args, common: &Common, cell: Cell, server: &Server, size: u64)
     let Cell { work, depth, guests, .. } = cell;
     let (running, sockets) = (&server.running, server.sockets.get(..guests.into()).unwrap_or(&[]));
     let part = Part { work, depth, rate: f64::from(args.pace) };
-    // On a thread of its own: this one starts processes, which go wherever they like.
-    let seen = std::thread::scope(|scope| {
-        let load = || -> Result<Sample> {
-            pin(common.load_core).map_err(text)?;
-            let mut players = Players::connect(sockets, part, size)?;
-            let distance = Distance::before(&[&[common.load_core], &common.io_cores[..]].concat());
-            players.play(common.repeat.window / 2)?;
-            let (before, begun) = (running.busy_ns()?, Instant::now());
-            let seen = players.play(common.repeat.window)?;
-            let seconds = begun.elapsed().as_secs_f64();
-            // Asking takes its time, too, and the account goes on meanwhile.
-            let (after, accounted) = (running.busy_ns()?, begun.elapsed().as_secs_f64());
-            players.finish()?;
-            let mode = Some(distance.after());
-            let all: u64 = seen.answers.iter().sum();
-            let least = seen.answers.iter().copied().min().unwrap_or(0);
-            let micros = |percent| seen.latency.value_at_percentile(percent) as f64 / 1e3;
-            Ok(Sample {
-                iops: all as f64 / seconds,
-                least: least as f64 * f64::from(guests) / all as f64,
-                p50_us: micros(50.0),
-                p99_us: micros(99.0),
-                cpu_ns: (after - before) / all as f64,
-                busy: (after - before) / (accounted * 1e9),
-                load_busy: Some(seen.load_busy),
-                mode,
-            })
-        };
-        scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    let seen = apart(|| -> Result<Sample> {
+        pin(common.load_core).map_err(text)?;
+        let mut players = Players::connect(sockets, part, size)?;
+        let distance = Distance::before(&[&[common.load_core], &common.io_cores[..]].concat());
+        players.play(common.repeat.window / 2)?;
+        let (before, begun) = (running.busy_ns()?, Instant::now());
+        let seen = players.play(common.repeat.window)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        // Asking takes its time, too, and the account goes on meanwhile.
+        let (after, accounted) = (running.busy_ns()?, begun.elapsed().as_secs_f64());
+        players.finish()?;
+        let mode = Some(distance.after());
+        let all: u64 = seen.answers.iter().sum();
+        let least = seen.answers.iter().copied().min().unwrap_or(0);
+        let micros = |percent| seen.latency.value_at_percentile(percent) as f64 / 1e3;
+        Ok(Sample {
+            iops: all as f64 / seconds,
+            least: least as f64 * f64::from(guests) / all as f64,
+            p50_us: micros(50.0),
+            p99_us: micros(99.0),
+            cpu_ns: (after - before) / all as f64,
+            busy: (after - before) / (accounted * 1e9),
+            load_busy: Some(seen.load_busy),
+            mode,
+        })
     });
     seen.map_err(|e| format!("{e}\n{}", running.output()))
 }
@@ -357,78 +349,24 @@ fn summary(rows: &[Row], pings: &[ping::Row]) -> Summary {
     }
 }
 
-fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
-    println!(
-        "blk: disks on one I/O core, medians of {} rounds of {:?}",
-        common.repeat.rounds, common.repeat.window
-    );
-    println!("busy: the processor that serves them (of the host: fio's), and the looks of the load that found answers");
-    println!(
-        "medium  work              depth  guests  way                     k/s (min – max)           p50 µs   p99 µs  cycles  busy   load  × qsd  × p50  of host"
-    );
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-    let times = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
-    for row in rows {
-        let (min, max) = row.samples.iter().fold((f64::MAX, 0.0), |(a, b), n| (n.min(a), n.max(b)));
-        let spread = format!("{:.1} ({:.1} – {:.1})", row.iops / 1e3, min / 1e3, max / 1e3);
-        println!(
-            "{:<6}  {:<16}  {:5}  {:6}  {:<19}  {spread:<27}  {:7.1}  {:7.1}  {:6.0}  {:>5}  {:>4}  {:>5}  {:>5}  {:>7}",
-            row.medium.name(),
-            row.work.name(),
-            row.depth,
-            row.guests,
-            row.way,
-            row.p50_us,
-            row.p99_us,
-            row.cycles_per_request,
-            percent(row.busy),
-            row.load_busy.map_or("-".to_owned(), percent),
-            times(row.iops_ratio),
-            times(row.latency_ratio),
-            times(row.of_host),
-        );
-    }
-    let start = |row: &Row| {
-        let (medium, work) = (row.medium.name(), row.work.name());
-        format!("{medium:<6}  {work:<16}  {:5}  {:6}  {:<19}", row.depth, row.guests, row.way)
-    };
-    let labelled = rows.iter().filter(|row| row.way != Way::Host.name());
-    print!("{}", modes::table("k/s", labelled.map(|row| (start(row), &row.modes))));
-    println!(
-        "on tmpfs (or the first medium), the worse of reads and writes: rate at the greatest depth × {} of qemu-storage-daemon's, of the host's io_uring {}; \
-         median latency at the least depth × {}; 128 KiB in sequence, of the host's {}",
-        times(summary.iops_ratio_qd32),
-        times(summary.of_host_io_uring),
-        times(summary.latency_ratio_qd1),
-        times(summary.sequential_of_host),
-    );
-}
-
 /// Figure 6: rate and latency of a guest by the number of guests.
 pub fn draw(rows: &[Row]) -> String {
-    let lines = |value: fn(&Row) -> f64| -> Vec<Line> {
-        let mut lines: Vec<Line> = Vec::new();
-        for row in rows.iter().filter(|row| row.work == Work::Paced) {
-            let name = format!("{}, {}", row.way.replace("qemu-storage-daemon", "qsd"), row.medium.name());
-            let point = (f64::from(row.guests), value(row));
-            match lines.iter_mut().find(|line| line.name == name) {
-                Some(line) => line.points.push(point),
-                None => lines.push(Line::new(name, vec![point])),
-            }
-        }
-        lines
+    let lines = |value: fn(&Row) -> f64| {
+        Line::all(rows.iter().filter(|row| row.work == Work::Paced).map(|row| {
+            let way = row.way.replace("qemu-storage-daemon", "qsd");
+            (format!("{way}, {}", row.medium.name()), (f64::from(row.guests), value(row)))
+        }))
     };
-    let axis = |label, log| Axis { label, log };
     let note =
         "sidecore bench blk --svg FILE; one I/O core, 4 KiB, half reads, depth 8; qsd: qemu-storage-daemon";
     let rate = chart(
         "Requests a second of each guest",
         note,
-        axis("guests", false),
-        axis("requests/s", false),
+        Axis::linear("guests"),
+        Axis::linear("requests/s"),
         &lines(|row| row.iops_per_guest),
     );
     let latency =
-        chart("Median latency", note, axis("guests", false), axis("µs", true), &lines(|row| row.p50_us));
+        chart("Median latency", note, Axis::linear("guests"), Axis::log("µs"), &lines(|row| row.p50_us));
     stack(&[rate, latency])
 }

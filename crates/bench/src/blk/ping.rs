@@ -76,20 +76,6 @@ impl Row {
             disk_mb_per_second: middle(samples, |s| s.rate / 1e6),
         }
     }
-
-    /// For people.
-    pub fn print(&self) {
-        println!(
-            "{:<6}  a guest that waits for answers: p50 {:.1} µs ({:.1} alone), p99 {:.1} µs ({:.1} alone), × {:.2}; the disk streams {:.0} MB/s",
-            self.medium.name(),
-            self.p50_us,
-            self.p50_alone_us,
-            self.p99_us,
-            self.p99_alone_us,
-            self.p99_vs_alone,
-            self.disk_mb_per_second
-        );
-    }
 }
 
 /// Measures once with a disk on `medium`.
@@ -101,8 +87,7 @@ pub fn measure(common: &Common, core: usize, images: &Images, medium: Medium) ->
         format!("vhost-user:{},wire=w,queues=1", guest.display()),
         format!("vhost-user:{},wire=w,queues=1", peer.display()),
     ];
-    let program = std::env::current_exe().map_err(text)?;
-    let switch = Switch::start_with(&program, core, &scratch, &specs).map_err(text)?;
+    let switch = Switch::start_with(core, &scratch, &specs, &[]).map_err(text)?;
     // On a thread of its own: this one starts processes, which go wherever they like.
     let seen = std::thread::scope(|scope| {
         let load = || -> Result<Sample> {
@@ -125,7 +110,7 @@ pub fn measure(common: &Common, core: usize, images: &Images, medium: Medium) ->
         };
         scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
-    seen.map_err(|e| format!("{e}\n{}", switch.output()))
+    seen.map_err(|e| format!("{e}\n{}", switch.process.output()))
 }
 
 /// The guest that waits, and the other end of its wire.

@@ -81,8 +81,7 @@ impl Server {
                     Ok(format!("blk:{},file={}", socket.display(), images.ours(medium, n)?))
                 };
                 let specs = sockets.iter().enumerate().map(spec).collect::<Result<Vec<_>>>()?;
-                let program = std::env::current_exe().map_err(text)?;
-                Running::Sidecore(Switch::start_with(&program, core, &scratch, &specs).map_err(text)?)
+                Running::Sidecore(Switch::start_with(core, &scratch, &specs, &[]).map_err(text)?)
             }
             Way::Storage => {
                 let export = |(n, socket): (usize, &PathBuf)| -> Result<Export> {
@@ -113,7 +112,7 @@ impl Running {
     /// The end of what it has printed.
     pub fn output(&self) -> String {
         match self {
-            Self::Sidecore(switch) => switch.output(),
+            Self::Sidecore(switch) => switch.process.output(),
             Self::Storage(_) => String::new(),
         }
     }

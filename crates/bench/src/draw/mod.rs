@@ -20,6 +20,18 @@ pub struct Axis<'a> {
     pub log: bool,
 }
 
+impl<'a> Axis<'a> {
+    /// From zero on, in even steps.
+    pub fn linear(label: &'a str) -> Axis<'a> {
+        Axis { label, log: false }
+    }
+
+    /// In decades.
+    pub fn log(label: &'a str) -> Axis<'a> {
+        Axis { label, log: true }
+    }
+}
+
 /// A line.
 #[derive(Clone, Debug)]
 pub struct Line {
@@ -35,6 +47,18 @@ impl Line {
     /// A line of a colour of its own.
     pub fn new(name: String, points: Vec<(f64, f64)>) -> Line {
         Line { name, points, dashed: false }
+    }
+
+    /// Lines of points that say whose they are, in the order in which they first come.
+    pub fn all(points: impl Iterator<Item = (String, (f64, f64))>) -> Vec<Line> {
+        let mut lines: Vec<Line> = Vec::new();
+        for (name, point) in points {
+            match lines.iter_mut().find(|line| line.name == name) {
+                Some(line) => line.points.push(point),
+                None => lines.push(Line::new(name, vec![point])),
+            }
+        }
+        lines
     }
 
     /// The same as what the line before it is compared with: of that colour, dashed.

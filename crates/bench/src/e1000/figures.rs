@@ -18,10 +18,11 @@ use sidecore_engine::frame::Batch;
 use sidecore_engine::port::{IngressQueue, Tally};
 
 use super::guest::{Clock, Guest, Mode};
-use super::model::{self, Kind};
+use super::model;
 use super::nic::Part as Card;
 use super::stage::{frame, Limits, Stage};
 use super::{text, Args};
+use crate::common::median;
 use crate::draw::{chart, Axis, Line};
 
 /// What a trap takes in both figures: the paper's figure for one that the kernel emulates.
@@ -50,7 +51,7 @@ pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
     ] {
         let mut points = Vec::new();
         for itr in itrs() {
-            let kind = Kind { name: "", mode, itr, floor: Duration::ZERO, paper: None };
+            let kind = model::kind("", mode, itr, None);
             let row = model::one(args, Card::Intel(Model::E1000), &kind, 1_200, false, 64)?;
             points.push((f64::from(itr), row.kpps));
         }
@@ -80,19 +81,17 @@ pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
         received.push(Line::new(name.to_owned(), points));
     }
     let note = "native drivers, 82540EM, a trap takes 1.2 µs; sidecore bench e1000 --figures DIR";
-    let itr = Axis { label: "ITR, in 256 ns", log: false };
-    let linear = |label| Axis { label, log: false };
-    let log = |label| Axis { label, log: true };
+    let itr = Axis::linear("ITR, in 256 ns");
     let pictures = [
-        ("e1000-moderation-rate.svg", chart("Sent by a guest, 64 B", note, itr, log("thousand frames a second"), &rate)),
-        ("e1000-moderation-latency.svg", chart("Round trip of a ping", note, itr, linear("median, in µs"), &ping)),
+        ("e1000-moderation-rate.svg", chart("Sent by a guest, 64 B", note, itr, Axis::log("thousand frames a second"), &rate)),
+        ("e1000-moderation-latency.svg", chart("Round trip of a ping", note, itr, Axis::linear("median, in µs"), &ping)),
         (
             "e1000-livelock.svg",
             chart(
                 "Received by an application in a guest",
                 "native drivers, 82540EM, 1.2 µs a trap, 0.4 µs a frame in the driver, 0.6 µs in the application; sidecore bench e1000 --figures DIR",
-                log("offered, in million frames a second"),
-                linear("received, in million frames a second"),
+                Axis::log("offered, in million frames a second"),
+                Axis::linear("received, in million frames a second"),
                 &received,
             ),
         ),
@@ -154,8 +153,10 @@ fn round_trip(args: &Args, itr: u16, stream: Option<u64>) -> Result<f64, String>
             host.send(0, &[&back]).map_err(text)?;
         }
     }
-    times.sort_by(f64::total_cmp);
-    times.get(times.len() / 2).copied().ok_or_else(|| format!("no ping came back at itr={itr}"))
+    match times.is_empty() {
+        true => Err(format!("no ping came back at itr={itr}")),
+        false => Ok(median(times)),
+    }
 }
 
 /// A queue that offers frames at a rate.

@@ -1,13 +1,13 @@
 //! Full speed: two drivers that poll, one I/O core between them.
 
-use std::fmt::Write;
 use std::time::Instant;
 
 use serde::Serialize;
 use sidecore_driver::memory::Page;
 
+use super::super::common::median;
 use super::super::distance::Distance;
-use super::super::modes::{self, Modes};
+use super::super::modes::Modes;
 use super::nic::{Nic, Part, Setup};
 use super::stage::{frame, Limits, Stage};
 use super::{text, Args};
@@ -46,13 +46,6 @@ pub struct Row {
     pub huge_pages: bool,
     /// Million frames a second, by the distance of the two processors.
     pub modes: Modes,
-}
-
-impl Row {
-    /// The card, and whether it has a status block.
-    pub fn device(&self) -> String {
-        format!("{}{}", self.model, if self.csb { "+csb" } else { "" })
-    }
 }
 
 /// One end: what it has sent and received.
@@ -157,59 +150,19 @@ fn one(args: &Args, part: Part, setup: &Setup, size: usize, both_ways: bool) -> 
         let (number, of) = (round + 1, args.rounds);
         eprintln!("round {number}/{of}: {} {size} B: {mpps:.2} Mpps, {}", part.name(), mode.name());
     }
-    let median = |values: &[f64]| {
-        let mut sorted = values.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
-    };
-    let mpps = median(&rounds);
+    let mpps = median(rounds.iter().copied());
     Ok(Row {
         modes: Modes::of(&modes, |sample| *sample),
         model: part.name(),
         csb: setup.csb,
-        traps: median(&traps),
+        traps: median(traps),
         size,
         both_ways,
         mpps,
         gbps: mpps * size as f64 * 8.0 / 1e3,
-        ns_per_frame: median(&spent),
+        ns_per_frame: median(spent),
         rounds,
         lost: ends[0].wrong + ends[1].wrong,
         huge_pages: setup.page == Page::Huge,
     })
-}
-
-/// The table for people.
-pub fn table(rows: &[Row]) -> String {
-    let pages = if rows.iter().any(|row| row.huge_pages) { "2 MiB" } else { "4 KiB" };
-    let mut text = format!(
-        "full speed: native drivers that poll, through the learning switch, {pages} pages; the paper's best: 5.0 \
-         Mpps of 64 B, 22.7 Gbit/s of 1500 B (FreeBSD, netmap's pkt-gen over CSB and VALE)\n"
-    );
-    let [device, bytes, ways, mpps, gbps, io, traps, lost] =
-        ["device", "bytes", "ways", "Mpps: median (min – max)", "Gbit/s", "I/O core", "traps", "lost"];
-    // Writing to a string cannot fail.
-    let _ =
-        writeln!(text, "{device:11} {bytes:>5} {ways:>5}  {mpps:26} {gbps:>7} {io:>16} {traps:>6} {lost:>5}");
-    for row in rows {
-        let (min, max) =
-            row.rounds.iter().fold((f64::MAX, 0.0f64), |(min, max), mpps| (min.min(*mpps), max.max(*mpps)));
-        let spread = format!("{:.2} ({min:.2} – {max:.2})", row.mpps);
-        let ways = if row.both_ways { "both" } else { "one" };
-        let io = format!("{:.1} ns a frame", row.ns_per_frame);
-        let _ = writeln!(
-            text,
-            "{:11} {:>5} {ways:>5}  {spread:26} {:>7.1} {io:>16} {:>6.3} {:>5}",
-            row.device(),
-            row.size,
-            row.gbps,
-            row.traps,
-            row.lost
-        );
-    }
-    let start = |row: &Row| {
-        let ways = if row.both_ways { "both" } else { "one" };
-        format!("{:11} {:>5} {ways:>5}", row.device(), row.size)
-    };
-    text + &modes::table("Mpps", rows.iter().map(|row| (start(row), &row.modes)))
 }

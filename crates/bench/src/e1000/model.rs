@@ -1,6 +1,5 @@
 //! The rows of the paper's Figure 4, by drivers whose traps have a price.
 
-use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -39,45 +38,26 @@ pub struct Kind {
     pub paper: Option<[[u32; 2]; 2]>,
 }
 
+/// A row without a limit of the operator's.
+pub const fn kind(name: &'static str, mode: Mode, itr: u16, paper: Option<[[u32; 2]; 2]>) -> Kind {
+    Kind { name, mode, itr, floor: Duration::ZERO, paper }
+}
+
 const KINDS: [Kind; 5] = [
-    Kind {
-        name: "BASE itr=0",
-        mode: Mode::Trapping,
-        itr: 0,
-        floor: Duration::ZERO,
-        paper: Some([[30, 28], [32, 31]]),
-    },
-    Kind {
-        name: "itr=250",
-        mode: Mode::Trapping,
-        itr: 250,
-        floor: Duration::ZERO,
-        paper: Some([[83, 71], [125, 98]]),
-    },
-    Kind {
-        name: "itr=250 SC",
-        mode: Mode::Combining,
-        itr: 250,
-        floor: Duration::ZERO,
-        paper: Some([[216, 138], [455, 186]]),
-    },
-    Kind {
-        name: "itr=0 CSB",
-        mode: Mode::Csb,
-        itr: 0,
-        floor: Duration::ZERO,
-        paper: Some([[353, 242], [1526, 480]]),
-    },
-    Kind { name: "unmodified, exitless", mode: Mode::Exitless, itr: LINUX_ITR, floor: FLOOR, paper: None },
+    kind("BASE itr=0", Mode::Trapping, 0, Some([[30, 28], [32, 31]])),
+    kind("itr=250", Mode::Trapping, 250, Some([[83, 71], [125, 98]])),
+    kind("itr=250 SC", Mode::Combining, 250, Some([[216, 138], [455, 186]])),
+    kind("itr=0 CSB", Mode::Csb, 0, Some([[353, 242], [1526, 480]])),
+    Kind { floor: FLOOR, ..kind("unmodified, exitless", Mode::Exitless, LINUX_ITR, None) },
 ];
 
 /// Rows of a card whose doorbells cannot but trap, in pairs without and with a status block: moderation off, and as it is
 /// unless the operator says otherwise.
 const TRAPPING: [Kind; 4] = [
-    Kind { name: "itr=0", mode: Mode::Trapping, itr: 0, floor: Duration::ZERO, paper: None },
-    Kind { name: "itr=0 CSB", mode: Mode::Csb, itr: 0, floor: Duration::ZERO, paper: None },
-    Kind { name: UNMODIFIED, mode: Mode::Trapping, itr: 0, floor: FLOOR, paper: None },
-    Kind { name: WITH_CSB, mode: Mode::Csb, itr: 0, floor: FLOOR, paper: None },
+    kind("itr=0", Mode::Trapping, 0, None),
+    kind("itr=0 CSB", Mode::Csb, 0, None),
+    Kind { floor: FLOOR, ..kind(UNMODIFIED, Mode::Trapping, 0, None) },
+    Kind { floor: FLOOR, ..kind(WITH_CSB, Mode::Csb, 0, None) },
 ];
 /// The last of these pairs, which the summary has.
 pub const UNMODIFIED: &str = "unmodified";
@@ -223,48 +203,4 @@ impl Pair {
         let host = Seen { received: self.arrived, ..Seen::default() };
         [self.sender.seen, self.receiver.as_ref().map_or(host, |guest| guest.seen)]
     }
-}
-
-/// The table for people.
-pub fn table(rows: &[Row]) -> String {
-    let mut text = "cost model: native drivers without a network stack, a price for each trap; traps and \
-                    interrupts are the sender's + the receiver's for each frame\n"
-        .to_owned();
-    let mut last = 0;
-    for row in rows {
-        if row.trap_ns != last {
-            last = row.trap_ns;
-            // Writing to a string cannot fail.
-            let _ = writeln!(
-                text,
-                "\na trap takes {:.1} µs\n{:7} {:4} {:>5}  {:22} {:>9} {:>13} {:>13} {:>6} {:>7}",
-                f64::from(last) / 1000.0,
-                "device",
-                "path",
-                "bytes",
-                "row",
-                "Kpps",
-                "traps",
-                "interrupts",
-                "lost",
-                "paper"
-            );
-        }
-        let two = |[a, b]: [f64; 2]| format!("{a:.2} + {b:.2}");
-        let paper = row.paper_kpps.map_or_else(|| "-".to_owned(), |kpps| kpps.to_string());
-        let _ = writeln!(
-            text,
-            "{:7} {:4} {:>5}  {:22} {:>9.0} {:>13} {:>13} {:>5.0}% {:>7}",
-            row.model,
-            row.path,
-            row.size,
-            row.row,
-            row.kpps,
-            two(row.traps),
-            two(row.interrupts),
-            100.0 * row.lost,
-            paper
-        );
-    }
-    text
 }

@@ -7,7 +7,7 @@ use sidecore_driver::load::pin;
 use sidecore_fib::{v4, v6};
 
 use super::tables::{self, Keys, Random, Route};
-use super::Plan;
+use super::Args;
 use crate::common::{text, Result};
 
 /// Addresses that are looked up together.
@@ -145,26 +145,26 @@ impl<F: Family> Loaded<F> {
     }
 
     /// Million lookups a second.
-    pub fn rate(&self, keys: Keys, plan: &Plan) -> Result<f64> {
+    pub fn rate(&self, keys: Keys, args: &Args) -> Result<f64> {
         let mut reader = F::reader(&self.writer);
         let addresses = self.addresses(keys);
         std::thread::scope(|scope| {
-            let looking = scope.spawn(move || look::<F>(&mut reader, addresses, plan));
+            let looking = scope.spawn(move || look::<F>(&mut reader, addresses, args));
             looking.join().unwrap_or_else(|_| Err("the lookups ended early".to_owned()))
         })
     }
 
     /// The same for routed addresses while another processor changes routes, and the changes a second.
-    pub fn rate_beside_changes(&mut self, plan: &Plan) -> Result<(f64, f64)> {
+    pub fn rate_beside_changes(&mut self, args: &Args) -> Result<(f64, f64)> {
         let mut reader = F::reader(&self.writer);
         let Loaded { routes, writer, keys, random, .. } = self;
         let addresses = keys.iter().find(|(keys, _)| *keys == Keys::Routed).map_or(&[][..], |(_, all)| all);
         let done = AtomicBool::new(false);
-        let changing = || change::<F>(writer, routes, random, plan, &done);
+        let changing = || change::<F>(writer, routes, random, args, &done);
         std::thread::scope(|scope| {
             let changing = scope.spawn(changing);
             let looking = scope.spawn(|| {
-                let rate = look::<F>(&mut reader, addresses, plan);
+                let rate = look::<F>(&mut reader, addresses, args);
                 done.store(true, Ordering::Relaxed);
                 rate
             });
@@ -176,11 +176,11 @@ impl<F: Family> Loaded<F> {
     }
 
     /// Microseconds of a change, the median and p99.
-    pub fn updates(&mut self, plan: &Plan) -> Result<(f64, f64)> {
+    pub fn updates(&mut self, args: &Args) -> Result<(f64, f64)> {
         let Loaded { routes, writer, random, .. } = self;
         let mut times = std::thread::scope(|scope| {
             let changing = scope.spawn(|| {
-                pin(plan.change_core).map_err(text)?;
+                pin(args.change_core).map_err(text)?;
                 let mut times = Vec::with_capacity(CHANGES);
                 while times.len() < CHANGES {
                     let Some(route) = random.one_of(routes) else { break };
@@ -209,8 +209,8 @@ impl<F: Family> Loaded<F> {
     }
 }
 
-fn look<F: Family>(reader: &mut F::Reader, addresses: &[F::Address], plan: &Plan) -> Result<f64> {
-    pin(plan.core).map_err(text)?;
+fn look<F: Family>(reader: &mut F::Reader, addresses: &[F::Address], args: &Args) -> Result<f64> {
+    pin(args.core).map_err(text)?;
     let mut groups = [0; BATCH];
     let (mut looked, begun) = (0usize, Instant::now());
     // A first time through, which brings the table into the caches as far as it fits, is not counted.
@@ -226,7 +226,7 @@ fn look<F: Family>(reader: &mut F::Reader, addresses: &[F::Address], plan: &Plan
             (looked, counted) = (0, Instant::now());
         }
         let time = counted.elapsed();
-        if counted != begun && time >= plan.window {
+        if counted != begun && time >= args.repeat.window {
             return Ok(looked as f64 / time.as_secs_f64() / 1e6);
         }
     }
@@ -237,13 +237,13 @@ fn change<F: Family>(
     writer: &mut F::Writer,
     routes: &[Route<F::Address>],
     random: &mut Random,
-    plan: &Plan,
+    args: &Args,
     done: &AtomicBool,
 ) -> Result<f64> {
-    pin(plan.change_core).map_err(text)?;
+    pin(args.change_core).map_err(text)?;
     let (mut made, begun) = (0u64, Instant::now());
     while !done.load(Ordering::Relaxed) {
-        let due = (begun.elapsed() + STEP).as_secs_f64() * f64::from(plan.changes);
+        let due = (begun.elapsed() + STEP).as_secs_f64() * f64::from(args.changes);
         while (made as f64) < due {
             let Some(route) = random.one_of(routes) else { break };
             F::remove(writer, route);

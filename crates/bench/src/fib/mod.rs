@@ -16,12 +16,13 @@ use serde::{Deserialize, Serialize};
 use super::common::{middle, Output, Repeat, Result};
 use super::distance::{Distance, Mode};
 use super::draw::{chart, Axis, Line};
-use super::modes::{self, Modes};
+use super::modes::Modes;
+use super::results::Results;
 use family::{Family, Loaded, V4, V6};
 use tables::Keys;
 
 /// `bench fib`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Args {
     /// Numbers of IPv4 prefixes.
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,10000,200000,1000000")]
@@ -91,16 +92,17 @@ pub fn run(args: &Args) -> Result<()> {
     if args.core == args.change_core {
         return Err(format!("lookups and changes both on processor {}: they need one each", args.core));
     }
-    let quick = |numbers: &[u32]| if args.quick { vec![1000] } else { numbers.to_vec() };
-    let (rounds, window) =
-        if args.quick { (1, Duration::from_millis(10)) } else { (args.repeat.rounds, args.repeat.window) };
-    let plan = Plan { rounds, window, changes: args.changes, core: args.core, change_core: args.change_core };
-    let mut rows = Vec::new();
-    for routes in quick(&args.v4) {
-        rows.push(plan.row::<V4>(routes as usize)?);
+    let mut args = args.clone();
+    if args.quick {
+        (args.v4, args.v6) = (vec![1000], vec![1000]);
+        args.repeat = Repeat { rounds: 1, window: Duration::from_millis(10) };
     }
-    for routes in quick(&args.v6) {
-        rows.push(plan.row::<V6>(routes as usize)?);
+    let mut rows = Vec::new();
+    for &routes in &args.v4 {
+        rows.push(args.row::<V4>(routes as usize)?);
+    }
+    for &routes in &args.v6 {
+        rows.push(args.row::<V6>(routes as usize)?);
     }
     let of_v4 = rows.iter().filter(|row| row.family == V4::NAME).max_by_key(|row| row.routes);
     let random = of_v4.and_then(|row| row.rates.iter().find(|rate| rate.keys == Keys::Random.name()));
@@ -108,32 +110,23 @@ pub fn run(args: &Args) -> Result<()> {
         mlookups_1m: random.map_or(f64::NAN, |rate| rate.mlookups),
         update_us_median: of_v4.map_or(f64::NAN, |row| row.update_us_median),
     };
-    args.output.draw(|| draw(&rows))?;
-    if args.output.json {
-        let all = serde_json::json!({ "version": 1, "bench": "fib", "rows": rows, "summary": summary });
-        println!("{all}");
-        return Ok(());
-    }
-    print(&rows, &plan);
-    Ok(())
+    let note = format!(
+        "on one processor, in batches of {}, rounds of {:?}; modes: million lookups a second beside changes",
+        family::BATCH,
+        args.repeat.window
+    );
+    Results::new("fib", &note)
+        .with("rows", &rows)?
+        .with("summary", &summary)?
+        .give(&args.output, || draw(&rows))
 }
 
-/// What is measured of each table.
-#[derive(Clone, Copy, Debug)]
-pub struct Plan {
-    rounds: u16,
-    window: Duration,
-    changes: u32,
-    core: usize,
-    change_core: usize,
-}
-
-impl Plan {
+impl Args {
     fn row<F: Family>(&self, routes: usize) -> Result<Row> {
         let mut loaded = Loaded::<F>::new(routes)?;
         let mut samples = [const { Vec::new() }; Keys::ALL.len()];
         let (mut quiet, mut beside) = (Vec::new(), Vec::<(f64, f64, Mode)>::new());
-        for round in 1..=self.rounds {
+        for round in 1..=self.repeat.rounds {
             for (keys, samples) in Keys::ALL.iter().zip(&mut samples) {
                 samples.push(loaded.rate(*keys, self)?);
             }
@@ -146,7 +139,12 @@ impl Plan {
                 .zip(Keys::ALL)
                 .map(|(all, keys)| format!("{:.0} {}", all.last().copied().unwrap_or(f64::NAN), keys.name()));
             let last: Vec<String> = last.collect();
-            eprintln!("round {round}/{}: {}, {routes} routes: {} M/s", self.rounds, F::NAME, last.join(", "));
+            eprintln!(
+                "round {round}/{}: {}, {routes} routes: {} M/s",
+                self.repeat.rounds,
+                F::NAME,
+                last.join(", ")
+            );
         }
         let updates = loaded.updates(self)?;
         let lost = 1.0 - middle(&beside, |(rate, ..)| *rate) / middle(&quiet, |rate| *rate);
@@ -170,38 +168,6 @@ impl Plan {
     }
 }
 
-fn print(rows: &[Row], plan: &Plan) {
-    println!(
-        "fib: million lookups a second on one processor, in batches of {}; medians of {} rounds of {:?}",
-        family::BATCH,
-        plan.rounds,
-        plan.window
-    );
-    println!("         routes  random  routed  flows  MiB    loaded in  change p50  p99      beside changes");
-    for row in rows {
-        let rate = |keys: Keys| {
-            row.rates.iter().find(|rate| rate.keys == keys.name()).map_or(f64::NAN, |r| r.mlookups)
-        };
-        println!(
-            "{:4} {:10}  {:6.0}  {:6.0}  {:5.0}  {:5.1}  {:7.2} s  {:7.2} µs  {:5.1} µs  {:+.1} % at {:.0} k/s",
-            row.family,
-            row.routes,
-            rate(Keys::Random),
-            rate(Keys::Routed),
-            rate(Keys::Flows),
-            row.bytes as f64 / f64::from(1 << 20),
-            row.load_seconds,
-            row.update_us_median,
-            row.update_us_p99,
-            -100.0 * row.lost,
-            row.changes / 1e3
-        );
-    }
-    let start = |row: &Row| format!("{:4} {:10}", row.family, row.routes);
-    print!("{}", modes::table("M/s beside changes", rows.iter().map(|row| (start(row), &row.modes))));
-    println!("lookups alone take one processor: the distance of two does not apply to them");
-}
-
 /// Lookups a second by the number of routes.
 pub fn draw(rows: &[Row]) -> String {
     let line = |family: &str, keys: Keys| {
@@ -217,8 +183,8 @@ pub fn draw(rows: &[Row]) -> String {
     chart(
         "Lookups in the forwarding tables, one processor",
         "sidecore bench fib --svg FILE",
-        Axis { label: "routes", log: true },
-        Axis { label: "million lookups a second", log: false },
+        Axis::log("routes"),
+        Axis::linear("million lookups a second"),
         &lines,
     )
 }

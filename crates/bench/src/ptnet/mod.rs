@@ -11,19 +11,18 @@
 
 mod ends;
 
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
 use self::ends::{End, Kind};
-use super::common::{text, Common, Result};
+use super::common::{apart, median, percentile, text, Common, Result};
 use super::distance::{Distance, Mode};
 use super::draw::{chart, Axis, Line};
 use super::e1000::stage::Stage;
-use super::modes::{self, Modes};
-use super::vale::median;
+use super::modes::Modes;
+use super::results::Results;
 
 /// `bench ptnet`.
 #[derive(Debug, clap::Args)]
@@ -111,11 +110,7 @@ struct Summary {
 /// Measures and prints.
 pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
-    // On a thread of its own: that it is pinned must not pass to threads which are started later.
-    let (rows, sweep, kicks) = std::thread::scope(|scope| {
-        let work = scope.spawn(|| measure(&common, args));
-        work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })?;
+    let (rows, sweep, kicks) = apart(|| measure(&common, args))?;
     let small = |kind: Kind| {
         let row = rows.iter().find(|row| row.device == kind.name() && row.size == 60);
         row.map_or(f64::NAN, |row| row.mpps)
@@ -130,16 +125,16 @@ pub fn run(args: &Args) -> Result<()> {
         kick_us: kicks.first().and_then(|row| row.kick_us),
         lost: rows.iter().chain(&sweep).map(|row| row.lost).sum(),
     };
-    common.output.draw(|| picture(&sweep))?;
-    if common.output.json {
-        let json = serde_json::json!({
-            "version": 1, "bench": "ptnet", "summary": summary, "rows": rows, "batches": sweep, "kicks": kicks,
-        });
-        println!("{json}");
-        return Ok(());
-    }
-    print!("{}", table(&rows, &sweep, &kicks));
-    Ok(())
+    let note = format!(
+        "two native guests through the learning switch, one way; the paper's ptnet through VALE: {PAPER} Mpps of 60 B; through a \
+         pipe (ptnet+pipe): {PUBLISHED_PIPE} published"
+    );
+    Results::new("ptnet", &note)
+        .with("rows", &rows)?
+        .with("batches", &sweep)?
+        .with("kicks", &kicks)?
+        .with("summary", &summary)?
+        .give(&common.output, || picture(&sweep))
 }
 
 type Measured = (Vec<Row>, Vec<Row>, Vec<Kicks>);
@@ -179,15 +174,15 @@ fn measure(common: &Common, args: &Args) -> Result<Measured> {
     let mut rows: Vec<Row> =
         settings.iter().zip(&samples).map(|(setting, samples)| row(*setting, samples)).collect();
     let sweep = rows.split_off(rows.len() - SWEPT.len() * bursts.len());
-    let kicks = rates.iter().zip(kicks).map(|(rate, (rounds, mut times, frames))| {
-        times.sort_by(f64::total_cmp);
+    let kicks = rates.iter().zip(kicks).map(|(rate, (rounds, times, frames))| {
+        let of_kicks = |percent| (!times.is_empty()).then(|| percentile(times.iter().copied(), percent));
         Kicks {
             rate: *rate,
             frames,
             kicks_per_packet: median(rounds.iter().copied()),
             rounds,
-            kick_us: times.get(times.len() / 2).copied(),
-            kick_p99_us: times.get(times.len() * 99 / 100).copied(),
+            kick_us: of_kicks(50),
+            kick_p99_us: of_kicks(99),
         }
     });
     Ok((rows, sweep, kicks.collect()))
@@ -273,45 +268,8 @@ fn picture(sweep: &[Row]) -> String {
     chart(
         "From a ptnet guest to another",
         "native ptnet drivers that poll; sidecore bench ptnet --svg FILE",
-        Axis { label: "frames of a publication", log: true },
-        Axis { label: "million frames a second", log: false },
+        Axis::log("frames of a publication"),
+        Axis::linear("million frames a second"),
         &lines,
     )
-}
-
-/// The tables for people.
-fn table(rows: &[Row], sweep: &[Row], kicks: &[Kicks]) -> String {
-    let mut text = format!(
-        "two native guests through the learning switch, one way; the paper's ptnet through VALE: {PAPER} Mpps of 60 B; \
-         through a pipe (ptnet+pipe): {PUBLISHED_PIPE} published\n"
-    );
-    let head = ["device", "bytes", "batch", "Mpps: median (min – max)", "Gbit/s", "I/O core", "lost"];
-    // Writing to a string cannot fail.
-    let [device, bytes, batch, mpps, gbps, io, lost] = head;
-    let _ = writeln!(text, "{device:12} {bytes:>6} {batch:>5}  {mpps:26} {gbps:>7} {io:>16} {lost:>5}");
-    for row in rows.iter().chain(sweep) {
-        let (min, max) =
-            row.rounds.iter().fold((f64::MAX, 0.0f64), |(min, max), mpps| (min.min(*mpps), max.max(*mpps)));
-        let spread = format!("{:.2} ({min:.2} – {max:.2})", row.mpps);
-        let io = format!("{:.1} ns a frame", row.ns_per_frame);
-        let _ = writeln!(
-            text,
-            "{:12} {:>6} {:>5}  {spread:26} {:>7.1} {io:>16} {:>5}",
-            row.device, row.size, row.burst, row.gbps, row.lost
-        );
-    }
-    let start = |row: &Row| format!("{:12} {:>6} {:>5}", row.device, row.size, row.burst);
-    text += &modes::table("Mpps", rows.iter().chain(sweep).map(|row| (start(row), &row.modes)));
-    if !kicks.is_empty() {
-        let _ = writeln!(
-            text,
-            "kicks a frame, of frames that come evenly, and how long the sender waits for one:"
-        );
-    }
-    for row in kicks {
-        let wait = row.kick_us.zip(row.kick_p99_us);
-        let wait = wait.map_or(String::new(), |(median, most)| format!(", {median:.1} µs (99 %: {most:.1})"));
-        let _ = writeln!(text, "{:>9} frames/s: {:.5}{wait}", row.rate, row.kicks_per_packet);
-    }
-    text
 }

@@ -1,24 +1,15 @@
 //! The figure: the rate without loss by size, then, size by size, what arrives and what is lost by what is offered, and latency by load,
 //! of all candidates.
 
-use super::super::draw::{chart, stack, Axis, Line};
+use super::super::draw::{chart, distinct, stack, Axis, Line};
 use super::report::{CurveRow, Row};
 
 const NOTE: &str =
     "sidecore bench rfc2544 --svg FILE; one tester, one processor for each target, repetitions by turns";
 
-fn axis(label: &str, log: bool) -> Axis<'_> {
-    Axis { label, log }
-}
-
 /// Draws these rows.
 pub fn draw(rows: &[Row]) -> String {
-    let mut sizes: Vec<&str> = Vec::new();
-    rows.iter().for_each(|row| {
-        if !sizes.contains(&row.size.as_str()) {
-            sizes.push(&row.size);
-        }
-    });
+    let sizes = distinct(rows.iter().map(|row| row.size.as_str()));
     let mut charts = Vec::new();
     if sizes.len() > 1 {
         charts.push(by_size(rows));
@@ -32,19 +23,19 @@ pub fn draw(rows: &[Row]) -> String {
             };
             of.iter().map(line).collect()
         };
-        let offered = axis("offered, million frames a second", false);
+        let offered = Axis::linear("offered, million frames a second");
         charts.push(chart(
             &format!("Frames of {size} bytes that arrive"),
             NOTE,
             offered,
-            axis("delivered, million frames a second", false),
+            Axis::linear("delivered, million frames a second"),
             &curve(|point| point.delivered_mpps),
         ));
         charts.push(chart(
             &format!("Frames of {size} bytes that are lost"),
             NOTE,
             offered,
-            axis("lost, percent", false),
+            Axis::linear("lost, percent"),
             &curve(|point| 100.0 * point.loss_ratio.mean),
         ));
         let mut lines = Vec::new();
@@ -60,8 +51,8 @@ pub fn draw(rows: &[Row]) -> String {
         charts.push(chart(
             &format!("Latency of frames of {size} bytes"),
             NOTE,
-            axis("load, percent of the target's own NDR", false),
-            axis("microseconds one way", true),
+            Axis::linear("load, percent of the target's own NDR"),
+            Axis::log("microseconds one way"),
             &lines,
         ));
     }
@@ -70,21 +61,17 @@ pub fn draw(rows: &[Row]) -> String {
 
 /// The NDR by frame size (RFC 2544 §26.1).
 fn by_size(rows: &[Row]) -> String {
-    let mut lines: Vec<Line> = Vec::new();
-    for row in rows {
-        let Ok(size) = row.size.parse::<f64>() else { continue };
-        let point = (size, row.ndr.mpps.mean);
-        match lines.iter_mut().find(|line| line.name == row.candidate) {
-            Some(line) => line.points.push(point),
-            None => lines.push(Line::new(row.candidate.to_owned(), vec![point])),
-        }
-    }
+    let points = rows.iter().filter_map(|row| {
+        let size = row.size.parse().ok()?;
+        Some((row.candidate.to_owned(), (size, row.ndr.mpps.mean)))
+    });
+    let mut lines = Line::all(points);
     lines.iter_mut().for_each(|line| line.points.sort_by(|a, b| a.0.total_cmp(&b.0)));
     chart(
         "Rate without loss",
         NOTE,
-        axis("bytes of a frame", false),
-        axis("million frames a second", false),
+        Axis::linear("bytes of a frame"),
+        Axis::linear("million frames a second"),
         &lines,
     )
 }

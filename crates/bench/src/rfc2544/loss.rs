@@ -57,16 +57,6 @@ impl Stages {
             *self.dropped.entry(reason.clone()).or_default() += frames;
         }
     }
-
-    /// For people: the stages that lost something.
-    pub fn text(&self) -> String {
-        let fixed =
-            [("refused", self.refused), ("receiver full", self.receiver_full), ("corrupt", self.corrupt)];
-        let named = self.dropped.iter().map(|(reason, frames)| (reason.as_str(), *frames));
-        let rest = [("unexplained", self.unexplained), ("not offered", self.generator_late)];
-        let all = fixed.into_iter().chain(named).chain(rest).filter(|(_, frames)| *frames > 0);
-        all.map(|(stage, frames)| format!("{frames} {stage}")).collect::<Vec<_>>().join(", ")
-    }
 }
 
 #[cfg(test)]
@@ -81,10 +71,7 @@ mod tests {
         let stages = Stages::of(9, 4, 1, 20, Some((&before, &after)));
         assert_eq!((stages.receiver_full, stages.dropped.get("mtu"), stages.dropped.len()), (7, Some(&3), 1));
         assert_eq!((stages.generator_late, stages.unexplained), (9, 5), "what is late is not lost");
-        assert_eq!(
-            stages.text(),
-            "4 refused, 7 receiver full, 1 corrupt, 3 mtu, 5 unexplained, 9 not offered"
-        );
+        assert_eq!((stages.refused, stages.corrupt), (4, 1));
         let others = Stages::of(0, 4, 0, 20, None);
         assert_eq!((others.unexplained, others.dropped.len()), (16, 0));
         let mut both = stages.clone();

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use hdrhistogram::Histogram;
 use sidecore_driver::load::now;
 
-use super::super::common::text;
+use super::super::common::{text, Result};
 use super::super::distance::{Distance, Mode};
 use super::super::ours::START;
 use super::super::peers;
@@ -15,8 +15,6 @@ use super::search::{Found, Search};
 use super::target::Target;
 use super::traffic::Traffic;
 use super::trial::{Spell, Tester, Trial};
-
-type Result<T> = std::result::Result<T, String>;
 
 /// Loads at which latency is measured, in percent of the NDR.
 pub const LOADS: [u32; 4] = [10, 50, 90, 100];

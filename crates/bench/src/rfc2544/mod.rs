@@ -36,8 +36,9 @@ use std::path::PathBuf;
 use sidecore_pktgen::address::{Endpoints, Mac};
 use sidecore_pktgen::end::{host, PortAddress};
 
-use super::common::{text, Output, Processors, Result};
+use super::common::{apart, text, Output, Processors, Result};
 use super::ours::Daemon;
+use super::results::Results;
 use lane::End;
 use measure::{own_limit, OwnLimit, Plan, Repetition};
 use report::{Own, Row, Summary};
@@ -218,12 +219,9 @@ fn alone(who: &Who, args: &Args, lengths: &Lengths, seconds: f64) -> Result<(&'s
     let core = args.cpus.load_core;
     let measured = |from: End, to: Option<End>| own_limit(Tester::new(&traffic, from, to, None), seconds);
     if !host {
-        let limit = std::thread::scope(|scope| {
-            let work = || {
-                sidecore_driver::load::pin(core).map_err(text)?;
-                measured(End::bare(), None)
-            };
-            scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        let limit = apart(|| {
+            sidecore_driver::load::pin(core).map_err(text)?;
+            measured(End::Bare(Box::default()), None)
         });
         return Ok(("ring", limit?));
     }
@@ -250,7 +248,7 @@ pub fn run(args: &Args) -> Result<()> {
     args.cpus.differ()?;
     let (plan, loads, candidates) = (args.plan()?, args.loads()?, args.candidates()?);
     let rounds = if args.quick { 1 } else { args.repeat };
-    let daemon = args.ports.as_ref().map(|_| Daemon::of(args.socket.clone()));
+    let daemon = args.ports.as_ref().map(|_| Daemon { socket: args.socket.clone() });
     for who in &candidates {
         for load in &loads {
             let stations = Target::stations(who);
@@ -311,70 +309,22 @@ pub fn run(args: &Args) -> Result<()> {
     let row =
         |case: &Case<'_>| Row::of(case.who.name(), &case.load.name, &case.traffic, &case.own, &case.done);
     let rows: Vec<Row> = cases.iter().filter_map(row).collect();
-    show(args, &plan, rounds, &generator, &rows, notes)
-}
-
-fn show(
-    args: &Args,
-    plan: &Plan,
-    rounds: u16,
-    generator: &[Own],
-    rows: &[Row],
-    notes: Vec<String>,
-) -> Result<()> {
-    args.output.draw(|| figure::draw(rows))?;
-    if args.output.json {
-        let all = serde_json::json!({
-            "version": 1,
-            "bench": "rfc2544",
-            "repetitions": rounds,
-            "fifo": args.fifo,
-            "trial_s": plan.trial,
-            "duration_sum_s": plan.sum,
-            "exceed_ratio": plan.exceed,
-            "width": plan.width,
-            "flows": args.flows,
-            "generator": generator,
-            "rows": rows,
-            "notes": notes,
-            "summary": Summary::of(rows),
-        });
-        println!("{all}");
-        return Ok(());
-    }
-    println!(
-        "rfc2544: {rounds} repetitions, trials of {} s, {} s decide, {:.0} % of them may exceed; ±: 99 % of the mean",
-        plan.trial,
-        plan.sum,
-        100.0 * plan.exceed
-    );
-    for own in generator {
-        println!(
-            "the tester alone, {} B, {}: {:.2} Mpps; at half of it p50 {:.1} µs, p99 {:.1} µs",
-            own.size, own.ends, own.mpps, own.p50_us, own.p99_us
-        );
-    }
-    rows.iter().for_each(Row::print);
-    if let Some(summary) = Summary::of(rows) {
-        let ratios = [
-            ("bridge", summary.ratio_bridge),
-            ("testpmd", summary.ratio_testpmd),
-            ("OVS", summary.ratio_ovs),
-        ];
-        for (other, ratio) in ratios {
-            let Some(ratio) = ratio else { continue };
-            let range = ratio.ci99.map_or(String::new(), |[low, high]| format!(" ({low:.2} – {high:.2})"));
-            println!("NDR of {} B against {other}: {:.2} ×{range}", summary.size, ratio.ratio);
-        }
-        for (mode, of) in &summary.modes {
-            let all = [("bridge", of.ratio_bridge), ("testpmd", of.ratio_testpmd), ("OVS", of.ratio_ovs)];
-            for (other, ratio) in all.into_iter().filter_map(|(other, ratio)| Some((other, ratio?))) {
-                println!("the same against {other}, both {}: {:.2} ×", mode.name(), ratio.ratio);
-            }
-        }
-    }
-    notes.iter().for_each(|note| println!("{note}"));
-    Ok(())
+    Results::new(
+        "rfc2544",
+        "intervals (ci99) are of the mean, 99 %; rates that are generator_limited are at least these",
+    )
+    .with("repetitions", &rounds)?
+    .with("fifo", &args.fifo)?
+    .with("trial_s", &plan.trial)?
+    .with("duration_sum_s", &plan.sum)?
+    .with("exceed_ratio", &plan.exceed)?
+    .with("width", &plan.width)?
+    .with("flows", &args.flows)?
+    .with("generator", &generator)?
+    .with("rows", &rows)?
+    .with("notes", &notes)?
+    .with("summary", &Summary::of(&rows))?
+    .give(&args.output, || figure::draw(&rows))
 }
 
 #[cfg(test)]

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::super::common::merged;
 use super::super::distance::Mode;
-use super::super::modes::{self, Modes};
+use super::super::modes::Modes;
 use super::loss::Stages;
 use super::measure::{OwnLimit, Repetition, LOADS};
 use super::search::Found;
@@ -105,14 +105,6 @@ pub struct Row {
 /// Microseconds of units of 16 ticks.
 fn us(units: u64, per_ns: f64) -> f64 {
     16.0 * units as f64 / per_ns / 1e3
-}
-
-fn merged(all: impl Iterator<Item = Histogram<u64>>) -> Option<Histogram<u64>> {
-    all.reduce(|mut sum, next| {
-        // Same bounds: adding cannot fail.
-        let _ = sum.add(&next);
-        sum
-    })
 }
 
 fn rate(found: &[Found], bytes: f64, goal_is_zero: bool) -> Option<Rate> {
@@ -242,65 +234,6 @@ impl Row {
             ndr,
             pdr,
         })
-    }
-
-    /// The table's lines.
-    pub fn print(&self) {
-        let rate = |rate: &Rate| {
-            let half = rate.mpps.ci99.map_or(String::new(), |half| format!(" ± {half:.3}"));
-            format!("{:.3}{half}", rate.mpps.mean)
-        };
-        let limited = if self.generator_limited { "  AT LEAST: the tester is the limit" } else { "" };
-        println!(
-            "{:<15} {:>8}  NDR {:<16} PDR {:<16} Mpps  {:.2} Gbit/s{limited}",
-            self.candidate,
-            self.size,
-            rate(&self.ndr),
-            rate(&self.pdr),
-            self.ndr.gbits
-        );
-        if let Some(bound) = self.ndr.no_loss_bound {
-            println!(
-                "    NDR: none of {:.2e} frames lost, so less than {bound:.0e} of all (95 %)",
-                self.ndr.frames
-            );
-        }
-        print!("{}", modes::table("    NDR in Mpps", [("   ".to_owned(), &self.modes)]));
-        let beyond = self.lost_beyond_ndr.text();
-        if !beyond.is_empty() {
-            println!("    beyond: {beyond}");
-        }
-        for row in &self.latency {
-            println!(
-                "    latency at {:>3} % of NDR: p50 {:.1}  p99 {:.1}  max {:.0} µs",
-                row.percent_of_ndr, row.p50_us, row.p99_us, row.max_us
-            );
-        }
-        for row in self.curve.iter().rev() {
-            let stages = row.stages.text();
-            println!(
-                "    {:>3} % of PDR: offered {:.3}, delivered {:.3} Mpps, lost {:.3} %  {stages}",
-                row.percent_of_pdr,
-                row.offered_mpps,
-                row.delivered_mpps,
-                100.0 * row.loss_ratio.mean
-            );
-        }
-        if let Some(bursts) = &self.back_to_back {
-            let Figure { mean, min, max, .. } = bursts.frames;
-            println!(
-                "    longest burst at {:.2} Mpps: {mean:.0} frames ({min:.0} – {max:.0}, s {:.0}); buffer {:.0} µs",
-                bursts.mpps, bursts.deviation, bursts.corrected_buffer_us
-            );
-        }
-        for (what, figure) in [("recovery from overload", &self.recovery_ms), ("reset", &self.reset_ms)] {
-            if let Some(Figure { mean, min, max, .. }) = figure {
-                println!("    {what}: {mean:.1} ms ({min:.1} – {max:.1})");
-            }
-        }
-        if self.reordered + self.duplicated > 0 {
-            println!("    {} frames out of order, {} twice", self.reordered, self.duplicated);
-        }
     }
 }
 

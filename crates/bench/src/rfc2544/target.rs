@@ -14,15 +14,13 @@ use sidecore_driver::load::pin;
 use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
-use super::super::common::{text, Processors};
+use super::super::common::{apart, page, text, Processors, Result};
 use super::super::net::{missing, Net};
 use super::super::ours::{Daemon, Switch, START};
 use super::super::peers::{self, Flows, Ovs, OvsPort, Scratch, Testpmd, VhostPort};
 use super::lane::End;
 use super::traffic::Stations;
 use sidecore_pktgen::end::{host, PortAddress};
-
-type Result<T> = std::result::Result<T, String>;
 
 /// Our two stations, and the router's at both ports.
 pub const STATIONS: Stations = Stations { from: [2, 0x73, 0x63, 0, 0, 1], to: [2, 0x73, 0x63, 0, 0, 2] };
@@ -132,7 +130,7 @@ impl<'s> Target<'s> {
             }
             Who::Given(..) => Running::Others,
         };
-        let page = if peers::free_huge_pages() >= peers::HUGE_PAGES { Page::Huge } else { Page::Small };
+        let page = page();
         let anywhere = sched_getaffinity(None).map_err(text)?;
         Ok(Target { who: who.clone(), running, setting, paths, listeners, net, anywhere, page, scratch })
     }
@@ -168,9 +166,7 @@ impl<'s> Target<'s> {
         };
         match net {
             Some(net) => net.enter(work),
-            None => std::thread::scope(|scope| {
-                scope.spawn(work).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-            }),
+            None => apart(work),
         }
     }
 
@@ -236,26 +232,20 @@ impl<'s> Target<'s> {
     /// It does not answer.
     pub fn drops(&self) -> Result<Option<BTreeMap<String, u64>>> {
         let daemon = match &self.running {
-            Running::Ours(switch) => Some(switch.daemon()),
+            Running::Ours(switch) => Some(&switch.daemon),
             Running::Others => self.setting.daemon,
             _ => None,
         };
         let Some(daemon) = daemon else { return Ok(None) };
-        let answer = daemon.show("drops").map_err(text)?;
-        let mut all = BTreeMap::new();
-        for drop in answer["drops"].as_array().into_iter().flatten() {
-            let reason = drop["reason"].as_str().unwrap_or("unknown").to_owned();
-            *all.entry(reason).or_default() += drop["frames"].as_u64().unwrap_or(0);
-        }
-        Ok(Some(all))
+        daemon.drops().map(Some).map_err(text)
     }
 
     /// The thread that moves its frames, if it has one of its own.
     pub fn polling_thread(&self) -> Option<(u32, u32)> {
         let process = match &self.running {
-            Running::Ours(switch) => switch.id(),
+            Running::Ours(switch) => switch.process.id(),
             Running::Testpmd(testpmd) => testpmd.id(),
-            Running::Ovs(ovs) => ovs.id(),
+            Running::Ovs(ovs) => ovs.daemon.id(),
             Running::Bridge | Running::Others => return None,
         };
         peers::polling_thread(process, self.setting.cpus.io_core).map(|thread| (process, thread))
@@ -286,7 +276,7 @@ impl<'s> Target<'s> {
     /// It does not start.
     pub fn restart(&mut self) -> Result<&[PathBuf; 2]> {
         if let Running::Ours(switch) = &mut self.running {
-            switch.kill();
+            switch.process.kill();
         }
         // What it starts is not to be where we are, nor as urgent.
         if self.setting.fifo {
@@ -303,7 +293,6 @@ impl<'s> Target<'s> {
 
 /// Our daemon with two virtio ports.
 fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, paths: &[PathBuf; 2]) -> Result<Switch> {
-    let program = std::env::current_exe().map_err(text)?;
     let routed = *who == Who::Router;
     let port = |(number, path): (usize, &PathBuf)| {
         let socket = format!("vhost-user:{}", path.display());
@@ -316,10 +305,10 @@ fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, paths: &[PathBuf; 2]
     };
     let ports: Vec<String> = paths.iter().enumerate().map(port).collect();
     let more: &[&str] = if routed { &["--router", "r"] } else { &[] };
-    let switch = Switch::start_as(&program, setting.cpus.io_core, scratch, &ports, more).map_err(text)?;
+    let switch = Switch::start_with(setting.cpus.io_core, scratch, &ports, more).map_err(text)?;
     if routed {
         let gateway = GATEWAY_IP.map(|byte| byte.to_string()).join(".");
-        switch.daemon().command(&["route", "add", "r", "0.0.0.0/0", "via", &gateway]).map_err(text)?;
+        switch.daemon.command(&["route", "add", "r", "0.0.0.0/0", "via", &gateway]).map_err(text)?;
     }
     Ok(switch)
 }
@@ -341,14 +330,11 @@ fn given(port: &PortAddress, longest: usize, page: Page) -> Result<End> {
 
 /// A network namespace with so many veth pairs `near0` and `far0`, and so on, whose received frames processor `core` works on.
 pub fn veths(pairs: usize, core: usize) -> Result<Net> {
-    let net = Net::new()?;
-    // Nothing but our frames.
-    net.enter(|| std::fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").map_err(text))?;
+    let net = Net::quiet()?;
     let mut steer = "mount -t sysfs none /sys".to_owned();
     for number in 0..pairs {
-        net.ip(&format!("link add near{number} type veth peer name far{number}"))?;
+        net.veth(&format!("near{number}"), &format!("far{number}"))?;
         for end in ["near", "far"] {
-            net.ip(&format!("link set {end}{number} up"))?;
             steer +=
                 &format!(" && echo {:x} > /sys/class/net/{end}{number}/queues/rx-0/rps_cpus", 1u64 << core);
         }

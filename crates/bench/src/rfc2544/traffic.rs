@@ -283,10 +283,6 @@ fn ticks(due: f64) -> u64 {
 }
 
 impl Source for Maker<'_> {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
     #[inline]
     fn write(&mut self, buffer: &mut [u8]) -> usize {
         let Traffic { pattern, flows, stamps } = self.traffic;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use sidecore_driver::load::{now, seen, ticks_per_ns};
 
-use super::lane::End;
+use super::lane::{End, Once};
 use super::sink::{Came, Receiver};
 use super::traffic::{Maker, Traffic};
 use sidecore_pktgen::end::{Lane, Result};
@@ -108,20 +108,6 @@ pub struct Tester<'t> {
     number: u16,
     /// What the receiver has to say now and then, so that a router knows it.
     hello: Option<Vec<u8>>,
-}
-
-/// One frame as it is.
-struct Once<'f>(&'f [u8]);
-
-impl sidecore_pktgen::end::Source for Once<'_> {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
-    fn write(&mut self, buffer: &mut [u8]) -> usize {
-        buffer[..self.0.len()].copy_from_slice(self.0);
-        self.0.len()
-    }
 }
 
 impl<'t> Tester<'t> {
@@ -313,7 +299,7 @@ mod tests {
     fn a_bare_ring_loses_nothing_and_every_frame_is_accounted_for() {
         for lengths in [Lengths::Fixed(64), Lengths::Fixed(1518), Lengths::Imix] {
             let traffic = traffic(&lengths);
-            let mut tester = Tester::new(&traffic, End::bare(), None, None);
+            let mut tester = Tester::new(&traffic, End::Bare(Box::default()), None, None);
             tester.connect(Duration::from_secs(5)).unwrap();
             let trial = tester.run(&[Spell::of(2e5, 0.05)], true).unwrap();
             assert_eq!((trial.asked, trial.refused, trial.lost()), (10_000, 0, 0), "{trial:?}");
@@ -328,7 +314,7 @@ mod tests {
     #[test]
     fn spells_follow_one_another() {
         let traffic = traffic(&Lengths::Fixed(64));
-        let mut tester = Tester::new(&traffic, End::bare(), None, None);
+        let mut tester = Tester::new(&traffic, End::Bare(Box::default()), None, None);
         let trial = tester.run(&[Spell::of(1e5, 0.01), Spell::of(5e4, 0.01)], false).unwrap();
         assert_eq!((trial.asked, trial.lost(), trial.loss_ratio()), (1500, 0, 0.0));
         assert!(trial.delays.is_none() && trial.last > trial.first);

@@ -15,7 +15,7 @@ use sidecore_pktgen::end::{Lane, Sink, Source};
 use super::super::common::{middle, text, Result};
 use super::super::distance::{Distance, Mode};
 use super::super::modes::Modes;
-use super::ends::{Ends, LOST_AFTER, SIZE};
+use super::ends::{Ends, Frames, LOST_AFTER, SIZE};
 use super::report::Case;
 
 /// Frames a second: a core has 10 µs for each.
@@ -75,24 +75,16 @@ impl DelayRow {
 
 /// Frames by turns, each with the moment at which it was due.
 struct Due<'f> {
-    frames: &'f [[u8; SIZE]],
-    next: usize,
+    frames: Frames<'f>,
     due: u64,
 }
 
 impl Source for Due<'_> {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
     #[inline]
     fn write(&mut self, buffer: &mut [u8]) -> usize {
-        if let Some(frame) = self.frames.get(self.next) {
-            buffer[..SIZE].copy_from_slice(frame);
-        }
+        let len = self.frames.write(buffer);
         buffer[DUE].copy_from_slice(&self.due.to_le_bytes());
-        self.next = if self.next + 1 < self.frames.len() { self.next + 1 } else { 0 };
-        SIZE
+        len
     }
 }
 
@@ -121,12 +113,13 @@ impl Sink for Timed {
 
 impl Ends<'_> {
     /// Sends [`RATE`] frames a second for as long as `time`.
-    pub fn delays(&mut self, frames: &[[u8; SIZE]], time: Duration, per_ns: f64) -> Result<Delays> {
+    pub fn delays(&mut self, frames: &[[u8; SIZE]], time: Duration) -> Result<Delays> {
+        let per_ns = ticks_per_ns();
         let distance = Distance::before(&self.cpus);
         let gap = whole(1e9 / RATE * per_ns);
         let begun = now();
         let end = begun + whole(time.as_nanos() as f64 * per_ns);
-        let mut source = Due { frames, next: 0, due: begun };
+        let mut source = Due { frames: Frames { frames, next: 0 }, due: begun };
         let histogram = Histogram::new_with_bounds(1, 10_000_000_000, 3).map_err(text)?;
         let mut sink = Timed { delays: histogram, begun, per_ns };
         let mut sent = 0;
@@ -146,11 +139,6 @@ impl Ends<'_> {
         let lost = sent.saturating_sub(sink.delays.len());
         Ok(Delays { p50_us: us(0.5), p99_us: us(0.99), lost, mode: distance.after() })
     }
-}
-
-/// Ticks of the time stamp counter in a nanosecond, measured once for all.
-pub fn clock() -> f64 {
-    ticks_per_ns()
 }
 
 #[expect(

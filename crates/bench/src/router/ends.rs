@@ -5,16 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sidecore_driver::memory::Page;
 use sidecore_driver::Frontend;
 use sidecore_engine::fabric::Fabric;
 use sidecore_engine::wire::Sum;
 
-use super::super::common::{text, Result};
+use super::super::common::{page, text, Result};
 use super::super::distance::{Distance, Mode};
 use super::super::ours::START;
-use super::super::peers::{free_huge_pages, HUGE_PAGES};
-use super::super::rfc2544::lane::End;
+use super::super::rfc2544::lane::{End, Once};
 use sidecore_pktgen::end::{Blind, Lane, Source};
 
 /// Bytes of a frame, without check sequence.
@@ -55,10 +53,7 @@ impl Kind {
     pub fn connect(self, path: &Path) -> Result<End> {
         match self {
             Kind::Ring => End::ring(&path.to_string_lossy(), SIZE),
-            Kind::Virtio => {
-                let page = if free_huge_pages() >= HUGE_PAGES { Page::Huge } else { Page::Small };
-                End::virtio(Frontend::connect(path, START).map_err(text)?, ENTRIES, SIZE, page)
-            }
+            Kind::Virtio => End::virtio(Frontend::connect(path, START).map_err(text)?, ENTRIES, SIZE, page()),
         }
     }
 }
@@ -117,16 +112,12 @@ pub struct Ends<'s> {
 }
 
 /// Frames by turns.
-struct Frames<'f> {
-    frames: &'f [[u8; SIZE]],
-    next: usize,
+pub struct Frames<'f> {
+    pub frames: &'f [[u8; SIZE]],
+    pub next: usize,
 }
 
 impl Source for Frames<'_> {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
     #[inline]
     fn write(&mut self, buffer: &mut [u8]) -> usize {
         if let Some(frame) = self.frames.get(self.next) {
@@ -134,20 +125,6 @@ impl Source for Frames<'_> {
         }
         self.next = if self.next + 1 < self.frames.len() { self.next + 1 } else { 0 };
         SIZE
-    }
-}
-
-/// One frame.
-struct Once<'f>(&'f [u8]);
-
-impl Source for Once<'_> {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
-    fn write(&mut self, buffer: &mut [u8]) -> usize {
-        buffer[..self.0.len()].copy_from_slice(self.0);
-        self.0.len()
     }
 }
 

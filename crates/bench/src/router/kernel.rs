@@ -10,10 +10,10 @@ use sidecore_driver::load::pin;
 use sidecore_engine::router::{Static, Target};
 
 use super::super::common::{text, Result};
-use super::super::net::Net;
-use super::ends::{gateway4, own4, GATEWAYS, SIZE};
+use super::super::net::{received, Net};
+use super::ends::{gateway4, own4, Frames, GATEWAYS, SIZE};
 use sidecore_pktgen::end::host;
-use sidecore_pktgen::end::{Lane, Source};
+use sidecore_pktgen::end::Lane;
 
 /// The kernel's router.
 pub struct Kernel {
@@ -22,42 +22,13 @@ pub struct Kernel {
     mac: [u8; 6],
 }
 
-/// Frames by turns.
-struct Frames<'f> {
-    frames: &'f [[u8; SIZE]],
-    next: usize,
-    mac: [u8; 6],
-}
-
-impl Source for Frames<'_> {
-    fn fixed(&self) -> Option<usize> {
-        None
-    }
-
-    fn write(&mut self, buffer: &mut [u8]) -> usize {
-        if let Some(frame) = self.frames.get(self.next) {
-            buffer[..SIZE].copy_from_slice(frame);
-        }
-        buffer[..6].copy_from_slice(&self.mac);
-        self.next = if self.next + 1 < self.frames.len() { self.next + 1 } else { 0 };
-        SIZE
-    }
-}
-
 impl Kernel {
     /// With these routes.
     pub fn start(routes: &[Static]) -> Result<Kernel> {
-        let net = Net::new()?;
-        net.enter(|| {
-            let set =
-                |path: &str, value: &str| std::fs::write(path, value).map_err(|e| format!("{path}: {e}"));
-            set("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1")?;
-            set("/proc/sys/net/ipv4/ip_forward", "1")
-        })?;
+        let net = Net::quiet()?;
+        net.set("/proc/sys/net/ipv4/ip_forward")?;
         for i in 0..2u8 {
-            net.ip(&format!("link add near{i} type veth peer name far{i}"))?;
-            net.ip(&format!("link set near{i} up"))?;
-            net.ip(&format!("link set far{i} up"))?;
+            net.veth(&format!("near{i}"), &format!("far{i}"))?;
             net.ip(&format!("addr add {}/24 dev near{i}", own4(i)))?;
         }
         for number in 0..GATEWAYS {
@@ -108,7 +79,9 @@ fn mac_of(name: &str) -> Result<[u8; 6]> {
 fn send(frames: &[[u8; SIZE]], mac: [u8; 6], time: Duration) -> Result<(f64, f64)> {
     let mut opened = host::open(host::Kind::Packet, "far0", 1, SIZE)?;
     let mut lane = opened.lanes.pop().ok_or("the packet socket has no queue")?;
-    let mut source = Frames { frames, next: 0, mac };
+    let mut frames = frames.to_vec();
+    frames.iter_mut().for_each(|frame| frame[..6].copy_from_slice(&mac));
+    let mut source = Frames { frames: &frames, next: 0 };
     let (before, start) = (received("far1")?, Instant::now());
     let mut sent = 0u64;
     while start.elapsed() < time {
@@ -120,12 +93,4 @@ fn send(frames: &[[u8; SIZE]], mac: [u8; 6], time: Duration) -> Result<(f64, f64
     let seconds = start.elapsed().as_secs_f64();
     let arrived = received("far1")? - before;
     Ok((seconds * 1e9 / sent.max(1) as f64, arrived as f64 / seconds / 1e6))
-}
-
-/// Frames that an interface of this thread's namespace has received.
-fn received(interface: &str) -> Result<u64> {
-    let devices = std::fs::read_to_string("/proc/thread-self/net/dev").map_err(text)?;
-    let line = devices.lines().find_map(|line| line.trim().strip_prefix(&format!("{interface}:")));
-    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    number.ok_or_else(|| format!("no counters of interface {interface}"))
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use sidecore_driver::load::pin;
 use sidecore_engine::router::Static;
 
-use super::super::common::{text, Result};
-use super::super::peers::{self, Process, Scratch, HUGE_PAGES};
+use super::super::common::{apart, text, Result};
+use super::super::peers::{self, Process, Scratch};
 use super::ends::{is_far, Ends, Kind, SIZE};
 
 /// Where the package has its examples.
@@ -55,13 +55,9 @@ impl L3fwd {
         // It wants rules of both families.
         let (v4, v6) = (rules("v4", all)?, rules("v6", "R2001:db8::/32 1\n".to_owned())?);
         let log = scratch.file("log");
-        let memory: &[&str] = match peers::free_huge_pages() >= HUGE_PAGES {
-            true => &["--in-memory"],
-            false => &["--no-huge", "-m", "1024"],
-        };
         let mut process = Process::start(&program.to_string_lossy(), "dpdk-doc", log.clone(), |command| {
             command.args(["--lcores", &format!("1@{core}"), "--no-pci", "--no-telemetry"]);
-            command.args(["--file-prefix", &scratch.name()]).args(memory);
+            command.args(["--file-prefix", &scratch.name()]).args(peers::dpdk_memory());
             for (number, path) in paths.iter().enumerate() {
                 command.args(["--vdev", &format!("net_vhost{number},iface={},queues=1", path.display())]);
             }
@@ -82,16 +78,12 @@ impl L3fwd {
         first: &[u8; SIZE],
         what: impl FnOnce(&mut Ends<'_>) -> Result<R> + Send,
     ) -> Result<R> {
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                pin(core).map_err(text)?;
-                let (from, to) =
-                    (Kind::Virtio.connect(&self.paths[0])?, Kind::Virtio.connect(&self.paths[1])?);
-                let mut ends = Ends { cpus: [core, self.core], fabric: None, from, to };
-                ends.settle(first)?;
-                what(&mut ends)
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        apart(|| {
+            pin(core).map_err(text)?;
+            let (from, to) = (Kind::Virtio.connect(&self.paths[0])?, Kind::Virtio.connect(&self.paths[1])?);
+            let mut ends = Ends { cpus: [core, self.core], fabric: None, from, to };
+            ends.settle(first)?;
+            what(&mut ends)
         })
     }
 }

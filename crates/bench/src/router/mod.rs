@@ -21,11 +21,12 @@ use sidecore_engine::router::Static;
 use super::common::{Common, Result};
 use super::distance::Mode;
 use super::fib::tables::{self, Keys, Random, Route};
+use super::results::Results;
 use delay::{DelayRow, Delays};
 use ends::{frame, is_far, Kind, Sample, SIZE};
 use kernel::Kernel;
 use l3fwd::L3fwd;
-use report::{picture, print, Case, Row, Summary};
+use report::{picture, Case, Row, Summary};
 use stage::{via, Between, Stage};
 
 /// Flows that are many.
@@ -94,7 +95,6 @@ pub fn run(args: &Args) -> Result<()> {
     let few = |numbers: &[u32]| if common.quick { vec![100] } else { numbers.to_vec() };
     let many = if common.quick { 1000 } else { MANY };
     let (mut rows, mut delays) = (Vec::new(), Vec::new());
-    let per_ns = delay::clock();
     let mut greatest: Option<Table> = None;
     for kind in Kind::ALL {
         let stage = Stage::start(io_core, kind)?;
@@ -107,11 +107,11 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
         if let Some(table) = &greatest {
-            delays.extend(our_delays(&common, &stage, kind, table, per_ns)?);
+            delays.extend(our_delays(&common, &stage, kind, table)?);
         }
     }
     let mut notes = Vec::new();
-    match greatest.as_ref().map(|table| beside_l3fwd(&common, io_core, table, per_ns)) {
+    match greatest.as_ref().map(|table| beside_l3fwd(&common, io_core, table)) {
         Some(Ok((row, delay))) => {
             rows.push(row);
             delays.push(delay);
@@ -125,17 +125,14 @@ pub fn run(args: &Args) -> Result<()> {
         None => {}
     }
     let summary = Summary::of(&rows, &delays);
-    common.output.draw(|| picture(&rows))?;
-    if common.output.json {
-        let all = serde_json::json!({
-            "version": 1, "bench": "router", "size": SIZE + 4, "rows": rows, "delays": delays, "notes": notes,
-            "summary": summary
-        });
-        println!("{all}");
-        return Ok(());
-    }
-    print(&rows, &delays, &notes, &summary);
-    Ok(())
+    let note = "one core; ns: of the I/O core a frame, of the kernel without what sending costs; delays: one way, µs";
+    Results::new("router", note)
+        .with("size", &(SIZE + 4))?
+        .with("rows", &rows)?
+        .with("delays", &delays)?
+        .with("notes", &notes)?
+        .with("summary", &summary)?
+        .give(&common.output, || picture(&rows))
 }
 
 /// One flow and many through the router with this table.
@@ -162,13 +159,7 @@ fn ours(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec
 }
 
 /// Delays of many flows through the router with this table, and of the same frames through a wire between the same ports.
-fn our_delays(
-    common: &Common,
-    stage: &Stage,
-    kind: Kind,
-    table: &Table,
-    per_ns: f64,
-) -> Result<Vec<DelayRow>> {
+fn our_delays(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec<DelayRow>> {
     stage.routes(&table.routes);
     let mut samples: [Vec<Delays>; 2] = Default::default();
     for round in 1..=common.repeat.rounds {
@@ -178,7 +169,7 @@ fn our_delays(
                 if between == Between::Router {
                     ends.announce()?;
                 }
-                ends.delays(&table.many, common.repeat.window, per_ns)
+                ends.delays(&table.many, common.repeat.window)
             })?;
             tell(common, round, &format!("{} ports, {}", kind.name(), between.name()), &sample);
             samples.push(sample);
@@ -200,7 +191,7 @@ fn tell(common: &Common, round: u16, what: &str, sample: &Delays) {
 }
 
 /// DPDK's l3fwd with many flows, and as many of the routes as its table has room for.
-fn beside_l3fwd(common: &Common, io_core: usize, table: &Table, per_ns: f64) -> Result<(Row, DelayRow)> {
+fn beside_l3fwd(common: &Common, io_core: usize, table: &Table) -> Result<(Row, DelayRow)> {
     let routes = l3fwd::fitting(&table.routes);
     let frames: Vec<_> = routes.iter().map(|route| frame(route.prefix.address)).collect();
     let first = frames.first().ok_or("no route of the table fits")?;
@@ -212,8 +203,7 @@ fn beside_l3fwd(common: &Common, io_core: usize, table: &Table, per_ns: f64) -> 
         let (mpps, mode) = (sample.mpps, sample.mode.name());
         eprintln!("round {round}/{}: l3fwd: {mpps:.2} Mpps, {mode}", common.repeat.rounds);
         samples.push(sample);
-        let of =
-            peer.play(common.load_core, first, |ends| ends.delays(&frames, common.repeat.window, per_ns))?;
+        let of = peer.play(common.load_core, first, |ends| ends.delays(&frames, common.repeat.window))?;
         tell(common, round, "l3fwd", &of);
         delays.push(of);
     }

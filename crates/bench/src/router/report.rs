@@ -5,8 +5,8 @@ use serde::Serialize;
 use super::super::common::middle;
 use super::super::distance::Mode;
 use super::super::draw::{bars, distinct, Axis, Bars};
-use super::super::modes::{self, Modes};
-use super::delay::{DelayRow, RATE};
+use super::super::modes::Modes;
+use super::delay::DelayRow;
 use super::ends::Sample;
 
 /// What one row is about.
@@ -132,7 +132,7 @@ pub fn picture(rows: &[Row]) -> String {
         Bars { values: groups.iter().map(value).collect(), name }
     };
     let all: Vec<Bars> = distinct(rows.iter().map(kind)).into_iter().map(bar).collect();
-    let y = Axis { label: "million frames a second", log: false };
+    let y = Axis::linear("million frames a second");
     bars(
         "Routed frames of 64 bytes",
         "sidecore bench router --svg FILE; one core",
@@ -141,47 +141,4 @@ pub fn picture(rows: &[Row]) -> String {
         y,
         &all,
     )
-}
-
-/// Prints the table.
-pub fn print(rows: &[Row], delays: &[DelayRow], notes: &[String], summary: &Summary) {
-    println!("router: 64 B, one core; ns: of the I/O core a frame, of the kernel without what sending costs");
-    println!("candidate  family  ports   routes   flows    Mpps (min – max)          ns a frame  lost");
-    for row in rows {
-        let (min, max) = row.samples.iter().fold((f64::MAX, 0.0), |(a, b), n| (n.min(a), n.max(b)));
-        let spread = format!("{:.2} ({min:.2} – {max:.2})", row.mpps);
-        println!(
-            "{:<9}  {:<6}  {:<5}  {:>7}  {:>6}    {spread:<24}  {:>10.1}  {:>4}",
-            row.case.candidate,
-            row.case.family,
-            row.case.ports,
-            row.case.routes,
-            row.case.flows,
-            row.ns_per_frame,
-            row.lost
-        );
-    }
-    let start = |Row { case, .. }: &Row| {
-        let Case { candidate, family, ports, routes, flows, .. } = case;
-        format!("{candidate:<9}  {family:<6}  {ports:<6}  {routes:>7}  {flows:>6}")
-    };
-    print!("{}", modes::table("Mpps", rows.iter().map(|row| (start(row), &row.modes))));
-    println!("one way at {RATE} frames a second, µs");
-    println!("candidate  ports   routes   flows       p50       p99");
-    for DelayRow { case, p50_us, p99_us, .. } in delays {
-        let (candidate, ports, routes, flows) = (case.candidate, case.ports, case.routes, case.flows);
-        println!("{candidate:<9}  {ports:<6}  {routes:>7}  {flows:>6}  {p50_us:>8.2}  {p99_us:>8.2}");
-    }
-    notes.iter().for_each(|note| println!("{note}"));
-    if let Some(ratio) = summary.ratio_l3fwd {
-        println!("between virtio ports against l3fwd: {ratio:.2} times as many frames");
-        for (mode, ratio) in [("near", summary.ratio_l3fwd_near), ("far", summary.ratio_l3fwd_far)] {
-            if let Some(ratio) = ratio {
-                println!("the same with both on {mode} processors: {ratio:.2}");
-            }
-        }
-    }
-    if let Some(ratio) = summary.ratio_kernel {
-        println!("against the kernel: {ratio:.1} times as many frames for the same processor time");
-    }
 }

@@ -16,7 +16,7 @@ use sidecore_engine::router::{Member, Net, Router, Rpf, Static, Target};
 use sidecore_engine::transport::ring::{RingPort, RingPortConfig};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 
-use super::super::common::{text, Result};
+use super::super::common::{apart, text, Result};
 use super::super::peers::Scratch;
 use super::ends::{gateway4, gateway6, own4, own6, Ends, Kind, ROUTER};
 
@@ -147,13 +147,10 @@ impl Stage {
     /// Has one thread on processor `core` do `what` with both ends.
     pub fn play<R: Send>(&self, core: usize, what: impl FnOnce(&mut Ends) -> Result<R> + Send) -> Result<R> {
         let (kind, cpus, paths, fabric) = (self.kind, [core, self.io_core], &self.paths, &self.fabric);
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(move || {
-                pin(core).map_err(text)?;
-                let (from, to) = (kind.connect(&paths[0])?, kind.connect(&paths[1])?);
-                what(&mut Ends { cpus, fabric: Some(fabric), from, to })
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        apart(move || {
+            pin(core).map_err(text)?;
+            let (from, to) = (kind.connect(&paths[0])?, kind.connect(&paths[1])?);
+            what(&mut Ends { cpus, fabric: Some(fabric), from, to })
         })
     }
 }

@@ -22,9 +22,10 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use sidecore_engine::router::{digest, Led, Net};
 
-use super::common::{middle, Result};
+use super::common::{middle, percentile, Result};
 use super::distance::{Distance, Mode};
 use super::modes::{self, Modes};
+use super::results::Results;
 use speaker::Prefix;
 use stage::{Stage, GATEWAYS, NETWORK, PORT};
 
@@ -163,18 +164,13 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let summary = Summary::of(&rows, &single, routes);
     let by_mode = ByMode::of(&rows, &single);
-    if args.json {
-        let all = serde_json::json!({
-            "version": 1, "bench": "routes", "rows": rows, "changes": single, "modes": by_mode, "summary": summary
-        });
-        println!("{all}");
-        return Ok(());
-    }
-    print(&rows, &summary, single.len());
-    let ByMode { announce, withdraw, change } = &by_mode;
-    let rows = [("announce, s", announce), ("withdraw, s", withdraw), ("change, ms", change)];
-    print!("{}", modes::table("until it is so", rows.map(|(what, modes)| (format!("{what:<11}"), modes))));
-    Ok(())
+    let note = "from zebra's last word until the router's tables mean the same as what was announced; whole: from the neighbour's first";
+    Results::new("routes", note)
+        .with("rows", &rows)?
+        .with("changes", &single)?
+        .with("modes", &by_mode)?
+        .with("summary", &summary)?
+        .print(args.json)
 }
 
 /// Has the neighbour say a lot, and waits until the router has it.
@@ -237,42 +233,17 @@ impl Summary {
     fn of(rows: &[Row], changes: &[Change], routes: u32) -> Summary {
         let of = |what: &str| rows.iter().filter(|row| row.what == what).cloned().collect::<Vec<_>>();
         let (announced, withdrawn) = (of("announce"), of("withdraw"));
-        let mut ms: Vec<f64> = changes.iter().map(|change| change.ms).collect();
-        ms.sort_unstable_by(f64::total_cmp);
-        // Of few samples it is the longest.
-        let p99 = ms.get((ms.len() * 99).div_ceil(100).saturating_sub(1)).copied();
         Summary {
             routes,
             consistent_s: middle(&announced, |row| row.consistent_s),
             consistent_s_max: announced.iter().map(|row| row.consistent_s).fold(0.0, f64::max),
             withdrawn_s: middle(&withdrawn, |row| row.consistent_s),
             change_median_ms: middle(changes, |change| change.ms),
-            change_p99_ms: p99.unwrap_or(f64::NAN),
+            change_p99_ms: percentile(changes.iter().map(|change| change.ms), 99),
             whole_s: middle(&announced, |row| row.whole_s),
             whole_change_ms: middle(changes, |change| change.whole_ms),
         }
     }
-}
-
-fn print(rows: &[Row], summary: &Summary, changes: usize) {
-    println!("routes: from zebra's last word until the router's tables mean the same as what was announced");
-    println!("round  what        routes   consistent s   from the neighbour's first message s   MB of FPM");
-    for row in rows {
-        println!(
-            "{:>5}  {:<8}  {:>8}   {:>12.3}   {:>36.2}   {:>9.1}",
-            row.round,
-            row.what,
-            row.routes,
-            row.consistent_s,
-            row.whole_s,
-            row.bytes as f64 / 1e6
-        );
-    }
-    println!(
-        "{changes} changes of one route: median {:.1} ms, p99 {:.1} ms behind zebra's first word of it; {:.0} ms from the neighbour's \
-         message on",
-        summary.change_median_ms, summary.change_p99_ms, summary.whole_change_ms
-    );
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::super::common::{text, Result};
 use super::super::net::Net;
-use super::super::ours::START;
+use super::super::ours::{self, START};
 use super::super::peers::{Process, Scratch};
 use super::relay::{self, Relay};
 use super::speaker::{Speaker, OURS};
@@ -126,17 +126,12 @@ fn inside(net: &str, log: PathBuf, program: &str, words: &[String]) -> Result<Pr
 }
 
 fn daemon(scratch: &Scratch, socket: &Path, control: &str, side: &str) -> Result<Process> {
-    let program = std::env::current_exe().map_err(text)?;
-    let log = scratch.file("log");
-    let mut process = Process::start(&program.to_string_lossy(), "sidecore", log.clone(), |command| {
-        command.args(["run", "--socket"]).arg(socket);
+    ours::run(scratch, |command| {
+        command.arg("--socket").arg(socket);
         command.args(["--router", &format!("r,control={control}")]);
         command.args(["--port", &format!("{PORT}=tap:eth0,netns={side},router=r,address={ADDRESS}/24")]);
     })
-    .map_err(text)?;
-    let ready = || fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
-    process.wait_until("it is ready", START, ready).map_err(text)?;
-    Ok(process)
+    .map_err(text)
 }
 
 /// zebra and bgpd, which become a user of their own.

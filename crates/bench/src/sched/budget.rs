@@ -13,10 +13,10 @@ use sidecore_engine::core::{CpuBudget, Service};
 
 use super::guest::{Report, Work};
 use super::stage::{Stage, JUMBO};
-use super::{middle, Common, Result};
+use super::{middle, Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{chart, Axis, Line};
-use crate::modes::{self, Modes};
+use crate::modes::Modes;
 
 /// `bench budget`.
 #[derive(Debug, clap::Args)]
@@ -90,33 +90,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let rows: Vec<Row> = shares.iter().zip(&samples).map(|(share, samples)| row(*share, samples)).collect();
     let summary = Summary { worst_error: rows.iter().map(|row| row.error).fold(f64::NAN, f64::max) };
-    common.output.draw(|| draw(&rows))?;
-    if common.output.json {
-        println!(
-            "{}",
-            serde_json::json!({
-                "version": 1, "bench": "budget", "period_ms": args.period, "rows": rows, "summary": summary
-            })
-        );
-        return Ok(());
-    }
-    println!(
-        "budget: one guest that floods, periods of {} ms, medians of {} rounds of {:?}; % of an I/O core",
-        args.period, common.repeat.rounds, common.repeat.window
-    );
-    println!("granted  by time  by frames  error  load");
-    for row in &rows {
-        let [granted, time, frames, error, load] =
-            [row.granted, row.time, row.frames, row.error, row.load_busy].map(|part| 100.0 * part);
-        println!("{granted:7.0}  {time:7.1}  {frames:9.1}  {error:5.1}  {load:2.0} %");
-    }
-    let start = |row: &Row| format!("{:7.0}", 100.0 * row.granted);
-    print!(
-        "{}",
-        modes::table("parts of an I/O core by frames", rows.iter().map(|row| (start(row), &row.modes)))
-    );
-    println!("at most {:.1} points off", 100.0 * summary.worst_error);
-    Ok(())
+    let note = format!("one guest that floods, parts of an I/O core, {}", common.repeat);
+    Results::new("budget", &note)
+        .with("period_ms", &args.period)?
+        .with("rows", &rows)?
+        .with("summary", &summary)?
+        .give(&common.output, || draw(&rows))
 }
 
 /// All shares, each between two measurements of a whole core.
@@ -181,12 +160,11 @@ pub fn draw(rows: &[Row]) -> String {
     let line = |name: &str, value: fn(&Row) -> f64| {
         Line::new(name.to_owned(), rows.iter().map(|row| (100.0 * row.granted, 100.0 * value(row))).collect())
     };
-    let axis = |label| Axis { label, log: false };
     chart(
         "What a guest with a budget receives of an I/O core",
         "sidecore bench budget --svg FILE; one guest that floods; by time: the I/O core's account, by frames: what arrives",
-        axis("granted, %"),
-        axis("received, %"),
+        Axis::linear("granted, %"),
+        Axis::linear("received, %"),
         &[
             line("by time", |row| row.time),
             line("by frames", |row| row.frames),

@@ -13,6 +13,7 @@ use sidecore_driver::net::NetDriver;
 
 use super::stage::Cores;
 use super::{text, Result};
+use crate::common::merged;
 use crate::distance::Mode;
 
 /// The network and the remote host together hold a request for so long.
@@ -115,11 +116,8 @@ impl Report {
 
     /// Microseconds below which so many of each hundred latencies lie, of the guests `which`.
     pub fn latency(&self, which: std::ops::Range<usize>, percent: f64) -> f64 {
-        let mut guests = self.guests[which].iter();
-        let Some(mut all) = guests.next().map(|guest| guest.latency.clone()) else { return f64::NAN };
-        // Bounds are the same: adding cannot fail.
-        guests.for_each(|guest| all += &guest.latency);
-        all.value_at_percentile(percent) as f64 / 1e3
+        let all = merged(self.guests[which].iter().map(|guest| guest.latency.clone()));
+        all.map_or(f64::NAN, |all| all.value_at_percentile(percent) as f64 / 1e3)
     }
 
     /// Kicks and interrupts a second.

@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::guest::{Report, Work};
 use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
-use super::{middle, Common, Result};
+use super::{middle, Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{chart, stack, Axis, Line};
-use crate::modes::{self, Modes};
+use crate::modes::Modes;
 
 /// `bench mix`.
 #[derive(Debug, clap::Args)]
@@ -126,13 +126,14 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let summary =
         Summary { p99_vs_alone: worst(|row| row.p99_vs_alone), stream_loss: worst(|row| row.stream_loss) };
-    common.output.draw(|| draw(&rows))?;
-    if common.output.json {
-        println!("{}", serde_json::json!({ "version": 1, "bench": "mix", "rows": rows, "summary": summary }));
-        return Ok(());
-    }
-    print_table(&common, &rows, &summary);
-    Ok(())
+    let note = format!(
+        "streams of 1500 B and guests that wait for answers, {}; latency as the guest sees it, 20 µs of it outside",
+        common.repeat
+    );
+    Results::new("mix", &note)
+        .with("rows", &rows)?
+        .with("summary", &summary)?
+        .give(&common.output, || draw(&rows))
 }
 
 fn measure(args: &Args, common: &Common, way: Way, streams: usize) -> Result<Sample> {
@@ -185,44 +186,6 @@ fn row(way: Way, streams: u16, waiting: u16, samples: &[Sample]) -> Row {
     }
 }
 
-fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
-    println!(
-        "mix: streams of 1500 B and guests that wait for answers, medians of {} rounds of {:?}",
-        common.repeat.rounds, common.repeat.window
-    );
-    println!("latency in µs as the guest sees it, 20 µs of it outside; alone: without the other kind");
-    println!(
-        "way                 streams  waiting     p50  (alone)     p99  (alone)  × alone  answers k/s  Mpps  (alone)   loss  busy  load"
-    );
-    for row in rows {
-        println!(
-            "{:<18}  {:7}  {:7}  {:6.1}  {:7.1}  {:6.1}  {:7.1}  {:7.2}  {:11.1}  {:4.2}  {:7.2}  {:3.0} %  {:2.0} %  {:2.0} %",
-            row.way,
-            row.streams,
-            row.waiting,
-            row.p50_us,
-            row.p50_alone_us,
-            row.p99_us,
-            row.p99_alone_us,
-            row.p99_vs_alone,
-            row.answers_per_second / 1e3,
-            row.stream_mpps,
-            row.stream_alone_mpps,
-            100.0 * row.stream_loss,
-            100.0 * row.io_busy,
-            100.0 * row.load_busy,
-        );
-    }
-    let start = |row: &Row| format!("{:<18}  {:7}  {:7}", row.way, row.streams, row.waiting);
-    print!("{}", modes::table("p99 in µs", rows.iter().map(|row| (start(row), &row.modes))));
-    print!("{}", modes::table("Mpps of the streams", rows.iter().map(|row| (start(row), &row.stream_modes))));
-    println!(
-        "at worst p99 is {:.2} × its value alone, and streams lose {:.0} %",
-        summary.p99_vs_alone,
-        100.0 * summary.stream_loss
-    );
-}
-
 /// Figure 7: latencies of guests that wait, and rates of streams.
 pub fn draw(rows: &[Row]) -> String {
     let lines = |value: fn(&Row) -> f64, alone: fn(&Row) -> f64| {
@@ -237,21 +200,20 @@ pub fn draw(rows: &[Row]) -> String {
         }
         lines
     };
-    let axis = |label, log| Axis { label, log };
     let note = "sidecore bench mix --svg FILE; one I/O core; alone: without the other kind of guests";
     let guests = rows.first().map_or(0, |row| row.streams + row.waiting);
     let latency = chart(
         &format!("Latency of guests that wait for answers, beside streams ({guests} guests)"),
         note,
-        axis("streams", false),
-        axis("p99 in µs", true),
+        Axis::linear("streams"),
+        Axis::log("p99 in µs"),
         &lines(|row| row.p99_us, |row| row.p99_alone_us),
     );
     let rate = chart(
         "Rate of the streams",
         note,
-        axis("streams", false),
-        axis("Mpps, all streams", false),
+        Axis::linear("streams"),
+        Axis::linear("Mpps, all streams"),
         &lines(|row| row.stream_mpps, |row| row.stream_alone_mpps),
     );
     stack(&[latency, rate])

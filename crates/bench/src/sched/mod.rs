@@ -15,8 +15,8 @@ pub mod parts;
 pub mod share;
 mod stage;
 
-use super::common::{middle, text, Common, Result};
-pub use super::vale::median;
+use super::common::{apart, median, middle, percentile, text, Common, Result};
+use super::results::Results;
 
 /// A core that is busy for so much of the time has no more to give.
 const FULL: f64 = 0.95;

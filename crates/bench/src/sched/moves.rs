@@ -15,10 +15,10 @@ use sidecore_engine::fabric::{CoreOptions, Fabric};
 
 use super::guest::{receive, write};
 use super::stage::{Stage, OURS};
-use super::{text, Common, Result};
+use super::{percentile, text, Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{bars, Axis, Bars};
-use crate::modes::{self, Modes};
+use crate::modes::Modes;
 use crate::ours::START;
 
 /// `bench move`.
@@ -115,7 +115,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut pauses: [Vec<(Mode, f64)>; 3] = Default::default();
     for round in 1..=common.repeat.rounds {
         for ((event, all), pauses) in Event::ALL.into_iter().zip(&mut seen).zip(&mut pauses) {
-            let (mut of_round, mode) = measure(args, &common, cpus, event)?;
+            let (of_round, mode) = measure(args, &common, cpus, event)?;
             pauses.push((mode, of_round.pause(99)));
             eprintln!(
                 "round {round}/{}: {}: {:.2} Mpps, {} of {} frames lost, {} out of order",
@@ -142,44 +142,16 @@ pub fn run(args: &Args) -> Result<()> {
         reordered: moved().map(|row| row.reordered).sum(),
         pause_p99_us: moved().map(|row| row.pause_p99_us).fold(0.0, f64::max),
     };
-    common.output.draw(|| draw(&rows))?;
-    let shared = cpus[0] == cpus[1];
-    if common.output.json {
-        println!(
-            "{}",
-            serde_json::json!({
-                "version": 1, "bench": "move", "one_processor": shared, "rows": rows, "summary": summary
-            })
-        );
-        return Ok(());
-    }
-    println!(
-        "move: one flow of {:.1} Mpps between two I/O cores{}, {} rounds",
+    let note = format!(
+        "one flow of {:.1} Mpps between two I/O cores, {} rounds",
         f64::from(args.rate) / 1e6,
-        if shared { " on one processor" } else { "" },
         common.repeat.rounds
     );
-    println!("what                spells   Mpps      frames  lost  reordered  pause µs: p50     p99     max");
-    for row in &rows {
-        println!(
-            "{:<18}  {:6}  {:5.2}  {:10}  {:4}  {:9}  {:13.1}  {:6.1}  {:6.1}",
-            row.event.name(),
-            row.spells,
-            row.mpps,
-            row.sent,
-            row.lost,
-            row.reordered,
-            row.pause_p50_us,
-            row.pause_p99_us,
-            row.pause_max_us
-        );
-    }
-    let start = |row: &Row| format!("{:<18}", row.event.name());
-    print!(
-        "{}",
-        modes::table("p99 of a round's pauses in µs", rows.iter().map(|row| (start(row), &row.modes)))
-    );
-    Ok(())
+    Results::new("move", &note)
+        .with("one_processor", &(cpus[0] == cpus[1]))?
+        .with("rows", &rows)?
+        .with("summary", &summary)?
+        .give(&common.output, || draw(&rows))
 }
 
 /// One round: a new stage, and a flow to which `event` happens.
@@ -382,14 +354,12 @@ impl Seen {
     }
 
     /// Microseconds below which so many of each hundred pauses are.
-    fn pause(&mut self, percent: usize) -> f64 {
-        self.gaps.sort_by(f64::total_cmp);
-        let place = (self.gaps.len().saturating_sub(1) * percent).div_ceil(100);
-        self.gaps.get(place).copied().unwrap_or(f64::NAN)
+    fn pause(&self, percent: usize) -> f64 {
+        percentile(self.gaps.iter().copied(), percent)
     }
 }
 
-fn row(event: Event, mut seen: Seen, modes: Modes) -> Row {
+fn row(event: Event, seen: Seen, modes: Modes) -> Row {
     let [p50, p99, most] = [50, 99, 100].map(|percent| seen.pause(percent));
     Row {
         event,
@@ -416,7 +386,7 @@ pub fn draw(rows: &[Row]) -> String {
         "sidecore bench move --svg FILE; nothing: spells of the same length in which the queue stays where it is",
         "of all moves",
         &["half are shorter", "99 of 100 are shorter", "the longest"].map(str::to_owned),
-        Axis { label: "pause in µs", log: true },
+        Axis::log("pause in µs"),
         &rows.iter().map(of_event).collect::<Vec<_>>(),
     )
 }

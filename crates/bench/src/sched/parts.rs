@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 
 use super::guest::Work;
 use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
-use super::{median, middle, Common, Result};
+use super::{median, middle, Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{bars, distinct, stack, Axis, Bars};
-use crate::modes::{self, Modes};
+use crate::modes::Modes;
 
 /// `bench parts`.
 #[derive(Debug, clap::Args)]
@@ -120,16 +120,11 @@ pub fn run(args: &Args) -> Result<()> {
         polling: of_way(2),
         saved_interrupts: of_way(3),
     };
-    common.output.draw(|| draw(&rows))?;
-    if common.output.json {
-        println!(
-            "{}",
-            serde_json::json!({ "version": 1, "bench": "parts", "rows": rows, "summary": summary })
-        );
-        return Ok(());
-    }
-    print_table(&common, &rows);
-    Ok(())
+    let note = format!("what each part contributes, {}; rate: answers or frames", common.repeat);
+    Results::new("parts", &note)
+        .with("rows", &rows)?
+        .with("summary", &summary)?
+        .give(&common.output, || draw(&rows))
 }
 
 /// All kinds of work, one after the other, on one stage.
@@ -171,31 +166,6 @@ fn row(work: Work, guests: u16, way: Way, samples: &[Sample], base: &[Sample]) -
     }
 }
 
-fn print_table(common: &Common, rows: &[Row]) {
-    println!(
-        "parts: what each part contributes, medians of {} rounds of {:?}; k/s: answers or frames",
-        common.repeat.rounds, common.repeat.window
-    );
-    println!("work              guests  way                     k/s  × first   p50 µs   kicks/s  interr./s  I/O ns each  load");
-    for row in rows {
-        println!(
-            "{:<16}  {:6}  {:<18}  {:7.1}  {:7.2}  {:7.1}  {:8.0}  {:9.0}  {:11.0}  {:2.0} %",
-            row.work.name(),
-            row.guests,
-            row.way,
-            row.rate / 1e3,
-            row.ratio,
-            row.p50_us,
-            row.kicks_per_second,
-            row.interrupts_per_second,
-            row.io_ns,
-            100.0 * row.load_busy,
-        );
-    }
-    let start = |row: &Row| format!("{:<16}  {:6}  {:<18}", row.work.name(), row.guests, row.way);
-    print!("{}", modes::table("k/s", rows.iter().map(|row| (start(row), &row.modes))));
-}
-
 /// Figure 8: the rate that each part adds, for each kind of work, and how many notifications are left.
 pub fn draw(rows: &[Row]) -> String {
     let note = "sidecore bench parts --svg FILE; one I/O core";
@@ -213,8 +183,8 @@ pub fn draw(rows: &[Row]) -> String {
     };
     let of_work = |work: Work| {
         let name = work.name();
-        let rate = Axis { label: "thousands a second, all guests", log: false };
-        let left = Axis { label: "thousand kicks and interrupts a second, all guests", log: true };
+        let rate = Axis::linear("thousands a second, all guests");
+        let left = Axis::log("thousand kicks and interrupts a second, all guests");
         [
             one(work, format!("What each part contributes: {name}"), rate, |row| row.rate / 1e3),
             one(work, format!("Notifications, where there are any: {name}"), left, |row| {

@@ -6,14 +6,16 @@
 //! the guests of one run, which do all the same. Samples are compared with samples of the same
 //! distance (`modes`).
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::guest::{Report, Work};
 use super::stage::{Stage, Way, OURS, PER_DEVICE};
-use super::{median, middle, Common, Result, FULL};
+use super::{median, middle, Common, Result, Results, FULL};
 use crate::distance::Mode;
 use crate::draw::{chart, distinct, stack, Axis, Line};
-use crate::modes::{self, Modes};
+use crate::modes::Modes;
 
 /// `bench share`.
 #[derive(Debug, clap::Args)]
@@ -132,7 +134,7 @@ struct Summary {
 pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
     let guests = if common.quick { vec![1, 2, COMPARED] } else { args.guests.clone() };
-    let mut samples: Vec<(Key, Vec<Sample>)> = Vec::new();
+    let mut samples: BTreeMap<Key, Vec<Sample>> = BTreeMap::new();
     for round in 1..=common.repeat.rounds {
         for cores in 1..=common.io_cores.len() {
             for &guests in &guests {
@@ -144,29 +146,22 @@ pub fn run(args: &Args) -> Result<()> {
                             common.repeat.rounds,
                             work.name()
                         );
-                        let key = (cores, work, guests, way.name);
-                        match samples.iter_mut().find(|(other, _)| *other == key) {
-                            Some((_, samples)) => samples.push(sample),
-                            None => samples.push((key, vec![sample])),
-                        }
+                        samples.entry((cores, work, guests, way.name)).or_default().push(sample);
                     }
                 }
             }
         }
     }
-    samples.sort_by_key(|(key, _)| *key);
     let rows: Vec<Row> = samples.iter().map(|(key, of_key)| row(*key, of_key, &samples)).collect();
     let summary = summary(&rows);
-    common.output.draw(|| draw(&rows))?;
-    if common.output.json {
-        println!(
-            "{}",
-            serde_json::json!({ "version": 1, "bench": "share", "rows": rows, "summary": summary })
-        );
-        return Ok(());
-    }
-    print_table(&common, &rows, &summary);
-    Ok(())
+    let note = format!(
+        "guests on I/O cores, {}; rate: answers or frames; a thread per device: busy processors",
+        common.repeat
+    );
+    Results::new("share", &note)
+        .with("rows", &rows)?
+        .with("summary", &summary)?
+        .give(&common.output, || draw(&rows))
 }
 
 /// All kinds of work, one after the other, on one stage.
@@ -182,12 +177,11 @@ fn measure(args: &Args, common: &Common, way: Way, cores: usize, guests: u16) ->
     })
 }
 
-fn row(key: Key, samples: &[Sample], all: &[(Key, Vec<Sample>)]) -> Row {
+fn row(key: Key, samples: &[Sample], all: &BTreeMap<Key, Vec<Sample>>) -> Row {
     let (io_cores, work, guests, way) = key;
-    let of = |key: Key| all.iter().find(|(other, _)| *other == key).map(|(_, samples)| samples);
     let rate = middle(samples, |s| s.rate);
-    let one = of((io_cores, work, 1, OURS.name)).filter(|_| is_bounded(work));
-    let base = of((io_cores, work, guests, PER_DEVICE.name)).filter(|_| way == OURS.name);
+    let one = all.get(&(io_cores, work, 1, OURS.name)).filter(|_| is_bounded(work));
+    let base = all.get(&(io_cores, work, guests, PER_DEVICE.name)).filter(|_| way == OURS.name);
     let by_mode = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, sample.rate / 1e3));
     let theirs = base.map(|base| by_mode(base)).unwrap_or_default();
     Row {
@@ -230,50 +224,6 @@ fn summary(rows: &[Row]) -> Summary {
     }
 }
 
-fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
-    println!(
-        "share: guests on I/O cores, medians of {} rounds of {:?}",
-        common.repeat.rounds, common.repeat.window
-    );
-    println!(
-        "k/s: answers or frames; busy: I/O cores (of the threads per device: of their processors) and load"
-    );
-    println!(
-        "cores  work              guests  way                     k/s  of linear  × per dev.   p50 µs   p99 µs   Jain  busy  load   kicks/s  interr./s"
-    );
-    let percent = |share: f64| format!("{:.0} %", 100.0 * share);
-    for row in rows {
-        println!(
-            "{:5}  {:<16}  {:6}  {:<18}  {:7.1}  {:>9}  {:>10}  {:7.1}  {:7.1}  {:5.3}  {:>4}  {:>4}  {:8.0}  {:9.0}",
-            row.io_cores,
-            row.work.name(),
-            row.guests,
-            row.way,
-            row.rate / 1e3,
-            row.of_linear.map_or("-".to_owned(), percent),
-            row.ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")),
-            row.p50_us,
-            row.p99_us,
-            row.jain,
-            percent(row.io_busy),
-            percent(row.load_busy),
-            row.kicks_per_second,
-            row.interrupts_per_second,
-        );
-    }
-    let start =
-        |row: &Row| format!("{:5}  {:<16}  {:6}  {:<18}", row.io_cores, row.work.name(), row.guests, row.way);
-    print!("{}", modes::table("k/s", rows.iter().map(|row| (start(row), &row.modes))));
-    let lost: u64 = rows.iter().map(|row| row.lost).sum();
-    if lost > 0 {
-        println!("{lost} frames of streams are missing or out of order");
-    }
-    println!(
-        "at {COMPARED} guests up to {:.2} × a thread per device; Jain's index {:.3} at least; linear until {} guests",
-        summary.ratio_at_7, summary.jain, summary.linear_until
-    );
-}
-
 /// Rates as shares of linear, and latencies below.
 pub fn draw(rows: &[Row]) -> String {
     let lines = |works: &mut dyn Iterator<Item = Work>, value: fn(&Row) -> Option<f64>| {
@@ -291,21 +241,20 @@ pub fn draw(rows: &[Row]) -> String {
     };
     let works = distinct(rows.iter().map(|row| row.work));
     let bounded = || works.iter().copied().filter(|work| is_bounded(*work));
-    let axis = |label| Axis { label, log: false };
     let note =
         "sidecore bench share --svg FILE; one I/O core; threads: one for each device, on the same processor";
     let rates = chart(
         "Rate of guests on one I/O core, as a share of linear",
         note,
-        axis("guests"),
-        axis("share of linear"),
+        Axis::linear("guests"),
+        Axis::linear("share of linear"),
         &lines(&mut bounded(), |row| row.of_linear),
     );
     let latencies = chart(
         "Median latency of guests on one I/O core",
         note,
-        axis("guests"),
-        Axis { label: "median in µs", log: true },
+        Axis::linear("guests"),
+        Axis::log("median in µs"),
         &lines(&mut bounded(), |row| Some(row.p50_us)),
     );
     stack(&[rates, latencies])

@@ -22,7 +22,7 @@ use sidecore_engine::port::{Attachment, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 
 use super::guest::Players;
-use super::{text, Result};
+use super::{apart, text, Result};
 use crate::distance::Distance;
 use crate::ours::START;
 use crate::peers::Scratch;
@@ -165,8 +165,7 @@ impl Stage {
         self.drive(core, |guests, peers, cores| what(&mut Players::new(guests, peers, cores)?))
     }
 
-    /// The same with the drivers of guests and their peers themselves. The thread is its own because pinning must not pass to
-    /// threads that are started later.
+    /// The same with the drivers of guests and their peers themselves.
     pub fn drive<R: Send>(
         &self,
         core: usize,
@@ -174,21 +173,17 @@ impl Stage {
     ) -> Result<R> {
         let (fabric, way, paths) = (&self.fabric, self.way, &self.paths);
         let cpus = [&[core], &self.cpus[..]].concat();
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(move || {
-                pin(core).map_err(text)?;
-                let cores = Cores { fabric: Arc::clone(fabric), way, cpus };
-                // All guests, then all that is behind them: so a core that gets every so-manieth queue serves whole pairs.
-                let connect = |side: usize| {
-                    paths.iter().map(|pair| cores.connect(&pair[side])).collect::<Result<Vec<_>>>()
-                };
-                let (mut guests, peers) = (connect(0)?, connect(1)?);
-                if way.interrupts {
-                    guests.iter_mut().for_each(NetDriver::ask_for_interrupts);
-                }
-                what(guests, peers, cores)
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        apart(move || {
+            pin(core).map_err(text)?;
+            let cores = Cores { fabric: Arc::clone(fabric), way, cpus };
+            // All guests, then all that is behind them: so a core that gets every so-manieth queue serves whole pairs.
+            let connect =
+                |side: usize| paths.iter().map(|pair| cores.connect(&pair[side])).collect::<Result<Vec<_>>>();
+            let (mut guests, peers) = (connect(0)?, connect(1)?);
+            if way.interrupts {
+                guests.iter_mut().for_each(NetDriver::ask_for_interrupts);
+            }
+            what(guests, peers, cores)
         })
     }
 }

@@ -13,7 +13,9 @@ pub type Result<T> = std::result::Result<T, String>;
 /// Where frames to be sent come from.
 pub trait Source {
     /// The length of every frame, if all are the same bytes: then a buffer is written once and sent again and again.
-    fn fixed(&self) -> Option<usize>;
+    fn fixed(&self) -> Option<usize> {
+        None
+    }
 
     /// Writes the next frame to the start of `buffer`, which is large enough; its length.
     fn write(&mut self, buffer: &mut [u8]) -> usize;

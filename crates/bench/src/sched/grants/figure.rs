@@ -10,10 +10,6 @@ pub fn draw(rows: &[Row]) -> String {
     stack(&[rates(rows), weights(rows), reclaims(rows), classes(rows)])
 }
 
-fn axis(label: &str) -> Axis<'_> {
-    Axis { label, log: false }
-}
-
 /// A line with a point for each row of which `number` has one, at what `value` has of it.
 fn line(
     name: &str,
@@ -33,8 +29,8 @@ fn rates(rows: &[Row]) -> String {
     chart(
         "rate: frames that are taken from a guest that floods",
         &format!("{NOTE}, frames of 1,500 bytes"),
-        axis("limit, thousand frames a second"),
-        axis("received, thousand frames a second"),
+        Axis::linear("limit, thousand frames a second"),
+        Axis::linear("received, thousand frames a second"),
         &[
             line("received", rows, rate, |row| Some(row.measured / 1e3)),
             line("granted", rows, rate, |row| Some(row.granted? / 1e3)).dashed(),
@@ -50,8 +46,8 @@ fn weights(rows: &[Row]) -> String {
     chart(
         "weight: the share of a guest that floods, beside one of weight 100",
         &format!("{NOTE}, two guests that flood; by time: the core's account, by frames: what arrives"),
-        axis("weight"),
-        axis("% of what both receive"),
+        Axis::linear("weight"),
+        Axis::linear("% of what both receive"),
         &[
             line("by time", rows, weight, |row| Some(100.0 * row.measured)),
             line("by frames", rows, weight, |row| Some(100.0 * row.frames?)),
@@ -63,13 +59,8 @@ fn weights(rows: &[Row]) -> String {
 fn reclaims(rows: &[Row]) -> String {
     let its: Vec<(&Row, String)> = rows
         .iter()
-        .filter_map(|row| match row.setting {
-            Setting::Reclaim { reclaim, busy } => {
-                let (on, rest) = (if reclaim { "on" } else { "off" }, if busy { "busy" } else { "idle" });
-                Some((row, format!("{on}, else {rest}")))
-            }
-            _ => None,
-        })
+        .filter(|row| matches!(row.setting, Setting::Reclaim { .. }))
+        .map(|row| (row, row.setting.name()))
         .collect();
     let bar = |name: &str, value: fn(&Row) -> Option<f64>| Bars {
         name: name.to_owned(),
@@ -83,7 +74,7 @@ fn reclaims(rows: &[Row]) -> String {
         ),
         "reclaim",
         &groups,
-        axis("% of the time"),
+        Axis::linear("% of the time"),
         &[
             bar("by time", |row| Some(row.measured)),
             bar("by frames", |row| row.frames),
@@ -103,8 +94,8 @@ fn classes(rows: &[Row]) -> String {
     chart(
         "class: a guest that waits for answers beside guests that flood",
         &format!("{NOTE}, no interrupts; 20 µs are the network's"),
-        axis("guests that flood"),
-        axis("p99 from request to answer, µs"),
+        Axis::linear("guests that flood"),
+        Axis::linear("p99 from request to answer, µs"),
         &Rule::ALL.map(of),
     )
 }

@@ -14,8 +14,8 @@ use sidecore_engine::core::{Class, Rate, Service};
 pub use self::figure::draw;
 use super::guest::Work;
 use super::stage::{Stage, Way, OURS, POLLED};
-use super::{middle, Common, Result};
-use crate::distance::{Mode, HEAD};
+use super::{middle, Common, Result, Results};
+use crate::distance::Mode;
 use crate::modes::Modes;
 
 /// `bench grants`.
@@ -88,8 +88,7 @@ impl Setting {
             Setting::Rate { rate } => format!("rate={rate}"),
             Setting::Weight { weight } => format!("weight={weight} beside one of 100"),
             Setting::Reclaim { reclaim, busy } => {
-                let (on, rest) = (if reclaim { "on" } else { "off" }, if busy { "busy" } else { "idle" });
-                format!("budget=20% reclaim={on}, else {rest}")
+                format!("{}, else {}", if reclaim { "on" } else { "off" }, if busy { "busy" } else { "idle" })
             }
             Setting::Class { rule, floods } => format!("{}, floods: {floods}", rule.name()),
         }
@@ -176,14 +175,12 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let rows: Vec<Row> = settings.iter().zip(&samples).map(|(setting, of)| row(*setting, of)).collect();
     let summary = summary(&rows);
-    common.output.draw(|| draw(&rows))?;
-    if common.output.json {
-        let all = serde_json::json!({ "version": 1, "bench": "grants", "rows": rows, "summary": summary });
-        println!("{all}");
-        return Ok(());
-    }
-    print(&common, &rows, &summary);
-    Ok(())
+    let note =
+        format!("what a setting does, {}; frames a second, parts of an I/O core, p99 in µs", common.repeat);
+    Results::new("grants", &note)
+        .with("rows", &rows)?
+        .with("summary", &summary)?
+        .give(&common.output, || draw(&rows))
 }
 
 /// Limits of one guest, and what one has that waits beside floods: in the order of [`Rule::ALL`].
@@ -271,44 +268,4 @@ fn summary(rows: &[Row]) -> Summary {
         reclaim_worst_error: worst(|setting| matches!(setting, Setting::Reclaim { .. }), |_| 1.0),
         p99_ratio: last(Rule::Latency) / last(Rule::Throughput),
     }
-}
-
-fn print(common: &Common, rows: &[Row], summary: &Summary) {
-    println!(
-        "grants: what a setting does, medians of {} rounds of {:?}",
-        common.repeat.rounds, common.repeat.window
-    );
-    println!("% are of an I/O core; ran: the part of the time in which its thread had its processor");
-    println!("setting                              granted  measured     by frames  ran");
-    for row in rows {
-        let unit = |value: f64| match row.setting {
-            Setting::Rate { .. } => format!("{:.1} k/s", value / 1e3),
-            Setting::Class { .. } => format!("p99 {value:.1} µs"),
-            _ => format!("{:.1} %", 100.0 * value),
-        };
-        let some = |value: Option<f64>| value.map_or("-".to_owned(), unit);
-        let ran = row.core_ran.map_or("-".to_owned(), |part| format!("{:.0} %", 100.0 * part));
-        println!(
-            "{:<32}  {:>10}  {:<11}  {:>9}  {ran}",
-            row.setting.name(),
-            some(row.granted),
-            unit(row.measured),
-            some(row.frames)
-        );
-    }
-    println!("k/s, µs or %, {HEAD}");
-    for row in rows {
-        let unit = match row.setting {
-            Setting::Rate { .. } => 1e3,
-            Setting::Class { .. } => 1.0,
-            _ => 0.01,
-        };
-        println!("{:<32}  {}", row.setting.name(), row.modes.told_in(unit));
-    }
-    println!(
-        "at most {:.2} % off a rate, {:.1} points off weights, {:.1} off a budget with and without reclaim",
-        100.0 * summary.rate_error,
-        100.0 * summary.weight_worst_error,
-        100.0 * summary.reclaim_worst_error
-    );
 }
