@@ -1,8 +1,6 @@
 """What an outside review of the list of points found to be claimed and not tried: every thread and every helper process in an attacker's hands, threads that never come back, and memory that stalls an I/O core again and again."""
 
 import os
-import resource
-import select
 import signal
 import socket
 import struct
@@ -33,18 +31,9 @@ NAMES = ("sidecore", "io-core-", "vu-", "vfu-", "ring-", "netmap", "carriers", "
 
 def on_a_slow_bell(stage):
     """Has port `evil` get a thread of its own for its interrupts, by waiters on its eventfd."""
-    count = 6000
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < count + 500:
-        raise Skip(f"only {hard} descriptors are allowed")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 500, hard))
-    stage.cleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
     guest = Guest(stage.at("evil.sock"), receive=128)
     stage.cleanup(guest.close)
-    polls = [select.epoll() for _ in range(count)]
-    stage.cleanup(lambda: [poll.close() for poll in polls])
-    for poll in polls:
-        poll.register(guest.rx.call, select.EPOLLIN)
+    stage.crowd(guest.rx.call)
     other = Guest(stage.at("other.sock"))
     stage.cleanup(other.close)
     seen = 0

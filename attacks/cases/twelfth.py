@@ -3,7 +3,6 @@
 import mmap
 import os
 import random
-import resource
 import select
 import signal
 import struct
@@ -11,7 +10,7 @@ import threading
 import time
 
 from outside import vhost, words
-from outside.case import Skip, attack
+from outside.case import attack
 from outside.daemon import Failure, until
 from outside.fpm import Namespace, attribute, frame, group, next_hop, remove_route, route_by
 from outside.flow import pause
@@ -29,26 +28,14 @@ def held(files):
 
 
 @attack("twelfth")
-def wake_up_pipe_with_15000_waiters(stage):
-    """A ring client's wake-up pipe on which 15,000 epoll sets wait."""
-    count = 15_000
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < count + 500:
-        raise Skip(f"only {hard} descriptors are allowed")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 500, hard))
-    stage.cleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+def wake_up_pipe_with_40000_waiters(stage):
+    """A ring client's wake-up pipe with 40,000 waiters."""
     stage.start(ports=["evil=ring:DIR/evil.sock,switch=evil", "other=vhost-user:DIR/other.sock,switch=evil"])
     client, fds, info = ask(stage, stage.at("evil.sock"), 1)
     memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
     receives = Ring(memory, info, info["tx_rings"])
     # The memory; a kick for each ring on which it sends; the pipes of those rings, and those of the rings on which it receives.
-    pipe = fds[1 + 2 * info["tx_rings"]]
-    polls = []
-    stage.cleanup(lambda: [poll.close() for poll in polls])
-    for _ in range(count):
-        poll = select.epoll()
-        poll.register(pipe, select.EPOLLIN)
-        polls.append(poll)
+    stage.crowd(fds[1 + 2 * info["tx_rings"]])
     stop, ticket = threading.Event(), [0]
 
     def release():  # as a client would that sleeps again at once: each slot is given back, and each time it asks to be woken

@@ -1,8 +1,10 @@
 """An attack: what it declares, what it may use, and what is judged for every one of them."""
 
 import contextlib
+import fcntl
 import gc
 import os
+import select
 import shutil
 import time
 import traceback
@@ -67,6 +69,17 @@ class Stage:
 
     def cleanup(self, function, *args):
         self.stack.callback(function, *args)
+
+    def crowd(self, fd):
+        """Hangs 40,000 waiters on a descriptor: a signal takes milliseconds."""
+        sets = [select.epoll() for _ in range(100)]
+        self.cleanup(lambda: [one.close() for one in sets])
+        for number in range(500, 900):
+            # A set goes on to watch the file when the number under which it knows it is closed.
+            other = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, number)
+            for one in sets:
+                one.register(other, select.EPOLLIN)
+            os.close(other)
 
     def start(self, evil=None, beside=False, ports=(), switches=(), neighbours=True, macs=False, both=False, args=(), reconnect=False,
               ping=True, measure=True, **more):

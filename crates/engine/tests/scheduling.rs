@@ -316,20 +316,17 @@ fn wake_ups() -> u64 {
 
 #[test]
 fn no_wake_up_is_lost_between_looks_messages_and_moves_and_while_cores_come_and_go() {
-    // Cores that sleep at once, so that nearly each request finds one that does or is about to.
-    let tuning = Tuning { spin: Duration::ZERO, balance: false, ..Tuning::default() };
+    // Cores that sleep at once, so that nearly each request finds one that does or is about to; and for ever, so that one that was
+    // slept over is never answered.
+    let tuning =
+        Tuning { spin: Duration::ZERO, longest_sleep: 60 * LIMIT, balance: false, ..Tuning::default() };
     let fabric = Fabric::start(&two_cores(tuning)).unwrap();
     let state = Arc::<Kicks>::default();
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let kick = event.try_clone().unwrap();
     let lease = fabric.place(Kicked { guest: Arc::default(), state: Arc::clone(&state), event });
     let task = fabric.tasks()[0].id;
-    let (mut late, rounds) = (0, wake_ups());
-    let second = Duration::from_millis(900);
-    let began = Instant::now();
-    let mut waited = Duration::ZERO;
-    for number in 1..=rounds {
-        let asked = Instant::now();
+    for number in 1..=wake_ups() {
         state.asked.store(number, Ordering::Release);
         fence(Ordering::SeqCst);
         if state.armed.load(Ordering::Relaxed) {
@@ -343,12 +340,7 @@ fn no_wake_up_is_lost_between_looks_messages_and_moves_and_while_cores_come_and_
             175 => fabric.rest(false),
             _ => {}
         }
-        until("a request is answered", || state.done.load(Ordering::Acquire) >= number);
-        // One that was slept over is found after a second, when a core looks at everything.
-        late += u64::from(asked.elapsed() > second);
-        waited = waited.max(asked.elapsed());
+        until("a request was slept over", || state.done.load(Ordering::Acquire) >= number);
     }
-    println!("{rounds} wake-ups in {:?}, the longest in {waited:?}", began.elapsed());
-    assert!(late < 5, "{late} of {rounds} requests were slept over");
     lease.take_back().unwrap();
 }

@@ -119,7 +119,8 @@ fn checks(about: &'static str, state: &PortState, troubles: &[Trouble], queues: 
 fn as_it_is(about: &str, state: &PortState, queues: &[&QueueView]) -> Option<String> {
     let there = matches!(state.peer.as_str(), "connected" | "running");
     // A disk is joined to nothing.
-    let joined = state.switch.is_some() || state.wire.is_some() || state.pipe.is_some();
+    let joined =
+        state.switch.is_some() || state.router.is_some() || state.wire.is_some() || state.pipe.is_some();
     Some(match about {
         "link" | "mtu" | "frames" if !joined => return None,
         "peer" => {

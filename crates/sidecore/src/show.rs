@@ -167,7 +167,7 @@ fn remarks(state: &PortState) -> Vec<String> {
     if let Some(bell) = state.bell.filter(|bell| bell.slow_interrupts > 0) {
         let by = if bell.at_bell > 0 { ": a thread sends them" } else { "" };
         let (slow, rung, blocked) = (bell.slow_interrupts, bell.rung, bell.blocked);
-        note(format!("{slow} interrupts took longer than 20 µs{by} (rung {rung}, blocked {blocked})"));
+        note(format!("{slow} interrupts took longer than 1 ms{by} (rung {rung}, blocked {blocked})"));
     }
     for capture in state.captures.iter().filter(|capture| capture.lost > 0) {
         note(format!("a capture has lost {} of {} frames", capture.lost, capture.frames));

@@ -10,6 +10,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 
 use rig::{mode, wait, Testbed, LIMIT};
+use rustix::fs::{mknodat, FileType, Mode, CWD};
 use rustix::process::Signal;
 use serde_json::{json, Value};
 
@@ -439,6 +440,31 @@ fn the_service_manager_is_told() {
     assert_eq!(told(), "READY=1\n");
     assert!(daemon.end(Signal::TERM).success());
     assert_eq!(told(), "STOPPING=1\n");
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_configuration_that_is_being_read() {
+    let bed = Testbed::new();
+    let manager = UnixDatagram::bind(bed.path("notify")).unwrap();
+    manager.set_read_timeout(Some(LIMIT)).unwrap();
+    let await_told = |what: &str| {
+        let mut buffer = [0; 256];
+        let told = manager.recv(&mut buffer).unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert!(buffer[..told].starts_with(what.as_bytes()), "{what}");
+    };
+    let file = bed.write("a.toml", "");
+    let mut command = bed.command();
+    let daemon = rig::Daemon::start(command.args(["run", "a.toml"]).env("NOTIFY_SOCKET", bed.path("notify")));
+    await_told("READY=1");
+    // Who reads it waits for its writer.
+    std::fs::remove_file(&file).unwrap();
+    mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    daemon.signal(Signal::HUP);
+    await_told("RELOADING=1");
+    daemon.signal(Signal::TERM);
+    await_told("STOPPING=1");
+    drop(std::fs::File::options().write(true).open(&file).unwrap());
+    assert!(daemon.end(Signal::TERM).success());
 }
 
 #[test]

@@ -200,6 +200,21 @@ fn a_link_that_was_set_down_is_named() {
     assert_eq!(wrong(&bed, "vm"), []);
 }
 
+#[test]
+fn a_port_of_a_router_is_looked_at_as_others_are() {
+    let bed = Testbed::new();
+    let port = format!("vm=vhost-user:{},router=r,address=10.0.0.1/24", bed.at("vm"));
+    let _daemon = bed.daemon(&["--router", "r", "--port", &port]);
+    let driver =
+        NetDriver::start(Frontend::connect(bed.path("vm"), LIMIT).unwrap(), Config::default()).unwrap();
+    await_peer(&bed, "vm", "running");
+    let report: Value = serde_json::from_slice(&bed.run(&["doctor", "vm", "--json"]).stdout).unwrap();
+    let checks = report["ports"][0]["checks"].as_array().unwrap().iter();
+    let about: Vec<&str> = checks.map(|check| check["about"].as_str().unwrap()).collect();
+    assert_eq!(about, ["peer", "memory", "driver", "link", "mtu", "frames"]);
+    drop(driver);
+}
+
 /// A VMM of another user that tries to connect, as QEMU does with `reconnect-ms`.
 struct Stranger(Child);
 

@@ -17,10 +17,6 @@ use rig::{Daemon, Testbed, LIMIT};
 use serde_json::{json, Value};
 use sidecore_driver::{Config, Frontend, NetDriver};
 
-/// Frames are counted for so long.
-const WINDOW: Duration = Duration::from_secs(2);
-/// The machine may be busy with other things: so often it is measured before the result counts.
-const TRIES: usize = 6;
 
 /// Held by the test that measures: the I/O cores of two daemons would share a processor.
 fn alone() -> MutexGuard<'static, ()> {
@@ -109,38 +105,67 @@ fn last() -> String {
     (std::thread::available_parallelism().unwrap().get() - 1).to_string()
 }
 
-/// What a port has counted by now, and when that was.
-fn look(bed: &Testbed, name: &str) -> (Instant, Value) {
-    let (status, body) = bed.http("GET", &format!("/v1/ports/{name}"), "");
+/// What the ports `a` and, if it is there, `b` have counted by now.
+fn look(bed: &Testbed) -> Vec<Counted> {
+    let (status, body) = bed.http("GET", "/v1/ports", "");
     assert_eq!(status, 200, "{body}");
-    (Instant::now(), serde_json::from_str(&body).unwrap())
+    let ports: Value = serde_json::from_str(&body).unwrap();
+    let number = |port: &Value, pointer: &str| port.pointer(pointer).unwrap().as_u64().unwrap() as f64;
+    let counted = |port: &Value| Counted {
+        frames: number(port, "/counters/in_frames"),
+        busy: number(port, "/state/service/busy_ns") / 1e9,
+        throttled: number(port, "/state/service/throttled_ns") / 1e9,
+    };
+    ports["ports"].as_array().unwrap().iter().map(counted).collect()
 }
 
-/// What each port counted at `pointer` in a while, a second.
-fn rates<const N: usize>(bed: &Testbed, names: [&str; N], pointer: &str) -> [f64; N] {
-    let before = names.map(|name| look(bed, name));
-    std::thread::sleep(WINDOW);
-    // Far below 2⁵³.
-    let number = |value: &Value| value.pointer(pointer).unwrap().as_u64().unwrap() as f64;
-    let mut each = names.iter().zip(&before).map(|(name, (then, before))| {
-        let (now, after) = look(bed, name);
-        (number(&after) - number(before)) / now.duration_since(*then).as_secs_f64()
-    });
-    std::array::from_fn(|_| each.next().unwrap())
+/// What was taken from a port, the seconds of the core that this took, and those in which it had to wait for its budget or
+/// its rate. The last two are all the time in which it had work, however much of the machine its sender got.
+#[derive(Debug)]
+struct Counted {
+    frames: f64,
+    busy: f64,
+    throttled: f64,
 }
 
-const FRAMES: &str = "/counters/in_frames";
-
-/// Measures until the result is as it should be; the last one, whatever it is.
-fn until<T: std::fmt::Debug>(mut measure: impl FnMut() -> T, good: impl Fn(&T) -> bool) {
-    for attempt in 1..=TRIES {
-        let got = measure();
-        if good(&got) {
-            return;
-        }
-        assert!(attempt < TRIES, "{got:?}");
-        eprintln!("once more: {got:?}");
+impl Counted {
+    fn had_work(&self) -> f64 {
+        self.busy + self.throttled
     }
+}
+
+/// Looks at what was counted until `enough` of it was, and `good` says that it is as it should be; anew each time that it is not.
+fn until(bed: &Testbed, enough: impl Fn(&[Counted]) -> bool, good: impl Fn(&[Counted]) -> bool) {
+    let deadline = Instant::now() + 6 * LIMIT;
+    let mut before = look(bed);
+    loop {
+        let now = look(bed);
+        let since = |(now, before): (&Counted, &Counted)| Counted {
+            frames: now.frames - before.frames,
+            busy: now.busy - before.busy,
+            throttled: now.throttled - before.throttled,
+        };
+        let counted: Vec<Counted> = now.iter().zip(&before).map(since).collect();
+        if enough(&counted) {
+            if good(&counted) {
+                return;
+            }
+            eprintln!("once more: {counted:?}");
+            before = now;
+        }
+        assert!(Instant::now() < deadline, "{counted:?}");
+    }
+}
+
+/// Until what `a` has is as it should be, of a second or more in which it had work.
+fn until_a(bed: &Testbed, good: impl Fn(&Counted) -> bool) {
+    until(bed, |counted| counted[0].had_work() > 1.0, |counted| good(&counted[0]));
+}
+
+/// Until `a` has so many times as many frames as `b`, of many.
+fn until_shared(bed: &Testbed, ratio: std::ops::Range<f64>) {
+    let many = |counted: &[Counted]| counted[0].frames + counted[1].frames > 200_000.0;
+    until(bed, many, |counted| ratio.contains(&(counted[0].frames / counted[1].frames)));
 }
 
 #[test]
@@ -149,16 +174,12 @@ fn a_core_is_shared_by_weight_and_the_weight_changes_while_it_is() {
     let bed = Testbed::new();
     let _daemon = daemon(&bed, &last());
     let _senders = Senders::start(&bed, &["a", "b"]);
-    let ratio = || {
-        let [a, b] = rates(&bed, ["a", "b"], FRAMES);
-        a / b
-    };
-    until(ratio, |ratio| (0.7..1.4).contains(ratio));
+    until_shared(&bed, 0.7..1.4);
     let told = bed.ok(&["set", "a", "weight=300"]);
     assert_eq!(told, "changed port a (weight: unset → 300)\n");
-    until(ratio, |ratio| (2.0..4.5).contains(ratio));
+    until_shared(&bed, 2.0..4.5);
     bed.ok(&["set", "b", "weight=900"]);
-    until(ratio, |ratio| (0.22..0.5).contains(ratio));
+    until_shared(&bed, 0.22..0.5);
     // A configuration without weights has the usual ones.
     let file = bed.at("saved.toml");
     bed.ok(&["save", &file]);
@@ -167,7 +188,7 @@ fn a_core_is_shared_by_weight_and_the_weight_changes_while_it_is() {
     std::fs::write(&file, text.replace("weight = 300\n", "").replace("weight = 900\n", "")).unwrap();
     bed.ok(&["apply", &file]);
     assert_eq!(bed.port("a")["state"]["service"]["weight"], 100);
-    until(ratio, |ratio| (0.7..1.4).contains(ratio));
+    until_shared(&bed, 0.7..1.4);
 }
 
 #[test]
@@ -177,36 +198,31 @@ fn a_budget_bounds_a_sender_and_a_rate_holds() {
     let _daemon = daemon(&bed, &last());
     let _senders = Senders::start(&bed, &["a"]);
     bed.ok(&["set", "a", "budget=20%"]);
-    let busy = || rates(&bed, ["a"], "/state/service/busy_ns")[0] / 1e9;
-    until(busy, |share| (0.15..0.25).contains(share));
+    let share = |a: &Counted| a.busy / a.had_work();
+    until_a(&bed, |a| (0.15..0.25).contains(&share(a)));
     let service = bed.port("a")["state"]["service"].clone();
     assert_eq!(service["granted_ppm"], 200_000);
     assert_eq!(service["period_ns"], 5_000_000);
     assert!(service["throttled_ns"].as_u64().unwrap() > 0, "{service}");
-    until(
-        || bed.port("a")["state"]["service"]["used_ppm"].as_u64().unwrap(),
-        |used| {
-            std::thread::sleep(Duration::from_millis(300));
-            (150_000..250_000).contains(used)
-        },
-    );
-    assert!(bed.ok(&["show", "ports"]).contains("20.0 %"));
-
-    // What no other owner wants it may have.
+    let deadline = Instant::now() + LIMIT;
+    // It is that of the last second.
+    while !(150_000..250_000).contains(&bed.port("a")["state"]["service"]["used_ppm"].as_u64().unwrap()) {
+        assert!(Instant::now() < deadline, "{}", bed.port("a"));
+    }
     bed.ok(&["set", "a", "reclaim=on"]);
-    until(busy, |share| *share > 0.4);
+    until_a(&bed, |a| share(a) > 0.4);
     bed.ok(&["set", "a", "reclaim=", "budget=", "rate=50k"]);
-    let frames = || rates(&bed, ["a"], FRAMES)[0];
-    until(frames, |rate| (47_500.0..52_500.0).contains(rate));
+    let rate = |a: &Counted| a.frames / a.had_work();
+    until_a(&bed, |a| (47_500.0..52_500.0).contains(&rate(a)));
     // Most of the time it waits for its rate.
     let is_throttled = |queue: &Value| queue["served"]["heat"] == "throttled";
     let throttled = || bed.show("queues")["queues"].as_array().unwrap().iter().any(is_throttled);
     assert!((0..100).any(|_| throttled()), "{}", bed.show("queues"));
     bed.ok(&["set", "a", "rate=", "bit-rate=9600k"]);
     // 60 bytes each.
-    until(frames, |rate| (19_000.0..21_000.0).contains(rate));
+    until_a(&bed, |a| (19_000.0..21_000.0).contains(&rate(a)));
     bed.ok(&["set", "a", "bit-rate="]);
-    until(frames, |rate| *rate > 60_000.0);
+    until_a(&bed, |a| rate(a) > 60_000.0);
 
     let queues = bed.show("queues");
     let queue =
@@ -303,8 +319,8 @@ fn queues_and_cores_are_moved_by_hand() {
         while core() != Some(to) {
             assert!(Instant::now() < deadline, "{:?}", core());
         }
-        let [frames] = rates(&bed, ["a"], FRAMES);
-        assert!(frames > 0.0, "it goes on");
+        // It goes on.
+        until(&bed, |counted| counted[0].frames > 0.0, |_| true);
     }
     assert!(bed.ok(&["move", "a", "1"]).contains("nothing to change"));
     for (args, why) in [

@@ -307,19 +307,26 @@ fn neighbour(message: Message<'_>) -> Result<Option<Neighbour>, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::event::{eventfd, EventfdFlags};
+
     use super::*;
+
+    impl Kernel {
+        /// One of which the answers come from the socket that is returned, and nothing else is heard.
+        pub(in crate::control) fn by_hand(end: &Arc<OwnedFd>) -> (Kernel, OwnedFd) {
+            use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
+            let kind = SocketType::SEQPACKET;
+            let (ask, answers) = socketpair(AddressFamily::UNIX, kind, SocketFlags::NONBLOCK, None).unwrap();
+            let (hear, end) = (eventfd(0, EventfdFlags::NONBLOCK).unwrap(), Arc::clone(end));
+            (Kernel { hear, ask, end, sequence: 0, block: vec![0; BLOCK].into() }, answers)
+        }
+    }
 
     /// A kernel that never answers makes nobody wait who is to end.
     #[test]
     fn the_end_does_not_wait_for_an_answer() {
-        use rustix::event::{eventfd, EventfdFlags};
-        use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
-        let pair =
-            || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK, None).unwrap();
-        let ((hear, _hear), (ask, silent)) = (pair(), pair());
         let end = Arc::new(eventfd(0, EventfdFlags::NONBLOCK).unwrap());
-        let mut kernel =
-            Kernel { hear, ask, end: Arc::clone(&end), sequence: 0, block: vec![0; BLOCK].into() };
+        let (mut kernel, silent) = Kernel::by_hand(&end);
         let thread = std::thread::spawn(move || kernel.links().unwrap_err().kind());
         // It has asked, and waits or is about to.
         poll(&mut [PollFd::new(&silent, PollFlags::IN)], None).unwrap();

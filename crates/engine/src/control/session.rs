@@ -344,14 +344,14 @@ impl Worker {
 
     /// Before zebra is there: what the kernel has of it, so that a daemon that was started anew forwards at once.
     fn begin(&mut self, kernel: &mut Kernel) -> io::Result<()> {
-        if std::mem::replace(&mut self.begun, true) || self.router.fed().routes > 0 {
-            return Ok(());
-        }
         let mut all = Vec::new();
-        kernel.routes(|message| match message.map(said) {
-            Some(Ok(Some((change, protocol)))) if is_daemons(protocol) => all.push(change),
-            _ => {}
-        })?;
+        if !self.begun && self.router.fed().routes == 0 {
+            kernel.routes(|message| match message.map(said) {
+                Some(Ok(Some((change, protocol)))) if is_daemons(protocol) => all.push(change),
+                _ => {}
+            })?;
+        }
+        self.begun = true;
         let now = self.now();
         if !all.is_empty() {
             all.chunks(BATCH).for_each(|some| self.router.feed(some, now));
@@ -543,4 +543,41 @@ fn is_routed(address: IpAddr) -> bool {
 /// Whether routes with this number are a routing daemon's.
 fn is_daemons(protocol: u8) -> bool {
     DAEMONS.iter().any(|range| range.contains(&protocol))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::netlink::{kind, Builder};
+    use crate::router::Change;
+
+    /// The kernel of a namespace may have no memory for an answer; until zebra is there nobody else knows the routes.
+    #[test]
+    fn a_first_look_at_the_kernels_routes_that_failed_is_repeated() {
+        let event = || eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+        let (end, router) = (Arc::new(event()), Arc::new(Router::new("r").unwrap()));
+        let (mut kernel, answers) = Kernel::by_hand(&end);
+        let (stop, view) = (AtomicBool::new(false), Mutex::default());
+        let state = Arc::new(SessionState { wake: event(), stop, end, view });
+        let config = Config { namespace: "/none".to_owned(), grace: 60, clock: Box::new(|| 1) };
+        let mut worker = Worker::new(state, Arc::clone(&router), config);
+        let answer = |kind: u16, sequence: u32, fixed: &[u8]| {
+            rustix::io::write(&answers, &Builder::new(kind, 0, sequence, fixed).end()).unwrap();
+        };
+        // It has no next hops, and says no when it is asked for routes of IPv4.
+        answer(kind::DONE, 1, &[0; 4]);
+        answer(kind::ERROR, 2, &(-libc::ENOBUFS).to_ne_bytes());
+        assert_eq!(worker.begin(&mut kernel).unwrap_err().raw_os_error(), Some(libc::ENOBUFS));
+        // 0.0.0.0/0 of zebra, in the main table, to nowhere.
+        answer(kind::DONE, 3, &[0; 4]);
+        answer(kind::NEWROUTE, 4, &[2, 0, 0, 0, 254, 11, 0, 6, 0, 0, 0, 0]);
+        answer(kind::DONE, 4, &[0; 4]);
+        answer(kind::DONE, 5, &[0; 4]);
+        worker.begin(&mut kernel).unwrap();
+        assert_eq!(router.fed().routes, 1);
+        // Once is enough, even when zebra has taken all routes away since. It would wait for an answer.
+        router.feed(&[Change::Gone(Net { address: [0; 4].into(), len: 0 })], 1);
+        worker.begin(&mut kernel).unwrap();
+        assert_eq!(router.fed().routes, 0);
+    }
 }

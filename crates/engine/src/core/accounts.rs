@@ -372,6 +372,12 @@ impl Account {
             return;
         }
         let service = served.service();
+        // What was taken at another rate is no debt at this one. An account that is new has seen no other: its owner's debt stays.
+        if self.version > 0 && service.rate != self.service.rate {
+            served.items.forgive();
+            served.bits.forgive();
+            self.rests_until = 0;
+        }
         (self.version, self.scale) =
             (version, (u64::from(DEFAULT_WEIGHT) << 16) / u64::from(service.weight.max(1)));
         if service.budget != self.service.budget {

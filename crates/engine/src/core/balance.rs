@@ -120,35 +120,34 @@ impl History {
     }
 
     fn grow(&mut self, active: &[Sample], all: usize, load: u64) -> Option<Action> {
-        let place = |full: &u32| *full >= FOR;
-        let from = self.full.iter().position(place)?;
-        let core = &active[from];
-        let movable = core.tasks.iter().filter(|task| task.busy > 0).count();
-        // An elephant alone: another core would not help it.
-        if movable < 2 {
-            return None;
-        }
-        let mut others: Vec<usize> =
-            (0..active.len()).filter(|to| *to != from && !active[*to].stands).collect();
-        others.sort_by_key(|to| active[*to].busy);
-        let to = |near: bool| {
-            others.iter().find_map(|to| Some(Action::Move(best(core, &active[*to], near)?, *to)))
-        };
-        if self.regrets.is_trying() {
-            // Another move would change what is compared.
-        } else if let Some(action) = to(true).or_else(|| to(false)) {
-            return Some(action);
-        }
-        if active.len() < all {
-            let half = half(core);
-            if !half.is_empty() {
-                self.grew_at.resize(all, u64::MAX);
-                self.grew_at[active.len()] = load;
-                return Some(Action::Add(half));
+        // A core with an elephant alone: another core would not help it.
+        let crowded = |core: &Sample| core.tasks.iter().filter(|task| task.busy > 0).count() >= 2;
+        let full = |from: &usize| self.full[*from] >= FOR && crowded(&active[*from]);
+        let from: Vec<usize> = (0..active.len()).filter(full).collect();
+        // While a move is judged another one would change what is compared.
+        if !self.regrets.is_trying() {
+            if let Some(action) = from.iter().find_map(|from| ease(active, *from)) {
+                return Some(action);
             }
         }
-        None
+        if active.len() >= all {
+            return None;
+        }
+        let half = from.iter().map(|from| half(&active[*from])).find(|half| !half.is_empty())?;
+        self.grew_at.resize(all, u64::MAX);
+        self.grew_at[active.len()] = load;
+        Some(Action::Add(half))
     }
+}
+
+/// The move of a task from the full core `from` to the emptiest core that one fits on; to its memory's node first.
+fn ease(active: &[Sample], from: usize) -> Option<Action> {
+    let mut others: Vec<usize> = (0..active.len()).filter(|to| *to != from && !active[*to].stands).collect();
+    others.sort_by_key(|to| active[*to].busy);
+    let to = |near: bool| {
+        others.iter().find_map(|to| Some(Action::Move(best(&active[from], &active[*to], near)?, *to)))
+    };
+    to(true).or_else(|| to(false))
 }
 
 /// The task of the full core `from` that evens it out with `to` most; `near`: of those whose memory is not on another node.
@@ -166,16 +165,18 @@ impl History {
         if self.regrets.is_trying() {
             return None;
         }
-        let moves_on = |core: &&Sample| !core.stands;
-        let away = active.iter().filter(moves_on);
+        let away = active.iter().filter(|core| !core.stands);
         let away = away.flat_map(|core| core.tasks.iter().filter(|task| core.is_far(task)));
-        let task = away.filter(|task| !task.stays && task.busy > 0).max_by_key(|task| task.busy)?;
-        let fits = |core: &usize| {
-            let core = &active[*core];
-            !core.stands && core.node == task.home && core.busy + task.busy <= ROOM
-        };
-        let to = (0..active.len()).filter(fits).min_by_key(|core| active[*core].busy)?;
-        Some(Action::Move(task.id, to))
+        let mut away: Vec<&Share> = away.filter(|task| !task.stays && task.busy > 0).collect();
+        away.sort_by_key(|task| std::cmp::Reverse(task.busy));
+        away.into_iter().find_map(|task| {
+            let fits = |core: &usize| {
+                let core = &active[*core];
+                !core.stands && core.node == task.home && core.busy + task.busy <= ROOM
+            };
+            let to = (0..active.len()).filter(fits).min_by_key(|core| active[*core].busy)?;
+            Some(Action::Move(task.id, to))
+        })
     }
 }
 
@@ -453,6 +454,24 @@ mod tests {
         (world.nodes, world.homes, world.at) = (vec![0, 1], vec![0, 1], vec![1, 1]);
         world.run(3);
         assert_eq!(world.at, [0, 1]);
+    }
+
+    #[test]
+    fn a_full_core_that_cannot_be_helped_holds_up_no_other_one() {
+        // An elephant on core 0, two tasks on core 1, nothing on core 2, or a third core that is at rest.
+        let mut world = World::new(&[1000, 500, 500], 3, 3);
+        world.at = vec![0, 1, 1];
+        world.run(10);
+        assert_eq!((world.at[0], world.at[1] + world.at[2]), (0, 3), "{:?}", world.at);
+        let mut world = World::new(&[1000, 500, 500], 2, 3);
+        world.at = vec![0, 1, 1];
+        world.run(10);
+        assert_eq!((world.active, world.at[0], world.at[1] + world.at[2]), (3, 0, 3), "{:?}", world.at);
+        // Nor does a task that has no room at home hold up one that has.
+        let mut world = World::new(&[700, 100, 150], 3, 3);
+        (world.nodes, world.homes, world.at) = (vec![0, 1, 0], vec![1, 0, 1], vec![0, 1, 1]);
+        world.run(3);
+        assert_eq!(world.at[1], 2);
     }
 
     #[test]

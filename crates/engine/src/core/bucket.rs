@@ -57,6 +57,11 @@ impl Bucket {
         // It never fails: `next` always has a value.
         let _ = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
     }
+
+    /// Nothing that was taken so far counts.
+    pub(super) fn forgive(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]

@@ -59,8 +59,6 @@ const COLD_AFTER: u64 = 10_000_000;
 const LIGHT: u32 = 2;
 /// A light task that has waited for so long is stuck.
 const STUCK: u64 = 5_000;
-/// Longest sleep: events and messages wake us, this only bounds the damage of a lost one.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// A task that this core has, and what the core knows of it.
 pub(super) struct Seated<L> {
@@ -196,7 +194,7 @@ impl<L, C: Clock> Core<L, C> {
                 }
                 self.beat.pause();
                 // Events that come now are kept: cold tasks have no other way to say that there is work.
-                self.wait(LONGEST_SLEEP);
+                self.wait(self.tuning.longest_sleep);
                 last_work = self.clock.now();
                 self.spent.asleep(last_work - before);
                 before = last_work;

@@ -20,6 +20,8 @@ pub(super) const URGENT_TURN: u64 = 10_000;
 pub struct Tuning {
     /// How long a core polls without finding anything before it sleeps.
     pub spin: Duration,
+    /// Longest sleep: events and messages wake a core, this only bounds the damage of a lost one.
+    pub longest_sleep: Duration,
     /// Queues that are stuck, urgent or have a budget are looked at between two visits of others.
     pub urgent: bool,
     /// Tasks that have been silent are not polled any more.
@@ -32,7 +34,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Tuning {
-        let spin = Duration::from_micros(50);
-        Tuning { spin, urgent: true, cold: true, least_cores: usize::MAX, balance: true }
+        let (spin, longest_sleep) = (Duration::from_micros(50), Duration::from_secs(1));
+        Tuning { spin, longest_sleep, urgent: true, cold: true, least_cores: usize::MAX, balance: true }
     }
 }

@@ -3,7 +3,7 @@
 //! Theory of operation. A port has a [`Bell`]. Its thread starts when one of the port's eventfds first needs it, and
 //! ends with the port's bell. Each port has its own thread, so that no port's interrupts wait for another port's. An
 //! I/O core that wants a signal sets a flag, and wakes the thread if it sleeps. Requests that come while the thread is
-//! busy become one. The port pays for slow signals: after a signal of more than a millisecond the thread rests nine
+//! busy become one. The port pays for slow signals: after a slow signal the thread rests nine
 //! times as long, so a VMM's waiters take a tenth of a processor at most.
 //!
 //! I/O cores make no threads. The *founder*, one thread for the whole process, makes them when an I/O core wakes it.
@@ -23,9 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::shared_event::{SharedEvent, SLOW};
 
-/// A signal that takes longer is followed by a rest.
-const TIRING: Duration = Duration::from_millis(1);
-/// The rest is so many times as long as the signal was,
+/// The rest after a slow signal is so many times as long as that was,
 const REST: u32 = 9;
 /// but no longer than this.
 const LONGEST_REST: Duration = Duration::from_millis(100);
@@ -41,7 +39,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// What a port's interrupts took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BellCount {
-    /// Interrupts that took longer than 20 µs to signal, as far as they were timed.
+    /// Interrupts that took longer than 1 ms to signal, as far as they were timed.
     pub slow_interrupts: u64,
     /// Times that an eventfd was moved to the bell thread because of that.
     pub moved: u64,
@@ -289,7 +287,7 @@ impl BellState {
         self.slow.fetch_add(u64::from(took > SLOW), Ordering::Relaxed);
         self.blocked.fetch_add(u64::from(took > BLOCKED), Ordering::Relaxed);
         signal.rung(took, now);
-        if took > TIRING {
+        if took > SLOW {
             self.rest(now, (took * REST).min(LONGEST_REST));
         }
     }

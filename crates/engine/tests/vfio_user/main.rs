@@ -400,9 +400,10 @@ fn who_comes_and_goes_waits_longer_each_time() {
 fn a_client_that_says_nothing_is_let_go_and_the_next_one_is_served() {
     let rig = Rig::new("silent");
     let mut silent = std::os::unix::net::UnixStream::connect(rig.path()).unwrap();
-    let start = Instant::now();
+    // It may be a slow VMM: it has the port for as long as another one's whole attempt takes.
+    assert!(Client::connect(&rig.path()).is_err(), "one at a time");
+    assert_eq!((rig.port.talk.count().refused, rig.port.talk.count().silent), (1, 0));
     assert_eq!(std::io::Read::read(&mut silent, &mut [0]).unwrap(), 0, "it is hung up on");
-    assert!(start.elapsed() > Duration::from_secs(5), "a slow VMM is given time: {:?}", start.elapsed());
     rig.until("it is told", |rig| rig.status().detail.contains("no_version"));
     let mut client = rig.client();
     assert_eq!(client.read32(REGISTERS, PAD).unwrap(), 0);

@@ -169,7 +169,7 @@ impl Collector for Snapshot {
                 self.plain(|p| p.counters.made);
             counter "kicks", "Notifications received from the peer", self.plain(|p| p.counters.kicks);
             counter "interrupts", "Notifications sent to the peer", self.plain(|p| p.counters.interrupts);
-            counter "slow_interrupts", "Interrupts that took longer than 20 microseconds to signal, as far as they were timed",
+            counter "slow_interrupts", "Interrupts that took longer than 1 millisecond to signal, as far as they were timed",
                 self.bell(|bell| bell.slow_interrupts);
             counter "bell_interrupts", "Interrupts that the port's bell thread sent", self.bell(|bell| bell.rung);
             counter "bell_blocked", "Times that the bell thread was held up for more than a second",

@@ -181,23 +181,29 @@ async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> O
     manager.tell(&[NotifyState::Ready]);
     let ports = control.engine.ports().ports.len();
     info!(ports, "ready");
-    loop {
-        tokio::select! {
-            _ = term.recv() => break,
-            _ = int.recv() => break,
-            _ = hangup.recv() => reload(&control, manager).await,
-            _ = second.tick() => {
-                sandbox::tell_refused();
-                log::tell_left_out();
-                let engine = Arc::clone(&control.engine);
-                // It cannot fail; a panic in it is logged by the hook and must not end the daemon.
-                let tick = move || {
-                    broker::look();
-                    engine.tick();
-                };
-                let _ = tokio::task::spawn_blocking(tick).await;
+    let work = async {
+        loop {
+            tokio::select! {
+                _ = hangup.recv() => reload(&control, manager).await,
+                _ = second.tick() => {
+                    sandbox::tell_refused();
+                    log::tell_left_out();
+                    let engine = Arc::clone(&control.engine);
+                    // It cannot fail; a panic in it is logged by the hook and must not end the daemon.
+                    let tick = move || {
+                        broker::look();
+                        engine.tick();
+                    };
+                    let _ = tokio::task::spawn_blocking(tick).await;
+                }
             }
         }
+    };
+    // The end does not wait for what is under way.
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+        () = work => {}
     }
     info!("stopping");
     manager.tell(&[NotifyState::Stopping]);

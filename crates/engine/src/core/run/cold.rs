@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Core, Due, Seated, COLD_AFTER, LONGEST_SLEEP};
+use super::{Core, Due, Seated, COLD_AFTER};
 use crate::core::accounts::Right;
 use crate::core::clock::Clock;
 use crate::core::ledger::Heat;
@@ -169,7 +169,7 @@ impl<L, C: Clock> Core<L, C> {
         let mut woken = !self.woken.is_empty();
         if !woken {
             let until = self.timers.first().unwrap_or(u64::MAX).min(soonest);
-            let longest = Duration::from_nanos(until.saturating_sub(now)).min(LONGEST_SLEEP);
+            let longest = Duration::from_nanos(until.saturating_sub(now)).min(self.tuning.longest_sleep);
             woken = self.wait(longest);
         }
         let begun = self.clock.now();

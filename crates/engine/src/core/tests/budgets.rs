@@ -1,5 +1,6 @@
 //! Budgets and rates: what is guaranteed, what is the limit, and what an owner may reclaim.
 
+use super::super::accounts::{Accounts, Luggage, Right};
 use super::*;
 
 #[test]
@@ -105,7 +106,6 @@ fn a_rate_holds_for_all_queues_of_an_owner_together() {
 
 #[test]
 fn what_goes_to_a_core_whose_clock_is_a_microsecond_behind_gains_and_loses_nothing() {
-    use super::super::accounts::{Accounts, Luggage, Right};
     let budget =
         CpuBudget { runtime: Duration::from_millis(1), period: Duration::from_millis(5), reclaim: false };
     let bound = guest(1, Service { budget: Some(budget), ..Service::default() });
@@ -184,4 +184,33 @@ fn a_bit_rate_bounds_the_bytes_of_a_visit() {
     rig.core.round(0);
     // A burst of 2 ms is 20,000 bytes: the frame of 64 KiB that may be first is the only one.
     assert!(queue.done.load(Ordering::Relaxed) <= 2, "{queue:?}");
+}
+
+#[test]
+fn what_was_taken_at_another_rate_is_no_debt_at_a_new_one_or_at_none() {
+    let bits = |bits: Option<u64>| Service { rate: Rate { items: None, bits }, ..Service::default() };
+    for then in [None, Some(8_000_000_000)] {
+        let mut rig = Rig::new();
+        let bound = guest(1, bits(Some(10_000)));
+        // A disk's request: 400 s at that rate.
+        let (_, queue) = rig.add_of(&bound, 1_000, 512 << 10, true, None);
+        rig.core.run(100 * MS);
+        let before = queue.done.load(Ordering::Relaxed);
+        assert!(before == 1 && bound.served.is_throttled(0), "{queue:?}");
+        bound.served.set(bits(then));
+        rig.core.run(100 * MS);
+        let done = queue.done.load(Ordering::Relaxed) - before;
+        // Of 8 Gbit/s: 100 MB in this time.
+        assert!(done > 150 && (then.is_none() || done < 250), "{then:?}: {done}");
+        // What is taken at a rate stays a debt while that is the rate, whatever else changes, and on another core, too.
+        bound.served.set(bits(Some(10_000)));
+        rig.core.run(100 * MS);
+        let before = queue.done.load(Ordering::Relaxed);
+        bound.served.set(Service { weight: 7, ..bits(Some(10_000)) });
+        let mut other = Accounts::new(1);
+        let place = other.join(&(Arc::clone(&bound) as Arc<dyn Owner>), Luggage::default(), rig.core.now());
+        assert_eq!(other.allowed(place, rig.core.now()), None);
+        rig.core.run(100 * MS);
+        assert_eq!(queue.done.load(Ordering::Relaxed), before);
+    }
 }

@@ -1,27 +1,27 @@
-//! The hand-over of slots under every interleaving: `RUSTFLAGS="--cfg loom" cargo test -p sidecore-abi --test loom --release`.
+//! The hand-over of slots, checked by loom in every interleaving and with every reordering that the memory model allows.
 //!
 //! The model runs the functions that engine and client run, on loom's words. It covers: what was written before an
 //! index was published is seen by the side that observes it; a side that asked to be woken and found nothing new is
 //! woken. It does not cover what the two sides do besides (rings, batches, what a hostile client writes), nor more than
 //! a few steps, nor more than one sleep of each side; and loom does not model that two processes may map the same
 //! memory at two addresses.
-#![cfg(loom)]
-#![allow(missing_docs)]
+#![allow(clippy::unwrap_used)]
 
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::{fence, AtomicU32, Ordering};
 use loom::sync::{Arc, Notify};
 use sidecore_abi::ring::{ask, due, next_ticket, observe, publish, withdraw, Word};
 
-struct LoomWord(AtomicU32);
+/// Without `FENCED`: as it must not be.
+struct LoomWord<const FENCED: bool>(AtomicU32);
 
-impl LoomWord {
-    fn new() -> LoomWord {
+impl<const FENCED: bool> LoomWord<FENCED> {
+    fn new() -> Self {
         LoomWord(AtomicU32::new(0))
     }
 }
 
-impl Word for LoomWord {
+impl<const FENCED: bool> Word for LoomWord<FENCED> {
     fn load(&self, order: Ordering) -> u32 {
         self.0.load(order)
     }
@@ -31,21 +31,23 @@ impl Word for LoomWord {
     }
 
     fn full_fence() {
-        fence(Ordering::SeqCst);
+        if FENCED {
+            fence(Ordering::SeqCst);
+        }
     }
 }
 
 /// One handover: the side that gives slots, the side that waits for them, and the descriptor that wakes it.
-struct Handover {
-    index: LoomWord,
-    ticket: LoomWord,
+struct Handover<const FENCED: bool> {
+    index: LoomWord<FENCED>,
+    ticket: LoomWord<FENCED>,
     /// The slots' contents.
     slots: [UnsafeCell<u32>; 3],
     /// The pipe or eventfd: set by a write, and it stays set until read.
     woken: Notify,
 }
 
-fn handover() -> Arc<Handover> {
+fn handover<const FENCED: bool>() -> Arc<Handover<FENCED>> {
     Arc::new(Handover {
         index: LoomWord::new(),
         ticket: LoomWord::new(),
@@ -55,7 +57,7 @@ fn handover() -> Arc<Handover> {
 }
 
 /// Fills the slots and gives them one by one, as the client's `give` and the engine's `publish` do.
-fn give(handover: &Handover, count: u32) {
+fn give<const FENCED: bool>(handover: &Handover<FENCED>, count: u32) {
     let mut answered = 0;
     for i in 0..count {
         // SAFETY: the slot is the giver's until the index has passed it; loom checks that.
@@ -68,7 +70,7 @@ fn give(handover: &Handover, count: u32) {
 }
 
 /// Takes `count` slots, sleeping when there are none.
-fn take(handover: &Handover, count: u32) {
+fn take<const FENCED: bool>(handover: &Handover<FENCED>, count: u32) {
     let (mut next, mut number) = (0, 0);
     while next < count {
         let mut index = observe(&handover.index);
@@ -91,15 +93,24 @@ fn take(handover: &Handover, count: u32) {
     }
 }
 
+fn slots_change_hands<const FENCED: bool>(count: u32) {
+    loom::model(move || {
+        let handover = handover::<FENCED>();
+        let giver = Arc::clone(&handover);
+        let thread = loom::thread::spawn(move || give(&giver, count));
+        take(&handover, count);
+        thread.join().unwrap();
+    });
+}
+
 #[test]
 fn no_wake_up_is_lost_and_no_slot_is_seen_early() {
-    for count in 1..=2 {
-        loom::model(move || {
-            let handover = handover();
-            let giver = Arc::clone(&handover);
-            let thread = loom::thread::spawn(move || give(&giver, count));
-            take(&handover, count);
-            thread.join().unwrap();
-        });
-    }
+    slots_change_hands::<true>(1);
+    slots_change_hands::<true>(2);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn the_model_notices_a_missing_fence() {
+    slots_change_hands::<false>(1);
 }
