@@ -18,6 +18,11 @@ impl PeerError {
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
+
+    /// Why, in one line: what the peer printed is left out.
+    pub fn reason(&self) -> String {
+        self.0.lines().next().unwrap_or_default().to_owned()
+    }
 }
 
 impl fmt::Display for PeerError {
@@ -156,7 +161,8 @@ fn dpdk_memory() -> &'static [&'static str] {
     if free_huge_pages() >= HUGE_PAGES {
         &["--in-memory", "--single-file-segments"]
     } else {
-        &["--no-huge", "-m", "1024"]
+        // Without huge pages DPDK has its older way of memory. Open vSwitch asks for another one unless it is told.
+        &["--no-huge", "--legacy-mem", "-m", "1024"]
     }
 }
 
@@ -346,7 +352,11 @@ impl Ovs {
             })?;
         daemon.wait_until("it answers", limit, || scratch.file("vswitchd.ctl").exists())?;
         let ovs = Self { daemon, _database: database, scratch };
-        ovs.configure(ports, flows).map_err(|e| PeerError(format!("{e}\n{}", ovs.output())))?;
+        // DPDK's own words are among the lines of a usage that is longer than a screen.
+        ovs.configure(ports, flows).map_err(|e| match ovs.output().split_once("|ERR|") {
+            Some((_, why)) => PeerError(format!("{}; {e}", why.lines().next().unwrap_or_default())),
+            None => e,
+        })?;
         Ok(ovs)
     }
 

@@ -232,9 +232,20 @@ pub fn run(args: &Args) -> Result<(), Error> {
     }
     let page = if peers::free_huge_pages() >= peers::HUGE_PAGES { Page::Huge } else { Page::Small };
     let mut samples: BTreeMap<Key, Vec<Sample>> = BTreeMap::new();
+    let mut missing: BTreeMap<Candidate, String> = BTreeMap::new();
     for round in 0..args.rounds {
         for candidate in &args.candidates {
-            let stage = Stage::start(*candidate, args)?;
+            if missing.contains_key(candidate) {
+                continue;
+            }
+            let stage = match Stage::start(*candidate, args) {
+                Err(Error::Peer { source, .. }) if *candidate != Candidate::Sidecore => {
+                    eprintln!("{} cannot be measured: {source}", candidate.name());
+                    missing.insert(*candidate, source.reason());
+                    continue;
+                }
+                stage => stage?,
+            };
             for size in &args.sizes {
                 let config = LoadConfig { frame: *size, page, ..args.load };
                 let sample = stage.measure(*candidate, config, args)?;
@@ -245,7 +256,9 @@ pub fn run(args: &Args) -> Result<(), Error> {
             }
         }
     }
-    let table = Table { args, page, samples };
+    // Rounds of others would be compared with what it had in fewer.
+    samples.retain(|(_, candidate), _| !missing.contains_key(candidate));
+    let table = Table { args, page, samples, missing };
     if args.json {
         println!("{}", table.json());
     } else {
@@ -268,6 +281,8 @@ struct Table<'a> {
     args: &'a Args,
     page: Page,
     samples: BTreeMap<Key, Vec<Sample>>,
+    /// Peers that do not start here, and why.
+    missing: BTreeMap<Candidate, String>,
 }
 
 /// One line of the table.
@@ -347,6 +362,9 @@ impl Table<'_> {
                     }),
                 }))
             })
+            .chain(self.missing.iter().map(|(candidate, why)| {
+                serde_json::json!({"candidate": candidate.name(), "missing": why})
+            }))
             .collect();
         serde_json::json!({
             "version": 1,
@@ -411,6 +429,9 @@ impl fmt::Display for Table<'_> {
                 write!(f, "  {} REORDERED OR CORRUPT", line.wrong)?;
             }
             writeln!(f)?;
+        }
+        for (candidate, why) in &self.missing {
+            writeln!(f, "{:>5} {:<11} missing: {why}", "-", candidate.name())?;
         }
         if load.rate.is_some() {
             return Ok(());

@@ -11,6 +11,7 @@ mod ping;
 mod player;
 mod way;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -144,14 +145,11 @@ pub fn run(args: &Args) -> Result<()> {
     let &[core] = &common.io_cores[..] else {
         return Err("bench blk has one I/O core: name one with --io-core".to_owned());
     };
-    let ways: Vec<Way> = [Way::Sidecore, Way::Storage, Way::Host]
-        .into_iter()
-        .filter(|way| {
-            let missing = way.missing();
-            missing.inspect(|why| eprintln!("{} is left out: {why}", way.name()));
-            missing.is_none()
-        })
-        .collect();
+    let ways = [Way::Sidecore, Way::Storage, Way::Host];
+    let missing: BTreeMap<&str, &str> =
+        ways.into_iter().filter_map(|way| Some((way.name(), way.missing()?))).collect();
+    missing.iter().for_each(|(way, why)| eprintln!("{way} is left out: {why}"));
+    let ways: Vec<Way> = ways.into_iter().filter(|way| !missing.contains_key(way.name())).collect();
     let images = Images::new(if common.quick { 4 << 20 } else { args.size }, &args.folder)?;
     let media: Vec<Medium> =
         args.media.iter().copied().filter(|medium| !common.quick || *medium == Medium::Tmpfs).collect();
@@ -198,11 +196,13 @@ pub fn run(args: &Args) -> Result<()> {
     if common.output.json {
         println!(
             "{}",
-            serde_json::json!({ "version": 1, "bench": "blk", "rows": rows, "pings": pings, "summary": summary })
+            serde_json::json!({
+                "version": 1, "bench": "blk", "rows": rows, "missing": missing, "pings": pings, "summary": summary
+            })
         );
         return Ok(());
     }
-    print_table(&common, &rows, &summary);
+    print_table(&common, &rows, &missing, &summary);
     pings.iter().for_each(ping::Row::print);
     let of_pings = pings.iter().map(|ping| (format!("{:<6}", ping.medium.name()), &ping.modes));
     print!("{}", modes::table("p99 of a guest that waits in µs", of_pings));
@@ -357,7 +357,7 @@ fn summary(rows: &[Row], pings: &[ping::Row]) -> Summary {
     }
 }
 
-fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
+fn print_table(common: &Common, rows: &[Row], missing: &BTreeMap<&str, &str>, summary: &Summary) {
     println!(
         "blk: disks on one I/O core, medians of {} rounds of {:?}",
         common.repeat.rounds, common.repeat.window
@@ -387,6 +387,9 @@ fn print_table(common: &Common, rows: &[Row], summary: &Summary) {
             times(row.latency_ratio),
             times(row.of_host),
         );
+    }
+    for (way, why) in missing {
+        println!("{:<6}  {:<16}  {:>5}  {:>6}  {way:<19}  missing: {why}", "-", "-", "-", "-");
     }
     let start = |row: &Row| {
         let (medium, work) = (row.medium.name(), row.work.name());
