@@ -111,12 +111,14 @@ fn the_service_runs_every_kind_of_port_and_comes_back_from_ten_crashes() -> Resu
     assert_eq!(owner(&mut guest, "intel.sock")?.trim(), "700 0:0");
     assert_eq!(owner(&mut guest, "own.counters")?.trim(), "644 0:0");
     // A program of the host's, and the host itself.
-    let sent = "ip link set sc0 up && sidecore pkt-gen -f tx -n 10 -i /run/sidecore/ring/program >/dev/null && \
+    let sent =
+        "ip link set sc0 up && sidecore pkt-gen -f tx -n 10 -i /run/sidecore/ring/program >/dev/null && \
                 [ \"$(cat /sys/class/net/sc0/statistics/rx_packets)\" -ge 10 ]";
     expect(&mut guest, sent)?;
 
     // busybox's `install` makes no folders.
-    let dropped = "d=/etc/systemd/system/sidecore.service.d; mkdir $d && cp /usr/share/sidecore/*.conf $d && \
+    let dropped =
+        "d=/etc/systemd/system/sidecore.service.d; mkdir $d && cp /usr/share/sidecore/*.conf $d && \
                    systemctl daemon-reload && systemctl restart sidecore";
     expect(&mut guest, dropped)?;
     let (stopped, control) = troubled(&mut guest)?;

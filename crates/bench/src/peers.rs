@@ -18,11 +18,6 @@ impl PeerError {
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
-
-    /// Why, in one line: what the peer printed is left out.
-    pub fn reason(&self) -> String {
-        self.0.lines().next().unwrap_or_default().to_owned()
-    }
 }
 
 impl fmt::Display for PeerError {
@@ -157,12 +152,13 @@ pub fn free_huge_pages() -> u64 {
 
 /// DPDK's memory arguments: 2 MiB pages without a mounted hugetlbfs if enough are free, else 4 KiB. The pages lie in few files:
 /// with a file for each, virtio-user would have more regions of memory than the eight that a vhost-user message may name.
-fn dpdk_memory() -> &'static [&'static str] {
+/// `small`: how many MiB of these.
+fn dpdk_memory(small: &str) -> Vec<&str> {
     if free_huge_pages() >= HUGE_PAGES {
-        &["--in-memory", "--single-file-segments"]
+        vec!["--in-memory", "--single-file-segments"]
     } else {
         // Without huge pages DPDK has its older way of memory. Open vSwitch asks for another one unless it is told.
-        &["--no-huge", "--legacy-mem", "-m", "1024"]
+        vec!["--no-huge", "--legacy-mem", "-m", small]
     }
 }
 
@@ -246,7 +242,7 @@ impl Testpmd {
         let lcores = format!("0@0-{},1@{core}", cpus() - 1);
         let mut process = Process::start("dpdk-testpmd", "dpdk-dev", scratch.file("log"), |command| {
             command.args(["--lcores", &lcores, "--no-pci", "--no-telemetry", "--file-prefix", &prefix]);
-            command.args(dpdk_memory());
+            command.args(dpdk_memory("1024"));
             for device in devices {
                 command.args(["--vdev", device]);
             }
@@ -335,8 +331,9 @@ impl Ovs {
             })?;
         let limit = Duration::from_secs(20);
         database.wait_until("its socket is there", limit, || scratch.file("db.sock").exists())?;
-        let extra =
-            format!("{} --no-pci --no-telemetry --file-prefix {}", dpdk_memory().join(" "), scratch.name());
+        // It wants 262,144 buffers at once, and each has a page to itself.
+        let memory = dpdk_memory("2048").join(" ");
+        let extra = format!("{memory} --no-pci --no-telemetry --file-prefix {}", scratch.name());
         let mask = format!("other_config:pmd-cpu-mask={:#x}", 1u64 << core);
         vsctl(&scratch, &["--no-wait", "init"])?;
         let extra = format!("other_config:dpdk-extra=\"{extra}\"");

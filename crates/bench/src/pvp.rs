@@ -238,21 +238,25 @@ pub fn run(args: &Args) -> Result<(), Error> {
             if missing.contains_key(candidate) {
                 continue;
             }
-            let stage = match Stage::start(*candidate, args) {
-                Err(Error::Peer { source, .. }) if *candidate != Candidate::Sidecore => {
-                    eprintln!("{} cannot be measured: {source}", candidate.name());
-                    missing.insert(*candidate, source.reason());
-                    continue;
+            let measured = Stage::start(*candidate, args).and_then(|stage| {
+                let of_size = |size: &usize| {
+                    let config = LoadConfig { frame: *size, page, ..args.load };
+                    let sample = stage.measure(*candidate, config, args)?;
+                    let (name, mpps, mode) = (candidate.name(), sample.report.mpps(), sample.mode.name());
+                    eprintln!("round {}/{}: {name} {size} B: {mpps:.2} Mpps, {mode}", round + 1, args.rounds);
+                    Ok((*size, sample))
+                };
+                args.sizes.iter().map(of_size).collect::<Result<Vec<_>, Error>>()
+            });
+            match measured {
+                Err(e) if *candidate != Candidate::Sidecore => {
+                    eprintln!("{e}");
+                    // What it printed itself stays out of the table.
+                    missing.insert(*candidate, e.to_string().lines().next().unwrap_or_default().to_owned());
                 }
-                stage => stage?,
-            };
-            for size in &args.sizes {
-                let config = LoadConfig { frame: *size, page, ..args.load };
-                let sample = stage.measure(*candidate, config, args)?;
-                let (name, mpps) = (candidate.name(), sample.report.mpps());
-                let mode = sample.mode.name();
-                eprintln!("round {}/{}: {name} {size} B: {mpps:.2} Mpps, {mode}", round + 1, args.rounds);
-                samples.entry((*size, *candidate)).or_default().push(sample);
+                measured => measured?
+                    .into_iter()
+                    .for_each(|(size, sample)| samples.entry((size, *candidate)).or_default().push(sample)),
             }
         }
     }
@@ -281,7 +285,7 @@ struct Table<'a> {
     args: &'a Args,
     page: Page,
     samples: BTreeMap<Key, Vec<Sample>>,
-    /// Peers that do not start here, and why.
+    /// Peers that cannot be measured here, and why.
     missing: BTreeMap<Candidate, String>,
 }
 

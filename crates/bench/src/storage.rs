@@ -58,7 +58,7 @@ impl StorageDaemon {
     pub fn start(core: Option<usize>, scratch: &Scratch, exports: &[Export]) -> Result<Self, PeerError> {
         if !Self::installed() {
             return Err(PeerError::new(format!(
-                "{PROGRAM} is not installed: apt-get install qemu-system-common"
+                "{PROGRAM} is not installed: apt-get install qemu-system-common qemu-utils"
             )));
         }
         let control = scratch.file("qmp");
