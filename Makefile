@@ -64,6 +64,7 @@ install: build   ## below PREFIX (/usr) of DESTDIR: programs, man pages, complet
 	done
 	@install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	@sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/sidecore.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sidecore.service
+	@install -Dm644 -t $(DESTDIR)$(PREFIX)/share/sidecore packaging/disks.conf packaging/netns.conf
 	@install -Dm644 packaging/sidecore.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/sidecore.conf
 	@[ -n "$(DESTDIR)" ] || ! command -v systemd-sysusers >/dev/null || systemd-sysusers sidecore.conf
 	@[ -e $(DESTDIR)/etc/sidecore/sidecore.toml ] || install -Dm644 packaging/sidecore.toml $(DESTDIR)/etc/sidecore/sidecore.toml

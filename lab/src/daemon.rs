@@ -233,7 +233,7 @@ fn binary(netns: Option<&str>) -> Result<Command> {
     Ok(in_netns(netns, find_binary()?))
 }
 
-fn find_binary() -> Result<PathBuf> {
+pub(crate) fn find_binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SIDECORE_BIN") {
         let path = PathBuf::from(path);
         if path.is_file() {

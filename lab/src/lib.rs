@@ -27,6 +27,7 @@
 //! * [`kbuild`] makes kernel modules of ours for guests.
 //! * [`dpdk`] puts testpmd into a guest, [`fio`] is a disk with fio.
 //! * [`frr`] runs the system's FRR in namespaces.
+//! * [`system`] is a guest with systemd.
 //! * [`tidy`] removes what an interrupted run leaves.
 //! * [`traffic`] is ping and iperf3, [`mod@capture`] what passed a port; [`demo`] is `make demo`,
 //!   [`bench`] compares cards in guests.
@@ -61,6 +62,7 @@ pub mod nic;
 pub mod process;
 mod qmp;
 mod rundir;
+pub mod system;
 pub mod tidy;
 pub mod traffic;
 mod vmm;

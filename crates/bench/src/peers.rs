@@ -152,11 +152,13 @@ pub fn free_huge_pages() -> u64 {
 
 /// DPDK's memory arguments: 2 MiB pages without a mounted hugetlbfs if enough are free, else 4 KiB. The pages lie in few files:
 /// with a file for each, virtio-user would have more regions of memory than the eight that a vhost-user message may name.
-pub fn dpdk_memory() -> &'static [&'static str] {
+/// `small`: how many MiB of these.
+pub fn dpdk_memory(small: &str) -> Vec<&str> {
     if free_huge_pages() >= HUGE_PAGES {
-        &["--in-memory", "--single-file-segments"]
+        vec!["--in-memory", "--single-file-segments"]
     } else {
-        &["--no-huge", "-m", "1024"]
+        // Without huge pages DPDK has its older way of memory. Open vSwitch asks for another one unless it is told.
+        vec!["--no-huge", "--legacy-mem", "-m", small]
     }
 }
 
@@ -240,7 +242,7 @@ impl Testpmd {
         let lcores = format!("0@0-{},1@{core}", cpus() - 1);
         let mut process = Process::start("dpdk-testpmd", "dpdk-dev", scratch.file("log"), |command| {
             command.args(["--lcores", &lcores, "--no-pci", "--no-telemetry", "--file-prefix", &prefix]);
-            command.args(dpdk_memory());
+            command.args(dpdk_memory("1024"));
             for device in devices {
                 command.args(["--vdev", device]);
             }
@@ -330,8 +332,9 @@ impl Ovs {
             })?;
         let limit = Duration::from_secs(20);
         database.wait_until("its socket is there", limit, || scratch.file("db.sock").exists())?;
-        let extra =
-            format!("{} --no-pci --no-telemetry --file-prefix {}", dpdk_memory().join(" "), scratch.name());
+        // It wants 262,144 buffers at once, and each has a page to itself.
+        let memory = dpdk_memory("2048").join(" ");
+        let extra = format!("{memory} --no-pci --no-telemetry --file-prefix {}", scratch.name());
         let mask = format!("other_config:pmd-cpu-mask={:#x}", 1u64 << core);
         vsctl(&scratch, &["--no-wait", "init"])?;
         let extra = format!("other_config:dpdk-extra=\"{extra}\"");
@@ -347,7 +350,11 @@ impl Ovs {
             })?;
         daemon.wait_until("it answers", limit, || scratch.file("vswitchd.ctl").exists())?;
         let ovs = Self { daemon, _database: database, scratch };
-        ovs.configure(ports, flows).map_err(|e| PeerError(format!("{e}\n{}", ovs.daemon.output())))?;
+        // DPDK's own words are among the lines of a usage that is longer than a screen.
+        ovs.configure(ports, flows).map_err(|e| match ovs.daemon.output().split_once("|ERR|") {
+            Some((_, why)) => PeerError(format!("{}; {e}", why.lines().next().unwrap_or_default())),
+            None => e,
+        })?;
         Ok(ovs)
     }
 

@@ -210,21 +210,39 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let load = load.entries(args.ring.parse().map_err(|e| format!("--ring: {e}"))?);
     let mut samples: BTreeMap<(u16, Candidate), Vec<Sample>> = BTreeMap::new();
+    // Peers that cannot be measured here, and why.
+    let mut missing: BTreeMap<&str, String> = BTreeMap::new();
     for round in 1..=args.repeat.rounds {
         for &candidate in &candidates {
             let name = candidate.name();
-            let failed = |why: String| format!("{name}: {why}");
-            let stage = Stage::start(candidate, args).map_err(failed)?;
-            for &size in sizes {
-                let config = LoadConfig { frame: size.into(), ..load };
-                // Where the load is pinned, and its priority, must not pass to candidates that are started later.
-                let sample = apart(|| stage.measure(config, args)).map_err(failed)?;
-                let (mpps, mode, rounds) = (sample.report.mpps(), sample.mode.name(), args.repeat.rounds);
-                eprintln!("round {round}/{rounds}: {name} {size} B: {mpps:.2} Mpps, {mode}");
-                samples.entry((size, candidate)).or_default().push(sample);
+            if missing.contains_key(name) {
+                continue;
+            }
+            let measured = Stage::start(candidate, args).and_then(|stage| {
+                let of_size = |&size: &u16| {
+                    let config = LoadConfig { frame: size.into(), ..load };
+                    // Where the load is pinned, and its priority, must not pass to candidates that are started later.
+                    let sample = apart(|| stage.measure(config, args))?;
+                    let (mpps, mode, rounds) = (sample.report.mpps(), sample.mode.name(), args.repeat.rounds);
+                    eprintln!("round {round}/{rounds}: {name} {size} B: {mpps:.2} Mpps, {mode}");
+                    Ok((size, sample))
+                };
+                sizes.iter().map(of_size).collect::<Result<Vec<_>>>()
+            });
+            match measured.map_err(|why| format!("{name}: {why}")) {
+                Err(why) if candidate != Candidate::Sidecore => {
+                    eprintln!("{why}");
+                    // What it printed itself stays out of the table.
+                    missing.insert(name, why.lines().next().unwrap_or_default().to_owned());
+                }
+                measured => measured?
+                    .into_iter()
+                    .for_each(|(size, sample)| samples.entry((size, candidate)).or_default().push(sample)),
             }
         }
     }
+    // Rounds of others would be compared with what it had in fewer.
+    samples.retain(|(_, candidate), _| !missing.contains_key(candidate.name()));
     let rows: Vec<Row> = samples
         .iter()
         .map(|(&(size, candidate), of)| {
@@ -247,6 +265,7 @@ pub fn run(args: &Args) -> Result<()> {
         .with("rewritten", &load.touch)?
         .with("rate", &load.rate)?
         .with("results", &rows)?
+        .with("missing", &missing)?
         .print(args.json)
 }
 

@@ -57,7 +57,9 @@ impl StorageDaemon {
     /// Starts it on processor `core`; without one it goes where the kernel puts it.
     pub fn start(core: Option<usize>, scratch: &Scratch, exports: &[Export]) -> Result<Self, PeerError> {
         if !Self::installed() {
-            return Err(PeerError::new(format!("{PROGRAM} is not installed: apt-get install qemu-utils")));
+            return Err(PeerError::new(format!(
+                "{PROGRAM} is not installed: apt-get install qemu-system-common qemu-utils"
+            )));
         }
         let control = scratch.file("qmp");
         let cores = core.map_or_else(|| format!("0-{}", super::peers::cpus() - 1), |core| core.to_string());

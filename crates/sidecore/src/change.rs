@@ -1,5 +1,6 @@
 //! `add`, `del`, `set`, `restart`, `apply`, `save`, `move`, `resize`, `cores`, `log`: what changes a running daemon.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use hyper::Method;
@@ -104,11 +105,13 @@ pub fn set(args: &SetArgs) -> Outcome {
 
 pub fn apply(args: &ApplyArgs) -> Outcome {
     let spec = read_file(&args.file)?;
+    // As `run` does: the command line comes before the file, and the file before the environment.
+    let control = Control { socket: args.control.socket.clone().or_else(|| spec.daemon.socket.clone()) };
     let path = if args.dry_run { "/v1/config?dry-run=true" } else { "/v1/config" };
     if !args.dry_run {
-        broker::tell(&args.control.path(), &spec);
+        broker::tell(&control.path(), &spec);
     }
-    let answer = client(&args.control)?.send(Method::PUT, path, &spec);
+    let answer = client(&control)?.send(Method::PUT, path, &spec);
     report(&answer.map_err(|e| format!("{}: {e}", args.file.display()))?)
 }
 
@@ -177,20 +180,28 @@ pub fn set_active(args: &CoresArgs) -> Outcome {
     print(&format!("{active} of {} I/O cores are active\n", cores.cores.len()))
 }
 
-/// Replaces `file` as a whole: a reader sees the old or the new text, also after a crash.
+/// Replaces `file` as a whole: a reader sees the old or the new text, also after a crash. A file that is there keeps its
+/// owner and its permissions, and of a symbolic link it is the file behind it.
 fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     use std::io::Write;
+    use std::os::unix::fs::{fchown, MetadataExt};
+    let file = match std::fs::canonicalize(file) {
+        Err(e) if e.kind() == ErrorKind::NotFound && !file.is_symlink() => file.to_owned(),
+        found => found?,
+    };
     let mut name = file.as_os_str().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let new = PathBuf::from(name);
     let write = || {
         let mut out = std::fs::OpenOptions::new().write(true).create_new(true).open(&new)?;
-        if let Ok(old) = std::fs::metadata(file) {
+        if let Ok(old) = std::fs::metadata(&file) {
+            let kept = fchown(&out, Some(old.uid()), Some(old.gid()));
+            kept.map_err(|e| std::io::Error::new(e.kind(), format!("it would not keep its owner: {e}")))?;
             out.set_permissions(old.permissions())?;
         }
         out.write_all(text.as_bytes())?;
         out.sync_all()?;
-        std::fs::rename(&new, file)
+        std::fs::rename(&new, &file)
     };
     write().inspect_err(|_| {
         // Best effort: the error that counts is being returned.

@@ -199,6 +199,8 @@ pub struct RunArgs {
 /// What `show` can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Topic {
+    /// The whole in short: switches, wires and routers with their ports, what is wrong with these, and the I/O cores.
+    Overview,
     /// Ports: peers, links, counters.
     Ports,
     /// Switches: how they find destinations, and their ports.
@@ -228,6 +230,7 @@ pub enum Topic {
 #[derive(Debug, Args)]
 pub struct ShowArgs {
     /// What to show.
+    #[arg(default_value = "overview")]
     pub topic: Topic,
     /// For `port` the name of the port, for `routes` that of the router.
     #[arg(required_if_eq_any([("topic", "port"), ("topic", "routes")]))]
@@ -235,7 +238,7 @@ pub struct ShowArgs {
     /// Show all columns that a topic has.
     #[arg(long)]
     pub wide: bool,
-    /// Repeat each second; ports show the rates of the last second.
+    /// Repeat each second; ports show the rates of the last second, as the overview always does.
     #[arg(long, conflicts_with = "json")]
     pub watch: bool,
     /// Print JSON, as described in docs/json.md.

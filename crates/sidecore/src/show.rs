@@ -1,8 +1,9 @@
 //! `show`: tables for people, `--json` for programs.
 //!
-//! Files: `queues`, whose columns people choose from; `port`, all of one port; `routes`, what routers have and do; `watch`, the same
-//! again each second.
+//! Files: `overview`, the whole in short; `queues`, whose columns people choose from; `port`, all of one port; `routes`, what
+//! routers have and do; `watch`, the same again each second.
 
+mod overview;
 mod port;
 mod queues;
 pub mod routes;
@@ -15,8 +16,8 @@ use sidecore_engine::core::DEFAULT_WEIGHT;
 use sidecore_engine::disk::Latency;
 use sidecore_engine::state::disks::Disks;
 use sidecore_engine::state::status::{
-    Addresses, Cores, Drops, FlowView, LastSecond, PortState, Ports, Queues, SlowCount, Sums, Switches,
-    TalkCount,
+    Addresses, CoreView, Cores, Drops, FlowView, LastSecond, PortState, PortView, Ports, Queues, SlowCount,
+    Sums, Switches, TalkCount,
 };
 use sidecore_engine::state::ServiceView;
 
@@ -44,11 +45,12 @@ pub fn run(args: &ShowArgs) -> Outcome {
 /// What is shown of the topic.
 fn text(args: &ShowArgs, client: &Client, socket: &Path) -> Result<String, String> {
     match args.topic {
+        Topic::Overview => overview::show(args, client, socket),
         Topic::Ports => show(args, &ports(client, args, socket)?, |all: &Ports| ports_table(all, args.watch)),
         Topic::Drops => show(args, &ports(client, args, socket)?.drops(), drops_table),
         Topic::Switches => show(args, &client.get("/v1/switches")?, switches_table),
         Topic::Mac => show(args, &client.get("/v1/mac")?, mac_table),
-        Topic::Cores => show(args, &client.get("/v1/cores")?, cores_table),
+        Topic::Cores => show(args, &client.get("/v1/cores")?, |all: &Cores| cores_table(&all.cores, false)),
         Topic::Queues => show(args, &client.get("/v1/queues")?, |all: &Queues| queues::table(all, args.wide)),
         Topic::Port => show(args, &port::of(client, args.name.as_deref().unwrap_or_default())?, port::text),
         Topic::Routers => show(args, &client.get("/v1/routers")?, routes::routers),
@@ -113,30 +115,20 @@ fn ports_table(answer: &Ports, rates: bool) -> String {
     if graded {
         heads.extend(["class", ">weight", ">granted", ">throttled", "rate"]);
     }
-    let troubled = |state: &PortState| state.troubles.iter().any(|trouble| trouble.wrong);
-    let trouble = states().any(troubled);
+    let trouble = states().any(|state| !troubles(state).is_empty());
     if trouble {
         heads.push("trouble");
     }
     let mut table = Table::new(&heads);
-    let mut notes = String::new();
     for port in &answer.ports {
         let Some(state) = &port.state else { continue };
-        let joined = match (&state.wire, &state.switch) {
-            (Some(wire), _) => format!("wire {wire}"),
-            (None, Some(switch)) => format!("switch {switch}"),
-            (None, None) => match (&state.router, &state.pipe) {
-                (Some(router), _) => format!("router {router}"),
-                (None, Some(pipe)) => format!("pipe {pipe}"),
-                (None, None) => String::new(),
-            },
-        };
         let queues = match state.queues_wanted {
             Some(wanted) if wanted != state.queues => format!("{} of {wanted}", state.queues),
             _ => state.queues.to_string(),
         };
         let [name, kind, location, link, peer] =
             [&port.name, &state.kind, &state.location, &state.link, &state.peer].map(String::clone);
+        let joined = joined(state);
         let cells = [name, kind, location, joined, link, peer, state.mtu.to_string(), queues];
         let passed = if rates { flow_rates(&state.flow) } else { counters(&port.counters) };
         let mut row: Vec<String> = cells.into_iter().chain(passed).collect();
@@ -145,15 +137,39 @@ fn ports_table(answer: &Ports, rates: bool) -> String {
             row.extend(granted(&state.service));
         }
         if trouble {
-            let wrong = state.troubles.iter().filter(|trouble| trouble.wrong);
-            row.push(wrong.map(|trouble| trouble.name.as_str()).collect::<Vec<_>>().join(", "));
+            row.push(troubles(state));
         }
         table.row(row);
-        for text in remarks(state) {
-            notes.push_str(&format!("{}: {text}\n", port.name));
-        }
     }
-    table.text() + &notes
+    table.text() + &notes(answer)
+}
+
+/// What a port is joined to.
+fn joined(state: &PortState) -> String {
+    match (&state.wire, &state.switch) {
+        (Some(wire), _) => format!("wire {wire}"),
+        (None, Some(switch)) => format!("switch {switch}"),
+        (None, None) => match (&state.router, &state.pipe) {
+            (Some(router), _) => format!("router {router}"),
+            (None, Some(pipe)) => format!("pipe {pipe}"),
+            (None, None) => String::new(),
+        },
+    }
+}
+
+/// The names of what is wrong with a port.
+pub fn troubles(state: &PortState) -> String {
+    let wrong = state.troubles.iter().filter(|trouble| trouble.wrong);
+    wrong.map(|trouble| trouble.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// The remarks on all ports, one a line.
+fn notes(answer: &Ports) -> String {
+    let of = |port: &PortView| {
+        let remarks = port.state.iter().flat_map(remarks);
+        remarks.map(|text| format!("{}: {text}\n", port.name)).collect::<String>()
+    };
+    answer.ports.iter().map(of).collect()
 }
 
 /// What people should know of a port and no column says.
@@ -325,8 +341,9 @@ fn mac_table(answer: &Addresses) -> String {
     table.text()
 }
 
-fn cores_table(answer: &Cores) -> String {
-    let mut table = Table::new(&[
+/// I/O cores; what was in the last second comes first, and is all if `brief`.
+fn cores_table(cores: &[CoreView], brief: bool) -> String {
+    let heads = [
         "core",
         ">cpu",
         "state",
@@ -344,13 +361,15 @@ fn cores_table(answer: &Cores) -> String {
         ">sleeps",
         ">interrupts",
         ">saved",
-    ]);
-    for view in &answer.cores {
+    ];
+    let columns = if brief { 8 } else { heads.len() };
+    let mut table = Table::new(heads.get(..columns).unwrap_or(&heads));
+    for view in cores {
         let core = &view.time;
         let whole = core.busy_ns + core.idle_ns + core.sleep_ns;
         let last = |of: fn(&LastSecond) -> String| view.last.as_ref().map_or_else(String::new, of);
         let ratio = |a: u64, b: u64| a.checked_div(b).map_or(String::new(), |n| n.to_string());
-        table.row([
+        let row = [
             core.number.to_string(),
             core.cpu
                 .map_or(String::new(), |cpu| format!("{cpu}{}", if core.shared { " shared" } else { "" })),
@@ -369,7 +388,8 @@ fn cores_table(answer: &Cores) -> String {
             core.sleeps.to_string(),
             view.interrupts.to_string(),
             view.saved_interrupts.to_string(),
-        ]);
+        ];
+        table.row(row.into_iter().take(columns));
     }
     table.text()
 }

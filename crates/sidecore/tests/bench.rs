@@ -202,10 +202,10 @@ fn blk() {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&paths).any(|folder| folder.join(program).exists())
     };
-    if !found("qemu-storage-daemon") {
-        eprintln!("skipped: needs qemu-storage-daemon (apt-get install qemu-utils)");
-        return;
-    }
+    assert!(
+        found("qemu-storage-daemon"),
+        "needs qemu-storage-daemon: apt-get install qemu-system-common qemu-utils"
+    );
     let Some(answer) = bench("blk") else { return };
     positive(&answer, &["iops", "iops_per_guest", "p50_us", "p99_us", "cycles_per_request"]);
     let of = |way: &str| answer["rows"].as_array().unwrap().iter().filter(|row| row["way"] == way).count();
@@ -233,6 +233,34 @@ fn blk() {
         assert_eq!(summary[key].as_f64().is_some_and(|value| value > 0.0), measured, "{key}: {answer}");
     }
     assert!(marks(&drawn(&answer)) > 0, "{answer}");
+}
+
+/// What is compared with us may not be installed: the answer says that, and has all the rest.
+#[test]
+fn a_program_that_is_missing_is_named() {
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let bed = Testbed::new();
+    std::fs::create_dir(bed.path("bin")).unwrap();
+    for tool in ["setpriv", "stdbuf", "taskset", "chrt"] {
+        let paths = std::env::var_os("PATH").unwrap();
+        let found = std::env::split_paths(&paths).map(|folder| folder.join(tool)).find(|path| path.exists());
+        std::os::unix::fs::symlink(found.expect(tool), bed.path("bin").join(tool)).unwrap();
+    }
+    let answer = |words: &[&str]| -> Value {
+        let output = bed.command().args(words).env("PATH", bed.path("bin")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let words =
+        ["bench", "pvp", "--rounds", "1", "--seconds", "0.02", "--size", "64", "--peer", "ovs-normal"];
+    let pvp = answer(&[&words[..], &["--json"]].concat());
+    let of =
+        |name: &str| pvp["results"].as_array().unwrap().iter().find(|row| row["candidate"] == name).unwrap();
+    assert!(of("sidecore")["mpps"]["median"].as_f64().unwrap() > 0.0, "{pvp}");
+    assert!(pvp["missing"]["ovs-normal"].as_str().unwrap().contains("openvswitch-switch-dpdk"), "{pvp}");
+    let blk = answer(&["bench", "blk", "--quick", "--json"]);
+    assert!(blk["missing"]["qemu-storage-daemon"].as_str().unwrap().contains("qemu-system-common"), "{blk}");
+    assert!(!blk["rows"].as_array().unwrap().is_empty());
 }
 
 #[test]

@@ -5,7 +5,9 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
+use std::fs::Permissions;
 use std::io::Read;
+use std::os::unix::fs::{chown, symlink, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 
@@ -268,6 +270,45 @@ fn what_is_saved_is_what_runs() {
     daemon.signal(Signal::HUP);
     assert!(daemon.await_log("was not applied").contains("a.toml:2: port: key `name`: "));
     assert_eq!(bed.ports(), ["a", "d"]);
+}
+
+/// Where the daemon listens may stand in its file only: what applies the file finds it there, as the service's reload has to.
+#[test]
+fn a_file_is_applied_to_the_daemon_that_it_is_for() {
+    let bed = Testbed::new();
+    let text = format!("[daemon]\nsocket = \"DIR/own.sock\"\n{FILE}");
+    bed.write("a.toml", &text);
+    let _daemon = bed.daemon(&["a.toml"]);
+    assert!(!bed.path("control.sock").exists());
+    bed.write("a.toml", &text.replace("9000", "1000"));
+    assert!(bed.ok(&["apply", "a.toml"]).contains("9000 → 1000"));
+    assert!(bed.fails(&["apply", "a.toml", "--socket", "control.sock"]).contains("no daemon listens"));
+}
+
+/// The configuration may be a link into a folder of its own, and belong to another user than who saves it.
+#[test]
+fn a_saved_file_keeps_its_owner_and_a_link_stays_one() {
+    let bed = Testbed::new();
+    std::fs::create_dir(bed.path("kept")).unwrap();
+    let file = bed.write("kept/a.toml", FILE);
+    let mut owner = file.metadata().map(|it| (it.uid(), it.gid())).unwrap();
+    if owner.0 == 0 {
+        owner = (65534, 65533);
+        chown(&file, Some(owner.0), Some(owner.1)).unwrap();
+    }
+    std::fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
+    symlink("kept/a.toml", bed.path("a.toml")).unwrap();
+    let _daemon = bed.daemon(&["a.toml"]);
+    bed.ok(&["set", "a", "mtu=4000"]);
+    bed.ok(&["save"]);
+    assert_eq!(std::fs::read_link(bed.path("a.toml")).unwrap().to_str(), Some("kept/a.toml"));
+    assert!(std::fs::read_to_string(&file).unwrap().contains("4000"));
+    let new = file.metadata().unwrap();
+    assert_eq!((new.uid(), new.gid(), new.mode() & 0o777), (owner.0, owner.1, 0o640));
+    // What a link leads to may be missing: nothing takes the link's place.
+    symlink("nowhere/b.toml", bed.path("b.toml")).unwrap();
+    assert!(bed.fails(&["save", "b.toml"]).contains("cannot write b.toml"));
+    assert!(bed.path("b.toml").is_symlink());
 }
 
 /// What is wrong with one port's place is no reason for others not to run; asked for later, it is an error.

@@ -280,6 +280,49 @@ fn pkt_gen_with_two_threads_ends_wherever_frames_arrive() {
     assert!(text.contains("Received 100 packets"), "{text}");
 }
 
+/// `mktemp -d` makes such a folder. Nobody but root may enter it, and the daemon is another user as soon as it is ready.
+#[test]
+fn a_folder_that_only_root_may_enter_will_do_for_the_control_socket() {
+    let bed = Testbed::new();
+    std::fs::set_permissions(bed.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    let _daemon = bed.daemon(&["--port", "a=ring:a"]);
+    bed.ok(&["add", "b=ring:b"]);
+    let [mut a, mut b] = ["ring/a", "ring/b"].map(|name| sidecore_port::Port::attach(&bed.at(name)).unwrap());
+    let mut frame = vec![0xff; 60];
+    frame[6..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 0x88, 0xb5]);
+    rig::pass(&mut a, &mut b, &frame);
+    // A port by VALE's name.
+    bed.ok(&["vale-ctl", "-n", "p"]);
+}
+
+#[test]
+fn show_without_a_topic_has_what_there_is_and_how_it_is_doing() {
+    let bed = Testbed::new();
+    let (a, w) = (vhost(&bed, "a"), vhost(&bed, "w"));
+    let (a, w) = (format!("{a},switch=s"), format!("{w},wire=x"));
+    let daemon = bed.daemon(&["--switch", "s", "--switch", "t", "--router", "r", "--port", &a, "--port", &w]);
+    let mut bad = std::os::unix::net::UnixStream::connect(bed.path("a")).unwrap();
+    bad.write_all(&[0xff; 64]).unwrap();
+    await_true("faulted", || bed.port("a")["state"]["peer"] == "faulted");
+    let text = bed.ok(&["show"]);
+    let line =
+        |start: &str| text.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{text}"));
+    let words = |start| line(start).split_whitespace().collect::<Vec<_>>();
+    assert_eq!(words("switch s")[2..6], ["a", "vhost-user", "down", "faulted"]);
+    assert_eq!(words("wire x")[2..6], ["w", "vhost-user", "down", "waiting"]);
+    assert_eq!((words("switch t").len(), words("router r").len()), (2, 2), "{text}");
+    assert!(line("core").contains("busy 1 s") && line("a: ").contains("breaks the protocol"), "{text}");
+    let all = bed.show("overview");
+    let names =
+        |key: &str| all[key].as_array().unwrap().iter().map(|it| it["name"].clone()).collect::<Vec<_>>();
+    assert_eq!((names("ports"), names("routers")), (vec!["a".into(), "w".into()], vec!["r".into()]));
+    assert!(names("switches").contains(&"t".into()) && all["cores"][0]["busy_ns"].is_u64(), "{all}");
+    daemon.end(Signal::TERM);
+    let gone = bed.run(&["show"]);
+    assert!(gone.status.success() && String::from_utf8_lossy(&gone.stderr).contains("not running"));
+    assert!(String::from_utf8_lossy(&gone.stdout).contains("in bytes"));
+}
+
 #[test]
 fn show_watch_goes_on_until_nobody_reads() {
     let bed = Testbed::new();

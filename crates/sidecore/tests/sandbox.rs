@@ -171,8 +171,11 @@ fn a_kernel_without_a_part_of_it_runs_the_daemon_all_the_same() {
     ] {
         let bed = Testbed::new();
         let daemon = rig::Daemon::start(&mut lacking(&bed, calls, errno));
-        daemon.await_log(what);
+        // All of it in one line, with what to do.
+        let line = daemon.await_log(what);
         assert!(missing(&bed).iter().any(|missing| missing.starts_with(what)), "{what}: {:?}", missing(&bed));
+        assert!(missing(&bed).iter().all(|missing| line.contains(missing)), "{line}");
+        assert!(line.contains("to try it out there is nothing to do"), "{line}");
         // The rest is in force.
         let about = bed.show("daemon");
         assert_eq!(about["sandbox"]["mode"], "on");
@@ -218,11 +221,54 @@ fn ordinary(bed: &Testbed, program: &Path) -> std::process::Command {
     command
 }
 
+/// A frame passes from one guest to another.
+fn carries_frames(bed: &Testbed, ports: [&str; 2]) {
+    use sidecore_driver::{Config, Frontend, NetDriver};
+
+    let [mut a, mut b] = ports.map(|name| {
+        NetDriver::start(Frontend::connect(bed.path(name), rig::LIMIT).unwrap(), Config::default()).unwrap()
+    });
+    let deadline = std::time::Instant::now() + rig::LIMIT;
+    let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5]].concat();
+    frame.resize(60, 0);
+    while b.receive(0, |_, _| ()).unwrap() == 0 {
+        a.send(0, &[&frame]).unwrap();
+        b.wait(std::time::Duration::from_millis(20)).unwrap();
+        assert!(std::time::Instant::now() < deadline, "no frame arrives");
+    }
+}
+
+/// The kernel answers io_uring_setup(2) so where `kernel.io_uring_disabled` is 2. Frames pass, disks in memory work, and a disk in
+/// a file says what it lacks.
+#[test]
+fn without_io_uring_only_disks_in_files_are_missed() {
+    use sidecore_driver::{Disk, DiskOptions, Request, Status};
+
+    let bed = Testbed::new();
+    std::fs::File::create(bed.path("image")).unwrap().set_len(1 << 20).unwrap();
+    let mut ports = ["a", "b"].map(|name| format!("{name}=vhost-user:{}", bed.at(name))).to_vec();
+    ports.push(format!("memory=blk:{},file=ram:1M", bed.at("memory")));
+    ports.push(format!("file=blk:{},file={}", bed.at("file"), bed.at("image")));
+    let mut command = lacking(&bed, &[libc::SYS_io_uring_setup], libc::EPERM);
+    let daemon = rig::Daemon::start(command.args(ports.iter().flat_map(|port| ["--port", port.as_str()])));
+    assert!(missing(&bed).iter().any(|what| what.starts_with("io_uring")), "{:?}", missing(&bed));
+    assert_eq!(bed.show("daemon")["sandbox"]["io_uring"], "none");
+    carries_frames(&bed, ["a", "b"]);
+    let mut disk = Disk::connect(bed.path("memory"), DiskOptions::default()).unwrap();
+    assert_eq!(disk.ask(Request::Write { sector: 8, data: &[7; 4096] }, rig::LIMIT).unwrap().0, Status::Ok);
+    let (status, data) = disk.ask(Request::Read { sector: 8, len: 4096 }, rig::LIMIT).unwrap();
+    assert_eq!((status, data), (Status::Ok, vec![7; 4096]));
+    let _refused = Disk::connect(bed.path("file"), DiskOptions::default());
+    daemon.await_log("no io_uring for the disk");
+    let queues = bed.ok(&["show", "queues"]);
+    let line = queues.lines().find(|line| line.starts_with("file ")).unwrap();
+    assert!(line.contains("io_uring"), "{queues}");
+    assert!(daemon.end(Signal::TERM).success());
+}
+
 /// As in a container without privileges, whose runtime forbids io_uring, too: guests exchange frames all the same.
 #[test]
 fn a_container_without_privileges_and_io_uring_carries_frames() {
-    use sidecore_driver::{Config, Frontend, NetDriver};
-
     let bed = Testbed::new();
     std::fs::set_permissions(bed.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let program = bed.path("sidecore");
@@ -235,17 +281,7 @@ fn a_container_without_privileges_and_io_uring_carries_frames() {
     let missing = missing(&bed);
     assert!(missing.len() == 1 && missing[0].starts_with("io_uring"), "{missing:?}");
     keeps_nothing(&bed.show("daemon")["sandbox"]);
-    let [mut a, mut b] = ["a", "b"].map(|name| {
-        NetDriver::start(Frontend::connect(bed.path(name), rig::LIMIT).unwrap(), Config::default()).unwrap()
-    });
-    let deadline = std::time::Instant::now() + rig::LIMIT;
-    let mut frame = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5]].concat();
-    frame.resize(60, 0);
-    while b.receive(0, |_, _| ()).unwrap() == 0 {
-        a.send(0, &[&frame]).unwrap();
-        b.wait(std::time::Duration::from_millis(20)).unwrap();
-        assert!(std::time::Instant::now() < deadline, "no frame arrives");
-    }
+    carries_frames(&bed, ["a", "b"]);
     assert!(daemon.end(Signal::TERM).success());
 }
 

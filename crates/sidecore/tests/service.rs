@@ -17,7 +17,6 @@ use rig::{Daemon, Testbed, LIMIT};
 use serde_json::{json, Value};
 use sidecore_driver::{Config, Frontend, NetDriver};
 
-
 /// Held by the test that measures: the I/O cores of two daemons would share a processor.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());

@@ -11,6 +11,7 @@ mod ping;
 mod player;
 mod way;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -144,14 +145,11 @@ pub fn run(args: &Args) -> Result<()> {
     let &[core] = &common.io_cores[..] else {
         return Err("bench blk has one I/O core: name one with --io-core".to_owned());
     };
-    let ways: Vec<Way> = [Way::Sidecore, Way::Storage, Way::Host]
-        .into_iter()
-        .filter(|way| {
-            let missing = way.missing();
-            missing.inspect(|why| eprintln!("{} is left out: {why}", way.name()));
-            missing.is_none()
-        })
-        .collect();
+    let ways = [Way::Sidecore, Way::Storage, Way::Host];
+    let missing: BTreeMap<&str, &str> =
+        ways.into_iter().filter_map(|way| Some((way.name(), way.missing()?))).collect();
+    missing.iter().for_each(|(way, why)| eprintln!("{way} is left out: {why}"));
+    let ways: Vec<Way> = ways.into_iter().filter(|way| !missing.contains_key(way.name())).collect();
     let images = Images::new(if common.quick { 4 << 20 } else { args.size }, &args.folder)?;
     let media: Vec<Medium> =
         args.media.iter().copied().filter(|medium| !common.quick || *medium == Medium::Tmpfs).collect();
@@ -200,6 +198,7 @@ pub fn run(args: &Args) -> Result<()> {
     );
     Results::new("blk", &note)
         .with("rows", &rows)?
+        .with("missing", &missing)?
         .with("pings", &pings)?
         .with("summary", &summary)?
         .give(&common.output, || draw(&rows))

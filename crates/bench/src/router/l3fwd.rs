@@ -57,7 +57,7 @@ impl L3fwd {
         let log = scratch.file("log");
         let mut process = Process::start(&program.to_string_lossy(), "dpdk-doc", log.clone(), |command| {
             command.args(["--lcores", &format!("1@{core}"), "--no-pci", "--no-telemetry"]);
-            command.args(["--file-prefix", &scratch.name()]).args(peers::dpdk_memory());
+            command.args(["--file-prefix", &scratch.name()]).args(peers::dpdk_memory("1024"));
             for (number, path) in paths.iter().enumerate() {
                 command.args(["--vdev", &format!("net_vhost{number},iface={},queues=1", path.display())]);
             }

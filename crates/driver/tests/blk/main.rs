@@ -1,5 +1,4 @@
-//! The block driver against a device that is not ours: `qemu-storage-daemon`. Where the program is missing each test says that
-//! it was skipped.
+//! The block driver against a device that is not ours: `qemu-storage-daemon`, which scripts/setup installs.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, dead_code)]
 #![allow(clippy::cast_possible_truncation)]
 
@@ -33,11 +32,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn with(set: impl FnOnce(&mut Export)) -> Option<Rig> {
-        if !StorageDaemon::installed() {
-            eprintln!("skipped: needs qemu-storage-daemon (apt-get install qemu-utils)");
-            return None;
-        }
+    fn with(set: impl FnOnce(&mut Export)) -> Rig {
         let scratch = Scratch::new("sc-blk").unwrap();
         let path = scratch.file("disk");
         std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
@@ -45,10 +40,10 @@ impl Rig {
         let mut export = Export { socket: scratch.file("s"), image, queues: 4, writable: true };
         set(&mut export);
         let daemon = StorageDaemon::start(None, &scratch, std::slice::from_ref(&export)).unwrap();
-        Some(Rig { daemon, export, scratch })
+        Rig { daemon, export, scratch }
     }
 
-    fn new() -> Option<Rig> {
+    fn new() -> Rig {
         Rig::with(|_| {})
     }
 
@@ -78,7 +73,7 @@ fn small() -> DiskOptions {
 
 #[test]
 fn a_disk_says_what_it_is() {
-    let Some(rig) = Rig::new() else { return };
+    let rig = Rig::new();
     let mut disk = rig.connect(small());
     let geometry = *disk.geometry();
     assert_eq!(geometry.bytes(), SIZE);
@@ -91,7 +86,7 @@ fn a_disk_says_what_it_is() {
 
 #[test]
 fn what_is_written_is_read_in_every_shape() {
-    let Some(rig) = Rig::new() else { return };
+    let rig = Rig::new();
     for (n, shape) in
         (1..).zip([Shape::Usual, Shape::Joined, Shape::Pieces(2), Shape::Pieces(7), Shape::Pieces(30)])
     {
@@ -111,7 +106,7 @@ fn what_is_written_is_read_in_every_shape() {
 
 #[test]
 fn many_requests_are_in_flight_on_every_queue() {
-    let Some(rig) = Rig::new() else { return };
+    let rig = Rig::new();
     let mut blocks = vec![0; BLOCKS as usize];
     for (seed, (queues, depth)) in (1..).zip([(1, 1), (1, 64), (4, 8), (4, 64)]) {
         let mut disk = rig.connect(DiskOptions { queues, depth, ..small() });
@@ -133,7 +128,7 @@ fn many_requests_are_in_flight_on_every_queue() {
 
 #[test]
 fn discards_and_zeroes_have_ranges() {
-    let Some(rig) = Rig::new() else { return };
+    let rig = Rig::new();
     let mut disk = rig.connect(small());
     let data = vec![0xee; 4 * BLOCK];
     assert_eq!(disk.ask(Request::Write { sector: 0, data: &data }, WAIT).unwrap().0, Status::Ok);
@@ -149,7 +144,7 @@ fn discards_and_zeroes_have_ranges() {
 
 #[test]
 fn what_cannot_be_has_a_status() {
-    let Some(rig) = Rig::with(|export| export.writable = false) else { return };
+    let rig = Rig::with(|export| export.writable = false);
     let mut disk = rig.connect(small());
     assert!(disk.session().has(f::BLK_RO));
     let mut ask = |request| disk.ask(request, WAIT).unwrap().0;
@@ -163,7 +158,7 @@ fn what_cannot_be_has_a_status() {
 
 #[test]
 fn the_cache_can_be_changed() {
-    let Some(rig) = Rig::new() else { return };
+    let rig = Rig::new();
     let mut disk = rig.connect(small());
     for on in [false, true] {
         disk.set_writeback(on).unwrap();
@@ -173,7 +168,7 @@ fn the_cache_can_be_changed() {
 
 #[test]
 fn a_pause_loses_nothing() {
-    let Some(rig) = Rig::new() else { return };
+    let rig = Rig::new();
     let mut disk = rig.connect(DiskOptions { queues: 2, ..small() });
     let mut work = Work::new(11, BLOCKS);
     for _ in 0..20 {
@@ -188,7 +183,7 @@ fn a_pause_loses_nothing() {
 
 #[test]
 fn requests_survive_the_backend() {
-    let Some(mut rig) = Rig::new() else { return };
+    let mut rig = Rig::new();
     for inflight in [false, true] {
         let mut disk = rig.connect(DiskOptions { queues: 2, inflight, ..small() });
         let recorded = disk.session().protocol & protocol::INFLIGHT_SHMFD != 0;
@@ -227,7 +222,7 @@ fn requests_survive_the_backend() {
 
 #[test]
 fn a_resize_is_heard() {
-    let Some(rig) = Rig::new() else { return };
+    let rig = Rig::new();
     let mut disk = rig.connect(small());
     assert!(!disk.changed().unwrap());
     let mut control = UnixStream::connect(rig.daemon.control()).unwrap();
@@ -258,7 +253,7 @@ fn a_resize_is_heard() {
 
 #[test]
 fn what_the_backend_lacks_is_named() {
-    let Some(rig) = Rig::new() else { return };
+    let rig = Rig::new();
     let error = Disk::connect(&rig.export.socket, DiskOptions { packed: true, ..small() });
     // A backend that has them is as well.
     if let Err(error) = error {

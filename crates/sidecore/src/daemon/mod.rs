@@ -33,7 +33,7 @@ use sidecore_engine::observe::CounterFile;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Owner, Sandbox, Toggle};
 use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
-use sidecore_engine::transport::ring::{device_path, Device};
+use sidecore_engine::transport::ring::{device_path, set_directory, Device};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::{watch, Semaphore};
@@ -85,7 +85,6 @@ pub fn run(args: RunArgs) -> Outcome {
     limit::warn_of_memory_limit(limit::memory_limit());
     let mut claimed = claim(counters)?;
     sidecore_engine::open::spare::keep();
-    sidecore_engine::transport::ring::set_directory(socket);
     sidecore_engine::open::set_journals(socket);
     // The program that runs, even if another one was installed in its place since.
     sidecore_engine::hold::set_program("/proc/self/exe".into());
@@ -101,7 +100,9 @@ pub fn run(args: RunArgs) -> Outcome {
     broker::start(socket, source.file(), &spec, mode == Sandbox::On)?;
     // Files that VMMs give are met by a process that can be done without.
     sidecore_engine::door::start().map_err(|e| format!("cannot start the door: {e}"))?;
-    let socket = ControlSocket::bind(socket, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
+    let path = socket;
+    let socket = ControlSocket::bind(path, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
+    set_directory(path).map_err(|e| format!("ring ports: {e}"))?;
     let counter_file = claimed.file.try_clone().and_then(CounterFile::on).map_err(|e| match e.kind() {
         std::io::ErrorKind::StorageFull => format!(
             "there is no room for the counters file {} (about 4 MB): {e}; make room, or choose another path with --counters",
@@ -109,8 +110,6 @@ pub fn run(args: RunArgs) -> Outcome {
         ),
         _ => format!("cannot make counters file {}: {e}", counters.display()),
     })?;
-    // The folder of ring ports: it cannot be made afterwards.
-    device_path().map_err(|e| format!("ring ports: {e}"))?;
     // There is one thread so far; what it loses now, all others lose.
     sandbox.lock_down(spec.daemon.user.as_deref())?;
     let cores = Fabric::start(&CoreOptions {

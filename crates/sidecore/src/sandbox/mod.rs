@@ -133,8 +133,12 @@ impl InForce {
         if let Err(e) = Signal::probe() {
             self.missing.push(format!("io_uring, with which no VMM can hold up its interrupts: {e}"));
         }
-        for what in &self.missing {
-            tracing::warn!("sandbox: missing: {what}");
+        if !self.missing.is_empty() {
+            tracing::warn!(
+                "it runs with less protection than it could have: to try it out there is nothing to do. Missing (as in `show \
+                 daemon`): {}",
+                self.missing.join("; ")
+            );
         }
         Ok(())
     }

@@ -43,7 +43,8 @@ fn change_user(wanted: Option<&str>, demanded: bool) -> Result<Option<String>, S
             None => (
                 find(NOBODY).unwrap_or((65534, 65534)),
                 Some(format!(
-                    "a user of its own: there is no user {OWN_USER}, so it is {NOBODY}; make one, or name one (user)"
+                    "a user of its own, so it is {NOBODY}, as other programs are: `useradd --system {OWN_USER}` makes one, and so \
+                     does `make install`"
                 )),
             ),
         },
@@ -109,8 +110,8 @@ fn limit() -> Result<Option<String>, String> {
         if let Err(e) = rustix::process::setrlimit(Resource::Memlock, limit) {
             if now.effective.contains(CapabilitySet::IPC_LOCK) {
                 locked = Some(format!(
-                    "no limit for locked memory ({e}; it takes CAP_SYS_RESOURCE, LimitMEMLOCK=infinity or ulimit -l unlimited), so \
-                     that CAP_IPC_LOCK is kept: AF_XDP ports need either"
+                    "no limit for locked memory ({e}), so it keeps CAP_IPC_LOCK for AF_XDP ports: start it with `ulimit -l \
+                     unlimited`, LimitMEMLOCK=infinity or CAP_SYS_RESOURCE"
                 ));
             }
         }

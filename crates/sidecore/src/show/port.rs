@@ -5,7 +5,8 @@ use sidecore_engine::state::disks::{DiskView, Disks};
 use sidecore_engine::state::status::{Addresses, DropView, PortState, PortView, Ports, QueueView, Queues};
 
 use super::{
-    ago, counters, disks_table, drops_table, granted, had, mac_table, no_port, per_second, queues, remarks,
+    ago, counters, disks_table, drops_table, granted, had, joined, mac_table, no_port, per_second, queues,
+    remarks,
 };
 use crate::client::Client;
 use crate::table::Table;
@@ -61,7 +62,7 @@ pub(super) fn text(all: &All) -> String {
     };
     row("number", all.port.number.to_string());
     if let Some(state) = &all.port.state {
-        describe(state, &mut row);
+        describe(all.port.number, state, &mut row);
     }
     let [frames_in, bytes_in, frames_out, bytes_out, drops] = counters(&all.port.counters);
     row("in", format!("{frames_in} frames, {bytes_in}"));
@@ -98,18 +99,10 @@ pub(super) fn text(all: &All) -> String {
 }
 
 /// What a port is, and how it is doing.
-fn describe(state: &PortState, row: &mut impl FnMut(&str, String)) {
+fn describe(number: u16, state: &PortState, row: &mut impl FnMut(&str, String)) {
     row("kind", state.kind.clone());
     row("where", state.location.clone());
-    let joined = state.switch.as_ref().map(|switch| format!("switch {switch}"));
-    row(
-        "joined",
-        joined
-            .or_else(|| state.wire.as_ref().map(|wire| format!("wire {wire}")))
-            .or_else(|| state.pipe.as_ref().map(|pipe| format!("pipe {pipe}")))
-            .or_else(|| state.router.as_ref().map(|router| format!("router {router}")))
-            .unwrap_or_default(),
-    );
+    row("joined", joined(number, state));
     let options: Vec<String> = state.options.iter().map(|(key, value)| format!("{key}={value}")).collect();
     row("options", options.join(" "));
     row("link", state.link.clone());

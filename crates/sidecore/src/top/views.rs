@@ -2,7 +2,7 @@
 
 use sidecore_engine::state::status::{CoreView, DropView, PortView, QueueView};
 
-use crate::show::ppm;
+use crate::show::{ppm, troubles};
 use crate::table::units;
 
 /// What the daemon said.
@@ -103,12 +103,10 @@ fn ports(data: &Data) -> Vec<Row> {
         let state = port.state.as_ref()?;
         let flow = &state.flow;
         let rates = [flow.in_rate, flow.in_bit_rate, flow.out_rate, flow.out_bit_rate, flow.drop_rate];
-        let troubles =
-            state.troubles.iter().filter(|trouble| trouble.wrong).map(|trouble| trouble.name.as_str());
         let mut row = [&port.name, &state.kind, &state.peer, &state.link].map(text).to_vec();
         row.extend(rates.map(|rate| Cell::Number(rate.unwrap_or(0))));
         row.push(Cell::Part(state.service.used_ppm.unwrap_or(0)));
-        row.push(text(troubles.collect::<Vec<_>>().join(", ")));
+        row.push(text(troubles(state)));
         Some(row)
     };
     data.ports.iter().filter_map(row).collect()

@@ -10,23 +10,26 @@ use crate::open::make_folder;
 static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
 /// Says once where the sockets of ring ports with plain names are: the directory `ring` beside the daemon's control
-/// socket, where clients look, too. Later calls change nothing.
-pub fn set_directory(control_socket: &Path) {
-    let beside = control_socket.parent().unwrap_or(Path::new("."));
-    let _ = DIRECTORY.set(beside.join("ring"));
-}
-
-/// The socket of ring port `name`: a name with a slash is a path, others are files in the directory, which is made
-/// if it is not there.
+/// socket, where clients look, too. Makes it if it is not there. The daemon may be kept from it afterwards, because its
+/// user cannot enter the folder of the control socket; then the broker makes the sockets. Later calls change nothing.
 ///
 /// # Errors
-/// It is not set where the directory is, or it cannot be made.
+/// It cannot be made.
+pub fn set_directory(control_socket: &Path) -> Result<(), String> {
+    let beside = control_socket.parent().unwrap_or(Path::new("."));
+    let directory = DIRECTORY.get_or_init(|| beside.join("ring"));
+    make_folder(directory, 0o755).map_err(|e| format!("cannot make {}: {e}", directory.display()))
+}
+
+/// The socket of ring port `name`: a name with a slash is a path, others are files in the directory.
+///
+/// # Errors
+/// It is not set where the directory is.
 pub fn socket_path(name: &str) -> Result<PathBuf, String> {
     if name.contains('/') {
         return Ok(PathBuf::from(name));
     }
     let directory = DIRECTORY.get().ok_or("ring ports need a path here: there is no control socket")?;
-    make_folder(directory, 0o755).map_err(|e| format!("cannot make {}: {e}", directory.display()))?;
     Ok(directory.join(name))
 }
 
