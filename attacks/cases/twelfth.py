@@ -3,7 +3,6 @@
 import mmap
 import os
 import random
-import resource
 import select
 import signal
 import struct
@@ -11,7 +10,7 @@ import threading
 import time
 
 from outside import vhost, words
-from outside.case import Skip, attack
+from outside.case import attack
 from outside.daemon import Failure, until
 from outside.fpm import Namespace, attribute, frame, group, next_hop, remove_route, route_by
 from outside.flow import pause
@@ -32,11 +31,7 @@ def held(files):
 def wake_up_pipe_with_15000_waiters(stage):
     """A ring client's wake-up pipe on which 15,000 epoll sets wait."""
     count = 15_000
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < count + 500:
-        raise Skip(f"only {hard} descriptors are allowed")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 500, hard))
-    stage.cleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+    stage.descriptors(count + 500)
     stage.start(ports=["evil=ring:DIR/evil.sock,switch=evil", "other=vhost-user:DIR/other.sock,switch=evil"])
     client, fds, info = ask(stage, stage.at("evil.sock"), 1)
     memory = mmap.mmap(fds[0], os.fstat(fds[0]).st_size)
@@ -117,7 +112,7 @@ def memory_of_ports_on_demand(stage):
         for n in range(20):
             k = user()
             stage.check(vale(k, 1, f"vale9:k{n}", 256, 1) == 0, "the user gets no port")
-            path = until(lambda: found(stage.at("ring"), f"vale9:k{n}"), 5, "the port's socket")
+            path = until(lambda: found(stage.at("ring"), f"vale9:k{n}"), 20, "the port's socket")
             client, fds, _ = ask(stage, path, 1)
             kept.append(fds[0])
             each = max(each, held(fds[:1]))
