@@ -57,7 +57,9 @@ impl StorageDaemon {
     /// Starts it on processor `core`; without one it goes where the kernel puts it.
     pub fn start(core: Option<usize>, scratch: &Scratch, exports: &[Export]) -> Result<Self, PeerError> {
         if !Self::installed() {
-            return Err(PeerError::new(format!("{PROGRAM} is not installed: apt-get install qemu-utils")));
+            return Err(PeerError::new(format!(
+                "{PROGRAM} is not installed: apt-get install qemu-system-common"
+            )));
         }
         let control = scratch.file("qmp");
         let cores = core.map_or_else(|| format!("0-{}", super::peers::cpus() - 1), |core| core.to_string());
@@ -79,7 +81,7 @@ impl StorageDaemon {
             }
         })?;
         let listening = || exports.iter().all(|export| export.socket.exists()) && control.exists();
-        process.wait_until("it listens", Duration::from_secs(20), listening)?;
+        process.wait_until("it listens", Duration::from_secs(60), listening)?;
         Ok(Self { process, control })
     }
 

@@ -44,7 +44,7 @@ impl Way {
         match self {
             _ if there => None,
             Self::Sidecore => Some("this build has no ports of kind blk"),
-            Self::Storage => Some("qemu-storage-daemon is not installed: apt-get install qemu-utils"),
+            Self::Storage => Some("qemu-storage-daemon is not installed: apt-get install qemu-system-common"),
             Self::Host => Some("fio is not installed: apt-get install fio"),
         }
     }
