@@ -6,7 +6,8 @@ import threading
 import time
 
 from outside import disk, vfio, vhost
-from outside.case import Skip, attack
+from outside.case import attack
+from outside.daemon import Failure
 from outside.flow import pause
 from outside.vhost import Guest
 
@@ -34,7 +35,7 @@ def register_storm(stage):
 def threads_on_the_core(stage):
     """Whether a thread that works for guests, VMMs or users may run on an I/O core's processor."""
     if len(os.sched_getaffinity(0)) < 2:
-        raise Skip("there is one processor only")
+        raise Failure("there is one processor only")
     image = disk.image(os.path.join(disk.folder(stage), "image"), 4 << 20)
     stage.start("e1000:DIR/evil.sock", ports=["r=ring:DIR/r.sock,switch=evil", f"disk=blk:DIR/disk.sock,file={image}"])
     nic = vfio.Nic(stage.at("evil.sock"))
@@ -244,48 +245,51 @@ def stuck_queue_on_a_wire(stage):
         queue.put(slot, 7 << 20, 2048, vhost.WRITE)
         queue.offer(slot)
 
-    def passed(seconds):
-        end = time.monotonic() + seconds
-        while sender.tx.used_index() != sender.tx.next and time.monotonic() < end:
-            pass
-        return sender.tx.used_index() == sender.tx.next
+    def passed():
+        end = time.monotonic() + 20
+        while sender.tx.used_index() != sender.tx.next:
+            if time.monotonic() > end:
+                raise Failure("a frame does not pass the wire within 20 s")
+            time.sleep(0)
 
     # Which flows go to which queue, while both have buffers.
     first, other = [], []
     for port in range(1000, 1032):
         for _ in range(4):
             buffer(second[0])
-        before = receiver.rx.used_index(), second[0].used_index()
+        before = receiver.rx.used_index()
         sender.send(udp(port))
-        stage.check(passed(2), "a frame does not pass an idle wire")
-        (first if receiver.rx.used_index() != before[0] else other).append(port)
+        passed()
+        (first if receiver.rx.used_index() != before else other).append(port)
     stage.notes["flows"] = [len(first), len(other)]
     if not first or not other:
-        stage.notes["one_queue"] = True  # nothing to tell apart
-        return
-    rounds, seconds = 0, 2.0
+        raise Failure("all flows go to one queue: there is nothing to tell apart")
+
+    def waits():
+        """How often the sender has waited for buffers, as the daemon counts it."""
+        queues = stage.daemon.ask("GET", "/v1/queues")["queues"]
+        return next(q["waits"]["count"] for q in queues if (q["port"], q["direction"]) == ("s", "ingress"))
+
+    feeds, rounds = 15, 20
     with stage.during():
         while second[0].used_index() != second[0].next:  # use up what it has
             sender.send(udp(other[0]))
-            passed(0.3)
-        end, feed = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
-            if time.monotonic() > feed:
-                buffer(second[0])  # alive again
-                sender.send(udp(other[0]))
-                sender.send(udp(other[0]))
-                feed = time.monotonic() + 0.12
-            target = receiver.rx.used_index()
-            sender.send(udp(first[0]))
-            slow = time.monotonic() + 0.5
-            while receiver.rx.used_index() == target and time.monotonic() < slow:
-                pass
-            head = struct.unpack_from("<I", receiver.memory, receiver.rx.used + 4 + 8 * (target % receiver.rx.size))[0]
-            receiver.rx.offer(head % receiver.rx.size)
-            rounds += 1
-        passed(1)
-    stage.notes["rounds"] = rounds
-    stage.check(rounds >= 200, f"beside a stuck queue only {rounds} frames in {seconds} s reached the other one")
+            passed()
+        before, start = waits(), receiver.rx.used_index()
+        for _ in range(feeds):
+            got = receiver.rx.used_index()
+            buffer(second[0])  # alive again, for one frame
+            for port in [other[0]] + [other[0], first[0]] * rounds:
+                sender.send(udp(port))
+                passed()
+            for place in range(got, receiver.rx.used_index()):
+                head = struct.unpack_from("<I", receiver.memory, receiver.rx.used + 4 + 8 * (place % receiver.rx.size))[0]
+                receiver.rx.offer(head % receiver.rx.size)
+        waited = waits() - before
+    stage.notes["waits"] = waited
+    stage.check(0 < waited <= feeds, f"the sender waited {waited} times for a queue that gave {feeds} buffers, with {rounds} frames for it and for another queue behind each")
+    arrived = receiver.rx.used_index() - start
+    stage.check(arrived == feeds * rounds, f"{arrived} of {feeds * rounds} frames for the other queue arrived")
     sender.front.close()
     receiver.front.close()
 

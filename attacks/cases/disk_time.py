@@ -8,8 +8,8 @@ import threading
 import time
 
 from outside import disk, vhost
-from outside.case import Skip, attack
-from outside.daemon import until
+from outside.case import attack
+from outside.daemon import Failure, until
 from outside.disk import DISCARD, GET_ID, IN, OK, OUT, WANTED, WRITE_ZEROES, header
 from outside.vhost import INDIRECT_FLAG, NEXT, WRITE
 
@@ -110,7 +110,7 @@ def media(stage):
     where = os.path.join(folder, "memory")
     os.mkdir(where)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "memory", where], capture_output=True).returncode:
-        raise Skip("tmpfs cannot be mounted")
+        raise Failure("tmpfs cannot be mounted")
     stage.cleanup(subprocess.run, ["umount", "-l", where])
     files = {"memory": disk.image(os.path.join(where, "image"), SIZE), "direct": disk.image(os.path.join(folder, "image"), SIZE)}
     return {"ram": "ram:1M", "null": "null:1M", **files}

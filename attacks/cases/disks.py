@@ -8,7 +8,7 @@ import threading
 import time
 
 from outside import disk, power
-from outside.case import Skip, attack
+from outside.case import attack
 from outside.daemon import Daemon, Failure, until
 from outside.disk import DISCARD, FLUSH, GET_ID, GONE, IN, IOERR, OK, OUT, SECURE_ERASE, UNSUPP, WRITE_ZEROES, header, segment
 from outside.vhost import INDIRECT_FLAG, NEXT, WRITE, Refused
@@ -214,7 +214,7 @@ def disk_file_system_full(stage):
     where = os.path.join(folder, "small")
     os.mkdir(where)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=755", "small", where], capture_output=True).returncode:
-        raise Skip("tmpfs cannot be mounted")
+        raise Failure("tmpfs cannot be mounted")
     stage.cleanup(subprocess.run, ["umount", "-l", where])
     path = os.path.join(where, "image")
     with open(path, "wb") as file:

@@ -24,7 +24,7 @@ def as_user(stage, text, *args):
     process = subprocess.Popen([sys.executable, "-c", begin + text + "\nprint(flush=True); time.sleep(120)", *args], stdout=subprocess.PIPE, text=True)
     stage.cleanup(process.wait)
     stage.cleanup(process.kill)
-    until(process.stdout.readline, 5, "a word of the user's program")
+    until(process.stdout.readline, 20, "a word of the user's program")
     return process
 
 

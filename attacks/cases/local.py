@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import resource
 import signal
 import socket
 import struct
@@ -10,7 +9,7 @@ import tempfile
 import time
 
 from outside import vfio, vhost
-from outside.case import Skip, attack
+from outside.case import attack
 from outside.daemon import Daemon, Failure, http, until
 from outside.flow import pause
 from outside.vhost import Guest, Refused, libc
@@ -24,7 +23,7 @@ def tiny_tmpfs(stage, size="1m"):
     folder = tempfile.mkdtemp(prefix="sidecore-attack-tmpfs-")
     stage.cleanup(os.rmdir, folder)
     if libc.mount(b"attack", folder.encode(), b"tmpfs", 0, f"size={size},mode=755".encode()):
-        raise Skip(f"no tmpfs: {os.strerror(ctypes.get_errno())}")
+        raise Failure(f"no tmpfs: {os.strerror(ctypes.get_errno())}")
     stage.cleanup(libc.umount2, folder.encode(), 2)
     return folder
 
@@ -54,7 +53,7 @@ def full_tmpfs_at_start(stage):
         raise Failure("it started on a full file system")
     code = daemon.process.wait(10)
     stage.check(code == 1, f"it ended with {daemon.ending()}")
-    until(lambda: daemon.lines, 5, "a word about why")
+    until(lambda: daemon.lines, 20, "a word about why")
     stage.notes["said"] = daemon.lines[-1]
 
 
@@ -209,11 +208,7 @@ def extra_buffers(stage):
 
 def slow(stage, path, say, what, count=1000):
     """So many connections of one user that say next to nothing; a real client has to get in meanwhile."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < count + 200:
-        raise Skip(f"only {hard} descriptors are allowed")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count + 200), hard))
-    stage.cleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+    stage.descriptors(count + 200)
     socks, misses = [], 0
     stage.cleanup(lambda: [s.close() for s in socks])
     for _ in range(count):
@@ -430,7 +425,7 @@ def tables_of_1024_maps(stage):
             guest = Guest(stage.at("late.sock"))
             stage.cleanup(guest.close)
             guest.send(vhost.frame(BROADCAST, "02:00:00:00:bb:01"))
-            until(lambda: stage.daemon.port("late")["counters"]["in_frames"], 5, "in")
+            until(lambda: stage.daemon.port("late")["counters"]["in_frames"], 20, "in")
         except (Failure, Refused):
             raise Failure(f"beside {total} maps of others an honest VMM is refused: {stage.daemon.port('late')['state'].get('fault')}") from None
     stage.notes["maps"] = total
@@ -449,14 +444,14 @@ def memory_cgroup(stage):
     elif v2 and "memory" in open(f"{v2}/cgroup.controllers").read():
         group, limit = f"{v2}/{name}", "memory.max"
     else:
-        raise Skip("no memory controller is at hand")
+        raise Failure("no memory controller is at hand")
     try:
         os.mkdir(group)
         stage.cleanup(os.rmdir, group)
         with open(f"{group}/{limit}", "w") as file:
             file.write(str(1 << 30))
     except OSError as e:
-        raise Skip(f"no group for memory can be made: {e}") from None
+        raise Failure(f"no group for memory can be made: {e}") from None
 
     def join():
         with open(f"{group}/cgroup.procs", "w") as file:

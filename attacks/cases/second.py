@@ -435,8 +435,8 @@ def texts_of_a_vmm(stage):
                 pass
             c.close()
             times += 1
-            until(lambda: len(stage.daemon.log("max_msg_fds")) == times, 5, "its fault in the log")
-            said = until(lambda: stage.daemon.port("evil")["state"]["detail"].partition("last fault: ")[2], 5, "its fault")
+            until(lambda: len(stage.daemon.log("max_msg_fds")) == times, 20, "its fault in the log")
+            said = until(lambda: stage.daemon.port("evil")["state"]["detail"].partition("last fault: ")[2], 20, "its fault")
             stage.check("max_msg_fds" in said and len(said) <= 4096, f"{len(said)} characters: {said[:200]!r}")
             for where, lines in (("show", [said]), ("the log", stage.daemon.lines)):
                 bad = {hex(ord(ch)) for line in lines for ch in line if not ch.isprintable()}
@@ -456,8 +456,8 @@ def silent_clients(stage):
                 stage.check(False, "a client that says nothing keeps its port")
             k.close()
         for n in "vg":
-            until(lambda: stage.conversation(n)["silent"] == 1, 5, f"a silent client counted at port {n}")
-            until(lambda: "last fault: no_" in stage.daemon.port(n)["state"]["detail"], 5, f"a word about it at port {n}")
+            until(lambda: stage.conversation(n)["silent"] == 1, 20, f"a silent client counted at port {n}")
+            until(lambda: "last fault: no_" in stage.daemon.port(n)["state"]["detail"], 20, f"a word about it at port {n}")
         vhost.Guest(stage.at("v.sock")).close()
         vfio.Client(stage.at("g.sock")).close()
 

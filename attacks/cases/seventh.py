@@ -409,4 +409,4 @@ def names_of_processes(stage):
             finally:
                 os.kill(pid, 9)
                 os.waitpid(pid, 0)
-            until(lambda: stage.daemon.port("evil")["state"]["peer"] != "connected", 5, "the VMM has left")
+            until(lambda: stage.daemon.port("evil")["state"]["peer"] != "connected", 20, "the VMM has left")

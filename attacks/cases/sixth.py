@@ -11,8 +11,8 @@ import threading
 import time
 
 from outside import asking, vhost
-from outside.case import Skip, attack
-from outside.daemon import http, until
+from outside.case import attack
+from outside.daemon import Failure, http, until
 from outside.flow import pause
 from outside.vhost import Guest
 
@@ -26,14 +26,14 @@ def huge_file(stage, size):
     """A file on a tmpfs that clears 2 MiB at a time, as an ordinary user mounts one in a namespace of its own."""
     try:
         if "[deny]" in open("/sys/kernel/mm/transparent_hugepage/shmem_enabled").read():
-            raise Skip("the kernel makes no huge pages of files in memory")
+            raise Failure("the kernel makes no huge pages of files in memory")
     except FileNotFoundError:
-        raise Skip("the kernel has no transparent huge pages") from None
+        raise Failure("the kernel has no transparent huge pages") from None
     folder = tempfile.mkdtemp(prefix="sidecore-attack-huge-")
     stage.cleanup(os.rmdir, folder)
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},huge=always", "none", folder], capture_output=True, text=True)
     if done.returncode:
-        raise Skip(f"no tmpfs of huge pages: {done.stderr.strip()}")
+        raise Failure(f"no tmpfs of huge pages: {done.stderr.strip()}")
     stage.cleanup(subprocess.run, ["umount", "-l", folder])
     fd = os.open(os.path.join(folder, "memory"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
     os.ftruncate(fd, size)
@@ -252,7 +252,7 @@ def netmap_users(stage):
         stage.check(vale(b, 1, "vale9:a") != 0, "another user keeps a port")
         a.close()
         try:
-            until(lambda: "vale9.a" not in stage.daemon.ports(), 5, "the port goes with its user")
+            until(lambda: "vale9.a" not in stage.daemon.ports(), 20, "the port goes with its user")
         except Exception:
             stage.check(False, "a port stays after its user has left")
         # Pipes in its own port's memory, by a name that others will use.

@@ -56,7 +56,7 @@ def hears(stage, name):
         return "error" not in (answer or {}) or None
 
     try:
-        until(added, 5, "the port again")
+        until(added, 20, "the port again")
     except Failure:
         stage.problems.append(f"{name} cannot be added again: its socket is still in use")
         return

@@ -104,7 +104,7 @@ def memory_of_ports_on_demand(stage):
         for n in range(20):
             k = user()
             stage.check(vale(k, 1, f"vale9:k{n}", 256, 1) == 0, "the user gets no port")
-            path = until(lambda: found(stage.at("ring"), f"vale9:k{n}"), 5, "the port's socket")
+            path = until(lambda: found(stage.at("ring"), f"vale9:k{n}"), 20, "the port's socket")
             client, fds, _ = ask(stage, path, 1)
             kept.append(fds[0])
             each = max(each, held(fds[:1]))

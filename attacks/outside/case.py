@@ -5,6 +5,7 @@ import fcntl
 import gc
 import os
 import select
+import resource
 import shutil
 import time
 import traceback
@@ -13,10 +14,6 @@ from .daemon import Daemon, Failure, until
 from .flow import BusyLoop, Helper, Neighbours, on, pause
 
 ALL = {}
-
-
-class Skip(Exception):
-    """This machine cannot show it; why."""
 
 
 def attack(point, needs=()):
@@ -32,17 +29,13 @@ def attack(point, needs=()):
     return declare
 
 
-def missing(needs):
-    """What is not there of what an attack needs."""
+def require(needs):
+    """What an attack needs has to be there: what a machine cannot show has not passed."""
     if "root" in needs and os.getuid() != 0:
-        return "it has to be root"
-    if "hugetlb" in needs and not os.path.exists("/proc/sys/vm/nr_hugepages"):
-        return "the kernel has no huge pages"
-    if "fuse" in needs and not os.path.exists("/dev/fuse"):
-        return "the kernel has no FUSE"
-    if "tun" in needs and not os.path.exists("/dev/net/tun"):
-        return "the kernel has no TUN"
-    return None
+        raise Failure("run as root: this attack does what only root may")
+    for need, path, what in (("hugetlb", "/proc/sys/vm/nr_hugepages", "huge pages"), ("fuse", "/dev/fuse", "FUSE"), ("tun", "/dev/net/tun", "TUN")):
+        if need in needs and not os.path.exists(path):
+            raise Failure(f"this attack needs a kernel with {what}: there is no {path}")
 
 
 class Stage:
@@ -144,6 +137,15 @@ class Stage:
 
     def at(self, name):
         return self.daemon.path(name)
+
+    def descriptors(self, count):
+        """This process may have so many until the attack is over."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), max(hard, count)))
+        except ValueError as error:
+            raise Failure(f"this attack needs {count} descriptors, and {hard} are allowed ({error}): run as root, or raise `ulimit -Hn`") from None
+        self.cleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
 
     # -- judging
 
@@ -334,16 +336,12 @@ def run(name, options):
     function = ALL[name]
     stage = Stage(options, name)
     start = time.monotonic()
-    why = missing(function.needs)
     result = {"name": name, "point": function.point}
     try:
-        if why:
-            raise Skip(why)
+        require(function.needs)
         function(stage)
         if stage.daemon is not None and stage.daemon.process is not None and "end" not in stage.spared:
             stage.finish()
-    except Skip as skip:
-        result["skipped"] = str(skip)
     except Failure as failure:
         stage.problems.append(str(failure))
     except Exception as error:  # one failure does not hide the rest

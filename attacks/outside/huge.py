@@ -2,7 +2,7 @@
 
 import os
 
-from .case import Skip
+from .daemon import Failure
 from .vhost import libc, memfd
 
 POOL = "/proc/sys/vm/nr_hugepages"
@@ -23,7 +23,7 @@ def pool(stage, pages):
     with open(POOL, "w") as f:
         f.write(str(wanted))
     if int(open(POOL).read()) < wanted:
-        raise Skip(f"there are no {pages} huge pages")
+        raise Failure(f"there are no {pages} huge pages")
 
 
 def file(pages):

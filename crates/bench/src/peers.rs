@@ -252,7 +252,7 @@ impl Testpmd {
             command.args(mode);
         })?;
         let log = process.log.clone();
-        process.wait_until("it forwards", Duration::from_secs(20), || {
+        process.wait_until("it forwards", Duration::from_secs(60), || {
             let forwards =
                 fs::read_to_string(&log).is_ok_and(|text| text.contains("packet forwarding - ports="));
             forwards && ready()

@@ -81,7 +81,7 @@ impl StorageDaemon {
             }
         })?;
         let listening = || exports.iter().all(|export| export.socket.exists()) && control.exists();
-        process.wait_until("it listens", Duration::from_secs(20), listening)?;
+        process.wait_until("it listens", Duration::from_secs(60), listening)?;
         Ok(Self { process, control })
     }
 

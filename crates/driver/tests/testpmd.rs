@@ -1,26 +1,26 @@
 //! The driver against a device that is not ours: `dpdk-testpmd` in io mode between two vhost-user ports.
-//! Takes a core for as long as it runs, so only on demand: `SIDECORE_PEERS=1 cargo test --test testpmd`.
+//! It polls on a core of its own, so there is one at a time.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, dead_code)]
 #![allow(clippy::cast_possible_truncation)]
 
 #[path = "../../bench/src/peers.rs"]
 mod peers;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use peers::{Scratch, Testpmd, VhostPort};
 use sidecore_abi::virtio::features as f;
-use sidecore_driver::lying::Liar;
 use sidecore_driver::{Config, Frontend, Listener, NetDriver, NetHdr, Shape, Want};
 
-const WAIT: Duration = Duration::from_secs(10);
+/// Only a fault takes as long.
+const WAIT: Duration = Duration::from_secs(30);
+/// What goes ahead until the first frame comes through; some of it may come later, or never.
+const AHEAD: [u8; 60] = [0xff; 60];
 
-fn asked_for() -> bool {
-    let asked = std::env::var_os("SIDECORE_PEERS").is_some();
-    if !asked {
-        eprintln!("skipped: needs dpdk-testpmd and a core to itself; set SIDECORE_PEERS=1");
-    }
-    asked
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Two drivers with testpmd between them.
@@ -86,6 +86,9 @@ fn stream(from: &mut NetDriver, to: &mut NetDriver, pairs: u16, count: u64, long
         let before = received;
         for pair in 0..pairs {
             let got = to.receive(pair, |hdr, bytes| {
+                if bytes == AHEAD {
+                    return;
+                }
                 assert_eq!((hdr.flags, hdr.gso_type), (0, 0));
                 if pairs == 1 {
                     let len = make(received, &mut expected, longest);
@@ -121,7 +124,7 @@ fn warm_up(pair: &mut Pair) {
         loop {
             let (from, to) =
                 if direction == 0 { (&mut pair.a, &mut pair.b) } else { (&mut pair.b, &mut pair.a) };
-            from.send(0, &[&[0xff; 60]]).unwrap();
+            from.send(0, &[&AHEAD]).unwrap();
             if to.wait(Duration::from_millis(5)).unwrap() {
                 break;
             }
@@ -139,10 +142,8 @@ fn warm_up(pair: &mut Pair) {
 }
 
 #[test]
-fn a_million_frames_in_every_format() {
-    if !asked_for() {
-        return;
-    }
+fn frames_pass_in_every_format() {
+    let _turn = turn();
     for (we_listen, features, longest) in [
         (false, 0, 1514),
         (true, f::NET_MRG_RXBUF, 1514),
@@ -155,18 +156,15 @@ fn a_million_frames_in_every_format() {
             format!("we_listen={we_listen} {}", sidecore_driver::session::Kind::Net.feature_names(features));
         let mut pair = pair(config(features), we_listen);
         warm_up(&mut pair);
-        let start = Instant::now();
-        stream(&mut pair.a, &mut pair.b, 1, 1_000_000, longest);
-        stream(&mut pair.b, &mut pair.a, 1, 100_000, longest);
-        println!("{what}: 1.1 million frames in {:?}, {:?}", start.elapsed(), pair.a.stats());
+        stream(&mut pair.a, &mut pair.b, 1, 100_000, longest);
+        stream(&mut pair.b, &mut pair.a, 1, 10_000, longest);
+        println!("{what}: {:?}", pair.a.stats());
     }
 }
 
 #[test]
 fn four_queue_pairs() {
-    if !asked_for() {
-        return;
-    }
+    let _turn = turn();
     for features in [0, f::RING_PACKED] {
         let mut pair = pair(Config { pairs: 4, ..config(features) }, false);
         warm_up(&mut pair);
@@ -176,9 +174,7 @@ fn four_queue_pairs() {
 
 #[test]
 fn every_shape_and_frames_across_buffers() {
-    if !asked_for() {
-        return;
-    }
+    let _turn = turn();
     for packed in [0, f::RING_PACKED] {
         let small = Config { buffer: 256, ..config(packed | f::NET_MRG_RXBUF | f::INDIRECT_DESC) };
         let mut pair = pair(small, true);
@@ -199,10 +195,13 @@ fn every_shape_and_frames_across_buffers() {
             let start = Instant::now();
             let mut seen = 0;
             while seen == 0 {
-                seen = pair
-                    .b
-                    .receive(0, |_, bytes| assert!(bytes == &frame[..len], "frame {n} {shape:?}"))
-                    .unwrap();
+                let each = |_: &NetHdr, bytes: &[u8]| {
+                    if bytes != AHEAD {
+                        assert!(bytes == &frame[..len], "frame {n} {shape:?}");
+                        seen += 1;
+                    }
+                };
+                pair.b.receive(0, each).unwrap();
                 assert!(start.elapsed() < WAIT, "frame {n} {shape:?} of {len} bytes did not arrive");
             }
         }
@@ -211,9 +210,7 @@ fn every_shape_and_frames_across_buffers() {
 
 #[test]
 fn stop_resume_and_restart() {
-    if !asked_for() {
-        return;
-    }
+    let _turn = turn();
     for packed in [0, f::RING_PACKED] {
         let mut pair = pair(config(packed | f::NET_MRG_RXBUF), true);
         warm_up(&mut pair);
@@ -232,44 +229,4 @@ fn stop_resume_and_restart() {
         stream(&mut pair.a, &mut pair.b, 1, 10_000, 1514);
         stream(&mut pair.b, &mut pair.a, 1, 10_000, 1514);
     }
-}
-
-/// DPDK is not what is tested here: the lies are. Each must be told in full by a driver that survives it,
-/// whatever becomes of the backend.
-#[test]
-fn every_lie_can_be_told() {
-    if !asked_for() {
-        return;
-    }
-    let start_one = || {
-        let scratch = Scratch::new("sc-lies").unwrap();
-        let path = scratch.file("a");
-        let testpmd = Testpmd::start(1, &[VhostPort { path: path.clone(), client: false }], 1).unwrap();
-        (testpmd, path, scratch)
-    };
-    let mut backend = start_one();
-    let (mut spoilt, mut previous) = (Vec::new(), "");
-    let mut fresh = true;
-    let mut lies = sidecore_driver::lying::all().peekable();
-    while let Some(lie) = lies.peek() {
-        let path = backend.1.clone();
-        let mut liar = Liar::new(move || Frontend::connect(&path, WAIT));
-        let outcome = (lie.run)(&mut liar);
-        println!("{lie:?}: {outcome:?}");
-        liar.release();
-        let alive = backend.0.alive();
-        if outcome.is_ok() {
-            previous = lie.name;
-            lies.next();
-        } else {
-            assert!(!fresh, "{lie:?}: {outcome:?}\n{}", backend.0.output());
-            spoilt.push(previous);
-        }
-        // What an earlier lie has spoilt is no fault of this one: once more with a new backend.
-        fresh = outcome.is_err() || !alive;
-        if fresh {
-            backend = start_one();
-        }
-    }
-    println!("testpmd was dead or deaf after {spoilt:?}");
 }

@@ -124,7 +124,7 @@ impl Saved {
         let program = words.next().unwrap();
         let output = Command::new(program).args(words).arg("-r").arg(&self.0).output();
         let output =
-            output.unwrap_or_else(|e| panic!("{program} cannot be run ({e}): is its package installed?"));
+            output.unwrap_or_else(|e| panic!("{program} cannot be run ({e}): apt-get install {program}"));
         assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }

@@ -587,7 +587,7 @@ fn a_capture_sees_frames_cross_the_real_switch_and_those_that_do_not() {
     let mut tshark = std::process::Command::new("tshark");
     tshark.args(["-n", "-Y", "udp", "-T", "fields", "-E", "separator=|", "-r"]).arg(&path);
     let output = tshark.args(fields.iter().flat_map(|field| ["-e", field])).output();
-    let output = output.expect("tshark cannot be run: is its package installed?");
+    let output = output.expect("tshark cannot be run: apt-get install tshark");
     std::fs::remove_file(&path).unwrap();
     let text = String::from_utf8(output.stdout).unwrap().replace("0x0000000", "").replace("0x", "");
     let lines: Vec<&str> = text.lines().collect();

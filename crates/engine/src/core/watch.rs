@@ -2,14 +2,15 @@
 //!
 //! Theory of operation. Each core publishes what it is doing ([`Beat`]): a number that changes with every task that it
 //! turns to, the owner of the task, and the owner that it copies to. A thread of the control plane reads these fields
-//! ([`LOOK`]). A core is stalled if its number has not changed for [`STALL`], and the kernel says each time that it
-//! waits for a page, or is busy with pages (its time in the kernel grows). A core that merely has no processor is not
-//! stalled. A stall counts at its owner: at the sender if its own task was visited, at both owners during a copy,
+//! ([`LOOK`]). A core is stalled if its number has not changed for [`STALL`], and the kernel says at each look of that
+//! time that it waits for a page, or is busy with pages (its time in the kernel grows). A core that merely has no
+//! processor is not stalled. A stall counts at its owner: at the sender if its own task was visited, at both owners during a copy,
 //! because the thread cannot tell in whose memory the core waits. An owner whose own memory stalls cores again and
 //! again is stopped ([`Owner::stop_stalling`]). A task that touches only another owner's memory says so ([`at_owner`]):
 //! then the stall counts at that owner.
 //!
-//! While no core is at work the thread looks once a second, so an idle engine sleeps.
+//! While no core has worked since the last look, the thread looks less and less often, at last once a second, so an
+//! idle engine sleeps.
 //!
 //! A page fault cannot be interrupted, and tasks cannot be taken from a core in the middle of a visit. So the core's
 //! other tasks wait, too. The core gets no new tasks meanwhile (`balance`).
@@ -29,7 +30,7 @@ use super::task::Owner;
 
 /// How often cores are looked at while one is at work.
 const LOOK: Duration = Duration::from_millis(20);
-/// And while none is.
+/// And while none has been for a while.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
 /// A visit that waits for as long is a stall.
 const STALL: Duration = Duration::from_millis(50);
@@ -117,9 +118,8 @@ fn owners_of(word: u64) -> [Option<u16>; 2] {
 struct WatchedCore {
     beat: Arc<Beat>,
     word: u64,
+    /// Its number has not changed since then, and it has waited for a page at every look behind it.
     since: Instant,
-    /// It waited for a page at every look since.
-    waits: bool,
     told: bool,
 }
 
@@ -134,30 +134,32 @@ struct Looker {
 
 impl Looker {
     fn new(beats: Vec<Arc<Beat>>, owners: Owners, now: Instant) -> Looker {
-        let seen = |beat| WatchedCore { beat, word: 0, since: now, waits: false, told: false };
+        let seen = |beat| WatchedCore { beat, word: 0, since: now, told: false };
         Looker { cores: beats.into_iter().map(seen).collect(), owners, said: HashMap::new() }
     }
 
-    /// Looks at all cores at `now`; `waits` tells whether a core waits for a page. True if one is at work.
+    /// Looks at all cores at `now`; `waits` tells whether a core waits for a page. True if one is at work, or has been since the last look.
     fn look(&mut self, now: Instant, mut waits: impl FnMut(usize) -> bool) -> bool {
         let mut busy = false;
         let mut stalls = Vec::new();
         for (number, core) in self.cores.iter_mut().enumerate() {
             let word = core.beat.word();
             let [source, receiver] = owners_of(word);
+            busy |= source.is_some() || core.word >> 32 != word >> 32;
             let Some(source) = source else {
                 core.word = word;
                 continue;
             };
-            busy = true;
             if core.word != word {
                 // A core that moves raises no question.
-                (core.word, core.since, core.waits, core.told) = (word, now, true, false);
+                (core.word, core.since, core.told) = (word, now, false);
                 continue;
             }
-            core.waits = core.waits && waits(number);
+            if !waits(number) {
+                core.since = now;
+            }
             let time = now.saturating_duration_since(core.since);
-            if core.waits && !core.told && time >= STALL {
+            if !core.told && time >= STALL {
                 core.told = true;
                 stalls.push((number, source, receiver, time));
             }
@@ -284,7 +286,7 @@ fn run(mut looker: Looker, states: &[ThreadState], stopped: &Receiver<()>) {
             looker.tell_slow(now);
             told = now;
         }
-        pause = if busy { LOOK } else { IDLE_LOOK };
+        pause = if busy { LOOK } else { (2 * pause).min(IDLE_LOOK) };
     }
 }
 
@@ -366,6 +368,30 @@ mod tests {
         assert!(!rig.looks(100, true));
         assert_eq!(rig.stalls(), [(2, 1), (0, 1)]);
         assert_eq!(rig.stopped(), [false, false]);
+    }
+
+    #[test]
+    fn a_core_that_waits_after_it_had_no_processor_is_a_stall() {
+        let mut rig = Rig::new();
+        rig.beat.begin(3);
+        rig.looks(5, false);
+        rig.looks(2, true);
+        assert_eq!(rig.stalls(), [(0, 0), (0, 0)], "not yet");
+        rig.looks(2, true);
+        assert_eq!(rig.stalls(), [(1, 0), (0, 0)]);
+    }
+
+    /// It sleeps between two frames, and each look finds it asleep.
+    #[test]
+    fn a_core_that_was_at_work_since_the_last_look_is_at_work() {
+        let mut rig = Rig::new();
+        assert!(!rig.looks(1, false));
+        for _ in 0..3 {
+            rig.beat.begin(3);
+            rig.beat.pause();
+            assert!(rig.looks(1, false));
+        }
+        assert!(!rig.looks(1, false), "nothing since");
     }
 
     #[test]

@@ -7,8 +7,6 @@ mod deadline;
 mod effort;
 mod foreign;
 mod helper;
-#[cfg(test)]
-pub(crate) mod huge_pages;
 mod journal;
 #[cfg(test)]
 pub(crate) mod last_store;

@@ -2,12 +2,14 @@
 //!
 //! Invariant of the `unsafe` here: what the requests refer to outlives the test, and the kernel takes none of them.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use super::*;
 use crate::mem::Terms;
 
 const LASTING: How = How { lasting: true, by_worker: false };
+
+const NO_RING: &str = "this test needs a kernel that grants io_uring";
 
 fn file(len: u64) -> File {
     let file = File::from(rustix::fs::memfd_create(c"disk", rustix::fs::MemfdFlags::CLOEXEC).unwrap());
@@ -15,14 +17,9 @@ fn file(len: u64) -> File {
     file
 }
 
-/// A ring, or nothing where there is none.
-fn ring(file: &File, align: Option<Alignment>) -> Option<Transfers> {
+fn ring(file: &File, align: Option<Alignment>) -> Transfers {
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let ring = Transfers::new(file, 4, align, Bounds { one: 1 << 20, all: 4096 }, map);
-    if let Err(e) = &ring {
-        eprintln!("skipped: there is no io_uring here: {e}");
-    }
-    ring.ok()
+    Transfers::new(file, 4, align, Bounds { one: 1 << 20, all: 4096 }, map).expect(NO_RING)
 }
 
 /// The results of all that is under way, by slot.
@@ -44,7 +41,7 @@ fn what_is_written_is_read_wherever_it_lies() {
     // The second as if the file wanted blocks: then pieces that are none go through a buffer of ours.
     for align in [None, Some(Alignment { memory: 512, file: 512 })] {
         let file = file(1 << 16);
-        let Some(mut ring) = ring(&file, align) else { return };
+        let mut ring = ring(&file, align);
         let memory = Store::new(1 << 16).unwrap();
         let data: Vec<u8> = (0..1024u32).map(|n| (n % 251) as u8).collect();
         memory.piece(3, 1024).unwrap().write(&data);
@@ -77,7 +74,7 @@ fn what_is_written_is_read_wherever_it_lies() {
 #[test]
 fn what_is_under_way_is_bounded_in_bytes() {
     let file = file(1 << 16);
-    let Some(mut ring) = ring(&file, None) else { return };
+    let mut ring = ring(&file, None);
     let memory = Store::new(1 << 16).unwrap();
     let piece = |len| [memory.piece(0, len).unwrap()];
     assert_eq!(ring.transfer(0, false, 0, &piece(3072), How::default()), Begun::Yes);
@@ -98,9 +95,7 @@ fn what_is_under_way_is_bounded_in_bytes() {
 fn a_ring_has_few_workers_at_a_time() {
     let file = file(1 << 16);
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let Ok(mut ring) = Transfers::new(&file, 16, None, Bounds { one: 4096, all: 1 << 20 }, map) else {
-        return;
-    };
+    let mut ring = Transfers::new(&file, 16, None, Bounds { one: 4096, all: 1 << 20 }, map).expect(NO_RING);
     let memory = Store::new(4096).unwrap();
     let here = [memory.piece(0, 512).unwrap()];
     let by_worker = How { lasting: false, by_worker: true };
@@ -120,7 +115,7 @@ fn a_ring_has_few_workers_at_a_time() {
 #[test]
 fn a_ring_reaches_one_file_alone() {
     let (ours, other) = (file(4096), file(4096));
-    let Some(mut ring) = ring(&ours, None) else { return };
+    let mut ring = ring(&ours, None);
     let requests = ring.requests().unwrap();
     let list = [Iovec::of(&Piece::EMPTY)];
     let list = list.as_ptr().cast();
@@ -149,10 +144,8 @@ fn what_is_dropped_too_early_is_parked() {
     let (read, _write) = rustix::pipe::pipe().unwrap();
     let pipe = File::from(read);
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let Ok(mut ring) = Transfers::new(&pipe, 1, None, Bounds { one: 4096, all: 4096 }, Arc::clone(&map))
-    else {
-        return;
-    };
+    let mut ring =
+        Transfers::new(&pipe, 1, None, Bounds { one: 4096, all: 4096 }, Arc::clone(&map)).expect(NO_RING);
     let memory = Store::new(4096).unwrap();
     assert_eq!(ring.transfer(0, false, 0, &[memory.piece(0, 8).unwrap()], How::default()), Begun::Yes);
     ring.submit();

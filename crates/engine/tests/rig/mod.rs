@@ -25,7 +25,7 @@ impl Net {
     pub fn new() -> Net {
         assert!(
             rustix::process::geteuid().is_root(),
-            "this test makes network namespaces and TAP interfaces: run it as root (sudo -E cargo test …)"
+            "run as root: this test makes network namespaces and TAP interfaces (sudo -E cargo test …)"
         );
         thread::spawn(|| {
             // SAFETY: gives this thread, which ends here, a network namespace of its own.
@@ -73,8 +73,9 @@ fn run(line: &str) -> String {
     let mut words = line.split_whitespace();
     let program = words.next().unwrap();
     let output = Command::new(program).args(words).output();
+    let package = if program == "ethtool" { "ethtool" } else { "iproute2" };
     let output =
-        output.unwrap_or_else(|e| panic!("{program} cannot be run ({e}): is its package installed?"));
+        output.unwrap_or_else(|e| panic!("{program} cannot be run ({e}): apt-get install {package}"));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{line}: {text}{}", String::from_utf8_lossy(&output.stderr));
     text

@@ -7,7 +7,7 @@
     clippy::cast_sign_loss
 )]
 
-#[path = "../../src/mem/huge_pages.rs"]
+#[path = "../huge_pages/mod.rs"]
 mod huge_pages;
 mod messages;
 #[path = "../scratch/mod.rs"]
@@ -441,7 +441,7 @@ fn who_changes_memory_without_end_is_held_back() {
 /// The client's memory is huge pages, and it takes away the one that a queue reads, far from where that begins.
 #[test]
 fn huge_pages_may_be_cut_short_under_a_queue() {
-    let Some(pages) = HugePages::take(2) else { return };
+    let pages = HugePages::take(2);
     let rig = Rig::new("huge");
     let mut client = rig.client();
     let file = pages.file(2 * HUGE);

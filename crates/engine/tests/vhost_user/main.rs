@@ -10,7 +10,8 @@
 #[path = "../cards/mod.rs"]
 mod cards;
 mod dirty_log;
-#[path = "../../src/mem/huge_pages.rs"]
+mod huge;
+#[path = "../huge_pages/mod.rs"]
 mod huge_pages;
 mod killed;
 mod sockets;
@@ -32,7 +33,7 @@ use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, AttachmentStatus, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Two ports on a wire and a third that is attached to nothing, one I/O core, a directory for sockets.
 struct Rig {

@@ -102,7 +102,7 @@ pub(super) fn text(all: &All) -> String {
 fn describe(number: u16, state: &PortState, row: &mut impl FnMut(&str, String)) {
     row("kind", state.kind.clone());
     row("where", state.location.clone());
-    row("joined", joined(number, state));
+    row("joined", joined(state));
     let options: Vec<String> = state.options.iter().map(|(key, value)| format!("{key}={value}")).collect();
     row("options", options.join(" "));
     row("link", state.link.clone());

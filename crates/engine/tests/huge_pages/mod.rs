@@ -1,4 +1,4 @@
-//! For tests: a few huge pages of the system's pool, given back when the test ends, however it ends.
+//! A few huge pages of the system's pool, given back when the test ends, however it ends.
 //!
 //! Tests of several processes want some at a time, so there is a lock, which the kernel opens for those that died.
 
@@ -8,11 +8,11 @@ use std::io::{Read, Seek, Write};
 use rustix::fs::{flock, ftruncate, memfd_create, FlockOperation, MemfdFlags};
 
 /// Bytes of a huge page here.
-pub(crate) const HUGE: u64 = 2 << 20;
+pub const HUGE: u64 = 2 << 20;
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
 /// Huge pages in the pool.
-pub(crate) struct HugePages {
+pub struct HugePages {
     before: usize,
     _lock: File,
 }
@@ -22,12 +22,13 @@ fn pool() -> usize {
 }
 
 impl HugePages {
-    /// `more` pages more than there were. `None`: the kernel has none at all.
-    pub(crate) fn take(more: usize) -> Option<HugePages> {
-        if !std::path::Path::new(POOL).exists() {
-            eprintln!("skipped: this kernel has no huge pages of 2 MiB");
-            return None;
-        }
+    /// `more` pages more than there were.
+    pub fn take(more: usize) -> HugePages {
+        assert!(std::path::Path::new(POOL).exists(), "this test needs a kernel with huge pages of 2 MiB");
+        assert!(
+            rustix::process::geteuid().is_root(),
+            "run as root: this test changes the system's number of huge pages"
+        );
         let path = std::env::temp_dir().join("sidecore-test-huge-pages");
         let mut lock =
             File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
@@ -43,14 +44,13 @@ impl HugePages {
         };
         note(&mut lock, &before.to_string());
         let pages = HugePages { before, _lock: lock };
-        std::fs::write(POOL, (before + more).to_string()).expect("huge pages need root");
+        std::fs::write(POOL, (before + more).to_string()).expect("the number of huge pages is the system's");
         assert_eq!(pool(), before + more, "no memory in one piece for {more} huge pages");
-        Some(pages)
+        pages
     }
 
     /// A file of huge pages.
-    #[allow(dead_code, reason = "not every test that shares this makes files")]
-    pub(crate) fn file(&self, size: u64) -> File {
+    pub fn file(&self, size: u64) -> File {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
         let fd = memfd_create(c"huge", flags).unwrap();
         ftruncate(&fd, size).unwrap();
