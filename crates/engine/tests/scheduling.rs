@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, IoUring};
 use rustix::event::{eventfd, EventfdFlags};
-use sidecore_engine::core::{Budget, Owner, Served, Slow, Task, Tuning, Visit, VisitEnd};
+use sidecore_engine::core::{Budget, Owner, Served, Task, Tuning, Visit, VisitEnd};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Local, Scheduler, Topology};
 use sidecore_engine::frame::Batch;
+use sidecore_engine::mem::Overrun;
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
 
@@ -124,7 +125,7 @@ fn two_cores(tuning: Tuning) -> CoreOptions {
 #[derive(Default)]
 struct Guest {
     served: Served,
-    slow: Slow,
+    overrun: Overrun,
 }
 
 impl Owner for Guest {
@@ -137,10 +138,9 @@ impl Owner for Guest {
     fn served(&self) -> &Served {
         &self.served
     }
-    fn slow(&self) -> &Slow {
-        &self.slow
+    fn overrun(&self) -> &Overrun {
+        &self.overrun
     }
-    fn stop_stalling(&self) {}
 }
 
 /// A disk that does nothing, as the kernel does it: requests are submitted in one visit and done in a later one.

@@ -20,19 +20,19 @@ mod mail;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::accounts::{Account, Accounts, Right};
+use super::accounts::{Account, Accounts, Right, LONG};
 use super::clock::Clock;
 use super::ledger::{Entry, Heat, Ledger, VisitEnd};
 use super::mailbox::{Mailbox, TaskId};
 use super::pace::Pace;
 use super::poller::{Poller, Watched};
 use super::registry::Registry;
-use super::slow::SLOW_VISIT;
 use super::task::{Budget, Seat};
 use super::time_spent::TimeSpent;
 use super::timers::Timers;
 use super::tuning::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
 use super::watch::Beat;
+use crate::mem::{ticks, ticks_in, Act};
 
 /// A task whose visit is a system call is left alone for this long after it came up empty.
 const COSTLY_PAUSE: u64 = 5_000;
@@ -178,7 +178,6 @@ impl<L, C: Clock> Core<L, C> {
 
     /// Runs until a message stops it.
     pub(super) fn run(mut self) {
-        self.beat.adopt();
         let spin = u64::try_from(self.tuning.spin.as_nanos()).unwrap_or(u64::MAX);
         let mut round = 0u64;
         let mut before = self.clock.now();
@@ -232,7 +231,6 @@ impl<L, C: Clock> Core<L, C> {
     /// Visits every task that is due; returns how much was moved.
     pub(super) fn round(&mut self, round: u64, now: u64) -> u64 {
         self.now = now;
-        self.clock.mark();
         let crowd = self.accounts.crowd() as u64;
         self.turn = (LONGEST_TURN / crowd.max(1)).max(LEAST_TURN);
         if self.hurries {
@@ -347,16 +345,11 @@ impl<L, C: Clock> Core<L, C> {
         let now = self.clock.after(&visit);
         self.now = now;
         let mut took = now - begun;
-        if u128::from(took) > SLOW_VISIT.as_nanos() {
+        if took > LONG {
             // Time in which others had the processor is not the task's.
             took -= self.clock.lost(took);
         }
         let own = took.saturating_sub(visit.elsewhere_ns);
-        if u128::from(took) > SLOW_VISIT.as_nanos() {
-            if let Some(owner) = self.accounts.owner(seated.account) {
-                owner.slow().visit(Duration::from_nanos(took));
-            }
-        }
         if visit.moved == 0 && visit.items == 0 {
             seated.empty_visits = seated.empty_visits.saturating_add(1);
             seated.unwritten += 1;
@@ -388,6 +381,16 @@ impl<L, C: Clock> Core<L, C> {
         let items = u32::try_from(visit.items).unwrap_or(u32::MAX).min(1 << 16);
         seated.usual = seated.usual - seated.usual / 4 + items;
         visit.moved
+    }
+
+    /// An act for the owner of this account took so many nanoseconds.
+    #[inline]
+    fn was_act(&self, account: usize, act: Act, ns: u64) {
+        if ns > LONG {
+            if let Some(owner) = self.accounts.owner(account) {
+                owner.overrun().took(act, ticks().wrapping_sub(ticks_in(Duration::from_nanos(ns))));
+            }
+        }
     }
 
     /// Looking whether the task at `place` has work took so long, beside its visits. As long as that is usual, it is not charged
@@ -451,7 +454,9 @@ impl<L, C: Clock> Core<L, C> {
         let has_work = seated.task.has_work();
         if timed {
             self.now = self.clock.now();
-            self.accounts.looked(seated.account, self.now - begun);
+            let account = seated.account;
+            self.accounts.looked(account, self.now - begun);
+            self.was_act(account, Act::Touch, self.now - begun);
         }
         has_work
     }
