@@ -219,9 +219,6 @@ impl Overrun {
         state.lately.retain(|then| now.wrapping_sub(*then) < lately);
         state.lately.push(now);
         let stops = state.lately.len() >= RESTS;
-        if stops {
-            state.lately.clear();
-        }
         drop(state);
         tracing::warn!(
             port = account.name,
