@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, IoUring};
 use rustix::event::{eventfd, EventfdFlags};
-use sidecore_engine::core::{Budget, Owner, Served, Task, Tuning, Visit, VisitEnd};
+use sidecore_engine::core::{Budget, Owner, Served, Slow, Task, Tuning, Visit, VisitEnd};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Local, Scheduler, Topology};
 use sidecore_engine::frame::Batch;
 use sidecore_engine::mem::Overrun;
@@ -125,6 +125,7 @@ fn two_cores(tuning: Tuning) -> CoreOptions {
 #[derive(Default)]
 struct Guest {
     served: Served,
+    slow: Slow,
     overrun: Overrun,
 }
 
@@ -137,6 +138,9 @@ impl Owner for Guest {
     }
     fn served(&self) -> &Served {
         &self.served
+    }
+    fn slow(&self) -> &Slow {
+        &self.slow
     }
     fn overrun(&self) -> &Overrun {
         &self.overrun

@@ -15,8 +15,8 @@ use sidecore_engine::core::DEFAULT_WEIGHT;
 use sidecore_engine::disk::Latency;
 use sidecore_engine::state::disks::Disks;
 use sidecore_engine::state::status::{
-    Addresses, Cores, Drops, FlowView, LastSecond, OverrunCount, PortState, Ports, Queues, Sums, Switches,
-    TalkCount,
+    Addresses, Cores, Drops, FlowView, LastSecond, OverrunCount, PortState, Ports, Queues, SlowCount, Sums,
+    Switches, TalkCount,
 };
 use sidecore_engine::state::ServiceView;
 
@@ -176,6 +176,13 @@ fn remarks(state: &PortState) -> Vec<String> {
         note(format!(
             "used addresses that are pinned to other ports {} times; they were not learned",
             state.claims.mac_claimed
+        ));
+    }
+    if state.slow.batches > 0 {
+        let SlowCount { batches, longest_us, .. } = state.slow;
+        note(format!(
+            "{batches} batches took longer than 1 ms of an I/O core, the longest {} ms",
+            longest_us / 1_000
         ));
     }
     let OverrunCount { total_us, longest_us, rests } = state.overrun;

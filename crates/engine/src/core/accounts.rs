@@ -20,6 +20,7 @@ use std::sync::{Arc, Weak};
 use super::bucket::{Allowed, LEAST_BITS, LEAST_ITEMS};
 use super::server::BudgetServer;
 use super::service::{Class, Service, DEFAULT_WEIGHT};
+use super::slow::SLOW_VISIT;
 use super::task::Owner;
 use crate::mem::Overrun;
 
@@ -28,7 +29,7 @@ pub(super) const SLACK: u64 = 100_000;
 /// What looking in vain took is charged when it is more than this, or with the next visit.
 const LOOKED: u64 = 2_000;
 /// A visit that takes longer is followed by rest.
-pub(super) const LONG: u64 = 1_000_000;
+const LONG: u64 = SLOW_VISIT;
 
 /// One owner on one core.
 pub(super) struct Account {

@@ -26,6 +26,7 @@ mod run;
 mod sample;
 mod server;
 mod service;
+mod slow;
 mod task;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ pub use ledger::{Heat, TaskStatus, VisitEnd};
 pub use service::{
     Class, CpuBudget, Rate, Served, Service, Usage, DEFAULT_WEIGHT, MAX_WEIGHT, MOST_RESERVED,
 };
+pub use slow::{Slow, SlowCount};
 pub use task::{Budget, Owner, Seat, Task, Visit};
 pub use time_spent::CoreStatus;
 pub use tuning::Tuning;

@@ -20,13 +20,14 @@ mod mail;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::accounts::{Account, Accounts, Right, LONG};
+use super::accounts::{Account, Accounts, Right};
 use super::clock::Clock;
 use super::ledger::{Entry, Heat, Ledger, VisitEnd};
 use super::mailbox::{Mailbox, TaskId};
 use super::pace::Pace;
 use super::poller::{Poller, Watched};
 use super::registry::Registry;
+use super::slow::SLOW_VISIT;
 use super::task::{Budget, Seat};
 use super::time_spent::TimeSpent;
 use super::timers::Timers;
@@ -345,9 +346,12 @@ impl<L, C: Clock> Core<L, C> {
         let now = self.clock.after(&visit);
         self.now = now;
         let mut took = now - begun;
-        if took > LONG {
+        if took > SLOW_VISIT {
             // Time in which others had the processor is not the task's.
             took -= self.clock.lost(took);
+            if let (Some(owner), true) = (self.accounts.owner(seated.account), took > SLOW_VISIT) {
+                owner.slow().visit(Duration::from_nanos(took));
+            }
         }
         let own = took.saturating_sub(visit.elsewhere_ns);
         if visit.moved == 0 && visit.items == 0 {
@@ -386,7 +390,7 @@ impl<L, C: Clock> Core<L, C> {
     /// An act for the owner of this account took so many nanoseconds.
     #[inline]
     fn was_act(&self, account: usize, act: Act, ns: u64) {
-        if ns > LONG {
+        if ns > SLOW_VISIT {
             if let Some(owner) = self.accounts.owner(account) {
                 owner.overrun().took(act, ticks().wrapping_sub(ticks_in(Duration::from_nanos(ns))));
             }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::lease::Lent;
 use super::ledger::VisitEnd;
 use super::service::Served;
+use super::slow::Slow;
 use crate::mem::Overrun;
 
 /// Work for an I/O core. One core has it at a time; nothing in it blocks.
@@ -147,6 +148,8 @@ pub trait Owner: Send + Sync {
     fn name(&self) -> &str;
     /// What it is granted of the cores, and has had.
     fn served(&self) -> &Served;
+    /// Its visits that took very long.
+    fn slow(&self) -> &Slow;
     /// What it costs beyond what is usual: while that has it rest its tasks are not visited.
     fn overrun(&self) -> &Overrun;
     /// The NUMA node that most of its memory is on, if that is known.

@@ -20,6 +20,7 @@ use crate::mem::Overrun;
 pub(super) struct Guest {
     pub(super) number: u16,
     pub(super) served: Served,
+    pub(super) slow: Slow,
     pub(super) overrun: Overrun,
 }
 
@@ -32,6 +33,9 @@ impl Owner for Guest {
     }
     fn served(&self) -> &Served {
         &self.served
+    }
+    fn slow(&self) -> &Slow {
+        &self.slow
     }
     fn overrun(&self) -> &Overrun {
         &self.overrun

@@ -29,7 +29,7 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Lack, Peer, QueueStatus};
 
 pub use crate::account::{DropReason, Drops, Outcome, PortId, Tally};
-pub use crate::core::Served;
+pub use crate::core::{Served, Slow, SlowCount};
 pub use crate::fault::{Fault, FaultCell};
 
 pub use claims::{ClaimCount, Claims};
@@ -69,6 +69,8 @@ pub struct Port {
     pub told: QueueInterrupts,
     /// What it is granted of its I/O cores, and has had.
     pub served: Served,
+    /// Its visits that took very long.
+    pub slow: Slow,
     /// What it costs them beyond what is usual.
     pub overrun: Overrun,
     /// What its conversation costs others.
@@ -103,6 +105,7 @@ impl Port {
             id,
             name: name.to_owned(),
             counters,
+            slow: Slow::default(),
             overrun: Overrun::new(name, &fault),
             fault,
             claims: Claims::default(),
@@ -287,6 +290,10 @@ impl Owner for Port {
 
     fn served(&self) -> &Served {
         &self.served
+    }
+
+    fn slow(&self) -> &Slow {
+        &self.slow
     }
 
     fn overrun(&self) -> &Overrun {

@@ -22,7 +22,7 @@ pub use crate::mem::MemoryCount;
 pub use crate::observe::capture::CaptureCount;
 use crate::observe::Totals;
 use crate::port::Peer;
-pub use crate::port::{ClaimCount, InterruptCount, OverrunCount, TalkCount, WaitCount};
+pub use crate::port::{ClaimCount, InterruptCount, OverrunCount, SlowCount, TalkCount, WaitCount};
 
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
 pub const VERSION: u32 = 2;
@@ -130,6 +130,9 @@ pub struct PortState {
     pub queues: u32,
     /// Names of what was negotiated.
     pub features: Vec<String>,
+    /// Its visits by I/O cores that took very long.
+    #[serde(default)]
+    pub slow: SlowCount,
     /// What it cost I/O cores beyond what is usual.
     #[serde(default)]
     pub overrun: OverrunCount,
@@ -475,6 +478,7 @@ fn view(live: &Live, standing: Standing) -> PortView {
         queues_wanted: spec.queues.map(|queues| queues.get()),
         queues: u32::try_from(queues).unwrap_or(u32::MAX),
         features,
+        slow: port.slow.count(),
         overrun: port.overrun.count(),
         conversation: port.talk.count(),
         memory: port.terms.count(),

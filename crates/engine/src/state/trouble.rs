@@ -133,7 +133,8 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
             (true, "driver", Some(mend.to_owned()))
         }
         "overrun" | "receiver_busy" => {
-            let mend = "have the guest's memory present: QEMU -object memory-backend-memfd,…,prealloc=on; no swap";
+            let mend =
+                "have the guest's memory present: QEMU -object memory-backend-memfd,…,prealloc=on; no swap";
             (true, "memory", Some(mend.to_owned()))
         }
         "mac_limit" => (true, "frames", set("mac-limit=…")),

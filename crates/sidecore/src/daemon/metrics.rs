@@ -182,6 +182,9 @@ impl Collector for Snapshot {
                 self.waits(|waits| waits.given_up);
             seconds "queue_waited", "Seconds of all those waits together",
                 self.waits(|waits| waits.total_us.saturating_mul(1_000));
+            counter "slow_batches", "Batches of a port that took longer than a millisecond of an I/O core",
+                of_state(|s| s.slow.batches);
+            seconds "slow_batch", "Seconds of those batches together", nanoseconds(|s| s.slow.total_us);
             seconds "overrun", "Seconds that a port's memory, eventfds and messages took of I/O cores beyond a millisecond each",
                 nanoseconds(|s| s.overrun.total_us);
             counter "rests", "Times that a port was not served for a second, because that was too much",

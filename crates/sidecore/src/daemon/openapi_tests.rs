@@ -301,6 +301,7 @@ fn every_field_is_described_and_no_other() {
         queues_wanted: Some(1),
         queues: 1,
         features: vec![],
+        slow: SlowCount::default(),
         overrun: OverrunCount::default(),
         conversation: TalkCount::default(),
         memory: MemoryCount::default(),
@@ -315,6 +316,7 @@ fn every_field_is_described_and_no_other() {
         },
     };
     compare(seen, "ServiceView", &state.service, &ServiceView::default());
+    compare(seen, "SlowCount", &state.slow, &state.slow);
     compare(seen, "OverrunCount", &state.overrun, &state.overrun);
     compare(seen, "TalkCount", &state.conversation, &state.conversation);
     compare(seen, "MemoryCount", &state.memory, &state.memory);
