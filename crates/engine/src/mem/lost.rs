@@ -28,7 +28,8 @@ const KEPT: usize = 64;
 struct Note {
     /// When: ticks.
     at: u64,
-    /// Nanoseconds that it waited for a processor.
+    /// Nanoseconds that it had a processor, and that it waited for one.
+    ran_ns: u64,
     waited_ns: u64,
     /// Pages that were found for it, and those of them that had to be read from somewhere.
     pages: u64,
@@ -83,13 +84,16 @@ impl CoreTime {
     fn look(&self) -> Option<Note> {
         let at = ticks();
         // "time on the processor, time waited for one, turns"
-        let waited_ns = word(&self.schedstat, |text| text.split(' ').nth(1)?.parse().ok())?;
+        let [ran_ns, waited_ns] = word(&self.schedstat, |text| {
+            let mut words = text.split(' ');
+            Some([words.next()?.parse().ok()?, words.next()?.parse().ok()?])
+        })?;
         // "number (name) state ppid pgrp session tty tpgid flags minflt cminflt majflt …": the name may hold anything.
         let [found, read] = word(&self.stat, |text| {
             let mut words = text.rsplit_once(") ")?.1.split(' ');
             Some([words.nth(7)?.parse().ok()?, words.nth(1)?.parse().ok()?])
         })?;
-        Some(Note { at, waited_ns, pages: found + read, read })
+        Some(Note { at, ran_ns, waited_ns, pages: found + read, read })
     }
 
     /// The last note from before `begun`, and what the kernel says now.
@@ -109,8 +113,8 @@ fn word<T>(file: &File, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     read(std::str::from_utf8(text.get(..got)?).ok()?.trim_end())
 }
 
-/// Ticks of what the calling I/O core did since `begun` that were spent on that, at most. `touch`: it did nothing but touch
-/// memory. `None`: this thread is no I/O core.
+/// Ticks of what the calling I/O core did since `begun` that were spent on that, at most. `touch`: it waited for pages, if for
+/// anything; else it had the processor all the time. `None`: this thread is no I/O core.
 pub fn own(begun: u64, touch: bool) -> Option<u64> {
     let took = ticks().wrapping_sub(begun);
     OWN.with(|own| {
@@ -119,8 +123,9 @@ pub fn own(begun: u64, touch: bool) -> Option<u64> {
         if touch && (now.read != before.read || now.pages == before.pages) {
             return Some(0);
         }
-        let waited = Duration::from_nanos(now.waited_ns.saturating_sub(before.waited_ns));
-        Some(took.saturating_sub(ticks_in(waited)))
+        let passed = |now: u64, before: u64| ticks_in(Duration::from_nanos(now.saturating_sub(before)));
+        let had = took.saturating_sub(passed(now.waited_ns, before.waited_ns));
+        Some(if touch { had } else { had.min(passed(now.ran_ns, before.ran_ns)) })
     })
 }
 
@@ -176,7 +181,10 @@ mod tests {
                 own(begun, true) == Some(0)
             });
             assert!(quiet);
-            assert!(own(begun, false).unwrap() >= ticks_in(Duration::from_millis(4)));
+            assert!(
+                own(begun, false).unwrap() < ticks_in(Duration::from_millis(4)),
+                "it slept, and was not run"
+            );
             time.note();
             let begun = ticks();
             drop(std::hint::black_box(vec![1u8; 64 << 20]));

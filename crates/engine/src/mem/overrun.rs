@@ -55,9 +55,9 @@ pub struct OverrunCount {
 /// What is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// Pages of its memory were touched, and nothing else was done.
+    /// Its memory was touched: what takes long is a wait for pages.
     Touch,
-    /// Other work for it: an eventfd was raised, a message carried out.
+    /// One of its eventfds was raised: what takes long is work of the kernel's.
     Work,
 }
 

@@ -112,7 +112,7 @@ impl<L, C: Clock> Core<L, C> {
         seated.task.go_home();
         let took = Duration::from_nanos(self.clock.now() - begun);
         owner.served().caused(took);
-        owner.overrun().took(Act::Work, ticks().wrapping_sub(ticks_in(took)));
+        owner.overrun().took(Act::Touch, ticks().wrapping_sub(ticks_in(took)));
         true
     }
 

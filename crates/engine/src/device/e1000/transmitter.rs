@@ -63,10 +63,14 @@ impl Transmitter {
     /// traffic of the port: only frames that are dropped here have come in.
     #[cold]
     fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
-        let mut outcome = Outcome::new();
+        let (mut outcome, deadline) = (Outcome::new(), batch.deadline());
         if let Reached::Slot(mut slot) = self.nic.port.reach(0) {
             self.nic.looping.store(true, Ordering::Relaxed);
             for (pick, frame) in (0..).zip(batch.frames()) {
+                if deadline.is_over() {
+                    outcome.dropped(pick, DropReason::ReceiverBusy);
+                    continue;
+                }
                 match &mut *slot {
                     // This way makes no checksums and no segments.
                     Some(queue) if frame.offload.is_none() => queue.send(batch, &[pick], &mut outcome),
