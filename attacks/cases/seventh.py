@@ -95,39 +95,6 @@ def in_huge_pieces(guest, table, first, count, lengths, flags):
 
 
 @attack("seventh", needs=("root",))
-def buffers_of_huge_pieces(stage):
-    """A receive buffer consists of 250 pieces, each in a huge page of its own that was never touched; an honest guest sends one broadcast."""
-    count, first = 250, 8
-    size = (first + count + 1) * HUGE
-    stage.start("vhost-user:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
-    fd = huge_file(stage, size)
-    guest = Guest(stage.at("evil.sock"), size, fd=fd, features=vhost.VERSION_1 | vhost.INDIRECT, start=False)
-    stage.cleanup(guest.close)
-    in_huge_pieces(guest, 4 * HUGE, first, count, (7, 1514), vhost.WRITE)
-    guest.rx.put(0, 4 * HUGE, 16 * count, vhost.INDIRECT_FLAG)
-    guest.front.table([(0, size, vhost.USER, 0)], [fd])
-    guest.start(0, guest.rx)
-    guest.start(1, guest.tx)
-    guest.front.sync()
-    other = Guest(stage.at("other.sock"), receive=10)
-    stage.cleanup(other.close)
-    guest.rx.offer(0)
-    pages = lambda: os.fstat(fd).st_blocks * 512 // HUGE
-    before = pages()
-    with stage.during():
-        other.send(vhost.frame("ff:ff:ff:ff:ff:ff", "02:00:00:00:00:01", 1514))
-        until(lambda: stage.alive() or other.tx.used_index() == other.tx.next, 60, "the daemon takes the frame")
-        touched = pages() - before
-        honest, slow = (stage.daemon.port(name)["state"]["slow"] for name in ("other", "evil"))
-        stage.notes.update(touched=touched, honest=honest, slow=slow)
-        # 16 pages of a receiver that was never slow are told of in SECURITY.md; more on a busy machine. Without a bound it is all 250.
-        stage.check(touched <= 128 or honest["longest_us"] <= 2 * A_FEW, f"one frame had the I/O core find and clear {touched} huge pages; {honest['longest_us'] // 1000} ms of that are the honest sender's, "
-                    f"{slow['deliveries_us'] // 1000} ms the receiver's")
-    guest.front.close()
-    other.front.close()
-
-
-@attack("seventh", needs=("root",))
 def heads_of_huge_pieces(stage):
     """The first 76 bytes of each of four frames lie in 76 huge pages that were never touched."""
     count, each, first = 4, 76, 8

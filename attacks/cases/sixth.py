@@ -93,11 +93,11 @@ def beside(stage, slow, sender, each, gap, size=60):
         stage.progress("while the receiver is slow")
         took = time.monotonic() - start
         evil, other = stage.daemon.port("evil"), stage.daemon.port("other")
-        count = evil["state"]["slow"]
-        spent, refused = count.get("deliveries_us", 0) / 1e6, evil["counters"]["drops"].get("slow_receiver", 0)
-        stage.notes.update(got=slow.got, refused=refused, deliveries=count.get("deliveries"), spent_ms=round(1e3 * spent), sender=other["state"]["slow"])
+        drops, overrun = evil["counters"]["drops"], evil["state"]["overrun"]
+        spent, refused = overrun["total_us"] / 1e6, drops.get("overrun", 0) + drops.get("receiver_busy", 0)
+        stage.notes.update(got=slow.got, refused=refused, overrun=overrun, sender=other["state"]["slow"])
         stage.check(refused > 0, f"the slow receiver was given all {slow.got} frames; its sender's count: {other['state']['slow']}")
-        # A fifth, what is free at first, and one that began within its time.
+        # A twentieth, and one that began within its time.
         stage.check(spent <= 0.25 * took + 0.3, f"{spent:.2f} s of {took:.2f} s of the I/O core went into the slow receiver's memory")
         for port in (evil, other):
             stage.check(not port["state"].get("fault"), f"port {port['name']}: {port['state'].get('fault')}")

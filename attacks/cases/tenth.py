@@ -138,9 +138,9 @@ def stopped_daemon(stage):
             pause(0.03)  # shorter than after what neighbours give a frame up
             os.kill(process, signal.SIGCONT)
             pause(0.003)
-    slow = {name: stage.daemon.port(name)["state"]["slow"] for name in "ab"}
-    stage.notes["deliveries"] = {name: count["deliveries"] for name, count in slow.items()}
-    stage.notes["slow_us"] = {name: count["total_us"] for name, count in slow.items()}
+    overrun = {name: stage.daemon.port(name)["state"]["overrun"] for name in "ab"}
+    stage.notes["overrun"] = overrun
+    stage.check(not any(it["rests"] for it in overrun.values()), f"a neighbour has to rest for it: {overrun}")
 
 
 @attack("tenth", needs=("root", "fuse"))

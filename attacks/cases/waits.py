@@ -94,8 +94,8 @@ def looks_that_wait(stage):
         send(1)
     undisturbed(stage)
     busy = lambda name: stage.daemon.port(name)["state"]["service"]["busy_ns"] / 1e9
-    stalls = lambda name: stage.daemon.port(name)["state"]["slow"]["stalls"]
-    before = {name: (busy(name), stalls(name)) for name in ("a", "evil")}
+    overrun = lambda name: stage.daemon.port(name)["state"]["overrun"]["total_us"]
+    before = {name: (busy(name), overrun(name)) for name in ("a", "evil")}
     took = 0
     with stage.during():
         for _ in range(24 if stage.full else 10):
@@ -107,9 +107,9 @@ def looks_that_wait(stage):
             took += time.monotonic() - start
             if stage.daemon.port("evil")["state"].get("fault"):
                 break
-    spent = {name: (busy(name) - before[name][0], stalls(name) - before[name][1]) for name in before}
-    stage.notes.update(punched_s=round(took, 1), stalls={name: n for name, (_, n) in spent.items()},
+    spent = {name: (busy(name) - before[name][0], overrun(name) - before[name][1]) for name in before}
+    stage.notes.update(punched_s=round(took, 1), overrun_us={name: n for name, (_, n) in spent.items()},
                        charged_s={name: round(s, 2) for name, (s, _) in spent.items()})
-    stage.check(spent["a"][1] == 0, "a stall was counted at an honest neighbour")
+    stage.check(spent["a"][1] == 0, "an overrun was counted at an honest neighbour")
     stage.check(spent["evil"][0] > took / 10 or took < 0.5, f"of {took:.1f} s of waiting it was charged for {spent['evil'][0]:.2f}")
     guest.close()

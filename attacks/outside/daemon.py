@@ -160,8 +160,8 @@ class Daemon:
             threads[name] = threads.get(name, 0) + 1
         return {
             "fds": len(os.listdir(f"{at}/fd")),
-            # Beside a pool for requests that grows and shrinks within bounds, and what a port keeps for slow bells, one thread at most.
-            "threads": sum(n for name, n in threads.items() if name != "tokio-rt-worker" and not name.startswith("bell-"))
+            # Beside a pool for requests that grows and shrinks within bounds.
+            "threads": sum(n for name, n in threads.items() if name != "tokio-rt-worker")
             + max(0, threads.get("tokio-rt-worker", 0) - 8),
             "names": threads,
             "maps": open(f"{at}/maps").read().count("\n"),

@@ -92,8 +92,8 @@ pub enum DropReason {
     StormMulticast = 18,
     /// Frames to unknown addresses beyond the port's limit.
     StormUnicast = 19,
-    /// Deliveries to the receiver take too long because of its memory or its buffers.
-    SlowReceiver = 20,
+    /// The receiver's memory, eventfds or messages held I/O cores up for too long: it rests.
+    Overrun = 20,
     /// A router was its destination, and has taken it: no loss.
     ToRouter = 21,
     /// Its station address is not the router's.
@@ -132,10 +132,12 @@ pub enum DropReason {
     Reentry = 38,
     /// No route leads back to its source, or none by the port that it came from (RFC 3704).
     ReversePath = 39,
+    /// Another I/O core is in the receiver's queue for long, or this one has waited for the receiver's memory for too long.
+    ReceiverBusy = 40,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 40] = [
+pub const DROPS: [(DropReason, &str, &str); 41] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -181,9 +183,9 @@ pub const DROPS: [(DropReason, &str, &str); 40] = [
         "a frame to an unknown address beyond the port's limit of copies a second",
     ),
     (
-        DropReason::SlowReceiver,
-        "slow_receiver",
-        "deliveries to the receiver were slow because of its memory or buffers; it gets none until their time is paid for",
+        DropReason::Overrun,
+        "overrun",
+        "the receiver's memory, eventfds or messages held I/O cores up for more than 50 ms in a second: it rests for a second",
     ),
     (DropReason::ToRouter, "to_router", "addressed to the router itself, which took it: no loss"),
     (DropReason::NotForRouter, "not_for_router", "addressed to a station other than the router"),
@@ -223,6 +225,11 @@ pub const DROPS: [(DropReason, &str, &str); 40] = [
         DropReason::ReversePath,
         "reverse_path",
         "rpf=strict: no route to its source leads through its port; rpf=loose: there is none at all",
+    ),
+    (
+        DropReason::ReceiverBusy,
+        "receiver_busy",
+        "an I/O core waited for the receiver's memory, or for another core in the receiver's queue, for a millisecond",
     ),
 ];
 

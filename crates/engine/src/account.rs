@@ -5,7 +5,7 @@
 pub use sidecore_abi::counters::DropReason;
 
 use crate::frame::MAX_BATCH;
-use crate::mem::ticks;
+use crate::mem::{own_time, ticks};
 
 /// A port's number: its place in the counters file and in the switch's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,13 +89,9 @@ pub struct Outcome {
     pub drops: Drops,
     /// While a capture runs: each dropped pick with its reason.
     pub trace: Option<Vec<(u16, DropReason)>>,
-    /// Picks that nothing was done with: time was up.
-    pub left: Vec<u16>,
     /// When it began, and how long it may take: ticks.
     begun: u64,
     time: u64,
-    /// The clock is looked at for each frame.
-    closely: bool,
 }
 
 impl Default for Outcome {
@@ -114,35 +110,40 @@ impl Outcome {
             occasions: 0,
             drops: Drops::default(),
             trace: None,
-            left: Vec::new(),
             begun: 0,
             time: u64::MAX,
-            closely: false,
         }
     }
 
-    /// The delivery begins, and may take so many ticks. `closely`: not even a frame more than one.
+    /// The delivery begins, and may take so many ticks.
     #[inline]
-    pub fn begin(&mut self, time: u64, closely: bool) {
-        (self.begun, self.time, self.closely) = (ticks(), time, closely);
+    pub fn begin(&mut self, time: u64) {
+        (self.begun, self.time) = (ticks(), time);
     }
 
-    /// Ticks since it began.
+    /// When it began: ticks.
     #[inline]
-    pub fn took(&self) -> u64 {
-        ticks().wrapping_sub(self.begun)
+    pub fn begun(&self) -> u64 {
+        self.begun
     }
 
-    /// Whether time is up after `done` picks: asked before each of the others, which are [`Outcome::left`] then.
+    /// Whether time is up after `done` picks: asked before each of the others, which are dropped then
+    /// ([`DropReason::ReceiverBusy`]).
     #[inline]
-    pub fn is_late(&self, done: usize) -> bool {
-        (done % FRAMES_A_LOOK == FIRST_LOOK || (self.closely && done > 0)) && self.took() > self.time
+    pub fn is_late(&mut self, done: usize) -> bool {
+        done % FRAMES_A_LOOK == FIRST_LOOK
+            && ticks().wrapping_sub(self.begun) > self.time
+            && self.has_waited_for_pages()
     }
 
-    /// Whether time is up: asked between two pieces of one frame, each of which may lie in a page of its own.
-    #[inline]
-    pub fn is_over(&self) -> bool {
-        self.took() > self.time
+    /// Whether that time went into a search for pages. If others had it, the delivery has its whole time again.
+    #[cold]
+    fn has_waited_for_pages(&mut self) -> bool {
+        let late = own_time(self.begun, true).is_some_and(|own| own > self.time);
+        if !late {
+            self.begun = ticks();
+        }
+        late
     }
 
     /// Counts a delivered frame.

@@ -54,8 +54,8 @@ pub enum Fault {
     /// A thread of ours failed.
     #[error("internal: the port's conversation failed by a bug in sidecore, and was started again; the log says where")]
     Internal,
-    /// I/O cores stood still in its memory again and again.
-    #[error("memory_stalled: I/O cores stood still in the port's memory again and again")]
+    /// It had to rest again and again (`mem::overrun`).
+    #[error("memory_stalled: the port's memory, eventfds or messages held I/O cores up again and again")]
     MemoryStalled,
     /// A driver offered a request a second time that it has not got back yet.
     #[error("in_flight_already: a request was made available again while the device still holds it")]

@@ -212,6 +212,20 @@ impl Batch {
         self.time = time;
     }
 
+    /// When fetching into it began: ticks.
+    #[inline]
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Touches each page in which bytes of its frames lie.
+    #[cold]
+    pub fn touch(&self) {
+        self.frames().iter().for_each(|frame| {
+            Deadline::NEVER.find(self.body(frame), u64::MAX);
+        });
+    }
+
     /// Number of frames.
     #[inline]
     pub fn len(&self) -> usize {

@@ -16,6 +16,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use sidecore_engine::core::{Budget, Owner, Served, Slow, Task, Tuning, Visit, VisitEnd};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Local, Scheduler, Topology};
 use sidecore_engine::frame::Batch;
+use sidecore_engine::mem::Overrun;
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
 
@@ -125,6 +126,7 @@ fn two_cores(tuning: Tuning) -> CoreOptions {
 struct Guest {
     served: Served,
     slow: Slow,
+    overrun: Overrun,
 }
 
 impl Owner for Guest {
@@ -140,7 +142,9 @@ impl Owner for Guest {
     fn slow(&self) -> &Slow {
         &self.slow
     }
-    fn stop_stalling(&self) {}
+    fn overrun(&self) -> &Overrun {
+        &self.overrun
+    }
 }
 
 /// A disk that does nothing, as the kernel does it: requests are submitted in one visit and done in a later one.

@@ -16,8 +16,8 @@ use sidecore_engine::core::DEFAULT_WEIGHT;
 use sidecore_engine::disk::Latency;
 use sidecore_engine::state::disks::Disks;
 use sidecore_engine::state::status::{
-    Addresses, CoreView, Cores, Drops, FlowView, LastSecond, PortState, PortView, Ports, Queues, SlowCount,
-    Sums, Switches, TalkCount,
+    Addresses, CoreView, Cores, Drops, FlowView, LastSecond, OverrunCount, PortState, PortView, Ports,
+    Queues, SlowCount, Sums, Switches, TalkCount,
 };
 use sidecore_engine::state::ServiceView;
 
@@ -180,11 +180,6 @@ fn remarks(state: &PortState) -> Vec<String> {
         let mend = trouble.mend.as_ref().map_or_else(String::new, |mend| format!("; {mend}"));
         note(format!("{}{mend}", trouble.text));
     }
-    if let Some(bell) = state.bell.filter(|bell| bell.slow_interrupts > 0) {
-        let by = if bell.at_bell > 0 { ": a thread sends them" } else { "" };
-        let (slow, rung, blocked) = (bell.slow_interrupts, bell.rung, bell.blocked);
-        note(format!("{slow} interrupts took longer than 1 ms{by} (rung {rung}, blocked {blocked})"));
-    }
     for capture in state.captures.iter().filter(|capture| capture.lost > 0) {
         note(format!("a capture has lost {} of {} frames", capture.lost, capture.frames));
     }
@@ -200,19 +195,17 @@ fn remarks(state: &PortState) -> Vec<String> {
         ));
     }
     if state.slow.batches > 0 {
-        let SlowCount { batches, longest_us, stalls, shared_stalls, .. } = state.slow;
+        let SlowCount { batches, longest_us, .. } = state.slow;
         note(format!(
-            "{batches} batches took longer than 1 ms of an I/O core, the longest {} ms; stalls in its memory: \
-             {stalls}, in its own or another's: {shared_stalls}",
+            "{batches} batches took longer than 1 ms of an I/O core, the longest {} ms",
             longest_us / 1_000
         ));
     }
-    if state.slow.deliveries > 0 {
-        let SlowCount { deliveries, deliveries_us, .. } = state.slow;
+    let OverrunCount { total_us, longest_us, rests } = state.overrun;
+    if rests > 0 {
+        let [total, longest] = [total_us, longest_us].map(|us| us / 1_000);
         note(format!(
-            "its memory or its buffers made {deliveries} deliveries slow, {} ms in all; it got no frames for as long as \
-             that was paid for",
-            deliveries_us / 1_000
+            "its memory, eventfds or messages held I/O cores up for {total} ms ({longest} ms at once): it had to rest {rests} times"
         ));
     }
     let TalkCount { brief, silent, held, held_us, .. } = state.conversation;

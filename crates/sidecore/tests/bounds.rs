@@ -203,7 +203,7 @@ fn captures_have_a_bound_and_nothing_else_suffers_from_it() {
     assert!(captures.iter().all(|(_, status)| status == "200"));
     let (status, text) = bed.http("GET", "/v1/capture/a", "");
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((status, answer["version"].as_u64()), (503, Some(1)));
+    assert_eq!((status, answer["version"].as_u64()), (503, Some(2)));
     assert!(answer["error"].as_str().unwrap().contains("there are 32 captures"), "{text}");
     assert!(bed.fails(&["capture", "a", "-w", "-"]).contains("there are 32 captures"));
     assert_eq!(refused(&bed, "captures"), 2);
@@ -225,7 +225,7 @@ fn a_body_that_is_too_large_is_refused_in_json() {
     let _daemon = bed.daemon(&[]);
     let (status, text) = bed.http("PUT", "/v1/config", &" ".repeat((1 << 20) + 1));
     let answer: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!((status, answer["version"].as_u64()), (413, Some(1)));
+    assert_eq!((status, answer["version"].as_u64()), (413, Some(2)));
     assert!(answer["error"].as_str().unwrap().contains("1048576 bytes"), "{text}");
     assert_eq!(refused(&bed, "body"), 1);
     // One byte less is read: it makes no sense.

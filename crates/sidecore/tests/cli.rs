@@ -402,14 +402,14 @@ fn the_control_socket_speaks_http() {
     let answer: Value = serde_json::from_str(&answer).unwrap();
     assert_eq!(
         answer,
-        json!({"version": 1, "dry_run": false, "changes": [
+        json!({"version": 2, "dry_run": false, "changes": [
         {"verb": "added", "what": "port", "name": "b", "details": []}]})
     );
     let (_, again) = bed.http("PUT", "/v1/ports/b", &body);
     assert_eq!(serde_json::from_str::<Value>(&again).unwrap()["changes"], json!([]));
     let (_, one) = bed.http("GET", "/v1/ports/b", "");
     let mut one: Value = serde_json::from_str(&one).unwrap();
-    assert_eq!(one.as_object_mut().unwrap().remove("version"), Some(json!(1)));
+    assert_eq!(one.as_object_mut().unwrap().remove("version"), Some(json!(2)));
     assert_eq!((&one["name"], &one["number"]), (&json!("b"), &bed.port("b")["number"]));
 
     let refused = [
@@ -443,7 +443,7 @@ fn the_control_socket_speaks_http() {
         assert_eq!(got, status, "{method} {path}: {answer}");
         assert!(answer.contains(why), "{method} {path}: {answer}");
         let answer: Value = serde_json::from_str(&answer).unwrap();
-        assert_eq!(answer["version"], 1, "{method} {path}: {answer}");
+        assert_eq!(answer["version"], 2, "{method} {path}: {answer}");
     }
     let (status, answer) = bed.http("PUT", "/v1/config", &" ".repeat(2 << 20));
     assert!(status == 413 && answer.contains("\"version\":1"), "{status}: {answer}");

@@ -23,7 +23,7 @@ use sidecore_driver::{Config, Frontend, NetDriver};
 fn wrong(bed: &Testbed, name: &str) -> Vec<(String, String)> {
     let output = bed.run(&["doctor", name, "--json"]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["version"], 1);
+    assert_eq!(report["version"], 2);
     let checks = report["ports"][0]["checks"].as_array().unwrap();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let wrong = checks.iter().filter(|check| check["wrong"] == true);

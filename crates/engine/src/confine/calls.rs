@@ -112,7 +112,7 @@ macro_rules! rows {
 /// The table, from calls for all threads to calls for few.
 pub(super) const ALLOWED: &[Row] = rows! {
     SYS_read EVERY, [], "events, the ends of waits";
-    SYS_write EVERY, [], "the log, events, interrupts where there is no io_uring";
+    SYS_write EVERY, [], "the log, events";
     SYS_close EVERY, [], "the last owner of something shared may be any thread";
     SYS_futex EVERY, [], "locks and channels";
     SYS_mmap EVERY, [NO_CODE], "the allocator; the SIGBUS handler puts zeros where a file was cut short";
@@ -132,7 +132,6 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_getpid ALL, [], "abort";
     SYS_gettid ALL, [], "abort, names of threads in panics";
     SYS_tgkill ALL, [third(libc::SIGABRT)], "abort";
-    SYS_tgkill SLOW, [third(39), third(40)], "SIGRTMIN + 5 of either C library: a bell thread is woken out of a write";
     SYS_sched_yield ALL, [], "contended channels";
     SYS_clock_gettime EVERY, [], "where the vDSO has no clock";
     SYS_clock_nanosleep ALL, [], "pauses";
@@ -145,7 +144,8 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_epoll_wait IO.union(CT), [], "the same";
     SYS_epoll_ctl IO.union(CT), [], "the kicks of a queue that an I/O core was given";
     SYS_io_uring_enter IO.union(SLOW), [], "interrupts; the rings are restricted to what they post";
-    SYS_getrusage IO, [], "whether a delivery that took long had the processor";
+    SYS_io_submit IO.union(SLOW), [], "interrupts where there is no io_uring";
+    SYS_io_getevents IO.union(SLOW), [], "the same";
     SYS_readv IO, [], "frames from a TAP";
     SYS_writev IO.union(SLOW), [], "frames to a TAP; the log";
     SYS_sendto IO.union(TALK).union(RO), [], "a packet socket's or an AF_XDP socket's wake-up; messages";
@@ -177,7 +177,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_memfd_create TALK, [], "memory that is shared with a peer";
     SYS_ftruncate TALK, [], "its length";
     SYS_fallocate TALK, [], "its room";
-    SYS_pread64 TALK.union(WA), [], "images of devices; what the kernel says of an I/O core";
+    SYS_pread64 TALK.union(WA).union(IO), [], "images of devices; what the kernel says of an I/O core";
     SYS_pwrite64 TALK, [], "the same; registers of a device that a holder keeps";
     SYS_lseek TALK, [], "files";
     SYS_preadv2 SLOW, [], "alarms, without waiting";

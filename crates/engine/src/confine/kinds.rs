@@ -26,7 +26,7 @@ kinds! {
     RING = 4, "ring";
     /// The socket at which netmap programs ask for ports.
     NETMAP = 5, "netmap";
-    /// Threads that wait for an event and look after a port, an I/O core, or a port's slow interrupts.
+    /// Threads that wait for an event and look after a port or an I/O core.
     WATCH = 6, "watch";
     /// No thread: what takes privileges, of a process that has no broker.
     DIRECT = 7, "direct";

@@ -20,19 +20,23 @@ use std::sync::{Arc, Weak};
 use super::bucket::{Allowed, LEAST_BITS, LEAST_ITEMS};
 use super::server::BudgetServer;
 use super::service::{Class, Service, DEFAULT_WEIGHT};
+use super::slow::SLOW_VISIT;
 use super::task::Owner;
+use crate::mem::Overrun;
 
 /// How far an owner's tag may be ahead of the clock: some turns, so that most rounds visit all.
 pub(super) const SLACK: u64 = 100_000;
 /// What looking in vain took is charged when it is more than this, or with the next visit.
 const LOOKED: u64 = 2_000;
 /// A visit that takes longer is followed by rest.
-pub(super) const LONG: u64 = 1_000_000;
+const LONG: u64 = SLOW_VISIT;
 
 /// One owner on one core.
 pub(super) struct Account {
     /// As long as it has tasks here.
     owner: Option<Arc<dyn Owner>>,
+    /// Has it rest.
+    overrun: Overrun,
     /// The same, to know it again: what it owes must not keep it.
     known: Weak<dyn Owner>,
     number: u16,
@@ -187,6 +191,10 @@ impl Accounts {
         let Some(account) = self.get_mut(place) else { return Right::Turn };
         if account.owner.as_ref().is_some_and(|owner| owner.served().version() != account.version) {
             account.refresh(now);
+        }
+        if account.overrun.rests() {
+            let left = u64::try_from(account.overrun.left().as_nanos()).unwrap_or(u64::MAX);
+            return account.throttle(core, now.saturating_add(left), now);
         }
         if now < account.rests_until {
             return account.throttle(core, account.rests_until, now);
@@ -347,6 +355,7 @@ impl Account {
         Account {
             number: owner.number(),
             owner: None,
+            overrun: owner.overrun().clone(),
             known: Arc::downgrade(owner),
             tasks: 0,
             version: 0,

@@ -35,15 +35,15 @@ pub(crate) struct Others {
     pub(crate) theirs: u64,
     /// The kernel tells of it. A hypervisor that takes the processor away may not.
     pub(crate) known: bool,
-    /// When the core's turn ends, how long they had the processor, and what of that the core has not asked about.
+    /// When the core's turn ends, how long they had the processor, and when that was last.
     until: u64,
     had: u64,
-    untold: u64,
+    at: u64,
 }
 
 impl Others {
     pub(crate) fn new(core: u64, theirs: u64, known: bool) -> Others {
-        Others { core, theirs, known, until: 0, had: 0, untold: 0 }
+        Others { core, theirs, known, until: 0, had: 0, at: 0 }
     }
 }
 
@@ -54,7 +54,7 @@ impl Counted {
             self.now += others.theirs;
             others.until = self.now + others.core;
             others.had += others.theirs;
-            others.untold += others.theirs;
+            others.at = self.now;
         }
     }
 }
@@ -65,15 +65,9 @@ impl Clock for Counted {
         self.now
     }
 
-    fn mark(&mut self) {
-        if let Some(others) = &mut self.others {
-            others.untold = 0;
-        }
-    }
-
     fn lost(&mut self, ns: u64) -> u64 {
-        let others = self.others.as_mut().filter(|others| others.known);
-        others.map_or(0, |others| std::mem::take(&mut others.untold).min(ns))
+        let lately = |others: &&Others| others.known && others.at.saturating_add(ns) >= self.now;
+        self.others.as_ref().filter(lately).map_or(0, |others| others.theirs.min(ns))
     }
 
     fn after(&mut self, visit: &Visit) -> u64 {

@@ -23,6 +23,7 @@ use super::task::{Owner, Seat, Task};
 use super::time_spent::{CoreStatus, TimeSpent};
 use super::tuning::Tuning;
 use super::watch::{Beat, Watchdog};
+use crate::mem::CoreTime;
 
 struct Handle<L> {
     mailbox: Arc<Mailbox<L>>,
@@ -51,22 +52,19 @@ pub struct Cores<L: 'static> {
 
 impl<L: Send + 'static> Cores<L> {
     /// Starts a thread for each of `cpus`, pinned to it; one that is not pinned if there are none. `local` makes what a core
-    /// has for its tasks: of its number, and of the word in which they say what they are at. `begin` is what each thread does
-    /// first.
+    /// has for its tasks, of its number. `begin` is what each thread does first.
     ///
     /// # Errors
     /// More than `MAX_CORES` cores, or a processor that this process may not use.
     pub fn start(
         cpus: &[usize],
         tuning: &Tuning,
-        local: impl Fn(usize, &Arc<Beat>) -> L,
+        local: impl Fn(usize) -> L,
         begin: fn(),
     ) -> io::Result<Arc<Cores<L>>> {
         if cpus.len() > MAX_CORES {
             return Err(io::Error::other(format!("at most {MAX_CORES} I/O cores")));
         }
-        // Here, so that it may use the processors that the control plane may.
-        crate::mem::founder();
         match cpus {
             [] => Cores::start_on(&[None], tuning, local, begin),
             cpus => {
@@ -80,7 +78,7 @@ impl<L: Send + 'static> Cores<L> {
     pub(super) fn unpinned(
         count: usize,
         tuning: &Tuning,
-        local: impl Fn(usize, &Arc<Beat>) -> L,
+        local: impl Fn(usize) -> L,
     ) -> io::Result<Arc<Cores<L>>> {
         Cores::start_on(&vec![None; count], tuning, local, || ())
     }
@@ -88,7 +86,7 @@ impl<L: Send + 'static> Cores<L> {
     fn start_on(
         cpus: &[Option<usize>],
         tuning: &Tuning,
-        local: impl Fn(usize, &Arc<Beat>) -> L,
+        local: impl Fn(usize) -> L,
         begin: fn(),
     ) -> io::Result<Arc<Cores<L>>> {
         let clock = CoreClock::new();
@@ -106,14 +104,14 @@ impl<L: Send + 'static> Cores<L> {
                 registry: Arc::clone(&registry),
                 beat: Arc::clone(&beat),
                 tuning: tuning.clone(),
-                local: local(number, &beat),
+                local: local(number),
             };
             let core = run::Core::new(parts, clock.clone())?;
-            let (started, pinned) = sync_channel(1);
+            let (started, begun) = sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("io-core-{number}")).spawn(move || {
-                let thread = rustix::thread::gettid().as_raw_nonzero().get();
+                let time = cpu.map_or(Ok(()), crate::place::pin).and_then(|()| CoreTime::of_this_thread());
                 // The receiver is gone if another core could not be started.
-                let _ = started.send(cpu.map_or(Ok(()), crate::place::pin).map(|()| thread));
+                let _ = started.send(time);
                 // Naps of some 50 µs are meant: not to be lengthened by as much again (prctl(2), timer slack).
                 let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
                 begin();
@@ -128,7 +126,7 @@ impl<L: Send + 'static> Cores<L> {
             let node = cpu.and_then(crate::place::node_of);
             let (stands, thread) = (AtomicBool::new(false), Some(thread));
             handles.0.push(Handle { mailbox, spent, beat: Arc::clone(&beat), stands, cpu, node, thread });
-            watched.push((beat, pinned.recv().map_err(io::Error::other)??));
+            watched.push((beat, begun.recv().map_err(io::Error::other)??));
         }
         registry.connect(handles.0.iter().map(|handle| Arc::clone(&handle.mailbox)).collect());
         let count = handles.0.len();

@@ -42,10 +42,8 @@ pub use ledger::{Heat, TaskStatus, VisitEnd};
 pub use service::{
     Class, CpuBudget, Rate, Served, Service, Usage, DEFAULT_WEIGHT, MAX_WEIGHT, MOST_RESERVED,
 };
-pub use slow::{Slow, SlowCount, SLOW_VISIT};
+pub use slow::{Slow, SlowCount};
 pub use task::{Budget, Owner, Seat, Task, Visit};
 pub use time_spent::CoreStatus;
 pub use tuning::Tuning;
 pub(crate) use tuning::TURN;
-pub(crate) use watch::at_owner;
-pub use watch::Beat;

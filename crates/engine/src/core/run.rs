@@ -33,6 +33,7 @@ use super::time_spent::TimeSpent;
 use super::timers::Timers;
 use super::tuning::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
 use super::watch::Beat;
+use crate::mem::{ticks, ticks_in, Act};
 
 /// A task whose visit is a system call is left alone for this long after it came up empty.
 const COSTLY_PAUSE: u64 = 5_000;
@@ -176,7 +177,6 @@ impl<L, C: Clock> Core<L, C> {
 
     /// Runs until a message stops it.
     pub(super) fn run(mut self) {
-        self.beat.adopt();
         let spin = u64::try_from(self.tuning.spin.as_nanos()).unwrap_or(u64::MAX);
         let mut round = 0u64;
         let mut before = self.clock.now();
@@ -230,7 +230,6 @@ impl<L, C: Clock> Core<L, C> {
     /// Visits every task that is due; returns how much was moved.
     pub(super) fn round(&mut self, round: u64, now: u64) -> u64 {
         self.now = now;
-        self.clock.mark();
         let crowd = self.accounts.crowd() as u64;
         self.turn = (LONGEST_TURN / crowd.max(1)).max(LEAST_TURN);
         if self.hurries {
@@ -345,16 +344,14 @@ impl<L, C: Clock> Core<L, C> {
         let now = self.clock.after(&visit);
         self.now = now;
         let mut took = now - begun;
-        if u128::from(took) > SLOW_VISIT.as_nanos() {
+        if took > SLOW_VISIT {
             // Time in which others had the processor is not the task's.
             took -= self.clock.lost(took);
-        }
-        let own = took.saturating_sub(visit.elsewhere_ns);
-        if u128::from(took) > SLOW_VISIT.as_nanos() {
-            if let Some(owner) = self.accounts.owner(seated.account) {
+            if let (Some(owner), true) = (self.accounts.owner(seated.account), took > SLOW_VISIT) {
                 owner.slow().visit(Duration::from_nanos(took));
             }
         }
+        let own = took.saturating_sub(visit.elsewhere_ns);
         if visit.moved == 0 && visit.items == 0 {
             seated.empty_visits = seated.empty_visits.saturating_add(1);
             seated.unwritten += 1;
@@ -386,6 +383,16 @@ impl<L, C: Clock> Core<L, C> {
         let items = u32::try_from(visit.items).unwrap_or(u32::MAX).min(1 << 16);
         seated.usual = seated.usual - seated.usual / 4 + items;
         visit.moved
+    }
+
+    /// An act for the owner of this account took so many nanoseconds.
+    #[inline]
+    fn was_act(&self, account: usize, act: Act, ns: u64) {
+        if ns > SLOW_VISIT {
+            if let Some(owner) = self.accounts.owner(account) {
+                owner.overrun().took(act, ticks().wrapping_sub(ticks_in(Duration::from_nanos(ns))));
+            }
+        }
     }
 
     /// Looking whether the task at `place` has work took so long, beside its visits. As long as that is usual, it is not charged
@@ -449,7 +456,9 @@ impl<L, C: Clock> Core<L, C> {
         let has_work = seated.task.has_work();
         if timed {
             self.now = self.clock.now();
-            self.accounts.looked(seated.account, self.now - begun);
+            let account = seated.account;
+            self.accounts.looked(account, self.now - begun);
+            self.was_act(account, Act::Touch, self.now - begun);
         }
         has_work
     }

@@ -12,6 +12,7 @@ use super::lease::Lent;
 use super::ledger::VisitEnd;
 use super::service::Served;
 use super::slow::Slow;
+use crate::mem::Overrun;
 
 /// Work for an I/O core. One core has it at a time; nothing in it blocks.
 pub trait Task<L>: Send {
@@ -133,7 +134,7 @@ pub struct Visit {
     pub bytes: u64,
     /// What they cost, in items that go to one receiver each: more than there were, if some went to several.
     pub cost: usize,
-    /// Nanoseconds that it stood still in the memory of others than its owner.
+    /// Nanoseconds of it that are others' overruns.
     pub elsewhere_ns: u64,
     /// Why it ended.
     pub end: VisitEnd,
@@ -147,10 +148,10 @@ pub trait Owner: Send + Sync {
     fn name(&self) -> &str;
     /// What it is granted of the cores, and has had.
     fn served(&self) -> &Served;
-    /// What it costs beyond what is usual.
+    /// Its visits that took very long.
     fn slow(&self) -> &Slow;
-    /// Its memory stalls cores again and again: its tasks shall stop.
-    fn stop_stalling(&self);
+    /// What it costs beyond what is usual: while that has it rest its tasks are not visited.
+    fn overrun(&self) -> &Overrun;
     /// The NUMA node that most of its memory is on, if that is known.
     fn node(&self) -> Option<usize> {
         None

@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use super::by_hand::{ByHand, Others, DELIVERY};
 use super::*;
+use crate::mem::Overrun;
 
 /// The owner of tasks.
 #[derive(Default)]
@@ -20,7 +21,7 @@ pub(super) struct Guest {
     pub(super) number: u16,
     pub(super) served: Served,
     pub(super) slow: Slow,
-    pub(super) stopped: AtomicBool,
+    pub(super) overrun: Overrun,
 }
 
 impl Owner for Guest {
@@ -36,8 +37,8 @@ impl Owner for Guest {
     fn slow(&self) -> &Slow {
         &self.slow
     }
-    fn stop_stalling(&self) {
-        self.stopped.store(true, Ordering::Relaxed);
+    fn overrun(&self) -> &Overrun {
+        &self.overrun
     }
 }
 

@@ -3,11 +3,13 @@
 //! Theory of operation. The egress queue of the destination gets its list of frames under the port's lock. With several
 //! queues a hash of the flow selects one, so that a flow stays in order. The hash of a frame is computed at first use,
 //! once for all its destinations. If some frames request offloads that the receiver did not accept, `offload` first
-//! makes plain frames of them. A delivery is timed. If it takes too long, the rest of it, and later frames for that
-//! receiver, go through `watched`. Time in which the core had no processor is charged to no port (`mem::Effort`): the
-//! core checks for it when a delivery was late, and compares it with a note that it makes once a millisecond.
+//! makes plain frames of them.
+//!
+//! A copy that takes long may be slow because of either port's memory, and accuses neither. But for a while afterwards the core
+//! deals with both sides *apart* ([`Delivery::end`]): it touches the sender's pages before anything is forwarded, copies frames
+//! to private memory, and hands them over from there. What either takes too long then is certainly that port's own
+//! (`mem::overrun`).
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::backpressure::{buffers, WireGate};
@@ -15,27 +17,29 @@ use super::offload::Boundary;
 use super::pass::{Crossing, Lobby};
 use super::private::Private;
 use super::topology::{Attach, Topology};
-use crate::core::Beat;
 use crate::frame::{Batch, MAX_BATCH};
-use crate::mem::{ticks, ticks_in, Effort};
-use crate::port::{
-    usual, Crowd, DropReason, Outcome, Plugged, Port, PortId, Reached, Room, LIMIT, MAX_QUEUES,
-};
+use crate::mem::{own_time, ticks, ticks_in, time_of, Act};
+use crate::port::{DropReason, Outcome, Plugged, Port, PortId, Reached, Room, MAX_QUEUES};
 use crate::router::Seat;
 use crate::wire::{flow_hash, Offloads};
 
 use sidecore_abi::counters::MAX_PORTS;
 
-/// How often a core notes where its thread stands, which takes two system calls: a thousandth of its time.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+/// A delivery may take so long, beside what its bytes take, and a visit is slow beyond that.
+const LIMIT: Duration = Duration::from_millis(1);
+/// After a slow visit the core deals with both sides apart for so many times as long as that took, within bounds.
+const APART: u64 = 100;
+const SHORTEST: Duration = Duration::from_millis(10);
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// What delivery needs besides the batch: scratch memory of one core.
 pub(super) struct Delivery {
     pub(super) core: usize,
-    /// How long a delivery may take, and what one that takes less is not looked at more closely: ticks.
+    /// How long a delivery may take: ticks.
     pub(super) limit: u64,
-    pub(super) usual: u64,
-    pub(super) beat: Arc<Beat>,
+    /// Both sides are dealt with apart, and until when they are: ticks.
+    apart: bool,
+    apart_until: u64,
     pub(super) picks: Vec<u16>,
     by_queue: Vec<u16>,
     pub(super) others: Vec<PortId>,
@@ -43,16 +47,10 @@ pub(super) struct Delivery {
     pub(super) floods: Vec<u16>,
     /// Frames that were handed to ports, for the batch under way.
     pub(super) deliveries: usize,
-    /// Nanoseconds of the batch under way that receivers' memory took, and not the sender's frames.
-    pub(super) foreign_ns: u64,
-    /// Where this thread stood a moment ago: what tells time of a receiver's from time that others had the processor for.
-    stood: Option<Effort>,
-    /// How old that may be: ticks.
-    oldest: u64,
-    /// For watched receivers.
-    pub(super) private: Option<Box<Private>>,
-    /// What receivers had of this core together.
-    pub(super) crowd: Crowd,
+    /// Nanoseconds of the visit under way that are receivers' overruns.
+    pub(super) others_ns: u64,
+    /// For frames that are handed over apart from their sender's memory.
+    private: Option<Box<Private>>,
     flows: Flows,
     boundary: Boundary,
     /// Of the queue whose batch is under way, if it is on a wire to several queues.
@@ -66,22 +64,19 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    pub(super) fn new(core: usize, beat: Arc<Beat>, epoch: Instant) -> Delivery {
+    pub(super) fn new(core: usize, epoch: Instant) -> Delivery {
         Delivery {
             core,
             limit: ticks_in(LIMIT),
-            usual: usual(0),
-            beat,
+            apart: false,
+            apart_until: 0,
             picks: Vec::with_capacity(MAX_BATCH),
             by_queue: Vec::with_capacity(MAX_BATCH),
             others: Vec::with_capacity(MAX_PORTS),
             floods: Vec::with_capacity(MAX_BATCH),
             deliveries: 0,
-            foreign_ns: 0,
-            stood: None,
-            oldest: ticks_in(LOOK_EVERY),
+            others_ns: 0,
             private: Some(Box::new(Private::new())),
-            crowd: Crowd::default(),
             flows: Flows::default(),
             boundary: Boundary::new(),
             gate: None,
@@ -91,20 +86,52 @@ impl Delivery {
         }
     }
 
+    /// A visit begins. When: ticks.
+    #[inline]
+    pub(super) fn start(&mut self) -> u64 {
+        let now = ticks();
+        self.others_ns = 0;
+        self.apart = self.apart_until != 0 && self.is_apart_at(now);
+        now
+    }
+
+    #[cold]
+    fn is_apart_at(&mut self, now: u64) -> bool {
+        let apart = self.apart_until.wrapping_sub(now) <= ticks_in(LONGEST);
+        if !apart {
+            self.apart_until = 0;
+        }
+        apart
+    }
+
+    /// Whether both sides' memory is dealt with apart in this visit.
+    #[inline]
+    pub(super) fn is_apart(&self) -> bool {
+        self.apart
+    }
+
+    /// The visit that began at `begun` is over.
+    #[inline]
+    pub(super) fn end(&mut self, begun: u64) {
+        if ticks().wrapping_sub(begun) > self.limit {
+            self.was_slow(begun);
+        }
+    }
+
+    #[cold]
+    fn was_slow(&mut self, begun: u64) {
+        let own = own_time(begun, true).unwrap_or(0);
+        if own > self.limit {
+            let long = own.saturating_mul(APART).clamp(ticks_in(SHORTEST), ticks_in(LONGEST));
+            self.apart_until = ticks().wrapping_add(long).max(1);
+        }
+    }
+
     /// Another batch comes.
     #[inline]
     pub(super) fn begin(&mut self) {
-        (self.deliveries, self.foreign_ns) = (0, 0);
+        self.deliveries = 0;
         self.forget_flows();
-        self.stand(self.oldest);
-    }
-
-    /// Notes where the thread stands, if the last note is more than so many ticks old.
-    #[inline]
-    pub(super) fn stand(&mut self, oldest: u64) {
-        if self.stood.as_ref().is_none_or(|stood| stood.age() > oldest) {
-            self.stood = Some(Effort::now());
-        }
     }
 
     /// What is delivered now is of another batch.
@@ -120,21 +147,15 @@ impl Delivery {
         Some(&topology.get(peer)?.port)
     }
 
-    /// Whether `port` gets no frames now, because it was slow, or it and others were.
-    #[inline]
-    pub(super) fn rests(&self, port: &Port) -> bool {
-        port.pace.is_watched() && (port.pace.rests() || self.crowd.rests() && port.pace.pays())
-    }
-
     /// What queue `queue` of `port` has room for. `None`: there is no telling.
     #[inline]
     pub(super) fn room(&mut self, port: &Port, queue: usize) -> Option<Room> {
-        if self.rests(port) {
-            return Some(Room { free: 0, size: 1 });
+        // Frames for a port that rests, or that another core is busy with, wait as for a receiver without buffers.
+        let none = Some(Room { free: 0, size: 1 });
+        if port.overrun.rests() {
+            return none;
         }
-        self.stand(self.oldest);
-        // Its frames wait, as for a receiver without buffers.
-        self.ask(port, queue, Some(Some(Room { free: 0, size: 1 })), |queue| queue.room())?
+        self.ask(port, queue, Some(none), |queue| queue.room())?
     }
 
     /// What `look` finds at queue `queue` of `port`, in whose memory it may have to look: the time for that is its own. `busy`
@@ -153,17 +174,10 @@ impl Delivery {
             Reached::Nowhere => return None,
         };
         let plugged = slot.as_mut()?;
-        self.beat.towards(Some(port.id.0));
-        // Its lock may have been held by another core.
-        let begun = ticks();
-        let found = look(plugged);
-        let took = ticks().wrapping_sub(begun);
-        self.beat.elsewhere();
-        drop(slot);
-        if took > self.usual {
-            self.was_asked(port, took);
+        match self.apart && plugged.is_timed() {
+            true => Some(port.overrun.timed(Act::Touch, || look(plugged))),
+            false => Some(look(plugged)),
         }
-        Some(found)
     }
 
     /// Tries to deliver what the gate holds of `batch`, which came from `source`; whatever there is room for if it is
@@ -233,8 +247,8 @@ impl Delivery {
             if self.gated(port, queue, batch, &[pick]).is_empty() {
                 continue;
             }
-            if self.rests(port) {
-                self.refuse(port, batch, &[pick], DropReason::SlowReceiver);
+            if port.overrun.rests() {
+                self.refuse(port, batch, &[pick], DropReason::Overrun);
                 continue;
             }
             // Then nothing is worked out for it. Where another core stands still, delivery says why not.
@@ -298,109 +312,74 @@ impl Delivery {
 
     #[inline]
     fn send_to(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
-        if port.pace.is_watched() {
-            return self.send_watched(port, queue, batch, picks);
-        }
-        let limit = self.limit.saturating_add(of_bytes(batch, picks));
-        let (outcome, took) = self.hand_over(port, queue, batch, picks, limit, false);
-        // Most take less than the least that is usual.
-        if took > self.usual {
-            self.was_late(port, queue, batch, picks, outcome, took);
-        }
-    }
-
-    /// A delivery of `picks` to queue `queue` of `port` took longer than most. What it has left is delivered.
-    #[cold]
-    fn was_late(
-        &mut self,
-        port: &Port,
-        queue: usize,
-        batch: &Batch,
-        picks: &[u16],
-        mut outcome: Outcome,
-        mut took: u64,
-    ) {
-        let bytes = of_bytes(batch, picks);
-        let (limit, usual) = (self.limit.saturating_add(bytes), usual(picks.len()).saturating_add(bytes));
-        // What is left was not delivered in time: `took` is beyond the limit then.
-        while took > usual.min(limit) {
-            let own = self.own(took, limit);
-            let more = own.saturating_sub(usual);
-            let crowded = more > 0 && self.crowd.overlook(more);
-            if own > limit {
-                port.pace.suspect(more, crowded);
-                return self.send_watched(port, queue, batch, &outcome.left);
-            }
-            if more > 0 {
-                port.pace.lagged(more, crowded);
-            }
-            // Others had the processor: what is left goes on as it began.
-            if outcome.left.is_empty() {
-                return;
-            }
-            (outcome, took) = self.hand_over(port, queue, batch, &outcome.left, limit, false);
-        }
-    }
-
-    /// What of `spent` ticks was the receiver's, in a delivery that should have taken `limit` at most: others may have had the
-    /// processor. Two system calls, and two more.
-    ///
-    /// Between two looks at the clock only a search for pages takes long. Where none were found, what is far beyond the limit
-    /// was taken by a hypervisor, of which no clock of this machine knows.
-    pub(super) fn own(&mut self, spent: u64, limit: u64) -> u64 {
-        let (lost, pages) = self.stood.as_ref().map_or((0, true), Effort::lost);
-        // It is counted once.
-        self.stood = Some(Effort::now());
-        let own = spent.saturating_sub(lost);
-        if pages {
-            own
+        if port.overrun.rests() {
+            self.refuse(port, batch, picks, DropReason::Overrun);
+        } else if self.apart {
+            self.send_apart(port, queue, batch, picks);
         } else {
-            own.min(limit.saturating_mul(2))
+            self.hand_over(port, queue, batch, picks);
         }
     }
 
-    /// Hands `picks` of `batch` to a queue, which may take so many ticks; what became of them, and how long it took.
-    /// `closely`: the clock is read before each frame.
-    #[inline]
-    pub(super) fn hand_over(
-        &self,
-        port: &Port,
-        queue: usize,
-        batch: &Batch,
-        picks: &[u16],
-        time: u64,
-        closely: bool,
-    ) -> (Outcome, u64) {
+    /// Hands `picks` of `batch` to queue `queue` of `port` from private memory, a few at a time: what that takes is the
+    /// port's own time.
+    #[cold]
+    fn send_apart(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
+        let Some(mut private) = self.private.take() else { return };
+        let mut rest = picks;
+        while !rest.is_empty() {
+            if port.overrun.rests() {
+                self.refuse(port, batch, rest, DropReason::Overrun);
+                break;
+            }
+            rest = private.fill(batch, rest);
+            let more = self.hand_over(port, queue, &private.batch, &private.picks);
+            self.others_ns += u64::try_from(time_of(more).as_nanos()).unwrap_or(u64::MAX);
+        }
+        self.private = Some(private);
+    }
+
+    /// Drops `picks` of `batch`, which were for `port`: counted and captured there.
+    #[cold]
+    pub(super) fn refuse(&self, port: &Port, batch: &Batch, picks: &[u16], why: DropReason) {
         let mut outcome = Outcome::new();
-        let mut took = 0;
         outcome.trace = port.capture.is_on().then(Vec::new);
-        self.beat.towards(Some(port.id.0));
+        outcome.dropped_all(picks, why);
+        port.counters.block(self.core).add_outcome(&outcome);
+        if let Some(drops) = &outcome.trace {
+            port.capture.egress(batch, picks, drops);
+        }
+    }
+
+    /// Hands `picks` of `batch` to queue `queue` of `port`. Ticks of the port's overrun, if both sides are dealt with apart.
+    #[inline]
+    fn hand_over(&self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) -> u64 {
+        let mut outcome = Outcome::new();
+        let mut more = 0;
+        outcome.trace = port.capture.is_on().then(Vec::new);
         match port.reach(queue) {
             Reached::Slot(mut slot) => match &mut *slot {
                 Some(plugged) => {
-                    outcome.begin(if plugged.is_timed() { time } else { u64::MAX }, closely);
+                    if plugged.is_timed() {
+                        outcome.begin(self.limit.saturating_add(of_bytes(batch, picks)));
+                    }
                     plugged.send(batch, picks, &mut outcome);
-                    took = if plugged.is_timed() { outcome.took() } else { 0 };
+                    if self.apart && plugged.is_timed() {
+                        more = port.overrun.took(Act::Touch, outcome.begun());
+                    }
                     // While its lock is held.
                     port.told.egress(queue, outcome.occasions, outcome.interrupts);
                 }
                 None => outcome.dropped_all(picks, DropReason::LinkDown),
             },
-            Reached::Busy => outcome.dropped_all(picks, DropReason::SlowReceiver),
+            Reached::Busy => outcome.dropped_all(picks, DropReason::ReceiverBusy),
             Reached::Nowhere => outcome.dropped_all(picks, DropReason::LinkDown),
         }
-        self.beat.elsewhere();
         port.counters.block(self.core).add_outcome(&outcome);
         if let Some(drops) = &outcome.trace {
-            if outcome.left.is_empty() {
-                port.capture.egress(batch, picks, drops);
-            } else {
-                let done = |pick: &u16| !outcome.left.contains(pick);
-                let done: Vec<u16> = picks.iter().copied().filter(done).collect();
-                port.capture.egress(batch, &done, drops);
-            }
+            port.capture.egress(batch, picks, drops);
         }
-        (outcome, took)
+        more
     }
 }
 

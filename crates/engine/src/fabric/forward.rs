@@ -121,7 +121,7 @@ impl Delivery {
     /// no chance. A lone frame finds whatever there is.
     fn leave_room(&mut self, topology: &Topology, id: PortId, batch: &Batch) {
         let Some(port) = topology.get(id).map(|member| &member.port) else { return };
-        if self.rests(port) {
+        if port.overrun.rests() {
             // They are dropped for that.
             return;
         }

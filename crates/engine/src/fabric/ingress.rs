@@ -18,6 +18,7 @@ use super::local::{seconds, Local};
 use crate::account::Tally;
 use crate::core::{Budget, Lease, Lent, Owner, Recall, Seat, Task, Visit, VisitEnd};
 use crate::frame::Batch;
+use crate::mem::Act;
 use crate::port::{IngressQueue, Port};
 
 // A turn's worth is a batch at most.
@@ -169,11 +170,9 @@ impl<Q: IngressQueue> NetTask<Q> {
         if !open {
             self.queue.tend(&mut held.tally);
         }
-        local.beat.elsewhere();
         let before = gate.held();
         local.delivery.gate = Some(gate);
         local.delivery.again(&local.topology, &self.port, &held.batch, open);
-        local.beat.towards(None);
         self.gate = local.delivery.gate.take();
         let left = self.gate.as_ref().map_or(0, |gate| gate.held());
         let fetched = FetchedBatch::again(&mut *self.queue, std::mem::take(&mut held.tally));
@@ -222,9 +221,10 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         if self.held.is_some() {
             let moved = self.deliver_held(local, false);
             let end = if self.held.is_some() { VisitEnd::Waits } else { VisitEnd::Drained };
-            return Visit { moved, end, elsewhere_ns: local.delivery.foreign_ns, ..Visit::default() };
+            return Visit { moved, end, elsewhere_ns: local.delivery.others_ns, ..Visit::default() };
         }
         local.batch.clear();
+        let begun = local.delivery.start();
         let wired = Delivery::wired(&local.topology, &self.port);
         let several = wired.is_some_and(|port| port.egress_queues() > 1);
         let limit = match wired {
@@ -233,7 +233,6 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
             Some(port) if !several => {
                 // The receiver's memory.
                 let limit = self.pause.limit(local.delivery.room(port, 0), Instant::now);
-                local.beat.towards(None);
                 limit
             }
             _ => self.pause.limit(None, Instant::now),
@@ -242,6 +241,11 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         local.batch.set_bounds(budget.bytes, local.ticks(budget.ns));
         local.batch.set_limit(room);
         let fetched = FetchedBatch::fetch(&mut *self.queue, &mut local.batch);
+        if local.delivery.is_apart() && !local.batch.is_empty() {
+            // What a pipe passes at once it has timed itself.
+            local.batch.touch();
+            self.port.overrun.took(Act::Touch, local.batch.begun());
+        }
         if let Some((counters, outcome)) = fetched.queue.passed() {
             counters.block(local.number).add_outcome(&outcome);
         }
@@ -271,7 +275,6 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
                 let new = || Box::new(WireGate::new(port, index, patience));
                 local.delivery.gate = Some(self.gate.take().unwrap_or_else(new));
             }
-            local.beat.elsewhere();
             visit.cost = match local.topology.router(self.port.id) {
                 true => local.route(&self.port, now),
                 false => {
@@ -279,8 +282,7 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
                     delivery.forward(topology, &self.port, batch, now, verdicts)
                 }
             };
-            visit.elsewhere_ns = local.delivery.foreign_ns;
-            local.beat.towards(None);
+            visit.elsewhere_ns = local.delivery.others_ns;
             self.pause.took(&local.batch);
             if let Some(gate) = local.delivery.gate.take() {
                 let left = gate.held();
@@ -294,10 +296,14 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
                 }
             }
         }
-        let tally = fetched.give_back();
+        let tally = match local.delivery.is_apart() {
+            true => self.port.overrun.timed(Act::Touch, || fetched.give_back()),
+            false => fetched.give_back(),
+        };
         if tally.frames > 0 || tally.interrupts > 0 {
             count(&self.port, self.index, local.number, &tally);
         }
+        local.delivery.end(begun);
         visit
     }
 

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use super::deliver::Delivery;
 use super::topology::Topology;
-use crate::core::Beat;
 use crate::frame::Batch;
 use crate::mem::ticks_in;
 use crate::router::{Desk, Seat};
@@ -21,22 +20,20 @@ pub struct Local {
     pub(super) verdicts: Verdicts,
     pub(super) delivery: Delivery,
     pub(super) desk: Desk,
-    pub(super) beat: Arc<Beat>,
     /// Ticks of a nanosecond, in 2⁻³².
     rate: u64,
 }
 
 impl Local {
-    pub(super) fn new(number: usize, beat: &Arc<Beat>, epoch: Instant) -> Local {
+    pub(super) fn new(number: usize, epoch: Instant) -> Local {
         Local {
             number,
             epoch,
             topology: Arc::default(),
             batch: Batch::new(),
             verdicts: Verdicts::new(),
-            delivery: Delivery::new(number, Arc::clone(beat), epoch),
+            delivery: Delivery::new(number, epoch),
             desk: Desk::new(),
-            beat: Arc::clone(beat),
             rate: u64::try_from((u128::from(ticks_in(Duration::from_secs(1))) << 32) / 1_000_000_000)
                 .unwrap_or(u64::MAX),
         }
@@ -53,10 +50,9 @@ impl Local {
     /// A core's without a core, for tests and fuzzers that visit queues themselves: no fetch and no delivery is late, however long
     /// it takes, so the same frames do the same again.
     pub fn by_hand() -> Local {
-        let mut local = Local::new(0, &Arc::default(), Instant::now());
+        let mut local = Local::new(0, Instant::now());
         local.rate = u64::MAX;
         local.delivery.limit = u64::MAX;
-        local.delivery.usual = u64::MAX;
         local
     }
 

@@ -21,7 +21,6 @@ mod pass;
 mod private;
 mod route;
 mod topology;
-mod watched;
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +33,7 @@ pub use topology::{Attach, Topology};
 
 use self::backpressure::PATIENCE;
 use self::local::seconds;
-use crate::core::{Beat, CoreStatus, Cores, Lease, Recall, Seat, Task, TaskStatus, Tuning};
+use crate::core::{CoreStatus, Cores, Lease, Recall, Seat, Task, TaskStatus, Tuning};
 use crate::port::Port;
 use crate::router::Seat as Routing;
 
@@ -69,7 +68,7 @@ impl Fabric {
     /// More than `MAX_CORES` cores, or a processor that this process may not use.
     pub fn start(options: &CoreOptions) -> io::Result<Arc<Fabric>> {
         let epoch = Instant::now();
-        let local = |number, beat: &Arc<Beat>| Local::new(number, beat, epoch);
+        let local = |number| Local::new(number, epoch);
         crate::mem::set_first_act(|| crate::confine::enter(crate::confine::Kinds::WATCH));
         // Before any port wants one.
         crate::mem::start_rings(|| crate::confine::enter(crate::confine::Kinds::RINGS))?;

@@ -1,4 +1,4 @@
-//! Copies of frames in memory of our own, for receivers that are watched (`watched`).
+//! Copies of frames in memory of our own, for a core that deals with senders and receivers apart (`deliver`).
 
 use crate::frame::{Batch, ALL, HEAD};
 use crate::mem::Arena;

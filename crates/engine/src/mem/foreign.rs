@@ -142,6 +142,7 @@ fn vet<'a>(file: &'a File, terms: &Terms) -> Result<Vetted<'a>, BadFile> {
 pub(super) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    huge: bool,
     watch: Option<WatchedMapping>,
 }
 
@@ -202,13 +203,24 @@ impl Mapping {
             base => base?,
         };
         let base = NonNull::new(base.cast::<u8>()).ok_or(BadFile::BadRange)?;
-        let mut mapping = Mapping { base, len, watch: None };
+        let mut mapping = Mapping { base, len, huge: vetted.huge, watch: None };
         let page = usize::try_from(vetted.page).map_err(|_| BadFile::BadRange)?;
         mapping.watch = Some(sigbus::watch(base.as_ptr() as usize, len, page, flag, terms)?);
         #[expect(clippy::cast_possible_truncation, reason = "below `len`, a usize")]
         // SAFETY: below `len`, as there is at least one byte.
         let first = unsafe { base.add((offset - start) as usize) };
         Ok(Mapped { mapping, first })
+    }
+}
+
+impl Mapping {
+    /// Bytes of it that lie in huge pages: all or none.
+    pub(super) fn in_huge_pages(&self) -> u64 {
+        if self.huge {
+            self.len as u64
+        } else {
+            0
+        }
     }
 }
 

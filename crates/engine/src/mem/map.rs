@@ -82,7 +82,7 @@ struct Region {
     user_addr: u64,
     host: NonNull<u8>,
     /// Keeps `host` mapped.
-    _mapping: Arc<Mapping>,
+    mapping: Arc<Mapping>,
 }
 
 impl Region {
@@ -104,7 +104,7 @@ impl Region {
             size: spec.size,
             user_addr: spec.user_addr,
             host: first,
-            _mapping: mapping,
+            mapping: mapping,
         })
     }
 
@@ -196,6 +196,11 @@ impl GuestMap {
         let map = |spec| Region::map(spec, &truncated, terms);
         let regions = order.into_iter().map(map).collect::<Result<Vec<_>, _>>()?;
         Ok(GuestMap { regions, truncated, terms: terms.clone() })
+    }
+
+    /// Bytes of it that lie in huge pages.
+    pub fn in_huge_pages(&self) -> u64 {
+        self.regions.iter().map(|region| region.mapping.in_huge_pages()).sum()
     }
 
     /// No region, on `terms`: the first of a line of maps.

@@ -2,17 +2,17 @@
 //! bounds-checked once.
 
 mod arena;
-mod bell;
 mod deadline;
-mod effort;
 mod foreign;
 mod helper;
 mod journal;
 #[cfg(test)]
 pub(crate) mod last_store;
 mod lock;
+mod lost;
 mod map;
 mod nodes;
+mod overrun;
 mod pages;
 mod patient;
 mod peek;
@@ -20,11 +20,11 @@ mod piece;
 mod resident;
 mod rings;
 mod shared;
-mod shared_event;
 pub(crate) mod sigbus;
 mod signal;
 pub(crate) mod sigsys;
 mod store;
+mod target;
 mod terms;
 mod ticks;
 mod transfer;
@@ -32,15 +32,15 @@ mod words;
 mod workers;
 
 pub use arena::Arena;
-pub use bell::{founder, Bell, BellCount};
 pub use deadline::Deadline;
-pub use effort::Effort;
 pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
 pub use helper::{first_act, set_first_act};
 pub use journal::{memory_file, sparse_file, JournalSlot, JournalSlots};
 pub use lock::lock_file;
+pub use lost::{lost_of, own as own_time, CoreTime, EVERY};
 pub use map::{GuestMap, MapError, RegionSpec, Window, MAX_REGIONS};
 pub use nodes::node_of;
+pub use overrun::{Act, Overrun, OverrunCount};
 pub use pages::{take_pages, SharedPages};
 pub use patient::Patient;
 pub use peek::{peeked, set_peeked, take_no_descriptors};

@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use super::ticks::{ticks, ticks_in};
 
-/// A core that has a lock for longer stands still. A slow delivery takes some 3 ms: 16 huge pages that have to be cleared. A
-/// hypervisor below may take the processor from the holder for some 10 ms now and then.
-const STUCK: Duration = Duration::from_millis(20);
+/// A core that has a lock for longer stands still: a delivery ends after as long.
+const STUCK: Duration = Duration::from_millis(1);
 /// Tries between two looks at the clock.
 const TRIES: usize = 64;
 

@@ -47,6 +47,10 @@ pub fn start(begin: fn()) -> io::Result<()> {
     if MAKER.get().is_some() {
         return Ok(());
     }
+    if let Err(e) = make(&Purpose::Signal) {
+        // While this thread may still open files.
+        super::target::Reads::get(&e);
+    }
     let (orders, inbox) = sync_channel(0);
     Builder::new().name("rings".to_owned()).spawn(move || {
         begin();

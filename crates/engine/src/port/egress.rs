@@ -20,8 +20,8 @@ use crate::mem::Patient;
 /// Frames on their way out of the switch. Reached under the port's lock, once per batch.
 pub trait EgressQueue: Send {
     /// Delivers the frames `picks` of `batch`, in this order, publishes them once and interrupts the
-    /// receiver once if it is due. Every pick is either delivered or dropped with a reason, or left because time is up
-    /// ([`Outcome::is_late`]): a queue whose memory can make it wait asks for that before each frame.
+    /// receiver once if it is due. Every pick is either delivered or dropped with a reason. A queue whose memory can make it
+    /// wait asks before each frame whether time is up ([`Outcome::is_late`]).
     ///
     /// A receiver that makes no progress costs next to nothing: once its ring is full, the rest of the picks is
     /// dropped ([`DropReason::RingFull`]) before a byte of them is touched.

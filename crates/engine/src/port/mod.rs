@@ -11,17 +11,14 @@
 //! One rule covers memory that can vanish: a queue holds the `Arc` of the map that its
 //! pointers lead into, and the map is unmapped when the last queue that was built on it is gone.
 
-mod allowance;
 mod attachment;
 mod claims;
-mod crowd;
 mod doubt;
 mod egress;
 mod ingress;
 mod limits;
 mod links;
 mod mtu;
-mod pace;
 mod talk;
 mod told;
 mod waits;
@@ -36,20 +33,18 @@ pub use crate::core::{Served, Slow, SlowCount};
 pub use crate::fault::{Fault, FaultCell};
 
 pub use claims::{ClaimCount, Claims};
-pub use crowd::Crowd;
 pub use doubt::Doubt;
 pub use egress::{EgressQueue, LentEgress, Plugged, Reached, Room};
 pub use ingress::IngressQueue;
 pub use limits::{DEFAULT_MTU, MAX_QUEUES};
 pub use links::LinkEvents;
-pub use pace::{usual, Pace, LIMIT};
 pub use talk::{TalkBudget, TalkCount, BURST};
 pub use told::QueueInterrupts;
 pub use waits::{Wait, WaitCount, Waits};
 
 use crate::core::{Lease, Lent, Owner};
 use crate::mem::{node_of, GuestMap, Piece, Terms};
-pub use crate::mem::{Bell, BellCount};
+pub use crate::mem::{Overrun, OverrunCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
 use crate::wire::offload::Offloads;
@@ -63,7 +58,7 @@ pub struct Port {
     /// Its counters in the shared file.
     pub counters: PortCounters,
     /// What stopped it, if anything did.
-    pub fault: FaultCell,
+    pub fault: Arc<FaultCell>,
     /// Its uses of addresses that live elsewhere.
     pub claims: Claims,
     /// Whether its guest's memory seems to be private.
@@ -74,16 +69,14 @@ pub struct Port {
     pub told: QueueInterrupts,
     /// What it is granted of its I/O cores, and has had.
     pub served: Served,
-    /// What it costs them beyond what is usual.
+    /// Its visits that took very long.
     pub slow: Slow,
-    /// How long deliveries to it take.
-    pub pace: Pace,
+    /// What it costs them beyond what is usual.
+    pub overrun: Overrun,
     /// What its conversation costs others.
     pub talk: TalkBudget,
     /// On which its peer gives memory.
     pub terms: Terms,
-    /// Sends its interrupts when they are slow.
-    pub bell: Bell,
     /// Captures and watchers of what passes.
     pub capture: CaptureSlot,
     /// What the operator allows.
@@ -107,21 +100,21 @@ const NOWHERE: u32 = u32::MAX;
 impl Port {
     /// A port without queues and with its link down.
     pub fn new(id: PortId, name: &str, counters: PortCounters, mtu: u32) -> std::io::Result<Port> {
+        let fault = Arc::new(FaultCell::new()?);
         Ok(Port {
             id,
             name: name.to_owned(),
             counters,
-            fault: FaultCell::new()?,
+            slow: Slow::default(),
+            overrun: Overrun::new(name, &fault),
+            fault,
             claims: Claims::default(),
             doubt: Doubt::default(),
             waits: Waits::default(),
             told: QueueInterrupts::default(),
             served: Served::default(),
-            slow: Slow::default(),
-            pace: Pace::default(),
             talk: TalkBudget::default(),
             terms: Terms::default(),
-            bell: Bell::new(name),
             capture: CaptureSlot::default(),
             most: AtomicU32::new(mtu),
             mtu: AtomicU32::new(mtu),
@@ -208,6 +201,7 @@ impl Port {
 
     /// A driver has begun in the memory of `map`: looks whether that can be its guest's.
     pub fn look_at_memory(&self, map: &GuestMap) {
+        self.overrun.expect_clearing(map.in_huge_pages());
         self.doubt.look(map, self.counters.totals().in_frames);
     }
 
@@ -302,8 +296,8 @@ impl Owner for Port {
         &self.slow
     }
 
-    fn stop_stalling(&self) {
-        self.fault.set(Fault::MemoryStalled);
+    fn overrun(&self) -> &Overrun {
+        &self.overrun
     }
 
     fn node(&self) -> Option<usize> {

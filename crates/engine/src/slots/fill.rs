@@ -167,7 +167,7 @@ impl<H: Hands> Fill<H> {
         self.room = self.ring.look();
         for (done, &pick) in picks.iter().enumerate() {
             if outcome.is_late(done) {
-                outcome.left.extend_from_slice(behind(picks, done));
+                outcome.dropped_all(behind(picks, done), DropReason::ReceiverBusy);
                 break;
             }
             let frame = batch.frame(pick);

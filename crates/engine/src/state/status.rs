@@ -22,10 +22,10 @@ pub use crate::mem::MemoryCount;
 pub use crate::observe::capture::CaptureCount;
 use crate::observe::Totals;
 use crate::port::Peer;
-pub use crate::port::{BellCount, ClaimCount, InterruptCount, SlowCount, TalkCount, WaitCount};
+pub use crate::port::{ClaimCount, InterruptCount, OverrunCount, SlowCount, TalkCount, WaitCount};
 
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Answer to `show ports`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,9 +108,6 @@ pub struct PortState {
     /// What to do about it, if it does not work as it could.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// What its interrupts took, if some were slow or a thread sends them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bell: Option<BellCount>,
     /// Captures that run here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub captures: Vec<CaptureCount>,
@@ -133,9 +130,12 @@ pub struct PortState {
     pub queues: u32,
     /// Names of what was negotiated.
     pub features: Vec<String>,
-    /// What it cost I/O cores beyond what is usual.
+    /// Its visits by I/O cores that took very long.
     #[serde(default)]
     pub slow: SlowCount,
+    /// What it cost I/O cores beyond what is usual.
+    #[serde(default)]
+    pub overrun: OverrunCount,
     /// Its VMMs' conversations, and what they cost others.
     #[serde(default)]
     pub conversation: TalkCount,
@@ -470,7 +470,6 @@ fn view(live: &Live, standing: Standing) -> PortView {
         pid: port.talk.peer(),
         detail,
         hint: standing.trouble.or(hint),
-        bell: Some(port.bell.count()).filter(|count| *count != BellCount::default()),
         captures: port.capture.captures(),
         capture_lost: port.capture.lost(),
         troubles,
@@ -480,6 +479,7 @@ fn view(live: &Live, standing: Standing) -> PortView {
         queues: u32::try_from(queues).unwrap_or(u32::MAX),
         features,
         slow: port.slow.count(),
+        overrun: port.overrun.count(),
         conversation: port.talk.count(),
         memory: port.terms.count(),
         service: recent.view(&port.served),

@@ -132,6 +132,11 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
                         (QEMU: rx_queue_size=1024), more queues";
             (true, "driver", Some(mend.to_owned()))
         }
+        "overrun" | "receiver_busy" => {
+            let mend =
+                "have the guest's memory present: QEMU -object memory-backend-memfd,…,prealloc=on; no swap";
+            (true, "memory", Some(mend.to_owned()))
+        }
         "mac_limit" => (true, "frames", set("mac-limit=…")),
         "mac_guard" => (true, "frames", set("mac-guard=off, or mac=… with the address that the guest uses")),
         "storm_broadcast" => (true, "frames", set("storm-broadcast=…")),

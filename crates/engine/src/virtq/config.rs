@@ -8,7 +8,7 @@ use sidecore_abi::virtio::{features, packed, split, MAX_QUEUE_SIZE};
 use super::journal::PackedJournal;
 use super::position::Position;
 use super::region::{BadRegion, Region};
-use crate::mem::{Bell, GuestMap, Piece, Signal};
+use crate::mem::{GuestMap, Overrun, Piece, Signal};
 
 /// The guest's interrupt: an eventfd that the VMM may replace at any time.
 #[derive(Debug, Default)]
@@ -17,9 +17,9 @@ pub struct Notifier {
 }
 
 impl Notifier {
-    /// The interrupt of a ring whose port has this bell.
-    pub fn new(bell: &Bell) -> Notifier {
-        Notifier { call: Signal::new(bell) }
+    /// The interrupt of a ring whose port has this account.
+    pub fn new(overrun: &Overrun) -> Notifier {
+        Notifier { call: Signal::new(overrun) }
     }
 
     /// Replaces the eventfd; none: the guest polls.

@@ -101,7 +101,7 @@ impl Scratch {
             port: Arc::clone(port),
             cores,
             config,
-            interrupts: Interrupts::new(true, 1, 3, &sidecore_engine::mem::Bell::default()),
+            interrupts: Interrupts::new(true, 1, 3, &sidecore_engine::mem::Overrun::default()),
             registers: [0; COUNT],
             msix: vec![0; 0x4000],
             map: Arc::default(),

@@ -18,7 +18,7 @@ use sidecore_engine::core::TaskStatus;
 use sidecore_engine::disk::Latency;
 use sidecore_engine::state::disks::DiskView;
 use sidecore_engine::state::status::{
-    Addresses, BellCount, CoreView, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
+    Addresses, CoreView, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
 };
 use sidecore_engine::state::ServiceView;
 
@@ -169,13 +169,6 @@ impl Collector for Snapshot {
                 self.plain(|p| p.counters.made);
             counter "kicks", "Notifications received from the peer", self.plain(|p| p.counters.kicks);
             counter "interrupts", "Notifications sent to the peer", self.plain(|p| p.counters.interrupts);
-            counter "slow_interrupts", "Interrupts that took longer than 1 millisecond to signal, as far as they were timed",
-                self.bell(|bell| bell.slow_interrupts);
-            counter "bell_interrupts", "Interrupts that the port's bell thread sent", self.bell(|bell| bell.rung);
-            counter "bell_blocked", "Times that the bell thread was held up for more than a second",
-                self.bell(|bell| bell.blocked);
-            gauge "bell_eventfds", "Eventfds that the port's bell thread rings now",
-                self.bell(|bell| bell.at_bell.into());
             counter "capture_lost_frames", "Frames that captures of the port lost: their readers were too slow",
                 self.plain(|p| p.state.as_ref().map_or(0, |state| state.capture_lost));
             counter "batches", "Batches of frames taken from a port", self.plain(|p| p.counters.batches);
@@ -192,13 +185,10 @@ impl Collector for Snapshot {
             counter "slow_batches", "Batches of a port that took longer than a millisecond of an I/O core",
                 of_state(|s| s.slow.batches);
             seconds "slow_batch", "Seconds of those batches together", nanoseconds(|s| s.slow.total_us);
-            counter "memory_stalls", "Times that an I/O core stood still in a port's memory",
-                of_state(|s| s.slow.stalls);
-            counter "memory_shared_stalls", "Times that one stood still in a port's memory or that of the port that it exchanged frames with",
-                of_state(|s| s.slow.shared_stalls);
-            counter "slow_deliveries", "Deliveries to a port that took too long because of its memory or its buffers",
-                of_state(|s| s.slow.deliveries);
-            seconds "slow_delivery", "Seconds of those deliveries together", nanoseconds(|s| s.slow.deliveries_us);
+            seconds "overrun", "Seconds that a port's memory, eventfds and messages took of I/O cores beyond a millisecond each",
+                nanoseconds(|s| s.overrun.total_us);
+            counter "rests", "Times that a port was not served for a second, because that was too much",
+                of_state(|s| s.overrun.rests);
             counter "connections", "VMMs that have connected to a port", of_state(|s| s.conversation.connections);
             counter "connections_for_nothing", "VMMs that left within a second or without having done anything (brief), were disconnected because they said nothing (silent), or were turned away (refused)",
                 self.per_port(for_nothing, "kind");
@@ -271,17 +261,6 @@ impl Collector for Snapshot {
 impl Snapshot {
     fn plain(&self, value: fn(&PortView) -> u64) -> Rows {
         self.ports.ports.iter().map(|port| (vec![("port", port.name.clone())], value(port))).collect()
-    }
-
-    fn bell(&self, value: fn(&BellCount) -> u64) -> Rows {
-        self.ports
-            .ports
-            .iter()
-            .map(|port| {
-                let bell = port.state.as_ref().and_then(|state| state.bell).unwrap_or_default();
-                (vec![("port", port.name.clone())], value(&bell))
-            })
-            .collect()
     }
 
     fn plain_some(&self, value: impl Fn(&PortView) -> Option<u64>) -> Rows {

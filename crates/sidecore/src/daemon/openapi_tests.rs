@@ -259,7 +259,6 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "About", &about, &About { config: None, memory_limit: None, ..about.clone() });
 
     compare(seen, "CaptureCount", &CaptureCount::default(), &CaptureCount::default());
-    compare(seen, "BellCount", &BellCount::default(), &BellCount::default());
     compare(seen, "Sums", &Sums::default(), &Sums::default());
     let trouble = Trouble { mend: Some(s()), ..Trouble::default() };
     compare(seen, "Trouble", &trouble, &Trouble::default());
@@ -296,7 +295,6 @@ fn every_field_is_described_and_no_other() {
         hint: Some(s()),
         troubles: vec![trouble.clone()],
         flow: flow.clone(),
-        bell: Some(BellCount::default()),
         captures: vec![CaptureCount::default()],
         capture_lost: 1,
         fault: Some(s()),
@@ -304,6 +302,7 @@ fn every_field_is_described_and_no_other() {
         queues: 1,
         features: vec![],
         slow: SlowCount::default(),
+        overrun: OverrunCount::default(),
         conversation: TalkCount::default(),
         memory: MemoryCount::default(),
         service: ServiceView {
@@ -318,6 +317,7 @@ fn every_field_is_described_and_no_other() {
     };
     compare(seen, "ServiceView", &state.service, &ServiceView::default());
     compare(seen, "SlowCount", &state.slow, &state.slow);
+    compare(seen, "OverrunCount", &state.overrun, &state.overrun);
     compare(seen, "TalkCount", &state.conversation, &state.conversation);
     compare(seen, "MemoryCount", &state.memory, &state.memory);
     let least = PortState {
@@ -331,7 +331,6 @@ fn every_field_is_described_and_no_other() {
         pid: None,
         hint: None,
         troubles: vec![],
-        bell: None,
         captures: vec![],
         fault: None,
         queues_wanted: None,

@@ -62,7 +62,7 @@ pub(super) fn text(all: &All) -> String {
     };
     row("number", all.port.number.to_string());
     if let Some(state) = &all.port.state {
-        describe(all.port.number, state, &mut row);
+        describe(state, &mut row);
     }
     let [frames_in, bytes_in, frames_out, bytes_out, drops] = counters(&all.port.counters);
     row("in", format!("{frames_in} frames, {bytes_in}"));
@@ -99,7 +99,7 @@ pub(super) fn text(all: &All) -> String {
 }
 
 /// What a port is, and how it is doing.
-fn describe(number: u16, state: &PortState, row: &mut impl FnMut(&str, String)) {
+fn describe(state: &PortState, row: &mut impl FnMut(&str, String)) {
     row("kind", state.kind.clone());
     row("where", state.location.clone());
     row("joined", joined(state));

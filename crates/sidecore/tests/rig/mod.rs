@@ -79,7 +79,7 @@ impl Testbed {
     /// `show TOPIC --json`.
     pub fn show(&self, topic: &str) -> Value {
         let value: Value = serde_json::from_str(&self.ok(&["show", topic, "--json"])).unwrap();
-        assert_eq!(value["version"], 1);
+        assert_eq!(value["version"], 2);
         value
     }
 

@@ -6,6 +6,7 @@ use super::{Core, Due, Seated, COLD_AFTER};
 use crate::core::accounts::Right;
 use crate::core::clock::Clock;
 use crate::core::ledger::Heat;
+use crate::mem::Act;
 
 /// Cold tasks that are looked at together while there is other work, of each kind: those that were woken, and those whose time has come.
 const LOOKS: usize = 16;
@@ -91,6 +92,9 @@ impl<L, C: Clock> Core<L, C> {
     pub(super) fn turn_to(&mut self, place: usize, begun: u64) {
         self.now = self.clock.now();
         self.look_in_vain(place, self.now - begun);
+        if let Some(seated) = &self.tasks[place] {
+            self.was_act(seated.account, Act::Touch, self.now - begun);
+        }
     }
 
     /// The task at `place` is polled from now on.

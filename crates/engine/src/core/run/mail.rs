@@ -9,6 +9,7 @@ use crate::core::clock::Clock;
 use crate::core::ledger::Heat;
 use crate::core::mailbox::{Bag, CoreMessage, TaskId, MESSAGES_A_ROUND};
 use crate::core::task::{Owner, Seat};
+use crate::mem::{ticks, ticks_in, Act};
 
 impl<L, C: Clock> Core<L, C> {
     /// Reads a round's share of the messages; false if one of them ends the thread.
@@ -109,7 +110,9 @@ impl<L, C: Clock> Core<L, C> {
         self.registry.forget(id);
         let owner = seated.task.owner();
         seated.task.go_home();
-        owner.served().caused(Duration::from_nanos(self.clock.now() - begun));
+        let took = Duration::from_nanos(self.clock.now() - begun);
+        owner.served().caused(took);
+        owner.overrun().took(Act::Touch, ticks().wrapping_sub(ticks_in(took)));
         true
     }
 

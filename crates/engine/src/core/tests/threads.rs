@@ -40,7 +40,7 @@ impl Task<()> for Kicked {
 
 #[test]
 fn a_kick_that_comes_while_cores_rest_is_kept() {
-    let cores = Cores::start(&[], &Tuning::default(), |_, _| (), || ()).unwrap();
+    let cores = Cores::start(&[], &Tuning::default(), |_| (), || ()).unwrap();
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let (kick, kicks) = (event.try_clone().unwrap(), Arc::<AtomicU64>::default());
     let task = Kicked { guest: guest(1, Service::default()), event, kicks: Arc::clone(&kicks) };
@@ -92,10 +92,10 @@ impl<V: FnMut() + Send> Task<()> for Busy<V> {
 #[test]
 fn tasks_move_are_recalled_and_evicted_at_any_moment() {
     let tuning = Tuning { balance: false, ..Tuning::default() };
-    let cores = Cores::start(&[], &tuning, |_, _| (), || ()).unwrap();
+    let cores = Cores::start(&[], &tuning, |_| (), || ()).unwrap();
     assert_eq!((cores.active(), cores.set_active(5)), (1, 1));
     drop(cores);
-    let cores = Cores::unpinned(3, &tuning, |_, _| ()).unwrap();
+    let cores = Cores::unpinned(3, &tuning, |_| ()).unwrap();
     let lends = Arc::new(Mutex::new(0u64));
     std::thread::scope(|scope| {
         for number in 0..3u16 {
@@ -154,7 +154,7 @@ fn wait(what: &str, so: impl Fn() -> bool) {
 #[test]
 fn a_core_that_stands_gets_no_new_task_until_it_moves_on() {
     let tuning = Tuning { least_cores: 2, ..Tuning::default() };
-    let cores = Cores::unpinned(2, &tuning, |_, _| ()).unwrap();
+    let cores = Cores::unpinned(2, &tuning, |_| ()).unwrap();
     let (go_on, told) = channel::<()>();
     // Its first visit lasts until it is told, or the test has failed.
     let stuck = Busy { guest: guest(1, Service::default()), visit: move || _ = told.recv() };

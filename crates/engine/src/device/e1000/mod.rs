@@ -123,7 +123,7 @@ impl E1000 {
         let (journal_file, [tx_journal, rx_journal, tx_journal_1, rx_journal_1]) =
             journal_file.map_or_else(RingJournal::create, RingJournal::open)?;
         let messages = if model == Model::E1000e { (1, 5) } else { (0, 0) };
-        let interrupts = Interrupts::new(true, messages.0, messages.1, &port.bell);
+        let interrupts = Interrupts::new(true, messages.0, messages.1, &port.overrun);
         let csb = settings.csb && model == Model::E1000;
         let nic = Arc::new(NicState {
             model,

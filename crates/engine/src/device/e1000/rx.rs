@@ -50,8 +50,6 @@ enum Shortage {
     Ring,
     /// More descriptors than a frame may take.
     Frame,
-    /// Time was up in the middle of it.
-    Time,
     Fault(Fault),
 }
 
@@ -201,7 +199,6 @@ impl RxRing {
         (used, avail): (u32, u32),
         (status, special): (u64, u64),
         mark: u64,
-        outcome: &Outcome,
     ) -> Result<u32, Shortage> {
         let layout = &rules.layout;
         let need = source.len() + rules.fcs;
@@ -226,10 +223,6 @@ impl RxRing {
         // Pass 2: data.
         let mut left = need;
         for index in 0..self.found.len() {
-            // Each buffer may lie in a page that has to be found first.
-            if index > 0 && outcome.is_over() {
-                return Err(Shortage::Time);
-            }
             let (place, address) = self.found[index];
             let mut lens = [0u64; 4];
             for (index, size) in layout.buffers.iter().enumerate().filter(|(_, size)| **size > 0) {
@@ -381,7 +374,7 @@ impl RxRing {
         self.ahead.clear();
         for (index, &pick) in picks.iter().enumerate() {
             if outcome.is_late(index) {
-                outcome.left.extend_from_slice(behind(picks, index));
+                outcome.dropped_all(behind(picks, index), DropReason::ReceiverBusy);
                 break;
             }
             let mark = mark(index);
@@ -427,10 +420,10 @@ impl RxRing {
             let facts = (rules.checksums(frame) | vlan, u64::from(stripped.unwrap_or(0)));
             let source = || FrameBytes::new(frame, body, stripped.is_some());
             let whole = self.filled.len();
-            let mut result = self.fill(&rules, &mut source(), (used, avail), facts, mark, outcome);
+            let mut result = self.fill(&rules, &mut source(), (used, avail), facts, mark);
             if matches!(result, Err(Shortage::Ring)) && missed == 0 {
                 avail = self.ring.more(regs, avail).min(allowed);
-                result = self.fill(&rules, &mut source(), (used, avail), facts, mark, outcome);
+                result = self.fill(&rules, &mut source(), (used, avail), facts, mark);
             }
             match result {
                 Ok(places) => {
@@ -443,11 +436,6 @@ impl RxRing {
                     outcome.dropped(pick, DropReason::RingFull);
                 }
                 Err(Shortage::Frame) => outcome.dropped(pick, DropReason::BufferTooSmall),
-                Err(Shortage::Time) => {
-                    self.filled.truncate(whole);
-                    outcome.left.extend_from_slice(behind(picks, index));
-                    break;
-                }
                 Err(Shortage::Fault(fault)) => {
                     self.filled.truncate(whole);
                     self.stop(fault);

@@ -20,8 +20,7 @@ use super::nic::NicState;
 use super::regs::{QUEUES, TX_RINGS};
 use super::tx::TxRing;
 use crate::frame::{Batch, ALL};
-use crate::mem::ticks_in;
-use crate::port::{DropReason, IngressQueue, Outcome, Reached, Tally, LIMIT};
+use crate::port::{DropReason, IngressQueue, Outcome, Reached, Tally};
 
 /// How long after the last frame naps are how long.
 const NAPS: [(Duration, Duration); 2] = [
@@ -64,13 +63,12 @@ impl Transmitter {
     /// traffic of the port: only frames that are dropped here have come in.
     #[cold]
     fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
-        let mut outcome = Outcome::new();
-        outcome.begin(ticks_in(LIMIT), true);
+        let (mut outcome, deadline) = (Outcome::new(), batch.deadline());
         if let Reached::Slot(mut slot) = self.nic.port.reach(0) {
             self.nic.looping.store(true, Ordering::Relaxed);
             for (pick, frame) in (0..).zip(batch.frames()) {
-                if outcome.is_over() {
-                    outcome.dropped(pick, DropReason::SlowReceiver);
+                if deadline.is_over() {
+                    outcome.dropped(pick, DropReason::ReceiverBusy);
                     continue;
                 }
                 match &mut *slot {
@@ -83,11 +81,8 @@ impl Transmitter {
             self.nic.looping.store(false, Ordering::Relaxed);
         } else {
             // Another core stands still in this card's memory.
-            outcome.dropped_all(&ALL[..batch.len()], DropReason::SlowReceiver);
+            outcome.dropped_all(&ALL[..batch.len()], DropReason::ReceiverBusy);
         }
-        // Of those that were begun when time was up.
-        let left = std::mem::take(&mut outcome.left);
-        outcome.dropped_all(&left, DropReason::SlowReceiver);
         batch.consume();
         tally.frames -= outcome.frames;
         tally.bytes -= outcome.bytes;

@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::mem::{Bell, Signal};
+use crate::mem::{Overrun, Signal};
 
 /// The kinds of interrupts, with VFIO's numbers for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,8 +59,8 @@ struct Vector {
 }
 
 impl Vector {
-    fn new(bell: &Bell) -> Mutex<Vector> {
-        Mutex::new(Vector { trigger: Signal::new(bell), pending: false })
+    fn new(overrun: &Overrun) -> Mutex<Vector> {
+        Mutex::new(Vector { trigger: Signal::new(overrun), pending: false })
     }
 
     /// Interrupts; true if an eventfd was written.
@@ -93,13 +93,13 @@ struct InterruptPin {
 }
 
 impl InterruptPin {
-    fn new(bell: &Bell) -> Mutex<InterruptPin> {
+    fn new(overrun: &Overrun) -> Mutex<InterruptPin> {
         Mutex::new(InterruptPin {
             level: false,
             masked: false,
             disabled: false,
             unused: false,
-            trigger: Signal::new(bell),
+            trigger: Signal::new(overrun),
             resample: None,
         })
     }
@@ -131,18 +131,18 @@ pub struct Interrupts {
 
 impl Interrupts {
     /// A function with an interrupt pin or without one, `msi` MSI vectors and `msix` MSI-X vectors, behind a port with
-    /// this bell.
-    pub fn new(has_pin: bool, msi: u16, msix: u16, bell: &Bell) -> Arc<Interrupts> {
-        let vectors = |count: u16| (0..count).map(|_| Vector::new(bell)).collect();
+    /// this account.
+    pub fn new(has_pin: bool, msi: u16, msix: u16, overrun: &Overrun) -> Arc<Interrupts> {
+        let vectors = |count: u16| (0..count).map(|_| Vector::new(overrun)).collect();
         Arc::new(Interrupts {
             mode: AtomicU8::new(Mode::Intx as u8),
             has_pin,
-            pin: InterruptPin::new(bell),
+            pin: InterruptPin::new(overrun),
             level: AtomicBool::new(false),
             msi: vectors(msi),
             msix: vectors(msix),
-            error: Vector::new(bell),
-            request: Vector::new(bell),
+            error: Vector::new(overrun),
+            request: Vector::new(overrun),
         })
     }
 
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn a_level_is_told_once_until_the_end_of_interrupt() {
-        let (ear, irq) = (Ear::new(), Interrupts::new(true, 0, 0, &Bell::default()));
+        let (ear, irq) = (Ear::new(), Interrupts::new(true, 0, 0, &Overrun::default()));
         assert!(!irq.set_level(true));
         irq.set_trigger(Index::Intx, 0, ear.mouth());
         assert_eq!(ear.heard(), 1, "the level was up before the eventfd came");
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn the_order_in_which_qemu_sets_intx_up() {
-        let (ear, end, irq) = (Ear::new(), Ear::new(), Interrupts::new(true, 0, 0, &Bell::default()));
+        let (ear, end, irq) = (Ear::new(), Ear::new(), Interrupts::new(true, 0, 0, &Overrun::default()));
         irq.set_trigger(Index::Intx, 0, ear.mouth());
         irq.mask();
         irq.set_resample(end.mouth());
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn nothing_passes_a_pin_that_the_guest_has_switched_off() {
-        let (ear, irq) = (Ear::new(), Interrupts::new(true, 0, 1, &Bell::default()));
+        let (ear, irq) = (Ear::new(), Interrupts::new(true, 0, 1, &Overrun::default()));
         irq.set_trigger(Index::Intx, 0, ear.mouth());
         irq.set_intx_disabled(true);
         assert!(!irq.set_level(true));
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn messages_wait_for_their_eventfd() {
-        let (ear, irq) = (Ear::new(), Interrupts::new(false, 1, 2, &Bell::default()));
+        let (ear, irq) = (Ear::new(), Interrupts::new(false, 1, 2, &Overrun::default()));
         assert!(!irq.message(0), "INTx mode");
         irq.set_mode(Mode::Msix);
         assert!(!irq.message(1) && !irq.message(2));

@@ -39,7 +39,7 @@ impl MemoryDevice {
         let bar = current.get();
         MemoryDevice {
             config: memory_config(&memory_regions(&bar.pages)),
-            interrupts: Interrupts::new(false, 0, 0, &beside.bell),
+            interrupts: Interrupts::new(false, 0, 0, &beside.overrun),
             bar,
             current: current.clone(),
         }

@@ -137,7 +137,7 @@ impl Ptnet {
     ) -> io::Result<Ptnet> {
         let pairs = settings.pairs;
         let rings = u16::try_from(2 * pairs).unwrap_or(u16::MAX);
-        let interrupts = Interrupts::new(false, 0, rings, &port.bell);
+        let interrupts = Interrupts::new(false, 0, rings, &port.overrun);
         let bells = Bells::new(interrupts, pairs, settings.moderation)?;
         let mut device = Ptnet {
             nic: Arc::new(NicState::new(port, bells, pairs)),

@@ -10,7 +10,7 @@ use super::bells::RingUse;
 use super::nic::NicState;
 use crate::fault::Fault;
 use crate::frame::Batch;
-use crate::mem::GuestMap;
+use crate::mem::{GuestMap, Overrun};
 use crate::observe::PortCounters;
 use crate::port::{DropReason, EgressQueue, Outcome, Room};
 use crate::ring::{Block, ClientRx, Hands, Region};
@@ -180,8 +180,8 @@ struct GuestEnd {
 }
 
 impl Far for GuestEnd {
-    fn owner(&self) -> u16 {
-        self.nic.port.id.0
+    fn overrun(&self) -> &Overrun {
+        &self.nic.port.overrun
     }
 
     fn counters(&self) -> &PortCounters {

@@ -116,7 +116,7 @@ impl Rtl8169 {
     ) -> io::Result<Rtl8169> {
         let (journal_file, [tx_journal, rx_journal]) =
             journal_file.map_or_else(RingJournal::create, RingJournal::open)?;
-        let interrupts = Interrupts::new(true, 0, 0, &port.bell);
+        let interrupts = Interrupts::new(true, 0, 0, &port.overrun);
         let nic = Arc::new(NicState {
             csb: settings.csb,
             port,

@@ -63,8 +63,6 @@ enum Shortage {
     Ring,
     /// More descriptors than a frame may take.
     Frame,
-    /// Time was up in the middle of it.
-    Time,
     Fault(Fault),
 }
 
@@ -208,13 +206,7 @@ impl RxRing {
     }
 
     /// Fills the next descriptors with a frame.
-    fn fill(
-        &mut self,
-        source: &mut FrameBytes,
-        status: u64,
-        picks_left: usize,
-        outcome: &Outcome,
-    ) -> Result<(), Shortage> {
+    fn fill(&mut self, source: &mut FrameBytes, status: u64, picks_left: usize) -> Result<(), Shortage> {
         let need = source.len() + FCS;
         // Pass 1: the descriptors, until the frame fits.
         let (mut room, mut count) = (0, 0);
@@ -238,10 +230,6 @@ impl RxRing {
         // Pass 2: data.
         let mut left = need;
         for index in 0..count {
-            // Each buffer may lie in a page that has to be found first.
-            if index > 0 && outcome.is_over() {
-                return Err(Shortage::Time);
-            }
             let Some(slot) = self.ahead.get(self.next + index).copied() else { break };
             let part = left.min(slot.size());
             left -= part;
@@ -292,7 +280,7 @@ impl EgressQueue for RxRing {
         (self.next, self.ahead_to) = (0, self.ring.head);
         for (index, &pick) in picks.iter().enumerate() {
             if outcome.is_late(index) {
-                outcome.left.extend_from_slice(behind(picks, index));
+                outcome.dropped_all(behind(picks, index), DropReason::ReceiverBusy);
                 break;
             }
             let frame = batch.frame(pick);
@@ -317,7 +305,7 @@ impl EgressQueue for RxRing {
             let stripped = tag(frame).filter(|_| rules.strip);
             let mut source = FrameBytes::new(frame, batch.body(frame), stripped.is_some());
             let whole = self.filled.len();
-            match self.fill(&mut source, rules.status(frame, stripped), picks.len() - index, outcome) {
+            match self.fill(&mut source, rules.status(frame, stripped), picks.len() - index) {
                 Ok(()) => {
                     delivered += 1;
                     frames.count(frame);
@@ -328,11 +316,6 @@ impl EgressQueue for RxRing {
                     outcome.dropped(pick, DropReason::RingFull);
                 }
                 Err(Shortage::Frame) => outcome.dropped(pick, DropReason::BufferTooSmall),
-                Err(Shortage::Time) => {
-                    self.filled.truncate(whole);
-                    outcome.left.extend_from_slice(behind(picks, index));
-                    break;
-                }
                 Err(Shortage::Fault(fault)) => {
                     self.filled.truncate(whole);
                     self.stop(fault);

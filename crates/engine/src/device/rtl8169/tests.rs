@@ -23,7 +23,7 @@ use crate::device::pci::{self, write_config, Image, Index, Interrupts, PciDevice
 use crate::fabric::{NetSeat, Scheduler};
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame};
-use crate::mem::{memory_file, Arena, Bell, GuestMap, RegionSpec};
+use crate::mem::{memory_file, Arena, GuestMap, Overrun, RegionSpec};
 use crate::observe::CounterFile;
 use crate::port::{DropReason, Outcome, Port, PortId, Tally, DEFAULT_MTU};
 use crate::wire::{Gso, Mac, Offload, Sum};
@@ -525,7 +525,7 @@ fn the_driver_says_when_it_is_interrupted() {
 /// After eight frames, or 153 µs behind the first of fewer.
 #[test]
 fn the_drivers_mitigation_waits_for_frames_or_time() {
-    let mut irq = Irq::new(Interrupts::new(true, 0, 0, &Bell::default()), Duration::ZERO).unwrap();
+    let mut irq = Irq::new(Interrupts::new(true, 0, 0, &Overrun::default()), Duration::ZERO).unwrap();
     irq.alarm.clock = Clock::Manual(AtomicU64::new(0));
     let turn = |irq: &Irq, to: u64| match &irq.alarm.clock {
         Clock::Manual(now) => now.store(to, Ordering::Relaxed),

@@ -221,22 +221,19 @@ impl EgressRing {
 
     /// Copies any frame into the next chains.
     #[inline(never)]
-    fn fill(&mut self, frame: &Frame, body: &[Piece], outcome: &Outcome) -> Result<(), Shortage> {
+    fn fill(&mut self, frame: &Frame, body: &[Piece]) -> Result<(), Shortage> {
         let Some(chain) = self.queue.taken().get(self.filled) else { return Err(Shortage::Chains) };
         let need = frame.len + self.header_len;
         if chain.len < need {
-            return self.fill_several(frame, body, need, outcome);
+            return self.fill_several(frame, body, need);
         }
         self.usual = chain.len;
         let list = self.pieces.range_mut(chain.start as usize, usize::from(chain.count));
-        let mut to = PieceWriter { list, outcome, late: false };
+        let mut to = PieceWriter { list };
         to.write(upto(&frame.offload.to_bytes(1), self.header_len as usize));
         to.write(frame.head());
         for piece in body {
             to.copy(*piece);
-        }
-        if to.late {
-            return Err(Shortage::Time);
         }
         self.note(need);
         Ok(())
@@ -244,13 +241,7 @@ impl EgressRing {
 
     /// A frame that is longer than the next chain.
     #[cold]
-    fn fill_several(
-        &mut self,
-        frame: &Frame,
-        body: &[Piece],
-        need: u32,
-        outcome: &Outcome,
-    ) -> Result<(), Shortage> {
+    fn fill_several(&mut self, frame: &Frame, body: &[Piece], need: u32) -> Result<(), Shortage> {
         if !self.mergeable {
             return Err(Shortage::TooSmall);
         }
@@ -272,15 +263,12 @@ impl EgressRing {
         let Some(first) = chains.first().copied() else { return Err(Shortage::Chains) };
         let pieces: usize = upto(chains, count).iter().map(|chain| usize::from(chain.count)).sum();
         let list = self.pieces.range_mut(first.start as usize, pieces);
-        let mut to = PieceWriter { list, outcome, late: false };
+        let mut to = PieceWriter { list };
         let buffers = u16::try_from(count).unwrap_or(u16::MAX);
         to.write(upto(&frame.offload.to_bytes(buffers), self.header_len as usize));
         to.write(frame.head());
         for piece in body {
             to.copy(*piece);
-        }
-        if to.late {
-            return Err(Shortage::Time);
         }
         self.usual = first.len;
         self.filled += count;
@@ -294,8 +282,6 @@ enum Shortage {
     Chains,
     /// The receiver's buffer cannot hold the frame.
     TooSmall,
-    /// Time was up in the middle of the frame.
-    Time,
 }
 
 impl EgressQueue for EgressRing {
@@ -310,7 +296,7 @@ impl EgressQueue for EgressRing {
                 self.queue.will_complete();
             }
             if outcome.is_late(done) {
-                outcome.left.extend_from_slice(behind(picks, done));
+                outcome.dropped_all(behind(picks, done), DropReason::ReceiverBusy);
                 break;
             }
             if self.stopped || self.taken == 0 {
@@ -327,14 +313,9 @@ impl EgressQueue for EgressRing {
                 done += 1;
                 continue;
             }
-            match self.fill(frame, batch.body(frame), outcome) {
+            match self.fill(frame, batch.body(frame)) {
                 Ok(()) => outcome.delivered(frame.len),
                 Err(Shortage::TooSmall) => outcome.dropped(pick, DropReason::BufferTooSmall),
-                // Its chain is not given back: it is the next frame's, or this one's once more.
-                Err(Shortage::Time) => {
-                    outcome.left.extend_from_slice(behind(picks, done));
-                    break;
-                }
                 Err(Shortage::Chains) if self.filled > 0 => {
                     self.refill(batch, behind(picks, done), 1, outcome);
                     continue;
@@ -373,11 +354,9 @@ impl EgressQueue for EgressRing {
 
 const _: () = assert!(MAX_FRAME as usize + NET_HDR_LEN <= MAX_BATCH * 1024);
 
-/// Writes through a list of pieces, as long as there is time.
+/// Writes through a list of pieces.
 struct PieceWriter<'a> {
     list: &'a mut [Piece],
-    outcome: &'a Outcome,
-    late: bool,
 }
 
 impl PieceWriter<'_> {
@@ -409,11 +388,6 @@ impl PieceWriter<'_> {
 
     #[inline]
     fn next(&mut self) {
-        let list = std::mem::take(&mut self.list);
-        // Each piece may lie in a page that has to be found first.
-        self.late = self.outcome.is_over();
-        if !self.late {
-            self.list = behind_mut(list, 1);
-        }
+        self.list = behind_mut(std::mem::take(&mut self.list), 1);
     }
 }

@@ -160,9 +160,9 @@ impl Rig {
             let own = own(PortId(id)).guard.pinned().unwrap();
             assert!(switches[on(id)].pin(own, PortId(id), crate::switch::Kind::Pinned, 1));
         }
-        let mut delivery = Delivery::new(0, Arc::default(), Instant::now());
+        let mut delivery = Delivery::new(0, Instant::now());
         delivery.seats = topology.routers().iter().map(Seat::new).collect();
-        (delivery.limit, delivery.usual) = (u64::MAX, u64::MAX);
+        delivery.limit = u64::MAX;
         Rig {
             ports,
             delivery,

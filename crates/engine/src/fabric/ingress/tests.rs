@@ -273,16 +273,12 @@ fn a_single_queue_is_waited_for_in_the_senders_own_ring() {
 }
 
 /// A queue whose memory takes its time.
-struct Slowly(bool);
+struct Slowly;
 
 impl IngressQueue for Slowly {
-    fn fetch(&mut self, _: &mut Batch, tally: &mut Tally) {
-        let begun = Instant::now();
-        // Each time: of a visit in which others had the processor that time does not count.
-        if self.0 {
-            while begun.elapsed() <= 2 * crate::core::SLOW_VISIT {
-                std::hint::spin_loop();
-            }
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        drop(std::hint::black_box(vec![1u8; 64 << 20]));
+        if batch.push_short(&[2; 60]) {
             tally.frames = 1;
         }
     }
@@ -290,7 +286,7 @@ impl IngressQueue for Slowly {
     fn release(&mut self, _: &mut Tally) {}
 
     fn want_kicks(&mut self, _: bool) -> bool {
-        false
+        true
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
@@ -299,14 +295,21 @@ impl IngressQueue for Slowly {
 }
 
 #[test]
-fn a_slow_visit_is_counted_at_its_port() {
+fn a_sender_whose_memory_is_slow_rests_and_then_is_served_again() {
     let port = &Rig::new(1, PATIENCE).ports[0];
     let fabric = Fabric::start(&CoreOptions::default()).unwrap() as Arc<dyn Scheduler>;
-    let lease = fabric.serve(port, 0, Slowly(true));
-    while port.slow.count().batches == 0 {
-        std::thread::yield_now();
-    }
-    assert!(port.slow.count().longest_us >= 1_000);
+    let lease = fabric.serve(port, 0, Slowly);
+    let await_true = |what: &str, so: &dyn Fn() -> bool| {
+        let begun = Instant::now();
+        while !so() {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{what}");
+            std::thread::yield_now();
+        }
+    };
+    await_true("it does not rest", &|| port.overrun.rests());
+    let before = port.counters.totals().in_frames;
+    await_true("its rest does not end", &|| port.counters.totals().in_frames > before + 1);
+    assert!(port.overrun.count().rests >= 1);
     assert!(lease.take_back().is_some());
 }
 

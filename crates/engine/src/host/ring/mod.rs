@@ -22,7 +22,7 @@ pub use pipe::{PipeEgress, PipeIngress, PipePair};
 pub use settings::RingPortSettings;
 pub use tap::{Lookers, RingTap};
 
-use crate::mem::Bell;
+use crate::mem::Overrun;
 use crate::ring::{ClientRx, ClientTx, Region, ReleaseGate, RingStats};
 
 /// Both directions of one pair of rings, and what its client needs for them.
@@ -38,7 +38,7 @@ pub struct RingPair {
 }
 
 impl RingPair {
-    /// The queues of ring pair `index` of `region`, of a port that has this bell. Once for each pair of a region.
+    /// The queues of ring pair `index` of `region`, of a port that has this account. Once for each pair of a region.
     ///
     /// # Errors
     /// What the system says of making descriptors.
@@ -46,10 +46,10 @@ impl RingPair {
         region: &Arc<Region>,
         index: u32,
         settings: &Arc<RingPortSettings>,
-        bell: &Bell,
+        overrun: &Overrun,
     ) -> io::Result<RingPair> {
-        let (tx, wake_tx) = wake::Wake::new(bell)?;
-        let (rx, wake_rx) = wake::Wake::new(bell)?;
+        let (tx, wake_tx) = wake::Wake::new(overrun)?;
+        let (rx, wake_rx) = wake::Wake::new(overrun)?;
         let ingress = RingIngress::new(ClientTx::new(region, index), Arc::clone(settings), tx)?;
         let egress = RingEgress::new(ClientRx::new(region, index), Arc::clone(settings), rx);
         Ok(RingPair { ingress, egress, wake_tx: Some(wake_tx), wake_rx: Some(wake_rx) })

@@ -20,7 +20,7 @@ use super::egress::RingEgress;
 use super::settings::RingPortSettings;
 use super::wake::Wake;
 use crate::frame::{Batch, MAX_BATCH};
-use crate::mem::{Bell, Patient};
+use crate::mem::{Overrun, Patient};
 use crate::observe::capture::{Direction, Watcher};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::ring::{ClientRx, Region};
@@ -80,7 +80,7 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// One that fills the rings of `region` with what it sees of a port with these settings and this bell. Also the pipes that wake it, one
+    /// One that fills the rings of `region` with what it sees of a port with these settings and this account. Also the pipes that wake it, one
     /// for each ring.
     ///
     /// # Errors
@@ -89,11 +89,11 @@ impl Monitor {
         region: &Arc<Region>,
         settings: &Arc<RingPortSettings>,
         sees: Sees,
-        bell: &Bell,
+        overrun: &Overrun,
     ) -> io::Result<(Monitor, Vec<OwnedFd>)> {
         let (mut rings, mut wakes) = (Vec::new(), Vec::new());
         for index in 0..region.info().rx_rings {
-            let (wake, theirs) = Wake::new(bell)?;
+            let (wake, theirs) = Wake::new(overrun)?;
             rings.push(RingEgress::new(ClientRx::new(region, index), Arc::clone(settings), wake));
             wakes.push(theirs);
         }

@@ -12,6 +12,7 @@ use super::wake::Wake;
 use crate::account::Outcome;
 use crate::fault::Fault;
 use crate::frame::Batch;
+use crate::mem::{ticks, Act, Overrun};
 use crate::observe::PortCounters;
 use crate::port::{DropReason, EgressQueue, IngressQueue, Port, Tally};
 use crate::ring::RingStats;
@@ -49,8 +50,8 @@ impl PipePair {
         let (sending, receiving) =
             end.sending(ring).zip(end.receiving(ring)).ok_or(io::ErrorKind::NotFound)?;
         let (mut sending, mut receiving) = (sending, receiving);
-        let (tx, wake_tx) = Wake::new(&port.bell)?;
-        let (rx, wake_rx) = Wake::new(&port.bell)?;
+        let (tx, wake_tx) = Wake::new(&port.overrun)?;
+        let (rx, wake_rx) = Wake::new(&port.overrun)?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         sending.set_program();
         receiving.set_program();
@@ -101,7 +102,9 @@ impl IngressQueue for PipeIngress {
         if self.stopped || self.settings.is_down() {
             return;
         }
+        let begun = ticks();
         let moved = self.sending.pass(batch.room());
+        self.port.overrun.took(Act::Touch, begun.wrapping_add(moved.far));
         batch.passed(moved.frames);
         tally.frames += moved.frames as u64;
         tally.bytes += moved.bytes;
@@ -181,8 +184,8 @@ struct ProgramEnd {
 }
 
 impl Far for ProgramEnd {
-    fn owner(&self) -> u16 {
-        self.port.id.0
+    fn overrun(&self) -> &Overrun {
+        &self.port.overrun
     }
 
     fn counters(&self) -> &PortCounters {

@@ -6,24 +6,23 @@
 //! fail too; when ours does, the client's end says so.
 //!
 //! A write does not wait, but it walks the list of waiters at the other end, and the client makes that as long as it
-//! likes. So it is timed as interrupts of VMMs are, and the port's bell thread writes where it takes too long
-//! (`mem::Signal`).
+//! likes. So it is timed as interrupts of VMMs are (`mem::Signal`).
 
 use std::io;
 use std::os::fd::OwnedFd;
 
 use rustix::pipe::{pipe_with, PipeFlags};
 
-use crate::mem::{Bell, Signal};
+use crate::mem::{Overrun, Signal};
 
 /// Our end.
 pub(super) struct Wake(Signal);
 
 impl Wake {
-    /// A pipe: our end, of the port that has this bell, and the client's.
-    pub(super) fn new(bell: &Bell) -> io::Result<(Wake, OwnedFd)> {
+    /// A pipe: our end, of the port that has this overrun, and the client's.
+    pub(super) fn new(overrun: &Overrun) -> io::Result<(Wake, OwnedFd)> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let signal = Signal::new(bell);
+        let signal = Signal::new(overrun);
         signal.set_pipe(write);
         Ok((Wake(signal), read))
     }

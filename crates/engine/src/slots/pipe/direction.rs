@@ -14,7 +14,7 @@
 //! Access. The direction stands behind a lock. Its sender's I/O core takes it once a visit. Each end puts its own half
 //! in and takes it out, so when that is done no core touches that end's memory any more. No conversation touches a
 //! guest's memory under the lock: that memory may make it wait, and an I/O core would wait with it. If an I/O core
-//! waits in the receiver's memory, that is the receiver's stall (`core::at_owner`).
+//! waits in the receiver's memory, that is the receiver's overrun.
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,15 +22,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
 
 use crate::account::Outcome;
-use crate::core::at_owner;
 use crate::fault::Fault;
+use crate::mem::{ticks, Act, Overrun};
 use crate::observe::PortCounters;
 use crate::ring::{Block, ClientRx, ClientTx, Hand, Hands, RingStats};
 
 /// The end that receives, as the I/O core of the other one tells it of frames.
 pub trait Far: Send + Sync {
-    /// The number of its port, whose memory the ring's indices are in.
-    fn owner(&self) -> u16;
+    /// The account of its port, whose memory the ring's indices are in.
+    fn overrun(&self) -> &Overrun;
 
     /// Where its frames are counted.
     fn counters(&self) -> &PortCounters;
@@ -58,6 +58,18 @@ pub struct Moved {
     pub room: bool,
     /// What came to the receiver, and where that is counted.
     pub out: Option<(PortCounters, Outcome)>,
+    /// Ticks that were spent in the receiver's memory.
+    pub far: u64,
+}
+
+/// Does what touches the memory of `far`, whose time it is; also counted in `spent`.
+#[inline]
+fn touch<T>(far: &dyn Far, spent: &mut u64, act: impl FnOnce() -> T) -> T {
+    let begun = ticks();
+    let done = act();
+    far.overrun().took(Act::Touch, begun);
+    *spent += ticks().wrapping_sub(begun);
+    done
 }
 
 /// A direction.
@@ -111,7 +123,7 @@ impl PipeDirection {
     fn has_news(&mut self) -> bool {
         self.look();
         let Some(far) = &self.far else { return false };
-        self.tx.last() != self.looked || at_owner(far.owner(), || self.rx.has_moved())
+        self.tx.last() != self.looked || touch(&**far, &mut 0, || self.rx.has_moved())
     }
 
     #[inline]
@@ -120,19 +132,19 @@ impl PipeDirection {
         if !self.look() {
             return moved;
         }
-        let Some(released) = self.take_back() else { return moved };
+        let Some(released) = self.take_back(&mut moved.far) else { return moved };
         let given = self.forward(limit, &mut moved);
         let Some(far) = self.far.as_ref().filter(|_| released || given) else { return moved };
         // Each end's line is written once, since the end looks at it all the time; and one barrier serves for both wishes: it lasts
         // until both lines have come.
-        at_owner(far.owner(), || self.rx.show());
+        touch(&**far, &mut moved.far, || self.rx.show());
         if released {
             self.tx.put_back(self.rx.first());
         }
         fence(Ordering::SeqCst);
         moved.room = released && self.tx.is_asked();
         if given {
-            let due = at_owner(far.owner(), || self.rx.is_asked());
+            let due = touch(&**far, &mut moved.far, || self.rx.is_asked());
             far.note();
             let mut outcome = Outcome::new();
             (outcome.frames, outcome.bytes) = (moved.frames as u64 - u64::from(moved.bad), moved.bytes);
@@ -207,10 +219,10 @@ impl PipeDirection {
 
     /// Takes what the receiver has released, for the sender. Whether there was something; `None`: no receiver is there, or none any more.
     #[inline]
-    fn take_back(&mut self) -> Option<bool> {
+    fn take_back(&mut self, spent: &mut u64) -> Option<bool> {
         let far = self.far.as_ref()?;
         let from = self.rx.first();
-        let released = at_owner(far.owner(), || self.rx.accept());
+        let released = touch(&**far, spent, || self.rx.accept());
         let truncated = self.rx.hands().is_truncated();
         if truncated || self.rx.is_lost() {
             far.fail(if truncated { Fault::MemoryTruncated } else { Fault::BadHead });

@@ -13,7 +13,7 @@ use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
 
 use super::*;
 use crate::fault::Fault;
-use crate::mem::{GuestMap, RegionSpec};
+use crate::mem::{GuestMap, Overrun, RegionSpec};
 use crate::observe::{CounterFile, PortCounters};
 use crate::port::PortId;
 use crate::ring::Block;
@@ -84,13 +84,14 @@ fn put(region: &Region, receives: bool, at: u32, word: SlotWord) {
 
 struct Ear {
     counters: PortCounters,
+    overrun: Overrun,
     raised: AtomicU64,
     failed: AtomicBool,
 }
 
 impl Far for Ear {
-    fn owner(&self) -> u16 {
-        1
+    fn overrun(&self) -> &Overrun {
+        &self.overrun
     }
 
     fn counters(&self) -> &PortCounters {
@@ -129,7 +130,12 @@ impl Rig {
         let (mut sending, mut receiving) = (first.sending(0).unwrap(), second.receiving(0).unwrap());
         let file = CounterFile::anonymous().unwrap();
         let counters = file.open_slot(PortId(1), "receiver");
-        let ear = Arc::new(Ear { counters, raised: AtomicU64::new(0), failed: AtomicBool::new(false) });
+        let ear = Arc::new(Ear {
+            counters,
+            overrun: Overrun::default(),
+            raised: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+        });
         sending.set_block(sender.block(SENDS), true);
         receiving.set_block(receiver.block(RECEIVES), true);
         receiving.show(Arc::clone(&ear) as Arc<dyn Far>);

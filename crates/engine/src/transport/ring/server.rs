@@ -349,7 +349,7 @@ impl Server {
             .map(|index| {
                 let settings =
                     host.as_ref().filter(|_| index >= own).map_or(&self.common.settings, |h| h.settings());
-                RingPair::new(&region, index, settings, &self.common.port.bell)
+                RingPair::new(&region, index, settings, &self.common.port.overrun)
             })
             .collect::<io::Result<_>>()?;
         Ok((region, pairs))
@@ -406,7 +406,7 @@ impl Server {
         };
         let made = Region::new(&geometry, &self.common.port.name).and_then(|region| {
             let region = Arc::new(region);
-            let (monitor, wakes) = Monitor::new(&region, &settings, sees, &self.common.port.bell)?;
+            let (monitor, wakes) = Monitor::new(&region, &settings, sees, &self.common.port.overrun)?;
             Ok((region, Arc::new(monitor), wakes))
         });
         let looking = made.and_then(|(region, monitor, wakes)| {

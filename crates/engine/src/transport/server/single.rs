@@ -240,6 +240,7 @@ impl<P: Protocol> Host<P> {
             port.talk.connected();
         }
         port.talk.meets(&stream);
+        port.overrun.meets();
         port.fault.clear();
         if P::FORGETS {
             self.last_fault = None;

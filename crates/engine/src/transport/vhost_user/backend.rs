@@ -57,8 +57,8 @@ pub(super) fn in_words(error: &Error) -> String {
 impl<D: VirtioDevice> Backend<D> {
     pub(super) fn new(device: D, positions: RingSlots) -> Backend<D> {
         let terms = device.port().terms.clone();
-        let bell = &device.port().bell;
-        let rings = (0..device.rings()).map(|_| Vring::new(bell)).collect();
+        let overrun = &device.port().overrun;
+        let rings = (0..device.rings()).map(|_| Vring::new(overrun)).collect();
         Backend {
             device,
             rings,
@@ -284,7 +284,7 @@ impl<D: VirtioDevice> Backend<D> {
             if faulty {
                 self.rings[index].report_error();
             }
-            self.rings[index] = Vring::new(&self.device.port().bell);
+            self.rings[index] = Vring::new(&self.device.port().overrun);
         }
         self.device.set_features(0);
         self.device.port().forget_mtu();

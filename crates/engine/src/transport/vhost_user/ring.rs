@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use sidecore_abi::virtio::{features as bit, split};
 
-use crate::mem::{Bell, GuestMap, Piece};
+use crate::mem::{GuestMap, Overrun, Piece};
 use crate::virtq::{Notifier, Position, RingConfig};
 
 /// Where the parts of a ring are, in the VMM's own addresses.
@@ -76,9 +76,9 @@ pub(super) struct Vring {
 }
 
 impl Vring {
-    /// A ring of a port with this bell.
-    pub(super) fn new(bell: &Bell) -> Vring {
-        Vring::with(Arc::new(Notifier::new(bell)), Arc::new(Notifier::new(bell)))
+    /// A ring of a port with this account.
+    pub(super) fn new(overrun: &Overrun) -> Vring {
+        Vring::with(Arc::new(Notifier::new(overrun)), Arc::new(Notifier::new(overrun)))
     }
 
     fn with(notifier: Arc<Notifier>, error: Arc<Notifier>) -> Vring {

@@ -19,7 +19,7 @@ struct Rig {
 impl Rig {
     /// A device whose driver has unmasked everything, with messages for the 82574.
     fn new(model: Model, floor: Duration) -> Rig {
-        let interrupts = Interrupts::new(true, 1, 5, &crate::mem::Bell::default());
+        let interrupts = Interrupts::new(true, 1, 5, &crate::mem::Overrun::default());
         let event = || Some(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
         interrupts.set_trigger(crate::device::pci::Index::Intx, 0, event());
         for number in 0..5 {

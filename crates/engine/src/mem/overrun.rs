@@ -1,0 +1,368 @@
+//! What a port's peer costs I/O cores beyond what is usual: one account for each port.
+//!
+//! Theory of operation. A peer (a VMM, a ring client) can make three acts of an I/O core take as long as it likes: touching a
+//! page of the memory that it gave, which it may punch out all the time; raising one of its eventfds, whose waiters the kernel
+//! walks; and the work of one of its messages. Each of these acts is timed, and what it takes beyond [`USUAL`] is an *overrun*
+//! of the port. A port with more than [`MOST`] of that in a second *rests* for [`REST`]: no I/O core serves it, and frames for
+//! it are dropped, or wait on their wire. The rest number [`RESTS`] within [`LATELY`] stops it (`memory_stalled`). If the ports
+//! of one core together have more than [`MOST_OF_CORE`] in a second, the one with the largest part of that rests.
+//!
+//! Nobody is accused of what is not certainly its own. Time in which the thread had no processor is the host's
+//! (`lost`). A page of swapped memory is the host's, too. The first clearing of huge pages is a guest's right:
+//! [`Overrun::expect_clearing`] says how long that may take in all. A copy between two ports' memories accuses neither of
+//! them: after a slow one the core touches both sides' memory apart for a while (`fabric::deliver`).
+//!
+//! Threads that are no I/O cores are not timed: whoever has them wait has only its own conversation wait.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::lost;
+use super::ticks::{ticks, ticks_in, time_of};
+use crate::fault::{Fault, FaultCell};
+
+/// What an act may take.
+pub const USUAL: Duration = Duration::from_millis(1);
+/// Overruns of a port in a second, and of all ports of a core.
+const MOST: Duration = Duration::from_millis(50);
+const MOST_OF_CORE: Duration = Duration::from_millis(200);
+/// How long a port rests.
+const REST: Duration = Duration::from_secs(1);
+/// So many rests within that time stop it.
+const RESTS: usize = 8;
+const LATELY: Duration = Duration::from_secs(3600);
+/// The kernel clears a huge page of 2 MiB in less.
+const CLEARING: Duration = Duration::from_millis(1);
+const HUGE_PAGE: u64 = 2 << 20;
+/// How often a peer's memory may be new.
+const NEW: Duration = Duration::from_secs(600);
+
+/// What was counted of one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OverrunCount {
+    /// Microseconds that its acts took of I/O cores beyond a millisecond each.
+    pub total_us: u64,
+    /// Microseconds of the longest one.
+    pub longest_us: u64,
+    /// Times that it had to rest.
+    pub rests: u64,
+}
+
+/// What is timed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Its memory was touched: what takes long is a wait for pages.
+    Touch,
+    /// One of its eventfds was raised: what takes long is work of the kernel's.
+    Work,
+}
+
+/// The account of one port. Copies are the same account.
+#[derive(Clone, Default)]
+pub struct Overrun(Arc<Account>);
+
+#[derive(Default)]
+struct Account {
+    /// When its rest ends: ticks. 0: it does not rest.
+    until: AtomicU64,
+    name: String,
+    fault: Option<Arc<FaultCell>>,
+    state: Mutex<State>,
+    total_ns: AtomicU64,
+    longest_ns: AtomicU64,
+    rests: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    recent: Recent,
+    /// When its rests of late began.
+    lately: Vec<u64>,
+    /// Time that clearing of its memory may take, and has taken since its peer came.
+    clearing: Duration,
+    cleared: Duration,
+    /// When a peer's memory was last taken for new.
+    met: Option<Instant>,
+}
+
+/// What was taken of an allowance that comes back within a second: ticks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recent {
+    taken: u64,
+    at: u64,
+}
+
+impl Recent {
+    /// Takes `more` at `now` of what is allowed. True: that is more than all of it.
+    fn take(&mut self, more: u64, allowed: Duration, now: u64) -> bool {
+        let all = ticks_in(allowed);
+        let back =
+            u128::from(now.saturating_sub(self.at)) * u128::from(all) / u128::from(ticks_in(REST).max(1));
+        let taken = self.taken.saturating_sub(u64::try_from(back).unwrap_or(u64::MAX)).saturating_add(more);
+        *self = Recent { taken: taken.min(all), at: now };
+        taken > all
+    }
+}
+
+/// What the ports of one core had of it together in the present second.
+#[derive(Default)]
+struct OfCore {
+    recent: Recent,
+    parts: Vec<(Overrun, u64)>,
+    since: u64,
+}
+
+thread_local! {
+    static OF_CORE: RefCell<OfCore> = RefCell::default();
+}
+
+impl std::fmt::Debug for Overrun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Overrun").field(&self.0.name).field(&self.count()).finish()
+    }
+}
+
+impl Overrun {
+    /// The account of the port called `name`, which `fault` stops.
+    pub fn new(name: &str, fault: &Arc<FaultCell>) -> Overrun {
+        let (name, fault) = (name.to_owned(), Some(Arc::clone(fault)));
+        Overrun(Arc::new(Account { name, fault, ..Account::default() }))
+    }
+
+    /// Whether it rests.
+    #[inline]
+    pub fn rests(&self) -> bool {
+        self.0.until.load(Ordering::Relaxed) != 0 && !self.left().is_zero()
+    }
+
+    /// How long it still rests.
+    #[cold]
+    pub fn left(&self) -> Duration {
+        let until = self.0.until.load(Ordering::Relaxed);
+        // Clocks of two processors may differ a little; where they differ by more, it ends.
+        let left = until.wrapping_sub(ticks());
+        if left <= ticks_in(REST) {
+            return time_of(left);
+        }
+        let _ = self.0.until.compare_exchange(until, 0, Ordering::Relaxed, Ordering::Relaxed);
+        Duration::ZERO
+    }
+
+    /// Does `act`, which is timed.
+    #[inline]
+    pub fn timed<T>(&self, act: Act, work: impl FnOnce() -> T) -> T {
+        let begun = ticks();
+        let done = work();
+        self.took(act, begun);
+        done
+    }
+
+    /// An act that began at `begun` (ticks) is done. What it took beyond the usual: ticks, which are the port's own.
+    #[inline]
+    pub fn took(&self, act: Act, begun: u64) -> u64 {
+        let took = ticks().wrapping_sub(begun);
+        if took <= lost::usual() {
+            return 0;
+        }
+        self.took_long(act, begun)
+    }
+
+    #[cold]
+    fn took_long(&self, act: Act, begun: u64) -> u64 {
+        let Some(own) = lost::own(begun, act == Act::Touch) else { return 0 };
+        let more = own.saturating_sub(lost::usual());
+        if more > 0 {
+            self.add(more, act, ticks());
+        }
+        more
+    }
+
+    fn add(&self, mut more: u64, act: Act, now: u64) {
+        let account = &*self.0;
+        let mut state = account.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if act == Act::Touch {
+            let free = state.clearing.saturating_sub(state.cleared).min(time_of(more));
+            state.cleared += free;
+            more = more.saturating_sub(ticks_in(free));
+        }
+        if more == 0 {
+            return;
+        }
+        let ns = u64::try_from(time_of(more).as_nanos()).unwrap_or(u64::MAX);
+        account.total_ns.fetch_add(ns, Ordering::Relaxed);
+        account.longest_ns.fetch_max(ns, Ordering::Relaxed);
+        let too_much = state.recent.take(more, MOST, now);
+        drop(state);
+        if too_much {
+            self.rest(now);
+        }
+        let largest = OF_CORE.with_borrow_mut(|core| core.take(self, more, now));
+        if let Some(largest) = largest {
+            largest.rest(now);
+        }
+    }
+
+    /// It rests from `now` on; too often, and it stops.
+    fn rest(&self, now: u64) {
+        let account = &*self.0;
+        if self.rests() {
+            return;
+        }
+        account.until.store(now.wrapping_add(ticks_in(REST)).max(1), Ordering::Relaxed);
+        account.rests.fetch_add(1, Ordering::Relaxed);
+        let mut state = account.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let lately = ticks_in(LATELY);
+        state.lately.retain(|then| now.wrapping_sub(*then) < lately);
+        state.lately.push(now);
+        let stops = state.lately.len() >= RESTS;
+        drop(state);
+        tracing::warn!(
+            port = account.name,
+            "its memory, its eventfds or its messages held I/O cores up for more than {MOST:?} in a second: it rests for {REST:?}"
+        );
+        if let Some(fault) = account.fault.as_ref().filter(|_| stops) {
+            fault.set(Fault::MemoryStalled);
+        }
+    }
+
+    /// Its peer has given so many bytes of huge pages in all, which the kernel clears when they are touched first.
+    pub fn expect_clearing(&self, bytes: u64) {
+        let pages = u32::try_from(bytes.div_ceil(HUGE_PAGE)).unwrap_or(u32::MAX);
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).clearing = CLEARING.saturating_mul(pages);
+    }
+
+    /// Another peer has come, whose memory is new; one that comes again and again is not believed.
+    pub fn meets(&self) {
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.met.is_none_or(|met| met.elapsed() >= NEW) {
+            (state.met, state.cleared) = (Some(Instant::now()), Duration::ZERO);
+        }
+    }
+
+    /// What was counted so far.
+    pub fn count(&self) -> OverrunCount {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        OverrunCount {
+            total_us: load(&self.0.total_ns) / 1_000,
+            longest_us: load(&self.0.longest_ns) / 1_000,
+            rests: load(&self.0.rests),
+        }
+    }
+}
+
+impl OfCore {
+    /// The calling core has lost `more` ticks to the port of `overrun`. The port that rests because all of them together took too much.
+    fn take(&mut self, overrun: &Overrun, more: u64, now: u64) -> Option<Overrun> {
+        if now.wrapping_sub(self.since) > ticks_in(REST) {
+            self.parts.clear();
+            self.since = now;
+        }
+        match self.parts.iter_mut().find(|(other, _)| Arc::ptr_eq(&other.0, &overrun.0)) {
+            Some((_, part)) => *part = part.saturating_add(more),
+            None => self.parts.push((overrun.clone(), more)),
+        }
+        if !self.recent.take(more, MOST_OF_CORE, now) {
+            return None;
+        }
+        let working = self.parts.iter().filter(|(port, _)| !port.rests());
+        working.max_by_key(|(_, part)| *part).map(|(port, _)| port.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn port() -> (Overrun, Arc<FaultCell>) {
+        let fault = Arc::new(FaultCell::new().unwrap());
+        (Overrun::new("p", &fault), fault)
+    }
+
+    #[test]
+    fn who_takes_a_twentieth_works_and_who_takes_more_rests() {
+        let ((port, _), ms) = (port(), ticks_in(MS));
+        let mut now = ticks();
+        for _ in 0..1_000 {
+            now += 25 * ms;
+            port.add(ms, Act::Work, now);
+        }
+        assert_eq!(port.count().rests, 0);
+        for _ in 0..60 {
+            now += 10 * ms;
+            port.add(ms, Act::Work, now);
+        }
+        assert_eq!(port.count().rests, 0, "a second of a tenth");
+        for _ in 0..1_000 {
+            now += 10 * ms;
+            port.add(ms, Act::Work, now);
+        }
+        assert!(port.count().rests > 0 && port.count().longest_us >= 999, "{port:?}");
+    }
+
+    #[test]
+    fn the_eighth_rest_in_an_hour_stops_it() {
+        let ((port, fault), start) = (port(), ticks());
+        for n in 1..=8 {
+            assert_eq!(fault.get(), None, "{n}");
+            port.0.until.store(0, Ordering::Relaxed);
+            port.add(ticks_in(100 * MS), Act::Work, start + n * ticks_in(REST) * 60);
+        }
+        assert_eq!((fault.get(), port.count().rests), (Some(Fault::MemoryStalled), 8));
+        let ((port, fault), hour) = (self::port(), ticks_in(LATELY));
+        for n in 1..=30 {
+            port.0.until.store(0, Ordering::Relaxed);
+            port.add(ticks_in(100 * MS), Act::Work, start + n * (hour / 7 + 1));
+        }
+        assert_eq!(fault.get(), None, "seven an hour are borne");
+    }
+
+    #[test]
+    fn new_huge_pages_are_cleared_once_for_nothing() {
+        let ((port, _), now) = (port(), ticks());
+        port.expect_clearing(300 * HUGE_PAGE);
+        for n in 0..3 {
+            port.add(ticks_in(100 * MS), Act::Touch, now + n);
+        }
+        assert_eq!(port.count(), OverrunCount::default());
+        // Memory that it gives once more is not new.
+        port.expect_clearing(300 * HUGE_PAGE);
+        port.add(ticks_in(100 * MS), Act::Touch, now + 4);
+        assert_eq!(port.count().rests, 1);
+        let other = Overrun::default();
+        other.expect_clearing(300 * HUGE_PAGE);
+        other.add(ticks_in(100 * MS), Act::Work, now);
+        assert_eq!(other.count().rests, 1, "an eventfd has no pages");
+    }
+
+    /// Ten ports, none of which takes too much.
+    #[test]
+    fn the_largest_of_many_rests() {
+        std::thread::spawn(|| {
+            let (ms, now) = (ticks_in(MS), ticks());
+            let ports: Vec<Overrun> = (0..10).map(|_| port().0).collect();
+            for _ in 0..8 {
+                for (n, port) in ports.iter().enumerate() {
+                    port.add(if n == 4 { 4 * ms } else { 3 * ms }, Act::Work, now);
+                }
+            }
+            let rests: Vec<u64> = ports.iter().map(|port| port.count().rests).collect();
+            assert_eq!((rests[4], rests.iter().sum::<u64>() >= 1), (1, true), "{rests:?}");
+        })
+        .join()
+        .unwrap();
+    }
+
+    /// Nothing is known of what threads other than I/O cores lose.
+    #[test]
+    fn other_threads_accuse_nobody() {
+        let (port, _) = port();
+        port.timed(Act::Work, || std::thread::sleep(60 * MS));
+        assert_eq!(port.count(), OverrunCount::default());
+    }
+}
