@@ -5,6 +5,7 @@
 //! that were due meanwhile count as late (no coordinated omission), for all candidates alike. The same ports joined by a wire show
 //! what of the delay is not the router's.
 
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
@@ -114,7 +115,9 @@ impl Sink for Timed {
 impl Ends<'_> {
     /// Sends [`RATE`] frames a second for as long as `time`.
     pub fn delays(&mut self, frames: &[[u8; SIZE]], time: Duration) -> Result<Delays> {
-        let per_ns = ticks_per_ns();
+        // Measured once for all, which takes a while.
+        static PER_NS: OnceLock<f64> = OnceLock::new();
+        let per_ns = *PER_NS.get_or_init(ticks_per_ns);
         let distance = Distance::before(&self.cpus);
         let gap = whole(1e9 / RATE * per_ns);
         let begun = now();
