@@ -4,8 +4,9 @@
 #![allow(dead_code)]
 
 use sidecore_lab::capture::delivered;
+use sidecore_lab::kbuild::{build, drivers, Kernel};
 use sidecore_lab::traffic::{iperf3, received_gbits, Ping};
-use sidecore_lab::{Daemon, Guest, Result};
+use sidecore_lab::{Daemon, Guest, Result, RunDir};
 use std::time::Duration;
 
 pub const LIMIT: Duration = Duration::from_secs(90);
@@ -79,6 +80,21 @@ pub fn untag<const N: usize>(guests: [&mut Guest; N]) -> Result<()> {
         guest.expect("ip link del eth0.7 2> /dev/null || vconfig rem eth0.7; ip link set eth0 mtu 1500")?;
     }
     Ok(())
+}
+
+/// Our driver `name` for the guests' kernel, as it is where a frame may have 45 pieces: later kernels can be built with
+/// that as their `MAX_SKB_FRAGS`.
+pub fn with_most_pieces(name: &str) -> Result<Vec<u8>> {
+    let dir = RunDir::new("pieces")?;
+    for entry in std::fs::read_dir(drivers()?.join(name)).unwrap().flatten() {
+        let mut text = std::fs::read_to_string(entry.path()).unwrap();
+        if entry.file_name() == "ring.c" {
+            assert!(text.contains("(MAX_SKB_FRAGS + "));
+            text = text.replace("MAX_SKB_FRAGS", "45");
+        }
+        std::fs::write(dir.path().join(entry.file_name()), text).unwrap();
+    }
+    build(dir.path(), name, Kernel::Guest)
 }
 
 /// Pings of these sizes come back.
