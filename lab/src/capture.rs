@@ -68,14 +68,17 @@ impl Capture {
     }
 }
 
-/// The frames of a capture that match a display filter: these fields of each, as tshark prints them. Checksums are
-/// checked.
+/// The frames of a capture that match a display filter and were delivered: these fields of each, as tshark prints them.
+/// Checksums are checked.
+///
+/// A frame that is dropped is captured, too, as its sender gave it: neither cut up nor with its checksum. Its comment says so.
 ///
 /// # Errors
 /// tshark is missing, or does not understand its arguments or the file.
-pub fn tshark(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<Vec<String>>> {
+pub fn delivered(file: &Path, filter: &str, fields: &[&str]) -> Result<Vec<Vec<String>>> {
+    let filter = format!("({filter}) && !(frame.comment contains \"dropped: \")");
     let mut command = Command::new("tshark");
-    command.arg("-r").arg(file).args(["-Y", filter, "-T", "fields"]);
+    command.arg("-r").arg(file).args(["-Y", &filter, "-T", "fields"]);
     command.args(["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]);
     command.args(fields.iter().flat_map(|field| ["-e", field]));
     let text = output(&mut command)?;

@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use sidecore_lab::capture::tshark;
+use sidecore_lab::capture::delivered;
 use sidecore_lab::traffic::{iperf3, received_gbits, Ping};
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
 
@@ -95,7 +95,7 @@ fn frames_of_64_kib_pass_whole(Site { a, b, daemon, .. }: &mut Site) -> Result<(
     let capture = daemon.capture("b")?;
     iperf3(b, "10.0.0.2", "--bytes 8M", |command| a.run(command))?;
     let file = capture.end()?;
-    let lengths = lengths(&tshark(&file, "ip.dst == 10.0.0.2", &["frame.len"])?);
+    let lengths = lengths(&delivered(&file, "ip.dst == 10.0.0.2", &["frame.len"])?);
     let longest = lengths.iter().max().unwrap();
     assert!(*longest > 10_000, "the longest frame that reached b has {longest} bytes");
     println!("{} frames for 8 MB, the longest has {longest} bytes", lengths.len());
@@ -108,7 +108,7 @@ fn frames_are_segmented_for_a_guest_without_gso(Site { a, plain, daemon, .. }: &
     let report = iperf3(plain, "10.0.0.3", "--bytes 8M", |command| a.run(command))?;
     let file = capture.end()?;
     assert!(report["end"]["sum_received"]["bytes"].as_u64().unwrap() > 1_000_000, "{report:#}");
-    let frames = tshark(&file, "tcp && ip.dst == 10.0.0.3", &["frame.len", "tcp.checksum.status"])?;
+    let frames = delivered(&file, "tcp && ip.dst == 10.0.0.3", &["frame.len", "tcp.checksum.status"])?;
     let longest = *lengths(&frames).iter().max().unwrap();
     assert!(longest <= ETHERNET + 1500, "a frame of {longest} bytes reached a guest without GSO");
     let bad: Vec<_> = frames.iter().filter(|frame| frame[1] != "1").collect();
@@ -135,7 +135,7 @@ fn jumbo_frames_pass(Site { a, b, daemon, .. }: &mut Site) -> Result<()> {
     // What comes behind them: the end of a capture does not wait for its last frames.
     a.expect("ping -c 2 -i 0.2 10.0.0.2")?;
     let file = capture.end()?;
-    let whole = lengths(&tshark(&file, "icmp && frame.len > 1000", &["frame.len"])?);
+    let whole = lengths(&delivered(&file, "icmp && frame.len > 1000", &["frame.len"])?);
     assert_eq!(whole, [ETHERNET + 9000; 6], "requests and replies, none of them in fragments");
     Ok(())
 }

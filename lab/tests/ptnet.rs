@@ -186,7 +186,7 @@ fn complete_frames(
 }
 
 fn long_frames_and_tags(Site { a, b, c, .. }: &mut Site) -> Result<()> {
-    tag([(&mut *a, 1), (&mut *b, 2), (&mut *c, 3)])?;
+    tag([(&mut *a, 1), (&mut *b, 2), (&mut *c, 3)], 9_000)?;
     let long = |from: &mut Guest, address: &str| long_pings(from, address, &[16, 1_990, 2_100, 8_900]);
     long(a, "10.0.7.2")?;
     long(b, "10.0.7.3")?;

@@ -3,17 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use sidecore_lab::capture::tshark;
-use sidecore_lab::traffic::{iperf3, received_gbits, Ping, Pinging};
+mod cards;
+
+use cards::{
+    checked, long_pings, no_wrong_checksum, reaches, tag, tagged_stream, talk, untag, A, B, C, LIMIT,
+};
+use sidecore_lab::traffic::{iperf3, Pinging};
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(90);
-const ETHERNET: usize = 14;
-const TAG: usize = 4;
-const A: &str = "10.0.0.1";
-const B: &str = "10.0.0.2";
-const C: &str = "10.0.0.3";
 /// Linux gives the card some more than 7,000 bytes at most.
 const JUMBO: usize = 7000;
 /// The driver is unloaded and loaded this often; more with `LAB_RELOADS`.
@@ -63,10 +61,6 @@ fn up(guest: &mut Guest, address: &str) -> Result<()> {
         .map(drop)
 }
 
-fn reaches(guest: &mut Guest, address: &str) -> Result<()> {
-    guest.wait_until(&format!("ping -c 1 -W 1 {address} > /dev/null"), LIMIT)
-}
-
 fn driver_and_addresses(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     for (guest, number) in [(&mut *a, 1), (&mut *b, 2)] {
         assert_eq!(guest.expect("ethtool -i eth0 | sed -n 's/^driver: //p'")?.trim(), "r8169");
@@ -95,25 +89,6 @@ fn ping_tcp_and_udp(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     talk("virtio → rtl8169", c, a, A)
 }
 
-fn talk(name: &str, from: &mut Guest, to: &mut Guest, address: &str) -> Result<()> {
-    let text = from.expect(&format!("ping -c 10 -i 0.1 {address}"))?;
-    let ping = Ping::parse(&text).unwrap();
-    assert_eq!(ping.lost(), 0, "{name}: {text}");
-    let there = iperf3(to, address, "--time 1", |command| from.run(command))?;
-    let back = iperf3(to, address, "--time 1 --reverse", |command| from.run(command))?;
-    let udp = iperf3(to, address, "--time 1 --udp --bitrate 20M", |command| from.run(command))?;
-    let lost = &udp["end"]["sum"]["lost_percent"];
-    println!(
-        "{name}: ping {}/{} ms; TCP {:.2} Gbit/s, back {:.2}; UDP 20 Mbit/s: {lost} % lost",
-        ping.min_ms,
-        ping.avg_ms,
-        received_gbits(&there),
-        received_gbits(&back)
-    );
-    assert!(udp["end"]["sum"]["packets"].as_u64().unwrap() > 100, "{udp:#}");
-    Ok(())
-}
-
 /// The receiver's card completes no checksum itself: it gets every frame complete, from each sender and in each size.
 fn checksums_are_right_on_every_frame(Site { daemon, a, b, c }: &mut Site) -> Result<()> {
     for (from, tso) in [(&mut *a, "on"), (&mut *c, "on")] {
@@ -130,53 +105,24 @@ fn checksums_are_right_on_every_frame(Site { daemon, a, b, c }: &mut Site) -> Re
     a.expect("ethtool -K eth0 tso on").map(drop)
 }
 
-/// All frames of a capture are no longer than `mtu` and have right checksums; returns how many there are.
-fn checked(file: &std::path::Path, filter: &str, mtu: usize) -> Result<usize> {
-    let frames = tshark(file, &format!("tcp && {filter}"), &["frame.len", "tcp.checksum.status"])?;
-    for frame in &frames {
-        assert!(frame[1] == "1" && frame[0].parse::<usize>().unwrap() <= ETHERNET + TAG + mtu, "{frame:?}");
-    }
-    Ok(frames.len())
-}
-
 fn long_frames_and_tags(Site { a, b, c, daemon }: &mut Site) -> Result<()> {
-    for (guest, host) in [(&mut *a, 1), (&mut *b, 2), (&mut *c, 3)] {
-        guest.expect(&format!("modprobe 8021q && ip link set eth0 mtu {JUMBO} && ip link set eth0 up"))?;
-        guest.expect(&format!(
-            "vconfig add eth0 7 && ip link set eth0.7 mtu 7000 up && ip addr add 10.0.7.{host}/24 dev eth0.7"
-        ))?;
-    }
-    long_pings(a, "10.0.7.2")?;
-    long_pings(b, "10.0.7.3")?;
-    long_pings(c, "10.0.7.1")?;
-    long_pings(a, B)?;
-    long_pings(b, C)?;
-    // Tags, TSO and long frames together, as they reach a card that is given all of it ready.
-    let capture = daemon.capture("b")?;
-    iperf3(b, "10.0.7.2", "--bytes 8M", |command| c.run(command))?;
-    let frames = checked(&capture.end()?, "vlan.id == 7 && ip.dst == 10.0.7.2", JUMBO)?;
-    assert!(frames > 500, "{frames} frames for 8 MB");
+    tag([(&mut *a, 1), (&mut *b, 2), (&mut *c, 3)], JUMBO)?;
+    let long = |from: &mut Guest, address: &str| long_pings(from, address, &[16, 6_900]);
+    long(a, "10.0.7.2")?;
+    long(b, "10.0.7.3")?;
+    long(c, "10.0.7.1")?;
+    long(a, B)?;
+    long(b, C)?;
+    tagged_stream(daemon, c, b, JUMBO)?;
     // Tags that the driver puts in and looks for itself.
     for guest in [&mut *a, &mut *b] {
         guest.expect("ethtool -K eth0 txvlan off rxvlan off")?;
     }
-    long_pings(a, "10.0.7.2")?;
+    long(a, "10.0.7.2")?;
     for guest in [&mut *a, &mut *b] {
         guest.expect("ethtool -K eth0 txvlan on rxvlan on")?;
     }
-    for guest in [a, b, c] {
-        guest.expect("ip link del eth0.7 2> /dev/null || vconfig rem eth0.7; ip link set eth0 mtu 1500")?;
-    }
-    Ok(())
-}
-
-fn long_pings(from: &mut Guest, address: &str) -> Result<()> {
-    reaches(from, address)?;
-    for size in [16, 6_900] {
-        let text = from.expect(&format!("ping -c 5 -i 0.1 -s {size} {address}"))?;
-        assert_eq!(Ping::parse(&text).unwrap().lost(), 0, "{size} bytes to {address}: {text}");
-    }
-    Ok(())
+    untag([a, b, c])
 }
 
 /// Promiscuous: frames for a station that does not exist come through to it, and otherwise they do not.
@@ -247,11 +193,7 @@ fn what_the_counters_say(Site { daemon, a, b, c }: &mut Site) -> Result<()> {
     let sent = b.expect("ethtool -S eth0 | awk '/tx_packets/{print $2}'")?;
     assert!(sent.trim().parse::<u64>().unwrap() > 1000, "{sent}");
     for guest in [a, b, c] {
-        // The last word of each line of values: InCsumErrors of TCP, and the third last of UDP.
-        let wrong = guest.expect(
-            "awk '/^(Tcp|Udp):/{if ($1 in n) {print $(n[$1])} else for (i = 1; i <= NF; i++) if ($i == \"InCsumErrors\") n[$1] = i}' /proc/net/snmp",
-        )?;
-        assert_eq!(wrong, "0\n0\n", "guest {}: wrong checksums", guest.name());
+        no_wrong_checksum(guest)?;
     }
     let ports = daemon.show_json("ports")?.to_string();
     assert!(ports.contains("doorbells trap") && !ports.contains("fault\":\""), "{ports}");

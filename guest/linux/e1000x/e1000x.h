@@ -76,6 +76,7 @@ struct e1000x {
 	u32 poll_ns, share;	/* device polling: how often, and the part of a processor in percent */
 	ktime_t poll_began;
 	struct delayed_work watch;
+	bool runs;		/* interrupts may start work */
 	u64 counters[C_COUNTERS];
 };
 

@@ -120,8 +120,10 @@ static irqreturn_t x_other_message(int irq, void *data)
 
 	x->counters[C_IRQS]++;
 	x_get(x, R_ICR);
-	mod_delayed_work(system_wq, &x->watch, 0);
-	x_set(x, R_IMS, INT_OTHER | INT_LSC);
+	if (READ_ONCE(x->runs)) {
+		mod_delayed_work(system_wq, &x->watch, 0);
+		x_set(x, R_IMS, INT_OTHER | INT_LSC);
+	}
 	return IRQ_HANDLED;
 }
 
@@ -133,7 +135,7 @@ static irqreturn_t x_pin(int irq, void *data)
 	if (!causes)
 		return IRQ_NONE;
 	x->counters[C_IRQS]++;
-	if (causes & INT_LSC)
+	if (causes & INT_LSC && READ_ONCE(x->runs))
 		mod_delayed_work(system_wq, &x->watch, 0);
 	if (!(causes & ~INT_LSC))
 		return IRQ_HANDLED;
@@ -154,7 +156,7 @@ static enum hrtimer_restart x_tick(struct hrtimer *timer)
 	return HRTIMER_NORESTART;
 }
 
-/* The link, when something is heard of it and every two seconds. */
+/* The link, when something is heard of it and every two seconds; and a ring that lacks buffers, for which memory was missing. */
 static void x_watch(struct work_struct *work)
 {
 	struct e1000x *x = container_of(work, struct e1000x, watch.work);
@@ -168,6 +170,12 @@ static void x_watch(struct work_struct *work)
 		} else {
 			netif_carrier_off(x->dev);
 		}
+	}
+	/* Device polling fills it anyway. */
+	if (!x_is(x, X_POLLING)) {
+		local_bh_disable();
+		napi_schedule(&x->napi);
+		local_bh_enable();
 	}
 	schedule_delayed_work(&x->watch, 2 * HZ);
 }
@@ -212,6 +220,7 @@ static void x_start(struct e1000x *x)
 	/* A kick for the host that saw the tails before the receiver was on. */
 	x_set(x, R_RX + RING_TAIL, x->rx.tail);
 	napi_enable(&x->napi);
+	WRITE_ONCE(x->runs, true);
 	if (x_is(x, X_POLLING)) {
 		hrtimer_start(&x->timer, ns_to_ktime(x->poll_ns), HRTIMER_MODE_REL_SOFT);
 	} else {
@@ -224,10 +233,15 @@ static void x_start(struct e1000x *x)
 
 static void x_stop(struct e1000x *x)
 {
+	/* An interrupt that is on its way starts no work. */
+	WRITE_ONCE(x->runs, false);
+	x_set(x, R_IMC, ~0u);
+	synchronize_irq(pci_irq_vector(x->pdev, 0));
+	if (x->msix)
+		synchronize_irq(pci_irq_vector(x->pdev, 1));
 	cancel_delayed_work_sync(&x->watch);
 	netif_tx_disable(x->dev);
 	netif_carrier_off(x->dev);
-	x_set(x, R_IMC, ~0u);
 	if (x_is(x, X_POLLING))
 		hrtimer_cancel(&x->timer);
 	napi_disable(&x->napi);

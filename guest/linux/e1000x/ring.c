@@ -24,6 +24,8 @@
 #define RX_BYTES 2048
 #define TX_MOST 16384u		/* bytes of one descriptor */
 #define TX_ROOM (MAX_SKB_FRAGS + 6)
+/* The queue goes on with so much: in a small ring, when that is empty. */
+#define TX_WAKE(ring) min_t(u32, 2 * TX_ROOM, (ring)->size - 1)
 
 static int ring_alloc(struct e1000x *x, struct x_ring *ring, u32 size)
 {
@@ -130,7 +132,7 @@ static u32 tx_put(struct x_ring *ring, u64 addr, u64 word)
  */
 static int tx_offload(struct e1000x *x, struct sk_buff *skb, u64 *command, u64 *options)
 {
-	bool tso = skb_is_gso(skb), ip4 = skb->protocol == htons(ETH_P_IP);
+	bool tso = skb_is_gso(skb), ip4 = vlan_get_protocol(skb) == htons(ETH_P_IP);
 	u32 ip = skb_network_offset(skb), l4, header;
 	u64 low, high;
 
@@ -148,12 +150,14 @@ static int tx_offload(struct e1000x *x, struct sk_buff *skb, u64 *command, u64 *
 		if (err)
 			return err;
 		header = skb_tcp_all_headers(skb);
+		/* Where lengths are put right in each segment. */
+		low |= ip;
 		if (ip4) {
 			ip_hdr(skb)->tot_len = 0;
 			ip_hdr(skb)->check = 0;
 			tcp_hdr(skb)->check = ~csum_tcpudp_magic(ip_hdr(skb)->saddr, ip_hdr(skb)->daddr, 0, IPPROTO_TCP, 0);
 			/* The sum of the IP header: starts, goes, ends. */
-			low |= ip | (ip + offsetof(struct iphdr, check)) << 8 | (u64)(l4 - 1) << 16;
+			low |= (ip + offsetof(struct iphdr, check)) << 8 | (u64)(l4 - 1) << 16;
 			high |= TXC_IP;
 			*options |= TXW_IXSM;
 		} else {
@@ -285,7 +289,7 @@ bool x_tx_clean(struct e1000x *x)
 	x->dev->stats.tx_packets += frames;
 	x->dev->stats.tx_bytes += bytes;
 	x_tx_kick(x);
-	if (netif_queue_stopped(x->dev) && x_free(ring) >= 2 * TX_ROOM && netif_carrier_ok(x->dev)) {
+	if (netif_queue_stopped(x->dev) && x_free(ring) >= TX_WAKE(ring) && netif_carrier_ok(x->dev)) {
 		if (x->csb && x_is(x, X_LAZY))
 			WRITE_ONCE(x->csb->guest_need_txkick, 0);
 		netif_wake_queue(x->dev);

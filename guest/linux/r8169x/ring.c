@@ -19,6 +19,8 @@
 #define RX_BYTES 2048u
 #define TX_MOST 32768u		/* bytes of one descriptor */
 #define TX_ROOM (MAX_SKB_FRAGS + 4)
+/* The queue goes on with so much: in a small ring, when that is empty. */
+#define TX_WAKE(ring) min_t(u32, 2 * TX_ROOM, (ring)->size - 1)
 
 static int ring_alloc(struct r8169x *r, struct r_ring *ring, u32 size)
 {
@@ -164,7 +166,7 @@ static void tx_clean(struct r8169x *r)
 	}
 	r->dev->stats.tx_packets += frames;
 	r->dev->stats.tx_bytes += bytes;
-	if (netif_queue_stopped(r->dev) && r_free(ring) >= 2 * TX_ROOM && netif_carrier_ok(r->dev)) {
+	if (netif_queue_stopped(r->dev) && r_free(ring) >= TX_WAKE(ring) && netif_carrier_ok(r->dev)) {
 		if (r->csb)
 			WRITE_ONCE(r->csb->guest_need_txkick, 0);
 		netif_wake_queue(r->dev);

@@ -3,9 +3,10 @@
 // No test uses all of it.
 #![allow(dead_code)]
 
-use sidecore_lab::capture::tshark;
+use sidecore_lab::capture::delivered;
+use sidecore_lab::kbuild::{build, drivers, Kernel};
 use sidecore_lab::traffic::{iperf3, received_gbits, Ping};
-use sidecore_lab::{Guest, Result};
+use sidecore_lab::{Daemon, Guest, Result, RunDir};
 use std::time::Duration;
 
 pub const LIMIT: Duration = Duration::from_secs(90);
@@ -44,19 +45,19 @@ pub fn talk(name: &str, from: &mut Guest, to: &mut Guest, address: &str) -> Resu
     Ok(())
 }
 
-/// All frames of a capture are no longer than `mtu` and have right checksums; returns how many there are.
+/// All frames of a capture that were delivered are no longer than `mtu` and have right checksums; returns how many there are.
 pub fn checked(file: &std::path::Path, filter: &str, mtu: usize) -> Result<usize> {
-    let frames = tshark(file, &format!("tcp && {filter}"), &["frame.len", "tcp.checksum.status"])?;
+    let frames = delivered(file, &format!("tcp && {filter}"), &["frame.len", "tcp.checksum.status"])?;
     for frame in &frames {
         assert!(frame[1] == "1" && frame[0].parse::<usize>().unwrap() <= ETHERNET + TAG + mtu, "{frame:?}");
     }
     Ok(frames.len())
 }
 
-/// `guests`, whose last numbers these are, join VLAN 7 on interfaces for long frames; [`untag`] ends that.
-pub fn tag(guests: [(&mut Guest, u8); 3]) -> Result<()> {
+/// `guests`, whose last numbers these are, join VLAN 7 on interfaces for frames of `mtu` bytes; [`untag`] ends that.
+pub fn tag<const N: usize>(guests: [(&mut Guest, u8); N], mtu: usize) -> Result<()> {
     for (guest, host) in guests {
-        guest.expect("modprobe 8021q && ip link set eth0 mtu 9000 && ip link set eth0 up")?;
+        guest.expect(&format!("modprobe 8021q && ip link set eth0 mtu {mtu} && ip link set eth0 up"))?;
         guest.expect(&format!(
             "vconfig add eth0 7 && ip link set eth0.7 up && ip addr add 10.0.7.{host}/24 dev eth0.7"
         ))?;
@@ -64,11 +65,36 @@ pub fn tag(guests: [(&mut Guest, u8); 3]) -> Result<()> {
     Ok(())
 }
 
-pub fn untag(guests: [&mut Guest; 3]) -> Result<()> {
+/// Tags, TSO and long frames together, as they reach the card of guest `to`, number 2 behind port `b`, which is given all of
+/// it ready.
+pub fn tagged_stream(daemon: &mut Daemon, from: &mut Guest, to: &mut Guest, mtu: usize) -> Result<()> {
+    let capture = daemon.capture("b")?;
+    iperf3(to, "10.0.7.2", "--bytes 8M", |command| from.run(command))?;
+    let frames = checked(&capture.end()?, "vlan.id == 7 && ip.dst == 10.0.7.2", mtu)?;
+    assert!(frames > 500, "{frames} frames for 8 MB");
+    Ok(())
+}
+
+pub fn untag<const N: usize>(guests: [&mut Guest; N]) -> Result<()> {
     for guest in guests {
         guest.expect("ip link del eth0.7 2> /dev/null || vconfig rem eth0.7; ip link set eth0 mtu 1500")?;
     }
     Ok(())
+}
+
+/// Our driver `name` for the guests' kernel, as it is where a frame may have 45 pieces: later kernels can be built with
+/// that as their `MAX_SKB_FRAGS`.
+pub fn with_most_pieces(name: &str) -> Result<Vec<u8>> {
+    let dir = RunDir::new("pieces")?;
+    for entry in std::fs::read_dir(drivers()?.join(name)).unwrap().flatten() {
+        let mut text = std::fs::read_to_string(entry.path()).unwrap();
+        if entry.file_name() == "ring.c" {
+            assert!(text.contains("(MAX_SKB_FRAGS + "));
+            text = text.replace("MAX_SKB_FRAGS", "45");
+        }
+        std::fs::write(dir.path().join(entry.file_name()), text).unwrap();
+    }
+    build(dir.path(), name, Kernel::Guest)
 }
 
 /// Pings of these sizes come back.

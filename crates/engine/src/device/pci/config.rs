@@ -62,6 +62,7 @@ pub struct MsixPlace {
 }
 
 /// A function's configuration space.
+#[derive(Clone)]
 pub struct ConfigSpace {
     bytes: Vec<u8>,
     writable: Vec<u8>,

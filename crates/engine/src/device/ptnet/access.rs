@@ -38,7 +38,7 @@ impl Ptnet {
                 self.registers.features = self.accepted(value);
                 // Without the feature there is no header.
                 let bytes = self.nic.header().bytes;
-                self.set_header(if self.may_have_header(bytes) { bytes } else { 0 });
+                self.set_header(if may_have_header(self.registers.features, bytes) { bytes } else { 0 });
             }
             reg::PTCTL => {
                 let done = match value {
@@ -52,7 +52,7 @@ impl Ptnet {
                 self.registers.status = done.err().map_or(0, |e| e.raw_os_error().unsigned_abs());
             }
             // What is refused leaves it as it was, and the guest reads that.
-            reg::VNET_HDR_LEN if self.may_have_header(value) => self.set_header(value),
+            reg::VNET_HDR_LEN if may_have_header(self.registers.features, value) => self.set_header(value),
             reg::CSB_GH_BAH => self.registers.high[0] = value,
             reg::CSB_GH_BAL => self.set_blocks(0, value),
             reg::CSB_HG_BAH => self.registers.high[1] = value,
@@ -66,11 +66,6 @@ impl Ptnet {
     pub(super) fn accepted(&self, asked: u32) -> u32 {
         let header = self.settings.header && self.settings.pipe.is_none() && asked & VNET_HDR != 0;
         asked & if header { VNET_HDR | HOST_USO | GUEST_USO | LINK } else { LINK }
-    }
-
-    /// Whether a guest with the features that are set may have a header of so many bytes before each frame.
-    pub(super) fn may_have_header(&self, bytes: u32) -> bool {
-        bytes == 0 || bytes == VNET_HDR_LEN && self.registers.features & VNET_HDR != 0
     }
 
     /// Frames have a header of so many bytes.
@@ -103,4 +98,9 @@ impl Ptnet {
         let interrupts = &self.nic.bells.interrupts;
         (0..vectors).fold(0, |bits, vector| bits | u32::from(interrupts.is_pending(vector)) << vector)
     }
+}
+
+/// Whether a guest with `features` may have a header of so many bytes before each frame.
+pub(super) fn may_have_header(features: u32, bytes: u32) -> bool {
+    bytes == 0 || bytes == VNET_HDR_LEN && features & VNET_HDR != 0
 }

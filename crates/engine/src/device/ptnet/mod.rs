@@ -68,7 +68,7 @@ use crate::fabric::Scheduler;
 use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueStatus};
-use crate::ring::Block;
+use crate::ring::{Block, Region};
 
 /// A pair of rings.
 struct Pair {
@@ -175,19 +175,19 @@ impl Ptnet {
             Some(end) => end.restart(),
             None => self.bar.region.fill(&self.nic.port.name),
         }
-        self.make_pairs();
+        self.pairs = self.pairs_of(&self.bar.region);
         // Also a fault that was not reported yet: it would stop the device after its reset.
         self.nic.port.fault.clear();
     }
 
-    /// Rings at their start.
-    fn make_pairs(&mut self) {
-        let (pipe, region) = (self.settings.pipe.as_deref(), &self.bar.region);
+    /// Those of `region`, at their start.
+    fn pairs_of(&self, region: &Arc<Region>) -> Vec<Pair> {
+        let pipe = self.settings.pipe.as_deref();
         let pair = |number| Pair {
             sender: Queue::Here(Box::new(Sender::new(Arc::clone(&self.nic), region, pipe, number))),
             receiver: Queue::Here(Box::new(Receiver::new(Arc::clone(&self.nic), region, pipe, number))),
         };
-        self.pairs = (0..self.settings.pairs).map(pair).collect();
+        (0..self.settings.pairs).map(pair).collect()
     }
 
     /// The guest begins.

@@ -10,7 +10,7 @@
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::bar::RegionSource;
+use super::access::may_have_header;
 use super::bells::RingUse;
 use super::registers::Registers;
 use super::{Pair, Ptnet, MAX_PAIRS};
@@ -26,7 +26,7 @@ const VERSION: u32 = 1;
 const CONFIG_WORDS: usize = 256 / 8;
 pub(super) const REGISTERS: usize = CONFIG_WORDS;
 pub(super) const REST: usize = REGISTERS + 4;
-const PLACES: usize = REST + 4;
+pub(super) const PLACES: usize = REST + 4;
 /// Words of a pair: its two rings' indices.
 const PAIR: usize = 4;
 const SIZE: usize = PLACES + PAIR * MAX_PAIRS;
@@ -77,12 +77,9 @@ impl Persist for Ptnet {
         let Ok([file]) = <[OwnedFd; 1]>::try_from(files) else {
             return Err("its files are not all there".to_owned());
         };
-        let mut config = vec![0; self.config.size()];
-        image.get_bytes(0, &mut config);
-        let id = u16::try_from(image.get(REST + 2)).unwrap_or(0);
-        let side = if image.get(REST + 3) == 0 { EndSide::First } else { EndSide::Second };
-        let bar = self.current.source().adopt(file, id, side).map_err(|e| e.to_string())?;
-        if !self.config.restore(&config) {
+        let (mut config, mut bytes) = (self.config.clone(), vec![0; self.config.size()]);
+        image.get_bytes(0, &mut bytes);
+        if !config.restore(&bytes) {
             return Err("its configuration space belongs to another device".to_owned());
         }
         let word = |at| image.get(REGISTERS + at);
@@ -90,27 +87,31 @@ impl Persist for Ptnet {
         if self.accepted(features) != features {
             return Err("its guest has features that this device does not offer".to_owned());
         }
-        self.registers = Registers { features, status, high, blocks: [word(2), word(3)] };
         // The cores add it to lengths, and write so much before each frame.
-        let header = u32::try_from(image.get(REST + 1)).ok().filter(|bytes| self.may_have_header(*bytes));
-        self.set_header(header.ok_or("its frames have a header that no guest can have")?);
-        self.current.take_over(&bar);
-        self.bar = bar;
-        self.make_pairs();
-        let is_piped = matches!(self.current.source(), RegionSource::Pipe(_));
-        for (number, pair) in self.pairs.iter_mut().enumerate() {
+        let header =
+            u32::try_from(image.get(REST + 1)).ok().filter(|bytes| may_have_header(features, *bytes));
+        let header = header.ok_or("its frames have a header that no guest can have")?;
+        let id = u16::try_from(image.get(REST + 2)).unwrap_or(0);
+        let side = if image.get(REST + 3) == 0 { EndSide::First } else { EndSide::Second };
+        let source = self.current.source();
+        // The last that a pipe can refuse, which then has this end.
+        let bar = source.adopt(file, id, side).map_err(|e| e.to_string())?;
+        let mut pairs = self.pairs_of(&bar.region);
+        let placed = pairs.iter_mut().enumerate().all(|(number, pair)| {
             let at = PLACES + PAIR * number;
-            if let (Queue::Here(sender), Queue::Here(receiver)) = (&mut pair.sender, &mut pair.receiver) {
-                if is_piped {
-                    continue;
-                }
-                let [hwcur, _] = halves(image.get(at));
-                let [first, last] = halves(image.get(at + 1));
-                if !sender.set_position(hwcur) || !receiver.set_position(first, last) {
-                    return Err("its rings have other places".to_owned());
-                }
-            }
+            let Pair { sender: Queue::Here(sender), receiver: Queue::Here(receiver) } = pair else {
+                return true;
+            };
+            let ([sent, _], [first, last]) = (halves(image.get(at)), halves(image.get(at + 1)));
+            sender.set_position(sent) && receiver.set_position(first, last)
+        });
+        if !placed {
+            return Err("its rings have other places".to_owned());
         }
+        self.current.take_over(&bar);
+        (self.config, self.bar, self.pairs) = (config, bar, pairs);
+        self.registers = Registers { features, status, high, blocks: [word(2), word(3)] };
+        self.set_header(header);
         self.resumes = image.get(REST) != 0;
         Ok(())
     }

@@ -442,9 +442,10 @@ impl Rig {
     }
 }
 
-/// An image is checked as what a guest writes is: a header of another length would be added to each frame's.
+/// An image is checked as what a guest writes is: a header of another length would be added to each frame's. A device that
+/// refuses one is what it was, so that both functions still have the same memory.
 #[test]
-fn an_image_whose_header_or_features_no_guest_can_have_is_refused() {
+fn an_image_that_no_guest_can_have_left_is_refused_and_changes_nothing() {
     let mut rig = Rig::running();
     rig.write(reg::PTFEAT, VNET_HDR | LINK);
     rig.write(reg::VNET_HDR_LEN, 12);
@@ -457,10 +458,21 @@ fn an_image_whose_header_or_features_no_guest_can_have_is_refused() {
     assert_eq!((word & 0xffff_ffff, image.get(header)), (u64::from(VNET_HDR | LINK), 12));
     let adopt = |image: &Image, settings: &PtnetConfig| {
         let scheduler = Arc::new(Desk::default());
-        let (mut nic, ..) = functions(settings.clone(), &rig.port, scheduler).unwrap();
+        let (mut nic, memory, _) = functions(settings.clone(), &rig.port, scheduler).unwrap();
         let files = rig.nic.files().iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
-        nic.adopt(files, image)?;
-        Ok::<u32, String>(nic.nic.header().bytes)
+        let words = |nic: &mut Ptnet| {
+            let mut image = Image::new(nic.format().size);
+            nic.save(&mut image);
+            (0..image.size()).map(|at| image.get(at)).collect::<Vec<_>>()
+        };
+        let before = words(&mut nic);
+        let adopted = nic.adopt(files, image);
+        if adopted.is_err() {
+            assert_eq!(words(&mut nic), before);
+            let own = rustix::fs::fstat(nic.bar.region.file()).unwrap().st_ino;
+            assert_eq!(own, mapped(&memory), "the NIC alone has other memory");
+        }
+        adopted.map(|()| nic.nic.header().bytes)
     };
     assert_eq!(adopt(&image, &settings), Ok(12));
     for bad in [1, 11, 13, 0xffff, u64::from(u32::MAX), 12 | 1 << 32] {
@@ -473,6 +485,12 @@ fn an_image_whose_header_or_features_no_guest_can_have_is_refused() {
         assert!(adopt(&image, &settings).is_err(), "features {bad:x}");
     }
     image.put(features, word);
+    let places = persist::PLACES;
+    let word = image.get(places);
+    image.put(places, 4711);
+    assert!(adopt(&image, &settings).is_err(), "a ring has no such slot");
+    image.put(places, word);
+    assert_eq!(adopt(&image, &settings), Ok(12));
     let without = PtnetConfig { header: false, ..settings };
     assert!(adopt(&image, &without).is_err(), "the operator has switched headers off");
 }
