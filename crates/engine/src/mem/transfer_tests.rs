@@ -18,7 +18,7 @@ fn file(len: u64) -> File {
 /// A ring, or nothing where there is none.
 fn ring(file: &File, align: Option<Alignment>) -> Option<Transfers> {
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let ring = Transfers::new(file, 4, align, Bounds { one: 1 << 20, all: 4096 }, map);
+    let ring = Transfers::new((file, None), 4, align, Bounds { one: 1 << 20, all: 4096 }, map);
     if let Err(e) = &ring {
         eprintln!("skipped: there is no io_uring here: {e}");
     }
@@ -98,7 +98,8 @@ fn what_is_under_way_is_bounded_in_bytes() {
 fn a_ring_has_few_workers_at_a_time() {
     let file = file(1 << 16);
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let Ok(mut ring) = Transfers::new(&file, 16, None, Bounds { one: 4096, all: 1 << 20 }, map) else {
+    let Ok(mut ring) = Transfers::new((&file, None), 16, None, Bounds { one: 4096, all: 1 << 20 }, map)
+    else {
         return;
     };
     let memory = Store::new(4096).unwrap();
@@ -149,7 +150,8 @@ fn what_is_dropped_too_early_is_parked() {
     let (read, _write) = rustix::pipe::pipe().unwrap();
     let pipe = File::from(read);
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let Ok(mut ring) = Transfers::new(&pipe, 1, None, Bounds { one: 4096, all: 4096 }, Arc::clone(&map))
+    let Ok(mut ring) =
+        Transfers::new((&pipe, None), 1, None, Bounds { one: 4096, all: 4096 }, Arc::clone(&map))
     else {
         return;
     };
