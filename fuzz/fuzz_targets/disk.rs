@@ -6,15 +6,26 @@
 //! bytes anywhere; from then on nothing is compared but that the device goes on or stops with a name, until the ring begins anew.
 //! The ring is split or packed, its descriptors stand in it or in a table. A request may be cut off in the middle, as by a kill: the
 //! ring's successor does it again, by what the ring or its in-flight region says.
+//!
+//! The disk is memory, a file in tmpfs, or a file in the folder for temporary ones: the kernel reads and writes those, and an ask may
+//! have it fail, or do less at a time.
 #![no_main]
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use libfuzzer_sys::fuzz_target;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 use sidecore_abi::virtio::{features, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 use sidecore_engine::core::{Budget, Task};
 use sidecore_engine::device::virtio_blk::{BlkQueue, Limits};
-use sidecore_engine::disk::Disk;
+use sidecore_engine::disk::{Disk, Medium, ENDS};
 use sidecore_engine::mem::{memory_file, JournalSlots};
 use sidecore_engine::port::Port;
 use sidecore_engine::virtq::{PackedJournal, Position, Queue, Region, RingConfig, Whose};
@@ -44,12 +55,55 @@ struct Keep {
     guest: Guest,
     port: Arc<Port>,
     slots: JournalSlots,
+    /// Files as disks, by the bits of an input that choose one.
+    files: RefCell<BTreeMap<u8, Arc<Disk>>>,
+}
+
+/// The bits: read only, a file, that of the folder for temporary ones.
+const WHICH: u8 = 1 | 32 | 64;
+
+/// How the kernel's next request may end.
+const END: [i32; 16] = [
+    0,
+    0,
+    0,
+    0,
+    512,
+    1024,
+    4096,
+    -Errno::INTR.raw_os_error(),
+    -Errno::AGAIN.raw_os_error(),
+    -Errno::IO.raw_os_error(),
+    -Errno::IO.raw_os_error(),
+    -Errno::NOSPC.raw_os_error(),
+    -Errno::FAULT.raw_os_error(),
+    -Errno::INVAL.raw_os_error(),
+    -Errno::OPNOTSUPP.raw_os_error(),
+    0,
+];
+
+/// The disk that an input chooses.
+fn disk(keep: &Keep, which: u8) -> Arc<Disk> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let make = || {
+        let folder = if which & 64 == 0 { Path::new("/dev/shm").to_owned() } else { std::env::temp_dir() };
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("sidecore-fuzz-{}-{number}", std::process::id()));
+        File::create_new(&path).unwrap().set_len(CAPACITY as u64).unwrap();
+        let disk = Disk::file(&path, 512, which & 1 != 0);
+        std::fs::remove_file(&path).unwrap();
+        Arc::new(disk.unwrap())
+    };
+    match which & 32 {
+        0 => Arc::new(Disk::ram(CAPACITY as u64, 512, which & 1 != 0).unwrap()),
+        _ => Arc::clone(keep.files.borrow_mut().entry(which).or_insert_with(make)),
+    }
 }
 
 thread_local!(static KEEP: Keep = {
     let bytes = PackedJournal::bytes(ENTRIES.into());
     let slots = JournalSlots::open(&memory_file(c"region", bytes).unwrap(), bytes, 1).unwrap();
-    Keep { guest: Guest::new(), port: port(), slots }
+    Keep { guest: Guest::new(), port: port(), slots, files: RefCell::default() }
 });
 
 fuzz_target!(|data: &[u8]| {
@@ -67,6 +121,7 @@ fuzz_target!(|data: &[u8]| {
 struct World<'k> {
     keep: &'k Keep,
     disk: Arc<Disk>,
+    which: u8,
     limits: Limits,
     packed: bool,
     table: bool,
@@ -94,10 +149,13 @@ impl World<'_> {
         let read_only = flags & 1 != 0;
         let bits = if flags & 2 == 0 { features::BLK_DISCARD | features::BLK_WRITE_ZEROES } else { 0 };
         let limits = Limits { capacity: CAPACITY as u64, read_only, features: bits, id: NAME };
-        let disk = Arc::new(Disk::ram(CAPACITY as u64, 512, read_only).unwrap());
+        let which = flags & WHICH;
+        let disk = disk(keep, which);
+        disk.set_write_through(flags & 128 != 0);
         let mut world = World {
             keep,
             disk,
+            which,
             limits,
             packed: flags & 4 != 0,
             table: flags & 8 != 0,
@@ -107,7 +165,8 @@ impl World<'_> {
             asked: 0,
             place: (0, true),
             cut: false,
-            lied: false,
+            // What a file holds is not known.
+            lied: flags & 32 != 0,
         };
         world.begin();
         world
@@ -125,7 +184,7 @@ impl World<'_> {
 
     /// The ring begins anew, over memory that says nothing.
     fn begin(&mut self) {
-        self.queue = None;
+        self.end();
         self.keep.guest.write(0, &[0; MEMORY as usize]);
         let slot = self.keep.slots.slot(0).unwrap();
         (0..PackedJournal::bytes(ENTRIES.into()) / 8).for_each(|word| slot.set(word, 0));
@@ -139,6 +198,18 @@ impl World<'_> {
         self.model = all;
     }
 
+    /// The queue goes, as if it was killed; but what the kernel has of a file's requests is over before.
+    fn end(&mut self) {
+        let queue = self.queue.take();
+        if self.is_file() {
+            queue.map(BlkQueue::close);
+        }
+    }
+
+    fn is_file(&self) -> bool {
+        matches!(self.disk.medium, Medium::File(_))
+    }
+
     /// A queue on the ring as it is; false if there can be none.
     fn start(&mut self, at: Position) -> bool {
         let packed = if self.packed { features::RING_PACKED } else { 0 };
@@ -146,7 +217,11 @@ impl World<'_> {
         let config = self.keep.guest.config(features::VERSION_1 | features::INDIRECT_DESC | packed, at);
         let Ok(queue) = Queue::requests(RingConfig { region, ..config }) else { return false };
         let (port, disk) = (Arc::clone(&self.keep.port), Arc::clone(&self.disk));
-        self.queue = Some(BlkQueue::new(port, disk, 0, (queue, None), None, self.limits));
+        let way = match &disk.medium {
+            Medium::File(file) => Some(file.way(ENTRIES, Arc::clone(&self.keep.guest.map)).unwrap()),
+            _ => None,
+        };
+        self.queue = Some(BlkQueue::new(port, disk, 0, (queue, way), None, self.limits));
         true
     }
 
@@ -156,7 +231,7 @@ impl World<'_> {
         let mut used = [0; 2];
         self.keep.guest.read(PARTS[2] + 2, &mut used);
         let at = if self.packed { self.position() } else { Position::Split(u16::from_le_bytes(used)) };
-        self.queue = None;
+        self.end();
         let started = self.start(at);
         assert!(started || self.lied);
     }
@@ -176,6 +251,25 @@ impl World<'_> {
         if let Some(queue) = &mut self.queue {
             let visit = Task::<()>::visit(queue, &mut (), budget);
             assert!(visit.items <= usize::from(ENTRIES));
+        }
+    }
+
+    /// Visits until all is over, as an I/O core does.
+    fn visit_until_over(&mut self) {
+        let limit = Instant::now() + Duration::from_secs(15);
+        self.visit(ALL);
+        while self.disk.sums().in_flight > 0 && self.keep.port.fault.get().is_none() {
+            let Some(queue) = &mut self.queue else { return };
+            assert!(Instant::now() < limit, "a request has no end");
+            if !Task::<()>::has_work(queue) && !Task::<()>::arm(queue) {
+                let mut events = Vec::new();
+                Task::<()>::events(queue, &mut |event| events.push(event));
+                let mut events: Vec<_> =
+                    events.iter().map(|event| PollFd::new(event, PollFlags::IN)).collect();
+                // The fuzzer's own timer interrupts it.
+                let _ = poll(&mut events, Some(&Timespec { tv_sec: 1, tv_nsec: 0 }));
+            }
+            self.visit(ALL);
         }
     }
 
@@ -207,11 +301,17 @@ impl World<'_> {
                     out.truncate(len % 17);
                 }
                 let ask = Ask { out, room, cuts: [a, b, c, d] };
-                self.compare(&ask);
+                // After a lie nothing is compared, and another input would have a disk that has lost something.
+                let tells = self.is_file() && !self.lied;
+                let end = if tells { END[usize::from(what >> 3) % END.len()] } else { 0 };
+                ENDS.store(end, Ordering::Relaxed);
+                self.compare(&ask, end);
+                ENDS.store(0, Ordering::Relaxed);
             }
             5 if kind & 1 != 0 => self.begin(),
             // A packed ring without a region has nothing to go on from.
-            5 => self.cut = self.region || !self.packed,
+            // What the kernel has of a file's requests cannot be cut off.
+            5 => self.cut = (self.region || !self.packed) && !self.is_file(),
             _ => {
                 self.lied = true;
                 let at = u64::from(u16::from_le_bytes([kind, sector]));
@@ -261,8 +361,11 @@ impl World<'_> {
             self.visit(LITTLE);
             self.replace();
         }
-        for _ in 0..if self.lied { 1 } else { 3 } {
+        for _ in 0..if self.lied || self.is_file() { 1 } else { 3 } {
             self.visit(ALL);
+        }
+        if self.is_file() {
+            self.visit_until_over();
         }
         if self.lied {
             return None;
@@ -323,10 +426,33 @@ impl World<'_> {
         id == NAMED && flags & (1 << 7 | 1 << 15) == lap
     }
 
-    /// Asks, and compares with the model.
-    fn compare(&mut self, ask: &Ask) {
+    /// Asks, and compares with the model. `end`: how the kernel's first request for it ends.
+    fn compare(&mut self, ask: &Ask, end: i32) {
         let Some((status, data)) = self.ask(ask) else { return };
+        let was_asked = end != 0 && ENDS.load(Ordering::Relaxed) == 0;
         let wanted = self.expect(ask);
+        if was_asked && end < 0 && end != END[7] && end != END[8] {
+            assert!(wanted.is_ok(), "{wanted:?}");
+            let kind = ask.out[0];
+            match (kind, Errno::from_raw_os_error(-end)) {
+                (11, Errno::OPNOTSUPP) => assert_eq!(status, 2),
+                // It goes another way, if there is one.
+                (13, Errno::OPNOTSUPP | Errno::INVAL) => assert!(status < 2),
+                _ => assert_eq!(status, 1),
+            }
+            if kind == 4 {
+                let flush = Ask { out: header(4, 0), room: 1, cuts: [0; 4] };
+                assert_eq!(self.ask(&flush), Some((1, Vec::new())), "what is lost stays lost");
+            }
+            // Another disk, which has done nothing yet, and knows nothing of what was lost.
+            self.end();
+            self.keep.files.borrow_mut().remove(&self.which);
+            let write_through = self.disk.is_write_through();
+            self.disk = disk(self.keep, self.which);
+            self.disk.set_write_through(write_through);
+            self.lied = true;
+            return self.begin();
+        }
         assert_eq!(
             status,
             wanted.as_ref().map_or_else(|status| *status, |_| 0),
@@ -384,7 +510,8 @@ impl World<'_> {
                     places.push(stretch(word(0).into(), sectors as usize * SECTOR)?);
                 }
                 // A disk in memory keeps what is discarded.
-                for place in places.into_iter().filter(|_| kind == 13) {
+                let is_file = self.is_file();
+                for place in places.into_iter().filter(|_| kind == 13 || is_file) {
                     self.model[place].fill(0);
                 }
                 Ok(None)

@@ -8,7 +8,7 @@ use sidecore_lab::traffic::iperf3;
 use sidecore_lab::{Daemon, Guest, Netns, Nic, Result, Role, RunDir};
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(180);
 /// Bytes of the second disk, at first and later.
@@ -22,6 +22,17 @@ done
 sha256sum file? > sums && sync && echo 3 > /proc/sys/vm/drop_caches && sha256sum -c sums";
 /// What is left of them, and what was written while the daemon was killed.
 const CHECK: &str = "cd /mnt && grep -E 'file[34]' sums | sha256sum -c && sha256sum -c of-last";
+
+/// Waits until the daemon has carried out some more writes of the disk `data`.
+fn await_writes(daemon: &mut Daemon) -> Result<()> {
+    let mut writes =
+        || -> Result<u64> { Ok(daemon.show_json("disks")?["disks"][0]["writes"].as_u64().unwrap()) };
+    let (enough, end) = (writes()? + 100, Instant::now() + LIMIT);
+    while writes()? < enough {
+        assert!(Instant::now() < end, "the guest writes nothing");
+    }
+    Ok(())
+}
 
 #[test]
 fn a_guest_boots_from_a_disk_and_works_on_another() -> Result<()> {
@@ -67,14 +78,18 @@ fn a_guest_boots_from_a_disk_and_works_on_another() -> Result<()> {
     guest.expect("rm /mnt/file1 /mnt/file2 && sync && fstrim /mnt")?;
     assert!(blocks() < full - (8 << 20) / 512, "{} of {full}", blocks());
 
-    // The daemon dies under writes, and a guest never knows.
+    // The daemon dies under writes, and a guest never knows: it writes until it is told that this was enough.
     let job = guest.run_in_background(
-        "cd /mnt && dd if=/dev/urandom of=last bs=4k count=4000 oflag=direct 2>&1 && sha256sum last > of-last",
+        "cd /mnt && until [ -e /tmp/enough ]; do
+            dd if=/dev/urandom of=last bs=4k count=1000 oflag=direct 2>&1 || exit 1
+        done; sha256sum last > of-last",
     )?;
     for _ in 0..2 {
-        guest.expect("usleep 300000")?;
+        await_writes(&mut daemon)?;
         daemon.kill_and_restart()?;
     }
+    await_writes(&mut daemon)?;
+    guest.expect("touch /tmp/enough")?;
     let done = guest.wait_for(job, LIMIT)?;
     assert!(done.success(), "{}", done.text);
     guest.expect("sync; echo 3 > /proc/sys/vm/drop_caches")?;

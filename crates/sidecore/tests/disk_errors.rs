@@ -154,8 +154,71 @@ fn a_device_that_fails_fails_its_requests_only() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
+/// The answers to so many flushes that are under way together.
+fn flush(disk: &mut Disk, count: usize) -> Vec<Status> {
+    for _ in 0..count {
+        disk.submit(Request::Flush).unwrap().unwrap();
+    }
+    disk.publish().unwrap();
+    let mut statuses = Vec::new();
+    while statuses.len() < count {
+        assert_ne!(disk.wait(LIMIT).unwrap(), Woken::Late);
+        disk.poll(|_, status, _| statuses.push(status)).unwrap();
+    }
+    statuses
+}
+
+/// A disk whose daemon or port is started again.
+fn reconnect(bed: &Testbed, disk: &mut Disk) {
+    assert_eq!(disk.wait(LIMIT).unwrap(), Woken::Gone);
+    disk.reconnect(Frontend::connect(bed.path("d"), LIMIT).unwrap(), |_, _, _| {}).unwrap();
+}
+
+/// What a flush, or with `cache=writethrough` a write, answers for is on the device by then, and not in the page cache before it.
+#[test]
+fn what_lasts_is_behind_the_page_cache() {
+    if !is_root() {
+        return;
+    }
+    for (cache, queues) in [("writeback", 1), ("writethrough", 1), ("writethrough", 2)] {
+        let bed = Testbed::new();
+        let path = bed.at("backing");
+        File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        // Blocks of the device are larger than the disk's: so it is not read and written past the page cache.
+        let device = Loop::new(&path, &["--sector-size", "4096"]);
+        let daemon = daemon(&bed, &format!("{},cache={cache}", device.0));
+        let mut disk =
+            Disk::connect(bed.path("d"), DiskOptions { queues, ..DiskOptions::default() }).unwrap();
+        assert_eq!(bed.show("disks")["disks"][0]["access"], "page-cache");
+        for round in 1..4 {
+            let data = vec![round; BLOCK];
+            let (mut next, mut answers) = (0, 0);
+            while answers < 256 {
+                while next < 256 && disk.submit(write(next, &data)).unwrap().is_some() {
+                    next += 1;
+                }
+                disk.publish().unwrap();
+                let more = disk.poll(|_, status, _| assert_eq!(status, Status::Ok)).unwrap();
+                if more == 0 {
+                    assert_ne!(disk.wait(LIMIT).unwrap(), Woken::Late);
+                }
+                answers += more;
+            }
+            if cache == "writeback" {
+                assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
+            }
+            let there = std::fs::read(&path).unwrap();
+            let lost = there.iter().filter(|byte| **byte != round).count();
+            assert_eq!(lost, 0, "{cache}, round {round}: bytes that are not on the device");
+        }
+        drop(disk);
+        assert!(daemon.end(Signal::TERM).success());
+    }
+}
+
 /// What the guest wrote waits in the page cache, and cannot be written to the device when it is flushed: the kernel says so once, and
-/// the guest is told from then on, also when later writes go well.
+/// the guest is told from then on, also when later writes go well: by all flushes that were under way together, and by those after the
+/// daemon was killed, its port restarted or its disk resized.
 #[test]
 fn a_flush_that_fails_is_never_forgotten() {
     if !is_root() {
@@ -165,8 +228,8 @@ fn a_flush_that_fails_is_never_forgotten() {
     let mount = Mount::new(&bed, &["-t", "tmpfs", "-o", "size=256k,mode=0755", "none"]);
     // Blocks of the device are larger than the disk's: so it is not read and written past the page cache.
     let device = Loop::new(&mount.image(1 << 20), &["--sector-size", "4096"]);
-    let daemon = daemon(&bed, &device.0);
-    let mut disk = Disk::connect(bed.path("d"), DiskOptions::default()).unwrap();
+    let old = daemon(&bed, &device.0);
+    let mut disk = Disk::connect(bed.path("d"), DiskOptions { queues: 2, ..DiskOptions::default() }).unwrap();
     let mut neighbour = Disk::connect(bed.path("n"), DiskOptions::default()).unwrap();
     assert_eq!(bed.show("disks")["disks"][0]["access"], "page-cache");
     let data = vec![7; BLOCK];
@@ -177,15 +240,25 @@ fn a_flush_that_fails_is_never_forgotten() {
     for block in 8..256 {
         assert_eq!(disk.ask(write(block, &data), WAIT).unwrap().0, Status::Ok, "{block}");
     }
-    assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::IoError);
-    assert_eq!(errors(&bed), serde_json::json!({"io_error": 1}));
+    assert_eq!(flush(&mut disk, 8), [Status::IoError; 8]);
+    assert_eq!(errors(&bed), serde_json::json!({"io_error": 1, "flush_failed_before": 7}));
     tool("mount", &["-o", "remount,size=2m", mount.0.to_str().unwrap()]);
     assert_eq!(disk.ask(write(0, &data), WAIT).unwrap().0, Status::Ok);
-    for _ in 0..2 {
-        assert_eq!(disk.ask(Request::Flush, WAIT).unwrap().0, Status::IoError);
-    }
-    assert_eq!(errors(&bed), serde_json::json!({"io_error": 1, "flush_failed_before": 2}));
+    assert_eq!(flush(&mut disk, 2), [Status::IoError; 2]);
     assert_eq!(neighbour.ask(Request::Flush, WAIT).unwrap().0, Status::Ok);
+    assert!(!old.end(Signal::KILL).success());
+    let daemon = daemon(&bed, &device.0);
+    reconnect(&bed, &mut disk);
+    assert_eq!(flush(&mut disk, 1), [Status::IoError]);
+    bed.ok(&["restart", "d"]);
+    reconnect(&bed, &mut disk);
+    assert_eq!(flush(&mut disk, 1), [Status::IoError]);
+    File::options().write(true).open(mount.0.join("image")).unwrap().set_len(2 << 20).unwrap();
+    tool("losetup", &["--set-capacity", &device.0]);
+    bed.ok(&["resize", "d"]);
+    assert_eq!(disk.ask(write(256, &data), WAIT).unwrap().0, Status::Ok);
+    assert_eq!(flush(&mut disk, 1), [Status::IoError]);
+    assert_eq!(errors(&bed), serde_json::json!({"flush_failed_before": 2}));
     // The operator has put it in order.
     drop(disk);
     bed.ok(&["del", "d"]);

@@ -1,5 +1,6 @@
 //! The daemon is killed under verified reads, writes and flushes of a disk, again and again. A guest's requests have one answer
-//! each, no block is lost, and none is written a second time after a later write: the model knows what each may hold.
+//! each, no block is lost, and none is written a second time after a later write: the model knows what each may hold. The page cache
+//! outlives the daemon, so this shows nothing of what flushes do: `disk_errors` does (`what_lasts_is_behind_the_page_cache`).
 //!
 //! Ten times in a test run; `SIDECORE_KILLS=100` for more.
 
@@ -15,7 +16,7 @@ use rig::{Daemon, Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::blk::Woken;
 use sidecore_driver::frontend::{protocol, Listener};
-use sidecore_driver::{Disk, DiskOptions, Frontend, Request, Status};
+use sidecore_driver::{Disk, DiskOptions, Frontend};
 use work::{content, Random, Work, BLOCK};
 
 const BLOCKS: u64 = 128;
@@ -64,7 +65,6 @@ fn storm(seed: u64, options: DiskOptions, port: &str) {
     }
     work.finish(&mut disk);
     work.verify(&mut disk);
-    assert_eq!(disk.ask(Request::Flush, LIMIT).unwrap().0, Status::Ok);
     drop(disk);
     drop(daemon);
     let file = std::fs::read(bed.path("image")).unwrap();

@@ -278,7 +278,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     #[cfg(target_arch = "x86_64")]
     SYS_open HO, [LOOK[0]], "a holder's own names, as openat";
     SYS_getdents64 CT, [], "folders";
-    SYS_fcntl OWN, [command(libc::F_OFD_SETLK)], "one user for each disk's file";
+    SYS_fcntl OWN.union(MAKE), [command(libc::F_OFD_SETLK)], "one user for each disk's file, and for its port's journal";
     SYS_flock OWN, [], "one daemon for each counters file";
     SYS_fsync OWN, [], "files";
     SYS_umask OWN, [], "set once";

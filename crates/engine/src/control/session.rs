@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -313,7 +313,7 @@ impl Worker {
 
     /// How long there is nothing to do, unless something happens.
     fn patience(&self) -> Duration {
-        match self.pending.wait() {
+        match self.pending.wait(Instant::now()) {
             _ if self.sweeping.is_some() => Duration::ZERO,
             wait => wait.unwrap_or(Duration::from_secs(1)),
         }
@@ -485,7 +485,7 @@ impl Worker {
             Ok(None) => {}
             Err(_) => view.malformed += 1,
         });
-        pending.heard();
+        pending.heard(Instant::now());
         match taken {
             Ok(taken) => {
                 view.messages += taken.messages;
@@ -501,7 +501,7 @@ impl Worker {
 
     /// Has what was said take effect, if it is time.
     fn flush(&mut self, now: bool) {
-        let changes = self.pending.take(now);
+        let changes = self.pending.take(Instant::now(), now);
         if !changes.is_empty() {
             self.router.feed(&changes, self.now());
         }

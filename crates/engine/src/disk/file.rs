@@ -7,17 +7,21 @@
 //! A file in tmpfs is memory: reads and writes of pages that it has need no request, and the calling thread carries
 //! them out (`Resident`). The kernel does the rest of its work, including everything that goes wrong there.
 //!
-//! Durability. FLUSH is fdatasync(2), requested when the flush comes: it covers the writes that were acknowledged
-//! before, and need cover no others (virtio 1.2 §5.2.6.2). Writes that the guest wants durable at once have
-//! `RWF_DSYNC`. After a failed flush it is unknown which writes are lost, and the kernel reports the failure only once.
-//! So every later flush fails, too, until the operator has had the disk opened anew.
+//! Durability. FLUSH is fdatasync(2), requested after the flush came: it covers the writes that were acknowledged
+//! before, and need cover no others (virtio 1.2 §5.2.6.2). After a failed flush it is unknown which writes are lost, and
+//! the kernel reports the failure only once for each open file, to whichever request asks first. So a file has one flush
+//! at a time, for all queues; one that began after another had come is that other one, too. Every flush after a failed
+//! one fails, until the operator has had the disk made anew; the port's journal keeps that for the next process.
+//!
+//! Writes that the guest wants durable at once have `RWF_DSYNC` where they go past the page cache and fail each for
+//! itself. Elsewhere such a write is a write and then a flush.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::fs::File;
 use std::io;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::io::Errno;
@@ -25,7 +29,7 @@ use rustix::io::Errno;
 use super::job::{Job, Op, Range};
 use super::nature::Nature;
 use super::stats::RequestError;
-use crate::mem::{Alignment, Begun, Bounds, GuestMap, How, Piece, Resident, Transfers};
+use crate::mem::{Alignment, Begun, Bounds, GuestMap, How, JournalSlot, Piece, Resident, Transfers};
 
 /// Most bytes of a range in one request to the kernel: none keeps a worker for long. It is smaller in memory, where a
 /// writer waits for the whole range.
@@ -58,6 +62,27 @@ impl Access {
     }
 }
 
+/// How the next request to the kernel is taken to have ended: with an error, which is below zero, or after so many bytes. 0: as it
+/// did.
+#[cfg(fuzzing)]
+pub static ENDS: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
+
+/// What requests wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// For the end of a flush, which may be another queue's, and for a worker.
+    Flushes,
+    /// For a worker, of which one is kept for them.
+    Reads,
+    /// For a worker.
+    Changes,
+}
+
+impl Gate {
+    /// All of them.
+    pub const ALL: [Gate; 3] = [Gate::Flushes, Gate::Reads, Gate::Changes];
+}
+
 /// A file or block device.
 #[derive(Debug)]
 pub struct FileMedium {
@@ -69,8 +94,13 @@ pub struct FileMedium {
     /// Whether ranges can be given back, and cleared; until the file system says no.
     punches: AtomicBool,
     clears: AtomicBool,
-    /// A flush has failed.
+    /// A flush has failed. The word of the port's journal that says so to the next process.
     lost: AtomicBool,
+    kept: OnceLock<(JournalSlot, usize)>,
+    /// What else is locked for this process until its rings are over with all requests.
+    held: OnceLock<File>,
+    /// Flushes that were begun and those that have ended, together: odd while one is under way.
+    flushes: AtomicU64,
     /// Ranges that are being given back or cleared.
     ranges: AtomicUsize,
 }
@@ -93,8 +123,38 @@ impl FileMedium {
         };
         let resident = (access == Access::Memory).then(map).and_then(Result::ok);
         let (punches, clears) = (AtomicBool::new(true), AtomicBool::new(true));
-        let (lost, ranges) = (AtomicBool::new(false), AtomicUsize::new(0));
-        Ok((FileMedium { file, is_device, access, resident, punches, clears, lost, ranges }, len))
+        let (lost, kept, held) = (AtomicBool::new(false), OnceLock::new(), OnceLock::new());
+        let (flushes, ranges) = (AtomicU64::new(0), AtomicUsize::new(0));
+        let medium = FileMedium {
+            file,
+            is_device,
+            access,
+            resident,
+            punches,
+            clears,
+            lost,
+            kept,
+            held,
+            flushes,
+            ranges,
+        };
+        Ok((medium, len))
+    }
+
+    /// Has `journal`, which is its port's alone, and whose word `at` is in `slot`, outlive this process: that word says that a flush
+    /// has failed. Where the lock of the disk's file does not keep a successor out that reads, too, the journal's does until what the
+    /// dead process read is over: else the kernel might write into a buffer that the guest has used again.
+    ///
+    /// # Errors
+    /// The rings of a process that has ended still read, or there are no locks.
+    pub(super) fn keep(&self, journal: File, slot: JournalSlot, at: usize) -> io::Result<()> {
+        if !fcntl_getfl(&self.file)?.contains(OFlags::RDWR) {
+            super::open::lock_alone(&journal)?;
+            let _ = self.held.set(journal);
+        }
+        self.lost.fetch_or(slot.get(at) != 0, Ordering::AcqRel);
+        let _ = self.kept.set((slot, at));
+        Ok(())
     }
 
     /// An open file.
@@ -102,6 +162,21 @@ impl FileMedium {
     pub(crate) fn of(file: File, block_size: u32) -> io::Result<(FileMedium, u64)> {
         let nature = Nature::of(&file)?;
         FileMedium::new(file, &nature, block_size)
+    }
+
+    /// An open file of `len` bytes, as if it had a server.
+    #[cfg(test)]
+    pub(crate) fn served(file: File, len: u64) -> io::Result<(FileMedium, u64)> {
+        FileMedium::new(file, &Nature { len, is_device: false, file_system: 0, direct: None }, 512)
+    }
+
+    /// Writes to its server until that has no room left.
+    #[cfg(test)]
+    pub(crate) fn stuff(&self) {
+        use std::io::Write;
+        let _ = set_flags(&self.file, OFlags::NONBLOCK, OFlags::empty());
+        while (&self.file).write(&[0; 4096]).is_ok() {}
+        let _ = set_flags(&self.file, OFlags::empty(), OFlags::NONBLOCK);
     }
 
     /// Opens what is at `path`.
@@ -170,7 +245,41 @@ impl FileMedium {
     /// # Errors
     /// The system has no io_uring for us.
     pub fn way(&self, depth: u16, map: Arc<GuestMap>) -> io::Result<Transfers> {
-        Transfers::new(&self.file, depth, self.alignment(), self.access.bounds(), map)
+        let files = (&self.file, self.held.get());
+        Transfers::new(files, depth, self.alignment(), self.access.bounds(), map)
+    }
+
+    /// What `job` has to wait for before it can begin, together with its like and beside all others, if it has to.
+    pub fn gate(&self, job: &mut Job) -> Option<Gate> {
+        match job.op {
+            Op::Read | Op::Write if !self.how(job.op == Op::Write, false).by_worker => None,
+            Op::Read => Some(Gate::Reads),
+            Op::Flush if self.access == Access::Memory => None,
+            Op::Flush => {
+                // The next one that begins is the first that covers it.
+                if job.covered_at == 0 {
+                    job.covered_at = ((self.flushes.load(Ordering::Acquire) + 1) & !1) + 2;
+                }
+                Some(Gate::Flushes)
+            }
+            Op::Write | Op::Discard | Op::WriteZeroes => Some(Gate::Changes),
+        }
+    }
+
+    /// Whether `job`, which is the first at `gate`, can begin.
+    pub fn admits(&self, gate: Gate, job: &Job, way: &Transfers) -> bool {
+        let flushes = self.flushes.load(Ordering::Acquire);
+        match gate {
+            Gate::Reads => way.has_worker(true),
+            Gate::Changes => way.has_worker(false),
+            Gate::Flushes => {
+                flushes >= job.covered_at || flushes % 2 == 0 && way.has_worker(false) || self.has_lost()
+            }
+        }
+    }
+
+    fn has_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
     }
 
     /// Asks for the next request of `job`, which has `slot`. `lasting`: what it changes lasts when it is over.
@@ -181,6 +290,9 @@ impl FileMedium {
         job: &mut Job,
         lasting: bool,
     ) -> Result<Begun, RequestError> {
+        // What the page cache loses is told to one request alone.
+        job.is_flushed = lasting && matches!(self.access, Access::PageCache | Access::Workers);
+        let lasting = lasting && !job.is_flushed;
         match job.op {
             Op::Read | Op::Write => {
                 if let Some(align) = self.alignment() {
@@ -191,10 +303,10 @@ impl FileMedium {
                 let write = job.op == Op::Write;
                 Ok(way.transfer(slot, write, job.at(), job.pieces(), self.how(write, lasting)))
             }
-            Op::Flush if self.lost.load(Ordering::Acquire) => Err(RequestError::FlushLost),
+            Op::Flush if self.has_lost() => Err(RequestError::FlushLost),
             // Memory lasts as long as it lasts.
             Op::Flush if self.access == Access::Memory => Ok(Begun::Over),
-            Op::Flush => Ok(way.flush(slot)),
+            Op::Flush => Ok(self.flush(way, slot, job)),
             Op::Discard if !self.punches.load(Ordering::Relaxed) => Err(RequestError::Unsupported),
             Op::Discard => {
                 let Some(range) = job.next_range(self.most_of_range()) else { return Ok(Begun::Over) };
@@ -209,6 +321,26 @@ impl FileMedium {
                 }
             }
         }
+    }
+
+    /// Begins a flush, if none is under way, and none did meanwhile what this one shall do.
+    fn flush(&self, way: &mut Transfers, slot: usize, job: &mut Job) -> Begun {
+        self.gate(job);
+        let flushes = self.flushes.load(Ordering::Acquire);
+        if flushes >= job.covered_at {
+            return Begun::Over;
+        }
+        let next = flushes | 1;
+        let order = (Ordering::AcqRel, Ordering::Relaxed);
+        if next == flushes || self.flushes.compare_exchange(flushes, next, order.0, order.1).is_err() {
+            return Begun::NotNow;
+        }
+        let begun = way.flush(slot);
+        if begun == Begun::NotNow {
+            // It was none: whoever counted it waits for one more.
+            self.flushes.store(flushes, Ordering::Release);
+        }
+        begun
     }
 
     /// How a read or write is carried out. A write to memory waits while a range is being cleared, because its file is
@@ -248,6 +380,22 @@ impl FileMedium {
 
     /// A request of `job` is over with `result`. `None`: it goes on with the next one.
     pub fn over(&self, job: &mut Job, result: i32) -> Option<Result<(), RequestError>> {
+        #[cfg(fuzzing)]
+        let result = match ENDS.swap(0, Ordering::Relaxed) {
+            0 => result,
+            error @ ..0 => error,
+            most => result.min(most),
+        };
+        let was_flush = job.op == Op::Flush;
+        let over = self.means(job, result);
+        if was_flush {
+            // Only now may the next one begin, which learns of what this one lost.
+            self.flushes.fetch_add(1, Ordering::AcqRel);
+        }
+        over
+    }
+
+    fn means(&self, job: &mut Job, result: i32) -> Option<Result<(), RequestError>> {
         if job.op == Op::Discard || job.op == Op::WriteZeroes && job.clearing.is_some() {
             self.ranges.fetch_sub(1, Ordering::Relaxed);
         }
@@ -259,12 +407,17 @@ impl FileMedium {
             Op::Read if done == 0 => return Some(Err(RequestError::CutShort)),
             Op::Write if done == 0 => return Some(Err(RequestError::Failed)),
             Op::Read | Op::Write => job.advance(done),
+            Op::Flush if self.has_lost() => return Some(Err(RequestError::FlushLost)),
             Op::Flush => {}
             // fallocate says 0 for all of it, a write how much it was.
             Op::Discard | Op::WriteZeroes => {
                 let all = job.next_range(self.most_of_range()).map_or(0, |range| range.len);
                 job.advance(if done == 0 { all } else { done });
             }
+        }
+        if job.is_done() && job.is_flushed && matches!(job.op, Op::Write | Op::WriteZeroes) {
+            job.op = Op::Flush;
+            return None;
         }
         job.is_done().then_some(Ok(()))
     }
@@ -274,6 +427,7 @@ impl FileMedium {
         match (job.op, error) {
             (_, Errno::INTR | Errno::AGAIN) => None,
             (Op::Flush, _) => {
+                self.kept.get().inspect(|(slot, at)| slot.set(*at, 1));
                 self.lost.store(true, Ordering::Release);
                 Some(request_error(error))
             }

@@ -50,12 +50,17 @@ pub struct Job {
     pub(super) is_for_kernel: bool,
     /// How fallocate(2) was asked to clear the next range; `None`: it is written.
     pub(super) clearing: Option<i32>,
+    /// What it changes is flushed before it is over.
+    pub(super) is_flushed: bool,
+    /// A flush: the count of begun and ended flushes from which on it has been carried out (`file`); 0: not known yet.
+    pub(super) covered_at: u64,
 }
 
 impl Job {
     /// Begins anew: a read or write of `pieces`, `len` bytes in all, at byte `at`.
     pub fn transfer(&mut self, op: Op, at: u64, pieces: &[Piece], len: u64) {
-        (self.op, self.at, self.left, self.next, self.is_for_kernel) = (op, at, len, 0, false);
+        (self.op, self.at, self.left, self.next) = (op, at, len, 0);
+        (self.is_for_kernel, self.is_flushed, self.covered_at) = (false, false, 0);
         self.pieces.clear();
         self.pieces.extend_from_slice(pieces);
         self.ranges.clear();

@@ -19,11 +19,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub use early::{look, OpenedFiles};
-pub use file::FileMedium;
+#[cfg(fuzzing)]
+pub use file::ENDS;
+pub use file::{FileMedium, Gate};
 pub use job::{Job, Op, Range};
 pub use stats::{Ended, Latency, QueueStats, RequestError, Sums};
 
-use crate::mem::{Deadline, Piece, Store};
+use crate::mem::{Deadline, JournalSlot, Piece, Store};
 
 /// Most queues of a disk.
 pub const MAX_QUEUES: usize = 16;
@@ -122,6 +124,18 @@ impl Disk {
     #[inline]
     pub fn capacity(&self) -> u64 {
         self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Has its file keep in word `at` of `slot`, which is in its port's `journal`, what the next process has to know, and the journal be
+    /// locked while requests are under way.
+    ///
+    /// # Errors
+    /// Those of a process that has ended are, or there are no locks.
+    pub fn keep(&self, journal: std::fs::File, slot: JournalSlot, at: usize) -> io::Result<()> {
+        match &self.medium {
+            Medium::File(file) => file.keep(journal, slot, at),
+            Medium::Ram(_) | Medium::Null => Ok(()),
+        }
     }
 
     /// Looks how long its file is, which may have grown. Whether it had.

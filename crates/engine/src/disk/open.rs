@@ -21,17 +21,35 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// # Errors
 /// It is no regular file and no block device, another process has it, or what the system says.
 pub(super) fn open_here(path: &Path, read_only: bool) -> io::Result<(File, Nature)> {
+    let file = patiently(|| locked(path, read_only))?;
+    let nature = Nature::of(&file)?;
+    Ok((file, nature))
+}
+
+/// Locks `file`, which rings may still have whose process has ended.
+///
+/// # Errors
+/// They have it (`WouldBlock`), or there are no locks.
+pub(super) fn lock_alone(file: &File) -> io::Result<()> {
+    patiently(|| lock_file(file, true)).map_err(|e| match e.kind() {
+        kind @ io::ErrorKind::WouldBlock => {
+            io::Error::new(kind, "requests of a process that has ended are still under way")
+        }
+        _ => e,
+    })
+}
+
+/// Tries to lock something until no ring of a process that has ended has it.
+fn patiently<T>(mut lock: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let begun = Instant::now();
-    let file = loop {
-        match locked(path, read_only) {
+    loop {
+        match lock() {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < PATIENCE => {
                 std::thread::sleep(PAUSE);
             }
-            opened => break opened?,
+            locked => return locked,
         }
-    };
-    let nature = Nature::of(&file)?;
-    Ok((file, nature))
+    }
 }
 
 /// Looks whether what is at `path` could be opened as a disk by the process that has its lock.

@@ -85,7 +85,7 @@ impl JournalSlots {
 }
 
 /// Words of a file, from some byte on.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct JournalSlot {
     file: Arc<SharedFile>,
     at: usize,

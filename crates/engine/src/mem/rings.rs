@@ -27,9 +27,9 @@ const ASYNC: u8 = 1 << 4;
 enum Purpose {
     /// It signals the eventfd that is registered with it.
     Signal,
-    /// It reads and writes one file, with at most so many requests at a time. The asker holds the file until it has its
-    /// answer.
-    File(RawFd, u32),
+    /// It reads and writes one file, with at most so many requests at a time, and holds another one if there are two. The
+    /// asker holds them until it has its answer.
+    File(Vec<RawFd>, u32),
 }
 
 struct Order {
@@ -81,9 +81,11 @@ pub(super) fn for_signals() -> io::Result<IoUring> {
     order(Purpose::Signal)
 }
 
-/// A ring for at most `depth` requests at a time to `file`: its file number 0, and no other.
-pub(super) fn for_file(file: impl AsFd, depth: u32) -> io::Result<IoUring> {
-    order(Purpose::File(file.as_fd().as_raw_fd(), depth))
+/// A ring for at most `depth` requests at a time to `file`: its file number 0. `held` is open, and locked, for as long as the ring
+/// has requests, too, whatever becomes of the process.
+pub(super) fn for_file(file: impl AsFd, held: Option<impl AsFd>, depth: u32) -> io::Result<IoUring> {
+    let held = held.iter().map(|held| held.as_fd().as_raw_fd());
+    order(Purpose::File(std::iter::once(file.as_fd().as_raw_fd()).chain(held).collect(), depth))
 }
 
 fn make(purpose: &Purpose) -> io::Result<IoUring> {
@@ -99,9 +101,9 @@ fn make(purpose: &Purpose) -> io::Result<IoUring> {
             ])?;
             ring
         }
-        Purpose::File(file, depth) => {
+        Purpose::File(files, depth) => {
             let ring = builder.setup_clamp().build(*depth)?;
-            ring.submitter().register_files(&[*file])?;
+            ring.submitter().register_files(files)?;
             ring.submitter().register_restrictions(&mut [
                 Restriction::sqe_op(opcode::Read::CODE),
                 Restriction::sqe_op(opcode::Write::CODE),

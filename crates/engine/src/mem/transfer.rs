@@ -1,8 +1,9 @@
 //! Reads and writes of one file straight from and to foreign memory, by io_uring.
 //!
 //! Each user has a ring of its own (`rings`), which is restricted before it works: it takes reads, writes, `FSYNC` and
-//! `FALLOCATE`, all of them of the one file that was registered, and nothing else can be registered. So an attacker
-//! that can write to our memory can do with it what may be done with that file, and no more.
+//! `FALLOCATE`, all of them of files that were registered, and nothing else can be registered: the one that it is for, and
+//! for a disk that is only read its port's journal, whose lock lasts as long as the ring has requests. So an attacker
+//! that can write to our memory can do with it what may be done with those files, and no more.
 //!
 //! What waits for others is done by threads of the kernel, *workers*, which all rings that one thread submits share. So there are
 //! many of them, and no ring has more than [`AT_WORKERS`] requests there that are known to need one.
@@ -134,20 +135,20 @@ pub struct Transfers(Option<Box<RequestRing>>);
 static PARKED: Mutex<Vec<RequestRing>> = Mutex::new(Vec::new());
 
 impl Transfers {
-    /// A ring for at most `depth` requests at a time to `file`, within these `bounds`, with memory of `map`. `align`: it goes past
-    /// the page cache, which wants things aligned.
+    /// A ring for at most `depth` requests at a time to a file, within these `bounds`, with memory of `map`. `align`: it goes past
+    /// the page cache, which wants things aligned. `held`: this file is open as long as requests are under way, too.
     ///
     /// # Errors
     /// The system has no such ring for us.
     pub fn new(
-        file: &File,
+        (file, held): (&File, Option<&File>),
         depth: u16,
         align: Option<Alignment>,
         bounds: Bounds,
         map: Arc<GuestMap>,
     ) -> io::Result<Transfers> {
         sweep();
-        let ring = for_file(file, depth.max(1).into())?;
+        let ring = for_file(file, held, depth.max(1).into())?;
         let bounces = align.map(|_| Store::new(BOUNCES * BOUNCE as usize)).transpose()?;
         let slots = (0..depth.max(1)).map(|_| TransferSlot::default()).collect();
         let free = (0..BOUNCES).collect();
@@ -232,6 +233,12 @@ impl Transfers {
     /// Most requests at a time.
     pub fn depth(&self) -> usize {
         self.0.as_ref().map_or(0, |requests| requests.slots.len())
+    }
+
+    /// Whether a worker is free: one is kept for reads.
+    pub fn has_worker(&self, to_read: bool) -> bool {
+        let busy = self.0.as_ref().map_or(AT_WORKERS, |requests| requests.at_workers);
+        busy + usize::from(!to_read) < AT_WORKERS
     }
 
     /// Waits until one is over, if any is under way and none is known to be. Not for I/O cores.

@@ -19,7 +19,7 @@ fn file(len: u64) -> File {
 
 fn ring(file: &File, align: Option<Alignment>) -> Transfers {
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    Transfers::new(file, 4, align, Bounds { one: 1 << 20, all: 4096 }, map).expect(NO_RING)
+    Transfers::new((file, None), 4, align, Bounds { one: 1 << 20, all: 4096 }, map).expect(NO_RING)
 }
 
 /// The results of all that is under way, by slot.
@@ -95,7 +95,7 @@ fn what_is_under_way_is_bounded_in_bytes() {
 fn a_ring_has_few_workers_at_a_time() {
     let file = file(1 << 16);
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let mut ring = Transfers::new(&file, 16, None, Bounds { one: 4096, all: 1 << 20 }, map).expect(NO_RING);
+    let mut ring = Transfers::new((&file, None), 16, None, Bounds { one: 4096, all: 1 << 20 }, map).expect(NO_RING);
     let memory = Store::new(4096).unwrap();
     let here = [memory.piece(0, 512).unwrap()];
     let by_worker = How { lasting: false, by_worker: true };
@@ -145,7 +145,7 @@ fn what_is_dropped_too_early_is_parked() {
     let pipe = File::from(read);
     let map = Arc::new(GuestMap::empty(&Terms::default()));
     let mut ring =
-        Transfers::new(&pipe, 1, None, Bounds { one: 4096, all: 4096 }, Arc::clone(&map)).expect(NO_RING);
+        Transfers::new((&pipe, None), 1, None, Bounds { one: 4096, all: 4096 }, Arc::clone(&map)).expect(NO_RING);
     let memory = Store::new(4096).unwrap();
     assert_eq!(ring.transfer(0, false, 0, &[memory.piece(0, 8).unwrap()], How::default()), Begun::Yes);
     ring.submit();

@@ -39,9 +39,8 @@ impl Pending {
         self.changes.push(change);
     }
 
-    /// Zebra has said something, whatever it was.
-    pub fn heard(&mut self) {
-        let now = Instant::now();
+    /// Zebra has said something `now`, whatever it was.
+    pub fn heard(&mut self, now: Instant) {
         self.heard = Some(now);
         self.since.get_or_insert(now);
     }
@@ -51,34 +50,34 @@ impl Pending {
         self.heard.is_none() && self.changes.is_empty()
     }
 
-    /// How long it is until something takes effect. `None`: nothing waits.
-    pub fn wait(&self) -> Option<Duration> {
+    /// How long it is from `now` on until something takes effect. `None`: nothing waits.
+    pub fn wait(&self, now: Instant) -> Option<Duration> {
         let (heard, since) = (self.heard?, self.since?);
         if self.changes.len() >= BATCH {
             return Some(Duration::ZERO);
         }
-        let (silent, waited) = (heard.elapsed(), since.elapsed());
+        let (silent, waited) = (now - heard, now - since);
         Some(QUIET.saturating_sub(silent).min(LONGEST.saturating_sub(waited)))
     }
 
-    /// What takes effect, if it is time, or `now`: then it is all.
-    pub fn take(&mut self, now: bool) -> Vec<Change> {
-        if !now && self.wait() != Some(Duration::ZERO) {
+    /// What takes effect, if it is time `now`, or if it is `forced`: then it is all.
+    pub fn take(&mut self, now: Instant, forced: bool) -> Vec<Change> {
+        if !forced && self.wait(now) != Some(Duration::ZERO) {
             return Vec::new();
         }
-        let more = !now && self.heard.is_some_and(|heard| heard.elapsed() < QUIET);
-        self.take_all(more)
+        let more = !forced && self.heard.is_some_and(|heard| now - heard < QUIET);
+        self.take_all(now, more)
     }
 
     /// All of it; but for a deletion at the end, if `more` may come.
-    fn take_all(&mut self, more: bool) -> Vec<Change> {
+    fn take_all(&mut self, now: Instant, more: bool) -> Vec<Change> {
         self.last.clear();
         (self.since, self.heard) = (None, self.heard.filter(|_| more));
         let mut all = std::mem::take(&mut self.changes);
         if let (true, Some(Change::Gone(_))) = (more, all.last()) {
             if let Some(last) = all.pop() {
                 self.push(last);
-                self.since = Some(Instant::now());
+                self.since = Some(now);
             }
         }
         if self.changes.is_empty() {
@@ -99,7 +98,7 @@ mod tests {
 
     #[test]
     fn of_one_prefix_the_last_word_counts_and_a_last_deletion_waits() {
-        let mut pending = Pending::default();
+        let (mut pending, now) = (Pending::default(), Instant::now());
         let (a, b) = (net("10.0.0.0/8"), net("20.0.0.0/8"));
         for change in [
             Change::Gone(a),
@@ -109,36 +108,39 @@ mod tests {
         ] {
             pending.push(change);
         }
-        pending.heard();
-        assert_eq!(pending.take_all(true), [Change::Route(a, Way::Object(1))]);
-        assert!(!pending.is_silent() && pending.wait().is_some(), "the deletion is not forgotten");
+        pending.heard(now);
+        assert_eq!(pending.take_all(now, true), [Change::Route(a, Way::Object(1))]);
+        assert!(!pending.is_silent() && pending.wait(now).is_some(), "the deletion is not forgotten");
         pending.push(Change::Route(b, Way::Object(2)));
-        assert_eq!(pending.take_all(true), [Change::Route(b, Way::Object(2))]);
-        assert!(pending.is_silent() && pending.wait().is_none());
+        assert_eq!(pending.take_all(now, true), [Change::Route(b, Way::Object(2))]);
+        assert!(pending.is_silent() && pending.wait(now).is_none());
         pending.push(Change::ObjectGone(7));
         pending.push(Change::Gone(a));
-        assert_eq!(pending.take(true), [Change::ObjectGone(7), Change::Gone(a)]);
-        assert!(pending.take(true).is_empty());
+        assert_eq!(pending.take(now, true), [Change::ObjectGone(7), Change::Gone(a)]);
+        assert!(pending.take(now, true).is_empty());
     }
 
     #[test]
     fn what_was_said_waits_for_silence_but_not_for_long() {
-        let mut pending = Pending::default();
-        let begun = Instant::now();
+        let (mut pending, begun) = (Pending::default(), Instant::now());
+        let change = || Change::Route(net("10.0.0.0/8"), Way::Blackhole);
+        let at = |ms| begun + Duration::from_millis(ms);
         // Zebra is never silent.
-        let taken = loop {
-            pending.push(Change::Route(net("10.0.0.0/8"), Way::Blackhole));
-            pending.heard();
-            let taken = pending.take(false);
-            if !taken.is_empty() {
-                break taken;
-            }
-        };
-        assert!(taken.len() == 1 && begun.elapsed() >= QUIET);
+        for ms in 0..10 {
+            pending.push(change());
+            pending.heard(at(ms));
+            assert_eq!(pending.take(at(ms), false), []);
+        }
+        assert_eq!(pending.take(at(10), false), [change()]);
         assert!(pending.is_silent(), "all of it took effect");
+        // It is.
+        pending.push(change());
+        pending.heard(at(20));
+        assert_eq!((pending.wait(at(21)), pending.take(at(21), false)), (Some(QUIET / 2), Vec::new()));
+        assert_eq!(pending.take(at(22), false), [change()]);
         // A full batch waits for nothing.
         (0..BATCH).for_each(|_| pending.push(Change::ObjectGone(1)));
-        pending.heard();
-        assert_eq!((pending.wait(), pending.take(false).len()), (Some(Duration::ZERO), BATCH));
+        pending.heard(at(30));
+        assert_eq!((pending.wait(at(30)), pending.take(at(30), false).len()), (Some(Duration::ZERO), BATCH));
     }
 }

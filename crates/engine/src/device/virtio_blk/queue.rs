@@ -3,8 +3,9 @@
 //! Theory of operation. A request is taken from the ring for good and gets a *slot*, which it has until it is given back: its
 //! job, the place of its status, when it was taken. Checked requests *wait* in the order in which they came; there are never
 //! more than [`AHEAD`] of them, so what a visit leaves undone is bounded. From there a disk in memory carries them out, part by
-//! part as the budget allows; the kernel gets them all at once, and tells later which are over. Whatever is over by the end of
-//! a visit becomes visible to the guest with one store.
+//! part as the budget allows; the kernel gets them all at once, and tells later which are over. Those that need a worker of the
+//! kernel's, or the end of a flush, leave that line for one at their [`Gate`], and the others pass. Whatever is over by the end
+//! of a visit becomes visible to the guest with one store.
 //!
 //! A visit is bounded in time, too, where pages of the guest may have to be found or cleared ([`Deadline`]): before a request is
 //! read, before the kernel gets a part of one (it copies or pins the pages within that system call), and before what was read
@@ -13,13 +14,13 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sidecore_abi::virtio::blk::status;
 
 use super::request::{self, status_of, Limits, Verdict};
 use crate::core::{Budget, Owner, Task, Visit, VisitEnd};
-use crate::disk::{Disk, Ended, Job, Medium, Op, RequestError};
+use crate::disk::{Disk, Ended, Gate, Job, Medium, Op, RequestError};
 use crate::fault::Fault;
 use crate::mem::{ticks, ticks_in, Begun, Deadline, Piece, Pieces, Transfers, BATCH_PIECES};
 use crate::port::Port;
@@ -30,6 +31,11 @@ const AHEAD: usize = 16;
 /// A look at the pages of one request has so long, however little is left of a visit: some 400 at most, which take a tenth of it
 /// where they are there.
 const LOOK: Duration = Duration::from_micros(100);
+
+/// How long at least and at most a flush that waits for one of another queue sleeps before it looks whether that is over.
+const FLUSH_LOOK: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
+/// How long a ring that is taken back waits for the flush of another one.
+const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A request that was taken.
 struct TakenRequest {
@@ -74,8 +80,12 @@ pub struct BlkQueue {
     slots: Vec<TakenRequest>,
     free: Vec<usize>,
     waiting: VecDeque<usize>,
-    /// The kernel had no room for the first that waits.
+    /// Those that wait at a gate each, in the order of [`Gate::ALL`].
+    gates: [VecDeque<usize>; Gate::ALL.len()],
+    /// The kernel had no room for the next one.
     full: bool,
+    /// A flush of ours is under way.
+    flushes: bool,
     /// What was taken from the ring last, and how many of those have been read.
     pieces: Pieces,
     picked: Vec<Request>,
@@ -110,7 +120,9 @@ impl BlkQueue {
             slots: Vec::new(),
             free: Vec::new(),
             waiting: VecDeque::with_capacity(AHEAD),
+            gates: Default::default(),
             full: false,
+            flushes: false,
             pieces: Pieces::new(BATCH_PIECES),
             picked: Vec::with_capacity(AHEAD),
             read: 0,
@@ -124,21 +136,25 @@ impl BlkQueue {
     /// Ends what was taken, however long the disk takes for it, and says where the ring stands then. Not for I/O cores.
     pub fn close(mut self) -> Position {
         const ALL: Budget = Budget { items: usize::MAX, bytes: u64::MAX, ns: u64::MAX };
-        let mut turn = Turn::default();
+        let (mut turn, limit) = (Turn::default(), Instant::now() + FLUSH_PATIENCE);
         loop {
             turn.bytes = 0;
             self.reap(Deadline::NEVER, &mut turn);
             self.read(Deadline::NEVER, &mut turn);
             self.work(ALL, Deadline::NEVER, &mut turn);
+            let waits = self.waits_for_another();
             match &mut self.way {
                 Some(way) if way.under_way() > 0 => way.wait(),
                 // Parts that were over at once; the next ones wait.
                 _ if turn.bytes > 0 && !self.waiting.is_empty() => {}
+                // A flush waits for another queue's, which that queue's core ends, unless the port has been evicted from there.
+                _ if waits && Instant::now() < limit => std::thread::sleep(FLUSH_LOOK[0]),
                 _ => break,
             }
         }
         // None is left, unless the kernel takes nothing any more.
-        while let Some(at) = self.waiting.pop_front() {
+        let lines = self.gates.iter_mut().chain([&mut self.waiting]);
+        for at in lines.flat_map(std::mem::take).collect::<Vec<_>>() {
             self.finish(at, Err(RequestError::Failed), &mut turn);
         }
         self.publish(&turn);
@@ -245,6 +261,33 @@ impl BlkQueue {
         true
     }
 
+    /// The gate that lets its first request begin, if there is one.
+    fn open_gate(&self) -> Option<usize> {
+        let (Medium::File(file), Some(way)) = (&self.disk.medium, &self.way) else { return None };
+        let admits = |(gate, line): (&Gate, &VecDeque<usize>)| {
+            line.front().is_some_and(|at| file.admits(*gate, &self.slots[*at].job, way))
+        };
+        Gate::ALL.iter().zip(&self.gates).position(admits)
+    }
+
+    /// The next request that can begin, and the gate at which it waits, if it does. Those before it that cannot go to theirs.
+    fn next(&mut self) -> Option<(usize, Option<usize>)> {
+        loop {
+            if let Some(gate) = self.open_gate() {
+                return Some((*self.gates[gate].front()?, Some(gate)));
+            }
+            let at = *self.waiting.front()?;
+            let job = &mut self.slots[at].job;
+            let gate = match &self.disk.medium {
+                Medium::File(file) if !self.disk.steps(job) => file.gate(job),
+                _ => None,
+            };
+            let Some(gate) = gate else { return Some((at, None)) };
+            self.waiting.pop_front();
+            self.gates[gate as usize].push_back(at);
+        }
+    }
+
     /// Has what waits carried out, one part of it at least: in memory, or by the kernel, which may do it at once. Why it stopped, if
     /// it did not come to the end of it, or to the end of its time with that.
     fn work(&mut self, budget: Budget, deadline: Deadline, turn: &mut Turn) -> Option<VisitEnd> {
@@ -252,7 +295,7 @@ impl BlkQueue {
         self.full = false;
         let disk = Arc::clone(&self.disk);
         let (mut end, mut submitted, mut time) = (None, turn.bytes, deadline);
-        while let Some(&at) = self.waiting.front() {
+        while let Some((at, gate)) = self.next() {
             if turn.bytes >= budget.bytes {
                 end = Some(VisitEnd::Budget);
                 break;
@@ -289,7 +332,12 @@ impl BlkQueue {
             }
             time = deadline.strict();
             match file.begin(way, at, job, lasting) {
-                Ok(Begun::Yes) => turn.bytes += job.left().min(way.most()),
+                Ok(Begun::Yes) => {
+                    self.flushes |= job.op == Op::Flush;
+                    turn.bytes += job.left().min(way.most());
+                }
+                // Another queue's flush was first.
+                Ok(Begun::NotNow) if gate.is_some() && self.open_gate() != gate => continue,
                 Ok(Begun::NotNow) => {
                     self.full = true;
                     end = Some(VisitEnd::Waits);
@@ -298,7 +346,7 @@ impl BlkQueue {
                 Ok(Begun::Over) => self.finish(at, Ok(()), turn),
                 Err(error) => self.finish(at, Err(error), turn),
             }
-            self.waiting.pop_front();
+            gate.map_or(&mut self.waiting, |gate| &mut self.gates[gate]).pop_front();
         }
         if let Some(way) = &mut self.way {
             way.submit();
@@ -312,10 +360,17 @@ impl BlkQueue {
         let disk = Arc::clone(&self.disk);
         let Medium::File(file) = &disk.medium else { return };
         while let Some((at, result)) = self.way.as_mut().and_then(|way| way.next_over(deadline)) {
-            match file.over(&mut self.slots[at].job, result) {
+            let job = &mut self.slots[at].job;
+            // There is one at a time.
+            self.flushes &= job.op != Op::Flush;
+            match file.over(job, result) {
                 Some(result) => self.finish(at, result, turn),
                 None => {
-                    self.waiting.push_front(at);
+                    match job.op {
+                        Op::Read | Op::Write => self.waiting.push_front(at),
+                        // Others have their turns between its pieces.
+                        Op::Flush | Op::Discard | Op::WriteZeroes => self.waiting.push_back(at),
+                    }
                     turn.now = ticks();
                 }
             }
@@ -334,18 +389,38 @@ impl BlkQueue {
         }
     }
 
+    /// A flush waits for another queue's.
+    fn waits_for_another(&self) -> bool {
+        !self.gates[Gate::Flushes as usize].is_empty() && !self.flushes && !self.stopped
+    }
+
+    /// Nothing can begin before something is over.
+    fn is_stuck(&self) -> bool {
+        self.full && self.way.as_ref().is_some_and(|way| way.under_way() > 0)
+    }
+
     /// Whether something could be done now.
     fn is_ready(&mut self) -> bool {
-        let stuck = self.full && self.way.as_ref().is_some_and(|way| way.under_way() > 0);
-        self.way.as_mut().is_some_and(Transfers::has_news)
-            || !self.waiting.is_empty() && !stuck
-            || self.waiting.is_empty() && self.unread() > 0
-            || self.room() > 0 && !self.queue.is_empty()
+        if self.way.as_mut().is_some_and(Transfers::has_news) {
+            return true;
+        }
+        !self.stopped
+            && !self.is_stuck()
+            && (!self.waiting.is_empty()
+                || self.unread() > 0
+                || self.open_gate().is_some()
+                || self.room() > 0 && !self.queue.is_empty())
+    }
+
+    /// Nanoseconds from when the request in slot `at` was taken until `now`.
+    fn age(&self, at: usize, now: u64) -> u64 {
+        let passed = u128::from(now.wrapping_sub(self.slots[at].begun)) * u128::from(self.ns);
+        u64::try_from(passed >> 32).unwrap_or(u64::MAX)
     }
 
     /// Gives the request in slot `at` back: visible with the next `publish`.
     fn finish(&mut self, at: usize, result: Result<(), RequestError>, turn: &mut Turn) {
-        let slot = &mut self.slots[at];
+        let slot = &self.slots[at];
         slot.status.write(&[result.map_or_else(status_of, |()| status::OK)]);
         self.queue.log_written(&slot.whole, u32::MAX);
         let written = slot.writes[usize::from(result.is_err())];
@@ -354,9 +429,7 @@ impl BlkQueue {
         let stats = self.disk.queue(self.index);
         match result {
             Ok(()) => {
-                let passed = u128::from(turn.now.wrapping_sub(slot.begun)) * u128::from(self.ns);
-                let ns = u64::try_from(passed >> 32).unwrap_or(u64::MAX);
-                stats.ended(Ended { kind: slot.kind, bytes: slot.len, ns });
+                stats.ended(Ended { kind: slot.kind, bytes: slot.len, ns: self.age(at, turn.now) });
             }
             Err(error) => stats.failed(error),
         }
@@ -377,13 +450,15 @@ impl BlkQueue {
     }
 
     fn serve(&mut self, budget: Budget) -> Visit {
-        if self.stopped {
-            return Visit::default();
-        }
         let (mut turn, begun) = (Turn::default(), ticks());
         let time = u64::try_from((u128::from(budget.ns) * u128::from(self.rate)) >> 32).unwrap_or(u64::MAX);
         let deadline = Deadline::new(begun, time, self.look);
+        // After a stop, too: flushes of other queues may wait for one of this ring.
         self.reap(deadline, &mut turn);
+        if self.stopped {
+            self.way.iter_mut().for_each(Transfers::submit);
+            return Visit::default();
+        }
         let end = loop {
             if let Some(end) = self.work(budget, deadline, &mut turn) {
                 break end;
@@ -425,7 +500,7 @@ impl<L> Task<L> for BlkQueue {
     }
 
     fn has_work(&mut self) -> bool {
-        !self.stopped && self.is_ready()
+        self.is_ready()
     }
 
     fn visit(&mut self, _: &mut L, budget: Budget) -> Visit {
@@ -433,8 +508,9 @@ impl<L> Task<L> for BlkQueue {
     }
 
     fn arm(&mut self) -> bool {
-        // The kick comes first: what is made available behind it is seen.
-        !self.stopped && (self.queue.want_kicks(true) && self.room() > 0 || self.is_ready())
+        // The kick comes first: what is made available behind it is seen. While nothing can be taken, what is over wakes us.
+        let takes = !self.stopped && !self.is_stuck() && self.room() > 0;
+        takes && self.queue.want_kicks(true) || self.is_ready()
     }
 
     fn disarm(&mut self) {
@@ -446,12 +522,16 @@ impl<L> Task<L> for BlkQueue {
     fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>)) {
         if !self.stopped {
             self.kick.iter().for_each(|kick| each(kick.as_fd()));
-            self.way.iter().filter_map(Transfers::event).for_each(each);
         }
+        // After a stop, too, until all is over.
+        let way = self.way.iter().filter(|way| !self.stopped || way.under_way() > 0);
+        way.filter_map(Transfers::event).for_each(each);
     }
 
     fn next_look(&self) -> Option<Duration> {
-        None
+        let first = *self.gates[Gate::Flushes as usize].front().filter(|_| self.waits_for_another())?;
+        // It has waited for a while, and waits for a part of that more.
+        Some(Duration::from_nanos(self.age(first, ticks()) / 4).clamp(FLUSH_LOOK[0], FLUSH_LOOK[1]))
     }
 
     fn woken(&mut self, _: &mut L) {

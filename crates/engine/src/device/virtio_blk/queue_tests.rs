@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{fstat, memfd_create, MemfdFlags};
 use sidecore_abi::virtio::{blk::request as kind, features};
 use sidecore_driver::memory::{Memory, Page, View};
@@ -103,6 +107,39 @@ impl World {
         self.driver.reap(usize::MAX, |_, _| ()).unwrap()
     }
 
+    /// Visits as an I/O core does until so many more requests were given back; false if the ring sleeps for ten seconds before, or never.
+    fn until_given(&mut self, count: usize) -> bool {
+        let mut given = 0;
+        for _ in 0..100_000 {
+            if given >= count {
+                return true;
+            }
+            if Task::<()>::has_work(&mut self.queue) || Task::<()>::arm(&mut self.queue) {
+                self.visit();
+                given += self.reaped();
+                continue;
+            }
+            let event = self.queue.way.as_ref().and_then(Transfers::event).unwrap();
+            let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+            if poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&limit)).unwrap() == 0 {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Visits until there is no work; false if there always is.
+    fn comes_to_rest(&mut self) -> bool {
+        let has_work = |queue: &mut BlkQueue| Task::<()>::has_work(queue) || Task::<()>::arm(queue);
+        for _ in 0..1000 {
+            if !has_work(&mut self.queue) {
+                return true;
+            }
+            self.visit();
+        }
+        false
+    }
+
     fn status(&self, at: usize) -> u8 {
         let mut status = [0];
         self.memory.read(at + 64, &mut status);
@@ -196,4 +233,49 @@ fn files_have_their_requests_all_the_same() {
     assert_eq!(given, 4);
     assert!(reads.iter().chain([&write]).all(|at| world.status(*at) == status::OK));
     assert!(fstat(&file).unwrap().st_blocks > 0, "it was written");
+}
+
+/// A disk whose file has a server, the other end of a socket: workers read and write it, and wait for that end.
+fn served() -> (Disk, UnixStream) {
+    let (ours, server) = UnixStream::pair().unwrap();
+    let file = std::fs::File::from(OwnedFd::from(ours));
+    let (medium, len) = FileMedium::served(file, CAPACITY).unwrap();
+    (Disk::new(Medium::File(medium), "served".to_owned(), len, 512, false), server)
+}
+
+/// While all workers wait for a server and more requests wait for workers, a core has nothing to do, whatever the guest offers.
+#[test]
+fn a_core_sleeps_while_requests_wait() {
+    let (disk, mut server) = served();
+    let Some(mut world) = World::new(disk) else { return };
+    let mut places: Vec<usize> = (0..6).map(|_| world.offer(kind::IN, 512)).collect();
+    assert!(world.comes_to_rest());
+    places.push(world.offer(kind::IN, 512));
+    assert!(world.comes_to_rest(), "it never sleeps");
+    for at in places {
+        assert_eq!(world.status(at), 0xee);
+    }
+    server.write_all(&[7; 7 * 512]).unwrap();
+    assert!(world.until_given(7));
+}
+
+/// Writes that wait for a server leave a worker to reads, and reads pass those that wait for a worker.
+#[test]
+fn reads_pass_writes_that_wait() {
+    let (disk, mut server) = served();
+    let Medium::File(file) = &disk.medium else { return };
+    file.stuff();
+    let Some(mut world) = World::new(disk) else { return };
+    let writes: Vec<usize> = (0..6).map(|_| world.offer(kind::OUT, LEN)).collect();
+    assert!(world.comes_to_rest());
+    let read = world.offer(kind::IN, 512);
+    server.write_all(&[7; 512]).unwrap();
+    assert!(world.until_given(1), "the read waits for writes");
+    assert_eq!(world.status(read), status::OK);
+    assert!(writes.iter().all(|at| world.status(*at) == 0xee));
+    // The server has room again.
+    let server = std::thread::spawn(move || server.read_to_end(&mut Vec::new()));
+    assert!(world.until_given(6));
+    drop(world);
+    server.join().unwrap().unwrap();
 }

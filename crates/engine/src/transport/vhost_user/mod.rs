@@ -104,7 +104,7 @@ impl VhostUser {
         let entries = RingSlots::ours(device.completes_in_order());
         let positions = match config.journal {
             None => RingSlots::anonymous(device.rings(), entries)?,
-            Some(at) => open_journal(at, &device.port().name, device.rings(), entries)?,
+            Some(at) => open_journal(at, &device)?,
         };
         let port = Arc::clone(device.port());
         let disk = device.disk().cloned();
@@ -115,24 +115,27 @@ impl VhostUser {
     }
 }
 
-/// The journal of the port `name`, with room for `rings` rings of so many entries.
-fn open_journal(
-    at: JournalAt,
-    name: &str,
-    rings: usize,
-    entries: usize,
-) -> Result<RingSlots, VhostUserError> {
+/// The journal of the port of `device`, with room for all its rings.
+fn open_journal<D: VirtioDevice>(at: JournalAt, device: &D) -> Result<RingSlots, VhostUserError> {
+    let (rings, entries) = (device.rings(), RingSlots::ours(device.completes_in_order()));
     let opened = match at {
         JournalAt::Path(path) => journal_at(&path).map(Some).map_err(|e| (path, e)),
-        JournalAt::Ours => journal(name),
+        JournalAt::Ours => journal(&device.port().name),
     };
     let fail = |(path, source)| VhostUserError::Journal { path, source };
     let Some(journal) = opened.map_err(fail)? else { return Ok(RingSlots::anonymous(rings, entries)?) };
-    RingSlots::open(&journal.file, rings, entries).map_err(|source| {
-        let path = journal.path.clone();
-        journal.undo();
-        VhostUserError::Journal { path, source }
-    })
+    let slots = match RingSlots::open(&journal.file, rings, entries) {
+        Ok(slots) => slots,
+        Err(source) => {
+            let path = journal.path.clone();
+            journal.undo();
+            return Err(VhostUserError::Journal { path, source });
+        }
+    };
+    if let (Some(disk), Some((slot, word))) = (device.disk(), slots.spare()) {
+        disk.keep(journal.file, slot, word)?;
+    }
+    Ok(slots)
 }
 
 impl Attachment for VhostUser {
