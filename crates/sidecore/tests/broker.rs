@@ -8,7 +8,7 @@ mod rig;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rig::{await_end, Daemon, Testbed};
 use rustix::process::{kill_process, Signal};
