@@ -15,17 +15,14 @@ use serde_json::Value;
 /// All of them want the same two processors.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// What `sidecore bench NAME --quick --json` prints; `None` on a machine with one processor.
-fn bench(name: &str) -> Option<Value> {
+/// What `sidecore bench NAME --quick --json` prints.
+fn bench(name: &str) -> Value {
     bench_with(name, &[])
 }
 
 /// The same with further words.
-fn bench_with(name: &str, more: &[&str]) -> Option<Value> {
-    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        eprintln!("skipped: needs two processors");
-        return None;
-    }
+fn bench_with(name: &str, more: &[&str]) -> Value {
+    rig::last_of_two_processors();
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut command = Command::new(env!("CARGO_BIN_EXE_sidecore"));
     let output = command.args(["bench", name, "--quick", "--json"]).args(more).output().unwrap();
@@ -35,7 +32,7 @@ fn bench_with(name: &str, more: &[&str]) -> Option<Value> {
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&answer["version"], &answer["bench"]), (&1.into(), &name.into()));
     assert!(!answer["rows"].as_array().unwrap().is_empty());
-    Some(answer)
+    answer
 }
 
 /// The figure that `sidecore bench draw` makes of an answer; all its numbers are some.
@@ -83,7 +80,7 @@ fn positive(answer: &Value, keys: &[&str]) {
 
 #[test]
 fn share() {
-    let Some(answer) = bench("share") else { return };
+    let answer = bench("share");
     positive(&answer, &["rate", "p50_us", "p99_us", "jain"]);
     let [("jain", jain), ("linear_until", until), ("ratio_at_7", ratio)] = summary(&answer)[..] else {
         panic!("{answer}")
@@ -96,7 +93,7 @@ fn share() {
 
 #[test]
 fn containment() {
-    let Some(answer) = bench("containment") else { return };
+    let answer = bench("containment");
     positive(&answer, &["ns_per_frame", "ratio"]);
     // Three kinds of ports with six measures each, of which the first is what all are compared with.
     let summary = summary(&answer);
@@ -108,7 +105,7 @@ fn containment() {
 
 #[test]
 fn mix() {
-    let Some(answer) = bench("mix") else { return };
+    let answer = bench("mix");
     positive(&answer, &["p99_us", "p99_alone_us", "stream_mpps", "stream_alone_mpps"]);
     let [("p99_vs_alone", p99), ("stream_loss", loss)] = summary(&answer)[..] else { panic!("{answer}") };
     assert!(p99 > 0.0 && loss <= 1.0, "{answer}");
@@ -120,7 +117,7 @@ fn mix() {
 
 #[test]
 fn parts() {
-    let Some(answer) = bench("parts") else { return };
+    let answer = bench("parts");
     positive(&answer, &["rate", "ratio", "p50_us"]);
     let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["polling", "saved_interrupts", "scheduling_only", "thread_per_device"]);
@@ -131,7 +128,7 @@ fn parts() {
 
 #[test]
 fn budget() {
-    let Some(answer) = bench("budget") else { return };
+    let answer = bench("budget");
     positive(&answer, &["granted", "time", "frames"]);
     let [("worst_error", error)] = summary(&answer)[..] else { panic!("{answer}") };
     assert!(error >= 0.0, "{answer}");
@@ -141,7 +138,7 @@ fn budget() {
 
 #[test]
 fn grants() {
-    let Some(answer) = bench("grants") else { return };
+    let answer = bench("grants");
     positive(&answer, &["measured"]);
     let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["p99_ratio", "rate_error", "reclaim_worst_error", "weight_worst_error"]);
@@ -162,7 +159,7 @@ fn grants() {
 
 #[test]
 fn moves() {
-    let Some(answer) = bench("move") else { return };
+    let answer = bench("move");
     // On a busy machine several spells may pass between two looks of the flow's thread: those have no pause of their own.
     positive(&answer, &["spells", "mpps", "sent", "pause_p99_us"]);
     assert!(answer["rows"].as_array().unwrap().iter().all(|row| row["pause_p50_us"].is_number()), "{answer}");
@@ -179,7 +176,7 @@ fn moves() {
 
 #[test]
 fn idle() {
-    let Some(answer) = bench("idle") else { return };
+    let answer = bench("idle");
     positive(&answer, &["ns_alone", "ns_among", "ratio"]);
     let summary = summary(&answer);
     let keys: Vec<_> = summary.iter().map(|(key, _)| *key).collect();
@@ -202,11 +199,8 @@ fn blk() {
         let paths = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&paths).any(|folder| folder.join(program).exists())
     };
-    assert!(
-        found("qemu-storage-daemon"),
-        "needs qemu-storage-daemon: apt-get install qemu-system-common qemu-utils"
-    );
-    let Some(answer) = bench("blk") else { return };
+    rig::needs("qemu-storage-daemon", "qemu-system-common");
+    let answer = bench("blk");
     positive(&answer, &["iops", "iops_per_guest", "p50_us", "p99_us", "cycles_per_request"]);
     let of = |way: &str| answer["rows"].as_array().unwrap().iter().filter(|row| row["way"] == way).count();
     // Reads and writes at two depths by two numbers of guests, two kinds in sequence, two numbers of paced guests; the host has one
@@ -265,7 +259,7 @@ fn a_program_that_is_missing_is_named() {
 
 #[test]
 fn fib() {
-    let Some(answer) = bench("fib") else { return };
+    let answer = bench("fib");
     let rows = answer["rows"].as_array().unwrap();
     let families: Vec<&str> = rows.iter().map(|row| row["family"].as_str().unwrap()).collect();
     assert_eq!(families, ["IPv4", "IPv6"]);
@@ -287,7 +281,7 @@ fn fib() {
 
 #[test]
 fn router() {
-    let Some(answer) = bench("router") else { return };
+    let answer = bench("router");
     let rows = answer["rows"].as_array().unwrap();
     let ours: Vec<_> = rows.iter().filter(|row| row["candidate"] == "sidecore").collect();
     for ports in ["ring", "virtio"] {
@@ -365,7 +359,7 @@ fn report(answer: &Value) {
 #[test]
 fn rfc2544() {
     let file = std::env::temp_dir().join(format!("sc-rfc2544-{}.svg", std::process::id()));
-    let Some(answer) = bench_with("rfc2544", &["--svg", &file.to_string_lossy()]) else { return };
+    let answer = bench_with("rfc2544", &["--svg", &file.to_string_lossy()]);
     report(&answer);
     let sizes: Vec<_> =
         answer["rows"].as_array().unwrap().iter().map(|row| row["size"].as_str().unwrap()).collect();
@@ -390,7 +384,7 @@ fn rfc2544_ring_ports_of_a_daemon() {
     let _daemon = bed.daemon(&["--cores", "1", "--port", "a=ring:a", "--port", "b=ring:b"]);
     let (a, b, socket) = (bed.at("ring/a"), bed.at("ring/b"), bed.at("control.sock"));
     let words = ["--ports", &a, &b, "--socket", &socket, "--sizes", "128", "--flows", "100"];
-    let Some(answer) = bench_with("rfc2544", &words) else { return };
+    let answer = bench_with("rfc2544", &words);
     report(&answer);
     let row = &answer["rows"][0];
     assert_eq!((&row["candidate"], &row["size"]), (&"target".into(), &"128".into()));
@@ -411,7 +405,7 @@ fn rfc2544_looks_for_its_target_first() {
 
 #[test]
 fn rfc2544_router_with_flows_of_mixed_sizes() {
-    let Some(answer) = bench_with("rfc2544", &["--router", "--imix", "--flows", "1000"]) else { return };
+    let answer = bench_with("rfc2544", &["--router", "--imix", "--flows", "1000"]);
     report(&answer);
     let row = &answer["rows"][0];
     assert_eq!((&row["candidate"], &row["size"]), (&"sidecore-router".into(), &"imix".into()));
@@ -419,7 +413,7 @@ fn rfc2544_router_with_flows_of_mixed_sizes() {
 
 #[test]
 fn ptnet() {
-    let Some(answer) = bench("ptnet") else { return };
+    let answer = bench("ptnet");
     for part in ["rows", "batches"] {
         for row in answer[part].as_array().unwrap() {
             assert!(row["mpps"].as_f64().is_some_and(|mpps| mpps > 0.0), "{row}");

@@ -55,12 +55,7 @@ fn numbers(list: &str) -> Vec<usize> {
 
 #[test]
 fn no_other_thread_and_no_process_of_ours_runs_on_an_io_cores_processor() {
-    let Some((core, _)) =
-        usable().split_last().filter(|(_, others)| !others.is_empty()).map(|(c, o)| (*c, o.len()))
-    else {
-        eprintln!("skipped: one processor");
-        return;
-    };
+    let [_, .., core] = usable()[..] else { panic!("this test needs two processors") };
     let bed = Testbed::new();
     let cores = core.to_string();
     let e1000 = format!("nic=e1000:{}", bed.at("nic.sock"));
@@ -251,10 +246,7 @@ fn a_client_that_does_not_read_its_answers_is_hung_up_on() {
 
 #[test]
 fn another_user_has_a_few_places_and_root_gets_in() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: not root");
-        return;
-    }
+    rig::needs_root();
     let bed = Testbed::new();
     let config = bed.write("config.toml", "[daemon]\nsocket-mode = \"0666\"\n");
     let daemon = bed.daemon(&[config.to_str().unwrap(), "--port", "a=ring:a"]);
@@ -279,15 +271,12 @@ fn another_user_has_a_few_places_and_root_gets_in() {
     });
 }
 
-/// More descriptors than most users may have.
-fn many_descriptors() -> bool {
+/// Has this process own more descriptors than most users' processes do at first.
+fn needs_many_descriptors() {
     let limit = getrlimit(Resource::Nofile);
     let wanted = Rlimit { current: Some(4096), maximum: limit.maximum };
-    let enough = rustix::process::setrlimit(Resource::Nofile, wanted).is_ok();
-    if !enough {
-        eprintln!("skipped: this process may not have 4096 descriptors");
-    }
-    enough
+    rustix::process::setrlimit(Resource::Nofile, wanted)
+        .expect("it needs 4096 descriptors: `ulimit -Hn` says how many there may be");
 }
 
 /// Waits until `what` of `show daemon` is so.
@@ -306,9 +295,7 @@ fn await_daemon(bed: &Testbed, what: impl Fn(&serde_json::Value) -> bool) {
 /// no more than its time.
 #[test]
 fn netmap_programs_that_say_nothing_neither_stay_nor_keep_others_out() {
-    if !many_descriptors() {
-        return;
-    }
+    needs_many_descriptors();
     let bed = Testbed::new();
     let _daemon = bed.daemon(&["--port", "a=ring:a"]);
     let path = bed.at("ring/.netmap");
@@ -343,10 +330,8 @@ fn lease(path: &str) -> UnixStream {
 /// Leases keep ports; a user other than root has 256 of them, and then no more.
 #[test]
 fn a_user_has_its_share_of_netmaps_places() {
-    if !rustix::process::geteuid().is_root() || !many_descriptors() {
-        eprintln!("skipped: not root");
-        return;
-    }
+    rig::needs_root();
+    needs_many_descriptors();
     let bed = Testbed::new();
     let config = bed.write("config.toml", "[daemon]\nvale-mode = \"0666\"\n");
     let _daemon = bed.daemon(&[config.to_str().unwrap(), "--port", "a=ring:a"]);

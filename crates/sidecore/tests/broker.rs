@@ -8,7 +8,7 @@ mod rig;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use rig::{await_end, Daemon, Testbed};
 use rustix::process::{kill_process, Signal};
@@ -51,15 +51,11 @@ fn a_daemon_goes_on_without_its_broker_and_starts_another_when_it_needs_one() {
 /// when it is gone.
 #[test]
 fn interfaces_are_opened_by_the_broker_and_outlive_it() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: it takes root to make a network namespace");
-        return;
-    }
     for (port, more) in [("p=packet:lo,queues=2", ",mtu=9000"), ("p=xdp:lo,mode=copy", ",mtu=3000")] {
         let bed = Testbed::new();
         // Its broker is killed, and has to be replaced: see the test above.
         let run = ["-n", env!("CARGO_BIN_EXE_sidecore"), "run", "--sandbox", "off", "--port"];
-        let mut command = Command::new("unshare");
+        let mut command = rig::unshare();
         command
             .args(run)
             .arg("t=tap:sctap0,queues=2")
@@ -87,12 +83,8 @@ fn interfaces_are_opened_by_the_broker_and_outlive_it() {
 /// A daemon without privileges gets no interface that no operator has named.
 #[test]
 fn operators_name_interfaces() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: it takes root to make a network namespace");
-        return;
-    }
     let bed = Testbed::new();
-    let mut command = Command::new("unshare");
+    let mut command = rig::unshare();
     command.args(["-n", env!("CARGO_BIN_EXE_sidecore"), "run", "--port", "t=tap:sctap0"]);
     command.env("SIDECORE_SOCKET", bed.path("control.sock")).stdin(Stdio::null());
     let daemon = Daemon::start(&mut command);

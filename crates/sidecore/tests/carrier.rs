@@ -43,7 +43,7 @@ struct Apart {
 
 impl Apart {
     fn new(bed: &Testbed, args: &[&str]) -> Apart {
-        let mut command = Command::new("unshare");
+        let mut command = rig::unshare();
         command.args(["--net", env!("CARGO_BIN_EXE_sidecore"), "run"]).args(args);
         command.env("SIDECORE_SOCKET", bed.path("control.sock")).env_remove("NOTIFY_SOCKET");
         let daemon = Daemon::start(&mut command);

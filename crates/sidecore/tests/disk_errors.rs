@@ -26,14 +26,6 @@ fn tool(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
-fn is_root() -> bool {
-    let root = rustix::process::geteuid().is_root();
-    if !root {
-        eprintln!("skipped: it takes root to mount something");
-    }
-    root
-}
-
 /// A file system that goes away.
 struct Mount(PathBuf);
 
@@ -95,9 +87,7 @@ fn read<'a>(block: u64) -> Request<'a> {
 
 #[test]
 fn a_full_file_system_fails_the_writes_that_need_room() {
-    if !is_root() {
-        return;
-    }
+    rig::needs_root();
     let bed = Testbed::new();
     let mount = Mount::new(&bed, &["-t", "tmpfs", "-o", "size=256k,mode=0755", "none"]);
     let daemon = daemon(&bed, &mount.image(1 << 20));
@@ -124,9 +114,7 @@ fn a_full_file_system_fails_the_writes_that_need_room() {
 
 #[test]
 fn a_device_that_fails_fails_its_requests_only() {
-    if !is_root() {
-        return;
-    }
+    rig::needs_root();
     let bed = Testbed::new();
     let path = bed.at("backing");
     let file = File::create(&path).unwrap();
@@ -177,9 +165,7 @@ fn reconnect(bed: &Testbed, disk: &mut Disk) {
 /// What a flush, or with `cache=writethrough` a write, answers for is on the device by then, and not in the page cache before it.
 #[test]
 fn what_lasts_is_behind_the_page_cache() {
-    if !is_root() {
-        return;
-    }
+    rig::needs_root();
     for (cache, queues) in [("writeback", 1), ("writethrough", 1), ("writethrough", 2)] {
         let bed = Testbed::new();
         let path = bed.at("backing");
@@ -221,9 +207,7 @@ fn what_lasts_is_behind_the_page_cache() {
 /// daemon was killed, its port restarted or its disk resized.
 #[test]
 fn a_flush_that_fails_is_never_forgotten() {
-    if !is_root() {
-        return;
-    }
+    rig::needs_root();
     let bed = Testbed::new();
     let mount = Mount::new(&bed, &["-t", "tmpfs", "-o", "size=256k,mode=0755", "none"]);
     // Blocks of the device are larger than the disk's: so it is not read and written past the page cache.
@@ -274,9 +258,7 @@ fn a_flush_that_fails_is_never_forgotten() {
 /// guest whose next write went through the next daemon would find it undone.
 #[test]
 fn no_other_daemon_has_the_file_while_old_writes_are_under_way() {
-    if !is_root() {
-        return;
-    }
+    rig::needs_root();
     let bed = Testbed::new();
     let path = bed.at("filesystem");
     File::create(&path).unwrap().set_len(32 << 20).unwrap();

@@ -60,23 +60,20 @@ fn a_file_holds_what_is_written_whatever_the_requests_are() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
-/// A file in tmpfs, if there is tmpfs, which the caller removes.
-fn in_tmpfs() -> Option<(PathBuf, File)> {
+/// A file in tmpfs, which the caller removes.
+fn in_tmpfs() -> (PathBuf, File) {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let image = PathBuf::from(format!("/dev/shm/sidecore-disk-{}-{number}", std::process::id()));
-    let Ok(file) = File::create_new(&image) else {
-        eprintln!("skipped: there is no tmpfs to write to");
-        return None;
-    };
-    Some((image, file))
+    let file = File::create_new(&image).expect("there has to be a tmpfs at /dev/shm");
+    (image, file)
 }
 
 /// A file in tmpfs: the I/O core copies its bytes, where the kernel lets it.
 #[test]
 fn a_file_in_memory_holds_what_is_written() {
     let bed = Testbed::new();
-    let Some((image, file)) = in_tmpfs() else { return };
+    let (image, file) = in_tmpfs();
     file.set_len(BLOCKS * BLOCK as u64).unwrap();
     let daemon = bed.daemon(&["--port", &format!("d=blk:{},file={}", bed.at("d"), image.display())]);
     // It has it open.
@@ -105,7 +102,7 @@ fn a_file_in_memory_holds_what_is_written() {
 #[test]
 fn a_file_in_memory_takes_room_for_what_is_written_and_may_be_cut_short() {
     let bed = Testbed::new();
-    let Some((image, file)) = in_tmpfs() else { return };
+    let (image, file) = in_tmpfs();
     file.set_len(BLOCKS * BLOCK as u64).unwrap();
     let daemon = bed.daemon(&["--port", &format!("d=blk:{},file={}", bed.at("d"), image.display())]);
     std::fs::remove_file(&image).unwrap();

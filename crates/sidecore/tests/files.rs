@@ -17,17 +17,13 @@ use rustix::process::Signal;
 struct Tmpfs(PathBuf);
 
 impl Tmpfs {
-    /// `None`: only root can mount.
-    fn mount(path: PathBuf, size: &str) -> Option<Tmpfs> {
-        if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: it takes root to mount a tmpfs");
-            return None;
-        }
+    fn mount(path: PathBuf, size: &str) -> Tmpfs {
+        rig::needs_root();
         std::fs::create_dir(&path).unwrap();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={size},mode=0755"), "none"]).arg(&path);
         assert!(mount.status().unwrap().success());
-        Some(Tmpfs(path))
+        Tmpfs(path)
     }
 
     /// Fills it to the last page; the file that does.
@@ -49,7 +45,7 @@ impl Drop for Tmpfs {
 #[test]
 fn no_room_for_counters_is_an_error_at_the_start() {
     let bed = Testbed::new();
-    let Some(tmpfs) = Tmpfs::mount(bed.path("run"), "1m") else { return };
+    let tmpfs = Tmpfs::mount(bed.path("run"), "1m");
     let socket = tmpfs.0.join("control.sock");
     let output = bed.command().args(["run", "--socket"]).arg(&socket).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
@@ -62,7 +58,7 @@ fn no_room_for_counters_is_an_error_at_the_start() {
 #[test]
 fn no_room_for_a_journal_is_an_error_of_add() {
     let bed = Testbed::new();
-    let Some(tmpfs) = Tmpfs::mount(bed.path("run"), "8m") else { return };
+    let tmpfs = Tmpfs::mount(bed.path("run"), "8m");
     let socket = tmpfs.0.join("control.sock");
     let socket = socket.to_str().unwrap();
     let _daemon = Daemon::start(bed.command().args(["run", "--socket", socket]));

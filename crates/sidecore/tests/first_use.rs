@@ -208,7 +208,7 @@ fn metrics_come_in_the_older_format_for_who_asks_for_it() {
 #[test]
 fn an_interface_that_comes_back_is_used_again() {
     let bed = Testbed::new();
-    let mut command = Command::new("unshare");
+    let mut command = rig::unshare();
     command.args(["--net", env!("CARGO_BIN_EXE_sidecore"), "run"]);
     command.env("SIDECORE_SOCKET", bed.path("control.sock")).env_remove("NOTIFY_SOCKET");
     let daemon = Daemon::start(&mut command);

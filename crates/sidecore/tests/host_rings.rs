@@ -48,7 +48,7 @@ fn ask(port: &mut Port, rings: impl Fn(&mut Port) -> (&mut TxRing, &mut RxRing))
 fn a_program_reaches_the_hosts_stack() {
     let bed = Testbed::new();
     std::env::set_var("SIDECORE_SOCKET", bed.path("control.sock"));
-    let mut command = Command::new("unshare");
+    let mut command = rig::unshare();
     command.args([
         "--net",
         env!("CARGO_BIN_EXE_sidecore"),

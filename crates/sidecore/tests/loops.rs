@@ -6,67 +6,23 @@
 #[allow(dead_code, reason = "each test program uses a part of it")]
 mod rig;
 
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Testbed, LIMIT};
+use rig::net::Net;
+use rig::{Daemon, LIMIT};
 use sidecore_driver::{Config, Frontend, NetDriver};
-
-/// A network namespace; it goes with the process that holds it.
-struct Space(Child);
-
-impl Space {
-    fn new() -> Space {
-        // Ends when its standard input does, which is with us at the latest.
-        let mut command = Command::new("unshare");
-        let child =
-            command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
-        let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
-        let theirs = format!("/proc/{}/ns/net", child.id());
-        let start = Instant::now();
-        while std::fs::read_link(&theirs).is_ok_and(|net| net == ours) {
-            assert!(start.elapsed() < LIMIT);
-            std::thread::yield_now();
-        }
-        Space(child)
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.0.id())).arg(program).stdin(Stdio::null());
-        command
-    }
-
-    fn ip(&self, line: &str) {
-        let output = self.command("ip").args(line.split(' ')).output().unwrap();
-        assert!(output.status.success(), "ip {line}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        drop(self.0.stdin.take());
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 fn frames_that_circle_are_reported_with_both_ports() {
-    let (bed, space) = (Testbed::new(), Space::new());
-    space.ip("link add scl0 type veth peer name scl1");
-    space.ip("link set scl0 up");
-    space.ip("link set scl1 up");
+    let net = Net::new();
+    let bed = &net.bed;
+    net.ip("link add scl0 type veth peer name scl1");
+    net.ip("link set scl0 up");
+    net.ip("link set scl1 up");
     let guest = format!("guest=vhost-user:{}", bed.at("guest.sock"));
-    let mut command = space.command(env!("CARGO_BIN_EXE_sidecore"));
-    command.env("SIDECORE_SOCKET", bed.path("control.sock")).env_remove("NOTIFY_SOCKET");
-    command.current_dir(bed.path(".")).args([
-        "run",
-        "--port",
-        "one=packet:scl0",
-        "--port",
-        "two=packet:scl1",
-    ]);
-    let daemon = Daemon::start(command.args(["--port", &guest]));
+    let mut command = net.command(env!("CARGO_BIN_EXE_sidecore"));
+    command.args(["run", "--port", "one=packet:scl0", "--port", "two=packet:scl1", "--port", &guest]);
+    let daemon = Daemon::start(&mut command);
     let frontend = Frontend::connect(bed.path("guest.sock"), LIMIT).unwrap();
     let mut driver = NetDriver::start(frontend, Config::default()).unwrap();
     // One broadcast is enough, once the guest's link is up: from then on it goes round and round.

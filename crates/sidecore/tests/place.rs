@@ -14,10 +14,7 @@ use sidecore_driver::{Config, Frontend, NetDriver};
 
 #[test]
 fn vcpus_are_found_behind_their_ports_and_pinned_on_request() {
-    let last = std::thread::available_parallelism().unwrap().get() - 1;
-    if last == 0 {
-        return;
-    }
+    let last = rig::last_of_two_processors();
     let bed = Testbed::new();
     let port = format!("a=vhost-user:{}", bed.at("a.sock"));
     let _daemon = bed.daemon(&["--cores", &last.to_string(), "--port", &port]);

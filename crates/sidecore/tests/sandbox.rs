@@ -193,10 +193,7 @@ fn a_kernel_without_a_part_of_it_runs_the_daemon_all_the_same() {
 /// In a container root may be kept from becoming another user.
 #[test]
 fn root_that_may_not_become_another_user_stays_what_it_is() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: it is about root");
-        return;
-    }
+    rig::needs_root();
     let bed = Testbed::new();
     let calls = [libc::SYS_setresuid, libc::SYS_setresgid, libc::SYS_setgroups];
     let daemon = rig::Daemon::start(&mut lacking(&bed, &calls, libc::EPERM));

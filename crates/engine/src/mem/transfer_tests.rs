@@ -95,7 +95,8 @@ fn what_is_under_way_is_bounded_in_bytes() {
 fn a_ring_has_few_workers_at_a_time() {
     let file = file(1 << 16);
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let mut ring = Transfers::new((&file, None), 16, None, Bounds { one: 4096, all: 1 << 20 }, map).expect(NO_RING);
+    let mut ring =
+        Transfers::new((&file, None), 16, None, Bounds { one: 4096, all: 1 << 20 }, map).expect(NO_RING);
     let memory = Store::new(4096).unwrap();
     let here = [memory.piece(0, 512).unwrap()];
     let by_worker = How { lasting: false, by_worker: true };
@@ -144,8 +145,8 @@ fn what_is_dropped_too_early_is_parked() {
     let (read, _write) = rustix::pipe::pipe().unwrap();
     let pipe = File::from(read);
     let map = Arc::new(GuestMap::empty(&Terms::default()));
-    let mut ring =
-        Transfers::new((&pipe, None), 1, None, Bounds { one: 4096, all: 4096 }, Arc::clone(&map)).expect(NO_RING);
+    let mut ring = Transfers::new((&pipe, None), 1, None, Bounds { one: 4096, all: 4096 }, Arc::clone(&map))
+        .expect(NO_RING);
     let memory = Store::new(4096).unwrap();
     assert_eq!(ring.transfer(0, false, 0, &[memory.piece(0, 8).unwrap()], How::default()), Begun::Yes);
     ring.submit();

@@ -20,6 +20,35 @@ use sidecore_port::{Interest, Port};
 /// Long enough for a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
+/// Fails a test that lacks a program, which is at its path or in `PATH`, and says which Debian package has it.
+pub fn needs(program: &str, package: &str) {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let mut places = std::env::split_paths(&folders).map(|folder| folder.join(program));
+    assert!(places.any(|place| place.exists()), "{program} is not installed: apt-get install {package}");
+}
+
+/// Fails a test that only root can run.
+pub fn needs_root() {
+    assert!(
+        rustix::process::geteuid().is_root(),
+        "run as root: this test does what only root may (sudo -E cargo test …)"
+    );
+}
+
+/// Fails a test that wants an I/O core on a processor and its own threads on another one; the last processor.
+pub fn last_of_two_processors() -> usize {
+    let count = std::thread::available_parallelism().unwrap().get();
+    assert!(count > 1, "this test needs two processors");
+    count - 1
+}
+
+/// `unshare`, for a network namespace and what `ip` makes there.
+pub fn unshare() -> Command {
+    needs_root();
+    needs("ip", "iproute2");
+    Command::new("unshare")
+}
+
 /// A directory that goes away, and the paths in it.
 pub struct Testbed {
     dir: PathBuf,

@@ -16,7 +16,7 @@ impl Net {
     /// A new one, without any interface but the loopback.
     pub fn new() -> Net {
         // Ends when its standard input does, which is with us at the latest.
-        let mut command = Command::new("unshare");
+        let mut command = super::unshare();
         let holder =
             command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let net = Net { holder, bed: Testbed::new() };

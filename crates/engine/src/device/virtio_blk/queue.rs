@@ -22,7 +22,7 @@ use super::request::{self, status_of, Limits, Verdict};
 use crate::core::{Budget, Owner, Task, Visit, VisitEnd};
 use crate::disk::{Disk, Ended, Gate, Job, Medium, Op, RequestError};
 use crate::fault::Fault;
-use crate::mem::{ticks, ticks_in, Begun, Deadline, Piece, Pieces, Transfers, BATCH_PIECES};
+use crate::mem::{ticks, ticks_in, Act, Begun, Deadline, Piece, Pieces, Transfers, BATCH_PIECES};
 use crate::port::Port;
 use crate::virtq::{Position, Queue, Request, Token};
 
@@ -211,7 +211,7 @@ impl BlkQueue {
         let (readable, writable) = (usize::from(readable), usize::from(writable));
         let list = self.pieces.range_mut(start as usize, readable + writable);
         let (readable, writable) = list.split_at_mut(readable.min(list.len()));
-        if !request::find(readable, writable, deadline) {
+        if !self.port.overrun.timed(Act::Touch, || request::find(readable, writable, deadline)) {
             return false;
         }
         let at = self.free.pop().unwrap_or(self.slots.len());
@@ -323,7 +323,10 @@ impl BlkQueue {
             // The first is begun in any case, if a look at its pages is enough.
             let in_time = match job.pieces() {
                 [] => !time.is_strict() || !time.is_over(),
-                pieces => time.find(pieces, job.left().min(way.most())),
+                pieces => {
+                    let most = job.left().min(way.most());
+                    self.port.overrun.timed(Act::Touch, || time.find(pieces, most))
+                }
             };
             if !in_time {
                 turn.went_on = true;
