@@ -446,7 +446,7 @@ fn the_control_socket_speaks_http() {
         assert_eq!(answer["version"], 2, "{method} {path}: {answer}");
     }
     let (status, answer) = bed.http("PUT", "/v1/config", &" ".repeat(2 << 20));
-    assert!(status == 413 && answer.contains("\"version\":1"), "{status}: {answer}");
+    assert!(status == 413 && answer.contains("\"version\":2"), "{status}: {answer}");
     assert_eq!(bed.ports(), ["a", "b"]);
 
     let (status, metrics) = bed.http("GET", "/metrics", "");

@@ -79,7 +79,7 @@ fn switches_are_shown_and_a_port_starts_anew() {
     let switches = bed.show("switches");
     let dmz = switches["switches"].as_array().unwrap().iter().find(|it| it["name"] == "dmz").unwrap();
     assert_eq!((&dmz["ageing"], &dmz["ports"][0]), (&60.into(), &"a".into()), "{switches}");
-    assert!(bed.ok(&["show", "switches"]).contains("learning"));
+    assert!(bed.ok(&["show", "switches"]).contains("60 s"));
     let front = Frontend::connect(bed.path("a"), LIMIT).unwrap();
     front.features().unwrap();
     assert_eq!(bed.ok(&["restart", "a"]), "restarted port a\n");

@@ -12,10 +12,9 @@ use std::cell::OnceCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::overrun::USUAL;
 use super::ticks::{ticks, ticks_in};
 
 /// How often a note is made.
@@ -46,14 +45,6 @@ pub struct CoreTime {
 thread_local! {
     /// That of the calling thread, if it is an I/O core.
     static OWN: OnceCell<Arc<CoreTime>> = const { OnceCell::new() };
-}
-
-static TICKS_OF_USUAL: LazyLock<u64> = LazyLock::new(|| ticks_in(USUAL));
-
-/// What an act may take: ticks.
-#[inline]
-pub(super) fn usual() -> u64 {
-    *TICKS_OF_USUAL
 }
 
 impl CoreTime {

@@ -17,6 +17,7 @@ mod pages;
 mod patient;
 mod peek;
 mod piece;
+mod reads;
 mod resident;
 mod rings;
 mod shared;

@@ -16,7 +16,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ use super::ticks::{ticks, ticks_in, time_of};
 use crate::fault::{Fault, FaultCell};
 
 /// What an act may take.
-pub const USUAL: Duration = Duration::from_millis(1);
+const USUAL: Duration = Duration::from_millis(1);
 /// Overruns of a port in a second, and of all ports of a core.
 const MOST: Duration = Duration::from_millis(50);
 const MOST_OF_CORE: Duration = Duration::from_millis(200);
@@ -40,6 +40,14 @@ const CLEARING: Duration = Duration::from_millis(1);
 const HUGE_PAGE: u64 = 2 << 20;
 /// How often a peer's memory may be new.
 const NEW: Duration = Duration::from_secs(600);
+
+static TICKS_OF_USUAL: LazyLock<u64> = LazyLock::new(|| ticks_in(USUAL));
+
+/// What an act may take: ticks.
+#[inline]
+fn usual() -> u64 {
+    *TICKS_OF_USUAL
+}
 
 /// What was counted of one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,14 +79,14 @@ struct Account {
     until: AtomicU64,
     name: String,
     fault: Option<Arc<FaultCell>>,
-    state: Mutex<State>,
+    tally: Mutex<Taken>,
     total_ns: AtomicU64,
     longest_ns: AtomicU64,
     rests: AtomicU64,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Taken {
     recent: Recent,
     /// When its rests of late began.
     lately: Vec<u64>,
@@ -165,7 +173,7 @@ impl Overrun {
     #[inline]
     pub fn took(&self, act: Act, begun: u64) -> u64 {
         let took = ticks().wrapping_sub(begun);
-        if took <= lost::usual() {
+        if took <= usual() {
             return 0;
         }
         self.took_long(act, begun)
@@ -174,7 +182,7 @@ impl Overrun {
     #[cold]
     fn took_long(&self, act: Act, begun: u64) -> u64 {
         let Some(own) = lost::own(begun, act == Act::Touch) else { return 0 };
-        let more = own.saturating_sub(lost::usual());
+        let more = own.saturating_sub(usual());
         if more > 0 {
             self.add(more, act, ticks());
         }
@@ -183,7 +191,7 @@ impl Overrun {
 
     fn add(&self, mut more: u64, act: Act, now: u64) {
         let account = &*self.0;
-        let mut state = account.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = account.tally.lock().unwrap_or_else(PoisonError::into_inner);
         if act == Act::Touch {
             let free = state.clearing.saturating_sub(state.cleared).min(time_of(more));
             state.cleared += free;
@@ -214,7 +222,7 @@ impl Overrun {
         }
         account.until.store(now.wrapping_add(ticks_in(REST)).max(1), Ordering::Relaxed);
         account.rests.fetch_add(1, Ordering::Relaxed);
-        let mut state = account.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = account.tally.lock().unwrap_or_else(PoisonError::into_inner);
         let lately = ticks_in(LATELY);
         state.lately.retain(|then| now.wrapping_sub(*then) < lately);
         state.lately.push(now);
@@ -232,12 +240,12 @@ impl Overrun {
     /// Its peer has given so many bytes of huge pages in all, which the kernel clears when they are touched first.
     pub fn expect_clearing(&self, bytes: u64) {
         let pages = u32::try_from(bytes.div_ceil(HUGE_PAGE)).unwrap_or(u32::MAX);
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner).clearing = CLEARING.saturating_mul(pages);
+        self.0.tally.lock().unwrap_or_else(PoisonError::into_inner).clearing = CLEARING.saturating_mul(pages);
     }
 
     /// Another peer has come, whose memory is new; one that comes again and again is not believed.
     pub fn meets(&self) {
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.tally.lock().unwrap_or_else(PoisonError::into_inner);
         if state.met.is_none_or(|met| met.elapsed() >= NEW) {
             (state.met, state.cleared) = (Some(Instant::now()), Duration::ZERO);
         }

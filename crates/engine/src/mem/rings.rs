@@ -48,8 +48,8 @@ pub fn start(begin: fn()) -> io::Result<()> {
         return Ok(());
     }
     if let Err(e) = make(&Purpose::Signal) {
-        // While this thread may still open files.
-        super::target::Reads::get(&e);
+        // While this thread may make what takes its place.
+        super::reads::Reads::get(&e);
     }
     let (orders, inbox) = sync_channel(0);
     Builder::new().name("rings".to_owned()).spawn(move || {

@@ -12,7 +12,7 @@
 //! are no restrictions, and no ring is made. The ring is made with the eventfd: no I/O core makes one.
 //!
 //! Where io_uring is switched off (`kernel.io_uring_disabled`, many containers), a signal is a read of no bytes from
-//! `/dev/null` by the kernel's older asynchronous I/O (io_submit(2)), which signals an eventfd when it is done
+//! an empty file by the kernel's older asynchronous I/O (io_submit(2)), which signals an eventfd when it is done
 //! (`IOCB_FLAG_RESFD`). That costs some 1.5 µs.
 //!
 //! A signal that does not wait may still be slow. It walks the list of waiters of the eventfd, some 0.4 µs each: if a
