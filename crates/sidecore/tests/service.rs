@@ -45,9 +45,10 @@ impl Senders {
             while !stopped.load(Ordering::Relaxed) {
                 // It goes before others, but leaves them most of the processor.
                 std::thread::sleep(Duration::from_micros(200));
-                for driver in &mut drivers {
+                for (number, driver) in (1..).zip(&mut drivers) {
                     let frame = |_, bytes: &mut [u8]| {
-                        bytes[..60].fill(2);
+                        bytes[..6].fill(0xff);
+                        bytes[6..60].fill(2 * number);
                         60
                     };
                     driver.send_with(0, 1024, frame).unwrap();
