@@ -230,11 +230,7 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         let limit = match wired {
             // No receiver is asked for room whose sender has nothing for it.
             Some(_) if !self.queue.has_frames() => 0,
-            Some(port) if !several => {
-                // The receiver's memory.
-                let limit = self.pause.limit(local.delivery.room(port, 0), Instant::now);
-                limit
-            }
+            Some(port) if !several => self.pause.limit(local.delivery.room(port, 0), Instant::now),
             _ => self.pause.limit(None, Instant::now),
         };
         let room = limit.min(budget.items);

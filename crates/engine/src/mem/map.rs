@@ -99,13 +99,7 @@ impl Region {
         if terms.prefault() {
             Mapping::populate(&mapping, terms);
         }
-        Ok(Region {
-            gpa: spec.gpa,
-            size: spec.size,
-            user_addr: spec.user_addr,
-            host: first,
-            mapping: mapping,
-        })
+        Ok(Region { gpa: spec.gpa, size: spec.size, user_addr: spec.user_addr, host: first, mapping })
     }
 
     /// Host address of byte `offset`, which the caller has checked to be below `size`.

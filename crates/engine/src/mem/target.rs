@@ -12,10 +12,9 @@ use super::reads::Reads;
 use super::rings::for_signals;
 
 /// How it is signalled.
-#[expect(clippy::large_enum_variant, reason = "each stands behind a pointer already")]
 enum SignalBy {
     /// By a completion on this ring.
-    Ring(Mutex<IoUring>),
+    Ring(Box<Mutex<IoUring>>),
     /// By the end of a read: the system has no ring for us.
     Read(&'static Reads),
     /// By a write that does not wait: it is a pipe's end, and ours alone.
@@ -32,7 +31,7 @@ impl Target {
     /// `fd` with the ring that is `spare`, or one of its own.
     pub(super) fn new(fd: OwnedFd, spare: &mut Option<IoUring>) -> Target {
         let by = match spare.take().map_or_else(for_signals, Ok).and_then(|ring| join(ring, &fd)) {
-            Ok(ring) => SignalBy::Ring(Mutex::new(ring)),
+            Ok(ring) => SignalBy::Ring(Box::new(Mutex::new(ring))),
             Err(e) => SignalBy::Read(Reads::get(&e)),
         };
         Target { fd, by }

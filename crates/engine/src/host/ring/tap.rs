@@ -47,7 +47,7 @@ impl Lookers {
 /// What waits until the follower has read a slot.
 enum Kept {
     Released(Arc<ReleaseGate>),
-    Pipe(Option<PipeGate>, Signal),
+    Pipe(Option<PipeGate>, Box<Signal>),
 }
 
 /// A watched ring.
@@ -77,7 +77,7 @@ impl RingTap {
             ClientTx::follow(region, number),
             Arc::default(),
             lookers,
-            Kept::Pipe(Some(gate), signal),
+            Kept::Pipe(Some(gate), Box::new(signal)),
         )
     }
 
