@@ -57,8 +57,9 @@ def every_thread_turns_hostile(stage):
     name = b"\0sidecore-attack-%d" % os.getpid()
     service.bind(name)
     service.listen()
-    guest = Guest(stage.at("evil.sock"), receive=128)
+    guest, other = Guest(stage.at("evil.sock"), receive=128), Guest(stage.at("other.sock"))
     stage.cleanup(guest.close)
+    stage.cleanup(other.close)
     missing = lambda: [start for start in NAMES if not any(name.startswith(start) for _, name in threads(daemon.pid))]
     until(lambda: not missing(), 20, "a thread of each name")
     until(lambda: daemon.port("other")["state"]["memory"]["populated_bytes"], 20, "memory that a thread has filled beforehand")

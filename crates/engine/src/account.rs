@@ -92,6 +92,8 @@ pub struct Outcome {
     /// When it began, and how long it may take: ticks.
     begun: u64,
     time: u64,
+    /// It was late once.
+    late: bool,
 }
 
 impl Default for Outcome {
@@ -112,6 +114,7 @@ impl Outcome {
             trace: None,
             begun: 0,
             time: u64::MAX,
+            late: false,
         }
     }
 
@@ -136,14 +139,16 @@ impl Outcome {
             && self.has_waited_for_pages()
     }
 
-    /// Whether that time went into a search for pages. If others had it, the delivery has its whole time again.
+    /// Whether that time went into a search for pages, for the second time: a process that was stopped looks so once. Else the
+    /// delivery has its whole time again.
     #[cold]
     fn has_waited_for_pages(&mut self) -> bool {
         let late = own_time(self.begun, true).is_some_and(|own| own > self.time);
-        if !late {
-            self.begun = ticks();
+        if std::mem::replace(&mut self.late, late) && late {
+            return true;
         }
-        late
+        self.begun = ticks();
+        false
     }
 
     /// Counts a delivered frame.

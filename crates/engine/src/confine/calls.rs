@@ -146,7 +146,6 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_io_uring_enter IO.union(SLOW), [], "interrupts; the rings are restricted to what they post";
     SYS_io_submit IO.union(SLOW), [], "interrupts where there is no io_uring";
     SYS_io_getevents IO.union(SLOW), [], "the same";
-    SYS_io_setup CT, [], "the same, once";
     SYS_readv IO, [], "frames from a TAP";
     SYS_writev IO.union(SLOW), [], "frames to a TAP; the log";
     SYS_sendto IO.union(TALK).union(RO), [], "a packet socket's or an AF_XDP socket's wake-up; messages";

@@ -63,6 +63,7 @@ pub fn start(mode: Mode, direct: bool) -> Result<(), String> {
     if mode == Mode::Off {
         return Ok(());
     }
+    crate::mem::prepare_signals();
     let more = if direct { Kinds::DIRECT } else { Kinds(0) };
     let mut own = Vec::new();
     for kind in NARROW {

@@ -363,9 +363,10 @@ impl Delivery {
                     if plugged.is_timed() {
                         outcome.begin(self.limit.saturating_add(of_bytes(batch, picks)));
                     }
+                    let begun = outcome.begun();
                     plugged.send(batch, picks, &mut outcome);
                     if self.apart && plugged.is_timed() {
-                        more = port.overrun.took(Act::Touch, outcome.begun());
+                        more = port.overrun.took(Act::Touch, begun);
                     }
                     // While its lock is held.
                     port.told.egress(queue, outcome.occasions, outcome.interrupts);

@@ -5,6 +5,8 @@
 //! (`core::watch`) writes that down every [`EVERY`], while the core is at work. A core compares with the last note from before an
 //! act, and only after an act that took long. So a core at work makes no system call for this.
 //!
+//! A process that is stopped (SIGSTOP) makes no notes: an act in which there should have been one took that time from nobody.
+//!
 //! A hypervisor takes processors away without telling anyone. But touching memory takes long only where a page is missing: where
 //! the kernel found none, the time was the hypervisor's.
 
@@ -19,6 +21,8 @@ use super::ticks::{ticks, ticks_in};
 
 /// How often a note is made.
 pub const EVERY: Duration = Duration::from_millis(10);
+/// An act that took longer without a note in it: the thread that makes notes did not run either, so the whole process was stopped.
+const UNNOTED: Duration = Duration::from_millis(15);
 /// Notes that are kept: an act that took longer is compared with the first one.
 const KEPT: usize = 64;
 
@@ -110,6 +114,11 @@ pub fn own(begun: u64, touch: bool) -> Option<u64> {
     let took = ticks().wrapping_sub(begun);
     OWN.with(|own| {
         let (before, now) = own.get()?.since(begun)?;
+        let noted =
+            own.get()?.notes.lock().unwrap_or_else(PoisonError::into_inner).last().map_or(0, |note| note.at);
+        if took > ticks_in(UNNOTED) && noted.wrapping_sub(begun) > u64::MAX / 2 {
+            return Some(0);
+        }
         // Pages from swap are the host's matter. Where no page was missing, no memory was slow.
         if touch && (now.read != before.read || now.pages == before.pages) {
             return Some(0);
@@ -178,7 +187,7 @@ mod tests {
             );
             time.note();
             let begun = ticks();
-            drop(std::hint::black_box(vec![1u8; 64 << 20]));
+            drop(std::hint::black_box(vec![1u8; 8 << 20]));
             wait();
             assert!(own(begun, true).unwrap() > 0);
         })

@@ -47,7 +47,7 @@ pub use patient::Patient;
 pub use peek::{peeked, set_peeked, take_no_descriptors};
 pub use piece::{gather, prefetch_own, prefetch_read, Piece, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 pub use resident::Resident;
-pub use rings::start as start_rings;
+pub use rings::{prepare_signals, start as start_rings};
 pub use shared::SharedFile;
 pub use sigbus::noted as memory_errors;
 pub use signal::Signal;

@@ -14,7 +14,7 @@
 //!
 //! Threads that are no I/O cores are not timed: whoever has them wait has only its own conversation wait.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -125,6 +125,8 @@ struct OfCore {
 }
 
 thread_local! {
+    /// When the last long act of this core ended, and how long it was: ticks.
+    static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static OF_CORE: RefCell<OfCore> = RefCell::default();
 }
 
@@ -182,6 +184,10 @@ impl Overrun {
     #[cold]
     fn took_long(&self, act: Act, begun: u64) -> u64 {
         let Some(own) = lost::own(begun, act == Act::Touch) else { return 0 };
+        // What an act within this one took was entered already, in its own account.
+        let all = ticks().wrapping_sub(begun);
+        let (end, took) = LAST.replace((begun.wrapping_add(all), all));
+        let own = if end.wrapping_sub(begun) < all { own.saturating_sub(took) } else { own };
         let more = own.saturating_sub(usual());
         if more > 0 {
             self.add(more, act, ticks());

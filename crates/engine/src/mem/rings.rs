@@ -39,6 +39,13 @@ struct Order {
 
 static MAKER: OnceLock<Mutex<SyncSender<Order>>> = OnceLock::new();
 
+/// Makes what takes the place of rings where the system grants none: later there may be no permission to.
+pub fn prepare_signals() {
+    if let Err(e) = make(&Purpose::Signal) {
+        super::reads::Reads::get(&e);
+    }
+}
+
 /// Starts the maker, whose first act is `begin`. Nothing if there is one.
 ///
 /// # Errors
@@ -46,10 +53,6 @@ static MAKER: OnceLock<Mutex<SyncSender<Order>>> = OnceLock::new();
 pub fn start(begin: fn()) -> io::Result<()> {
     if MAKER.get().is_some() {
         return Ok(());
-    }
-    if let Err(e) = make(&Purpose::Signal) {
-        // While this thread may make what takes its place.
-        super::reads::Reads::get(&e);
     }
     let (orders, inbox) = sync_channel(0);
     Builder::new().name("rings".to_owned()).spawn(move || {

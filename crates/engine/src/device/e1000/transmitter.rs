@@ -20,6 +20,7 @@ use super::nic::NicState;
 use super::regs::{QUEUES, TX_RINGS};
 use super::tx::TxRing;
 use crate::frame::{Batch, ALL};
+use crate::mem::{ticks, ticks_in, Deadline};
 use crate::port::{DropReason, IngressQueue, Outcome, Reached, Tally};
 
 /// How long after the last frame naps are how long.
@@ -28,6 +29,8 @@ const NAPS: [(Duration, Duration); 2] = [
     (Duration::from_secs(2), Duration::from_micros(200)),
 ];
 const LONGEST_NAP: Duration = Duration::from_millis(1);
+/// Frames that come back do so for so long.
+const LIMIT: Duration = Duration::from_millis(1);
 
 /// A guest's transmit rings.
 pub(super) struct Transmitter {
@@ -63,7 +66,7 @@ impl Transmitter {
     /// traffic of the port: only frames that are dropped here have come in.
     #[cold]
     fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
-        let (mut outcome, deadline) = (Outcome::new(), batch.deadline());
+        let (mut outcome, deadline) = (Outcome::new(), Deadline::new(ticks(), ticks_in(LIMIT), 0));
         if let Reached::Slot(mut slot) = self.nic.port.reach(0) {
             self.nic.looping.store(true, Ordering::Relaxed);
             for (pick, frame) in (0..).zip(batch.frames()) {

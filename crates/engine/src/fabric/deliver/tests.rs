@@ -48,7 +48,19 @@ fn work(time: Duration) {
 
 /// Runs `test` on a thread whose lost time is known, as that of an I/O core.
 fn as_a_core(test: impl FnOnce(&CoreTime) + Send + 'static) {
-    std::thread::spawn(move || test(&CoreTime::of_this_thread().unwrap())).join().unwrap();
+    let core = std::thread::spawn(move || {
+        let time = CoreTime::of_this_thread().unwrap();
+        let notes = Arc::downgrade(&time);
+        // As the thread that watches cores.
+        std::thread::spawn(move || {
+            while let Some(time) = notes.upgrade() {
+                time.note();
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        });
+        test(&time);
+    });
+    core.join().unwrap();
 }
 
 impl EgressQueue for Sink {
