@@ -48,7 +48,7 @@ fn world() -> &'static World {
     WORLD.get_or_init(|| {
         let directory = std::env::temp_dir().join(format!("sidecore-fuzz-{}", std::process::id()));
         std::fs::create_dir_all(directory.join("ring")).unwrap();
-        set_directory(&directory.join("control.sock"));
+        set_directory(&directory.join("control.sock")).unwrap();
         let cores = Fabric::start(&CoreOptions::default()).unwrap();
         let mut config = RingPortConfig::new(&directory.join("port"));
         config.geometry = Geometry { slots: 8, buf_size: 64, pipes: 2, ..Geometry::default() };

@@ -226,6 +226,7 @@ impl Rig {
             assert!(switches[usize::from(on(id))].pin(word(mac(id)), PortId(id), Kind::Pinned, 1));
         }
         self.local.connect(&topology);
+        self.local.set_apart(false);
         switches
     }
 
@@ -270,8 +271,8 @@ impl Rig {
                     match what >> 4 & 3 {
                         0 => self.plug(id, what & 0x40 == 0),
                         1 => self.ports[usize::from(id)].set_silent(what & 0x40 == 0),
-                        // It is watched from now on, and gets copies.
-                        _ => self.ports[usize::from(id)].pace.suspect(1, false),
+                        // Receivers get private copies from now on, or not any more.
+                        _ => self.local.set_apart(what & 0x40 == 0),
                     }
                 }
                 13 => {

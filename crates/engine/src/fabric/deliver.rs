@@ -104,6 +104,11 @@ impl Delivery {
         apart
     }
 
+    /// Both sides are dealt with apart for a while, or together again.
+    pub(super) fn set_apart(&mut self, apart: bool) {
+        self.apart_until = if apart { ticks().wrapping_add(ticks_in(LONGEST)).max(1) } else { 0 };
+    }
+
     /// Whether both sides' memory is dealt with apart in this visit.
     #[inline]
     pub(super) fn is_apart(&self) -> bool {

@@ -56,6 +56,11 @@ impl Local {
         local
     }
 
+    /// Senders and receivers are dealt with apart for a while, or together again, as after a slow visit: for fuzzers.
+    pub fn set_apart(&mut self, apart: bool) {
+        self.delivery.set_apart(apart);
+    }
+
     /// Ports are connected in this way from now on: what a core does when a topology is published.
     pub fn connect(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
