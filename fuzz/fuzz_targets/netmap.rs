@@ -85,7 +85,7 @@ thread_local!(static KEEP: Keep = {
     let monitors = Shared::new(&Geometry { slots: 64, buf_size: BUF_SIZE, sends: false, ..Geometry::default() });
     let sees = Sees::from_value(SEES_SENT | SEES_RECEIVED).unwrap();
     let port = anonymous_port();
-    let (monitor, _) = Monitor::new(&monitors.region, &Arc::default(), sees, &port.bell).unwrap();
+    let (monitor, _) = Monitor::new(&monitors.region, &Arc::default(), sees, &port.overrun).unwrap();
     Keep { client, monitors, monitor: Arc::new(monitor) }
 });
 
@@ -108,7 +108,7 @@ impl World<'_> {
         let region = Arc::clone(&keep.client.region);
         let settings = Arc::new(RingPortSettings::default());
         let port = anonymous_port();
-        let pair = RingPair::new(&region, 0, &settings, &port.bell).unwrap();
+        let pair = RingPair::new(&region, 0, &settings, &port.overrun).unwrap();
         let mut rings = vec![0, 1];
         let mut taps = Vec::new();
         let looked_at = || {
