@@ -45,7 +45,7 @@ impl Reads {
         static READS: OnceLock<Reads> = OnceLock::new();
         READS.get_or_init(|| match Reads::new() {
             Ok(reads) => {
-                tracing::warn!("no io_uring ({why}): interrupts come by io_submit, a microsecond later");
+                tracing::debug!("no io_uring ({why}): interrupts come by io_submit, a microsecond later");
                 reads
             }
             Err(e) => {

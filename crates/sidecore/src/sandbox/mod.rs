@@ -131,7 +131,7 @@ impl InForce {
         };
         self.lacks(confine::start(mode, self.mode != Sandbox::On).err())?;
         if let Err(e) = Signal::probe() {
-            self.missing.push(format!("io_uring, with which no VMM can hold up its interrupts: {e}"));
+            self.missing.push(format!("io_uring, so interrupts come a microsecond later, by io_submit: {e}"));
         }
         if !self.missing.is_empty() {
             tracing::warn!(
