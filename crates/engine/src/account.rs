@@ -118,7 +118,7 @@ impl Outcome {
         }
     }
 
-    /// The delivery begins, and may take so many ticks.
+    /// The delivery begins, and may take `time` ticks.
     #[inline]
     pub fn begin(&mut self, time: u64) {
         (self.begun, self.time) = (ticks(), time);

@@ -385,7 +385,7 @@ impl<L, C: Clock> Core<L, C> {
         visit.moved
     }
 
-    /// An act for the owner of this account took so many nanoseconds.
+    /// Enters an act for the owner of `account` that took `ns` nanoseconds in its overrun, if it was long.
     #[inline]
     fn was_act(&self, account: usize, act: Act, ns: u64) {
         if ns > SLOW_VISIT {

@@ -19,7 +19,7 @@ pub struct SlowCount {
     pub longest_us: u64,
 }
 
-/// The same while it is counted. Happens so seldom that cores may share the counters.
+/// The counters of one owner's slow visits, which are so rare that I/O cores may share them.
 #[derive(Debug, Default)]
 pub struct Slow {
     batches: AtomicU64,

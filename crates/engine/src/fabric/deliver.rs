@@ -27,7 +27,7 @@ use sidecore_abi::counters::MAX_PORTS;
 
 /// A delivery may take so long, beside what its bytes take, and a visit is slow beyond that.
 const LIMIT: Duration = Duration::from_millis(1);
-/// After a slow visit the core deals with both sides apart for so many times as long as that took, within bounds.
+/// After a slow visit the core deals with both sides apart for this many times as long as the visit took, within bounds.
 const APART: u64 = 100;
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(10);

@@ -5,7 +5,7 @@
 //! (`core::watch`) writes that down every [`EVERY`], while the core is at work. A core compares with the last note from before an
 //! act, and only after an act that took long. So a core at work makes no system call for this.
 //!
-//! A process that is stopped (SIGSTOP) makes no notes: an act in which there should have been one took that time from nobody.
+//! A process that is stopped (SIGSTOP) makes no notes: an act in which one is missing is entered in no account.
 //!
 //! A hypervisor takes processors away without telling anyone. But touching memory takes long only where a page is missing: where
 //! the kernel found none, the time was the hypervisor's.

@@ -7,7 +7,7 @@
 //! it are dropped, or wait on their wire. The rest number [`RESTS`] within [`LATELY`] stops it (`memory_stalled`). If the ports
 //! of one core together have more than [`MOST_OF_CORE`] in a second, the one with the largest part of that rests.
 //!
-//! Nobody is accused of what is not certainly its own. Time in which the thread had no processor is the host's
+//! A port is accused only of what is certainly its own. Time in which the thread had no processor is the host's
 //! (`lost`). A page of swapped memory is the host's, too. The first clearing of huge pages is a guest's right:
 //! [`Overrun::expect_clearing`] says how long that may take in all. A copy between two ports' memories accuses neither of
 //! them: after a slow one the core touches both sides' memory apart for a while (`fabric::deliver`).
@@ -32,7 +32,7 @@ const MOST: Duration = Duration::from_millis(50);
 const MOST_OF_CORE: Duration = Duration::from_millis(200);
 /// How long a port rests.
 const REST: Duration = Duration::from_secs(1);
-/// So many rests within that time stop it.
+/// A port that rests this often within that time is stopped.
 const RESTS: usize = 8;
 const LATELY: Duration = Duration::from_secs(3600);
 /// The kernel clears a huge page of 2 MiB in less.
@@ -243,7 +243,7 @@ impl Overrun {
         }
     }
 
-    /// Its peer has given so many bytes of huge pages in all, which the kernel clears when they are touched first.
+    /// The port's peer has given `bytes` of huge pages in all. The kernel clears each when it is touched first.
     pub fn expect_clearing(&self, bytes: u64) {
         let pages = u32::try_from(bytes.div_ceil(HUGE_PAGE)).unwrap_or(u32::MAX);
         self.0.tally.lock().unwrap_or_else(PoisonError::into_inner).clearing = CLEARING.saturating_mul(pages);
