@@ -384,20 +384,25 @@ impl Neighbours {
         }
     }
 
-    /// All that is known.
+    /// All that is known. Read as I/O cores read: a report that took the lock would cost them the answers that came
+    /// meanwhile. An entry that is given away while it is read is left out.
     pub fn all(&self, now: u32) -> Vec<Known> {
-        let _lock = self.lock();
         let known = |(at, entry): (usize, &NeighbourEntry)| {
+            let before = entry.sequence.load(Ordering::Acquire);
             let (port, number) = entry.key();
             let port = PortId(u16::try_from(port).ok()?);
             let mac = Some(entry.mac.load(Ordering::Relaxed)).filter(|mac| *mac != 0);
             let heard = entry.heard.load(Ordering::Relaxed);
             let age = mac.filter(|_| heard != FIXED).map(|_| now.saturating_sub(heard));
             let gateway = entry.pins.load(Ordering::Relaxed) > 0;
-            Some(Known { port, address: address(number), mac, reach: self.reach(at, now), age, gateway })
+            let known = Known { port, address: address(number), mac, reach: self.reach(at, now), age, gateway };
+            fence(Ordering::Acquire);
+            let same = before % 2 == 0 && entry.sequence.load(Ordering::Relaxed) == before;
+            same.then_some(known)
         };
         self.entries.iter().enumerate().filter_map(known).collect()
     }
+
 }
 
 #[cfg(test)]
@@ -431,6 +436,26 @@ mod tests {
         assert_eq!(table.reach(at, late + TRIES), Reach::Silent);
         table.heard((A, A), 7, 0x12, false, 99);
         assert_eq!(table.reach(at, 99), Reach::Known(0x12));
+    }
+
+    /// An answer that comes while someone looks at the table is noted: nothing asks again before the next packet.
+    #[test]
+    fn a_report_costs_no_answer() {
+        let (table, reports) = (&Neighbours::new(), &AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    table.all(10);
+                    reports.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let mut second = 10;
+            while reports.load(Ordering::Relaxed) < 50 {
+                second += 1;
+                table.heard((A, A), 7, second.into(), true, second);
+                assert_eq!(table.look(A, 7, second).unwrap().1, Reach::Known(second.into()));
+            }
+        });
     }
 
     #[test]
