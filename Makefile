@@ -8,7 +8,7 @@ PREFIX ?= /usr
 # Where bash, zsh and fish look for completions of packages.
 COMPLETIONS = $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/vendor-completions fish/vendor_completions.d)
 
-.PHONY: help setup build test unit lint demo bench guest-tests attacks fuzz install clean
+.PHONY: help setup build test test-all unit lint demo bench guest-tests attacks fuzz install clean
 
 help:            ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,15 +20,18 @@ build:           ## build the daemon, the command line and the benchmarks
 	@scripts/setup --build
 	@cargo build --$(PROFILE) -p sidecore -p sidecore-bench
 
-test: setup      ## all tests: unit, property, model, black box, fuzz (bounded), real guests
+test: setup      ## unit, property, model, black box, the attacks that found most, a guest for each kind of device
 	@scripts/test
+
+test-all: setup  ## those, all attacks and guests, and the fuzzers; MINUTES=60: no part of the rest begins later
+	@scripts/test --all $(MINUTES)
 
 unit: setup      ## the tests that need neither root nor guests
 	@cargo test --workspace --lib --bins
 
 guest-tests: setup ## the tests that boot real guests (as root)
 	@cargo build -p sidecore
-	@cargo test -p sidecore-lab
+	@cargo test -p sidecore-lab -- --test-threads=1
 
 lint:            ## formatting, lints and the rules of the house
 	@scripts/setup --lint

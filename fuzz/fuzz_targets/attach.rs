@@ -1,7 +1,7 @@
 //! Clients that say anything at a ring port's socket and at the one where ports are asked for: right messages, changed
 //! ones, pieces, several at once, connections that end in the middle. Afterwards an honest client is answered, and of
 //! those before it nothing is left: no port, no lease, no descriptor.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_abi::ring::{Answer, Request, MESSAGE};
 use sidecore_abi::vale::{self, Reply, Verb, REPLY};
 use sidecore_engine::fabric::Scheduler;
@@ -20,6 +19,7 @@ use sidecore_engine::ring::Geometry;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
 use sidecore_engine::transport::ring::{set_directory, Device, RingPort, RingPortConfig};
+use sidecore_fuzz::fuzz_target;
 
 /// Most ports on demand.
 const ON_DEMAND: usize = 4;

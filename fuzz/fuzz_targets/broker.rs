@@ -1,9 +1,9 @@
 //! Records for the broker, and what operators tell it: whatever the bytes are, they are nothing that is known, or exactly what makes
 //! these bytes.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_engine::open::broker::{Named, Request, RECORD};
+use sidecore_fuzz::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     assert!(data.len() == RECORD || Request::decode(data).is_err());

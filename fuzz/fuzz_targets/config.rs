@@ -1,9 +1,9 @@
 //! Arbitrary configuration: an error that says something, or a specification that says itself again.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::text;
+use sidecore_fuzz::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Ok(input) = std::str::from_utf8(data) else { return };

@@ -1,13 +1,12 @@
 //! A driver that does anything to an e1000 or e1000e: registers in any order by traps and by the mapped pages,
 //! descriptors and buffers rewritten at any time, memory taken away and given back, resets, link changes, another process that
 //! takes the card over, in the middle of a batch, too, and with words of its state changed. Nothing may panic, every frame lies inside the guest's memory, and every frame given is accounted for.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::csb::{CSBAH, CSBAL};
 use sidecore_engine::device::e1000::{regs, E1000Config, Model, E1000};
@@ -16,6 +15,7 @@ use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::mem::SharedPages;
 use sidecore_engine::port::Port;
 use sidecore_engine::wire::Mac;
+use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::nic::{World, BUFFERS};
 use sidecore_fuzz::{anonymous_port, Desk, GPA, MEMORY};
 

@@ -6,14 +6,13 @@
 //! Theory of operation. Ports, routers and their neighbours stay from input to input, which keeps an input some tens of microseconds
 //! short; switches and connections are new for each. The real `NetTask` of each queue is visited by hand. One bit of an input says
 //! whether its frames are honest packets only (`packets`), which are checked further where they arrive, or any bytes, too.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_engine::core::{Budget, Lease};
 use sidecore_engine::fabric::{Attach, Local, Topology};
 use sidecore_engine::observe::CounterFile;
@@ -23,6 +22,7 @@ use sidecore_engine::router::{Member, Net, Passage, Router, Rpf, Static, Target}
 use sidecore_engine::switch::{Kind, Switch, SwitchOptions};
 use sidecore_engine::wire::{Mac, Offloads};
 use sidecore_fuzz::ends::{Hand, Receiver, Sink, Source, Waiting};
+use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::packets::{packet, Packet, Station};
 
 /// Guests 0 and 1 on the first switch, 3 and 4 on the second, 9 on the third. 2 and 5 are the first router's on the first two, 6 is a

@@ -1,15 +1,15 @@
 //! A stream of FPM, cut anywhere: no more than a frame of it is kept, and what it says is taken by a router, whose tables then hold what was
 //! said last of each prefix. The stream is the input itself, or messages of routes and next hops that the input chooses, which refer to
 //! each other, to the router's port and to others; one byte of them may be another.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::collections::BTreeMap;
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_engine::control::{fpm, say};
 use sidecore_engine::host::netlink::{kind, Builder};
 use sidecore_engine::router::{Change, Member, Net, Router, Rpf, Way};
 use sidecore_fuzz::anonymous_port;
+use sidecore_fuzz::fuzz_target;
 
 thread_local! {
     static ROUTER: Router = {

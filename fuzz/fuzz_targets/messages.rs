@@ -9,7 +9,7 @@
 //! message the target waits until it has been read, so that a run is what the input says.
 //!
 //! Every 4,096 inputs the target tells how many got to running rings and how many moved frames.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::io::{IoSlice, Read};
 use std::os::fd::AsFd;
@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use sidecore_abi::virtio::features as bit;
@@ -27,6 +26,7 @@ use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::port::Port;
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
+use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::{port, Guest, ENTRIES, GPA, MEMORY, PARTS};
 
 const RINGS: u32 = 4;

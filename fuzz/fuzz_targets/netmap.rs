@@ -3,12 +3,11 @@
 //! claims; frames in are frames out and named drops; whatever stands in the client's words, the engine's own indices stay
 //! in the ring and in turn; and the engine writes to no buffer that the client cannot have named. Monitors may look on: at what the
 //! port sends and receives, at what the client releases, and at the rings of a pipe between two clients, which no core serves.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ring::{across, SEES_RECEIVED, SEES_SENT};
 use sidecore_engine::frame::Batch;
@@ -18,6 +17,7 @@ use sidecore_engine::observe::capture::Watcher;
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, Tally};
 use sidecore_engine::ring::{Geometry, Region};
 use sidecore_fuzz::anonymous_port;
+use sidecore_fuzz::fuzz_target;
 
 const SLOTS: u32 = 8;
 const BUF_SIZE: u32 = 128;

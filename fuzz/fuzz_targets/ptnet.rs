@@ -2,13 +2,12 @@
 //! taken away and given back, resets, link changes, another process that takes the device over, perhaps with a word of its image
 //! changed. Nothing may panic, every frame lies inside the region, and every frame given
 //! is accounted for. The device is a port of a switch or an end of a pipe, whose other end begins again whenever it was stopped.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, OnceLock};
 
-use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ptnet::{memdev, reg, CREATE, DELETE};
 use sidecore_engine::device::pci::{self, Image, Index, PciDevice, Persist};
@@ -19,6 +18,7 @@ use sidecore_engine::mem::GuestMap;
 use sidecore_engine::port::Port;
 use sidecore_engine::slots::pipe::End;
 use sidecore_engine::wire::Mac;
+use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::{anonymous_port, port, send, Desk, Guest, GPA, MEMORY};
 
 const PAIRS: usize = 2;

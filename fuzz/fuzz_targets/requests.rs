@@ -1,12 +1,12 @@
 //! Rings of requests, in both formats, with or without an in-flight region: the driver and the front end write anything into ring
 //! and region, at any time; the device picks, finishes in any order, publishes, and is started anew. Nothing may panic; no more is in
 //! flight than the ring has entries; a request lies inside guest memory; what is published is what was finished, and no more.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_abi::virtio::{features, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 use sidecore_engine::mem::{memory_file, JournalSlots, Pieces, MAX_BATCH};
 use sidecore_engine::virtq::{PackedJournal, Position, Queue, Region, Request, RingConfig, Whose};
+use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::{Guest, ENTRIES, GPA, PARTS};
 
 /// Where honest buffers and tables lie.

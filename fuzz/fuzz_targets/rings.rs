@@ -4,12 +4,11 @@
 //!
 //! Some rings write a dirty log: each page that has changed is in it. Some packed rings have a journal, which the front end writes into,
 //! too; the ring is left and begun anew in the middle, where the journal says, or where it stood.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_abi::virtio::features;
 use sidecore_engine::device::virtio_net::{EgressRing, IngressRing};
 use sidecore_engine::frame::{Batch, HEAD};
@@ -17,6 +16,7 @@ use sidecore_engine::mem::{memory_file, Arena, JournalSlots, MAX_BATCH};
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, Tally};
 use sidecore_engine::virtq::{PackedJournal, Position, Queue, RingConfig, WriteLog};
 use sidecore_engine::wire::{Offload, Offloads};
+use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::packets::{packet, Packet, Station};
 use sidecore_fuzz::{port, Guest, ENTRIES, GPA, MEMORY, PARTS};
 

@@ -1,11 +1,10 @@
 //! A router given arbitrary frames: each has one verdict, what goes on has its own length, and what is made is a whole packet.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_engine::frame::{Batch, HEAD};
 use sidecore_engine::mem::Arena;
 use sidecore_engine::observe::CounterFile;
@@ -13,6 +12,7 @@ use sidecore_engine::port::{Port, PortId};
 use sidecore_engine::router::{Desk, Member, Now, Router, Rpf, Seat, Static, Target};
 use sidecore_engine::switch::Verdicts;
 use sidecore_engine::wire::{Offload, Offloads, Sum};
+use sidecore_fuzz::fuzz_target;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa0], [2, 0, 0, 0, 0, 0xb0]];
 /// The longest frame.

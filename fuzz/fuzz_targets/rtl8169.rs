@@ -2,12 +2,11 @@
 //! time, memory taken away and given back, resets, link changes, another process that takes the card over, in the middle of a
 //! batch, too, and with words of its state changed.
 //! Nothing may panic, every frame lies inside the guest's memory, and every frame given is accounted for.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use libfuzzer_sys::fuzz_target;
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_engine::device::pci::{self, Image, Index, PciDevice};
 use sidecore_engine::device::rtl8169::regs::{self, desc};
@@ -15,6 +14,7 @@ use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
 use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::port::Port;
 use sidecore_engine::wire::Mac;
+use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::nic::{World, BUFFERS};
 use sidecore_fuzz::{anonymous_port, Desk, GPA, MEMORY};
 

@@ -1,11 +1,11 @@
 //! Forwarding tables given arbitrary changes of routes: lookups give the answer of a plain list of them, and a table without
 //! routes needs no block. Tables stay from input to input, without routes: to make one takes longer than most inputs.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::cell::RefCell;
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_fib::{v4, v6, NO_ROUTE};
+use sidecore_fuzz::fuzz_target;
 
 /// Routes, searched from end to end.
 #[derive(Default)]

@@ -1,14 +1,13 @@
 //! A VMM that says anything to a PCI device: arbitrary vfio-user commands, with memory files and eventfds.
 //! Commands may be refused or end the conversation; every answer must be one. The device is one of those that guests get, or one
 //! that only remembers. Commands are right in form more often than not: a guess is not worth the time of a header's fields.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
 #[path = "../../crates/engine/tests/scratch/mod.rs"]
 mod scratch;
 
 use std::sync::Arc;
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_abi::vfio_user::{command, Header};
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::pci::PciDevice;
@@ -17,6 +16,7 @@ use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
 use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::transport::vfio_user::fuzz_conversation;
 use sidecore_engine::wire::Mac;
+use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::{anonymous_port, Desk};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);

@@ -1,9 +1,9 @@
 //! Arbitrary frames with arbitrary offload facts: accepted facts must be honoured without a panic, and
 //! every segment must be as long as it says.
-#![no_main]
+#![cfg_attr(feature = "libfuzzer", no_main)]
 
-use libfuzzer_sys::fuzz_target;
 use sidecore_engine::wire::{flow_hash, Ether, Offload, Offloads, Plan, Sum, MAX_HEADER, MAX_SEGMENTS};
+use sidecore_fuzz::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((header, frame)) = data.split_first_chunk::<12>() else { return };

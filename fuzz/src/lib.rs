@@ -4,6 +4,20 @@ pub mod ends;
 pub mod nic;
 pub mod packets;
 
+#[cfg(feature = "libfuzzer")]
+pub use libfuzzer_sys::fuzz_target;
+
+/// Without the fuzzer a target is a function that the replay calls.
+#[cfg(not(feature = "libfuzzer"))]
+#[macro_export]
+macro_rules! fuzz_target {
+    (|$data:ident: &[u8]| $body:expr) => {
+        pub fn input($data: &[u8]) {
+            $body
+        }
+    };
+}
+
 use std::collections::BTreeMap;
 
 use std::fs::File;

@@ -1,7 +1,5 @@
 //! The lab itself: guests boot, talk, run commands, are migrated, and leave nothing behind.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 use sidecore_lab::{Guest, Nic, Result};

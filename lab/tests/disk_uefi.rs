@@ -1,8 +1,6 @@
 //! A guest with UEFI firmware that boots from our disk and has its programs from another, which it may only read. fio verifies what it
 //! writes to a third one, while its network card and all its disks share one I/O core.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use sidecore_lab::disk::BOOT_BYTES;
 use sidecore_lab::traffic::iperf3;
 use sidecore_lab::{fio, Daemon, Guest, Netns, Nic, Result, Role, RunDir};

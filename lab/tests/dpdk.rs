@@ -1,7 +1,5 @@
 //! DPDK's own driver for Intel's cards: testpmd, in a guest's user space, forwards between an e1000e and an e1000.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use sidecore_lab::{dpdk, Daemon, Guest, Nic, Result, RunDir};
 use sidecore_port::{Interest, Port};
 use std::time::Duration;

@@ -1,11 +1,7 @@
 //! Unmodified Linux drivers on our e1000 and e1000e: from the command line to traffic, and all that an administrator
 //! does to a card. An e1000e, an e1000 and a virtio guest and a ring port on one switch; the guests are booted once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod cards;
-
-use cards::{
+use crate::cards::{
     checked, long_pings, no_wrong_checksum, reaches, reloads, sleeps_and_wakes_up, tag, tagged_stream, talk,
     untag, A, B, C, ETHERNET, LIMIT,
 };

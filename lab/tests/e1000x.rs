@@ -1,11 +1,7 @@
 //! Our own guest driver, built for the guests' kernel and loaded with every one of its switches, on both cards; and when memory
 //! runs out, or its link changes while it is unloaded.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod cards;
-
-use cards::{reaches, tag, tagged_stream, untag, with_most_pieces, A, B, LIMIT};
+use crate::cards::{reaches, tag, tagged_stream, untag, with_most_pieces, A, B, LIMIT};
 use sidecore_lab::kbuild::{build, drivers, Kernel};
 use sidecore_lab::traffic::{iperf3, received_gbits, Ping};
 use sidecore_lab::{Balance, Daemon, Guest, Nic, Result, RunDir};

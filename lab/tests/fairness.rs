@@ -4,8 +4,6 @@
 //! What is judged is the engine's own account: time that was used and granted, frames in and out, drops by name. How long anything
 //! took on a machine that emulates eight processors on two is not judged, only printed.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use std::time::{Duration, Instant};
 
 use serde_json::Value;

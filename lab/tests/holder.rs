@@ -1,8 +1,6 @@
 //! The daemon is killed and started again under unmodified drivers on e1000e and e1000, whose VMM cannot connect again:
 //! holders keep the connection, and the guests see a pause.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use serde_json::Value;
 use sidecore_lab::traffic::{iperf3, received_gbits, Pinging};
 use sidecore_lab::{Daemon, Guest, Nic, Result, RunDir};

@@ -1,7 +1,5 @@
 //! A guest moves to another QEMU and back, with traffic running.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use serde_json::json;
 use sidecore_lab::traffic::Pinging;
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir, Spec};

@@ -1,7 +1,5 @@
 //! Four pairs of queues, all of them in use.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
 use std::time::Duration;
 

@@ -1,7 +1,5 @@
 //! Firmware is a driver, too: iPXE, in each card's ROM, boots a guest over the network, and Linux takes the card over.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use sidecore_lab::netboot::NetBoot;
 use sidecore_lab::{Daemon, Guest, Netns, Nic, Result, RunDir, Spec};
 use std::time::Duration;

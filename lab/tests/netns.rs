@@ -1,7 +1,5 @@
 //! Network namespaces beside the guests: a guest on a TAP interface talks with a namespace.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use sidecore_lab::{Guest, Netns, Nic, Result};
 
 #[test]

@@ -1,8 +1,6 @@
 //! Three guests behind one switch: ping and TCP, 64 KiB frames whole from guest to guest, the same cut up for a
 //! guest that takes no such frames, jumbo frames. The guests are booted once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use sidecore_lab::capture::delivered;
 use sidecore_lab::traffic::{iperf3, received_gbits, Ping};
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};

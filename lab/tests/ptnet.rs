@@ -1,11 +1,7 @@
 //! Our ptnet driver in guests: everything that people do with a network card, and programs that have its rings themselves.
 //! Two ptnet guests, a virtio guest and two programs of the host on one switch; the guests are booted once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod cards;
-
-use cards::{
+use crate::cards::{
     checked, long_pings, no_wrong_checksum, reaches, reloads, sleeps_and_wakes_up, tag, talk, untag, A, B, C,
     LIMIT,
 };

@@ -1,8 +1,6 @@
 //! A guest and a program of the host share a pipe: our driver in the guest, its sockets and its netmap programs at one end, a program
 //! of the host at the other, in one memory.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use sidecore_lab::kbuild::{build, drivers, program, Kernel};
 use sidecore_lab::{Daemon, Guest, Nic, Result, RunDir};
 use sidecore_port::{Interest, Port};

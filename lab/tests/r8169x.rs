@@ -1,10 +1,6 @@
 //! Our own guest driver for the RTL8169, built for the guests' kernel, without and with the status block.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod cards;
-
-use cards::{with_most_pieces, A, B, LIMIT};
+use crate::cards::{with_most_pieces, A, B, LIMIT};
 use sidecore_lab::kbuild::{build, drivers, Kernel};
 use sidecore_lab::traffic::{iperf3, received_gbits, Ping};
 use sidecore_lab::{Daemon, Guest, Nic, Result, RunDir};

@@ -1,7 +1,5 @@
 //! A router between guests, as their users see it: ping, traceroute and the discovery of a path's MTU, for IPv4 and IPv6.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use sidecore_lab::traffic::iperf3;
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
 use std::time::Duration;

@@ -1,11 +1,7 @@
 //! Linux's unmodified r8169 on our rtl8169: from the command line to traffic, and all that an administrator does to a card. Two
 //! guests with such cards, one with virtio-net and a port of a program on one switch; the guests are booted once.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod cards;
-
-use cards::{
+use crate::cards::{
     checked, long_pings, no_wrong_checksum, reaches, tag, tagged_stream, talk, untag, A, B, C, LIMIT,
 };
 use sidecore_lab::traffic::{iperf3, Pinging};

@@ -1,8 +1,6 @@
 //! The service as `make install` installs it, in a guest whose first process is systemd: with a port of each kind, reloaded, and
 //! crashed.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use std::fs::File;
 use std::time::Duration;
 

@@ -1,8 +1,6 @@
 //! "My VM has no traffic", with real VMMs and drivers: memory that is private or not shared at all is named, and so is a driver
 //! that is not there. A guest that is well is not accused.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
 use std::time::{Duration, Instant};
 

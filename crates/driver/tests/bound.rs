@@ -1,10 +1,6 @@
 //! Bound rings against the plain model of the device.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, dead_code)]
-#![allow(clippy::cast_possible_truncation)]
 
-mod model;
-
-use model::{Device, Taken};
+use crate::model::{Device, Taken};
 use proptest::prelude::*;
 use sidecore_driver::bound::Bound;
 use sidecore_driver::memory::{Memory, Page};

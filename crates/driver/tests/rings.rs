@@ -1,14 +1,10 @@
 //! The driver's rings against a plain model of the device, with random batches, chain shapes, order of
 //! completion and notification wishes.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
-#![allow(clippy::cast_possible_truncation)]
-
-mod model;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use model::{Device, Taken};
+use crate::model::{Device, Taken};
 use proptest::prelude::*;
 use sidecore_driver::memory::{Memory, Page};
 use sidecore_driver::queue::{Buf, Options, Parts, Queue, Table};

@@ -1,15 +1,10 @@
 //! The driver against a device that is not ours: `dpdk-testpmd` in io mode between two vhost-user ports.
 //! It polls on a core of its own, so there is one at a time.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs, dead_code)]
-#![allow(clippy::cast_possible_truncation)]
-
-#[path = "../../bench/src/peers.rs"]
-mod peers;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use peers::{Scratch, Testpmd, VhostPort};
+use crate::peers::{Scratch, Testpmd, VhostPort};
 use sidecore_abi::virtio::features as f;
 use sidecore_driver::{Config, Frontend, Listener, NetDriver, NetHdr, Shape, Want};
 

@@ -1,7 +1,5 @@
 //! A batch is bounded by what its frames cost, and what it leaves behind comes later: none lost, none twice, in order.
 
-#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
-
 use std::sync::Arc;
 
 use proptest::prelude::*;

@@ -1,8 +1,6 @@
 //! Captures, judged by other people's readers. Needs tcpdump and tshark.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
 
-mod frames;
-
+use crate::frames;
 use std::io::{Cursor, Read};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -10,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use frames::datagram;
+use crate::frames::datagram;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;

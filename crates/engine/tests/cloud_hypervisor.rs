@@ -1,12 +1,5 @@
 //! Cloud Hypervisor's own clients, the crates `vfio_user` and `vhost`, asked what it asks them and in its order (seen
 //! with version 53), and in the guest the least that a driver does.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss
-)]
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};

@@ -1,14 +1,11 @@
 //! e1000 and e1000e from outside: native drivers at the other end of real sockets, a real switch and I/O core
 //! between them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-mod cards;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cards::{assert_conserved, await_true, frame, LIMIT};
+use crate::cards::{assert_conserved, await_true, frame, LIMIT};
 use sidecore_driver::e1000::{Config, Model as Part, E1000 as Driver, RSS_KEY};
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};

@@ -4,8 +4,6 @@
 //! The proof of the first is in the sender's memory: the bodies of its frames lie in a file that is cut short once the
 //! receiver's ring is full. A core that then reads a body, to copy it or to work out a checksum, marks the map.
 
-#![allow(clippy::unwrap_used, clippy::panic, clippy::cast_possible_truncation)]
-
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};

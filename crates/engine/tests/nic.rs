@@ -1,25 +1,15 @@
 //! Ports on interfaces that the host has, by AF_PACKET and by AF_XDP: veth pairs between real network
 //! namespaces. Needs root, iproute2 and ethtool.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss
-)]
 
-mod frames;
-mod nics;
-mod rig;
-
+use crate::nics;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use frames::{bytes_of, datagram};
-use nics::{drops, send, turn, until, veth, Kind, Lone, Pair, KINDS};
-use rig::{port, Joiner, Net};
+use crate::frames::{bytes_of, datagram};
+use crate::nics::{drops, send, turn, until, veth, Kind, Lone, Pair, KINDS};
+use crate::rig::{port, Joiner, Net};
 use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::frame::Batch;
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};

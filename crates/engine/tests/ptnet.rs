@@ -1,13 +1,10 @@
 //! ptnet from outside: native drivers at the other end of real sockets, a real switch and I/O core between them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-mod cards;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use cards::{assert_conserved, await_true, frame, LIMIT};
+use crate::cards::{assert_conserved, await_true, frame, LIMIT};
 use sidecore_abi::netmap::{SlotWord, NS_MOREFRAG};
 use sidecore_abi::ptnet::{reg, CREATE, DELETE};
 use sidecore_driver::ptnet::{Config, Ptnet as Driver};

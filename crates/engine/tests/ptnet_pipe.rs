@@ -1,5 +1,4 @@
 //! Pipes between ptnet ports from outside: native drivers at both ends of real sockets, an I/O core between them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;

@@ -7,17 +7,8 @@
 //! addresses as sources, source routes, IPv6 sources that no packet may have. Echo requests with a wrong checksum have a wrong reply.
 //!
 //! `ROUTER_PACKETS` says how many packets there are. It needs root and iproute2.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap
-)]
 
-mod frames;
-mod rig;
-
+use crate::{frames, rig};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};

@@ -3,8 +3,6 @@
 //! What each task gets to the microsecond is tested with a clock of our own (`core/tests`); here is what only real threads and
 //! a real kernel show.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};

@@ -1,23 +1,14 @@
 //! TAP ports between real network namespaces. Needs root, iproute2, ethtool and tshark.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss
-)]
 
-mod frames;
-mod rig;
-
+use crate::{frames, rig};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use frames::{bytes_of, datagram};
-use rig::{port, Joiner, Net};
+use crate::frames::{bytes_of, datagram};
+use crate::rig::{port, Joiner, Net};
 use rustix::event::{poll, PollFd, PollFlags};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Topology};
 use sidecore_engine::frame::Batch;

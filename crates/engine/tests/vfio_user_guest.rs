@@ -1,13 +1,4 @@
 //! A PCI device of ours in a real guest: unmodified QEMU, unmodified Linux.
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss
-)]
-
-mod scratch;
 
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
@@ -19,7 +10,7 @@ use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
 use sidecore_lab::{Guest, Nic, Result, RunDir};
 
-use scratch::{Scratch, INCREMENT, LEVEL, PAD, SHARED, WATCH};
+use crate::scratch::{Scratch, INCREMENT, LEVEL, PAD, SHARED, WATCH};
 
 const LIMIT: Duration = Duration::from_secs(30);
 /// Guest memory that its kernel is told to leave alone, so that the test can have it.

@@ -1,8 +1,5 @@
 //! The C headers and library: layouts compared with `sidecore_abi`, and netmap programs of our own that are
 //! built with `-Wall -Wextra -Werror` and run. Needs a C compiler and make.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod rig;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
@@ -12,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rig::{frame, Directory, Engine};
+use crate::rig::{frame, Directory, Engine};
 use sidecore_abi::netmap::{If, RingHead, Slot};
 use sidecore_abi::ring::{Client, RingStatus};
 use sidecore_engine::port::DropReason;

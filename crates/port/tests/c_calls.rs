@@ -3,7 +3,6 @@
 //! The table is the claim, and the test holds it: each function that the headers declare, each ioctl and each request has a
 //! row, and the program that the row names makes the call. The programs compare head, cur and tail after every call
 //! (`INDICES` in `tests/c/check.h`); `c_api.rs` and, where the daemon is needed, `sidecore/tests/pktgen_netmap.rs` run them.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
 use std::path::Path;

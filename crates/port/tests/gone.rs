@@ -1,11 +1,8 @@
 //! A port of another user's is removed while its client is attached: its memory reads as zeros then, which is no frame.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-mod rig;
 
 use std::time::Duration;
 
-use rig::{frame, until, Engine};
+use crate::rig::{frame, until, Engine};
 use sidecore_port::{Interest, Sees, WaitError};
 
 #[test]

@@ -1,14 +1,12 @@
 //! Clients that write nonsense into their memory, while others use the switch.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
 
-mod rig;
-
+use crate::rig;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rig::{frame, number, until, Engine};
+use crate::rig::{frame, number, until, Engine};
 use sidecore_abi::netmap::{RingHead, SlotWord, NS_INDIRECT, NS_MOREFRAG};
 use sidecore_abi::ring::{Answer, Ask, Request, RingStatus, MESSAGE};
 use sidecore_engine::port::{Attachment, DropReason};

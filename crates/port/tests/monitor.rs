@@ -1,12 +1,9 @@
 //! Monitors and host rings of a ring port, on real I/O cores.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-mod rig;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rig::{frame, number, until, Engine};
+use crate::rig::{frame, number, until, Engine};
 use sidecore_engine::port::{Attachment, Peer};
 use sidecore_port::{Interest, Port, Sees};
 

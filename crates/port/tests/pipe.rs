@@ -1,11 +1,8 @@
 //! Pipes of a real port: both ends, many pipes, ends that go and come, a port that has its own client meanwhile.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-mod rig;
 
 use std::time::Duration;
 
-use rig::{frame, number, until, Engine};
+use crate::rig::{frame, number, until, Engine};
 use sidecore_engine::port::{Attachment, Peer};
 use sidecore_port::{AttachError, Interest, Port};
 

@@ -1,12 +1,9 @@
 //! Ports that share a memory, and which may.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-mod rig;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use rig::{frame, number, until, Engine};
+use crate::rig::{frame, number, until, Engine};
 use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::port::{Attachment, Peer};
 use sidecore_engine::transport::ring::{RingError, RingPort, RingPortConfig};

@@ -1,11 +1,8 @@
 //! Clients on a learning switch, all in this process, over the real socket and real I/O cores.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-mod rig;
 
 use std::time::Duration;
 
-use rig::{frame, number, until, Engine};
+use crate::rig::{frame, number, until, Engine};
 use sidecore_engine::port::{Attachment, DropReason, Peer};
 use sidecore_port::{AttachError, Interest, Port, WaitError};
 

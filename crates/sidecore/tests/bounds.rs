@@ -1,16 +1,12 @@
 //! What the control plane may take: processors, connections, buffers, time; on the real daemon.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
-use rig::{Testbed, LIMIT};
+use crate::rig::{Testbed, LIMIT};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{getrlimit, prlimit, Resource, Rlimit, Signal};
 use rustix::thread::{sched_getaffinity, sched_setaffinity, CpuSet};

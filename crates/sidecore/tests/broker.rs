@@ -1,16 +1,12 @@
 //! The daemon's broker: each of the two is killed, and nothing that runs notices.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::Stdio;
 
-use rig::{await_end, Daemon, Testbed};
+use crate::rig::{await_end, Daemon, Testbed};
 use rustix::process::{kill_process, Signal};
 
 #[test]

@@ -1,15 +1,11 @@
 //! The carrier follows the peer: when one end of a wire goes down, so does the other's link, and it comes back.
 //! Native drivers and programs at the ends, TAPs in a network namespace of the daemon's own. Needs root.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Testbed, LIMIT};
+use crate::rig::{Daemon, Testbed, LIMIT};
 use sidecore_driver::e1000::{self, E1000};
 use sidecore_driver::{Config, Frontend, NetDriver};
 

@@ -1,17 +1,13 @@
 //! The command line from outside: a user's steps with the real program, vhost-user sockets as ports.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::fs::Permissions;
 use std::io::Read;
 use std::os::unix::fs::{chown, symlink, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixDatagram;
 use std::process::Stdio;
 
-use rig::{mode, wait, Testbed, LIMIT};
+use crate::rig::{mode, wait, Testbed, LIMIT};
 use rustix::fs::{mknodat, FileType, Mode, CWD};
 use rustix::process::Signal;
 use serde_json::{json, Value};

@@ -2,11 +2,7 @@
 //! BGP, packets pass between the neighbours, FRR is killed and comes back, a flood drops no session, BGP's or BFD's. Needs root,
 //! iproute2 and frr.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -15,7 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Testbed};
+use crate::rig::{Daemon, Testbed};
 use rustix::process::Signal;
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 use serde_json::Value;

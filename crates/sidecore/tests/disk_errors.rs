@@ -1,17 +1,13 @@
 //! Disks whose medium fails: full file systems, devices that return errors, and one that stands still while the daemon is killed.
 //! It takes root to make them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use rig::{Daemon, Testbed, LIMIT};
+use crate::rig::{Daemon, Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::blk::Woken;
 use sidecore_driver::{Disk, DiskOptions, Frontend, Request, Status};

@@ -1,25 +1,16 @@
 //! Disks in files, seen from a guest: what the kernel does for the daemon.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-mod disk;
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-#[allow(dead_code, reason = "each test program uses a part of it")]
-#[path = "../../driver/tests/blk/work.rs"]
-mod work;
-
 use std::fs::File;
 use std::os::unix::fs::{symlink, MetadataExt};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use disk::{shown, small, BLOCKS};
-use rig::Testbed;
+use crate::disk::{shown, small, BLOCKS};
+use crate::rig::Testbed;
+use crate::work::{content, Work, BLOCK, WAIT};
 use rustix::process::Signal;
 use sidecore_driver::blk::{Range, Shape};
 use sidecore_driver::{Disk, DiskOptions, Request, Status};
-use work::{content, Work, BLOCK, WAIT};
 
 /// A file of zeros.
 fn image(bed: &Testbed) -> String {

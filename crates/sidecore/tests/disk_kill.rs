@@ -4,20 +4,12 @@
 //!
 //! Ten times in a test run; `SIDECORE_KILLS=100` for more.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-#[allow(dead_code, reason = "each test program uses a part of it")]
-#[path = "../../driver/tests/blk/work.rs"]
-mod work;
-
-use rig::{Daemon, Testbed, LIMIT};
+use crate::rig::{Daemon, Testbed, LIMIT};
+use crate::work::{content, Random, Work, BLOCK};
 use rustix::process::Signal;
 use sidecore_driver::blk::Woken;
 use sidecore_driver::frontend::{protocol, Listener};
 use sidecore_driver::{Disk, DiskOptions, Frontend};
-use work::{content, Random, Work, BLOCK};
 
 const BLOCKS: u64 = 128;
 

@@ -1,14 +1,9 @@
 //! Drivers and front ends that lie to a disk: the daemon goes on, each lie that ends a port has its name, and the disk beside it
 //! never notices.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::time::Duration;
 
-use rig::Testbed;
+use crate::rig::Testbed;
 use rustix::process::Signal;
 use sidecore_driver::lying::{requests, Liar, Outcome};
 use sidecore_driver::{Disk, DiskOptions, Frontend, Request, Status};

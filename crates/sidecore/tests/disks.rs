@@ -1,23 +1,14 @@
 //! Disks, seen from a guest: a native driver at the sockets of the real daemon.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-mod disk;
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-#[allow(dead_code, reason = "each test program uses a part of it")]
-#[path = "../../driver/tests/blk/work.rs"]
-mod work;
-
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use disk::{shown, small, BLOCKS};
-use rig::{Testbed, LIMIT};
+use crate::disk::{shown, small, BLOCKS};
+use crate::rig::{Testbed, LIMIT};
+use crate::work::{Work, BLOCK, WAIT};
 use rustix::process::Signal;
 use sidecore_driver::blk::{Range, Shape};
 use sidecore_driver::{Config, Disk, DiskOptions, Frontend, NetDriver, Request, Status};
-use work::{Work, BLOCK, WAIT};
 
 /// A port with a disk; `media`: what it consists of, and other options.
 fn port(bed: &Testbed, media: &str) -> String {

@@ -1,17 +1,12 @@
 //! "My VM has no traffic" answers itself: faults are planted, and `show ports` or `doctor` alone names each, with the command
 //! that mends it. Where a VMM matters, what it says on the socket is said here; real ones are the lab's. Needs root.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use rig::{Testbed, LIMIT};
+use crate::rig::{Testbed, LIMIT};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use serde_json::Value;

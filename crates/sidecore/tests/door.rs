@@ -1,16 +1,12 @@
 //! The door: what VMMs give that is neither memory nor an eventfd never reaches the daemon, and a door that is killed
 //! is replaced unnoticed.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
-use rig::{await_end, Daemon, Testbed};
+use crate::rig::{await_end, Daemon, Testbed};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::process::{kill_process, Signal};
 use sidecore_driver::frontend::Region;

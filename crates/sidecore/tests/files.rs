@@ -1,16 +1,12 @@
 //! What the daemon makes by name: on a file system without room, and where a stranger has put something else first.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::io::Write;
 use std::os::unix::fs::{symlink, PermissionsExt};
 use std::path::PathBuf;
 use std::process::Command;
 
-use rig::{Daemon, Testbed};
+use crate::rig::{Daemon, Testbed};
 use rustix::process::Signal;
 
 /// A tmpfs of its own at a path, until this is dropped.

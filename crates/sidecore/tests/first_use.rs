@@ -1,15 +1,11 @@
 //! What a newcomer does in the first hour, and what must not be silent or wrong then. Needs root.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rig::{wait, Daemon, Testbed, LIMIT};
+use crate::rig::{wait, Daemon, Testbed, LIMIT};
 use rustix::process::{kill_process, Pid, Signal};
 use sidecore_driver::{Config, Frontend, NetDriver};
 

@@ -1,14 +1,10 @@
 //! Host rings on demand: a program that asks for them talks to the host's own stack. In a network namespace; needs root.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::process::Command;
 use std::time::Instant;
 
-use rig::{Daemon, Testbed, LIMIT};
+use crate::rig::{Daemon, Testbed, LIMIT};
 use sidecore_port::{Interest, Port, RxRing, TxRing};
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];

@@ -1,15 +1,10 @@
 //! Two ports that are joined outside of the switch: frames circle, and the daemon says by which ports. In a network
 //! namespace of its own. Needs root and iproute2.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::time::{Duration, Instant};
 
-use rig::net::Net;
-use rig::{Daemon, LIMIT};
+use crate::rig::net::Net;
+use crate::rig::{Daemon, LIMIT};
 use sidecore_driver::{Config, Frontend, NetDriver};
 
 #[test]

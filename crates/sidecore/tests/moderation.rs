@@ -1,13 +1,8 @@
 //! Interrupts of virtio queues some time apart: fewer are sent, and none that a guest waits for is lost.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::time::Instant;
 
-use rig::{Testbed, LIMIT};
+use crate::rig::{Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_abi::virtio::features::{EVENT_IDX, RING_PACKED};
 use sidecore_driver::net::NetDriver;

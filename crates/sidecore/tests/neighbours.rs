@@ -1,14 +1,9 @@
 //! Neighbours on one switch of the real daemon: one forges the other's address, floods, or has its interface in two
 //! ports. The other one's frames are numbered, and each is looked for.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Testbed, LIMIT};
+use crate::rig::{Daemon, Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_driver::{Config, Frontend, NetDriver};
 

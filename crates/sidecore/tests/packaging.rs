@@ -1,11 +1,6 @@
 //! What `make install` installs works: the default configuration starts a daemon, and so does one with the ports that
 //! its comments show. The service itself is tested where systemd runs (`lab/tests/service.rs`). Needs root.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsFd;
@@ -13,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
 
-use rig::{wait, Daemon, Testbed};
+use crate::rig::{wait, Daemon, Testbed};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::process::{kill_process_group, pidfd_open, Pid, PidfdFlags, Signal};
 

@@ -1,14 +1,9 @@
 //! `pkt-gen` from outside: a daemon, one program that receives, one that sends, and exact counts.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Stdio};
 
-use rig::{wait, Testbed};
+use crate::rig::{wait, Testbed};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 

@@ -1,15 +1,10 @@
 //! `pkt-gen` on interfaces of the host, in a network namespace of their own: TAPs on a Linux bridge without any daemon,
 //! AF_XDP and AF_PACKET on veth pairs whose other ends the daemon has. Needs root and iproute2.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::process::{Command, Output, Stdio};
 
-use rig::net::Net;
-use rig::Daemon;
+use crate::rig::net::Net;
+use crate::rig::Daemon;
 
 /// What these tests do with a network namespace.
 trait PktGen {

@@ -3,16 +3,12 @@
 //!
 //! `FRAMES=100000000` makes it the run that PROMISES.md tells of.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rig::Testbed;
+use crate::rig::Testbed;
 
 /// The C library and one of the programs, built as a user would.
 fn build(bed: &Testbed, name: &str) -> PathBuf {

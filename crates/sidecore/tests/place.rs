@@ -1,14 +1,10 @@
 //! `sidecore place` with the real daemon: this process is the guest, one of its threads has the name of a vCPU.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
+use crate::rig;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
-use rig::{Testbed, LIMIT};
+use crate::rig::{Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_driver::{Config, Frontend, NetDriver};
 

@@ -1,15 +1,10 @@
 //! ptnet ports of the real program: two sockets for each, native drivers as guests, other kinds of ports beside them, and guests
 //! that lie.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use rig::{Testbed, LIMIT};
+use crate::rig::{Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::e1000::{self, E1000};
 use sidecore_driver::ptnet::{Config, Ptnet};

@@ -1,15 +1,10 @@
 //! A guest with ptnet has an interface of the host for itself: both are the two ends of a wire. The interface is one end of a veth
 //! pair, whose other end a second guest has in the same way. Needs root and iproute2.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::time::Instant;
 
-use rig::net::Net;
-use rig::{Daemon, LIMIT};
+use crate::rig::net::Net;
+use crate::rig::{Daemon, LIMIT};
 use sidecore_driver::ptnet::{Config, Ptnet};
 
 /// Where the frames of this test differ from those that the host's stack sends on its interfaces.

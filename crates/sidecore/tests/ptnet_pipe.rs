@@ -1,13 +1,8 @@
 //! Pipes between ports of the real program: native drivers as guests, programs of the host, a daemon that is stopped or killed.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::time::Instant;
 
-use rig::{Testbed, LIMIT};
+use crate::rig::{Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::ptnet::{Config, Ptnet};
 use sidecore_port::{Interest, Port};

@@ -1,18 +1,13 @@
 //! The daemon is killed and started again, and no VMM of an e1000 has to connect anew: native drivers go on sending and
 //! receiving, and every question gets one answer.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Testbed, LIMIT};
+use crate::rig::{Daemon, Testbed, LIMIT};
 use rustix::process::{kill_process, Pid, Signal};
 use sidecore_driver::e1000::{Config, E1000};
 use sidecore_engine::hold::Holder;

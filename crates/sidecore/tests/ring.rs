@@ -1,13 +1,8 @@
 //! Ring ports of the real daemon, used through the client library by this process.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::time::Instant;
 
-use rig::{pass, Testbed, LIMIT};
+use crate::rig::{pass, Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_port::{Interest, Port, WaitError};
 

@@ -1,15 +1,10 @@
 //! A router of the real daemon, with two stations at ring ports: neighbours, forwarding, ping, errors; routes while it runs, what is
 //! shown and explained, and a restart.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::net::Ipv6Addr;
 use std::time::Instant;
 
-use rig::{Daemon, Testbed, LIMIT};
+use crate::rig::{Daemon, Testbed, LIMIT};
 use rustix::process::Signal;
 use serde_json::Value;
 use sidecore_engine::wire::Sum;

@@ -1,14 +1,9 @@
 //! rtl8169 ports of the real program: native drivers as guests, another kind of port beside them, restarts, and guests that lie.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Testbed, LIMIT};
+use crate::rig::{Daemon, Testbed, LIMIT};
 use rustix::process::Signal;
 use sidecore_driver::e1000::{self, E1000};
 use sidecore_driver::rtl8169::{Config, Rtl8169};
@@ -305,9 +300,15 @@ fn what_a_lying_guest_does_harms_only_itself() {
     // Buffers, and a ring, outside of its memory: it stops until its driver resets it.
     let tx = a.descriptors()[0];
     (0..tx.size() / 16).for_each(|at| tx.store64(2 * at + 1, u64::MAX - 4096, Ordering::Relaxed));
-    fill(&a, OWN | LS | 100);
-    ring(&mut a);
-    await_true("the fault is told", || rig.bed.port("a").to_string().contains("address_out_of_range"));
+    let mut told = String::new();
+    let end = Instant::now() + LIMIT;
+    while !told.contains("address_out_of_range") {
+        // Again: the card may still give back a descriptor that it has read before, and stop there.
+        fill(&a, OWN | LS | 100);
+        ring(&mut a);
+        told = rig.bed.port("a").to_string();
+        assert!(Instant::now() < end, "the fault is not told: {told}");
+    }
     for offset in 0..256u64 {
         a.client().write(MEMORY, offset, &[0xff]).unwrap();
         a.client().read(MEMORY, offset, &mut [0]).unwrap();

@@ -1,16 +1,12 @@
 //! What the daemon takes from itself, seen from outside: by the kernel's own account of its threads, and by what
 //! `show daemon` says of it.
 
-#![allow(clippy::unwrap_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each of the tests that share it uses a part")]
-mod rig;
-
+use crate::rig;
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rig::Testbed;
+use crate::rig::Testbed;
 use rustix::process::Signal;
 
 /// `/proc/PID/status`, or a thread's.

@@ -1,11 +1,6 @@
 //! What ports are granted of an I/O core, in the real daemon: native drivers that send as fast as they can share it by
 //! their weights, keep to their budgets and rates, and what they had is told.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::ffi::OsStr;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rig::{Daemon, Testbed, LIMIT};
+use crate::rig::{Daemon, Testbed, LIMIT};
 use serde_json::{json, Value};
 use sidecore_driver::{Config, Frontend, NetDriver};
 

@@ -1,15 +1,10 @@
 //! Frames through the real daemon, from one native driver to another, as `show` and a capture see them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
 use std::io::Read;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use rig::{wait, Testbed, LIMIT};
+use crate::rig::{wait, Testbed, LIMIT};
 use rustix::process::Signal;
 use serde_json::{json, Value};
 use sidecore_driver::{Config, Frontend, NetDriver};

@@ -1,11 +1,7 @@
 //! Ports that programs have made on demand, and `vale-ctl`, on the real daemon.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
-use rig::{pass, Testbed, LIMIT};
+use crate::rig;
+use crate::rig::{pass, Testbed, LIMIT};
 use sidecore_abi::vale::{Ask, Verb};
 use sidecore_port::vale::{Vale, ValeError};
 use sidecore_port::{AttachError, Port};

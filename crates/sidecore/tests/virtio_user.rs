@@ -1,12 +1,7 @@
 //! DPDK's virtio driver as the guest, a few combinations for a bounded number of frames: every one comes
 //! back. `sidecore bench virtio-user` does all of them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
-
-#[allow(dead_code, reason = "each test program uses a part of it")]
-mod rig;
-
-use rig::Testbed;
+use crate::rig::Testbed;
 
 #[test]
 fn every_frame_comes_back_from_dpdk() {

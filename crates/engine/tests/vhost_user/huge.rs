@@ -5,7 +5,7 @@ use std::fs::File;
 use rustix::fs::ftruncate;
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 
-use super::huge_pages::{HugePages, HUGE};
+use crate::huge_pages::{HugePages, HUGE};
 
 fn map(file: &File, size: u64) -> GuestMap {
     let file = file.try_clone().unwrap();

@@ -13,9 +13,9 @@ use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::Config;
 use sidecore_engine::port::{Peer, BURST};
 
-use super::cards::assert_conserved;
-use super::huge_pages::{HugePages, HUGE};
 use super::{await_status, config, frame, pass, Rig, Role, Stream, LIMIT};
+use crate::cards::assert_conserved;
+use crate::huge_pages::{HugePages, HUGE};
 
 #[test]
 fn a_liar_loses_its_own_port_only() {

@@ -3,7 +3,7 @@
 use sidecore_driver::DiskOptions;
 
 use super::work::BLOCK;
-use super::Testbed;
+use crate::rig::Testbed;
 
 /// Blocks of the disks.
 pub const BLOCKS: u64 = 256;
