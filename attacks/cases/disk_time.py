@@ -1,4 +1,4 @@
-"""What guests do to an I/O core's time with requests to a disk: pages that were never touched, in one visit."""
+"""An I/O core's time in requests to a disk: pages that were never touched, or are gone again."""
 
 import os
 import statistics
@@ -7,35 +7,51 @@ import subprocess
 import threading
 import time
 
-from outside import disk, vhost
+from outside import disk, fuse, vhost
 from outside.case import attack
 from outside.daemon import Failure, until
-from outside.disk import DISCARD, GET_ID, IN, OK, OUT, WANTED, WRITE_ZEROES, header
+from outside.disk import DISCARD, FLUSH, GET_ID, IN, NOTHING, OK, OUT, WANTED, WRITE_ZEROES, header, segment
+from outside.huge import A_FEW, PAGE, huge_file
 from outside.vhost import INDIRECT_FLAG, NEXT, WRITE
-
-from .seventh import A_FEW, undisturbed
-from .sixth import HUGE, huge_file
 
 SIZE = 1 << 20
 FIRST = 8  # huge pages before those that were never touched: the ring, tables, headers
 PAGES = 256  # and so many of those
 PIECES = 250
+MIB = 1 << 20
+
+
+def media(stage):
+    """What disks consist of: memory, nothing, a file in memory, a file elsewhere."""
+    folder = stage.folder()
+    where = os.path.join(folder, "memory")
+    os.mkdir(where)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "memory", where], capture_output=True).returncode:
+        raise Failure("tmpfs cannot be mounted")
+    stage.cleanup(subprocess.run, ["umount", "-l", where])
+    files = {"memory": disk.image(os.path.join(where, "image"), SIZE), "direct": disk.image(os.path.join(folder, "image"), SIZE)}
+    return {"ram": "ram:1M", "null": "null:1M", **files}
+
+
+def name(guest):
+    """The disk's name, each byte in a page of its own, and the status in the next one; ten times."""
+    return [[guest.plain(slot, GET_ID)[0], *((guest.page(21 * slot + i), 1, WRITE) for i in range(21))] for slot in range(10)]
 
 
 class Untouched:
     """A disk's front end whose memory is huge pages that are made when they are touched."""
 
     def __init__(self, stage, name):
-        self.size = (FIRST + PAGES) * HUGE
+        self.size = (FIRST + PAGES) * PAGE
         self.fd = huge_file(stage, self.size)
         self.guest = disk.Disk(stage.at(f"{name}.sock"), features=WANTED, fd=self.fd, size=self.size)
         stage.cleanup(self.guest.close)
 
     def page(self, i):
-        return (FIRST + i) * HUGE + 512 * (i % 64)
+        return (FIRST + i) * PAGE + 512 * (i % 64)
 
     def renew(self):
-        vhost.punch(self.fd, FIRST * HUGE, PAGES * HUGE, True)
+        vhost.punch(self.fd, FIRST * PAGE, PAGES * PAGE, True)
 
     def usual(self):
         """Microseconds of a processor that a page takes to be made, here and now: the median."""
@@ -50,7 +66,7 @@ class Untouched:
 
     def table(self, slot, chain):
         """An indirect table of a chain of (address, bytes, flags), in huge page 1; its descriptor."""
-        at = HUGE + 4096 * slot
+        at = PAGE + 4096 * slot
         for i, (where, size, flags) in enumerate(chain):
             last = i + 1 == len(chain)
             struct.pack_into("<QIHH", self.guest.memory, at + 16 * i, where, size, flags | (0 if last else NEXT), i + 1)
@@ -58,7 +74,7 @@ class Untouched:
 
     def plain(self, slot, kind):
         """A header and the place of a status where every page is there."""
-        at = 2 * HUGE + 64 * slot
+        at = 2 * PAGE + 64 * slot
         self.guest.memory[at:at + 16] = header(kind, 0)
         self.guest.memory[at + 32] = disk.NOTHING
         return (at, 16, 0), (at + 32, 1, WRITE)
@@ -70,6 +86,12 @@ class Untouched:
         self.guest.queue.offer(*range(len(chains)))
         self.guest.queue.ring()
         return self.guest.answered(60, len(chains))
+
+
+def many(guest):
+    """63 reads of one block; header, block and status are in pages of their own. A header of zeros is one of a read of block 0."""
+    pages = lambda slot: (guest.page(4 * slot + i) for i in range(3))
+    return [[(a, 16, 0), (b, 512, WRITE), (c, 1, WRITE)] for a, b, c in map(pages, range(63))]
 
 
 def transfer(guest, kind):
@@ -86,15 +108,9 @@ def ranges(guest, kind):
     return [[(at, 4, 0), *((guest.page(i), size, 0) for i, size in enumerate(lengths)), status]]
 
 
-def name(guest):
-    """The disk's name, each byte in a page of its own, and the status in the next one; ten times."""
-    return [[guest.plain(slot, GET_ID)[0], *((guest.page(21 * slot + i), 1, WRITE) for i in range(21))] for slot in range(10)]
-
-
-def many(guest):
-    """63 reads of one block; header, block and status are in pages of their own. A header of zeros is one of a read of block 0."""
-    pages = lambda slot: (guest.page(4 * slot + i) for i in range(3))
-    return [[(a, 16, 0), (b, 512, WRITE), (c, 1, WRITE)] for a, b, c in map(pages, range(63))]
+def slow(stage, name):
+    count = stage.daemon.port(name)["state"]["slow"]
+    return count["batches"], count["total_us"]
 
 
 SHAPES = {
@@ -104,29 +120,12 @@ SHAPES = {
 }
 
 
-def media(stage):
-    """What disks consist of: memory, nothing, a file in memory, a file elsewhere."""
-    folder = disk.folder(stage)
-    where = os.path.join(folder, "memory")
-    os.mkdir(where)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "memory", where], capture_output=True).returncode:
-        raise Failure("tmpfs cannot be mounted")
-    stage.cleanup(subprocess.run, ["umount", "-l", where])
-    files = {"memory": disk.image(os.path.join(where, "image"), SIZE), "direct": disk.image(os.path.join(folder, "image"), SIZE)}
-    return {"ram": "ram:1M", "null": "null:1M", **files}
-
-
-def slow(stage, name):
-    count = stage.daemon.port(name)["state"]["slow"]
-    return count["batches"], count["total_us"]
-
-
-@attack("disk", needs=("root",))
+@attack(needs=("root",))
 def disk_of_huge_pieces(stage):
     """Requests to disks of each kind whose pieces lie in huge pages of their own that were never touched: data, ranges, names, headers, statuses."""
     kinds = media(stage)
     stage.start(ports=[f"{kind}=blk:DIR/{kind}.sock,file={file}" for kind, file in kinds.items()])
-    undisturbed(stage)
+    stage.undisturbed()
     stage.notes["slow"] = {}
     with stage.during():
         for kind in kinds:
@@ -147,17 +146,17 @@ def disk_of_huge_pieces(stage):
                 # With a bound a visit ends with the page that took it beyond its turn; where each takes long there are many visits.
                 bounded = took <= visits * (2 * A_FEW + 8 * usual) or visits >= PAGES // 8
                 stage.check(bounded, f"{kind}: {shape} took {visits} visits of {took // 1000} ms together: no bound in time ends them")
-            status = guest.guest.memory[2 * HUGE + 32]
+            status = guest.guest.memory[2 * PAGE + 32]
             stage.check(status in (OK, disk.UNSUPP, disk.NOTHING), f"{kind}: status {status}")
             guest.guest.front.close()
 
 
-@attack("disk", needs=("root",))
+@attack(needs=("root",))
 def disk_of_punched_pieces(stage):
     """A VMM punches out the pages of its requests' pieces all the time, so that those that were found are gone when they are moved."""
     kinds = media(stage)
     stage.start(ports=[f"{kind}=blk:DIR/{kind}.sock,file={file}" for kind, file in kinds.items()])
-    undisturbed(stage)
+    stage.undisturbed()
     stage.notes["slow"] = {}
     with stage.during():
         for kind in kinds:
@@ -167,7 +166,7 @@ def disk_of_punched_pieces(stage):
                 # One by one: a thread that touches a page of a hole that is being made waits for all of it.
                 while not stop.is_set():
                     for i in range(PAGES):
-                        vhost.punch(guest.fd, (FIRST + i) * HUGE, HUGE, True)
+                        vhost.punch(guest.fd, (FIRST + i) * PAGE, PAGE, True)
 
             thread = threading.Thread(target=punching)
             usual = guest.usual()
@@ -175,18 +174,18 @@ def disk_of_punched_pieces(stage):
             count, total = slow(stage, kind)
             thread.start()
             try:
-                for _ in range(3):
-                    chains = transfer(guest, IN)
-                    guest.guest.queue.put(0, *guest.table(0, chains[0]))
-                    guest.guest.queue.offer(0)
-                    guest.guest.queue.ring()
-                    if not answered(guest):
-                        break
+                chains = transfer(guest, IN)
+                guest.guest.queue.put(0, *guest.table(0, chains[0]))
+                guest.guest.queue.offer(0)
+                guest.guest.queue.ring()
+                # It may take for ever while its pages are punched out.
+                end = time.monotonic() + 3 * stage.seconds
+                while guest.guest.used() != guest.guest.queue.next and time.monotonic() < end:
+                    time.sleep(0.02)
             finally:
                 stop.set()
                 thread.join()
-            # It may take for ever while it is punched; not afterwards.
-            until(lambda: guest.guest.used() == guest.guest.queue.next or guest.guest.front.hung_up(0), 20, "an answer")
+            until(lambda: guest.guest.used() == guest.guest.queue.next or guest.guest.front.hung_up(0), 30, "an answer once nothing is punched")
             more, longer = slow(stage, kind)
             visits, took = more - count, longer - total
             stage.notes["slow"][kind] = [visits, took // 1000, stage.daemon.port(kind)["state"]["slow"]["longest_us"] // 1000]
@@ -198,10 +197,40 @@ def disk_of_punched_pieces(stage):
             guest.guest.front.close()
 
 
-def answered(guest):
-    """Whether an answer comes while pages are punched out."""
-    try:
-        until(lambda: guest.guest.used() == guest.guest.queue.next or guest.guest.front.hung_up(0), 1, "an answer")
-        return True
-    except Exception:
-        return False
+def offer(guest, kinds, room=64 << 10):
+    """Requests side by side, of three descriptors each, each with data of its own: (kind, sector, bytes, further data of ours)."""
+    for slot, (kind, sector, size, data) in enumerate(kinds):
+        at = guest.room + 64 * slot
+        where = guest.room + room + 4096 * slot
+        guest.memory[at:at + 16] = header(kind, sector)
+        guest.memory[at + 32] = NOTHING
+        guest.memory[where:where + len(data)] = data
+        chain = [(at, 16, 0)] + ([(where, size, WRITE if kind == IN else 0)] if size else []) + [(at + 32, 1, WRITE)]
+        for i, (place, length, flags) in enumerate(chain):
+            last = i + 1 == len(chain)
+            guest.queue.put(3 * slot + i, place, length, flags | (0 if last else vhost.NEXT), 3 * slot + i + 1)
+    guest.queue.offer(*(3 * slot for slot in range(len(kinds))))
+    guest.queue.ring()
+
+
+@attack(needs=("root", "fuse"))
+def disk_with_flushes_that_hang(stage):
+    """A disk on FUSE whose server falls silent has forty flushes and writes under way: each occupies a worker of the kernel's, which another disk needs, too."""
+    kinds = [(FLUSH, 0, 0, b"") if n % 2 else (OUT, 8 * n, 4096, b"x" * 4096) for n in range(40)]
+    file = fuse.Stalled(16 * MIB, silent=False, answers=True)
+    stage.cleanup(file.close)
+    other = disk.image(os.path.join(stage.folder(), "image"), 4 * MIB)
+    stage.start(ports=[f"evil=blk:DIR/evil.sock,file={file.path}", f"other=blk:DIR/other.sock,file={other}"])
+    evil, honest = disk.connect(stage, ring=256), disk.connect(stage, "other")
+    stage.check(evil.ask(IN, 0, room=512)[0] == OK, "the disk does not work at first")
+    file.silent.value = 1
+    with stage.during(seconds=2):
+        offer(evil, kinds)
+        for n in range(20):
+            for kind, data in ((OUT, b"x" * 4096), (FLUSH, b""), (DISCARD, segment(8 * n, 8))):
+                stage.check(honest.ask(kind, 0 if kind != OUT else 8 * n, data, seconds=30)[0] == OK, "the other disk fails")
+    stage.check(all(evil.memory[evil.room + 64 * n + 32] == NOTHING for n in range(len(kinds))), "it was answered: nothing was tried")
+    file.close()
+    until(lambda: stage.alive() or evil.memory[evil.room + 32] != NOTHING, 30, "a request fails when the server is gone")
+    evil.close()
+    honest.close()

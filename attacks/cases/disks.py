@@ -3,15 +3,14 @@
 import os
 import random
 import struct
-import subprocess
 import threading
 import time
 
 from outside import disk, power
 from outside.case import attack
-from outside.daemon import Daemon, Failure, until
+from outside.daemon import Failure, until
 from outside.disk import DISCARD, FLUSH, GET_ID, GONE, IN, IOERR, OK, OUT, SECURE_ERASE, UNSUPP, WRITE_ZEROES, header, segment
-from outside.vhost import INDIRECT_FLAG, NEXT, WRITE, Refused
+from outside.vhost import INDIRECT_FLAG, NEXT, WRITE
 
 SIZE = 1 << 20
 SECTORS = SIZE // 512
@@ -19,7 +18,7 @@ SECTORS = SIZE // 512
 
 def begin(stage, options="", size=SIZE, **more):
     """The stage with one disk; its backing file."""
-    path = disk.image(os.path.join(disk.folder(stage), "image"), size)
+    path = disk.image(os.path.join(stage.folder(), "image"), size)
     stage.start(ports=[f"evil=blk:DIR/evil.sock,file={path}{options}"], **more)
     return path
 
@@ -31,7 +30,7 @@ def unharmed(stage, path, size=SIZE, fill=0x5A):
     stage.check(data == bytes([fill]) * len(data), "a request that was refused has changed the backing file")
 
 
-@attack("disk")
+@attack()
 def disk_requests(stage):
     """Requests beyond the disk, unaligned, empty, of unknown types: each has its status, and nothing is written."""
     path = begin(stage)
@@ -65,7 +64,7 @@ def disk_requests(stage):
     disk.works(stage)
 
 
-@attack("disk")
+@attack()
 def disk_chains(stage):
     """Chains without a header, without a status, with the writable part first, without an end, beyond all memory."""
     path = begin(stage)
@@ -137,21 +136,7 @@ def disk_chains(stage):
     disk.works(stage)
 
 
-@attack("disk")
-def disk_that_cannot_be_written(stage):
-    """Writes, discards and zeroes for a read-only disk, asked for by a guest that ignores the feature."""
-    path = begin(stage, ",readonly=on")
-    with stage.during():
-        guest = disk.connect(stage)
-        for kind, data in ((OUT, b"\x11" * 512), (DISCARD, segment(0, 8)), (WRITE_ZEROES, segment(0, 8))):
-            status, _ = guest.ask(kind, 0, data)
-            stage.check(status in (IOERR, UNSUPP), f"type {kind} on a read-only disk: status {status}")
-        stage.check(guest.ask(IN, 0, room=512) == (OK, b"\x5a" * 512), "a read-only disk is not read")
-    unharmed(stage, path)
-    guest.close()
-
-
-@attack("disk")
+@attack()
 def disk_requests_that_change(stage):
     """Header and data are rewritten while the requests run: from a sector on the disk to one beyond, from a read to a write."""
     path = begin(stage)
@@ -188,9 +173,9 @@ def disk_requests_that_change(stage):
     disk.works(stage)
 
 
-@attack("disk")
+@attack()
 def disk_file_cut_short(stage):
-    """The backing file is cut short under reads and writes: they fail, and the daemon goes on."""
+    """The backing file is cut short under reads and writes, then removed, and another file gets its name: what is not there fails, and the disk goes on with its own."""
     path = begin(stage)
     with stage.during(stage.seconds):
         guest = disk.connect(stage)
@@ -204,74 +189,15 @@ def disk_file_cut_short(stage):
         guest.ask(FLUSH)
         os.truncate(path, SIZE)
         stage.check(guest.ask(OUT, 0, b"\x11" * 512)[0] == OK, "a file that has its size again is not written")
-    guest.close()
-
-
-@attack("disk", needs=("root",))
-def disk_file_system_full(stage):
-    """The backing file has holes, and its file system is full: writes fail, reads go on."""
-    folder = disk.folder(stage)
-    where = os.path.join(folder, "small")
-    os.mkdir(where)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=755", "small", where], capture_output=True).returncode:
-        raise Failure("tmpfs cannot be mounted")
-    stage.cleanup(subprocess.run, ["umount", "-l", where])
-    path = os.path.join(where, "image")
-    with open(path, "wb") as file:
-        file.truncate(SIZE)
-    stage.start(ports=[f"evil=blk:DIR/evil.sock,file={path}"])
-    with stage.during():
-        guest = disk.connect(stage)
-        codes = [guest.ask(OUT, sector, b"\x11" * 4096)[0] for sector in range(0, SECTORS, 8)]
-        stage.check(OK in codes and IOERR in codes, f"writes into a full file system: {sorted(set(codes))}")
-        stage.check(guest.ask(FLUSH)[0] in (OK, IOERR), "a flush of a full file system")
-        stage.check(guest.ask(IN, 0, room=4096) == (OK, b"\x11" * 4096), "what was written is not read")
-    guest.close()
-
-
-@attack("disk")
-def disk_file_removed(stage):
-    """The backing file is removed, and another file gets its name: the disk goes on with its own."""
-    path = begin(stage)
-    with stage.during():
-        guest = disk.connect(stage)
-        stage.check(guest.ask(OUT, 0, b"\x22" * 512)[0] == OK, "a disk is not written")
         os.remove(path)
         disk.image(path, SIZE, 0x77)
-        stage.check(guest.ask(IN, 0, room=512) == (OK, b"\x22" * 512), "the disk has another file's bytes")
-        stage.check(guest.ask(OUT, 8, b"\x33" * 512)[0] == OK, "a removed file is not written")
-        stage.check(guest.ask(FLUSH)[0] == OK, "a removed file is not flushed")
+        stage.check(guest.ask(IN, 0, room=512) == (OK, b"\x11" * 512), "the disk has another file's bytes")
+        stage.check(guest.ask(OUT, 8, b"\x33" * 512)[0] == OK and guest.ask(FLUSH)[0] == OK, "a removed file is not written")
     unharmed(stage, path, fill=0x77)
     guest.close()
 
 
-@attack("disk")
-def disk_of_two(stage):
-    """A second disk, and a second daemon, want a file that is being written: they are told which process has it, and do not get it."""
-    path = begin(stage)
-    with stage.during():
-        reached = lambda why: "evil" in str(why) or "lock" in str(why).lower() or "in use" in str(why).lower()
-        command = [stage.daemon.binary, "add", "--socket", stage.daemon.control, f"two=blk:{stage.at('two.sock')},file={path}"]
-        stage.daemon.name("s", stage.at("two.sock"))
-        second = subprocess.run(command, capture_output=True, text=True, timeout=30)
-        ports = stage.daemon.ports()
-        refused = second.returncode != 0 or ports.get("two", {}).get("state", {}).get("fault") is not None
-        stage.check(refused, "a second disk has the file that the first one writes")
-        stage.check(reached(second.stderr + str(ports.get("two"))), f"who has the file is not said: {second.stderr.strip()}")
-        # It may start, and try again: with the disk it must not, and it says which process has the file.
-        other = Daemon(stage.daemon.binary, [stage.core], [f"x=blk:DIR/x.sock,file={path}"])
-        stage.cleanup(other.remove)
-        told = until(lambda: other.log(path) or not other.alive(), 10, "a word of the second daemon about the disk")
-        stage.check(told is True or any("process" in line for line in told), f"who has the file is not said: {told}")
-        try:
-            disk.Disk(other.path("x.sock"), timeout=2).close()
-            stage.check(False, "a second daemon serves the file of the first")
-        except (OSError, Refused):
-            pass
-        disk.works(stage)
-
-
-@attack("disk")
+@attack()
 def disk_memory_cut_short(stage):
     """A guest cuts its memory short under the requests that read the disk into it."""
     begin(stage)
@@ -288,46 +214,8 @@ def disk_memory_cut_short(stage):
     disk.works(stage)
 
 
-@attack("disk")
-def disk_killed_vmm(stage):
-    """VMMs hang up in the middle of their requests, and come again."""
-    begin(stage)
-    with stage.during():
-        for n in range(40):
-            guest = disk.connect(stage)
-            for slot in range(12):
-                kind = (IN, OUT, FLUSH)[(slot + n) % 3]
-                data, room = (b"\x11" * 16384, 0) if kind == OUT else (b"", 16384 if kind == IN else 0)
-                guest.offer(4 * slot, guest.lay(slot, kind, 32 * slot, data, room))
-            guest.close()
-    disk.works(stage)
-
-
-@attack("disk")
-def disk_flood(stage):
-    """Junk requests as fast as a guest makes them, beside neighbours' frames and ping."""
-    path = begin(stage)
-    with stage.during():
-        guest = disk.connect(stage)
-        chains = []
-        for slot in range(16):
-            kind, sector = ((OUT, 2**60), (77, 0), (IN, SECTORS), (DISCARD, 2**50))[slot % 4]
-            chains.append(guest.lay(slot, kind, sector, b"\x11" * 512))
-        for slot, chain in enumerate(chains):
-            for i, (at, size, flags) in enumerate(chain):
-                guest.queue.put(4 * slot + i, at, size, flags | (0 if i + 1 == len(chain) else NEXT), 4 * slot + i + 1)
-        end, count = time.monotonic() + max(2 * stage.seconds, 2), 0
-        while time.monotonic() < end:
-            guest.queue.offer(*range(0, 64, 4))
-            guest.queue.ring()
-            if not guest.answered(count=16):
-                raise Failure("the daemon hung up on requests that are only wrong")
-            count += 16
-        stage.notes["requests"] = count
-        stage.check(all(guest.status(slot) in (IOERR, UNSUPP) for slot in range(16)), "junk has a status of OK")
-    unharmed(stage, path)
-    guest.close()
-    disk.works(stage)
+def stamped(block, number):
+    return struct.pack("<QQ", number, block if number else 0) * 256
 
 
 def version_of(data, block):
@@ -338,54 +226,47 @@ def version_of(data, block):
     raise Failure(f"block {block} is torn: it begins with version {number}")
 
 
-def stamped(block, number):
-    return struct.pack("<QQ", number, block if number else 0) * 256
-
-
-def cut(stage, options, lasts_at_once):
-    """Writes and flushes, several at a time; after each flush the disk is looked at as after a power cut."""
-    platter = power.Platter(SIZE)
-    stage.cleanup(platter.close)
-    stage.start(ports=[f"evil=blk:DIR/evil.sock,file={platter.path}{options}"])
-    with stage.during():
-        guest = disk.connect(stage)
-        chance = random.Random(7)
-        blocks = SIZE // 4096
-        done, number = [0] * blocks, 0
-        for _ in range(60 if stage.full else 25):
-            # A flush among writes: those answered before it was asked for have to last, the others may.
-            wanted, busy = None, {}
-            flush_slot = chance.randrange(8)
-            for slot, block in enumerate(chance.sample(range(blocks), 8)):
-                if slot == flush_slot:
-                    wanted = list(done)
-                    guest.offer(4 * slot, guest.lay(slot, FLUSH, 0))
-                    continue
-                number += 1
-                busy[slot] = block, number
-                guest.offer(4 * slot, guest.lay(slot, OUT, 8 * block, stamped(block, number)))
-            if not guest.answered(count=8):
-                raise Failure("the daemon hung up on writes and flushes")
-            stage.check(guest.status(flush_slot) == OK, "a flush fails")
-            for slot, (block, its) in busy.items():
-                stage.check(guest.status(slot) == OK, "a write fails")
-                done[block] = its
-            for block in range(blocks):
-                found = version_of(platter.durable(4096 * block, 4096), block)
-                least = done[block] if lasts_at_once else wanted[block]
-                if found < least:
-                    raise Failure(f"block {block} has version {found} after a power cut; version {least} was promised")
-        stage.notes["syncs"] = platter.syncs.value
-    guest.close()
-
-
-@attack("disk", needs=("root", "fuse"))
+@attack(needs=("root", "fuse"))
 def disk_power_cut(stage):
-    """The disk's power is cut after each flush: every write that was answered before it is there, and whole."""
-    cut(stage, "", False)
+    """Power is cut after each flush of two disks: every write that was answered before it is there, and whole; on the one with cache=writethrough each answered one is."""
+    platters = {"evil": power.Platter(SIZE), "through": power.Platter(SIZE)}
+    for platter in platters.values():
+        stage.cleanup(platter.close)
+    options = {"evil": "", "through": ",cache=writethrough"}
+    stage.start(ports=[f"{name}=blk:DIR/{name}.sock,file={platter.path}{options[name]}" for name, platter in platters.items()])
+    with stage.during():
+        for name, platter in platters.items():
+            guest = disk.connect(stage, name)
+            cuts(stage, guest, platter, name == "through")
+            guest.close()
 
 
-@attack("disk", needs=("root", "fuse"))
-def disk_power_cut_writethrough(stage):
-    """The same with `cache=writethrough`, where every answered write has to be there."""
-    cut(stage, ",cache=writethrough", True)
+def cuts(stage, guest, platter, lasts_at_once):
+    """Writes and flushes, several at a time; after each flush the disk is looked at as after a power cut."""
+    chance = random.Random(7)
+    blocks = SIZE // 4096
+    done, number = [0] * blocks, 0
+    for _ in range(60 if stage.full else 25):
+        # A flush among writes: those answered before it was asked for have to last, the others may.
+        wanted, busy = None, {}
+        flush_slot = chance.randrange(8)
+        for slot, block in enumerate(chance.sample(range(blocks), 8)):
+            if slot == flush_slot:
+                wanted = list(done)
+                guest.offer(4 * slot, guest.lay(slot, FLUSH, 0))
+                continue
+            number += 1
+            busy[slot] = block, number
+            guest.offer(4 * slot, guest.lay(slot, OUT, 8 * block, stamped(block, number)))
+        if not guest.answered(count=8):
+            raise Failure("the daemon hung up on writes and flushes")
+        stage.check(guest.status(flush_slot) == OK, "a flush fails")
+        for slot, (block, its) in busy.items():
+            stage.check(guest.status(slot) == OK, "a write fails")
+            done[block] = its
+        for block in range(blocks):
+            found = version_of(platter.durable(4096 * block, 4096), block)
+            least = done[block] if lasts_at_once else wanted[block]
+            if found < least:
+                raise Failure(f"block {block} has version {found} after a power cut; version {least} was promised")
+    stage.check(platter.syncs.value > 0, "nothing was flushed: nothing was tried")

@@ -7,23 +7,25 @@ import os
 import select
 import resource
 import shutil
+import tempfile
 import time
 import traceback
 
 from .daemon import Daemon, Failure, until
-from .flow import BusyLoop, Helper, Neighbours, on, pause
+from .flow import BusyLoop, Helper, Neighbours, pause
 
 ALL = {}
 
 
-def attack(point, needs=()):
-    """Declares a function of one `Stage` as an attack on `point` of the list in README.md."""
+def attack(needs=(), most=False):
+    """Declares a function of one `Stage` as an attack. `most`: it is one of those that have found most, which every commit is tried with."""
 
     def declare(function):
         name = function.__name__.replace("_", "-")
         assert name not in ALL, name
         ALL[name] = function
-        function.point, function.needs, function.summary = point, needs, function.__doc__.strip().split("\n")[0]
+        function.needs, function.most, function.summary = needs, most, function.__doc__.strip().split("\n")[0]
+        function.subject = function.__module__.removeprefix("cases.")
         return function
 
     return declare
@@ -135,6 +137,23 @@ class Stage:
         self.cleanup(lambda: helper.process.poll() is None and helper.process.kill())
         return helper
 
+    def folder(self):
+        """A folder outside the daemon's own, which goes away with the stage."""
+        path = tempfile.mkdtemp(prefix="sidecore-attack-")
+        os.chmod(path, 0o755)
+        self.cleanup(shutil.rmtree, path, True)
+        return path
+
+    def undisturbed(self):
+        """Other programs do not take the I/O core's processor: what they took would be charged to the port that was just served."""
+        for thread in os.listdir(f"/proc/{self.daemon.pid}/task"):
+            if open(f"/proc/{self.daemon.pid}/task/{thread}/comm").read().startswith("io-core"):
+                os.sched_setscheduler(int(thread), os.SCHED_RR, os.sched_param(1))
+
+    def served(self, name, frames=1):
+        """Waits until the daemon has taken frames from a port: it does touch the memory."""
+        until(lambda: self.alive() or self.daemon.port(name)["counters"]["in_frames"] >= frames, 10, f"a frame of port {name}")
+
     def at(self, name):
         return self.daemon.path(name)
 
@@ -152,6 +171,11 @@ class Stage:
     def check(self, condition, text):
         if not condition:
             self.problems.append(text)
+
+    def judge(self, condition, text):
+        """As `check`, of what depends on time: only where timing may be judged."""
+        if self.full:
+            self.check(condition, text)
 
     def alive(self):
         if not self.daemon.alive():
@@ -176,7 +200,7 @@ class Stage:
             self.alive()
             raise Failure(f"neighbours stand still {when}, after {got} frames") from None
 
-    def control(self, when, seconds=10):
+    def control(self, when, seconds=40):
         """The control socket answers."""
         start = time.monotonic()
         try:
@@ -254,7 +278,7 @@ class Stage:
             self.check(not fault, f"port {name} has a fault: {fault}")
         self.timing()
         took = self.daemon.stop()
-        self.check(took < 10, f"SIGTERM took {took:.1f} s")
+        self.judge(took < 10, f"SIGTERM took {took:.1f} s")
         self.check(self.daemon.process.returncode == 0, f"SIGTERM: {self.daemon.ending()}")
 
     def neighbours_counts(self):
@@ -336,7 +360,7 @@ def run(name, options):
     function = ALL[name]
     stage = Stage(options, name)
     start = time.monotonic()
-    result = {"name": name, "point": function.point}
+    result = {"name": name, "subject": function.subject}
     try:
         require(function.needs)
         function(stage)

@@ -15,8 +15,13 @@ class Failure(Exception):
     """Something that was promised does not hold."""
 
 
+# A loaded machine gets so many times what a thing takes elsewhere: only a failure takes that long.
+PATIENCE = 4
+
+
 def until(condition, seconds, what):
     """Waits for `condition`; its value."""
+    seconds *= PATIENCE
     end = time.monotonic() + seconds
     while True:
         value = condition()
@@ -27,7 +32,7 @@ def until(condition, seconds, what):
         time.sleep(0.02)
 
 
-def http(path, method, target, body=None, timeout=10.0):
+def http(path, method, target, body=None, timeout=40.0):
     """One request on a Unix socket: the status, and the answer, as JSON if it is."""
     data = b"" if body is None else json.dumps(body).encode()
     head = f"{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n"
@@ -60,10 +65,42 @@ def http(path, method, target, body=None, timeout=10.0):
     return int(head.split()[1]), rest
 
 
+def parent(number):
+    """The parent of a process, and the words it was started with: one that is ending has none any more."""
+    try:
+        with open(f"/proc/{number}/stat") as stat, open(f"/proc/{number}/cmdline", "rb") as line:
+            return int(stat.read().rsplit(") ", 1)[1].split()[1]), line.read().split(b"\0")
+    except (OSError, IndexError):
+        return 0, []
+
+
+def helpers(daemon):
+    """The processes that this daemon's broker has started, and what each is."""
+    every = {int(n): parent(n) for n in os.listdir("/proc") if n.isdigit()}
+    brokers = [n for n, (of, _) in every.items() if of == daemon.pid]
+    kinds = {b"door": "door", b"hold": "hold"}
+    return {n: next((kinds[word] for word in words if word in kinds), None) for n, (of, words) in every.items() if of in brokers}
+
+
+def openers():
+    """Processes of the program that open files of disks, whichever daemon's they are."""
+    return [n for n in map(int, filter(str.isdigit, os.listdir("/proc"))) if b"open-disk" in parent(n)[1]]
+
+
+def doors(daemon):
+    """Those that receive descriptors, or are ending."""
+    return [n for n, kind in helpers(daemon).items() if kind != "hold"]
+
+
+def holders(daemon):
+    """Those that keep descriptors for the next daemon."""
+    return [n for n, kind in helpers(daemon).items() if kind == "hold"]
+
+
 class Daemon:
     """`sidecore run` with a folder of its own, which goes away with it."""
 
-    def __init__(self, binary, cores, ports=(), switches=(), args=(), folder=None, env=None, before=None, ready=20.0, start=True):
+    def __init__(self, binary, cores, ports=(), switches=(), args=(), folder=None, env=None, before=None, ready=80.0, start=True):
         self.binary = binary
         self.mine = folder is None
         self.folder = folder or tempfile.mkdtemp(prefix="sidecore-attack-")
@@ -83,7 +120,7 @@ class Daemon:
         if start:
             self.start(ready)
 
-    def start(self, ready=20.0):
+    def start(self, ready=80.0):
         """Starts it and waits for `ready`; false if it ended instead."""
         self.process = subprocess.Popen(
             self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -121,7 +158,7 @@ class Daemon:
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         return f"{how}; its last words: {' | '.join(self.lines[-3:])[-400:] or 'none'}"
 
-    def ask(self, method, target, body=None, timeout=10.0, wanted=200):
+    def ask(self, method, target, body=None, timeout=40.0, wanted=200):
         status, answer = http(self.control, method, target, body, timeout)
         if wanted is not None and status != wanted:
             raise Failure(f"{method} {target}: {status} {answer}")
@@ -136,7 +173,7 @@ class Daemon:
             except FileNotFoundError:
                 pass  # The sandbox is off, or the broker is gone.
 
-    def ports(self, timeout=10.0):
+    def ports(self, timeout=40.0):
         answer = self.ask("GET", "/v1/ports", timeout=timeout)
         return {p["name"]: p for p in answer["ports"]}
 
@@ -166,22 +203,13 @@ class Daemon:
             "names": threads,
             "maps": open(f"{at}/maps").read().count("\n"),
             "rss_kib": sum(int(status[what].split()[0]) for what in ("RssAnon", "RssShmem")),
-            "children": sum(1 for _ in self.children()),
+            "children": len(self.children()),
         }
 
     def children(self):
-        for entry in os.listdir("/proc"):
-            if not entry.isdigit():
-                continue
-            try:
-                text = open(f"/proc/{entry}/stat").read()
-            except OSError:
-                continue
-            fields = text.rsplit(") ", 1)[-1].split()
-            if len(fields) > 1 and int(fields[1]) == self.pid:
-                yield int(entry)
+        return [n for n in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent(n)[0] == self.pid]
 
-    def stop(self, seconds=10.0):
+    def stop(self, seconds=60.0):
         """SIGTERM; how many seconds it took to end."""
         start = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
@@ -193,7 +221,7 @@ class Daemon:
 
     def kill(self):
         if self.process is not None:
-            kids = list(self.children()) if self.alive() else []
+            kids = self.children() if self.alive() else []
             if self.alive():
                 self.process.kill()
             self.process.wait()

@@ -5,9 +5,7 @@ After virtio 1.2, section 5.2.
 
 import mmap
 import os
-import shutil
 import struct
-import tempfile
 
 from .daemon import Failure, until
 from .vhost import INDIRECT, NEXT, P_CONFIG, P_INFLIGHT, P_MQ, P_REPLY_ACK, P_SLOTS, USER, VERSION_1, WRITE, FrontEnd, Guest, Queue, memfd
@@ -33,7 +31,7 @@ class Disk:
 
     start = Guest.start
 
-    def __init__(self, path, features=WANTED, size=8 << 20, timeout=10.0, ring=64, fd=None):
+    def __init__(self, path, features=WANTED, size=8 << 20, timeout=40.0, ring=64, fd=None):
         self.fd = memfd(size) if fd is None else fd
         self.size = size
         self.memory = mmap.mmap(self.fd, size)
@@ -119,14 +117,6 @@ class Disk:
             pass
         os.close(self.fd)
         self.fd = -1
-
-
-def folder(stage):
-    """A folder for backing files, that goes away with the stage."""
-    path = tempfile.mkdtemp(prefix="sidecore-attack-disk-")
-    os.chmod(path, 0o755)
-    stage.cleanup(shutil.rmtree, path, True)
-    return path
 
 
 def image(path, size=1 << 20, fill=0x5A):

@@ -2,6 +2,7 @@
 
 import glob
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -111,7 +112,7 @@ class Neighbours:
         if self.process.poll() is None and not self.process.stdin.closed:
             self.process.stdin.close()
             try:
-                self.process.wait(10)
+                self.process.wait(60)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 raise Failure("the neighbours do not end") from None
@@ -185,3 +186,27 @@ class BusyLoop:
 def pause(seconds):
     """Lets traffic pass for a while: the length of a measurement, never what decides a test."""
     time.sleep(seconds)
+
+
+class Beside:
+    """`work`, again and again, in a process of its own (on `cpus`), until the block ends."""
+
+    def __init__(self, work, cpus=None):
+        self.stop = multiprocessing.get_context("fork").Event()
+
+        def run():
+            if cpus:
+                os.sched_setaffinity(0, cpus)
+            while not self.stop.is_set():
+                work()
+            os._exit(0)
+
+        self.process = multiprocessing.get_context("fork").Process(target=run, daemon=True)
+
+    def __enter__(self):
+        self.process.start()
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.process.join(20)
+        self.process.kill()

@@ -6,15 +6,19 @@ After RFC 826 (ARP), 791, 8200, 4861.
 import socket
 import struct
 
-from . import words
-from .vhost import NEXT, USER, WRITE, Guest, mac
+from .vhost import NEXT, Guest, mac
 
 ARP, IPV4, IPV6 = 0x0806, 0x0800, 0x86DD
 BUFFERS = 128
+EVIL, HONEST = "02:00:00:00:ee:01", "02:00:00:00:ee:02"
 
 
 def four(text):
     return socket.inet_pton(socket.AF_INET, text)
+
+
+def six(text):
+    return socket.inet_pton(socket.AF_INET6, text)
 
 
 def checksum(data):
@@ -40,6 +44,17 @@ def packet(source, to, payload, protocol=17, ttl=64):
 
 def datagram(data):
     return struct.pack(">HHHH", 1000, 2000, 8 + len(data), 0) + data
+
+
+def to_port(port):
+    """A datagram, or as much of a segment of TCP, to it."""
+    return struct.pack(">HHHH", 50_000, port, 20, 0) + bytes(12)
+
+
+def optioned(source, to, payload, protocol, ttl, options):
+    """An IPv4 packet with options: a multiple of four bytes."""
+    head = struct.pack(">BBHHHBBH", 0x45 + len(options) // 4, 0, 20 + len(options) + len(payload), 1, 0, ttl, protocol, 0) + source + to + options
+    return head[:10] + struct.pack(">H", checksum(head)) + head[12:] + payload
 
 
 def packet6(source, to, payload, following=17, hops=64):

@@ -11,7 +11,7 @@ from . import words
 from .vfio import CONFIG, GET_REGION_INFO, Client
 from .vhost import Refused, memfd
 
-PTFEAT, PTCTL, NIFP_OFS, NUM_TX, VNET_HDR_LEN, HOSTMEMID = 0x00, 0x04, 0x18, 0x1C, 0x2C, 0x30
+PTFEAT, PTCTL, NIFP_OFS, NUM_TX = 0x00, 0x04, 0x18, 0x1C
 GH_BAH, GH_BAL, HG_BAH, HG_BAL, KICKS = 0x34, 0x38, 0x3C, 0x40, 0x80
 CREATE, DELETE = 1, 2
 GUEST, HOST = 4096, 8192

@@ -11,18 +11,17 @@ import struct
 
 from .vhost import Refused, send_fds, memfd
 
-VERSION, DMA_MAP, DMA_UNMAP, GET_INFO, GET_REGION_INFO, GET_IRQ_INFO, SET_IRQS = 1, 2, 3, 4, 5, 7, 8
-REGION_READ, REGION_WRITE, RESET = 9, 10, 13
+VERSION, DMA_MAP, DMA_UNMAP, GET_INFO, GET_REGION_INFO, SET_IRQS = 1, 2, 3, 4, 5, 8
+REGION_READ, REGION_WRITE = 9, 10
 CONFIG = 7
 
-CTRL, STATUS, ICR, ICS, IMS, RCTL, TCTL = 0x0, 0x8, 0xC0, 0xC8, 0xD0, 0x100, 0x400
+CTRL, ICS, IMS, RCTL, TCTL = 0x0, 0xC8, 0xD0, 0x100, 0x400
 RDBAL, RDBAH, RDLEN, RDH, RDT = 0x2800, 0x2804, 0x2808, 0x2810, 0x2818
 TDBAL, TDBAH, TDLEN, TDH, TDT = 0x3800, 0x3804, 0x3808, 0x3810, 0x3818
-RAL, RAH = 0x5400, 0x5404
 
 
 class Client:
-    def __init__(self, path, timeout=10.0, version=True):
+    def __init__(self, path, timeout=40.0, version=True):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(timeout)
         self.sock.connect(path)
@@ -128,3 +127,10 @@ class Nic:
         except (BufferError, ValueError):
             pass
         os.close(self.fd)
+
+
+def pages(client):
+    """The file behind the pages of BAR 0 that a guest may map."""
+    client.send(GET_REGION_INFO, struct.pack("<IIIIQQ", 4096, 0, 0, 0, 0, 0))
+    data, fds = client.with_fds()
+    return fds

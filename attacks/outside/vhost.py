@@ -13,14 +13,14 @@ import struct
 
 from . import words
 
-GET_FEATURES, SET_FEATURES, SET_OWNER, RESET_OWNER, SET_MEM_TABLE, SET_LOG_BASE, SET_LOG_FD = 1, 2, 3, 4, 5, 6, 7
-SET_VRING_NUM, SET_VRING_ADDR, SET_VRING_BASE, GET_VRING_BASE = 8, 9, 10, 11
-SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR = 12, 13, 14
-GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM, SET_VRING_ENABLE = 15, 16, 17, 18
-GET_CONFIG, GET_INFLIGHT_FD, SET_INFLIGHT_FD, GET_MAX_MEM_SLOTS, ADD_MEM_REG, REM_MEM_REG = 24, 31, 32, 36, 37, 38
+GET_FEATURES, SET_FEATURES, SET_OWNER, SET_MEM_TABLE, SET_LOG_BASE = 1, 2, 3, 5, 6
+SET_VRING_NUM, SET_VRING_ADDR, SET_VRING_BASE = 8, 9, 10
+SET_VRING_KICK, SET_VRING_CALL = 12, 13
+GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, SET_VRING_ENABLE = 15, 16, 18
+GET_INFLIGHT_FD, SET_INFLIGHT_FD = 31, 32
 
 VERSION_1, PROTOCOL, LOG_ALL = 1 << 32, 1 << 30, 1 << 26
-CSUM, HOST_TSO4, MRG_RXBUF, MQ, CTRL_VQ, INDIRECT, RING_PACKED = 1 << 0, 1 << 11, 1 << 15, 1 << 22, 1 << 17, 1 << 28, 1 << 34
+CSUM, HOST_TSO4, INDIRECT, RING_PACKED = 1 << 0, 1 << 11, 1 << 28, 1 << 34
 P_MQ, P_LOG_SHMFD, P_REPLY_ACK, P_MTU, P_CONFIG, P_INFLIGHT, P_SLOTS = 1 << 0, 1 << 1, 1 << 3, 1 << 4, 1 << 9, 1 << 12, 1 << 15
 
 NEED_REPLY = 8
@@ -48,7 +48,7 @@ def send_fds(sock, data, fds):
 class FrontEnd:
     """A conversation."""
 
-    def __init__(self, path, timeout=10.0):
+    def __init__(self, path, timeout=40.0):
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(timeout)
         self.sock.connect(path)
@@ -176,7 +176,7 @@ class Queue:
 class Guest:
     """A front end with memory and both queues of a pair; region 0 is at guest address 0."""
 
-    def __init__(self, path, size=4 << 20, fd=None, features=VERSION_1, protocol=None, ring_at=0, ring=256, start=True, receive=0, timeout=10.0):
+    def __init__(self, path, size=4 << 20, fd=None, features=VERSION_1, protocol=None, ring_at=0, ring=256, start=True, receive=0, timeout=40.0):
         self.fd = memfd(size) if fd is None else fd
         self.size = size
         self.memory = mmap.mmap(self.fd, size)

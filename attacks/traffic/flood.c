@@ -3,7 +3,7 @@
 
 #include <sys/socket.h>
 
-#define MAX_RING 1024
+#define RING 256
 
 static int parse_mac(const char *text, uint8_t *mac) {
     return sscanf(text, "%hhx:%hhx:%hhx:%hhx:%hhx:%hhx", mac, mac + 1, mac + 2, mac + 3, mac + 4, mac + 5) == 6 ? 0 : -1;
@@ -15,7 +15,7 @@ int flood(int argc, char **argv) {
     struct port *p = &one;
     uint8_t to[6] = {255, 255, 255, 255, 255, 255}, from[6] = {2, 0, 0, 0, 0xee, 1};
     double seconds = atof(argv[3]);
-    uint32_t sources = 1, bytes = 60, gso = 0, pieces = 1, offered = 0, ring = 256;
+    uint32_t sources = 1, bytes = 60, gso = 0;
     double rate = 0;
     for (int i = 4; i + 1 < argc; i += 2) {
         const char *v = argv[i + 1];
@@ -24,32 +24,19 @@ int flood(int argc, char **argv) {
         else if (!strcmp(argv[i], "--sources")) sources = (uint32_t)atoi(v);
         else if (!strcmp(argv[i], "--bytes")) bytes = (uint32_t)atoi(v);
         else if (!strcmp(argv[i], "--gso")) gso = (uint32_t)atoi(v);
-        else if (!strcmp(argv[i], "--pieces")) pieces = (uint32_t)atoi(v);
         else if (!strcmp(argv[i], "--rate")) rate = atof(v);
-        else if (!strcmp(argv[i], "--receive")) offered = (uint32_t)atoi(v);
-        else if (!strcmp(argv[i], "--ring")) ring = (uint32_t)atoi(v);
         else return 2;
     }
-    if (ring > MAX_RING || ring & (ring - 1) || pieces == 0 || pieces > ring || bytes < 60 || bytes > 65549 || (pieces > 1 && (HEADER + bytes) / pieces == 0)) return 2;
-    uint32_t frames = ring / pieces, each = (HEADER + bytes + 63) & ~63u;
+    if (bytes < 60 || bytes > 65549) return 2;
+    uint32_t each = (HEADER + bytes + 63) & ~63u;
     p->path = argv[2];
     p->features = 1ull << 0 | 1ull << 11 | 1ull << 12; /* CSUM, HOST_TSO4, HOST_TSO6 */
-    make_memory(p, (uint64_t)frames * each + (4u << 20));
+    make_memory(p, (uint64_t)RING * each + (4u << 20));
     uint64_t end = 0;
-    if (offered) {
-        layout(p, &p->rx, &end, 256, 2048, 256);
-        bells(&p->rx);
-        for (uint16_t i = 0; i < offered && i < 256; i++) {
-            p->rx.desc[i].addr = at(p, p->rx.buffers + (size_t)i * 2048);
-            p->rx.desc[i].len = 2048;
-            p->rx.desc[i].flags = F_WRITE;
-            offer(&p->rx, i);
-        }
-    }
-    layout(p, &p->tx, &end, (uint16_t)ring, each, frames);
+    layout(p, &p->tx, &end, RING, each, RING);
     if (end > p->bytes) { fprintf(stderr, "traffic: %" PRIu64 " bytes of memory are too few\n", p->bytes); return 1; }
     bells(&p->tx);
-    for (uint32_t f = 0; f < frames; f++) {
+    for (uint32_t f = 0; f < RING; f++) {
         uint8_t *b = p->tx.buffers + (size_t)f * each, *frame = b + HEADER;
         memset(b, 0, each);
         memcpy(frame, to, 6);
@@ -73,15 +60,9 @@ int flood(int argc, char **argv) {
             b[6] = 34;                    /* csum_start */
             b[8] = 16;                    /* csum_offset */
         }
-        uint32_t total = HEADER + bytes, step = total / pieces, done = 0;
-        for (uint32_t k = 0; k < pieces; k++) {
-            uint32_t id = f * pieces + k, len = k + 1 == pieces ? total - done : step;
-            p->tx.desc[id].addr = at(p, b) + done;
-            p->tx.desc[id].len = len;
-            p->tx.desc[id].flags = k + 1 == pieces ? 0 : F_NEXT;
-            p->tx.desc[id].next = (uint16_t)(id + 1);
-            done += len;
-        }
+        p->tx.desc[f].addr = at(p, b);
+        p->tx.desc[f].len = HEADER + bytes;
+        p->tx.desc[f].flags = 0;
     }
     if (attach(p) < 0) die(p->path);
     uint64_t start = now(), until = start + (uint64_t)(seconds * 1e9), sent = 0, gone = 0, source = 0;
@@ -93,14 +74,14 @@ int flood(int argc, char **argv) {
         p->tx.seen = used;
         uint64_t due = rate > 0 ? (uint64_t)((double)(t - start) * rate / 1e9) + 1 : UINT64_MAX;
         int any = 0;
-        while (out < frames && sent < due && any < 64) {
+        while (out < RING && sent < due && any < 64) {
             uint8_t *frame = p->tx.buffers + (size_t)place * each + HEADER;
             if (sources > 1) {
                 source = (source + 1) % sources;
                 frame[8] = (uint8_t)(source >> 16); frame[9] = (uint8_t)(source >> 8); frame[10] = (uint8_t)source;
             }
-            offer(&p->tx, (uint16_t)(place * pieces));
-            place = (place + 1) % frames;
+            offer(&p->tx, (uint16_t)place);
+            place = (place + 1) % RING;
             out++;
             sent++;
             any++;

@@ -1,14 +1,18 @@
 """What a ptnet guest does to the blocks, rings and slots that it shares with an I/O core."""
 
+import mmap
+import os
 import random
 import struct
 import threading
 import time
 
-from outside import vhost
+from outside import ptnet, vhost
 from outside.case import attack
 from outside.daemon import until
 from outside.ptnet import CREATE, DELETE, GUEST, HOST, KICKS, MORE, Nic
+
+SECRET = b"FOR-THE-NEXT-VM-ALONE"
 
 
 def guest(stage):
@@ -17,43 +21,15 @@ def guest(stage):
     return nic
 
 
-def frame(n=0):
-    return vhost.frame("ff:ff:ff:ff:ff:ff", "02:00:00:00:ee:01", 60 + n % 1400)
-
-
 def received(stage):
     return stage.daemon.port("evil")["counters"]["in_frames"]
 
 
-@attack("eighth")
-def ptnet_indices(stage):
-    """A ptnet guest gives heads that are no slots, go back, or run ahead; each time it begins again."""
-    stage.start("ptnet:DIR/evil.sock", beside=True)
-    nic = guest(stage)
-    slots = nic.rings[0][1]
-    rng, stops = random.Random(1), 0
-    with stage.during():
-        nic.send(frame())
-        until(lambda: stage.alive() or received(stage) >= 1, 30, "an honest frame comes")
-        for n in range(40):
-            ring = n % 2
-            nic.index(ring, rng.choice((slots, slots + 1, 0x7FFFFFFF, 0xFFFFFFFF, rng.randrange(1 << 32) | 1 << 20)))
-            nic.client.write(KICKS, 0)
-            if ring == 0:
-                until(lambda: stage.alive() or stage.daemon.port("evil")["state"].get("fault"), 30, "the port is stopped")
-                stops += "bad_head" in str(stage.daemon.port("evil")["state"]["fault"])
-            stage.check(nic.command(DELETE) == 0 and nic.command(CREATE) == 0, "it cannot begin again")
-            nic.head = struct.unpack_from("<I", nic.memory, GUEST)[0]
-        before = received(stage)
-        nic.send(frame())
-        until(lambda: stage.alive() or received(stage) > before, 30, "an honest frame comes afterwards")
-    stage.notes.update(stops=stops)
-    stage.check(stops >= 10, f"its lies were noticed {stops} times: nothing was tried")
-    nic.client.close()
-    nic.device.client.close()
+def frame(n=0):
+    return vhost.frame("ff:ff:ff:ff:ff:ff", "02:00:00:00:ee:01", 60 + n % 1400)
 
 
-@attack("eighth")
+@attack()
 def ptnet_scribbler(stage):
     """A ptnet guest overwrites interface, rings, slots and its blocks with anything, as fast as it can, under its own kicks."""
     stage.start("ptnet:DIR/evil.sock,queues=4", beside=True)
@@ -105,7 +81,7 @@ def ptnet_scribbler(stage):
     nic.device.client.close()
 
 
-@attack("eighth")
+@attack()
 def ptnet_storm(stage):
     """A ptnet guest begins and ends, moves its blocks out of memory and back, takes memory away, and kicks, all without a pause."""
     stage.start("ptnet:DIR/evil.sock,queues=15")
@@ -132,5 +108,39 @@ def ptnet_storm(stage):
             stage.alive()
     stage.notes.update(begun=counts[1], refused=counts[0], talk=stage.daemon.port("evil")["state"].get("conversation"))
     stage.check(counts[1] >= 5, "it hardly ever began: nothing was tried")
+    nic.client.close()
+    nic.device.client.close()
+
+
+@attack(most=True)
+def next_ptnet_memory(stage):
+    """A ptnet VMM leaves and keeps the port's memory: that is empty as soon as the next VMM comes, and not the next one's, which receives and sends."""
+    stage.start("ptnet:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
+    with stage.during():
+        former = ptnet.Nic(stage.at("evil.sock"))
+        kept = mmap.mmap(former.device.fd, former.device.size)
+        file, number = os.dup(former.device.fd), os.fstat(former.device.fd).st_ino
+        stage.cleanup(os.close, file)
+        stage.check(os.fstat(file).st_blocks > 0, "it has no memory: nothing was tried")
+        former.close()
+        until(lambda: stage.daemon.port("evil")["state"]["peer"] == "waiting", 30, "the end of the former VMM")
+        nic = ptnet.Nic(stage.at("evil.sock"))
+        stage.cleanup(nic.close)
+        stage.check(os.fstat(nic.device.fd).st_ino != number, "the next VMM has the memory of the former one")
+        until(lambda: os.fstat(file).st_blocks == 0, 30, "the memory of the former VMM given back")
+        guest = vhost.Guest(stage.at("other.sock"))
+        stage.cleanup(guest.close)
+        guest.send(vhost.frame("ff:ff:ff:ff:ff:ff", "02:00:00:00:ee:02")[:14] + SECRET.ljust(60, b"\0"))
+        until(lambda: stage.daemon.port("evil")["counters"]["out_frames"] >= 1, 10, "a frame for the next VMM")
+        stage.check(nic.device.map.find(SECRET) >= 0, "the next VMM has not got its frame")
+        stage.check(kept.find(SECRET) < 0, "the former VMM reads a frame of the next one")
+        # What the former one writes is not what the next one sends.
+        _, _, bufs, size = nic.rings[0]
+        at = bufs + size * struct.unpack_from("<I", nic.device.map, nic.rings[0][0] + 256)[0]
+        before = nic.device.map[at:at + 4]
+        kept[at:at + 4] = b"EVIL"
+        stage.check(nic.device.map[at:at + 4] == before, "the former VMM writes into a buffer of the next one")
+    kept.close()
+    guest.close()
     nic.client.close()
     nic.device.client.close()
