@@ -1,4 +1,7 @@
 //! Clients killed in the middle of their work leave nothing behind. How many: `SIDECORE_KILLS`, 25 by default.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+
+mod rig;
 
 use std::process::{Command, Stdio};
 

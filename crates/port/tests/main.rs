@@ -13,8 +13,6 @@ mod c_api;
 mod c_calls;
 mod gone;
 mod hostile;
-mod kill;
 mod monitor;
 mod pipe;
-mod shared;
 mod switch;

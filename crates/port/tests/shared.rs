@@ -1,4 +1,7 @@
 //! Ports that share a memory, and which may.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
+
+mod rig;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -26,7 +26,7 @@ impl Daemon {
     fn start(rig: &Rig, role: Role) -> Daemon {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args(["--exact", "killed::daemon", "--ignored", "--nocapture"])
+            .args(["--exact", "vhost_user::killed::daemon", "--ignored", "--nocapture"])
             .env("SIDECORE_TEST_DIR", &rig.dir);
         if role == Role::Client {
             command.env("SIDECORE_TEST_CLIENT", "1");
