@@ -8,6 +8,9 @@
 )]
 
 mod disk;
+#[allow(dead_code, reason = "the engine's tests use the rest")]
+#[path = "../../engine/tests/huge_pages/mod.rs"]
+mod huge_pages;
 mod rig;
 #[path = "../../driver/tests/blk/work.rs"]
 mod work;
@@ -27,6 +30,7 @@ mod doctor;
 mod door;
 mod files;
 mod first_use;
+mod honest;
 mod host_rings;
 mod loops;
 mod moderation;
