@@ -147,16 +147,20 @@ impl Daemon {
         self.explain(capture)
     }
 
-    /// Adds up the frames of all ports when none is under way.
+    /// Adds up the frames of all ports when none is under way. Guests are honest here: none of their ports may have rested.
     ///
     /// # Errors
-    /// Frames are missing or surplus; the error has the counters of every port.
+    /// Frames are missing or surplus, or a port was accused of lost time; the error has the counters of every port.
     pub fn balance(&mut self) -> Result<Balance> {
         let deadline = Instant::now() + LIMIT;
         loop {
             // Counters are read while frames move, so a sum may be wrong for once; it comes right when they rest.
             let ports = self.show_json("ports")?;
             let balance = Balance::of(&ports);
+            let mut all = ports["ports"].as_array().into_iter().flatten();
+            if let Some(port) = all.find(|port| port["state"]["overrun"]["rests"].as_u64() != Some(0)) {
+                return self.explain(Err(Error::new(format!("an honest guest's port had to rest: {port:#}"))));
+            }
             if balance.holds() {
                 return Ok(balance);
             }
