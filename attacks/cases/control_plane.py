@@ -171,7 +171,7 @@ def sessions_of_others(stage):
     bfd = lambda port=3784: struct.pack(">HHHH", 49_152, port, 32, 0) + bytes([0x20, 0x40, 3, 24]) + bytes(20)
 
     def frames(source, source6):
-        """The same of anybody."""
+        """Messages of each kind in the name of a neighbour with these addresses."""
         for to in (four("10.0.0.1"), four("10.0.1.1")):
             for port in (3784, 3785):
                 for words in (0, 1, 2, 6, 7, 8, 10):
