@@ -111,7 +111,7 @@ def discovery_for_a_kernel(stage):
     until(lambda: "linkdown" not in shown("route") and "tentative" not in shown("address"), 20, "its link")
     before = shown("route"), shown("-o", "address")
     station, own = interfaces(stage)["evil"]
-    heard = space.frames("evil", host.station)
+    heard = space.frames("evil", 8, host.station[2:])
     stage.cleanup(heard.close)
     near, far, mine, other = six("2001:db8:a::66"), six("2001:db8:b::9"), six("2001:db8:a::1"), mac("02:00:00:00:ee:77")
     to_me, to_other = station_of(2, host.station), station_of(2, other)
@@ -166,12 +166,12 @@ def sessions_of_others(stage):
     until(lambda: space.link("evil"), 20, "the interface of its control plane")
     host = Host(stage, "evil", EVIL)
     station = interfaces(stage)["evil"][0]
-    heard = space.frames("evil", host.station)
+    heard = space.frames("evil", 8, host.station[2:])
     stage.cleanup(heard.close)
     bfd = lambda port=3784: struct.pack(">HHHH", 49_152, port, 32, 0) + bytes([0x20, 0x40, 3, 24]) + bytes(20)
 
     def frames(source, source6):
-        """The same of anybody."""
+        """Messages of each kind in the name of a neighbour with these addresses."""
         for to in (four("10.0.0.1"), four("10.0.1.1")):
             for port in (3784, 3785):
                 for words in (0, 1, 2, 6, 7, 8, 10):
@@ -212,7 +212,7 @@ def lies_for_a_control_plane(stage):
     host = Host(stage, "evil", EVIL, [four("10.0.0.9")])
     peer = Host(stage, "peer", HONEST, [four("10.0.1.9")])
     station = interfaces(stage)["evil"][0]
-    heard = space.frames("evil", host.station)
+    heard = space.frames("evil", 8, host.station[2:])
     stage.cleanup(heard.close)
     until(lambda: "10.0.0.1/24" in inside(space, "ip", "address"), 20, "its addresses")
     inside(space, "ip", "address", "add", "192.0.2.1/32", "dev", "lo")

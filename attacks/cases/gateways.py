@@ -1,6 +1,5 @@
 """Floods at a router and through it, and routers that come and go under them."""
 
-import ctypes
 import random
 import socket
 import struct
@@ -45,7 +44,7 @@ def floods_at_a_gateway(stage):
     until(lambda: space.link("gw"), 20, "the interface of its control plane")
     station, own = interfaces(stage)["gw"][0], four("10.5.0.1")
     y = Host(stage, "y", HONEST, [four("10.5.0.3")])
-    heard = space.frames("gw", y.station)
+    heard = space.frames("gw", 8, y.station[2:])
     stage.cleanup(heard.close)
     classes = {
         "bgp": lambda source: ip(source, own, 6, to_port(179)),
@@ -95,19 +94,6 @@ def floods_at_a_gateway(stage):
         guest.close()
 
 
-def frames_of(space, name, source):
-    """A socket that has the IPv4 packets which come to interface `name` there from the address `source`: those of others are not even queued."""
-    code = [(0x20, 0, 0, 26), (0x15, 0, 1, struct.unpack(">I", source)[0]), (0x06, 0, 0, 0xFFFF), (0x06, 0, 0, 0)]
-    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
-
-    def make():
-        frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
-        frames.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(code), ctypes.addressof(program)))  # SO_ATTACH_FILTER
-        frames.bind((name, 3))  # ETH_P_ALL
-        return frames
-    return space.inside(make)
-
-
 @attack(needs=("root",))
 def floods_through_a_router(stage):
     """Guests stand behind one router, whose neighbour on a switch is another one. One of them floods that one's control plane, and has it send errors: another guest, and the first router's control plane, have to be heard and told."""
@@ -124,7 +110,7 @@ def floods_through_a_router(stage):
     y, own = Host(stage, "y", HONEST, [four("10.2.0.9")]), four("10.6.0.2")
     mine = lambda packet: ether(stations["y"], y.station, IPV4, packet)
     evil = lambda packet: ether(stations["evil"], mac(EVIL), IPV4, packet)
-    heard = {source: frames_of(far, "sa", four(source)) for source in ("10.2.0.9", "10.6.0.1")}
+    heard = {source: far.frames("sa", 26, four(source)) for source in ("10.2.0.9", "10.6.0.1")}
     for each in heard.values():
         stage.cleanup(each.close)
 

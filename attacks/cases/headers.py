@@ -174,7 +174,7 @@ def sources_that_lead_elsewhere(stage):
     echo = lambda: struct.pack(">BBHHH", 8, 0, checksum(struct.pack(">BBHHH", 8, 0, 0, 7, 7)), 7, 7)
 
     def forms(source, to):
-        """The same packet in every way that a header has."""
+        """One packet in every way that a header has."""
         for options in (b"", b"\1" * 4, b"\1" * 36, b"\x83\7\4" + four("10.2.0.9") + b"\0"):
             yield optioned(source, to, datagram(b"forged"), 17, 64, options)
         yield optioned(source, to, echo(), 1, 64, b"")

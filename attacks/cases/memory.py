@@ -21,7 +21,7 @@ MIB = 1 << 20
 
 @attack(needs=("root", "hugetlb"), most=True)
 def hugetlb_truncation_vhost(stage):
-    """Guest memory of huge pages is cut short under a ring away from a huge page's first bytes."""
+    """Guest memory of huge pages is cut short under a ring, away from a huge page's first bytes: its port stops by name."""
     huge.pool(stage, 4)
     stage.start("vhost-user:DIR/evil.sock")
     with stage.during(stage.seconds):
@@ -38,7 +38,7 @@ def hugetlb_truncation_vhost(stage):
 
 @attack(most=True)
 def truncation_vfio(stage):
-    """The same for an e1000's memory and rings."""
+    """An e1000's memory is cut short under its rings: its port stops by name."""
     stage.start("e1000:DIR/evil.sock")
     with stage.during(stage.seconds):
         nic = vfio.Nic(stage.at("evil.sock"))

@@ -1,8 +1,6 @@
 """Receivers that are slow, are made to look so, or cost the host much."""
 
-import ctypes
 import os
-import socket
 import struct
 import subprocess
 import threading
@@ -14,7 +12,7 @@ from outside.daemon import Failure, until
 from outside.flow import Beside, pause
 from outside.host import EVIL, HONEST, Host
 from outside.huge import PAGE, huge_file
-from outside.namespaces import drained
+from outside.namespaces import drained, heard
 from outside.vhost import Guest, mac
 
 THIRD = "02:00:00:00:ee:03"
@@ -83,7 +81,9 @@ def beside(stage, slow, sender, each, gap, size=60):
         # A twentieth, and one that began within its time.
         stage.judge(spent <= 0.25 * took + 0.3, f"{spent:.2f} s of {took:.2f} s of the I/O core went into the slow receiver's memory")
         for port in (evil, other):
-            stage.check(not port["state"].get("fault"), f"port {port['name']}: {port['state'].get('fault')}")
+            fault = port["state"].get("fault")
+            # The owner of the pages may be stopped for the time that they took.
+            stage.check(not fault or port is evil and "memory_stalled" in str(fault), f"port {port['name']}: {fault}")
 
 
 @attack(needs=("root",))
@@ -171,12 +171,8 @@ def frames_that_cost_the_host(stage):
         subprocess.run(["tc", "-batch", "-"], input=filters, text=True, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise Failure(f"the kernel has no filters for an interface: {error}") from None
-    code = [(0x20, 0, 0, 8), (0x15, 0, 1, struct.unpack(">I", mac(HONEST)[2:])[0]), (0x06, 0, 0, 0xFFFF), (0x06, 0, 0, 0)]
-    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
-    heard = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
-    stage.cleanup(heard.close)
-    heard.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(code), ctypes.addressof(program)))  # SO_ATTACH_FILTER
-    heard.bind((name, 3))
+    listener = heard(name, 8, mac(HONEST)[2:])
+    stage.cleanup(listener.close)
     honest, sent = Host(stage, "honest", HONEST), 0
     counters = lambda: stage.daemon.port("tap")["counters"]
     with stage.during():
@@ -187,11 +183,11 @@ def frames_that_cost_the_host(stage):
             honest.send(vhost.frame("02:00:00:00:00:78", HONEST))
             sent += 1
             pause(0.01)
-            drained(heard, come)
+            drained(listener, come)
         flood.end()
         until(lambda: stage.alive() or honest.guest.tx.used_index() == honest.guest.tx.next, 10, "all are taken")
         pause(0.1)
-        drained(heard, come)
+        drained(listener, come)
         drops = {why: n for why, n in counters()["drops"].items() if n}
         stage.notes.update(sent=sent, come=len(come), drops=drops, out=counters()["out_frames"])
     stage.check(sent > 20, f"{sent} honest frames: nothing was tried")

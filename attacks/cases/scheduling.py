@@ -83,7 +83,7 @@ def naps_of_monitors(stage):
     thread = threading.Thread(target=seldom)
     thread.start()
     try:
-        # The same programs do the same beside the same machine, without a reader.
+        # What is usual here: these programs without a reader.
         stage.measure("control", 1)
         for i in range(ports):
             for pipe in pipes:

@@ -79,7 +79,7 @@ def mailbox_storm(stage):
 
 @attack()
 def connect_and_close_storm(stage):
-    """A vfio-user client connects and closes as often as it can, with and without a word: each time a holder process was started."""
+    """A vfio-user client connects and closes as often as it can, with and without a word: connections and holders are few."""
     stage.start("e1000:DIR/evil.sock")
     seconds, spoke, silent, most, threads, seen = 2 * stage.seconds, 0, 0, 0, 0, set(holders(stage.daemon))
     threads_before, ticks_before = stage.threads("io-core")
@@ -101,7 +101,7 @@ def connect_and_close_storm(stage):
     took = time.monotonic() - start  # behind the count: what came later is not in it
     stage.notes.update(connections=came, spoke=spoke, silent=silent, holders=most, different=len(seen), ticks=ticks)
     # The pauses are 50, 100, 200, 400, 800 ms, and then a second each.
-    stage.check(came <= 2 * (6 + took), f"{came} connections in {took:.1f} s: nothing holds them back")
+    stage.check(came <= 6 + took, f"{came} connections in {took:.1f} s: nothing holds them back")
     stage.check(most <= 2, f"{most} holders at a time")
     stage.check(len(seen) <= spoke + 1, f"{len(seen)} holders for {spoke} clients that said a word")
     stage.check(threads <= threads_before + 2, f"{threads} threads instead of {threads_before}")
@@ -123,7 +123,7 @@ def log_flood(stage):
         pause(0.2)
         came, took = len(lines) - before, time.monotonic() - start
         stage.notes[name] = f"{came} lines of {rounds} rounds"
-        stage.check(came <= 60 + 40 * took, f"{name}: {came} lines in {took:.1f} s")
+        stage.check(came <= 100 * took, f"{name}: {came} lines in {took:.1f} s")
 
     with stage.during():
         v = vhost.Guest(stage.at("v.sock"), start=False)

@@ -112,7 +112,7 @@ class Neighbours:
         if self.process.poll() is None and not self.process.stdin.closed:
             self.process.stdin.close()
             try:
-                self.process.wait(60)
+                self.process.wait(90)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 raise Failure("the neighbours do not end") from None

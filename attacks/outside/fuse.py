@@ -27,12 +27,7 @@ def attributes(node, size):
 
 def serve(fuse, size, silent, answers):
     """Answers what is needed to open the file; once `silent` is set, no GETATTR either, or, if it `answers`, no more than before."""
-    for number in os.listdir("/proc/self/fd"):  # a fork of the runner: others wait for the ends of its pipes
-        if int(number) > 2 and int(number) != fuse:
-            try:
-                os.close(int(number))
-            except OSError:
-                pass
+    only(fuse)
     while True:
         try:
             request = os.read(fuse, (1 << 17) + 4096)
@@ -67,25 +62,53 @@ def serve(fuse, size, silent, answers):
             return
 
 
-class Stalled:
+def only(fuse):
+    """A fork of the runner keeps no descriptor but this one: others wait for the ends of its pipes."""
+    for number in os.listdir("/proc/self/fd"):
+        if int(number) > 2 and int(number) != fuse:
+            try:
+                os.close(int(number))
+            except OSError:
+                pass
+
+
+class Mounted:
+    """A file system of one file, `name` in `folder`, that `serve(fuse, *args)` answers for in a process of its own."""
+
+    def __init__(self, name, serve, *args):
+        self.folder = tempfile.mkdtemp(prefix="sidecore-attack-fuse-")
+        self.path = os.path.join(self.folder, name)
+        fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+        options = f"fd={fuse},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},allow_other".encode()
+        if libc.mount(b"attack", self.folder.encode(), b"fuse.attack", ctypes.c_ulong(6), options):
+            error = os.strerror(ctypes.get_errno())
+            os.close(fuse)
+            os.rmdir(self.folder)
+            raise Failure(f"cannot mount: {error}")
+        self.server = multiprocessing.get_context("fork").Process(target=serve, args=(fuse, *args), daemon=True)
+        self.server.start()
+        os.close(fuse)  # now the server has the only one: with its end the kernel aborts the connection
+
+    def end(self):
+        if self.server.is_alive():
+            self.server.kill()
+            self.server.join()
+
+    def close(self):
+        self.end()
+        libc.umount2(self.folder.encode(), MNT_DETACH)
+        try:
+            os.rmdir(self.folder)
+        except OSError:
+            pass
+
+
+class Stalled(Mounted):
     """A mounted file `path` of `size` bytes that is never read to the end; without `opened`, nor opened, and it is not open here."""
 
     def __init__(self, size=4 << 20, silent=True, answers=False, opened=True):
-        self.folder = tempfile.mkdtemp(prefix="sidecore-attack-fuse-")
-        self.fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-        options = f"fd={self.fuse},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},allow_other".encode()
-        if libc.mount(b"attack", self.folder.encode(), b"fuse.attack", ctypes.c_ulong(6), options):
-            error = os.strerror(ctypes.get_errno())
-            os.close(self.fuse)
-            os.rmdir(self.folder)
-            raise Failure(f"cannot mount: {error}")
-        context = multiprocessing.get_context("fork")
-        self.silent = context.Value("i", 0)
-        self.server = context.Process(target=serve, args=(self.fuse, size, self.silent, answers), daemon=True)
-        self.server.start()
-        os.close(self.fuse)  # now the server has the only one: with its end the kernel aborts the connection
-        self.path = os.path.join(self.folder, "memory")
-        self.file = -1
+        self.silent, self.file = multiprocessing.get_context("fork").Value("i", 0), -1
+        super().__init__("memory", serve, size, self.silent, answers)
         try:
             if opened:
                 self.file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -96,17 +119,11 @@ class Stalled:
 
     def close(self):
         """Aborts the connection: all waiting processes get an error."""
-        if self.server.is_alive():
-            self.server.kill()
-            self.server.join()
+        self.end()
         if self.file >= 0:
             try:
                 os.close(self.file)
             except OSError:
                 pass  # FLUSH fails now; the descriptor is gone all the same
             self.file = -1
-        libc.umount2(self.folder.encode(), MNT_DETACH)
-        try:
-            os.rmdir(self.folder)
-        except OSError:
-            pass
+        super().close()

@@ -18,6 +18,16 @@ def in_new_network():
         raise OSError("unshare")
 
 
+def heard(name, at, value):
+    """A socket that has the frames of interface `name` whose four bytes from `at` on are `value`: others are not even queued (bpf(4))."""
+    code = [(0x20, 0, 0, at), (0x15, 0, 1, struct.unpack(">I", value)[0]), (0x06, 0, 0, 0xFFFF), (0x06, 0, 0, 0)]
+    program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
+    frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+    frames.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(code), ctypes.addressof(program)))  # SO_ATTACH_FILTER
+    frames.bind((name, 3))  # ETH_P_ALL
+    return frames
+
+
 class Namespace:
     """A network namespace for a stage."""
 
@@ -70,18 +80,9 @@ class Namespace:
         subprocess.run(["ip", "-n", self.name, "link", "set", "lo", "up"], check=True)
         return self.inside(make)
 
-    def frames(self, name, station):
-        """A socket that has what comes to interface `name` there from `station`, Ethernet and all."""
-        # The last four bytes of the source address (bpf(4)): those of others are not even queued.
-        code = [(0x20, 0, 0, 8), (0x15, 0, 1, struct.unpack(">I", station[2:])[0]), (0x06, 0, 0, 0xFFFF), (0x06, 0, 0, 0)]
-        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *each) for each in code))
-
-        def make():
-            frames = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
-            frames.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HP", len(code), ctypes.addressof(program)))  # SO_ATTACH_FILTER
-            frames.bind((name, 3))  # ETH_P_ALL
-            return frames
-        return self.inside(make)
+    def frames(self, name, at, value):
+        """As `heard`, of an interface there."""
+        return self.inside(lambda: heard(name, at, value))
 
 
 def drained(heard, into):

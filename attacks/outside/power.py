@@ -4,17 +4,13 @@ What is written can be read at once, and lasts from the next FSYNC on, or at onc
 server is a process of its own and answers one request after the other, so what it has answered is in what it says.
 """
 
-import ctypes
 import errno
 import mmap
 import multiprocessing
 import os
 import struct
-import tempfile
 
-from .daemon import Failure
-from .fuse import ACCESS, BATCH_FORGET, FLUSH, FORGET, FSYNC, GETATTR, INIT, INTERRUPT, LOOKUP, MNT_DETACH, OPEN, OPENDIR, READ, RELEASE, STATFS, WRITE, attributes
-from .vhost import libc
+from .fuse import ACCESS, BATCH_FORGET, FLUSH, FORGET, FSYNC, GETATTR, INIT, INTERRUPT, LOOKUP, OPEN, OPENDIR, READ, RELEASE, STATFS, WRITE, Mounted, attributes, only
 
 FALLOCATE, RELEASEDIR = 43, 29
 DIRECT_IO = 1
@@ -23,12 +19,7 @@ MOST = 1 << 17
 
 def serve(fuse, size, pages, syncs):
     """Until it is killed. `pages` has what is written, then what lasts."""
-    for number in os.listdir("/proc/self/fd"):  # a fork of the runner: others wait for the ends of its pipes
-        if int(number) > 2 and int(number) != fuse:
-            try:
-                os.close(int(number))
-            except OSError:
-                pass
+    only(fuse)
     while True:
         try:
             request = os.read(fuse, MOST + 4096)
@@ -77,37 +68,14 @@ def serve(fuse, size, pages, syncs):
             return
 
 
-class Platter:
+class Platter(Mounted):
     """A mounted file `path` of `size` bytes, zeroes at first."""
 
     def __init__(self, size):
-        self.size = size
-        self.folder = tempfile.mkdtemp(prefix="sidecore-attack-power-")
-        self.pages = mmap.mmap(-1, 2 * size)
-        fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-        options = f"fd={fuse},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()},allow_other".encode()
-        if libc.mount(b"attack", self.folder.encode(), b"fuse.attack", ctypes.c_ulong(6), options):
-            error = os.strerror(ctypes.get_errno())
-            os.close(fuse)
-            os.rmdir(self.folder)
-            raise Failure(f"cannot mount: {error}")
-        context = multiprocessing.get_context("fork")
-        self.syncs = context.Value("Q", 0)
-        self.server = context.Process(target=serve, args=(fuse, size, self.pages, self.syncs), daemon=True)
-        self.server.start()
-        os.close(fuse)  # now the server has the only one: with its end the kernel aborts the connection
-        self.path = os.path.join(self.folder, "image")
+        self.size, self.pages = size, mmap.mmap(-1, 2 * size)
+        self.syncs = multiprocessing.get_context("fork").Value("Q", 0)
+        super().__init__("image", serve, size, self.pages, self.syncs)
 
     def durable(self, at, count):
         """What would be found after a power cut now."""
         return self.pages[self.size + at:self.size + at + count]
-
-    def close(self):
-        if self.server.is_alive():
-            self.server.kill()
-            self.server.join()
-        libc.umount2(self.folder.encode(), MNT_DETACH)
-        try:
-            os.rmdir(self.folder)
-        except OSError:
-            pass

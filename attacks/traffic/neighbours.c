@@ -313,7 +313,7 @@ int neighbours(int argc, char **argv) {
             for (int i = 0; i < port_count; i++) look_after(&ports[i]);
             if (!ended && poll(&in, 1, 0) > 0 && read(0, &c, 1) == 0) {
                 ended = 1;
-                stop_at = t + 8000000000u;
+                stop_at = t + 60000000000u;
             }
             look = t + 10000000u;
         }
