@@ -14,7 +14,7 @@ use super::bells::RingUse;
 use super::nic::NicState;
 use crate::account::Outcome;
 use crate::frame::Batch;
-use crate::mem::{ticks, Act, GuestMap};
+use crate::mem::{Act, GuestMap};
 use crate::observe::PortCounters;
 use crate::port::{DropReason, IngressQueue, Tally};
 use crate::ring::{Block, ClientTx, Region};
@@ -154,9 +154,7 @@ impl Sender {
         if self.nic.is_down() {
             return;
         }
-        let begun = ticks();
-        let moved = sending.pass(batch.room());
-        self.nic.port.overrun.took(Act::Touch, begun.wrapping_add(moved.far));
+        let moved = self.nic.port.overrun.timed(Act::Touch, || sending.pass(batch.room()));
         batch.passed(moved.frames);
         tally.frames += moved.frames as u64;
         tally.bytes += moved.bytes;

@@ -23,7 +23,7 @@ use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
 
 use crate::account::Outcome;
 use crate::fault::Fault;
-use crate::mem::{ticks, Act, Overrun};
+use crate::mem::{Act, Overrun};
 use crate::observe::PortCounters;
 use crate::ring::{Block, ClientRx, ClientTx, Hand, Hands, RingStats};
 
@@ -58,18 +58,6 @@ pub struct Moved {
     pub room: bool,
     /// What came to the receiver, and where that is counted.
     pub out: Option<(PortCounters, Outcome)>,
-    /// Ticks that were spent in the receiver's memory.
-    pub far: u64,
-}
-
-/// Does what touches the memory of `far`, whose time it is; also counted in `spent`.
-#[inline]
-fn touch<T>(far: &dyn Far, spent: &mut u64, act: impl FnOnce() -> T) -> T {
-    let begun = ticks();
-    let done = act();
-    far.overrun().took(Act::Touch, begun);
-    *spent += ticks().wrapping_sub(begun);
-    done
 }
 
 /// A direction.
@@ -123,7 +111,7 @@ impl PipeDirection {
     fn has_news(&mut self) -> bool {
         self.look();
         let Some(far) = &self.far else { return false };
-        self.tx.last() != self.looked || touch(&**far, &mut 0, || self.rx.has_moved())
+        self.tx.last() != self.looked || far.overrun().timed(Act::Touch, || self.rx.has_moved())
     }
 
     #[inline]
@@ -132,19 +120,19 @@ impl PipeDirection {
         if !self.look() {
             return moved;
         }
-        let Some(released) = self.take_back(&mut moved.far) else { return moved };
+        let Some(released) = self.take_back() else { return moved };
         let given = self.forward(limit, &mut moved);
         let Some(far) = self.far.as_ref().filter(|_| released || given) else { return moved };
         // Each end's line is written once, since the end looks at it all the time; and one barrier serves for both wishes: it lasts
         // until both lines have come.
-        touch(&**far, &mut moved.far, || self.rx.show());
+        far.overrun().timed(Act::Touch, || self.rx.show());
         if released {
             self.tx.put_back(self.rx.first());
         }
         fence(Ordering::SeqCst);
         moved.room = released && self.tx.is_asked();
         if given {
-            let due = touch(&**far, &mut moved.far, || self.rx.is_asked());
+            let due = far.overrun().timed(Act::Touch, || self.rx.is_asked());
             far.note();
             let mut outcome = Outcome::new();
             (outcome.frames, outcome.bytes) = (moved.frames as u64 - u64::from(moved.bad), moved.bytes);
@@ -219,10 +207,10 @@ impl PipeDirection {
 
     /// Takes what the receiver has released, for the sender. Whether there was something; `None`: no receiver is there, or none any more.
     #[inline]
-    fn take_back(&mut self, spent: &mut u64) -> Option<bool> {
+    fn take_back(&mut self) -> Option<bool> {
         let far = self.far.as_ref()?;
         let from = self.rx.first();
-        let released = touch(&**far, spent, || self.rx.accept());
+        let released = far.overrun().timed(Act::Touch, || self.rx.accept());
         let truncated = self.rx.hands().is_truncated();
         if truncated || self.rx.is_lost() {
             far.fail(if truncated { Fault::MemoryTruncated } else { Fault::BadHead });
