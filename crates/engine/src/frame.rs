@@ -123,6 +123,14 @@ fn word(head: &[u8; HEAD], at: usize) -> u64 {
     head.get(at..).and_then(|bytes| bytes.first_chunk()).copied().map_or(0, u64::from_le_bytes)
 }
 
+/// The address of all stations, as `Frame::dst` gives it.
+pub const BROADCAST: u64 = 0xffff_ffff_ffff;
+
+/// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
+pub const MAX_FRAME: u32 = 65_535 + 14 + 8;
+/// Shortest frame: an Ethernet header.
+pub const MIN_FRAME: u32 = 14;
+
 /// Whether an address (as `Frame::dst` gives it) is a group address: IEEE 802-2014 §8.2.2, the lowest
 /// bit of the first byte.
 #[inline]

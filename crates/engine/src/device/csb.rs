@@ -47,6 +47,8 @@ fn halves(word: u64) -> (u32, u32) {
 /// A ring's view of the block.
 pub(super) struct Block {
     side: RingSide,
+    /// The device has one.
+    there: bool,
     /// As the registers say it.
     address: u64,
     words: Words,
@@ -57,9 +59,9 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// None yet.
-    pub(super) fn new(side: RingSide) -> Block {
-        Block { side, address: 0, words: Words::EMPTY, on: false, kicks: WANTED, head: 0 }
+    /// None yet; none ever, unless the device is one that has it.
+    pub(super) fn new(side: RingSide, there: bool) -> Block {
+        Block { side, there, address: 0, words: Words::EMPTY, on: false, kicks: WANTED, head: 0 }
     }
 
     /// Whether the registers have given way to it.
@@ -70,20 +72,25 @@ impl Block {
 
     /// The memory is another: looked up again at the next poll.
     pub(super) fn forget(&mut self) {
-        *self = Block::new(self.side);
+        *self = Block::new(self.side, self.there);
     }
 
-    /// The ring's tail, if the block is on. `address` is what the registers say, zero if there is none; `head` is where the ring is.
+    /// The ring's tail, if the block is on. `address` gives what the registers say, zero if there is none; `head` is where the
+    /// ring is.
     ///
     /// # Errors
     /// The driver named a page that is none, or is not in its memory.
     #[inline]
     pub(super) fn tail(
         &mut self,
-        address: u64,
+        address: impl FnOnce() -> u64,
         map: &Arc<GuestMap>,
         head: u32,
     ) -> Result<Option<u32>, Fault> {
+        if !self.there {
+            return Ok(None);
+        }
+        let address = address();
         if address != self.address {
             self.find(address, map)?;
         }
@@ -135,6 +142,9 @@ impl Block {
     /// The head is here now.
     #[inline]
     pub(super) fn publish(&mut self, head: u32) {
+        if !self.on {
+            return;
+        }
         self.head = head;
         match self.side {
             RingSide::Transmit => self.words.publish(TX_HEAD, u64::from(head) | u64::from(self.kicks) << 32),

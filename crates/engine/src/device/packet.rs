@@ -8,14 +8,13 @@
 //! Each NIC says in its own words what is wanted (`e1000::packet`, `rtl8169::packet`); doing it is the same for all.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use crate::frame::{Batch, Frame, HEAD, MAX_BATCH, MAX_PIECES};
-use crate::mem::{Arena, Piece};
+use crate::fault::Fault;
+use crate::frame::{Batch, Frame, HEAD, MAX_BATCH, MAX_PIECES, MIN_FRAME};
+use crate::mem::{gather, Arena, GuestMap, Piece, Pieces};
 use crate::port::DropReason;
 use crate::slice::{behind, behind_mut, put, upto, upto_mut};
 use crate::wire::{Offload, Offloads, Sum, MAX_HEADER};
 
-/// Shortest frame: an Ethernet header.
-const MIN_FRAME: u32 = 14;
 /// Shortest frame on a wire, without FCS.
 pub(super) const MIN_PADDED: u32 = 60;
 /// Bytes of a VLAN tag.
@@ -24,6 +23,64 @@ pub(super) const TAG: u32 = 4;
 /// Private memory for the header bytes behind the first 64 of a batch's frames.
 pub(super) fn headers() -> Arena {
     Arena::new(MAX_BATCH, MAX_HEADER)
+}
+
+/// What became of an attempt to take a packet.
+pub(super) enum Attempt {
+    /// The frame is in the batch.
+    Packet,
+    /// It was dropped, for this reason.
+    Dropped(DropReason),
+    /// Descriptors that are no frame.
+    Nothing,
+    /// The batch has no room.
+    Later,
+    /// The driver has not written its end yet.
+    Unfinished,
+}
+
+/// Adds a frame to `batch` that asks for nothing but to be sent: the `len` bytes of `piece`. False: the batch has no room.
+#[inline]
+pub(super) fn add_plain(batch: &mut Batch, mut piece: Piece, len: u32) -> bool {
+    let Some((frame, pieces)) = batch.next_frame() else { return false };
+    frame.len = len;
+    frame.offload = Offload::NONE;
+    let n = frame.head_len();
+    piece.read(upto_mut(&mut frame.head, n));
+    (frame.piece, frame.pieces) = (0, 0);
+    if piece.advance(n) < len as usize {
+        #[expect(clippy::cast_possible_truncation, reason = "at most BATCH_PIECES")]
+        {
+            (frame.piece, frame.pieces) = (pieces.len() as u32, 1);
+        }
+        if !pieces.push(piece) {
+            return false;
+        }
+    }
+    batch.commit_plain();
+    true
+}
+
+/// Adds a buffer of `len` bytes, which may span regions that are adjacent in the guest, to `pieces`; false if they are full.
+#[inline]
+pub(super) fn add_buffer(
+    pieces: &mut Pieces,
+    map: &GuestMap,
+    (addr, len): (u64, u32),
+    hint: &mut usize,
+) -> Result<bool, Fault> {
+    if len == 0 {
+        return Ok(true);
+    }
+    if let Some(piece) = map.translate(addr, len, hint) {
+        return Ok(pieces.push(piece));
+    }
+    for piece in map.parts(addr, len) {
+        if !pieces.push(piece.ok_or(Fault::AddressOutOfRange)?) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Where a checksum starts, where it is stored, and its last byte; zero means the packet's.
@@ -112,7 +169,7 @@ impl<'a> Packet<'a> {
     #[inline]
     pub(super) fn read_head(&mut self) {
         let n = self.frame.head_len();
-        self.at = take(self.list, 0, upto_mut(&mut self.frame.head, n));
+        self.at = gather(self.list, 0, upto_mut(&mut self.frame.head, n));
     }
 
     /// Reads the head and puts a tag behind the addresses (802.1Q §9.3).
@@ -120,10 +177,10 @@ impl<'a> Packet<'a> {
         self.frame.len += TAG;
         let n = self.frame.head_len();
         let head = &mut self.frame.head;
-        self.at = take(self.list, 0, &mut head[..12]);
+        self.at = gather(self.list, 0, &mut head[..12]);
         head[12..14].copy_from_slice(&vet.to_be_bytes());
         head[14..16].copy_from_slice(&tci.to_be_bytes());
-        self.at = take(self.list, self.at, behind_mut(upto_mut(head, n), 16));
+        self.at = gather(self.list, self.at, behind_mut(upto_mut(head, n), 16));
     }
 
     /// Has it cut into segments, as `facts` say; their checksum is `NEEDS_CSUM`'s.
@@ -191,7 +248,7 @@ impl<'a> Packet<'a> {
         }
         let mut header = [0; MAX_HEADER];
         header[..HEAD].copy_from_slice(&self.frame.head);
-        self.at = take(self.list, self.at, behind_mut(upto_mut(&mut header, end), HEAD));
+        self.at = gather(self.list, self.at, behind_mut(upto_mut(&mut header, end), HEAD));
         // The empty first piece made sure of one place; a second change of an overlapping part has none.
         let place = self.at.checked_sub(1).ok_or(DropReason::BadOffload)?;
         change(upto_mut(&mut header, end))?;
@@ -224,21 +281,4 @@ impl<'a> Packet<'a> {
         }
         sum
     }
-}
-
-/// Reads the next `to.len()` bytes of `list` from piece `at` on, as far as there are so many, and drops them
-/// from the pieces. Returns the first piece that still has bytes.
-#[inline]
-fn take(list: &mut [Piece], mut at: usize, to: &mut [u8]) -> usize {
-    let mut done = 0;
-    while let Some(piece) = list.get_mut(at) {
-        let n = piece.read(behind_mut(to, done));
-        piece.advance(n);
-        done += n;
-        if !piece.is_empty() {
-            break;
-        }
-        at += 1;
-    }
-    at
 }

@@ -3,12 +3,30 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::packet;
+use crate::fault::Fault;
 use crate::frame::{Frame, HEAD};
-use crate::mem::Piece;
+use crate::mem::{GuestMap, Piece};
 use crate::slice::{behind, behind_mut, upto, upto_mut};
 
 const MIN_PADDED: usize = packet::MIN_PADDED as usize;
 const TAG: usize = packet::TAG as usize;
+
+/// Why a frame was not filled into descriptors.
+pub(super) enum Shortage {
+    /// There are too few.
+    Ring,
+    /// It takes more than a frame may take.
+    Frame,
+    Fault(Fault),
+}
+
+/// The tag of a frame: its EtherType is `kind`.
+#[inline]
+pub(super) fn tag(frame: &Frame, kind: u16) -> Option<u16> {
+    let [.., kind_high, kind_low, high, low] = *frame.head.first_chunk::<16>()?;
+    let tagged = frame.len >= 18 && u16::from_be_bytes([kind_high, kind_low]) == kind;
+    tagged.then(|| u16::from_be_bytes([high, low]))
+}
 
 /// A frame's bytes, to be copied out from first to last.
 pub(super) struct FrameBytes<'a> {
@@ -45,6 +63,23 @@ impl FrameBytes<'_> {
     #[inline]
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.head_len + self.body_len).unwrap_or(u32::MAX)
+    }
+
+    /// Copies the next `len` bytes to a buffer at `address`, which may span regions that are adjacent in the guest.
+    pub(super) fn copy_to(
+        &mut self,
+        map: &GuestMap,
+        (address, len): (u64, u32),
+        hint: &mut usize,
+    ) -> Result<(), Shortage> {
+        if let Some(to) = map.translate(address, len, hint) {
+            self.copy(to);
+            return Ok(());
+        }
+        for to in map.parts(address, len) {
+            self.copy(to.ok_or(Shortage::Fault(Fault::AddressOutOfRange))?);
+        }
+        Ok(())
     }
 
     /// Copies the next bytes to `to`, as many as there are and fit.

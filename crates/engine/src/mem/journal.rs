@@ -14,6 +14,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{compiler_fence, Ordering};
 use std::sync::Arc;
 
@@ -82,6 +83,20 @@ impl JournalSlots {
     pub fn slot(&self, index: usize) -> Option<JournalSlot> {
         (index < self.count).then(|| JournalSlot::at(&self.file, index * self.bytes))
     }
+}
+
+/// `N` slots of so many bytes each, those in `file` or in a new one called `name`, and that file.
+///
+/// # Errors
+/// What the system says of making or mapping it.
+pub fn journals<const N: usize>(
+    name: &CStr,
+    bytes: usize,
+    file: Option<OwnedFd>,
+) -> io::Result<(File, [JournalSlot; N])> {
+    let file = file.map_or_else(|| memory_file(name, N * bytes), |file| Ok(file.into()))?;
+    let shared = Arc::new(SharedFile::map(&file, 0, (N * bytes) as u64)?);
+    Ok((file, std::array::from_fn(|at| JournalSlot::at(&shared, at * bytes))))
 }
 
 /// Words of a file, from some byte on.

@@ -36,7 +36,7 @@ pub use arena::Arena;
 pub use deadline::Deadline;
 pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
 pub use helper::{first_act, set_first_act};
-pub use journal::{memory_file, sparse_file, JournalSlot, JournalSlots};
+pub use journal::{journals, memory_file, sparse_file, JournalSlot, JournalSlots};
 pub use lock::lock_file;
 pub use lost::{lost_of, own as own_time, CoreTime, EVERY};
 pub use map::{GuestMap, MapError, RegionSpec, Window, MAX_REGIONS};
@@ -45,7 +45,9 @@ pub use overrun::{Act, Overrun, OverrunCount};
 pub use pages::{take_pages, SharedPages};
 pub use patient::Patient;
 pub use peek::{peeked, set_peeked, take_no_descriptors};
-pub use piece::{gather, prefetch_own, prefetch_read, Piece, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES};
+pub use piece::{
+    gather, prefetch_own, prefetch_read, Piece, PieceWriter, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES,
+};
 pub use resident::Resident;
 pub use rings::{prepare_signals, start as start_rings};
 pub use shared::SharedFile;

@@ -7,14 +7,15 @@
 //! it are dropped, or wait on their wire. The rest number [`RESTS`] within [`LATELY`] stops it (`memory_stalled`). If the ports
 //! of one core together have more than [`MOST_OF_CORE`] in a second, the one with the largest part of that rests.
 //!
-//! A port is accused only of what is certainly its own. Time in which the thread had no processor is the host's
+//! A port is accused only of what is certainly its own. An act within another one (an eventfd that is raised, or the other end's
+//! memory that is touched, while a batch is given back) counts for its own port alone. Time in which the thread had no processor is the host's
 //! (`lost`). A page of swapped memory is the host's, too. The first clearing of huge pages is a guest's right:
 //! [`Overrun::expect_clearing`] says how long that may take in all. A copy between two ports' memories accuses neither of
 //! them: after a slow one the core touches both sides' memory apart for a while (`fabric::deliver`).
 //!
 //! Threads that are no I/O cores are not timed: whoever has them wait has only its own conversation wait.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -40,6 +41,10 @@ const CLEARING: Duration = Duration::from_millis(1);
 const HUGE_PAGE: u64 = 2 << 20;
 /// How often a peer's memory may be new.
 const NEW: Duration = Duration::from_secs(600);
+/// An act that takes less than this part of the usual is left to the one that it is within.
+const BRIEF: u64 = 16;
+/// Acts that are remembered: more than any other act has within it.
+const REMEMBERED: usize = 16;
 
 static TICKS_OF_USUAL: LazyLock<u64> = LazyLock::new(|| ticks_in(USUAL));
 
@@ -125,9 +130,21 @@ struct OfCore {
 }
 
 thread_local! {
-    /// When the last long act of this core ended, and how long it was: ticks.
-    static LAST: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    /// Acts of this core of late that no other one had within it, the last one last: when each began, and how long it was.
+    static ACTS: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
     static OF_CORE: RefCell<OfCore> = RefCell::default();
+}
+
+/// What the acts took that were within the one that began at `begun` and took `took`. Each has its own account, and from
+/// now on this one stands for them in `acts`.
+fn within(acts: &mut Vec<(u64, u64)>, begun: u64, took: u64) -> u64 {
+    let first = acts.iter().position(|(at, _)| at.wrapping_sub(begun) <= took).unwrap_or(acts.len());
+    let inner = acts.drain(first..).map(|(_, took)| took).sum();
+    if acts.len() == REMEMBERED {
+        acts.remove(0);
+    }
+    acts.push((begun, took));
+    inner
 }
 
 impl std::fmt::Debug for Overrun {
@@ -175,20 +192,20 @@ impl Overrun {
     #[inline]
     pub fn took(&self, act: Act, begun: u64) -> u64 {
         let took = ticks().wrapping_sub(begun);
-        if took <= usual() {
+        if took <= usual() / BRIEF {
             return 0;
         }
-        self.took_long(act, begun)
+        self.took_long(act, begun, took)
     }
 
     #[cold]
-    fn took_long(&self, act: Act, begun: u64) -> u64 {
+    fn took_long(&self, act: Act, begun: u64, took: u64) -> u64 {
+        let others = ACTS.with_borrow_mut(|acts| within(acts, begun, took));
+        if took <= usual() {
+            return 0;
+        }
         let Some(own) = lost::own(begun, act == Act::Touch) else { return 0 };
-        // What an act within this one took was entered already, in its own account.
-        let all = ticks().wrapping_sub(begun);
-        let (end, took) = LAST.replace((begun.wrapping_add(all), all));
-        let own = if end.wrapping_sub(begun) < all { own.saturating_sub(took) } else { own };
-        let more = own.saturating_sub(usual());
+        let more = own.saturating_sub(others).saturating_sub(usual());
         if more > 0 {
             self.add(more, act, ticks());
         }
@@ -370,6 +387,25 @@ mod tests {
         })
         .join()
         .unwrap();
+    }
+
+    #[test]
+    fn an_act_within_another_counts_once() {
+        let mut acts = Vec::new();
+        assert_eq!(within(&mut acts, 100, 10), 0);
+        // Two within one, one of which has another within it; what was before it stays out.
+        assert_eq!(
+            (within(&mut acts, 210, 5), within(&mut acts, 205, 15), within(&mut acts, 230, 20)),
+            (0, 5, 0)
+        );
+        assert_eq!(within(&mut acts, 200, 60), 35);
+        assert_eq!(acts, [(100, 10), (200, 60)]);
+        // As many as one has at most, behind others; and the clock comes around.
+        (0..20).for_each(|n| {
+            within(&mut acts, 1_000 + 10 * n, 5);
+        });
+        assert_eq!(within(&mut acts, 1_000 + 10 * 4, 200), 16 * 5);
+        assert_eq!((within(&mut acts, u64::MAX - 1, 1), within(&mut acts, u64::MAX - 2, 10)), (0, 1));
     }
 
     /// Nothing is known of what threads other than I/O cores lose.

@@ -315,6 +315,44 @@ pub fn gather(list: &mut [Piece], mut at: usize, to: &mut [u8]) -> usize {
     at
 }
 
+/// Writes through a list of pieces, each of which it moves on.
+pub struct PieceWriter<'a>(pub &'a mut [Piece]);
+
+impl PieceWriter<'_> {
+    /// Writes bytes of our own.
+    #[inline]
+    pub fn write(&mut self, mut from: &[u8]) {
+        while let Some(first) = self.0.first_mut() {
+            let n = first.write(from);
+            first.advance(n);
+            from = &from[n..];
+            if from.is_empty() {
+                return;
+            }
+            self.next();
+        }
+    }
+
+    /// Copies another piece.
+    #[inline]
+    pub fn copy(&mut self, mut from: Piece) {
+        while let Some(first) = self.0.first_mut() {
+            let n = first.write_from(&from);
+            first.advance(n);
+            from.advance(n);
+            if from.is_empty() {
+                return;
+            }
+            self.next();
+        }
+    }
+
+    #[inline]
+    fn next(&mut self) {
+        self.0 = &mut std::mem::take(&mut self.0)[1..];
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

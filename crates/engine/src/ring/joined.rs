@@ -34,6 +34,14 @@ impl Side {
             Side::Second => Side::First,
         }
     }
+
+    /// Its own of what the two ends have.
+    pub fn of<T>(self, [first, second]: &[T; 2]) -> &T {
+        match self {
+            Side::First => first,
+            Side::Second => second,
+        }
+    }
 }
 
 /// Such a memory.
@@ -77,11 +85,7 @@ impl Joined {
 
     /// What `end` has.
     pub fn end(&self, end: Side) -> &Arc<Region> {
-        let [first, second] = &self.ends;
-        match end {
-            Side::First => first,
-            Side::Second => second,
-        }
+        end.of(&self.ends)
     }
 
     /// Writes interfaces and rings of both ends: as they are at first, whatever stands there.

@@ -44,5 +44,5 @@ pub use hands::Hands;
 pub use joined::{Joined, Side};
 pub use layout::{pipe_end, Geometry, GeometryError, MAX_EXTRA};
 pub use region::{leave_memory, Region, SharedMemory};
-pub use sync::{ClientRx, ClientTx, ReleaseGate, RingStats};
+pub use sync::{ClientRx, ClientTx, ReleaseGate, RingAccess, RingStats};
 pub use tickets::{PipeGate, Tickets};

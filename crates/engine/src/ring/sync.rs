@@ -100,7 +100,7 @@ fn ahead(slot: u32, by: u32, n: u32) -> u32 {
 }
 
 /// What both directions have.
-struct RingAccess<H> {
+pub struct RingAccess<H> {
     memory: RingMemory,
     hands: H,
     stats: Arc<RingStats>,
@@ -111,6 +111,64 @@ struct RingAccess<H> {
 impl<H: Hands> RingAccess<H> {
     fn new(region: &Arc<Region>, number: u32, hands: H) -> RingAccess<H> {
         RingAccess { memory: region.ring(number), hands, stats: Arc::default(), bad_head: None }
+    }
+
+    /// The client's indices stand elsewhere from now on: at `hands`, to be told where the ring is.
+    pub fn set_hands(&mut self, hands: H) -> &mut H {
+        self.bad_head = None;
+        self.hands = hands;
+        &mut self.hands
+    }
+
+    /// What was found bad stood elsewhere.
+    pub fn forget(&mut self) {
+        self.bad_head = None;
+    }
+
+    /// Where the client's indices stand.
+    pub fn hands(&mut self) -> &mut H {
+        &mut self.hands
+    }
+
+    /// Whether the client's `head` makes no sense.
+    #[inline]
+    pub fn is_lost(&self) -> bool {
+        self.bad_head.is_some()
+    }
+
+    /// What went wrong so far.
+    pub fn stats(&self) -> &Arc<RingStats> {
+        &self.stats
+    }
+
+    /// Bytes of a buffer.
+    #[inline]
+    pub fn buf_size(&self) -> u32 {
+        self.memory.buf_size()
+    }
+
+    /// The slot that comes after `slot`.
+    #[inline]
+    pub fn after(&self, slot: u32) -> u32 {
+        after(slot, self.memory.num_slots())
+    }
+
+    /// Slot `slot`, read once.
+    #[inline]
+    pub fn slot(&self, slot: u32) -> SlotWord {
+        self.memory.slot(slot)
+    }
+
+    /// Writes slot `slot`, which the client has released.
+    #[inline]
+    pub fn set_slot(&self, slot: u32, word: SlotWord) {
+        self.memory.set_slot(slot, word);
+    }
+
+    /// Slots of the ring.
+    #[inline]
+    pub fn slots(&self) -> u32 {
+        self.memory.num_slots()
     }
 
     /// The client's `head`, if it is between `from` and `to`.
@@ -150,7 +208,8 @@ enum BadHead {
 
 /// A ring on which the client sends.
 pub struct ClientTx<H = Tickets> {
-    access: RingAccess<H>,
+    /// What the other direction has, too.
+    pub access: RingAccess<H>,
     hwcur: u32,
     /// The `head` that was accepted last.
     head: u32,
@@ -210,23 +269,6 @@ impl<H: Hands> ClientTx<H> {
         ClientTx { access: RingAccess::new(region, index, hands), hwcur: 0, head: 0, follows: false }
     }
 
-    /// The client's indices stand elsewhere from now on: at `hands`, to be told where the ring is.
-    pub fn set_hands(&mut self, hands: H) -> &mut H {
-        self.access.bad_head = None;
-        self.access.hands = hands;
-        &mut self.access.hands
-    }
-
-    /// What was found bad stood elsewhere.
-    pub fn forget(&mut self) {
-        self.access.bad_head = None;
-    }
-
-    /// Where the client's indices stand.
-    pub fn hands(&mut self) -> &mut H {
-        &mut self.access.hands
-    }
-
     /// Where the ring is: the client's `head` that was accepted last, and the engine's two indices.
     pub fn position(&self) -> [u32; 3] {
         [self.head, self.hwcur, before(self.hwcur, self.access.memory.num_slots())]
@@ -257,23 +299,6 @@ impl<H: Hands> ClientTx<H> {
         self.head
     }
 
-    /// Whether the client's `head` makes no sense.
-    #[inline]
-    pub fn is_lost(&self) -> bool {
-        self.access.bad_head.is_some()
-    }
-
-    /// What went wrong so far.
-    pub fn stats(&self) -> &Arc<RingStats> {
-        &self.access.stats
-    }
-
-    /// Bytes of a buffer.
-    #[inline]
-    pub fn buf_size(&self) -> u32 {
-        self.access.memory.buf_size()
-    }
-
     /// Looks at `head`; returns how many slots wait to be taken from [`ClientTx::first`] on.
     #[inline]
     pub fn look(&mut self) -> u32 {
@@ -297,18 +322,6 @@ impl<H: Hands> ClientTx<H> {
     #[inline]
     pub fn first(&self) -> u32 {
         self.hwcur
-    }
-
-    /// The slot that comes after `slot`.
-    #[inline]
-    pub fn after(&self, slot: u32) -> u32 {
-        after(slot, self.access.memory.num_slots())
-    }
-
-    /// Slot `slot`, read once.
-    #[inline]
-    pub fn slot(&self, slot: u32) -> SlotWord {
-        self.access.memory.slot(slot)
     }
 
     /// Whether `word` names a buffer of the region and no more bytes than one has; counted if not.
@@ -400,7 +413,8 @@ impl<H: Hands> ClientTx<H> {
 
 /// A ring on which the client receives.
 pub struct ClientRx<H = Tickets> {
-    access: RingAccess<H>,
+    /// What the other direction has, too.
+    pub access: RingAccess<H>,
     hwcur: u32,
     /// As published.
     hwtail: u32,
@@ -432,23 +446,6 @@ impl<H: Hands> ClientRx<H> {
         ClientRx { access, hwcur: 0, hwtail: 0, fill: 0, gate: Arc::default() }
     }
 
-    /// The client's indices stand elsewhere from now on: at `hands`, to be told where the ring is.
-    pub fn set_hands(&mut self, hands: H) -> &mut H {
-        self.access.bad_head = None;
-        self.access.hands = hands;
-        &mut self.access.hands
-    }
-
-    /// What was found bad stood elsewhere.
-    pub fn forget(&mut self) {
-        self.access.bad_head = None;
-    }
-
-    /// Where the client's indices stand.
-    pub fn hands(&mut self) -> &mut H {
-        &mut self.access.hands
-    }
-
     /// Where the ring is: the client's `head` that was accepted last, and the engine's two indices.
     pub fn position(&self) -> [u32; 3] {
         [self.hwcur, self.hwcur, self.hwtail]
@@ -464,23 +461,6 @@ impl<H: Hands> ClientRx<H> {
         known
     }
 
-    /// Whether the client's `head` makes no sense.
-    #[inline]
-    pub fn is_lost(&self) -> bool {
-        self.access.bad_head.is_some()
-    }
-
-    /// What went wrong so far.
-    pub fn stats(&self) -> &Arc<RingStats> {
-        &self.access.stats
-    }
-
-    /// Bytes of a buffer.
-    #[inline]
-    pub fn buf_size(&self) -> u32 {
-        self.access.memory.buf_size()
-    }
-
     /// The first slot that the client has not released, as far as is known.
     #[inline]
     pub fn first(&self) -> u32 {
@@ -493,28 +473,10 @@ impl<H: Hands> ClientRx<H> {
         self.fill
     }
 
-    /// The slot that comes after `slot`.
-    #[inline]
-    pub fn after(&self, slot: u32) -> u32 {
-        after(slot, self.access.memory.num_slots())
-    }
-
     /// Whether the client has moved its `head` since the last look.
     #[inline]
     pub fn has_moved(&self) -> bool {
         self.access.hands.head() != self.hwcur
-    }
-
-    /// Slot `slot`, read once.
-    #[inline]
-    pub fn slot(&self, slot: u32) -> SlotWord {
-        self.access.memory.slot(slot)
-    }
-
-    /// Writes slot `slot`, which the client has released.
-    #[inline]
-    pub fn set_slot(&self, slot: u32, word: SlotWord) {
-        self.access.memory.set_slot(slot, word);
     }
 
     /// Fills the next slot with `word`. What says so already is not written, so that its line stays in the client's cache.
@@ -571,12 +533,6 @@ impl<H: Hands> ClientRx<H> {
         &self.gate
     }
 
-    /// Slots of the ring.
-    #[inline]
-    pub fn slots(&self) -> u32 {
-        self.access.memory.num_slots()
-    }
-
     /// Looks at `head`; returns how many slots can be filled.
     #[inline]
     pub fn look(&mut self) -> u32 {
@@ -628,7 +584,7 @@ impl<H: Hands> ClientRx<H> {
     #[inline]
     pub fn prefetch_behind(&self, len: u32) {
         let slot = after(self.fill, self.access.memory.num_slots());
-        self.access.memory.prefetch_buffer(slot, len.min(self.buf_size()));
+        self.access.memory.prefetch_buffer(slot, len.min(self.access.buf_size()));
     }
 
     /// Fills the next slot: `index` is the buffer's, as [`ClientRx::buffer`] gave it. The caller has room.

@@ -5,27 +5,30 @@
 //! read once. A packet with a slot that is not the client's, or that points out of the region
 //! (`NS_INDIRECT`), is dropped whole.
 
-use std::sync::Arc;
-
 use sidecore_abi::netmap::{SlotWord, MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG};
 
-use super::header::Header;
-use crate::frame::{Batch, HEAD};
+use crate::frame::{Batch, HEAD, MAX_FRAME, MIN_FRAME};
 use crate::port::{DropReason, Tally};
-use crate::ring::{ClientTx, Hands, RingStats};
+use crate::ring::{ClientTx, Hands};
 use crate::slice::upto_mut;
-use crate::wire::Offload;
+use crate::wire::{Offload, Offloads};
 
-/// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
-const MAX_FRAME: u32 = 65_535 + 14 + 8;
-/// Shortest frame: an Ethernet header.
-const MIN_FRAME: u32 = 14;
 /// How many slots ahead buffers are fetched into the cache: the client's core has them.
 const AHEAD: u32 = 12;
 
+/// What stands before each frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// Bytes of a virtio-net header: 0, 10 or 12.
+    pub bytes: u32,
+    /// What the sender may ask for in it.
+    pub offloads: Offloads,
+}
+
 /// Takes frames from a ring on which the client sends.
 pub struct Drain<H> {
-    ring: ClientTx<H>,
+    /// The ring.
+    pub ring: ClientTx<H>,
     /// Slots before this one were taken by the last `fetch`.
     taken: u32,
 }
@@ -35,33 +38,6 @@ impl<H: Hands> Drain<H> {
     pub fn new(ring: ClientTx<H>) -> Drain<H> {
         let taken = ring.first();
         Drain { ring, taken }
-    }
-
-    /// What went wrong so far.
-    pub fn stats(&self) -> &Arc<RingStats> {
-        self.ring.stats()
-    }
-
-    /// The first slot that has not been released.
-    pub fn first(&self) -> u32 {
-        self.ring.first()
-    }
-
-    /// Slots that wait.
-    #[inline]
-    pub fn waiting(&mut self) -> u32 {
-        self.ring.look()
-    }
-
-    /// The ring, whose client begins or ends.
-    pub fn ring(&mut self) -> &mut ClientTx<H> {
-        &mut self.ring
-    }
-
-    /// Whether the client's `head` makes no sense.
-    #[inline]
-    pub fn is_lost(&self) -> bool {
-        self.ring.is_lost()
     }
 
     /// Describes a packet of one slot, behind `header` bytes that say nothing.
@@ -116,9 +92,9 @@ impl<H: Hands> Drain<H> {
         let mut slots = 0;
         let mut slot = at;
         loop {
-            let word = self.ring.slot(slot);
+            let word = self.ring.access.slot(slot);
             slots += 1;
-            slot = self.ring.after(slot);
+            slot = self.ring.access.after(slot);
             let more = word.flags() & NS_MOREFRAG != 0 && slots < left;
             if result.is_ok() {
                 bytes = bytes.saturating_add(u32::from(word.len()));
@@ -203,7 +179,7 @@ impl<H: Hands> Drain<H> {
             if left > AHEAD {
                 self.ring.prefetch(at, AHEAD);
             }
-            let word = self.ring.slot(at);
+            let word = self.ring.access.slot(at);
             let plain = word.flags() & (NS_MOREFRAG | NS_INDIRECT) == 0;
             let (slots, bytes, result) = if plain && header.bytes == 0 {
                 (1, u32::from(word.len()), self.single(word, 0, batch))
@@ -221,7 +197,7 @@ impl<H: Hands> Drain<H> {
             }
             left -= slots;
             for _ in 0..slots {
-                at = self.ring.after(at);
+                at = self.ring.access.after(at);
             }
         }
         self.taken = at;
@@ -231,10 +207,5 @@ impl<H: Hands> Drain<H> {
     #[inline]
     pub fn release(&mut self) -> bool {
         self.ring.give_back(self.taken)
-    }
-
-    /// Asks for kicks or declines them. After asking, true means that slots wait already.
-    pub fn want_kicks(&mut self, on: bool) -> bool {
-        self.ring.want_kicks(on)
     }
 }

@@ -8,14 +8,12 @@
 //! lines for as many frames as it had are prefetched, so that they come while the next batch is fetched. While a long
 //! frame is copied, all lines of the next frame's buffer are.
 
-use std::sync::Arc;
-
 use sidecore_abi::netmap::{MAX_FRAGS, NS_MOREFRAG, NS_RFRAGS_SHIFT};
 
 use crate::frame::{Batch, Frame};
-use crate::mem::Piece;
+use crate::mem::{Piece, PieceWriter};
 use crate::port::{DropReason, Outcome, Room};
-use crate::ring::{ClientRx, Hands, ReleaseGate, RingStats};
+use crate::ring::{ClientRx, Hands};
 use crate::slice::{behind, upto, upto_mut};
 
 /// Flags of a frame in one slot.
@@ -28,11 +26,12 @@ const SHORT: u32 = 128;
 
 /// Puts frames into a ring on which the client receives.
 pub struct Fill<H> {
-    ring: ClientRx<H>,
+    /// The ring.
+    pub ring: ClientRx<H>,
     /// Free slots, as far as is known.
     room: u32,
-    /// Flags of every slot, for a monitor.
-    mark: u16,
+    /// Slots that are filled from now on have these flags, too: for a monitor.
+    pub mark: u16,
 }
 
 impl<H: Hands> Fill<H> {
@@ -41,36 +40,10 @@ impl<H: Hands> Fill<H> {
         Fill { ring, room: 0, mark: 0 }
     }
 
-    /// The ring, whose client begins or ends.
-    pub fn ring(&mut self) -> &mut ClientRx<H> {
-        &mut self.ring
-    }
-
-    /// Whether the client's `head` makes no sense.
-    #[inline]
-    pub fn is_lost(&self) -> bool {
-        self.ring.is_lost()
-    }
-
-    /// Slots that are filled from now on have these flags, too.
-    pub fn mark(&mut self, flags: u16) {
-        self.mark = flags;
-    }
-
-    /// What went wrong so far.
-    pub fn stats(&self) -> &Arc<RingStats> {
-        self.ring.stats()
-    }
-
-    /// What keeps slots for monitors of what the client has released.
-    pub fn gate(&self) -> &Arc<ReleaseGate> {
-        self.ring.gate()
-    }
-
     /// Fills slots with one frame.
     #[inline]
     fn put(&mut self, frame: &Frame, body: &[Piece], header: u32) -> Result<(), DropReason> {
-        if frame.len + header > self.ring.buf_size().min(0xffff) {
+        if frame.len + header > self.ring.access.buf_size().min(0xffff) {
             return self.put_long(frame, body, header);
         }
         let (index, mut to) = loop {
@@ -119,19 +92,19 @@ impl<H: Hands> Fill<H> {
     /// A frame that is longer than a buffer.
     #[inline(never)]
     fn put_long(&mut self, frame: &Frame, body: &[Piece], header: u32) -> Result<(), DropReason> {
-        let size = self.ring.buf_size().min(0xffff);
+        let size = self.ring.access.buf_size().min(0xffff);
         let total = frame.len + header;
         let slots = total.div_ceil(size);
         if slots as usize > MAX_FRAGS {
             return Err(DropReason::BufferTooSmall);
         }
-        let mut bufs = [(0u32, Piece::EMPTY); MAX_FRAGS];
-        let bufs = upto_mut(&mut bufs, slots as usize);
+        let (mut indices, mut bufs) = ([0; MAX_FRAGS], [Piece::EMPTY; MAX_FRAGS]);
+        let (indices, bufs) = (upto_mut(&mut indices, slots as usize), upto_mut(&mut bufs, slots as usize));
         loop {
             self.need(slots)?;
-            let bad = (0..slots).zip(bufs.iter_mut()).find_map(|(by, place)| {
+            let bad = (0..slots).zip(indices.iter_mut().zip(bufs.iter_mut())).find_map(|(by, place)| {
                 let Some((index, buffer)) = self.ring.buffer(by) else { return Some(by) };
-                *place = (index, buffer.first(size as usize));
+                (*place.0, *place.1) = (index, buffer.first(size as usize));
                 None
             });
             let Some(by) = bad else { break };
@@ -142,14 +115,14 @@ impl<H: Hands> Fill<H> {
             }
             self.skip();
         }
-        let mut to = Spread { bufs, at: 0 };
+        let mut to = PieceWriter(bufs);
         to.write(upto(&frame.offload.to_bytes(1), header as usize));
         to.write(frame.head());
         for piece in body {
             to.copy(*piece);
         }
         let mut left = total;
-        for (i, (index, _)) in (1..).zip(bufs.iter()) {
+        for (i, index) in (1..).zip(indices.iter()) {
             let len = left.min(size);
             left -= len;
             let more = if i < slots { NS_MOREFRAG } else { 0 };
@@ -195,32 +168,6 @@ impl<H: Hands> Fill<H> {
 
     /// The client's free slots.
     pub fn room(&mut self) -> Room {
-        Room { free: self.ring.look(), size: self.ring.slots() }
-    }
-}
-
-/// Writes through a row of buffers.
-struct Spread<'a> {
-    bufs: &'a mut [(u32, Piece)],
-    at: usize,
-}
-
-impl Spread<'_> {
-    fn write(&mut self, mut from: &[u8]) {
-        while let Some((_, to)) = self.bufs.get_mut(self.at).filter(|_| !from.is_empty()) {
-            let n = to.write(from);
-            to.advance(n);
-            from = behind(from, n);
-            self.at += usize::from(to.is_empty());
-        }
-    }
-
-    fn copy(&mut self, mut from: Piece) {
-        while let Some((_, to)) = self.bufs.get_mut(self.at).filter(|_| !from.is_empty()) {
-            let n = to.write_from(&from);
-            to.advance(n);
-            from.advance(n);
-            self.at += usize::from(to.is_empty());
-        }
+        Room { free: self.ring.look(), size: self.ring.access.slots() }
     }
 }

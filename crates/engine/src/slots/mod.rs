@@ -7,9 +7,7 @@
 
 mod drain;
 mod fill;
-mod header;
 pub mod pipe;
 
-pub use drain::Drain;
+pub use drain::{Drain, Header};
 pub use fill::Fill;
-pub use header::Header;

@@ -296,7 +296,7 @@ fn start_vhost_user(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Schedu
         mac: spec.mac.map(|mac| mac.0),
         moderation: Duration::from_micros(spec.moderation.map_or(0, |gap| gap.get().into())),
     };
-    let device = VirtioNet::new(&config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
+    let device = VirtioNet::new(&config, Arc::clone(port), scheduler)?;
     speak_vhost_user(spec, port, device)
 }
 

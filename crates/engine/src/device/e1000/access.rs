@@ -5,9 +5,8 @@ use std::sync::atomic::Ordering;
 use super::config::Model;
 use super::irq::Delay;
 use super::nic::{ring_number, RINGS};
-use super::state::unalias;
 use super::{regs, E1000};
-use crate::device::pci::{Interrupts, Mode};
+use crate::device::pci::{answer, Mode};
 
 /// Regions of the two parts.
 const REGISTERS: usize = 0;
@@ -31,13 +30,10 @@ impl E1000 {
                 IO_DATA => self.read_register(self.io_address & !3),
                 _ => 0,
             },
-            (MSIX, Model::E1000e) if offset & !7 == PENDING => pending(self.nic.irq.interrupts.as_ref()),
+            (MSIX, Model::E1000e) if offset & !7 == PENDING => self.nic.irq.interrupts.pending(),
             _ => 0,
         };
-        // A byte or a half of the word.
-        let bytes = value.to_le_bytes();
-        let from = bytes.get((offset & 3) as usize..).unwrap_or(&[]);
-        data.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        answer(value, offset, data);
     }
 
     pub(super) fn write_region(&mut self, region: usize, offset: u64, data: &[u8]) {
@@ -57,7 +53,6 @@ impl E1000 {
 
     fn read_register(&mut self, offset: u32) -> u32 {
         self.nic.traps.reads.fetch_add(1, Ordering::Relaxed);
-        let offset = unalias(self.settings.model, offset);
         match offset {
             regs::CTRL_DUP => self.nic.regs.get(regs::CTRL),
             regs::EECD => self.eeprom.read_eecd(),
@@ -70,7 +65,6 @@ impl E1000 {
 
     fn write_register(&mut self, offset: u32, value: u32) {
         self.nic.traps.writes.fetch_add(1, Ordering::Relaxed);
-        let offset = unalias(self.settings.model, offset);
         match offset {
             regs::CTRL | regs::CTRL_DUP => self.write_ctrl(value),
             regs::EECD => self.eeprom.write_eecd(value),
@@ -80,7 +74,7 @@ impl E1000 {
                 self.nic.regs.set(offset, value);
                 self.follow();
                 if cause != 0 {
-                    self.nic.irq.note(self.nic.irq.raise(cause, 0, Delay::None));
+                    self.nic.irq.alarm.note(self.nic.irq.raise(cause, 0, Delay::None));
                 }
             }
             regs::RCTL | regs::TCTL => {
@@ -194,12 +188,4 @@ impl E1000 {
 /// The register that byte `offset` belongs to.
 fn register(offset: u64) -> u32 {
     u32::try_from(offset & !3).unwrap_or(!3)
-}
-
-/// The pending bit array (PCI 3.0 §6.8.2.6).
-fn pending(interrupts: &Interrupts) -> u32 {
-    (0..regs::VECTORS).fold(0, |bits, vector| {
-        let vector = u16::try_from(vector).unwrap_or(u16::MAX);
-        bits | u32::from(interrupts.is_pending(vector)) << vector
-    })
 }

@@ -19,7 +19,7 @@ const AUTO_RD: u32 = 1 << 9;
 
 /// The EEPROM and its serial port.
 pub(super) struct Eeprom {
-    chip: Chip,
+    pub(super) chip: Chip,
     model: Model,
 }
 
@@ -46,16 +46,6 @@ impl Eeprom {
         words[WORDS - 1] = SUM.wrapping_sub(sum);
         let bus = if model == Model::E1000 { Bus::Microwire } else { Bus::Spi };
         Eeprom { chip: Chip::new(bus, words), model }
-    }
-
-    /// Where the serial port is in a command, to be saved.
-    pub(super) fn wires(&self) -> [u32; 4] {
-        self.chip.wires()
-    }
-
-    /// Where it was.
-    pub(super) fn restore(&mut self, wires: [u32; 4]) {
-        self.chip.restore(wires);
     }
 
     /// A write of `EECD`: levels on the wires.

@@ -5,13 +5,12 @@
 
 use super::regs;
 use super::state::Registers;
-use crate::frame::{is_group, Frame};
+use crate::frame::{is_group, Frame, BROADCAST};
 
 /// Longest frame without `RCTL.LPE`: 1518 bytes and a tag, without the FCS.
 const LONGEST_PLAIN: u32 = 1518;
 /// Longest frame at all (8254x SDM §13.4.22, LPE).
 const LONGEST: u32 = 16_384 - 4;
-const BROADCAST: u64 = 0xffff_ffff_ffff;
 
 /// Why a frame is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,13 +19,6 @@ pub(super) enum NotTaken {
     TooLong,
     /// Its address or VLAN is not among those that the driver asked for.
     NotOurs,
-}
-
-/// The tag of a frame: its EtherType is `VET`'s.
-#[inline]
-pub(super) fn tag(frame: &Frame, vet: u32) -> Option<u16> {
-    let be = |at: usize| u16::from_be_bytes([frame.head[at], frame.head[at + 1]]);
-    (frame.len >= 18 && u32::from(be(12)) == vet & 0xffff).then(|| be(14))
 }
 
 /// Judges one frame.

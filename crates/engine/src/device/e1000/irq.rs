@@ -16,16 +16,15 @@
 //! our own floor, which grows while interrupts keep having to wait and which the operator sets. RDTR, RADV, TIDV
 //! and TADV delay causes before they are set, for pin and MSI, as on silicon.
 //!
-//! Files: `state` what is behind the lock, `registers` what the driver does to it, `reports` how long sent frames wait for
-//! theirs, `service` how a guest is kept out of receive livelock. The gates' arithmetic, and when all of this is looked at
+//! Files: `state` what is behind the lock, and how long sent frames wait for their interrupt, `registers` what the driver does to
+//! it, `service` how a guest is kept out of receive livelock. The gates' arithmetic, and when all of this is looked at
 //! again, are every NIC's (`device::moderation`).
 
 mod registers;
-mod reports;
 mod service;
 mod state;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -63,8 +62,6 @@ pub(super) struct Irq {
     model: Model,
     pub(super) interrupts: Arc<Interrupts>,
     state: Mutex<IrqState>,
-    /// Interrupts that accesses of the driver, or the link, have brought, and that no I/O core has counted yet.
-    uncounted: AtomicU64,
     /// The operator's gap.
     floor: u64,
     /// How often the driver has taken back what it sent by each queue, as far as we can tell.
@@ -79,7 +76,6 @@ impl Irq {
             model,
             interrupts,
             state: Mutex::new(IrqState::new()),
-            uncounted: AtomicU64::new(0),
             taken_back: [const { AtomicU64::new(0) }; QUEUES],
             floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
             services: Services::new(),
@@ -293,20 +289,6 @@ impl Irq {
         }
         let mut state = self.lock();
         self.settle(&mut state, self.alarm.now(), false)
-    }
-
-    /// Interrupts that came without an I/O core: the next one to look counts them.
-    pub(super) fn note(&self, interrupts: u64) {
-        self.uncounted.fetch_add(interrupts, Ordering::Relaxed);
-    }
-
-    /// Takes what was noted.
-    #[inline]
-    pub(super) fn noted(&self) -> u64 {
-        match self.uncounted.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => self.uncounted.swap(0, Ordering::Relaxed),
-        }
     }
 }
 

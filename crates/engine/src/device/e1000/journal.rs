@@ -19,9 +19,8 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
-use crate::mem::{memory_file, JournalSlot, SharedFile};
+use crate::mem::{journals, JournalSlot};
 
 /// Words of one ring's part.
 const HEADS: usize = 0;
@@ -74,16 +73,11 @@ fn halves(word: u64) -> (u32, u32) {
 }
 
 impl RingJournal {
-    /// A new device's: the file and the journals of its rings: of each pair the transmit ring's and the receive ring's.
-    pub(super) fn create() -> io::Result<(File, [RingJournal; RINGS])> {
-        RingJournal::open(memory_file(c"sidecore-e1000-rings", 8 * RINGS * WORDS)?.into())
-    }
-
-    /// Those that stand in `file`.
-    pub(super) fn open(file: OwnedFd) -> io::Result<(File, [RingJournal; RINGS])> {
-        let file = File::from(file);
-        let shared = Arc::new(SharedFile::map(&file, 0, (8 * RINGS * WORDS) as u64)?);
-        Ok((file, std::array::from_fn(|ring| RingJournal(JournalSlot::at(&shared, 8 * ring * WORDS)))))
+    /// Those of a device's rings, of each pair the transmit ring's and the receive ring's: a new device's, or those that stand in
+    /// `file`. And the file.
+    pub(super) fn open(file: Option<OwnedFd>) -> io::Result<(File, [RingJournal; RINGS])> {
+        let (file, slots) = journals(c"sidecore-e1000-rings", 8 * WORDS, file)?;
+        Ok((file, slots.map(RingJournal)))
     }
 
     /// Nothing is known of the ring.

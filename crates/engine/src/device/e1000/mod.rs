@@ -66,7 +66,7 @@ use self::ring::Ring;
 use self::rx::RxRing;
 use self::state::Registers;
 use self::stats::Stats;
-use self::transmitter::Transmitter;
+use self::transmitter::{Transmitter, LOOP};
 use self::tx::TxRing;
 use super::lent::Queue;
 use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region, REGIONS};
@@ -121,7 +121,7 @@ impl E1000 {
         let model = settings.model;
         let (pages, journal_file) = files.map_or((None, None), |[pages, file]| (Some(pages), Some(file)));
         let (journal_file, [tx_journal, rx_journal, tx_journal_1, rx_journal_1]) =
-            journal_file.map_or_else(RingJournal::create, RingJournal::open)?;
+            RingJournal::open(journal_file)?;
         let messages = if model == Model::E1000e { (1, 5) } else { (0, 0) };
         let interrupts = Interrupts::new(true, messages.0, messages.1, &port.overrun);
         let csb = settings.csb && model == Model::E1000;
@@ -137,7 +137,6 @@ impl E1000 {
             received: AtomicBool::new(false),
             transmitting: AtomicBool::new(false),
             looped: AtomicBool::new(false),
-            looping: AtomicBool::new(false),
             traps: Traps::default(),
         });
         nic.port.set_accepts(Offloads::VALID);
@@ -181,9 +180,10 @@ impl E1000 {
         self.tx.lend(|queue| self.scheduler.serve(&self.nic.port, 0, queue));
     }
 
-    /// Gives the receive queue to the port.
+    /// Gives the receive queue to the port; in loopback at a place where only the transmitter finds it.
     fn listen(&mut self) {
-        self.rx.lend(|queue| self.nic.port.lend(0, queue));
+        let place = if self.nic.looped.load(Ordering::Relaxed) { LOOP } else { 0 };
+        self.rx.lend(|queue| self.nic.port.lend(place, queue));
     }
 
     /// Puts the queues where the registers want them: with cores and port, or here. When this returns, a ring
@@ -193,7 +193,9 @@ impl E1000 {
         let rctl = self.nic.regs.get(regs::RCTL);
         let listens = alive && rctl & regs::RCTL_EN != 0;
         let looped = rctl & regs::RCTL_LBM != 0 || self.phy.is_looped();
-        self.nic.looped.store(looped, Ordering::Relaxed);
+        if self.nic.looped.swap(looped, Ordering::Relaxed) != looped {
+            self.rx.take_back();
+        }
         let rx_on = listens && (self.carrier || looped);
         self.nic.port.set_held(listens && !self.carrier);
         let tx_on = alive && self.nic.regs.get(regs::TCTL) & regs::TCTL_EN != 0;
@@ -330,10 +332,6 @@ impl PciDevice for E1000 {
         self.follow();
     }
 
-    fn detached(&mut self) {
-        self.reset();
-    }
-
     fn set_link(&mut self, up: bool) {
         if self.carrier == up {
             return;
@@ -343,7 +341,7 @@ impl PciDevice for E1000 {
         self.nic.regs.change(regs::STATUS, lu, if up { lu } else { 0 });
         self.phy.set_link(up);
         self.follow();
-        self.nic.irq.note(self.nic.irq.raise(regs::LSC, 0, irq::Delay::None));
+        self.nic.irq.alarm.note(self.nic.irq.raise(regs::LSC, 0, irq::Delay::None));
     }
 
     fn queues(&self) -> Vec<QueueStatus> {

@@ -30,8 +30,6 @@ pub(super) struct NicState {
     pub(super) transmitting: AtomicBool,
     /// What the guest sends comes back to it, and nothing else does.
     pub(super) looped: AtomicBool,
-    /// What is being delivered comes back. Written under the lock of the egress queue.
-    pub(super) looping: AtomicBool,
     pub(super) traps: Traps,
 }
 

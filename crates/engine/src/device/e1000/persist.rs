@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::config::Model;
 use super::rx::RxRing;
 use super::tx::TxRing;
-use super::{irq, regs, state, Queue, E1000};
+use super::{irq, phy, regs, state, Queue, E1000};
 use crate::device::pci::{Command, Format, Image, Persist};
 
 /// Changes with the meaning of anything here or in the journals.
@@ -41,11 +41,8 @@ impl Persist for E1000 {
     fn save(&mut self, image: &mut Image) {
         self.nic.regs.save(image);
         image.put_bytes(CONFIG, self.config.contents());
-        let phy = self.phy.words();
-        for (index, four) in phy.chunks_exact(4).enumerate() {
-            image.put(PHY + index, four.iter().rev().fold(0, |word, part| word << 16 | u64::from(*part)));
-        }
-        for (index, wire) in self.eeprom.wires().into_iter().enumerate() {
+        image.put_bytes(PHY, self.phy.words().map(u16::to_le_bytes).as_flattened());
+        for (index, wire) in self.eeprom.chip.wires().into_iter().enumerate() {
             image.put(EEPROM + index, wire.into());
         }
         for (index, word) in self.nic.irq.words().into_iter().enumerate() {
@@ -62,18 +59,13 @@ impl Persist for E1000 {
         let (port, scheduler) = (Arc::clone(&self.nic.port), Arc::clone(&self.scheduler));
         let mut device =
             E1000::make(self.settings, port, scheduler, Some(files)).map_err(|e| e.to_string())?;
-        let mut config = vec![0; device.config.size()];
-        image.get_bytes(CONFIG, &mut config);
-        if !device.config.restore(&config) {
-            return Err("its configuration space belongs to another device".to_owned());
-        }
+        device.config.restore(image, CONFIG)?;
         device.nic.regs.restore(image);
         let half = |at| u32::try_from(image.get(at)).unwrap_or(0);
-        device.phy.restore(std::array::from_fn(|index| {
-            let [low, high, ..] = (image.get(PHY + index / 4) >> (16 * (index % 4))).to_le_bytes();
-            u16::from_le_bytes([low, high])
-        }));
-        device.eeprom.restore(std::array::from_fn(|index| half(EEPROM + index)));
+        let mut phy = [0; 2 * phy::COUNT];
+        image.get_bytes(PHY, &mut phy);
+        device.phy.restore(std::array::from_fn(|at| u16::from_le_bytes([phy[2 * at], phy[2 * at + 1]])));
+        device.eeprom.chip.restore(std::array::from_fn(|index| half(EEPROM + index)));
         device.interrupts_before = std::array::from_fn(|index| half(IRQ + index));
         device.io_address = half(REST);
         device.faulted = image.get(REST + 1) != 0;

@@ -37,15 +37,17 @@ const EXISTS: u32 = 0b1110_0000_0111_1111_1000_0110_1111_1111 | 1 << 31;
 const READ_ONLY: u32 =
     1 << STATUS | 1 << 2 | 1 << 3 | 1 << PARTNER | 1 << 6 | 1 << 10 | 1 << 15 | 1 << 17 | 1 << 19 | 1 << 21;
 
+pub(super) const COUNT: usize = 32;
+
 pub(super) struct Phy {
-    words: [u16; 32],
+    words: [u16; COUNT],
     model: Model,
     link: bool,
 }
 
 impl Phy {
     pub(super) fn new(model: Model, link: bool) -> Phy {
-        let mut phy = Phy { words: [0; 32], model, link };
+        let mut phy = Phy { words: [0; COUNT], model, link };
         phy.reset();
         phy
     }
@@ -53,7 +55,7 @@ impl Phy {
     /// Registers as after power on; the link stays.
     pub(super) fn reset(&mut self) {
         let w = &mut self.words;
-        *w = [0; 32];
+        *w = [0; COUNT];
         (w[CONTROL], w[STATUS], w[2]) = (0x1140, 0x794d & !LINKED, 0x0141);
         (w[4], w[7], w[9], w[10]) = (0x0de1, 0, 0x0e00, 0x3c00);
         (w[16], w[SPECIFIC_STATUS], w[20]) = (0x0360, 0xac00 & !RESOLVED, 0x0d60);
@@ -65,12 +67,12 @@ impl Phy {
     }
 
     /// Its registers, to be saved.
-    pub(super) fn words(&self) -> [u16; 32] {
+    pub(super) fn words(&self) -> [u16; COUNT] {
         self.words
     }
 
     /// Those that were saved.
-    pub(super) fn restore(&mut self, words: [u16; 32]) {
+    pub(super) fn restore(&mut self, words: [u16; COUNT]) {
         self.words = words;
     }
 

@@ -39,7 +39,7 @@ impl Receiver {
         let regs = &self.nic.regs;
         self.rss.refresh(regs);
         for &pick in picks {
-            let (ring, mark) = self.rss.choose(regs, batch, batch.frame(pick));
+            let (ring, mark) = self.rss.choose(regs, batch.frame(pick));
             self.picks[ring].push(pick);
             self.marks[ring].push(mark);
         }

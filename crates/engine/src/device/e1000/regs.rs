@@ -234,21 +234,6 @@ pub mod ring {
 /// The part of BAR 0 that is plain memory: receive and transmit rings.
 pub const SHARED: std::ops::Range<u32> = 0x2000..0x4000;
 
-/// The 82542's addresses of registers that moved since, decoded by all 8254x (8254x SDM §13.3, table 13-2):
-/// first old address, first new one, bytes.
-pub const ALIASES: [(u32, u32, u32); 10] = [
-    (0x0040, RA, 0x80),
-    (0x0108, 0x2820, 4),    // RDTR
-    (0x0110, RX_RING, 0xc), // RDBAL, RDBAH, RDLEN
-    (0x0120, 0x2810, 4),    // RDH
-    (0x0128, 0x2818, 4),    // RDT
-    (0x0160, 0x2168, 4),    // FCRTH
-    (0x0168, 0x2160, 4),    // FCRTL
-    (0x0200, MTA, 0x200),
-    (0x0420, TX_RING, 0x24), // TDBAL to TIDV
-    (0x0600, VFTA, 0x200),
-];
-
 // ---- The rest: reset values and storage
 /// Packet buffer allocation, §13.4.16.
 pub const PBA: u32 = 0x1000;

@@ -54,8 +54,8 @@ pub(super) struct Ring {
     /// The first that has not been used.
     pub(super) head: u32,
     published: u32,
-    /// The status block, if the device has one.
-    block: Option<Block>,
+    /// The status block, if the device has one: what the driver says there of interrupts and kicks.
+    pub(super) block: Block,
     /// Where a successor finds the place.
     pub(super) journal: RingJournal,
 }
@@ -63,7 +63,7 @@ pub(super) struct Ring {
 impl Ring {
     pub(super) fn new(at: u32, map: Arc<GuestMap>, csb: bool, journal: RingJournal) -> Ring {
         let side = if TX_RINGS.contains(&at) { RingSide::Transmit } else { RingSide::Receive };
-        let block = csb.then(|| Block::new(side));
+        let block = Block::new(side, csb);
         Ring {
             at,
             map,
@@ -88,11 +88,7 @@ impl Ring {
     /// How many descriptors the driver has filled in, from `head` on.
     #[inline]
     pub(super) fn poll(&mut self, regs: &Registers, bad_tails: &AtomicU64) -> Result<u32, Fault> {
-        let tail = match &mut self.block {
-            Some(block) => block.tail(block_at(regs), &self.map, self.head)?,
-            None => None,
-        };
-        let tail = tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff);
+        let tail = self.tail(regs)?;
         if tail == self.head && regs.get(self.at + HEAD) == self.published {
             return Ok(0);
         }
@@ -118,6 +114,13 @@ impl Ring {
         Ok(self.ahead(tail))
     }
 
+    /// The tail as the block has it, or its register.
+    #[inline]
+    fn tail(&mut self, regs: &Registers) -> Result<u32, Fault> {
+        let tail = self.block.tail(|| block_at(regs), &self.map, self.head)?;
+        Ok(tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff))
+    }
+
     /// Finds the descriptors in the guest's memory.
     fn locate(&mut self) -> Result<(), Fault> {
         let base = u64::from(self.bah) << 32 | u64::from(self.bal & !0xf);
@@ -131,7 +134,7 @@ impl Ring {
     /// is not latched again, whatever its registers say now: places that the batch has counted stay what they are.
     #[inline]
     pub(super) fn more(&self, regs: &Registers, avail: u32) -> u32 {
-        let tail = self.block.as_ref().and_then(Block::peek);
+        let tail = self.block.peek();
         let tail = tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff);
         if tail < self.size {
             self.ahead(tail).max(avail)
@@ -173,9 +176,7 @@ impl Ring {
     #[inline]
     pub(super) fn advance(&mut self, regs: &Registers, count: u32, idle: bool) {
         self.head = self.place(count);
-        if let Some(block) = self.block.as_mut().filter(|block| block.is_on()) {
-            block.publish(self.head);
-        }
+        self.block.publish(self.head);
         let behind = (self.head + self.size - self.published % self.size.max(1)) % self.size.max(1);
         // A published zero is what a driver writes to start anew: it must differ from where we are.
         if behind != 0 && (idle || behind >= PUBLISH_EVERY || self.published == 0) {
@@ -219,11 +220,7 @@ impl Ring {
 
     /// Descriptors from the head on to the tail as it is now, if the ring can be found in the guest's memory.
     pub(super) fn look(&mut self, regs: &Registers) -> Option<u32> {
-        let tail = match &mut self.block {
-            Some(block) => block.tail(block_at(regs), &self.map, self.head).ok()?,
-            None => None,
-        };
-        let tail = tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff);
+        let tail = self.tail(regs).ok()?;
         self.locate().ok()?;
         (tail < self.size && self.head < self.size).then(|| self.ahead(tail))
     }
@@ -245,28 +242,12 @@ impl Ring {
         }
     }
 
-    /// Whether the driver wants to hear that the head has moved from `from` to where it is.
-    #[inline]
-    pub(super) fn wants_interrupt(&self, from: u32) -> bool {
-        self.block.as_ref().is_none_or(|block| block.wants_interrupt(from, self.size))
-    }
-
-    /// Whether the driver says itself, in its status block, which interrupts it wants.
-    pub(super) fn has_wishes(&self) -> bool {
-        self.block.as_ref().is_some_and(Block::is_on)
-    }
-
-    /// Asks for kicks, or no longer, where a status block lets us.
-    pub(super) fn ask_for_kicks(&mut self, on: bool) {
-        if let Some(block) = &mut self.block {
-            block.ask_for_kicks(on);
-        }
-    }
-
     /// The device was reset: nothing is known.
     pub(super) fn forget(&mut self) {
         self.journal.clear();
-        *self = Ring::new(self.at, Arc::clone(&self.map), self.block.is_some(), self.journal.clone());
+        self.block.forget();
+        (self.bal, self.bah, self.len, self.head, self.published) = (0, 0, 0, 0, 0);
+        (self.table, self.size) = (Words::EMPTY, 0);
     }
 
     /// The same ring in memory that is now described by `map`.
@@ -274,9 +255,7 @@ impl Ring {
         self.map = map;
         // Looked up again at the next poll; the place in the ring stays.
         (self.table, self.size) = (Words::EMPTY, 0);
-        if let Some(block) = &mut self.block {
-            block.forget();
-        }
+        self.block.forget();
     }
 
     /// Descriptors that the driver has set up, for `show`.
@@ -298,7 +277,7 @@ mod tests {
         ftruncate(&fd, 0x1000).unwrap();
         let spec = RegionSpec { gpa: 0, size: 0x1000, user_addr: 0, offset: 0, file: fd.into() };
         let (regs, bad) = (Registers::new(None).unwrap(), AtomicU64::new(0));
-        let (_, [journal, ..]) = RingJournal::create().unwrap();
+        let (_, [journal, ..]) = RingJournal::open(None).unwrap();
         let mut ring = Ring::new(regs::RX_RING, Arc::new(GuestMap::new(&[spec]).unwrap()), false, journal);
         let set = |register, value| regs.set(regs::RX_RING + register, value);
         set(LEN, 16 * 16);

@@ -5,9 +5,8 @@
 //! descriptor. What the driver did not ask to be hashed goes to the first ring, and so do frames for groups: these are few
 //! and belong to no flow. A frame with one tag is hashed as if it had none.
 //!
-//! The input is the frame's private head; only ports behind it (long IP options) are read from the sender's memory,
-//! where they may change meanwhile: that moves its own frame. Addresses of Mobile IPv6 (RFC 6275) do not take the place of
-//! the header's, and TCP is found behind extension headers only if these lie within the head.
+//! The input is the frame's private head: TCP is found behind IP options and extension headers only if its ports lie within the
+//! head. Addresses of Mobile IPv6 (RFC 6275) do not take the place of the header's.
 //!
 //! For speed the hash is added up from a table with what each half of each input byte contributes: four lookups for
 //! every two bytes instead of sixteen shifts. It is made again when the key's registers are others than before.
@@ -15,8 +14,8 @@
 
 use super::regs;
 use super::state::Registers;
-use crate::frame::{is_group, Batch, Frame};
-use crate::slice::{behind_mut, upto, upto_mut};
+use crate::frame::{is_group, Frame};
+use crate::slice::{upto, upto_mut};
 use crate::wire::FlowFields;
 
 /// Registers of the key.
@@ -105,8 +104,8 @@ impl Rss {
 
     /// The ring for `frame` and what its descriptor says of that: kind, ring and hash.
     #[inline]
-    pub(super) fn choose(&self, regs: &Registers, batch: &Batch, frame: &Frame) -> (usize, u64) {
-        let Some((kind, hash)) = self.judge(regs, batch, frame) else { return (0, 0) };
+    pub(super) fn choose(&self, regs: &Registers, frame: &Frame) -> (usize, u64) {
+        let Some((kind, hash)) = self.judge(regs, frame) else { return (0, 0) };
         let entry = hash & 0x7f;
         // Bit 7 of the entry (82574 §10.2.5, RETA).
         let ring = regs.get(regs::RETA + (entry & !3)) >> (8 * (entry & 3) + 7) & 1;
@@ -115,7 +114,7 @@ impl Rss {
     }
 
     #[inline]
-    fn judge(&self, regs: &Registers, batch: &Batch, frame: &Frame) -> Option<(Kind, u32)> {
+    fn judge(&self, regs: &Registers, frame: &Frame) -> Option<(Kind, u32)> {
         if is_group(frame.dst()) {
             return None;
         }
@@ -137,40 +136,14 @@ impl Rss {
                 ],
             ),
         };
-        if let Some(at) = fields.tcp.filter(|_| wanted & tcp.0 != 0) {
-            if read(batch, frame, at, upto_mut(ports, PORTS)) {
-                return Some((tcp.1, self.hash(upto(&input, len + PORTS))));
-            }
+        let there = fields.tcp.filter(|_| wanted & tcp.0 != 0).and_then(|at| head.get(at..at + PORTS));
+        if let Some(there) = there {
+            upto_mut(ports, PORTS).copy_from_slice(there);
+            return Some((tcp.1, self.hash(upto(&input, len + PORTS))));
         }
         let (_, kind) = plain.into_iter().find(|(bit, _)| wanted & bit != 0)?;
         Some((kind, self.hash(upto(&input, len))))
     }
-}
-
-/// Reads the frame's bytes from `at` on; false if it ends before.
-#[inline]
-fn read(batch: &Batch, frame: &Frame, at: usize, to: &mut [u8]) -> bool {
-    if let Some(bytes) = frame.head().get(at..at + to.len()) {
-        to.copy_from_slice(bytes);
-        return true;
-    }
-    read_behind(batch, frame, at, to)
-}
-
-#[cold]
-fn read_behind(batch: &Batch, frame: &Frame, at: usize, to: &mut [u8]) -> bool {
-    let head = frame.head();
-    let near = head.get(at..).unwrap_or(&[]);
-    let (first, mut rest) = to.split_at_mut(near.len());
-    first.copy_from_slice(near);
-    let mut skip = at.saturating_sub(head.len());
-    for piece in batch.body(frame) {
-        let mut piece = *piece;
-        skip -= piece.advance(skip);
-        let n = piece.read(rest);
-        rest = behind_mut(rest, n);
-    }
-    rest.is_empty()
 }
 
 #[cfg(test)]

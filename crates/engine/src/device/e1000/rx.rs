@@ -20,15 +20,15 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use self::rules::{words, Rules};
-use super::filter::{admit, tag, NotTaken};
+use super::filter::{admit, NotTaken};
 use super::irq::Delay;
 use super::journal::{RingJournal, MAX_ENTRIES};
 use super::nic::NicState;
 use super::regs::{self, ring, rx, RX_RINGS};
 use super::ring::Ring;
-use super::stats::{Counter, Frames};
+use super::stats::{self, Frames};
 use crate::device::packet::MIN_PADDED;
-use crate::device::source::FrameBytes;
+use crate::device::source::{tag, FrameBytes, Shortage};
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame};
 use crate::mem::{prefetch_own, GuestMap, Piece};
@@ -43,15 +43,6 @@ const AHEAD: u32 = 64;
 const FILLED: usize = 256;
 /// Marks a place in `RxRing::filled` as the second half of a packet split descriptor.
 const SECOND: u32 = 1 << 31;
-
-/// Why a frame was not filled in.
-enum Shortage {
-    /// Too few descriptors.
-    Ring,
-    /// More descriptors than a frame may take.
-    Frame,
-    Fault(Fault),
-}
 
 /// A guest's receive ring.
 pub(super) struct RxRing {
@@ -239,10 +230,7 @@ impl RxRing {
                     }
                     continue;
                 }
-                match self.ring.map().translate(address, part, &mut self.hint) {
-                    Some(to) => source.copy(to),
-                    None => self.fill_spanning(source, address, part)?,
-                }
+                source.copy_to(self.ring.map(), (address, part), &mut self.hint)?;
                 lens[index] = u64::from(part);
                 left -= part;
             }
@@ -255,15 +243,6 @@ impl RxRing {
             }
         }
         Ok(at - used)
-    }
-
-    /// A buffer may span regions that are adjacent in the guest.
-    #[cold]
-    fn fill_spanning(&self, source: &mut FrameBytes, address: u64, len: u32) -> Result<(), Shortage> {
-        for to in self.ring.map().parts(address, len) {
-            source.copy(to.ok_or(Shortage::Fault(Fault::AddressOutOfRange))?);
-        }
-        Ok(())
     }
 
     /// The ring place behind `place`: the second half of a packet split descriptor.
@@ -357,10 +336,6 @@ impl RxRing {
         outcome: &mut Outcome,
     ) {
         let nic = Arc::clone(&self.nic);
-        if nic.looped.load(Ordering::Relaxed) != nic.looping.load(Ordering::Relaxed) {
-            // A NIC in loopback does not hear the wire.
-            return outcome.dropped_all(picks, DropReason::LinkDown);
-        }
         let regs = &nic.regs;
         let rules = Rules::new(&nic);
         let (layout, rctl) = (&rules.layout, rules.rctl);
@@ -387,7 +362,7 @@ impl RxRing {
             match admit(regs, rctl, frame, tci) {
                 Ok(()) => {}
                 Err(NotTaken::TooLong) => {
-                    nic.stats.add(Counter::Oversize, 1);
+                    nic.stats.add(stats::OVERSIZE, 1);
                     outcome.dropped(pick, DropReason::BufferTooSmall);
                     continue;
                 }
@@ -447,8 +422,8 @@ impl RxRing {
             }
         }
         self.write_back(layout.extended, used);
-        nic.stats.frames(Counter::Rx, &frames);
-        nic.stats.add(Counter::Missed, missed);
+        nic.stats.frames(stats::RX, &frames);
+        nic.stats.add(stats::MISSED, missed);
         self.service.1 = self.service.1.saturating_add(used);
         if missed > 0 && avail == allowed {
             nic.irq.overloaded(self.queue);
@@ -458,7 +433,7 @@ impl RxRing {
             self.ring.advance(regs, used, used == avail);
         }
         let most = before.max(avail);
-        if self.ring.wants_interrupt(from) {
+        if self.ring.block.wants_interrupt(from, self.ring.size) {
             self.interrupt(most, most - used, rctl, missed > 0, outcome);
         }
         if self.ring.map().is_truncated() {

@@ -208,12 +208,3 @@ fn kept(offset: u32) -> u32 {
         },
     }
 }
-
-/// Where an access to an 82542 address goes (8254x SDM §13.3).
-pub(super) fn unalias(model: Model, offset: u32) -> u32 {
-    if model == Model::E1000e {
-        return offset;
-    }
-    let hit = regs::ALIASES.iter().find(|(old, _, len)| (*old..old + len).contains(&offset));
-    hit.map_or(offset, |(old, new, _)| new + (offset - old))
-}

@@ -7,196 +7,136 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::frame::{is_group, Frame};
+use super::regs;
+use crate::frame::{is_group, Frame, BROADCAST};
 
 /// Bytes of the FCS.
 const FCS: u64 = 4;
-const BROADCAST: u64 = 0xffff_ffff_ffff;
 
-/// What is counted.
-#[derive(Clone, Copy)]
-pub(super) enum Counter {
-    /// Frames that found no descriptor.
-    Missed,
-    /// Frames that were longer than the driver allows.
-    Oversize,
-    /// Segmentation requests.
-    Segmented,
-    /// Received.
-    Rx(Kind),
-    /// Sent.
-    Tx(Kind),
+/// Counters: frames that found no descriptor, that were longer than the driver allows, requests for segmentation; then
+/// those of each direction.
+pub(super) const MISSED: usize = 0;
+pub(super) const OVERSIZE: usize = 1;
+pub(super) const SEGMENTED: usize = 2;
+pub(super) const RX: usize = 3;
+pub(super) const TX: usize = RX + KINDS;
+/// Of a direction: six classes of size, all frames, those for groups, bytes.
+pub(super) const FRAMES: usize = 6;
+const BROADCASTS: usize = 7;
+const MULTICASTS: usize = 8;
+const BYTES: usize = 9;
+const KINDS: usize = 10;
+const COUNTERS: usize = TX + KINDS;
+
+/// Registers, each with the counter that it shows, and how many follow each other in both. Bytes have a second register for the
+/// upper half.
+const TABLE: [(u32, usize, u32); 15] = [
+    (0x4010, MISSED, 1),          // MPC
+    (0x405c, RX, 9),              // PRC64 to PRC1522, GPRC, BPRC, MPRC
+    (0x4080, TX + FRAMES, 1),     // GPTC
+    (0x4088, RX + BYTES, 1),      // GORCL, GORCH
+    (0x4090, TX + BYTES, 1),      // GOTCL, GOTCH
+    (0x40a0, MISSED, 1),          // RNBC
+    (0x40ac, OVERSIZE, 1),        // ROC
+    (0x40c0, RX + BYTES, 1),      // TORL, TORH
+    (0x40c8, TX + BYTES, 1),      // TOTL, TOTH
+    (0x40d0, RX + FRAMES, 1),     // TPR
+    (0x40d4, TX + FRAMES, 1),     // TPT
+    (0x40d8, TX, 6),              // PTC64 to PTC1522
+    (0x40f0, TX + MULTICASTS, 1), // MPTC
+    (0x40f4, TX + BROADCASTS, 1), // BPTC
+    (0x40f8, SEGMENTED, 1),       // TSCTC
+];
+const REGISTERS: usize = (regs::STATS_END - regs::STATS) as usize / 4;
+
+/// The counter that the register at `offset` shows.
+fn counter(offset: u32) -> Option<usize> {
+    let behind = |first: u32| offset.wrapping_sub(first) / 4;
+    let (first, counter, _) = TABLE.iter().find(|(first, _, count)| behind(*first) < *count)?;
+    Some(counter + behind(*first) as usize)
 }
-
-/// What is counted in both directions.
-#[derive(Clone, Copy)]
-pub(super) enum Kind {
-    /// Frames.
-    Frames,
-    /// Bytes.
-    Bytes,
-    /// Broadcast frames.
-    Broadcast,
-    /// Multicast frames.
-    Multicast,
-    /// Frames of one of six classes of size: up to 64, 127, 255, 511, 1023 bytes, and longer ones.
-    Size(usize),
-}
-
-const KINDS: usize = 4 + 6;
-const COUNTERS: usize = 3 + 2 * KINDS;
-
-impl Kind {
-    const fn place(self) -> usize {
-        match self {
-            Kind::Frames => 0,
-            Kind::Bytes => 1,
-            Kind::Broadcast => 2,
-            Kind::Multicast => 3,
-            Kind::Size(class) => 4 + class,
-        }
-    }
-}
-
-impl Counter {
-    const fn place(self) -> usize {
-        match self {
-            Counter::Missed => 0,
-            Counter::Oversize => 1,
-            Counter::Segmented => 2,
-            Counter::Rx(kind) => 3 + kind.place(),
-            Counter::Tx(kind) => 3 + KINDS + kind.place(),
-        }
-    }
-}
-
-/// Registers with their counters. Those of `Bytes` are the lower halves of pairs.
-const TABLE: [(u32, Counter); 28] = {
-    use Counter::{Missed, Oversize, Rx, Segmented, Tx};
-    use Kind::{Broadcast, Bytes, Frames, Multicast, Size};
-    [
-        (0x4010, Missed), // MPC
-        (0x405c, Rx(Size(0))),
-        (0x4060, Rx(Size(1))),
-        (0x4064, Rx(Size(2))),
-        (0x4068, Rx(Size(3))),
-        (0x406c, Rx(Size(4))),
-        (0x4070, Rx(Size(5))),
-        (0x4074, Rx(Frames)), // GPRC
-        (0x4078, Rx(Broadcast)),
-        (0x407c, Rx(Multicast)),
-        (0x4080, Tx(Frames)), // GPTC
-        (0x4088, Rx(Bytes)),  // GORCL, GORCH
-        (0x4090, Tx(Bytes)),  // GOTCL, GOTCH
-        (0x40a0, Missed),     // RNBC
-        (0x40ac, Oversize),   // ROC
-        (0x40c0, Rx(Bytes)),  // TORL, TORH
-        (0x40c8, Tx(Bytes)),  // TOTL, TOTH
-        (0x40d0, Rx(Frames)), // TPR
-        (0x40d4, Tx(Frames)), // TPT
-        (0x40d8, Tx(Size(0))),
-        (0x40dc, Tx(Size(1))),
-        (0x40e0, Tx(Size(2))),
-        (0x40e4, Tx(Size(3))),
-        (0x40e8, Tx(Size(4))),
-        (0x40ec, Tx(Size(5))),
-        (0x40f0, Tx(Multicast)),
-        (0x40f4, Tx(Broadcast)),
-        (0x40f8, Segmented), // TSCTC
-    ]
-};
-/// The upper halves: register, place of the lower one in `TABLE`. Reading them clears both.
-const HIGH: [(u32, usize); 4] = [(0x408c, 11), (0x4094, 12), (0x40c4, 15), (0x40cc, 16)];
 
 /// A device's counters.
 pub(super) struct Stats {
     counts: [AtomicU64; COUNTERS],
-    seen: [AtomicU64; TABLE.len()],
+    /// Of each register, what was counted when it was read last.
+    seen: [AtomicU64; REGISTERS],
     /// What the lower half of a pair was read of, until its upper half is read.
-    latched: [AtomicU64; TABLE.len()],
+    latched: [AtomicU64; REGISTERS],
 }
 
 impl Stats {
     pub(super) fn new() -> Stats {
         Stats {
             counts: [const { AtomicU64::new(0) }; COUNTERS],
-            seen: [const { AtomicU64::new(0) }; TABLE.len()],
-            latched: [const { AtomicU64::new(0) }; TABLE.len()],
+            seen: [const { AtomicU64::new(0) }; REGISTERS],
+            latched: [const { AtomicU64::new(0) }; REGISTERS],
         }
     }
 
     /// Counts `n` more; by the owner of the counter.
     #[inline]
-    pub(super) fn add(&self, counter: Counter, n: u64) {
-        let count = &self.counts[counter.place()];
+    pub(super) fn add(&self, counter: usize, n: u64) {
+        let count = &self.counts[counter];
         count.store(count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Counts frames that were sent or received, in `direction`.
-    pub(super) fn frames(&self, direction: fn(Kind) -> Counter, frames: &Frames) {
-        if frames.count == 0 {
-            return;
+    /// Counts frames that were sent or received: `direction` is the first counter of that.
+    pub(super) fn frames(&self, direction: usize, frames: &Frames) {
+        if frames.0[FRAMES] > 0 {
+            (direction..).zip(&frames.0).for_each(|(counter, n)| self.add(counter, *n));
         }
-        let add = |kind, n| self.add(direction(kind), n);
-        add(Kind::Frames, frames.count);
-        add(Kind::Bytes, frames.bytes);
-        add(Kind::Broadcast, frames.broadcast);
-        add(Kind::Multicast, frames.multicast);
-        frames.sizes.iter().enumerate().for_each(|(class, n)| add(Kind::Size(class), *n));
-    }
-
-    /// What has been counted for `counter` since the device came to be.
-    pub(super) fn total(&self, counter: Counter) -> u64 {
-        self.counts[counter.place()].load(Ordering::Relaxed)
     }
 
     /// The driver reads the register at `offset`.
     pub(super) fn read(&self, offset: u32) -> u32 {
-        if let Some((_, low)) = HIGH.iter().find(|(high, _)| *high == offset) {
-            // Of the same moment as the lower half, if that was read before: nothing is lost or torn between them.
-            let count = match self.latched[*low].swap(0, Ordering::Relaxed) {
-                0 => self.total(TABLE[*low].1),
-                latched => latched,
-            };
-            let seen = self.seen[*low].swap(count, Ordering::Relaxed);
-            return half(count.wrapping_sub(seen) >> 32);
+        let low = offset & !4;
+        let place = |offset: u32| ((offset - regs::STATS) / 4) as usize;
+        let total = |counter: usize| self.counts[counter].load(Ordering::Relaxed);
+        let (seen, latched) = (|offset| &self.seen[place(offset)], &self.latched[place(low)]);
+        match (counter(low), counter(offset)) {
+            (Some(bytes), Some(_)) if bytes == RX + BYTES || bytes == TX + BYTES => {
+                let count = total(bytes);
+                latched.store(count, Ordering::Relaxed);
+                half(count.wrapping_sub(seen(low).load(Ordering::Relaxed)) & 0xffff_ffff)
+            }
+            (Some(bytes), None) if bytes == RX + BYTES || bytes == TX + BYTES => {
+                // Of the same moment as the lower half, if that was read before: nothing is lost or torn between them.
+                let count = match latched.swap(0, Ordering::Relaxed) {
+                    0 => total(bytes),
+                    latched => latched,
+                };
+                half(count.wrapping_sub(seen(low).swap(count, Ordering::Relaxed)) >> 32)
+            }
+            (_, Some(counter)) => {
+                let count = total(counter);
+                half(count.wrapping_sub(seen(offset).swap(count, Ordering::Relaxed)))
+            }
+            (_, None) => 0,
         }
-        let Some(place) = TABLE.iter().position(|(register, _)| *register == offset) else { return 0 };
-        let counter = TABLE[place].1;
-        let count = self.total(counter);
-        if matches!(counter, Counter::Rx(Kind::Bytes) | Counter::Tx(Kind::Bytes)) {
-            self.latched[place].store(count, Ordering::Relaxed);
-            return half(count.wrapping_sub(self.seen[place].load(Ordering::Relaxed)) & 0xffff_ffff);
-        }
-        half(count.wrapping_sub(self.seen[place].swap(count, Ordering::Relaxed)))
     }
 
     /// The registers start at zero again.
     pub(super) fn reset(&self) {
-        for ((seen, latched), (_, counter)) in self.seen.iter().zip(&self.latched).zip(&TABLE) {
-            seen.store(self.total(*counter), Ordering::Relaxed);
-            latched.store(0, Ordering::Relaxed);
+        self.latched.iter().for_each(|latched| latched.store(0, Ordering::Relaxed));
+        for (offset, seen) in (regs::STATS..).step_by(4).zip(&self.seen) {
+            let total = counter(offset).map_or(0, |counter| self.counts[counter].load(Ordering::Relaxed));
+            seen.store(total, Ordering::Relaxed);
         }
     }
 }
 
 /// A batch's frames, counted in private memory.
 #[derive(Default)]
-pub(super) struct Frames {
-    count: u64,
-    bytes: u64,
-    broadcast: u64,
-    multicast: u64,
-    sizes: [u64; 6],
-}
+pub(super) struct Frames([u64; KINDS]);
 
 impl Frames {
     /// Counts one more.
     #[inline]
     pub(super) fn count(&mut self, frame: &Frame) {
         let bytes = u64::from(frame.len) + FCS;
-        self.count += 1;
-        self.bytes += bytes;
+        self.0[FRAMES] += 1;
+        self.0[BYTES] += bytes;
         // Up to 64, 127, 255, 511, 1023 bytes, and longer ones.
         let class = match bytes {
             ..=64 => 0,
@@ -206,9 +146,9 @@ impl Frames {
             512..=1023 => 4,
             _ => 5,
         };
-        self.sizes[class] += 1;
+        self.0[class] += 1;
         if is_group(frame.dst()) {
-            *(if frame.dst() == BROADCAST { &mut self.broadcast } else { &mut self.multicast }) += 1;
+            self.0[if frame.dst() == BROADCAST { BROADCASTS } else { MULTICASTS }] += 1;
         }
     }
 }

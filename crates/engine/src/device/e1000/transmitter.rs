@@ -31,6 +31,8 @@ const NAPS: [(Duration, Duration); 2] = [
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 /// Frames that come back do so for so long.
 const LIMIT: Duration = Duration::from_millis(1);
+/// The port's egress queue that receives them: frames of others go to the first one, which is not there then.
+pub(super) const LOOP: usize = 1;
 
 /// A guest's transmit rings.
 pub(super) struct Transmitter {
@@ -62,29 +64,21 @@ impl Transmitter {
         second.give_back(tally);
     }
 
-    /// The frames come back instead of leaving (`RCTL.LBM`, 8254x SDM §13.4.22; IEEE 802.3 §22.2.4.1.2). Those are no
-    /// traffic of the port: only frames that are dropped here have come in.
+    /// The frames come back instead of leaving (`RCTL.LBM`, 8254x SDM §13.4.22; IEEE 802.3 §22.2.4.1.2): checksums and
+    /// segments are not made, which no driver's self-test asks for. Those are no traffic of the port: only frames that are
+    /// dropped here have come in.
     #[cold]
     fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
         let (mut outcome, deadline) = (Outcome::new(), Deadline::new(ticks(), ticks_in(LIMIT), 0));
-        if let Reached::Slot(mut slot) = self.nic.port.reach(0) {
-            self.nic.looping.store(true, Ordering::Relaxed);
-            for (pick, frame) in (0..).zip(batch.frames()) {
-                if deadline.is_over() {
-                    outcome.dropped(pick, DropReason::ReceiverBusy);
-                    continue;
-                }
-                match &mut *slot {
-                    // This way makes no checksums and no segments.
-                    Some(queue) if frame.offload.is_none() => queue.send(batch, &[pick], &mut outcome),
-                    Some(_) => outcome.dropped(pick, DropReason::CannotSegment),
+        let mut reached = self.nic.port.reach(LOOP);
+        for &pick in &ALL[..batch.len()] {
+            match &mut reached {
+                Reached::Slot(slot) if !deadline.is_over() => match &mut **slot {
+                    Some(queue) => queue.send(batch, &[pick], &mut outcome),
                     None => outcome.dropped(pick, DropReason::LinkDown),
-                }
+                },
+                _ => outcome.dropped(pick, DropReason::ReceiverBusy),
             }
-            self.nic.looping.store(false, Ordering::Relaxed);
-        } else {
-            // Another core stands still in this card's memory.
-            outcome.dropped_all(&ALL[..batch.len()], DropReason::ReceiverBusy);
         }
         batch.consume();
         tally.frames -= outcome.frames;
@@ -99,7 +93,7 @@ impl IngressQueue for Transmitter {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
         // A batch without frames is not released.
         self.give_back(tally);
-        tally.interrupts += self.nic.irq.poll() + self.nic.irq.noted();
+        tally.interrupts += self.nic.irq.poll() + self.nic.irq.alarm.noted();
         let worked = if self.nic.has_second(&TX_RINGS) {
             self.turn ^= 1;
             let [first, second] = &mut self.rings;
@@ -119,7 +113,7 @@ impl IngressQueue for Transmitter {
     }
 
     fn tend(&mut self, tally: &mut Tally) {
-        tally.interrupts += self.nic.irq.poll() + self.nic.irq.noted();
+        tally.interrupts += self.nic.irq.poll() + self.nic.irq.alarm.noted();
     }
 
     fn release(&mut self, tally: &mut Tally) {
@@ -129,7 +123,7 @@ impl IngressQueue for Transmitter {
     fn want_kicks(&mut self, on: bool) -> bool {
         self.nic.irq.alarm.set_sleeping(on);
         if !on {
-            self.rings[0].ask_for_kicks(false);
+            self.rings[0].block().ask_for_kicks(false);
             return false;
         }
         if std::mem::take(&mut self.worked) | self.nic.received.swap(false, Ordering::Relaxed) {
@@ -137,8 +131,8 @@ impl IngressQueue for Transmitter {
         }
         // A store to a mapped tail wakes no core: such a kick would cost the guest something and be of no use.
         let ask = !self.nic.exitless && self.last_work.elapsed() >= NAPS[0].0;
-        self.rings[0].ask_for_kicks(ask);
-        self.unasked = !ask && self.rings[0].has_block();
+        self.rings[0].block().ask_for_kicks(ask);
+        self.unasked = !ask && self.rings[0].block().is_on();
         let waiting = self.rings[0].has_work();
         waiting || self.nic.has_second(&TX_RINGS) && self.rings[1].has_work()
     }

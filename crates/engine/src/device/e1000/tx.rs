@@ -14,34 +14,21 @@ use super::nic::NicState;
 use super::packet::{Maker, Wishes};
 use super::regs::{self, ring, tx, TX_RINGS};
 use super::ring::Ring;
-use super::stats::{Counter, Frames, Kind};
-use crate::device::packet::MIN_PADDED;
+use super::stats::{self, Frames};
+use crate::device::csb::Block;
+use crate::device::packet::{add_buffer, add_plain, Attempt, MIN_PADDED};
 use crate::fault::Fault;
-use crate::frame::Batch;
-use crate::mem::{GuestMap, Piece, Pieces};
+use crate::frame::{Batch, MAX_FRAME};
+use crate::mem::{GuestMap, Piece};
 use crate::port::{DropReason, Tally};
-use crate::slice::upto_mut;
-use crate::wire::{Gso, Offload};
+use crate::wire::Gso;
 
-/// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
-const MAX_FRAME: u32 = 65_535 + 14 + 8;
 /// Descriptors looked at in one poll.
 const MAX_DESCRIPTORS: u32 = 1024;
 /// Descriptors whose buffers are asked for before they are needed.
 const AHEAD: u32 = 64;
 /// Descriptors of one packet.
 const MAX_CHAIN: u32 = 256;
-/// What became of an attempt to take a packet.
-enum Attempt {
-    /// The frame is in the batch, or was dropped for the reason given.
-    Packet(Result<(), DropReason>),
-    /// Descriptors that are no frame.
-    Nothing,
-    /// The batch has no room.
-    Later,
-    /// The driver has not written its end yet.
-    Unfinished,
-}
 
 /// A descriptor's second word when it is marked done.
 fn done(word: u64) -> u64 {
@@ -191,27 +178,12 @@ impl TxRing {
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_FRAME")]
         let len = len as u32;
         let buffer = self.ring.table.load(2 * place as usize);
-        let Some(mut piece) = self.ring.map().translate(buffer, len, &mut self.hint) else { return false };
-        let Some((frame, pieces)) = batch.next_frame() else { return false };
-        frame.len = len;
-        frame.offload = Offload::NONE;
-        let n = frame.head_len();
-        piece.read(upto_mut(&mut frame.head, n));
-        (frame.piece, frame.pieces) = (0, 0);
-        if piece.advance(n) < len as usize {
-            #[expect(clippy::cast_possible_truncation, reason = "at most BATCH_PIECES")]
-            {
-                (frame.piece, frame.pieces) = (pieces.len() as u32, 1);
-            }
-            if !pieces.push(piece) {
-                return false;
-            }
-        }
-        batch.commit_plain();
-        if word & (tx::RS | tx::RPS) != 0 {
+        let Some(piece) = self.ring.map().translate(buffer, len, &mut self.hint) else { return false };
+        let added = add_plain(batch, piece, len);
+        if added && word & (tx::RS | tx::RPS) != 0 {
             self.reports.push((place, word));
         }
-        true
+        added
     }
 
     /// Takes the packet that begins `at` places behind the head, whatever it is, and moves `at` behind it. There
@@ -251,7 +223,7 @@ impl TxRing {
                 let goes_on = is_context || word & tx::EOP == 0;
                 let already = std::mem::replace(&mut self.skipping, goes_on);
                 let reason = if len > MAX_FRAME { DropReason::TooLong } else { DropReason::TooManyPieces };
-                return Ok(if already { Attempt::Nothing } else { Attempt::Packet(Err(reason)) });
+                return Ok(if already { Attempt::Nothing } else { Attempt::Dropped(reason) });
             }
             if is_context {
                 continue;
@@ -261,7 +233,7 @@ impl TxRing {
                 room &= !Wishes::change_header(word) || batch.pieces.push(Piece::EMPTY);
             }
             wishes.commands |= word;
-            room &= match self.gather(&mut batch.pieces, buffer, bytes) {
+            room &= match add_buffer(&mut batch.pieces, self.ring.map(), (buffer, bytes), &mut self.hint) {
                 Ok(fits) => fits,
                 Err(fault) => {
                     // None of it was sent.
@@ -279,10 +251,9 @@ impl TxRing {
                 wishes.last = word;
                 *at = ahead;
                 let made = self.maker.make(&self.nic.regs, batch, first, len, &wishes);
-                if made.is_err() {
-                    batch.pieces.truncate(first);
-                }
-                return Ok(Attempt::Packet(made));
+                let Err(reason) = made else { return Ok(Attempt::Packet) };
+                batch.pieces.truncate(first);
+                return Ok(Attempt::Dropped(reason));
             }
         }
         self.reports.truncate(reports);
@@ -290,27 +261,9 @@ impl TxRing {
         if !room && batch.is_empty() {
             // It would not fit at any other time either.
             self.skipping = true;
-            return Ok(Attempt::Packet(Err(DropReason::TooManyPieces)));
+            return Ok(Attempt::Dropped(DropReason::TooManyPieces));
         }
         Ok(if room { Attempt::Unfinished } else { Attempt::Later })
-    }
-
-    /// Adds a buffer to the pieces; false if they are full.
-    #[inline]
-    fn gather(&mut self, pieces: &mut Pieces, addr: u64, len: u32) -> Result<bool, Fault> {
-        if len == 0 {
-            return Ok(true);
-        }
-        let map = self.ring.map();
-        if let Some(piece) = map.translate(addr, len, &mut self.hint) {
-            return Ok(pieces.push(piece));
-        }
-        for piece in map.parts(addr, len) {
-            if !pieces.push(piece.ok_or(Fault::AddressOutOfRange)?) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// Marks what was taken as done, moves the head and interrupts.
@@ -338,7 +291,7 @@ impl TxRing {
         if self.ring.map().is_truncated() {
             self.stop(Fault::MemoryTruncated);
         }
-        if !self.ring.wants_interrupt(from) {
+        if !self.ring.block.wants_interrupt(from, self.ring.size) {
             return;
         }
         let done = if self.nic.irq.by_queue() { regs::TXQ0 << self.queue } else { regs::TXDW };
@@ -346,7 +299,7 @@ impl TxRing {
         // A driver with a status block says what it wants itself. Where accesses trap, an interrupt costs six of them,
         // and frames come further apart.
         let longer = if self.nic.is_trapping(TX_RINGS[self.queue]) { 4 } else { 1 };
-        let patience = self.nic.irq.patience().filter(|_| !self.ring.has_wishes());
+        let patience = self.nic.irq.patience().filter(|_| !self.ring.block.is_on());
         let patience = patience.map(|(last, first)| (last * longer, first * longer));
         let half = self.unreported >= self.ring.size / 2;
         let (at_once, later, delay) = match patience {
@@ -394,14 +347,9 @@ impl TxRing {
         self.enabled && !self.stopped
     }
 
-    /// Asks for kicks, or no longer, where a status block lets us.
-    pub(super) fn ask_for_kicks(&mut self, on: bool) {
-        self.ring.ask_for_kicks(on);
-    }
-
-    /// Whether a status block lets us choose.
-    pub(super) fn has_block(&self) -> bool {
-        self.ring.has_wishes()
+    /// What the driver says in its status block.
+    pub(super) fn block(&mut self) -> &mut Block {
+        &mut self.ring.block
     }
 
     /// Adds waiting frames to `batch` as far as there is room. The descriptors are given back by `give_back`. False:
@@ -430,8 +378,8 @@ impl TxRing {
                 continue;
             }
             match self.packet(batch, &mut at, avail) {
-                Ok(Attempt::Packet(Ok(()))) => self.count(batch, tally, &mut frames),
-                Ok(Attempt::Packet(Err(reason))) => {
+                Ok(Attempt::Packet) => self.count(batch, tally, &mut frames),
+                Ok(Attempt::Dropped(reason)) => {
                     tally.frames += 1;
                     tally.drops.add(reason, 1);
                     batch.skip();
@@ -448,7 +396,7 @@ impl TxRing {
                 }
             }
         }
-        self.nic.stats.frames(Counter::Tx, &frames);
+        self.nic.stats.frames(stats::TX, &frames);
         self.taken = at;
         self.idle = at == avail;
         // Descriptors that read as zeros never end a packet. What was taken is asked about when it is given back.
@@ -465,11 +413,11 @@ impl TxRing {
         tally.bytes += u64::from(frame.len);
         frames.count(frame);
         if frame.offload.gso != Gso::None {
-            self.nic.stats.add(Counter::Segmented, 1);
+            self.nic.stats.add(stats::SEGMENTED, 1);
             // The wire would have seen the segments (8254x SDM §13.7.47 and on count those).
             let rest = frame.len.saturating_sub(u32::from(frame.offload.hdr_len));
             let more = rest.div_ceil(u32::from(frame.offload.gso_size).max(1)).saturating_sub(1);
-            self.nic.stats.add(Counter::Tx(Kind::Frames), u64::from(more));
+            self.nic.stats.add(stats::TX + stats::FRAMES, u64::from(more));
         }
     }
 }

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::gate::NEVER;
+/// No deadline.
+pub(in crate::device) const NEVER: u64 = u64::MAX;
 
 /// Nanoseconds since the device came to be.
 pub(in crate::device) enum Clock {
@@ -27,6 +28,8 @@ pub(in crate::device) struct Alarm {
     /// The I/O core that watches the deadline is about to sleep.
     sleeping: AtomicBool,
     wake: OwnedFd,
+    /// Interrupts that accesses of the driver, or the link, have brought, and that no I/O core has counted yet.
+    uncounted: AtomicU64,
 }
 
 impl Alarm {
@@ -36,7 +39,22 @@ impl Alarm {
             deadline: AtomicU64::new(NEVER),
             sleeping: AtomicBool::new(false),
             wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            uncounted: AtomicU64::new(0),
         })
+    }
+
+    /// Interrupts that came without an I/O core: the next one to look counts them.
+    pub(in crate::device) fn note(&self, interrupts: u64) {
+        self.uncounted.fetch_add(interrupts, Ordering::Relaxed);
+    }
+
+    /// Takes what was noted.
+    #[inline]
+    pub(in crate::device) fn noted(&self) -> u64 {
+        match self.uncounted.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.uncounted.swap(0, Ordering::Relaxed),
+        }
     }
 
     /// Nanoseconds since the device came to be.

@@ -1,4 +1,4 @@
-//! Configuration space: a type 0 header, a list of capabilities, and which bits of them software may write.
+//! The regions that a function has, and its configuration space: a type 0 header, a list of capabilities, and which bits of them software may write.
 //!
 //! Theory of operation. Three byte arrays of the same length: the contents, the bits that can be written, and
 //! the bits that writing a one clears. A write touches each byte through its two masks and nothing else, so
@@ -6,10 +6,57 @@
 //! [`ConfigSpace::new`] and the `add_…` methods. Register numbers are in `sidecore_abi::pci`; PCI 3.0 §6.1
 //! and §6.2 describe the header, §6.7 the list.
 
+use std::sync::Arc;
+
 use sidecore_abi::pci::{self, capability, command, status};
 
 use super::interrupts::Mode;
-use super::region::{Region, Space, REGIONS, ROM};
+use super::persist::Image;
+use crate::mem::SharedPages;
+
+/// Number of regions: six BARs and the ROM, which no device has. The configuration space is not one of them.
+pub const REGIONS: usize = 7;
+
+/// How a region is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Space {
+    /// Memory below 4 GiB.
+    Memory32,
+    /// Memory anywhere, without side effects of reads (PCI 3.0 §6.2.5.1); takes this BAR and the next one, which must be absent.
+    Prefetchable,
+    /// I/O ports.
+    Io,
+}
+
+/// One BAR.
+#[derive(Clone, Debug)]
+pub struct Region {
+    /// How it is reached.
+    pub space: Space,
+    /// Bytes: a power of two, at least 16 (memory) or 4 (I/O).
+    pub size: u64,
+    /// The pages of it that the guest may map and then reaches without a trap.
+    pub mappable: Option<MappablePages>,
+}
+
+/// Pages of a region that the guest may map.
+#[derive(Clone, Debug)]
+pub struct MappablePages {
+    /// The memory behind them. Byte 0 of it stands for byte 0 of the region, so it reaches at least to the
+    /// end of the last area; what lies between areas is never touched and costs nothing.
+    pub pages: Arc<SharedPages>,
+    /// The areas, in bytes from the region's start; page-aligned, in order, not overlapping.
+    pub areas: Vec<Area>,
+}
+
+/// A stretch of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// First byte, from the region's start.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
 
 /// The identification registers of a function.
 #[derive(Clone, Copy, Debug)]
@@ -71,7 +118,6 @@ pub struct ConfigSpace {
     initial: Vec<u8>,
     /// Where the pointer to the next capability goes.
     link: usize,
-    extended: Option<usize>,
     msi: Option<usize>,
     msix: Option<usize>,
     express: Option<usize>,
@@ -88,7 +134,6 @@ impl ConfigSpace {
             clears: vec![0; size],
             initial: Vec::new(),
             link: pci::CAPABILITIES,
-            extended: None,
             msi: None,
             msix: None,
             express: None,
@@ -123,18 +168,15 @@ impl ConfigSpace {
     fn add_region(&mut self, index: usize, region: &Region) {
         let address = !(region.size - 1);
         let (low, high) = halves(address);
-        let at = if index == ROM { pci::ROM } else { pci::BAR0 + 4 * index };
+        let at = pci::BAR0 + 4 * index;
         let (kind, mask) = match region.space {
             Space::Memory32 => (0b000, low & !0xf),
-            Space::Memory64 => (0b100, low & !0xf),
             Space::Prefetchable => (0b1100, low & !0xf),
             Space::Io => (0b01, low & !0x3),
-            // Bit 0 turns the ROM's decoder on.
-            Space::Rom => (0, low & !0x7ff | 1),
         };
         self.put(at, &u32::to_le_bytes(kind));
         self.allow(at, &mask.to_le_bytes());
-        if matches!(region.space, Space::Memory64 | Space::Prefetchable) {
+        if region.space == Space::Prefetchable {
             self.allow(at + 4, &high.to_le_bytes());
         }
     }
@@ -223,37 +265,6 @@ impl ConfigSpace {
         self.express = Some(at);
     }
 
-    /// Adds an extended capability at byte `at`; the first one must be at 0x100 (PCIe 5.0 §7.6.1). `body`
-    /// follows the four bytes of its header; `writable` and `clears` are masks over the body.
-    ///
-    /// # Panics
-    /// If it does not fit: the list is fixed when the device is written.
-    pub fn add_extended(
-        &mut self,
-        id: u16,
-        version: u8,
-        at: usize,
-        body: &[u8],
-        writable: &[u8],
-        clears: &[u8],
-    ) {
-        assert!(at % 4 == 0 && at >= pci::CONVENTIONAL_SIZE && at + 4 + body.len() <= self.bytes.len());
-        match self.extended {
-            None => assert!(at == pci::CONVENTIONAL_SIZE, "the first extended capability is at 0x100"),
-            Some(last) => {
-                let header = self.read_u32(last);
-                #[expect(clippy::cast_possible_truncation, reason = "below 4096")]
-                self.put(last, &(header | (at as u32) << 20).to_le_bytes());
-            }
-        }
-        self.extended = Some(at);
-        self.put(at, &(u32::from(id) | u32::from(version & 0xf) << 16).to_le_bytes());
-        self.put(at + 4, body);
-        self.allow(at + 4, writable);
-        self.clears[at + 4..at + 4 + clears.len()].copy_from_slice(clears);
-        self.initial.clone_from(&self.bytes);
-    }
-
     /// Bytes: 256 or 4096.
     pub fn size(&self) -> usize {
         self.bytes.len()
@@ -311,18 +322,22 @@ impl ConfigSpace {
         &self.bytes
     }
 
-    /// The contents that an equal function of another process had. False: it was none.
-    #[must_use]
-    pub fn restore(&mut self, bytes: &[u8]) -> bool {
+    /// Takes the contents that an equal function of another process had from words of `image`, from `at` on.
+    ///
+    /// # Errors
+    /// The function was none.
+    pub fn restore(&mut self, image: &Image, at: usize) -> Result<(), String> {
+        let mut bytes = vec![0; self.size()];
+        image.get_bytes(at, &mut bytes);
         let fixed = |at: usize| !(self.writable[at] | self.clears[at]);
-        let equal = bytes.len() == self.bytes.len()
-            && (0..bytes.len())
-                .filter(|at| !(pci::STATUS..pci::STATUS + 2).contains(at))
-                .all(|at| (bytes[at] ^ self.initial[at]) & fixed(at) == 0);
-        if equal {
-            self.bytes.copy_from_slice(bytes);
+        let equal = (0..bytes.len())
+            .filter(|at| !(pci::STATUS..pci::STATUS + 2).contains(at))
+            .all(|at| (bytes[at] ^ self.initial[at]) & fixed(at) == 0);
+        if !equal {
+            return Err("its configuration space belongs to another device".to_owned());
         }
-        equal
+        self.bytes = bytes;
+        Ok(())
     }
 
     /// Shows the level of the interrupt pin in the status register.
@@ -336,10 +351,6 @@ impl ConfigSpace {
 
     fn read_u16(&self, at: usize) -> u16 {
         u16::from_le_bytes([self.bytes[at], self.bytes[at + 1]])
-    }
-
-    fn read_u32(&self, at: usize) -> u32 {
-        u32::from(self.read_u16(at)) | u32::from(self.read_u16(at + 2)) << 16
     }
 
     fn put(&mut self, at: usize, value: &[u8]) {
@@ -373,20 +384,18 @@ mod tests {
         let region = |space, size| Some(Region { space, size, mappable: None });
         let regions = [
             region(Space::Memory32, 0x2_0000),
-            region(Space::Memory64, 1 << 33),
+            region(Space::Prefetchable, 1 << 33),
             None,
             region(Space::Io, 32),
             None,
             None,
-            region(Space::Rom, 0x1_0000),
+            None,
         ];
         let mut config = ConfigSpace::new(&identity, &regions);
         config.add_power(0xc8);
         config.add_msi(0xd0, 1);
         config.add_express(0xe0);
         config.add_msix(0xa0, &MsixPlace { vectors: 5, table: (3, 0), pending: (3, 0x2000) });
-        config.add_extended(3, 1, 0x100, &[1; 8], &[], &[]);
-        config.add_extended(1, 2, 0x140, &[0; 0x28], &[0, 0, 0xff], &[0xff]);
         config
     }
 
@@ -404,11 +413,11 @@ mod tests {
             read32(&config, at)
         };
         assert_eq!(sized(0x10), 0xfffe_0000);
-        assert_eq!(sized(0x14), 0x0000_0004);
+        assert_eq!(sized(0x14), 0x0000_000c);
         assert_eq!(sized(0x18), 0xffff_fffe);
         assert_eq!(sized(0x1c), 0xffff_ffe1);
         assert_eq!(sized(0x20), 0);
-        assert_eq!(sized(0x30), 0xffff_0001);
+        assert_eq!(sized(0x30), 0);
         // Identity cannot be written.
         assert_eq!(sized(0x00), 0x10d3_8086);
         assert_eq!(sized(0x2c), 0xa01f_8086);
@@ -425,8 +434,6 @@ mod tests {
             at = header >> 8 & 0xff;
         }
         assert_eq!(found, [(1, 0xc8), (5, 0xd0), (0x10, 0xe0), (0x11, 0xa0)]);
-        assert_eq!(read32(&config, 0x100), 0x1401_0003);
-        assert_eq!(read32(&config, 0x140), 0x0002_0001);
         assert_eq!(read32(&config, 0xa0) >> 16, 4);
         assert_eq!(read32(&config, 0xa8), 0x2003);
     }
@@ -444,9 +451,9 @@ mod tests {
         assert!(!config.write(0xa2, &[0, 0x80]));
         assert_eq!(config.interrupt_mode(), Mode::Msix);
         // Writing a one clears.
-        config.put(0x144, &[0b11]);
-        assert!(!config.write(0x144, &[0b01]));
-        assert_eq!(read32(&config, 0x144), 0b10);
+        config.put(0xea, &[0b11]);
+        assert!(!config.write(0xea, &[0b01]));
+        assert_eq!(read32(&config, 0xe8) >> 16 & 0xf, 0b10);
         // Function level reset, in a write of the whole register and not in one beside it.
         assert!(!config.write(0xe8, &[0xff]));
         assert!(config.write(0xe8, &[0, 0x80]));

@@ -123,10 +123,8 @@ pub struct Interrupts {
     has_pin: bool,
     pin: Mutex<InterruptPin>,
     level: AtomicBool,
-    msi: Box<[Mutex<Vector>]>,
-    msix: Box<[Mutex<Vector>]>,
-    error: Mutex<Vector>,
-    request: Mutex<Vector>,
+    /// Of each kind but the pin, in the order of their numbers.
+    vectors: [Box<[Mutex<Vector>]>; 4],
 }
 
 impl Interrupts {
@@ -139,10 +137,7 @@ impl Interrupts {
             has_pin,
             pin: InterruptPin::new(overrun),
             level: AtomicBool::new(false),
-            msi: vectors(msi),
-            msix: vectors(msix),
-            error: Vector::new(overrun),
-            request: Vector::new(overrun),
+            vectors: [msi, msix, 1, 1].map(vectors),
         })
     }
 
@@ -160,12 +155,12 @@ impl Interrupts {
     /// mode, for a vector that the function does not have, and for one that stays pending.
     #[inline]
     pub fn message(&self, vector: u16) -> bool {
-        let vectors = match self.mode() {
-            Mode::Msi => &self.msi,
-            Mode::Msix => &self.msix,
+        let index = match self.mode() {
+            Mode::Msi => Index::Msi,
+            Mode::Msix => Index::Msix,
             Mode::Intx => return false,
         };
-        vectors.get(usize::from(vector)).is_some_and(|vector| lock(vector).fire())
+        self.of(index).get(usize::from(vector)).is_some_and(|vector| lock(vector).fire())
     }
 
     /// Sets the level of the interrupt pin. True if an eventfd was written.
@@ -182,19 +177,16 @@ impl Interrupts {
         self.level.load(Ordering::Relaxed)
     }
 
-    /// Whether MSI-X vector `vector` waits for an eventfd: its bit in the pending bit array.
-    pub fn is_pending(&self, vector: u16) -> bool {
-        self.msix.get(usize::from(vector)).is_some_and(|vector| lock(vector).pending)
+    /// The pending bit array (PCI 3.0 §6.8.2.6): which of the first 32 MSI-X vectors wait for an eventfd.
+    pub fn pending(&self) -> u32 {
+        (0..32)
+            .zip(self.of(Index::Msix))
+            .fold(0, |bits, (at, vector)| bits | u32::from(lock(vector).pending) << at)
     }
 
     /// Interrupts of kind `index`.
     pub fn count(&self, index: Index) -> usize {
-        match index {
-            Index::Intx => usize::from(self.has_pin),
-            Index::Msi => self.msi.len(),
-            Index::Msix => self.msix.len(),
-            Index::Error | Index::Request => 1,
-        }
+        self.of(index).len() + usize::from(index == Index::Intx && self.has_pin)
     }
 
     /// Gives interrupt `number` of kind `index` its eventfd, or takes it away.
@@ -204,7 +196,7 @@ impl Interrupts {
             pin.trigger.set(trigger);
             pin.masked = false;
             pin.look();
-        } else if let Some(vector) = self.vector(index, number) {
+        } else if let Some(vector) = self.of(index).get(number) {
             lock(vector).set(trigger);
         }
     }
@@ -216,7 +208,7 @@ impl Interrupts {
             if !pin.masked {
                 pin.masked = pin.trigger.raise();
             }
-        } else if let Some(vector) = self.vector(index, number) {
+        } else if let Some(vector) = self.of(index).get(number) {
             lock(vector).fire();
         }
     }
@@ -228,12 +220,10 @@ impl Interrupts {
             pin.trigger.set(None);
             (pin.resample, pin.masked) = (None, false);
         }
-        for number in 0..self.count(index) {
-            if let Some(vector) = self.vector(index, number) {
-                let mut vector = lock(vector);
-                vector.set(None);
-                vector.pending = false;
-            }
+        for vector in self.of(index) {
+            let mut vector = lock(vector);
+            vector.set(None);
+            vector.pending = false;
         }
     }
 
@@ -278,7 +268,7 @@ impl Interrupts {
     /// The function is reset: nothing pends. Eventfds and what they wait for stay.
     pub fn reset(&self) {
         self.set_level(false);
-        for vector in self.msi.iter().chain(&self.msix) {
+        for vector in self.of(Index::Msi).iter().chain(self.of(Index::Msix)) {
             lock(vector).pending = false;
         }
     }
@@ -291,14 +281,10 @@ impl Interrupts {
         self.reset();
     }
 
-    fn vector(&self, index: Index, number: usize) -> Option<&Mutex<Vector>> {
-        match index {
-            Index::Msi => self.msi.get(number),
-            Index::Msix => self.msix.get(number),
-            Index::Error => (number == 0).then_some(&self.error),
-            Index::Request => (number == 0).then_some(&self.request),
-            Index::Intx => None,
-        }
+    /// The vectors of a kind; none of the pin.
+    #[inline]
+    fn of(&self, index: Index) -> &[Mutex<Vector>] {
+        (index as usize).checked_sub(1).and_then(|at| self.vectors.get(at)).map_or(&[], |of| of)
     }
 }
 
@@ -379,9 +365,9 @@ mod tests {
         assert!(!irq.message(0), "INTx mode");
         irq.set_mode(Mode::Msix);
         assert!(!irq.message(1) && !irq.message(2));
-        assert!(irq.is_pending(1) && !irq.is_pending(0) && !irq.is_pending(2));
+        assert_eq!(irq.pending(), 1 << 1);
         irq.set_trigger(Index::Msix, 1, ear.mouth());
-        assert!(!irq.is_pending(1));
+        assert_eq!(irq.pending(), 0);
         assert_eq!(ear.heard(), 1);
         assert!(irq.message(1) && irq.message(1));
         assert_eq!(ear.heard(), 2);

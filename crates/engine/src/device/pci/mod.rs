@@ -20,18 +20,18 @@
 mod config;
 mod interrupts;
 mod persist;
-mod region;
 
 use std::io;
 use std::sync::Arc;
 
-pub use config::{Command, ConfigSpace, Identity, MsixPlace};
+pub use config::{Area, Command, ConfigSpace, Identity, MappablePages, MsixPlace, Region, Space, REGIONS};
 pub use interrupts::{Index, Interrupts, Mode};
 pub use persist::{Format, Image, Persist};
-pub use region::{Area, MappablePages, Region, Space, REGIONS, ROM};
 
 use crate::fault::Fault;
 use crate::mem::GuestMap;
+#[cfg(doc)]
+use crate::mem::SharedPages;
 use crate::port::QueueStatus;
 
 /// A device model. See the module's words on threads.
@@ -45,7 +45,7 @@ pub trait PciDevice: Send {
         Ok(())
     }
 
-    /// BARs 0 to 5 and the ROM; `None` where there is none. Asked once, before all but [`attached`](PciDevice::attached).
+    /// BARs 0 to 5, and nothing for the ROM; `None` where there is none. Asked once, before all but [`attached`](PciDevice::attached).
     fn regions(&self) -> [Option<Region>; REGIONS];
 
     /// Its configuration space. The transport serves it; the model may look at it and, in its own calls,
@@ -80,7 +80,9 @@ pub trait PciDevice: Send {
     fn faulted(&mut self, fault: Fault);
 
     /// The VMM is gone: as `reset`, and there is no guest to interrupt. `dma_changed` with an empty map follows.
-    fn detached(&mut self);
+    fn detached(&mut self) {
+        self.reset();
+    }
 
     /// Puts the carrier up or down. Called from the control plane.
     fn set_link(&mut self, up: bool);
@@ -116,6 +118,12 @@ pub fn write_config(device: &mut dyn PciDevice, offset: u64, data: &[u8]) {
         return;
     }
     follow_config(device, before);
+}
+
+/// Answers a guest that reads all of the register `word`, or the byte or half of it that is at `offset`.
+pub(super) fn answer(word: u32, offset: u64, data: &mut [u8]) {
+    let from = word.to_le_bytes();
+    data.iter_mut().zip(from.iter().skip((offset & 3) as usize)).for_each(|(to, from)| *to = *from);
 }
 
 /// Resets the function: configuration space, interrupts, device.

@@ -91,13 +91,6 @@ impl Ptnet {
             self.nic.bells.alarm(number % pairs).wake_sleeper();
         }
     }
-
-    /// The pending bits (PCI 3.0 §6.8.2.6).
-    pub(super) fn pending(&self) -> u32 {
-        let vectors = u16::try_from(2 * self.settings.pairs).unwrap_or(u16::MAX);
-        let interrupts = &self.nic.bells.interrupts;
-        (0..vectors).fold(0, |bits, vector| bits | u32::from(interrupts.is_pending(vector)) << vector)
-    }
 }
 
 /// Whether a guest with `features` may have a header of so many bytes before each frame.

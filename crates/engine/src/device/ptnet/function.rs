@@ -1,4 +1,4 @@
-//! The two PCI functions that the guest's bus finds: regions, identity and capabilities.
+//! The two PCI functions that the guest's bus finds: regions, identity and capabilities; and what a guest has written to registers.
 
 use std::sync::Arc;
 
@@ -55,4 +55,17 @@ pub(super) fn memory_regions(pages: &Arc<SharedPages>) -> [Option<Region>; REGIO
 /// Its configuration space.
 pub(super) fn memory_config(regions: &[Option<Region>; REGIONS]) -> ConfigSpace {
     ConfigSpace::new(&identity(MEMORY_DEVICE, UNCLASSIFIED), regions)
+}
+
+/// What the guest has written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Registers {
+    /// Features that it has.
+    pub(super) features: u32,
+    /// How its last command ended: 0, or an errno.
+    pub(super) status: u32,
+    /// High halves of addresses whose low half has not come yet.
+    pub(super) high: [u32; 2],
+    /// Where the guest's blocks begin, and ours; 0: nowhere.
+    pub(super) blocks: [u64; 2],
 }

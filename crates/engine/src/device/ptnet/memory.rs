@@ -16,12 +16,12 @@ use sidecore_abi::ring::Info;
 use super::bar::{Bar, Current, PtnetFunction};
 use super::function::{memory_config, memory_regions};
 use crate::device::pci::{
-    Command, ConfigSpace, Format, Image, Interrupts, PciDevice, Persist, Region as Window, REGIONS,
+    answer, Command, ConfigSpace, Format, Image, Interrupts, PciDevice, Persist, Region as Window, REGIONS,
 };
 use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueStatus};
-use crate::slice::{behind, behind_mut, put, upto};
+use crate::slice::{behind_mut, put};
 
 /// The memory of a ptnet device.
 pub struct MemoryDevice {
@@ -46,7 +46,8 @@ impl MemoryDevice {
     }
 
     /// A register; zero where there is none.
-    fn register(&self, offset: u64) -> u64 {
+    #[expect(clippy::cast_possible_truncation, reason = "halves, and places below 4 GiB")]
+    fn register(&self, offset: u64) -> u32 {
         let bar = &self.bar;
         let info @ Info {
             memsize,
@@ -63,7 +64,7 @@ impl MemoryDevice {
         // A pipe's end has a pair of idle rings beside, as its host's.
         let rings = u64::from(tx_rings + rx_rings) + if host_rings == 0 { 2 } else { 0 };
         let interface = size_of::<If>() as u64 + 8 * rings;
-        match offset {
+        let word = match offset {
             memdev::MEMSIZE_LO => memsize,
             memdev::MEMSIZE_HI => memsize >> 32,
             memdev::MEMID => bar.id.into(),
@@ -75,7 +76,8 @@ impl MemoryDevice {
                 of_pool([buf_pool, bufs.into(), buf_size.into()], offset - memdev::BUF_POOL)
             }
             _ => 0,
-        }
+        };
+        word as u32
     }
 }
 
@@ -103,18 +105,17 @@ impl PciDevice for MemoryDevice {
     }
 
     fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
-        let (word, skip) = (offset & !3, usize::try_from(offset & 3).unwrap_or(0));
         let word = match region {
-            0 => self.register(word).to_le_bytes(),
+            0 => self.register(offset & !3),
             // The VMM has no mapping of it, or does not use it.
             memdev::MEMORY_BAR => {
                 let pages = &self.bar.pages;
-                let word = usize::try_from(word).ok().and_then(|at| pages.word(at));
-                u64::from(word.map_or(0, |word| word.load(Ordering::Acquire))).to_le_bytes()
+                let word = usize::try_from(offset & !3).ok().and_then(|at| pages.word(at));
+                word.map_or(0, |word| word.load(Ordering::Acquire))
             }
             _ => return,
         };
-        data.iter_mut().zip(behind(upto(&word, 4), skip)).for_each(|(to, from)| *to = *from);
+        answer(word, offset, data);
     }
 
     fn write(&mut self, region: usize, offset: u64, data: &[u8]) {
@@ -178,11 +179,7 @@ impl Persist for MemoryDevice {
         if !files.first().is_some_and(|file| current.is(file)) {
             return Err("its NIC has other memory: the VMM of that one is gone".to_owned());
         }
-        let mut config = vec![0; self.config.size()];
-        image.get_bytes(0, &mut config);
-        if !self.config.restore(&config) {
-            return Err("its configuration space belongs to another device".to_owned());
-        }
+        self.config.restore(image, 0)?;
         self.current.stay(PtnetFunction::Memory);
         self.bar = current;
         Ok(())

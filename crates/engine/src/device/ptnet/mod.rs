@@ -8,7 +8,7 @@
 //! this up and carry kicks, which are declined while a core polls.
 //!
 //! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `bells` when each side is told;
-//! `access` is what a trapped access does to the `registers`, `config` what an operator chooses, `function` and
+//! `access` is what a trapped access does to the registers, `config` what an operator chooses, `function` and
 //! `memory` what the guest's bus finds, `bar` the memory that both have, `persist` what another process goes on from,
 //! `nic` what the cores and the conversation have in common.
 //!
@@ -41,7 +41,6 @@ mod memory;
 mod nic;
 mod persist;
 mod receiver;
-mod registers;
 mod sender;
 #[cfg(test)]
 mod tests;
@@ -56,14 +55,13 @@ use sidecore_abi::ptnet::{reg, LINK};
 use self::bar::{Bar, Current, PtnetFunction, RegionSource};
 use self::bells::{Bells, RingUse};
 pub use self::config::{PtnetConfig, MAX_PAIRS, VNET_HDR};
-use self::function::{nic_config, nic_regions};
+use self::function::{nic_config, nic_regions, Registers};
 pub use self::memory::MemoryDevice;
 use self::nic::NicState;
 use self::receiver::Receiver;
-use self::registers::Registers;
 use self::sender::Sender;
 use super::lent::Queue;
-use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region as Window, REGIONS};
+use super::pci::{answer, Command, ConfigSpace, Interrupts, PciDevice, Persist, Region as Window, REGIONS};
 use crate::fabric::Scheduler;
 use crate::fault::Fault;
 use crate::mem::GuestMap;
@@ -327,12 +325,11 @@ impl PciDevice for Ptnet {
     fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
         let word = match (region, offset & !3) {
             (0, register) => self.register(register),
-            (2, pending) if pending == u64::from(reg::PENDING) => self.pending(),
+            (2, pending) if pending == u64::from(reg::PENDING) => self.nic.bells.interrupts.pending(),
             // The VMM has the table.
             _ => return,
         };
-        let skip = usize::try_from(offset & 3).unwrap_or(0);
-        data.iter_mut().zip(&word.to_le_bytes()[skip..]).for_each(|(to, from)| *to = *from);
+        answer(word, offset, data);
     }
 
     fn write(&mut self, region: usize, offset: u64, data: &[u8]) {

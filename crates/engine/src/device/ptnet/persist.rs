@@ -12,7 +12,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::access::may_have_header;
 use super::bells::RingUse;
-use super::registers::Registers;
+use super::function::Registers;
 use super::{Pair, Ptnet, MAX_PAIRS};
 use crate::device::lent::Queue;
 use crate::device::pci::{Command, Format, Image, Persist};
@@ -66,10 +66,11 @@ impl Persist for Ptnet {
                 continue;
             };
             let at = PLACES + PAIR * number;
-            let [_, hwcur, _] = sender.position();
-            image.put(at, hwcur.into());
-            let [_, hwcur, hwtail] = receiver.position();
-            image.put(at + 1, pair(hwcur, hwtail));
+            if let (Some(tx), Some(rx)) = (sender.ring(), receiver.ring()) {
+                image.put(at, tx.position()[1].into());
+                let [_, hwcur, hwtail] = rx.position();
+                image.put(at + 1, pair(hwcur, hwtail));
+            }
         }
     }
 
@@ -77,11 +78,8 @@ impl Persist for Ptnet {
         let Ok([file]) = <[OwnedFd; 1]>::try_from(files) else {
             return Err("its files are not all there".to_owned());
         };
-        let (mut config, mut bytes) = (self.config.clone(), vec![0; self.config.size()]);
-        image.get_bytes(0, &mut bytes);
-        if !config.restore(&bytes) {
-            return Err("its configuration space belongs to another device".to_owned());
-        }
+        let mut config = self.config.clone();
+        config.restore(image, 0)?;
         let word = |at| image.get(REGISTERS + at);
         let ([features, status], high) = (halves(word(0)), halves(word(1)));
         if self.accepted(features) != features {
@@ -103,7 +101,8 @@ impl Persist for Ptnet {
                 return true;
             };
             let ([sent, _], [first, last]) = (halves(image.get(at)), halves(image.get(at + 1)));
-            sender.set_position(sent) && receiver.set_position(first, last)
+            sender.ring().is_none_or(|ring| ring.set_position(sent))
+                && receiver.ring().is_none_or(|ring| ring.set_position(first, last))
         });
         if !placed {
             return Err("its rings have other places".to_owned());

@@ -8,11 +8,9 @@ use std::sync::Arc;
 
 use super::bells::RingUse;
 use super::nic::NicState;
-use crate::fault::Fault;
 use crate::frame::Batch;
-use crate::mem::{GuestMap, Overrun};
-use crate::observe::PortCounters;
-use crate::port::{DropReason, EgressQueue, Outcome, Room};
+use crate::mem::GuestMap;
+use crate::port::{DropReason, EgressQueue, Outcome, Port, Room};
 use crate::ring::{Block, ClientRx, Hands, Region};
 use crate::slots::pipe::{End, Far, Receiving};
 use crate::slots::Fill;
@@ -58,8 +56,8 @@ impl Receiver {
         match &mut self.slots {
             Filling::Pipe(receiving) => receiving.set_block(block, begins),
             Filling::Frames(slots) => {
-                let position = slots.ring().position();
-                let block = slots.ring().set_hands(block.unwrap_or(Block::NONE));
+                let position = slots.ring.position();
+                let block = slots.ring.access.set_hands(block.unwrap_or(Block::NONE));
                 if begins {
                     block.begin(position);
                 }
@@ -82,37 +80,26 @@ impl Receiver {
         }
     }
 
-    /// Where the ring is. A pipe knows that itself.
-    pub(super) fn position(&mut self) -> [u32; 3] {
+    /// Its ring, where it is no pipe's: a pipe knows itself where its rings are.
+    pub(super) fn ring(&mut self) -> Option<&mut ClientRx<Block>> {
         match &mut self.slots {
-            Filling::Frames(slots) => slots.ring().position(),
-            Filling::Pipe(_) => [0; 3],
+            Filling::Frames(slots) => Some(&mut slots.ring),
+            Filling::Pipe(_) => None,
         }
     }
 
-    /// It is where another process left it; false: it cannot be there.
-    pub(super) fn set_position(&mut self, hwcur: u32, hwtail: u32) -> bool {
-        match &mut self.slots {
-            Filling::Frames(slots) => slots.ring().set_position(hwcur, hwtail),
-            Filling::Pipe(_) => true,
-        }
-    }
-
-    /// It goes on from where its block says that it is, or its pipe.
+    /// It goes on from where its block says that it is. False: it cannot be there.
     pub(super) fn recover(&mut self) -> bool {
-        match &mut self.slots {
-            Filling::Frames(slots) => {
-                let [hwcur, hwtail] = slots.ring().hands().indices();
-                slots.ring().set_position(hwcur, hwtail)
-            }
-            Filling::Pipe(_) => true,
-        }
+        self.ring().is_none_or(|ring| {
+            let [hwcur, hwtail] = ring.access.hands().indices();
+            ring.set_position(hwcur, hwtail)
+        })
     }
 
     /// Shows whether the link is up.
     pub(super) fn set_link(&mut self, up: bool) {
         match &mut self.slots {
-            Filling::Frames(slots) => slots.ring().hands().set_link(up),
+            Filling::Frames(slots) => slots.ring.access.hands().set_link(up),
             Filling::Pipe(receiving) => receiving.set_link(up),
         }
     }
@@ -124,7 +111,7 @@ impl Receiver {
     #[inline]
     fn judge(&mut self) {
         // Of a pipe's its other end finds out.
-        let is_lost = matches!(&self.slots, Filling::Frames(slots) if slots.is_lost());
+        let is_lost = matches!(&self.slots, Filling::Frames(slots) if slots.ring.access.is_lost());
         self.stopped |= !self.nic.goes_on(is_lost, &self.map);
     }
 }
@@ -180,12 +167,8 @@ struct GuestEnd {
 }
 
 impl Far for GuestEnd {
-    fn overrun(&self) -> &Overrun {
-        &self.nic.port.overrun
-    }
-
-    fn counters(&self) -> &PortCounters {
-        &self.nic.port.counters
+    fn port(&self) -> &Port {
+        &self.nic.port
     }
 
     fn raise(&self) -> u64 {
@@ -194,9 +177,5 @@ impl Far for GuestEnd {
 
     fn note(&self) {
         self.nic.note_received(self.number);
-    }
-
-    fn fail(&self, fault: Fault) {
-        self.nic.port.fault.set(fault);
     }
 }

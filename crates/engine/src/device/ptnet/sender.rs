@@ -14,7 +14,7 @@ use super::bells::RingUse;
 use super::nic::NicState;
 use crate::account::Outcome;
 use crate::frame::Batch;
-use crate::mem::{ticks, Act, GuestMap};
+use crate::mem::{Act, GuestMap};
 use crate::observe::PortCounters;
 use crate::port::{DropReason, IngressQueue, Tally};
 use crate::ring::{Block, ClientTx, Region};
@@ -78,8 +78,8 @@ impl Sender {
         match &mut self.slots {
             Draining::Pipe(sending) => sending.set_block(block, begins),
             Draining::Frames(slots) => {
-                let position = slots.ring().position();
-                let block = slots.ring().set_hands(block.unwrap_or(Block::NONE));
+                let position = slots.ring.position();
+                let block = slots.ring.access.set_hands(block.unwrap_or(Block::NONE));
                 if begins {
                     block.begin(position);
                 }
@@ -97,43 +97,32 @@ impl Sender {
     /// Whether slots wait to be moved.
     fn waits(&mut self) -> bool {
         match &mut self.slots {
-            Draining::Frames(slots) => slots.waiting() > 0,
+            Draining::Frames(slots) => slots.ring.look() > 0,
             Draining::Pipe(sending) => !self.nic.is_down() && sending.has_news(),
         }
     }
 
-    /// Where the ring is. A pipe knows that itself.
-    pub(super) fn position(&mut self) -> [u32; 3] {
+    /// Its ring, where it is no pipe's: a pipe knows itself where its rings are.
+    pub(super) fn ring(&mut self) -> Option<&mut ClientTx<Block>> {
         match &mut self.slots {
-            Draining::Frames(slots) => slots.ring().position(),
-            Draining::Pipe(_) => [0; 3],
+            Draining::Frames(slots) => Some(&mut slots.ring),
+            Draining::Pipe(_) => None,
         }
     }
 
-    /// It is where another process left it; false: it cannot be there.
-    pub(super) fn set_position(&mut self, hwcur: u32) -> bool {
-        match &mut self.slots {
-            Draining::Frames(slots) => slots.ring().set_position(hwcur),
-            Draining::Pipe(_) => true,
-        }
-    }
-
-    /// It goes on from where its block says that it is, or its pipe.
+    /// It goes on from where its block says that it is. False: it cannot be there.
     pub(super) fn recover(&mut self) -> bool {
-        match &mut self.slots {
-            Draining::Frames(slots) => {
-                let [hwcur, _] = slots.ring().hands().indices();
-                slots.ring().set_position(hwcur)
-            }
-            Draining::Pipe(_) => true,
-        }
+        self.ring().is_none_or(|ring| {
+            let [hwcur, _] = ring.access.hands().indices();
+            ring.set_position(hwcur)
+        })
     }
 
     /// Whether it has found a fault.
     #[inline]
     fn judge(&mut self) {
         let is_lost = match &self.slots {
-            Draining::Frames(slots) => slots.is_lost(),
+            Draining::Frames(slots) => slots.ring.access.is_lost(),
             Draining::Pipe(sending) => sending.is_lost(),
         };
         self.stopped |= !self.nic.goes_on(is_lost, &self.map);
@@ -142,7 +131,7 @@ impl Sender {
     /// Asks for kicks or declines them. After asking, true means that slots wait already.
     fn ask(&mut self, on: bool) -> bool {
         match &mut self.slots {
-            Draining::Frames(slots) => slots.want_kicks(on),
+            Draining::Frames(slots) => slots.ring.want_kicks(on),
             Draining::Pipe(sending) => sending.want_kicks(on) && !self.nic.is_down(),
         }
     }
@@ -154,9 +143,7 @@ impl Sender {
         if self.nic.is_down() {
             return;
         }
-        let begun = ticks();
-        let moved = sending.pass(batch.room());
-        self.nic.port.overrun.took(Act::Touch, begun.wrapping_add(moved.far));
+        let moved = self.nic.port.overrun.timed(Act::Touch, || sending.pass(batch.room()));
         batch.passed(moved.frames);
         tally.frames += moved.frames as u64;
         tally.bytes += moved.bytes;

@@ -11,6 +11,7 @@ use super::regs::cause::TOK;
 use super::regs::{self, INTERRUPTS};
 use super::stats::SIZE;
 use super::Rtl8169;
+use crate::device::pci::answer;
 
 /// The second halves of words.
 const UPPER: u32 = 0xffff_0000;
@@ -22,10 +23,7 @@ impl Rtl8169 {
             return;
         }
         self.nic.traps.reads.fetch_add(1, Ordering::Relaxed);
-        let value = self.read_word(word(offset)).to_le_bytes();
-        // A byte or a half of the word.
-        let from = value.get((offset & 3) as usize..).unwrap_or(&[]);
-        data.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        answer(self.read_word(word(offset)), offset, data);
     }
 
     pub(super) fn write_region(&mut self, region: usize, offset: u64, data: &[u8]) {

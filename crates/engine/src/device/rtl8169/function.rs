@@ -1,10 +1,36 @@
-//! The PCI function that the guest's bus finds: regions and identity.
+//! What can be chosen about a device; the PCI function that the guest's bus finds, with its regions and identity; and its EEPROM, a
+//! 93C46 (`device::eeprom`) that says the same, with the way to it: its lines in `9346CR`.
 //!
 //! Both BARs show the same 256 bytes of registers. They are less than a page, and the doorbell is one of them: nothing of it can be
 //! mapped into a guest without making memory of all registers, so every access traps.
 
-use super::regs;
+use std::time::Duration;
+
+use super::regs::{self, EECS, EEDI, EEDO, EEM, EEM_PROGRAM, EESK};
+use crate::device::eeprom::{Bus, Chip, CS, DI, SK, WORDS};
 use crate::device::pci::{ConfigSpace, Identity, Region, Space, REGIONS};
+use crate::wire::Mac;
+
+/// Smallest gap between two interrupts, if the operator does not say otherwise.
+const FLOOR: Duration = Duration::from_micros(8);
+
+/// What can be chosen about a device.
+#[derive(Clone, Copy, Debug)]
+pub struct Rtl8169Config {
+    /// The station's address, in the EEPROM.
+    pub mac: Mac,
+    /// Smallest gap between two interrupts, whatever the driver programs; zero: what it programs alone.
+    pub moderation: Duration,
+    /// It has a communication status block (`sidecore_abi::csb`).
+    pub csb: bool,
+}
+
+impl Rtl8169Config {
+    /// One with address `mac`.
+    pub fn new(mac: Mac) -> Rtl8169Config {
+        Rtl8169Config { mac, moderation: FLOOR, csb: false }
+    }
+}
 
 /// The registers as I/O ports, and as memory.
 pub(super) const IO: usize = 0;
@@ -31,4 +57,43 @@ pub(super) fn config_space(csb: bool) -> ConfigSpace {
     let mut config = ConfigSpace::new(&identity, &regions());
     config.add_power(0xdc);
     config
+}
+
+/// What its first word says: there are contents.
+const IDENTIFICATION: u16 = 0x8129;
+/// Where the station's address stands.
+const ADDRESS: usize = 7;
+
+pub(super) struct Eeprom {
+    pub(super) chip: Chip,
+}
+
+impl Eeprom {
+    pub(super) fn new(mac: [u8; 6]) -> Eeprom {
+        let mut words = [0; WORDS];
+        // Identification, as in configuration space: chip, subsystem.
+        words[..5].copy_from_slice(&[IDENTIFICATION, 0x10ec, 0x8169, 0x10ec, 0x8169]);
+        for (word, pair) in words[ADDRESS..].iter_mut().zip(mac.chunks_exact(2)) {
+            *word = u16::from_le_bytes([pair[0], pair[1]]);
+        }
+        Eeprom { chip: Chip::new(Bus::Microwire, words) }
+    }
+
+    /// A write of `9346CR`.
+    pub(super) fn write(&mut self, value: u32) {
+        // In other modes the lines are not driven.
+        let on = value & EEM == EEM_PROGRAM;
+        let lines = [(EESK, SK), (EECS, CS), (EEDI, DI)];
+        let lines = lines.iter().filter(|(bit, _)| on && value & bit != 0);
+        self.chip.set_lines(lines.fold(0, |all, (_, line)| all | line));
+    }
+
+    /// What `9346CR` shows of its data line.
+    pub(super) fn data(&self) -> u32 {
+        if self.chip.data() {
+            EEDO
+        } else {
+            0
+        }
+    }
 }

@@ -91,8 +91,6 @@ impl IrqState {
 pub(super) struct Irq {
     pub(super) interrupts: Arc<Interrupts>,
     state: Mutex<IrqState>,
-    /// Interrupts that accesses of the driver, or the link, have brought, and that no I/O core has counted yet.
-    uncounted: AtomicU64,
     /// The operator's gap.
     floor: u64,
     /// How often the driver has taken back what it sent, as far as we can tell.
@@ -105,7 +103,6 @@ impl Irq {
         Ok(Irq {
             interrupts,
             state: Mutex::new(IrqState::new()),
-            uncounted: AtomicU64::new(0),
             floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
             taken_back: AtomicU64::new(0),
             alarm: Alarm::new()?,
@@ -234,20 +231,6 @@ impl Irq {
         self.settle(&mut state, self.alarm.now(), false)
     }
 
-    /// Interrupts that came without an I/O core: the next one to look counts them.
-    pub(super) fn note(&self, interrupts: u64) {
-        self.uncounted.fetch_add(interrupts, Ordering::Relaxed);
-    }
-
-    /// Takes what was noted.
-    #[inline]
-    pub(super) fn noted(&self) -> u64 {
-        match self.uncounted.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => self.uncounted.swap(0, Ordering::Relaxed),
-        }
-    }
-
     /// Changes when the driver has taken back what it sent.
     #[inline]
     pub(super) fn taken_back(&self) -> u64 {
@@ -267,7 +250,7 @@ impl Irq {
     pub(super) fn acknowledge(&self, causes: u32) {
         let mut state = self.lock();
         state.isr &= !causes;
-        self.note(self.settle(&mut state, self.alarm.now(), false));
+        self.alarm.note(self.settle(&mut state, self.alarm.now(), false));
     }
 
     /// Which causes interrupt.
@@ -284,17 +267,17 @@ impl Irq {
             }
         }
         state.imr = mask;
-        self.note(self.settle(&mut state, now, false));
+        self.alarm.note(self.settle(&mut state, now, false));
     }
 
     /// Software wishes an interrupt.
     pub(super) fn wish(&self) {
-        self.note(self.raise(SWINT));
+        self.alarm.note(self.raise(SWINT));
     }
 
     /// The link came or went.
     pub(super) fn link(&self) {
-        self.note(self.raise(LINK));
+        self.alarm.note(self.raise(LINK));
     }
 
     /// The word of mitigation, and the unit of its times (`C+CR`).
@@ -326,7 +309,7 @@ impl Irq {
             // It is past, and comes around.
             (_, at) => at + (1 << 32) * TICK,
         };
-        self.note(self.settle(&mut state, now, false));
+        self.alarm.note(self.settle(&mut state, now, false));
     }
 
     /// Goes on for a device of another process, whose mask was `imr`. Which causes were set then is unknown: all are
@@ -335,7 +318,7 @@ impl Irq {
         let mut state = self.lock();
         state.imr = imr;
         state.isr |= ROK | TOK | LINK;
-        self.note(self.settle(&mut state, self.alarm.now(), true));
+        self.alarm.note(self.settle(&mut state, self.alarm.now(), true));
     }
 
     /// Reset values. The gate stays: a driver that resets in a loop is not let through faster.

@@ -14,10 +14,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 use super::regs::desc::{EOR, OWN, SPARE};
-use crate::mem::{memory_file, JournalSlot, SharedFile, Words};
+use crate::mem::{journals, JournalSlot, Words};
 
 /// Words of one ring's part.
 const PLACE: usize = 0;
@@ -54,16 +53,10 @@ fn mark(table: &Words, at: usize, word: u64) {
 pub(super) struct RingJournal(JournalSlot);
 
 impl RingJournal {
-    /// A new device's: the file, and the journals of the transmit and the receive ring.
-    pub(super) fn create() -> io::Result<(File, [RingJournal; RINGS])> {
-        RingJournal::open(memory_file(c"sidecore-rtl8169-rings", 8 * RINGS * WORDS)?.into())
-    }
-
-    /// Those that stand in `file`.
-    pub(super) fn open(file: OwnedFd) -> io::Result<(File, [RingJournal; RINGS])> {
-        let file = File::from(file);
-        let shared = Arc::new(SharedFile::map(&file, 0, (8 * RINGS * WORDS) as u64)?);
-        Ok((file, std::array::from_fn(|ring| RingJournal(JournalSlot::at(&shared, 8 * ring * WORDS)))))
+    /// Those of a device's transmit and receive ring: a new device's, or those that stand in `file`. And the file.
+    pub(super) fn open(file: Option<OwnedFd>) -> io::Result<(File, [RingJournal; RINGS])> {
+        let (file, slots) = journals(c"sidecore-rtl8169-rings", 8 * WORDS, file)?;
+        Ok((file, slots.map(RingJournal)))
     }
 
     /// The ring is at its beginning, which is at `base`.
@@ -124,7 +117,7 @@ impl RingJournal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem::{last_store, GuestMap, RegionSpec};
+    use crate::mem::{last_store, memory_file, GuestMap, RegionSpec};
 
     const SIZE: u32 = 8;
     /// A descriptor as the driver gives it, always the same.
@@ -161,7 +154,7 @@ mod tests {
                 let map = GuestMap::new(&[spec]).unwrap();
                 let table = Words::new(&map.translate(0, 16 * SIZE, &mut 0).unwrap()).unwrap();
                 (0..SIZE).for_each(|place| table.publish(2 * place as usize, given(place)));
-                let (_file, [journal, _]) = RingJournal::create().unwrap();
+                let (_file, [journal, _]) = RingJournal::open(None).unwrap();
                 journal.begin(0);
                 let mut driver = Driver { next: 0, seen: Vec::new() };
                 let batch = |from: u32, count: u32| -> Vec<(u32, u64)> {

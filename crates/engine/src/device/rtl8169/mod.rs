@@ -6,11 +6,11 @@
 //! descriptors say the same as the doorbell. So an I/O core that serves the ring polls them, and a doorbell only wakes
 //! a sleeping core.
 //!
-//! Files in the order of a frame's way: `regs` has the numbers, `state` the register file, `ring` a ring as its
-//! descriptors describe it. `transmitter`, `tx` and `packet` are the way in; `filter` and `rx` are the way out. `irq`
-//! decides about interrupts. `device::csb` is the status block, for drivers that use it instead of doorbells. `journal`
-//! and `persist` write down what the next daemon needs. `access` carries out trapped accesses. `eeprom`, `phy` and
-//! `stats` stand beside it. `config` has the operator's options, `function` the PCI function.
+//! Files in the order of a frame's way: `regs` has the numbers, `state` what cores and conversation share, `ring` a ring as its
+//! descriptors describe it. `tx` and `packet` are the way in; `rx` is the way out. `irq` decides about interrupts.
+//! `device::csb` is the status block, for drivers that use it instead of doorbells. `journal` and `persist` write down what the
+//! next daemon needs. `access` carries out trapped accesses. `phy` and `stats` stand beside it. `function` has the operator's
+//! options, the PCI function and the EEPROM.
 //!
 //! Ownership. [`Rtl8169`] belongs to the conversation with the VMM; [`NicState`] is what the I/O cores see. A ring
 //! belongs to its queue: the device takes the queue back to turn it on or off, to begin it anew, or to give it other
@@ -21,13 +21,9 @@
 //! TBI. The part has no messages (MSI), and neither has this.
 
 mod access;
-mod config;
-mod eeprom;
-mod filter;
 mod function;
 mod irq;
 mod journal;
-mod nic;
 mod packet;
 mod persist;
 mod phy;
@@ -39,7 +35,6 @@ mod state;
 mod stats;
 #[cfg(test)]
 mod tests;
-mod transmitter;
 mod tx;
 
 use std::fs::File;
@@ -48,17 +43,14 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
-pub use self::config::Rtl8169Config;
-use self::eeprom::Eeprom;
-use self::function::{config_space, regions};
+pub use self::function::Rtl8169Config;
+use self::function::{config_space, regions, Eeprom};
 use self::irq::Irq;
 use self::journal::RingJournal;
-use self::nic::{NicState, Traps};
 use self::phy::Phy;
 use self::rx::RxRing;
-use self::state::Registers;
+use self::state::{NicState, Registers, Traps};
 use self::stats::Stats;
-use self::transmitter::Transmitter;
 use self::tx::TxRing;
 use super::lent::Queue;
 use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region, REGIONS};
@@ -77,7 +69,7 @@ pub struct Rtl8169 {
     phy: Phy,
     scheduler: Arc<dyn Scheduler>,
     map: Arc<GuestMap>,
-    tx: Queue<Box<Transmitter>>,
+    tx: Queue<Box<TxRing>>,
     rx: Queue<Box<RxRing>>,
     carrier: bool,
     /// The guest lets it reach memory.
@@ -114,8 +106,7 @@ impl Rtl8169 {
         scheduler: Arc<dyn Scheduler>,
         journal_file: Option<OwnedFd>,
     ) -> io::Result<Rtl8169> {
-        let (journal_file, [tx_journal, rx_journal]) =
-            journal_file.map_or_else(RingJournal::create, RingJournal::open)?;
+        let (journal_file, [tx_journal, rx_journal]) = RingJournal::open(journal_file)?;
         let interrupts = Interrupts::new(true, 0, 0, &port.overrun);
         let nic = Arc::new(NicState {
             csb: settings.csb,
@@ -137,7 +128,7 @@ impl Rtl8169 {
             eeprom: Eeprom::new(settings.mac.0),
             phy: Phy::new(true),
             scheduler,
-            tx: Queue::Here(Box::new(Transmitter::new(Arc::clone(&nic), tx))),
+            tx: Queue::Here(Box::new(tx)),
             rx: Queue::Here(Box::new(rx)),
             map,
             carrier: true,
@@ -190,7 +181,7 @@ impl Rtl8169 {
             return;
         }
         if let Some(queue) = self.tx.take_back() {
-            queue.ring().enable(tx_on);
+            queue.enable(tx_on);
         }
         if serve {
             self.serve();
@@ -202,7 +193,7 @@ impl Rtl8169 {
     fn restart_transmitter(&mut self) {
         let base = self.nic.regs.pair(regs::TNPDS);
         if let Some(queue) = self.tx.take_back() {
-            queue.ring().restart(base);
+            queue.restart(base);
         }
     }
 
@@ -217,7 +208,7 @@ impl Rtl8169 {
     /// Rings, interrupts and faults as after a reset of either kind.
     fn forget(&mut self) {
         if let Some(queue) = self.tx.take_back() {
-            queue.ring().reset();
+            queue.reset();
         }
         if let Some(queue) = self.rx.take_back() {
             queue.reset();
@@ -285,7 +276,7 @@ impl PciDevice for Rtl8169 {
         self.map = Arc::clone(&map);
         let served = self.tx.is_lent();
         if let Some(queue) = self.tx.take_back() {
-            queue.ring().set_map(Arc::clone(&map));
+            queue.set_map(Arc::clone(&map));
         }
         if served {
             self.serve();
@@ -307,10 +298,6 @@ impl PciDevice for Rtl8169 {
     fn faulted(&mut self, _: Fault) {
         self.faulted = true;
         self.follow();
-    }
-
-    fn detached(&mut self) {
-        self.reset();
     }
 
     fn set_link(&mut self, up: bool) {

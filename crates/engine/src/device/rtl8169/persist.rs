@@ -33,10 +33,8 @@ impl Persist for Rtl8169 {
     fn save(&mut self, image: &mut Image) {
         self.nic.regs.save(image);
         image.put_bytes(CONFIG, self.config.contents());
-        for (index, four) in self.phy.words().chunks_exact(4).enumerate() {
-            image.put(PHY + index, four.iter().rev().fold(0, |word, part| word << 16 | u64::from(*part)));
-        }
-        for (index, wire) in self.eeprom.wires().into_iter().enumerate() {
+        image.put_bytes(PHY, self.phy.words().map(u16::to_le_bytes).as_flattened());
+        for (index, wire) in self.eeprom.chip.wires().into_iter().enumerate() {
             image.put(EEPROM + index, wire.into());
         }
         image.put(REST, (self.nic.irq.read() & 0xffff).into());
@@ -50,18 +48,13 @@ impl Persist for Rtl8169 {
         let (port, scheduler) = (Arc::clone(&self.nic.port), Arc::clone(&self.scheduler));
         let mut device =
             Rtl8169::make(self.settings, port, scheduler, Some(journal_file)).map_err(|e| e.to_string())?;
-        let mut config = vec![0; device.config.size()];
-        image.get_bytes(CONFIG, &mut config);
-        if !device.config.restore(&config) {
-            return Err("its configuration space belongs to another device".to_owned());
-        }
+        device.config.restore(image, CONFIG)?;
         device.nic.regs.restore(image);
         let half = |at| u32::try_from(image.get(at)).unwrap_or(0);
-        device.phy.restore(std::array::from_fn(|index| {
-            let [low, high, ..] = (image.get(PHY + index / 4) >> (16 * (index % 4))).to_le_bytes();
-            u16::from_le_bytes([low, high])
-        }));
-        device.eeprom.restore(std::array::from_fn(|index| half(EEPROM + index)));
+        let mut phy = [0; 2 * phy::COUNT];
+        image.get_bytes(PHY, &mut phy);
+        device.phy.restore(std::array::from_fn(|at| u16::from_le_bytes([phy[2 * at], phy[2 * at + 1]])));
+        device.eeprom.chip.restore(std::array::from_fn(|index| half(EEPROM + index)));
         device.mask_before = half(REST) & 0xffff;
         device.faulted = image.get(REST + 1) != 0;
         *self = device;
@@ -71,7 +64,7 @@ impl Persist for Rtl8169 {
     fn resume(&mut self) {
         let (tnpds, rdsar) = (self.nic.regs.pair(regs::TNPDS), self.nic.regs.pair(regs::RDSAR));
         if let Some(queue) = self.tx.take_back() {
-            queue.ring().recover(tnpds);
+            queue.recover(tnpds);
         }
         if let Some(queue) = self.rx.take_back() {
             queue.recover(rdsar);

@@ -35,13 +35,13 @@ pub(super) struct Ring {
     /// The one behind those.
     known_to: u32,
     journal: RingJournal,
-    /// The status block, if the device has one.
-    block: Option<Block>,
+    /// The status block, if the device has one: what the driver says there of interrupts and kicks.
+    pub(super) block: Block,
 }
 
 impl Ring {
-    /// `csb`: which side of a status block is its, if there is one.
-    pub(super) fn new(map: Arc<GuestMap>, journal: RingJournal, csb: Option<RingSide>) -> Ring {
+    /// `csb`: which side of a status block is its, and whether there is one.
+    pub(super) fn new(map: Arc<GuestMap>, journal: RingJournal, csb: (RingSide, bool)) -> Ring {
         Ring {
             map,
             base: 0,
@@ -52,7 +52,7 @@ impl Ring {
             known: 0,
             known_to: 0,
             journal,
-            block: csb.map(Block::new),
+            block: Block::new(csb.0, csb.1),
         }
     }
 
@@ -68,44 +68,16 @@ impl Ring {
         self.journal.begin(base);
         (self.base, self.found, self.table) = (base, false, Words::EMPTY);
         (self.head, self.size, self.known, self.known_to) = (0, MAX, 0, 0);
-        self.forget_block();
+        self.block.forget();
     }
 
-    /// Looked up again when the ring is polled.
-    fn forget_block(&mut self) {
-        if let Some(block) = &mut self.block {
-            block.forget();
-        }
-    }
-
-    /// The status block is at `address` now, or nowhere (zero): whether it counts is looked up.
+    /// The status block is where `address` says, or nowhere (zero): whether it counts is looked up.
     ///
     /// # Errors
     /// The driver named a page that is none, or is not in its memory.
     #[inline]
-    pub(super) fn look_at_block(&mut self, address: u64) -> Result<(), Fault> {
-        match &mut self.block {
-            Some(block) => block.tail(address, &self.map, self.head).map(drop),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether the driver wants to hear that the head has moved from `from` to where it is.
-    #[inline]
-    pub(super) fn wants_interrupt(&self, from: u32) -> bool {
-        self.block.as_ref().is_none_or(|block| block.wants_interrupt(from, self.size))
-    }
-
-    /// Whether the driver says itself, in its status block, which interrupts it wants.
-    pub(super) fn has_wishes(&self) -> bool {
-        self.block.as_ref().is_some_and(Block::is_on)
-    }
-
-    /// Asks for doorbells, or no longer, where a status block lets us.
-    pub(super) fn ask_for_kicks(&mut self, on: bool) {
-        if let Some(block) = &mut self.block {
-            block.ask_for_kicks(on);
-        }
+    pub(super) fn look_at_block(&mut self, address: impl FnOnce() -> u64) -> Result<(), Fault> {
+        self.block.tail(address, &self.map, self.head).map(drop)
     }
 
     /// The same ring in memory that is now described by `map`.
@@ -113,7 +85,7 @@ impl Ring {
         self.map = map;
         (self.found, self.table) = (false, Words::EMPTY);
         (self.known, self.known_to) = (0, self.head);
-        self.forget_block();
+        self.block.forget();
     }
 
     /// Goes on where a former owner of the ring at `base` has ended.
@@ -196,9 +168,7 @@ impl Ring {
     pub(super) fn give_back(&mut self, marks: &[(u32, u64)], head: u32) {
         self.journal.give_back(&self.table, marks, head);
         self.head = head;
-        if let Some(block) = self.block.as_mut().filter(|block| block.is_on()) {
-            block.publish(head);
-        }
+        self.block.publish(head);
         let given = u32::try_from(marks.len()).unwrap_or(u32::MAX);
         match self.known.checked_sub(given) {
             Some(left) => self.known = left,

@@ -12,18 +12,17 @@
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::filter::admits;
 use super::journal::RingJournal;
-use super::nic::NicState;
 use super::regs::cause::RDU;
 use super::regs::{self, desc};
 use super::ring::{Ring, MAX};
+use super::state::{admits, NicState};
 use super::stats::{self, Received};
 use crate::device::csb::RingSide;
 use crate::device::packet::MIN_PADDED;
-use crate::device::source::FrameBytes;
+use crate::device::source::{tag, FrameBytes, Shortage};
 use crate::fault::Fault;
-use crate::frame::{is_group, Batch, Frame};
+use crate::frame::{is_group, Batch, Frame, BROADCAST};
 use crate::mem::{prefetch_own, GuestMap, Piece};
 use crate::port::{DropReason, EgressQueue, Outcome, Room};
 use crate::slice::behind;
@@ -37,7 +36,6 @@ const _: () = assert!(RX_LEN as u64 == desc::RX_LEN);
 const VLAN: u16 = 0x8100;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-const BROADCAST: u64 = 0xffff_ffff_ffff;
 /// Most descriptors of one frame.
 const MAX_DESCRIPTORS: usize = 64;
 /// Descriptors that are looked at before their buffers are needed, at most.
@@ -55,15 +53,6 @@ impl RxDescriptor {
     fn size(&self) -> u32 {
         (self.word & desc::RX_LEN) as u32
     }
-}
-
-/// Why a frame was not filled in.
-enum Shortage {
-    /// Too few descriptors.
-    Ring,
-    /// More descriptors than a frame may take.
-    Frame,
-    Fault(Fault),
 }
 
 /// What the registers say about frames: read once a batch.
@@ -110,14 +99,6 @@ impl Rules {
     }
 }
 
-/// The tag of a frame.
-#[inline]
-fn tag(frame: &Frame) -> Option<u16> {
-    let [.., kind_high, kind_low, high, low] = *frame.head.first_chunk::<16>()?;
-    let tagged = frame.len >= 18 && u16::from_be_bytes([kind_high, kind_low]) == VLAN;
-    tagged.then(|| u16::from_be_bytes([high, low]))
-}
-
 /// A guest's receive ring.
 pub(super) struct RxRing {
     nic: Arc<NicState>,
@@ -136,7 +117,7 @@ pub(super) struct RxRing {
 impl RxRing {
     pub(super) fn new(nic: Arc<NicState>, map: Arc<GuestMap>, journal: RingJournal) -> RxRing {
         RxRing {
-            ring: Ring::new(map, journal, nic.csb.then_some(RingSide::Receive)),
+            ring: Ring::new(map, journal, (RingSide::Receive, nic.csb)),
             nic,
             hint: 0,
             stopped: false,
@@ -234,7 +215,8 @@ impl RxRing {
             let part = left.min(slot.size());
             left -= part;
             if slot.buffer.is_empty() {
-                self.fill_spanning(source, self.ring.buffer(slot.place), part)?;
+                let buffer = self.ring.buffer(slot.place);
+                source.copy_to(self.ring.map(), (buffer, part), &mut self.hint)?;
             } else {
                 source.copy(slot.buffer.first(part as usize));
             }
@@ -244,15 +226,6 @@ impl RxRing {
             self.filled.push((slot.place, word));
         }
         self.next += count;
-        Ok(())
-    }
-
-    /// A buffer may span regions that are adjacent in the guest.
-    #[cold]
-    fn fill_spanning(&self, source: &mut FrameBytes, address: u64, len: u32) -> Result<(), Shortage> {
-        for to in self.ring.map().parts(address, len) {
-            source.copy(to.ok_or(Shortage::Fault(Fault::AddressOutOfRange))?);
-        }
         Ok(())
     }
 
@@ -272,7 +245,7 @@ impl EgressQueue for RxRing {
         let nic = Arc::clone(&self.nic);
         let rules = Rules::new(&nic);
         let (mut missed, mut delivered, mut frames) = (0, 0, Received::default());
-        if let Err(fault) = self.ring.look_at_block(nic.block()) {
+        if let Err(fault) = self.ring.look_at_block(|| nic.block()) {
             self.stop(fault);
         }
         let from = self.ring.head;
@@ -302,7 +275,7 @@ impl EgressQueue for RxRing {
                 outcome.dropped(pick, DropReason::RingFull);
                 continue;
             }
-            let stripped = tag(frame).filter(|_| rules.strip);
+            let stripped = tag(frame, VLAN).filter(|_| rules.strip);
             let mut source = FrameBytes::new(frame, batch.body(frame), stripped.is_some());
             let whole = self.filled.len();
             match self.fill(&mut source, rules.status(frame, stripped), picks.len() - index) {
@@ -329,7 +302,7 @@ impl EgressQueue for RxRing {
             nic.received.store(true, Ordering::Relaxed);
         }
         stats::add(&nic.stats.missed, missed);
-        if self.ring.wants_interrupt(from) {
+        if self.ring.block.wants_interrupt(from, self.ring.size) {
             outcome.occasions += u64::from(delivered > 0) + u64::from(missed > 0);
             if delivered > 0 {
                 outcome.interrupts += nic.irq.received(delivered);

@@ -2,11 +2,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::frame::{is_group, Frame};
+use crate::frame::{is_group, Frame, BROADCAST};
 
 /// Bytes of a dump.
 pub(super) const SIZE: u32 = 64;
-const BROADCAST: u64 = 0xffff_ffff_ffff;
 
 /// A device's counters. Each has one writer at a time: the owner of its direction's ring.
 #[derive(Default)]

@@ -3,49 +3,44 @@
 //! Theory of operation. A poll walks the descriptors that are the device's, packet by packet: buffers are gathered until `LS` ends
 //! one, of which `packet` then makes a frame. A packet whose end is not the device's yet is left for later; one of absurdly many
 //! descriptors or bytes, or one that has no end in the whole ring, is skipped to its end and dropped. When the batch
-//! has been delivered, all its descriptors go back to the driver. `transmitter` says when the ring is polled.
+//! has been delivered, all its descriptors go back to the driver.
+//!
+//! The queue is polled as long as the driver has the device on, even while the transmitter is off: it also watches the
+//! interrupts' deadline. A doorbell always traps, and wakes the core if it sleeps; so the queue asks for no naps. A driver
+//! with a status block is not asked for doorbells while frames have come of late: then the queue has the core nap, so that a
+//! steady sender never leaves its guest.
 //!
 //! A doorbell only wakes: descriptors are looked at, whether or not it was rung, as by a part that has not come to rest yet.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::journal::RingJournal;
-use super::nic::NicState;
 use super::packet::{changes_header, is_plain, make};
 use super::regs::desc::{LS, OWN, TX_LEN};
 use super::ring::{Ring, MAX};
+use super::state::NicState;
 use super::stats;
 use crate::device::csb::RingSide;
-use crate::device::packet::{headers, MIN_PADDED};
+use crate::device::packet::{add_buffer, add_plain, headers, Attempt, MIN_PADDED};
 use crate::fault::Fault;
-use crate::frame::Batch;
-use crate::mem::{Arena, GuestMap, Piece, Pieces};
-use crate::port::{DropReason, Tally};
-use crate::slice::upto_mut;
-use crate::wire::Offload;
+use crate::frame::{Batch, MAX_FRAME};
+use crate::mem::{Arena, GuestMap, Piece};
+use crate::port::{DropReason, IngressQueue, Tally};
 
-/// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
-const MAX_FRAME: u32 = 65_535 + 14 + 8;
 /// Descriptors of one packet.
 const MAX_CHAIN: u32 = 256;
 /// Descriptors whose lines are asked for before they are needed.
 const AHEAD: u32 = 32;
 
-/// What became of an attempt to take a packet.
-enum Attempt {
-    /// The frame is in the batch, or was dropped for the reason given.
-    Packet(Result<(), DropReason>),
-    /// Descriptors that are no frame.
-    Nothing,
-    /// The batch has no room.
-    Later,
-    /// The driver has not given its end yet.
-    Unfinished,
-}
+/// How long after the last frame in either direction a driver with a status block is not asked for doorbells, and the naps then.
+const BUSY: Duration = Duration::from_millis(5);
+const NAP: Duration = Duration::from_micros(50);
 
-/// A guest's transmit ring.
+/// A guest's transmit ring, and the clock of its interrupts.
 pub(super) struct TxRing {
     nic: Arc<NicState>,
     ring: Ring,
@@ -65,12 +60,16 @@ pub(super) struct TxRing {
     skipping: bool,
     /// The driver's descriptor for which an unfinished packet waits.
     waits_for: Option<u32>,
+    worked: bool,
+    last_work: Instant,
+    /// The driver was not asked for doorbells when the core went to sleep.
+    unasked: bool,
 }
 
 impl TxRing {
     pub(super) fn new(nic: Arc<NicState>, map: Arc<GuestMap>, journal: RingJournal) -> TxRing {
         TxRing {
-            ring: Ring::new(map, journal, nic.csb.then_some(RingSide::Transmit)),
+            ring: Ring::new(map, journal, (RingSide::Transmit, nic.csb)),
             nic,
             enabled: false,
             stopped: false,
@@ -83,6 +82,9 @@ impl TxRing {
             taken_back: 0,
             skipping: false,
             waits_for: None,
+            worked: false,
+            last_work: Instant::now(),
+            unasked: false,
         }
     }
 
@@ -128,27 +130,8 @@ impl TxRing {
     }
 
     /// Whether the driver may have work for it at any time.
-    pub(super) fn is_running(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.enabled && !self.stopped
-    }
-
-    /// Whether there is something to do now. The end of a packet comes unasked, as every frame does.
-    pub(super) fn has_work(&mut self) -> bool {
-        if !self.marks.is_empty() {
-            return true;
-        }
-        let place = self.waits_for.unwrap_or(self.ring.head);
-        self.is_running() && self.look(place).is_some_and(|word| word & OWN != 0)
-    }
-
-    /// Asks for doorbells, or no longer, where a status block lets us.
-    pub(super) fn ask_for_kicks(&mut self, on: bool) {
-        self.ring.ask_for_kicks(on);
-    }
-
-    /// Whether a status block lets us choose.
-    pub(super) fn has_block(&self) -> bool {
-        self.ring.has_wishes()
     }
 
     fn look(&mut self, place: u32) -> Option<u64> {
@@ -171,24 +154,8 @@ impl TxRing {
             return false;
         }
         let buffer = self.ring.buffer(place);
-        let Some(mut piece) = self.ring.map().translate(buffer, len, &mut self.hint) else { return false };
-        let Some((frame, pieces)) = batch.next_frame() else { return false };
-        frame.len = len;
-        frame.offload = Offload::NONE;
-        let n = frame.head_len();
-        piece.read(upto_mut(&mut frame.head, n));
-        (frame.piece, frame.pieces) = (0, 0);
-        if piece.advance(n) < len as usize {
-            #[expect(clippy::cast_possible_truncation, reason = "at most BATCH_PIECES")]
-            {
-                (frame.piece, frame.pieces) = (pieces.len() as u32, 1);
-            }
-            if !pieces.push(piece) {
-                return false;
-            }
-        }
-        batch.commit_plain();
-        true
+        let Some(piece) = self.ring.map().translate(buffer, len, &mut self.hint) else { return false };
+        add_plain(batch, piece, len)
     }
 
     /// Takes the packet at `self.at`, whatever it is.
@@ -222,14 +189,19 @@ impl TxRing {
                 self.at = next;
                 let already = std::mem::replace(&mut self.skipping, endless || word & LS == 0);
                 let reason = if len > MAX_FRAME { DropReason::TooLong } else { DropReason::TooManyPieces };
-                return Ok(if already { Attempt::Nothing } else { Attempt::Packet(Err(reason)) });
+                return Ok(if already { Attempt::Nothing } else { Attempt::Dropped(reason) });
             }
             if count == 1 {
                 head = word;
                 room &= !changes_header(word) || batch.pieces.push(Piece::EMPTY);
             }
             let buffer = self.ring.buffer(place);
-            room &= match self.gather(&mut batch.pieces, buffer, (word & TX_LEN) as u32) {
+            room &= match add_buffer(
+                &mut batch.pieces,
+                self.ring.map(),
+                (buffer, (word & TX_LEN) as u32),
+                &mut self.hint,
+            ) {
                 Ok(fits) => fits,
                 Err(fault) => {
                     // None of it was sent.
@@ -245,17 +217,16 @@ impl TxRing {
                 }
                 self.at = place;
                 let made = make(batch, &mut self.headers, first, len, head);
-                if made.is_err() {
-                    batch.pieces.truncate(first);
-                }
-                return Ok(Attempt::Packet(made));
+                let Err(reason) = made else { return Ok(Attempt::Packet) };
+                batch.pieces.truncate(first);
+                return Ok(Attempt::Dropped(reason));
             }
         }
         self.drop_marks(batch, marks, first);
         if !room && batch.is_empty() {
             // It would not fit at any other time either.
             self.skipping = true;
-            return Ok(Attempt::Packet(Err(DropReason::TooManyPieces)));
+            return Ok(Attempt::Dropped(DropReason::TooManyPieces));
         }
         Ok(Attempt::Later)
     }
@@ -265,26 +236,8 @@ impl TxRing {
         batch.pieces.truncate(pieces);
     }
 
-    /// Adds a buffer to the pieces; false if they are full.
-    #[inline]
-    fn gather(&mut self, pieces: &mut Pieces, addr: u64, len: u32) -> Result<bool, Fault> {
-        if len == 0 {
-            return Ok(true);
-        }
-        let map = self.ring.map();
-        if let Some(piece) = map.translate(addr, len, &mut self.hint) {
-            return Ok(pieces.push(piece));
-        }
-        for piece in map.parts(addr, len) {
-            if !pieces.push(piece.ok_or(Fault::AddressOutOfRange)?) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
     /// Gives back what was taken, and interrupts.
-    pub(super) fn give_back(&mut self, tally: &mut Tally) {
+    fn give_back(&mut self, tally: &mut Tally) {
         if self.marks.is_empty() {
             return;
         }
@@ -306,9 +259,9 @@ impl TxRing {
             self.unreported = 0;
         }
         let frames = std::mem::take(&mut self.frames);
-        if self.ring.wants_interrupt(from) {
+        if self.ring.block.wants_interrupt(from, self.ring.size) {
             // A driver with a status block says what it wants itself.
-            let at_once = half || self.ring.has_wishes();
+            let at_once = half || self.ring.block.is_on();
             tally.occasions += 1;
             tally.interrupts += self.nic.irq.sent(frames, at_once);
         }
@@ -316,11 +269,11 @@ impl TxRing {
 
     /// Adds waiting frames to `batch` as far as there is room. The descriptors are given back by `give_back`. False:
     /// there was nothing.
-    pub(super) fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) -> bool {
+    fn take(&mut self, batch: &mut Batch, tally: &mut Tally) -> bool {
         if !self.is_running() {
             return false;
         }
-        if let Err(fault) = self.ring.look_at_block(self.nic.block()) {
+        if let Err(fault) = self.ring.look_at_block(|| self.nic.block()) {
             self.stop(fault);
             return false;
         }
@@ -344,8 +297,8 @@ impl TxRing {
                 continue;
             }
             match self.packet(batch) {
-                Ok(Attempt::Packet(Ok(()))) => self.count(batch, tally),
-                Ok(Attempt::Packet(Err(reason))) => {
+                Ok(Attempt::Packet) => self.count(batch, tally),
+                Ok(Attempt::Dropped(reason)) => {
                     tally.frames += 1;
                     tally.drops.add(reason, 1);
                     batch.skip();
@@ -372,5 +325,57 @@ impl TxRing {
         tally.frames += 1;
         tally.bytes += u64::from(frame.len);
         self.frames += 1;
+    }
+}
+
+impl IngressQueue for TxRing {
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        // A batch without frames is not released.
+        self.give_back(tally);
+        self.tend(tally);
+        self.worked |= self.take(batch, tally);
+    }
+
+    /// The end of a packet comes unasked, as every frame does.
+    fn has_frames(&mut self) -> bool {
+        if !self.marks.is_empty() {
+            return true;
+        }
+        let place = self.waits_for.unwrap_or(self.ring.head);
+        self.is_running() && self.look(place).is_some_and(|word| word & OWN != 0)
+    }
+
+    fn tend(&mut self, tally: &mut Tally) {
+        tally.interrupts += self.nic.irq.poll() + self.nic.irq.alarm.noted();
+    }
+
+    fn release(&mut self, tally: &mut Tally) {
+        self.give_back(tally);
+    }
+
+    fn want_kicks(&mut self, on: bool) -> bool {
+        self.nic.irq.alarm.set_sleeping(on);
+        self.unasked = false;
+        if !on {
+            self.ring.block.ask_for_kicks(false);
+            return false;
+        }
+        if self.ring.block.is_on() {
+            if std::mem::take(&mut self.worked) | self.nic.received.swap(false, Ordering::Relaxed) {
+                self.last_work = Instant::now();
+            }
+            self.unasked = self.last_work.elapsed() < BUSY;
+            self.ring.block.ask_for_kicks(!self.unasked);
+        }
+        self.has_frames()
+    }
+
+    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.nic.irq.alarm.wake_fd())
+    }
+
+    fn longest_sleep(&self) -> Option<Duration> {
+        let nap = self.unasked.then_some(NAP);
+        [nap, self.nic.irq.alarm.due_in()].into_iter().flatten().min()
     }
 }

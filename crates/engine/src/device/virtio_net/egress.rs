@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, NET_HDR_LEN};
 
-use super::ingress::{header_len, HEADER_LEN, MAX_FRAME};
+use super::ingress::{header_len, HEADER_LEN};
 use super::moderated::Moderated;
 use crate::fault::Fault;
-use crate::frame::{Batch, Frame, BATCH_PIECES, HEAD, MAX_BATCH};
-use crate::mem::{Piece, Pieces};
+use crate::frame::{Batch, Frame, BATCH_PIECES, HEAD, MAX_BATCH, MAX_FRAME};
+use crate::mem::{Piece, PieceWriter, Pieces};
 use crate::port::{DropReason, EgressQueue, Outcome, Port, Room};
-use crate::slice::{behind, behind_mut, upto};
+use crate::slice::{behind, upto};
 use crate::virtq::{Access, Position, Queue};
 
 /// The network header of a frame without offloads in one buffer: `num_buffers` is 1 (virtio 1.2 §5.1.6.4).
@@ -229,7 +229,7 @@ impl EgressRing {
         }
         self.usual = chain.len;
         let list = self.pieces.range_mut(chain.start as usize, usize::from(chain.count));
-        let mut to = PieceWriter { list };
+        let mut to = PieceWriter(list);
         to.write(upto(&frame.offload.to_bytes(1), self.header_len as usize));
         to.write(frame.head());
         for piece in body {
@@ -263,7 +263,7 @@ impl EgressRing {
         let Some(first) = chains.first().copied() else { return Err(Shortage::Chains) };
         let pieces: usize = upto(chains, count).iter().map(|chain| usize::from(chain.count)).sum();
         let list = self.pieces.range_mut(first.start as usize, pieces);
-        let mut to = PieceWriter { list };
+        let mut to = PieceWriter(list);
         let buffers = u16::try_from(count).unwrap_or(u16::MAX);
         to.write(upto(&frame.offload.to_bytes(buffers), self.header_len as usize));
         to.write(frame.head());
@@ -353,41 +353,3 @@ impl EgressQueue for EgressRing {
 }
 
 const _: () = assert!(MAX_FRAME as usize + NET_HDR_LEN <= MAX_BATCH * 1024);
-
-/// Writes through a list of pieces.
-struct PieceWriter<'a> {
-    list: &'a mut [Piece],
-}
-
-impl PieceWriter<'_> {
-    #[inline]
-    fn write(&mut self, mut from: &[u8]) {
-        while let Some(first) = self.list.first_mut() {
-            let n = first.write(from);
-            first.advance(n);
-            from = behind(from, n);
-            if from.is_empty() {
-                return;
-            }
-            self.next();
-        }
-    }
-
-    #[inline]
-    fn copy(&mut self, mut from: Piece) {
-        while let Some(first) = self.list.first_mut() {
-            let n = first.write_from(&from);
-            first.advance(n);
-            from.advance(n);
-            if from.is_empty() {
-                return;
-            }
-            self.next();
-        }
-    }
-
-    #[inline]
-    fn next(&mut self) {
-        self.list = behind_mut(std::mem::take(&mut self.list), 1);
-    }
-}

@@ -14,17 +14,12 @@ use sidecore_abi::virtio::{features, NET_HDR_LEN, NET_HDR_LEN_LEGACY};
 use super::features::host_offloads;
 use super::moderated::Looks;
 use crate::fault::Fault;
-use crate::frame::{Batch, Frame, HEAD, MAX_BATCH};
+use crate::frame::{Batch, Frame, HEAD, MAX_BATCH, MAX_FRAME, MIN_FRAME};
 use crate::mem::{gather, Piece};
 use crate::port::{DropReason, IngressQueue, Port, Tally};
 use crate::slice::upto_mut;
 use crate::virtq::{Access, Chain, Position, Queue};
 use crate::wire::offload::{Offload, Offloads};
-
-/// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
-pub(super) const MAX_FRAME: u32 = 65_535 + 14 + 8;
-/// Shortest frame: an Ethernet header.
-const MIN_FRAME: u32 = 14;
 
 /// Bytes of the network header with `num_buffers`.
 pub(super) const HEADER_LEN: u32 = 12;

@@ -14,4 +14,4 @@ mod state;
 
 pub use egress::EgressRing;
 pub use ingress::IngressRing;
-pub use state::{NetConfig, NetConfigError, VirtioNet};
+pub use state::{NetConfig, VirtioNet};

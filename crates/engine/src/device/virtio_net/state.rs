@@ -31,20 +31,6 @@ pub struct NetConfig {
     pub moderation: Duration,
 }
 
-/// Why a device cannot be made as configured.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NetConfigError {
-    /// Too few or too many queue pairs.
-    #[error("queues: {0} queue pairs are not possible; allowed are 1 to {MAX_QUEUES}")]
-    QueuePairs(usize),
-    /// A feature that does not exist.
-    #[error("{0}")]
-    Feature(String),
-    /// A group address, or zero.
-    #[error("mac: a guest's address must be neither zero nor a group address")]
-    Mac,
-}
-
 /// A virtio-net device behind a port.
 pub struct VirtioNet {
     port: Arc<Port>,
@@ -73,14 +59,17 @@ impl VirtioNet {
         config: &NetConfig,
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<VirtioNet, NetConfigError> {
+    ) -> Result<VirtioNet, String> {
         if !(1..=MAX_QUEUES).contains(&config.queue_pairs) {
-            return Err(NetConfigError::QueuePairs(config.queue_pairs));
+            let pairs = config.queue_pairs;
+            return Err(format!(
+                "queues: {pairs} queue pairs are not possible; allowed are 1 to {MAX_QUEUES}"
+            ));
         }
         if config.mac.is_some_and(|mac| mac[0] & 1 == 1 || mac == [0; 6]) {
-            return Err(NetConfigError::Mac);
+            return Err("mac: a guest's address must be neither zero nor a group address".to_owned());
         }
-        let mut offered = features::offered(&config.features_off).map_err(NetConfigError::Feature)?;
+        let mut offered = features::offered(&config.features_off)?;
         if config.mac.is_none() {
             // They live in the configuration space, which we fill only if we have an address to put there.
             offered &= !(bit::NET_MAC | bit::NET_SPEED_DUPLEX);

@@ -3,10 +3,9 @@
 //! What the program sends is ingress ([`RingIngress`]), what it receives is egress ([`RingEgress`]). How a program
 //! comes by its rings is `transport::ring`'s affair; what stands in their memory `ring`'s.
 
-mod egress;
-mod ingress;
 mod monitor;
 mod pipe;
+mod queues;
 mod settings;
 mod tap;
 mod wake;
@@ -15,10 +14,9 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub use egress::RingEgress;
-pub use ingress::RingIngress;
 pub use monitor::{Monitor, Sees, SentOnly};
 pub use pipe::{PipeEgress, PipeIngress, PipePair};
+pub use queues::{RingEgress, RingIngress};
 pub use settings::RingPortSettings;
 pub use tap::{Lookers, RingTap};
 
@@ -57,12 +55,15 @@ impl RingPair {
 
     /// What went wrong on the two so far: ingress, egress.
     pub fn stats(&self) -> (Arc<RingStats>, Arc<RingStats>) {
-        (Arc::clone(self.ingress.stats()), Arc::clone(self.egress.stats()))
+        (
+            Arc::clone(self.ingress.slots.ring.access.stats()),
+            Arc::clone(self.egress.slots.ring.access.stats()),
+        )
     }
 
     /// What keeps slots for monitors of what the client has released.
     pub fn gate(&self) -> Arc<ReleaseGate> {
-        Arc::clone(self.egress.gate())
+        Arc::clone(self.egress.slots.ring.gate())
     }
 
     /// The eventfd by which the client kicks.

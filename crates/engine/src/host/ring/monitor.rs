@@ -16,7 +16,7 @@ use std::sync::Arc;
 use sidecore_abi::netmap::NS_TXMON;
 use sidecore_abi::ring::{End, SEES_END_SHIFT, SEES_RECEIVED, SEES_RELEASED, SEES_SENT};
 
-use super::egress::RingEgress;
+use super::queues::RingEgress;
 use super::settings::RingPortSettings;
 use super::wake::Wake;
 use crate::frame::{Batch, MAX_BATCH};
@@ -155,7 +155,7 @@ impl Watcher for Monitor {
                     len += 1;
                 }
             }
-            ring.mark(mark);
+            ring.slots.mark = mark;
             ring.send(batch, upto(&mine, len), &mut outcome);
         }
         self.lost.fetch_add(outcome.drops.counts().iter().map(|n| u64::from(*n)).sum(), Ordering::Relaxed);

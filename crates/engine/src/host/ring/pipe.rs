@@ -12,7 +12,7 @@ use super::wake::Wake;
 use crate::account::Outcome;
 use crate::fault::Fault;
 use crate::frame::Batch;
-use crate::mem::{ticks, Act, Overrun};
+use crate::mem::Act;
 use crate::observe::PortCounters;
 use crate::port::{DropReason, EgressQueue, IngressQueue, Port, Tally};
 use crate::ring::RingStats;
@@ -102,9 +102,7 @@ impl IngressQueue for PipeIngress {
         if self.stopped || self.settings.is_down() {
             return;
         }
-        let begun = ticks();
-        let moved = self.sending.pass(batch.room());
-        self.port.overrun.took(Act::Touch, begun.wrapping_add(moved.far));
+        let moved = self.port.overrun.timed(Act::Touch, || self.sending.pass(batch.room()));
         batch.passed(moved.frames);
         tally.frames += moved.frames as u64;
         tally.bytes += moved.bytes;
@@ -184,20 +182,12 @@ struct ProgramEnd {
 }
 
 impl Far for ProgramEnd {
-    fn overrun(&self) -> &Overrun {
-        &self.port.overrun
-    }
-
-    fn counters(&self) -> &PortCounters {
-        &self.port.counters
+    fn port(&self) -> &Port {
+        &self.port
     }
 
     fn raise(&self) -> u64 {
         self.wake.wake();
         1
-    }
-
-    fn fail(&self, fault: Fault) {
-        self.port.fault.set(fault);
     }
 }

@@ -13,7 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::ingress::RingIngress;
+use super::queues::RingIngress;
 use super::settings::RingPortSettings;
 use super::wake::Wake;
 use crate::frame::{Batch, MAX_BATCH};
@@ -125,7 +125,7 @@ impl IngressQueue for RingTap {
         self.lookers.received.egress(batch, upto(&all, batch.len()), &[]);
         batch.clear();
         self.ring.release(&mut seen);
-        let at = self.ring.first();
+        let at = self.ring.slots.ring.first();
         match &mut self.kept {
             Kept::Released(gate) => gate.keep_from(at),
             Kept::Pipe(gate, wake) => {
@@ -140,7 +140,7 @@ impl IngressQueue for RingTap {
     fn release(&mut self, _: &mut Tally) {}
 
     fn want_kicks(&mut self, on: bool) -> bool {
-        on && self.ring.waiting() > 0
+        on && self.ring.slots.ring.look() > 0
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -23,26 +23,21 @@ use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
 
 use crate::account::Outcome;
 use crate::fault::Fault;
-use crate::mem::{ticks, Act, Overrun};
+use crate::mem::Act;
 use crate::observe::PortCounters;
-use crate::ring::{Block, ClientRx, ClientTx, Hand, Hands, RingStats};
+use crate::port::Port;
+use crate::ring::{Block, ClientRx, ClientTx, Hand, Hands, RingAccess, RingStats};
 
 /// The end that receives, as the I/O core of the other one tells it of frames.
 pub trait Far: Send + Sync {
-    /// The account of its port, whose memory the ring's indices are in.
-    fn overrun(&self) -> &Overrun;
-
-    /// Where its frames are counted.
-    fn counters(&self) -> &PortCounters;
+    /// Its port: the account of the memory in which the ring's indices are, the counters of its frames, and its fault.
+    fn port(&self) -> &Port;
 
     /// It waits for frames, and some have come. How many interrupts were sent.
     fn raise(&self) -> u64;
 
     /// Frames have come, whether it waits for them or not.
     fn note(&self) {}
-
-    /// It receives no more, for this reason.
-    fn fail(&self, fault: Fault);
 }
 
 /// What a visit moved.
@@ -58,18 +53,6 @@ pub struct Moved {
     pub room: bool,
     /// What came to the receiver, and where that is counted.
     pub out: Option<(PortCounters, Outcome)>,
-    /// Ticks that were spent in the receiver's memory.
-    pub far: u64,
-}
-
-/// Does what touches the memory of `far`, whose time it is; also counted in `spent`.
-#[inline]
-fn touch<T>(far: &dyn Far, spent: &mut u64, act: impl FnOnce() -> T) -> T {
-    let begun = ticks();
-    let done = act();
-    far.overrun().took(Act::Touch, begun);
-    *spent += ticks().wrapping_sub(begun);
-    done
 }
 
 /// A direction.
@@ -85,10 +68,6 @@ pub(super) struct PipeDirection {
 
 /// Numbers of halves, so that one which was replaced takes out nothing but itself.
 static HALVES: AtomicU64 = AtomicU64::new(1);
-
-fn number() -> u64 {
-    HALVES.fetch_add(1, Ordering::Relaxed)
-}
 
 fn lock(direction: &Mutex<PipeDirection>) -> MutexGuard<'_, PipeDirection> {
     // Indices move behind what they stand for.
@@ -110,7 +89,7 @@ impl PipeDirection {
     #[inline]
     fn look(&mut self) -> bool {
         self.tx.look();
-        if !self.tx.is_lost() {
+        if !self.tx.access.is_lost() {
             return true;
         }
         // The ring itself went back to all that was not released, which the receiver has.
@@ -123,7 +102,7 @@ impl PipeDirection {
     fn has_news(&mut self) -> bool {
         self.look();
         let Some(far) = &self.far else { return false };
-        self.tx.last() != self.looked || touch(&**far, &mut 0, || self.rx.has_moved())
+        self.tx.last() != self.looked || far.port().overrun.timed(Act::Touch, || self.rx.has_moved())
     }
 
     #[inline]
@@ -132,24 +111,24 @@ impl PipeDirection {
         if !self.look() {
             return moved;
         }
-        let Some(released) = self.take_back(&mut moved.far) else { return moved };
+        let Some(released) = self.take_back() else { return moved };
         let given = self.forward(limit, &mut moved);
         let Some(far) = self.far.as_ref().filter(|_| released || given) else { return moved };
         // Each end's line is written once, since the end looks at it all the time; and one barrier serves for both wishes: it lasts
         // until both lines have come.
-        touch(&**far, &mut moved.far, || self.rx.show());
+        far.port().overrun.timed(Act::Touch, || self.rx.show());
         if released {
             self.tx.put_back(self.rx.first());
         }
         fence(Ordering::SeqCst);
         moved.room = released && self.tx.is_asked();
         if given {
-            let due = touch(&**far, &mut moved.far, || self.rx.is_asked());
+            let due = far.port().overrun.timed(Act::Touch, || self.rx.is_asked());
             far.note();
             let mut outcome = Outcome::new();
             (outcome.frames, outcome.bytes) = (moved.frames as u64 - u64::from(moved.bad), moved.bytes);
             (outcome.occasions, outcome.interrupts) = (1, if due { far.raise() } else { 0 });
-            moved.out = Some((far.counters().clone(), outcome));
+            moved.out = Some((far.port().counters.clone(), outcome));
         }
         moved
     }
@@ -167,7 +146,7 @@ impl PipeDirection {
             if at == until || moved.frames == limit {
                 break at;
             }
-            let word = self.tx.slot(at);
+            let word = self.tx.access.slot(at);
             let sound = if word.flags() & NS_MOREFRAG == 0 {
                 self.mirror(word, 0, &mut moved.bytes)
             } else {
@@ -186,8 +165,8 @@ impl PipeDirection {
     #[cold]
     fn chain(&mut self, at: u32, until: u32, bytes: &mut u64) -> Option<bool> {
         let (mut end, mut slots) = (at, 1);
-        while self.tx.slot(end).flags() & NS_MOREFRAG != 0 {
-            end = self.tx.after(end);
+        while self.tx.access.slot(end).flags() & NS_MOREFRAG != 0 {
+            end = self.tx.access.after(end);
             slots += 1;
             if end == until {
                 return None;
@@ -197,8 +176,8 @@ impl PipeDirection {
         let mut at = at;
         for left in (0..slots).rev() {
             let more = if left > 0 { NS_MOREFRAG } else { 0 };
-            sound &= self.mirror(self.tx.slot(at), more, bytes);
-            at = self.tx.after(at);
+            sound &= self.mirror(self.tx.access.slot(at), more, bytes);
+            at = self.tx.access.after(at);
         }
         Some(sound)
     }
@@ -219,14 +198,14 @@ impl PipeDirection {
 
     /// Takes what the receiver has released, for the sender. Whether there was something; `None`: no receiver is there, or none any more.
     #[inline]
-    fn take_back(&mut self, spent: &mut u64) -> Option<bool> {
+    fn take_back(&mut self) -> Option<bool> {
         let far = self.far.as_ref()?;
         let from = self.rx.first();
-        let released = touch(&**far, spent, || self.rx.accept());
-        let truncated = self.rx.hands().is_truncated();
-        if truncated || self.rx.is_lost() {
-            far.fail(if truncated { Fault::MemoryTruncated } else { Fault::BadHead });
-            self.rx.hands().clear();
+        let released = far.port().overrun.timed(Act::Touch, || self.rx.accept());
+        let truncated = self.rx.access.hands().is_truncated();
+        if truncated || self.rx.access.is_lost() {
+            far.port().fault.set(if truncated { Fault::MemoryTruncated } else { Fault::BadHead });
+            self.rx.access.hands().clear();
             self.far = None;
             return None;
         }
@@ -242,69 +221,108 @@ impl PipeDirection {
     fn exchange(&mut self, from: u32, to: u32) {
         let mut at = from;
         while at != to {
-            let word = self.rx.slot(at);
+            let word = self.rx.access.slot(at);
             if word.flags() & NS_BUF_CHANGED != 0 {
                 self.tx.exchange(at, word.buf_idx());
-                self.rx.set_slot(at, SlotWord::new(word.buf_idx(), 0, 0));
+                self.rx.access.set_slot(at, SlotWord::new(word.buf_idx(), 0, 0));
             }
-            at = self.rx.after(at);
+            at = self.rx.access.after(at);
         }
     }
 }
 
-/// The half of a direction that an end has on which it sends. Dropping it takes it out.
-pub struct Sending {
+/// The half of a direction that an end has: on which it sends (`SENDS`), or receives. Dropping it takes it out.
+pub struct Half<const SENDS: bool> {
     direction: Arc<Mutex<PipeDirection>>,
     number: u64,
 }
 
-impl Sending {
-    pub(super) fn new(direction: &Arc<Mutex<PipeDirection>>) -> Sending {
-        let number = number();
-        lock(direction).sender = number;
-        Sending { direction: Arc::clone(direction), number }
+/// The half on which an end sends.
+pub type Sending = Half<true>;
+/// The half on which an end receives.
+pub type Receiving = Half<false>;
+
+impl PipeDirection {
+    /// A half's ring, and which half it is.
+    fn half(&mut self, sends: bool) -> (&mut RingAccess<Hand>, &mut u64) {
+        match sends {
+            true => (&mut self.tx.access, &mut self.sender),
+            false => (&mut self.rx.access, &mut self.receiver),
+        }
+    }
+}
+
+impl<const SENDS: bool> Half<SENDS> {
+    pub(super) fn new(direction: &Arc<Mutex<PipeDirection>>) -> Half<SENDS> {
+        let number = HALVES.fetch_add(1, Ordering::Relaxed);
+        *lock(direction).half(SENDS).1 = number;
+        Half { direction: Arc::clone(direction), number }
     }
 
-    /// The direction, if this is still its sender's half.
+    /// The direction, if this is still its half.
     #[inline]
     fn ours(&self) -> Option<MutexGuard<'_, PipeDirection>> {
-        Some(lock(&self.direction)).filter(|direction| direction.sender == self.number)
+        Some(lock(&self.direction))
+            .filter(|direction| self.number == if SENDS { direction.sender } else { direction.receiver })
     }
 
     /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none it has no
-    /// user.
+    /// user. What a receiver releases counts from [`Receiving::show`] on.
     pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
         let Some(mut direction) = self.ours() else { return };
-        direction.tx.hands().clear();
+        if !SENDS {
+            direction.far = None;
+        }
+        direction.half(SENDS).0.hands().clear();
         let Some(mut block) = block else { return };
-        // No core moves it meanwhile: that takes this half.
-        let position = direction.tx.position();
+        // No core moves it meanwhile: that takes the sender's half, and no receiver is shown.
+        let [sends, receives] = direction.positions();
         drop(direction);
+        let position = if SENDS { sends } else { receives };
         if begins {
             block.begin(position);
         }
         // Its previous server may have ended before it said so.
         let [_, hwcur, hwtail] = position;
         block.publish(hwcur, hwtail);
+        if !SENDS {
+            block.withdraw();
+        }
         let Some(mut direction) = self.ours() else { return };
         // What was found bad was another block's.
-        direction.tx.forget();
-        direction.tx.hands().set_guest(block);
+        let ring = direction.half(SENDS).0;
+        ring.forget();
+        ring.hands().set_guest(block);
     }
 
     /// What went wrong so far.
     pub fn stats(&self) -> Arc<RingStats> {
-        Arc::clone(lock(&self.direction).tx.stats())
+        Arc::clone(lock(&self.direction).half(SENDS).0.stats())
     }
 
     /// A program has it.
     pub fn set_program(&mut self) {
         if let Some(mut direction) = self.ours() {
-            direction.tx.forget();
-            direction.tx.hands().set_program();
+            let ring = direction.half(SENDS).0;
+            ring.forget();
+            ring.hands().set_program();
         }
     }
+}
 
+impl<const SENDS: bool> Drop for Half<SENDS> {
+    fn drop(&mut self) {
+        let Some(mut direction) = self.ours() else { return };
+        if !SENDS {
+            direction.far = None;
+        }
+        let (ring, half) = direction.half(SENDS);
+        ring.hands().clear();
+        *half = 0;
+    }
+}
+
+impl Sending {
     /// Moves what was given up and released since, at most `limit` frames.
     #[inline]
     pub fn pass(&mut self, limit: usize) -> Moved {
@@ -320,7 +338,7 @@ impl Sending {
     /// Whether the sender's `head` makes no sense.
     #[inline]
     pub fn is_lost(&self) -> bool {
-        self.ours().is_some_and(|direction| direction.tx.is_lost())
+        self.ours().is_some_and(|direction| direction.tx.access.is_lost())
     }
 
     /// Whether slots wait for the receiver: of what it does the sender's core is not told.
@@ -332,73 +350,14 @@ impl Sending {
     pub fn want_kicks(&mut self, on: bool) -> bool {
         let Some(mut direction) = self.ours() else { return false };
         match on {
-            true => direction.tx.hands().ask(),
-            false => direction.tx.hands().withdraw(),
+            true => direction.tx.access.hands().ask(),
+            false => direction.tx.access.hands().withdraw(),
         }
         on && direction.has_news()
     }
 }
 
-impl Drop for Sending {
-    fn drop(&mut self) {
-        if let Some(mut direction) = self.ours() {
-            direction.tx.hands().clear();
-            direction.sender = 0;
-        }
-    }
-}
-
-/// The half on which an end receives. Dropping it takes it out.
-pub struct Receiving {
-    direction: Arc<Mutex<PipeDirection>>,
-    number: u64,
-}
-
 impl Receiving {
-    pub(super) fn new(direction: &Arc<Mutex<PipeDirection>>) -> Receiving {
-        let number = number();
-        lock(direction).receiver = number;
-        Receiving { direction: Arc::clone(direction), number }
-    }
-
-    fn ours(&self) -> Option<MutexGuard<'_, PipeDirection>> {
-        Some(lock(&self.direction)).filter(|direction| direction.receiver == self.number)
-    }
-
-    /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none it has no
-    /// user. What it releases counts from [`Receiving::show`] on.
-    pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
-        let Some(mut direction) = self.ours() else { return };
-        direction.far = None;
-        direction.rx.hands().clear();
-        let Some(mut block) = block else { return };
-        // Nothing comes meanwhile: no receiver is shown.
-        let position = direction.rx.position();
-        drop(direction);
-        if begins {
-            block.begin(position);
-        }
-        let [_, hwcur, hwtail] = position;
-        block.publish(hwcur, hwtail);
-        block.withdraw();
-        let Some(mut direction) = self.ours() else { return };
-        direction.rx.forget();
-        direction.rx.hands().set_guest(block);
-    }
-
-    /// What went wrong so far.
-    pub fn stats(&self) -> Arc<RingStats> {
-        Arc::clone(lock(&self.direction).rx.stats())
-    }
-
-    /// A program has it.
-    pub fn set_program(&mut self) {
-        if let Some(mut direction) = self.ours() {
-            direction.rx.forget();
-            direction.rx.hands().set_program();
-        }
-    }
-
     /// Its user is told of frames by `far` from now on, and what it releases counts.
     pub fn show(&mut self, far: Arc<dyn Far>) {
         if let Some(mut direction) = self.ours() {
@@ -415,21 +374,13 @@ impl Receiving {
 
     /// Shows a guest whether the link is up, while the half is hidden.
     pub fn set_link(&mut self, up: bool) {
-        let Some(mut block) = self.ours().and_then(|mut direction| direction.rx.hands().take_guest()) else {
+        let Some(mut block) = self.ours().and_then(|mut direction| direction.rx.access.hands().take_guest())
+        else {
             return;
         };
         block.set_link(up);
         if let Some(mut direction) = self.ours() {
-            direction.rx.hands().set_guest(block);
-        }
-    }
-}
-
-impl Drop for Receiving {
-    fn drop(&mut self) {
-        if let Some(mut direction) = self.ours() {
-            (direction.far, direction.receiver) = (None, 0);
-            direction.rx.hands().clear();
+            direction.rx.access.hands().set_guest(block);
         }
     }
 }

@@ -35,22 +35,6 @@ const FIRST_MEMORY: u32 = (1 << 14) + 0x2000;
 /// Pipes by their names, and how many ends there have been.
 static PIPES: Mutex<(BTreeMap<String, Weak<Pipe>>, u64)> = Mutex::new((BTreeMap::new(), 0));
 
-/// Why a port cannot be an end of a pipe.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum PipeError {
-    /// The other end's rings.
-    #[error("pipe {0:?} has another end with other rings: queues, slots and buf-size have to be the same")]
-    OtherRings(String),
-    /// Two ends are there.
-    #[error("pipe {0:?} has two ends already")]
-    NoEnd(String),
-    /// Two programs.
-    #[error(
-        "pipe {0:?} has a program's end already: programs open NAME{{PIPE and NAME}}PIPE of one ring port"
-    )]
-    TwoPrograms(String),
-}
-
 /// A pipe.
 struct Pipe {
     name: String,
@@ -92,8 +76,8 @@ impl PipeState {
         }
     }
 
-    fn is_used(&mut self, side: Side) -> bool {
-        self.holder(side).used
+    fn is_used(&self, side: Side) -> bool {
+        side.of(&self.holders).used
     }
 }
 
@@ -132,11 +116,7 @@ impl PipeMemory {
 
     /// That from ring `ring` of `from`.
     fn direction(&self, from: Side, ring: usize) -> Option<&SharedDirection> {
-        let [first, second] = &self.directions;
-        match from {
-            Side::First => first.get(ring),
-            Side::Second => second.get(ring),
-        }
+        from.of(&self.directions).get(ring)
     }
 }
 
@@ -164,14 +144,17 @@ impl End {
     /// # Errors
     /// The pipe has no such end to give, or its rings are others; rings out of range. There is no memory.
     pub fn join(name: &str, geometry: &Geometry, program: bool) -> io::Result<Arc<End>> {
-        let invalid = |error: PipeError| io::Error::new(io::ErrorKind::InvalidInput, error);
+        let invalid =
+            |why| Err(io::Error::new(io::ErrorKind::InvalidInput, format!("pipe {name:?} has {why}")));
         let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
         let owner = pipes.1;
         pipes.1 += 1;
         let there = pipes.0.get(name).and_then(Weak::upgrade);
         let pipe = match there {
             Some(pipe) if pipe.geometry != *geometry => {
-                return Err(invalid(PipeError::OtherRings(name.to_owned())))
+                return invalid(
+                    "another end with other rings: queues, slots and buf-size have to be the same",
+                );
             }
             Some(pipe) => pipe,
             None => {
@@ -191,11 +174,13 @@ impl End {
         };
         let mut state = pipe.state();
         if program && state.holders.iter().any(|holder| holder.program) {
-            return Err(invalid(PipeError::TwoPrograms(name.to_owned())));
+            return invalid(
+                "a program's end already: programs open NAME{PIPE and NAME}PIPE of one ring port",
+            );
         }
         let wanted = if program { [Side::Second, Side::First] } else { Side::BOTH };
         let free = wanted.into_iter().find(|side| state.holder(*side).owner.is_none());
-        let Some(side) = free else { return Err(invalid(PipeError::NoEnd(name.to_owned()))) };
+        let Some(side) = free else { return invalid("two ends already") };
         *state.holder(side) = EndHolder { owner: Some(owner), program, used: false };
         drop(state);
         Ok(Arc::new(End { pipe, owner }))

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use proptest::prelude::*;
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
@@ -13,9 +13,9 @@ use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
 
 use super::*;
 use crate::fault::Fault;
-use crate::mem::{GuestMap, Overrun, RegionSpec};
-use crate::observe::{CounterFile, PortCounters};
-use crate::port::PortId;
+use crate::mem::{GuestMap, RegionSpec};
+use crate::observe::CounterFile;
+use crate::port::{Port, PortId};
 use crate::ring::Block;
 
 const SLOTS: u32 = 8;
@@ -83,29 +83,18 @@ fn put(region: &Region, receives: bool, at: u32, word: SlotWord) {
 }
 
 struct Ear {
-    counters: PortCounters,
-    overrun: Overrun,
+    port: Port,
     raised: AtomicU64,
-    failed: AtomicBool,
 }
 
 impl Far for Ear {
-    fn overrun(&self) -> &Overrun {
-        &self.overrun
-    }
-
-    fn counters(&self) -> &PortCounters {
-        &self.counters
+    fn port(&self) -> &Port {
+        &self.port
     }
 
     fn raise(&self) -> u64 {
         self.raised.fetch_add(1, Ordering::Relaxed);
         1
-    }
-
-    fn fail(&self, fault: Fault) {
-        assert_eq!(fault, Fault::BadHead);
-        self.failed.store(true, Ordering::Relaxed);
     }
 }
 
@@ -130,12 +119,8 @@ impl Rig {
         let (mut sending, mut receiving) = (first.sending(0).unwrap(), second.receiving(0).unwrap());
         let file = CounterFile::anonymous().unwrap();
         let counters = file.open_slot(PortId(1), "receiver");
-        let ear = Arc::new(Ear {
-            counters,
-            overrun: Overrun::default(),
-            raised: AtomicU64::new(0),
-            failed: AtomicBool::new(false),
-        });
+        let port = Port::new(PortId(1), "receiver", counters, 1500).unwrap();
+        let ear = Arc::new(Ear { port, raised: AtomicU64::new(0) });
         sending.set_block(sender.block(SENDS), true);
         receiving.set_block(receiver.block(RECEIVES), true);
         receiving.show(Arc::clone(&ear) as Arc<dyn Far>);
@@ -217,7 +202,7 @@ proptest! {
         bufs.sort_unstable();
         bufs.dedup();
         prop_assert_eq!(bufs.len(), SLOTS as usize + 1);
-        prop_assert!(!rig.ear.failed.load(Ordering::Relaxed));
+        prop_assert_eq!(rig.ear.port.fault.get(), None);
     }
 
     /// Whatever either end writes into blocks and slots: the receiver is never shown a slot that is not in the pipe, and each index
@@ -250,7 +235,9 @@ proptest! {
                     if rig.sending.is_lost() {
                         rig.sending.set_block(rig.sender.block(SENDS), true);
                     }
-                    if rig.ear.failed.swap(false, Ordering::Relaxed) {
+                    if let Some(fault) = rig.ear.port.fault.get() {
+                        prop_assert_eq!(fault, Fault::BadHead);
+                        rig.ear.port.fault.clear();
                         rig.receiving.set_block(rig.receiver.block(RECEIVES), true);
                         rig.receiving.show(Arc::clone(&rig.ear) as Arc<dyn Far>);
                     }
@@ -316,7 +303,7 @@ fn what_the_receiver_has_is_never_given_up_again() {
     assert!(!rig.sending.has_news() && rig.sending.is_lost());
     rig.sender.set_head(SENDS, 3);
     assert_eq!((rig.pass().frames, rig.receiver.told(RECEIVES)), (0, [2, 5]));
-    assert!(!rig.ear.failed.load(Ordering::Relaxed));
+    assert_eq!(rig.ear.port.fault.get(), None);
     // An end that begins again begins behind it.
     rig.sending.set_block(rig.sender.block(SENDS), true);
     assert_eq!(rig.sender.word(SENDS), 5);

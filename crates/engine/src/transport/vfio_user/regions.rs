@@ -5,7 +5,7 @@ use sidecore_abi::pci::EXPRESS_SIZE;
 use sidecore_abi::vfio_user::{region, RegionAccess, RegionInfo, SparseArea, SparseCap};
 
 use super::messages::{Answer, Handled, Refusal};
-use crate::device::pci::{self, PciDevice, Region, Space, REGIONS};
+use crate::device::pci::{self, PciDevice, Region, REGIONS};
 
 /// What there is to know of the regions of a device.
 pub(super) struct Regions {
@@ -40,11 +40,7 @@ impl Regions {
         }
         let mut info = RegionInfo { index: ask.index, size: self.size(ask.index), ..RegionInfo::default() };
         let known = self.get(ask.index);
-        info.flags = match known {
-            Some(Region { space: Space::Rom, .. }) => region::READ,
-            _ if info.size > 0 => region::READ | region::WRITE,
-            _ => 0,
-        };
+        info.flags = if info.size > 0 { region::READ | region::WRITE } else { 0 };
         #[expect(clippy::cast_possible_truncation, reason = "a few dozen bytes, and a few areas")]
         let (fixed, cap) = (RegionInfo::SIZE as u32, SparseCap::SIZE as u32);
         info.argsz = fixed;

@@ -44,7 +44,7 @@ impl Irq {
                     registers.icr = 0;
                     state.unsent = 0;
                 }
-                self.note(self.settle(&mut state, self.alarm.now(), false));
+                self.alarm.note(self.settle(&mut state, self.alarm.now(), false));
                 value
             }
             regs::ICS => registers.icr,
@@ -111,7 +111,7 @@ impl Irq {
                 }
             }
         }
-        self.note(self.settle(&mut state, self.alarm.now(), false));
+        self.alarm.note(self.settle(&mut state, self.alarm.now(), false));
     }
 
     /// The registers, to be saved. Causes are not among them: see [`resume`](Irq::resume).
@@ -145,7 +145,7 @@ impl Irq {
             Mode::Msix | Mode::Msi => drop(self.interrupts.message(0)),
             Mode::Intx => {}
         }
-        self.note(self.settle(&mut state, self.alarm.now(), true));
+        self.alarm.note(self.settle(&mut state, self.alarm.now(), true));
     }
 
     /// Reset values. Gates stay: a driver that resets in a loop is not let through faster.

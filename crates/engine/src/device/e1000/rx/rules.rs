@@ -56,7 +56,7 @@ impl Layout {
 pub(super) struct Rules {
     pub(super) rctl: u32,
     pub(super) layout: Layout,
-    pub(super) vet: u32,
+    pub(super) vet: u16,
     /// Tags are taken out.
     pub(super) strip: bool,
     /// Bytes that the length counts beyond the frame.
@@ -70,11 +70,13 @@ impl Rules {
         let regs = &nic.regs;
         let rctl = regs.get(regs::RCTL);
         let wanted = regs.get(regs::RXCSUM) & regs::RXCSUM_TUOFL != 0;
+        #[expect(clippy::cast_possible_truncation, reason = "its lower half counts")]
+        let vet = regs.get(regs::VET) as u16;
         let udp = if nic.model == Model::E1000e { rx::UDPCS } else { 0 };
         Rules {
             rctl,
             layout: Layout::new(nic, rctl),
-            vet: regs.get(regs::VET),
+            vet,
             strip: regs.get(regs::CTRL) & regs::CTRL_VME != 0,
             fcs: if rctl & regs::RCTL_SECRC == 0 { FCS } else { 0 },
             checked: if wanted { rx::TCPCS | udp } else { rx::IXSM },

@@ -37,7 +37,7 @@ impl Rig {
     }
 
     pub(super) fn journals(&self) -> [RingJournal; 4] {
-        RingJournal::open(self.device.journal_file.try_clone().unwrap().into()).unwrap().1
+        RingJournal::open(Some(self.device.journal_file.try_clone().unwrap().into())).unwrap().1
     }
 
     fn words(&self, ring: u64, place: u64) -> [u64; 2] {
@@ -63,7 +63,7 @@ fn registers_phy_and_eeprom_are_what_they_were() {
         let _told: Vec<bool> = (0..5).map(|event| rig.interrupted(event)).collect();
         let mut config = [vec![0; 256], vec![0; 256]];
         pci::read_config(&mut rig.device, 0, &mut config[0]);
-        let eeprom = rig.device.eeprom.wires();
+        let eeprom = rig.device.eeprom.chip.wires();
         let mut rig = rig.taken_over();
         assert!(rig.interrupted(0), "what it may have missed is told");
         pci::read_config(&mut rig.device, 0, &mut config[1]);
@@ -72,7 +72,7 @@ fn registers_phy_and_eeprom_are_what_they_were() {
         assert_eq!((rig.read(regs::LEDCTL), rig.read(regs::ITR)), (0x1234, 77));
         rig.write(regs::MDIC, 1 << 27 | phy(16, 0));
         assert_eq!(rig.read(regs::MDIC) & 0xffff, 0x4321);
-        assert_eq!(rig.device.eeprom.wires(), eeprom);
+        assert_eq!(rig.device.eeprom.chip.wires(), eeprom);
         assert_ne!(rig.read(regs::IMS) & regs::LSC, 0);
         if model == Model::E1000 {
             let mut bytes = [0; 4];

@@ -1,4 +1,4 @@
-//! A ring on which a native program sends.
+//! The rings of a native program: those on which it sends, and those on which it receives.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use rustix::event::{eventfd, EventfdFlags};
 use super::settings::{RingPortSettings, OFFLOADS};
 use super::wake::Wake;
 use crate::frame::Batch;
-use crate::port::{DropReason, IngressQueue, Tally};
-use crate::ring::{ClientTx, RingStats, Tickets};
-use crate::slots::{Drain, Header};
+use crate::port::{DropReason, EgressQueue, IngressQueue, Outcome, Room, Tally};
+use crate::ring::{ClientRx, ClientTx, Tickets};
+use crate::slots::{Drain, Fill, Header};
 
 /// A ring on which the client sends.
 pub struct RingIngress {
-    slots: Drain<Tickets>,
+    pub(super) slots: Drain<Tickets>,
     settings: Arc<RingPortSettings>,
     kick: OwnedFd,
     wake: Wake,
@@ -32,21 +32,6 @@ impl RingIngress {
     ) -> std::io::Result<RingIngress> {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(RingIngress { slots: Drain::new(ring), settings, kick, wake })
-    }
-
-    /// What went wrong so far.
-    pub(super) fn stats(&self) -> &Arc<RingStats> {
-        self.slots.stats()
-    }
-
-    /// The first slot that has not been released.
-    pub(super) fn first(&self) -> u32 {
-        self.slots.first()
-    }
-
-    /// Slots that wait.
-    pub(super) fn waiting(&mut self) -> u32 {
-        self.slots.waiting()
     }
 
     /// The eventfd by which the client kicks.
@@ -67,7 +52,7 @@ impl IngressQueue for RingIngress {
     }
 
     fn has_frames(&mut self) -> bool {
-        self.slots.waiting() > 0
+        self.slots.ring.look() > 0
     }
 
     fn release(&mut self, tally: &mut Tally) {
@@ -79,10 +64,44 @@ impl IngressQueue for RingIngress {
     }
 
     fn want_kicks(&mut self, on: bool) -> bool {
-        self.slots.want_kicks(on)
+        self.slots.ring.want_kicks(on)
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.kick.as_fd())
+    }
+}
+
+/// A ring on which the client receives.
+pub struct RingEgress {
+    pub(super) slots: Fill<Tickets>,
+    settings: Arc<RingPortSettings>,
+    wake: Wake,
+}
+
+impl RingEgress {
+    /// The queue of `ring`, which wakes the client by `wake`.
+    pub(super) fn new(ring: ClientRx, settings: Arc<RingPortSettings>, wake: Wake) -> RingEgress {
+        RingEgress { slots: Fill::new(ring), settings, wake }
+    }
+}
+
+impl EgressQueue for RingEgress {
+    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
+        if self.settings.is_down() {
+            return outcome.dropped_all(picks, DropReason::LinkDown);
+        }
+        if self.slots.send(batch, picks, self.settings.header(), outcome) {
+            self.wake.wake();
+            outcome.interrupts += 1;
+        }
+    }
+
+    fn is_full(&mut self) -> bool {
+        !self.settings.is_down() && self.slots.room().free == 0
+    }
+
+    fn room(&mut self) -> Option<Room> {
+        (!self.settings.is_down()).then(|| self.slots.room())
     }
 }
