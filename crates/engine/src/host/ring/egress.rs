@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::settings::RingPortSettings;
-use super::wake::Wake;
+use super::settings::{RingPortSettings, Wake};
 use crate::frame::Batch;
 use crate::port::{DropReason, EgressQueue, Outcome, Room};
 use crate::ring::{ClientRx, ReleaseGate, RingStats, Tickets};
