@@ -1,13 +1,32 @@
-//! Cutting a pcapng stream (draft-ietf-opsawg-pcapng §3.1) into its blocks: each is a type, a length that
-//! counts the whole block, a body, and the length again; ours are little-endian.
+//! Cutting a pcapng stream of the daemon's into its blocks (`pcap_file` reads them).
 
-/// The type of a block that holds a frame.
-const ENHANCED_PACKET: u32 = 6;
-const INTERFACE_STATISTICS: u32 = 5;
-/// Frames that were dropped, an option of it.
-const ISB_IFDROP: u16 = 5;
-/// Bytes of the smallest block.
-const SMALLEST: usize = 12;
+use byteorder_slice::LittleEndian;
+use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
+use pcap_file::pcapng::blocks::ENHANCED_PACKET_BLOCK;
+use pcap_file::pcapng::{Block, RawBlock};
+use pcap_file::PcapError;
+
+/// The block at the start of `bytes`, if all of it is there.
+///
+/// # Errors
+/// The stream is no pcapng.
+fn first(bytes: &[u8]) -> Result<Option<RawBlock<'_>>, String> {
+    match RawBlock::from_slice::<LittleEndian>(bytes) {
+        Ok((_, block)) => Ok(Some(block)),
+        Err(PcapError::IncompleteBuffer) => Ok(None),
+        Err(e) => Err(format!("the stream is no pcapng: {e}")),
+    }
+}
+
+/// The whole blocks at the start of `bytes`, each with its bytes.
+fn blocks(mut bytes: &[u8]) -> impl Iterator<Item = (RawBlock<'_>, &[u8])> {
+    std::iter::from_fn(move || {
+        let block = first(bytes).ok()??;
+        let (whole, rest) = bytes.split_at(block.initial_len as usize);
+        bytes = rest;
+        Some((block, whole))
+    })
+}
 
 /// Whole blocks out of pieces of a stream.
 #[derive(Default)]
@@ -22,45 +41,22 @@ impl Blocks {
     /// The stream is no pcapng.
     pub fn push(&mut self, piece: &[u8]) -> Result<Vec<u8>, String> {
         self.waiting.extend_from_slice(piece);
-        let mut end = 0;
-        while let Some(len) = length(&self.waiting[end..])? {
-            if self.waiting.len() - end < len {
-                break;
-            }
-            end += len;
-        }
+        let end = blocks(&self.waiting).map(|(_, whole)| whole.len()).sum();
+        first(&self.waiting[end..])?;
         let rest = self.waiting.split_off(end);
         Ok(std::mem::replace(&mut self.waiting, rest))
     }
 }
 
-/// The length of the block at the start of `bytes`, once it can be read.
-fn length(bytes: &[u8]) -> Result<Option<usize>, String> {
-    let Some(len) = word(bytes, 4) else { return Ok(None) };
-    match usize::try_from(len) {
-        Ok(len) if len >= SMALLEST && len % 4 == 0 => Ok(Some(len)),
-        _ => Err(format!("the stream is no pcapng: a block of {len} bytes")),
-    }
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
 /// Keeps at most `left` frames of a stretch of whole blocks, and all other blocks; lowers `left`.
-pub fn keep_frames(blocks: &[u8], left: &mut u64) -> Vec<u8> {
-    let mut kept = Vec::with_capacity(blocks.len());
-    let mut rest = blocks;
-    while let (Some(kind), Ok(Some(len))) = (word(rest, 0), length(rest)) {
-        let (block, behind) = rest.split_at(len.min(rest.len()));
-        rest = behind;
-        if kind == ENHANCED_PACKET {
-            if *left == 0 {
-                continue;
-            }
-            *left -= 1;
+pub fn keep_frames(stretch: &[u8], left: &mut u64) -> Vec<u8> {
+    let mut kept = Vec::with_capacity(stretch.len());
+    for (block, whole) in blocks(stretch) {
+        let frames = u64::from(block.type_ == ENHANCED_PACKET_BLOCK);
+        if frames <= *left {
+            *left -= frames;
+            kept.extend_from_slice(whole);
         }
-        kept.extend_from_slice(block);
     }
     kept
 }
@@ -71,14 +67,14 @@ pub struct Lost(std::collections::BTreeMap<u32, u64>);
 
 impl Lost {
     /// Takes the statistics out of a stretch of whole blocks; the last ones of an interface count.
-    pub fn look(&mut self, blocks: &[u8]) {
-        let mut rest = blocks;
-        while let (Some(kind), Ok(Some(len))) = (word(rest, 0), length(rest)) {
-            let (block, behind) = rest.split_at(len.min(rest.len()));
-            rest = behind;
-            if let (INTERFACE_STATISTICS, Some(interface)) = (kind, word(block, 8)) {
-                if let Some(lost) = option(block.get(20..).unwrap_or(&[]), ISB_IFDROP) {
-                    self.0.insert(interface, lost);
+    pub fn look(&mut self, stretch: &[u8]) {
+        for (block, _) in blocks(stretch) {
+            let Ok(Block::InterfaceStatistics(all)) = block.try_into_block::<LittleEndian>() else {
+                continue;
+            };
+            for option in all.options {
+                if let InterfaceStatisticsOption::IsbIfDrop(lost) = option {
+                    self.0.insert(all.interface_id, lost);
                 }
             }
         }
@@ -90,23 +86,9 @@ impl Lost {
     }
 }
 
-/// The number that option `code` has, eight bytes long.
-fn option(mut options: &[u8], code: u16) -> Option<u64> {
-    while let Some([a, b, c, d]) = options.first_chunk::<4>().copied() {
-        let (this, len) = (u16::from_le_bytes([a, b]), usize::from(u16::from_le_bytes([c, d])));
-        if this == code && len == 8 {
-            return Some(u64::from_le_bytes(options.get(4..12)?.try_into().ok()?));
-        }
-        options = options.get(4 + len.next_multiple_of(4)..)?;
-    }
-    None
-}
-
 /// Frames in a stretch of whole blocks.
-pub fn count_frames(blocks: &[u8]) -> u64 {
-    let mut left = u64::MAX;
-    keep_frames(blocks, &mut left);
-    u64::MAX - left
+pub fn count_frames(stretch: &[u8]) -> u64 {
+    blocks(stretch).map(|(block, _)| u64::from(block.type_ == ENHANCED_PACKET_BLOCK)).sum()
 }
 
 #[cfg(test)]
@@ -134,7 +116,7 @@ mod tests {
             keep_frames(&stream, &mut left),
             [block(1, &[]), block(6, &[7; 8]), block(5, &[])].concat()
         );
-        assert!(Blocks::default().push(&[0; 8]).is_err());
+        assert!(Blocks::default().push(&[0; 12]).is_err());
     }
 
     #[test]

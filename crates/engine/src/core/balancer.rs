@@ -78,11 +78,10 @@ fn run(cores: &Weak<impl Balanced>, least: usize, stopped: &Receiver<()>) {
         let Some(cores) = cores.upgrade() else { return };
         let times = cores.times();
         let all = times.len();
-        let mut samples =
-            before.samples(times, &cores.at_work(), &cores.nodes(), &cores.loads(), cores.active());
+        let samples = before.samples(times, &cores.at_work(), &cores.nodes(), &cores.loads(), cores.active());
         cores.set_standing(&samples.iter().map(|core| core.stands).collect::<Vec<_>>());
         pause = if samples.iter().all(|core| core.busy == 0 && !core.stands) { IDLE } else { DECIDE };
-        let Some(action) = history.decide(&mut samples, all, least) else { continue };
+        let Some(action) = history.decide(&samples, all, least) else { continue };
         carry_out(&*cores, action);
     }
 }
@@ -102,15 +101,6 @@ fn carry_out(cores: &impl Balanced, action: Action) {
         Action::Move(task, to) => {
             let moved = cores.move_task(task, to);
             tracing::debug!(task, to, moved, "a task moved to another I/O core");
-        }
-        Action::Back(task, to) => {
-            let moved = cores.move_task(task, to);
-            tracing::info!(
-                task,
-                to,
-                moved,
-                "less was done since a task moved to another I/O core: it goes back"
-            );
         }
     }
 }

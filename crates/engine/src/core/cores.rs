@@ -372,7 +372,6 @@ mod tests {
             owner: 1,
             reserved: 0,
             busy_ns: 0,
-            work: 0,
             home: None,
         };
         let mut nodes = [Some(0), Some(1), Some(0), None].map(|node| Candidate { node, stands: false });

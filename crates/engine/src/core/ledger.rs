@@ -170,11 +170,6 @@ impl Ledger {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// What was moved: items, and KiB of those.
-    pub(super) fn work(&self) -> u64 {
-        self.items.load(Ordering::Relaxed).wrapping_add(self.bytes.load(Ordering::Relaxed) / 1024)
-    }
-
     pub(super) fn status(&self, id: u64, owner: u16, index: usize, core: usize) -> TaskStatus {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [drained, budget, time, waits] = self.ends.each_ref().map(load);

@@ -3,7 +3,7 @@
 //! [`Cores`] is the set of them (`cores`): it starts their threads, gives every task to an *active* core, moves tasks and hands
 //! them back. A [`Task`] is what a core visits (`task`); its owner holds a lease on it (`lease`), and `registry` says which core
 //! has it. `run` is the loop of a core; `accounts` and `server` divide its time, `pace` bounds a visit, `mailbox` brings messages.
-//! `balance` decides which core serves which task, by `sample`s of the cores' work; `regret` reverts moves; `balancer` carries all of that
+//! `balance` decides which core serves which task, by `sample`s of the cores' work; `balancer` carries all of that
 //! out. Nothing here knows about frames, ports or devices.
 
 mod accounts;
@@ -21,7 +21,6 @@ mod mailbox;
 mod pace;
 mod poller;
 mod registry;
-mod regret;
 mod run;
 mod sample;
 mod server;

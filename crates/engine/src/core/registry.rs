@@ -43,8 +43,6 @@ pub(super) struct Load {
     /// Millionths of a core that its owner's budget guarantees.
     pub(super) reserved: u64,
     pub(super) busy_ns: u64,
-    /// What it moved: items, and KiB of those.
-    pub(super) work: u64,
     /// The NUMA node of its owner's memory.
     pub(super) home: Option<usize>,
 }
@@ -149,7 +147,6 @@ fn loads(entries: &HashMap<TaskId, Whereabouts>) -> Vec<Load> {
         owner: entry.owner.number(),
         reserved: entry.owner.served().service().budget.map_or(0, |budget| budget.share()),
         busy_ns: entry.ledger.busy_ns(),
-        work: entry.ledger.work(),
         home: entry.owner.node(),
     };
     entries.iter().map(load).collect()

@@ -7,9 +7,9 @@
 //! those of owners with a budget or of class `latency`, and *stuck* queues. A queue is stuck if it has little work at a
 //! time and has work now: its guest probably waits for an answer.
 //!
-//! Tasks that have been silent are visited in few rounds; after [`COLD_AFTER`] they are *cold*: armed, and not looked at
-//! until their event comes, or the time at which they asked for a look (`timers`). So a thousand silent queues cost a core at
-//! work nothing but a look at its epoll set now and then (`cold`).
+//! Tasks that have been silent are visited in few rounds; after [`COLD_AFTER`] they are *cold*: armed, and not visited
+//! until their memory shows work, their event comes, or the time at which they asked for a look (`timers`). So a thousand
+//! silent queues cost a core at work some looks at memory, and now and then one at its epoll set (`cold`).
 //!
 //! A core without work for `spin` arms the tasks that it polls, polls them once more, and sleeps in `epoll_wait`. It
 //! first visits the tasks that woke it, so the first frame does not wait for polls of all others.
@@ -112,8 +112,11 @@ pub(super) struct Core<L, C> {
     pub(super) clock: C,
     /// When the last visit ended, or the round began.
     now: u64,
-    /// When the epoll set was looked at.
+    /// When cold tasks were looked at, and when the epoll set.
     looked: u64,
+    asked: u64,
+    /// The place that was looked at last for a cold task.
+    cold_from: usize,
     /// Some of those must not wait for longer than a short turn.
     hurries: bool,
     /// When keen tasks were looked at.
@@ -163,6 +166,8 @@ impl<L, C: Clock> Core<L, C> {
             clock,
             now: 0,
             looked: 0,
+            asked: 0,
+            cold_from: 0,
             hurries: false,
             glanced: 0,
             timed_until: 0,

@@ -21,11 +21,9 @@ pub(super) struct Sample {
 pub(super) struct Share {
     pub(super) id: u64,
     pub(super) busy: u64,
-    /// What it moved: items, and KiB of those.
-    pub(super) work: u64,
     /// The node of its guest's memory.
     pub(super) home: Option<usize>,
-    /// It stays where it is: its owner has a budget on this core, or it moved in vain.
+    /// It stays where it is: its owner has a budget on this core.
     pub(super) stays: bool,
 }
 
@@ -33,16 +31,6 @@ impl Sample {
     /// Whether it was busy for all of the time, as far as that can be told.
     pub(super) fn is_full(&self) -> bool {
         self.busy >= FULL
-    }
-
-    /// What all of its tasks moved.
-    pub(super) fn work(&self) -> u64 {
-        self.tasks.iter().map(|task| task.work).sum()
-    }
-
-    /// Whether it has this task.
-    pub(super) fn has(&self, task: u64) -> bool {
-        self.tasks.iter().any(|share| share.id == task)
     }
 
     /// Whether it is on another node than the memory of the task's guest.
@@ -55,8 +43,8 @@ impl Sample {
 #[derive(Default)]
 pub(super) struct Before {
     cores: Vec<(u64, u64)>,
-    /// Of each task: nanoseconds busy, and work.
-    tasks: std::collections::HashMap<u64, (u64, u64)>,
+    /// Nanoseconds busy, of each task.
+    tasks: std::collections::HashMap<u64, u64>,
 }
 
 impl Before {
@@ -71,7 +59,7 @@ impl Before {
         active: usize,
     ) -> Vec<Sample> {
         self.cores.resize(times.len(), (0, 0));
-        let tasks = loads.iter().map(|load| (load.id.0, (load.busy_ns, load.work))).collect();
+        let tasks = loads.iter().map(|load| (load.id.0, load.busy_ns)).collect();
         let tasks = std::mem::replace(&mut self.tasks, tasks);
         let cores = std::mem::replace(&mut self.cores, times);
         let now = &self.cores;
@@ -83,11 +71,9 @@ impl Before {
             let thousandths = |ns: u64| (u128::from(ns) * 1000 / u128::from(time)).min(1000) as u64;
             let own = loads.iter().filter(|load| load.core == number);
             let tasks = own.map(|load| {
-                let (busy, work) = tasks.get(&load.id.0).map_or((0, 0), |(busy, work)| {
-                    (load.busy_ns.saturating_sub(*busy), load.work.saturating_sub(*work))
-                });
+                let busy = tasks.get(&load.id.0).map_or(0, |busy| load.busy_ns.saturating_sub(*busy));
                 let stays = load.reserved > 0;
-                Share { id: load.id.0, busy: thousandths(busy), work, home: load.home, stays }
+                Share { id: load.id.0, busy: thousandths(busy), home: load.home, stays }
             });
             Sample {
                 busy: thousandths(now[number].0.saturating_sub(cores[number].0)),

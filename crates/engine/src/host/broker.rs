@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use super::interface::{is_name, packet_socket_here, Interface};
+use super::interface::{check_name, packet_socket_here, Interface};
 use super::tap::sys::{queue_here, Attach};
 use super::xdp::{bpf, sys};
 use crate::open::broker::{Answer, Refusal};
@@ -17,17 +17,13 @@ fn bad(why: &str) -> Refusal {
     io::Error::new(io::ErrorKind::InvalidInput, why.to_owned()).into()
 }
 
-fn check(name: &str) -> Result<(), Refusal> {
-    is_name(name).then_some(()).ok_or_else(|| bad("it is no name of an interface"))
-}
-
 fn check_buffer(buffer: u32) -> Result<(), Refusal> {
     (buffer <= MAX_BUFFER).then_some(()).ok_or_else(|| bad("the buffer is too large"))
 }
 
 /// A queue of the TAP interface `name`.
 pub(crate) fn tap(name: &str, create: bool, multi: bool) -> Result<Answer, Refusal> {
-    check(name)?;
+    check_name(name)?;
     let queue = queue_here(name, Attach { create, multi })?;
     Ok(Answer { number: queue.for_all.into(), ..Answer::fd(queue.fd) })
 }
@@ -62,20 +58,20 @@ pub(crate) fn enter(fds: &[OwnedFd], queue: u32) -> Result<Answer, Refusal> {
 /// Attaches the program for a map to an interface.
 pub(crate) fn attach(fds: &[OwnedFd], name: &str, native: bool) -> Result<Answer, Refusal> {
     let [map] = fds else { return Err(bad("a map is needed")) };
-    check(name)?;
+    check_name(name)?;
     Ok(Answer::fd(bpf::attach_here(map, Interface::new(name)?.index()?, native)?))
 }
 
 /// Sets the MTU of an interface.
 pub(crate) fn mtu(name: &str, mtu: u32) -> Result<Answer, Refusal> {
-    check(name)?;
+    check_name(name)?;
     Interface::new(name)?.set_mtu_here(mtu)?;
     Ok(Answer::default())
 }
 
 /// Brings an interface up.
 pub(crate) fn up(name: &str) -> Result<Answer, Refusal> {
-    check(name)?;
+    check_name(name)?;
     Interface::new(name)?.bring_up_here()?;
     Ok(Answer::default())
 }

@@ -9,7 +9,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libc::{c_int, c_short, c_ulong, c_void};
-use rustix::net::{socket_with, AddressFamily, SocketFlags, SocketType};
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{netdevice, socket_with, sockopt, AddressFamily, SocketFlags, SocketType};
 
 use crate::open::broker::{broker, Request};
 
@@ -20,6 +21,12 @@ pub(super) const MAX_NAME: usize = libc::IFNAMSIZ - 1;
 pub(super) fn is_name(name: &str) -> bool {
     let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
     !name.is_empty() && name.len() <= MAX_NAME && !name.contains(odd) && name != "." && name != ".."
+}
+
+/// That `name` can be that of an interface.
+pub(super) fn check_name(name: &str) -> io::Result<()> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidInput, "it is no name of an interface");
+    is_name(name).then_some(()).ok_or_else(bad)
 }
 
 /// Calls `ioctl` with a pointer to `argument`.
@@ -69,21 +76,16 @@ pub(super) unsafe fn option<T>(fd: &OwnedFd, level: c_int, name: c_int, value: &
     }
 }
 
-/// Room for `bytes` in a socket's buffer, beyond the system's limit if we may.
-pub(super) fn set_buffer(fd: &OwnedFd, forced: c_int, plain: c_int, bytes: c_int) -> io::Result<()> {
-    // SAFETY: all four of SO_SNDBUF, SO_SNDBUFFORCE, SO_RCVBUF and SO_RCVBUFFORCE take an int.
-    unsafe {
-        set_option(fd, libc::SOL_SOCKET, forced, &bytes)
-            .or_else(|_| set_option(fd, libc::SOL_SOCKET, plain, &bytes))
-    }
+/// Room for `bytes` on their way out of a socket, beyond the system's limit if we may.
+pub(super) fn set_send_buffer(fd: &OwnedFd, bytes: u32) -> io::Result<()> {
+    let forced = sockopt::set_socket_send_buffer_size_force(fd, bytes as usize);
+    Ok(forced.or_else(|_| sockopt::set_socket_send_buffer_size(fd, bytes as usize))?)
 }
 
-/// Takes the error that waits at a socket; none is left.
-pub(super) fn take_error(fd: &OwnedFd) -> Option<io::Error> {
-    let mut error: c_int = 0;
-    // SAFETY: SO_ERROR fills in an int.
-    unsafe { option(fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error) }.ok()?;
-    (error != 0).then(|| io::Error::from_raw_os_error(error))
+/// Room for `bytes` on their way in.
+pub(super) fn set_receive_buffer(fd: &OwnedFd, bytes: u32) -> io::Result<()> {
+    let forced = sockopt::set_socket_recv_buffer_size_force(fd, bytes as usize);
+    Ok(forced.or_else(|_| sockopt::set_socket_recv_buffer_size(fd, bytes as usize))?)
 }
 
 /// An empty request about the interface `name`.
@@ -159,12 +161,8 @@ impl Interface {
 
     /// Its number.
     pub(super) fn index(&self) -> io::Result<c_int> {
-        let mut ifreq = request(&self.name)?;
-        // SAFETY: SIOCGIFINDEX fills in an ifreq, of its union the number.
-        unsafe {
-            ioctl(self.socket.as_fd(), libc::SIOCGIFINDEX as c_ulong, &mut ifreq)?;
-            Ok(ifreq.ifr_ifru.ifru_ifindex)
-        }
+        let index = netdevice::name_to_index(&self.socket, &self.name)?;
+        c_int::try_from(index).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
     /// Follows a new name of the interface with number `index`; an error if it is gone.
@@ -266,33 +264,12 @@ impl Interface {
     }
 }
 
-/// A socket that hears of every change of an interface in the calling thread's namespace: rtnetlink(7).
-pub(super) fn changes() -> io::Result<OwnedFd> {
+/// A socket of rtnetlink(7) in the calling thread's namespace that is told of `groups`.
+pub(super) fn netlink_socket(groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-    // SAFETY: all-zero bytes are a valid address; then bind gets its length.
-    let bound = unsafe {
-        let mut address: libc::sockaddr_nl = std::mem::zeroed();
-        address.nl_family = u16::try_from(libc::AF_NETLINK).map_err(|_| io::ErrorKind::InvalidInput)?;
-        address.nl_groups = 1; // RTMGRP_LINK
-        bind(&fd, &address)
-    };
-    bound.map(|()| fd)
-}
-
-/// Binds a socket to an address of whatever family.
-///
-/// # Safety
-/// `T` is a socket address type, filled in.
-pub(super) unsafe fn bind<T>(fd: &OwnedFd, address: &T) -> io::Result<()> {
-    let len = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?;
-    // SAFETY: a live address of that length.
-    let result = unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(address).cast(), len) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
+    Ok(fd)
 }
 
 /// Makes the interface with number `index` take frames for any address while `fd`, a packet socket, is open.
@@ -317,9 +294,8 @@ pub(super) fn packet_socket_here(buffer: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
     if buffer > 0 {
-        let bytes = c_int::try_from(buffer).map_err(|_| io::ErrorKind::InvalidInput)?;
-        set_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, bytes)?;
-        set_buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)?;
+        set_receive_buffer(&fd, buffer)?;
+        set_send_buffer(&fd, buffer)?;
     }
     Ok(fd)
 }

@@ -8,22 +8,22 @@
 //! A TAP for a control plane outlives its daemon: the interface, its addresses and the routing daemons' knowledge of it
 //! stay, without a carrier, until the next daemon takes it or its port is deleted.
 //!
-//! Invariant of the `unsafe` here: every `ioctl` and `bind` gets a pointer to a live local of exactly the type that its number or
-//! its family calls for, and the kernel keeps none of them after the call.
+//! Invariant of the `unsafe` here: every `ioctl` gets a pointer to a live local of exactly the type that its number
+//! calls for, and the kernel keeps none of them after the call.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use libc::{c_int, c_ulong};
+use libc::c_ulong;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{open as open_file, Mode, OFlags};
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{listen, send, socket_with, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
-use super::interface::{bind, is_name, request, Interface};
+use super::interface::{check_name, netlink_socket, request, set_receive_buffer, Interface};
 use super::netlink::{self, kind, Builder};
 use crate::open::broker::{broker, Request};
 
@@ -70,7 +70,7 @@ pub enum Socket {
 /// The multicast groups of links, neighbours, IPv4 and IPv6 addresses (linux/rtnetlink.h).
 const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x100;
 /// Room for what comes while no thread reads: a namespace may have many neighbours.
-const BUFFER: c_int = 4 << 20;
+const BUFFER: u32 = 4 << 20;
 
 /// Opens `socket` in the namespace at `netns`.
 ///
@@ -113,18 +113,10 @@ pub(crate) fn open_here(netns: &Path, socket: Socket) -> io::Result<OwnedFd> {
     })
 }
 
-/// A socket of rtnetlink that is told of `groups`.
+/// A socket of rtnetlink that is told of `groups`, with much room.
 fn routes(groups: u32) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
-    super::interface::set_buffer(&fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, BUFFER)?;
-    // SAFETY: all-zero bytes are a valid address; then bind gets its length.
-    unsafe {
-        let mut address: libc::sockaddr_nl = std::mem::zeroed();
-        address.nl_family = u16::try_from(libc::AF_NETLINK).map_err(|_| io::ErrorKind::InvalidInput)?;
-        address.nl_groups = groups;
-        bind(&fd, &address)?;
-    }
+    let fd = netlink_socket(groups)?;
+    set_receive_buffer(&fd, BUFFER)?;
     Ok(fd)
 }
 
@@ -150,7 +142,7 @@ pub fn set_mtu(netns: &Path, name: &str, mtu: u32) -> io::Result<()> {
 
 /// The same, by this process.
 pub(crate) fn set_mtu_here(netns: &Path, name: &str, mtu: u32) -> io::Result<()> {
-    check(name)?;
+    check_name(name)?;
     inside(netns, || Interface::new(name)?.set_mtu_here(mtu))
 }
 
@@ -190,7 +182,7 @@ const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// The same, by this process.
 pub(crate) fn set_address_here(wanted: &AddressIn) -> io::Result<()> {
-    check(&wanted.name)?;
+    check_name(&wanted.name)?;
     inside(&wanted.netns, || {
         let index = Interface::new(&wanted.name)?.index()?;
         let fd = routes(0)?;
@@ -221,11 +213,6 @@ pub(crate) fn set_address_here(wanted: &AddressIn) -> io::Result<()> {
             Err(_) => Err(io::ErrorKind::InvalidData.into()),
         }
     })
-}
-
-fn check(name: &str) -> io::Result<()> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidInput, "it is no name of an interface");
-    is_name(name).then_some(()).ok_or_else(bad)
 }
 
 fn set_mac(interface: &Interface, mac: [u8; 6]) -> io::Result<()> {

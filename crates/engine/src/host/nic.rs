@@ -22,13 +22,17 @@ use std::thread::{self, JoinHandle};
 
 use libc::c_int;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
+use rustix::net::sockopt::socket_error;
 
-use super::interface::{changes, is_name, take_error, Interface, MAX_NAME};
+use super::interface::{is_name, netlink_socket, Interface, MAX_NAME};
 use crate::core::Lease;
 use crate::fabric::Scheduler;
 use crate::port::{
     Attachment, AttachmentStatus, EgressQueue, Fault, IngressQueue, Peer, Port, QueueStatus, MAX_QUEUES,
 };
+
+/// Every change of an interface (linux/rtnetlink.h).
+const RTMGRP_LINK: u32 = 1;
 
 /// Why a port on an interface of the host could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -130,7 +134,7 @@ pub(super) fn open(
         _ => failed("cannot look it up")(e),
     })?;
     // Listened to before it is looked at, so that no change is missed.
-    let changes = changes().map_err(failed("cannot listen for changes of it"))?;
+    let changes = netlink_socket(RTMGRP_LINK).map_err(failed("cannot listen for changes of it"))?;
     if let Some(mtu) = mtu {
         interface.set_mtu(mtu).map_err(failed(NO_MTU))?;
     }
@@ -242,7 +246,7 @@ impl AttachedNic {
         let carrier = live.interface.carrier().unwrap_or(false);
         if carrier && !self.state.carrier.load(Ordering::Relaxed) {
             // A socket keeps an error for the time that its interface was down.
-            self.sockets.iter().for_each(|fd| drop(take_error(fd)));
+            self.sockets.iter().for_each(|fd| _ = socket_error(fd));
         }
         self.state.carrier.store(carrier, Ordering::Relaxed);
         self.park(live);

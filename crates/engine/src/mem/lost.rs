@@ -3,14 +3,15 @@
 //! Theory of operation. An act that took long may have been slow, or its thread was not run. The kernel knows how long a thread
 //! has waited for a processor (proc(5), `schedstat`), and how many pages it had to find for it. A thread of the control plane
 //! (`core::watch`) writes that down every [`EVERY`], while the core is at work. A core compares with the last note from before an
-//! act, and only after an act that took long. So a core at work makes no system call for this.
+//! act, and only after an act that took long; acts within one another, which end together, share what it reads ([`FRESH`]). So a
+//! core at work makes no system call for this.
 //!
 //! A process that is stopped (SIGSTOP) makes no notes: an act in which one is missing is entered in no account.
 //!
 //! A hypervisor takes processors away without telling anyone. But touching memory takes long only where a page is missing: where
 //! the kernel found none, the time was the hypervisor's.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -23,6 +24,8 @@ use super::ticks::{ticks, ticks_in};
 pub const EVERY: Duration = Duration::from_millis(10);
 /// An act that took longer without a note in it: the thread that makes notes did not run either, so the whole process was stopped.
 const UNNOTED: Duration = Duration::from_millis(15);
+/// What was read so long ago still holds for an act that took long.
+const FRESH: Duration = Duration::from_micros(250);
 /// Notes that are kept: an act that took longer is compared with the first one.
 const KEPT: usize = 64;
 
@@ -49,6 +52,8 @@ pub struct CoreTime {
 thread_local! {
     /// That of the calling thread, if it is an I/O core.
     static OWN: OnceCell<Arc<CoreTime>> = const { OnceCell::new() };
+    /// What it has read last of itself.
+    static LAST: Cell<Note> = const { Cell::new(Note { at: 0, ran_ns: 0, waited_ns: 0, pages: 0, read: 0 }) };
 }
 
 impl CoreTime {
@@ -93,7 +98,12 @@ impl CoreTime {
 
     /// The last note from before `begun`, and what the kernel says now.
     fn since(&self, begun: u64) -> Option<(Note, Note)> {
-        let now = self.look()?;
+        let mut now = LAST.get();
+        let since = now.at.wrapping_sub(begun);
+        if since > u64::MAX / 2 || ticks().wrapping_sub(now.at) > ticks_in(FRESH) {
+            now = self.look()?;
+            LAST.set(now);
+        }
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         let before =
             notes.iter().rev().find(|note| note.at.wrapping_sub(begun) > u64::MAX / 2 || note.at == begun);

@@ -119,26 +119,9 @@ impl Kind {
 
 /// Which of `words` may be meant by `word`: one letter in three may be wrong.
 fn nearest<'w>(word: &str, words: &[&'w str]) -> Option<&'w str> {
-    let near = |other: &&'w str| (edits(word, other), *other);
+    let near = |other: &&'w str| (strsim::osa_distance(word, other), *other);
     let (edits, other) = words.iter().map(near).min_by_key(|(edits, _)| *edits)?;
     (edits <= word.len().div_ceil(3)).then_some(other)
-}
-
-/// Letters that were left out, put in, taken for others or swapped between two words.
-fn edits(a: &str, b: &str) -> usize {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
-    for (i, x) in a.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, y) in b.iter().enumerate() {
-            let swapped = i > 0 && j > 0 && a[i - 1] == *y && b[j - 1] == *x;
-            let changed = rows[i][j] + usize::from(x != y);
-            let least = changed.min(rows[i][j + 1] + 1).min(row[j] + 1);
-            row.push(if swapped { least.min(rows[i - 1][j - 1] + 1) } else { least });
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }
 
 /// What the `where` of a kind is.

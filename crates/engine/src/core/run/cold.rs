@@ -8,25 +8,51 @@ use crate::core::clock::Clock;
 use crate::core::ledger::Heat;
 use crate::mem::Act;
 
-/// Cold tasks that are looked at together while there is other work, of each kind: those that were woken, and those whose time has come.
+/// Cold tasks that are visited together while there is other work, of each kind: those that have work, and those whose time has come.
 const LOOKS: usize = 16;
-/// How often a core at work looks whether a cold task has an event: the system call is a hundredth of that.
-const EVENTS_EVERY: u64 = 25_000;
+/// How often a core at work looks whether cold tasks have work, and for how many of them: a look is a cache line.
+const COLD_EVERY: u64 = 25_000;
+const COLD_LOOKS: usize = 32;
+/// How often a core at work asks the kernel for events of cold tasks: for work that no look at memory shows, and where there are
+/// so many cold tasks that looks come round less often. No other system call but a due signal is made at full load.
+const EVENTS_EVERY: u64 = 500_000;
 /// A cold task that asks for a look is not looked at again before this has passed.
 const SHORTEST_NAP: u64 = 1_000;
 
 impl<L, C: Clock> Core<L, C> {
-    /// Looks for cold tasks whose event has come, or whose time; visits them. Returns how much was moved.
+    /// Looks for cold tasks that have work, whose event has come, or whose time; visits them. Returns how much was moved.
     #[inline]
     pub(super) fn look_at_cold(&mut self) -> u64 {
-        if self.now.saturating_sub(self.looked) < EVENTS_EVERY {
+        if self.now.saturating_sub(self.looked) < COLD_EVERY {
             return 0;
         }
         self.looked = self.now;
-        if self.watched > 0 {
+        if self.watched > 0 && self.now.saturating_sub(self.asked) >= EVENTS_EVERY {
+            self.asked = self.now;
             self.wait(Duration::ZERO);
         }
+        self.find_woken();
         self.visit_woken(LOOKS) + self.visit_due(LOOKS)
+    }
+
+    /// Finds cold tasks that have work by their memory, the next ones each time.
+    fn find_woken(&mut self) {
+        let (begun, count) = (self.now, self.tasks.len());
+        let mut looks = 0;
+        for _ in 0..count {
+            if looks == COLD_LOOKS {
+                break;
+            }
+            self.cold_from = if self.cold_from + 1 < count { self.cold_from + 1 } else { 0 };
+            let place = self.cold_from;
+            if self.tasks[place].as_ref().is_some_and(|seated| seated.heat == Heat::Cold) {
+                looks += 1;
+                if self.look(place) && !self.woken.contains(&place) {
+                    self.woken.push(place);
+                }
+            }
+        }
+        self.looked_at_all(begun);
     }
 
     /// Waits for events; true if there were any, or messages.
@@ -177,7 +203,7 @@ impl<L, C: Clock> Core<L, C> {
             woken = self.wait(longest);
         }
         let begun = self.clock.now();
-        (self.now, self.looked) = (begun, begun);
+        (self.now, self.looked, self.asked) = (begun, begun, begun);
         self.spent.asleep(begun - now);
         // Those that woke us come first, before the memory of all others is touched, which is cold by now.
         let moved = self.visit_woken(usize::MAX) + self.visit_due(usize::MAX);

@@ -75,6 +75,24 @@ fn silent_tasks_cost_nothing_until_they_have_work() {
     rig.core.run(2 * MS);
     assert_eq!(nap.done.load(Ordering::Relaxed), 5);
     assert_eq!(rig.core.status(nap_id).heat, Heat::Polled, "and polled from now on");
+    // So is one whose memory shows work, though none of them has an event here.
+    silent[17].1.waiting.store(5, Ordering::Relaxed);
+    rig.core.run(MS / 2);
+    assert_eq!(silent[17].1.done.load(Ordering::Relaxed), 5);
+}
+
+#[test]
+fn looks_at_cold_tasks_that_take_long_are_paid_for() {
+    let mut rig = Rig::new();
+    let (evil, other) = (guest(1, Service::default()), guest(2, Service::default()));
+    rig.add(&other, 100, true);
+    rig.look = 100_000;
+    (0..64).for_each(|_| _ = rig.add(&evil, 100, false));
+    rig.core.run(100 * MS);
+    let before = Rig::had(&other);
+    rig.core.run(100 * MS);
+    let got = Rig::had(&other) - before;
+    assert!(got > 45 * MS, "{got} of 100 ms");
 }
 
 #[test]

@@ -4,12 +4,12 @@
 //! the kernel keeps none of them after the call.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use libc::{c_int, sockaddr_ll, SOL_PACKET};
 
-use crate::host::interface::{self, option, packet_socket, set_option};
+use crate::host::interface::{option, packet_socket, set_option};
 
 /// Room for frames too large for a slot, and for frames on their way out.
 const BUFFER: u32 = 8 << 20;
@@ -68,8 +68,12 @@ pub(super) fn bind(fd: &OwnedFd, index: c_int) -> io::Result<()> {
     address.sll_family = u16::try_from(libc::AF_PACKET).map_err(|_| io::ErrorKind::InvalidInput)?;
     address.sll_protocol = u16::try_from(libc::ETH_P_ALL).map_err(|_| io::ErrorKind::InvalidInput)?.to_be();
     address.sll_ifindex = index;
-    // SAFETY: a packet socket's address.
-    unsafe { interface::bind(fd, &address) }
+    let len = libc::socklen_t::try_from(size_of::<sockaddr_ll>()).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: a live address of that length.
+    match unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Makes the kernel spread flows over the sockets.

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::settings::RingPortSettings;
-use super::wake::Wake;
+use super::settings::{RingPortSettings, Wake};
 use crate::account::Outcome;
 use crate::fault::Fault;
 use crate::frame::Batch;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::settings::{RingPortSettings, OFFLOADS};
-use super::wake::Wake;
+use super::settings::{RingPortSettings, Wake, OFFLOADS};
 use crate::frame::Batch;
 use crate::port::{DropReason, EgressQueue, IngressQueue, Outcome, Room, Tally};
 use crate::ring::{ClientRx, ClientTx, Tickets};

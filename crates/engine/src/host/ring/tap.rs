@@ -14,8 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::queues::RingIngress;
-use super::settings::RingPortSettings;
-use super::wake::Wake;
+use super::settings::{RingPortSettings, Wake};
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::Signal;
 use crate::observe::capture::CaptureSlot;

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use super::sys::{queue_here, set_stays, Attach, NoQueue};
-use crate::host::interface::is_name;
+use crate::host::interface::check_name;
 use crate::host::netns::{inside, set_up};
 use crate::open::broker::{broker, Request};
 
@@ -40,14 +40,9 @@ fn plain(why: NoQueue) -> io::Error {
     }
 }
 
-fn check(name: &str) -> io::Result<()> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidInput, "it is no name of an interface");
-    is_name(name).then_some(()).ok_or_else(bad)
-}
-
 /// The same, by this process.
 pub(crate) fn tap_in_here(wanted: &TapIn) -> io::Result<OwnedFd> {
-    check(&wanted.name)?;
+    check_name(&wanted.name)?;
     inside(&wanted.netns, || {
         let attach = |create| queue_here(&wanted.name, Attach { create, multi: false });
         let queue = match attach(true) {
@@ -73,7 +68,7 @@ pub fn remove_tap(netns: &Path, name: &str) -> io::Result<()> {
 
 /// The same, by this process.
 pub(crate) fn remove_tap_here(netns: &Path, name: &str) -> io::Result<()> {
-    check(name)?;
+    check_name(name)?;
     inside(netns, || {
         let queue = queue_here(name, Attach { create: false, multi: false }).map_err(plain)?;
         set_stays(&queue.fd, false)

@@ -188,12 +188,12 @@ fn add(
 /// Binds a socket. The kernel takes a moment to free the queue of a socket that was closed just before.
 fn bind(fd: &OwnedFd, opened: &FoundInterface, queue: u32, mode: XdpMode) -> io::Result<bool> {
     for _ in 0..50 {
-        match sys::bind(fd, opened.index, queue, mode) {
+        match sys::bind(fd, opened.index.unsigned_abs(), queue, mode) {
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => thread::sleep(Duration::from_millis(20)),
             result => return result,
         }
     }
-    sys::bind(fd, opened.index, queue, mode)
+    sys::bind(fd, opened.index.unsigned_abs(), queue, mode)
 }
 
 fn bind_error(opened: &FoundInterface, source: io::Error) -> HostError {

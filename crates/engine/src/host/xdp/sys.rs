@@ -1,18 +1,19 @@
 //! The system calls that make an AF_XDP socket.
 //!
-//! Invariant of the `unsafe` here: every option gets a value of exactly the type that it calls for, and
-//! the kernel keeps none of them after the call. The frame memory that a socket is given is a mapping that
-//! the queues of that socket share, so it lives as long as either of them; the socket itself pins its pages.
+//! The frame memory that a socket is given is a mapping that the queues of that socket share, so it lives as long as
+//! either of them; the socket itself pins its pages.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr;
+use std::os::fd::OwnedFd;
 
-use libc::{c_int, SOL_XDP};
-use rustix::net::{socket_with, AddressFamily, SocketFlags, SocketType};
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XdpOptionsFlags, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+    XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING,
+};
+use rustix::net::{self, sockopt, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::rings::{Layout, Rings, XskRing, SLOTS};
-use crate::host::interface::{self, option, set_buffer, set_option};
+use crate::host::interface::set_send_buffer;
 use crate::host::mapping::Mapping;
 use crate::open::broker::{broker, Request};
 
@@ -33,11 +34,9 @@ pub enum XdpMode {
 
 /// A socket without anything, with room for `buffer` bytes on their way out.
 pub(in crate::host) fn socket_here(buffer: u32) -> io::Result<OwnedFd> {
-    let family = u16::try_from(libc::AF_XDP).map_err(|_| io::ErrorKind::InvalidInput)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = socket_with(AddressFamily::from_raw(family), SocketType::RAW, flags, None)?;
-    let bytes = c_int::try_from(buffer).map_err(|_| io::ErrorKind::InvalidInput)?;
-    set_buffer(&fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)?;
+    let fd = net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
+    set_send_buffer(&fd, buffer)?;
     Ok(fd)
 }
 
@@ -48,106 +47,61 @@ pub(super) fn open(name: &str, umem: &Mapping, bytes: usize, chunk: u32) -> io::
         Some(broker) => broker.fd(&request, &[]).map_err(|refusal| refusal.error)?,
         None => socket_here(BUFFER)?,
     };
-    let register = libc::xdp_umem_reg {
+    let register = XdpUmemReg {
         addr: umem.address() as u64,
         len: bytes as u64,
         chunk_size: chunk,
         headroom: 0,
-        flags: 0,
+        flags: XdpUmemRegFlags::empty(),
         tx_metadata_len: 0,
     };
-    // SAFETY: all-zero bytes are valid offsets.
-    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
-    // SAFETY: XDP_UMEM_REG takes an xdp_umem_reg that describes a mapping; the rings' options take a number of
-    // entries; XDP_MMAP_OFFSETS fills in xdp_mmap_offsets.
-    unsafe {
-        set_option(&fd, SOL_XDP, libc::XDP_UMEM_REG, &register)?;
-        let rings =
-            [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING];
-        for ring in rings {
-            set_option(&fd, SOL_XDP, ring, &SLOTS)?;
-        }
-        option(&fd, SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
-    }
-    let layout = |o: &libc::xdp_ring_offset| -> io::Result<Layout> {
+    sockopt::set_xdp_umem_reg(&fd, register)?;
+    sockopt::set_xdp_umem_fill_ring_size(&fd, SLOTS)?;
+    sockopt::set_xdp_umem_completion_ring_size(&fd, SLOTS)?;
+    sockopt::set_xdp_rx_ring_size(&fd, SLOTS)?;
+    sockopt::set_xdp_tx_ring_size(&fd, SLOTS)?;
+    let offsets = sockopt::xdp_mmap_offsets(&fd)?;
+    let layout = |o: &XdpRingOffset| -> io::Result<Layout> {
         let at = |n: u64| usize::try_from(n).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
-        Ok(Layout {
-            producer: at(o.producer)?,
-            consumer: at(o.consumer)?,
-            entries: at(o.desc)?,
-            flags: at(o.flags)?,
-        })
+        // Kernels before 5.4 have no flags, and no way to wake them that we use.
+        let flags = at(o.flags.ok_or(io::ErrorKind::Unsupported)?)?;
+        Ok(Layout { producer: at(o.producer)?, consumer: at(o.consumer)?, entries: at(o.desc)?, flags })
     };
-    let page = |offset: libc::off_t| u64::try_from(offset).unwrap_or(0);
     let rings = Rings {
-        rx: XskRing::map(&fd, page(libc::XDP_PGOFF_RX_RING), layout(&offsets.rx)?, SLOTS)?,
-        tx: XskRing::map(&fd, page(libc::XDP_PGOFF_TX_RING), layout(&offsets.tx)?, SLOTS)?,
-        fill: XskRing::map(&fd, libc::XDP_UMEM_PGOFF_FILL_RING, layout(&offsets.fr)?, SLOTS)?,
-        completion: XskRing::map(&fd, libc::XDP_UMEM_PGOFF_COMPLETION_RING, layout(&offsets.cr)?, SLOTS)?,
+        rx: XskRing::map(&fd, XDP_PGOFF_RX_RING, layout(&offsets.rx)?, SLOTS)?,
+        tx: XskRing::map(&fd, XDP_PGOFF_TX_RING, layout(&offsets.tx)?, SLOTS)?,
+        fill: XskRing::map(&fd, XDP_UMEM_PGOFF_FILL_RING, layout(&offsets.fr)?, SLOTS)?,
+        completion: XskRing::map(&fd, XDP_UMEM_PGOFF_COMPLETION_RING, layout(&offsets.cr)?, SLOTS)?,
     };
     Ok((fd, rings))
 }
 
 /// Binds the socket to one queue of an interface. True: without copies.
-pub(super) fn bind(fd: &OwnedFd, index: c_int, queue: u32, mode: XdpMode) -> io::Result<bool> {
-    let flags = libc::XDP_USE_NEED_WAKEUP
-        | match mode {
-            XdpMode::Auto => 0,
-            XdpMode::Copy => libc::XDP_COPY,
-            XdpMode::ZeroCopy => libc::XDP_ZEROCOPY,
-        };
-    let address = libc::sockaddr_xdp {
-        sxdp_family: u16::try_from(libc::AF_XDP).map_err(|_| io::ErrorKind::InvalidInput)?,
-        sxdp_flags: flags,
-        sxdp_ifindex: index.unsigned_abs(),
-        sxdp_queue_id: queue,
-        sxdp_shared_umem_fd: 0,
+pub(super) fn bind(fd: &OwnedFd, index: u32, queue: u32, mode: XdpMode) -> io::Result<bool> {
+    let copies = match mode {
+        XdpMode::Auto => SocketAddrXdpFlags::empty(),
+        XdpMode::Copy => SocketAddrXdpFlags::XDP_COPY,
+        XdpMode::ZeroCopy => SocketAddrXdpFlags::XDP_ZEROCOPY,
     };
-    let mut options = libc::xdp_options { flags: 0 };
-    // SAFETY: an AF_XDP socket's address; XDP_OPTIONS fills in xdp_options.
-    unsafe {
-        interface::bind(fd, &address)?;
-        option(fd, SOL_XDP, libc::XDP_OPTIONS, &mut options)?;
-    }
-    Ok(options.flags & libc::XDP_OPTIONS_ZEROCOPY != 0)
+    let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | copies;
+    net::bind(fd, &SocketAddrXdp::new(flags, index, queue))?;
+    Ok(sockopt::xdp_options(fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
 }
 
 /// Frames that the kernel has dropped since the socket was made: without room in the ring, without a chunk, or
 /// longer than one.
 pub(super) fn lost(fd: &OwnedFd) -> u64 {
-    // SAFETY: all-zero bytes are valid statistics, and XDP_STATISTICS fills in as many as the kernel knows.
-    unsafe {
-        let mut stats: libc::xdp_statistics = std::mem::zeroed();
-        match option(fd, SOL_XDP, libc::XDP_STATISTICS, &mut stats) {
-            Ok(()) => stats.rx_dropped + stats.rx_ring_full,
-            Err(_) => 0,
-        }
-    }
+    sockopt::xdp_statistics(fd).map_or(0, |stats| stats.rx_dropped + stats.rx_ring_full.unwrap_or(0))
 }
 
 /// Makes the kernel look at the transmit ring.
 pub(super) fn kick_tx(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: no bytes, no address.
-    let result = unsafe { libc::sendto(fd.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    net::send(fd, &[], SendFlags::DONTWAIT)?;
+    Ok(())
 }
 
 /// Makes the kernel look at the fill ring.
 pub(super) fn kick_rx(fd: &OwnedFd) {
     // It answers nothing that we could act on: what is wrong with the interface, its watcher hears.
-    // SAFETY: no bytes, no address.
-    let _ = unsafe {
-        libc::recvfrom(
-            fd.as_raw_fd(),
-            ptr::null_mut(),
-            0,
-            libc::MSG_DONTWAIT,
-            ptr::null_mut(),
-            ptr::null_mut(),
-        )
-    };
+    let _ = net::recv(fd, &mut [0; 0][..], RecvFlags::DONTWAIT);
 }
