@@ -13,9 +13,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::queues::RingIngress;
+use super::queues::{RingIngress, Wake};
 use super::settings::RingPortSettings;
-use super::wake::Wake;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::Signal;
 use crate::observe::capture::CaptureSlot;
