@@ -21,7 +21,7 @@ use std::sync::Arc;
 use sidecore_abi::csb::{self, Csb, NONE, WANTED};
 
 use crate::fault::Fault;
-use crate::mem::{GuestMap, Words};
+use crate::mem::{halves, GuestMap, Words};
 
 /// Words of the block: two fields each.
 const TX_TAIL: usize = offset_of!(Csb, guest_tdt) / 8;
@@ -36,12 +36,6 @@ const RX_THRESHOLD: usize = offset_of!(Csb, host_isr) / 8;
 pub(super) enum RingSide {
     Transmit,
     Receive,
-}
-
-/// The two halves of a word: what comes first, and what follows it.
-#[expect(clippy::cast_possible_truncation, reason = "halves")]
-fn halves(word: u64) -> (u32, u32) {
-    (word as u32, (word >> 32) as u32)
 }
 
 /// A ring's view of the block.

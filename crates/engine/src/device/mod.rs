@@ -5,7 +5,6 @@
 mod csb;
 pub mod e1000;
 mod eeprom;
-mod lent;
 mod moderation;
 mod packet;
 pub mod pci;
@@ -18,6 +17,7 @@ pub mod virtio_net;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use crate::core::Lease;
 use crate::disk::Disk;
 use crate::port::Port;
 #[cfg(doc)]
@@ -99,4 +99,38 @@ pub trait NetworkControl {
     /// # Errors
     /// Why it was not sent.
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), String>;
+}
+
+/// A device's view of a queue that it lends to a core or to its port: at rest, or with those that serve it. Neither is never seen: it did not come back.
+enum Queue<Q> {
+    Here(Q),
+    Lent(Lease<Q>),
+    Lost,
+}
+
+impl<Q> Queue<Q> {
+    fn is_lent(&self) -> bool {
+        matches!(self, Queue::Lent(_))
+    }
+
+    /// The queue, taken back from those that serve it.
+    fn take_back(&mut self) -> Option<&mut Q> {
+        if self.is_lent() {
+            if let Queue::Lent(lease) = std::mem::replace(self, Queue::Lost) {
+                *self = lease.take_back().map_or(Queue::Lost, Queue::Here);
+            }
+        }
+        match self {
+            Queue::Here(queue) => Some(queue),
+            Queue::Lent(_) | Queue::Lost => None,
+        }
+    }
+
+    /// Has it served, if it is at rest.
+    fn lend(&mut self, serve: impl FnOnce(Q) -> Lease<Q>) {
+        *self = match std::mem::replace(self, Queue::Lost) {
+            Queue::Here(queue) => Queue::Lent(serve(queue)),
+            other => other,
+        };
+    }
 }

@@ -57,5 +57,5 @@ pub use store::Store;
 pub use terms::{Files, MemoryCount, Terms};
 pub use ticks::{ticks, ticks_are_steady, ticks_in, time_of};
 pub use transfer::{Alignment, Begun, Bounds, How, Transfers};
-pub use words::Words;
+pub use words::{halves, Words};
 pub use workers::keep_workers_away;

@@ -7,6 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::piece::Piece;
 
+/// The lower and the upper half of a word.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "halves")]
+pub fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}
+
 /// Little-endian words; both sides write them.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sidecore_abi::ptnet::BLOCK;
 use sidecore_abi::ring::Nonsense;
 
-use super::hands::Hands;
+use super::tickets::Hands;
 use crate::mem::{GuestMap, Words};
 
 /// Words of either line: the two indices, and behind them the wish. Beside ours stands whether the link is up.

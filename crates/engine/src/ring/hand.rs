@@ -8,9 +8,8 @@ use std::sync::Arc;
 use sidecore_abi::ring::Nonsense;
 
 use super::block::Block;
-use super::hands::Hands;
 use super::region::Region;
-use super::tickets::Tickets;
+use super::tickets::{Hands, Tickets};
 
 /// The user of this end.
 enum Who {

@@ -29,7 +29,6 @@
 
 mod block;
 mod hand;
-mod hands;
 mod joined;
 mod layout;
 mod region;
@@ -40,9 +39,8 @@ mod tickets;
 
 pub use block::Block;
 pub use hand::Hand;
-pub use hands::Hands;
 pub use joined::{Joined, Side};
 pub use layout::{pipe_end, Geometry, GeometryError, MAX_EXTRA};
 pub use region::{leave_memory, Region, SharedMemory};
 pub use sync::{ClientRx, ClientTx, ReleaseGate, RingAccess, RingStats};
-pub use tickets::{PipeGate, Tickets};
+pub use tickets::{Hands, PipeGate, Tickets};

@@ -16,9 +16,8 @@ use std::sync::Arc;
 use sidecore_abi::netmap::{SlotWord, NS_INDIRECT, NS_MOREFRAG};
 use sidecore_abi::ring::Nonsense;
 
-use super::hands::Hands;
 use super::region::{Region, RingMemory};
-use super::tickets::Tickets;
+use super::tickets::{Hands, Tickets};
 use crate::mem::Piece;
 
 /// What went wrong on a ring; for `show`.

@@ -1,13 +1,41 @@
-//! The words behind a region, as the engine uses them: each side's index, and the ticket by which it says that it sleeps
+//! What a ring's state needs of the place in which both sides' indices stand ([`Hands`]), and the usual such place: the words behind a
+//! region, as the engine uses them: each side's index, and the ticket by which it says that it sleeps
 //! (`sidecore_abi::ring`).
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
 
 use sidecore_abi::ring::{ask, due, is_asked, next_ticket, observe, publish, withdraw, Engine, Nonsense};
 
-use super::hands::Hands;
 use super::region::{Region, RingWords};
+
+/// How the two sides of a ring tell each other how far they are, and that they want to be woken.
+pub trait Hands: Send {
+    /// The client's `head`. What the client wrote before it is seen.
+    fn head(&self) -> u32;
+
+    /// The engine's indices; what was written before is visible to a side that sees them.
+    fn publish(&mut self, hwcur: u32, hwtail: u32);
+
+    /// Whether the client waits and is to be woken, after an index was published and a full barrier since.
+    fn is_asked(&mut self) -> bool;
+
+    /// The same, with the barrier: without it the client's wish could be read before our index is seen.
+    #[inline]
+    fn is_due(&mut self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_asked()
+    }
+
+    /// Asks the client for kicks. A look that follows sees what the client has published without having seen that.
+    fn ask(&mut self);
+
+    /// Declines kicks.
+    fn withdraw(&mut self);
+
+    /// Tells the client that its ring was reset, and how often it was.
+    fn reset(&mut self, resets: u32, reason: Nonsense);
+}
 
 /// One ring's words.
 pub struct Tickets {
@@ -87,7 +115,7 @@ impl PipeGate {
         words.engine.hwcur.store(words.client.head.load(Ordering::Relaxed), Ordering::Relaxed);
         words.engine.ticket.store(1, Ordering::Release);
         // A sender either sees the ticket, or has published what we follow.
-        std::sync::atomic::fence(Ordering::SeqCst);
+        fence(Ordering::SeqCst);
         gate
     }
 

@@ -6,31 +6,24 @@
 use super::regs;
 use super::state::Registers;
 use crate::frame::{is_group, Frame, BROADCAST};
+use crate::port::DropReason;
 
 /// Longest frame without `RCTL.LPE`: 1518 bytes and a tag, without the FCS.
 const LONGEST_PLAIN: u32 = 1518;
 /// Longest frame at all (8254x SDM §13.4.22, LPE).
 const LONGEST: u32 = 16_384 - 4;
 
-/// Why a frame is not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotTaken {
-    /// It is longer than the driver allows.
-    TooLong,
-    /// Its address or VLAN is not among those that the driver asked for.
-    NotOurs,
-}
-
-/// Judges one frame.
+/// Judges one frame: it is longer than the driver allows (`BufferTooSmall`), or its address or VLAN is not among those that the driver
+/// asked for (`Filtered`).
 #[inline]
-pub(super) fn admit(regs: &Registers, rctl: u32, frame: &Frame, tag: Option<u16>) -> Result<(), NotTaken> {
+pub(super) fn admit(regs: &Registers, rctl: u32, frame: &Frame, tag: Option<u16>) -> Result<(), DropReason> {
     if frame.len > LONGEST_PLAIN && rctl & (regs::RCTL_LPE | regs::RCTL_SBP) == 0 || frame.len > LONGEST {
-        return Err(NotTaken::TooLong);
+        return Err(DropReason::BufferTooSmall);
     }
     if let (Some(tci), true) = (tag, rctl & regs::RCTL_VFE != 0) {
         let vid = u32::from(tci & 0xfff);
         if !bit(regs, regs::VFTA, vid) {
-            return Err(NotTaken::NotOurs);
+            return Err(DropReason::Filtered);
         }
     }
     let dst = frame.dst();
@@ -44,7 +37,7 @@ pub(super) fn admit(regs: &Registers, rctl: u32, frame: &Frame, tag: Option<u16>
     if wanted || exact(regs, dst) || (is_group(dst) && hash(regs, rctl, dst)) {
         Ok(())
     } else {
-        Err(NotTaken::NotOurs)
+        Err(DropReason::Filtered)
     }
 }
 

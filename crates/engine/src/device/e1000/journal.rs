@@ -20,7 +20,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use crate::mem::{journals, JournalSlot};
+use crate::mem::{halves, journals, JournalSlot};
 
 /// Words of one ring's part.
 const HEADS: usize = 0;
@@ -65,11 +65,6 @@ pub(super) struct Intent {
     pub(super) head: u32,
     pub(super) count: usize,
     pub(super) extended: bool,
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the halves are meant")]
-fn halves(word: u64) -> (u32, u32) {
-    (word as u32, (word >> 32) as u32)
 }
 
 impl RingJournal {

@@ -68,8 +68,8 @@ use self::state::Registers;
 use self::stats::Stats;
 use self::transmitter::{Transmitter, LOOP};
 use self::tx::TxRing;
-use super::lent::Queue;
 use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region, REGIONS};
+use super::Queue;
 use crate::fabric::Scheduler;
 use crate::fault::Fault;
 use crate::mem::GuestMap;
@@ -92,6 +92,8 @@ pub struct E1000 {
     master: bool,
     /// A fault stopped it until the next reset.
     faulted: bool,
+    /// The transmitter is on.
+    transmitting: bool,
     /// The register that the I/O BAR points to.
     io_address: u32,
     /// The file of the rings' journals.
@@ -135,7 +137,6 @@ impl E1000 {
             stats: Stats::new(),
             bad_tails: AtomicU64::new(0),
             received: AtomicBool::new(false),
-            transmitting: AtomicBool::new(false),
             looped: AtomicBool::new(false),
             traps: Traps::default(),
         });
@@ -163,6 +164,7 @@ impl E1000 {
             carrier: true,
             master: false,
             faulted: false,
+            transmitting: false,
             io_address: 0,
             journal_file,
             interrupts_before: [0; irq::SAVED],
@@ -206,7 +208,7 @@ impl E1000 {
         }
         // The transmit queue watches the interrupts' clock, so it is polled while either ring is on.
         let serve = rx_on || tx_on;
-        if serve && self.tx.is_lent() && self.tx_is(tx_on) {
+        if serve && self.tx.is_lent() && self.transmitting == tx_on {
             return;
         }
         if let Some(queue) = self.tx.take_back() {
@@ -215,11 +217,7 @@ impl E1000 {
         if serve {
             self.serve();
         }
-        self.nic.transmitting.store(tx_on, Ordering::Relaxed);
-    }
-
-    fn tx_is(&self, on: bool) -> bool {
-        self.nic.transmitting.load(Ordering::Relaxed) == on
+        self.transmitting = tx_on;
     }
 
     /// Registers, PHY and queues as after power on (8254x SDM §14.2).
@@ -360,7 +358,7 @@ impl PciDevice for E1000 {
             state: if on { "running".to_owned() } else { self.why_off(at) },
             interrupts: interrupts(number, direction == "egress"),
         };
-        let sending = self.tx_is(true) && self.tx.is_lent();
+        let sending = self.transmitting && self.tx.is_lent();
         let receiving = self.rx.is_lent();
         let directions = [("ingress", regs::TX_RINGS, sending), ("egress", regs::RX_RINGS, receiving)];
         let mut queues = Vec::new();

@@ -26,8 +26,6 @@ pub(super) struct NicState {
     pub(super) bad_tails: AtomicU64,
     /// Frames were delivered to the guest since the transmit queue last looked.
     pub(super) received: AtomicBool,
-    /// The transmitter is on.
-    pub(super) transmitting: AtomicBool,
     /// What the guest sends comes back to it, and nothing else does.
     pub(super) looped: AtomicBool,
     pub(super) traps: Traps,

@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
 use self::rules::{words, Rules};
-use super::filter::{admit, NotTaken};
+use super::filter::admit;
 use super::irq::Delay;
 use super::journal::{RingJournal, MAX_ENTRIES};
 use super::nic::NicState;
@@ -359,17 +359,10 @@ impl RxRing {
                 continue;
             }
             let tci = tag(frame, rules.vet);
-            match admit(regs, rctl, frame, tci) {
-                Ok(()) => {}
-                Err(NotTaken::TooLong) => {
-                    nic.stats.add(stats::OVERSIZE, 1);
-                    outcome.dropped(pick, DropReason::BufferTooSmall);
-                    continue;
-                }
-                Err(NotTaken::NotOurs) => {
-                    outcome.dropped(pick, DropReason::Filtered);
-                    continue;
-                }
+            if let Err(reason) = admit(regs, rctl, frame, tci) {
+                nic.stats.add(stats::OVERSIZE, u64::from(reason == DropReason::BufferTooSmall));
+                outcome.dropped(pick, reason);
+                continue;
             }
             if used + layout.step > avail {
                 // The guest may have refilled the ring meanwhile. One that has not is not asked for every frame,

@@ -55,24 +55,14 @@ impl Registers {
                 continue;
             }
             self.dirty[line / 64].fetch_and(!bit, Ordering::Relaxed);
-            let words = &self.words[line * LINE..(line + 1) * LINE];
-            for (index, pair) in words.chunks_exact(2).enumerate() {
-                let [low, high] = [0, 1].map(|half| u64::from(pair[half].load(Ordering::Relaxed)));
-                image.put((line * LINE) / 2 + index, low | high << 32);
-            }
+            image.put_registers(line * LINE / 2, &self.words[line * LINE..(line + 1) * LINE]);
         }
         image.put(SAVED - 1, self.increment().into());
     }
 
     /// What was saved.
     pub(super) fn restore(&self, image: &Image) {
-        for (index, pair) in self.words.chunks_exact(2).enumerate() {
-            let bytes = image.get(index).to_le_bytes();
-            let half =
-                |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-            pair[0].store(half(0), Ordering::Relaxed);
-            pair[1].store(half(4), Ordering::Relaxed);
-        }
+        image.get_registers(0, &self.words);
         self.increment.store(u32::try_from(image.get(SAVED - 1)).unwrap_or(0), Ordering::Relaxed);
     }
 

@@ -12,7 +12,7 @@ use sidecore_abi::pci::{self, capability, command, status};
 
 use super::interrupts::Mode;
 use super::persist::Image;
-use crate::mem::SharedPages;
+use crate::mem::{halves, SharedPages};
 
 /// Number of regions: six BARs and the ROM, which no device has. The configuration space is not one of them.
 pub const REGIONS: usize = 7;
@@ -360,11 +360,6 @@ impl ConfigSpace {
     fn allow(&mut self, at: usize, bits: &[u8]) {
         self.writable[at..at + bits.len()].copy_from_slice(bits);
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "the halves are meant")]
-fn halves(value: u64) -> (u32, u32) {
-    (value as u32, (value >> 32) as u32)
 }
 
 #[cfg(test)]

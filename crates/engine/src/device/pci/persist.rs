@@ -11,8 +11,10 @@
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fault::shown;
+use crate::mem::halves;
 
 /// Words that are compared and copied together: a cache line.
 const CHUNK: usize = 8;
@@ -122,6 +124,22 @@ impl Image {
     pub fn get_bytes(&self, at: usize, bytes: &mut [u8]) {
         for (index, part) in bytes.chunks_mut(8).enumerate() {
             part.copy_from_slice(&self.get(at + index).to_le_bytes()[..part.len()]);
+        }
+    }
+
+    /// Sets words from `at` on to registers, two each.
+    pub fn put_registers(&mut self, at: usize, registers: &[AtomicU32]) {
+        for (at, pair) in (at..).zip(registers.chunks_exact(2)) {
+            let [low, high] = [0, 1].map(|half| u64::from(pair[half].load(Ordering::Relaxed)));
+            self.put(at, low | high << 32);
+        }
+    }
+
+    /// The same backwards: `registers` are set.
+    pub fn get_registers(&self, at: usize, registers: &[AtomicU32]) {
+        for (at, pair) in (at..).zip(registers.chunks_exact(2)) {
+            let (low, high) = halves(self.get(at));
+            pair.iter().zip([low, high]).for_each(|(word, half)| word.store(half, Ordering::Relaxed));
         }
     }
 

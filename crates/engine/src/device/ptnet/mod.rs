@@ -8,8 +8,8 @@
 //! this up and carry kicks, which are declined while a core polls.
 //!
 //! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `bells` when each side is told;
-//! `access` is what a trapped access does to the registers, `config` what an operator chooses, `function` and
-//! `memory` what the guest's bus finds, `bar` the memory that both have, `persist` what another process goes on from,
+//! `access` is what a trapped access does to the registers, `function` what an operator chooses,
+//! and with `memory` what the guest's bus finds, `bar` the memory that both have, `persist` what another process goes on from,
 //! `nic` what the cores and the conversation have in common.
 //!
 //! Ownership. [`Ptnet`] belongs to the conversation with the VMM. Each ring belongs to its queue. A guest that ends
@@ -35,7 +35,6 @@
 mod access;
 mod bar;
 mod bells;
-mod config;
 mod function;
 mod memory;
 mod nic;
@@ -54,14 +53,14 @@ use sidecore_abi::ptnet::{reg, LINK};
 
 use self::bar::{Bar, Current, PtnetFunction, RegionSource};
 use self::bells::{Bells, RingUse};
-pub use self::config::{PtnetConfig, MAX_PAIRS, VNET_HDR};
 use self::function::{nic_config, nic_regions, Registers};
+pub use self::function::{PtnetConfig, MAX_PAIRS, VNET_HDR};
 pub use self::memory::MemoryDevice;
 use self::nic::NicState;
 use self::receiver::Receiver;
 use self::sender::Sender;
-use super::lent::Queue;
 use super::pci::{answer, Command, ConfigSpace, Interrupts, PciDevice, Persist, Region as Window, REGIONS};
+use super::Queue;
 use crate::fabric::Scheduler;
 use crate::fault::Fault;
 use crate::mem::GuestMap;

@@ -14,9 +14,10 @@ use super::access::may_have_header;
 use super::bells::RingUse;
 use super::function::Registers;
 use super::{Pair, Ptnet, MAX_PAIRS};
-use crate::device::lent::Queue;
 use crate::device::pci::{Command, Format, Image, Persist};
+use crate::device::Queue;
 use crate::fault::Fault;
+use crate::mem::halves;
 use crate::ring::Side as EndSide;
 
 /// Changes with the meaning of anything here.
@@ -33,10 +34,6 @@ const SIZE: usize = PLACES + PAIR * MAX_PAIRS;
 
 fn pair(first: u32, second: u32) -> u64 {
     u64::from(first) | u64::from(second) << 32
-}
-
-fn halves(word: u64) -> [u32; 2] {
-    [word & 0xffff_ffff, word >> 32].map(|half| u32::try_from(half).unwrap_or(0))
 }
 
 impl Persist for Ptnet {
@@ -81,7 +78,7 @@ impl Persist for Ptnet {
         let mut config = self.config.clone();
         config.restore(image, 0)?;
         let word = |at| image.get(REGISTERS + at);
-        let ([features, status], high) = (halves(word(0)), halves(word(1)));
+        let ((features, status), high) = (halves(word(0)), halves(word(1)));
         if self.accepted(features) != features {
             return Err("its guest has features that this device does not offer".to_owned());
         }
@@ -100,7 +97,7 @@ impl Persist for Ptnet {
             let Pair { sender: Queue::Here(sender), receiver: Queue::Here(receiver) } = pair else {
                 return true;
             };
-            let ([sent, _], [first, last]) = (halves(image.get(at)), halves(image.get(at + 1)));
+            let ((sent, _), (first, last)) = (halves(image.get(at)), halves(image.get(at + 1)));
             sender.ring().is_none_or(|ring| ring.set_position(sent))
                 && receiver.ring().is_none_or(|ring| ring.set_position(first, last))
         });
@@ -109,7 +106,7 @@ impl Persist for Ptnet {
         }
         self.current.take_over(&bar);
         (self.config, self.bar, self.pairs) = (config, bar, pairs);
-        self.registers = Registers { features, status, high, blocks: [word(2), word(3)] };
+        self.registers = Registers { features, status, high: high.into(), blocks: [word(2), word(3)] };
         self.set_header(header);
         self.resumes = image.get(REST) != 0;
         Ok(())

@@ -90,21 +90,12 @@ impl Registers {
 
     /// Two words to a word of `image`.
     pub(super) fn save(&self, image: &mut Image) {
-        for (index, pair) in self.words.chunks_exact(2).enumerate() {
-            let [low, high] = [0, 1].map(|half| u64::from(pair[half].load(Ordering::Relaxed)));
-            image.put(index, low | high << 32);
-        }
+        image.put_registers(0, &self.words);
     }
 
     /// What was saved.
     pub(super) fn restore(&self, image: &Image) {
-        for (index, pair) in self.words.chunks_exact(2).enumerate() {
-            let word = image.get(index);
-            #[expect(clippy::cast_possible_truncation, reason = "halves")]
-            pair.iter().zip([word as u32, (word >> 32) as u32]).for_each(|(word, half)| {
-                word.store(half, Ordering::Relaxed);
-            });
-        }
+        image.get_registers(0, &self.words);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The control side of the network device: which rings exist, the scheduler that serves them, what was negotiated.
 
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::Arc;
@@ -41,8 +42,8 @@ pub struct VirtioNet {
     ingress: Vec<Option<Lease<IngressRing>>>,
     egress: Vec<Option<Lease<EgressRing>>>,
     moderation: Duration,
-    /// Of each pair, when the late interrupts of its receive ring are due.
-    watched: Vec<Option<Arc<Watched>>>,
+    /// Of each pair, when the late interrupts of its transmit ring and of its receive ring are due; empty if none is late.
+    watched: Vec<[Arc<Watched>; 2]>,
 }
 
 /// Longest wait for an I/O core to pass an announcement on.
@@ -77,6 +78,9 @@ impl VirtioNet {
         if config.queue_pairs == 1 {
             offered &= !bit::NET_MQ;
         }
+        let moderated = if config.moderation.is_zero() { 0 } else { config.queue_pairs };
+        let watched = (0..moderated).map(|_| Ok([Watched::new()?, Watched::new()?]));
+        let watched = watched.collect::<io::Result<_>>().map_err(|e| format!("moderation: {e}"))?;
         Ok(VirtioNet {
             port,
             scheduler,
@@ -86,36 +90,7 @@ impl VirtioNet {
             ingress: (0..config.queue_pairs).map(|_| None).collect(),
             egress: (0..config.queue_pairs).map(|_| None).collect(),
             moderation: config.moderation,
-            watched: vec![None; config.queue_pairs],
-        })
-    }
-}
-
-impl VirtioNet {
-    /// What pair `pair` needs for interrupts that come some time apart: the watched interrupts of its receive ring.
-    fn watched(&mut self, pair: usize) -> std::io::Result<Option<Arc<Watched>>> {
-        if self.moderation.is_zero() {
-            return Ok(None);
-        }
-        let watched = match self.watched.get(pair).cloned().flatten() {
-            Some(watched) => watched,
-            None => Watched::new()?,
-        };
-        self.watched[pair] = Some(Arc::clone(&watched));
-        Ok(Some(watched))
-    }
-
-    fn looks(&mut self, pair: usize) -> std::io::Result<Option<Box<Looks>>> {
-        let Some(receive) = self.watched(pair)? else { return Ok(None) };
-        let own = Moderated::new(&self.port, false, pair, self.moderation, &Watched::new()?);
-        Ok(Some(Looks::new(own, receive)))
-    }
-
-    /// What could not be made does not keep a ring from running.
-    fn or_at_once<T>(&self, made: std::io::Result<Option<T>>) -> Option<T> {
-        made.unwrap_or_else(|e| {
-            tracing::warn!(port = %self.port.name, "its interrupts are not moderated: {e}");
-            None
+            watched,
         })
     }
 }
@@ -158,16 +133,14 @@ impl VirtioDevice for VirtioNet {
         self.port.note_memory(&config.desc);
         let queue = Queue::new(config)?;
         let pair = index / 2;
+        let moderated = |egress, watched| Moderated::new(&self.port, egress, pair, self.moderation, watched);
         if index % 2 == 0 {
-            let watched = self.watched(pair);
-            let moderated = self
-                .or_at_once(watched)
-                .map(|watched| Moderated::new(&self.port, true, pair, self.moderation, &watched));
+            let moderated = self.watched.get(pair).map(|[_, receive]| moderated(true, receive));
             let ring = EgressRing::new(Arc::clone(&self.port), queue, features).moderated(moderated);
             self.egress[pair] = Some(self.port.lend(pair, ring));
         } else {
-            let looks = self.looks(pair);
-            let looks = self.or_at_once(looks);
+            let looks = self.watched.get(pair);
+            let looks = looks.map(|[own, receive]| Looks::new(moderated(false, own), Arc::clone(receive)));
             let ring = IngressRing::new(Arc::clone(&self.port), queue, kick, features).moderated(looks);
             self.ingress[pair] = Some(self.scheduler.serve(&self.port, pair, ring));
         }

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::settings::{RingPortSettings, Wake};
+use super::queues::Wake;
+use super::settings::RingPortSettings;
 use crate::account::Outcome;
 use crate::fault::Fault;
 use crate::frame::Batch;

@@ -13,8 +13,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::queues::RingIngress;
-use super::settings::{RingPortSettings, Wake};
+use super::queues::{RingIngress, Wake};
+use super::settings::RingPortSettings;
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::Signal;
 use crate::observe::capture::CaptureSlot;
