@@ -104,7 +104,7 @@ fn plain(name: &str, kind: &str, location: &str) -> PortSpec {
 fn wish<T: FromStr<Err = String>>(what: &str, sent: u32, received: u32) -> Result<Option<T>, Refusal> {
     match sent.max(received) {
         0 => Ok(None),
-        most => most.to_string().parse().map(Some).or_else(|why| refused!(INVAL, "{what}: {why}")),
+        most => most.to_string().parse().map(Some).map_err(|why| (Errno::INVAL, format!("{what}: {why}"))),
     }
 }
 
