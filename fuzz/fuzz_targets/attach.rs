@@ -17,9 +17,14 @@ use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::ring::Geometry;
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
+use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine};
 use sidecore_engine::transport::ring::{set_directory, Device, RingPort, RingPortConfig};
 use sidecore_fuzz::fuzz_target;
+
+/// The daemon's front end for programs, without the rest of the daemon.
+#[path = "../../crates/sidecore/src/daemon/vale/mod.rs"]
+mod verbs;
+use verbs::Vale;
 
 /// Most ports on demand.
 const ON_DEMAND: usize = 4;

@@ -6,7 +6,8 @@ use std::fmt;
 
 use sidecore_abi::counters::MAX_CORES;
 
-use super::control::{is_control, station};
+use super::control::is_control;
+use super::cores::station;
 use super::kinds::{find, Kind, Location};
 use super::options::Scope;
 use super::service::check_budgets;

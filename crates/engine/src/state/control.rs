@@ -7,23 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::fabric::Fabric;
+use super::cores::{station, CoreFabric};
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, Spec};
-use super::values::Mac;
 use crate::control::{Config, ControlView, Session};
-use crate::device::e1000::usual_mac;
 
 /// What stands behind a port's name in that of its port before the control plane.
 const END: &str = ".control";
 
 /// Seconds for which routes stay that the control plane does not say any more, unless it is said otherwise.
 const GRACE: u32 = 120;
-
-/// The router's station address at port `spec`.
-pub(super) fn station(router: &str, spec: &PortSpec) -> Mac {
-    spec.router_mac.unwrap_or_else(|| Mac(usual_mac(&format!("{router}/{}", spec.name)).0))
-}
 
 /// The port that stands for `port`, one of `router`'s, if the router has a control plane.
 fn beside(router: &RouterSpec, port: &PortSpec) -> Option<PortSpec> {
@@ -74,7 +67,7 @@ pub(super) struct Controls(Mutex<BTreeMap<String, Session>>);
 impl Controls {
     /// Has there be one for each router of `spec` with a control plane. What a control plane has said that is not wanted any more is
     /// forgotten.
-    pub fn follow(&self, spec: &Spec, fabric: &Arc<dyn Fabric>) {
+    pub fn follow(&self, spec: &Spec, fabric: &Arc<CoreFabric>) {
         let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut before = std::mem::take(&mut *sessions);
         for wanted in &spec.routers {

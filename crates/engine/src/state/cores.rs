@@ -3,22 +3,56 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::control::station;
-use super::fabric::{mac_text, Address, Fabric, Placed, Standing};
-use super::neighbours::Neighbours;
+use serde::{Deserialize, Serialize};
+
+use super::neighbours::{mac_text, Neighbours};
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, SwitchSpec};
-use super::values::ReversePath;
-use crate::core::{CoreStatus, TaskStatus};
-use crate::fabric::{self, Attach, Scheduler, Topology};
+use super::values::{Mac, ReversePath};
+use crate::device::e1000::usual_mac;
+use crate::fabric::{self, Attach, Topology};
 use crate::policy::{MacGuard, Rules, SourceGuard};
 use crate::port::{Port, PortId};
 use crate::router::{Member, Router, Rpf};
 use crate::switch::{Kind, Switch, SwitchOptions, HOLD};
 
+/// A port of the graph, and how it is specified.
+pub(super) type Placed<'g> = (&'g PortSpec, &'g Arc<Port>);
+
+/// What a switch knows of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Addresses behind it, and those that it claims.
+    pub macs: u32,
+    /// That it and another port are joined outside, or use one address.
+    pub trouble: Option<String>,
+}
+
+/// An address that a switch remembers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// The switch.
+    pub switch: String,
+    /// The address, as six pairs of hexadecimal digits.
+    pub mac: String,
+    /// The port behind which it was last seen.
+    pub port: String,
+    /// Seconds since it was last seen.
+    pub age_s: u64,
+    /// Why it is there: `learned`, `pinned` (the port's own) or `static` (`fdb`).
+    pub state: String,
+    /// Another port where it was seen, which gets its frames, too, until it is clear where it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claimed_by: Option<String>,
+    /// Another port where it was seen too often, which is not heeded for a while.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_against: Option<String>,
+}
+
 /// I/O cores with the switches that they run.
 pub struct CoreFabric {
-    cores: Arc<fabric::Fabric>,
+    /// The cores.
+    pub cores: Arc<fabric::Fabric>,
     now: Mutex<Now>,
 }
 
@@ -36,6 +70,12 @@ impl CoreFabric {
     /// The fabric of these cores.
     pub fn new(cores: Arc<fabric::Fabric>) -> CoreFabric {
         CoreFabric { cores, now: Mutex::default() }
+    }
+
+    /// The numbers of the ports that the cores have been told of, by name.
+    #[cfg(test)]
+    pub(super) fn ports(&self) -> BTreeMap<String, u16> {
+        self.now().ports.iter().map(|(port, _)| (port.name.clone(), port.id.0)).collect()
     }
 
     fn now(&self) -> MutexGuard<'_, Now> {
@@ -113,6 +153,11 @@ fn options(spec: &SwitchSpec) -> SwitchOptions {
     }
 }
 
+/// The router's station address at port `spec`.
+pub(super) fn station(router: &str, spec: &PortSpec) -> Mac {
+    spec.router_mac.unwrap_or_else(|| Mac(usual_mac(&format!("{router}/{}", spec.name)).0))
+}
+
 /// The routers that there are.
 type Routers = BTreeMap<String, Arc<Router>>;
 
@@ -187,12 +232,12 @@ fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, r
     }
 }
 
-impl Fabric for CoreFabric {
-    fn scheduler(&self) -> Arc<dyn Scheduler> {
-        Arc::clone(&self.cores) as Arc<dyn Scheduler>
-    }
-
-    fn prepare_router(&self, router: &RouterSpec) -> Result<(), String> {
+impl CoreFabric {
+    /// Makes the tables of `router` if there are none, before it is published.
+    ///
+    /// # Errors
+    /// The host has no room for them.
+    pub(super) fn prepare_router(&self, router: &RouterSpec) -> Result<(), String> {
         let mut now = self.now();
         if !now.routers.contains_key(&router.name) {
             let made = Router::new(&router.name).map_err(|e| format!("no memory for its tables: {e}"))?;
@@ -201,11 +246,14 @@ impl Fabric for CoreFabric {
         Ok(())
     }
 
-    fn router(&self, name: &str) -> Option<(Arc<Router>, u32)> {
+    /// The router of this name, and the second of its clock.
+    pub(super) fn router(&self, name: &str) -> Option<(Arc<Router>, u32)> {
         Some((Arc::clone(self.now().routers.get(name)?), self.cores.seconds()))
     }
 
-    fn publish(&self, switches: &[SwitchSpec], routers: &[RouterSpec], ports: &[Placed<'_>]) {
+    /// Makes all cores use the graph of these switches, routers and ports, in which each port is joined as its specification says.
+    /// When this returns, no core uses the former one any more, and no switch remembers addresses of ports that are gone.
+    pub(super) fn publish(&self, switches: &[SwitchSpec], routers: &[RouterSpec], ports: &[Placed<'_>]) {
         let mut now = self.now();
         let seconds = self.cores.seconds();
         let known = std::mem::take(&mut now.routers);
@@ -250,15 +298,8 @@ impl Fabric for CoreFabric {
         now.pin(seconds);
     }
 
-    fn rest(&self, rest: bool) {
-        self.cores.rest(rest);
-    }
-
-    fn evict(&self, port: &Port) {
-        self.cores.evict(port);
-    }
-
-    fn addresses(&self) -> Vec<Address> {
+    /// The addresses that the switches remember.
+    pub(super) fn addresses(&self) -> Vec<Address> {
         let now = self.now();
         let seconds = self.cores.seconds();
         let mut addresses = Vec::new();
@@ -285,7 +326,8 @@ impl Fabric for CoreFabric {
         addresses
     }
 
-    fn standing(&self, id: PortId) -> Standing {
+    /// What the switch of port `id` knows of it.
+    pub(super) fn standing(&self, id: PortId) -> Standing {
         let now = self.now();
         let switch = now.learned().find(|(port, ..)| port.id == id);
         Standing {
@@ -294,23 +336,8 @@ impl Fabric for CoreFabric {
         }
     }
 
-    fn cores(&self) -> Vec<CoreStatus> {
-        self.cores.status()
-    }
-
-    fn tasks(&self) -> Vec<TaskStatus> {
-        self.cores.tasks()
-    }
-
-    fn move_task(&self, id: u64, to: usize) -> bool {
-        self.cores.move_task(id, to)
-    }
-
-    fn set_active(&self, count: usize) {
-        self.cores.set_active(count);
-    }
-
-    fn tick(&self) {
+    /// Forgets addresses that have aged or whose port has lost its link. To be called every second.
+    pub(super) fn tick(&self) {
         let mut now = self.now();
         let seconds = self.cores.seconds();
         for (name, (_, switch)) in &now.switches {

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::check::check;
 use super::control::{with_control, without_control, Controls};
-use super::fabric::Fabric;
+use super::cores::CoreFabric;
 use super::follow::Follower;
 use super::kinds::{find as find_kind, Kind};
 use super::live::{EngineState, Means};
@@ -95,7 +95,7 @@ impl Engine {
     /// An engine with the default switch and no ports. `daemon` is what was chosen at the start.
     pub fn new(
         kinds: &'static [Kind],
-        fabric: Arc<dyn Fabric>,
+        fabric: Arc<CoreFabric>,
         counters: CounterFile,
         daemon: DaemonSpec,
     ) -> Engine {
@@ -236,6 +236,27 @@ impl Engine {
         Ok(changes)
     }
 
+    /// Changes what runs for a program: `edit` first, then `ports` are added. A switch that a port names is made if it is not there, and
+    /// goes with its last port. `lease`: the ports run like others, but are no part of the configuration.
+    pub fn change_on_demand(
+        &self,
+        lease: bool,
+        ports: &[PortSpec],
+        edit: impl FnOnce(&mut Spec),
+    ) -> Result<Vec<Change>, Error> {
+        self.change_with(How::Whole, |spec, on_demand| {
+            edit(spec);
+            for port in ports {
+                if spec.ports.iter().any(|other| other.name == port.name) {
+                    return Err(Error::Exists { what: PortSpec::WHAT, name: port.name.clone() });
+                }
+                spec.ports.push(port.clone());
+            }
+            on_demand.settle(spec, ports.iter().filter(|_| lease).map(|port| port.name.clone()));
+            Ok(())
+        })
+    }
+
     fn change(&self, edit: impl FnOnce(&mut Spec) -> Result<(), Error>) -> Result<Vec<Change>, Error> {
         self.change_with(How::Whole, |spec, _| edit(spec))
     }
@@ -289,7 +310,7 @@ impl Engine {
     }
 
     /// Makes what `edit` makes of the configuration, and of what is there on demand, the configuration; or says what would change.
-    pub(super) fn change_with(
+    fn change_with(
         &self,
         how: How,
         edit: impl FnOnce(&mut Spec, &mut OnDemand) -> Result<(), Error>,
@@ -322,7 +343,7 @@ impl Engine {
             drop(state);
             let late = retire::wait_for(&endings);
             let stuck = self.lock().leaving.named(&late);
-            stuck.iter().for_each(|port| self.means.fabric.evict(port));
+            stuck.iter().for_each(|port| self.means.fabric.cores.evict(port));
             self.means.reap(&mut self.lock());
             self.follow_control();
             done?;
@@ -342,7 +363,7 @@ impl Engine {
     }
 
     /// The fabric, for status reports.
-    pub fn fabric(&self) -> &Arc<dyn Fabric> {
+    pub fn fabric(&self) -> &Arc<CoreFabric> {
         &self.means.fabric
     }
 
@@ -364,7 +385,7 @@ impl Engine {
     pub fn shut_down(&self) -> Vec<String> {
         self.controls.end();
         let mut state = self.lock();
-        self.means.fabric.rest(true);
+        self.means.fabric.cores.rest(true);
         let mut endings = Vec::new();
         for (name, live) in &mut state.ports {
             if let Some(mut attachment) = live.attachment.take() {

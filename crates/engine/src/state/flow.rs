@@ -120,6 +120,11 @@ fn per_second(n: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(n) * 1_000_000_000 / ns).unwrap_or(u64::MAX)
 }
 
+/// What part of `time` so many nanoseconds are, in millionths.
+pub(super) fn ppm(ns: u64, time: Duration) -> u64 {
+    per_second(ns, time) / 1000
+}
+
 /// Where the last second of an I/O core went, in millionths of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastSecond {
@@ -148,13 +153,10 @@ impl CoreFlow {
             if time < SHORTEST {
                 return;
             }
-            let part = |n: u64| {
-                u64::try_from(u128::from(n) * 1_000_000 / time.as_nanos().max(1)).unwrap_or(u64::MAX)
-            };
             let last = |(core, old): (&CoreStatus, &CoreStatus)| {
                 // A core is read while it runs: its parts may add up to a little more than the whole.
-                let busy_ppm = part(core.busy_ns.saturating_sub(old.busy_ns)).min(1_000_000);
-                let idle_ppm = part(core.idle_ns.saturating_sub(old.idle_ns)).min(1_000_000 - busy_ppm);
+                let busy_ppm = ppm(core.busy_ns.saturating_sub(old.busy_ns), time).min(1_000_000);
+                let idle_ppm = ppm(core.idle_ns.saturating_sub(old.idle_ns), time).min(1_000_000 - busy_ppm);
                 let frame_rate = per_second(core.frames.saturating_sub(old.frames), time);
                 LastSecond { busy_ppm, idle_ppm, sleep_ppm: 1_000_000 - busy_ppm - idle_ppm, frame_rate }
             };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sidecore_abi::counters::MAX_PORTS;
 
-use super::fabric::{Fabric, Placed};
+use super::cores::{CoreFabric, Placed};
 use super::flow::{CoreFlow, Flow};
 use super::kinds::{find, Kind};
 use super::on_demand::OnDemand;
@@ -92,7 +92,7 @@ impl Ids {
 /// What ports are made with.
 pub(super) struct Means {
     pub kinds: &'static [Kind],
-    pub fabric: Arc<dyn Fabric>,
+    pub fabric: Arc<CoreFabric>,
     pub counters: CounterFile,
     /// Where ports tell of their links.
     pub links: Arc<LinkEvents>,

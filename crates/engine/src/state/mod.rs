@@ -6,17 +6,15 @@
 //! ```
 //!
 //! One mutex serialises requests; it is never taken by an I/O core. The cores learn of changes by a new
-//! graph, published whole ([`Fabric::publish`]). Port kinds are rows of a table (`kinds`); this module knows none of them
+//! graph, published whole (`CoreFabric::publish`). Port kinds are rows of a table (`kinds`); this module knows none of them
 //! by name.
 
 mod check;
 mod control;
 mod cores;
 pub mod cpus;
-mod demand;
 pub mod disks;
 mod engine;
-mod fabric;
 mod flow;
 mod follow;
 mod grants;
@@ -39,17 +37,14 @@ mod tests;
 pub mod text;
 mod transaction;
 mod trouble;
-mod vale;
 pub mod values;
 
 pub use check::{check, Finding, Part};
-pub use cores::CoreFabric;
+pub use cores::{Address, CoreFabric, Standing};
 pub use engine::{Engine, Entry, Error};
-pub use fabric::{Address, Fabric, Placed, Standing};
 pub use plan::{Change, Verb};
 pub use routes::{RouteSpec, RouterSpec};
 pub use service::ServiceView;
 pub use spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 pub use text::BadSpec;
 pub use transaction::Undone;
-pub use vale::Vale;

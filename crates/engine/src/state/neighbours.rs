@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use super::fabric::mac_text;
 use crate::port::PortId;
 use crate::switch::{Flap, HOLD};
 
@@ -64,6 +63,12 @@ impl Neighbours {
     }
 }
 
+/// `mac` (first byte lowest) as six pairs of hexadecimal digits.
+pub(super) fn mac_text(mac: u64) -> String {
+    let bytes = mac.to_le_bytes();
+    bytes[..6].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,5 +93,10 @@ mod tests {
             circle[0].contains("by ports p6 and p7") && circle[0].contains("stays at port p1"),
             "{circle:?}"
         );
+    }
+
+    #[test]
+    fn the_first_byte_comes_first() {
+        assert_eq!(mac_text(0x0605_0403_0201), "01:02:03:04:05:06");
     }
 }

@@ -44,31 +44,19 @@ impl OnDemand {
         wanted
     }
 
-    /// Forgets those that are not there any more, and takes switches that no port needs out of `spec`.
-    pub fn tidy(&mut self, spec: &mut Spec) {
+    /// Takes in ports of these names and the switches that ports name and that are not there, which it adds to `spec`; forgets ports
+    /// that have gone, and takes switches out of `spec` that no port needs any more.
+    pub fn settle(&mut self, spec: &mut Spec, ports: impl Iterator<Item = String>) {
+        self.ports.extend(ports);
         self.ports.retain(|name| spec.ports.iter().any(|port| port.name == *name));
-        let joined = |name: &str| spec.ports.iter().any(|port| port.switch.as_deref() == Some(name));
-        let unused: Vec<String> = self.switches.iter().filter(|name| !joined(name)).cloned().collect();
-        spec.switches.retain(|switch| !unused.contains(&switch.name));
-        self.switches.retain(|name| !unused.contains(name));
-    }
-
-    /// Adds the switch `name` to `spec`, as one that goes with its last port, if it is not there.
-    pub fn add_switch(&mut self, spec: &mut Spec, name: &str) {
-        let there = name == DEFAULT_SWITCH || spec.switches.iter().any(|switch| switch.name == name);
-        if !there {
-            spec.switches.push(SwitchSpec::new(name));
-            self.switches.insert(name.to_owned());
+        let wanted: BTreeSet<&String> = spec.ports.iter().filter_map(|port| port.switch.as_ref()).collect();
+        spec.switches.retain(|switch| wanted.contains(&switch.name) || !self.switches.contains(&switch.name));
+        self.switches.retain(|name| wanted.contains(name));
+        for name in wanted.into_iter().filter(|name| *name != DEFAULT_SWITCH) {
+            if !spec.switches.iter().any(|switch| switch.name == *name) {
+                spec.switches.push(SwitchSpec::new(name));
+                self.switches.insert(name.clone());
+            }
         }
-    }
-
-    /// Port `name` is one.
-    pub fn add_port(&mut self, name: &str) {
-        self.ports.insert(name.to_owned());
-    }
-
-    /// How many ports are, and whether `name` is one.
-    pub fn count(&self, name: &str) -> (usize, bool) {
-        (self.ports.len(), self.ports.contains(name))
     }
 }

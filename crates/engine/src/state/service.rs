@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::flow::{ppm, SHORTEST};
 use super::grants::{Budget, Tenths, PERCENT};
 use super::spec::{PortSpec, Spec};
 use super::values::{self, Toggle};
@@ -129,9 +130,6 @@ pub(super) struct Recent {
     parts: Option<(u64, u64)>,
 }
 
-/// Looks that follow each other sooner tell too little.
-const SHORTEST: Duration = Duration::from_millis(500);
-
 impl Recent {
     /// It had had so much by now.
     pub fn note(&mut self, now: Instant, usage: Usage) {
@@ -140,10 +138,7 @@ impl Recent {
             if time < SHORTEST {
                 return;
             }
-            let part = |now: u64, before: u64| {
-                let ppm = u128::from(now.saturating_sub(before)) * 1_000_000 / time.as_nanos().max(1);
-                u64::try_from(ppm).unwrap_or(u64::MAX)
-            };
+            let part = |now: u64, before: u64| ppm(now.saturating_sub(before), time);
             self.parts =
                 Some((part(usage.busy_ns, before.busy_ns), part(usage.throttled_ns, before.throttled_ns)));
         }

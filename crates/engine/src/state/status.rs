@@ -7,8 +7,8 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DROPS;
 
+use super::cores::{Address, Standing};
 use super::engine::Engine;
-use super::fabric::{Address, Standing};
 pub use super::flow::{FlowView, LastSecond};
 use super::live::Live;
 use super::plan::keys;
@@ -353,13 +353,13 @@ impl Engine {
     }
 
     /// Whether there is a peer at the other end of port `name`.
-    pub(super) fn peer(&self, name: &str) -> Option<Peer> {
+    pub fn peer(&self, name: &str) -> Option<Peer> {
         self.lock().ports.get(name)?.attachment.as_ref().map(|attachment| attachment.status().peer)
     }
 
     /// All queues of all ports.
     pub fn queues(&self) -> Queues {
-        let tasks = self.means.fabric.tasks();
+        let tasks = self.means.fabric.cores.tasks();
         let state = self.lock();
         let mut queues = Vec::new();
         for (name, live) in &state.ports {
@@ -408,7 +408,7 @@ impl Engine {
 
     /// What the I/O cores did so far.
     pub fn cores(&self) -> Cores {
-        let cores = self.means.fabric.cores();
+        let cores = self.means.fabric.cores.status();
         let state = self.lock();
         let view = |time: CoreStatus| {
             let (interrupts, saved_interrupts) = self.means.counters.interrupts(time.number);

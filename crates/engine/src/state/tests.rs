@@ -7,8 +7,7 @@ use proptest::prelude::*;
 
 use super::kinds::{Kind, Location, PLAIN};
 use super::*;
-use crate::core::{CoreStatus, Recall};
-use crate::fabric::{NetSeat, Scheduler};
+use crate::fabric::{self, Scheduler};
 use crate::observe::CounterFile;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 
@@ -94,60 +93,14 @@ const FAKES: &[Kind] = &[
     Kind { name: "other", location: Location::Interface, keys: "queues", start, ..PLAIN },
 ];
 
-/// A fabric that only notes the numbers of the ports that it has.
-#[derive(Default)]
-struct Paper {
-    ports: Mutex<BTreeMap<String, u16>>,
+fn fabric() -> Arc<CoreFabric> {
+    Arc::new(CoreFabric::new(fabric::Fabric::start(&fabric::CoreOptions::default()).unwrap()))
 }
 
-impl Scheduler for Paper {
-    fn seat(self: Arc<Self>, _: Box<dyn NetSeat>) -> Recall {
-        Box::new(|| ())
-    }
-}
-
-impl Fabric for Paper {
-    fn scheduler(&self) -> Arc<dyn Scheduler> {
-        Arc::new(Paper::default())
-    }
-
-    fn publish(&self, switches: &[SwitchSpec], routers: &[RouterSpec], ports: &[Placed<'_>]) {
-        let mut ids = BTreeSet::new();
-        let mut ends: BTreeMap<&str, usize> = BTreeMap::new();
-        for (spec, port) in ports {
-            assert!(ids.insert(port.id), "two ports have one number");
-            match spec.joint() {
-                Joint::Switch(name) => assert!(switches.iter().any(|s| s.name == *name)),
-                Joint::Router(name) => {
-                    assert!(routers.iter().any(|r| r.name == *name));
-                    assert!(spec.gateway_on().is_none_or(|name| switches.iter().any(|s| s.name == *name)));
-                }
-                Joint::Nothing | Joint::Pipe(_) | Joint::Control(_) => {}
-                Joint::Wire(name) => *ends.entry(name).or_default() += 1,
-            }
-        }
-        assert!(ends.values().all(|&n| n <= 2), "a wire has three ends");
-        *self.ports.lock().unwrap() = ports.iter().map(|(_, port)| (port.name.clone(), port.id.0)).collect();
-    }
-
-    fn rest(&self, _: bool) {}
-
-    fn addresses(&self) -> Vec<Address> {
-        Vec::new()
-    }
-
-    fn cores(&self) -> Vec<CoreStatus> {
-        Vec::new()
-    }
-
-    fn tick(&self) {}
-}
-
-fn engine() -> (Engine, Arc<Paper>) {
-    let paper = Arc::new(Paper::default());
+fn engine() -> Engine {
     let counters = CounterFile::anonymous().unwrap();
     let daemon = DaemonSpec { cores: Some(vec![1].into()), ..DaemonSpec::default() };
-    (Engine::new(FAKES, Arc::clone(&paper) as Arc<dyn Fabric>, counters, daemon), paper)
+    Engine::new(FAKES, fabric(), counters, daemon)
 }
 
 fn port(text: &str) -> PortSpec {
@@ -265,7 +218,7 @@ fn every_row_of_a_kind_names_keys_of_the_table() {
 
 #[test]
 fn a_port_comes_changes_and_goes() {
-    let (engine, paper) = engine();
+    let engine = engine();
     engine.add(&[port("a=sock:/a")]).unwrap();
     let error = engine.add(&[port("a=sock:/b")]).unwrap_err().to_string();
     assert_eq!(error, "there is a port \"a\" already; change it with `set`, or delete it first");
@@ -293,13 +246,14 @@ fn a_port_comes_changes_and_goes() {
     engine.del::<SwitchSpec>(&["s"]).unwrap();
     let error = engine.del::<SwitchSpec>(&["lan"]).unwrap_err().to_string();
     assert_eq!(error, "switch \"lan\" cannot go: ports join it unless they say otherwise");
+    let fabric = Arc::clone(engine.fabric());
     drop(engine);
-    assert!(open().is_empty() && paper.ports.lock().unwrap().is_empty());
+    assert!(open().is_empty() && fabric.ports().is_empty());
 }
 
 #[test]
 fn what_was_chosen_at_the_start_stays() {
-    let (engine, _) = engine();
+    let engine = engine();
     let cores = |cores: Vec<usize>| Spec {
         daemon: DaemonSpec { cores: Some(cores.into()), ..DaemonSpec::default() },
         ..spec(&[])
@@ -311,33 +265,33 @@ fn what_was_chosen_at_the_start_stays() {
 
 #[test]
 fn ports_that_swap_places_and_a_failure_between_them() {
-    let (engine, paper) = engine();
+    let engine = engine();
     engine.apply(&spec(&["a=sock:/a,wire=w", "b=sock:/b,wire=w", "d=sock:/d"]), false).unwrap();
-    let before = numbers(&paper);
+    let before = numbers(&engine);
     let error = engine.apply(&spec(&["a=sock:/b", "b=sock:/a", "c=sock:/d", "e=sock:/refused"]), false);
     assert_eq!(
         error.unwrap_err().to_string(),
         "port e: cannot bind /refused: permission denied; nothing was changed"
     );
-    assert_eq!(numbers(&paper), before);
+    assert_eq!(numbers(&engine), before);
     assert_eq!(engine.ports().ports.len(), 3);
     let error = engine.apply(&spec(&["a=sock:/b", "b=sock:/a", "c=sock:/d", "d=sock:/refused"]), false);
     assert!(error.unwrap_err().to_string().starts_with("port d: cannot bind"));
     assert_eq!(open(), ["/a", "/b", "/d"].map(str::to_owned).into());
     engine.apply(&spec(&["a=sock:/b,wire=w", "b=sock:/a", "c=sock:/d,wire=w"]), false).unwrap();
     assert_eq!(open(), ["/a", "/b", "/d"].map(str::to_owned).into());
-    assert_eq!(numbers(&paper).get("a"), before.get("a"), "a port that restarts keeps its number");
+    assert_eq!(numbers(&engine).get("a"), before.get("a"), "a port that restarts keeps its number");
 }
 
 /// One VMM's user can put a file at its socket's name before the daemon starts.
 #[test]
 fn a_port_that_cannot_start_keeps_no_other_from_running() {
-    let (engine, paper) = engine();
+    let engine = engine();
     HOST.with(|host| host.open.lock().unwrap().insert("/b".to_owned()));
     engine.begin(&spec(&["a=sock:/a", "b=sock:/b", "c=sock:/c"])).unwrap();
     let b = || engine.ports().ports.swap_remove(1).state.unwrap();
     assert_eq!((&*b().peer, &*b().detail), ("stopped", "cannot bind /b: address in use"));
-    assert_eq!(numbers(&paper).len(), 3, "it has its place among the others");
+    assert_eq!(numbers(&engine).len(), 3, "it has its place among the others");
     // It is no obstacle to other changes, and is changed itself only if it can be started.
     engine.apply(&spec(&["a=sock:/a,mtu=9000", "b=sock:/b", "d=sock:/d"]), false).unwrap();
     let set = |text: &str| engine.put(&port(text)).map(drop);
@@ -349,7 +303,7 @@ fn a_port_that_cannot_start_keeps_no_other_from_running() {
     assert_eq!((&*b().peer, b().hint), ("waiting", None));
     assert_eq!(open(), ["/a", "/b", "/d"].map(str::to_owned).into());
     // What makes no sense is an error at the start, too.
-    let (engine, _) = self::engine();
+    let engine = self::engine();
     engine.begin(&spec(&["a=sock:/x", "b=sock:/x"])).unwrap_err();
 }
 
@@ -380,11 +334,11 @@ proptest! {
 
     #[test]
     fn all_or_nothing_and_never_twice(specs in prop::collection::vec(any_spec(), 1..12)) {
-        let (engine, paper) = engine();
+        let engine = engine();
         for wanted in specs {
-            let before = (engine.spec(), open(), HOST.with(|host| host.down.lock().unwrap().clone()), numbers(&paper));
+            let before = (engine.spec(), open(), HOST.with(|host| host.down.lock().unwrap().clone()), numbers(&engine));
             let dry = engine.apply(&wanted, true);
-            prop_assert_eq!(&before, &(engine.spec(), open(), HOST.with(|host| host.down.lock().unwrap().clone()), numbers(&paper)));
+            prop_assert_eq!(&before, &(engine.spec(), open(), HOST.with(|host| host.down.lock().unwrap().clone()), numbers(&engine)));
             match engine.apply(&wanted, false) {
                 Ok(changes) => {
                     prop_assert_eq!(&changes, &dry.unwrap());
@@ -394,14 +348,14 @@ proptest! {
                         wanted.ports.iter().filter(|p| !p.link_wanted()).map(|p| p.location.clone()).collect();
                     prop_assert_eq!(HOST.with(|host| host.down.lock().unwrap().clone()), down);
                     let names: BTreeSet<String> = wanted.ports.iter().map(|p| p.name.clone()).collect();
-                    prop_assert_eq!(numbers(&paper).into_keys().collect::<BTreeSet<_>>(), names);
+                    prop_assert_eq!(numbers(&engine).into_keys().collect::<BTreeSet<_>>(), names);
                     prop_assert_eq!(engine.apply(&wanted, false).unwrap(), []);
                     prop_assert_eq!(engine.apply(&engine.spec(), false).unwrap(), []);
                 }
                 Err(e) => {
                     let refuses = |p: &PortSpec| p.location == "/refused" || p.location == "/stiff" && !p.link_wanted();
                     prop_assert!(dry.is_err() || wanted.ports.iter().any(refuses), "{}", e);
-                    prop_assert_eq!(before, (engine.spec(), open(), HOST.with(|host| host.down.lock().unwrap().clone()), numbers(&paper)));
+                    prop_assert_eq!(before, (engine.spec(), open(), HOST.with(|host| host.down.lock().unwrap().clone()), numbers(&engine)));
                 }
             }
         }
@@ -410,14 +364,18 @@ proptest! {
     }
 }
 
-fn numbers(paper: &Paper) -> BTreeMap<String, u16> {
-    paper.ports.lock().unwrap().clone()
+/// The numbers of the ports that the cores know.
+fn numbers(engine: &Engine) -> BTreeMap<String, u16> {
+    let ports = engine.fabric().ports();
+    let ids: BTreeSet<u16> = ports.values().copied().collect();
+    assert_eq!(ids.len(), ports.len(), "two ports have one number");
+    ports
 }
 
 /// What stands behind a port may take as long as its VMM likes to end: the port is gone at once, and others are answered.
 #[test]
 fn a_port_that_does_not_end_holds_nothing_up() {
-    let (engine, paper) = engine();
+    let engine = engine();
     engine.apply(&spec(&["a=sock:/stuck", "b=sock:/b"]), false).unwrap();
     let id = |name: &str| engine.port(name).unwrap().id;
     let (stuck, host) = (id("a"), HOST.with(Arc::clone));
@@ -434,7 +392,7 @@ fn a_port_that_does_not_end_holds_nothing_up() {
             .unwrap();
         deleted.join().unwrap().unwrap();
     });
-    assert_eq!(paper.ports.lock().unwrap().len(), 1);
+    assert_eq!(numbers(&engine).len(), 1);
     assert!(open().contains("/stuck"));
     // Its place is taken until it has ended; its number rests.
     let error = engine.add(&[port("c=sock:/stuck")]).unwrap_err().to_string();
@@ -463,7 +421,7 @@ fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration()
     let daemon =
         DaemonSpec { cores: Some(vec![3, 4].into()), least_cores: "1".parse().ok(), ..DaemonSpec::default() };
     let counters = CounterFile::anonymous().unwrap();
-    let engine = Engine::new(FAKES, Arc::new(Paper::default()), counters, daemon);
+    let engine = Engine::new(FAKES, fabric(), counters, daemon);
     engine
         .add(&[port("a=sock:/a,class=latency,weight=7,budget=2ms/10ms,reclaim=on,rate=2k,bit-rate=1M")])
         .unwrap();

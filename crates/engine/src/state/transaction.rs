@@ -374,7 +374,7 @@ impl Means {
         let kind = find(self.kinds, &spec.kind)?;
         port.set_mtu(mtu(spec));
         port.served.set(spec.service());
-        let mut attachment = (kind.start)(spec, port, self.fabric.scheduler())?;
+        let mut attachment = (kind.start)(spec, port, self.fabric.cores.clone())?;
         if !(spec.link_wanted() && port.carrier()) {
             show_link(&mut *attachment, spec, port)?;
         }

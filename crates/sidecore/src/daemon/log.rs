@@ -32,6 +32,7 @@ const TELL: Duration = Duration::from_secs(60);
 const PLACES: usize = 1024;
 /// Whose lines peers cause.
 const ENGINE: &str = "sidecore_engine";
+const VALE: &str = "sidecore::daemon::vale";
 
 static LIMIT: OnceLock<Arc<Limit>> = OnceLock::new();
 
@@ -190,7 +191,8 @@ impl<S> Filter<S> for Limited {
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let place = event.metadata();
-        if !place.target().starts_with(ENGINE) || *place.level() > Level::INFO {
+        if ![ENGINE, VALE].iter().any(|from| place.target().starts_with(from)) || *place.level() > Level::INFO
+        {
             return true;
         }
         let mut whose = Whose::default();

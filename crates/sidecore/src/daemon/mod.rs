@@ -22,6 +22,7 @@ mod metrics;
 mod slots;
 mod socket;
 mod source;
+pub mod vale;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,7 @@ use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Owner, Sandbox, Toggle};
-use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine, Vale};
+use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine};
 use sidecore_engine::transport::ring::{device_path, set_directory, Device};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{signal, SignalKind};
@@ -44,6 +45,7 @@ use self::listen::Tally;
 use self::manager::Manager;
 use self::socket::{claim, ControlSocket};
 use self::source::Source;
+use self::vale::Vale;
 use crate::cli::RunArgs;
 use crate::sandbox;
 use crate::{print, Outcome};
@@ -126,9 +128,9 @@ pub fn run(args: RunArgs) -> Outcome {
     let fabric = Arc::new(CoreFabric::new(cores));
     let engine = Arc::new(Engine::new(KINDS, fabric, counter_file, spec.daemon.clone()));
     // Guests of an earlier daemon send as soon as their own port is back, to others that are not yet.
-    engine.fabric().rest(true);
+    engine.fabric().cores.rest(true);
     engine.begin(&spec).map_err(|e| e.to_string())?;
-    engine.fabric().rest(false);
+    engine.fabric().cores.rest(false);
     engine.sweep();
     claimed.keep();
     let device = serve_programs(&engine, &spec.daemon)?;

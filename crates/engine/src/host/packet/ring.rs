@@ -16,7 +16,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use super::sys::{self, Request, HEADER};
+use super::sys::{self, HEADER};
 use crate::host::mapping::Mapping;
 use crate::mem::Piece;
 
@@ -70,11 +70,11 @@ impl PacketRing {
         let slot_size = frame.clamp(SLOT.0, SLOT.1).next_power_of_two().min(SLOT.1);
         let slots = BYTES / slot_size;
         let size = |n: usize| u32::try_from(n).map_err(|_| io::ErrorKind::InvalidInput);
-        let request = Request {
-            block_size: size(BLOCK)?,
-            blocks: size(BYTES / BLOCK)?,
-            slot_size: size(slot_size)?,
-            slots: size(slots)?,
+        let request = libc::tpacket_req {
+            tp_block_size: size(BLOCK)?,
+            tp_block_nr: size(BYTES / BLOCK)?,
+            tp_frame_size: size(slot_size)?,
+            tp_frame_nr: size(slots)?,
         };
         sys::set_ring(fd, &request)?;
         Ok(PacketRing { memory: Mapping::shared(fd, 0, BYTES)?, slot_size, slots, next: 0, taken: 0 })

@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
-use libc::{c_int, sockaddr_ll, SOL_PACKET};
+use libc::{c_int, sockaddr_ll, tpacket_req, tpacket_stats, SOL_PACKET};
 
 use crate::host::interface::{option, packet_socket, set_option};
 
@@ -16,15 +16,6 @@ const BUFFER: u32 = 8 << 20;
 
 /// Bytes of the virtio-net header before each frame (PACKET_VNET_HDR): the one without a number of buffers.
 pub(super) const HEADER: usize = 10;
-
-/// `struct tpacket_req`.
-#[repr(C)]
-pub(super) struct Request {
-    pub(super) block_size: u32,
-    pub(super) blocks: u32,
-    pub(super) slot_size: u32,
-    pub(super) slots: u32,
-}
 
 fn set(fd: &OwnedFd, name: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: all options that this module sets in this way take an int.
@@ -42,7 +33,7 @@ pub(super) fn open(name: &str) -> io::Result<OwnedFd> {
 }
 
 /// Gives the socket its receive ring.
-pub(super) fn set_ring(fd: &OwnedFd, request: &Request) -> io::Result<()> {
+pub(super) fn set_ring(fd: &OwnedFd, request: &tpacket_req) -> io::Result<()> {
     // SAFETY: PACKET_RX_RING takes a tpacket_req.
     unsafe { set_option(fd, SOL_PACKET, libc::PACKET_RX_RING, request) }
 }
@@ -94,20 +85,12 @@ pub(super) fn fan_out(fds: &[Arc<OwnedFd>]) -> io::Result<()> {
     Ok(())
 }
 
-/// `struct tpacket_stats` of linux/if_packet.h.
-#[repr(C)]
-#[derive(Default)]
-struct Stats {
-    packets: u32,
-    drops: u32,
-}
-
 /// Frames that found no room since this was asked last.
 pub(super) fn lost(fd: &OwnedFd) -> u32 {
-    let mut stats = Stats::default();
+    let mut stats = tpacket_stats { tp_packets: 0, tp_drops: 0 };
     // SAFETY: PACKET_STATISTICS fills in a tpacket_stats.
     match unsafe { option(fd, SOL_PACKET, libc::PACKET_STATISTICS, &mut stats) } {
-        Ok(()) => stats.drops,
+        Ok(()) => stats.tp_drops,
         Err(_) => 0,
     }
 }

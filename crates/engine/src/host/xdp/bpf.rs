@@ -57,14 +57,6 @@ const FLAG_GENERIC: u32 = 1 << 1;
 const FLAG_NATIVE: u32 = 1 << 2;
 
 #[repr(C)]
-struct MapCreate {
-    kind: u32,
-    key_size: u32,
-    value_size: u32,
-    entries: u32,
-}
-
-#[repr(C)]
 struct MapUpdate {
     map: u32,
     pad: u32,
@@ -73,6 +65,7 @@ struct MapUpdate {
     flags: u64,
 }
 
+#[derive(Default)]
 #[repr(C)]
 struct ProgLoad {
     kind: u32,
@@ -87,14 +80,6 @@ struct ProgLoad {
     name: [u8; 16],
     interface: u32,
     attach: u32,
-}
-
-#[repr(C)]
-struct LinkCreate {
-    program: u32,
-    interface: u32,
-    attach: u32,
-    flags: u32,
 }
 
 /// Calls bpf(2).
@@ -134,7 +119,8 @@ pub(super) fn socket_map(queues: u32) -> io::Result<OwnedFd> {
 
 /// The same, by this process.
 pub(in crate::host) fn socket_map_here(queues: u32) -> io::Result<OwnedFd> {
-    let attr = MapCreate { kind: MAP_TYPE_XSKMAP, key_size: 4, value_size: 4, entries: queues };
+    // Its type, bytes of a key and of a value, entries.
+    let attr = [MAP_TYPE_XSKMAP, 4, 4, queues];
     // SAFETY: what the command reads.
     unsafe { bpf_fd(MAP_CREATE, &attr) }
 }
@@ -171,14 +157,9 @@ fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
         count: u32::try_from(instructions.len()).unwrap_or(0),
         instructions: instructions.as_ptr() as u64,
         license: license.as_ptr() as u64,
-        log_level: 0,
-        log_size: 0,
-        log: 0,
-        kernel: 0,
-        flags: 0,
         name,
-        interface: 0,
         attach: ATTACH_XDP,
+        ..ProgLoad::default()
     };
     // SAFETY: what the command reads; program and license outlive the call.
     unsafe { bpf_fd(PROG_LOAD, &attr) }
@@ -196,12 +177,8 @@ pub(super) fn attach(map: &OwnedFd, name: &str, index: c_int, native: bool) -> i
 /// The same, by this process.
 pub(in crate::host) fn attach_here(map: &OwnedFd, interface: c_int, native: bool) -> io::Result<OwnedFd> {
     let program = &load(map)?;
-    let attr = LinkCreate {
-        program: number(program),
-        interface: interface.unsigned_abs(),
-        attach: ATTACH_XDP,
-        flags: if native { FLAG_NATIVE } else { FLAG_GENERIC },
-    };
+    let flags = if native { FLAG_NATIVE } else { FLAG_GENERIC };
+    let attr = [number(program), interface.unsigned_abs(), ATTACH_XDP, flags];
     // SAFETY: what the command reads.
     unsafe { bpf_fd(LINK_CREATE, &attr) }
 }
