@@ -8,7 +8,7 @@ import random
 import struct
 import time
 
-from outside import asking, vhost, words
+from outside import vhost, words
 from outside.case import attack
 from outside.daemon import until
 from outside.fpm import Namespace, route
@@ -192,19 +192,17 @@ def broker_in_namespaces(stage):
     stage.start(ports=["evil=vhost-user:DIR/evil.sock,router=r,address=10.7.0.1/24"], args=("--router", f"r,control={space.name}"))
     until(lambda: space.link("evil"), 20, "the interface of its control plane")
     broker, mtu = taken_over(stage), 1280
-    name = lambda text: struct.unpack("2Q", text.encode().ljust(16, b"\0"))
-    address = struct.unpack("2Q", bytes(reversed(bytes(10) + b"\xff\xff" + four("10.9.9.9"))))
-    there = 24 | 1 << 8
+    address = lambda name: broker.ask("AddressIn", netns=space.path, name=name, address="10.9.9.9", len=24, there=True)
     with stage.during():
         for port in (179, 2601, 22):
-            refused(stage, f"a listener at port {port}", broker.ask(asking.INSIDE, space.path, (1 << 16 | port,)))
-        refused(stage, "an address of lo", broker.ask(asking.ADDRESS_IN, space.path, (*name("lo"), *address, there)))
-        refused(stage, "the MTU of lo", broker.ask(asking.MTU_IN, space.path, (*name("lo"), mtu)))
+            refused(stage, f"a listener at port {port}", broker.ask("Inside", netns=space.path, socket={"Listen": port}))
+        refused(stage, "an address of lo", address("lo"))
+        refused(stage, "the MTU of lo", broker.ask("MtuIn", netns=space.path, name="lo", mtu=mtu))
         for path in (other.path, f"/proc/{os.getpid()}/ns/net", "/etc/passwd"):
-            refused(stage, "netlink elsewhere", broker.ask(asking.INSIDE, path, (0,)))
-            refused(stage, "a TAP elsewhere", broker.ask(asking.TAP_IN, path, (*name("evil"), 0, 1500, 0)))
+            refused(stage, "netlink elsewhere", broker.ask("Inside", netns=path, socket="Ask"))
+            refused(stage, "a TAP elsewhere", broker.ask("TapIn", netns=path, name="evil", mac=None, mtu=1500, stays=False))
         # It is the right request: where the TAP is its own, it is done.
-        answer = broker.ask(asking.ADDRESS_IN, space.path, (*name("evil"), *address, there))
+        answer = address("evil")
         answer.close()
         stage.check(answer.done, f"an address of its own interface: {answer}")
 

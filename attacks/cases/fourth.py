@@ -23,11 +23,6 @@ def in_new_network():
         raise OSError("unshare")
 
 
-def given(number):
-    """An optional number, as a broker's records have it."""
-    return 1 << 32 | number
-
-
 def own_folder(stage, mode=0o755):
     """A folder outside the daemon's own."""
     folder = tempfile.mkdtemp(prefix="sidecore-attack-")
@@ -69,14 +64,14 @@ def broker_calls_services(stage):
     broker = taken_over(stage)
     with stage.during():
         for path in (*services, f"{run}/vm1.sock", stage.daemon.control):
-            refused(stage, f"a call to {path}", broker.ask(asking.CALL, path))
+            refused(stage, f"a call to {path}", broker.ask("Call", path=path))
         for path in (f"{run}/nscd", f"{run}/svc/nscd", f"{run}/vm1.sock/x", f"{stage.daemon.folder}/control.journals/x"):
-            words = (0, given(0o666), given(1), given(1), 16)
-            refused(stage, f"a socket at {path}", broker.ask(asking.LISTEN, path, words))
-            refused(stage, f"a holder at {path}", broker.ask(asking.HOLD, path + ".hold"))
+            answer = broker.ask("Listen", path=path, seqpacket=False, mode=0o666, owner=(1, 1), backlog=16)
+            refused(stage, f"a socket at {path}", answer)
+            refused(stage, f"a holder at {path}", broker.ask("Hold", path=path + ".hold"))
         stage.check(sorted(os.listdir(run)) == ["docker.sock", "svc", "vm1.sock", "vmm.sock"], f"there is {os.listdir(run)} now")
         # What it is there for.
-        answer = broker.ask(asking.CALL, f"{run}/vmm.sock")
+        answer = broker.ask("Call", path=f"{run}/vmm.sock")
         stage.check(answer.done, f"a call to a port's own VMM: {answer}")
         answer.close()
 
@@ -89,12 +84,12 @@ def broker_opens_interfaces(stage):
     mtu = int(open("/sys/class/net/lo/mtu").read())
     with stage.during():
         for text in ("", "lo"):
-            refused(stage, "a packet socket", broker.ask(asking.PACKET, text, (1 << 20,)))
-            refused(stage, "an AF_XDP socket", broker.ask(asking.XDP, text, (1 << 20,)))
-        refused(stage, "a TAP", broker.ask(asking.TAP, "scstolen", (1, 0)))
-        refused(stage, "a queue of an interface", broker.ask(asking.TAP, "lo", (0, 0)))
-        refused(stage, "an MTU", broker.ask(asking.MTU, "lo", (mtu,)))
-        refused(stage, "an interface that comes up", broker.ask(asking.UP, "lo"))
+            refused(stage, "a packet socket", broker.ask("Packet", name=text, buffer=1 << 20))
+            refused(stage, "an AF_XDP socket", broker.ask("Xdp", name=text, buffer=1 << 20))
+        refused(stage, "a TAP", broker.ask("Tap", name="scstolen", create=True, multi=False))
+        refused(stage, "a queue of an interface", broker.ask("Tap", name="lo", create=False, multi=False))
+        refused(stage, "an MTU", broker.ask("Mtu", name="lo", mtu=mtu))
+        refused(stage, "an interface that comes up", broker.ask("Up", name="lo"))
 
 
 @attack("fourth", needs=("root",))

@@ -1,10 +1,11 @@
 //! What this process has from its parent.
 //!
 //! Invariant of the `unsafe` here: no descriptor that code in this process owns is closed. [`close_others`] is called
-//! before anything was opened, and keeps what was named.
+//! before anything was opened, and keeps what was named; of what was named only duplicates are owned, so that a port can be
+//! started with it again.
 
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// Closes every descriptor above standard error but those in `keep`: they were not meant for us. The first thing that a
 /// process does, while it has opened nothing.
@@ -26,4 +27,31 @@ pub fn close_others(keep: &[RawFd]) -> io::Result<()> {
         first = fd.map_or(first, |fd| first.max(fd + 1));
     }
     Ok(())
+}
+
+/// A duplicate of descriptor `number` of this process.
+///
+/// # Errors
+/// There is no such descriptor, or no room for another.
+pub fn passed(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: the call touches no memory; a number that is not open is answered with EBADF.
+    let duplicate = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) };
+    if duplicate < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made it, and no other code knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(duplicate) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_duplicate_or_a_reason() {
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_ne!(passed(file.as_raw_fd()).unwrap().as_raw_fd(), file.as_raw_fd());
+        assert_eq!(passed(1_000_000).unwrap_err().raw_os_error(), Some(libc::EBADF));
+    }
 }

@@ -395,14 +395,14 @@ impl Neighbours {
             let heard = entry.heard.load(Ordering::Relaxed);
             let age = mac.filter(|_| heard != FIXED).map(|_| now.saturating_sub(heard));
             let gateway = entry.pins.load(Ordering::Relaxed) > 0;
-            let known = Known { port, address: address(number), mac, reach: self.reach(at, now), age, gateway };
+            let known =
+                Known { port, address: address(number), mac, reach: self.reach(at, now), age, gateway };
             fence(Ordering::Acquire);
             let same = before % 2 == 0 && entry.sequence.load(Ordering::Relaxed) == before;
             same.then_some(known)
         };
         self.entries.iter().enumerate().filter_map(known).collect()
     }
-
 }
 
 #[cfg(test)]
