@@ -2,12 +2,10 @@
 
 import os
 import socket
-import struct
 
 from outside import asking
 from outside.case import attack
 from outside.daemon import http, until
-from outside.host import four
 from outside.namespaces import Namespace
 
 
@@ -20,11 +18,6 @@ def taken_over(stage):
 def refused(stage, what, answer):
     answer.close()
     stage.check(not answer.done, f"{what}: {answer}")
-
-
-def given(number):
-    """An optional number, as a broker's records have it."""
-    return 1 << 32 | number
 
 
 @attack(needs=("root",), most=True)
@@ -49,14 +42,14 @@ def broker_calls_services(stage):
     broker = taken_over(stage)
     with stage.during():
         for path in (*services, f"{run}/vm1.sock", stage.daemon.control):
-            refused(stage, f"a call to {path}", broker.ask(asking.CALL, path))
+            refused(stage, f"a call to {path}", broker.ask("Call", path=path))
         for path in (f"{run}/nscd", f"{run}/svc/nscd", f"{run}/vm1.sock/x", f"{stage.daemon.folder}/control.journals/x"):
-            words = (0, given(0o666), given(1), given(1), 16)
-            refused(stage, f"a socket at {path}", broker.ask(asking.LISTEN, path, words))
-            refused(stage, f"a holder at {path}", broker.ask(asking.HOLD, path + ".hold"))
+            answer = broker.ask("Listen", path=path, seqpacket=False, mode=0o666, owner=(1, 1), backlog=16)
+            refused(stage, f"a socket at {path}", answer)
+            refused(stage, f"a holder at {path}", broker.ask("Hold", path=path + ".hold"))
         stage.check(sorted(os.listdir(run)) == ["docker.sock", "svc", "vm1.sock", "vmm.sock"], f"there is {os.listdir(run)} now")
         # What it is there for.
-        answer = broker.ask(asking.CALL, f"{run}/vmm.sock")
+        answer = broker.ask("Call", path=f"{run}/vmm.sock")
         stage.check(answer.done, f"a call to a port's own VMM: {answer}")
         answer.close()
 
@@ -69,12 +62,12 @@ def broker_opens_interfaces(stage):
     mtu = int(open("/sys/class/net/lo/mtu").read())
     with stage.during():
         for text in ("", "lo"):
-            refused(stage, "a packet socket", broker.ask(asking.PACKET, text, (1 << 20,)))
-            refused(stage, "an AF_XDP socket", broker.ask(asking.XDP, text, (1 << 20,)))
-        refused(stage, "a TAP", broker.ask(asking.TAP, "scstolen", (1, 0)))
-        refused(stage, "a queue of an interface", broker.ask(asking.TAP, "lo", (0, 0)))
-        refused(stage, "an MTU", broker.ask(asking.MTU, "lo", (mtu,)))
-        refused(stage, "an interface that comes up", broker.ask(asking.UP, "lo"))
+            refused(stage, "a packet socket", broker.ask("Packet", name=text, buffer=1 << 20))
+            refused(stage, "an AF_XDP socket", broker.ask("Xdp", name=text, buffer=1 << 20))
+        refused(stage, "a TAP", broker.ask("Tap", name="scstolen", create=True, multi=False))
+        refused(stage, "a queue of an interface", broker.ask("Tap", name="lo", create=False, multi=False))
+        refused(stage, "an MTU", broker.ask("Mtu", name="lo", mtu=mtu))
+        refused(stage, "an interface that comes up", broker.ask("Up", name="lo"))
 
 
 @attack(needs=("root",), most=True)
@@ -84,19 +77,17 @@ def broker_in_namespaces(stage):
     stage.start(ports=["evil=vhost-user:DIR/evil.sock,router=r,address=10.7.0.1/24"], args=("--router", f"r,control={space.name}"))
     until(lambda: space.link("evil"), 20, "the interface of its control plane")
     broker, mtu = taken_over(stage), 1280
-    name = lambda text: struct.unpack("2Q", text.encode().ljust(16, b"\0"))
-    address = struct.unpack("2Q", bytes(reversed(bytes(10) + b"\xff\xff" + four("10.9.9.9"))))
-    there = 24 | 1 << 8
+    address = lambda name: broker.ask("AddressIn", netns=space.path, name=name, address="10.9.9.9", len=24, there=True)
     with stage.during():
         for port in (179, 2601, 22):
-            refused(stage, f"a listener at port {port}", broker.ask(asking.INSIDE, space.path, (1 << 16 | port,)))
-        refused(stage, "an address of lo", broker.ask(asking.ADDRESS_IN, space.path, (*name("lo"), *address, there)))
-        refused(stage, "the MTU of lo", broker.ask(asking.MTU_IN, space.path, (*name("lo"), mtu)))
+            refused(stage, f"a listener at port {port}", broker.ask("Inside", netns=space.path, socket={"Listen": port}))
+        refused(stage, "an address of lo", address("lo"))
+        refused(stage, "the MTU of lo", broker.ask("MtuIn", netns=space.path, name="lo", mtu=mtu))
         for path in (other.path, f"/proc/{os.getpid()}/ns/net", "/etc/passwd"):
-            refused(stage, "netlink elsewhere", broker.ask(asking.INSIDE, path, (0,)))
-            refused(stage, "a TAP elsewhere", broker.ask(asking.TAP_IN, path, (*name("evil"), 0, 1500, 0)))
+            refused(stage, "netlink elsewhere", broker.ask("Inside", netns=path, socket="Ask"))
+            refused(stage, "a TAP elsewhere", broker.ask("TapIn", netns=path, name="evil", mac=None, mtu=1500, stays=False))
         # It is the right request: where the TAP is its own, it is done.
-        answer = broker.ask(asking.ADDRESS_IN, space.path, (*name("evil"), *address, there))
+        answer = address("evil")
         answer.close()
         stage.check(answer.done, f"an address of its own interface: {answer}")
 

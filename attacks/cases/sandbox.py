@@ -20,7 +20,7 @@ MIB = 1 << 20
 NAMES = ("sidecore", "io-core-", "vu-", "vfu-", "ring-", "netmap", "carriers", "rings", "control r", "core-watch", "capture", "tap ", "packet ")
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 FRAME = vhost.frame(BROADCAST, "02:00:00:00:ee:01")
-# What one thread of each kind is called, and how `show daemon` calls that kind.
+# Threads of each kind, by how their names begin. They have four filters: of io-core, conversation, helper and control.
 KINDS = (("io-core-", "io-core"), ("vu-", "vhost-user"), ("vfu-", "vfio-user"), ("ring-", "ring"), ("netmap", "netmap"),
          ("carriers", "watch"), ("sidecore", "control"))
 

@@ -1,21 +1,19 @@
 """The broker's socket in the hands of an attacker that has taken the daemon over: requests that the daemon itself would not make.
 
-Records as the daemon's: eight words of the machine's own order (what, number, bytes of text, five arguments) and 4096 bytes of text.
+Records as the daemon's: two words of the machine's own order (what, number) and a text, which is JSON.
 """
 
 import ctypes
+import json
 import os
 import socket
 import struct
 
 from .daemon import Failure
 
-WORD, DONE = 0x73636272 << 32, 0x73636272 << 32 | 0x100
-TEXT = 4096
-LISTEN, REMOVE, CALL, HOLD, FIND, TAP, PACKET, XDP = range(1, 9)
-MTU, UP, JOURNAL, JOURNAL_AT = range(12, 16)
-CONFIG, PROGRAM, ACCOUNTS, DOOR = range(18, 22)
-INSIDE, TAP_IN, TAP_OUT, MTU_IN, ADDRESS_IN = range(23, 28)
+WORD = 0x73636272 << 32
+REQUEST, DONE = WORD | 1, WORD | 2
+LONGEST = 1 << 14
 PIDFD_GETFD = 438
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -37,12 +35,12 @@ class Answer:
     """What the broker says: whether it did it, a text, and a descriptor, if any."""
 
     def __init__(self, data, fds):
-        what, self.number, length, *self.words = struct.unpack_from("8Q", data)
-        self.done, self.fds = what == DONE, fds
-        self.text = data[64:64 + length].decode(errors="replace")
+        what, self.number = struct.unpack_from("2Q", data)
+        self.done, self.fds, said = what == DONE, fds, json.loads(data[16:])
+        self.text, self.errno = said["text"], said.get("errno")
 
     def __repr__(self):
-        why = self.text or (os.strerror(self.words[0]) if self.words[0] else "")
+        why = os.strerror(self.errno) if self.errno else self.text
         return f"done, with {len(self.fds)} descriptors" if self.done else f"refused: {why}"
 
     def close(self):
@@ -73,20 +71,18 @@ class Broker:
     def is_broker(self):
         self.socket.settimeout(2)
         try:
-            answer = self.ask(ACCOUNTS)
-        except (OSError, struct.error):
+            answer = self.ask("Accounts", groups=False)
+        except (OSError, ValueError, struct.error):
             return False
         answer.close()
         return answer.done and len(answer.fds) == 1
 
-    def ask(self, what, text=b"", words=(), fds=()):
+    def ask(self, what, **fields):
+        """Asks for `what`, whose fields come in the order in which the daemon writes them."""
         self.last += 1
-        text = text.encode() if isinstance(text, str) else text
-        words = (list(words) + [0] * 5)[:5]
-        record = struct.pack("8Q", WORD | what, self.last, len(text), *words) + text.ljust(TEXT, b"\0")
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(fds)}i", *fds))] if fds else []
-        self.socket.sendmsg([record], rights)
-        data, got, _, _ = self.socket.recvmsg(2 * TEXT, socket.CMSG_SPACE(16))
+        text = json.dumps({what: fields}, separators=(",", ":"), ensure_ascii=False)
+        self.socket.send(struct.pack("2Q", REQUEST, self.last) + text.encode())
+        data, got, _, _ = self.socket.recvmsg(LONGEST, socket.CMSG_SPACE(16))
         return Answer(data, [fd for _, _, raw in got for (fd,) in struct.iter_unpack("i", raw)])
 
     def close(self):

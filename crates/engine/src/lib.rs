@@ -3,7 +3,7 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `fault`, `open`, `hold`, `place` → `mem` → `core` → `confine`, `disk`, `door`, `wire`, `virtq`, `ring` → `frame` → `account` →
+//! `bucket`, `fault`, `open`, `hold`, `place` → `mem` → `core` → `confine`, `disk`, `door`, `wire`, `virtq`, `ring` → `frame` → `account` →
 //! `observe` → `port` → `policy`, `slots` → `switch` → `router` → `fabric` → `device`, `host` → `control` → `transport`, `broker` →
 //! `state`.
 //!
@@ -11,6 +11,7 @@
 
 pub mod account;
 pub mod broker;
+pub mod bucket;
 pub mod confine;
 pub mod control;
 pub mod core;

@@ -11,7 +11,7 @@
 //! * journals: in the daemon's own folder, by a port's name, or at a path that is [`Named`];
 //! * reading: the configuration file, `/etc/passwd` and `/etc/group`;
 //! * disks: a regular file or block device that is [`Named`] is opened and locked, by a separate process, because its
-//!   file server may never answer while other requests go on ([`openers`]);
+//!   file server may never answer while other requests go on ([`children`]);
 //! * doors (`crate::door`): this program, with the one argument that makes it one, which has nothing but its connection;
 //! * holders: this program, with the one argument that makes it one, beside a socket of ours, and calls to them;
 //! * network namespaces that are [`Named`]: TAPs, MTUs and addresses in them, an rtnetlink socket, a listener at their
@@ -25,30 +25,29 @@
 //! The configuration and operators name the paths and interfaces: a user who may open the control socket may send a
 //! [`Named`] to the broker's own socket ([`Rules::operators`]). The daemon, without privileges, cannot.
 //!
-//! Everything is bounded: [`MAX_SOCKETS`] sockets and holders, [`openers::MOST`] files that are being opened,
+//! Everything is bounded: [`MAX_SOCKETS`] sockets and holders, [`children::MOST`] files that are being opened,
 //! [`rules::MAX_NAMED`] names, records and answers of one size.
 
-mod openers;
+mod children;
 mod rules;
 mod table;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::Child;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{recv, RecvFlags};
-use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
-use openers::Openers;
+use children::Children;
 pub use rules::Rules;
 
-use crate::open::broker::{answer, number, receive, Named, Refusal, Request, MAX_TEXT, RECORD};
+use crate::open::broker::{answer, receive, Named, Refusal};
+use crate::open::passing::MAX_TEXT;
 use crate::open::socket::{listen_here, SocketError, SocketFile};
 
-/// Most sockets that it remembers, and most holders and doors that it waits for.
+/// Most sockets that it remembers.
 pub const MAX_SOCKETS: usize = 4096;
 
 /// How soon it tries again to get the socket at which operators speak.
@@ -72,8 +71,7 @@ struct Broker {
     operators: Option<Operators>,
     sockets: BTreeMap<u64, SocketFile>,
     next: u64,
-    holders: Vec<(Child, OwnedFd)>,
-    openers: Openers,
+    children: Children,
 }
 
 /// Answers what comes from `socket` until its other end is gone.
@@ -82,24 +80,20 @@ struct Broker {
 /// What the system says of the socket.
 pub fn serve(socket: &OwnedFd, rules: Rules) -> io::Result<()> {
     let sockets = BTreeMap::new();
-    let (holders, openers) = (Vec::new(), Openers::default());
-    let mut broker = Broker { rules, operators: None, sockets, next: 1, holders, openers };
-    let mut bytes = Box::new([0; RECORD]);
+    let mut broker = Broker { rules, operators: None, sockets, next: 1, children: Children::default() };
     loop {
         broker.wait(socket)?;
-        let (len, fds) = match receive(socket, &mut bytes) {
+        let (number, request, fds) = match receive(socket) {
             // A worker that was killed resets the connection.
-            Ok((0, _)) => return Ok(()),
-            Err(e) if e.raw_os_error() == Some(Errno::CONNRESET.raw_os_error()) => return Ok(()),
+            Err(e) if matches!(e.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset) => {
+                return Ok(())
+            }
             got => got?,
         };
-        let (number, result) = match Request::decode(&bytes[..len]) {
-            Ok((request, number)) if request.fds() == fds.len() => (number, broker.carry_out(request, &fds)),
-            Ok((_, number)) => (number, Err(bad("wrong number of descriptors"))),
-            Err(e) => (
-                number(&bytes[..len]),
-                Err(Refusal::from(io::Error::new(io::ErrorKind::InvalidInput, e.to_string()))),
-            ),
+        let result = match request {
+            Ok(request) if request.fds() == fds.len() => broker.carry_out(request, &fds),
+            Ok(_) => Err(bad("wrong number of descriptors")),
+            Err(e) => Err(bad(&e.to_string())),
         };
         if answer(socket, number, result).is_err() {
             return Ok(());
@@ -116,11 +110,10 @@ impl Broker {
     fn wait(&mut self, socket: &OwnedFd) -> io::Result<()> {
         loop {
             let again = self.listen_to_operators().then_some(AGAIN);
-            let again = again.into_iter().chain(self.openers.end_late()).min();
+            let again = again.into_iter().chain(self.children.end_late()).min();
             let mut fds = vec![PollFd::new(socket, PollFlags::IN)];
             let others = self.operators.iter().map(|operators| operators.socket.as_fd());
-            let others = others.chain(self.holders.iter().map(|(_, end)| end.as_fd()));
-            let others = others.chain(self.openers.ends());
+            let others = others.chain(self.children.ends());
             fds.extend(others.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             match poll(&mut fds, again.as_ref()) {
                 Err(Errno::INTR) => continue,
@@ -131,9 +124,7 @@ impl Broker {
             // What an operator said before the daemon was asked counts.
             self.hear();
             if others {
-                // One that cannot be waited for has been.
-                self.holders.retain_mut(|(child, _)| matches!(child.try_wait(), Ok(None)));
-                self.openers.look();
+                self.children.look();
             }
             if asked {
                 return Ok(());
@@ -178,21 +169,6 @@ impl Broker {
         self.sockets.insert(number, file);
         Ok(number)
     }
-
-    /// Whether there is room for another process.
-    fn room(&self) -> Result<(), Refusal> {
-        match self.holders.len() < MAX_SOCKETS {
-            true => Ok(()),
-            false => Err(bad("the broker waits for no more processes")),
-        }
-    }
-
-    /// Waits for the end of `child` from now on.
-    fn adopt(&mut self, child: Child) -> io::Result<()> {
-        let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
-        self.holders.push((child, end));
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -200,7 +176,8 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
     use super::*;
-    use crate::open::broker::{Answer, Broker as Client};
+    use crate::open::broker::{Answer, Broker as Client, Request};
+    use crate::open::passing::hear;
     use crate::open::socket::SocketSpec;
     use crate::open::tests::Dir;
     use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
@@ -294,10 +271,9 @@ mod tests {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let thread = std::thread::spawn(move || serve(&theirs, Rules::default()).unwrap());
-        let mut bytes = Box::new([0; RECORD]);
-        for nonsense in [&[1][..], &[0xff; RECORD], &[0; RECORD], &[0; 2 * RECORD]] {
+        for nonsense in [&[1][..], &[0xff; MAX_TEXT], &[0; MAX_TEXT], &[0; 2 * MAX_TEXT]] {
             rustix::net::send(&ours, nonsense, rustix::net::SendFlags::empty()).unwrap();
-            assert_eq!(receive(&ours, &mut bytes).unwrap().0, RECORD);
+            assert!(String::from_utf8(hear(&ours, 1).unwrap().text).unwrap().contains("no request"));
         }
         let client = Client::at(ours);
         // Without the descriptors that belong to it.

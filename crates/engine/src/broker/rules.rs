@@ -56,10 +56,19 @@ impl Rules {
         found.is_some()
     }
 
-    fn allow(&mut self, wanted: Named, what: &str) -> io::Result<()> {
+    /// Whether this may be used.
+    pub(super) fn allow(&mut self, wanted: Named) -> io::Result<()> {
         if !self.strict || self.is_named(&wanted) {
             return Ok(());
         }
+        let what = match wanted {
+            Named::Socket(_) | Named::Folder(_) => "makes sockets",
+            Named::Call(_) => "calls VMMs (role=client, with where=PATH)",
+            Named::Journal(_) => "opens journals outside the daemon's folder",
+            Named::Disk(_) => "opens disks",
+            Named::Interface(_) => "opens interfaces",
+            Named::Namespace(_) => "enters network namespaces",
+        };
         let why = format!(
             "the broker {what} only where the configuration file or an operator says so: use `sidecore add`, `set` or `apply`, or \
              write it into the configuration file and reload that"
@@ -71,7 +80,7 @@ impl Rules {
     pub(super) fn allow_socket(&mut self, path: &Path) -> io::Result<()> {
         match path.parent() {
             Some(folder) if self.is_named(&Named::Folder(folder.to_owned())) => Ok(()),
-            _ => self.allow(Named::Socket(path.to_owned()), "makes sockets"),
+            _ => self.allow(Named::Socket(path.to_owned())),
         }
     }
 
@@ -83,34 +92,9 @@ impl Rules {
         }
     }
 
-    /// Whether the broker may connect to the socket at `path`.
-    pub(super) fn allow_call(&mut self, path: &Path) -> io::Result<()> {
-        self.allow(Named::Call(path.to_owned()), "calls VMMs (role=client, with where=PATH)")
-    }
-
-    /// Whether a journal may be at `path`.
-    pub(super) fn allow_journal(&mut self, path: &Path) -> io::Result<()> {
-        self.allow(Named::Journal(path.to_owned()), "opens journals outside the daemon's folder")
-    }
-
-    /// Whether the file at `path` may be a disk.
-    pub(super) fn allow_disk(&mut self, path: &Path) -> io::Result<()> {
-        self.allow(Named::Disk(path.to_owned()), "opens disks")
-    }
-
-    /// Whether the interface `name` may be used.
-    pub(super) fn allow_interface(&mut self, name: &str) -> io::Result<()> {
-        self.allow(Named::Interface(name.to_owned()), "opens interfaces")
-    }
-
-    /// Whether the network namespace at `path` may be entered.
-    pub(super) fn allow_namespace(&mut self, path: &Path) -> io::Result<()> {
-        self.allow(Named::Namespace(path.to_owned()), "enters network namespaces")
-    }
-
     /// Whether the TAP `name` in the namespace at `path` may be given: it is to be remembered.
     pub(super) fn allow_tap(&mut self, path: &Path, name: &str) -> io::Result<()> {
-        self.allow_namespace(path)?;
+        self.allow(Named::Namespace(path.to_owned()))?;
         // In a namespace that is named, the asker could make as many interfaces.
         if self.taps.len() < MAX_NAMED || self.taps.contains(&(path.to_owned(), name.to_owned())) {
             return Ok(());
@@ -132,7 +116,7 @@ impl Rules {
 
     /// Whether the interface `name` in the namespace at `path` may be changed.
     pub(super) fn allow_change(&mut self, path: &Path, name: &str) -> io::Result<()> {
-        self.allow_namespace(path)?;
+        self.allow(Named::Namespace(path.to_owned()))?;
         if !self.strict || self.taps.contains(&(path.to_owned(), name.to_owned())) {
             return Ok(());
         }
@@ -169,16 +153,16 @@ mod tests {
             assert!(rules.allow_holder(Path::new(&format!("{bad}.hold"))).is_err(), "{bad}");
         }
         assert!(rules.allow_holder(Path::new("/run/vm.sock")).is_err());
-        rules.allow_call(Path::new("/run/qemu.sock")).unwrap();
+        rules.allow(Named::Call(at("/run/qemu.sock"))).unwrap();
         for bad in ["/run/vm.sock", "/run/x/a", "/run/qemu.sock/a", "/run"] {
-            assert!(rules.allow_call(Path::new(bad)).is_err(), "{bad}");
+            assert!(rules.allow(Named::Call(at(bad))).is_err(), "{bad}");
         }
-        rules.allow_journal(Path::new("/etc/p")).unwrap();
-        assert!(rules.allow_journal(Path::new("/etc/q")).is_err());
-        assert!(rules.allow_journal(Path::new("/var/d")).is_err());
-        rules.allow_disk(Path::new("/var/d")).unwrap();
+        rules.allow(Named::Journal(at("/etc/p"))).unwrap();
+        assert!(rules.allow(Named::Journal(at("/etc/q"))).is_err());
+        assert!(rules.allow(Named::Journal(at("/var/d"))).is_err());
+        rules.allow(Named::Disk(at("/var/d"))).unwrap();
         for bad in ["/etc/p", "/run/vm.sock", "/var/d/a", "/var"] {
-            assert!(rules.allow_disk(Path::new(bad)).is_err(), "{bad}");
+            assert!(rules.allow(Named::Disk(at(bad))).is_err(), "{bad}");
         }
     }
 

@@ -9,12 +9,13 @@ use rustix::net::SocketType;
 
 use super::{bad, Broker};
 use crate::disk::opener;
-use crate::door;
 use crate::hold;
-use crate::host::broker as host;
-use crate::host::netns::{self, AddressIn, Socket, FPM};
-use crate::host::tap::{self, TapIn};
-use crate::open::broker::{Answer, Refusal, Request};
+use crate::host::interface::{packet_socket_here, Interface};
+use crate::host::netns::{self, FPM};
+use crate::host::tap;
+use crate::host::tap::sys::{queue_here, Attach};
+use crate::host::xdp::{bpf, sys};
+use crate::open::broker::{Answer, Named, Refusal, Request, Socket};
 use crate::open::socket::{self, SocketSpec};
 use crate::open::{self, own_file};
 
@@ -45,40 +46,36 @@ impl Broker {
                 Ok(Answer::default())
             }
             Request::Call { path } => {
-                self.rules.allow_call(&path)?;
+                self.rules.allow(Named::Call(path.clone()))?;
                 Ok(Answer::fd(socket::call_here(&path, SocketType::STREAM)?))
             }
             Request::Hold { path } => {
                 self.rules.allow_holder(&path)?;
-                self.room()?;
-                let child = hold::spawn(&path).map_err(hold::refusal)?;
-                self.adopt(child)?;
-                Ok(Answer::fd(hold::connect(&path).map_err(hold::refusal)?))
+                self.children.room()?;
+                let child = hold::spawn(&path)?;
+                self.children.adopt(child, None)?;
+                Ok(Answer::fd(hold::connect(&path)?))
             }
             Request::Find { path } => {
                 self.rules.allow_holder(&path)?;
                 // The asker waits for the holder's answer itself: others wait for the broker.
-                let (socket, told) = hold::call_with_secret(&path).map_err(hold::refusal)?;
-                Ok(Answer { number: told.into(), ..Answer::fd(socket) })
+                Ok(Answer::fd(hold::call_with_secret(&path)?))
             }
             Request::Journal { name } => {
-                let opened = open::journal_here(&name).map_err(|(path, error)| {
-                    let why = format!("\"{}\": {error}", path.display());
-                    match error.raw_os_error() {
+                let opened =
+                    open::journal_here(&name).map_err(|(path, error)| match error.raw_os_error() {
                         Some(_) => error,
-                        None => io::Error::new(error.kind(), why),
-                    }
-                })?;
+                        None => io::Error::new(error.kind(), format!("\"{}\": {error}", path.display())),
+                    })?;
                 let own = opened.ok_or(io::Error::from(io::ErrorKind::NotFound))?;
-                let text = own.path().display().to_string();
-                Ok(Answer { number: u64::from(own.new), text, fd: Some(own.file.into()) })
+                Ok(Answer { number: own.new.into(), ..Answer::fd(own.file) })
             }
             Request::JournalAt { path } => {
-                self.rules.allow_journal(&path)?;
+                self.rules.allow(Named::Journal(path.clone()))?;
                 let own = own_file(&path, 0o600)?;
-                Ok(Answer { number: u64::from(own.new), ..Answer::fd(own.file) })
+                Ok(Answer { number: own.new.into(), ..Answer::fd(own.file) })
             }
-            Request::Forget { name } => Ok(open::forget_here(&name).map(|()| Answer::default())?),
+            Request::Forget { name } => done(open::forget_here(&name)),
             Request::Next { after } => {
                 Ok(Answer { text: open::next_here(&after).unwrap_or_default(), ..Answer::default() })
             }
@@ -90,73 +87,79 @@ impl Broker {
                 }
                 None => Err(io::Error::new(io::ErrorKind::NotFound, "there is no configuration file").into()),
             },
-            Request::Accounts { groups } => {
-                Ok(Answer::fd(File::open(if groups { "/etc/group" } else { "/etc/passwd" })?))
-            }
+            Request::Accounts { groups } => Ok(Answer::fd(File::open(open::accounts::file(groups))?)),
             Request::Door => {
-                self.room()?;
-                let (socket, child) = door::spawn()?;
-                self.adopt(child)?;
+                self.children.room()?;
+                let (socket, child) = hold::helper("door")?;
+                self.children.adopt(child, None)?;
                 Ok(Answer::fd(socket))
             }
             Request::Disk { path, read_only, look } => {
-                self.rules.allow_disk(&path)?;
-                Ok(Answer::fd(self.openers.begin(path, |path| opener::spawn(path, read_only, look))?))
+                self.rules.allow(Named::Disk(path.clone()))?;
+                Ok(Answer::fd(self.children.open(path, |path| opener::spawn(path, read_only, look))?))
             }
             Request::Tap { name, create, multi } => {
-                self.rules.allow_interface(&name)?;
-                host::tap(&name, create, multi)
+                self.rules.allow(Named::Interface(name.clone()))?;
+                let queue = queue_here(&name, Attach { create, multi })?;
+                Ok(Answer { number: queue.for_all.into(), ..Answer::fd(queue.fd) })
             }
             Request::Packet { name, buffer } => {
-                self.rules.allow_interface(&name)?;
-                host::packet(buffer)
+                self.rules.allow(Named::Interface(name.clone()))?;
+                Ok(Answer::fd(packet_socket_here(buffer)?))
             }
             Request::Xdp { name, buffer } => {
-                self.rules.allow_interface(&name)?;
-                host::xdp(buffer)
+                self.rules.allow(Named::Interface(name.clone()))?;
+                Ok(Answer::fd(sys::socket_here(buffer)?))
             }
-            Request::Sockets { queues } => host::sockets(queues),
-            Request::Enter { queue } => host::enter(fds, queue),
+            Request::Sockets { queues } => Ok(Answer::fd(bpf::socket_map_here(queues)?)),
+            Request::Enter { queue } => {
+                let [map, socket] = fds else { return Err(bad("a map and a socket are needed")) };
+                done(bpf::put_socket_here(map, queue, socket))
+            }
             Request::Attach { name, native } => {
-                self.rules.allow_interface(&name)?;
-                host::attach(fds, &name, native)
+                let [map] = fds else { return Err(bad("a map is needed")) };
+                self.rules.allow(Named::Interface(name.clone()))?;
+                Ok(Answer::fd(bpf::attach_here(map, Interface::new(&name)?.index()?, native)?))
             }
             Request::Mtu { name, mtu } => {
-                self.rules.allow_interface(&name)?;
-                host::mtu(&name, mtu)
+                self.rules.allow(Named::Interface(name.clone()))?;
+                done(Interface::new(&name)?.set_mtu_here(mtu))
             }
-            Request::Inside { netns, what } => {
-                self.rules.allow_namespace(&netns)?;
-                let is_fpm = |socket: &Socket| !matches!(socket, Socket::Listen(port) if *port != FPM);
-                let socket = netns::socket_of(what).filter(is_fpm);
-                let socket = socket.ok_or_else(|| bad("there is no such socket"))?;
+            Request::Up { name } => {
+                self.rules.allow(Named::Interface(name.clone()))?;
+                done(Interface::new(&name)?.bring_up_here())
+            }
+            Request::Inside { netns, socket } => {
+                self.rules.allow(Named::Namespace(netns.clone()))?;
+                if matches!(socket, Socket::Listen(port) if port != FPM) {
+                    return Err(bad("there is no such socket"));
+                }
                 Ok(Answer::fd(netns::open_here(&netns, socket)?))
             }
-            Request::TapIn { netns, name, mac, mtu, stays } => {
-                self.rules.allow_tap(&netns, &name)?;
-                let wanted = TapIn { netns, name, mac, mtu, stays };
+            Request::TapIn(wanted) => {
+                self.rules.allow_tap(&wanted.netns, &wanted.name)?;
                 let queue = tap::tap_in_here(&wanted)?;
                 self.rules.gave(wanted.netns, wanted.name);
                 Ok(Answer::fd(queue))
             }
             Request::TapOut { netns, name } => {
-                self.rules.allow_namespace(&netns)?;
+                self.rules.allow(Named::Namespace(netns.clone()))?;
                 self.rules.took(netns.clone(), name.clone());
-                Ok(tap::remove_tap_here(&netns, &name).map(|()| Answer::default())?)
+                done(tap::remove_tap_here(&netns, &name))
             }
             Request::MtuIn { netns, name, mtu } => {
                 self.rules.allow_change(&netns, &name)?;
-                Ok(netns::set_mtu_here(&netns, &name, mtu).map(|()| Answer::default())?)
+                done(netns::set_mtu_here(&netns, &name, mtu))
             }
-            Request::AddressIn { netns, name, address, len, there } => {
-                self.rules.allow_change(&netns, &name)?;
-                let wanted = AddressIn { netns, name, address, len, there };
-                Ok(netns::set_address_here(&wanted).map(|()| Answer::default())?)
-            }
-            Request::Up { name } => {
-                self.rules.allow_interface(&name)?;
-                host::up(&name)
+            Request::AddressIn(wanted) => {
+                self.rules.allow_change(&wanted.netns, &wanted.name)?;
+                done(netns::set_address_here(&wanted))
             }
         }
     }
+}
+
+/// What was asked for is done, and that is all.
+fn done(result: io::Result<()>) -> Result<Answer, Refusal> {
+    Ok(result.map(|()| Answer::default())?)
 }

@@ -35,16 +35,9 @@ use super::kinds::Kinds as K;
 use Only::{Is, With, Without};
 
 const IO: K = K::IO_CORE;
-const VU: K = K::VHOST_USER;
-const VF: K = K::VFIO_USER;
-const RI: K = K::RING;
-const NM: K = K::NETMAP;
-const WA: K = K::WATCH;
+const CO: K = K::CONVERSATION;
+const HE: K = K::HELPER;
 const CT: K = K::CONTROL;
-const RS: K = K::RINGS;
-const RO: K = K::ROUTES;
-/// What takes privileges: only where no broker does it.
-const OWN: K = K::DIRECT;
 const ALL: K = K::all();
 /// A door, and a holder: they are processes, not threads.
 const DR: K = K::DOOR;
@@ -52,11 +45,9 @@ const HO: K = K::HOLDER;
 /// All of them.
 const EVERY: K = ALL.union(DR).union(HO);
 /// Threads that talk with a peer.
-const TALK: K = VU.union(VF).union(RI).union(NM).union(CT).union(OWN);
+const TALK: K = CO.union(CT);
 /// All but the I/O cores.
-const SLOW: K = TALK.union(WA).union(RO);
-/// Threads that make ports.
-const MAKE: K = NM.union(CT);
+const SLOW: K = TALK.union(HE);
 
 /// A request of ioctl(2) or fcntl(2), as an argument.
 #[allow(clippy::cast_possible_truncation, reason = "requests have 32 bits")]
@@ -109,7 +100,7 @@ macro_rules! rows {
     (@name $call:ident) => { stringify!($call) };
 }
 
-/// The table, from calls for all threads to calls for few.
+/// The table, from calls for all threads to calls for few. What takes privileges, or a path, the broker does.
 pub(super) const ALLOWED: &[Row] = rows! {
     SYS_read EVERY, [], "events, the ends of waits";
     SYS_write EVERY, [], "the log, events";
@@ -148,9 +139,9 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_io_getevents IO.union(SLOW), [], "the same";
     SYS_readv IO, [], "frames from a TAP";
     SYS_writev IO.union(SLOW), [], "frames to a TAP; the log";
-    SYS_sendto IO.union(TALK).union(RO), [], "a packet socket's or an AF_XDP socket's wake-up; messages";
+    SYS_sendto IO.union(TALK), [], "a packet socket's or an AF_XDP socket's wake-up; messages";
     SYS_sendmmsg IO, [], "frames to a packet socket";
-    SYS_recvfrom IO.union(TALK).union(RO), [], "an AF_XDP socket's wake-up; messages";
+    SYS_recvfrom IO.union(TALK), [], "an AF_XDP socket's wake-up; messages";
     SYS_fcntl ALL, [command(libc::F_DUPFD_CLOEXEC), command(libc::F_GETFL), command(libc::F_GETFD)],
         "a queue's kick is watched by a duplicate";
     SYS_getsockopt IO.union(SLOW).union(DR).union(HO), [], "errors of sockets; who is there; kinds of sockets; statistics of packet sockets";
@@ -159,8 +150,8 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_poll SLOW.union(DR).union(HO), [], "waits";
     SYS_ppoll SLOW.union(DR).union(HO), [], "waits";
     SYS_recvmsg SLOW.union(DR).union(HO), [], "messages with descriptors; netlink";
-    SYS_sendmsg TALK.union(DR).union(HO).union(RO), [], "messages with descriptors";
-    SYS_accept4 TALK.union(HO).union(RO), [], "peers";
+    SYS_sendmsg TALK.union(DR).union(HO), [], "messages with descriptors";
+    SYS_accept4 TALK.union(HO), [], "peers";
     SYS_shutdown TALK, [], "the end of a conversation";
     SYS_fcntl SLOW, [command(libc::F_SETFL), command(libc::F_SETFD), command(libc::F_GET_SEALS),
         command(libc::F_ADD_SEALS)], "descriptors that do not wait; what kind of memory a VMM gives";
@@ -177,7 +168,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_memfd_create TALK, [], "memory that is shared with a peer";
     SYS_ftruncate TALK, [], "its length";
     SYS_fallocate TALK, [], "its room";
-    SYS_pread64 TALK.union(WA).union(IO), [], "images of devices; what the kernel says of an I/O core";
+    SYS_pread64 SLOW.union(IO), [], "images of devices; what the kernel says of an I/O core";
     SYS_pwrite64 TALK, [], "the same; registers of a device that a holder keeps";
     SYS_lseek TALK, [], "files";
     SYS_preadv2 SLOW, [], "alarms, without waiting";
@@ -186,16 +177,14 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_splice TALK, [], "the same";
     SYS_copy_file_range TALK, [], "the same";
     SYS_fdatasync TALK, [], "the same";
-    SYS_io_uring_setup RS, [], "a ring for each interrupt, and for each queue of a disk";
-    SYS_io_uring_register RS, [], "its restrictions";
+    SYS_io_uring_setup HE, [], "a ring for each interrupt, and for each queue of a disk";
+    SYS_io_uring_register HE, [], "its restrictions";
     SYS_io_uring_register TALK, [command(REGISTER_EVENTFD), command(UNREGISTER_EVENTFD)], "the eventfd that it signals";
-    SYS_socket OWN, [first(libc::AF_UNIX)], "a VMM that listens; a holder";
-    SYS_connect OWN.union(CT), [], "the same";
-    SYS_bind OWN.union(MAKE), [], "sockets of ports, of holders, of interfaces";
-    SYS_listen OWN, [], "the same";
+    SYS_connect CT, [], "a listener that is there already";
+    SYS_bind CT, [], "sockets of interfaces";
     SYS_getsockname TALK, [], "the same";
     SYS_getpeername TALK.union(DR), [], "the same";
-    SYS_setsockopt TALK.union(WA), [], "time limits; membership of interfaces";
+    SYS_setsockopt SLOW, [], "time limits; membership of interfaces";
     SYS_getuid TALK, [], "whether the other end is of our own user";
     SYS_geteuid TALK.union(HO), [], "the same";
     SYS_getgid TALK, [], "the same";
@@ -204,22 +193,21 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_ioctl SLOW, [
         request(libc::FIONREAD), request(libc::FIONBIO), request(libc::FIOCLEX),
     ], "what waits in a socket; sockets that do not wait";
-    SYS_ioctl WA.union(MAKE), [
+    SYS_ioctl HE.union(CT), [
         request(libc::SIOCGIFINDEX), request(libc::SIOCGIFNAME), request(libc::SIOCGIFMTU),
         request(libc::SIOCGIFFLAGS), request(libc::SIOCETHTOOL), request(libc::TUNSETCARRIER as c_ulong),
     ], "interfaces, and their carrier";
-    SYS_openat TALK.union(RO), [], "files of our own; which ones landlock says; the C library asks for the kernel's way with memory when it gives much back";
-    SYS_openat2 TALK, [], "the same";
+    SYS_openat CT, [], "files of our own; which ones landlock says";
+    SYS_openat2 CT, [], "the same";
     SYS_openat HO, [LOOK[1]], "a holder's own names, which it removes at its end";
-    SYS_unlinkat TALK.union(HO), [], "sockets and journals that are gone";
+    SYS_unlinkat CT.union(HO), [], "sockets and journals that are gone";
     #[cfg(target_arch = "x86_64")]
-    SYS_unlink TALK, [], "the same";
-    SYS_wait4 OWN.union(WA).union(CT), [], "holders that end";
-    SYS_waitid OWN.union(WA).union(CT), [], "the same";
+    SYS_unlink CT, [], "the same";
+    SYS_wait4 CT, [], "the broker's end";
+    SYS_waitid CT, [], "the same";
 
-    SYS_socket MAKE, [first(libc::AF_UNIX), first(libc::AF_NETLINK)], "interfaces: ioctl and what the kernel tells of them";
-    SYS_socket OWN, [first(libc::AF_PACKET), first(libc::AF_XDP)], "interfaces";
-    SYS_ioctl MAKE, [
+    SYS_socket CT, [first(libc::AF_UNIX), first(libc::AF_NETLINK)], "interfaces: ioctl and what the kernel tells of them";
+    SYS_ioctl CT, [
         request(libc::SIOCSIFMTU), request(libc::SIOCSIFFLAGS), request(libc::TUNSETIFF as c_ulong),
         request(libc::TUNGETIFF as c_ulong), request(libc::TUNSETOFFLOAD as c_ulong),
         request(libc::TUNSETVNETHDRSZ as c_ulong), request(libc::TUNSETVNETLE as c_ulong),
@@ -228,15 +216,13 @@ pub(super) const ALLOWED: &[Row] = rows! {
         request(libc::TUNSETSNDBUF as c_ulong), request(libc::TUNSETLINK as c_ulong),
         request(libc::TUNSETQUEUE as c_ulong), request(libc::TUNGETFEATURES as c_ulong),
     ], "TAPs";
-    SYS_bpf OWN, [], "the program and the map of an AF_XDP port";
-    SYS_socketpair OWN, [], "pairs of our own";
-    SYS_socketpair CT.union(VU), [first(libc::AF_UNIX)],
+    SYS_socketpair TALK, [first(libc::AF_UNIX)],
         "signals reach the control thread's event loop by a pair; messages reach the reader of the vhost crate by one";
     SYS_pipe2 SLOW, [], "wake-ups of our own; how the start of a program reports";
-    SYS_epoll_create1 MAKE, [], "event loops";
-    SYS_timerfd_create MAKE, [], "event loops";
-    SYS_timerfd_settime MAKE, [], "event loops";
-    SYS_clone MAKE.union(VU).union(VF).union(OWN), [NO_SPACES], "threads, also that fill memory beforehand; a holder";
+    SYS_epoll_create1 CT, [], "event loops";
+    SYS_timerfd_create CT, [], "event loops";
+    SYS_timerfd_settime CT, [], "event loops";
+    SYS_clone CT.union(HE), [NO_SPACES], "threads; those that fill memory beforehand";
     SYS_set_robust_list ALL, [], "the beginning of a thread";
     SYS_rseq ALL, [], "the beginning of a thread";
     SYS_sched_getaffinity SLOW, [], "stacks of threads";
@@ -245,26 +231,11 @@ pub(super) const ALLOWED: &[Row] = rows! {
         first(libc::PR_GET_NO_NEW_PRIVS), first(libc::PR_GET_DUMPABLE), first(libc::PR_CAPBSET_READ),
         first(libc::PR_SET_VMA), first(GET_AUXV)],
         "names of threads and arenas; a thread narrows itself";
-    SYS_prctl OWN, [first(libc::PR_SET_DUMPABLE)], "a holder narrows itself";
     SYS_seccomp SLOW, [], "a thread narrows itself; nothing can be widened";
 
-    SYS_mkdirat OWN.union(MAKE), [], "a socket's cradle, out of others' reach";
-    SYS_fchmod OWN, [], "permissions of sockets and files that we have just made";
-    SYS_fchmodat OWN, [], "the same";
-    SYS_fchown OWN, [], "their owner";
-    SYS_fchownat OWN, [], "the same";
-    SYS_renameat2 MAKE.union(VF).union(HO), [], "the way out of a socket's cradle";
-    SYS_renameat MAKE.union(VF), [], "the same";
-    #[cfg(target_arch = "x86_64")]
-    SYS_rename OWN, [], "the same";
-    #[cfg(target_arch = "x86_64")]
-    SYS_chmod OWN, [], "the same";
-    #[cfg(target_arch = "x86_64")]
-    SYS_chown OWN, [], "the same";
-    #[cfg(target_arch = "x86_64")]
-    SYS_mkdir OWN, [], "the folder of the control socket";
-    #[cfg(target_arch = "x86_64")]
-    SYS_rmdir OWN, [], "a socket's cradle";
+    SYS_mkdirat CT, [], "folders of our own";
+    SYS_renameat2 CT.union(HO), [], "a file that is to go is looked at under a secret name";
+    SYS_renameat CT, [], "the same";
     #[cfg(target_arch = "x86_64")]
     SYS_stat TALK, [], "what is there";
     #[cfg(target_arch = "x86_64")]
@@ -274,19 +245,16 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_faccessat TALK, [], "what is there";
     SYS_faccessat2 TALK, [], "what is there";
     #[cfg(target_arch = "x86_64")]
-    SYS_open TALK, [], "files, as openat";
+    SYS_open CT, [], "files, as openat";
     #[cfg(target_arch = "x86_64")]
     SYS_open HO, [LOOK[0]], "a holder's own names, as openat";
     SYS_getdents64 CT, [], "folders";
-    SYS_fcntl OWN.union(MAKE), [command(libc::F_OFD_SETLK)], "one user for each disk's file, and for its port's journal";
-    SYS_flock OWN, [], "one daemon for each counters file";
-    SYS_fsync OWN, [], "files";
-    SYS_umask OWN, [], "set once";
-    SYS_getcwd MAKE, [], "paths that are not absolute";
-    SYS_uname MAKE, [], "which kernel";
-    SYS_sysinfo MAKE, [], "how much memory";
+    SYS_fcntl CT, [command(libc::F_OFD_SETLK)], "one user for each disk's file, and for its port's journal";
+    SYS_getcwd CT, [], "paths that are not absolute";
+    SYS_uname CT, [], "which kernel";
+    SYS_sysinfo CT, [], "how much memory";
     SYS_prlimit64 TALK, [], "the number of descriptors; stacks of threads";
-    SYS_capget MAKE, [], "what is in force";
+    SYS_capget CT, [], "what is in force";
     SYS_pidfd_open CT, [], "processes that end";
     SYS_rt_sigaction SLOW, [], "signals that end or reload; the start of a program";
     SYS_membarrier CT, [], "shared words";
@@ -294,26 +262,9 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_sched_getparam CT, [], "threads";
     SYS_sched_getscheduler CT, [], "threads";
     SYS_mlock TALK, [], "memory of rings";
-    SYS_get_mempolicy VU, [], "the NUMA node of a guest's memory";
+    SYS_get_mempolicy CO, [], "the NUMA node of a guest's memory";
     SYS_msync TALK, [], "files";
     SYS_kill CT, [Is(1, 0)], "whether a process lives";
-
-    SYS_execve OWN, [], "a holder is started by the conversation that it is for";
-    SYS_mmap OWN, [], "the loader of its program";
-    SYS_mprotect OWN, [], "the same";
-    #[cfg(target_arch = "x86_64")]
-    SYS_arch_prctl OWN, [], "the start of its program";
-    SYS_set_tid_address OWN, [], "the same";
-    SYS_setsid OWN, [], "it outlives the daemon's session";
-    SYS_capset OWN, [], "it gives up what it inherited";
-    SYS_close_range OWN, [], "it keeps nothing that it was not given";
-    SYS_chdir OWN, [], "it stands in no folder";
-    #[cfg(target_arch = "x86_64")]
-    SYS_dup2 OWN, [], "its standard input";
-    SYS_dup3 OWN, [], "its standard input";
-    #[cfg(target_arch = "x86_64")]
-    SYS_vfork OWN, [], "its start";
-    SYS_setpgid OWN, [], "its start";
 };
 
 macro_rules! fatal {

@@ -2,48 +2,27 @@
 
 /// Kinds of threads, as a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kinds(pub(super) u16);
-
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident = $bit:literal, $text:literal;)*) => {
-        impl Kinds {
-            $($(#[$doc])* pub const $name: Kinds = Kinds(1 << $bit);)*
-            const NAMES: &'static [(Kinds, &'static str)] = &[$((Kinds::$name, $text)),*];
-        }
-    };
-}
-
-kinds! {
-    /// Everything that has no kind of its own: the daemon's first thread and its workers.
-    CONTROL = 0, "control";
-    /// An I/O core.
-    IO_CORE = 1, "io-core";
-    /// The conversation of a vhost-user port.
-    VHOST_USER = 2, "vhost-user";
-    /// The conversation of an e1000, e1000e or rtl8169 port.
-    VFIO_USER = 3, "vfio-user";
-    /// The conversation of a ring port.
-    RING = 4, "ring";
-    /// The socket at which netmap programs ask for ports.
-    NETMAP = 5, "netmap";
-    /// Threads that wait for an event and look after a port or an I/O core.
-    WATCH = 6, "watch";
-    /// No thread: what takes privileges, of a process that has no broker.
-    DIRECT = 7, "direct";
-    /// No thread of the daemon: the process that receives descriptors (`crate::door`).
-    DOOR = 8, "door";
-    /// The thread that makes rings of io_uring (`crate::mem::rings`).
-    RINGS = 9, "rings";
-    /// The thread that follows a router's control plane.
-    ROUTES = 10, "routes";
-    /// No thread of the daemon: the process that keeps descriptors (`crate::hold`), behind its start.
-    HOLDER = 11, "holder";
-}
+pub struct Kinds(pub(super) u8);
 
 impl Kinds {
+    /// Everything that has no kind of its own: the daemon's first thread, its workers, and all that makes ports.
+    pub const CONTROL: Kinds = Kinds(1);
+    /// Threads that read what strangers sent: VMMs, ring clients, netmap programs, routing daemons. They make no rings and no
+    /// threads, and open nothing.
+    pub const CONVERSATION: Kinds = Kinds(2);
+    /// An I/O core.
+    pub const IO_CORE: Kinds = Kinds(4);
+    /// Threads that wait for an event and look after a port or an I/O core, and the one that makes rings of io_uring and
+    /// such threads (`crate::mem::rings`).
+    pub const HELPER: Kinds = Kinds(8);
+    /// No thread of the daemon: the process that receives descriptors (`crate::door`).
+    pub const DOOR: Kinds = Kinds(16);
+    /// No thread of the daemon: the process that keeps descriptors (`crate::hold`), behind its start.
+    pub const HOLDER: Kinds = Kinds(32);
+
     /// Every kind of the daemon's.
     pub(super) const fn all() -> Kinds {
-        Kinds(0x6ff)
+        Kinds(15)
     }
 
     pub(super) const fn union(self, other: Kinds) -> Kinds {
@@ -59,7 +38,8 @@ impl Kinds {
     }
 
     pub(super) fn name(self) -> &'static str {
-        Kinds::NAMES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
+        const NAMES: [&str; 6] = ["control", "conversation", "io-core", "helper", "door", "holder"];
+        NAMES.get(usize::from(self.number())).copied().unwrap_or("")
     }
 }
 

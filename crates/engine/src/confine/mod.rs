@@ -1,12 +1,12 @@
 //! Which system calls a thread may make: filters of seccomp(2), one for each kind of thread.
 //!
 //! Theory of operation. The daemon calls [`start`] before it has a second thread: from then on no thread makes a call that
-//! none of ours needs. Each thread calls [`enter`] as its first act and loses what its own kind does not need; an I/O core
-//! keeps some thirty calls, none of which opens a file or reaches a process. Filters add up: a new thread inherits the
+//! none of ours needs. Each thread calls [`enter`] as its first act and loses what its own kind does not need: one that reads what strangers
+//! sent makes no rings and no threads and opens nothing; an I/O core keeps some thirty calls, none of which opens a file or reaches a process. Filters add up: a new thread inherits the
 //! filters of the thread that starts it, and no filter can be removed. So a thread that starts others must be allowed all that
 //! they may do.
 //!
-//! RefusedCalls calls. A call that is in no row fails with EPERM, and the handler (`mem/sigsys.rs`) counts it by kind of
+//! A call that is in no row fails with EPERM, and the handler (`mem/sigsys.rs`) counts it by kind of
 //! thread and call, for `show daemon`, /metrics and the log ([`news`]). The daemon goes on: a port may fail, its
 //! neighbours do not. A call that only an attacker makes (`calls::FATAL`) ends the process. With [`Mode::Warn`] every call is
 //! carried out, and the kernel logs those that would not have been.
@@ -17,7 +17,7 @@ mod calls;
 mod filter;
 mod kinds;
 
-use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::OnceLock;
 
 use seccompiler::BpfProgram;
@@ -29,76 +29,57 @@ use crate::mem::sigsys;
 /// Filters of the kinds of threads that narrow themselves, by their numbers.
 struct Filters {
     mode: Mode,
-    /// What the process may.
-    whole: Kinds,
     own: Vec<(Kinds, BpfProgram)>,
 }
 
 static FILTERS: OnceLock<Filters> = OnceLock::new();
-/// Threads of each kind that run under a filter of their own.
-static ENTERED: [AtomicU64; KINDS] = [const { AtomicU64::new(0) }; KINDS];
 /// Set once a thread could not narrow itself.
 static FAILED: AtomicU8 = AtomicU8::new(0);
-const KINDS: usize = 12;
 
 /// The kinds that narrow themselves. Control is left with what the whole process may.
-const NARROW: [Kinds; 8] = [
-    Kinds::IO_CORE,
-    Kinds::VHOST_USER,
-    Kinds::VFIO_USER,
-    Kinds::RING,
-    Kinds::NETMAP,
-    Kinds::WATCH,
-    Kinds::RINGS,
-    Kinds::ROUTES,
-];
+const NARROW: [Kinds; 3] = [Kinds::CONVERSATION, Kinds::IO_CORE, Kinds::HELPER];
 
 /// Confines this thread, and all that it will start, to what the process needs; and makes [`enter`] narrow threads further.
-/// To be called once, before there is another thread. `direct`: there is no broker, and threads that make ports open what
-/// they need, and start holders, by themselves.
+/// To be called once, before there is another thread.
 ///
 /// # Errors
 /// Why there are no filters; nothing was changed then, or not enough.
-pub fn start(mode: Mode, direct: bool) -> Result<(), String> {
+pub fn start(mode: Mode) -> Result<(), String> {
     if mode == Mode::Off {
         return Ok(());
     }
     crate::mem::prepare_signals();
-    let more = if direct { Kinds::DIRECT } else { Kinds(0) };
-    let mut own = Vec::new();
-    for kind in NARROW {
-        let opens =
-            Kinds::VFIO_USER.union(Kinds::VHOST_USER).union(Kinds::NETMAP).union(Kinds::ROUTES).meets(kind);
-        let may = if opens { kind.union(more) } else { kind };
-        own.push((may, filter::of(may, mode)?));
-    }
+    crate::mem::prepare_sigbus();
+    settle_allocator();
+    let own =
+        NARROW.map(|kind| Ok((kind, filter::of(kind, mode)?))).into_iter().collect::<Result<_, String>>()?;
     if mode == Mode::On {
         sigsys::install().map_err(|e| format!("no handler for refused calls: {e}"))?;
     }
     filter::put_on(&filter::without_clone3()?)?;
     filter::put_on(&filter::fatal(mode)?)?;
-    let whole = Kinds(Kinds::all().0 & !Kinds::DIRECT.0 | more.0);
-    filter::put_on(&filter::of(whole, mode)?)?;
-    FILTERS.set(Filters { mode, whole, own }).map_err(|_| "there are filters already".to_owned())
+    filter::put_on(&filter::of(Kinds::all(), mode)?)?;
+    FILTERS.set(Filters { mode, own }).map_err(|_| "there are filters already".to_owned())
+}
+
+/// When a thread first gives much of its memory back, the C library reads the kernel's way with memory, once for all threads
+/// (`check_may_shrink_heap`). Now, because most threads may open nothing later.
+fn settle_allocator() {
+    const PIECE: usize = 64 << 10;
+    let much = || drop((0..16).map(|_| std::hint::black_box(vec![1u8; PIECE])).collect::<Vec<_>>());
+    // Without the thread a call would be refused, and counted, later.
+    let _ = std::thread::Builder::new().spawn(much).map(std::thread::JoinHandle::join);
 }
 
 /// Says of which kind this thread is, and narrows it to what that needs. Its first act.
 pub fn enter(kind: Kinds) {
     sigsys::set_kind(kind.number());
     let Some(filters) = FILTERS.get() else { return };
-    let Some((_, program)) = filters.own.iter().find(|(of, _)| of.meets(kind)) else { return };
-    match filter::put_on(program) {
-        Ok(()) => {
-            ENTERED[usize::from(kind.number()) % KINDS].fetch_add(1, Ordering::Relaxed);
-        }
+    let Some((_, program)) = filters.own.iter().find(|(of, _)| *of == kind) else { return };
+    if let Err(e) = filter::put_on(program) {
         // The filter of the whole process stays, and that is known to hold: it was there at the start.
-        Err(e) => {
-            FAILED.store(1, Ordering::Relaxed);
-            tracing::error!(
-                thread = kind.name(),
-                "the system call filter of this thread is not in force: {e}"
-            );
-        }
+        FAILED.store(1, Ordering::Relaxed);
+        tracing::error!(thread = kind.name(), "the system call filter of this thread is not in force: {e}");
     }
 }
 
@@ -150,11 +131,8 @@ pub fn status() -> Status {
     let Some(filters) = FILTERS.get() else {
         return Status { mode: Mode::Off, whole: false, filters: Vec::new(), refused: Vec::new() };
     };
-    let control = Filter { thread: Kinds::CONTROL.name(), calls: filter::size(filters.whole) };
-    let own = filters
-        .own
-        .iter()
-        .map(|(kind, _)| Filter { thread: Kinds(1 << kind.number()).name(), calls: filter::size(*kind) });
+    let control = Filter { thread: Kinds::CONTROL.name(), calls: filter::size(Kinds::all()) };
+    let own = filters.own.iter().map(|(kind, _)| Filter { thread: kind.name(), calls: filter::size(*kind) });
     Status {
         mode: filters.mode,
         whole: FAILED.load(Ordering::Relaxed) == 0,
@@ -164,7 +142,7 @@ pub fn status() -> Status {
 }
 
 fn told(kind: u8, call: u32, count: u64) -> RefusedCalls {
-    let thread = Kinds(1 << (kind % 16)).name();
+    let thread = Kinds(1 << (kind % 8)).name();
     let call = calls::name(call.into()).map_or_else(|| format!("call {call}"), str::to_owned);
     RefusedCalls { thread, call, count }
 }

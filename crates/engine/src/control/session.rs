@@ -96,7 +96,7 @@ impl Session {
         let mut worker = Worker::new(Arc::clone(&state), Arc::clone(router), config);
         let name = format!("control {}", router.name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            crate::confine::enter(crate::confine::Kinds::ROUTES);
+            crate::confine::enter(crate::confine::Kinds::CONVERSATION);
             worker.run();
         })?;
         Ok(Session { state, router: Arc::clone(router), namespace, grace, thread: Some(thread) })

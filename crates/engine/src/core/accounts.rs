@@ -17,13 +17,19 @@
 
 use std::sync::{Arc, Weak};
 
-use super::bucket::{Allowed, LEAST_BITS, LEAST_ITEMS};
 use super::server::BudgetServer;
 use super::service::{Class, Service, DEFAULT_WEIGHT};
 use super::slow::SLOW_VISIT;
 use super::task::Owner;
+use crate::bucket::{self, Allowed, Bucket};
 use crate::mem::Overrun;
 
+/// Nanoseconds at its rate that an owner may take at once after a while of silence,
+const SAVED: u64 = 2_000_000;
+/// and what that is at least: a batch of the usual size,
+const LEAST_ITEMS: u64 = 32;
+/// or the bits of a frame of 64 KiB.
+const LEAST_BITS: u64 = 8 * 65_536;
 /// How far an owner's tag may be ahead of the clock: some turns, so that most rounds visit all.
 pub(super) const SLACK: u64 = 100_000;
 /// What looking in vain took is charged when it is more than this, or with the next visit.
@@ -245,10 +251,11 @@ impl Accounts {
             return Some(free);
         }
         let served = account.owner.as_deref()?.served();
-        let items =
-            rate.items.map_or(Allowed::Now(u64::MAX), |rate| served.items.allowed(rate, LEAST_ITEMS, now));
-        let bits =
-            rate.bits.map_or(Allowed::Now(u64::MAX), |rate| served.bits.allowed(rate, LEAST_BITS, now));
+        let ask = |bucket: &Bucket, rate: Option<u64>, least| {
+            rate.map_or(Allowed::Now(u64::MAX), |rate| bucket.allowed(rate, least, SAVED, now))
+        };
+        let items = ask(&served.items, rate.items, LEAST_ITEMS);
+        let bits = ask(&served.bits, rate.bits, LEAST_BITS);
         let at = match (items, bits) {
             (Allowed::Now(items), Allowed::Now(bits)) => return Some((items, bits.div_ceil(8))),
             (Allowed::At(a), Allowed::At(b)) => a.max(b),
@@ -286,10 +293,11 @@ impl Accounts {
             account.tag = account.tag.saturating_add(u64::try_from(cost).unwrap_or(u64::MAX));
         }
         if let Some(rate) = account.service.rate.items {
-            served.items.take(rate, items, now);
+            served.items.add(bucket::time_of(items, rate), u64::MAX, bucket::parts(now));
         }
         if let Some(rate) = account.service.rate.bits {
-            served.bits.take(rate, bytes.saturating_mul(8), now);
+            let time = bucket::time_of(bytes.saturating_mul(8), rate);
+            served.bits.add(time, u64::MAX, bucket::parts(now));
         }
         if others {
             account.rests_until = now.saturating_add(ns);

@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::balance::{Action, History};
 use super::registry::Load;
 use super::sample::Before;
+use crate::mem::start_helper;
 
 /// How often it decides while any core is at work, and while none is.
 const DECIDE: Duration = Duration::from_millis(100);
@@ -51,11 +52,7 @@ impl Balancer {
         let (stop, stopped) = channel();
         // It must not keep the cores: they end it.
         let cores = Arc::downgrade(cores);
-        let thread = std::thread::Builder::new().name("core-balance".to_owned());
-        let thread = thread.spawn(move || {
-            crate::mem::first_act();
-            run(&cores, least, &stopped);
-        })?;
+        let thread = start_helper("core-balance".to_owned(), move || run(&cores, least, &stopped))?;
         Ok(Balancer { stop: Some(stop), thread: Some(thread) })
     }
 }

@@ -9,7 +9,6 @@
 mod accounts;
 mod balance;
 mod balancer;
-mod bucket;
 #[cfg(test)]
 pub(crate) mod by_hand;
 mod clock;

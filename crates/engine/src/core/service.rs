@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::MAX_CORES;
 
-use super::bucket::Bucket;
+use crate::bucket::Bucket;
 
 /// How urgent an owner's work is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

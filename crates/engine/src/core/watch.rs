@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::task::Owner;
-use crate::mem::{CoreTime, EVERY};
+use crate::mem::{start_helper, CoreTime, EVERY};
 
 /// How often cores are looked at while none is at work.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
@@ -102,11 +102,7 @@ impl Watchdog {
         let since = Instant::now();
         let seen = |(beat, time)| WatchedCore { beat, time, word: 0, since, told: false };
         let (cores, known) = (cores.into_iter().map(seen).collect(), Arc::clone(&owners));
-        let thread = std::thread::Builder::new().name("core-watch".to_owned());
-        let thread = thread.spawn(move || {
-            crate::mem::first_act();
-            run(cores, &known, &stopped);
-        })?;
+        let thread = start_helper("core-watch".to_owned(), move || run(cores, &known, &stopped))?;
         Ok(Watchdog { owners, stop: Some(stop), thread: Some(thread) })
     }
 

@@ -18,7 +18,8 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub use early::{look, OpenedFiles};
+pub use early::look;
+pub(crate) use early::{open_early, OpenedFiles};
 #[cfg(fuzzing)]
 pub use file::ENDS;
 pub use file::{FileMedium, Gate};

@@ -9,10 +9,11 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 
 use rustix::fs::{fstatfs, statx, AtFlags, StatxFlags};
+use serde::{Deserialize, Serialize};
 
 /// What a file is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Nature {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Nature {
     /// Bytes.
     pub(super) len: u64,
     /// Whether it is a block device.
@@ -33,22 +34,6 @@ impl Nature {
         let file_system = fstatfs(file).map_or(0, |stat| u64::try_from(stat.f_type).unwrap_or(0));
         Ok(Nature { len: length(file)?, is_device, file_system, direct: direct(file) })
     }
-
-    /// As text, for another process.
-    pub(super) fn encode(&self) -> String {
-        let Nature { len, is_device, file_system, direct } = *self;
-        let (memory, place) = direct.unwrap_or((0, 0));
-        format!("{len} {} {file_system} {memory} {place}", u8::from(is_device))
-    }
-
-    /// What such a text says.
-    pub(super) fn decode(text: &str) -> Option<Nature> {
-        let words = text.split(' ').map(|word| word.parse().ok()).collect::<Option<Vec<u64>>>()?;
-        let [len, is_device, file_system, memory, place] = *words else { return None };
-        let direct = (u32::try_from(memory).ok()?, u32::try_from(place).ok()?);
-        let direct = Some(direct).filter(|(memory, place)| *memory > 0 && *place > 0);
-        Some(Nature { len, is_device: is_device != 0, file_system, direct })
-    }
 }
 
 /// Bytes of `file`.
@@ -66,22 +51,4 @@ fn direct(file: &File) -> Option<(u32, u32)> {
     let (memory, place) = (stat.stx_dio_mem_align, stat.stx_dio_offset_align);
     let known = stat.stx_mask & DIOALIGN != 0 && memory.is_power_of_two() && place.is_power_of_two();
     known.then_some((memory, place))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn texts_say_what_they_were_made_of() {
-        for direct in [None, Some((512, 4096))] {
-            for is_device in [false, true] {
-                let nature = Nature { len: u64::MAX, is_device, file_system: 0x0102_1994, direct };
-                assert_eq!(Nature::decode(&nature.encode()), Some(nature));
-            }
-        }
-        for bad in ["", "1", "1 0 0 0", "1 0 0 0 0 0", "1 0 0 0 x", "1 0 0 4294967296 1"] {
-            assert_eq!(Nature::decode(bad), None, "{bad}");
-        }
-    }
 }

@@ -13,19 +13,16 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::Duration;
 
-use rustix::net::sockopt::{socket_domain, socket_type};
-use rustix::net::{socketpair, AddressFamily, SendFlags, SocketFlags, SocketType};
 use rustix::process::{set_parent_process_death_signal, Signal};
 
 use super::nature::Nature;
 use super::open::{look_here, open_here};
-use crate::open::broker::{answer, await_answer, receive, Answer, Broker, Refusal, Request, RECORD};
-use crate::open::passing;
+use crate::open::broker::{answer, await_answer, receive, request, Answer, Broker, Refusal, Request};
+use crate::open::passing::is_for_records;
 
 /// How long a file's server is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,25 +35,16 @@ const NUMBER: u64 = 1;
 
 /// Starts the process that opens the file at `path`, or only `look`s at it; the way to its answer.
 pub(crate) fn spawn(path: &Path, read_only: bool, look: bool) -> io::Result<(OwnedFd, Child)> {
-    let program = crate::hold::program().ok_or_else(|| io::Error::other("no program for it was named"))?;
-    let request = Request::Disk { path: path.to_owned(), read_only, look }.encode(NUMBER)?;
-    let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-    passing::send(&ours, &request, &[], SendFlags::empty())?;
-    let mut command = Command::new(program);
-    command.arg0("sidecore").arg("open-disk").env_clear().current_dir("/");
-    command.stdin(Stdio::from(theirs)).stdout(Stdio::null()).stderr(Stdio::null());
-    // What is typed at a terminal is for the daemon.
-    command.process_group(0);
-    let child = command.spawn()?;
-    crate::hold::raise(&child);
+    let (ours, child) = crate::hold::helper("open-disk")?;
+    request(&ours, NUMBER, &Request::Disk { path: path.to_owned(), read_only, look }, &[])?;
     Ok((ours, child))
 }
 
 /// Has `broker` do what is asked.
 fn await_opener(broker: &Broker, asked: &Request) -> io::Result<Answer> {
-    let way = broker.fd(asked, &[]).map_err(|refusal| refusal.error)?;
+    let way = broker.fd(asked, &[])?;
     match await_answer(&way, NUMBER, PATIENCE)? {
-        Some(answer) => answer.map_err(|refusal| refusal.error),
+        Some(answer) => Ok(answer?),
         None => Err(io::Error::new(io::ErrorKind::TimedOut, SILENT)),
     }
 }
@@ -71,7 +59,9 @@ pub(super) fn look(broker: &Broker, path: &Path, read_only: bool) -> io::Result<
 pub(super) fn ask(broker: &Broker, path: &Path, read_only: bool) -> io::Result<(File, Nature)> {
     let asked = Request::Disk { path: path.to_owned(), read_only, look: false };
     let Answer { fd, text, .. } = await_opener(broker, &asked)?;
-    fd.map(File::from).zip(Nature::decode(&text)).ok_or_else(|| io::Error::other("its opener gave no file"))
+    fd.map(File::from)
+        .zip(serde_json::from_str(&text).ok())
+        .ok_or_else(|| io::Error::other("its opener gave no file"))
 }
 
 /// `sidecore open-disk`: opens the one file that is asked for on `socket`.
@@ -79,16 +69,12 @@ pub(super) fn ask(broker: &Broker, path: &Path, read_only: bool) -> io::Result<(
 /// # Errors
 /// `InvalidInput`: `socket` is none of a daemon's. Else what the system says of it.
 pub fn serve(socket: &OwnedFd) -> io::Result<()> {
-    let ours =
-        socket_domain(socket) == Ok(AddressFamily::UNIX) && socket_type(socket) == Ok(SocketType::SEQPACKET);
-    if !ours {
+    if !is_for_records(socket) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
     // It ends with the broker, where it can be ended.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let mut bytes = Box::new([0; RECORD]);
-    let (len, _) = receive(socket, &mut bytes)?;
-    let Ok((Request::Disk { path, read_only, look }, number)) = Request::decode(&bytes[..len]) else {
+    let (number, Ok(Request::Disk { path, read_only, look }), _) = receive(socket)? else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
     if look {
@@ -97,5 +83,8 @@ pub fn serve(socket: &OwnedFd) -> io::Result<()> {
         return answer(socket, number, looked.map(|()| Answer::default()));
     }
     let opened = open_here(&path, read_only).map_err(Refusal::from);
-    answer(socket, number, opened.map(|(file, nature)| Answer { text: nature.encode(), ..Answer::fd(file) }))
+    let told = |(file, nature): (File, Nature)| {
+        Ok(Answer { text: serde_json::to_string(&nature).map_err(io::Error::from)?, ..Answer::fd(file) })
+    };
+    answer(socket, number, opened.and_then(told))
 }

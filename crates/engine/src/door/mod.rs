@@ -8,81 +8,62 @@
 //! does, and asks no server. The daemon reads VMMs only in that way.
 //!
 //! Where a message has descriptors, the daemon sends the door a duplicate of the connection ([`look`]). The door peeks at the same message
-//! with room for them and checks each: [`is_memory`], [`is_eventfd`], and a connected stream socket for the message that gives one. None of
+//! with room for them and checks each: memory, an eventfd, and a connected stream socket for the message that gives one. None of
 //! these checks asks the file's server. If all are good, it passes them on. The message stays in the socket: a peek of no bytes
 //! duplicates the descriptors of the next piece that has any, and changes nothing. So either process may be killed at any
 //! time, and the peek repeated.
 //!
-//! A door that has received another process's file says so, waits until the daemon has dropped the message, and closes the file,
-//! however long that takes ([`Closing`]). Usually it takes no time, and the door goes on; requests meanwhile start another door. While
-//! a port's file is still being closed, the port gets no further descriptors and no other VMM. So there is at most one such
-//! process for each port.
+//! A door that has received another process's file says so, waits until the daemon has dropped the message ([`dropped`]), closes
+//! the file, however long that takes, and ends. The next message starts another door. Until the file is closed, the port
+//! gets no further descriptors and no other VMM. So there is at most one such process for each port.
 //!
-//! Doors also end connections in which unread descriptors may be ([`hang_up()`]).
+//! Doors also end connections ([`hang_up`]). The process that closes the last reference to a connection also closes the
+//! descriptors in its unread messages, and those of connections that wait at a listener. One of them may be the last
+//! reference to a socket that lingers (SO_LINGER): its close waits for as long as its sender has chosen. So the daemon
+//! first shuts the connection down, after which nothing is added to it. If the connection holds anything, the door gets a
+//! duplicate, so that the daemon's reference is not the last one. The door never closes the connection; it *ends*, and the
+//! sockets of a process that ends do not linger. It ends a second after the first connection, or with the 128th
+//! (`server`), so clients that do nothing else cost one process a second. A connection that is on its way to a door when
+//! that door ends is closed by that end, too. If no door can be started, connections are closed here, however long that
+//! takes.
 //!
 //! With `memory-file=any` the door passes files on unchecked: the operator trusts that VMM.
 //!
-//! The protocol has records (SOCK_SEQPACKET): a request with a connection, and an answer with descriptors or a text.
+//! The protocol has records (`open::passing`): a request with a connection, and an answer with descriptors or a text.
 //! Without [`start`] (tests, fuzzers) the process does the door's work itself.
 
-mod hang_up;
-mod line;
-mod record;
-mod see;
 mod server;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
-pub use hang_up::{hang_up, keep};
-pub(crate) use line::spawn;
-pub use line::start;
-pub use see::{WantedFds, Why};
-pub use server::serve;
+use rustix::io::ioctl_fionread;
+use rustix::net::sockopt::{set_socket_timeout, Timeout};
+use rustix::net::{shutdown, Shutdown};
 
-use line::{another, LINE, STARTED};
-use record::{hear, say, ANY, CLOSE, CLOSED, CUT, FAILED, GIVEN, LOOK, SOCKETS, STRANGER, TOO_MANY};
-use see::see;
+pub use server::{serve, WantedFds, Why};
 
-/// Doors that are asked for one look. More than one is needed only if doors are killed.
+use crate::open::broker::{broker, Request};
+use crate::open::passing::{hear, say, MAX_FDS};
+use server::{see, GIVEN, KEEP, LOOK, NONE};
+
+/// How long a door may take over an answer. It waits for no other process before it gives one.
+const ANSWER: Duration = Duration::from_secs(30);
+/// Doors that are asked for one look. More than one is needed only if doors end meanwhile.
 const TRIES: usize = 3;
-
-/// A door that closes what it was given. Readable when it has, or has ended.
-#[derive(Debug)]
-pub struct Closing(OwnedFd);
-
-impl Closing {
-    /// The message that they came with has been dropped here: the door may close them, as the last that has them.
-    pub fn begin(&self) {
-        // It may have ended already, or have been told.
-        let _ = say(&self.0, CLOSE, 0, "", &[]);
-    }
-
-    /// It is readable: a door that is still there goes on, unless there is another one by now.
-    pub fn done(self) {
-        let goes_on = matches!(hear(&self.0), Ok(Some(record)) if record.what == CLOSED);
-        if let Some(line) = LINE.get().filter(|_| goes_on) {
-            line.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(self.0);
-        }
-    }
-}
-
-impl AsFd for Closing {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
 
 /// That no descriptor passes.
 #[derive(Debug)]
 pub struct Refused {
     /// Why.
     pub why: Why,
-    /// They are still being closed.
-    pub closing: Option<Closing>,
+    /// The door in which they are still to be closed, once they are [`dropped`] here: readable when they are.
+    pub closing: Option<OwnedFd>,
 }
 
 impl From<Why> for Refused {
@@ -91,11 +72,16 @@ impl From<Why> for Refused {
     }
 }
 
+/// The message with the descriptors that are closed at the other end of `closing` has been dropped here: the door may close
+/// them, as the last that has them.
+pub fn dropped(closing: impl AsFd) {
+    // It may have ended already, or have been told.
+    let _ = shutdown(closing, Shutdown::Write);
+}
+
 /// What the doors of this process have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Whether a door receives descriptors, and not the process itself.
-    pub on: bool,
     /// Messages with descriptors.
     pub looks: u64,
     /// Those of which no descriptor was passed on.
@@ -108,12 +94,52 @@ pub struct Count {
 
 static LOOKS: AtomicU64 = AtomicU64::new(0);
 static REFUSED: AtomicU64 = AtomicU64::new(0);
+static STARTED: AtomicU64 = AtomicU64::new(0);
+static KEPT: AtomicU64 = AtomicU64::new(0);
 
 /// What the doors of this process have done.
 pub fn count() -> Count {
-    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-    let (looks, refused, started) = (of(&LOOKS), of(&REFUSED), of(&STARTED));
-    Count { on: LINE.get().is_some(), looks, refused, started, kept: hang_up::kept() }
+    let [looks, refused, started, kept] =
+        [&LOOKS, &REFUSED, &STARTED, &KEPT].map(|counter| counter.load(Ordering::Relaxed));
+    Count { looks, refused, started, kept }
+}
+
+/// The way to the door that is there, if one is.
+type Line = Option<OwnedFd>;
+
+static LINE: OnceLock<Mutex<Line>> = OnceLock::new();
+
+/// From now on a door receives descriptors, and this process none.
+///
+/// # Errors
+/// It cannot be started.
+pub fn start() -> io::Result<()> {
+    let first = another()?;
+    let _ = LINE.set(Mutex::new(Some(first)));
+    Ok(())
+}
+
+/// The way to another one.
+fn another() -> io::Result<OwnedFd> {
+    let broker = broker().ok_or_else(|| io::Error::other("there is no broker to start a door"))?;
+    let socket = broker.fd(&Request::Door, &[])?;
+    for which in [Timeout::Recv, Timeout::Send] {
+        set_socket_timeout(&socket, which, Some(ANSWER))?;
+    }
+    STARTED.fetch_add(1, Ordering::Relaxed);
+    Ok(socket)
+}
+
+/// Has a door do `work`: the one that is there, or another one if that has ended.
+fn with<T>(line: &mut Line, work: impl Fn(&OwnedFd) -> Option<T>) -> io::Result<T> {
+    for _ in 0..TRIES {
+        let door = line.take().map_or_else(another, Ok)?;
+        if let Some(done) = work(line.insert(door)) {
+            return Ok(done);
+        }
+        *line = None;
+    }
+    Err(io::Error::other("each door ends before it has answered"))
 }
 
 /// Looks at the descriptors of the next piece of `connection` that has any, from where looks begin (SO_PEEK_OFF) on; they stay
@@ -124,8 +150,15 @@ pub fn count() -> Count {
 pub fn look(connection: BorrowedFd, wanted: WantedFds) -> Result<Vec<OwnedFd>, Refused> {
     LOOKS.fetch_add(1, Ordering::Relaxed);
     let result = match LINE.get() {
-        Some(line) => ask(line, connection, wanted),
-        None => look_here(connection, wanted),
+        Some(line) => {
+            let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+            match with(&mut line, |door| exchange(door, connection, wanted)) {
+                Ok(Err(why @ Why::Stranger(_))) => Err(Refused { why, closing: line.take() }),
+                Ok(answer) => answer.map_err(Refused::from),
+                Err(e) => Err(Why::NoDoor(e.to_string()).into()),
+            }
+        }
+        None => see(connection, wanted).verdict.map_err(Refused::from),
     };
     if result.is_err() {
         REFUSED.fetch_add(1, Ordering::Relaxed);
@@ -133,49 +166,32 @@ pub fn look(connection: BorrowedFd, wanted: WantedFds) -> Result<Vec<OwnedFd>, R
     result
 }
 
-fn ask(
-    line: &Mutex<Option<OwnedFd>>,
-    connection: BorrowedFd,
-    wanted: WantedFds,
-) -> Result<Vec<OwnedFd>, Refused> {
-    let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
-    for _ in 0..TRIES {
-        let door = match line.take() {
-            Some(door) => door,
-            None => another().map_err(|e| Why::NoDoor(format!("the door cannot be started: {e}")))?,
-        };
-        match exchange(&door, connection, wanted) {
-            // It was killed, also if it had just answered: nothing has changed.
-            None => {}
-            Some(Err(why @ Why::Stranger(_))) => return Err(Refused { why, closing: Some(Closing(door)) }),
-            Some(answer) => {
-                *line = Some(door);
-                return Ok(answer?);
-            }
-        }
-    }
-    Err(Why::NoDoor("each door ends before it has answered".to_owned()).into())
-}
-
 /// One request and its answer. `None`: there is no door, or none that can be understood.
 fn exchange(door: &OwnedFd, connection: BorrowedFd, wanted: WantedFds) -> Option<Result<Vec<OwnedFd>, Why>> {
-    let flag = |on: bool, flag: u64| if on { flag } else { 0 };
-    let flags = ((wanted.most as u64) << 32) | flag(wanted.any, ANY) | flag(wanted.sockets, SOCKETS);
-    say(door, LOOK, flags, "", &[connection]).ok()?;
-    let record = hear(door).ok()??;
-    Some(match record.what {
-        GIVEN if record.cut || record.fds.len() as u64 != record.number => Err(Why::Cut),
-        GIVEN => Ok(record.fds),
-        STRANGER => Err(Why::Stranger(record.text)),
-        TOO_MANY => Err(Why::TooMany { came: record.number, most: wanted.most }),
-        CUT => Err(Why::Cut),
-        FAILED => Err(Why::NoDoor(record.text)),
-        _ => return None,
-    })
+    say(door, LOOK, 0, &serde_json::to_vec(&wanted).ok()?, &[connection]).ok()?;
+    let record = hear(door, MAX_FDS).ok()?;
+    match record.what {
+        GIVEN if record.cut || record.fds.len() as u64 != record.number => Some(Err(Why::Cut)),
+        GIVEN => Some(Ok(record.fds)),
+        NONE => serde_json::from_slice(&record.text).ok().map(Err),
+        _ => None,
+    }
 }
 
-/// [`look`], in this process.
-fn look_here(connection: BorrowedFd, wanted: WantedFds) -> Result<Vec<OwnedFd>, Refused> {
-    let seen = see(connection, wanted).map_err(|e| Why::NoDoor(e.to_string()))?;
-    Ok(seen.verdict.map(|()| seen.good)?)
+/// Shuts `connection`; the close that follows does not wait.
+pub fn hang_up(connection: impl AsFd) {
+    // The other end may have shut it; nothing is added then, either.
+    let _ = shutdown(&connection, Shutdown::Both);
+    if !matches!(ioctl_fionread(&connection), Ok(0)) {
+        keep(connection);
+    }
+}
+
+/// The close of `socket` that follows will not be the last.
+pub fn keep(socket: impl AsFd) {
+    let Some(line) = LINE.get() else { return };
+    KEPT.fetch_add(1, Ordering::Relaxed);
+    let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+    // Without a door the close may wait.
+    let _ = with(&mut line, |door| say(door, KEEP, 0, &[], &[socket.as_fd()]).ok());
 }

@@ -8,10 +8,9 @@ use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::net::{socketpair, AddressFamily, SendFlags, SocketFlags, SocketType};
 
-use super::record::KEEP;
 use super::*;
 use crate::mem::{is_eventfd, is_memory, peeked, set_peeked};
-use crate::open::passing::{self, MAX_FDS};
+use crate::open::passing;
 
 const WANTED: WantedFds = WantedFds { most: 8, any: false, sockets: false };
 
@@ -69,21 +68,19 @@ fn good_descriptors_pass_and_nothing_is_taken() {
 }
 
 #[test]
-fn one_stranger_keeps_all_out_and_the_door_goes_on() {
+fn one_stranger_keeps_all_out_and_is_the_end_of_its_door() {
     let (door, thread) = started();
     let (theirs, ours) = UnixStream::pair().unwrap();
     send(&theirs, b"x", &[&memory(), &stranger()]);
     let refused = exchange(&door, ours.as_fd(), WANTED).unwrap().unwrap_err();
     assert_eq!(refused, Why::Stranger("/dev/null".to_owned()));
-    // The door closes the file behind the message, so it waits for our word; then it goes on.
-    let closing = Closing(door);
-    closing.begin();
-    closing.begin();
-    assert_eq!(hear(&closing.0).unwrap().unwrap().what, CLOSED);
-    let again = exchange(&closing.0, ours.as_fd(), WANTED).unwrap();
-    assert!(matches!(again, Err(Why::Stranger(_))), "{again:?}");
-    drop(closing);
+    // The door closes the file behind the message, so it waits for our word; then it ends.
+    assert!(!thread.is_finished());
+    dropped(&door);
+    dropped(&door);
     thread.join().unwrap().unwrap();
+    assert_eq!(hear(&door, 0).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    assert!(exchange(&door, ours.as_fd(), WANTED).is_none());
     // Where any file may pass, so does this.
     let (door, thread) = started();
     let any = WantedFds { any: true, ..WANTED };
@@ -99,7 +96,7 @@ fn a_door_ends_with_what_it_keeps() {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let (peer, ours) = UnixStream::pair().unwrap();
     send(&peer, b"never read", &[&event()]);
-    say(&door, KEEP, 0, "", &[ours.as_fd()]).unwrap();
+    say(&door, KEEP, 0, &[], &[ours.as_fd()]).unwrap();
     drop(ours);
     let mut kept = Vec::new();
     server::attend(&theirs, &mut kept).unwrap();
@@ -108,12 +105,12 @@ fn a_door_ends_with_what_it_keeps() {
     drop(kept);
     (&peer).read_exact(&mut [0]).unwrap_err();
     // So many at most; the rest is the next one's.
-    for _ in 0..hang_up::MOST + 1 {
-        say(&door, KEEP, 0, "", &[peer.as_fd()]).unwrap();
+    for _ in 0..server::MOST + 1 {
+        say(&door, KEEP, 0, &[], &[peer.as_fd()]).unwrap();
     }
     let mut kept = Vec::new();
     server::attend(&theirs, &mut kept).unwrap();
-    assert_eq!(kept.len(), hang_up::MOST);
+    assert_eq!(kept.len(), server::MOST);
 }
 
 #[test]

@@ -69,9 +69,8 @@ impl Fabric {
     pub fn start(options: &CoreOptions) -> io::Result<Arc<Fabric>> {
         let epoch = Instant::now();
         let local = |number| Local::new(number, epoch);
-        crate::mem::set_first_act(|| crate::confine::enter(crate::confine::Kinds::WATCH));
-        // Before any port wants one.
-        crate::mem::start_rings(|| crate::confine::enter(crate::confine::Kinds::RINGS))?;
+        // Before any port wants a ring, or a helper.
+        crate::mem::start_rings(|| crate::confine::enter(crate::confine::Kinds::HELPER))?;
         let begin = || {
             // While it still may say so.
             crate::mem::keep_workers_away();

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -13,46 +12,41 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::SocketType;
 
-use crate::open::broker::{broker, Refusal, Request};
+use crate::open::broker::{broker, Request};
+use crate::open::early::{Early, Fetched};
 use crate::open::socket::{self, SocketError, SocketSpec};
 
-use super::program::{program, raise};
-use super::record::{hear, is_ours, say, DONE, DROP, HERE, LIST, PUT, SECRET};
+use super::program::start;
 use super::secret;
+use super::server::{hear, is_ours, say, DONE, DROP, HERE, LIST, PUT, SECRET};
 
 /// How long a holder may take over an answer. It has nothing else to do, but the machine may.
 const ANSWER: Duration = Duration::from_secs(10);
 /// The pause before a holder is called again; a full queue gives no notice when it has room.
 const AGAIN: Duration = Duration::from_millis(10);
 
-/// Why nothing is held.
-#[derive(Debug, thiserror::Error)]
-pub enum HoldError {
-    /// The daemon has not said which program is a holder.
-    #[error("no program for it was named")]
-    NoProgram,
-    /// Its socket cannot be made.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// Another user's process.
-    #[error("the process that listens at \"{}\" belongs to another user", .0.display())]
-    Stranger(PathBuf),
-    /// The system, or the holder, refused.
-    #[error("cannot {what}: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What was said.
-        source: io::Error,
-    },
+/// An error, with what was tried.
+fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> io::Error {
+    move |e| {
+        let source: io::Error = e.into();
+        io::Error::new(source.kind(), format!("cannot {what}: {source}"))
+    }
 }
 
-fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> HoldError {
-    move |e| HoldError::System { what, source: e.into() }
+/// Whether there is no holder.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 /// What a holder had: descriptors by their keys.
 pub type Found = BTreeMap<u64, OwnedFd>;
+
+type FoundHolder = io::Result<Option<(Holder, Found)>>;
+
+/// Holders that were looked for, for as long as this lives.
+pub(crate) type SoughtHolders = Fetched<PathBuf, FoundHolder>;
+
+static EARLY: Early<PathBuf, FoundHolder> = Early::new();
 
 /// A holder, as the daemon sees it. When it is dropped the holder keeps what it has.
 #[derive(Debug)]
@@ -65,11 +59,10 @@ impl Holder {
     ///
     /// # Errors
     /// Why there is none.
-    pub fn start(path: &Path) -> Result<Holder, HoldError> {
+    pub fn start(path: &Path) -> io::Result<Holder> {
         if let Some(broker) = broker() {
             let path = std::path::absolute(path).map_err(system("find the holder's folder"))?;
-            let socket = broker.fd(&Request::Hold { path }, &[]);
-            return socket.map(|socket| Holder { socket }).map_err(|r| system("start a holder")(r.error));
+            return Ok(Holder { socket: broker.fd(&Request::Hold { path }, &[])? });
         }
         let mut child = spawn(path)?;
         // A thread has to reap it: its end may come with this process's, or long after.
@@ -78,20 +71,24 @@ impl Holder {
         Holder::connect(path)
     }
 
-    /// The holder that another daemon left at `path`, and what it has; `None`: there is none.
-    ///
-    /// Takes [`ANSWER`] twice at most.
+    /// Looks for the holders at `paths`, for all of them at the same time: ports that are started find them then.
+    pub(crate) fn seek(paths: Vec<PathBuf>) -> SoughtHolders {
+        EARLY.fetch("seek", paths.len(), paths, |path| Holder::find_now(path))
+    }
+
+    /// The holder that another daemon left at `path` and what it has, if there is one: as it was found before, once, or now.
     ///
     /// # Errors
     /// There is one, but it cannot be used.
-    pub(super) fn find_now(path: &Path) -> Result<Option<(Holder, Found)>, HoldError> {
+    pub fn find(path: &Path) -> FoundHolder {
+        EARLY.take(&path.to_owned()).unwrap_or_else(|| Holder::find_now(path))
+    }
+
+    /// Takes [`ANSWER`] twice at most.
+    fn find_now(path: &Path) -> FoundHolder {
         let holder = match Holder::connect(path) {
             Ok(holder) => holder,
-            Err(HoldError::System { source, .. })
-                if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) =>
-            {
-                return Ok(None)
-            }
+            Err(e) if is_absent(&e) => return Ok(None),
             Err(e) => return Err(e),
         };
         let mut found = Found::new();
@@ -101,9 +98,9 @@ impl Holder {
             if begun.elapsed() > ANSWER {
                 return Err(system("take what the holder has")(Errno::TIMEDOUT));
             }
-            let record = hear(&holder.socket).map_err(system("hear the holder"))?;
-            match (record.what, record.fd) {
-                (HERE, Some(fd)) => drop(found.insert(record.key, fd)),
+            let mut record = hear(&holder.socket).map_err(system("hear the holder"))?;
+            match (record.what, record.fds.pop()) {
+                (HERE, Some(fd)) => drop(found.insert(record.number, fd)),
                 (DONE, _) => return Ok(Some((holder, found))),
                 // Out of descriptors, or another protocol.
                 _ => return Err(system("take what the holder has")(Errno::PROTO)),
@@ -112,17 +109,12 @@ impl Holder {
     }
 
     /// The holder that is there already, and nothing of what it has.
-    pub(crate) fn connect(path: &Path) -> Result<Holder, HoldError> {
+    pub(crate) fn connect(path: &Path) -> io::Result<Holder> {
         let Some(broker) = broker() else { return connect(path).map(|socket| Holder { socket }) };
         let path = std::path::absolute(path).map_err(system("find the holder's folder"))?;
         let request = Request::Find { path };
         // The broker does not wait: this process hears the holder's answer.
-        let find = || {
-            let answer =
-                broker.ask(&request, &[]).map_err(|refusal| system("call the holder")(refusal.error))?;
-            let socket = answer.fd.ok_or_else(|| system("call the holder")(io::ErrorKind::InvalidData))?;
-            listens(socket, answer.number != 0)
-        };
+        let find = || listens(broker.fd(&request, &[])?);
         patiently(find).map(|socket| Holder { socket })
     }
 
@@ -130,7 +122,7 @@ impl Holder {
     ///
     /// # Errors
     /// The holder is gone or full.
-    pub fn put(&self, key: u64, fd: BorrowedFd) -> Result<(), HoldError> {
+    pub fn put(&self, key: u64, fd: BorrowedFd) -> io::Result<()> {
         self.ask(PUT, key, Some(fd))
     }
 
@@ -138,7 +130,7 @@ impl Holder {
     ///
     /// # Errors
     /// The holder is gone.
-    pub fn forget(&self, key: u64) -> Result<(), HoldError> {
+    pub fn forget(&self, key: u64) -> io::Result<()> {
         self.ask(DROP, key, None)
     }
 
@@ -149,7 +141,7 @@ impl Holder {
         rustix::io::retry_on_intr(ends).is_ok_and(|ready| ready > 0)
     }
 
-    fn ask(&self, what: u64, key: u64, fd: Option<BorrowedFd>) -> Result<(), HoldError> {
+    fn ask(&self, what: u64, key: u64, fd: Option<BorrowedFd>) -> io::Result<()> {
         say(&self.socket, what, key, fd).map_err(system("tell the holder"))?;
         let answer = hear(&self.socket).map_err(system("hear the holder"))?;
         if answer.what != DONE {
@@ -167,34 +159,26 @@ impl AsFd for Holder {
 }
 
 /// Starts a holder that can be found at `path`.
-pub(crate) fn spawn(path: &Path) -> Result<Child, HoldError> {
-    let program = program().ok_or(HoldError::NoProgram)?;
+pub(crate) fn spawn(path: &Path) -> io::Result<Child> {
     // The holder stands in another folder.
     let path = &std::path::absolute(path).map_err(system("find the holder's folder"))?;
     let listener = listen_at(path)?;
     secret::make(path).map_err(system("make the holder's secret"))?;
-    let mut command = Command::new(program);
-    // For the list of processes: what it is, and for which socket.
-    command.arg0("sidecore").arg("hold").arg(path).env_clear().current_dir("/");
-    command.stdin(Stdio::from(listener)).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = command.spawn().map_err(system("start a holder"))?;
-    raise(&child);
-    Ok(child)
+    // For the list of processes: what it is, and for which socket. It leads a session (`serve`).
+    start(&["hold".as_ref(), path.as_os_str()], listener, false).map_err(system("start a holder"))
 }
 
 /// A connection to the holder at `path`, which is our own user's and listens to us.
-pub(crate) fn connect(path: &Path) -> Result<OwnedFd, HoldError> {
-    patiently(|| introduce(path))
+pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    patiently(|| listens(call_with_secret(path)?))
 }
 
-fn patiently(call: impl Fn() -> Result<OwnedFd, HoldError>) -> Result<OwnedFd, HoldError> {
+fn patiently(call: impl Fn() -> io::Result<OwnedFd>) -> io::Result<OwnedFd> {
     let begun = Instant::now();
     loop {
         match call() {
             // Strangers of our own user fill its queue, or took our place in it.
-            Err(HoldError::System { source, .. }) if is_crowded(&source) && begun.elapsed() < ANSWER => {
-                std::thread::sleep(AGAIN);
-            }
+            Err(e) if is_crowded(&e) && begun.elapsed() < ANSWER => std::thread::sleep(AGAIN),
             result => return result,
         }
     }
@@ -202,38 +186,28 @@ fn patiently(call: impl Fn() -> Result<OwnedFd, HoldError>) -> Result<OwnedFd, H
 
 /// Whether a holder that lives may say so to a daemon that it would listen to.
 fn is_crowded(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
-    error.raw_os_error() == Some(Errno::AGAIN.raw_os_error())
-        || matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof, WouldBlock};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof | WouldBlock)
 }
 
-/// Calls the holder at `path`, says its secret, and hears that it listens.
-fn introduce(path: &Path) -> Result<OwnedFd, HoldError> {
-    let (socket, told) = call_with_secret(path)?;
-    listens(socket, told)
-}
-
-/// Calls the holder at `path`, and says its secret; whether it has one, and will answer.
-pub(crate) fn call_with_secret(path: &Path) -> Result<(OwnedFd, bool), HoldError> {
+/// Calls the holder at `path`, and says its secret; it will answer.
+pub(crate) fn call_with_secret(path: &Path) -> io::Result<OwnedFd> {
     let socket = call(path)?;
-    // A holder without one is of a version that asks for none.
     let secret = secret::read(path).map_err(system("read the holder's secret"))?;
-    if let Some(secret) = secret {
-        say(&socket, SECRET, secret, None).map_err(system("tell the holder"))?;
-    }
-    Ok((socket, secret.is_some()))
+    say(&socket, SECRET, secret, None).map_err(system("tell the holder"))?;
+    Ok(socket)
 }
 
-/// Waits until the holder at the other end listens, if it was `told` its secret.
-fn listens(socket: OwnedFd, told: bool) -> Result<OwnedFd, HoldError> {
-    if told && hear(&socket).map_err(system("hear the holder"))?.what != DONE {
+/// Waits until the holder at the other end, which was told its secret, listens.
+fn listens(socket: OwnedFd) -> io::Result<OwnedFd> {
+    if hear(&socket).map_err(system("hear the holder"))?.what != DONE {
         return Err(system("have the holder listen")(Errno::ACCESS));
     }
     Ok(socket)
 }
 
 /// A connection to the holder at `path`, which is our own user's.
-fn call(path: &Path) -> Result<OwnedFd, HoldError> {
+fn call(path: &Path) -> io::Result<OwnedFd> {
     let connected = || -> io::Result<Option<OwnedFd>> {
         let Some(socket) = socket::call_own(path, SocketType::SEQPACKET)? else { return Ok(None) };
         // It was called without waiting, and is waited for from now on.
@@ -244,20 +218,15 @@ fn call(path: &Path) -> Result<OwnedFd, HoldError> {
         Ok(Some(socket))
     };
     let socket = connected().map_err(system("call the holder"))?;
-    socket.filter(|socket| is_ours(socket)).ok_or_else(|| HoldError::Stranger(path.to_owned()))
-}
-
-/// The error as a broker tells it.
-pub(crate) fn refusal(error: HoldError) -> Refusal {
-    match error {
-        HoldError::System { source, .. } => source.into(),
-        e => io::Error::other(e.to_string()).into(),
-    }
+    socket.filter(|socket| is_ours(socket)).ok_or_else(|| {
+        let why = format!("the process that listens at \"{}\" belongs to another user", path.display());
+        io::Error::new(io::ErrorKind::PermissionDenied, why)
+    })
 }
 
 /// A listening socket for a holder. What a dead one left at `path` goes; one that lives is an error, unless it is on its way
 /// out: the one of the client before.
-pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
+pub(super) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     // No other user can be at the other end: both sides check its user.
     let kind = SocketType::SEQPACKET;
     let wanted =
@@ -269,15 +238,13 @@ pub(super) fn listen_at(path: &Path) -> Result<OwnedFd, HoldError> {
                 return Ok(listener);
             }
             Err(error @ SocketError::InUse(_)) => error,
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(io::Error::other(error.to_string())),
         };
         match call(path).map(|socket| Holder { socket }) {
-            Ok(holder) if !holder.ends() => return Err(error.into()),
+            Ok(holder) if !holder.ends() => return Err(io::Error::other(error.to_string())),
             // It has just ended, and taken its file along, or not.
-            Err(HoldError::System { source, .. })
-                if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {}
-            Err(e) => return Err(e),
-            Ok(_) => {}
+            Err(e) if !is_absent(&e) => return Err(e),
+            _ => {}
         }
     }
 }

@@ -14,21 +14,19 @@
 //! passes both checks can also trace the daemon, or read its files.
 //! The number of descriptors is bounded by [`MAX_KEYS`]. A holder never inspects them.
 //!
-//! The protocol has records (SOCK_SEQPACKET) of two words, a command and a key, with a descriptor if the command takes one. Each
+//! The protocol has records (`open::passing`) without a text: a command and a key, and a descriptor if the command takes one. Each
 //! request is answered before the next one is sent.
 
 mod client;
-mod early;
 mod program;
-mod record;
 mod secret;
 mod server;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use client::{call_with_secret, connect, refusal, spawn};
-pub use client::{Found, HoldError, Holder};
-pub use early::Sought;
+pub(crate) use client::SoughtHolders;
+pub(crate) use client::{call_with_secret, connect, spawn};
+pub use client::{Found, Holder};
+pub(crate) use program::helper;
 pub use program::{path_beside, set_program};
-pub(crate) use program::{program, raise};
 pub use server::{serve, MAX_KEYS, PATIENCE};

@@ -31,18 +31,20 @@ pub(super) fn make(path: &Path) -> io::Result<()> {
     own_file(&beside(path), 0o600)?.file.write_all_at(&secret.to_ne_bytes(), 0)
 }
 
-/// The secret of the holder whose socket is at `path`; `None`: it has none, as holders of older versions.
+/// The secret of the holder whose socket is at `path`.
 ///
 /// # Errors
-/// What is there is not ours alone, or what the system says.
-pub(super) fn read(path: &Path) -> io::Result<Option<u64>> {
+/// There is none, what is there is not ours alone, or what the system says.
+pub(super) fn read(path: &Path) -> io::Result<u64> {
     let found = own_file(&beside(path), 0o600)?;
     let mut bytes = [0; BYTES];
-    if found.new || found.file.read_exact_at(&mut bytes, 0).is_err() {
-        found.remove();
-        return Ok(None);
+    match found.file.read_exact_at(&mut bytes, 0) {
+        Ok(()) => Ok(u64::from_ne_bytes(bytes)),
+        Err(_) => {
+            found.remove();
+            Err(io::ErrorKind::InvalidData.into())
+        }
     }
-    Ok(Some(u64::from_ne_bytes(bytes)))
 }
 
 /// Removes it.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,9 @@ use rustix::io::Errno;
 use rustix::net::sockopt::socket_acceptconn;
 use rustix::net::{accept_with, SocketFlags};
 
+use crate::open::passing::{self, Record};
 use crate::open::socket::SocketFile;
 
-use super::record::{hear, is_ours, say, DONE, DROP, HERE, LIST, PUT, REFUSED, SECRET};
 use super::secret;
 
 /// Most descriptors that one holder keeps.
@@ -24,6 +24,29 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Most callers that have said nothing yet; one more takes the place of the oldest.
 const MAX_CALLERS: usize = 8;
+
+/// The first word of each record: the protocol's number above, what is asked or answered below.
+const PROTOCOL: u64 = 0x7363_686c << 32;
+pub(super) const PUT: u64 = PROTOCOL | 1;
+pub(super) const DROP: u64 = PROTOCOL | 2;
+pub(super) const LIST: u64 = PROTOCOL | 3;
+pub(super) const DONE: u64 = PROTOCOL | 4;
+pub(super) const HERE: u64 = PROTOCOL | 5;
+const REFUSED: u64 = PROTOCOL | 6;
+pub(super) const SECRET: u64 = PROTOCOL | 7;
+
+pub(super) fn say(socket: impl AsFd, what: u64, key: u64, fd: Option<BorrowedFd>) -> io::Result<()> {
+    passing::say(socket, what, key, &[], fd.as_slice())
+}
+
+pub(super) fn hear(socket: impl AsFd) -> io::Result<Record> {
+    passing::hear(socket, 1)
+}
+
+/// Whether the other end of `socket` is of our own user.
+pub(super) fn is_ours(socket: impl AsFd) -> bool {
+    rustix::net::sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
+}
 
 /// What is kept.
 #[derive(Default)]
@@ -42,7 +65,7 @@ pub fn serve(listener: &OwnedFd, path: &Path, confine: impl FnOnce()) -> io::Res
     let _ = rustix::process::setsid();
     // The one that was made for us. Without it we hold as well.
     let file = SocketFile::at(path).ok();
-    let secret = secret::read(path)?.ok_or(io::ErrorKind::NotFound)?;
+    let secret = secret::read(path)?;
     confine();
     let mut store = Store::default();
     let mut callers = Vec::new();
@@ -67,7 +90,7 @@ pub fn serve(listener: &OwnedFd, path: &Path, confine: impl FnOnce()) -> io::Res
 
 /// Whether `caller`, which has sent something, sends our `secret`.
 fn is_told(caller: &OwnedFd, secret: u64) -> bool {
-    hear(caller).is_ok_and(|record| record.what == SECRET && record.key == secret)
+    hear(caller).is_ok_and(|record| record.what == SECRET && record.number == secret)
         && say(caller, DONE, 0, None).is_ok()
 }
 
@@ -141,14 +164,15 @@ fn is_socket(fd: &OwnedFd) -> bool {
 impl Store {
     /// Does what a daemon says until it hangs up.
     fn attend(&mut self, daemon: &OwnedFd) {
-        while let Ok(record) = hear(daemon) {
-            let answer = match (record.what, record.fd) {
-                (PUT, Some(fd)) if self.0.len() < MAX_KEYS || self.0.contains_key(&record.key) => {
-                    self.0.insert(record.key, fd);
+        while let Ok(mut record) = hear(daemon) {
+            let key = record.number;
+            let answer = match (record.what, record.fds.pop()) {
+                (PUT, Some(fd)) if self.0.len() < MAX_KEYS || self.0.contains_key(&key) => {
+                    self.0.insert(key, fd);
                     DONE
                 }
                 (DROP, _) => {
-                    self.0.remove(&record.key);
+                    self.0.remove(&key);
                     DONE
                 }
                 (LIST, _) => {
@@ -161,7 +185,7 @@ impl Store {
                 }
                 _ => REFUSED,
             };
-            if say(daemon, answer, record.key, None).is_err() {
+            if say(daemon, answer, key, None).is_err() {
                 return;
             }
         }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{eventfd, EventfdFlags};
 
 use super::client::listen_at;
-use super::record::{hear, say, DONE, LIST, SECRET};
+use super::server::{hear, say, DONE, LIST, SECRET};
 use super::{secret, serve, Holder};
 
 /// A holder at a path of its own, until it ends.
@@ -149,7 +149,7 @@ fn a_daemon_that_is_slow_to_speak_is_heard_and_keeps_nobody_waiting() {
         assert_eq!(found.len(), 1);
         drop((daemon, found));
     }
-    say(&slow, SECRET, secret::read(&path).unwrap().unwrap(), None).unwrap();
+    say(&slow, SECRET, secret::read(&path).unwrap(), None).unwrap();
     assert_eq!(hear(&slow).unwrap().what, DONE, "the slow one was forgotten");
     // More strangers than the holder has places for, and than its queue has.
     drop(slow);

@@ -12,22 +12,8 @@ use libc::{c_int, c_short, c_ulong, c_void};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{netdevice, socket_with, sockopt, AddressFamily, SocketFlags, SocketType};
 
-use crate::open::broker::{broker, Request};
-
-/// Longest name of a network interface in bytes.
-pub(super) const MAX_NAME: usize = libc::IFNAMSIZ - 1;
-
-/// Whether `name` can be that of an interface (`dev_valid_name` in the kernel, and no pattern of names).
-pub(super) fn is_name(name: &str) -> bool {
-    let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
-    !name.is_empty() && name.len() <= MAX_NAME && !name.contains(odd) && name != "." && name != ".."
-}
-
-/// That `name` can be that of an interface.
-pub(super) fn check_name(name: &str) -> io::Result<()> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidInput, "it is no name of an interface");
-    is_name(name).then_some(()).ok_or_else(bad)
-}
+use crate::open::broker::{have_done, obtain, Request};
+pub(super) use crate::open::broker::{is_interface, MAX_NAME};
 
 /// Calls `ioctl` with a pointer to `argument`.
 ///
@@ -137,14 +123,14 @@ const RUNNING: c_short = 0x40;
 const _: () = assert!(libc::IFF_UP == UP as c_int && libc::IFF_RUNNING == RUNNING as c_int);
 
 /// An interface.
-pub(super) struct Interface {
+pub(crate) struct Interface {
     socket: OwnedFd,
     name: String,
 }
 
 impl Interface {
     /// The interface `name` of the calling thread's namespace; whether there is one shows when it is asked.
-    pub(super) fn new(name: &str) -> io::Result<Interface> {
+    pub(crate) fn new(name: &str) -> io::Result<Interface> {
         // Any socket will do (netdevice(7)), and from one of this family nothing can be sent to the network.
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(Interface { socket, name: name.to_owned() })
@@ -160,7 +146,7 @@ impl Interface {
     }
 
     /// Its number.
-    pub(super) fn index(&self) -> io::Result<c_int> {
+    pub(crate) fn index(&self) -> io::Result<c_int> {
         let index = netdevice::name_to_index(&self.socket, &self.name)?;
         c_int::try_from(index).map_err(|_| io::ErrorKind::InvalidData.into())
     }
@@ -194,13 +180,11 @@ impl Interface {
         if self.mtu()? == mtu {
             return Ok(());
         }
-        let Some(broker) = broker() else { return self.set_mtu_here(mtu) };
-        let asked = broker.ask(&Request::Mtu { name: self.name.clone(), mtu }, &[]);
-        asked.map(drop).map_err(|refusal| refusal.error)
+        have_done(&Request::Mtu { name: self.name.clone(), mtu }, &[], || self.set_mtu_here(mtu))
     }
 
     /// The same, by this process.
-    pub(super) fn set_mtu_here(&self, mtu: u32) -> io::Result<()> {
+    pub(crate) fn set_mtu_here(&self, mtu: u32) -> io::Result<()> {
         let mut ifreq = request(&self.name)?;
         ifreq.ifr_ifru.ifru_mtu = c_int::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: SIOCSIFMTU takes an ifreq.
@@ -226,13 +210,11 @@ impl Interface {
         if self.flags()? & UP != 0 {
             return Ok(());
         }
-        let Some(broker) = broker() else { return self.bring_up_here() };
-        let asked = broker.ask(&Request::Up { name: self.name.clone() }, &[]);
-        asked.map(drop).map_err(|refusal| refusal.error)
+        have_done(&Request::Up { name: self.name.clone() }, &[], || self.bring_up_here())
     }
 
     /// The same, by this process.
-    pub(super) fn bring_up_here(&self) -> io::Result<()> {
+    pub(crate) fn bring_up_here(&self) -> io::Result<()> {
         let flags = self.flags()?;
         let mut ifreq = request(&self.name)?;
         ifreq.ifr_ifru.ifru_flags = flags | UP;
@@ -284,13 +266,11 @@ pub(super) fn promiscuous(fd: &OwnedFd, index: c_int) -> io::Result<()> {
 /// A packet socket for the interface `name` that receives nothing yet: of protocol zero (packet(7)). With room for `buffer` bytes
 /// in each direction, if that is not 0.
 pub(super) fn packet_socket(name: &str, buffer: u32) -> io::Result<OwnedFd> {
-    let Some(broker) = broker() else { return packet_socket_here(buffer) };
-    let request = Request::Packet { name: name.to_owned(), buffer };
-    broker.fd(&request, &[]).map_err(|refusal| refusal.error)
+    obtain(&Request::Packet { name: name.to_owned(), buffer }, &[], || packet_socket_here(buffer))
 }
 
 /// The same, by this process.
-pub(super) fn packet_socket_here(buffer: u32) -> io::Result<OwnedFd> {
+pub(crate) fn packet_socket_here(buffer: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
     if buffer > 0 {

@@ -1,9 +1,8 @@
 //! Ports of the host: its interfaces, and native programs.
 
-pub(crate) mod broker;
 mod describe;
 mod inherited;
-mod interface;
+pub(crate) mod interface;
 mod mapping;
 pub mod netlink;
 pub mod netns;

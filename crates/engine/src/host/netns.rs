@@ -23,9 +23,10 @@ use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{listen, send, socket_with, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
-use super::interface::{check_name, netlink_socket, request, set_receive_buffer, Interface};
+use super::interface::{netlink_socket, request, set_receive_buffer, Interface};
 use super::netlink::{self, kind, Builder};
-use crate::open::broker::{broker, Request};
+use crate::open::broker::{have_done, obtain, Request};
+pub use crate::open::broker::{AddressIn, Socket};
 
 /// Where zebra connects to (FRR's documentation of FPM).
 pub const FPM: u16 = 2620;
@@ -56,17 +57,6 @@ pub fn complaint(text: &str) -> Option<String> {
         .then(|| format!("{text:?} is no network namespace; {allowed}"))
 }
 
-/// A socket in a namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Socket {
-    /// rtnetlink, to ask.
-    Ask,
-    /// rtnetlink, which tells of links, neighbours and addresses.
-    Hear,
-    /// A listener for TCP at 127.0.0.1 and this port; the loopback interface is brought up for it.
-    Listen(u16),
-}
-
 /// The multicast groups of links, neighbours, IPv4 and IPv6 addresses (linux/rtnetlink.h).
 const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x100;
 /// Room for what comes while no thread reads: a namespace may have many neighbours.
@@ -77,23 +67,8 @@ const BUFFER: u32 = 4 << 20;
 /// # Errors
 /// There is no such namespace, or it cannot be entered.
 pub fn open(netns: &Path, socket: Socket) -> io::Result<OwnedFd> {
-    let Some(broker) = broker() else { return open_here(netns, socket) };
-    let what = match socket {
-        Socket::Ask => 0,
-        Socket::Hear => 1,
-        Socket::Listen(port) => 1 << 16 | u32::from(port),
-    };
-    broker.fd(&Request::Inside { netns: netns.to_owned(), what }, &[]).map_err(|refusal| refusal.error)
-}
-
-/// The socket that a broker's request means.
-pub(crate) fn socket_of(what: u32) -> Option<Socket> {
-    match (what, u16::try_from(what & 0xffff).unwrap_or(0)) {
-        (0, _) => Some(Socket::Ask),
-        (1, _) => Some(Socket::Hear),
-        (_, port) if what >> 16 == 1 && port != 0 => Some(Socket::Listen(port)),
-        _ => None,
-    }
+    let request = Request::Inside { netns: netns.to_owned(), socket };
+    obtain(&request, &[], || open_here(netns, socket))
 }
 
 /// The same, by this process.
@@ -135,30 +110,13 @@ pub(super) fn set_up(name: &str, mac: Option<[u8; 6]>, mtu: u32) -> io::Result<(
 /// # Errors
 /// There is no such namespace or interface, or the system refuses it.
 pub fn set_mtu(netns: &Path, name: &str, mtu: u32) -> io::Result<()> {
-    let Some(broker) = broker() else { return set_mtu_here(netns, name, mtu) };
     let request = Request::MtuIn { netns: netns.to_owned(), name: name.to_owned(), mtu };
-    broker.ask(&request, &[]).map(drop).map_err(|refusal| refusal.error)
+    have_done(&request, &[], || set_mtu_here(netns, name, mtu))
 }
 
 /// The same, by this process.
 pub(crate) fn set_mtu_here(netns: &Path, name: &str, mtu: u32) -> io::Result<()> {
-    check_name(name)?;
     inside(netns, || Interface::new(name)?.set_mtu_here(mtu))
-}
-
-/// An address of an interface that comes or goes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AddressIn {
-    /// Where the namespace is.
-    pub netns: PathBuf,
-    /// The interface's name.
-    pub name: String,
-    /// The address.
-    pub address: IpAddr,
-    /// The length of its network.
-    pub len: u8,
-    /// Whether it is to be there.
-    pub there: bool,
 }
 
 /// Gives an interface an address, or takes it away.
@@ -166,10 +124,7 @@ pub struct AddressIn {
 /// # Errors
 /// There is no such namespace or interface, or the system refuses it.
 pub fn set_address(wanted: &AddressIn) -> io::Result<()> {
-    let Some(broker) = broker() else { return set_address_here(wanted) };
-    let AddressIn { netns, name, address, len, there } = wanted.clone();
-    let request = Request::AddressIn { netns, name, address, len, there };
-    broker.ask(&request, &[]).map(drop).map_err(|refusal| refusal.error)
+    have_done(&Request::AddressIn(wanted.clone()), &[], || set_address_here(wanted))
 }
 
 /// Attributes of addresses (linux/if_addr.h): the address itself, and it again for links that have another end.
@@ -182,7 +137,6 @@ const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
 /// The same, by this process.
 pub(crate) fn set_address_here(wanted: &AddressIn) -> io::Result<()> {
-    check_name(&wanted.name)?;
     inside(&wanted.netns, || {
         let index = Interface::new(&wanted.name)?.index()?;
         let fd = routes(0)?;
@@ -262,7 +216,6 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-
     #[test]
     fn names_and_paths_of_namespaces() {
         assert_eq!(path("frr"), Path::new("/run/netns/frr"));
@@ -287,15 +240,6 @@ mod tests {
             let why = complaint(bad).unwrap();
             assert!(why.contains("allowed: a name") && !why.contains('\u{1b}'), "{why}");
         }
-        for socket in [Socket::Ask, Socket::Hear, Socket::Listen(2620)] {
-            let what = match socket {
-                Socket::Ask => 0,
-                Socket::Hear => 1,
-                Socket::Listen(port) => 1 << 16 | u32::from(port),
-            };
-            assert_eq!(socket_of(what), Some(socket));
-        }
-        assert_eq!((socket_of(2), socket_of(1 << 16), socket_of(1 << 17 | 9)), (None, None, None));
     }
 
     #[test]

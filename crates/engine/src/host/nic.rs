@@ -18,13 +18,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use libc::c_int;
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use rustix::net::sockopt::socket_error;
 
-use super::interface::{is_name, netlink_socket, Interface, MAX_NAME};
+use super::interface::{is_interface, netlink_socket, Interface, MAX_NAME};
 use crate::core::Lease;
 use crate::fabric::Scheduler;
 use crate::port::{
@@ -119,7 +119,7 @@ pub(super) fn open(
     mtu: Option<u32>,
     port: &Port,
 ) -> Result<FoundInterface, HostError> {
-    if !is_name(name) {
+    if !is_interface(name) {
         return Err(HostError::BadName(kind, name.to_owned()));
     }
     let failed = |step| {
@@ -298,10 +298,8 @@ impl InterfacePort {
             Err(e) => return Err(failed(e.into())),
         };
         let (followed, stopped) = (Arc::clone(&attached), Arc::clone(&stop));
-        let spawned = thread::Builder::new().name(format!("{kind} {name}")).spawn(move || {
-            crate::confine::enter(crate::confine::Kinds::WATCH);
-            follow(&followed, &stopped, &changes);
-        });
+        let follower = move || follow(&followed, &stopped, &changes);
+        let spawned = crate::mem::start_helper(format!("{kind} {name}"), follower);
         let watcher = Some(spawned.map_err(failed)?);
         let mut live = attached.live();
         for (index, queue) in ingress.into_iter().enumerate() {

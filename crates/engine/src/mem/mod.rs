@@ -4,7 +4,6 @@
 mod arena;
 mod deadline;
 mod foreign;
-mod helper;
 mod journal;
 #[cfg(test)]
 pub(crate) mod last_store;
@@ -35,7 +34,6 @@ mod workers;
 pub use arena::Arena;
 pub use deadline::Deadline;
 pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
-pub use helper::{first_act, set_first_act};
 pub use journal::{journals, memory_file, sparse_file, JournalSlot, JournalSlots};
 pub use lock::lock_file;
 pub use lost::{lost_of, own as own_time, CoreTime, EVERY};
@@ -49,9 +47,9 @@ pub use piece::{
     gather, prefetch_own, prefetch_read, Piece, PieceWriter, Pieces, BATCH_PIECES, MAX_BATCH, MAX_PIECES,
 };
 pub use resident::Resident;
-pub use rings::{prepare_signals, start as start_rings};
+pub use rings::{prepare_signals, start as start_rings, start_helper};
 pub use shared::SharedFile;
-pub use sigbus::noted as memory_errors;
+pub use sigbus::{noted as memory_errors, prepare as prepare_sigbus};
 pub use signal::Signal;
 pub use store::Store;
 pub use terms::{Files, MemoryCount, Terms};

@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use super::lost;
 use super::ticks::{ticks, ticks_in, time_of};
+use crate::bucket::Bucket;
 use crate::fault::{Fault, FaultCell};
 
 /// What an act may take.
@@ -92,7 +93,7 @@ struct Account {
 
 #[derive(Debug, Default)]
 struct Taken {
-    recent: Recent,
+    recent: Bucket,
     /// When its rests of late began.
     lately: Vec<u64>,
     /// Time that clearing of its memory may take, and has taken since its peer came.
@@ -102,29 +103,17 @@ struct Taken {
     met: Option<Instant>,
 }
 
-/// What was taken of an allowance that comes back within a second: ticks.
-#[derive(Clone, Copy, Debug, Default)]
-struct Recent {
-    taken: u64,
-    at: u64,
-}
-
-impl Recent {
-    /// Takes `more` at `now` of what is allowed. True: that is more than all of it.
-    fn take(&mut self, more: u64, allowed: Duration, now: u64) -> bool {
-        let all = ticks_in(allowed);
-        let back =
-            u128::from(now.saturating_sub(self.at)) * u128::from(all) / u128::from(ticks_in(REST).max(1));
-        let taken = self.taken.saturating_sub(u64::try_from(back).unwrap_or(u64::MAX)).saturating_add(more);
-        *self = Recent { taken: taken.min(all), at: now };
-        taken > all
-    }
+/// Takes `more` at `now` of what is `allowed` in a second. True: that is more than all of it. All are ticks.
+fn exceeds(bucket: &Bucket, more: u64, allowed: Duration, now: u64) -> bool {
+    let second = ticks_in(REST);
+    let cost = u128::from(more) * u128::from(second) / u128::from(ticks_in(allowed).max(1));
+    bucket.add(u64::try_from(cost).unwrap_or(u64::MAX), second, now) > second
 }
 
 /// What the ports of one core had of it together in the present second.
 #[derive(Default)]
 struct OfCore {
-    recent: Recent,
+    recent: Bucket,
     parts: Vec<(Overrun, u64)>,
     since: u64,
 }
@@ -226,7 +215,7 @@ impl Overrun {
         let ns = u64::try_from(time_of(more).as_nanos()).unwrap_or(u64::MAX);
         account.total_ns.fetch_add(ns, Ordering::Relaxed);
         account.longest_ns.fetch_max(ns, Ordering::Relaxed);
-        let too_much = state.recent.take(more, MOST, now);
+        let too_much = exceeds(&state.recent, more, MOST, now);
         drop(state);
         if too_much {
             self.rest(now);
@@ -296,7 +285,7 @@ impl OfCore {
             Some((_, part)) => *part = part.saturating_add(more),
             None => self.parts.push((overrun.clone(), more)),
         }
-        if !self.recent.take(more, MOST_OF_CORE, now) {
+        if !exceeds(&self.recent, more, MOST_OF_CORE, now) {
             return None;
         }
         let working = self.parts.iter().filter(|(port, _)| !port.rests());

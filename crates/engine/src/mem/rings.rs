@@ -1,9 +1,10 @@
-//! The one thread that makes rings of io_uring.
+//! The one thread that makes rings of io_uring, and all helper threads.
 //!
 //! Theory of operation. A ring can open files and make sockets past every filter of system calls, unless it is restricted before
 //! it works; and a filter does not see whether it is, as the flags with which it is made stand in memory. So no thread that talks
-//! with strangers may make one (`confine`): it asks the *maker*, which makes rings of two kinds only, restricted and enabled, and
-//! does nothing else. What such a ring takes is fixed for as long as it lives.
+//! with strangers may make one (`confine`): it asks the *maker*, which makes rings of two kinds only, restricted and enabled.
+//! What such a ring takes is fixed for as long as it lives. The maker also starts threads
+//! that look after something ([`start_helper`]): threads that may make none ask it, too, and they have its rights.
 //!
 //! A process without a maker (tests, benchmarks) makes them itself.
 
@@ -11,7 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread::Builder;
+use std::thread::{Builder, JoinHandle};
 
 use io_uring::register::Restriction;
 use io_uring::{opcode, IoUring};
@@ -32,9 +33,9 @@ enum Purpose {
     File(Vec<RawFd>, u32),
 }
 
-struct Order {
-    purpose: Purpose,
-    answer: SyncSender<io::Result<IoUring>>,
+enum Order {
+    Ring(Purpose, SyncSender<io::Result<IoUring>>),
+    Thread(String, Box<dyn FnOnce() + Send>, SyncSender<io::Result<JoinHandle<()>>>),
 }
 
 static MAKER: OnceLock<Mutex<SyncSender<Order>>> = OnceLock::new();
@@ -57,26 +58,57 @@ pub fn start(begin: fn()) -> io::Result<()> {
     let (orders, inbox) = sync_channel(0);
     Builder::new().name("rings".to_owned()).spawn(move || {
         begin();
-        run(&inbox);
+        serve(&inbox);
     })?;
     // Another thread may have been first: then this one ends, as its orders do.
     let _ = MAKER.set(Mutex::new(orders));
     Ok(())
 }
 
-fn run(inbox: &Receiver<Order>) {
-    while let Ok(Order { purpose, answer }) = inbox.recv() {
-        // The asker may have gone.
-        let _ = answer.send(make(&purpose));
+fn serve(inbox: &Receiver<Order>) {
+    for order in inbox {
+        match order {
+            // The asker may have gone.
+            Order::Ring(purpose, answer) => drop(answer.send(make(&purpose))),
+            Order::Thread(name, body, answer) => {
+                // It has this thread's filter, and its calls count as this kind's.
+                let kind = super::sigsys::kind();
+                let body = move || {
+                    super::sigsys::set_kind(kind);
+                    body();
+                };
+                drop(answer.send(Builder::new().name(name).spawn(body)));
+            }
+        }
     }
 }
 
-fn order(purpose: Purpose) -> io::Result<IoUring> {
-    let Some(maker) = MAKER.get() else { return make(&purpose) };
+fn ask<T>(
+    maker: &Mutex<SyncSender<Order>>,
+    order: impl FnOnce(SyncSender<io::Result<T>>) -> Order,
+) -> io::Result<T> {
     let (answer, answers) = sync_channel(1);
-    let sent = maker.lock().unwrap_or_else(PoisonError::into_inner).send(Order { purpose, answer });
-    sent.map_err(|_| io::Error::other("the thread that makes rings has ended"))?;
+    let sent = maker.lock().unwrap_or_else(PoisonError::into_inner).send(order(answer));
+    sent.map_err(|_| io::Error::other("the thread that makes rings and threads has ended"))?;
     answers.recv().map_err(io::Error::other)?
+}
+
+fn order(purpose: Purpose) -> io::Result<IoUring> {
+    match MAKER.get() {
+        Some(maker) => ask(maker, |answer| Order::Ring(purpose, answer)),
+        None => make(&purpose),
+    }
+}
+
+/// Runs `body` on a thread of its own, called `name`, which looks after something and talks with nobody.
+///
+/// # Errors
+/// The system has no thread left.
+pub fn start_helper(name: String, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    match MAKER.get() {
+        Some(maker) => ask(maker, |answer| Order::Thread(name, Box::new(body), answer)),
+        None => Builder::new().name(name).spawn(body),
+    }
 }
 
 /// A ring that can do nothing but signal the eventfd that is registered with it.

@@ -227,7 +227,7 @@ pub fn watch(
     flag: &Flag,
     terms: &Terms,
 ) -> Result<WatchedMapping, WatchError> {
-    INSTALL.call_once(install);
+    prepare();
     let raw = Arc::into_raw(Arc::clone(&flag.0)).cast_mut();
     let entered =
         TABLE.enter(ALL.load(Ordering::Relaxed), terms, EntrySnapshot { start, len, page, flag: raw });
@@ -244,6 +244,11 @@ pub fn watch(
 /// Memory errors that the machine has reported and that no thread has run into yet.
 pub fn noted() -> u64 {
     NOTED.load(Ordering::Relaxed)
+}
+
+/// Does once what the first mapping that is watched needs.
+pub fn prepare() {
+    INSTALL.call_once(install);
 }
 
 fn install() {

@@ -13,7 +13,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Kinds of threads that are told apart.
-const KINDS: usize = 12;
+const KINDS: usize = 6;
 /// System calls that are told apart; the last place is for all others.
 const CALLS: usize = 512;
 
@@ -23,6 +23,11 @@ static TOLD: [[AtomicBool; CALLS]; KINDS] = [const { [const { AtomicBool::new(fa
 
 thread_local! {
     static KIND: Cell<u8> = const { Cell::new(0) };
+}
+
+/// Of which kind this thread is.
+pub fn kind() -> u8 {
+    KIND.get()
 }
 
 /// Says of which kind this thread is.

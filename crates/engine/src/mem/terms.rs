@@ -96,19 +96,16 @@ impl Terms {
             return;
         }
         let ours = self.clone();
-        let run = move || {
-            super::helper::first_act();
-            loop {
-                let mut list = ours.waiting();
-                let Some(next) = list.waiting.pop_front() else {
-                    list.running = false;
-                    return;
-                };
-                drop(list);
-                next(&ours);
-            }
+        let run = move || loop {
+            let mut list = ours.waiting();
+            let Some(next) = list.waiting.pop_front() else {
+                list.running = false;
+                return;
+            };
+            drop(list);
+            next(&ours);
         };
-        match std::thread::Builder::new().name("prefault".to_owned()).spawn(run) {
+        match super::rings::start_helper("prefault".to_owned(), run) {
             Ok(_) => list.running = true,
             Err(e) => tracing::warn!("a VMM's memory cannot be made present: {e}"),
         }

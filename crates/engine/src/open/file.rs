@@ -22,11 +22,6 @@ pub struct OwnFile {
 }
 
 impl OwnFile {
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        self.spot.path()
-    }
-
     /// Takes it away again, as long as it has its name.
     pub fn remove(&self) {
         // What cannot be removed is found by the next look.

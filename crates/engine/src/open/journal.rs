@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use rustix::fs::fstat;
 
-use super::broker::{broker, Answer, Request};
+use super::broker::{broker, have_done, obtain, Answer, Request};
 use super::file::{own_file, remove_own, OwnFile};
 use super::folder::{is_tight, make_folder, Folder};
 
@@ -29,16 +29,19 @@ pub fn set_journals(control_socket: &Path) {
 /// As of [`own_file`](super::own_file), and where it happened.
 pub fn journal(name: &str) -> Result<Option<JournalFile>, (PathBuf, io::Error)> {
     let Some(folder) = FOLDER.get() else { return Ok(None) };
-    let Some(broker) = broker() else { return Ok(journal_here(name)?.map(JournalFile::from)) };
     let path = folder.join(name);
-    match broker.ask(&Request::Journal { name: name.to_owned() }, &[]) {
-        Ok(Answer { number, fd: Some(fd), .. }) => {
-            let undo = Undo::Forget(name.to_owned());
-            Ok(Some(JournalFile { path, file: fd.into(), undo: (number != 0).then_some(undo) }))
-        }
-        Ok(_) => Err((path, io::ErrorKind::InvalidData.into())),
-        Err(refusal) => Err((path, refusal.error)),
-    }
+    let (file, new) = match broker() {
+        None => match journal_here(name)? {
+            Some(own) => (own.file, own.new),
+            None => return Ok(None),
+        },
+        Some(broker) => match broker.ask(&Request::Journal { name: name.to_owned() }, &[]) {
+            Ok(Answer { number, fd: Some(fd), .. }) => (fd.into(), number != 0),
+            Ok(_) => return Err((path, io::ErrorKind::InvalidData.into())),
+            Err(refusal) => return Err((path, refusal.error)),
+        },
+    };
+    Ok(Some(JournalFile { path, file, made: new.then(|| name.to_owned()) }))
 }
 
 /// Opens the operator's journal at `path`, or makes it.
@@ -46,10 +49,9 @@ pub fn journal(name: &str) -> Result<Option<JournalFile>, (PathBuf, io::Error)> 
 /// # Errors
 /// As of [`own_file`](super::own_file).
 pub fn journal_at(path: &Path) -> io::Result<JournalFile> {
-    let Some(broker) = broker() else { return own_file(path, 0o600).map(JournalFile::from) };
     let request = Request::JournalAt { path: std::path::absolute(path)? };
-    let file = broker.fd(&request, &[]).map_err(|refusal| refusal.error)?;
-    Ok(JournalFile { path: path.to_owned(), file: file.into(), undo: None })
+    let file = obtain(&request, &[], || Ok(own_file(path, 0o600)?.file.into()))?;
+    Ok(JournalFile { path: path.to_owned(), file: file.into(), made: None })
 }
 
 /// A journal, open.
@@ -59,34 +61,14 @@ pub struct JournalFile {
     pub path: PathBuf,
     /// The file.
     pub file: File,
-    undo: Option<Undo>,
-}
-
-#[derive(Debug)]
-enum Undo {
-    Remove(OwnFile),
-    Forget(String),
-}
-
-impl From<OwnFile> for JournalFile {
-    fn from(own: OwnFile) -> JournalFile {
-        let path = own.path().to_owned();
-        match own.file.try_clone() {
-            Ok(file) => JournalFile { path, file, undo: own.new.then_some(Undo::Remove(own)) },
-            // Then there will be none to take away again.
-            Err(_) => JournalFile { path, file: own.file, undo: None },
-        }
-    }
+    /// The port for which it was made just now.
+    made: Option<String>,
 }
 
 impl JournalFile {
     /// It cannot be used: if it was made just now, it goes again.
     pub fn undo(self) {
-        match self.undo {
-            Some(Undo::Remove(own)) => own.remove(),
-            Some(Undo::Forget(name)) => forget_journal(&name),
-            None => {}
-        }
+        self.made.iter().for_each(|name| forget_journal(name));
     }
 }
 
@@ -110,14 +92,7 @@ fn open_in(folder: &Path, name: &str) -> Result<OwnFile, (PathBuf, io::Error)> {
 
 /// Removes the journal of port `name`, which is no more.
 pub fn forget_journal(name: &str) {
-    let forgotten = match broker() {
-        Some(broker) => {
-            let asked = broker.ask(&Request::Forget { name: name.to_owned() }, &[]);
-            asked.map(drop).map_err(|refusal| refusal.error)
-        }
-        None => forget_here(name),
-    };
-    if let Err(e) = forgotten {
+    if let Err(e) = have_done(&Request::Forget { name: name.to_owned() }, &[], || forget_here(name)) {
         tracing::warn!(port = %name, "its journal stays: {e}");
     }
 }

@@ -13,7 +13,9 @@
 //! A process that has given up its privileges asks its broker instead ([`broker`]). Each function here has a twin
 //! whose name ends in `_here`, which does the work. The broker calls that, and so does a process without a broker.
 
+pub mod accounts;
 pub mod broker;
+pub(crate) mod early;
 mod file;
 mod folder;
 mod journal;
@@ -32,25 +34,15 @@ pub use journal::{forget_journal, journal, journal_at, set_journals, sweep_journ
 /// # Errors
 /// What the system says.
 pub fn read_config(path: &std::path::Path) -> std::io::Result<String> {
-    match broker::broker() {
-        Some(broker) => read(broker.fd(&broker::Request::Config, &[])),
-        None => std::fs::read_to_string(path),
-    }
+    read(broker::obtain(&broker::Request::Config, &[], || open_text(path)))
 }
 
-/// Reads the system's file of users, or of groups.
-///
-/// # Errors
-/// What the system says.
-pub fn read_accounts(groups: bool) -> std::io::Result<String> {
-    match broker::broker() {
-        Some(broker) => read(broker.fd(&broker::Request::Accounts { groups }, &[])),
-        None => std::fs::read_to_string(if groups { "/etc/group" } else { "/etc/passwd" }),
-    }
+fn open_text(path: &std::path::Path) -> std::io::Result<std::os::fd::OwnedFd> {
+    Ok(std::fs::File::open(path)?.into())
 }
 
-fn read(file: Result<std::os::fd::OwnedFd, broker::Refusal>) -> std::io::Result<String> {
-    std::io::read_to_string(std::fs::File::from(file.map_err(|refusal| refusal.error)?))
+fn read(file: std::io::Result<std::os::fd::OwnedFd>) -> std::io::Result<String> {
+    std::io::read_to_string(std::fs::File::from(file?))
 }
 
 #[cfg(test)]

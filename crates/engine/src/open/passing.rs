@@ -1,13 +1,17 @@
-//! Descriptors that go along with bytes on a Unix socket.
+//! Descriptors that go along with bytes on a Unix socket, and the records in which processes of ours speak to each other.
+//!
+//! A record (SOCK_SEQPACKET) has two words, a text and descriptors. Broker, descriptor helper and holder have records of
+//! this one form; what a first word means is for each of them to say.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{retry_on_intr, Errno, Result};
+use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{
-    recvmsg, sendmsg, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType,
 };
 
 /// Most descriptors that the kernel lets one message carry (SCM_MAX_FD).
@@ -47,4 +51,56 @@ pub(crate) fn receive(socket: impl AsFd, into: &mut [u8], most: usize, flags: Re
     let fds = control.drain().filter_map(rights).flatten().collect();
     let cut = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
     Ok(Got { bytes: got.bytes, fds, cut })
+}
+
+/// Longest text of a record: a path of the longest kind, quoted.
+pub(crate) const MAX_TEXT: usize = 8192;
+/// Bytes of the two words in front of it.
+const WORDS: usize = 16;
+
+/// A record, as it came. What is missing of its words is zero.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) what: u64,
+    pub(crate) number: u64,
+    pub(crate) text: Vec<u8>,
+    pub(crate) fds: Vec<OwnedFd>,
+    /// There was no room for all of the text, or for all descriptors.
+    pub(crate) cut: bool,
+}
+
+/// Sends a record.
+pub(crate) fn say(
+    socket: impl AsFd,
+    what: u64,
+    number: u64,
+    text: &[u8],
+    fds: &[BorrowedFd],
+) -> io::Result<()> {
+    if text.len() > MAX_TEXT {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is too long"));
+    }
+    let bytes = [&what.to_ne_bytes(), &number.to_ne_bytes(), text].concat();
+    send(socket, &bytes, fds, SendFlags::empty())?;
+    Ok(())
+}
+
+/// The next record, with `most` descriptors at most. `UnexpectedEof`: the other end is gone.
+pub(crate) fn hear(socket: impl AsFd, most: usize) -> io::Result<Record> {
+    let mut bytes = [0; WORDS + MAX_TEXT];
+    let got = receive(socket, &mut bytes, most, RecvFlags::empty())?;
+    if got.bytes == 0 {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let [what, number] = [0, 8].map(|at| {
+        let word = bytes.get(at..).and_then(<[u8]>::first_chunk);
+        word.copied().map_or(0, u64::from_ne_bytes)
+    });
+    let text = bytes.get(WORDS..got.bytes).unwrap_or_default().to_vec();
+    Ok(Record { what, number, text, fds: got.fds, cut: got.cut })
+}
+
+/// Whether `socket` is one on which records come, from a process of this host.
+pub(crate) fn is_for_records(socket: impl AsFd) -> bool {
+    socket_domain(&socket) == Ok(AddressFamily::UNIX) && socket_type(&socket) == Ok(SocketType::SEQPACKET)
 }

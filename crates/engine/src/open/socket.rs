@@ -4,6 +4,7 @@
 //! file itself by a descriptor of it, never by its path. In a folder in which others may write, the socket is made in a
 //! folder of our own within that one, and moved out when it is finished.
 
+use std::borrow::Cow;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use rustix::net::{
     bind, connect, listen, socket_with, AddressFamily, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::broker::{broker, Refusal, Request};
+use super::broker::{broker, obtain, Refusal, Request};
 use super::folder::{inode, kind, Folder, Inode, Spot};
 
 /// Longest path of a Unix socket: `sun_path` less its final zero.
@@ -39,7 +40,7 @@ pub enum SocketError {
     #[error("cannot {what} at \"{}\": {source}", path.display())]
     System {
         /// What was tried.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// Where.
         path: PathBuf,
         /// What the system said.
@@ -134,7 +135,7 @@ pub fn listen_at(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), SocketErr
     };
     let answer = broker.ask(&request, &[]).map_err(|refusal| refused(refusal, path))?;
     let socket = answer.fd.ok_or_else(|| SocketError::System {
-        what: "listen",
+        what: "listen".into(),
         path: path.clone(),
         source: io::ErrorKind::InvalidData.into(),
     })?;
@@ -143,62 +144,49 @@ pub fn listen_at(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), SocketErr
 
 fn absolute(path: &Path) -> Result<PathBuf, SocketError> {
     std::path::absolute(path).map_err(|source| SocketError::System {
-        what: "find the folder of the socket",
+        what: "find the folder of the socket".into(),
         path: path.to_owned(),
         source,
     })
 }
 
-/// What is tried, by numbers: for a process that asks a broker.
-const STEPS: [&str; 10] = [
-    "listen",
-    "make a socket",
-    "set the mode of the socket",
-    "set the owner of the socket",
-    "look at the socket",
-    "find the socket again",
-    "replace the old socket",
-    "reach the folder of the socket",
-    "make a folder for the new socket",
-    "move the new socket",
-];
 /// Steps of the errors that are no step's.
-const NO_SOCKET: u64 = 100;
-const IN_USE: u64 = 101;
-const NO_FOLDER: u64 = 102;
+const NO_SOCKET: &str = "no socket";
+const IN_USE: &str = "in use";
+const NO_FOLDER: &str = "no folder";
 
 /// The error as a broker tells it.
 pub(crate) fn refusal(error: SocketError) -> Refusal {
     let (step, error) = match error {
-        SocketError::NoSocket(_) => (NO_SOCKET, Errno::EXIST.into()),
-        SocketError::InUse(_) => (IN_USE, Errno::ADDRINUSE.into()),
-        SocketError::NoFolder(_) => (NO_FOLDER, Errno::NOENT.into()),
-        SocketError::System { what, source, .. } => {
-            (STEPS.iter().position(|step| *step == what).unwrap_or(0) as u64, source)
-        }
-        e => (0, io::Error::new(io::ErrorKind::InvalidInput, e.to_string())),
+        SocketError::NoSocket(_) => (NO_SOCKET.into(), Errno::EXIST.into()),
+        SocketError::InUse(_) => (IN_USE.into(), Errno::ADDRINUSE.into()),
+        SocketError::NoFolder(_) => (NO_FOLDER.into(), Errno::NOENT.into()),
+        SocketError::System { what, source, .. } => (what, source),
+        e => ("listen".into(), io::Error::new(io::ErrorKind::InvalidInput, e.to_string())),
     };
-    Refusal { error, step }
+    Refusal { error, step: step.into_owned() }
 }
 
 /// The error that a broker has told of.
 fn refused(refusal: Refusal, path: &Path) -> SocketError {
     let path = path.to_owned();
-    match refusal.step {
+    match refusal.step.as_str() {
         NO_SOCKET => SocketError::NoSocket(path),
         IN_USE => SocketError::InUse(path),
         NO_FOLDER => SocketError::NoFolder(path),
-        step => {
-            let what = usize::try_from(step).ok().and_then(|step| STEPS.get(step)).unwrap_or(&STEPS[0]);
-            SocketError::System { what, path, source: refusal.error }
-        }
+        "" => SocketError::System { what: "listen".into(), path, source: refusal.error },
+        _ => SocketError::System { what: refusal.step.into(), path, source: refusal.error },
     }
 }
 
 /// The same, by this process.
 pub(crate) fn listen_here(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), SocketError> {
     let path = &wanted.path;
-    let system = |what, source: io::Error| SocketError::System { what, path: path.clone(), source };
+    let system = |what: &'static str, source: io::Error| SocketError::System {
+        what: what.into(),
+        path: path.clone(),
+        source,
+    };
     let spot = spot(path)?;
     let (socket, is) = loop {
         match make(&spot, wanted) {
@@ -222,7 +210,11 @@ pub(crate) fn listen_here(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), 
 fn spot(path: &Path) -> Result<Spot, SocketError> {
     Spot::at(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => SocketError::NoFolder(path.to_owned()),
-        _ => SocketError::System { what: "reach the folder of the socket", path: path.to_owned(), source },
+        _ => SocketError::System {
+            what: "reach the folder of the socket".into(),
+            path: path.to_owned(),
+            source,
+        },
     })
 }
 
@@ -289,7 +281,8 @@ fn make_in(
 /// Removes a socket file that a process left behind when it died.
 fn remove_stale(spot: &Spot, kind_wanted: SocketType) -> Result<(), SocketError> {
     let path = &spot.path;
-    let system = |source| SocketError::System { what: "replace the old socket", path: path.clone(), source };
+    let system =
+        |source| SocketError::System { what: "replace the old socket".into(), path: path.clone(), source };
     let file = match spot.folder.look(&spot.name) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -329,13 +322,8 @@ fn connect_to(file: &OwnedFd, kind: SocketType) -> io::Result<OwnedFd> {
 /// # Errors
 /// No server listens there, it has no time, or a stranger's link is on the way.
 pub fn call(path: &Path) -> io::Result<OwnedFd> {
-    match broker() {
-        Some(broker) => {
-            let request = Request::Call { path: std::path::absolute(path)? };
-            broker.fd(&request, &[]).map_err(|refusal| refusal.error)
-        }
-        None => call_here(path, SocketType::STREAM),
-    }
+    let request = Request::Call { path: std::path::absolute(path)? };
+    obtain(&request, &[], || call_here(path, SocketType::STREAM))
 }
 
 /// The same, by this process, for a socket of this kind.

@@ -11,17 +11,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::io::Errno;
 use rustix::net::{accept_with, SocketFlags};
 
-/// How often the log says that there is none left.
-const SAY: Duration = Duration::from_secs(60);
-
 static SPARE: Mutex<Option<OwnedFd>> = Mutex::new(None);
-static SAID: Seldom = Seldom::new();
 static TURNED_AWAY: AtomicU64 = AtomicU64::new(0);
 
 /// Takes the reserve, unless it is there: before the first client may come.
@@ -45,29 +40,6 @@ pub fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
 /// Clients that were hung up on because there was no descriptor for them.
 pub fn turned_away() -> u64 {
     TURNED_AWAY.load(Ordering::Relaxed)
-}
-
-/// Something that would be said again and again.
-#[derive(Debug)]
-pub struct Seldom(Mutex<Option<Instant>>);
-
-impl Seldom {
-    /// It has not been said.
-    #[allow(clippy::new_without_default, reason = "for statics")]
-    pub const fn new() -> Seldom {
-        Seldom(Mutex::new(None))
-    }
-
-    /// Whether it is to be said now: once a minute.
-    pub fn is_due(&self) -> bool {
-        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let now = Instant::now();
-        let due = said.is_none_or(|last| now.duration_since(last) >= SAY);
-        if due {
-            *said = Some(now);
-        }
-        due
-    }
 }
 
 /// Behind an `accept` at `listener`, which does not wait, that has failed with `error`: hangs up on the client that waits
@@ -94,7 +66,7 @@ pub fn turn_away(listener: impl AsFd, error: &io::Error, hang_up: impl FnOnce(&O
     drop(client);
     *spare = eventfd(0, EventfdFlags::CLOEXEC).ok();
     drop(spare);
-    if turned_away != Some(0) && SAID.is_due() {
+    if turned_away != Some(0) {
         tracing::error!("there is no descriptor left ({error}): clients are turned away; raise the limit (LimitNOFILE= of the unit)");
     }
     TURNED_AWAY.fetch_add(turned_away.unwrap_or(0), Ordering::Relaxed);

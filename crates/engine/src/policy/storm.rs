@@ -1,22 +1,20 @@
 //! Storm limits: how many copies a second a port's floods may make.
 //!
 //! Theory of operation. A flooded frame costs as many copies as there are other ports on the switch, so the limit
-//! counts copies. Each kind of flood has a bucket of tokens, filled at the rate that the operator chose, with at most a
-//! tenth of a second's worth. A frame passes while there is a token, and may take more tokens than there are; the next
-//! frame waits until the excess is paid back. So a lone broadcast passes on a switch of any size.
+//! counts copies. Each kind of flood has a bucket of tokens (`bucket`), filled at the rate that the operator chose, with at
+//! most a tenth of a second's worth. A frame passes while there is a token, and may take more tokens than there are; the
+//! next frame waits until the excess is paid back. So a lone broadcast passes on a switch of any size.
 //!
-//! One lock for each batch that floods, at ports with a limit only.
+//! A batch that floods reads the buckets once, and writes once to those that it took from; at ports with a limit only.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use crate::bucket::{nanos_at, parts, time_of, Bucket};
 use crate::frame::is_group;
 use crate::port::DropReason;
 
-/// Parts of a token, so that microseconds times the rate is a whole number.
-const PARTS: i64 = 1_000_000;
-/// Microseconds for which tokens are saved.
-const SAVED: i64 = 100_000;
+/// Nanoseconds for which tokens are saved.
+const SAVED: u64 = 100_000_000;
 
 /// Kinds of floods, in the order of a port's limits.
 const REASONS: [DropReason; 3] =
@@ -33,50 +31,43 @@ pub struct StormLimits {
     pub unicast: u32,
 }
 
-/// The limits of one port, with what is left.
+/// One kind's limit, with what is left.
 #[derive(Debug)]
-pub struct Storm {
-    rates: [i64; 3],
-    left: Mutex<Left>,
+struct Limit {
+    /// The time that one copy takes, and that of all copies that are saved up. No time: there is no limit.
+    price: u64,
+    burst: u64,
+    bucket: Bucket,
 }
 
+/// The limits of one port.
 #[derive(Debug)]
-struct Left {
-    parts: [i64; 3],
-    since: Option<Instant>,
-}
+pub struct Storm([Limit; 3]);
 
 /// What is left, for one batch.
 pub struct StormAllowance<'s> {
-    rates: &'s [i64; 3],
-    left: MutexGuard<'s, Left>,
-}
-
-fn most(rate: i64) -> i64 {
-    (rate * SAVED).max(PARTS)
+    limits: &'s [Limit; 3],
+    /// Time that was taken: before, and by this batch.
+    ahead: [u64; 3],
+    taken: [u64; 3],
+    now: u64,
 }
 
 impl Storm {
     /// `None` if nothing is limited.
     pub fn new(limits: StormLimits) -> Option<Storm> {
-        let rates = [limits.broadcast, limits.multicast, limits.unicast].map(i64::from);
-        let left = Left { parts: rates.map(most), since: None };
-        (limits != StormLimits::default()).then(|| Storm { rates, left: Mutex::new(left) })
+        let limit = |rate: u32| {
+            let price = if rate == 0 { 0 } else { time_of(1, rate.into()) };
+            Limit { price, burst: parts(SAVED).max(price), bucket: Bucket::new() }
+        };
+        let StormLimits { broadcast, multicast, unicast } = limits;
+        (limits != StormLimits::default()).then(|| Storm([broadcast, multicast, unicast].map(limit)))
     }
 
     /// What may pass at time `now`.
     pub fn open(&self, now: Instant) -> StormAllowance<'_> {
-        // Numbers: a panic leaves nothing half done.
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        let passed = left.since.map_or(0, |since| now.saturating_duration_since(since).as_micros());
-        let micros = i64::try_from(passed).unwrap_or(i64::MAX);
-        if micros > 0 || left.since.is_none() {
-            left.since = Some(now);
-        }
-        for (parts, rate) in left.parts.iter_mut().zip(self.rates) {
-            *parts = parts.saturating_add(micros.saturating_mul(rate)).min(most(rate));
-        }
-        StormAllowance { rates: &self.rates, left }
+        let (limits, now) = (&self.0, parts(nanos_at(now)));
+        StormAllowance { limits, ahead: limits.each_ref().map(|it| it.bucket.ahead(now)), taken: [0; 3], now }
     }
 }
 
@@ -88,14 +79,21 @@ impl StormAllowance<'_> {
             dst if is_group(dst) => 1,
             _ => 2,
         };
-        if self.rates[kind] == 0 {
-            return Ok(());
-        }
-        if self.left.parts[kind] < PARTS {
+        let &Limit { price, burst, .. } = &self.limits[kind];
+        if price > 0 && self.ahead[kind].saturating_add(self.taken[kind]).saturating_add(price) > burst {
             return Err(REASONS[kind]);
         }
-        self.left.parts[kind] -= i64::try_from(copies).unwrap_or(i64::MAX / PARTS) * PARTS;
+        let copies = u64::try_from(copies).unwrap_or(u64::MAX);
+        self.taken[kind] = self.taken[kind].saturating_add(price.saturating_mul(copies));
         Ok(())
+    }
+}
+
+impl Drop for StormAllowance<'_> {
+    fn drop(&mut self) {
+        for (limit, taken) in self.limits.iter().zip(self.taken).filter(|(_, taken)| *taken > 0) {
+            limit.bucket.add(taken, u64::MAX, self.now);
+        }
     }
 }
 

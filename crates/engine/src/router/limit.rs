@@ -1,8 +1,7 @@
 //! Limits on what a router does for the ports that send to it: errors, requests for neighbours' addresses, frames for its control
 //! plane.
 //!
-//! One word, shared by all cores: when all that was let through will have been paid for. So much may be ahead of the clock as
-//! the burst costs.
+//! One bucket (`bucket`), shared by all cores, in microseconds.
 //!
 //! Several ports may send for one limit: those of a gateway's switch, and all ports from which a neighbour is looked for. Without more a
 //! flood from one of them would leave the others nothing. So a [`Fair`] limit has a part for each sender, which nobody else can
@@ -11,30 +10,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::bucket::{paid, Bucket};
 use crate::port::PortId;
 
-/// A rate with a burst: so many a second, and at once.
+/// A rate with a burst: microseconds that one costs, and that all cost which may pass at once.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rate {
-    /// Microseconds that one costs.
+struct Rate {
     price: u64,
     burst: u64,
 }
 
 impl Rate {
-    pub const fn new(rate: u64, burst: u64) -> Rate {
-        Rate { price: 1_000_000 / rate, burst }
-    }
-
-    /// Whether one more may pass at `now`, in microseconds, of those that `paid` counts.
-    fn take(self, paid: &AtomicU64, now: u64) -> bool {
-        paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| self.pay(paid, now)).is_ok()
-    }
-
-    /// What is paid for when one more has passed at `now`; `None`: it may not.
-    fn pay(self, paid: u64, now: u64) -> Option<u64> {
-        let paid = paid.max(now) + self.price;
-        (paid <= now + self.burst * self.price).then_some(paid)
+    const fn new(rate: u64, burst: u64) -> Rate {
+        let price = 1_000_000 / rate;
+        Rate { price, burst: price * burst }
     }
 }
 
@@ -53,7 +42,7 @@ pub(super) struct Fair {
     all: Rate,
     /// What senders have had of their own, and what all have had of the rest.
     paid: [AtomicU64; SENDERS],
-    rest: AtomicU64,
+    rest: Bucket,
 }
 
 impl Fair {
@@ -64,14 +53,14 @@ impl Fair {
             own: Rate::new(own, few),
             all: Rate::new(rate - own, burst - few),
             paid: [const { AtomicU64::new(0) }; SENDERS],
-            rest: AtomicU64::new(0),
+            rest: Bucket::new(),
         }
     }
 
     /// Whether one more of `sender`'s may pass at `now`, in microseconds.
     pub fn take(&self, sender: PortId, now: u64) -> bool {
         // The rest first: who takes little finds its own part whole when others have taken the rest.
-        self.all.take(&self.rest, now) || self.take_own(sender, now)
+        self.rest.take(self.all.price, self.all.burst, now) || self.take_own(sender, now)
     }
 
     /// The same of its own part.
@@ -79,7 +68,8 @@ impl Fair {
     fn take_own(&self, sender: PortId, now: u64) -> bool {
         let mark = (u64::from(sender.0) + 1) << CLOCK;
         let is_own = |word: u64| word & !TIME == mark;
-        let pay = |paid: u64| self.own.pay(paid & TIME, now).map(|paid| mark | paid & TIME);
+        let Rate { price, burst } = self.own;
+        let pay = |word: u64| paid(word & TIME, price, burst, now).map(|paid| mark | paid & TIME);
         let (before, from) = self.paid.split_at(usize::from(sender.0) % SENDERS);
         let places = || from.iter().chain(before);
         for place in places().filter(|place| is_own(place.load(Ordering::Relaxed))) {

@@ -25,7 +25,7 @@ use super::text::BadSpec;
 use super::transaction::{How, Transaction, Undone};
 use super::values::Toggle;
 use crate::disk::{self, OpenedFiles};
-use crate::hold::Sought;
+use crate::hold::{Holder, SoughtHolders};
 use crate::observe::CounterFile;
 use crate::open::sweep_journals;
 use crate::port::Port;
@@ -267,7 +267,7 @@ impl Engine {
     fn seek<'p>(
         &self,
         ports: impl IntoIterator<Item = &'p PortSpec>,
-    ) -> Result<(Sought, OpenedFiles), Error> {
+    ) -> Result<(SoughtHolders, OpenedFiles), Error> {
         let holder = |spec: &PortSpec| {
             find_kind(self.means.kinds, &spec.kind).ok().and_then(|kind| (kind.holder)(spec))
         };
@@ -293,7 +293,7 @@ impl Engine {
             }
         }
         look_at_files(again)?;
-        Ok((Sought::at(holders.into_iter().collect()), OpenedFiles::at(files.into_iter().collect())))
+        Ok((Holder::seek(holders.into_iter().collect()), disk::open_early(files.into_iter().collect())))
     }
 
     /// Makes what the routers need.

@@ -23,12 +23,11 @@ impl Follower {
         let events = Arc::new(LinkEvents::default());
         let (state, waits) = (Arc::clone(state), Arc::clone(&events));
         let run = move || {
-            crate::confine::enter(crate::confine::Kinds::WATCH);
             while waits.wait() {
                 state.lock().unwrap_or_else(PoisonError::into_inner).follow();
             }
         };
-        let thread = std::thread::Builder::new().name("carriers".to_owned()).spawn(run);
+        let thread = crate::mem::start_helper("carriers".to_owned(), run);
         if let Err(e) = &thread {
             tracing::error!("carriers of wires do not follow the other end: no thread: {e}");
         }

@@ -9,7 +9,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
-use crate::open::read_accounts;
+use crate::open::accounts;
 use crate::router::Net;
 
 /// Reads a value from text, or from a number or truth value written without quotes.
@@ -293,31 +293,26 @@ impl Owner {
     /// A name that the system does not know.
     pub fn ids(&self) -> Result<(Option<u32>, Option<u32>), String> {
         let (user, group) = self.0.split_once(':').unwrap_or((&self.0, ""));
-        let user = lookup(user, "/etc/passwd", "user")?;
-        let group = lookup(group, "/etc/group", "group")?;
-        Ok((user, group))
+        Ok((lookup(user, false)?, lookup(group, true)?))
     }
 }
 
-/// The number in the third field of `file`, which both of the system's files have.
-fn lookup(name: &str, file: &str, what: &str) -> Result<Option<u32>, String> {
+/// The number of a user, or of a group.
+fn lookup(name: &str, groups: bool) -> Result<Option<u32>, String> {
     if name.is_empty() {
         return Ok(None);
     }
     if let Ok(number) = name.parse() {
         return Ok(Some(number));
     }
-    let text = read_accounts(file == "/etc/group").map_err(|e| format!("cannot read {file}: {e}"))?;
-    text.lines()
-        .map(|line| line.split(':').collect::<Vec<_>>())
-        .find(|fields| fields.first() == Some(&name))
-        .and_then(|fields| fields.get(2)?.parse().ok())
-        .map(Some)
-        .ok_or_else(|| {
-            format!(
-                "{what} {name:?} is not in {file}; a name from a directory service must be given by number"
-            )
-        })
+    let (file, what) = (accounts::file(groups), if groups { "group" } else { "user" });
+    let found = accounts::find(groups, |entry| entry.name == name);
+    match found.map_err(|e| format!("cannot read {file}: {e}"))? {
+        Some(entry) => Ok(Some(entry.id)),
+        None => Err(format!(
+            "{what} {name:?} is not in {file}; a name from a directory service must be given by number"
+        )),
+    }
 }
 
 /// Words joined by `+` on the command line, a list in files.

@@ -366,9 +366,9 @@ fn one_client_after_the_other() {
     }
 }
 
-/// Each time costs a set-up, so a client that goes on like that is let in ever later; a client that stays is served.
+/// Each time costs a set-up, so a client that goes on like that is let in once a second; a client that stays is served.
 #[test]
-fn who_comes_and_goes_waits_longer_each_time() {
+fn who_comes_and_goes_is_let_in_once_a_second() {
     let rig = Rig::new("comes-and-goes");
     let start = Instant::now();
     for visit in 1..=5 {
@@ -378,8 +378,8 @@ fn who_comes_and_goes_waits_longer_each_time() {
         drop(channel);
         rig.until("it has left", |rig| rig.port.talk.count().brief == visit);
     }
-    // 50, 100, 200 and 400 ms lie between five visits, on any machine.
-    assert!(start.elapsed() >= Duration::from_millis(750), "{:?}", start.elapsed());
+    // Two are free, and two seconds lie between the other three, on any machine.
+    assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
     let mut client = rig.client();
     assert_eq!(client.read32(REGISTERS, PAD).unwrap(), 0);
     let count = rig.port.talk.count();

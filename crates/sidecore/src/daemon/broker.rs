@@ -4,10 +4,9 @@
 //! It is started before anything else runs, so that the daemon may give everything up afterwards. When it ends the daemon's
 //! ports go on; the daemon starts another one, if it still may, when it next needs one.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -65,7 +64,7 @@ fn named(spec: &Spec) -> Vec<Named> {
         spec.routers.iter().filter_map(|router| at(&netns::path(router.control.as_ref()?), Named::Namespace));
     let all = ports.chain(namespaces);
     // The daemon says what is wrong with a path that is none.
-    all.filter(|named| Named::decode(&named.encode()).as_ref() == Ok(named)).collect()
+    all.filter(|named| named.encode().is_some()).collect()
 }
 
 fn at(path: &Path, named: fn(PathBuf) -> Named) -> Option<Named> {
@@ -151,7 +150,7 @@ fn spawn(daemon: &Daemon) -> io::Result<OwnedFd> {
         command.arg("--strict");
     }
     for named in daemon.named.iter().filter(|_| daemon.strict) {
-        command.arg("--named").arg(OsString::from_vec(named.encode()));
+        command.args(named.encode().map(|text| format!("--named={text}")));
     }
     if let Some(mode) = daemon.mode {
         command.arg("--socket-mode").arg(format!("{:04o}", mode.0));

@@ -26,7 +26,7 @@ pub fn body(reader: CaptureReader, count: Option<u64>, slot: OwnedSemaphorePermi
     let (sender, pieces) = channel(PIECES);
     let stop = reader.stopper();
     std::thread::Builder::new().name("capture".to_owned()).spawn(move || {
-        confine::enter(confine::Kinds::WATCH);
+        confine::enter(confine::Kinds::HELPER);
         pump(reader, count, &sender);
         drop(slot);
     })?;

@@ -12,6 +12,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use sidecore_engine::bucket::{nanos, nanos_at, Bucket};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata};
@@ -108,35 +109,22 @@ pub(super) fn tell_left_out() {
 struct Lines {
     port: String,
     place: String,
-    /// Those that may be told now.
-    tokens: u32,
-    /// When a token came last.
-    since: Instant,
+    /// Lines that were told.
+    bucket: Bucket,
     left_out: u64,
     told: Instant,
 }
 
 impl Lines {
     fn new(port: String, place: String, now: Instant) -> Lines {
-        Lines { port, place, tokens: BURST, since: now, left_out: 0, told: now }
-    }
-
-    fn refill(&mut self, now: Instant) {
-        let came = now.saturating_duration_since(self.since).as_secs() / EVERY.as_secs();
-        if came > 0 {
-            self.tokens = BURST.min(self.tokens.saturating_add(u32::try_from(came).unwrap_or(BURST)));
-            self.since = now;
-        }
+        Lines { port, place, bucket: Bucket::new(), left_out: 0, told: now }
     }
 
     fn admit(&mut self, now: Instant) -> bool {
-        self.refill(now);
-        if self.tokens == 0 {
-            self.left_out += 1;
-            return false;
-        }
-        self.tokens -= 1;
-        true
+        let every = nanos(EVERY);
+        let may = self.bucket.take(every, every * u64::from(BURST), nanos_at(now));
+        self.left_out += u64::from(!may);
+        may
     }
 }
 
@@ -170,12 +158,11 @@ impl Limit {
     fn left_out(&self, now: Instant) -> Vec<(String, String, u64)> {
         let mut due = Vec::new();
         self.lines().retain(|_, lines| {
-            lines.refill(now);
             if lines.left_out > 0 && now.saturating_duration_since(lines.told) >= TELL {
                 due.push((lines.port.clone(), lines.place.clone(), std::mem::take(&mut lines.left_out)));
                 lines.told = now;
             }
-            lines.tokens < BURST || lines.left_out > 0
+            lines.bucket.ahead(nanos_at(now)) > 0 || lines.left_out > 0
         });
         due
     }

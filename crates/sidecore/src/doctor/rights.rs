@@ -14,6 +14,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use sidecore_engine::fault::shown as escaped;
+use sidecore_engine::open::accounts::name_of;
 use sidecore_engine::state::status::Trouble;
 
 use crate::api::About;
@@ -54,12 +55,12 @@ pub(super) fn look(port: &str, socket: &Path, about: &About) -> Vec<Trouble> {
     let shut_out = named(socket).into_iter().filter(|who| !ours.contains(&who.pid)).filter_map(|who| {
         let shut = shut(&who, socket)?;
         users.insert(who.user).then(|| {
-            let groups: Vec<String> = who.groups.iter().take(TOLD).map(|id| group(*id)).collect();
+            let groups: Vec<String> = who.groups.iter().take(TOLD).map(|id| name_of(true, *id)).collect();
             let text = format!(
                 "process {} ({}, user {}, groups {}) names this socket and may not connect: {}",
                 who.pid,
                 escaped(&who.name, NAME),
-                user(who.user),
+                name_of(false, who.user),
                 groups.join(" "),
                 shown(&shut)
             );
@@ -144,25 +145,10 @@ fn shut(who: &Who, socket: &Path) -> Option<PathBuf> {
 fn shown(place: &Path) -> String {
     match fs::metadata(place) {
         Ok(meta) => {
-            let (mode, user, group) = (meta.mode() & 0o7777, user(meta.uid()), group(meta.gid()));
+            let (mode, user, group) =
+                (meta.mode() & 0o7777, name_of(false, meta.uid()), name_of(true, meta.gid()));
             format!("{} is {mode:04o} {user}:{group}", place.display())
         }
         Err(e) => format!("{}: {e}", place.display()),
     }
-}
-
-fn user(id: u32) -> String {
-    name_in("/etc/passwd", id)
-}
-
-fn group(id: u32) -> String {
-    name_in("/etc/group", id)
-}
-
-/// The name of `id` in a table such as passwd(5); its number where it has none there.
-fn name_in(table: &str, id: u32) -> String {
-    let text = fs::read_to_string(table).unwrap_or_default();
-    let mut rows = text.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let row = rows.find(|row| row.get(2).is_some_and(|field| *field == id.to_string()));
-    row.and_then(|row| row.first().map(|name| (*name).to_owned())).unwrap_or_else(|| id.to_string())
 }

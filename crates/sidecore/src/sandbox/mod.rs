@@ -22,6 +22,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{capabilities, CapabilitySet};
 use sidecore_engine::confine;
 use sidecore_engine::mem::Signal;
+use sidecore_engine::open::accounts::name_of;
 use sidecore_engine::state::values::Sandbox;
 use sidecore_engine::state::Spec;
 
@@ -81,6 +82,8 @@ pub struct Wish {
 pub struct InForce {
     mode: Sandbox,
     demanded: bool,
+    /// Whom it runs as, by name.
+    user: String,
     landlock: u32,
     missing: Vec<String>,
 }
@@ -92,7 +95,7 @@ pub fn tidy(Wish { mode, demanded }: Wish, spec: &Spec) -> InForce {
     if mode != Sandbox::Off {
         missing.extend(hide());
     }
-    InForce { mode, demanded, landlock: 0, missing }
+    InForce { mode, demanded, user: String::new(), landlock: 0, missing }
 }
 
 /// Descriptors that systemd passes (sd_listen_fds(3)): for ports that are added with `fd=` later.
@@ -124,12 +127,13 @@ impl InForce {
             };
             self.lacks(gap)?;
         }
+        self.user = name_of(false, rustix::process::geteuid().as_raw());
         let mode = match self.mode {
             Sandbox::Off => confine::Mode::Off,
             Sandbox::Warn => confine::Mode::Warn,
             Sandbox::On => confine::Mode::On,
         };
-        self.lacks(confine::start(mode, self.mode != Sandbox::On).err())?;
+        self.lacks(confine::start(mode).err())?;
         if let Err(e) = Signal::probe() {
             self.missing.push(format!("io_uring, so interrupts come a microsecond later, by io_submit: {e}"));
         }
@@ -163,7 +167,7 @@ impl InForce {
         let hidden = rustix::process::dumpable_behavior().is_ok_and(|b| b == DumpableBehavior::NotDumpable);
         SandboxView {
             mode: self.mode.to_string(),
-            user: user(),
+            user: self.user.clone(),
             capabilities: capabilities(None).map_or_else(|_| Vec::new(), |sets| own(sets.effective)),
             no_new_privs: rustix::thread::no_new_privs().unwrap_or(false),
             core_dumps: !hidden,
@@ -182,18 +186,6 @@ impl InForce {
             missing: self.missing.clone(),
         }
     }
-}
-
-/// Our user, by name if it has one.
-fn user() -> String {
-    let id = rustix::process::geteuid().as_raw().to_string();
-    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let named = users.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1) == Some(id.as_str())).then(|| name.to_owned())
-    });
-    named.unwrap_or(id)
 }
 
 /// Tells the log of calls that were refused for the first time.

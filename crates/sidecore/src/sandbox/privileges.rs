@@ -5,6 +5,7 @@ use rustix::thread::{
     capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
     set_thread_groups, set_thread_res_gid, set_thread_res_uid, CapabilitySet, CapabilitySets,
 };
+use sidecore_engine::open::accounts;
 
 /// The user that a package makes for the daemon.
 const OWN_USER: &str = "sidecore";
@@ -27,21 +28,18 @@ fn change_user(wanted: Option<&str>, demanded: bool) -> Result<Option<String>, S
             None => Ok(None),
         };
     }
-    let accounts = std::fs::read_to_string("/etc/passwd").map_err(|e| format!("/etc/passwd: {e}"))?;
     let find = |name: &str| {
-        accounts.lines().find_map(|line| {
-            let fields: Vec<&str> = line.split(':').collect();
-            let (uid, gid) = (fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?);
-            (fields.first() == Some(&name) || fields.get(2) == Some(&name)).then_some((uid, gid))
-        })
+        let found = accounts::find(false, |entry| entry.name == name || entry.id.to_string() == name);
+        let found = found.map_err(|e| format!("{}: {e}", accounts::file(false)))?;
+        Ok::<_, String>(found.and_then(|user| Some((user.id, user.group?))))
     };
     let (ids, note) = match wanted {
-        Some(name) => (find(name).ok_or_else(|| format!("user {name}: there is no such user"))?, None),
-        None => match find(OWN_USER) {
+        Some(name) => (find(name)?.ok_or_else(|| format!("user {name}: there is no such user"))?, None),
+        None => match find(OWN_USER)? {
             Some(ids) => (ids, None),
             // Shared with others, who may send it signals; but root's files are worth more than that.
             None => (
-                find(NOBODY).unwrap_or((65534, 65534)),
+                find(NOBODY)?.unwrap_or((65534, 65534)),
                 Some(format!(
                     "a user of its own, so it is {NOBODY}, as other programs are: `useradd --system {OWN_USER}` makes one, and so \
                      does `make install`"

@@ -2,36 +2,19 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::sys::{queue_here, set_stays, Attach, NoQueue};
-use crate::host::interface::check_name;
 use crate::host::netns::{inside, set_up};
-use crate::open::broker::{broker, Request};
-
-/// A TAP that is wanted in a namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TapIn {
-    /// Where the namespace is.
-    pub netns: PathBuf,
-    /// The interface's name.
-    pub name: String,
-    /// Its station address, if not one that the kernel chooses.
-    pub mac: Option<[u8; 6]>,
-    /// Its MTU.
-    pub mtu: u32,
-    /// Whether it outlives its last user.
-    pub stays: bool,
-}
+pub use crate::open::broker::TapIn;
+use crate::open::broker::{have_done, obtain, Request};
 
 /// Makes the interface, or takes the one that an earlier daemon has left, and brings it up; its one queue.
 ///
 /// # Errors
 /// There is no such namespace, another program has the interface, or the system refuses it.
 pub fn tap_in(wanted: &TapIn) -> io::Result<OwnedFd> {
-    let Some(broker) = broker() else { return tap_in_here(wanted) };
-    let TapIn { netns, name, mac, mtu, stays } = wanted.clone();
-    broker.fd(&Request::TapIn { netns, name, mac, mtu, stays }, &[]).map_err(|refusal| refusal.error)
+    obtain(&Request::TapIn(wanted.clone()), &[], || tap_in_here(wanted))
 }
 
 fn plain(why: NoQueue) -> io::Error {
@@ -42,7 +25,6 @@ fn plain(why: NoQueue) -> io::Error {
 
 /// The same, by this process.
 pub(crate) fn tap_in_here(wanted: &TapIn) -> io::Result<OwnedFd> {
-    check_name(&wanted.name)?;
     inside(&wanted.netns, || {
         let attach = |create| queue_here(&wanted.name, Attach { create, multi: false });
         let queue = match attach(true) {
@@ -61,14 +43,12 @@ pub(crate) fn tap_in_here(wanted: &TapIn) -> io::Result<OwnedFd> {
 /// # Errors
 /// Another program has it, or the system refuses it.
 pub fn remove_tap(netns: &Path, name: &str) -> io::Result<()> {
-    let Some(broker) = broker() else { return remove_tap_here(netns, name) };
     let request = Request::TapOut { netns: netns.to_owned(), name: name.to_owned() };
-    broker.ask(&request, &[]).map(drop).map_err(|refusal| refusal.error)
+    have_done(&request, &[], || remove_tap_here(netns, name))
 }
 
 /// The same, by this process.
 pub(crate) fn remove_tap_here(netns: &Path, name: &str) -> io::Result<()> {
-    check_name(name)?;
     inside(netns, || {
         let queue = queue_here(name, Attach { create: false, multi: false }).map_err(plain)?;
         set_stays(&queue.fd, false)

@@ -26,14 +26,14 @@
 mod inside;
 mod open;
 mod queue;
-pub(super) mod sys;
+pub(crate) mod sys;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use sidecore_abi::virtio::NET_HDR_LEN;
@@ -41,6 +41,7 @@ use sidecore_abi::virtio::NET_HDR_LEN;
 use crate::fabric::{Pairs, Scheduler};
 use crate::host::interface::Interface;
 use crate::host::netns;
+use crate::mem::start_helper;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus};
 use crate::wire::Offloads;
 pub use inside::{remove_tap, tap_in, TapIn};
@@ -190,25 +191,20 @@ impl Tap {
         let attached = Arc::clone(&self.attached);
         let stop = Arc::clone(&self.stop);
         let name = self.name.clone();
-        thread::Builder::new().name(format!("tap {name}")).spawn(move || {
-            crate::confine::enter(crate::confine::Kinds::WATCH);
-            loop {
-                let fault = attached.port.fault.event();
-                let mut fds = [
-                    PollFd::new(&fault, PollFlags::IN),
-                    PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
-                ];
-                // Interrupted by a signal, at worst.
-                if poll(&mut fds, None).is_err() {
-                    continue;
-                }
-                if !fds[1].revents().is_empty() {
-                    return;
-                }
-                if let Some(fault) = attached.port.fault.get() {
-                    tracing::error!(port = %attached.port.name, interface = %name, "{fault}; the port stops");
-                    return attached.take_back();
-                }
+        start_helper(format!("tap {name}"), move || loop {
+            let fault = attached.port.fault.event();
+            let mut fds =
+                [PollFd::new(&fault, PollFlags::IN), PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
+            // Interrupted by a signal, at worst.
+            if poll(&mut fds, None).is_err() {
+                continue;
+            }
+            if !fds[1].revents().is_empty() {
+                return;
+            }
+            if let Some(fault) = attached.port.fault.get() {
+                tracing::error!(port = %attached.port.name, interface = %name, "{fault}; the port stops");
+                return attached.take_back();
             }
         })
     }

@@ -7,7 +7,7 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
 use super::inside::{tap_in, TapIn};
 use super::sys::{self, Attach, NoQueue};
-use crate::host::interface::{is_name, MAX_NAME};
+use crate::host::interface::{is_interface, MAX_NAME};
 use crate::port::MAX_QUEUES;
 
 /// Where the interface comes from.
@@ -112,7 +112,7 @@ pub(super) struct OpenedTap {
 
 /// Makes the interface, or adopts the one that is there.
 pub(super) fn open_by_name(name: String, queues: usize) -> Result<OpenedTap, TapError> {
-    if !is_name(&name) {
+    if !is_interface(&name) {
         return Err(TapError::BadName(name));
     }
     if queues == 0 || queues > MAX_QUEUES {

@@ -56,12 +56,12 @@ pub(crate) enum NoQueue {
 }
 
 /// The step of a broker's refusal.
-const DRIVER: u64 = 1;
+const DRIVER: &str = "driver";
 
 impl From<NoQueue> for Refusal {
     fn from(why: NoQueue) -> Refusal {
         match why {
-            NoQueue::Driver(error) => Refusal { error, step: DRIVER },
+            NoQueue::Driver(error) => Refusal { error, step: DRIVER.to_owned() },
             NoQueue::Attach(error) => error.into(),
         }
     }
@@ -78,7 +78,7 @@ pub(crate) struct Queue {
 pub(super) fn queue(name: &str, how: Attach) -> Result<Queue, NoQueue> {
     let Some(broker) = broker() else { return queue_here(name, how) };
     let request = Request::Tap { name: name.to_owned(), create: how.create, multi: how.multi };
-    let answer = broker.ask(&request, &[]).map_err(|refusal| match refusal.step {
+    let answer = broker.ask(&request, &[]).map_err(|refusal| match refusal.step.as_str() {
         DRIVER => NoQueue::Driver(refusal.error),
         _ => NoQueue::Attach(refusal.error),
     })?;

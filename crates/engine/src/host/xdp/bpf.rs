@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::c_int;
 
-use crate::open::broker::{broker, Request};
+use crate::open::broker::{have_done, obtain, Request};
 
 /// One instruction: operation, registers (destination low, source high), offset, number (RFC 9669 §3).
 #[derive(Clone, Copy)]
@@ -111,14 +111,11 @@ fn number(fd: &OwnedFd) -> u32 {
 
 /// The map from a queue's number to the socket that gets its frames.
 pub(super) fn socket_map(queues: u32) -> io::Result<OwnedFd> {
-    match broker() {
-        Some(broker) => broker.fd(&Request::Sockets { queues }, &[]).map_err(|refusal| refusal.error),
-        None => socket_map_here(queues),
-    }
+    obtain(&Request::Sockets { queues }, &[], || socket_map_here(queues))
 }
 
 /// The same, by this process.
-pub(in crate::host) fn socket_map_here(queues: u32) -> io::Result<OwnedFd> {
+pub(crate) fn socket_map_here(queues: u32) -> io::Result<OwnedFd> {
     // Its type, bytes of a key and of a value, entries.
     let attr = [MAP_TYPE_XSKMAP, 4, 4, queues];
     // SAFETY: what the command reads.
@@ -127,13 +124,12 @@ pub(in crate::host) fn socket_map_here(queues: u32) -> io::Result<OwnedFd> {
 
 /// Puts a bound socket into the map.
 pub(super) fn put_socket(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Result<()> {
-    let Some(broker) = broker() else { return put_socket_here(map, queue, socket) };
-    let asked = broker.ask(&Request::Enter { queue }, &[map.as_fd(), socket.as_fd()]);
-    asked.map(drop).map_err(|refusal| refusal.error)
+    let fds = [map.as_fd(), socket.as_fd()];
+    have_done(&Request::Enter { queue }, &fds, || put_socket_here(map, queue, socket))
 }
 
 /// The same, by this process.
-pub(in crate::host) fn put_socket_here(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Result<()> {
+pub(crate) fn put_socket_here(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Result<()> {
     let (key, value) = (queue.to_ne_bytes(), number(socket).to_ne_bytes());
     let attr = MapUpdate {
         map: number(map),
@@ -169,13 +165,12 @@ fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
 /// that this returns is closed. The kernel closes it for a killed daemon, which so leaves nothing behind. Native means
 /// in the driver, otherwise in the stack.
 pub(super) fn attach(map: &OwnedFd, name: &str, index: c_int, native: bool) -> io::Result<OwnedFd> {
-    let Some(broker) = broker() else { return attach_here(map, index, native) };
     let request = Request::Attach { name: name.to_owned(), native };
-    broker.fd(&request, &[map.as_fd()]).map_err(|refusal| refusal.error)
+    obtain(&request, &[map.as_fd()], || attach_here(map, index, native))
 }
 
 /// The same, by this process.
-pub(in crate::host) fn attach_here(map: &OwnedFd, interface: c_int, native: bool) -> io::Result<OwnedFd> {
+pub(crate) fn attach_here(map: &OwnedFd, interface: c_int, native: bool) -> io::Result<OwnedFd> {
     let program = &load(map)?;
     let flags = if native { FLAG_NATIVE } else { FLAG_GENERIC };
     let attr = [number(program), interface.unsigned_abs(), ATTACH_XDP, flags];

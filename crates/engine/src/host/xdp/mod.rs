@@ -22,11 +22,11 @@
 //!
 //! The program is attached by a link that dies with the daemon, however that dies.
 
-pub(super) mod bpf;
+pub(crate) mod bpf;
 mod egress;
 mod ingress;
 mod rings;
-pub(super) mod sys;
+pub(crate) mod sys;
 
 use std::io;
 use std::os::fd::OwnedFd;

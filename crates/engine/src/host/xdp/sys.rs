@@ -15,7 +15,7 @@ use rustix::net::{self, sockopt, AddressFamily, RecvFlags, SendFlags, SocketFlag
 use super::rings::{Layout, Rings, XskRing, SLOTS};
 use crate::host::interface::set_send_buffer;
 use crate::host::mapping::Mapping;
-use crate::open::broker::{broker, Request};
+use crate::open::broker::{obtain, Request};
 
 /// Room for frames on their way out: the kernel's copies count as well.
 const BUFFER: u32 = 8 << 20;
@@ -33,7 +33,7 @@ pub enum XdpMode {
 }
 
 /// A socket without anything, with room for `buffer` bytes on their way out.
-pub(in crate::host) fn socket_here(buffer: u32) -> io::Result<OwnedFd> {
+pub(crate) fn socket_here(buffer: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = net::socket_with(AddressFamily::XDP, SocketType::RAW, flags, None)?;
     set_send_buffer(&fd, buffer)?;
@@ -43,10 +43,7 @@ pub(in crate::host) fn socket_here(buffer: u32) -> io::Result<OwnedFd> {
 /// A socket for the interface `name` with rings and frame memory `umem`, of chunks of `chunk` bytes.
 pub(super) fn open(name: &str, umem: &Mapping, bytes: usize, chunk: u32) -> io::Result<(OwnedFd, Rings)> {
     let request = Request::Xdp { name: name.to_owned(), buffer: BUFFER };
-    let fd = match broker() {
-        Some(broker) => broker.fd(&request, &[]).map_err(|refusal| refusal.error)?,
-        None => socket_here(BUFFER)?,
-    };
+    let fd = obtain(&request, &[], || socket_here(BUFFER))?;
     let register = XdpUmemReg {
         addr: umem.address() as u64,
         len: bytes as u64,

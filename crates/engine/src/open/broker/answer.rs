@@ -1,26 +1,32 @@
-//! What a broker answers, and how records are sent and received.
+//! What a broker answers, and how requests and answers are sent and received.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
-use rustix::net::{RecvFlags, SendFlags};
+use serde::{Deserialize, Serialize};
 
-use super::record::{parts, record, DONE, FAILED, MAX_FDS, MAX_TEXT, RECORD};
-use crate::open::passing;
+use super::request::{NoRequest, Request};
+use crate::open::passing::{hear, say, Record};
 
-/// How long a broker may take over an answer: it may have to wait for a driver, or for a holder.
-pub(super) const ANSWER: Duration = Duration::from_secs(30);
+/// Most descriptors of a request.
+const MAX_FDS: usize = 2;
+/// The first word of each record: the protocol's number above, what it is below.
+const PROTOCOL: u64 = 0x7363_6272 << 32;
+const REQUEST: u64 = PROTOCOL | 1;
+const DONE: u64 = PROTOCOL | 2;
+const FAILED: u64 = PROTOCOL | 3;
 
 /// An answer of a broker.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Answer {
     /// A number, as the request has it.
     pub number: u64,
     /// A text, as the request has it.
     pub text: String,
     /// What was asked for.
+    #[serde(skip)]
     pub fd: Option<OwnedFd>,
 }
 
@@ -37,17 +43,32 @@ pub struct Refusal {
     /// What the system, or the code that was called, said.
     pub error: io::Error,
     /// At which step, as the request has it.
-    pub step: u64,
+    pub step: String,
 }
 
 impl From<io::Error> for Refusal {
     fn from(error: io::Error) -> Refusal {
-        Refusal { error, step: 0 }
+        Refusal { error, step: String::new() }
     }
 }
 
+impl From<Refusal> for io::Error {
+    fn from(refusal: Refusal) -> io::Error {
+        refusal.error
+    }
+}
+
+/// A refusal as a record has it.
+#[derive(Serialize, Deserialize)]
+struct Refused {
+    errno: Option<i32>,
+    kind: usize,
+    text: String,
+    step: String,
+}
+
 /// Kinds of errors without a number of the system's.
-const KINDS: [io::ErrorKind; 7] = [
+const KINDS: [io::ErrorKind; 10] = [
     io::ErrorKind::Other,
     io::ErrorKind::NotFound,
     io::ErrorKind::PermissionDenied,
@@ -55,38 +76,50 @@ const KINDS: [io::ErrorKind; 7] = [
     io::ErrorKind::InvalidData,
     io::ErrorKind::UnexpectedEof,
     io::ErrorKind::WouldBlock,
+    io::ErrorKind::ConnectionRefused,
+    io::ErrorKind::ConnectionReset,
+    io::ErrorKind::BrokenPipe,
 ];
+
+/// Most characters of an error's text.
+const MAX_ERROR: usize = 1000;
+
+/// Sends `request`, whose answer is known by `number`.
+///
+/// # Errors
+/// It cannot be made into a record, or what the system says of the socket.
+pub fn request(socket: impl AsFd, number: u64, request: &Request, fds: &[BorrowedFd]) -> io::Result<()> {
+    say(socket, REQUEST, number, &request.encode()?, fds)
+}
 
 /// Sends an answer to the request `number`.
 ///
 /// # Errors
 /// The other end is gone.
 pub fn answer(socket: impl AsFd, number: u64, answer: Result<Answer, Refusal>) -> io::Result<()> {
-    let (bytes, fd) = match answer {
-        Ok(Answer { number: value, text, fd }) => {
-            (record(DONE, number, [value, 0, 0, 0, 0], text.as_bytes())?, fd)
+    match answer {
+        Ok(answer) => {
+            let fds: Vec<BorrowedFd> = answer.fd.iter().map(AsFd::as_fd).collect();
+            say(socket, DONE, number, &serde_json::to_vec(&answer)?, &fds)
         }
         Err(Refusal { error, step }) => {
-            let errno = error.raw_os_error().map_or(0, |errno| u64::from(errno.unsigned_abs()));
-            let kind = KINDS.iter().position(|kind| *kind == error.kind()).unwrap_or(0) as u64;
-            let text = if errno == 0 { error.to_string() } else { String::new() };
-            let text = &text.as_bytes()[..text.len().min(MAX_TEXT)];
-            (record(FAILED, number, [errno, kind, step, 0, 0], text)?, None)
+            let errno = error.raw_os_error();
+            let kind = KINDS.iter().position(|kind| *kind == error.kind()).unwrap_or(0);
+            let text = if errno.is_none() { error.to_string() } else { String::new() };
+            let text = text.chars().take(MAX_ERROR).collect();
+            say(socket, FAILED, number, &serde_json::to_vec(&Refused { errno, kind, text, step })?, &[])
         }
-    };
-    let fds: Vec<BorrowedFd> = fd.iter().map(AsFd::as_fd).collect();
-    passing::send(socket, &bytes, &fds, SendFlags::empty())?;
-    Ok(())
+    }
 }
 
-/// The next record and its descriptors. Zero bytes: the other end is gone.
+/// The next request, with its number and descriptors. `UnexpectedEof`: the other end is gone.
 ///
 /// # Errors
 /// What the system says.
-pub fn receive(socket: impl AsFd, bytes: &mut [u8; RECORD]) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let got = passing::receive(socket, bytes, MAX_FDS, RecvFlags::empty())?;
-    // What was cut off, of either, is no record.
-    Ok((if got.cut { 1 } else { got.bytes }, got.fds))
+pub fn receive(socket: impl AsFd) -> io::Result<(u64, Result<Request, NoRequest>, Vec<OwnedFd>)> {
+    let Record { what, number, text, fds, cut } = hear(socket, MAX_FDS)?;
+    let request = if what == REQUEST && !cut { Request::decode(&text) } else { Err(NoRequest) };
+    Ok((number, request, fds))
 }
 
 /// The answer to the request `number` that comes from `socket`, if it comes within `most`.
@@ -99,33 +132,25 @@ pub fn await_answer(
     most: Duration,
 ) -> io::Result<Option<Result<Answer, Refusal>>> {
     set_socket_timeout(socket, Timeout::Recv, Some(most))?;
-    let mut bytes = [0; RECORD];
-    let (len, mut fds) = match receive(socket, &mut bytes) {
+    let answer = match hear(socket, 1) {
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-        got => got?,
+        got => understood(got?, number),
     };
-    let answer = understood(&bytes[..len], number, fds.pop());
     answer.map(Some).ok_or_else(|| io::Error::other("the process that was asked has ended"))
 }
 
-/// What the record `bytes` says, which came with `fd`. `None`: it is no answer to the request `number`.
-pub(super) fn understood(bytes: &[u8], number: u64, fd: Option<OwnedFd>) -> Option<Result<Answer, Refusal>> {
-    let (what, to, words, text) = parts(bytes)?;
-    if to != number {
-        return None;
-    }
-    let text = String::from_utf8_lossy(text).into_owned();
-    let [value, kind, step, ..] = words;
-    match what {
-        DONE => Some(Ok(Answer { number: value, text, fd })),
+/// What `record` says. `None`: it is no answer to the request `number`.
+pub(super) fn understood(mut record: Record, number: u64) -> Option<Result<Answer, Refusal>> {
+    match record.what {
+        _ if record.number != number || record.cut => None,
+        DONE => {
+            let answer: Answer = serde_json::from_slice(&record.text).ok()?;
+            Some(Ok(Answer { fd: record.fds.pop(), ..answer }))
+        }
         FAILED => {
-            let error = match i32::try_from(value) {
-                Ok(errno) if errno > 0 => io::Error::from_raw_os_error(errno),
-                _ => {
-                    let kind = usize::try_from(kind).ok().and_then(|kind| KINDS.get(kind));
-                    io::Error::new(*kind.unwrap_or(&io::ErrorKind::Other), text)
-                }
-            };
+            let Refused { errno, kind, text, step } = serde_json::from_slice(&record.text).ok()?;
+            let kind = KINDS.get(kind).copied().unwrap_or(io::ErrorKind::Other);
+            let error = errno.map_or_else(|| io::Error::new(kind, text), io::Error::from_raw_os_error);
             Some(Err(Refusal { error, step }))
         }
         _ => None,

@@ -1,13 +1,10 @@
 //! The way to a broker: what can be asked of it, as records, and the worker's end of the connection.
 //!
 //! A broker is a process that keeps the privileges which the daemon gives up. It answers a fixed table of requests
-//! ([`Request`]), each a record of one size with up to two descriptors, each answered by one record with up to one
-//! descriptor before the next is read. The sender of records may be hostile, so [`Request::decode`] takes exactly what
-//! [`Request::encode`] makes: no word without a meaning, no text without a rule.
+//! ([`Request`]), each a record with up to two descriptors, each answered by one record with up to one descriptor before
+//! the next is read.
 
 mod answer;
-mod named;
-mod record;
 mod request;
 
 use std::io;
@@ -16,16 +13,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
-use rustix::net::SendFlags;
 
-pub use answer::{answer, await_answer, receive, Answer, Refusal};
-pub use named::Named;
-pub(crate) use record::number;
-pub use record::{NoRequest, MAX_FDS, MAX_TEXT, RECORD};
-pub use request::Request;
+pub use answer::{answer, await_answer, receive, request, Answer, Refusal};
+pub(crate) use request::{is_interface, MAX_NAME};
+pub use request::{AddressIn, Named, NoRequest, Request, Socket, TapIn};
 
-use super::passing;
-use answer::{understood, ANSWER};
+use super::passing::hear;
+use answer::understood;
+use request::ANSWER;
 
 /// Starts another broker, for one that is gone.
 pub type Start = Box<dyn Fn() -> io::Result<OwnedFd> + Send + Sync>;
@@ -68,6 +63,24 @@ pub fn set_broker(start: Start) -> io::Result<()> {
 /// The broker, if there is one.
 pub fn broker() -> Option<&'static Broker> {
     BROKER.get()
+}
+
+/// Has the broker do what is asked, or where there is none, this process, by `here`: the descriptor that this gives.
+pub(crate) fn obtain(
+    asked: &Request,
+    fds: &[BorrowedFd],
+    here: impl FnOnce() -> io::Result<OwnedFd>,
+) -> io::Result<OwnedFd> {
+    broker().map_or_else(here, |broker| Ok(broker.fd(asked, fds)?))
+}
+
+/// Has the broker do what is asked, or where there is none, this process, by `here`.
+pub(crate) fn have_done(
+    asked: &Request,
+    fds: &[BorrowedFd],
+    here: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    broker().map_or_else(here, |broker| Ok(broker.ask(asked, fds).map(drop)?))
 }
 
 fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
@@ -150,30 +163,25 @@ impl BrokerConnection {
     /// One request and its answer. `None`: there is no broker, or none that can be understood.
     fn exchange(&mut self, request: &Request, fds: &[BorrowedFd]) -> Option<Result<Answer, Refusal>> {
         self.last += 1;
-        let bytes = match request.encode(self.last) {
-            Ok(bytes) => bytes,
-            Err(e) => return Some(Err(e.into())),
-        };
         let socket = self.socket.as_ref()?;
         // It is there, and may have time later.
         let late = |e: io::Error| match e.kind() {
+            io::ErrorKind::InvalidInput => Some(Err(e.into())),
             io::ErrorKind::WouldBlock => {
                 Some(Err(io::Error::other("the broker does not answer in time").into()))
             }
             _ => None,
         };
-        if let Err(e) = passing::send(socket, &bytes, fds, SendFlags::empty()) {
-            return late(e.into());
+        if let Err(e) = answer::request(socket, self.last, request, fds) {
+            return late(e);
         }
-        let mut bytes = [0; RECORD];
-        let (len, mut fds) = loop {
-            match receive(socket, &mut bytes) {
+        loop {
+            match hear(socket, 1) {
                 // Too late for its request.
-                Ok((len, _)) if (1..self.last).contains(&number(&bytes[..len])) => {}
-                Ok(got) => break got,
+                Ok(record) if (1..self.last).contains(&record.number) => {}
+                Ok(record) => return understood(record, self.last),
                 Err(e) => return late(e),
             }
-        };
-        understood(&bytes[..len], self.last, fds.pop())
+        }
     }
 }

@@ -1,14 +1,87 @@
-//! What can be asked, and its records.
+//! What can be asked of a broker, and what operators tell it.
+//!
+//! Requests are texts (JSON). The sender may be hostile, so exactly that is taken which [`Request::encode`] makes: no second
+//! text means the same, and each path and name keeps to its rule.
 
+use std::ffi::OsStr;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
-use std::os::unix::ffi::OsStrExt;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use super::record::{name, parts, path, record, NoRequest, PROTOCOL, RECORD};
+use serde::{Deserialize, Serialize};
+
+use crate::open::passing::MAX_TEXT;
+
+/// How long a broker may take over an answer: it may have to wait for a driver, or for a holder.
+pub(super) const ANSWER: Duration = Duration::from_secs(30);
+/// Longest name of an interface in bytes: `IFNAMSIZ` less its final zero.
+pub(crate) const MAX_NAME: usize = 15;
+/// More than any interface has; a map of sockets takes memory for each.
+const MAX_QUEUES: u32 = 4096;
+/// More than a socket's buffer is ever asked to have.
+const MAX_BUFFER: u32 = 64 << 20;
+
+/// Whether `name` can be an interface's (`dev_valid_name` in the kernel, and no pattern of names).
+pub(crate) fn is_interface(name: &str) -> bool {
+    let odd = |c: char| c == '/' || c == ':' || c == '%' || c.is_whitespace() || c.is_control();
+    !name.is_empty() && name.len() <= MAX_NAME && !name.contains(odd) && name != "." && name != ".."
+}
+
+/// An absolute path.
+fn is_path(path: &Path) -> bool {
+    path.is_absolute() && !path.as_os_str().as_encoded_bytes().contains(&0)
+}
+
+/// A name without a folder.
+fn is_name(text: &str) -> bool {
+    let good = text.len() < 256 && !text.starts_with('.') && text.chars().all(|c| c.is_ascii_graphic());
+    good && !text.contains('/')
+}
+
+/// A TAP that is wanted in a network namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TapIn {
+    /// Where the namespace is.
+    pub netns: PathBuf,
+    /// The interface's name.
+    pub name: String,
+    /// Its station address, if not one that the kernel chooses.
+    pub mac: Option<[u8; 6]>,
+    /// Its MTU.
+    pub mtu: u32,
+    /// Whether it outlives its last user.
+    pub stays: bool,
+}
+
+/// An address of an interface that comes or goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddressIn {
+    /// Where the namespace is.
+    pub netns: PathBuf,
+    /// The interface's name.
+    pub name: String,
+    /// The address.
+    pub address: IpAddr,
+    /// The length of its network.
+    pub len: u8,
+    /// Whether it is to be there.
+    pub there: bool,
+}
+
+/// A socket in a network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Socket {
+    /// rtnetlink, to ask.
+    Ask,
+    /// rtnetlink, which tells of links, neighbours and addresses.
+    Hear,
+    /// A listener for TCP at 127.0.0.1 and this port; the loopback interface is brought up for it.
+    Listen(u16),
+}
 
 /// What can be asked of a broker.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields are the arguments of what each stands for")]
 pub enum Request {
     /// A listening socket, made where nothing is; it is remembered for `Remove`.
@@ -60,162 +133,24 @@ pub enum Request {
     Disk { path: PathBuf, read_only: bool, look: bool },
     /// A new door; the connection to it.
     Door,
-    /// A socket in a network namespace: which, by `host::netns::socket_of`.
-    Inside { netns: PathBuf, what: u32 },
+    /// A socket in a network namespace.
+    Inside { netns: PathBuf, socket: Socket },
     /// The queue of a TAP in a network namespace, which is made or taken and brought up.
-    TapIn { netns: PathBuf, name: String, mac: Option<[u8; 6]>, mtu: u32, stays: bool },
+    TapIn(TapIn),
     /// A TAP in a network namespace goes.
     TapOut { netns: PathBuf, name: String },
     /// The MTU of an interface in a network namespace.
     MtuIn { netns: PathBuf, name: String, mtu: u32 },
     /// An interface in a network namespace has an address, or has it not any more.
-    AddressIn { netns: PathBuf, name: String, address: IpAddr, len: u8, there: bool },
+    AddressIn(AddressIn),
 }
 
-type Fields = (u64, [u64; 5], Vec<u8>);
-
-fn optional(value: Option<u32>) -> u64 {
-    value.map_or(0, |value| 1 << 32 | u64::from(value))
-}
-
-/// Longest name of an interface in bytes.
-const INTERFACE: usize = 15;
-
-/// The name of an interface as two words, if it has room there.
-fn packed(name: &str) -> [u64; 2] {
-    let mut bytes = [0; 16];
-    bytes.iter_mut().zip(name.bytes()).take(INTERFACE).for_each(|(to, from)| *to = from);
-    let number = u128::from_ne_bytes(bytes);
-    halves(number)
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "halves")]
-fn halves(number: u128) -> [u64; 2] {
-    [number as u64, (number >> 64) as u64]
-}
-
-/// A station address as a word, which says that there is one.
-fn station(mac: Option<[u8; 6]>) -> u64 {
-    mac.map_or(0, |[a, b, c, d, e, f]| u64::from_ne_bytes([a, b, c, d, e, f, 1, 0]))
-}
-
-/// An address of either family as one of IPv6.
-fn mapped(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(it) => it.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(it) => it.to_bits(),
-    }
-}
-
-/// Arguments of a record, taken in order; what is left over makes it none.
-struct Arguments<'r>(std::slice::Iter<'r, u64>);
-
-impl Arguments<'_> {
-    fn word(&mut self) -> Result<u64, NoRequest> {
-        self.0.next().copied().ok_or(NoRequest)
-    }
-
-    fn small(&mut self) -> Result<u32, NoRequest> {
-        u32::try_from(self.word()?).map_err(|_| NoRequest)
-    }
-
-    fn optional(&mut self) -> Result<Option<u32>, NoRequest> {
-        match self.word()? {
-            0 => Ok(None),
-            word if word >> 32 == 1 => Ok(u32::try_from(word & 0xffff_ffff).ok()),
-            _ => Err(NoRequest),
-        }
-    }
-
-    fn wide(&mut self) -> Result<u128, NoRequest> {
-        Ok(u128::from(self.word()?) | u128::from(self.word()?) << 64)
-    }
-
-    /// The name of an interface.
-    fn interface(&mut self) -> Result<String, NoRequest> {
-        let bytes = self.wide()?.to_ne_bytes();
-        let len = bytes.iter().position(|byte| *byte == 0).ok_or(NoRequest)?;
-        name(&bytes[..len])
-    }
-
-    fn station(&mut self) -> Result<Option<[u8; 6]>, NoRequest> {
-        match self.word()?.to_ne_bytes() {
-            [0, 0, 0, 0, 0, 0, 0, 0] => Ok(None),
-            [mac @ .., 1, 0] => Ok(Some(mac)),
-            _ => Err(NoRequest),
-        }
-    }
-
-    fn flag(&mut self) -> Result<bool, NoRequest> {
-        match self.word()? {
-            0 => Ok(false),
-            1 => Ok(true),
-            _ => Err(NoRequest),
-        }
-    }
-}
+/// Why a text is no request.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is no request that is known")]
+pub struct NoRequest;
 
 impl Request {
-    fn fields(&self) -> Fields {
-        let path = |path: &Path| path.as_os_str().as_bytes().to_vec();
-        let flag = u64::from;
-        match self {
-            Request::Listen { path: at, seqpacket, mode, owner, backlog } => {
-                let words = [
-                    flag(*seqpacket),
-                    optional(*mode),
-                    optional(owner.0),
-                    optional(owner.1),
-                    u64::from(*backlog),
-                ];
-                (1, words, path(at))
-            }
-            Request::Remove { number } => (2, [*number, 0, 0, 0, 0], Vec::new()),
-            Request::Call { path: at } => (3, [0; 5], path(at)),
-            Request::Hold { path: at } => (4, [0; 5], path(at)),
-            Request::Find { path: at } => (5, [0; 5], path(at)),
-            Request::Tap { name, create, multi } => {
-                (6, [flag(*create), flag(*multi), 0, 0, 0], name.clone().into_bytes())
-            }
-            Request::Packet { name, buffer } => {
-                (7, [u64::from(*buffer), 0, 0, 0, 0], name.clone().into_bytes())
-            }
-            Request::Xdp { name, buffer } => (8, [u64::from(*buffer), 0, 0, 0, 0], name.clone().into_bytes()),
-            Request::Sockets { queues } => (9, [u64::from(*queues), 0, 0, 0, 0], Vec::new()),
-            Request::Enter { queue } => (10, [u64::from(*queue), 0, 0, 0, 0], Vec::new()),
-            Request::Attach { name, native } => (11, [flag(*native), 0, 0, 0, 0], name.clone().into_bytes()),
-            Request::Mtu { name, mtu } => (12, [u64::from(*mtu), 0, 0, 0, 0], name.clone().into_bytes()),
-            Request::Up { name } => (13, [0; 5], name.clone().into_bytes()),
-            Request::Journal { name } => (14, [0; 5], name.clone().into_bytes()),
-            Request::JournalAt { path: at } => (15, [0; 5], path(at)),
-            Request::Forget { name } => (16, [0; 5], name.clone().into_bytes()),
-            Request::Next { after } => (17, [0; 5], after.clone().into_bytes()),
-            Request::Config => (18, [0; 5], Vec::new()),
-            Request::Accounts { groups } => (20, [flag(*groups), 0, 0, 0, 0], Vec::new()),
-            Request::Door => (21, [0; 5], Vec::new()),
-            Request::Disk { path: at, read_only, look } => {
-                (22, [flag(*read_only), flag(*look), 0, 0, 0], path(at))
-            }
-            Request::Inside { netns, what } => (23, [u64::from(*what), 0, 0, 0, 0], path(netns)),
-            Request::TapIn { netns, name, mac, mtu, stays } => {
-                let [a, b] = packed(name);
-                (24, [a, b, station(*mac), u64::from(*mtu), flag(*stays)], path(netns))
-            }
-            Request::TapOut { netns, name } => {
-                let [a, b] = packed(name);
-                (25, [a, b, 0, 0, 0], path(netns))
-            }
-            Request::MtuIn { netns, name, mtu } => {
-                let [a, b] = packed(name);
-                (26, [a, b, u64::from(*mtu), 0, 0], path(netns))
-            }
-            Request::AddressIn { netns, name, address, len, there } => {
-                let ([a, b], [c, d]) = (packed(name), halves(mapped(*address)));
-                (27, [a, b, c, d, u64::from(*len) | flag(*there) << 8], path(netns))
-            }
-        }
-    }
-
     /// How many descriptors go along.
     pub fn fds(&self) -> usize {
         match self {
@@ -225,118 +160,151 @@ impl Request {
         }
     }
 
-    /// Whether its text keeps to its rule.
+    /// Whether its paths, names and numbers keep to their rules.
     fn is_sound(&self) -> bool {
         match self {
-            Request::Listen { path: at, .. }
-            | Request::Call { path: at }
-            | Request::Hold { path: at }
-            | Request::Find { path: at }
-            | Request::JournalAt { path: at }
-            | Request::Disk { path: at, .. }
-            | Request::Inside { netns: at, .. } => path(at.as_os_str().as_bytes()).is_ok(),
-            Request::TapIn { netns, name: text, .. }
-            | Request::TapOut { netns, name: text }
-            | Request::MtuIn { netns, name: text, .. }
-            | Request::AddressIn { netns, name: text, .. } => {
-                let short = (1..=INTERFACE).contains(&text.len());
-                short && path(netns.as_os_str().as_bytes()).is_ok() && name(text.as_bytes()).is_ok()
+            Request::Listen { path, .. }
+            | Request::Call { path }
+            | Request::Hold { path }
+            | Request::Find { path }
+            | Request::JournalAt { path }
+            | Request::Disk { path, .. }
+            | Request::Inside { netns: path, .. } => is_path(path),
+            Request::TapIn(TapIn { netns, name, .. })
+            | Request::AddressIn(AddressIn { netns, name, .. })
+            | Request::TapOut { netns, name }
+            | Request::MtuIn { netns, name, .. } => is_path(netns) && is_interface(name),
+            Request::Tap { name, .. }
+            | Request::Attach { name, .. }
+            | Request::Mtu { name, .. }
+            | Request::Up { name } => is_interface(name),
+            Request::Packet { name, buffer } | Request::Xdp { name, buffer } => {
+                is_interface(name) && *buffer <= MAX_BUFFER
             }
-            Request::Tap { name: text, .. }
-            | Request::Packet { name: text, .. }
-            | Request::Xdp { name: text, .. }
-            | Request::Attach { name: text, .. }
-            | Request::Mtu { name: text, .. }
-            | Request::Up { name: text }
-            | Request::Journal { name: text }
-            | Request::Forget { name: text }
-            | Request::Next { after: text } => name(text.as_bytes()).is_ok(),
-            _ => true,
+            Request::Journal { name } | Request::Forget { name } | Request::Next { after: name } => {
+                is_name(name)
+            }
+            Request::Sockets { queues } => (1..=MAX_QUEUES).contains(queues),
+            Request::Remove { .. }
+            | Request::Enter { .. }
+            | Request::Config
+            | Request::Accounts { .. }
+            | Request::Door => true,
         }
     }
 
-    /// The record, with the number by which the answer is known.
+    /// Its text.
     ///
     /// # Errors
-    /// A path is longer than [`MAX_TEXT`], or a text is no path or name.
-    pub fn encode(&self, number: u64) -> io::Result<[u8; RECORD]> {
+    /// It is too long, or a path, a name or a number breaks its rule.
+    pub fn encode(&self) -> io::Result<Vec<u8>> {
+        let bad = |why| io::Error::new(io::ErrorKind::InvalidInput, why);
         if !self.is_sound() {
-            let why = "the broker knows no such path or name: none has a zero byte, a name has no '/' or space and begins with no '.'";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+            return Err(bad("the broker knows no such path, name or number: no path or name has a zero byte, a name has no '/' or space"));
         }
-        let (op, words, text) = self.fields();
-        record(PROTOCOL | op, number, words, &text)
+        let text = serde_json::to_vec(self)?;
+        if text.len() > MAX_TEXT {
+            return Err(bad("the path is too long"));
+        }
+        Ok(text)
     }
 
-    /// What the record `bytes` asks for, and its number.
+    /// What `text` asks for.
     ///
     /// # Errors
     /// Nothing that is known.
-    pub fn decode(bytes: &[u8]) -> Result<(Request, u64), NoRequest> {
-        let (what, number, words, text) = parts(bytes).ok_or(NoRequest)?;
-        let mut arguments = Arguments(words.iter());
-        let a = &mut arguments;
-        if what & !0xffff_ffff != PROTOCOL {
-            return Err(NoRequest);
+    pub fn decode(text: &[u8]) -> Result<Request, NoRequest> {
+        let request: Request = serde_json::from_slice(text).map_err(|_| NoRequest)?;
+        request.encode().is_ok_and(|again| again == text).then_some(request).ok_or(NoRequest)
+    }
+}
+
+/// What an operator allows a broker whose daemon has given its privileges up: a user who may open the broker's socket
+/// names it to the broker itself. That socket is beside those of ring ports, with the control socket's permissions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// A socket of ours at this path, and its holder's beside it.
+    Socket(PathBuf),
+    /// Sockets of ours in this folder, and in none below it.
+    Folder(PathBuf),
+    /// Calls to the listener at this path.
+    Call(PathBuf),
+    /// A journal at this path.
+    Journal(PathBuf),
+    /// A disk's file or block device at this path.
+    Disk(PathBuf),
+    /// The interface of this name.
+    Interface(String),
+    /// The network namespace at this path: TAPs, addresses and sockets in it.
+    Namespace(PathBuf),
+}
+
+impl Named {
+    /// Where the broker of the daemon with this control socket hears of it.
+    pub fn place(control_socket: &Path) -> PathBuf {
+        let folder = control_socket.parent().unwrap_or(Path::new("."));
+        folder.join("ring").join(sidecore_abi::vale::OPERATORS)
+    }
+
+    /// Its letter, and the name or path.
+    fn parts(&self) -> (char, &OsStr) {
+        match self {
+            Named::Socket(path) => ('s', path.as_os_str()),
+            Named::Folder(path) => ('f', path.as_os_str()),
+            Named::Call(path) => ('c', path.as_os_str()),
+            Named::Journal(path) => ('j', path.as_os_str()),
+            Named::Disk(path) => ('d', path.as_os_str()),
+            Named::Interface(name) => ('i', name.as_ref()),
+            Named::Namespace(path) => ('n', path.as_os_str()),
         }
-        let request = match what & 0xffff_ffff {
-            1 => Request::Listen {
-                seqpacket: a.flag()?,
-                mode: a.optional()?,
-                owner: (a.optional()?, a.optional()?),
-                backlog: a.small()?,
-                path: path(text)?,
-            },
-            2 => Request::Remove { number: a.word()? },
-            3 => Request::Call { path: path(text)? },
-            4 => Request::Hold { path: path(text)? },
-            5 => Request::Find { path: path(text)? },
-            6 => Request::Tap { create: a.flag()?, multi: a.flag()?, name: name(text)? },
-            7 => Request::Packet { buffer: a.small()?, name: name(text)? },
-            8 => Request::Xdp { buffer: a.small()?, name: name(text)? },
-            9 => Request::Sockets { queues: a.small()? },
-            10 => Request::Enter { queue: a.small()? },
-            11 => Request::Attach { native: a.flag()?, name: name(text)? },
-            12 => Request::Mtu { mtu: a.small()?, name: name(text)? },
-            13 => Request::Up { name: name(text)? },
-            14 => Request::Journal { name: name(text)? },
-            15 => Request::JournalAt { path: path(text)? },
-            16 => Request::Forget { name: name(text)? },
-            17 => Request::Next { after: name(text)? },
-            18 => Request::Config,
-            20 => Request::Accounts { groups: a.flag()? },
-            21 => Request::Door,
-            22 => Request::Disk { read_only: a.flag()?, look: a.flag()?, path: path(text)? },
-            23 => Request::Inside { what: a.small()?, netns: path(text)? },
-            24 => Request::TapIn {
-                name: a.interface()?,
-                mac: a.station()?,
-                mtu: a.small()?,
-                stays: a.flag()?,
-                netns: path(text)?,
-            },
-            25 => Request::TapOut { name: a.interface()?, netns: path(text)? },
-            26 => Request::MtuIn { name: a.interface()?, mtu: a.small()?, netns: path(text)? },
-            27 => {
-                let (name, number, how) = (a.interface()?, Ipv6Addr::from_bits(a.wide()?), a.word()?);
-                let address = number.to_ipv4_mapped().map_or(IpAddr::V6(number), IpAddr::V4);
-                let len = u8::try_from(how & 0xff).map_err(|_| NoRequest)?;
-                Request::AddressIn { name, address, len, there: how >> 8 == 1, netns: path(text)? }
-            }
+    }
+
+    /// Its text: a letter, and the name or path. `None`: no such path or name can be.
+    pub fn encode(&self) -> Option<String> {
+        let (letter, text) = self.parts();
+        let good = match self {
+            Named::Interface(name) => is_name(name),
+            _ => is_path(Path::new(text)),
+        };
+        text.to_str().filter(|text| good && text.len() <= MAX_TEXT).map(|text| format!("{letter}{text}"))
+    }
+
+    /// What `text` says.
+    ///
+    /// # Errors
+    /// Nothing that is known.
+    pub fn decode(text: &[u8]) -> Result<Named, NoRequest> {
+        let text = std::str::from_utf8(text).map_err(|_| NoRequest)?;
+        let (letter, text) = text.split_at_checked(1).ok_or(NoRequest)?;
+        let named = match letter {
+            "s" => Named::Socket(text.into()),
+            "f" => Named::Folder(text.into()),
+            "c" => Named::Call(text.into()),
+            "j" => Named::Journal(text.into()),
+            "d" => Named::Disk(text.into()),
+            "i" => Named::Interface(text.into()),
+            "n" => Named::Namespace(text.into()),
             _ => return Err(NoRequest),
         };
-        // No second record means the same: nothing hides in words and bytes that are not read.
-        match request.encode(number) {
-            Ok(again) if again == bytes => Ok((request, number)),
-            _ => Err(NoRequest),
-        }
+        named.encode().map(|_| named).ok_or(NoRequest)
+    }
+
+    /// Tells the broker of the daemon with this control socket.
+    ///
+    /// # Errors
+    /// No broker is there, or this user is no operator.
+    pub fn tell(&self, control_socket: &Path) -> io::Result<()> {
+        let text = self.encode().ok_or(io::ErrorKind::InvalidInput)?;
+        let socket = std::os::unix::net::UnixDatagram::unbound()?;
+        // A broker that is busy is waited for, not for ever.
+        socket.set_write_timeout(Some(ANSWER))?;
+        socket.send_to(text.as_bytes(), Named::place(control_socket)).map(drop)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::open::broker::MAX_TEXT;
 
     fn all() -> Vec<Request> {
         let path = || PathBuf::from("/run/x/a.sock");
@@ -370,55 +338,62 @@ mod tests {
             Request::Door,
             Request::Disk { path: path(), read_only: true, look: false },
             Request::Disk { path: path(), read_only: false, look: true },
-            Request::Inside { netns: path(), what: 1 << 16 | 2620 },
-            Request::TapIn {
+            Request::Inside { netns: path(), socket: Socket::Listen(2620) },
+            Request::TapIn(TapIn {
                 netns: path(),
                 name: name(),
                 mac: Some([2, 0, 0, 0, 0, 0]),
                 mtu: 1500,
                 stays: true,
-            },
-            Request::TapIn { netns: path(), name: "x".repeat(15), mac: None, mtu: 68, stays: false },
+            }),
+            Request::TapIn(TapIn { netns: path(), name: "x".repeat(15), mac: None, mtu: 68, stays: false }),
             Request::TapOut { netns: path(), name: name() },
             Request::MtuIn { netns: path(), name: name(), mtu: 9000 },
-            Request::AddressIn {
+            Request::AddressIn(AddressIn {
                 netns: path(),
                 name: name(),
                 address: [10, 0, 0, 1].into(),
                 len: 24,
                 there: true,
-            },
-            Request::AddressIn {
+            }),
+            Request::AddressIn(AddressIn {
                 netns: path(),
                 name: name(),
                 address: [7u16; 8].into(),
                 len: 128,
                 there: false,
-            },
+            }),
         ]
     }
 
     #[test]
-    fn records_are_what_they_were_made_of() {
-        for (number, request) in (7..).zip(all()) {
-            let bytes = request.encode(number).unwrap();
-            assert_eq!(Request::decode(&bytes), Ok((request, number)));
+    fn texts_are_what_they_were_made_of() {
+        for request in all() {
+            let text = request.encode().unwrap();
+            assert_eq!(Request::decode(&text), Ok(request));
+        }
+        for text in ["s/a", "f/a", "c/a", "j/a", "d/a", "isc0", "n/a"] {
+            assert_eq!(Named::decode(text.as_bytes()).unwrap().encode().unwrap(), text);
+        }
+        for bad in ["", "s", "sa", "x/a", "i/a", "éa"] {
+            assert_eq!(Named::decode(bad.as_bytes()), Err(NoRequest), "{bad}");
         }
     }
 
-    /// Every byte counts: a record that differs in one is another request, or none.
+    /// Every byte counts: a text that differs in one is another request, or none.
     #[test]
-    fn nothing_hides_in_a_record() {
+    fn nothing_hides_in_a_text() {
         for request in all() {
-            let bytes = request.encode(1).unwrap();
-            assert_eq!(Request::decode(&bytes[1..]), Err(NoRequest));
-            for at in (0..RECORD).filter(|at| *at < 200 || at % 97 == 0) {
+            let text = request.encode().unwrap();
+            assert_eq!(Request::decode(&text[1..]), Err(NoRequest));
+            assert_eq!(Request::decode(&[&text, &b" "[..]].concat()), Err(NoRequest));
+            for at in 0..text.len() {
                 for bit in 0..8 {
-                    let mut other = bytes;
+                    let mut other = text.clone();
                     other[at] ^= 1 << bit;
-                    if let Ok((decoded, number)) = Request::decode(&other) {
-                        assert_eq!(decoded.encode(number).unwrap(), other);
-                        assert!(decoded != request || number != 1, "{request:?} at {at}");
+                    if let Ok(decoded) = Request::decode(&other) {
+                        assert_eq!(decoded.encode().unwrap(), other);
+                        assert!(decoded != request, "{request:?} at {at}");
                     }
                 }
             }
@@ -426,16 +401,30 @@ mod tests {
     }
 
     #[test]
-    fn paths_and_names_keep_to_their_rules() {
+    fn paths_names_and_numbers_keep_to_their_rules() {
         for bad in ["", "x", "../x", "/a\0b"] {
-            assert!(path(bad.as_bytes()).is_err(), "{bad:?}");
-            assert!(Request::Call { path: bad.into() }.encode(1).is_err(), "{bad:?}");
+            let text = serde_json::to_vec(&Request::Call { path: bad.into() }).unwrap();
+            assert_eq!(Request::decode(&text), Err(NoRequest), "{bad:?}");
+            assert!(Request::Call { path: bad.into() }.encode().is_err(), "{bad:?}");
+            assert_eq!(Named::Disk(bad.into()).encode(), None, "{bad:?}");
         }
-        for bad in ["a/b", ".a", "..", "a b", "a\0", "ä", &"x".repeat(256)] {
-            assert!(name(bad.as_bytes()).is_err(), "{bad:?}");
-            assert!(Request::Up { name: bad.into() }.encode(1).is_err(), "{bad:?}");
+        for bad in ["a/b", "..", "a b", "a\0", &"x".repeat(256)] {
+            for request in [Request::Up { name: bad.into() }, Request::Forget { name: bad.into() }] {
+                assert_eq!(
+                    Request::decode(&serde_json::to_vec(&request).unwrap()),
+                    Err(NoRequest),
+                    "{bad:?}"
+                );
+                assert!(request.encode().is_err(), "{bad:?}");
+            }
+            assert_eq!(Named::Interface(bad.into()).encode(), None, "{bad:?}");
         }
+        for bad in [".a", "ä"] {
+            assert!(Request::Forget { name: bad.into() }.encode().is_err(), "{bad:?}");
+        }
+        assert!(Request::Sockets { queues: MAX_QUEUES + 1 }.encode().is_err());
+        assert!(Request::Packet { name: "a".into(), buffer: MAX_BUFFER + 1 }.encode().is_err());
         let long = Request::Call { path: format!("/{}", "x".repeat(MAX_TEXT)).into() };
-        assert_eq!(long.encode(1).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(long.encode().unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

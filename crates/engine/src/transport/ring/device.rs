@@ -1,11 +1,15 @@
 //! The socket that stands for `/dev/netmap` where that is not about a port that exists: `sidecore_abi::vale`.
 //!
-//! One thread reads requests and hands them, one at a time, to the code that knows ports and switches ([`Verbs`]). A
-//! connection that ends, for whatever reason, is reported: what was made for it may go.
+//! One thread reads requests and hands them, one at a time, to another one, with the code that knows ports and switches
+//! ([`Verbs`]): the thread that reads what strangers sent makes nothing (`confine`). A connection that ends, for whatever
+//! reason, is reported: what was made for it may go.
 
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::net::{send, sockopt::socket_peercred, SendFlags};
@@ -15,9 +19,7 @@ use super::super::server::connection::Connection;
 use super::super::server::many::{part, serve, ClientConnection, Requests};
 use super::super::server::socket::{Listener, SocketError};
 use super::super::server::{OwnerLine, Running};
-use crate::confine::Kinds;
 use crate::mem::take_no_descriptors;
-use crate::open::spare::Seldom;
 
 /// Connections at a time, and those of one user other than root and ourselves.
 const CONNECTIONS: usize = 1024;
@@ -79,9 +81,6 @@ impl Clients {
     }
 }
 
-/// That a user has too many connections.
-static SAID: Seldom = Seldom::new();
-
 /// The client that asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asker {
@@ -100,10 +99,20 @@ pub trait Verbs: Send {
     fn gone(&mut self, connection: u64);
 }
 
-/// The running socket. Dropping it ends the thread; what was made stays.
+/// The running socket. Dropping it ends the threads; what was made stays.
 pub struct Device {
     clients: Arc<Clients>,
-    _running: Running,
+    running: Option<Running>,
+    maker: Option<JoinHandle<()>>,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // The one that reads first: then there are no more orders for the other.
+        self.running = None;
+        // A panic there has been reported by the thread itself.
+        let _ = self.maker.take().map(JoinHandle::join);
+    }
 }
 
 impl Device {
@@ -117,16 +126,18 @@ impl Device {
         owner: (Option<u32>, Option<u32>),
         verbs: Box<dyn Verbs>,
     ) -> Result<Device, SocketError> {
-        let system = |source| SocketError::System { what: "serve requests", path: path.to_owned(), source };
+        let system =
+            |source| SocketError::System { what: "serve requests".into(), path: path.to_owned(), source };
         let listener = Listener::bind(path, Some(mode), owner)?;
         take_no_descriptors(&listener);
         let line = OwnerLine::new().map_err(system)?;
         let clients = Arc::<Clients>::default();
-        let mut server = Server { verbs, connections: Vec::new(), next: 0, clients: Arc::clone(&clients) };
+        let (maker, thread) = make(verbs).map_err(system)?;
+        let mut server = Server { maker, connections: Vec::new(), next: 0, clients: Arc::clone(&clients) };
         let owner = Arc::clone(&line);
         let body = move || serve(&mut server, listener, &owner);
-        let running = Running::start(&line, "netmap".to_owned(), Kinds::NETMAP, body);
-        Ok(Device { clients, _running: running.map_err(system)? })
+        let running = Running::start(&line, "netmap".to_owned(), body);
+        Ok(Device { clients, running: Some(running.map_err(system)?), maker: Some(thread) })
     }
 
     /// Its connections.
@@ -135,8 +146,28 @@ impl Device {
     }
 }
 
+/// What the reading thread has the other one do.
+enum Order {
+    Ask(Asker, Ask, SyncSender<Reply>),
+    Gone(u64),
+}
+
+/// Starts the thread that carries orders out; it ends when there can be no more.
+fn make(mut verbs: Box<dyn Verbs>) -> io::Result<(SyncSender<Order>, JoinHandle<()>)> {
+    let (orders, inbox) = sync_channel::<Order>(0);
+    let thread = std::thread::Builder::new().name("makes-ports".to_owned()).spawn(move || {
+        for order in inbox {
+            match order {
+                Order::Ask(who, ask, answer) => drop(answer.send(verbs.ask(who, &ask))),
+                Order::Gone(connection) => verbs.gone(connection),
+            }
+        }
+    })?;
+    Ok((orders, thread))
+}
+
 struct Server {
-    verbs: Box<dyn Verbs>,
+    maker: SyncSender<Order>,
     connections: Vec<ClientConnection<Asker>>,
     next: u64,
     clients: Arc<Clients>,
@@ -186,9 +217,7 @@ impl Requests for Server {
         let who = Asker { connection: self.next, ids: (peer.uid.as_raw(), peer.gid.as_raw()) };
         if let Err(why) = self.make_room(who.ids.0) {
             self.clients.count(why, 1);
-            if SAID.is_due() {
-                tracing::warn!("the netmap socket refuses user {}: too many connections", who.ids.0);
-            }
+            tracing::warn!(user = who.ids.0, "the netmap socket refuses a client: too many connections");
             return;
         }
         self.next += 1;
@@ -203,7 +232,13 @@ impl Requests for Server {
     fn answer(&mut self, index: usize, request: &[u8]) -> bool {
         let Some(connection) = self.connections.get(index) else { return false };
         let reply = match Ask::from_bytes(request) {
-            Some(ask) => self.verbs.ask(connection.role, &ask),
+            Some(ask) => {
+                let (answer, answers) = sync_channel(1);
+                let order = Order::Ask(connection.role, ask, answer);
+                let made = self.maker.send(order).ok().and_then(|()| answers.recv().ok());
+                made.unwrap_or_else(|| Reply::refused(5, "the request has failed: a bug in sidecore"))
+                // EIO
+            }
             None => Reply::refused(71, "the daemon does not speak this language or version"), // EPROTO
         };
         // A reply fits into a socket's buffer; a client that leaves so many unread that it does not is dropped.
@@ -217,7 +252,8 @@ impl Requests for Server {
     }
 
     fn gone(&mut self, who: Asker) {
-        self.verbs.gone(who.connection);
+        // Without the other thread there is nothing to be told.
+        let _ = self.maker.send(Order::Gone(who.connection));
         self.count_open();
     }
 

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use super::common::{ring_queues, Rings};
 use super::config::RingError;
-use super::shown::{ring_queues, Rings};
 use crate::fabric::{Pairs, Scheduler};
 use crate::host::ring::{RingEgress, RingIngress, RingPair, RingPortSettings};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};

@@ -18,19 +18,16 @@
 mod common;
 mod config;
 mod device;
-mod directory;
 mod end;
 mod group;
 mod host;
 mod pipes;
 mod port;
 mod server;
-mod shown;
 mod taps;
 
-pub use config::{RingError, RingPortConfig, EXTRA_LIMIT};
+pub use config::{device_path, set_directory, socket_path, RingError, RingPortConfig, EXTRA_LIMIT};
 pub use device::{Asker, Clients, Device, Verbs};
-pub use directory::{device_path, set_directory, socket_path};
 pub use host::{HostRingsPort, HOST};
 pub use port::RingPort;
 pub use server::MONITORS;

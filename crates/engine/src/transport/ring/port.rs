@@ -8,11 +8,10 @@ use super::super::server::many::serve;
 use super::super::server::socket::Listener;
 use super::super::server::{OwnerLine, Running};
 use super::common::Common;
+use super::common::{monitor_queue, ring_queues};
 use super::config::{RingError, RingPortConfig};
 use super::group::Member;
 use super::server::Server;
-use super::shown::{monitor_queue, ring_queues};
-use crate::confine::Kinds;
 use crate::fabric::Scheduler;
 use crate::host::ring::RingPortSettings;
 use crate::mem::take_no_descriptors;
@@ -57,7 +56,7 @@ impl RingPort {
         let common = Arc::new(Common { port, scheduler, config, member, end, info, settings, state });
         let (line, mut server) = (OwnerLine::new()?, Server::new(Arc::clone(&common)));
         let (owner, port) = (Arc::clone(&line), Arc::clone(&common.port));
-        let running = Running::start(&line, name, Kinds::RING, move || {
+        let running = Running::start(&line, name, move || {
             port.talk.is_held_here();
             serve(&mut server, listener, &owner);
         })?;

@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MESSAGE};
 
 use super::super::server::connection::Connection;
 use super::super::server::many::{ClientConnection, Requests};
+use super::super::server::wait::has_left;
 use super::common::Common;
 use super::end::{borrowed, Piped};
 use super::host::{self, HostRings};
@@ -224,7 +224,7 @@ impl Drop for Server {
     /// would mean nothing if it were empty; but another user could have port after port made, and keep all their memory so.
     fn drop(&mut self) {
         let others = self.common.config.owner.0.is_some();
-        self.conversations.retain(|c| !others && !has_hung_up(&c.socket));
+        self.conversations.retain(|c| !others && !has_left(&c.socket));
         for conversation in &mut self.conversations {
             if let Role::Monitor(watching) = &mut conversation.role {
                 watching.stays = true;
@@ -234,13 +234,6 @@ impl Drop for Server {
         self.conversations.clear();
         self.memory.take().iter().filter(|_| !kept).for_each(LentMemory::give_up);
     }
-}
-
-/// Whether the other end has closed its connection, though we have not been told yet.
-fn has_hung_up(socket: &Connection) -> bool {
-    let mut fds = [PollFd::new(socket, PollFlags::empty())];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut fds, Some(&now)).is_ok() && fds[0].revents().contains(PollFlags::HUP)
 }
 
 impl Server {

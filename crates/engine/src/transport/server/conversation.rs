@@ -3,7 +3,7 @@
 //! A client is given [`PATIENCE`] over the rest of a message or over reading our answers, and [`FIRST_WORD`] over its first one. While its
 //! messages are held back (`port::talk`) the owner is heard, and the protocol's own descriptors are.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,6 @@ use rustix::event::{PollFd, PollFlags};
 use super::socket::Listener;
 use super::wait::wait;
 use super::OwnerLine;
-use crate::door::Closing;
 use crate::fault::Fault;
 use crate::port::{AttachmentStatus, Port};
 
@@ -101,8 +100,8 @@ pub(in crate::transport) trait Talk {
     }
 
     /// The end, by a fault or not: first no core touches the guest's memory any more, then the peer learns that we are
-    /// gone. What is returned is a file of the peer's that is still being closed.
-    fn end(self, faulty: bool) -> Option<Closing>;
+    /// gone. What is returned is readable when a file of the peer's has been closed (`door::Refused`).
+    fn end(self, faulty: bool) -> Option<OwnedFd>;
 }
 
 /// What a conversation has around it.

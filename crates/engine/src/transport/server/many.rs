@@ -11,13 +11,9 @@ use super::connection::Connection;
 use super::socket::Listener;
 use super::wait::{wait, wait_for};
 use super::OwnerLine;
-use crate::open::spare::Seldom;
 
 /// How long no client is let in after that has failed: the client waits in the backlog.
 const AGAIN: Duration = Duration::from_millis(100);
-
-/// That no client can be accepted.
-static SAID: Seldom = Seldom::new();
 
 /// A client, connected.
 pub(in crate::transport) struct ClientConnection<R> {
@@ -116,9 +112,7 @@ pub(in crate::transport) fn serve<S: Requests>(server: &mut S, listener: Listene
                 Ok(Some(socket)) => server.admit(socket),
                 Ok(None) => server.turned_away(listener.turned_away()),
                 Err(error) => {
-                    if SAID.is_due() {
-                        tracing::warn!("{}: cannot take a client in: {error}", server.name());
-                    }
+                    tracing::warn!("{}: cannot take a client in: {error}", server.name());
                     wait_for(line, Some(AGAIN));
                 }
             }

@@ -8,8 +8,8 @@
 //! * many at a time ([`many`]): programs with requests of one size, each of which is answered at once.
 //!
 //! What a client may not do is the same everywhere: keep the thread from hearing its owner, keep the next one out by saying nothing,
-//! have it spin by coming and going ([`backoff`]) or when no descriptor is left ([`socket`]), send us a descriptor unasked
-//! ([`without_fds`]), or end more than its own conversation by a bug of ours ([`supervise`]).
+//! have it spin by coming and going ([`single`]) or when no descriptor is left ([`socket`]), send us a descriptor unasked
+//! ([`connection`]), or end more than its own conversation by a bug of ours ([`supervise`]).
 //!
 //! | | vfio-user | vhost-user | ring port | netmap socket |
 //! |---|---|---|---|---|
@@ -25,7 +25,6 @@
 //! | link down | is the device's affair | hangs up, and does not listen | frames are dropped | – |
 //! | a daemon that ends | leaves client and device to the next one | hangs up | hangs up | hangs up |
 
-pub(super) mod backoff;
 pub(super) mod connection;
 pub(super) mod conversation;
 pub(super) mod many;
@@ -33,7 +32,6 @@ pub(super) mod single;
 pub(super) mod socket;
 pub(super) mod supervise;
 pub(super) mod wait;
-pub(super) mod without_fds;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -109,15 +107,14 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts it under `name`, of which the kernel shows 15 bytes, with the system calls of its kind.
+    /// Starts it under `name`, of which the kernel shows 15 bytes.
     pub(super) fn start(
         line: &Arc<OwnerLine>,
         name: String,
-        kind: Kinds,
         body: impl FnOnce() + Send + 'static,
     ) -> io::Result<Running> {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            enter(kind);
+            enter(Kinds::CONVERSATION);
             body();
         })?;
         Ok(Running { line: Arc::clone(line), thread: Some(thread) })

@@ -1,36 +1,37 @@
 //! A socket with one client at a time: its thread meets a client, talks with it and, when it is gone, waits for the next one, for ever.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::backoff::{Backoff, PAUSES};
 use super::connection::Connection;
 use super::conversation::{self, ConversationContext, ConversationEnd, Talk};
 use super::socket::{call, Listener, PeerSource};
 use super::wait::{await_close, has_left, wait, wait_for, CLOSING};
 use super::{supervise, OwnerLine, Running};
-use crate::confine::Kinds;
-use crate::door::Closing;
+use crate::bucket::{nanos, nanos_at, Bucket};
 use crate::fault::{shown, Fault};
-use crate::open::spare::Seldom;
 use crate::port::{AttachmentStatus, Lack, Peer, Port};
 
 /// Most characters that are shown of what was wrong with a message.
 const LONGEST_WHY: usize = 400;
 
-/// That no VMM can be accepted.
-static SAID: Seldom = Seldom::new();
+/// First and longest pause between two attempts at something that fails. The longest is also what a client has to wait that broke
+/// a rule, and the time in which one client may come for nothing: it costs a set-up, and where connections are kept a process.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Clients that may come for nothing at once. One that had come for something has them all forgiven.
+const AT_ONCE: u64 = 2;
 
 /// What is spoken at a socket.
 pub(in crate::transport) trait Protocol: Send + 'static {
     /// A conversation with one client.
     type Talk: Talk;
-    /// How the thread is called in front of its port's name, and what it may do.
-    const THREAD: (&'static str, Kinds);
+    /// How the thread is called in front of its port's name.
+    const THREAD: &'static str;
     /// A conversation that was shorter was for nothing.
     const BRIEFLY: Duration;
     /// The name of the fault of a client that does not begin to talk, and what is said of it.
@@ -67,7 +68,7 @@ impl Server {
         let line = OwnerLine::new()?;
         let status = Arc::new(Mutex::new(idle(Peer::Waiting, source.describe())));
         let port = Arc::clone(protocol.port());
-        let name = format!("{}-{}", P::THREAD.0, port.name);
+        let name = format!("{}-{}", P::THREAD, port.name);
         let mut host = Host {
             port,
             line: Arc::clone(&line),
@@ -76,9 +77,9 @@ impl Server {
             source,
             last_fault: None,
             closing: None,
-            backoff: Backoff::new(),
+            idlers: Bucket::new(),
         };
-        let running = Running::start(&line, name, P::THREAD.1, move || {
+        let running = Running::start(&line, name, move || {
             host.port.talk.is_held_here();
             host.guarded();
         })?;
@@ -115,8 +116,9 @@ struct Host<P> {
     source: PeerSource,
     last_fault: Option<String>,
     /// Where a file of the last client is still being closed.
-    closing: Option<Closing>,
-    backoff: Backoff,
+    closing: Option<OwnedFd>,
+    /// Clients that came for nothing.
+    idlers: Bucket,
 }
 
 impl<P: Protocol> Host<P> {
@@ -160,7 +162,7 @@ impl<P: Protocol> Host<P> {
             if let Some(closing) = &self.closing {
                 let told = || self.show(idle(Peer::Faulted, format!("{}; {CLOSING}", self.detail())));
                 if await_close(closing, &*self.line, told) {
-                    self.closing.take().into_iter().for_each(Closing::done);
+                    self.closing = None;
                 }
                 continue;
             }
@@ -209,9 +211,7 @@ impl<P: Protocol> Host<P> {
                     Some(Ok(Some(stream))) if has_left(&stream) => self.port.talk.left_at_once(),
                     Some(Ok(Some(stream))) => return Some(stream),
                     Some(Err(e)) => {
-                        if SAID.is_due() {
-                            tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
-                        }
+                        tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
                         again = Some(PAUSES.1);
                     }
                     Some(Ok(None)) => {
@@ -282,10 +282,14 @@ impl<P: Protocol> Host<P> {
                     self.last_fault = None;
                 }
                 // One that an earlier daemon has left was a guest's.
-                if let Some(pause) = self.backoff.after(asked || left) {
+                if asked || left {
+                    self.idlers.forgive();
+                } else {
                     port.talk.left_at_once();
                     self.show(idle(Peer::Waiting, self.detail()));
-                    wait_for(&*self.line, Some(pause));
+                    let (one, at_once) = (nanos(PAUSES.1), nanos(PAUSES.1) * AT_ONCE);
+                    let ahead = self.idlers.add(one, at_once + one, nanos_at(Instant::now()));
+                    wait_for(&*self.line, Some(Duration::from_nanos(ahead.saturating_sub(at_once))));
                 }
             }
             ConversationEnd::Silent => {

@@ -1,11 +1,11 @@
 //! Waiting for descriptors, with a limit.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use crate::door::Closing;
+use crate::door;
 
 /// Waits until one of `fds` is ready, or the time is over.
 pub(in crate::transport) fn wait(fds: &mut [PollFd], time: Option<Duration>) -> rustix::io::Result<()> {
@@ -37,9 +37,9 @@ pub(in crate::transport) const CLOSING: &str =
 
 /// Waits until a file is closed; true if it is, false if `wake` is readable first. If it takes longer than a moment, `told`
 /// is called once.
-pub(in crate::transport) fn await_close(closing: &Closing, wake: impl AsFd, told: impl FnOnce()) -> bool {
+pub(in crate::transport) fn await_close(closing: &OwnedFd, wake: impl AsFd, told: impl FnOnce()) -> bool {
     const MOMENT: Duration = Duration::from_millis(100);
-    closing.begin();
+    door::dropped(closing);
     let mut fds = [PollFd::new(&wake, PollFlags::IN), PollFd::new(closing, PollFlags::IN)];
     let mut closed = |time| {
         let waited = wait(&mut fds, time);

@@ -66,8 +66,8 @@ const TABLE: &[Message] = table! {
     DEVICE_SET_IRQS (SetIrqs::SIZE, SetIrqs::SIZE + MAX_BOOLS), MAX_FDS => set_irqs;
     REGION_READ just(RegionAccess::SIZE), 0 => region_read;
     REGION_WRITE (RegionAccess::SIZE, MAX_PAYLOAD), 0 => region_write;
-    DMA_READ ANY, 0 => wrong_direction;
-    DMA_WRITE ANY, 0 => wrong_direction;
+    DMA_READ ANY, 0 => not_offered;
+    DMA_WRITE ANY, 0 => not_offered;
     DEVICE_RESET just(0), 0 => reset;
     DIRTY_PAGES ANY, 0 => not_offered;
     REGION_WRITE_MULTI (WriteMulti::SIZE, WriteMulti::SIZE + MAX_WRITES * OneWrite::SIZE), 0 => write_multi;
@@ -90,7 +90,7 @@ pub(super) fn handle(
     answer.clear();
     let message = find(header.command);
     let result = match message {
-        _ if !session.is_agreed() && header.command != command::VERSION => {
+        _ if session.agreed.is_none() && header.command != command::VERSION => {
             Err(Refusal::fatal("the first command must be VERSION"))
         }
         None => Err(Refusal::new(Errno::NOTSUP, "unknown command")),
@@ -99,7 +99,7 @@ pub(super) fn handle(
             message.check(&request).and_then(|()| (message.handler)(session, request, answer))
         }
     };
-    session.count();
+    session.handled += 1;
     finish(session, header, result, answer)
 }
 
@@ -111,7 +111,7 @@ pub(super) fn refuse(
     answer: &mut Answer,
 ) -> (bool, Outcome) {
     answer.clear();
-    let fatal = !session.is_agreed();
+    let fatal = session.agreed.is_none();
     finish(session, header, Err(Refusal { fatal, ..why }), answer)
 }
 

@@ -20,23 +20,23 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use sidecore_abi::vfio_user::{command, Header, MAX_FDS};
 
+use super::super::server::connection::receive;
 use super::super::server::connection::Connection;
 use super::super::server::conversation::{ConversationEnd, Heard, Talk, Waits, ALSO, PATIENCE};
 use super::super::server::wait::wait;
-use super::super::server::without_fds::receive;
 use super::commands;
 use super::keep::{Keep, Pending};
 use super::messages::{payload_size, Answer, Refusal};
 use super::session::{lock, Session, SharedDevice};
-use crate::door::{self, Closing, WantedFds, Why};
+use crate::door::{self, WantedFds, Why};
 use crate::mem::{peeked, set_peeked, BadFile, Files};
 use crate::open::passing;
 use crate::port::{AttachmentStatus, Fault, Lack, Peer, Port};
 
 /// Bytes that are looked at before a message's length is known: more than most messages have.
 const FIRST_LOOK: usize = 4096;
-/// What a file that does not pass the door costs its port, in changes: the time of another process.
-const STRANGER: usize = 100;
+/// What a file that does not pass the door costs its port, in changes: the door ends with it, and another one is started.
+const STRANGER: usize = 1000;
 /// Messages that are handled before the thread looks at what else waits.
 const IN_A_ROW: usize = 32;
 
@@ -72,7 +72,7 @@ pub(super) struct Conversation {
     /// How much of the socket was looked at, and not taken.
     peeked: usize,
     /// Where a file is closed that did not pass.
-    closing: Option<Closing>,
+    closing: Option<OwnedFd>,
     /// A message waits for that.
     blocked: bool,
     /// The eventfd by which the ends of interrupts are told, while they are heard.
@@ -120,7 +120,7 @@ impl Conversation {
     ) -> std::io::Result<Conversation> {
         stream.set_nonblocking(true)?;
         let left = peeked(&stream)?;
-        let pending = session.kept().map_or(Ok(None), Keep::pending)?;
+        let pending = session.keep.as_mut().map_or(Ok(None), Keep::pending)?;
         let mut talk = Conversation::new(stream, session, port, device)?;
         if let Some(Pending { taken, unsent, with_fd }) = pending {
             let untouched = left == taken;
@@ -170,7 +170,7 @@ impl Conversation {
             self.session.keep(&self.stream);
             self.session.commit(size, due.then_some(&self.answer));
             let taken = self.take(size)?;
-            self.closing.iter().for_each(Closing::begin);
+            self.closing.iter().for_each(door::dropped);
             if taken != pieces {
                 return Err(ConversationEnd::bad(
                     "one piece held a message with descriptors and another one",
@@ -313,7 +313,7 @@ impl Conversation {
     fn send_kept(&mut self, mut left: usize) -> Result<(), ConversationEnd> {
         let begun = Instant::now();
         while left > 0 {
-            let Some(keep) = self.session.kept() else { return Err(ConversationEnd::Closed) };
+            let Some(keep) = &self.session.keep else { return Err(ConversationEnd::Closed) };
             match sendfile(&self.stream, keep.answers(), None, left) {
                 Ok(0) => return Err(ConversationEnd::Closed),
                 Ok(sent) => left -= sent,
@@ -327,7 +327,7 @@ impl Conversation {
 
     /// Sends the answer whole.
     fn send(&mut self) -> Result<(), ConversationEnd> {
-        if self.session.kept().is_some() && self.answer.fd.is_none() {
+        if self.session.keep.is_some() && self.answer.fd.is_none() {
             return self.send_kept(self.answer.bytes().len());
         }
         let begun = Instant::now();
@@ -354,7 +354,7 @@ impl Talk for Conversation {
         let also = [
             self.resample.as_ref().map(|fd| fd.as_fd()),
             self.closing.as_ref().map(AsFd::as_fd),
-            self.session.holder().filter(|_| !held),
+            self.session.keep.as_ref().map(AsFd::as_fd).filter(|_| !held),
         ];
         Waits { stream: &self.stream, listens: !self.blocked, also, rest }
     }
@@ -364,8 +364,7 @@ impl Talk for Conversation {
             self.session.resampled(&fd);
         }
         if closed {
-            self.closing.take().into_iter().for_each(Closing::done);
-            self.blocked = false;
+            (self.closing, self.blocked) = (None, false);
         }
         self.unheld |= unheld;
         closed || unheld
@@ -373,7 +372,7 @@ impl Talk for Conversation {
 
     fn listen(&mut self) -> Result<Heard, ConversationEnd> {
         let heard = self.handle()?;
-        let changes = self.session.take_changes();
+        let changes = std::mem::take(&mut self.session.changes);
         if changes > 0 {
             self.port.talk.changed(changes);
         }
@@ -386,11 +385,12 @@ impl Talk for Conversation {
     }
 
     fn has_begun(&self) -> bool {
-        self.session.is_agreed()
+        self.session.agreed.is_some()
     }
 
     fn has_asked(&self) -> bool {
-        self.session.has_asked()
+        // For more than a conversation.
+        self.session.handled > 1
     }
 
     /// A fault stops the queues, not the conversation: the guest can reset the device.
@@ -405,13 +405,13 @@ impl Talk for Conversation {
         if let Some(map) = self.session.unlooked() {
             self.port.look_at_memory(&map);
             if !self.port.doubts_memory() {
-                self.session.trust();
+                self.session.looks = 0;
             }
         }
         let session = &self.session;
         // After every message: only what is news costs anything.
         let lack = session.lack();
-        let news = (self.port.fault.get(), session.is_agreed(), session.refused(), session.hint(), lack);
+        let news = (self.port.fault.get(), session.agreed.is_some(), session.refused, session.hint(), lack);
         if self.told.replace(news) == Some(news) {
             return None;
         }
@@ -440,7 +440,7 @@ impl Talk for Conversation {
         left
     }
 
-    fn end(mut self, _: bool) -> Option<Closing> {
+    fn end(mut self, _: bool) -> Option<OwnedFd> {
         self.closing.take()
     }
 }

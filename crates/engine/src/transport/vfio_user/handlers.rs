@@ -215,11 +215,7 @@ impl Session {
     }
 
     pub(super) fn not_offered(&mut self, _: Request, _: &mut Answer) -> Handled {
-        Err(Refusal::new(Errno::NOTSUP, "we do not offer it"))
-    }
-
-    pub(super) fn wrong_direction(&mut self, _: Request, _: &mut Answer) -> Handled {
-        Err(Refusal::new(Errno::NOTSUP, "only servers send it"))
+        Err(Refusal::new(Errno::NOTSUP, "we do not offer it, or only servers send it"))
     }
 
     /// Tells the operator, once, that a device was turned on that can reach nothing.

@@ -41,7 +41,6 @@ use self::session::{lock, lock_briefly, Session, SharedDevice, BRIEFLY};
 use super::server::connection::Connection;
 use super::server::single::{Protocol, Server};
 use super::server::socket::PeerSource;
-use crate::confine::Kinds;
 use crate::device::pci::PciDevice;
 use crate::port::{Attachment, AttachmentStatus, Fault, Lack, Peer, Port};
 
@@ -155,7 +154,7 @@ struct Spoken {
 
 impl Protocol for Spoken {
     type Talk = Conversation;
-    const THREAD: (&'static str, Kinds) = ("vfu", Kinds::VFIO_USER);
+    const THREAD: &'static str = "vfu";
     const BRIEFLY: Duration = Duration::from_secs(1);
     const SILENCE: (&'static str, &'static str) = ("no_version", "sent no VERSION");
     const HURRIES_ALL: bool = true;
@@ -175,9 +174,7 @@ impl Protocol for Spoken {
         }
         lock(&self.device).attached()?;
         let mut session = Session::new(&self.port.name, &self.device, &self.port.terms);
-        if let Some(path) = &self.hold {
-            session.hold_at(path.clone());
-        }
+        session.hold.clone_from(&self.hold);
         Conversation::new(stream, session, &self.port, &self.device)
     }
 

@@ -3,7 +3,7 @@
 //! Nothing here touches the socket, so that tests and fuzzers can speak to it directly.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -63,8 +63,8 @@ pub(super) struct Session {
     pub(super) agreed: Option<Agreed>,
     pub(super) refused: u64,
     pub(super) hinted: bool,
-    /// Looks at the client's memory that are left.
-    looks: u32,
+    /// Looks at the client's memory that are left: none once there was something in it.
+    pub(super) looks: u32,
     /// Where its holder is to be, once there is reason for one.
     pub(super) hold: Option<PathBuf>,
     /// What the next daemon finds.
@@ -108,11 +108,6 @@ impl Session {
             unheld: false,
             left: false,
         }
-    }
-
-    /// Has a holder at `path` keep the session as soon as its client is known to be one.
-    pub(super) fn hold_at(&mut self, path: PathBuf) {
-        self.hold = Some(path);
     }
 
     /// Starts the holder of the session on `stream` if it is due. Comes before the message is committed that shows
@@ -212,16 +207,6 @@ impl Session {
         self.memory.map()
     }
 
-    /// What the next daemon finds, if anything is kept.
-    pub(super) fn kept(&mut self) -> Option<&mut Keep> {
-        self.keep.as_mut()
-    }
-
-    /// Readable when the holder is gone, if there is one.
-    pub(super) fn holder(&self) -> Option<BorrowedFd<'_>> {
-        self.keep.as_ref().map(AsFd::as_fd)
-    }
-
     /// Nothing is kept any more.
     pub(super) fn lost(&mut self, why: &str) {
         tracing::warn!(port = %self.name, "nothing is held ({why}): the end of this daemon will disconnect the VMM");
@@ -269,11 +254,6 @@ impl Session {
         kept
     }
 
-    /// A command was handled.
-    pub(super) fn count(&mut self) {
-        self.handled += 1;
-    }
-
     /// A command was refused, and the conversation goes on.
     pub(super) fn count_refusal(&mut self, command: &str, number: u16, refusal: &Refusal) {
         self.refused += 1;
@@ -285,27 +265,7 @@ impl Session {
         }
     }
 
-    /// Whether the client has asked for anything but a conversation.
-    pub(super) fn has_asked(&self) -> bool {
-        self.handled > 1
-    }
-
-    /// The changes that I/O cores notice, since this was asked last.
-    pub(super) fn take_changes(&mut self) -> usize {
-        std::mem::take(&mut self.changes)
-    }
-
-    /// Whether the client and we have agreed on a version.
-    pub(super) fn is_agreed(&self) -> bool {
-        self.agreed.is_some()
-    }
-
-    /// Commands that were refused.
-    pub(super) fn refused(&self) -> u64 {
-        self.refused
-    }
-
-    /// The client's memory, to be looked at, while the device may reach it: some times, or until it was [trusted](Session::trust).
+    /// The client's memory, to be looked at, while the device may reach it: some times.
     pub(super) fn unlooked(&mut self) -> Option<Arc<GuestMap>> {
         if self.looks == 0 || self.memory.map().is_empty() {
             return None;
@@ -313,11 +273,6 @@ impl Session {
         let on = lock(&self.device).config().command().has(Command::MASTER);
         self.looks -= u32::from(on);
         on.then(|| Arc::clone(self.memory.map()))
-    }
-
-    /// There is something in that memory.
-    pub(super) fn trust(&mut self) {
-        self.looks = 0;
     }
 
     /// Whether the client shares no memory; before it has told of any, it has not come so far.

@@ -18,15 +18,15 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::{RecvFlags, SendFlags};
 use vhost::vhost_user::BackendReqHandler;
 
+use super::super::server::connection::receive;
 use super::super::server::connection::Connection;
 use super::super::server::conversation::{ConversationEnd, Heard, Talk, Waits, ALSO};
 use super::super::server::wait::wait;
-use super::super::server::without_fds::receive;
 use super::backend::{in_words, Backend};
 use super::channel::Descriptors;
 use super::messages::{By, Given, Header, HEADER, MAX_PAYLOAD};
 use crate::device::VirtioDevice;
-use crate::door::{self, Closing, WantedFds, Why};
+use crate::door::{self, WantedFds, Why};
 use crate::fault::Fault;
 use crate::mem::{BadFile, Files};
 use crate::open::passing;
@@ -48,7 +48,7 @@ pub(super) struct Conversation<D: VirtioDevice> {
     inner: UnixStream,
     backend: Arc<Mutex<Backend<D>>>,
     /// Where a file is closed that did not pass the door.
-    closing: Option<Closing>,
+    closing: Option<OwnedFd>,
     /// A message was handled; and a ring has run.
     begun: bool,
     ran: bool,
@@ -236,7 +236,7 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
         }
         let done = self.take(&header).and_then(|(message, fds)| match header.message.by {
             By::Us(_) => self.answer(&header, &message, fds),
-            By::Crate | By::Nobody => self.pass_on(&message, &fds.list),
+            By::Crate => self.pass_on(&message, &fds.list),
         });
         done.map_err(|why| ConversationEnd::bad(format!("{}: {why}", header.message.name)))?;
         self.begun = true;
@@ -261,7 +261,7 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
         Some(status)
     }
 
-    fn end(mut self, faulty: bool) -> Option<Closing> {
+    fn end(mut self, faulty: bool) -> Option<OwnedFd> {
         lock(&self.backend).disconnect(faulty);
         self.closing.take()
     }

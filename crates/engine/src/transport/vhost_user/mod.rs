@@ -39,7 +39,6 @@ use self::journal::RingSlots;
 use super::server::connection::Connection;
 use super::server::single::{Protocol, Server};
 use super::server::socket::PeerSource;
-use crate::confine::Kinds;
 use crate::device::VirtioDevice;
 use crate::disk::Disk;
 use crate::open::{journal, journal_at};
@@ -176,7 +175,7 @@ struct Spoken<D: VirtioDevice> {
 
 impl<D: VirtioDevice + 'static> Protocol for Spoken<D> {
     type Talk = Conversation<D>;
-    const THREAD: (&'static str, Kinds) = ("vu", Kinds::VHOST_USER);
+    const THREAD: &'static str = "vu";
     const BRIEFLY: Duration = Duration::ZERO;
     const SILENCE: (&'static str, &'static str) = ("no_message", "said nothing");
     const HURRIES_ALL: bool = false;

@@ -93,7 +93,7 @@ fn end_at(mut talk: Conversation, step: &str) {
         talk.take(size).unwrap();
     }
     if reached("half sent") {
-        assert_eq!(sendfile(&talk.stream, talk.session.kept().unwrap().answers(), None, 7), Ok(7));
+        assert_eq!(sendfile(&talk.stream, talk.session.keep.as_ref().unwrap().answers(), None, 7), Ok(7));
     }
     if reached("sent") {
         talk.send_kept(talk.answer.bytes().len() - 7).unwrap();
