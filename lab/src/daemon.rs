@@ -159,7 +159,8 @@ impl Daemon {
             let balance = Balance::of(&ports);
             let mut all = ports["ports"].as_array().into_iter().flatten();
             if let Some(port) = all.find(|port| port["state"]["overrun"]["rests"].as_u64() != Some(0)) {
-                return self.explain(Err(Error::new(format!("an honest guest's port had to rest: {port:#}"))));
+                return self
+                    .explain(Err(Error::new(format!("an honest guest's port had to rest: {port:#}"))));
             }
             if balance.holds() {
                 return Ok(balance);

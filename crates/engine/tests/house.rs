@@ -527,7 +527,8 @@ fn the_tests_that_promises_name_are_there() {
                 if file.exists() {
                     paths.push(file);
                 } else {
-                    sources(&dir.join("tests").join(name), &mut paths);
+                    // `all`: the program of all files.
+                    sources(&dir.join("tests"), &mut paths);
                 }
                 (dir.join("tests"), words.iter().skip_while(|word| **word != "--test").nth(2))
             }

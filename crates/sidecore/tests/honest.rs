@@ -83,7 +83,8 @@ fn busy_loops_on_an_io_cores_processor_are_no_ports_overrun() {
     let mut set = CpuSet::new();
     set.set(processor);
     let busy = || {
-        let child = Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
+        let child =
+            Command::new("sh").args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().unwrap();
         sched_setaffinity(Some(Pid::from_child(&child)), &set).unwrap();
         child
     };
