@@ -156,7 +156,7 @@ impl Run<'_> {
                 2 => self.nic.write(usize::from(*a % 6), u64::from(*b), &[*c, *d][..1 + usize::from(*e & 1)]),
                 3 => {
                     self.nic.read(usize::from(*a % 6), u64::from(*b), &mut [0; 4]);
-                    self.memory.read(usize::from(*a % 6), u64::from(value) % self.size & !3, &mut [0; 4]);
+                    self.memory.read(usize::from(*a % 6), (u64::from(value) % self.size) & !3, &mut [0; 4]);
                 }
                 4 => pci::write_config(&mut self.nic, u64::from(*a), &[*b, *c]),
                 // A block's word: of a ring, on either side.

@@ -214,7 +214,7 @@ impl World {
                 let mut rest = self.arena.put(n, &bytes, HEAD);
                 let first = rest.first(usize::from(shape) % (rest.len() + 1));
                 rest.advance(first.len());
-                for part in [first, rest].into_iter().filter(|part| part.len() > 0) {
+                for part in [first, rest].into_iter().filter(|part| !part.is_empty()) {
                     assert!(pieces.push(part));
                     frame.pieces += 1;
                 }

@@ -65,7 +65,7 @@ impl Run<'_> {
             data = rest;
             match what % 16 {
                 0..=3 => {
-                    let width = 1usize << (what >> 4) % 3;
+                    let width = 1usize << ((what >> 4) % 3);
                     let offset = u64::from(*a) & !(width as u64 - 1);
                     self.device.write(1, offset, &[*b, *c, *d, *e][..width]);
                 }

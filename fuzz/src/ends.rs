@@ -62,7 +62,7 @@ impl IngressQueue for Source {
                 let mut rest = self.arena.put(slot, &bytes, HEAD);
                 let first = rest.first(usize::from(bytes[HEAD]) % (rest.len() + 1));
                 rest.advance(first.len());
-                for part in [first, rest].into_iter().filter(|part| part.len() > 0) {
+                for part in [first, rest].into_iter().filter(|part| !part.is_empty()) {
                     assert!(pieces.push(part));
                     frame.pieces += 1;
                 }

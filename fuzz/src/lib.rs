@@ -128,10 +128,13 @@ pub fn anonymous_port() -> Arc<Port> {
     Arc::clone(PORT.get_or_init(port))
 }
 
+/// The next number, and queues by theirs.
+type Numbered = (u64, BTreeMap<u64, Box<dyn NetSeat>>);
+
 /// Holds the queues that a core would have.
 #[derive(Default)]
 pub struct Desk {
-    queues: Mutex<(u64, BTreeMap<u64, Box<dyn NetSeat>>)>,
+    queues: Mutex<Numbered>,
 }
 
 impl Desk {

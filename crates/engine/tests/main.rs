@@ -4,6 +4,8 @@
     clippy::expect_used,
     clippy::panic,
     clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
     missing_docs
 )]
 

@@ -53,8 +53,9 @@ fn new_huge_pages_under_a_flood_are_no_overrun() {
         received += b.receive(0, |_, bytes| assert_eq!(bytes, FRAME)).unwrap();
         assert!(start.elapsed() < LIMIT, "{received} frames came");
     }
-    let cleared = (fstat(b.session().memory.fd()).unwrap().st_blocks - before) * 512 / size as i64;
-    assert!(cleared >= ENTRIES as i64 - 1, "{cleared} pages were new");
+    let blocks = fstat(b.session().memory.fd()).unwrap().st_blocks - before;
+    let cleared = usize::try_from(blocks * 512).unwrap() / size;
+    assert!(cleared >= ENTRIES - 1, "{cleared} pages were new");
     assert_that_none_was_accused(&bed);
     drop(pages);
 }
