@@ -73,14 +73,14 @@ def list_a_holder(stage):
 
 @attack(needs=("root",))
 def silent_holders(stage):
-    """Processes listen in the places of four holders and say nothing, one with a full queue: a start waits for all at once, and an added port holds up no request."""
+    """Processes listen in the places of four holders and say nothing, two with a full queue: a start waits for all at once, and an added port holds up no request."""
     names, folder = ("e1", "e2", "e3", "e4"), stage.folder()
     for name in names:
         squatter = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stage.cleanup(squatter.close)
         squatter.bind(f"{folder}/{name}.sock.hold")
-        squatter.listen(0 if name == "e2" else 8)
-        for _ in range(4 if name == "e2" else 0):
+        squatter.listen(0 if name in ("e2", "e4") else 8)
+        for _ in range(4 if name in ("e2", "e4") else 0):
             client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stage.cleanup(client.close)
             client.setblocking(False)
