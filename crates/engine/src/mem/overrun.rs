@@ -125,9 +125,13 @@ thread_local! {
 }
 
 /// What the acts took that were within the one that began at `begun` and took `took`. Each has its own account, and from
-/// now on this one stands for them in `acts`.
+/// now on this one stands for them in `acts`. By when they ended: some begins are reckoned back, and may come after that of
+/// an act within.
 fn within(acts: &mut Vec<(u64, u64)>, begun: u64, took: u64) -> u64 {
-    let first = acts.iter().position(|(at, _)| at.wrapping_sub(begun) <= took).unwrap_or(acts.len());
+    let first = acts
+        .iter()
+        .position(|(at, long)| at.wrapping_add(*long).wrapping_sub(begun) <= took)
+        .unwrap_or(acts.len());
     let inner = acts.drain(first..).map(|(_, took)| took).sum();
     if acts.len() == REMEMBERED {
         acts.remove(0);
@@ -395,6 +399,8 @@ mod tests {
         });
         assert_eq!(within(&mut acts, 1_000 + 10 * 4, 200), 16 * 5);
         assert_eq!((within(&mut acts, u64::MAX - 1, 1), within(&mut acts, u64::MAX - 2, 10)), (0, 1));
+        // A begin that was reckoned back.
+        assert_eq!(within(&mut vec![(95, 50)], 100, 50), 50);
     }
 
     /// Nothing is known of what threads other than I/O cores lose.
