@@ -13,6 +13,8 @@ const LOOKS: usize = 16;
 /// How often a core at work looks whether cold tasks have work, and for how many of them: a look is a cache line.
 const COLD_EVERY: u64 = 25_000;
 const COLD_LOOKS: usize = 32;
+/// Tasks that are gone through to find those: where most are hot, cold ones come round later.
+const COLD_STEPS: usize = 128;
 /// How often a core at work asks the kernel for events of cold tasks: for work that no look at memory shows, and where there are
 /// so many cold tasks that looks come round less often. No other system call but a due signal is made at full load.
 const EVENTS_EVERY: u64 = 500_000;
@@ -39,7 +41,7 @@ impl<L, C: Clock> Core<L, C> {
     fn find_woken(&mut self) {
         let (begun, count) = (self.now, self.tasks.len());
         let mut looks = 0;
-        for _ in 0..count {
+        for _ in 0..count.min(COLD_STEPS) {
             if looks == COLD_LOOKS {
                 break;
             }
