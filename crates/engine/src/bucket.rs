@@ -89,7 +89,7 @@ pub fn time_of(units: u64, rate: u64) -> u64 {
 /// What a bucket allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// So many units.
+    /// This many units.
     Now(u64),
     /// One at this time, in nanoseconds of the clock.
     At(u64),

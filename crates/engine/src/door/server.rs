@@ -51,9 +51,9 @@ pub enum Why {
     /// More than may pass came.
     #[error("{came} descriptors came along; {most} at most can be taken")]
     TooMany {
-        /// So many came.
+        /// How many came.
         came: usize,
-        /// So many may.
+        /// How many may pass.
         most: usize,
     },
     /// Some were lost.

@@ -125,8 +125,8 @@ thread_local! {
 }
 
 /// What the acts took that were within the one that began at `begun` and took `took`. Each has its own account, and from
-/// now on this one stands for them in `acts`. By when they ended: some begins are reckoned back, and may come after that of
-/// an act within.
+/// now on this one stands for them in `acts`. An act is within this one if it ended after `begun`: a caller may have
+/// reckoned `begun` back from the end, and then it can lie a little after the begin of an act within.
 fn within(acts: &mut Vec<(u64, u64)>, begun: u64, took: u64) -> u64 {
     let first = acts
         .iter()
