@@ -6,8 +6,7 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use sidecore_abi::ring::{Answer, Request, MESSAGE};
@@ -102,6 +101,14 @@ fn info(port: &mut UnixStream) -> Answer {
     Answer::from_bytes(&answer).unwrap()
 }
 
+/// What this process has open.
+fn descriptors() -> Vec<PathBuf> {
+    std::fs::read_dir("/proc/self/fd")
+        .unwrap()
+        .filter_map(|fd| std::fs::read_link(fd.unwrap().path()).ok())
+        .collect()
+}
+
 /// Honest clients are answered, and nothing is left of the clients before them.
 fn all_is_well() {
     let mut port = connect("port").unwrap();
@@ -127,17 +134,18 @@ fn all_is_well() {
         }
     }
     // A connection that has ended may be looked at behind the one that is answered: what is left stays for longer.
-    static DESCRIPTORS: AtomicUsize = AtomicUsize::new(0);
+    static DESCRIPTORS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let start = Instant::now();
     loop {
         info(&mut port);
         ask(&mut device, Verb::List, "");
-        let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
-        let before = DESCRIPTORS.load(Ordering::Relaxed);
-        if before == 0 || open <= before {
-            return DESCRIPTORS.store(open, Ordering::Relaxed);
+        let open = descriptors();
+        let mut before = DESCRIPTORS.lock().unwrap();
+        if before.is_empty() || open.len() <= before.len() {
+            *before = open;
+            return;
         }
-        assert!(start.elapsed() < PATIENCE, "{open} descriptors, {before} before");
+        assert!(start.elapsed() < PATIENCE, "descriptors {open:?}, before {before:?}");
     }
 }
 

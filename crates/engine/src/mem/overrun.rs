@@ -17,7 +17,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -84,7 +84,8 @@ struct Account {
     /// When its rest ends: ticks. 0: it does not rest.
     until: AtomicU64,
     name: String,
-    fault: Option<Arc<FaultCell>>,
+    /// Gone with the port: I/O cores keep accounts for longer, and a descriptor belongs to this.
+    fault: Weak<FaultCell>,
     tally: Mutex<Taken>,
     total_ns: AtomicU64,
     longest_ns: AtomicU64,
@@ -149,7 +150,7 @@ impl std::fmt::Debug for Overrun {
 impl Overrun {
     /// The account of the port called `name`, which `fault` stops.
     pub fn new(name: &str, fault: &Arc<FaultCell>) -> Overrun {
-        let (name, fault) = (name.to_owned(), Some(Arc::clone(fault)));
+        let (name, fault) = (name.to_owned(), Arc::downgrade(fault));
         Overrun(Arc::new(Account { name, fault, ..Account::default() }))
     }
 
@@ -248,7 +249,7 @@ impl Overrun {
             port = account.name,
             "its memory, its eventfds or its messages held I/O cores up for more than {MOST:?} in a second: it rests for {REST:?}"
         );
-        if let Some(fault) = account.fault.as_ref().filter(|_| stops) {
+        if let Some(fault) = account.fault.upgrade().filter(|_| stops) {
             fault.set(Fault::MemoryStalled);
         }
     }
@@ -306,6 +307,13 @@ mod tests {
     fn port() -> (Overrun, Arc<FaultCell>) {
         let fault = Arc::new(FaultCell::new().unwrap());
         (Overrun::new("p", &fault), fault)
+    }
+
+    #[test]
+    fn a_port_that_has_gone_has_no_descriptor_though_a_core_knows_its_account() {
+        let (port, fault) = port();
+        port.add(ticks_in(2 * MS), Act::Work, ticks());
+        assert_eq!(Arc::strong_count(&fault), 1);
     }
 
     #[test]
