@@ -10,20 +10,17 @@
 //! to private memory, and hands them over from there. What either takes too long then is certainly that port's own
 //! (`mem::overrun`).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::backpressure::{buffers, WireGate};
 use super::offload::Boundary;
-use super::pass::{Crossing, Lobby};
 use super::private::Private;
-use super::topology::{Attach, Topology};
-use crate::frame::{Batch, MAX_BATCH};
+use super::topology::{Member, Topology};
+use super::work::Stage;
+use crate::frame::{Batch, ALL, MAX_BATCH};
 use crate::mem::{own_time, ticks, ticks_in, time_of, Act};
 use crate::port::{DropReason, Outcome, Plugged, Port, PortId, Reached, Room, MAX_QUEUES};
-use crate::router::Seat;
+use crate::switch::Verdicts;
 use crate::wire::{flow_hash, Offloads};
-
-use sidecore_abi::counters::MAX_PORTS;
 
 /// A delivery may take so long, beside what its bytes take, and a visit is slow beyond that.
 const LIMIT: Duration = Duration::from_millis(1);
@@ -42,29 +39,20 @@ pub(super) struct Delivery {
     apart_until: u64,
     pub(super) picks: Vec<u16>,
     by_queue: Vec<u16>,
-    pub(super) others: Vec<PortId>,
-    /// Frames for everybody; once copies are counted, those for groups.
-    pub(super) floods: Vec<u16>,
     /// Frames that were handed to ports, for the batch under way.
     pub(super) deliveries: usize,
     /// Nanoseconds of the visit under way that are receivers' overruns.
     pub(super) others_ns: u64,
     /// For frames that are handed over apart from their sender's memory.
     private: Option<Box<Private>>,
-    flows: Flows,
+    pub(super) flows: Flows,
     boundary: Boundary,
-    /// Of the queue whose batch is under way, if it is on a wire to several queues.
-    pub(super) gate: Option<Box<WireGate>>,
-    /// Of the topology's routers.
-    pub(super) seats: Vec<Seat>,
-    /// For frames between switches and routers on them; none while some are on their way there.
-    pub(super) crossing: Option<Box<Crossing>>,
-    /// Where those wait that come to another router on such a way.
-    pub(super) lobby: Box<Lobby>,
+    /// Frames that came to gateways.
+    pub(super) work: Box<Stage>,
 }
 
 impl Delivery {
-    pub(super) fn new(core: usize, epoch: Instant) -> Delivery {
+    pub(super) fn new(core: usize) -> Delivery {
         Delivery {
             core,
             limit: ticks_in(LIMIT),
@@ -72,17 +60,12 @@ impl Delivery {
             apart_until: 0,
             picks: Vec::with_capacity(MAX_BATCH),
             by_queue: Vec::with_capacity(MAX_BATCH),
-            others: Vec::with_capacity(MAX_PORTS),
-            floods: Vec::with_capacity(MAX_BATCH),
             deliveries: 0,
             others_ns: 0,
             private: Some(Box::new(Private::new())),
             flows: Flows::default(),
             boundary: Boundary::new(),
-            gate: None,
-            seats: Vec::new(),
-            crossing: Some(Box::new(Crossing::new(epoch))),
-            lobby: Box::new(Lobby::new()),
+            work: Box::new(Stage::new()),
         }
     }
 
@@ -145,13 +128,6 @@ impl Delivery {
         self.flows.known = [0; MAX_BATCH / 64];
     }
 
-    /// The receiver at the other end of `source`'s wire, if it is on one.
-    #[inline]
-    pub(super) fn wired<'t>(topology: &'t Topology, source: &Port) -> Option<&'t Port> {
-        let Attach::Wire(peer) = topology.get(source.id)?.attach else { return None };
-        Some(&topology.get(peer)?.port)
-    }
-
     /// What queue `queue` of `port` has room for. `None`: there is no telling.
     #[inline]
     pub(super) fn room(&mut self, port: &Port, queue: usize) -> Option<Room> {
@@ -185,40 +161,72 @@ impl Delivery {
         }
     }
 
-    /// Tries to deliver what the gate holds of `batch`, which came from `source`; whatever there is room for if it is
-    /// `open`.
-    pub(super) fn again(&mut self, topology: &Topology, source: &Port, batch: &Batch, open: bool) {
-        self.begin();
-        let Some(gate) = &mut self.gate else { return };
-        gate.again(open, &mut self.picks);
-        match Self::wired(topology, source) {
-            Some(port) => self.visit(topology, source, port.id, batch),
-            // The wire is gone.
-            None => self.count_drops(source, self.picks.iter().map(|_| DropReason::NoDestination)),
-        }
-    }
-
     pub(super) fn count_drops(&self, port: &Port, reasons: impl Iterator<Item = DropReason>) {
         let mut outcome = Outcome::new();
         reasons.for_each(|reason| outcome.drops.add(reason, 1));
         port.counters.block(self.core).add_outcome(&outcome);
     }
 
+    /// Delivers what the `verdicts` say of `batch`, which came from `source`, but nothing to the ports `but`.
+    #[inline]
+    pub(super) fn spread(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        batch: &Batch,
+        verdicts: &mut Verdicts,
+        but: &[PortId],
+    ) {
+        for id in verdicts.destinations().iter().map(|id| PortId(*id)).filter(|id| !but.contains(id)) {
+            if verdicts.is_all_for_one(batch) {
+                self.picks.clear();
+                self.picks.extend_from_slice(&ALL[..batch.len()]);
+            } else {
+                verdicts.picks_alone(id, &mut self.picks);
+            }
+            self.visit(topology, source, id, batch);
+        }
+        if verdicts.seconds() > 0 {
+            self.second_copies(topology, source, batch, verdicts);
+        }
+    }
+
+    /// Delivers frames for addresses that two ports have to the second of them.
+    #[cold]
+    fn second_copies(&mut self, topology: &Topology, source: &Port, batch: &Batch, verdicts: &mut Verdicts) {
+        source.counters.block(self.core).add_made(verdicts.seconds() as u64);
+        while let Some(id) = verdicts.take_seconds(&mut self.picks) {
+            self.visit(topology, source, id, batch);
+        }
+    }
+
     /// Gives `self.picks` of `batch` to port `id`.
     #[inline]
     pub(super) fn visit(&mut self, topology: &Topology, source: &Port, id: PortId, batch: &Batch) {
+        if self.picks.is_empty() {
+            return;
+        }
         let picks = std::mem::take(&mut self.picks);
         self.deliveries += picks.len();
         match topology.get(id) {
             Some(member) if member.port.is_silent() => {
                 self.refuse(&member.port, batch, &picks, DropReason::LinkDown);
             }
-            Some(member) if member.attach.is_gateway() => self.cross(topology, source, member, batch, &picks),
+            Some(member) if member.attach.is_gateway() => self.wait(member, batch, &picks),
             Some(member) if batch.any_offload => self.across(&member.port, batch, &picks),
-            Some(member) => self.send_gated(&member.port, batch, &picks),
+            Some(member) => self.send(&member.port, batch, &picks),
             None => self.count_drops(source, picks.iter().map(|_| DropReason::NoDestination)),
         }
         self.picks = picks;
+    }
+
+    /// Has `picks` of `batch`, which came to gateway `at`, wait for the next round of the walk.
+    #[cold]
+    fn wait(&mut self, at: &Member, batch: &Batch, picks: &[u16]) {
+        let left = self.work.take(batch, picks, at.port.id);
+        if !left.is_empty() {
+            self.refuse(&at.port, batch, left, DropReason::Reentry);
+        }
     }
 
     /// Delivers frames that may need more than the receiver accepts.
@@ -235,7 +243,7 @@ impl Delivery {
             let run = rest.iter().take_while(|pick| fits(pick) == same).count();
             let (now, later) = rest.split_at(run);
             if same {
-                self.send_gated(port, batch, now);
+                self.send(port, batch, now);
             } else {
                 self.convert(port, batch, now);
             }
@@ -249,9 +257,6 @@ impl Delivery {
         for &pick in picks {
             let frame = batch.frame(pick);
             let queue = self.flows.queue(queues_of(port), batch, pick).into();
-            if self.gated(port, queue, batch, &[pick]).is_empty() {
-                continue;
-            }
             if port.overrun.rests() {
                 self.refuse(port, batch, &[pick], DropReason::Overrun);
                 continue;
@@ -273,20 +278,9 @@ impl Delivery {
         self.boundary = boundary;
     }
 
-    /// Which of `picks` of `batch`, all for queue `queue` of `port`, go now; the gate holds the others.
+    /// Hands `picks` of `batch` to the queues of `port`.
     #[inline]
-    fn gated<'p>(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &'p [u16]) -> &'p [u16] {
-        let asks = self.gate.as_ref().is_some_and(|gate| gate.asks(queue));
-        let room = if asks { self.room(port, queue) } else { None };
-        match &mut self.gate {
-            Some(gate) => gate.split(queue, picks, room, |pick| buffers(batch.frame(pick))),
-            None => picks,
-        }
-    }
-
-    /// Hands `picks` of `batch` to the queues of `port`, or has the gate hold them.
-    #[inline]
-    fn send_gated(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
+    fn send(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
         // Read once for all frames: queues come and go meanwhile, and a frame that were asked twice could be given to two
         // queues or to none. One that goes to a queue which is gone by then is counted there.
         let queues = queues_of(port);
@@ -306,11 +300,7 @@ impl Delivery {
             used &= used - 1;
             mine.clear();
             mine.extend(picks.iter().zip(&of).filter(|(_, of)| **of == queue).map(|(pick, _)| *pick));
-            let queue = usize::from(queue);
-            let now = self.gated(port, queue, batch, &mine);
-            if !now.is_empty() {
-                self.send_to(port, queue, batch, now);
-            }
+            self.send_to(port, usize::from(queue), batch, &mine);
         }
         self.by_queue = mine;
     }
@@ -409,7 +399,7 @@ pub(super) fn queues_of(port: &Port) -> usize {
 }
 
 /// The flows of a batch's frames.
-struct Flows {
+pub(super) struct Flows {
     hashes: [u32; MAX_BATCH],
     /// Those that were worked out, a bit each.
     known: [u64; MAX_BATCH / 64],
@@ -425,7 +415,7 @@ impl Flows {
     /// The queue of `queues` that takes frame `pick` of `batch`: by its flow, so that a flow stays in order.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "below MAX_QUEUES")]
-    fn queue(&mut self, queues: usize, batch: &Batch, pick: u16) -> u8 {
+    pub(super) fn queue(&mut self, queues: usize, batch: &Batch, pick: u16) -> u8 {
         if queues <= 1 {
             return 0;
         }

@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. A visit takes one batch. What was fetched is [`FetchedBatch`]: a value that gives the sender its buffers back
 //! when it is done with, so that no way out of a visit can forget to. On a wire to a receiver of several queues some frames may
-//! have to wait for buffers (`backpressure::WireGate`): then the batch is *held*, with what was fetched, and the next visits deliver
+//! have to wait for buffers (`wire::WireGate`): then the batch is *held*, with what was fetched, and the next visits deliver
 //! the rest before anything else is fetched.
 //!
 //! On a wire the receiver is asked for its room first, and only if the sender is seen to have frames: asking takes the
@@ -12,9 +12,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::backpressure::{Pause, WireGate, NAP, PATIENCE};
-use super::deliver::Delivery;
-use super::local::{seconds, Local};
+use super::local::Local;
+use super::wire::{self, Pause, WireGate, NAP, PATIENCE};
 use crate::account::Tally;
 use crate::core::{Budget, Lease, Lent, Owner, Recall, Seat, Task, Visit, VisitEnd};
 use crate::frame::Batch;
@@ -162,19 +161,17 @@ impl<Q: IngressQueue> NetTask<Q> {
         NetTask { queue, port, index, patience, pause, gate: None, held: None, spare: None }
     }
 
-    /// Delivers what is held, as far as its receiver has room; all of it if it is `open`. When nothing is left the batch is
-    /// given back. Returns how many frames were moved.
+    /// Delivers what is held, as far as its receiver has room; all of it `in_any_case`. When nothing is left the batch is given
+    /// back. Returns how many frames were moved.
     #[cold]
-    fn deliver_held(&mut self, local: &mut Local, open: bool) -> u64 {
-        let (Some(mut held), Some(gate)) = (self.held.take(), self.gate.take()) else { return 0 };
-        if !open {
+    fn deliver_held(&mut self, local: &mut Local, in_any_case: bool) -> u64 {
+        let (Some(mut held), Some(gate)) = (self.held.take(), &mut self.gate) else { return 0 };
+        if !in_any_case {
             self.queue.tend(&mut held.tally);
         }
         let before = gate.held();
-        local.delivery.gate = Some(gate);
-        local.delivery.again(&local.topology, &self.port, &held.batch, open);
-        self.gate = local.delivery.gate.take();
-        let left = self.gate.as_ref().map_or(0, |gate| gate.held());
+        local.walk.again(&local.topology, &self.port, &held.batch, gate, in_any_case);
+        let left = gate.held();
         let fetched = FetchedBatch::again(&mut *self.queue, std::mem::take(&mut held.tally));
         if left == 0 {
             let tally = fetched.give_back();
@@ -186,6 +183,20 @@ impl<Q: IngressQueue> NetTask<Q> {
             self.held = Some(held);
         }
         before.saturating_sub(left) as u64
+    }
+
+    /// How many frames the receiver at the other end of a wire has room for.
+    #[inline]
+    fn limit(&mut self, local: &mut Local) -> usize {
+        match wire::receiver(&local.topology, &self.port) {
+            // No receiver is asked for room whose sender has nothing for it.
+            Some(_) if !self.queue.has_frames() => 0,
+            Some(port) if port.egress_queues() <= 1 => {
+                self.pause.limit(local.walk.delivery.room(port, 0), Instant::now)
+            }
+            // The gate asks when the queues of the frames are known, and on a switch no sender waits.
+            _ => self.pause.limit(None, Instant::now),
+        }
     }
 
     /// Holds what `local.batch` has and its receiver has no room for.
@@ -200,6 +211,21 @@ impl<Q: IngressQueue> NetTask<Q> {
 
     fn is_waiting(&self) -> bool {
         self.held.is_some() || self.pause.is_on()
+    }
+}
+
+/// Why a visit that was to take `limit` frames at most has taken no more into `batch`. An empty one that had no room to take
+/// anything waits, too.
+#[inline]
+fn end_of(batch: &Batch, budget: &Budget, limit: usize, pause: &Pause) -> VisitEnd {
+    if batch.is_late() {
+        VisitEnd::Time
+    } else if batch.is_spent() || batch.seen() >= budget.items {
+        VisitEnd::Budget
+    } else if pause.is_on() || limit < budget.items && batch.seen() >= limit && limit > 0 {
+        VisitEnd::Waits
+    } else {
+        VisitEnd::Drained
     }
 }
 
@@ -221,23 +247,17 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         if self.held.is_some() {
             let moved = self.deliver_held(local, false);
             let end = if self.held.is_some() { VisitEnd::Waits } else { VisitEnd::Drained };
-            return Visit { moved, end, elsewhere_ns: local.delivery.others_ns, ..Visit::default() };
+            return Visit { moved, end, elsewhere_ns: local.walk.delivery.others_ns, ..Visit::default() };
         }
+        let begun = local.walk.delivery.start();
+        let several =
+            wire::receiver(&local.topology, &self.port).is_some_and(|port| port.egress_queues() > 1);
+        let limit = self.limit(local);
         local.batch.clear();
-        let begun = local.delivery.start();
-        let wired = Delivery::wired(&local.topology, &self.port);
-        let several = wired.is_some_and(|port| port.egress_queues() > 1);
-        let limit = match wired {
-            // No receiver is asked for room whose sender has nothing for it.
-            Some(_) if !self.queue.has_frames() => 0,
-            Some(port) if !several => self.pause.limit(local.delivery.room(port, 0), Instant::now),
-            _ => self.pause.limit(None, Instant::now),
-        };
-        let room = limit.min(budget.items);
         local.batch.set_bounds(budget.bytes, local.ticks(budget.ns));
-        local.batch.set_limit(room);
+        local.batch.set_limit(limit.min(budget.items));
         let fetched = FetchedBatch::fetch(&mut *self.queue, &mut local.batch);
-        if local.delivery.is_apart() && !local.batch.is_empty() {
+        if local.walk.delivery.is_apart() && !local.batch.is_empty() {
             // What a pipe passes at once it has timed itself.
             local.batch.touch();
             self.port.overrun.took(Act::Touch, local.batch.begun());
@@ -248,58 +268,39 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         if let Some(wait) = self.pause.over(&local.batch) {
             self.port.waits.add(self.index, wait);
         }
-        // Why no more was fetched. An empty visit that had no room to take anything waits, too.
-        let end = match &local.batch {
-            batch if batch.is_late() => VisitEnd::Time,
-            batch if batch.is_spent() || batch.seen() >= budget.items => VisitEnd::Budget,
-            batch if limit < budget.items && batch.seen() >= limit && limit > 0 => VisitEnd::Waits,
-            _ if self.pause.is_on() => VisitEnd::Waits,
-            _ => VisitEnd::Drained,
-        };
         let mut visit = Visit {
             moved: fetched.tally.frames,
             // Those that were dropped took their time, too.
             items: local.batch.seen(),
             bytes: fetched.tally.bytes,
-            end,
+            end: end_of(&local.batch, &budget, limit, &self.pause),
             ..Visit::default()
         };
         if !local.batch.is_empty() {
-            let now = seconds(local.epoch);
-            if several {
-                let (port, index, patience) = (&self.port, self.index, self.patience);
-                let new = || Box::new(WireGate::new(port, index, patience));
-                local.delivery.gate = Some(self.gate.take().unwrap_or_else(new));
+            if several && self.gate.is_none() {
+                self.gate = Some(Box::new(WireGate::new(&self.port, self.index, self.patience)));
             }
-            visit.cost = match local.topology.router(self.port.id) {
-                true => local.route(&self.port, now),
-                false => {
-                    let Local { topology, batch, verdicts, delivery, .. } = &mut *local;
-                    delivery.forward(topology, &self.port, batch, now, verdicts)
-                }
-            };
-            visit.elsewhere_ns = local.delivery.others_ns;
+            let gate = self.gate.as_deref_mut().filter(|_| several);
+            visit.cost = local.walk.forward(&local.topology, &self.port, &mut local.batch, gate);
+            visit.elsewhere_ns = local.walk.delivery.others_ns;
             self.pause.took(&local.batch);
-            if let Some(gate) = local.delivery.gate.take() {
-                let left = gate.held();
-                self.gate = Some(gate);
-                if left > 0 {
-                    visit.moved = visit.moved.saturating_sub(left as u64);
-                    visit.end = VisitEnd::Waits;
-                    let tally = fetched.hold();
-                    self.hold(local, tally);
-                    return visit;
-                }
+            let left = self.gate.as_ref().map_or(0, |gate| gate.held());
+            if left > 0 {
+                visit.moved = visit.moved.saturating_sub(left as u64);
+                visit.end = VisitEnd::Waits;
+                let tally = fetched.hold();
+                self.hold(local, tally);
+                return visit;
             }
         }
-        let tally = match local.delivery.is_apart() {
+        let tally = match local.walk.delivery.is_apart() {
             true => self.port.overrun.timed(Act::Touch, || fetched.give_back()),
             false => fetched.give_back(),
         };
         if tally.frames > 0 || tally.interrupts > 0 {
             count(&self.port, self.index, local.number, &tally);
         }
-        local.delivery.end(begun);
+        local.walk.delivery.end(begun);
         visit
     }
 

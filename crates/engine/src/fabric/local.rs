@@ -3,23 +3,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::deliver::Delivery;
 use super::topology::Topology;
+use super::walk::Walk;
 use crate::frame::Batch;
 use crate::mem::ticks_in;
-use crate::router::{Desk, Seat};
-use crate::switch::Verdicts;
+use crate::router::Seat;
 
 /// What an I/O core has for its queues.
 pub struct Local {
     /// The core's number: that of its blocks of counters.
     pub(super) number: usize,
-    pub(super) epoch: Instant,
     pub(super) topology: Arc<Topology>,
     pub(super) batch: Batch,
-    pub(super) verdicts: Verdicts,
-    pub(super) delivery: Delivery,
-    pub(super) desk: Desk,
+    pub(super) walk: Walk,
     /// Ticks of a nanosecond, in 2⁻³².
     rate: u64,
 }
@@ -28,12 +24,9 @@ impl Local {
     pub(super) fn new(number: usize, epoch: Instant) -> Local {
         Local {
             number,
-            epoch,
             topology: Arc::default(),
             batch: Batch::new(),
-            verdicts: Verdicts::new(),
-            delivery: Delivery::new(number, epoch),
-            desk: Desk::new(),
+            walk: Walk::new(number, epoch),
             rate: u64::try_from((u128::from(ticks_in(Duration::from_secs(1))) << 32) / 1_000_000_000)
                 .unwrap_or(u64::MAX),
         }
@@ -52,19 +45,19 @@ impl Local {
     pub fn by_hand() -> Local {
         let mut local = Local::new(0, Instant::now());
         local.rate = u64::MAX;
-        local.delivery.limit = u64::MAX;
+        local.walk.delivery.limit = u64::MAX;
         local
     }
 
     /// Senders and receivers are dealt with apart for a while, or together again, as after a slow visit: for fuzzers.
     pub fn set_apart(&mut self, apart: bool) {
-        self.delivery.set_apart(apart);
+        self.walk.delivery.set_apart(apart);
     }
 
     /// Ports are connected in this way from now on: what a core does when a topology is published.
     pub fn connect(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
-        self.delivery.seats = topology.routers().iter().map(Seat::new).collect();
+        self.walk.routers = topology.routers().iter().map(Seat::new).collect();
     }
 }
 

@@ -9,18 +9,18 @@
 //!
 //! A core's [`Local`] has the data for all of that; nothing in it is shared or locked.
 
-mod backpressure;
-mod crossing;
 mod deliver;
-mod forward;
 mod ingress;
 mod local;
 mod offload;
 mod pairs;
-mod pass;
 mod private;
-mod route;
+mod router;
+mod switch;
 mod topology;
+mod walk;
+mod wire;
+mod work;
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,8 +31,8 @@ pub use local::Local;
 pub use pairs::Pairs;
 pub use topology::{Attach, Topology};
 
-use self::backpressure::PATIENCE;
 use self::local::seconds;
+use self::wire::PATIENCE;
 use crate::core::{CoreStatus, Cores, Lease, Recall, Seat, Task, TaskStatus, Tuning};
 use crate::port::Port;
 use crate::router::Seat as Routing;
@@ -91,7 +91,7 @@ impl Fabric {
         self.cores.each(move |local| {
             local.topology = Arc::clone(&topology);
             let seats = ready.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            local.delivery.seats = seats.unwrap_or_default();
+            local.walk.routers = seats.unwrap_or_default();
         });
     }
 

@@ -74,12 +74,6 @@ impl Topology {
         Topology { members }
     }
 
-    /// Whether port `id` is on a router.
-    #[inline]
-    pub(super) fn router(&self, id: PortId) -> bool {
-        matches!(self.get(id), Some(Member { attach: Attach::Router(_), .. }))
-    }
-
     /// Its routers, each once.
     pub(super) fn routers(&self) -> Vec<Arc<Router>> {
         let mut routers: Vec<Arc<Router>> = Vec::new();

@@ -5,7 +5,7 @@
 //! frames to flood. Filling costs a few stores a frame, whatever the number of ports.
 
 use crate::frame::{Batch, MAX_BATCH};
-use crate::port::{DropReason, Port, PortId};
+use crate::port::{DropReason, PortId};
 
 use sidecore_abi::counters::MAX_PORTS;
 
@@ -196,17 +196,6 @@ impl Verdicts {
         while at != END {
             picks.push(at);
             at = self.next[usize::from(at)];
-        }
-    }
-
-    /// All frames of `batch` that are short enough go to `port`: wire mode.
-    pub fn wire(&mut self, batch: &Batch, from: &Port, port: PortId) {
-        for (i, frame) in batch.frames().iter().enumerate() {
-            if from.is_too_long(frame) {
-                self.drop(i, DropReason::TooLong);
-            } else {
-                self.send(i, port);
-            }
         }
     }
 }

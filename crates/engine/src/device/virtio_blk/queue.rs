@@ -211,7 +211,9 @@ impl BlkQueue {
         let (readable, writable) = (usize::from(readable), usize::from(writable));
         let list = self.pieces.range_mut(start as usize, readable + writable);
         let (readable, writable) = list.split_at_mut(readable.min(list.len()));
-        if !self.port.overrun.timed(Act::Touch, || request::find(readable, writable, deadline)) {
+        let found = request::find(readable, writable, deadline);
+        self.port.overrun.took(Act::Touch, now);
+        if !found {
             return false;
         }
         let at = self.free.pop().unwrap_or(self.slots.len());

@@ -6,11 +6,11 @@ use std::time::Duration;
 use super::*;
 use crate::core::Lease;
 use crate::fabric::topology::{Attach, Topology};
+use crate::fabric::walk::Walk;
 use crate::frame::ALL;
 use crate::mem::CoreTime;
 use crate::observe::CounterFile;
 use crate::port::{EgressQueue, OverrunCount, DEFAULT_MTU};
-use crate::switch::Verdicts;
 
 /// What a queue does when it is given frames.
 type Then = Box<dyn Fn() + Send>;
@@ -98,8 +98,7 @@ struct Rig {
     to: Arc<Port>,
     got: Arc<Mutex<Vec<(usize, u16)>>>,
     topology: Topology,
-    delivery: Delivery,
-    verdicts: Verdicts,
+    walk: Walk,
     _sinks: Vec<Lease<Sink>>,
 }
 
@@ -121,15 +120,7 @@ impl Rig {
         }
         let wire = [(Arc::clone(&from), Attach::Wire(PortId(1))), (Arc::clone(&to), Attach::Wire(PortId(0)))];
         let topology = Topology::new(&wire);
-        Rig {
-            from,
-            to,
-            got,
-            topology,
-            delivery: Delivery::new(0, std::time::Instant::now()),
-            verdicts: Verdicts::new(),
-            _sinks: sinks,
-        }
+        Rig { from, to, got, topology, walk: Walk::new(0, std::time::Instant::now()), _sinks: sinks }
     }
 
     /// Its only queue has the kernel find pages, or works without them.
@@ -141,14 +132,14 @@ impl Rig {
     }
 
     /// A visit that forwards `batch`; both sides are dealt with apart behind it if it was slow.
-    fn visit(&mut self, batch: &Batch) {
-        let begun = self.delivery.start();
+    fn visit(&mut self, batch: &mut Batch) {
+        let begun = self.walk.delivery.start();
         self.forward(batch);
-        self.delivery.end(begun);
+        self.walk.delivery.end(begun);
     }
 
-    fn forward(&mut self, batch: &Batch) {
-        self.delivery.forward(&self.topology, &self.from, batch, 1, &mut self.verdicts);
+    fn forward(&mut self, batch: &mut Batch) {
+        self.walk.forward(&self.topology, &self.from, batch, None);
     }
 
     /// Frames that were delivered, and frames that were dropped by name.
@@ -172,7 +163,7 @@ fn flows() -> Batch {
 #[test]
 fn queues_share_the_flows_and_keep_their_order() {
     let mut rig = Rig::new(5, |_, _| None);
-    rig.forward(&flows());
+    rig.forward(&mut flows());
     assert_eq!(rig.counted(), (MAX_BATCH as u64, vec![]));
     let got = rig.got.lock().unwrap();
     for number in 0..5 {
@@ -195,7 +186,7 @@ fn frames_for_queues_that_go_in_the_middle_of_a_batch_are_counted() {
             };
             (number == 0).then(|| Box::new(then) as Then)
         });
-        rig.forward(&flows());
+        rig.forward(&mut flows());
         let (delivered, dropped) = rig.counted();
         let sum: u64 = dropped.iter().map(|(_, n)| n).sum();
         assert_eq!(delivered + sum, MAX_BATCH as u64, "{left} queues left: {dropped:?}");
@@ -211,7 +202,7 @@ fn frames_for_queues_that_come_in_the_middle_of_a_batch_are_given_once() {
         (number == 0).then(|| Box::new(move || port.upgrade().unwrap().say_queues(4)) as Then)
     });
     rig.to.say_queues(2);
-    rig.forward(&flows());
+    rig.forward(&mut flows());
     assert_eq!(rig.counted(), (MAX_BATCH as u64, vec![]));
 }
 
@@ -220,25 +211,25 @@ fn frames_for_queues_that_come_in_the_middle_of_a_batch_are_given_once() {
 fn a_receiver_with_slow_pages_is_found_rests_and_each_frame_is_counted() {
     as_a_core(|time| {
         let mut rig = Rig::slow(true, Duration::ZERO, true);
-        rig.visit(&flows());
+        rig.visit(&mut flows());
         assert_eq!(rig.to.overrun.count(), OverrunCount::default(), "it may have been the sender's memory");
         let (mut batches, mut busy) = (1, 0);
         while !rig.to.overrun.rests() {
             time.note();
-            rig.visit(&flows());
+            rig.visit(&mut flows());
             batches += 1;
-            busy += rig.delivery.others_ns;
-            assert!(rig.delivery.is_apart() && batches < 1_000);
+            busy += rig.walk.delivery.others_ns;
+            assert!(rig.walk.delivery.is_apart() && batches < 1_000);
         }
         let count = rig.to.overrun.count();
         assert!(count.rests == 1 && count.total_us >= 50_000 && busy >= 50_000_000, "{count:?} {busy}");
-        rig.visit(&flows());
+        rig.visit(&mut flows());
         let (delivered, dropped) = rig.counted();
         let lost: u64 = dropped.iter().map(|(_, n)| n).sum();
         assert_eq!(delivered + lost, (batches + 1) * MAX_BATCH as u64, "{dropped:?}");
         assert!(dropped.iter().any(|(name, n)| *name == "overrun" && *n >= MAX_BATCH as u64), "{dropped:?}");
         // On a wire they wait.
-        assert_eq!(rig.delivery.room(&rig.to, 0), Some(Room { free: 0, size: 1 }));
+        assert_eq!(rig.walk.delivery.room(&rig.to, 0), Some(Room { free: 0, size: 1 }));
         assert_eq!(rig.from.overrun.count(), OverrunCount::default());
     });
 }
@@ -246,10 +237,10 @@ fn a_receiver_with_slow_pages_is_found_rests_and_each_frame_is_counted() {
 #[test]
 fn a_receiver_that_is_dealt_with_apart_gets_everything_in_order() {
     let mut rig = Rig::new(1, |_, _| None);
-    rig.delivery.apart = true;
+    rig.walk.delivery.apart = true;
     let mut batch = flows();
     batch.any_offload = false;
-    rig.forward(&batch);
+    rig.forward(&mut batch);
     let got: Vec<u16> = rig.got.lock().unwrap().iter().map(|(_, number)| *number).collect();
     assert_eq!(got, ALL);
     assert_eq!(rig.counted(), (MAX_BATCH as u64, vec![]));
@@ -260,21 +251,21 @@ fn a_receiver_that_is_dealt_with_apart_gets_everything_in_order() {
 fn a_delivery_ends_where_pages_take_long_and_goes_on_where_the_processor_was_another_ones() {
     as_a_core(|time| {
         let mut rig = Rig::slow(true, Duration::ZERO, true);
-        rig.visit(&flows());
+        rig.visit(&mut flows());
         let (delivered, dropped) = rig.counted();
         assert!(delivered < MAX_BATCH as u64 / 2, "{delivered}");
         assert_eq!(dropped, [("receiver_busy", MAX_BATCH as u64 - delivered)]);
         // No page is missing: a hypervisor had the processor, say.
-        let batch = flows();
+        let mut batch = flows();
         let mut rig = Rig::slow(false, Duration::from_micros(20), true);
         let quiet = (0..20).any(|_| {
             // Its pages are there by now.
             rig.got.lock().unwrap().clear();
             let (delivered, _) = rig.counted();
             time.note();
-            rig.delivery.apart_until = 0;
-            rig.visit(&batch);
-            rig.counted().0 == delivered + MAX_BATCH as u64 && rig.delivery.apart_until == 0
+            rig.walk.delivery.apart_until = 0;
+            rig.visit(&mut batch);
+            rig.counted().0 == delivered + MAX_BATCH as u64 && rig.walk.delivery.apart_until == 0
         });
         assert!(quiet);
     });
@@ -284,9 +275,9 @@ fn a_delivery_ends_where_pages_take_long_and_goes_on_where_the_processor_was_ano
 fn what_the_host_takes_is_the_senders() {
     as_a_core(|_| {
         let mut rig = Rig::slow(true, Duration::ZERO, false);
-        (0..3).for_each(|_| rig.visit(&flows()));
+        (0..3).for_each(|_| rig.visit(&mut flows()));
         assert_eq!(rig.counted(), (3 * MAX_BATCH as u64, vec![]));
-        assert_eq!((rig.to.overrun.count(), rig.delivery.others_ns), (OverrunCount::default(), 0));
+        assert_eq!((rig.to.overrun.count(), rig.walk.delivery.others_ns), (OverrunCount::default(), 0));
     });
 }
 
@@ -294,10 +285,10 @@ fn what_the_host_takes_is_the_senders() {
 fn a_receiver_pays_for_looks_at_its_room() {
     as_a_core(|time| {
         let mut rig = Rig::slow(true, Duration::ZERO, true);
-        rig.delivery.apart = true;
+        rig.walk.delivery.apart = true;
         let mut ask = || {
             time.note();
-            rig.delivery.room(&rig.to, 0).is_none()
+            rig.walk.delivery.room(&rig.to, 0).is_none()
         };
         let asked = (0..1_000).take_while(|_| ask()).count();
         assert!((1..900).contains(&asked) && rig.to.overrun.rests(), "{asked} questions");
@@ -336,7 +327,7 @@ fn a_capture_sees_every_frame_that_its_port_does_not_get() {
             (frame.len, frame.offload) = (60, offload);
             batch.commit();
         }
-        rig.forward(&batch);
+        rig.forward(&mut batch);
         let (delivered, dropped) = rig.counted();
         let plain = u64::from(name == "cannot_segment");
         assert_eq!((delivered, dropped), (plain, vec![(name, 3 - plain)]));
@@ -352,14 +343,14 @@ fn a_core_does_not_wait_for_another_one_that_stands_still_in_a_receiver() {
     let port = Arc::clone(&rig.to);
     let still = port.egress(0).unwrap();
     for batches in 1..4 {
-        rig.forward(&flows());
+        rig.forward(&mut flows());
         let (delivered, dropped) = rig.counted();
         assert!(delivered > 0, "its other queue is another one's");
         assert_eq!(dropped, [("receiver_busy", batches * MAX_BATCH as u64 - delivered)]);
     }
-    assert_eq!(rig.delivery.room(&port, 0).map(|room| room.free), Some(0));
+    assert_eq!(rig.walk.delivery.room(&port, 0).map(|room| room.free), Some(0));
     drop(still);
     let (before, lost) = rig.counted();
-    rig.forward(&flows());
+    rig.forward(&mut flows());
     assert_eq!(rig.counted(), (before + MAX_BATCH as u64, lost), "all of them again");
 }

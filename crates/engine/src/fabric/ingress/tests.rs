@@ -227,11 +227,24 @@ fn what_is_held_is_settled_when_the_queue_goes_or_the_wire_does() {
     assert!(rig.check() > 0);
     assert!(rig.ports[0].counters.totals().named_drops().any(|(name, _)| name == "no_destination"));
 
-    // The receiver has fewer queues meanwhile: frames of those that went are another's, or have no receiver.
+    // The receiver has fewer queues meanwhile: what is held waits for the one that is left.
     let mut rig = stuck();
     rig.ports[1].say_queues(1);
+    assert_eq!(rig.core.visit(0), 0);
+    rig.queues[0].free.store(SIZE as usize, Ordering::Relaxed);
+    assert!(rig.core.visit(0) > 0);
+    assert_eq!(rig.check(), 0);
+    // A queue that comes to another core waits again.
+    let mut rig = stuck();
+    rig.core.rest(true);
+    rig.core.rest(false);
+    let lost = rig.check();
+    rig.offer(MAX_BATCH);
     rig.core.visit(0);
-    assert!(rig.check() > 0);
+    assert_eq!(rig.sender.out.load(Ordering::Relaxed), MAX_BATCH);
+    rig.queues[0].free.store(SIZE as usize, Ordering::Relaxed);
+    rig.core.visit(0);
+    assert_eq!(rig.check(), lost);
 }
 
 #[test]

@@ -13,23 +13,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::frame::MAX_BATCH;
+use super::{buffers, Receiver};
+use crate::fabric::deliver::{queues_of, Delivery};
+use crate::frame::{Batch, MAX_BATCH};
 use crate::port::{Port, Room, Wait, MAX_QUEUES};
-
-/// The part of its patience for which a sender waits for a second buffer, when a receiver gives one at a time and the last
-/// frames were large.
-pub(super) const FOR_MORE: u32 = 10;
-
-/// What a queue is taken for.
-#[derive(Clone, Copy)]
-enum Receiver {
-    /// It has buffers, as far as is known.
-    Ready,
-    /// Frames have waited for it since then.
-    Full(Instant),
-    /// It gives none any more.
-    Dead,
-}
 
 /// What an ingress queue knows of the queues at the other end of its wire.
 pub(in crate::fabric) struct WireGate {
@@ -38,17 +25,8 @@ pub(in crate::fabric) struct WireGate {
     index: usize,
     patience: Duration,
     receivers: [Receiver; MAX_QUEUES],
-    /// Frames of the batch that are held; those for one queue in order.
+    /// Frames of the batch that are held, in its order.
     held: Vec<u16>,
-    /// The queues that they are for, a bit each.
-    holding: u32,
-    /// Everything passes, whether there is room or not.
-    open: bool,
-}
-
-/// A queue's bit.
-fn bit(queue: usize) -> u32 {
-    u32::try_from(queue).ok().and_then(|queue| 1u32.checked_shl(queue)).unwrap_or(0)
 }
 
 impl WireGate {
@@ -60,8 +38,6 @@ impl WireGate {
             patience,
             receivers: [Receiver::Ready; MAX_QUEUES],
             held: Vec::with_capacity(MAX_BATCH),
-            holding: 0,
-            open: false,
         }
     }
 
@@ -70,61 +46,50 @@ impl WireGate {
         self.held.len()
     }
 
-    /// All that was held is to be tried again: moves it to `picks`. `open`: it has waited long enough, and passes.
-    pub(in crate::fabric) fn again(&mut self, open: bool, picks: &mut Vec<u16>) {
+    /// All that was held is to be tried again: moves it to `picks`.
+    pub(in crate::fabric) fn again(&mut self, picks: &mut Vec<u16>) {
         picks.clear();
         picks.append(&mut self.held);
-        (self.holding, self.open) = (0, open);
     }
 
-    /// Whether it matters what `queue` has room for. It does not where all passes, nor behind others of the same flows.
-    #[inline]
-    pub(in crate::fabric) fn asks(&self, queue: usize) -> bool {
-        !self.open && self.holding & bit(queue) == 0
-    }
-
-    /// Splits `picks`, all of them for `queue`: those of the first part may be delivered now, the others are held. `room`
-    /// is what the queue has, if the gate [`asks`](WireGate::asks), and `buffers` says what a frame takes.
-    pub(in crate::fabric) fn split<'p>(
-        &mut self,
-        queue: usize,
-        picks: &'p [u16],
-        room: Option<Room>,
-        buffers: impl Fn(u16) -> u32,
-    ) -> &'p [u16] {
-        let pass = if self.open {
-            picks.len()
-        } else if !self.asks(queue) {
-            // Behind others of its flow.
-            0
-        } else {
-            let costs = picks.iter().map(|pick| buffers(*pick));
-            let (port, index) = (Arc::clone(&self.port), self.index);
-            self.admit(queue, room, costs, Instant::now(), |wait| port.waits.add(index, wait))
-                .min(picks.len())
-        };
-        let (now, later) = picks.split_at(pass);
-        if !later.is_empty() {
-            self.holding |= bit(queue);
-            self.held.extend_from_slice(later);
+    /// Leaves those of the frames that `delivery` has picked of `batch` which may go to `port` now, and holds the others.
+    pub(in crate::fabric) fn pass(&mut self, delivery: &mut Delivery, port: &Port, batch: &Batch) {
+        let queues = queues_of(port);
+        let (mut used, mut of) = (0u32, [0u8; MAX_BATCH]);
+        for (pick, of) in delivery.picks.iter().zip(&mut of) {
+            *of = delivery.flows.queue(queues, batch, *pick);
+            used |= 1 << *of;
         }
-        now
+        let (picks, now) = (std::mem::take(&mut delivery.picks), Instant::now());
+        while used != 0 {
+            let queue = used.trailing_zeros() as usize;
+            used &= used - 1;
+            let its =
+                || picks.iter().zip(&of).filter(|(_, of)| usize::from(**of) == queue).map(|(pick, _)| *pick);
+            let room = delivery.room(port, queue);
+            let (most, wait) = self.admit(queue, room, its().map(|pick| buffers(batch.frame(pick))), now);
+            if let Some(wait) = wait {
+                self.port.waits.add(self.index, wait);
+            }
+            self.held.extend(its().skip(most));
+        }
+        delivery.picks = picks;
+        if !self.held.is_empty() {
+            self.held.sort_unstable();
+            delivery.picks.retain(|pick| self.held.binary_search(pick).is_err());
+        }
     }
 
     /// How many of the frames for `queue`, which take so many buffers each, may be delivered now if it has this `room`; all,
-    /// if there is no telling. Those that may not are held. `over` learns of a wait that has ended.
+    /// if there is no telling. With it the wait that has ended.
     fn admit(
         &mut self,
         queue: usize,
         room: Option<Room>,
         buffers: impl Iterator<Item = u32>,
         now: Instant,
-        mut over: impl FnMut(Wait),
-    ) -> usize {
-        let Some(receiver) = self.receivers.get_mut(queue) else { return usize::MAX };
-        let mut end = |since: Instant, given_up| {
-            over(Wait { time: now.saturating_duration_since(since), given_up });
-        };
+    ) -> (usize, Option<Wait>) {
+        let Some(receiver) = self.receivers.get_mut(queue) else { return (usize::MAX, None) };
         let (mut fit, mut all) = (0, true);
         if let Some(room) = room {
             let mut free = room.free;
@@ -137,35 +102,10 @@ impl WireGate {
                 (free, fit) = (left, fit + 1);
             }
         }
-        if all {
-            if let Receiver::Full(since) = *receiver {
-                end(since, false);
-            }
-            *receiver = Receiver::Ready;
-            return usize::MAX;
+        match all {
+            true => (usize::MAX, receiver.is_ready(now)),
+            false => receiver.is_full(fit, room.is_some_and(|room| room.free > 0), self.patience, now),
         }
-        let free = room.is_some_and(|room| room.free > 0);
-        match *receiver {
-            Receiver::Dead if !free => return usize::MAX,
-            Receiver::Full(since) if fit == 0 => {
-                let waited = now.saturating_duration_since(since);
-                let patience = if free { self.patience / FOR_MORE } else { self.patience };
-                if waited < patience {
-                    return 0;
-                }
-                end(since, !free);
-                if !free {
-                    *receiver = Receiver::Dead;
-                    return usize::MAX;
-                }
-                // It gives one buffer at a time: it gets one frame at a time.
-                fit = 1;
-            }
-            Receiver::Full(since) => end(since, false),
-            Receiver::Ready | Receiver::Dead => {}
-        }
-        *receiver = Receiver::Full(now);
-        fit
     }
 }
 
@@ -193,11 +133,11 @@ mod tests {
         /// `frames` of `buffers` for `queue`, which has `free` of 8, at `ms`.
         fn admit(&mut self, queue: usize, free: u32, (frames, buffers): (usize, u32), ms: u64) -> usize {
             let now = self.start + Duration::from_millis(ms);
-            let over = |wait: Wait| {
-                self.waits.push((u64::try_from(wait.time.as_millis()).unwrap(), wait.given_up));
-            };
             let costs = std::iter::repeat_n(buffers, frames);
-            self.gate.admit(queue, Some(Room { free, size: 8 }), costs, now, over).min(frames)
+            let (most, wait) = self.gate.admit(queue, Some(Room { free, size: 8 }), costs, now);
+            let ms = |wait: Wait| (u64::try_from(wait.time.as_millis()).unwrap(), wait.given_up);
+            self.waits.extend(wait.map(ms));
+            most.min(frames)
         }
     }
 
@@ -220,10 +160,7 @@ mod tests {
         assert_eq!(rig.admit(1, 0, (1, 1), 299), 0);
         assert_eq!(rig.admit(1, 0, (1, 1), 300), 1);
         assert_eq!(rig.waits[2..], [(100, true)]);
-        assert_eq!(
-            rig.gate.admit(7, None, std::iter::repeat_n(9, 9), rig.start, |_| panic!("no wait")),
-            usize::MAX
-        );
+        assert_eq!(rig.gate.admit(7, None, std::iter::repeat_n(9, 9), rig.start), (usize::MAX, None));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use crate::mem::Arena;
 use crate::observe::CounterFile;
 use crate::policy::{MacGuard, Rules, SourceGuard};
 use crate::port::{EgressQueue, DEFAULT_MTU};
-use crate::router::{Member as RouterPort, Passage, Router, Rpf, Seat, Static, Target};
-use crate::switch::{Switch, SwitchOptions, Verdicts};
+use crate::router::{Member as RouterPort, Passage, Rpf, Static, Target};
+use crate::switch::SwitchOptions;
 use crate::wire::Sum;
 
 /// What arrived: at which port, and the frame.
@@ -79,9 +79,8 @@ fn six(port: u16) -> [u8; 16] {
 
 struct Rig {
     ports: Vec<Arc<Port>>,
-    delivery: Delivery,
+    walk: Walk,
     topology: Topology,
-    verdicts: Verdicts,
     switches: [Arc<Switch>; 3],
     got: Got,
     arena: Arena,
@@ -160,14 +159,13 @@ impl Rig {
             let own = own(PortId(id)).guard.pinned().unwrap();
             assert!(switches[on(id)].pin(own, PortId(id), crate::switch::Kind::Pinned, 1));
         }
-        let mut delivery = Delivery::new(0, Instant::now());
-        delivery.seats = topology.routers().iter().map(Seat::new).collect();
-        delivery.limit = u64::MAX;
+        let mut walk = Walk::new(0, Instant::now());
+        walk.routers = topology.routers().iter().map(Seat::new).collect();
+        walk.delivery.limit = u64::MAX;
         Rig {
             ports,
-            delivery,
+            walk,
             topology,
-            verdicts: Verdicts::new(),
             switches,
             got,
             arena: Arena::new(64, 2048),
@@ -197,9 +195,8 @@ impl Rig {
             tally.frames += 1;
         }
         self.ports[usize::from(from)].counters.block(0).add_tally(&tally);
-        self.delivery.forward(&self.topology, &self.ports[usize::from(from)], &batch, 1, &mut self.verdicts);
-        let crossing = self.delivery.crossing.as_ref().unwrap();
-        assert!(crossing.lobby.as_ref().unwrap().is_empty() && self.delivery.lobby.is_empty());
+        self.walk.forward(&self.topology, &self.ports[usize::from(from)], &mut batch, None);
+        assert!(self.walk.delivery.work.is_empty() && self.walk.round.as_ref().unwrap().is_empty());
         self.conserved();
         std::mem::take(&mut *self.got.lock().unwrap())
     }

@@ -1,56 +1,16 @@
-//! The sender on a wire waits for its receiver.
-//!
-//! Theory of operation. A frame that finds the receiver's ring full is lost. If the end of a TCP burst is lost, the
-//! connection waits for its timer, hundreds of milliseconds. A real card has a FIFO and PAUSE frames for this (IEEE
-//! 802.3 annex 31B); here the sender's own ring is the FIFO. The core takes no more frames from a queue on a wire than
-//! the receiver has buffers for, and none while it has none. The frames wait in the sender's ring, which costs only the
-//! sender. This ends after [`PATIENCE`]: if the receiver has given no buffer by then, frames for it are dropped until
-//! it gives one.
-//!
-//! The number of buffers that a frame will take is estimated from the last frames, and two cores that serve queues of
-//! one port see the same free buffers. So sometimes a few frames too many are taken, and dropped as on a switch.
-//!
-//! A wait is counted (`port::waits`) when it is over and there are frames to send. Without frames there was no wait.
-//!
-//! If the receiver has several queues, the core asks for room when it knows the queues of the frames (`gate`). In any
-//! case it asks a receiver only after it has seen that the sender has frames, because asking takes the receiver's lock.
-//!
-//! On a switch no sender waits. A queue there has frames for many receivers, and one receiver must not delay the frames
-//! of others.
-
-mod gate;
+//! The sender's side of a wire to a receiver with one queue: how many frames are taken.
 
 use std::time::{Duration, Instant};
 
-pub(super) use gate::WireGate;
-use gate::FOR_MORE;
-
-use crate::frame::{Batch, Frame};
+use super::{buffers, Receiver};
+use crate::frame::Batch;
 use crate::port::{Room, Wait};
-use crate::wire::Gso;
 
-/// Longest time that a sender waits for a buffer, unless `CoreOptions` say otherwise.
-pub(super) const PATIENCE: Duration = Duration::from_millis(100);
-/// How long a core may sleep while a sender waits: nothing wakes it when buffers come.
-pub(super) const NAP: Duration = Duration::from_micros(50);
-/// Bytes that one buffer holds, for the estimate of what a large frame takes; one that is cut takes one for each segment.
-const BUFFER: u32 = 2048;
 /// Buffers that the largest frame takes.
 const LARGEST: u32 = 65_536u32.div_ceil(1448);
 
-/// What a receiver is taken for.
-#[derive(Clone, Copy)]
-enum Receiver {
-    /// It has buffers.
-    Ready,
-    /// It has had too few of them since then.
-    Full(Instant),
-    /// It gives none any more.
-    Dead,
-}
-
 /// What a queue on a wire knows of its receiver.
-pub(super) struct Pause {
+pub(in crate::fabric) struct Pause {
     patience: Duration,
     receiver: Receiver,
     /// A wait that has just ended, until it is known whether there was anything to send.
@@ -61,13 +21,13 @@ pub(super) struct Pause {
 }
 
 impl Pause {
-    pub(super) fn new(patience: Duration) -> Pause {
+    pub(in crate::fabric) fn new(patience: Duration) -> Pause {
         Pause { patience, receiver: Receiver::Ready, over: None, cost: LARGEST }
     }
 
     /// How many frames may be taken now, if the receiver has this `room`; all, if there is no telling.
     #[inline]
-    pub(super) fn limit(&mut self, room: Option<Room>, now: impl Fn() -> Instant) -> usize {
+    pub(in crate::fabric) fn limit(&mut self, room: Option<Room>, now: impl Fn() -> Instant) -> usize {
         let Some(room) = room else {
             (self.receiver, self.over) = (Receiver::Ready, None);
             return usize::MAX;
@@ -77,49 +37,18 @@ impl Pause {
         let frames = room.free / cost;
         if frames > 0 {
             if !matches!(self.receiver, Receiver::Ready) {
-                self.ready(now());
+                self.over = self.receiver.is_ready(now());
             }
             return frames as usize;
         }
-        self.full(room.free, now())
-    }
-
-    /// The receiver has buffers again.
-    #[cold]
-    fn ready(&mut self, now: Instant) {
-        self.over = match self.receiver {
-            Receiver::Full(since) => Some(Wait { time: now - since, given_up: false }),
-            Receiver::Ready | Receiver::Dead => None,
-        };
-        self.receiver = Receiver::Ready;
-    }
-
-    /// How many frames may be taken if the receiver has only `free` buffers, less than a frame takes.
-    #[cold]
-    fn full(&mut self, free: u32, now: Instant) -> usize {
-        if let Receiver::Ready = self.receiver {
-            self.receiver = Receiver::Full(now);
-        }
-        let patience = if free > 0 { self.patience / FOR_MORE } else { self.patience };
-        if let Receiver::Full(since) = self.receiver {
-            if now - since < patience {
-                return 0;
-            }
-        }
-        if free > 0 {
-            self.ready(now);
-            return free as usize;
-        }
-        if let Receiver::Full(since) = self.receiver {
-            self.over = Some(Wait { time: now - since, given_up: true });
-            self.receiver = Receiver::Dead;
-        }
-        usize::MAX
+        let (most, over) = self.receiver.is_full(0, room.free > 0, self.patience, now());
+        self.over = over.or(self.over.take());
+        most
     }
 
     /// The wait that has ended, if frames were found behind it: `batch` is what was taken then.
     #[inline]
-    pub(super) fn over(&mut self, batch: &Batch) -> Option<Wait> {
+    pub(in crate::fabric) fn over(&mut self, batch: &Batch) -> Option<Wait> {
         let wait = self.over.take()?;
         if !batch.is_empty() {
             return Some(wait);
@@ -131,7 +60,7 @@ impl Pause {
 
     /// Notes what was taken.
     #[inline]
-    pub(super) fn took(&mut self, batch: &Batch) {
+    pub(in crate::fabric) fn took(&mut self, batch: &Batch) {
         if batch.is_empty() {
             return;
         }
@@ -143,25 +72,16 @@ impl Pause {
     }
 
     /// Whether the sender waits.
-    pub(super) fn is_on(&self) -> bool {
+    pub(in crate::fabric) fn is_on(&self) -> bool {
         matches!(self.receiver, Receiver::Full(since) if since.elapsed() < self.patience)
     }
 }
 
-/// Buffers that `frame` takes: one for each segment, if it is one that is cut.
-#[inline]
-pub(super) fn buffers(frame: &Frame) -> u32 {
-    let segment = match frame.offload.gso {
-        Gso::None => BUFFER,
-        _ => u32::from(frame.offload.gso_size).clamp(1, BUFFER),
-    };
-    frame.len.div_ceil(segment)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::PATIENCE;
     use super::*;
-    use crate::wire::Offload;
+    use crate::wire::{Gso, Offload};
 
     fn room(free: u32, size: u32) -> Option<Room> {
         Some(Room { free, size })

@@ -1,0 +1,245 @@
+//! The walk of a batch through the graph: from node to node, until all of its frames are out.
+//!
+//! Theory of operation. A batch comes to a *node*: a wire, a switch or a router. The node decides where each frame goes
+//! ([`Verdicts`]), and each destination is visited once with its frames (`deliver`). A destination is a port with egress
+//! queues, or a *gateway*: a router's port of kind `switch`, which is an interface of the router and a port on the switch
+//! without a device. Frames for a gateway go to the next node within the same visit. They wait in the work list
+//! (`work`) as copies of their descriptions, and the walk comes to them when their batch has been dealt with. So no call
+//! leads into a call of its own kind, and the stack does not grow with the way. The bodies are not copied: there is still
+//! one copy to each receiver. A router changes only heads of copies, so other receivers of a frame do not see the changes.
+//!
+//! The work list is taken in rounds. What waits in a round has passed equally many nodes, and switches and routers take
+//! turns: a frame that came from a switch enters a router, and one that came from a router enters a switch.
+//!
+//! Bounded: a frame passes [`ROUTERS`] routers at most, and the work list has an end. A frame beyond either is dropped as
+//! `reentry` at the gateway that it came to. So a circle of switches and routers holds a core for [`ROUTERS`] times as long
+//! as one router at most, and the sender is charged for that. What routers say on the way lies in one desk's memory, which
+//! is given out once in a walk: a frame made in one round may still be on its way in the last.
+//!
+//! Each router on the way has limits, and parts of them for those who send (`router/limit.rs`). Whoever sent the batch has
+//! its own part at all of these routers: what guests behind one router cause at the next one takes nothing from each other,
+//! nor from what the control planes of the two say to each other.
+//!
+//! At a gateway's port, frames that enter the router are counted and captured as coming in, and those that leave it as
+//! going out.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::deliver::Delivery;
+use super::local::seconds;
+use super::topology::{Attach, Member, Topology};
+use super::wire::{self, WireGate};
+use super::work::Stage;
+use super::{router, switch};
+use crate::account::{Outcome, Tally};
+use crate::frame::{Batch, ALL};
+use crate::port::{DropReason, Port, PortId};
+use crate::router::{Desk, Now, Router, Seat};
+use crate::switch::{Switch, Verdicts};
+
+/// Routers that a frame passes within one visit, at most.
+pub(super) const ROUTERS: usize = 16;
+
+/// What a batch comes to.
+#[derive(Clone, Copy)]
+enum Node<'t> {
+    /// Nothing takes its frames, and why not.
+    Nowhere(DropReason),
+    Wire(PortId),
+    /// A switch, with the port on it by which they come.
+    Switch(&'t Switch, &'t Member),
+    Router(&'t Arc<Router>),
+}
+
+/// How a batch came to a node.
+struct Came<'t> {
+    /// By which port, and who sent it, however many nodes it has passed since.
+    port: &'t Port,
+    sender: PortId,
+    /// What holds its frames on a wire to a receiver with several queues.
+    gate: Option<&'t mut WireGate>,
+    /// Captures are shown it as coming in.
+    capture: bool,
+}
+
+/// What one core needs to take batches through the graph: all memory is there from the start.
+pub(super) struct Walk {
+    core: usize,
+    epoch: Instant,
+    verdicts: Verdicts,
+    floods: switch::Floods,
+    desk: Desk,
+    /// What the core has of the topology's routers.
+    pub(super) routers: Vec<Seat>,
+    pub(super) delivery: Delivery,
+    /// Where the round under way is taken to; none while it is.
+    round: Option<Box<Stage>>,
+}
+
+impl Walk {
+    pub(super) fn new(core: usize, epoch: Instant) -> Walk {
+        Walk {
+            core,
+            epoch,
+            verdicts: Verdicts::new(),
+            floods: switch::Floods::new(),
+            desk: Desk::for_passages(ROUTERS),
+            routers: Vec::new(),
+            delivery: Delivery::new(core),
+            round: Some(Box::new(Stage::new())),
+        }
+    }
+
+    /// Takes `batch`, which came from a queue of `source`, through the graph; the `gate` holds frames that have to wait on their
+    /// wire. Returns how many frames were handed to ports: more than the batch has, if some went to several.
+    pub(super) fn forward(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        batch: &mut Batch,
+        gate: Option<&mut WireGate>,
+    ) -> usize {
+        self.delivery.begin();
+        // A port that is being removed is not in the topology any more, while its queues may still be served.
+        let node = match topology.get(source.id) {
+            _ if source.is_silent() => Node::Nowhere(DropReason::LinkDown),
+            // Gateways have no queues.
+            None | Some(Member { attach: Attach::Nothing | Attach::Gateway(..), .. }) => {
+                Node::Nowhere(DropReason::NoDestination)
+            }
+            Some(Member { attach: Attach::Wire(peer), .. }) => Node::Wire(*peer),
+            Some(member @ Member { attach: Attach::Switch(switch), .. }) => Node::Switch(switch, member),
+            Some(Member { attach: Attach::Router(router), .. }) => Node::Router(router),
+        };
+        if !self.routers.is_empty() {
+            self.desk.clear();
+        }
+        let came = Came { port: source, sender: source.id, gate, capture: true };
+        self.pass(topology, node, came, batch);
+        if !self.delivery.work.is_empty() {
+            self.go_on(topology, source.id, node);
+        }
+        self.delivery.deliveries
+    }
+
+    /// Delivers what the `gate` holds of `batch`, which came from `source`, as far as there is room; all of it if it has waited
+    /// long enough and passes in any case.
+    pub(super) fn again(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        batch: &Batch,
+        gate: &mut WireGate,
+        in_any_case: bool,
+    ) {
+        self.delivery.begin();
+        gate.again(&mut self.delivery.picks);
+        let receiver = wire::receiver(topology, source);
+        if let (Some(port), false) = (receiver, in_any_case) {
+            gate.pass(&mut self.delivery, port, batch);
+        }
+        match receiver {
+            Some(port) => self.delivery.visit(topology, source, port.id, batch),
+            // The wire is gone.
+            None => {
+                let all = self.delivery.picks.iter().map(|_| DropReason::NoDestination);
+                self.delivery.count_drops(source, all);
+            }
+        }
+    }
+
+    /// Has `node` decide on `batch`, and delivers its frames.
+    #[inline]
+    fn pass(&mut self, topology: &Topology, node: Node<'_>, came: Came<'_>, batch: &mut Batch) {
+        let Walk { core, epoch, verdicts, floods, desk, delivery, .. } = self;
+        let Came { port, sender, gate, capture } = came;
+        verdicts.clear();
+        match node {
+            Node::Nowhere(why) => (0..batch.len()).for_each(|frame| verdicts.drop(frame, why)),
+            Node::Wire(_) => wire::decide(delivery, topology, port, batch, gate, verdicts),
+            Node::Switch(switch, at) => {
+                switch::decide(switch, topology, at, batch, seconds(*epoch), verdicts);
+                if verdicts.any_flood() {
+                    floods.find(topology, at, batch, verdicts, *core);
+                }
+            }
+            Node::Router(router) => {
+                let now = Now { seconds: seconds(*epoch), epoch: *epoch, core: *core, sender };
+                router::decide(&mut self.routers, router, batch, port, &now, desk, verdicts);
+            }
+        }
+        if capture {
+            port.capture.ingress(batch, verdicts.drops());
+        }
+        match node {
+            Node::Nowhere(_) => {}
+            Node::Wire(peer) => delivery.visit(topology, port, peer, batch),
+            Node::Switch(..) if verdicts.any_flood() => {
+                floods.spread(delivery, topology, port, batch, verdicts);
+            }
+            Node::Switch(..) => delivery.spread(topology, port, batch, verdicts, &[]),
+            Node::Router(_) => {
+                desk.rewrite(batch);
+                delivery.spread(topology, port, batch, verdicts, &[]);
+                router::made(desk, delivery, topology, port);
+            }
+        }
+        if !verdicts.drops().is_empty() {
+            delivery.count_drops(port, verdicts.drops().iter().map(|(_, reason)| *reason));
+        }
+    }
+
+    /// Takes what waits in the work list through the next nodes, and so on until nothing waits any more. It comes from `node`.
+    #[cold]
+    fn go_on(&mut self, topology: &Topology, sender: PortId, node: Node<'_>) {
+        let Some(mut round) = self.round.take() else { return };
+        let mut enters = matches!(node, Node::Switch(..));
+        let mut passed = usize::from(!enters);
+        while !self.delivery.work.is_empty() {
+            std::mem::swap(&mut self.delivery.work, &mut round);
+            round.each(|at, batch| match topology.get(at) {
+                Some(at) if enters && passed == ROUTERS => {
+                    self.delivery.refuse(&at.port, batch, &ALL[..batch.len()], DropReason::Reentry);
+                }
+                Some(at) => self.at_gateway(topology, sender, at, batch, enters),
+                None => {}
+            });
+            passed += usize::from(enters);
+            enters = !enters;
+        }
+        self.round = Some(round);
+    }
+
+    /// Has the frames of `batch` enter the router of gateway `at`, or leave it for the switch.
+    fn at_gateway(
+        &mut self,
+        topology: &Topology,
+        sender: PortId,
+        at: &Member,
+        batch: &mut Batch,
+        enters: bool,
+    ) {
+        let Attach::Gateway(router, switch) = &at.attach else { return };
+        self.delivery.forget_flows();
+        let (frames, bytes) =
+            (batch.len() as u64, batch.frames().iter().map(|frame| u64::from(frame.len)).sum());
+        let counters = at.port.counters.block(self.core);
+        if enters {
+            counters.add_tally(&Tally { frames, bytes, ..Tally::default() });
+            self.desk.next();
+            let came = Came { port: &at.port, sender, gate: None, capture: true };
+            self.pass(topology, Node::Router(router), came, batch);
+        } else {
+            let mut outcome = Outcome::new();
+            (outcome.frames, outcome.bytes) = (frames, bytes);
+            counters.add_outcome(&outcome);
+            at.port.capture.egress(batch, &ALL[..batch.len()], &[]);
+            let came = Came { port: &at.port, sender, gate: None, capture: false };
+            self.pass(topology, Node::Switch(switch, at), came, batch);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

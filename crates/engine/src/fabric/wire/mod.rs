@@ -1,0 +1,129 @@
+//! A wire as a node: each frame goes to the port at the other end, and the sender waits for that.
+//!
+//! Theory of operation. A frame that finds the receiver's ring full is lost. If the end of a TCP burst is lost, the
+//! connection waits for its timer, hundreds of milliseconds. A real card has a FIFO and PAUSE frames for this (IEEE
+//! 802.3 annex 31B); here the sender's own ring is the FIFO. The core takes no more frames from a queue on a wire than
+//! the receiver has buffers for, and none while it has none. The frames wait in the sender's ring, which costs only the
+//! sender. This ends after [`PATIENCE`]: if the receiver has given no buffer by then, frames for it are dropped until
+//! it gives one.
+//!
+//! The number of buffers that a frame will take is estimated from the last frames, and two cores that serve queues of
+//! one port see the same free buffers. So sometimes a few frames too many are taken, and dropped as on a switch.
+//!
+//! A wait is counted (`port::waits`) when it is over and there are frames to send. Without frames there was no wait.
+//!
+//! Of a receiver with one queue the core asks for its room before it takes frames (`pause`). If the receiver has several
+//! queues, the core asks when it knows the queues of the frames (`gate`). In any case it asks a receiver only after it has
+//! seen that the sender has frames, because asking takes the receiver's lock.
+//!
+//! On a switch no sender waits. A queue there has frames for many receivers, and one receiver must not delay the frames
+//! of others.
+
+mod gate;
+mod pause;
+
+use std::time::{Duration, Instant};
+
+pub(super) use gate::WireGate;
+pub(super) use pause::Pause;
+
+use super::deliver::Delivery;
+use super::topology::{Attach, Topology};
+use crate::frame::{Batch, Frame};
+use crate::port::{DropReason, Port, Wait};
+use crate::switch::Verdicts;
+use crate::wire::Gso;
+
+/// Longest time that a sender waits for a buffer, unless `CoreOptions` say otherwise.
+pub(super) const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a core may sleep while a sender waits: nothing wakes it when buffers come.
+pub(super) const NAP: Duration = Duration::from_micros(50);
+/// Bytes that one buffer holds, for the estimate of what a large frame takes; one that is cut takes one for each segment.
+const BUFFER: u32 = 2048;
+/// The part of its patience for which a sender waits for a second buffer, when a receiver gives one at a time and the last
+/// frames were large.
+const FOR_MORE: u32 = 10;
+
+/// The receiver at the other end of `source`'s wire, if it is on one.
+#[inline]
+pub(super) fn receiver<'t>(topology: &'t Topology, source: &Port) -> Option<&'t Port> {
+    let Attach::Wire(peer) = topology.get(source.id)?.attach else { return None };
+    Some(&topology.get(peer)?.port)
+}
+
+/// Picks the frames of `batch`, which came from `source`, that go to the other end of its wire now. Those that are too long are
+/// dropped, and the `gate` holds those that have to wait.
+pub(super) fn decide(
+    delivery: &mut Delivery,
+    topology: &Topology,
+    source: &Port,
+    batch: &Batch,
+    gate: Option<&mut WireGate>,
+    verdicts: &mut Verdicts,
+) {
+    delivery.picks.clear();
+    for (pick, frame) in (0..).zip(batch.frames()) {
+        match source.is_too_long(frame) {
+            false => delivery.picks.push(pick),
+            true => verdicts.drop(usize::from(pick), DropReason::TooLong),
+        }
+    }
+    if let (Some(gate), Some(port)) = (gate, receiver(topology, source)) {
+        gate.pass(delivery, port, batch);
+    }
+}
+
+/// What a queue at the other end is taken for.
+#[derive(Clone, Copy)]
+enum Receiver {
+    /// It has buffers, as far as is known.
+    Ready,
+    /// It has had too few of them since then.
+    Full(Instant),
+    /// It gives none any more.
+    Dead,
+}
+
+impl Receiver {
+    /// It has room for all frames, or there is no telling. The wait that has ended with that.
+    fn is_ready(&mut self, now: Instant) -> Option<Wait> {
+        match std::mem::replace(self, Receiver::Ready) {
+            Receiver::Full(since) => {
+                Some(Wait { time: now.saturating_duration_since(since), given_up: false })
+            }
+            Receiver::Ready | Receiver::Dead => None,
+        }
+    }
+
+    /// It has room for `fit` frames only, fewer than there are, and for a smaller one if it has a `free` buffer. How many it is
+    /// given all the same, and the wait that has ended with that.
+    fn is_full(&mut self, fit: usize, free: bool, patience: Duration, now: Instant) -> (usize, Option<Wait>) {
+        let end = |since, given_up| Wait { time: now.saturating_duration_since(since), given_up };
+        match *self {
+            Receiver::Dead if !free => return (usize::MAX, None),
+            Receiver::Full(since) if fit == 0 => {
+                let patience = if free { patience / FOR_MORE } else { patience };
+                if now.saturating_duration_since(since) < patience {
+                    return (0, None);
+                }
+                // It gives one buffer at a time: it gets one frame at a time.
+                *self = if free { Receiver::Full(now) } else { Receiver::Dead };
+                return (if free { 1 } else { usize::MAX }, Some(end(since, !free)));
+            }
+            _ => {}
+        }
+        let before = std::mem::replace(self, Receiver::Full(now));
+        let wait = if let Receiver::Full(since) = before { Some(end(since, false)) } else { None };
+        (fit, wait)
+    }
+}
+
+/// Buffers that `frame` takes: one for each segment, if it is one that is cut.
+#[inline]
+pub(super) fn buffers(frame: &Frame) -> u32 {
+    let segment = match frame.offload.gso {
+        Gso::None => BUFFER,
+        _ => u32::from(frame.offload.gso_size).clamp(1, BUFFER),
+    };
+    frame.len.div_ceil(segment)
+}
