@@ -496,7 +496,7 @@ fn the_tests_that_are_named_are_there() {
     assert!(named > 20, "{named} tests are named");
 }
 
-/// What is behind each `` `start`` in `text`, up to the end of the code.
+/// What is behind each `start` in `text`, up to the end of the code.
 fn codes<'t>(text: &'t str, start: &'t str) -> impl Iterator<Item = &'t str> {
     text.match_indices(start).filter_map(move |(at, _)| text.get(at + start.len()..)?.split('`').next())
 }
@@ -512,7 +512,7 @@ fn functions<'t>(text: &'t str, word: &'t str) -> impl Iterator<Item = &'t str> 
 fn the_tests_that_promises_name_are_there() {
     let promises = fs::read_to_string(root().join("PROMISES.md")).unwrap();
     let mut checked = 0;
-    for command in codes(&promises, "`cargo test ").chain(codes(&promises, "; cargo test ")) {
+    for command in codes(&promises, "cargo test ") {
         let words: Vec<&str> = command.split_whitespace().collect();
         let after = |flag: &str| words.iter().skip_while(|word| **word != flag).nth(1).copied();
         let package = after("-p").unwrap_or_else(|| panic!("`{command}` names no package"));
@@ -552,7 +552,7 @@ fn the_tests_that_promises_name_are_there() {
         assert!(runs, "`cargo test {command}` runs no test");
         checked += 1;
     }
-    assert!(checked > 40, "{checked} commands were found");
+    assert!(checked > 30, "{checked} commands were found");
 }
 
 /// The same of attacks, in all that is told of security.
