@@ -18,7 +18,7 @@ use sidecore_engine::fabric::{Attach, Local, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
 use sidecore_engine::port::{Port, PortId};
-use sidecore_engine::router::{Member, Net, Passage, Router, Rpf, Static, Target};
+use sidecore_engine::router::{Gateway, Member, Net, Router, Rpf, Static, Target};
 use sidecore_engine::switch::{Kind, Switch, SwitchOptions};
 use sidecore_engine::wire::{Mac, Offloads};
 use sidecore_fuzz::ends::{Hand, Receiver, Sink, Source, Waiting};
@@ -81,7 +81,7 @@ struct Rig {
     routers: [Arc<Router>; 2],
     balance: i64,
     _sources: Vec<Lease<Source>>,
-    _others: (Lease<Sink>, Vec<Passage>, CounterFile),
+    _others: (Lease<Sink>, Vec<Gateway>, CounterFile),
 }
 
 impl Rig {
@@ -102,11 +102,11 @@ impl Rig {
             let hand = &hands[usize::from(id == 12)];
             sources.push(hand.serve(&ports[id], Source::new(&waiting[id])));
         }
-        let passages = GATEWAYS.iter().map(|id| Passage::open(&ports[usize::from(*id)], "s")).collect();
+        let gateways = GATEWAYS.iter().map(|id| Gateway::open(&ports[usize::from(*id)], "s")).collect();
         let second = ports[12].lend(1, Sink::new(&receivers[12]));
         let routers = ["r", "other"].map(|name| Arc::new(Router::new(name).unwrap()));
         let sinks = ports.iter().map(|_| None).collect();
-        let others = (second, passages, file);
+        let others = (second, gateways, file);
         let local = Local::by_hand();
         let mut rig = Rig {
             ports,

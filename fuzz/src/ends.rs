@@ -151,7 +151,7 @@ impl EgressQueue for Sink {
 
 /// Visits tasks, one after the other, in the order in which they came.
 pub struct Hand {
-    tasks: Mutex<Vec<Box<dyn Seat<Local>>>>,
+    tasks: Mutex<Vec<Seat<Local>>>,
     patience: Duration,
 }
 
@@ -182,7 +182,7 @@ impl Hand {
 }
 
 impl Scheduler for Hand {
-    fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall {
+    fn seat(self: Arc<Self>, seat: NetSeat) -> Recall {
         self.tasks.lock().unwrap().push(seat.task());
         // They stay until all of it ends.
         Box::new(|| ())

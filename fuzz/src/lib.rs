@@ -129,7 +129,7 @@ pub fn anonymous_port() -> Arc<Port> {
 }
 
 /// The next number, and queues by theirs.
-type Numbered = (u64, BTreeMap<u64, Box<dyn NetSeat>>);
+type Numbered = (u64, BTreeMap<u64, NetSeat>);
 
 /// Holds the queues that a core would have.
 #[derive(Default)]
@@ -181,7 +181,7 @@ impl Desk {
 }
 
 impl Scheduler for Desk {
-    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
+    fn seat(self: Arc<Self>, mut seat: NetSeat) -> Recall {
         let mut desk = self.queues.lock().unwrap();
         desk.0 += 1;
         let key = desk.0;

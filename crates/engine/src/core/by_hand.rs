@@ -110,7 +110,7 @@ impl<L: 'static> ByHand<L> {
     }
 
     /// Gives it a task, whose number this is.
-    pub(crate) fn take(&mut self, seat: Box<dyn Seat<L>>) -> u64 {
+    pub(crate) fn take(&mut self, seat: Seat<L>) -> u64 {
         let bag = Bag::default();
         self.ledgers.push(Arc::clone(&bag.ledger));
         let id = self.ledgers.len() as u64;

@@ -14,7 +14,7 @@ use sidecore_abi::counters::MAX_CORES;
 use super::balance::pack;
 use super::balancer::{Balanced, Balancer};
 use super::clock::CoreClock;
-use super::lease::{Lease, Lent, Recall};
+use super::lease::{Home, Lease, Recall};
 use super::ledger::TaskStatus;
 use super::mailbox::{CoreMessage, Mailbox, TaskId};
 use super::registry::{Load, Registry};
@@ -148,12 +148,13 @@ impl<L: Send + 'static> Cores<L> {
 
     /// Gives `task` to a core, which visits it from its next round on.
     pub fn place<T: Task<L> + 'static>(self: &Arc<Self>, task: T) -> Lease<T> {
-        let (lent, home) = Lent::new(task);
-        home.lease(self.seat(Box::new(lent)))
+        let home = Home::new();
+        let seat = home.lend(Box::new(task) as Box<dyn Task<L>>);
+        home.lease(self.seat(seat))
     }
 
     /// The same for a task that knows its home. The core sends it there when it is recalled.
-    pub fn seat(self: &Arc<Self>, seat: Box<dyn Seat<L>>) -> Recall {
+    pub fn seat(self: &Arc<Self>, seat: Seat<L>) -> Recall {
         let owner = seat.owner();
         self.watch.add(&owner);
         let id = TaskId(self.next_id.fetch_add(1, Ordering::Relaxed));

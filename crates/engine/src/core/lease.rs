@@ -1,35 +1,46 @@
-//! Leases: a thing that is lent out as a trait object comes back with its own type.
+//! Leases: what is lent out as a trait object comes back with its own type.
 //!
-//! Theory of operation. An I/O core and a port's egress slot know what they hold only as a trait object; its owner
-//! wants it back with its type. So a lent thing travels with the address of its home ([`Lent`]), and its holder is told
-//! to send it there (`go_home`). The owner keeps the [`Lease`]: the home, and how to reach the holder ([`Recall`]). The
-//! holder may pass the thing on: a task may move from core to core, and its lease stays the same.
+//! Theory of operation. An I/O core and a port's egress slot know what they hold only as a trait object; its owner wants it
+//! back with its type. So a holder has the thing with the address of its home ([`Lent`]), and is told to return it there
+//! ([`Lent::go_home`]). The owner keeps the [`Lease`]: the home, how to reach the holder ([`Recall`]), and how the thing gets
+//! its type again. The holder may pass the thing on: a task may move from core to core, and its lease stays the same.
 
+use std::any::Any;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Has the holder of a lent thing send it home. When it returns the thing is there, or lost with its holder.
+/// Has the holder of a lent thing return it. When it returns the thing is there, or lost with its holder.
 pub type Recall = Box<dyn FnOnce() + Send + Sync>;
 
-/// Something that is lent, and knows where it belongs.
-pub struct Lent<T> {
-    thing: T,
-    home: Arc<Mutex<Option<T>>>,
+/// What can be lent as a trait object.
+pub trait Thing: Any + Send {
+    /// Itself, without its type.
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
 }
 
-impl<T> Lent<T> {
-    /// Lends `thing`. Its home becomes a [`Lease`] once its holder is known.
-    pub fn new(thing: T) -> (Lent<T>, Home<T>) {
-        let home = Arc::<Mutex<Option<T>>>::default();
-        (Lent { thing, home: Arc::clone(&home) }, Home(home))
-    }
-
-    /// Gives the thing back to its owner. If the owner has gone, the thing ends here.
-    pub fn go_home(self) {
-        *self.home.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.thing);
+impl<T: Any + Send> Thing for T {
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
     }
 }
 
-impl<T> std::ops::Deref for Lent<T> {
+/// Where lent things come back to.
+type Place = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
+
+/// A lent thing, as its holder has it.
+pub struct Lent<T: ?Sized> {
+    thing: Box<T>,
+    home: Place,
+}
+
+impl<T: ?Sized> Lent<T> {
+    /// The thing as `f` shows it, with the same home.
+    pub(crate) fn map<U: ?Sized>(self, f: impl FnOnce(Box<T>) -> Box<U>) -> Lent<U> {
+        Lent { thing: f(self.thing), home: self.home }
+    }
+}
+
+impl<T: ?Sized> Deref for Lent<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -37,25 +48,56 @@ impl<T> std::ops::Deref for Lent<T> {
     }
 }
 
-impl<T> std::ops::DerefMut for Lent<T> {
+impl<T: ?Sized> DerefMut for Lent<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.thing
     }
 }
 
-/// Where a lent thing comes back to.
-pub struct Home<T>(Arc<Mutex<Option<T>>>);
+impl<T: ?Sized + Thing> Lent<T> {
+    /// Gives the thing back to its owner. If the owner has gone, the thing ends here.
+    pub fn go_home(self) {
+        *self.home.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.thing.into_any());
+    }
+}
 
-impl<T> Home<T> {
-    /// The lease of a thing that `recall` brings home.
+/// Where a lent thing comes back to, and becomes a `T` again.
+pub struct Home<T> {
+    place: Place,
+    open: fn(Box<dyn Any + Send>) -> Option<T>,
+}
+
+impl<T: 'static> Home<T> {
+    /// That of a thing that is lent as it is.
+    pub fn new() -> Home<T> {
+        Home::of(|thing| Some(*thing.downcast::<T>().ok()?))
+    }
+
+    /// That of a thing of which `open` makes a `T`.
+    pub fn of(open: fn(Box<dyn Any + Send>) -> Option<T>) -> Home<T> {
+        Home { place: Place::default(), open }
+    }
+
+    /// Lends `thing`, which will come back here.
+    pub fn lend<H: ?Sized>(&self, thing: Box<H>) -> Lent<H> {
+        Lent { thing, home: Arc::clone(&self.place) }
+    }
+
+    /// The lease of the thing that `recall` brings home.
     pub fn lease(self, recall: Recall) -> Lease<T> {
-        Lease { home: self.0, recall: Some(recall) }
+        Lease { home: self, recall: Some(recall) }
+    }
+}
+
+impl<T: 'static> Default for Home<T> {
+    fn default() -> Self {
+        Home::new()
     }
 }
 
 /// The right to have a lent thing back. Dropping it takes the thing back and drops it.
 pub struct Lease<T> {
-    home: Arc<Mutex<Option<T>>>,
+    home: Home<T>,
     recall: Option<Recall>,
 }
 
@@ -64,8 +106,8 @@ impl<T> Lease<T> {
     /// unmapping its memory, needs. `None`: its holder is gone, and the thing with it.
     pub fn take_back(mut self) -> Option<T> {
         self.recall();
-        let mut home = self.home.lock().unwrap_or_else(PoisonError::into_inner);
-        home.take()
+        let thing = self.home.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        (self.home.open)(thing?)
     }
 
     fn recall(&mut self) {
@@ -86,31 +128,22 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    trait Held: Send {
-        fn go_home(self: Box<Self>);
-    }
-
-    impl<T: Send> Held for Lent<T> {
-        fn go_home(self: Box<Self>) {
-            Lent::go_home(*self);
-        }
-    }
-
     #[derive(Debug)]
-    struct Thing(Arc<AtomicBool>);
+    struct Flag(Arc<AtomicBool>);
 
-    impl Drop for Thing {
+    impl Drop for Flag {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
 
-    type Holder = Arc<Mutex<Option<Box<dyn Held>>>>;
+    type Holder = Arc<Mutex<Option<Lent<dyn Thing>>>>;
 
-    fn lend() -> (Lease<Thing>, Holder, Arc<AtomicBool>) {
+    fn lend() -> (Lease<Flag>, Holder, Arc<AtomicBool>) {
         let gone = Arc::<AtomicBool>::default();
-        let (lent, home) = Lent::new(Thing(Arc::clone(&gone)));
-        let holder: Holder = Arc::new(Mutex::new(Some(Box::new(lent))));
+        let home = Home::new();
+        let lent = home.lend::<dyn Thing>(Box::new(Flag(Arc::clone(&gone))));
+        let holder: Holder = Arc::new(Mutex::new(Some(lent)));
         let from = Arc::clone(&holder);
         let recall = Box::new(move || {
             if let Some(held) = from.lock().unwrap().take() {

@@ -44,7 +44,7 @@ pub(super) struct Bag {
 /// What a core can be asked.
 pub(super) enum CoreMessage<L> {
     /// Visit this task from now on.
-    Take { id: TaskId, seat: Box<dyn Seat<L>>, bag: Bag },
+    Take { id: TaskId, seat: Seat<L>, bag: Bag },
     /// Give the task to this core, and say whether that was done.
     Move { id: TaskId, to: usize, answer: SyncSender<bool> },
     /// Send the task home.

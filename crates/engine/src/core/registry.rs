@@ -47,7 +47,7 @@ pub(super) struct Load {
     pub(super) home: Option<usize>,
 }
 
-impl<L> Registry<L> {
+impl<L: 'static> Registry<L> {
     /// Says where messages to the cores go; once, before there is any task.
     pub(super) fn connect(&self, mailboxes: Vec<Arc<Mailbox<L>>>) {
         let _ = self.mailboxes.set(mailboxes);
@@ -62,7 +62,7 @@ impl<L> Registry<L> {
     }
 
     /// Gives a new task to the core that `choose` picks by what all have.
-    pub(super) fn add(&self, id: TaskId, seat: Box<dyn Seat<L>>, choose: impl FnOnce(&[Load]) -> usize) {
+    pub(super) fn add(&self, id: TaskId, seat: Seat<L>, choose: impl FnOnce(&[Load]) -> usize) {
         let mut entries = self.entries();
         let core = choose(&loads(&entries));
         let bag = Bag::default();
@@ -90,7 +90,7 @@ impl<L> Registry<L> {
     }
 
     /// A core gives core `to` a task.
-    pub(super) fn hand_over(&self, id: TaskId, to: usize, seat: Box<dyn Seat<L>>, bag: Bag) {
+    pub(super) fn hand_over(&self, id: TaskId, to: usize, seat: Seat<L>, bag: Bag) {
         let mut entries = self.entries();
         match (entries.get_mut(&id), self.mailbox(to)) {
             (Some(entry), Some(mailbox)) => {

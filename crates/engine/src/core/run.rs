@@ -64,7 +64,7 @@ const STUCK: u64 = 5_000;
 /// A task that this core has, and what the core knows of it.
 pub(super) struct Seated<L> {
     pub(super) id: TaskId,
-    task: Box<dyn Seat<L>>,
+    seat: Seat<L>,
     /// Its owner's number, and the place of its account.
     number: u16,
     account: usize,
@@ -147,7 +147,7 @@ pub(super) struct Parts<L> {
     pub(super) local: L,
 }
 
-impl<L, C: Clock> Core<L, C> {
+impl<L: 'static, C: Clock> Core<L, C> {
     pub(super) fn new(parts: Parts<L>, clock: C) -> std::io::Result<Core<L, C>> {
         let poller = Poller::new(parts.mailbox.event())?;
         Ok(Core {
@@ -345,7 +345,7 @@ impl<L, C: Clock> Core<L, C> {
         let Some(seated) = self.tasks[place].as_mut() else { return 0 };
         self.beat.begin(seated.number);
         let begun = self.now;
-        let visit = seated.task.visit(&mut self.local, budget);
+        let visit = seated.seat.visit(&mut self.local, budget);
         let now = self.clock.after(&visit);
         self.now = now;
         let mut took = now - begun;
@@ -458,7 +458,7 @@ impl<L, C: Clock> Core<L, C> {
             return false;
         }
         self.beat.begin(seated.number);
-        let has_work = seated.task.has_work();
+        let has_work = seated.seat.has_work();
         if timed {
             self.now = self.clock.now();
             let account = seated.account;
@@ -520,7 +520,7 @@ impl<L, C: Clock> Core<L, C> {
     fn settle(&mut self) {
         for seated in self.tasks.iter_mut().flatten() {
             self.beat.begin(seated.number);
-            seated.task.settle(&mut self.local);
+            seated.seat.settle(&mut self.local);
         }
     }
 }

@@ -8,14 +8,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::Lent;
+use super::lease::{Lent, Thing};
 use super::ledger::VisitEnd;
 use super::service::Served;
 use super::slow::Slow;
 use crate::mem::Overrun;
 
 /// Work for an I/O core. One core has it at a time; nothing in it blocks.
-pub trait Task<L>: Send {
+pub trait Task<L>: Thing {
     /// Its owner.
     fn owner(&self) -> Arc<dyn Owner>;
 
@@ -64,53 +64,8 @@ pub trait Task<L>: Send {
     fn settle(&mut self, local: &mut L);
 }
 
-/// A task that can be sent home.
-pub trait Seat<L>: Task<L> {
-    /// Gives its owner back what was lent.
-    fn go_home(self: Box<Self>);
-}
-
-impl<L, T: Task<L>> Task<L> for Lent<T> {
-    fn owner(&self) -> Arc<dyn Owner> {
-        (**self).owner()
-    }
-    fn index(&self) -> usize {
-        (**self).index()
-    }
-    fn has_work(&mut self) -> bool {
-        (**self).has_work()
-    }
-    fn visit(&mut self, local: &mut L, budget: Budget) -> Visit {
-        (**self).visit(local, budget)
-    }
-    fn arm(&mut self) -> bool {
-        (**self).arm()
-    }
-    fn disarm(&mut self) {
-        (**self).disarm();
-    }
-    fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>)) {
-        (**self).events(each);
-    }
-    fn next_look(&self) -> Option<Duration> {
-        (**self).next_look()
-    }
-    fn is_costly(&self) -> bool {
-        (**self).is_costly()
-    }
-    fn woken(&mut self, local: &mut L) {
-        (**self).woken(local);
-    }
-    fn settle(&mut self, local: &mut L) {
-        (**self).settle(local);
-    }
-}
-
-impl<L, T: Task<L>> Seat<L> for Lent<T> {
-    fn go_home(self: Box<Self>) {
-        Lent::go_home(*self);
-    }
-}
+/// A task as a core has it, with its home.
+pub type Seat<L> = Lent<dyn Task<L>>;
 
 /// What a visit may take: it ends with the item that reaches one of these bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

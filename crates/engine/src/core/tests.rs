@@ -118,14 +118,13 @@ impl Task<()> for Work {
 
 struct Rig {
     core: ByHand<()>,
-    leases: Vec<Home<Work>>,
     /// What a look takes of those that are added.
     look: u64,
 }
 
 impl Rig {
     fn new() -> Rig {
-        Rig { core: ByHand::new(()), leases: Vec::new(), look: 0 }
+        Rig { core: ByHand::new(()), look: 0 }
     }
 
     fn add(&mut self, guest: &Arc<Guest>, each: u64, endless: bool) -> (u64, Arc<Queue>) {
@@ -143,9 +142,12 @@ impl Rig {
         let queue = Arc::<Queue>::default();
         let (guest, look) = (Arc::clone(guest), (self.look, self.core.looks()));
         let work = Work { guest, queue: Arc::clone(&queue), each, bytes, endless, naps, look };
-        let (lent, home) = Lent::new(work);
-        self.leases.push(home);
-        (self.core.take(Box::new(lent)), queue)
+        (self.take(work), queue)
+    }
+
+    /// Gives the core a task for good.
+    fn take(&mut self, task: impl Task<()> + 'static) -> u64 {
+        self.core.take(Home::<()>::new().lend(Box::new(task) as _))
     }
 
     /// Nanoseconds of the core that a guest had.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::local::Local;
 use super::wire::{self, Pause, WireGate, NAP, PATIENCE};
 use crate::account::Tally;
-use crate::core::{Budget, Lease, Lent, Owner, Recall, Seat, Task, Visit, VisitEnd};
+use crate::core::{Budget, Home, Lease, Lent, Owner, Recall, Seat, Task, Visit, VisitEnd};
 use crate::frame::Batch;
 use crate::mem::Act;
 use crate::port::{IngressQueue, Port};
@@ -26,11 +26,11 @@ const _: () = assert!(crate::core::TURN == crate::frame::MAX_BATCH);
 /// The server of queues: the I/O cores, or what stands in their place.
 pub trait Scheduler: Send + Sync {
     /// Serves the queue of `seat` until it is recalled, and sends it home then.
-    fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall;
+    fn seat(self: Arc<Self>, seat: NetSeat) -> Recall;
 
     /// Serves a task that is no queue of frames, until it is recalled. A scheduler that only moves frames has no place
     /// for it.
-    fn seat_task(self: Arc<Self>, task: Box<dyn Seat<Local>>) -> Recall {
+    fn seat_task(self: Arc<Self>, task: Seat<Local>) -> Recall {
         drop(task);
         Box::new(|| ())
     }
@@ -50,9 +50,10 @@ impl dyn Scheduler {
     {
         // And it will have to be taken back.
         port.talk.changed(2);
-        let (queue, home) = Lent::new(queue);
+        let home = Home::of(|task| Some(task.downcast::<NetTask<Q>>().ok()?.queue));
         let task = NetTask::new(port, index, queue, self.patience());
-        home.lease(Arc::clone(self).seat(Box::new(task)))
+        let seat = home.lend(Box::new(task) as Box<dyn QueueTask>);
+        home.lease(Arc::clone(self).seat(seat))
     }
 
     /// Gives a task of `port` that is no queue of frames to an I/O core: requests to a disk, say.
@@ -61,24 +62,33 @@ impl dyn Scheduler {
         T: Task<Local> + 'static,
     {
         port.talk.changed(2);
-        let (task, home) = Lent::new(task);
-        home.lease(Arc::clone(self).seat_task(Box::new(task)))
+        let home = Home::new();
+        let seat = home.lend(Box::new(task) as Box<dyn Task<Local>>);
+        home.lease(Arc::clone(self).seat_task(seat))
     }
 }
 
 /// A queue that is to be served, whatever its type.
-pub trait NetSeat: Seat<Local> {
+pub type NetSeat = Lent<dyn QueueTask>;
+
+/// A queue of frames as a task.
+pub trait QueueTask: Task<Local> {
     /// Whose it is.
     fn port(&self) -> &Arc<Port>;
     /// The queue, for a caller that serves it by hand.
     fn queue(&mut self) -> &mut dyn IngressQueue;
+}
+
+impl NetSeat {
     /// The queue as a task of an I/O core.
-    fn task(self: Box<Self>) -> Box<dyn Seat<Local>>;
+    pub fn task(self) -> Seat<Local> {
+        self.map(|task| task as Box<dyn Task<Local>>)
+    }
 }
 
 /// An ingress queue that an I/O core serves.
 pub struct NetTask<Q> {
-    queue: Lent<Q>,
+    queue: Q,
     port: Arc<Port>,
     /// Its number among the port's.
     index: usize,
@@ -156,7 +166,7 @@ fn count(port: &Port, index: usize, core: usize, tally: &Tally) {
 }
 
 impl<Q: IngressQueue> NetTask<Q> {
-    fn new(port: &Arc<Port>, index: usize, queue: Lent<Q>, patience: Duration) -> NetTask<Q> {
+    fn new(port: &Arc<Port>, index: usize, queue: Q, patience: Duration) -> NetTask<Q> {
         let (port, pause) = (Arc::clone(port), Pause::new(patience));
         NetTask { queue, port, index, patience, pause, gate: None, held: None, spare: None }
     }
@@ -172,7 +182,7 @@ impl<Q: IngressQueue> NetTask<Q> {
         let before = gate.held();
         local.walk.again(&local.topology, &self.port, &held.batch, gate, in_any_case);
         let left = gate.held();
-        let fetched = FetchedBatch::again(&mut *self.queue, std::mem::take(&mut held.tally));
+        let fetched = FetchedBatch::again(&mut self.queue, std::mem::take(&mut held.tally));
         if left == 0 {
             let tally = fetched.give_back();
             count(&self.port, self.index, local.number, &tally);
@@ -229,7 +239,7 @@ fn end_of(batch: &Batch, budget: &Budget, limit: usize, pause: &Pause) -> VisitE
     }
 }
 
-impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
+impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
     fn owner(&self) -> Arc<dyn Owner> {
         Arc::clone(&self.port) as Arc<dyn Owner>
     }
@@ -256,7 +266,7 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
         local.batch.clear();
         local.batch.set_bounds(budget.bytes, local.ticks(budget.ns));
         local.batch.set_limit(limit.min(budget.items));
-        let fetched = FetchedBatch::fetch(&mut *self.queue, &mut local.batch);
+        let fetched = FetchedBatch::fetch(&mut self.queue, &mut local.batch);
         if local.walk.delivery.is_apart() && !local.batch.is_empty() {
             // What a pipe passes at once it has timed itself.
             local.batch.touch();
@@ -342,23 +352,13 @@ impl<Q: IngressQueue> Task<Local> for NetTask<Q> {
     }
 }
 
-impl<Q: IngressQueue + 'static> Seat<Local> for NetTask<Q> {
-    fn go_home(self: Box<Self>) {
-        self.queue.go_home();
-    }
-}
-
-impl<Q: IngressQueue + 'static> NetSeat for NetTask<Q> {
+impl<Q: IngressQueue + 'static> QueueTask for NetTask<Q> {
     fn port(&self) -> &Arc<Port> {
         &self.port
     }
 
     fn queue(&mut self) -> &mut dyn IngressQueue {
-        &mut *self.queue
-    }
-
-    fn task(self: Box<Self>) -> Box<dyn Seat<Local>> {
-        self
+        &mut self.queue
     }
 }
 

@@ -3,7 +3,7 @@
 //! Theory of operation. A queue with frames is a task of an I/O core (`ingress`): a visit fetches a batch, the batch is
 //! *forwarded* (`forward`: by wire or switch, each frame gets its destinations), each destination is *delivered* to once
 //! (`deliver`), and then the sender gets its buffers back. The [`Topology`] says which ports are connected. It is a snapshot that
-//! each core replaces between two visits. On a wire the sender waits for its receiver (`backpressure`); frames that ask for
+//! each core replaces between two visits. On a wire the sender waits for its receiver (`wire`); frames that ask for
 //! more than their receiver accepts are made plain on the way (`offload`). A router's port on a switch has no queues: frames
 //! pass it within the visit (`crossing`).
 //!
@@ -26,7 +26,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-pub use ingress::{NetSeat, NetTask, Scheduler};
+pub use ingress::{NetSeat, NetTask, QueueTask, Scheduler};
 pub use local::Local;
 pub use pairs::Pairs;
 pub use topology::{Attach, Topology};
@@ -144,11 +144,11 @@ impl Fabric {
 }
 
 impl Scheduler for Fabric {
-    fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall {
+    fn seat(self: Arc<Self>, seat: NetSeat) -> Recall {
         self.cores.seat(seat.task())
     }
 
-    fn seat_task(self: Arc<Self>, task: Box<dyn Seat<Local>>) -> Recall {
+    fn seat_task(self: Arc<Self>, task: Seat<Local>) -> Recall {
         self.cores.seat(task)
     }
 

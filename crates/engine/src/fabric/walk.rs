@@ -84,7 +84,7 @@ impl Walk {
             epoch,
             verdicts: Verdicts::new(),
             floods: switch::Floods::new(),
-            desk: Desk::for_passages(ROUTERS),
+            desk: Desk::for_routers(ROUTERS),
             routers: Vec::new(),
             delivery: Delivery::new(core),
             round: Some(Box::new(Stage::new())),

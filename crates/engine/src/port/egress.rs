@@ -13,12 +13,12 @@ use std::sync::MutexGuard;
 
 use super::limits::MAX_QUEUES;
 use crate::account::Outcome;
-use crate::core::Lent;
+use crate::core::{Lent, Thing};
 use crate::frame::Batch;
 use crate::mem::Patient;
 
 /// Frames on their way out of the switch. Reached under the port's lock, once per batch.
-pub trait EgressQueue: Send {
+pub trait EgressQueue: Thing {
     /// Delivers the frames `picks` of `batch`, in this order, publishes them once and interrupts the
     /// receiver once if it is due. Every pick is either delivered or dropped with a reason. A queue whose memory can make it
     /// wait asks before each frame whether time is up ([`Outcome::is_late`]).
@@ -83,52 +83,16 @@ impl<Q: EgressQueue + ?Sized> EgressQueue for Box<Q> {
     }
 }
 
-/// A lent egress queue, as a slot holds it.
-pub trait LentEgress: EgressQueue {
-    /// Gives it back to its owner.
-    fn go_home(self: Box<Self>);
-}
-
-impl<Q: EgressQueue> EgressQueue for Lent<Q> {
-    #[inline]
-    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
-        (**self).send(batch, picks, outcome);
-    }
-    #[inline]
-    fn is_full(&mut self) -> bool {
-        (**self).is_full()
-    }
-    #[inline]
-    fn tend(&mut self) -> bool {
-        (**self).tend()
-    }
-    fn room(&mut self) -> Option<Room> {
-        (**self).room()
-    }
-    fn is_a_peers(&self) -> bool {
-        (**self).is_a_peers()
-    }
-    fn unplugged(&mut self) {
-        (**self).unplugged();
-    }
-}
-
-impl<Q: EgressQueue> LentEgress for Lent<Q> {
-    fn go_home(self: Box<Self>) {
-        Lent::go_home(*self);
-    }
-}
-
 /// A queue in its slot.
 pub struct Plugged {
     /// Which of all that were ever plugged in here.
     serial: u64,
     is_a_peers: bool,
-    queue: Box<dyn LentEgress>,
+    queue: Lent<dyn EgressQueue>,
 }
 
 impl Deref for Plugged {
-    type Target = dyn LentEgress;
+    type Target = dyn EgressQueue;
 
     fn deref(&self) -> &Self::Target {
         &*self.queue
@@ -191,7 +155,7 @@ impl EgressSlots {
     }
 
     /// Puts `queue` into slot `index`, and sends the one that was there home. The number by which it is unplugged.
-    pub(super) fn plug(&self, index: usize, queue: Box<dyn LentEgress>) -> u64 {
+    pub(super) fn plug(&self, index: usize, queue: Lent<dyn EgressQueue>) -> u64 {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let plugged = Plugged { serial, is_a_peers: queue.is_a_peers(), queue };
         let old = self.lock(index).and_then(|mut slot| slot.replace(plugged));
@@ -232,6 +196,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::core::Home;
 
     struct Noted(Arc<AtomicU64>);
 
@@ -249,9 +214,10 @@ mod tests {
         let (slots, count) = (EgressSlots::default(), Arc::<AtomicU64>::default());
         let mut homes = Vec::new();
         let mut plug = |index| {
-            let (lent, home) = Lent::new(Noted(Arc::clone(&count)));
+            let home = Home::<Noted>::new();
+            let lent = home.lend(Box::new(Noted(Arc::clone(&count))) as Box<dyn EgressQueue>);
             homes.push(home);
-            slots.plug(index, Box::new(lent))
+            slots.plug(index, lent)
         };
         let seen = || count.load(Ordering::Relaxed);
         let serial = plug(0);

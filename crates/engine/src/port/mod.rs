@@ -34,7 +34,7 @@ pub use crate::fault::{Fault, FaultCell};
 
 pub use claims::{ClaimCount, Claims};
 pub use doubt::Doubt;
-pub use egress::{EgressQueue, LentEgress, Plugged, Reached, Room};
+pub use egress::{EgressQueue, Plugged, Reached, Room};
 pub use ingress::IngressQueue;
 pub use limits::{DEFAULT_MTU, MAX_QUEUES};
 pub use links::LinkEvents;
@@ -42,7 +42,7 @@ pub use talk::{TalkBudget, TalkCount, BURST};
 pub use told::QueueInterrupts;
 pub use waits::{Wait, WaitCount, Waits};
 
-use crate::core::{Lease, Lent, Owner};
+use crate::core::{Home, Lease, Owner};
 use crate::mem::{node_of, GuestMap, Piece, Terms};
 pub use crate::mem::{Overrun, OverrunCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
@@ -251,10 +251,11 @@ impl Port {
     /// Lends `queue` to the port as egress queue `index`, in place of the one that was there. The link is up while queue 0
     /// is there. The queue comes back, or ends, when no I/O core uses it any more.
     pub fn lend<Q: EgressQueue + 'static>(self: &Arc<Port>, index: usize, queue: Q) -> Lease<Q> {
-        let (lent, home) = Lent::new(queue);
+        let home = Home::new();
+        let lent = home.lend(Box::new(queue) as Box<dyn EgressQueue>);
         // A core that delivers here now waits for it.
         self.talk.changed(1);
-        let serial = self.slots.plug(index, Box::new(lent));
+        let serial = self.slots.plug(index, lent);
         self.count_queues();
         let port = Arc::clone(self);
         home.lease(Box::new(move || {

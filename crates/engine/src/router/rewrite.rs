@@ -73,16 +73,16 @@ impl Default for Desk {
 impl Desk {
     /// With all the memory that it will ever need for one batch at a time.
     pub fn new() -> Desk {
-        Desk::for_passages(1)
+        Desk::for_routers(1)
     }
 
-    /// With memory for frames that pass so many routers one after the other.
-    pub fn for_passages(passages: usize) -> Desk {
+    /// With memory for frames that pass so many routers, one after the other.
+    pub fn for_routers(routers: usize) -> Desk {
         Desk {
             rewrites: vec![NOTHING; MAX_BATCH].into(),
             any: false,
             tails: Vec::with_capacity(MAX_BATCH),
-            arena: Arena::new(MAX_BATCH * passages, TAIL),
+            arena: Arena::new(MAX_BATCH * routers, TAIL),
             used: 0,
             promised: 0,
             made: Made::new(),

@@ -28,7 +28,7 @@ use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::mem::Files;
 use crate::port::{Attachment, Port, MAX_QUEUES};
 use crate::ring::Geometry;
-use crate::router::Passage;
+use crate::router::Gateway;
 use crate::slots::pipe::End;
 use crate::transport::functions::Functions;
 use crate::transport::ring::{self, HostRingsPort, RingPort, RingPortConfig};
@@ -267,7 +267,7 @@ pub const KINDS: &[Kind] = &[
 
 /// `switch:NAME`: a router's port on that switch.
 fn start_gateway(spec: &PortSpec, port: &Arc<Port>, _: Arc<dyn Scheduler>) -> Started {
-    Ok(Box::new(Passage::open(port, &spec.location)))
+    Ok(Box::new(Gateway::open(port, &spec.location)))
 }
 
 /// `vhost-user:PATH`: virtio-net on a socket that we make, that the VMM makes, or that was passed.

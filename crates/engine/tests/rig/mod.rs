@@ -88,7 +88,7 @@ pub fn port(file: &CounterFile, id: u16, name: &str) -> Arc<Port> {
 }
 
 type Look = Box<dyn FnMut(&Port, &Batch) + Send>;
-type Served = (u64, Arc<Port>, Box<dyn NetSeat>);
+type Served = (u64, Arc<Port>, NetSeat);
 
 /// One I/O core that joins port 0 with port 1, port 2 with port 3 and so on, and looks at what passes.
 pub struct Joiner {
@@ -183,7 +183,7 @@ impl Joiner {
 }
 
 impl Scheduler for Joiner {
-    fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall {
+    fn seat(self: Arc<Self>, seat: NetSeat) -> Recall {
         let key = self.next.fetch_add(1, Ordering::SeqCst);
         let port = Arc::clone(seat.port());
         let mut ports = self.ports.lock().unwrap();

@@ -50,10 +50,10 @@ impl Kind {
 
 /// A scheduler that keeps the queues instead of serving them: the lanes have them.
 #[derive(Default)]
-struct Kept(Mutex<Vec<Box<dyn NetSeat>>>);
+struct Kept(Mutex<Vec<NetSeat>>);
 
 impl Scheduler for Kept {
-    fn seat(self: Arc<Self>, seat: Box<dyn NetSeat>) -> Recall {
+    fn seat(self: Arc<Self>, seat: NetSeat) -> Recall {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(seat);
         Box::new(|| ())
     }
@@ -88,7 +88,7 @@ struct Outgoing {
 
 /// A queue and the batch that was fetched from it.
 struct Incoming {
-    seat: Box<dyn NetSeat>,
+    seat: NetSeat,
     batch: Batch,
     /// The first frame that was not handed out.
     at: usize,

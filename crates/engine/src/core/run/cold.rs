@@ -21,7 +21,7 @@ const EVENTS_EVERY: u64 = 500_000;
 /// A cold task that asks for a look is not looked at again before this has passed.
 const SHORTEST_NAP: u64 = 1_000;
 
-impl<L, C: Clock> Core<L, C> {
+impl<L: 'static, C: Clock> Core<L, C> {
     /// Looks for cold tasks that have work, whose event has come, or whose time; visits them. Returns how much was moved.
     #[inline]
     pub(super) fn look_at_cold(&mut self) -> u64 {
@@ -64,7 +64,7 @@ impl<L, C: Clock> Core<L, C> {
             if let Some(seated) =
                 tasks.get_mut(place).and_then(Option::as_mut).filter(|seated| seated.id == id)
             {
-                seated.task.woken(local);
+                seated.seat.woken(local);
                 seated.ledger.woke();
                 if !places.contains(&place) {
                     places.push(place);
@@ -137,7 +137,7 @@ impl<L, C: Clock> Core<L, C> {
         (seated.moved_at, seated.since) = (self.now, self.now);
         seated.ledger.set_heat(Heat::Polled);
         self.beat.begin(seated.number);
-        seated.task.disarm();
+        seated.seat.disarm();
         self.polled.push(place);
     }
 
@@ -149,19 +149,19 @@ impl<L, C: Clock> Core<L, C> {
         seated.heat = Heat::Cold;
         seated.ledger.set_heat(Heat::Cold);
         seated.ledger.enter_empty(std::mem::take(&mut seated.unwritten));
-        if seated.task.arm() {
+        if seated.seat.arm() {
             self.woken.push(place);
         }
         // A task that stopped itself shows no event any more: it must not keep us awake.
         if !seated.events.is_empty() {
             let mut shown = false;
-            seated.task.events(&mut |_| shown = true);
+            seated.seat.events(&mut |_| shown = true);
             if !shown {
                 seated.events.drain(..).for_each(|event| self.poller.unwatch(&event));
             }
         }
         self.watched += usize::from(!seated.events.is_empty());
-        if let Some(next) = seated.task.next_look() {
+        if let Some(next) = seated.seat.next_look() {
             // Never at once: the core looks at due tasks until none is due.
             let next = u64::try_from(next.as_nanos()).unwrap_or(u64::MAX).max(SHORTEST_NAP);
             let due = self.now.saturating_add(next);

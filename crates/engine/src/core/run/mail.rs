@@ -11,7 +11,7 @@ use crate::core::mailbox::{Bag, CoreMessage, TaskId, MESSAGES_A_ROUND};
 use crate::core::task::{Owner, Seat};
 use crate::mem::{ticks, ticks_in, Act};
 
-impl<L, C: Clock> Core<L, C> {
+impl<L: 'static, C: Clock> Core<L, C> {
     /// Reads a round's share of the messages; false if one of them ends the thread.
     pub(in crate::core) fn read_mail(&mut self) -> bool {
         for _ in 0..MESSAGES_A_ROUND {
@@ -48,17 +48,17 @@ impl<L, C: Clock> Core<L, C> {
         true
     }
 
-    fn take(&mut self, id: TaskId, mut task: Box<dyn Seat<L>>, bag: Bag) {
+    fn take(&mut self, id: TaskId, mut seat: Seat<L>, bag: Bag) {
         let free = self.tasks.iter().position(Option::is_none);
         let place = free.unwrap_or(self.tasks.len());
         if free.is_none() {
             self.tasks.push(None);
         }
         self.now = self.clock.now();
-        task.disarm();
+        seat.disarm();
         let mut events = Vec::new();
-        task.events(&mut |fd| events.extend(self.poller.watch(id, place, fd)));
-        let owner: Arc<dyn Owner> = task.owner();
+        seat.events(&mut |fd| events.extend(self.poller.watch(id, place, fd)));
+        let owner: Arc<dyn Owner> = seat.owner();
         let account = self.accounts.join(&owner, bag.luggage, self.now);
         bag.ledger.set_heat(Heat::Polled);
         self.tasks[place] = Some(Seated {
@@ -69,7 +69,7 @@ impl<L, C: Clock> Core<L, C> {
             ledger: bag.ledger,
             pace: bag.pace,
             heat: Heat::Polled,
-            costly: task.is_costly(),
+            costly: seat.is_costly(),
             empty_visits: 0,
             unwritten: 0,
             not_before: 0,
@@ -78,7 +78,7 @@ impl<L, C: Clock> Core<L, C> {
             usual: 0,
             waits_since: None,
             due: 0,
-            task,
+            seat,
         });
         self.polled.push(place);
         // A guest that has its queues taken and given back without end pays for both ways.
@@ -95,7 +95,7 @@ impl<L, C: Clock> Core<L, C> {
         self.woken.retain(|other| *other != place);
         self.watched -= usize::from(seated.heat == Heat::Cold && !seated.events.is_empty());
         self.beat.begin(seated.number);
-        seated.task.settle(&mut self.local);
+        seated.seat.settle(&mut self.local);
         self.beat.pause();
         seated.events.iter().for_each(|event| self.poller.unwatch(event));
         seated.ledger.enter_empty(std::mem::take(&mut seated.unwritten));
@@ -108,8 +108,8 @@ impl<L, C: Clock> Core<L, C> {
         let begun = self.clock.now();
         let Some((seated, _)) = self.remove(id) else { return false };
         self.registry.forget(id);
-        let owner = seated.task.owner();
-        seated.task.go_home();
+        let owner = seated.seat.owner();
+        seated.seat.go_home();
         let took = Duration::from_nanos(self.clock.now() - begun);
         owner.served().caused(took);
         owner.overrun().took(Act::Touch, ticks().wrapping_sub(ticks_in(took)));
@@ -121,7 +121,7 @@ impl<L, C: Clock> Core<L, C> {
         let Some((seated, luggage)) = self.remove(id) else { return false };
         seated.ledger.moved();
         let bag = Bag { ledger: seated.ledger, pace: seated.pace, luggage };
-        self.registry.hand_over(id, to, seated.task, bag);
+        self.registry.hand_over(id, to, seated.seat, bag);
         true
     }
 }

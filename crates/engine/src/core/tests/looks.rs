@@ -4,7 +4,7 @@ use super::*;
 
 /// One request in 100 µs beside ten floods: what it waits for, with these rules.
 fn wait_beside_floods(tuning: &Tuning, class: Class) -> (u64, u64) {
-    let mut rig = Rig { core: ByHand::tuned((), tuning), leases: Vec::new(), look: 0 };
+    let mut rig = Rig { core: ByHand::tuned((), tuning), look: 0 };
     for number in 0..10 {
         rig.add(&guest(number, Service::default()), 100, true);
     }
@@ -99,7 +99,7 @@ fn looks_at_cold_tasks_that_take_long_are_paid_for() {
 fn a_rule_that_is_off_does_nothing() {
     // Silent tasks stay polled.
     let off = Tuning { cold: false, ..Tuning::default() };
-    let mut rig = Rig { core: ByHand::tuned((), &off), leases: Vec::new(), look: 0 };
+    let mut rig = Rig { core: ByHand::tuned((), &off), look: 0 };
     rig.add(&guest(1, Service::default()), 100, true);
     let (id, queue) = rig.add(&guest(2, Service::default()), 100, false);
     rig.core.run(200 * MS);
@@ -160,7 +160,7 @@ impl Task<()> for Junk {
 fn looking_for_work_in_vain_is_paid_for() {
     let mut rig = Rig::new();
     let (junk, other) = (guest(1, Service::default()), guest(2, Service::default()));
-    rig.core.take(Box::new(Lent::new(Junk(Arc::clone(&junk), 50_000)).0));
+    rig.take(Junk(Arc::clone(&junk), 50_000));
     let (_, queue) = rig.add(&other, 100, false);
     // The other has little at a time, so that each round is short for it.
     for _ in 0..10_000 {
@@ -197,7 +197,7 @@ fn many_short_looks_are_paid_for() {
     let mut rig = Rig::new();
     let (idler, other) = (guest(1, Service::default()), guest(2, Service::default()));
     for _ in 0..15 {
-        rig.core.take(Box::new(Lent::new(Idle(Arc::clone(&idler), 400, None)).0));
+        rig.take(Idle(Arc::clone(&idler), 400, None));
     }
     // It always has a little, so none of its queues is ever silent for long.
     let (_, little) = rig.add(&idler, 100, false);
@@ -218,7 +218,7 @@ fn naps_that_end_together_hold_nobody_up() {
     // Looking at all of them takes longer than each of them sleeps.
     let nap = Some(Duration::from_micros(50));
     for _ in 0..256 {
-        rig.core.take(Box::new(Lent::new(Idle(Arc::clone(&napper), 1_000, nap)).0));
+        rig.take(Idle(Arc::clone(&napper), 1_000, nap));
     }
     rig.add(&other, 100, true);
     rig.core.run(100 * MS);

@@ -70,7 +70,7 @@ struct Busy<V> {
     visit: V,
 }
 
-impl<V: FnMut() + Send> Task<()> for Busy<V> {
+impl<V: FnMut() + Send + 'static> Task<()> for Busy<V> {
     fn owner(&self) -> Arc<dyn Owner> {
         Arc::clone(&self.guest) as Arc<dyn Owner>
     }

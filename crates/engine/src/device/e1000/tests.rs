@@ -50,12 +50,12 @@ const REPORT_AT: u64 = RING_SIZE / 2;
 /// Holds the queue that a core would have.
 #[derive(Default)]
 struct Desk {
-    queues: Mutex<HashMap<u64, Box<dyn NetSeat>>>,
+    queues: Mutex<HashMap<u64, NetSeat>>,
     next: Mutex<u64>,
 }
 
 impl Scheduler for Desk {
-    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
+    fn seat(self: Arc<Self>, mut seat: NetSeat) -> Recall {
         let mut next = self.next.lock().unwrap();
         *next += 1;
         let key = *next;

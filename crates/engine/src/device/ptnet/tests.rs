@@ -38,10 +38,10 @@ const PAIRS: usize = 2;
 
 /// Holds the queues that a core would have, by the number of their ring.
 #[derive(Default)]
-struct Desk(Mutex<BTreeMap<usize, Box<dyn NetSeat>>>);
+struct Desk(Mutex<BTreeMap<usize, NetSeat>>);
 
 impl Scheduler for Desk {
-    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
+    fn seat(self: Arc<Self>, mut seat: NetSeat) -> Recall {
         seat.queue().want_kicks(false);
         let mut queues = self.0.lock().unwrap();
         // The device serves its rings in order.

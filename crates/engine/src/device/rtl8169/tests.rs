@@ -41,12 +41,12 @@ const ONE: u64 = desc::FS | desc::LS;
 /// Holds the queue that a core would have.
 #[derive(Default)]
 struct Desk {
-    queues: Mutex<HashMap<u64, Box<dyn NetSeat>>>,
+    queues: Mutex<HashMap<u64, NetSeat>>,
     next: AtomicU64,
 }
 
 impl Scheduler for Desk {
-    fn seat(self: Arc<Self>, mut seat: Box<dyn NetSeat>) -> Recall {
+    fn seat(self: Arc<Self>, mut seat: NetSeat) -> Recall {
         seat.queue().want_kicks(false);
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         self.queues.lock().unwrap().insert(key, seat);

@@ -121,8 +121,9 @@ impl Rig {
         }
         let sender = Arc::<Sender>::default();
         let mut core = ByHand::new(Local::by_hand());
-        let (queue, home) = Lent::new(Source(Arc::clone(&sender)));
-        assert_eq!(core.take(Box::new(NetTask::new(&ports[0], 0, queue, patience))), SOURCE);
+        let home = Home::of(|task| Some(task.downcast::<NetTask<Source>>().ok()?.queue));
+        let task = NetTask::new(&ports[0], 0, Source(Arc::clone(&sender)), patience);
+        assert_eq!(core.take(home.lend(Box::new(task) as _)), SOURCE);
         let wire = [(0, 1), (1, 0)].map(|(at, to)| (Arc::clone(&ports[at]), Attach::Wire(PortId(to))));
         core.local().topology = Arc::new(Topology::new(&wire));
         Rig { core, home: Some(home), _sinks: sinks, ports, sender, queues: receivers, offered: 0 }

@@ -102,8 +102,9 @@ impl Rig {
 
     /// From now on this guest sends these frames, in turn.
     fn sends(&mut self, port: usize, frames: &[[u8; 60]]) {
-        let (queue, _) = Lent::new(Source { frames: frames.to_vec(), sent: 0 });
-        self.core.take(Box::new(NetTask::new(&self.ports[port], 0, queue, PATIENCE)));
+        let source = Source { frames: frames.to_vec(), sent: 0 };
+        let task = NetTask::new(&self.ports[port], 0, source, PATIENCE);
+        self.core.take(Home::<Source>::new().lend(Box::new(task) as _));
     }
 
     fn rounds(&mut self, from: u64, count: u64) {

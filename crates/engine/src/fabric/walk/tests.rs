@@ -12,7 +12,7 @@ use crate::mem::Arena;
 use crate::observe::CounterFile;
 use crate::policy::{MacGuard, Rules, SourceGuard};
 use crate::port::{EgressQueue, DEFAULT_MTU};
-use crate::router::{Member as RouterPort, Passage, Rpf, Static, Target};
+use crate::router::{Gateway, Member as RouterPort, Rpf, Static, Target};
 use crate::switch::SwitchOptions;
 use crate::wire::Sum;
 
@@ -84,7 +84,7 @@ struct Rig {
     switches: [Arc<Switch>; 3],
     got: Got,
     arena: Arena,
-    _queues: (Vec<Lease<Sink>>, Vec<Passage>),
+    _queues: (Vec<Lease<Sink>>, Vec<Gateway>),
     _file: CounterFile,
 }
 
@@ -103,10 +103,10 @@ impl Rig {
         };
         let ports: Vec<_> = (0..PORTS).map(port).collect();
         let got = Got::default();
-        let (mut sinks, mut passages) = (Vec::new(), Vec::new());
+        let (mut sinks, mut gateways) = (Vec::new(), Vec::new());
         for (id, port) in (0..).zip(&ports) {
             match GATEWAYS.contains(&id) {
-                true => passages.push(Passage::open(port, "s")),
+                true => gateways.push(Gateway::open(port, "s")),
                 false => sinks.push(port.lend(0, Sink(id, Arc::clone(&got)))),
             }
         }
@@ -169,7 +169,7 @@ impl Rig {
             switches,
             got,
             arena: Arena::new(64, 2048),
-            _queues: (sinks, passages),
+            _queues: (sinks, gateways),
             _file: file,
         }
     }

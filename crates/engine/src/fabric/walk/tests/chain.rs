@@ -153,8 +153,8 @@ fn a_circle_has_an_end() {
     let nowhere = [10, 77, 0, 1];
     let all: Vec<_> = (0..MAX_BATCH).map(|n| packet(0, 2, nowhere, n % 10)).collect();
     assert!(rig.send(0, &all).is_empty());
-    let passages = u16::try_from(ROUTERS).unwrap();
-    let last = if passages % 2 == 0 { 5 } else { 7 };
+    let routers = u16::try_from(ROUTERS).unwrap();
+    let last = if routers % 2 == 0 { 5 } else { 7 };
     assert_eq!(rig.drops(last)["reentry"], MAX_BATCH as u64);
     // What ends before is told of by whoever has it last, and that comes back through the other one.
     let sent: Vec<_> = (0..36u8)
@@ -175,7 +175,7 @@ fn a_circle_has_an_end() {
     assert!(rig.send(0, &[with_ttl(packet(0, 2, nowhere, 9), 11)]).is_empty());
     assert_eq!(rig.drops(5)["martian"], 1);
     // The last packet that passes enough routers to be told of.
-    let most = u8::try_from(passages).unwrap();
+    let most = u8::try_from(routers).unwrap();
     assert!(
         rig.send(0, &[with_ttl(packet(0, 2, nowhere, 9), most)]).is_empty(),
         "the error itself has passed enough"

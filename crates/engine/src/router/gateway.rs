@@ -1,5 +1,5 @@
-//! A router's port on a switch has no device. Frames pass it in the fabric (`fabric/crossing`); this module gives the
-//! port its link.
+//! A router's port on a switch has no device. Frames pass it on their walk from node to node (`fabric/walk`); this
+//! module gives the port its link.
 
 use std::sync::Arc;
 
@@ -9,32 +9,32 @@ use crate::frame::Batch;
 use crate::port::{Attachment, AttachmentStatus, EgressQueue, Peer, Port};
 
 /// A port between a router and a switch.
-pub struct Passage {
+pub struct Gateway {
     port: Arc<Port>,
     switch: String,
-    door: Option<Lease<Door>>,
+    link: Option<Lease<NoQueue>>,
 }
 
-/// An egress queue that no frame reaches: the fabric takes those for its port another way.
-struct Door;
+/// An egress queue that no frame reaches: the walk takes those for its port another way.
+struct NoQueue;
 
-impl EgressQueue for Door {
+impl EgressQueue for NoQueue {
     fn send(&mut self, _: &Batch, picks: &[u16], outcome: &mut Outcome) {
         outcome.dropped_all(picks, DropReason::Reentry);
     }
 }
 
-impl Passage {
+impl Gateway {
     /// Gives `port`, which stands on the switch of this name, its link.
-    pub fn open(port: &Arc<Port>, switch: &str) -> Passage {
-        Passage { port: Arc::clone(port), switch: switch.to_owned(), door: Some(port.lend(0, Door)) }
+    pub fn open(port: &Arc<Port>, switch: &str) -> Gateway {
+        Gateway { port: Arc::clone(port), switch: switch.to_owned(), link: Some(port.lend(0, NoQueue)) }
     }
 }
 
-impl Attachment for Passage {
+impl Attachment for Gateway {
     fn status(&self) -> AttachmentStatus {
         AttachmentStatus {
-            peer: if self.door.is_some() { Peer::Running } else { Peer::Waiting },
+            peer: if self.link.is_some() { Peer::Running } else { Peer::Waiting },
             detail: format!("stands on switch {}", self.switch),
             hint: None,
             lack: None,
@@ -45,9 +45,9 @@ impl Attachment for Passage {
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {
         match up {
-            true if self.door.is_none() => self.door = Some(self.port.lend(0, Door)),
+            true if self.link.is_none() => self.link = Some(self.port.lend(0, NoQueue)),
             true => {}
-            false => self.door = None,
+            false => self.link = None,
         }
         Ok(())
     }
