@@ -12,31 +12,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Has the holder of a lent thing return it. When it returns the thing is there, or lost with its holder.
 pub type Recall = Box<dyn FnOnce() + Send + Sync>;
 
-/// What can be lent as a trait object.
-pub trait Thing: Any + Send {
-    /// Itself, without its type.
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send>;
-}
-
-impl<T: Any + Send> Thing for T {
-    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
-        self
-    }
-}
-
 /// Where lent things come back to.
-type Place = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
+type Shelf = Arc<Mutex<Option<Box<dyn Any + Send>>>>;
 
 /// A lent thing, as its holder has it.
 pub struct Lent<T: ?Sized> {
     thing: Box<T>,
-    home: Place,
+    home: Shelf,
 }
 
 impl<T: ?Sized> Lent<T> {
     /// The thing as `f` shows it, with the same home.
     pub(crate) fn map<U: ?Sized>(self, f: impl FnOnce(Box<T>) -> Box<U>) -> Lent<U> {
         Lent { thing: f(self.thing), home: self.home }
+    }
+}
+
+impl Lent<dyn Any + Send> {
+    /// Gives the thing back to its owner. If the owner has gone, the thing ends here.
+    pub(crate) fn go_home(self) {
+        *self.home.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.thing);
     }
 }
 
@@ -54,16 +49,9 @@ impl<T: ?Sized> DerefMut for Lent<T> {
     }
 }
 
-impl<T: ?Sized + Thing> Lent<T> {
-    /// Gives the thing back to its owner. If the owner has gone, the thing ends here.
-    pub fn go_home(self) {
-        *self.home.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.thing.into_any());
-    }
-}
-
 /// Where a lent thing comes back to, and becomes a `T` again.
 pub struct Home<T> {
-    place: Place,
+    place: Shelf,
     open: fn(Box<dyn Any + Send>) -> Option<T>,
 }
 
@@ -75,7 +63,7 @@ impl<T: 'static> Home<T> {
 
     /// That of a thing of which `open` makes a `T`.
     pub fn of(open: fn(Box<dyn Any + Send>) -> Option<T>) -> Home<T> {
-        Home { place: Place::default(), open }
+        Home { place: Shelf::default(), open }
     }
 
     /// Lends `thing`, which will come back here.
@@ -137,12 +125,12 @@ mod tests {
         }
     }
 
-    type Holder = Arc<Mutex<Option<Lent<dyn Thing>>>>;
+    type Holder = Arc<Mutex<Option<Lent<dyn Any + Send>>>>;
 
     fn lend() -> (Lease<Flag>, Holder, Arc<AtomicBool>) {
         let gone = Arc::<AtomicBool>::default();
         let home = Home::new();
-        let lent = home.lend::<dyn Thing>(Box::new(Flag(Arc::clone(&gone))));
+        let lent = home.lend::<dyn Any + Send>(Box::new(Flag(Arc::clone(&gone))));
         let holder: Holder = Arc::new(Mutex::new(Some(lent)));
         let from = Arc::clone(&holder);
         let recall = Box::new(move || {

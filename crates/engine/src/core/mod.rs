@@ -35,7 +35,7 @@ mod watch;
 
 pub use cores::Cores;
 pub use histogram::Histogram;
-pub use lease::{Home, Lease, Lent, Recall, Thing};
+pub use lease::{Home, Lease, Lent, Recall};
 pub use ledger::{Heat, TaskStatus, VisitEnd};
 pub use service::{
     Class, CpuBudget, Rate, Served, Service, Usage, DEFAULT_WEIGHT, MAX_WEIGHT, MOST_RESERVED,

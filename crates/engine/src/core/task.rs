@@ -4,18 +4,19 @@
 //! nothing comes, then asks it to wake the core (`arm`) and sleeps. What the work is, the core does not know. `L` is what each
 //! core has for its tasks alone (its *local*): scratch memory, and whatever all tasks look at; nothing of it is locked.
 
+use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::{Lent, Thing};
+use super::lease::Lent;
 use super::ledger::VisitEnd;
 use super::service::Served;
 use super::slow::Slow;
 use crate::mem::Overrun;
 
 /// Work for an I/O core. One core has it at a time; nothing in it blocks.
-pub trait Task<L>: Thing {
+pub trait Task<L>: Any + Send {
     /// Its owner.
     fn owner(&self) -> Arc<dyn Owner>;
 
@@ -66,6 +67,13 @@ pub trait Task<L>: Thing {
 
 /// A task as a core has it, with its home.
 pub type Seat<L> = Lent<dyn Task<L>>;
+
+impl<L: 'static> Seat<L> {
+    /// Gives the task back to its owner.
+    pub fn go_home(self) {
+        self.map(|task| task as Box<dyn Any + Send>).go_home();
+    }
+}
 
 /// What a visit may take: it ends with the item that reaches one of these bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

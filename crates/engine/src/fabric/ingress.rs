@@ -84,6 +84,11 @@ impl NetSeat {
     pub fn task(self) -> Seat<Local> {
         self.map(|task| task as Box<dyn Task<Local>>)
     }
+
+    /// Gives the queue back to its owner.
+    pub fn go_home(self) {
+        self.task().go_home();
+    }
 }
 
 /// An ingress queue that an I/O core serves.

@@ -60,8 +60,3 @@ impl Local {
         self.walk.routers = topology.routers().iter().map(Seat::new).collect();
     }
 }
-
-/// The clock of the MAC table: seconds since the engine started, from 1 on.
-pub(super) fn seconds(epoch: Instant) -> u32 {
-    u32::try_from(epoch.elapsed().as_secs()).unwrap_or(u32::MAX - 1) + 1
-}

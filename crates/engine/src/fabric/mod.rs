@@ -31,7 +31,7 @@ pub use local::Local;
 pub use pairs::Pairs;
 pub use topology::{Attach, Topology};
 
-use self::local::seconds;
+use self::walk::seconds;
 use self::wire::PATIENCE;
 use crate::core::{CoreStatus, Cores, Lease, Recall, Seat, Task, TaskStatus, Tuning};
 use crate::port::Port;

@@ -27,7 +27,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::deliver::Delivery;
-use super::local::seconds;
 use super::topology::{Attach, Member, Topology};
 use super::wire::{self, WireGate};
 use super::work::Stage;
@@ -239,6 +238,11 @@ impl Walk {
             self.pass(topology, Node::Switch(switch, at), came, batch);
         }
     }
+}
+
+/// The clock of the MAC table: seconds since the engine started, from 1 on.
+pub(super) fn seconds(epoch: Instant) -> u32 {
+    u32::try_from(epoch.elapsed().as_secs()).unwrap_or(u32::MAX - 1) + 1
 }
 
 #[cfg(test)]

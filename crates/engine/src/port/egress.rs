@@ -7,18 +7,19 @@
 //! A core that delivers may stand still in the receiver's memory, for as long as a VMM punches it out. Others that have
 //! frames for the same receiver must not stand still with it ([`Patient`]): their frames are dropped, or wait on their wire.
 
+use std::any::Any;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::MutexGuard;
 
 use super::limits::MAX_QUEUES;
 use crate::account::Outcome;
-use crate::core::{Lent, Thing};
+use crate::core::Lent;
 use crate::frame::Batch;
 use crate::mem::Patient;
 
 /// Frames on their way out of the switch. Reached under the port's lock, once per batch.
-pub trait EgressQueue: Thing {
+pub trait EgressQueue: Any + Send {
     /// Delivers the frames `picks` of `batch`, in this order, publishes them once and interrupts the
     /// receiver once if it is due. Every pick is either delivered or dropped with a reason. A queue whose memory can make it
     /// wait asks before each frame whether time is up ([`Outcome::is_late`]).
@@ -115,7 +116,7 @@ impl Plugged {
     /// Gives it back to its owner.
     fn go_home(mut self) {
         self.queue.unplugged();
-        self.queue.go_home();
+        self.queue.map(|queue| queue as Box<dyn Any + Send>).go_home();
     }
 }
 

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{buffers, Receiver};
+use super::receiver::{buffers, Receiver};
 use crate::fabric::deliver::{queues_of, Delivery};
 use crate::frame::{Batch, MAX_BATCH};
 use crate::port::{Port, Room, Wait, MAX_QUEUES};

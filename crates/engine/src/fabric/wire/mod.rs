@@ -21,29 +21,23 @@
 
 mod gate;
 mod pause;
+mod receiver;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub(super) use gate::WireGate;
 pub(super) use pause::Pause;
 
 use super::deliver::Delivery;
 use super::topology::{Attach, Topology};
-use crate::frame::{Batch, Frame};
-use crate::port::{DropReason, Port, Wait};
+use crate::frame::Batch;
+use crate::port::{DropReason, Port};
 use crate::switch::Verdicts;
-use crate::wire::Gso;
 
 /// Longest time that a sender waits for a buffer, unless `CoreOptions` say otherwise.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// How long a core may sleep while a sender waits: nothing wakes it when buffers come.
 pub(super) const NAP: Duration = Duration::from_micros(50);
-/// Bytes that one buffer holds, for the estimate of what a large frame takes; one that is cut takes one for each segment.
-const BUFFER: u32 = 2048;
-/// The part of its patience for which a sender waits for a second buffer, when a receiver gives one at a time and the last
-/// frames were large.
-const FOR_MORE: u32 = 10;
-
 /// The receiver at the other end of `source`'s wire, if it is on one.
 #[inline]
 pub(super) fn receiver<'t>(topology: &'t Topology, source: &Port) -> Option<&'t Port> {
@@ -71,59 +65,4 @@ pub(super) fn decide(
     if let (Some(gate), Some(port)) = (gate, receiver(topology, source)) {
         gate.pass(delivery, port, batch);
     }
-}
-
-/// What a queue at the other end is taken for.
-#[derive(Clone, Copy)]
-enum Receiver {
-    /// It has buffers, as far as is known.
-    Ready,
-    /// It has had too few of them since then.
-    Full(Instant),
-    /// It gives none any more.
-    Dead,
-}
-
-impl Receiver {
-    /// It has room for all frames, or there is no telling. The wait that has ended with that.
-    fn is_ready(&mut self, now: Instant) -> Option<Wait> {
-        match std::mem::replace(self, Receiver::Ready) {
-            Receiver::Full(since) => {
-                Some(Wait { time: now.saturating_duration_since(since), given_up: false })
-            }
-            Receiver::Ready | Receiver::Dead => None,
-        }
-    }
-
-    /// It has room for `fit` frames only, fewer than there are, and for a smaller one if it has a `free` buffer. How many it is
-    /// given all the same, and the wait that has ended with that.
-    fn is_full(&mut self, fit: usize, free: bool, patience: Duration, now: Instant) -> (usize, Option<Wait>) {
-        let end = |since, given_up| Wait { time: now.saturating_duration_since(since), given_up };
-        match *self {
-            Receiver::Dead if !free => return (usize::MAX, None),
-            Receiver::Full(since) if fit == 0 => {
-                let patience = if free { patience / FOR_MORE } else { patience };
-                if now.saturating_duration_since(since) < patience {
-                    return (0, None);
-                }
-                // It gives one buffer at a time: it gets one frame at a time.
-                *self = if free { Receiver::Full(now) } else { Receiver::Dead };
-                return (if free { 1 } else { usize::MAX }, Some(end(since, !free)));
-            }
-            _ => {}
-        }
-        let before = std::mem::replace(self, Receiver::Full(now));
-        let wait = if let Receiver::Full(since) = before { Some(end(since, false)) } else { None };
-        (fit, wait)
-    }
-}
-
-/// Buffers that `frame` takes: one for each segment, if it is one that is cut.
-#[inline]
-pub(super) fn buffers(frame: &Frame) -> u32 {
-    let segment = match frame.offload.gso {
-        Gso::None => BUFFER,
-        _ => u32::from(frame.offload.gso_size).clamp(1, BUFFER),
-    };
-    frame.len.div_ceil(segment)
 }

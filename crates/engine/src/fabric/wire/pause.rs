@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{buffers, Receiver};
+use super::receiver::{buffers, Receiver};
 use crate::frame::Batch;
 use crate::port::{Room, Wait};
 
