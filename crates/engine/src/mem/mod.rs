@@ -53,7 +53,7 @@ pub use sigbus::{noted as memory_errors, prepare as prepare_sigbus};
 pub use signal::Signal;
 pub use store::Store;
 pub use terms::{Files, MemoryCount, Terms};
-pub use ticks::{ticks, ticks_are_steady, ticks_in, time_of};
+pub use ticks::{process_time, ticks, ticks_are_steady, ticks_in, time_of};
 pub use transfer::{Alignment, Begun, Bounds, How, Transfers};
 pub use words::{halves, Words};
 pub use workers::keep_workers_away;

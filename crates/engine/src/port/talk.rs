@@ -7,8 +7,10 @@
 //! other end of a wire) are not. The port has a bucket of [`BURST`] changes that fills at [`RATE`]; whose bucket is
 //! empty has its next message wait in its socket ([`TalkBudget::hold`]) until there is something in it again.
 //!
-//! Where I/O cores share their processor with everything else (`place`), every message takes time from them, whatever it
-//! changes: there a conversation has a second bucket, of processor time.
+//! Every message takes processor time, too, whatever it changes: from other programs, and from the I/O cores where they share
+//! their processor with everything else (`place`). So a conversation has a second bucket, of processor time. Where I/O cores
+//! have processors of their own, what the peer's process has of it in the same time is free: a VMM that has other programs
+//! ahead of it does not get its way by messages.
 //!
 //! The numbers. A change takes a few microseconds of a core, so that [`RATE`] is a percent or two of it. What honest VMMs
 //! do at once is the start of a guest: firmware and drivers size BARs and have memory mapped and unmapped around them, some
@@ -29,6 +31,7 @@ use rustix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 
 use crate::bucket::{nanos, nanos_at, Bucket};
+use crate::mem::process_time;
 
 /// Changes that a conversation may make at once.
 pub const BURST: u32 = 8192;
@@ -37,10 +40,11 @@ pub const RATE: u32 = 2000;
 /// Debts are no larger, so that no message waits for longer: VMMs give up after a few seconds.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// Where a processor is shared: its time that a conversation may take at once, and its share of it in the long run, one part
-/// in so many.
+/// Time of a processor that a conversation may take at once, and its share of it in the long run, one part in so many.
 const TIME: Duration = Duration::from_millis(500);
 const SHARE: u32 = 10;
+/// How often that is looked at, where nothing was charged and no I/O core shares its processor.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// What was counted of one port's conversations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,8 +77,9 @@ pub struct TalkBudget {
     held_ns: AtomicU64,
     /// Process id of the peer that talks now; 0: none, or unknown.
     peer: AtomicU32,
-    /// Whether anything was charged since the last look.
+    /// Whether anything was charged since the last look, and when that was, in nanoseconds.
     charged: AtomicBool,
+    looked: AtomicU64,
     purse: Mutex<Purse>,
 }
 
@@ -87,8 +92,8 @@ struct Purse {
     all: u64,
     changes: Bucket,
     time: Bucket,
-    /// Time that the thread has had up to the last look.
-    had: Option<Duration>,
+    /// Time that the thread, and its peer's process, have had up to the last look.
+    had: Option<(Duration, Duration)>,
 }
 
 impl Purse {
@@ -136,6 +141,7 @@ impl TalkBudget {
         let pid =
             socket_peercred(socket).ok().and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
         self.peer.store(pid.unwrap_or(0), Ordering::Relaxed);
+        self.purse().had = None;
     }
 
     /// It talks no more.
@@ -183,18 +189,24 @@ impl TalkBudget {
 
     /// How long the next message has to wait. Asked by the conversation behind each batch of them, and once: the wait counts.
     pub fn hold(&self) -> Option<Duration> {
-        let shared = crate::place::is_shared();
-        if !shared && !self.charged.swap(false, Ordering::Relaxed) {
+        let (shared, now) = (crate::place::is_shared(), Instant::now());
+        let looked = nanos_at(now).saturating_sub(self.looked.load(Ordering::Relaxed));
+        if !self.charged.swap(false, Ordering::Relaxed) && !shared && looked < nanos(LOOK) {
             return None;
         }
-        self.hold_at(Instant::now(), shared.then(thread_time))
+        self.looked.store(nanos_at(now), Ordering::Relaxed);
+        let free = if shared { Some(Duration::ZERO) } else { self.peer().and_then(process_time) };
+        // Of a peer in another namespace for processes nothing is known.
+        self.hold_at(now, free.map(|free| (thread_time(), free)))
     }
 
-    fn hold_at(&self, now: Instant, had: Option<Duration>) -> Option<Duration> {
+    /// `had`: what the thread has had of a processor so far, and what of that is free.
+    fn hold_at(&self, now: Instant, had: Option<(Duration, Duration)>) -> Option<Duration> {
         let (mut purse, now) = (self.purse(), nanos_at(now));
         let mut wait = purse.changes.ahead(now).saturating_sub(purse.all);
-        if let Some(had) = had {
-            let took = had.saturating_sub(purse.had.replace(had).unwrap_or(had));
+        if let Some((had, free)) = had {
+            let before = purse.had.replace((had, free)).unwrap_or((had, free));
+            let took = had.saturating_sub(before.0).saturating_sub(free.saturating_sub(before.1));
             let all = nanos(TIME * SHARE);
             purse.time.add(nanos(took * SHARE), all + nanos(LONGEST), now);
             wait = wait.max(purse.time.ahead(now).saturating_sub(all));
@@ -245,19 +257,28 @@ mod tests {
         assert_eq!(u128::from(count.held_us), wait.as_micros());
     }
 
-    /// Where the processor is shared, a tenth of it in the long run.
+    /// A tenth of a processor in the long run, and what its peer has of one: none, a fifth as much, and as much.
     #[test]
-    fn time_of_a_shared_processor_is_limited() {
-        let talk = TalkBudget::default();
-        let (mut now, mut had) = (Instant::now(), Duration::from_secs(5));
-        let start = now;
-        assert_eq!(talk.hold_at(now, Some(had)), None, "what the thread had before does not count");
-        let step = Duration::from_millis(1);
-        while now < start + Duration::from_secs(20) {
-            (now, had) = (now + step, had + step);
-            now += talk.hold_at(now, Some(had)).unwrap_or_default();
+    fn time_of_a_processor_is_limited() {
+        for (peers, least, most) in [(0, 2_400, 2_700), (5, 3_000, 3_400), (1, 19_990, 20_001)] {
+            let talk = TalkBudget::default();
+            let (mut now, mut had) = (Instant::now(), Duration::from_secs(5));
+            let (start, step) = (now, Duration::from_millis(1));
+            let free = |had: Duration| had.checked_div(peers).unwrap_or_default();
+            assert_eq!(talk.hold_at(now, Some((had, free(had)))), None, "what was before does not count");
+            while now < start + Duration::from_secs(20) {
+                (now, had) = (now + step, had + step);
+                now += talk.hold_at(now, Some((had, free(had)))).unwrap_or_default();
+            }
+            let took = had - Duration::from_secs(5);
+            assert!((least..most).contains(&took.as_millis()), "{took:?} of 20 s, peers: {peers}");
         }
-        let took = had - Duration::from_secs(5);
-        assert!((2_400..2_700).contains(&took.as_millis()), "{took:?} of 20 s");
+    }
+
+    #[test]
+    fn the_time_of_a_process_is_known() {
+        let before = process_time(std::process::id()).unwrap();
+        while process_time(std::process::id()).unwrap() == before {}
+        assert!(before > Duration::ZERO && process_time(u32::MAX / 2).is_none());
     }
 }

@@ -91,8 +91,6 @@ impl Transmitter {
 
 impl IngressQueue for Transmitter {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        // A batch without frames is not released.
-        self.give_back(tally);
         tally.interrupts += self.nic.irq.poll() + self.nic.irq.alarm.noted();
         let worked = if self.nic.has_second(&TX_RINGS) {
             self.turn ^= 1;
@@ -105,6 +103,10 @@ impl IngressQueue for Transmitter {
         self.worked |= worked;
         if worked && self.nic.looped.load(Ordering::Relaxed) {
             self.loop_back(batch, tally);
+        }
+        if tally.frames == 0 {
+            // Descriptors without frames, and frames that came back: nothing is released behind this.
+            self.give_back(tally);
         }
     }
 
