@@ -55,7 +55,7 @@ use sidecore_fib::epoch::{Epochs, Note};
 use sidecore_fib::{v4, v6, NO_ROUTE};
 
 pub use digest::{digest, Led};
-pub use net::Net;
+pub use net::{never, Net};
 pub use now::Now;
 pub use passage::Passage;
 pub use rewrite::Desk;
