@@ -101,19 +101,13 @@ impl Kernel {
     pub fn hear(&mut self) -> io::Result<Heard> {
         let mut heard = Heard::default();
         for _ in 0..64 {
-            let len = match recv(&self.hear, &mut self.block[..], RecvFlags::TRUNC) {
-                Ok((_, len)) if len > BLOCK => {
-                    heard.lost = true;
-                    continue;
-                }
-                Ok((len, _)) => len,
+            let (len, whole) = match recv(&self.hear, &mut self.block[..], RecvFlags::TRUNC) {
+                Ok(lengths) => lengths,
                 Err(Errno::AGAIN | Errno::INTR) => break,
-                Err(Errno::NOBUFS) => {
-                    heard.lost = true;
-                    continue;
-                }
+                Err(Errno::NOBUFS) => (0, usize::MAX),
                 Err(e) => return Err(e.into()),
             };
+            heard.lost |= whole > len;
             for message in messages(upto(&self.block, len)).flatten() {
                 match message.kind {
                     kind::NEWLINK | kind::DELLINK | kind::NEWADDR | kind::DELADDR => heard.links = true,

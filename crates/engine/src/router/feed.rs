@@ -121,16 +121,16 @@ impl Router {
     /// Removes what is stale of the routes behind `behind`, as far as it looks at once: how many, and behind which to go on. `None`: that
     /// was all. Feeds that come between two such steps need not wait.
     pub fn sweep(&self, behind: Option<Net>, now: u32) -> (usize, Option<Net>) {
-        let (stale, next, objects) = {
+        let (gone, next, all) = {
             let fed = &self.control().fed;
             let (stale, next) = fed.stale(behind);
             // Routes first: they lead to objects.
-            let objects: Vec<u32> = if next.is_none() { fed.stale_objects().collect() } else { Vec::new() };
-            (stale, next, objects)
+            let objects = next.is_none().then(|| fed.stale_objects().map(Change::ObjectGone));
+            let gone = stale.len();
+            let all: Vec<_> =
+                stale.into_iter().map(Change::Gone).chain(objects.into_iter().flatten()).collect();
+            (gone, next, all)
         };
-        let gone = stale.len();
-        let objects = objects.into_iter().map(Change::ObjectGone);
-        let all: Vec<Change> = stale.into_iter().map(Change::Gone).chain(objects).collect();
         if !all.is_empty() {
             self.feed(&all, now);
         }
