@@ -59,7 +59,7 @@ fn world() -> &'static World {
         let port = RingPort::start(config, sidecore_fuzz::port(), Arc::clone(&cores) as Arc<dyn Scheduler>);
         let fabric = Arc::new(CoreFabric::new(cores));
         let counters = CounterFile::anonymous().unwrap();
-        let engine = Arc::new(Engine::new(KINDS, fabric, counters, DaemonSpec::default()));
+        let engine = Arc::new(Engine::new(KINDS, fabric, counters, DaemonSpec::default(), Box::new(|_| ())));
         let verbs = Box::new(Vale::new(Arc::clone(&engine), ON_DEMAND));
         let device = Device::start(&directory.join("device"), 0o600, (None, None), verbs).unwrap();
         World { directory, engine, _port: port.unwrap(), _device: device }

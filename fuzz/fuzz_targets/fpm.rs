@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use sidecore_engine::control::{fpm, say};
 use sidecore_engine::host::netlink::{kind, Builder};
 use sidecore_engine::router::{Change, Member, Net, Router, Rpf, Way};
 use sidecore_fuzz::anonymous_port;
 use sidecore_fuzz::fuzz_target;
+use sidecore_routing::{fpm, say};
 
 thread_local! {
     static ROUTER: Router = {
@@ -80,7 +80,7 @@ fn message([what, len, a, b, link, with, object, more]: [u8; 8]) -> Vec<u8> {
 
 fn said(stream: &mut fpm::Stream, bytes: &[u8], all: &mut Vec<Change>) -> bool {
     let taken = stream.take(bytes, |message| {
-        if let Ok(Some((change, _))) = say::said(message) {
+        if let Ok(Some((change, _))) = message.and_then(say::said) {
             all.push(change);
         }
     });
@@ -118,7 +118,7 @@ fuzz_target!(|data: &[u8]| {
                 }
             }
             for (net, way) in last {
-                assert_eq!(router.is_fed(&net), way.is_some());
+                assert_eq!(router.found(&[net]).is_empty(), way.is_some());
                 let _ = router.explain(net.address, None, 1);
             }
             let _ = router.routes(1);

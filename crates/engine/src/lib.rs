@@ -4,7 +4,7 @@
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
 //! `bucket`, `fault`, `open`, `hold`, `place` → `mem` → `core` → `confine`, `disk`, `door`, `wire`, `virtq`, `ring` → `frame` → `account` →
-//! `observe` → `port` → `policy`, `slots` → `switch` → `router` → `fabric` → `device`, `host` → `control` → `transport`, `broker` →
+//! `observe` → `port` → `policy`, `slots` → `switch` → `router` → `fabric` → `device`, `host` → `transport`, `broker` →
 //! `state`.
 //!
 //! `unsafe` is only in `mem`, `virtq`, `ring`, `host` and `observe`.
@@ -13,7 +13,6 @@ pub mod account;
 pub mod broker;
 pub mod bucket;
 pub mod confine;
-pub mod control;
 pub mod core;
 pub mod device;
 pub mod disk;
@@ -31,7 +30,7 @@ pub mod policy;
 pub mod port;
 pub mod ring;
 pub mod router;
-mod slice;
+pub mod slice;
 pub mod slots;
 pub mod state;
 pub mod switch;

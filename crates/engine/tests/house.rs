@@ -22,7 +22,6 @@ const LAYERS: &[&[&str]] = &[
     &["router"],
     &["fabric"],
     &["host", "device"],
-    &["control"],
     &["transport", "broker"],
     &["state"],
 ];
@@ -37,9 +36,10 @@ const CRATES: &[(&str, &[&str])] = &[
     ("driver", &["abi"]),
     ("port", &["abi"]),
     ("engine", &["abi", "fib"]),
+    ("routing", &["engine"]),
     ("pktgen", &["abi", "driver", "engine", "port"]),
     ("bench", &["abi", "driver", "engine", "fib", "pktgen", "port"]),
-    ("sidecore", &["abi", "engine", "pktgen", "port"]),
+    ("sidecore", &["abi", "engine", "pktgen", "port", "routing"]),
 ];
 
 /// Words of which the engine is rid: an owner has a typed lease of what it lends.
@@ -95,6 +95,14 @@ fn engine_files() -> Vec<(String, PathBuf, String)> {
         first.as_os_str().to_string_lossy().trim_end_matches(".rs").to_owned()
     };
     files.into_iter().map(|path| (module(&path), path.clone(), fs::read_to_string(path).unwrap())).collect()
+}
+
+/// Files of the engine, and of crates that are cut from it and live by its rules.
+fn files_of_the_house() -> Vec<(String, PathBuf, String)> {
+    let mut paths = Vec::new();
+    sources(&root().join("crates/routing/src"), &mut paths);
+    let read = |path: PathBuf| ("routing".to_owned(), path.clone(), fs::read_to_string(path).unwrap());
+    engine_files().into_iter().chain(paths.into_iter().map(read)).collect()
 }
 
 fn layer(module: &str) -> usize {
@@ -165,7 +173,7 @@ fn crates_use_only_those_that_they_may() {
 
 #[test]
 fn what_is_gone_stays_gone() {
-    for (_, path, text) in engine_files() {
+    for (_, path, text) in files_of_the_house() {
         for word in GONE {
             assert!(!code(&text).any(|line| line.contains(word)), "{} has `{word}`", path.display());
         }
@@ -198,7 +206,7 @@ fn a_name_of_one_meaning_is_defined_where_it_has_that() {
 #[test]
 fn unsafe_stands_only_where_it_may() {
     let mut wrong = Vec::new();
-    for (module, path, text) in engine_files() {
+    for (module, path, text) in files_of_the_house() {
         let has = code(&text)
             .any(|line| line.split_whitespace().any(|word| word.trim_start_matches('(') == "unsafe"));
         if !has {
@@ -234,13 +242,13 @@ fn files_are_short() {
 }
 
 #[test]
-fn every_engine_file_says_what_it_is_for() {
-    for (_, path, text) in engine_files() {
+fn every_file_says_what_it_is_for() {
+    for (_, path, text) in files_of_the_house() {
         assert!(text.starts_with("//!"), "{} does not open with what it is for", path.display());
     }
 }
 
-/// The folders below `src` whose files must not use each other in a circle: all with more than one, but for tests.
+/// The folders below the engine's `src` whose files must not use each other in a circle: all with more than one, but for tests.
 fn folders() -> BTreeSet<String> {
     let src = root().join("crates/engine/src");
     let in_src = |(_, path, _): (String, PathBuf, String)| path.strip_prefix(&src).unwrap().to_owned();
@@ -255,32 +263,31 @@ fn folders() -> BTreeSet<String> {
     found.into_keys().collect()
 }
 
-/// Which files of `folder` each of them uses; what lies in a folder below counts as the file of that name. A file that
-/// uses what `mod.rs` exports uses `mod`, which uses what it exports.
-fn uses_within(folder: &str) -> BTreeMap<String, BTreeSet<String>> {
-    let dir = root().join("crates/engine/src").join(folder);
+/// Which files of `dir`, whose names begin with `here`, each of them uses; what lies in a folder below counts as the file of that
+/// name. A file that uses what `mod.rs` or `lib.rs` exports uses that, which uses what it exports.
+fn uses_within(dir: &Path, here: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut paths = Vec::new();
-    sources(&dir, &mut paths);
-    let below = |path: &Path| path.strip_prefix(&dir).unwrap().to_owned();
+    sources(dir, &mut paths);
+    let below = |path: &Path| path.strip_prefix(dir).unwrap().to_owned();
     let name = |path: &Path| {
         let first = below(path).components().next().unwrap().as_os_str().to_string_lossy().into_owned();
         first.trim_end_matches(".rs").to_owned()
     };
     let files: BTreeSet<String> = paths.iter().map(|path| name(path)).collect();
+    let top = if files.contains("lib") { "lib" } else { "mod" };
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for path in paths.iter().filter(|path| !path.ends_with("tests.rs")) {
         let text = code(&fs::read_to_string(path).unwrap()).collect::<Vec<_>>().join(" ");
         let file = name(path);
         let mut used: BTreeSet<String> = match file.as_str() {
-            "mod" => files.iter().filter(|other| names(&text, other)).cloned().collect(),
+            file if file == top => files.iter().filter(|other| names(&text, other)).cloned().collect(),
             _ => {
                 let up = "super::".repeat(below(path).components().count());
-                let here = format!("crate::{}::", folder.replace('/', "::"));
                 let ups = text.match_indices(&up).filter(|(at, _)| !text[..*at].ends_with("super::"));
                 let inside =
                     ups.map(|(at, _)| &text[at + up.len()..]).filter(|rest| !rest.starts_with("super::"));
-                let after = inside.chain(text.split(&here).skip(1));
-                let known = |name: String| if files.contains(&name) { name } else { "mod".to_owned() };
+                let after = inside.chain(text.split(here).skip(1));
+                let known = |name: String| if files.contains(&name) { name } else { top.to_owned() };
                 after.flat_map(first_names).filter(|name| name != "super").map(known).collect()
             }
         };
@@ -328,8 +335,12 @@ fn files_of_a_folder_use_each_other_in_no_circle() {
     let folders = folders();
     assert!(["core", "transport/ring", "virtq/region"].iter().all(|known| folders.contains(*known)));
     let mut circles = Vec::new();
-    for folder in &folders {
-        let mut uses = uses_within(folder);
+    let engine = root().join("crates/engine/src");
+    let here = |folder: &String| format!("crate::{}::", folder.replace('/', "::"));
+    let all = folders.iter().map(|folder| (folder.clone(), engine.join(folder), here(folder)));
+    let routing = ("routing".to_owned(), root().join("crates/routing/src"), "crate::".to_owned());
+    for (folder, dir, here) in all.chain([routing]) {
+        let mut uses = uses_within(&dir, &here);
         // What uses nothing that is left is in no circle.
         loop {
             let left: BTreeSet<String> = uses.keys().cloned().collect();
@@ -349,7 +360,7 @@ fn files_of_a_folder_use_each_other_in_no_circle() {
 /// Folders and files below `src` in which a peer's number could be an index: none of them may index a slice. A new file in such a
 /// folder belongs to them.
 const UNINDEXED: &[&str] = &[
-    "control",
+    "../../routing/src/lib.rs",
     "device/csb.rs",
     "device/e1000/packet.rs",
     "device/e1000/ring.rs",
@@ -404,7 +415,7 @@ fn where_a_peers_number_could_be_an_index_nothing_is_indexed() {
         assert!(marked, "{} does not deny clippy::indexing_slicing", path.display());
     }
     // And nobody takes it back for less than one item, which says why.
-    for (_, path, text) in engine_files() {
+    for (_, path, text) in files_of_the_house() {
         let taken_back = text.contains("#![allow(clippy::indexing_slicing");
         assert!(!taken_back, "{} allows clippy::indexing_slicing as a whole", path.display());
     }
@@ -435,7 +446,7 @@ fn memory_is_mapped_only_where_it_is_known_what_becomes_of_a_missing_page() {
 }
 
 /// Crates whose arithmetic is on what guests wrote: it is checked in the program that users run, too.
-const CHECKED: &[&str] = &["sidecore-engine", "sidecore-fib"];
+const CHECKED: &[&str] = &["sidecore-engine", "sidecore-fib", "sidecore-routing"];
 
 #[test]
 fn arithmetic_on_what_guests_write_is_checked_in_releases() {

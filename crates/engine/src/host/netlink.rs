@@ -84,20 +84,30 @@ pub fn word(all: &[u8], at: usize) -> Result<u32, Malformed> {
     bytes(all, at).map(u32::from_ne_bytes)
 }
 
-/// The messages in `all`, one behind the other; the first one that is none is the last.
-pub fn messages(all: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Malformed>> {
-    let mut rest = all;
+/// One of several things behind each other, and the bytes behind it.
+type First<'a, T> = Result<(T, &'a [u8]), Malformed>;
+
+/// All that `first` finds in `rest`; the first one that is not sound is the last.
+fn each<'a, T: 'a>(
+    mut rest: &'a [u8],
+    first: fn(&'a [u8]) -> First<'a, T>,
+) -> impl Iterator<Item = Result<T, Malformed>> + 'a {
     std::iter::from_fn(move || {
         if rest.is_empty() {
             return None;
         }
-        let taken = message(rest);
-        rest = taken.map_or(&[], |(_, rest)| rest);
-        Some(taken.map(|(message, _)| message))
+        let taken = first(rest);
+        rest = taken.as_ref().map_or(&[], |(_, rest)| rest);
+        Some(taken.map(|(it, _)| it))
     })
 }
 
-fn message(all: &[u8]) -> Result<(Message<'_>, &[u8]), Malformed> {
+/// The messages in `all`, one behind the other; the first one that is none is the last.
+pub fn messages(all: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Malformed>> {
+    each(all, message)
+}
+
+fn message(all: &[u8]) -> First<'_, Message<'_>> {
     let len = word(all, 0)? as usize;
     let whole = all.get(..len).filter(|_| len >= HEADER).ok_or(Malformed)?;
     let message = Message {
@@ -111,23 +121,13 @@ fn message(all: &[u8]) -> Result<(Message<'_>, &[u8]), Malformed> {
 
 /// The attributes in `all`, kinds without their flag bits; the first one that is none is the last.
 pub fn attributes(all: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8]), Malformed>> {
-    let mut rest = all;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let taken = attribute(rest);
-        rest = taken.map_or(&[], |(_, rest)| rest);
-        Some(taken.map(|(attribute, _)| attribute))
-    })
+    each(all, attribute)
 }
 
 /// NLA_F_NESTED and NLA_F_NET_BYTEORDER.
 const FLAGS: u16 = 0xc000;
 
-type Attribute<'a> = (u16, &'a [u8]);
-
-fn attribute(all: &[u8]) -> Result<(Attribute<'_>, &[u8]), Malformed> {
+fn attribute(all: &[u8]) -> First<'_, (u16, &[u8])> {
     let len = usize::from(short(all, 0)?);
     let whole = all.get(..len).filter(|_| len >= 4).ok_or(Malformed)?;
     Ok(((short(whole, 2)? & !FLAGS, behind(whole, 4)), behind(all, len.next_multiple_of(4))))

@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use sidecore_fib::epoch::Epochs;
 use sidecore_fib::{v4, v6};
 
-use super::fed::{Leads, LOOK};
+use super::fed::{Ways, LOOK};
 use super::groups::Made;
 use super::neighbours::{Known, Neighbours, Reach};
-use super::net::{address, Net};
+use super::net::{address, never, Net};
 use super::plan::{Group, Hop, HopCounts, Interface, Limits, Plan, Published};
 use super::rib::{Control, Retired, Wanted};
 use super::route::{Key, Member, Origin, Route, Rpf, Static};
 use super::said::Way;
-use super::view::{Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter};
+use super::view::{ClassView, Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter};
 use super::Router;
 use crate::account::{DropReason, PortId};
 use crate::wire::Mac;
@@ -94,9 +94,8 @@ impl Router {
         for key in keys {
             self.number(control, key, now);
         }
-        let old = self.refresh(control, |_, _| true, now);
-        self.publish(control);
-        self.retire_groups(control, old);
+        let old = self.refresh(control, |_, _, _| true, now);
+        self.publish(control, old);
 
         for net in gone {
             self.withdraw(control, net);
@@ -164,27 +163,24 @@ impl Router {
     /// The group of `key` for `number`, with its neighbours pinned. What has been counted of the one that has this number stays.
     fn group(&self, control: &Control, key: &Key, number: u32, now: u32) -> Made {
         // What a control plane said stays in memory, whether it leads to a port or not. The operator's is not charged.
-        let mut charge = None;
+        let (key, own) = match key {
+            Key::Fed(way) => (control.fed.ways.leads(way, &control.members), Some(way.hops())),
+            key => (key.clone(), None),
+        };
+        let plain = |group| Made { group, hops: own.unwrap_or(0), short: false };
         let hops = match key {
-            Key::Local => return Made::plain(Group::Local),
-            Key::Broadcast => return Made::plain(Group::Broadcast),
-            Key::OnLink(port) => return Made::plain(Group::OnLink(*port)),
-            Key::Blackhole => return Made::plain(Group::Blackhole),
-            Key::Unreachable => return Made::plain(Group::Unreachable),
-            Key::Prohibit => return Made::plain(Group::Prohibit),
-            Key::Via(hops) => hops.clone(),
-            Key::Fed(way) => {
-                let own = way.hops();
-                charge = Some(own);
-                match control.fed.ways.leads(way, &control.members) {
-                    Leads::Blackhole => return Made { hops: own, ..Made::plain(Group::Blackhole) },
-                    Leads::OnLink(port) => return Made { hops: own, ..Made::plain(Group::OnLink(port)) },
-                    Leads::Via(hops) if hops.len() > control.groups.room(number) => {
-                        return Made { group: Group::Via(Box::default()), hops: own, short: true }
-                    }
-                    Leads::Via(hops) => hops,
-                }
+            Key::Local => return plain(Group::Local),
+            Key::Broadcast => return plain(Group::Broadcast),
+            Key::OnLink(port) => return plain(Group::OnLink(port)),
+            Key::Blackhole => return plain(Group::Blackhole),
+            Key::Unreachable => return plain(Group::Unreachable),
+            Key::Prohibit => return plain(Group::Prohibit),
+            Key::Via(hops) if own.is_some() && hops.len() > control.groups.room(number) => {
+                return Made { short: true, ..plain(Group::Via(Box::default())) }
             }
+            Key::Via(hops) => hops,
+            // A way leads somewhere that is no way.
+            Key::Fed(_) => return plain(Group::Nothing),
         };
         let before = match control.groups.get(number).map(|old| &**old) {
             Some(Group::Via(before)) => &before[..],
@@ -198,8 +194,8 @@ impl Router {
             Some(Hop { port, target: Arc::clone(&target.port), gateway, entry, counts })
         };
         let hops: Box<[Hop]> = hops.into_iter().filter_map(hop).collect();
-        let charge = charge.map_or(0, |own| own.max(hops.len()));
-        Made { hops: charge, ..Made::plain(Group::Via(hops)) }
+        let charge = own.map_or(0, |own| own.max(hops.len()));
+        Made { hops: charge, ..plain(Group::Via(hops)) }
     }
 
     /// Makes the groups of those ways of the control plane anew of which `which` is true; returns those that they take the place
@@ -207,11 +203,11 @@ impl Router {
     pub(super) fn refresh(
         &self,
         control: &mut Control,
-        which: impl Fn(&Way, u32) -> bool,
+        which: impl Fn(&Ways, &Way, u32) -> bool,
         now: u32,
     ) -> Vec<Arc<Group>> {
         let fed = |(key, (number, _)): (&Arc<Key>, &(u32, usize))| match &**key {
-            Key::Fed(way) if which(way, *number) => Some((Arc::clone(key), *number)),
+            Key::Fed(way) if which(&control.fed.ways, way, *number) => Some((Arc::clone(key), *number)),
             _ => None,
         };
         let keys: Vec<(Arc<Key>, u32)> = control.numbers.iter().filter_map(fed).collect();
@@ -223,15 +219,8 @@ impl Router {
         replaced
     }
 
-    /// Their pins go when no core can be on its way there.
-    pub(super) fn retire_groups(&self, control: &mut Control, groups: Vec<Arc<Group>>) {
-        if !groups.is_empty() {
-            let epoch = self.epochs.begin();
-            control.retired.extend(groups.into_iter().map(|group| (epoch, Retired::Group(group))));
-        }
-    }
-
-    pub(super) fn publish(&self, control: &mut Control) {
+    /// Has cores find the groups that there are now. The pins of `replaced` go when no core can be on its way there.
+    pub(super) fn publish(&self, control: &mut Control, replaced: Vec<Arc<Group>>) {
         let Control { members, limits, groups, loopbacks, .. } = control;
         let there = |port: &PortId| members.iter().any(|member| member.port.id == *port);
         limits.retain(|port, _| there(port));
@@ -246,6 +235,10 @@ impl Router {
         control.plans.push(old);
         // Nobody can find them any more: one that is only here stays so. The others are one for each core, at most.
         control.plans.retain(|plan| Arc::strong_count(plan) > 1);
+        if !replaced.is_empty() {
+            let epoch = self.epochs.begin();
+            control.retired.extend(replaced.into_iter().map(|group| (epoch, Retired::Group(group))));
+        }
     }
 
     /// A route less leads to the group of `key`. It stays until the end of the change: another route may come to it.
@@ -380,13 +373,13 @@ impl Router {
     }
 
     /// What its ports have handed on to the control plane: each class with frames, and with those beyond its limit.
-    pub fn punted(&self) -> Vec<(&'static str, u64, u64)> {
+    pub fn punted(&self) -> Vec<ClassView> {
         let (_, plan) = self.plan.take();
-        let mut sums: Vec<(&'static str, u64, u64)> = Vec::new();
+        let mut sums: Vec<ClassView> = Vec::new();
         for (class, passed, refused) in plan.interfaces().flat_map(|at| at.limits.punt.counts()) {
-            match sums.iter_mut().find(|(name, ..)| *name == class) {
-                Some((_, all, none)) => (*all, *none) = (*all + passed, *none + refused),
-                None => sums.push((class, passed, refused)),
+            match sums.iter_mut().find(|sum| sum.class == class) {
+                Some(sum) => (sum.passed, sum.refused) = (sum.passed + passed, sum.refused + refused),
+                None => sums.push(ClassView { class: class.to_owned(), passed, refused }),
             }
         }
         sums
@@ -421,13 +414,19 @@ impl Router {
         let route = found.and_then(|(net, _)| control.routes.get(&net));
         let mut it = Explained {
             router: self.name.clone(),
+            version: 0,
             to,
+            from: from.and_then(|from| port_name(&plan, from)),
+            action: String::new(),
+            why: None,
             route: found.map(|(net, _)| net),
             origin: route.map(|route| origin(route.origin).to_owned()),
             group: found.map(|(_, group)| group),
-            ..Explained::default()
+            hops: Vec::new(),
+            source_mac: None,
+            mtu: None,
+            shorter: Vec::new(),
         };
-        it.from = from.and_then(|from| port_name(&plan, from));
         let shorter = Net::around(to).filter(|net| Some(*net) != it.route);
         it.shorter = shorter
             .filter_map(|net| Some((net, control.routes.get(&net)?)))
@@ -479,23 +478,6 @@ impl Router {
             it.mtu = out.map(|at| at.port.mtu());
         }
         it
-    }
-}
-
-/// Why no router passes a packet to `to` on, whatever its routes are.
-fn never(to: IpAddr) -> Option<DropReason> {
-    use super::net::{is_group4, is_group6, is_link_local6, is_martian4, is_martian6};
-    let (group, martian) = match to {
-        IpAddr::V4(it) => (is_group4(it.to_bits()), is_martian4(it.to_bits())),
-        IpAddr::V6(it) => {
-            let it = it.to_bits();
-            (is_group6(it), is_martian6(it) || is_link_local6(it))
-        }
-    };
-    match (group, martian) {
-        (true, _) => Some(DropReason::GroupAddress),
-        (_, true) => Some(DropReason::Martian),
-        _ => None,
     }
 }
 

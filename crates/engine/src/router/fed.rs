@@ -8,6 +8,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
 use super::digest::{Digest, Led};
+use super::groups::Groups;
 use super::net::{number, Net};
 use super::route::{Key, Member};
 use super::said::{Change, FedCounts, FedHop, Object, Way, MAX_MEMBERS, MAX_OBJECTS, MAX_ROUTES};
@@ -50,17 +51,10 @@ pub(super) struct Ways {
     pub links: BTreeMap<u32, String>,
 }
 
-/// Where a way leads on this router.
-pub(super) enum Leads {
-    Blackhole,
-    OnLink(PortId),
-    Via(Vec<(PortId, u128)>),
-}
-
 impl Ways {
-    /// Where `way` leads on a router with these ports.
-    pub fn leads(&self, way: &Way, members: &[Member]) -> Leads {
-        let Some(hops) = self.hops(way) else { return Leads::Blackhole };
+    /// What `way` comes to on a router with these ports.
+    pub fn leads(&self, way: &Way, members: &[Member]) -> Key {
+        let Some(hops) = self.hops(way) else { return Key::Blackhole };
         let at = |hop: &FedHop| {
             let name = self.links.get(&hop.link)?;
             let member = members.iter().find(|member| member.port.name == *name)?;
@@ -69,12 +63,12 @@ impl Ways {
         let here: Vec<(PortId, Option<u128>)> = hops.iter().filter_map(at).collect();
         if let (Some((port, None)), true) = (here.first(), here.iter().all(|(_, gateway)| gateway.is_none()))
         {
-            return Leads::OnLink(*port);
+            return Key::OnLink(*port);
         }
         let mut via: Vec<_> = here.into_iter().filter_map(|(port, gateway)| Some((port, gateway?))).collect();
         via.sort_unstable();
         via.dedup();
-        Leads::Via(via)
+        Key::Via(via)
     }
 
     /// Where it leads by names, whatever ports there are.
@@ -284,11 +278,11 @@ impl Fed {
         (all, last.filter(|_| seen == LOOK))
     }
 
-    /// Without what its groups take.
-    pub fn counts(&self) -> FedCounts {
+    /// What there is of it, with what its `groups` take.
+    pub fn counts(&self, groups: &Groups) -> FedCounts {
         FedCounts {
-            hops: 0,
-            short: 0,
+            hops: groups.hops(),
+            short: groups.short(),
             routes: self.routes.len(),
             stale: self.stale,
             objects: self.ways.objects.len(),

@@ -15,7 +15,7 @@
 //! Bounded: `MAX_ROUTES`, `MAX_OBJECTS`, `MAX_MEMBERS`, `MAX_HOPS` (`said`); next hops of all ways together, `MAX_ALL_HOPS` (`groups`). What is
 //! beyond is refused and counted. A route whose way is refused leads nowhere, as one that leads to no port of this router.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::net::Net;
@@ -50,18 +50,10 @@ impl Router {
             .collect();
         let old = match touched.is_empty() {
             true => Vec::new(),
-            false => {
-                let depend = |(key, (number, _)): (&Arc<Key>, &(u32, usize))| match &**key {
-                    Key::Fed(way) if control.fed.ways.depends(way, &touched) => Some(*number),
-                    _ => None,
-                };
-                let depend: BTreeSet<u32> = control.numbers.iter().filter_map(depend).collect();
-                self.refresh(control, |_, number| depend.contains(&number), now)
-            }
+            false => self.refresh(control, |ways, way, _| ways.depends(way, &touched), now),
         };
         if !old.is_empty() || control.numbers.len() != before {
-            self.publish(control);
-            self.retire_groups(control, old);
+            self.publish(control, old);
         }
         for (change, key) in changes.iter().zip(keys) {
             match (change, key) {
@@ -117,9 +109,8 @@ impl Router {
         }
         self.reclaim(control);
         control.fed.set_links(links);
-        let old = self.refresh(control, |_, _| true, now);
-        self.publish(control);
-        self.retire_groups(control, old);
+        let old = self.refresh(control, |_, _, _| true, now);
+        self.publish(control, old);
     }
 
     /// The control plane says everything anew: what it has said so far is stale until it says it again.
@@ -130,16 +121,16 @@ impl Router {
     /// Removes what is stale of the routes behind `behind`, as far as it looks at once: how many, and behind which to go on. `None`: that
     /// was all. Feeds that come between two such steps need not wait.
     pub fn sweep(&self, behind: Option<Net>, now: u32) -> (usize, Option<Net>) {
-        let (stale, next, objects) = {
+        let (gone, next, all) = {
             let fed = &self.control().fed;
             let (stale, next) = fed.stale(behind);
             // Routes first: they lead to objects.
-            let objects: Vec<u32> = if next.is_none() { fed.stale_objects().collect() } else { Vec::new() };
-            (stale, next, objects)
+            let objects = next.is_none().then(|| fed.stale_objects().map(Change::ObjectGone));
+            let gone = stale.len();
+            let all: Vec<_> =
+                stale.into_iter().map(Change::Gone).chain(objects.into_iter().flatten()).collect();
+            (gone, next, all)
         };
-        let gone = stale.len();
-        let objects = objects.into_iter().map(Change::ObjectGone);
-        let all: Vec<Change> = stale.into_iter().map(Change::Gone).chain(objects).collect();
         if !all.is_empty() {
             self.feed(&all, now);
         }
@@ -153,9 +144,8 @@ impl Router {
         self.reclaim(control);
         let short = control.groups.retry();
         if !short.is_empty() || control.groups.is_outdated() {
-            let old = self.refresh(control, |_, number| short.contains(&number), now);
-            self.publish(control);
-            self.retire_groups(control, old);
+            let old = self.refresh(control, |_, _, number| short.contains(&number), now);
+            self.publish(control, old);
         }
         control.plans.retain(|plan| Arc::strong_count(plan) > 1);
     }
@@ -182,20 +172,9 @@ impl Router {
         self.control().fed.lacks(net)
     }
 
-    /// Whether the control plane has said where `net` leads.
-    pub fn is_fed(&self, net: &Net) -> bool {
-        self.control().fed.key(net).is_some()
-    }
-
-    /// How many ways have no hops, because there was no room for them.
-    pub fn short(&self) -> usize {
-        self.control().groups.short()
-    }
-
     /// What there is of the control plane's routes.
     pub fn fed(&self) -> FedCounts {
         let control = self.control();
-        let groups = &control.groups;
-        FedCounts { hops: groups.hops(), short: groups.short(), ..control.fed.counts() }
+        control.fed.counts(&control.groups)
     }
 }

@@ -26,13 +26,6 @@ pub(super) struct Made {
     pub short: bool,
 }
 
-impl Made {
-    /// One without hops.
-    pub fn plain(group: Group) -> Made {
-        Made { group, hops: 0, short: false }
-    }
-}
-
 /// All groups. Number 0 is none.
 pub(super) struct Groups {
     all: Vec<GroupEntry>,
@@ -111,7 +104,7 @@ impl Groups {
 
     /// `number` is to be used again; the group that it had.
     pub fn release(&mut self, number: u32) -> Option<Arc<Group>> {
-        let old = self.set(number, Made::plain(Group::Nothing))?;
+        let old = self.set(number, Made { group: Group::Nothing, hops: 0, short: false })?;
         self.free.push(number);
         self.outdated |= matches!(&*old, Group::Via(_));
         Some(old)

@@ -56,7 +56,7 @@ use sidecore_fib::{v4, v6, NO_ROUTE};
 
 pub use digest::{digest, Led};
 pub use gateway::Gateway;
-pub use net::Net;
+pub use net::{never, Net};
 pub use now::Now;
 pub use rewrite::Desk;
 pub use route::{Member, Rpf, Static, Target};

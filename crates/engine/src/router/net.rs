@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::account::DropReason;
+
 /// An address with the length of its network: a prefix, or a port's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Net {
@@ -175,6 +177,22 @@ pub(super) fn is_link_local6(address: u128) -> bool {
 #[inline]
 pub(super) fn is_group6(address: u128) -> bool {
     address >> 120 == 0xff
+}
+
+/// Why no router passes a packet to `to` on, whatever its routes are.
+pub fn never(to: IpAddr) -> Option<DropReason> {
+    let (group, martian) = match to {
+        IpAddr::V4(it) => (is_group4(it.to_bits()), is_martian4(it.to_bits())),
+        IpAddr::V6(it) => {
+            let it = it.to_bits();
+            (is_group6(it), is_martian6(it) || is_link_local6(it))
+        }
+    };
+    match (group, martian) {
+        (true, _) => Some(DropReason::GroupAddress),
+        (_, true) => Some(DropReason::Martian),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

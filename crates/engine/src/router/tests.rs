@@ -809,7 +809,7 @@ fn what_is_for_the_router_goes_to_its_control_plane_within_limits() {
     let went: Vec<_> = (0..20).flat_map(|_| rig.send(0, &flood).went).collect();
     assert!(went.contains(&Err("punt_limit")) && went.contains(&Ok(9)), "{went:?}");
     assert_eq!(rig.send(0, &[bgp("10.0.0.1")]).went, [Ok(9)]);
-    assert!(rig.router.punted().iter().any(|(class, _, refused)| *class == "other" && *refused > 0));
+    assert!(rig.router.punted().iter().any(|it| it.class == "other" && it.refused > 0));
     let other = plain(1, "10.0.1.9", "10.0.1.1");
     assert_eq!(rig.send(1, &[other]).went, [Err("to_router")]);
 }

@@ -1,6 +1,6 @@
 //! What a router shows of itself.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +25,17 @@ pub struct InterfaceView {
     /// How sources are checked: `loose` or `strict`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rpf: Option<String>,
+}
+
+/// Frames of one class for the router itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClassView {
+    /// `bgp`, `bfd`, `bfd-multihop`, `ospf`, `neighbours`, `fragments` or `other`.
+    pub class: String,
+    /// Frames that went on.
+    pub passed: u64,
+    /// Frames beyond its limit, which were dropped.
+    pub refused: u64,
 }
 
 /// A route.
@@ -130,26 +141,6 @@ pub struct Explained {
     /// Other routes for it, with why they are not taken.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shorter: Vec<Shorter>,
-}
-
-impl Default for Explained {
-    fn default() -> Explained {
-        Explained {
-            version: 0,
-            router: String::new(),
-            to: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-            from: None,
-            action: String::new(),
-            why: None,
-            route: None,
-            origin: None,
-            group: None,
-            hops: Vec::new(),
-            source_mac: None,
-            mtu: None,
-            shorter: Vec::new(),
-        }
-    }
 }
 
 /// A route that is not taken.

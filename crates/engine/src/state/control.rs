@@ -1,22 +1,15 @@
-//! Routers with a control plane: what such a router's ports bring along, and the threads that follow its routing daemon.
+//! Routers with a control plane: what such a router's ports bring along. `Engine::new` is told who follows its routing daemon.
 //!
 //! Each port of a router with `control` has a port of kind `tap` beside it, which stands for it in the namespace: [`with_control`] adds
 //! these, [`without_control`] takes them away. They run like others, have counters and captures, but they are no part of the
 //! configuration.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
-
-use super::cores::{station, CoreFabric};
+use super::cores::station;
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, Spec};
-use crate::control::{Config, ControlView, Session};
 
 /// What stands behind a port's name in that of its port before the control plane.
 const END: &str = ".control";
-
-/// Seconds for which routes stay that the control plane does not say any more, unless it is said otherwise.
-const GRACE: u32 = 120;
 
 /// The port that stands for `port`, one of `router`'s, if the router has a control plane.
 fn beside(router: &RouterSpec, port: &PortSpec) -> Option<PortSpec> {
@@ -58,59 +51,4 @@ pub(super) fn without_control(mut spec: Spec) -> Spec {
 /// Whether `port` is one that a control plane of `spec` has.
 pub(super) fn is_control(spec: &Spec, port: &PortSpec) -> bool {
     all(spec).contains(port)
-}
-
-/// The threads that follow the control planes.
-#[derive(Default)]
-pub(super) struct Controls(Mutex<BTreeMap<String, Session>>);
-
-impl Controls {
-    /// Has there be one for each router of `spec` with a control plane. What a control plane has said that is not wanted any more is
-    /// forgotten.
-    pub fn follow(&self, spec: &Spec, fabric: &Arc<CoreFabric>) {
-        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut before = std::mem::take(&mut *sessions);
-        for wanted in &spec.routers {
-            let (Some(namespace), Some((router, _))) = (&wanted.control, fabric.router(&wanted.name)) else {
-                continue;
-            };
-            let grace = wanted.grace.map_or(GRACE, |grace| grace.get());
-            let old = before.remove(&wanted.name).filter(|old| old.is(&router, namespace, grace));
-            if let Some(old) = old {
-                old.nudge();
-                sessions.insert(wanted.name.clone(), old);
-                continue;
-            }
-            let (clock, name) = (Arc::clone(fabric), wanted.name.clone());
-            let clock = Box::new(move || clock.router(&name).map_or(0, |(_, now)| now));
-            match Session::start(&router, Config { namespace: namespace.clone(), grace, clock }) {
-                Ok(session) => drop(sessions.insert(wanted.name.clone(), session)),
-                Err(e) => {
-                    tracing::error!(router = %wanted.name, "nothing follows its control plane: no thread: {e}");
-                }
-            }
-        }
-        drop(before);
-        for gone in spec.routers.iter().filter(|router| router.control.is_none()) {
-            if let Some((router, now)) = fabric.router(&gone.name) {
-                router.set_loopbacks(&BTreeSet::new(), now);
-                router.next_generation();
-                let mut next = router.sweep(None, now).1;
-                while next.is_some() {
-                    next = router.sweep(next, now).1;
-                }
-            }
-        }
-    }
-
-    /// Ends all of them.
-    pub fn end(&self) {
-        drop(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)));
-    }
-
-    /// What that of router `name` shows at second `now`.
-    pub fn view(&self, name: &str, now: u32) -> Option<ControlView> {
-        let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sessions.get(name).map(|session| session.view(now))
-    }
 }

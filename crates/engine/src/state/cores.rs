@@ -247,7 +247,7 @@ impl CoreFabric {
     }
 
     /// The router of this name, and the second of its clock.
-    pub(super) fn router(&self, name: &str) -> Option<(Arc<Router>, u32)> {
+    pub fn router(&self, name: &str) -> Option<(Arc<Router>, u32)> {
         Some((Arc::clone(self.now().routers.get(name)?), self.cores.seconds()))
     }
 

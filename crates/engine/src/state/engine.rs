@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use serde::Serialize;
 
 use super::check::check;
-use super::control::{with_control, without_control, Controls};
+use super::control::{with_control, without_control};
 use super::cores::CoreFabric;
 use super::follow::Follower;
 use super::kinds::{find as find_kind, Kind};
@@ -88,23 +88,28 @@ pub struct Engine {
     pub(super) daemon: DaemonSpec,
     state: Arc<Mutex<EngineState>>,
     _follower: Follower,
-    pub(super) controls: Controls,
+    changed: Changed,
 }
 
+/// Is called after each change of the configuration, with no lock held.
+pub type Changed = Box<dyn Fn(&Engine) + Send + Sync>;
+
 impl Engine {
-    /// An engine with the default switch and no ports. `daemon` is what was chosen at the start.
+    /// An engine with the default switch and no ports. `daemon` is what was chosen at the start; `changed` has what follows
+    /// the configuration outside the engine, such as routing daemons, follow it.
     pub fn new(
         kinds: &'static [Kind],
         fabric: Arc<CoreFabric>,
         counters: CounterFile,
         daemon: DaemonSpec,
+        changed: Changed,
     ) -> Engine {
         let state = EngineState::new();
         fabric.publish(&state.spec.switches, &[], &[]);
         let state = Arc::new(Mutex::new(state));
         let follower = Follower::start(&state);
         let means = Means { kinds, fabric, counters, links: follower.events() };
-        Engine { means, daemon, state, _follower: follower, controls: Controls::default() }
+        Engine { means, daemon, state, _follower: follower, changed }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, EngineState> {
@@ -156,7 +161,7 @@ impl Engine {
         let was = stopped.len();
         self.means.try_again(&mut self.lock());
         if was > 0 {
-            self.follow_control();
+            (self.changed)(self);
         }
     }
 
@@ -345,15 +350,10 @@ impl Engine {
             let stuck = self.lock().leaving.named(&late);
             stuck.iter().for_each(|port| self.means.fabric.cores.evict(port));
             self.means.reap(&mut self.lock());
-            self.follow_control();
+            (self.changed)(self);
             done?;
         }
         Ok(changes)
-    }
-
-    /// Has each control plane that there is to be followed.
-    fn follow_control(&self) {
-        self.controls.follow(&self.spec(), &self.means.fabric);
     }
 
     /// Removes what ports that are not configured any more have left: for the start of a daemon.
@@ -383,7 +383,6 @@ impl Engine {
     /// ([`Attachment::leave`]). Their counters stay in the file, to be read when the daemon is gone. Returns the names of
     /// ports that have not ended within [`retire::PATIENCE`]: the process should end without them.
     pub fn shut_down(&self) -> Vec<String> {
-        self.controls.end();
         let mut state = self.lock();
         self.means.fabric.cores.rest(true);
         let mut endings = Vec::new();

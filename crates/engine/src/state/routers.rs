@@ -10,32 +10,10 @@ use super::plan::Change;
 use super::routes::{RouteSpec, RouterSpec};
 use super::status::VERSION;
 use super::text::BadSpec;
-pub use crate::control::{ClassView, ControlView};
-pub use crate::router::view::{Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter};
+pub use crate::router::view::{
+    ClassView, Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter,
+};
 use crate::router::{Net, Router};
-
-/// Answer to `show routers`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Routers {
-    /// [`VERSION`].
-    pub version: u32,
-    /// All routers in the order of their names.
-    pub routers: Vec<RouterView>,
-}
-
-/// One router.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RouterView {
-    /// Its name.
-    pub name: String,
-    /// Its ports.
-    pub interfaces: Vec<InterfaceView>,
-    /// Bytes that I/O cores may touch of its forwarding tables.
-    pub table_bytes: u64,
-    /// Its control plane, if it has one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub control: Option<ControlView>,
-}
 
 /// Answer to `show routes`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,17 +44,6 @@ impl Engine {
     fn router(&self, name: &str) -> Result<(Arc<Router>, u32), Error> {
         let unknown = || Error::Unknown { what: "router", name: name.to_owned(), there: self.router_names() };
         self.fabric().router(name).ok_or_else(unknown)
-    }
-
-    /// All routers.
-    pub fn routers(&self) -> Routers {
-        let view = |name: String| {
-            let (router, now) = self.fabric().router(&name)?;
-            let table_bytes = router.table_bytes() as u64;
-            let control = self.controls.view(&name, now);
-            Some(RouterView { name, interfaces: router.interfaces(), table_bytes, control })
-        };
-        Routers { version: VERSION, routers: self.router_names().into_iter().filter_map(view).collect() }
     }
 
     /// The routes of router `name`.

@@ -100,7 +100,7 @@ fn fabric() -> Arc<CoreFabric> {
 fn engine() -> Engine {
     let counters = CounterFile::anonymous().unwrap();
     let daemon = DaemonSpec { cores: Some(vec![1].into()), ..DaemonSpec::default() };
-    Engine::new(FAKES, fabric(), counters, daemon)
+    Engine::new(FAKES, fabric(), counters, daemon, Box::new(|_| ()))
 }
 
 fn port(text: &str) -> PortSpec {
@@ -421,7 +421,7 @@ fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration()
     let daemon =
         DaemonSpec { cores: Some(vec![3, 4].into()), least_cores: "1".parse().ok(), ..DaemonSpec::default() };
     let counters = CounterFile::anonymous().unwrap();
-    let engine = Engine::new(FAKES, fabric(), counters, daemon);
+    let engine = Engine::new(FAKES, fabric(), counters, daemon, Box::new(|_| ()));
     engine
         .add(&[port("a=sock:/a,class=latency,weight=7,budget=2ms/10ms,reclaim=on,rate=2k,bit-rate=1M")])
         .unwrap();

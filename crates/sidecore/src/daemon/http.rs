@@ -24,6 +24,7 @@ use sidecore_engine::state::status::{Cores, OnePort, VERSION};
 use sidecore_engine::state::{
     BadSpec, Change, Engine, Entry, Error, PortSpec, RouteSpec, RouterSpec, Spec, SwitchSpec,
 };
+use sidecore_routing::{Controls, Routers};
 use tokio::sync::Semaphore;
 
 use super::listen::Tally;
@@ -44,6 +45,8 @@ const LONGEST_WORD: usize = 64 << 10;
 #[derive(Clone)]
 pub struct Control {
     pub engine: Arc<Engine>,
+    /// Its routers' control planes.
+    pub controls: Arc<Controls>,
     /// Where its configuration came from.
     pub source: Arc<Source>,
     /// What it took from itself.
@@ -95,7 +98,7 @@ routes! {
     "/v1/ports/{name}/restart": post restart;
     "/v1/switches": get shows!(Engine::switches), post add::<SwitchSpec>, delete del_all::<SwitchSpec>;
     "/v1/switches/{name}": put put::<SwitchSpec>, patch set::<SwitchSpec>, delete del::<SwitchSpec>;
-    "/v1/routers": get shows!(Engine::routers), post add::<RouterSpec>, delete del_all::<RouterSpec>;
+    "/v1/routers": get routers, post add::<RouterSpec>, delete del_all::<RouterSpec>;
     "/v1/routers/{name}": put put::<RouterSpec>, patch set::<RouterSpec>, delete del::<RouterSpec>;
     "/v1/routers/{name}/routes": get routes, post add_route, delete del_route;
     "/v1/routers/{name}/explain": get explain;
@@ -314,6 +317,11 @@ async fn set_log(State(control): State<Control>, body: Bytes) -> Answer<About> {
     super::log::set(&log).map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
     tracing::info!(filter = log, "the log has a new filter");
     Ok(about(State(control)).await)
+}
+
+async fn routers(State(control): State<Control>) -> Answer<Routers> {
+    let controls = Arc::clone(&control.controls);
+    ask(control, move |engine| Ok(controls.routers(engine))).await.map(Json)
 }
 
 async fn routes(State(control): State<Control>, Path(name): Path<String>) -> Answer<Routes> {

@@ -33,6 +33,7 @@ const TELL: Duration = Duration::from_secs(60);
 const PLACES: usize = 1024;
 /// Whose lines peers cause.
 const ENGINE: &str = "sidecore_engine";
+const ROUTING: &str = "sidecore_routing";
 const VALE: &str = "sidecore::daemon::vale";
 
 static LIMIT: OnceLock<Arc<Limit>> = OnceLock::new();
@@ -178,8 +179,8 @@ impl<S> Filter<S> for Limited {
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let place = event.metadata();
-        if ![ENGINE, VALE].iter().any(|from| place.target().starts_with(from)) || *place.level() > Level::INFO
-        {
+        let from = |those: &&str| place.target().starts_with(*those);
+        if ![ENGINE, ROUTING, VALE].iter().any(from) || *place.level() > Level::INFO {
             return true;
         }
         let mut whose = Whose::default();
@@ -253,6 +254,20 @@ mod tests {
         fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// A routing daemon may connect and garble without end; what the daemon says of itself is always told.
+    #[test]
+    fn lines_that_routing_daemons_cause_are_limited() {
+        let told = Arc::<AtomicU32>::default();
+        let layer = Told(Arc::clone(&told)).with_filter(Limited(Arc::default()));
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            for _ in 0..100 {
+                tracing::warn!(target: "sidecore_routing::session", router = "r", "it has gone");
+                tracing::warn!(target: "sidecore::daemon", "ready");
+            }
+        });
+        assert_eq!(told.load(Ordering::Relaxed), BURST + 100);
     }
 
     /// A user has no more lines in the log by naming more ports.

@@ -35,6 +35,7 @@ use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Owner, Sandbox, Toggle};
 use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine};
 use sidecore_engine::transport::ring::{device_path, set_directory, Device};
+use sidecore_routing::Controls;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::{watch, Semaphore};
@@ -126,7 +127,10 @@ pub fn run(args: RunArgs) -> Outcome {
     })
     .map_err(|e| format!("cannot start I/O cores: {e}"))?;
     let fabric = Arc::new(CoreFabric::new(cores));
-    let engine = Arc::new(Engine::new(KINDS, fabric, counter_file, spec.daemon.clone()));
+    let controls = Arc::new(Controls::default());
+    let followed = Arc::clone(&controls);
+    let follow = Box::new(move |engine: &Engine| followed.follow(engine));
+    let engine = Arc::new(Engine::new(KINDS, fabric, counter_file, spec.daemon.clone(), follow));
     // Guests of an earlier daemon send as soon as their own port is back, to others that are not yet.
     engine.fabric().cores.rest(true);
     engine.begin(&spec).map_err(|e| e.to_string())?;
@@ -143,6 +147,7 @@ pub fn run(args: RunArgs) -> Outcome {
     let runtime = runtime.map_err(|e| format!("cannot start the control thread: {e}"))?;
     let control = Control {
         engine: Arc::clone(&engine),
+        controls: Arc::clone(&controls),
         source: Arc::new(source),
         sandbox: Arc::new(sandbox),
         captures: Arc::new(Semaphore::new(CAPTURES)),
@@ -152,6 +157,7 @@ pub fn run(args: RunArgs) -> Outcome {
     let ended = runtime.block_on(serve(control, &socket, &manager));
     runtime.shutdown_timeout(GRACE);
     drop(device);
+    controls.end();
     engine.shut_down();
     ended
 }
@@ -212,8 +218,12 @@ async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> O
     sidecore_engine::ring::leave_memory();
     // No new request; ports stop, which ends captures as it should; then what is under way may finish.
     drop(stop);
-    let engine = Arc::clone(&control.engine);
-    let _ = tokio::task::spawn_blocking(move || engine.shut_down()).await;
+    let Control { engine, controls, .. } = control.clone();
+    let stop = move || {
+        controls.end();
+        engine.shut_down()
+    };
+    let _ = tokio::task::spawn_blocking(stop).await;
     let _ = tokio::time::timeout(GRACE, server).await;
     sandbox::tell_refused();
     Ok(())

@@ -13,6 +13,7 @@ use sidecore_engine::state::status::*;
 use sidecore_engine::state::{
     text, Address, Change, DaemonSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec, Verb,
 };
+use sidecore_routing::{ControlView, RouterView, Routers};
 
 use super::ROUTES;
 use crate::api::*;
@@ -157,7 +158,19 @@ fn routers(seen: &mut BTreeSet<String>) {
         mtu: Some(1),
         shorter: vec![shorter],
     };
-    compare(seen, "Explained", &explained, &Explained::default());
+    let least = Explained {
+        from: None,
+        why: None,
+        route: None,
+        origin: None,
+        group: None,
+        hops: vec![],
+        source_mac: None,
+        mtu: None,
+        shorter: vec![],
+        ..explained.clone()
+    };
+    compare(seen, "Explained", &explained, &least);
 }
 
 #[test]

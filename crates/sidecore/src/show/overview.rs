@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use serde::Serialize;
-use sidecore_engine::state::routers::{RouterView, Routers};
 use sidecore_engine::state::status::{CoreView, Cores, Ports, SwitchView, Switches};
+use sidecore_routing::{RouterView, Routers};
 
 use super::{cores_table, flow_rates, had, joined, notes, ports, ports_table, troubles};
 use crate::cli::ShowArgs;

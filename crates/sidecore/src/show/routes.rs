@@ -1,8 +1,7 @@
 //! What routers have: ports, routes, neighbours; and `explain`, what one does with a packet.
 
-use sidecore_engine::state::routers::{
-    ControlView, Explained, HopView, Neighbours, RouteView, Routers, Routes,
-};
+use sidecore_engine::state::routers::{Explained, HopView, Neighbours, RouteView, Routes};
+use sidecore_routing::{ControlView, Routers};
 
 use crate::cli::ExplainArgs;
 use crate::client::{segment, Client};

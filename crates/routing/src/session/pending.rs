@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::router::{Change, Net};
+use sidecore_engine::router::{Change, Net};
 
 /// Silence after which what was said takes effect.
 const QUIET: Duration = Duration::from_millis(2);
@@ -65,12 +65,8 @@ impl Pending {
         if !forced && self.wait(now) != Some(Duration::ZERO) {
             return Vec::new();
         }
+        // More may come: a deletion at the end stays.
         let more = !forced && self.heard.is_some_and(|heard| now - heard < QUIET);
-        self.take_all(now, more)
-    }
-
-    /// All of it; but for a deletion at the end, if `more` may come.
-    fn take_all(&mut self, now: Instant, more: bool) -> Vec<Change> {
         self.last.clear();
         (self.since, self.heard) = (None, self.heard.filter(|_| more));
         let mut all = std::mem::take(&mut self.changes);
@@ -89,8 +85,9 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
+    use sidecore_engine::router::Way;
+
     use super::*;
-    use crate::router::Way;
 
     fn net(text: &str) -> Net {
         text.parse().unwrap()
@@ -109,10 +106,14 @@ mod tests {
             pending.push(change);
         }
         pending.heard(now);
-        assert_eq!(pending.take_all(now, true), [Change::Route(a, Way::Object(1))]);
+        let now = now + LONGEST;
+        pending.heard(now);
+        assert_eq!(pending.take(now, false), [Change::Route(a, Way::Object(1))]);
         assert!(!pending.is_silent() && pending.wait(now).is_some(), "the deletion is not forgotten");
         pending.push(Change::Route(b, Way::Object(2)));
-        assert_eq!(pending.take_all(now, true), [Change::Route(b, Way::Object(2))]);
+        let now = now + LONGEST;
+        pending.heard(now);
+        assert_eq!(pending.take(now, false), [Change::Route(b, Way::Object(2))]);
         assert!(pending.is_silent() && pending.wait(now).is_none());
         pending.push(Change::ObjectGone(7));
         pending.push(Change::Gone(a));

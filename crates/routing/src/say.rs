@@ -3,13 +3,12 @@
 //!
 //! Left out: other tables than the main one, networks that no router passes packets to, and what is the router's own anyhow
 //! (local and broadcast routes). What a next hop wants that this router cannot do (labels, tunnels) makes it one that leads elsewhere.
-#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::host::netlink::{attributes, bytes, kind, short, word, Malformed, Message};
-use crate::router::{Change, FedHop, Net, Object, Way, MAX_HOPS};
-use crate::slice::behind;
+use sidecore_engine::host::netlink::{attributes, bytes, kind, short, word, Malformed, Message};
+use sidecore_engine::router::{Change, FedHop, Net, Object, Way, MAX_HOPS};
+use sidecore_engine::slice::behind;
 
 /// Attributes of routes.
 mod rta {
@@ -54,22 +53,24 @@ pub fn said(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
     }
 }
 
-fn address(family: u8, value: &[u8]) -> Result<IpAddr, Malformed> {
-    match (family, value.len()) {
-        (IPV4, 4) => Ok(IpAddr::V4(Ipv4Addr::from(bytes::<4>(value, 0)?))),
-        (IPV6, 16) => Ok(IpAddr::V6(Ipv6Addr::from(bytes::<16>(value, 0)?))),
+/// An address of the family that its length says: the gateway of a route of one family may be of the other (RFC 5549).
+pub(crate) fn ip(value: &[u8]) -> Result<IpAddr, Malformed> {
+    match value.len() {
+        4 => Ok(IpAddr::V4(Ipv4Addr::from(bytes::<4>(value, 0)?))),
+        16 => Ok(IpAddr::V6(Ipv6Addr::from(bytes::<16>(value, 0)?))),
         _ => Err(Malformed),
     }
 }
 
-/// A gateway of the family that its length says: that of a route of one may be of the other (RFC 5549).
-fn gateway(value: &[u8]) -> Result<IpAddr, Malformed> {
-    address(if value.len() == 4 { IPV4 } else { IPV6 }, value)
+/// An address of this family.
+fn address(family: u16, value: &[u8]) -> Result<IpAddr, Malformed> {
+    let is = |it: &IpAddr| family == u16::from(if it.is_ipv4() { IPV4 } else { IPV6 });
+    ip(value).ok().filter(is).ok_or(Malformed)
 }
 
 /// RTA_VIA: a family, and an address of it.
 fn via(value: &[u8]) -> Result<IpAddr, Malformed> {
-    address(u8::try_from(short(value, 0)?).map_err(|_| Malformed)?, behind(value, 2))
+    address(short(value, 0)?, behind(value, 2))
 }
 
 /// Whether a router passes packets to this network on.
@@ -95,9 +96,9 @@ fn route(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
     for attribute in attributes(behind(message.body, ROUTE)) {
         let (kind, value) = attribute?;
         match kind {
-            rta::DST => net.address = address(family, value)?,
+            rta::DST => net.address = address(family.into(), value)?,
             rta::OIF => link = Some(word(value, 0)?),
-            rta::GATEWAY => near = Some(gateway(value)?),
+            rta::GATEWAY => near = Some(ip(value)?),
             rta::VIA => near = Some(via(value)?),
             rta::MULTIPATH => paths = Some(multipath(value)?),
             rta::TABLE => table = word(value, 0)?,
@@ -137,7 +138,7 @@ fn multipath(mut rest: &[u8]) -> Result<Vec<FedHop>, Malformed> {
         for attribute in attributes(behind(one, PATH)) {
             let (kind, value) = attribute?;
             match kind {
-                rta::GATEWAY => hop.gateway = Some(gateway(value)?),
+                rta::GATEWAY => hop.gateway = Some(ip(value)?),
                 rta::VIA => hop.gateway = Some(via(value)?),
                 rta::ENCAP => elsewhere = true,
                 _ => {}
@@ -168,7 +169,7 @@ fn next_hop(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
             }
             nha::BLACKHOLE => blackhole = true,
             nha::OIF => link = Some(word(value, 0)?),
-            nha::GATEWAY => near = Some(gateway(value)?),
+            nha::GATEWAY => near = Some(ip(value)?),
             nha::ENCAP => elsewhere = true,
             _ => {}
         }
@@ -189,8 +190,10 @@ fn next_hop(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
 
 #[cfg(test)]
 mod tests {
+    use sidecore_engine::host::netlink::{messages, Builder};
+    use sidecore_engine::router::{FedCounts, Router};
+
     use super::*;
-    use crate::host::netlink::{messages, Builder};
 
     fn one(builder: Builder) -> Result<Option<(Change, u8)>, Malformed> {
         let all = builder.end();
@@ -281,7 +284,7 @@ mod tests {
             flips in proptest::collection::vec((0usize..400, proptest::num::u8::ANY), 0..24),
             cut in 1usize..64,
         ) {
-            use crate::control::fpm::{frame, Stream};
+            use crate::fpm::{frame, Stream};
             let hop = Builder::new(kind::NEWNEXTHOP, 0, 0, &[IPV4, 0, 11, 0, 0, 0, 0, 0]).with(nha::ID, &9u32.to_ne_bytes());
             let hop = hop.with(nha::OIF, &2u32.to_ne_bytes()).with(nha::GATEWAY, &[10, 0, 0, 2]);
             let one = route4(kind::NEWROUTE, 16, UNICAST).with(rta::DST, &[20, 1, 0, 0]).with(rta::NH_ID, &9u32.to_ne_bytes());
@@ -295,7 +298,7 @@ mod tests {
             let take = |parts: Vec<&[u8]>| {
                 let (mut stream, mut all) = (Stream::default(), Vec::new());
                 let sound = parts.into_iter().all(|part| {
-                    stream.take(part, |message| all.extend(said(message).ok().flatten().map(|(it, _)| it))).is_ok()
+                    stream.take(part, |message| all.extend(message.and_then(said).ok().flatten().map(|(it, _)| it))).is_ok()
                 });
                 (sound, all)
             };
@@ -311,17 +314,17 @@ mod tests {
                         _ => continue,
                     };
                     let later = parts[at + 1..].iter().any(|it| matches!(it, Change::Route(other, _) | Change::Gone(other) if other == net));
-                    assert!(later || router.is_fed(net) == there, "{net}");
+                    assert!(later || router.found(&[*net]).is_empty() == there, "{net}");
                 }
                 router.next_generation();
                 assert_eq!(router.sweep(None, 1).1, None);
                 router.tidy(1);
-                assert_eq!(router.fed(), crate::router::FedCounts::default());
+                assert_eq!(router.fed(), FedCounts::default());
             });
         }
     }
 
     thread_local! {
-        static ROUTER: crate::router::Router = crate::router::Router::new("r").unwrap();
+        static ROUTER: Router = Router::new("r").unwrap();
     }
 }

@@ -10,12 +10,14 @@
 
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use super::{is_daemons, Open, Worker};
-use crate::control::say::said;
-use crate::router::{Change, Net, Way};
+use sidecore_engine::router::{Change, Net, Way};
+
+use super::pending::BATCH;
+use super::{is_daemons, Worker};
+use crate::kernel::Kernel;
+use crate::say::said;
 
 /// How often the kernel's table is looked at, at most.
 const COMPARE: Duration = Duration::from_secs(10);
@@ -44,9 +46,9 @@ impl Compare {
 
 impl Worker {
     /// Compares with the kernel's table, if it is time.
-    pub(super) fn compare(&mut self, open: &mut Open) -> io::Result<()> {
+    pub(super) fn compare(&mut self, kernel: &mut Kernel) -> io::Result<()> {
         let due = *self.compare.due.get_or_insert_with(|| Instant::now() + COMPARE);
-        if open.zebra.is_none()
+        if self.zebra.is_none()
             || !self.pending.is_silent()
             || Instant::now() < due
             || self.sweeping.is_some()
@@ -55,8 +57,7 @@ impl Worker {
             return Ok(());
         }
         let begun = Instant::now();
-        let Open { kernel, zebra, .. } = open;
-        let (mut others, mut daemons, mut missing) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let (mut others, mut daemons, mut missing) = (Vec::new(), Vec::new(), Vec::new());
         self.router.compare();
         // zebra says them as routes, and the kernel has them in another table.
         let own: Vec<Net> = self.view.addresses.iter().map(|address| Net::host(*address)).collect();
@@ -75,16 +76,16 @@ impl Worker {
                 missing.extend(self.router.found(&daemons));
                 others.clear();
                 daemons.clear();
-                self.listen(zebra);
+                self.listen();
             }
         })?;
-        let lost = self.lost(zebra);
+        let lost = self.lost();
         self.compare.due = Some(Instant::now() + COMPARE.max(begun.elapsed() * SHARE));
         self.view.comparisons += 1;
-        if !whole || zebra.is_none() {
+        if !whole || self.zebra.is_none() {
             return Ok(());
         }
-        missing.retain(|net| !self.router.is_fed(net));
+        let missing: BTreeSet<Net> = missing.chunks(BATCH).flat_map(|some| self.router.found(some)).collect();
         let gone = lost.intersection(&self.compare.lost).filter(|net| self.router.lacks(net));
         let gone: Vec<Change> = gone.map(|net| Change::Gone(*net)).collect();
         let again = missing.intersection(&self.compare.missing).count();
@@ -99,13 +100,13 @@ impl Worker {
             tracing::warn!(router = %self.router.name, "zebra has not sent {again} routes that the kernel has: its connection is closed, so that it sends all again");
             self.view.replays += 1;
             self.compare.replayed = Some(Instant::now());
-            self.disconnected(zebra);
+            self.disconnected();
         }
         Ok(())
     }
 
     /// Routes that the comparison has not found.
-    fn lost(&mut self, zebra: &mut Option<OwnedFd>) -> BTreeSet<Net> {
+    fn lost(&mut self) -> BTreeSet<Net> {
         let (mut lost, mut behind) = (BTreeSet::new(), None);
         loop {
             let (some, next) = self.router.unfound(behind);
@@ -114,13 +115,13 @@ impl Worker {
                 return lost;
             }
             behind = next;
-            self.listen(zebra);
+            self.listen();
         }
     }
 
     /// Hears what zebra has said meanwhile.
-    fn listen(&mut self, zebra: &mut Option<OwnedFd>) {
-        self.read(zebra);
+    fn listen(&mut self) {
+        self.read();
         self.flush(false);
     }
 }

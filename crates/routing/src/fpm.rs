@@ -4,10 +4,9 @@
 //! several; a frame ends at a multiple of four. There is no answer, no number and no end of a table: what a stream has said is what
 //! there is. The peer may be any process in the namespace; a stream that is no FPM ends at its first bad header, and no
 //! more than one frame of it is ever kept.
-#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use crate::host::netlink::{bytes, messages, Malformed, Message};
-use crate::slice::behind;
+use sidecore_engine::host::netlink::{bytes, messages, Malformed, Message};
+use sidecore_engine::slice::behind;
 
 /// Bytes of a frame's header.
 pub const HEADER: usize = 4;
@@ -18,23 +17,18 @@ const NETLINK: u8 = 1;
 #[derive(Debug, Default)]
 pub struct Stream(Vec<u8>);
 
-/// What became of bytes of a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Digested {
-    /// Messages.
-    pub messages: u64,
-    /// Frames whose messages were not sound, all or the rest of them.
-    pub malformed: u64,
-}
-
 impl Stream {
-    /// Takes what comes next; `each` gets the messages of all frames that are whole now.
+    /// Takes what comes next; `each` gets the messages of all frames that are whole now. One that is not sound is the last of its frame.
     ///
     /// # Errors
     /// It is no FPM: nothing behind that can be understood.
-    pub fn take(&mut self, more: &[u8], mut each: impl FnMut(Message<'_>)) -> Result<Digested, Malformed> {
+    pub fn take(
+        &mut self,
+        more: &[u8],
+        mut each: impl FnMut(Result<Message<'_>, Malformed>),
+    ) -> Result<(), Malformed> {
         self.0.extend(more);
-        let (mut at, mut digested) = (0, Digested::default());
+        let mut at = 0;
         loop {
             let rest = behind(&self.0, at);
             let Ok([version, kind, high, low]) = bytes::<HEADER>(rest, 0) else { break };
@@ -44,19 +38,11 @@ impl Stream {
                 return Err(Malformed);
             }
             let Some(frame) = rest.get(HEADER..len) else { break };
-            for message in messages(frame) {
-                match message {
-                    Ok(message) => {
-                        digested.messages += 1;
-                        each(message);
-                    }
-                    Err(Malformed) => digested.malformed += 1,
-                }
-            }
+            messages(frame).for_each(&mut each);
             at += len;
         }
         self.0.drain(..at.min(self.0.len()));
-        Ok(digested)
+        Ok(())
     }
 
     /// Bytes that wait for the rest of their frame: less than 64 KiB.
@@ -75,8 +61,9 @@ pub fn frame(message: &[u8]) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
+    use sidecore_engine::host::netlink::{kind, Builder};
+
     use super::*;
-    use crate::host::netlink::{kind, Builder};
 
     #[test]
     fn frames_come_whole_however_they_are_cut() {
@@ -87,7 +74,7 @@ mod tests {
         for size in 1..=all.len() {
             let (mut stream, mut seen) = (Stream::default(), Vec::new());
             for part in all.chunks(size) {
-                assert_eq!(stream.take(part, |message| seen.push(message.sequence)).unwrap().malformed, 0);
+                stream.take(part, |message| seen.push(message.unwrap().sequence)).unwrap();
             }
             assert_eq!((seen, stream.waiting()), (vec![1, 2, 3], 0), "{size}");
         }
@@ -101,11 +88,12 @@ mod tests {
         let mut stream = Stream::default();
         let bad = frame(&[9; 20]);
         let good = frame(&Builder::new(kind::NEWROUTE, 0, 1, &[]).end());
-        let digested = stream.take(&[bad, good].concat(), |_| ()).unwrap();
-        assert_eq!(digested, Digested { messages: 1, malformed: 1 });
+        let mut seen = Vec::new();
+        stream.take(&[bad, good].concat(), |message| seen.push(message.map(|it| it.sequence))).unwrap();
+        assert_eq!(seen, [Err(Malformed), Ok(1)]);
         // Half a frame that never ends is kept, and no more.
         stream.take(&[1, 1, 0xff, 0xff], |_| ()).unwrap();
-        assert_eq!(stream.take(&[0; 0xfff0], |_| ()), Ok(Digested::default()));
+        assert_eq!(stream.take(&[0; 0xfff0], |_| ()), Ok(()));
         assert_eq!(stream.waiting(), 0xfff4);
         // Its end, and something that begins no frame: nothing is kept.
         assert_eq!(stream.take(&[0; 0xff], |_| ()), Err(Malformed));

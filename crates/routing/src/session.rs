@@ -9,11 +9,12 @@
 
 mod compare;
 mod pending;
+mod zebra;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,17 +23,16 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::{accept_with, recv, RecvFlags, SocketFlags};
+use sidecore_engine::confine;
+use sidecore_engine::host::netns::{self, AddressIn, Socket, FPM};
+use sidecore_engine::router::{never, Net, Router, MAX_ALL_HOPS};
 
 use self::compare::Compare;
 use self::pending::{Pending, BATCH};
-use super::fpm::Stream;
-use super::kernel::{Kernel, Links, Neighbour};
-use super::say::said;
-use super::view::{ClassView, ControlView};
-use crate::host::netns::{self, AddressIn, Socket, FPM};
-use crate::router::{Net, Router, MAX_ALL_HOPS};
-use crate::slice::upto;
+use crate::fpm::Stream;
+use crate::kernel::{Kernel, Neighbour};
+use crate::say::said;
+use crate::view::ControlView;
 
 /// Bytes of one read.
 const READ: usize = 256 << 10;
@@ -43,101 +43,104 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Numbers of routing daemons in the kernel's routes (linux/rtnetlink.h, RTPROT): zebra; BGP to EIGRP; those of FRR.
 const DAEMONS: [std::ops::RangeInclusive<u8>; 2] = [11..=11, 186..=199];
 
-/// What a control plane is.
-pub struct Config {
-    /// The network namespace, as it is configured: a name or a path.
-    pub namespace: String,
-    /// Seconds for which routes stay that nobody says any more.
-    pub grace: u32,
-    /// The second of the router's clock.
-    pub clock: Box<dyn Fn() -> u32 + Send>,
-}
-
-/// A control plane at work; it ends when this is dropped. The router keeps the routes.
-pub struct Session {
-    state: Arc<SessionState>,
+/// A control plane: what it is, and what both its thread and others have of it.
+pub(crate) struct Plane {
     router: Arc<Router>,
+    /// The network namespace, as it is configured: a name or a path.
     namespace: String,
+    /// Seconds for which routes stay that nobody says any more.
     grace: u32,
-    thread: Option<JoinHandle<()>>,
-}
-
-struct SessionState {
+    /// The second of the router's clock.
+    clock: Box<dyn Fn() -> u32 + Send + Sync>,
     /// To wake the thread: something has changed, or it is to end.
     wake: OwnedFd,
     stop: AtomicBool,
     /// Readable when it is to end, and ever after: for whoever waits for something else.
     end: Arc<OwnedFd>,
-    view: Mutex<(ControlView, Seconds)>,
+    shown: Mutex<(ControlView, Seconds)>,
+}
+
+impl Plane {
+    /// That of `router` in `namespace`; nothing follows it yet.
+    ///
+    /// # Errors
+    /// There are no descriptors for it.
+    pub fn new(
+        router: Arc<Router>,
+        namespace: &str,
+        grace: u32,
+        clock: Box<dyn Fn() -> u32 + Send + Sync>,
+    ) -> io::Result<Plane> {
+        let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let (wake, end) = (event()?, Arc::new(event()?));
+        let (namespace, stop, shown) = (namespace.to_owned(), AtomicBool::new(false), Mutex::default());
+        Ok(Plane { router, namespace, grace, clock, wake, stop, end, shown })
+    }
+}
+
+/// A control plane that is followed, until this is dropped. The router keeps the routes.
+pub(crate) struct Session {
+    plane: Arc<Plane>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// Seconds of the router's clock.
 #[derive(Clone, Copy, Default)]
 struct Seconds {
-    now: u32,
     since: Option<u32>,
     last: Option<u32>,
     sweep: Option<u32>,
 }
 
 impl Session {
-    /// Begins to follow the control plane of `router`.
+    /// Begins to follow `plane`.
     ///
     /// # Errors
     /// There is no thread for it.
-    pub fn start(router: &Arc<Router>, config: Config) -> io::Result<Session> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let view = ControlView { namespace: config.namespace.clone(), ..ControlView::default() };
-        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (stop, view) = (AtomicBool::new(false), Mutex::new((view, Seconds::default())));
-        let state = SessionState { wake, stop, end, view };
-        let state = Arc::new(state);
-        let (namespace, grace) = (config.namespace.clone(), config.grace);
-        let mut worker = Worker::new(Arc::clone(&state), Arc::clone(router), config);
-        let name = format!("control {}", router.name);
+    pub fn start(plane: Plane) -> io::Result<Session> {
+        let plane = Arc::new(plane);
+        let mut worker = Worker::new(Arc::clone(&plane));
+        let name = format!("control {}", plane.router.name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            crate::confine::enter(crate::confine::Kinds::CONVERSATION);
+            confine::enter(confine::Kinds::CONVERSATION);
             worker.run();
         })?;
-        Ok(Session { state, router: Arc::clone(router), namespace, grace, thread: Some(thread) })
+        Ok(Session { plane, thread: Some(thread) })
     }
 
     /// Whether it is the control plane of this router, in this namespace, with this grace.
     pub fn is(&self, router: &Arc<Router>, namespace: &str, grace: u32) -> bool {
-        Arc::ptr_eq(&self.router, router) && self.namespace == namespace && self.grace == grace
+        let Plane { router: own, namespace: its, grace: seconds, .. } = &*self.plane;
+        Arc::ptr_eq(own, router) && its == namespace && *seconds == grace
     }
 
     /// The router's ports are not what they were.
     pub fn nudge(&self) {
         // Fails only if it has been nudged beyond counting.
-        let _ = rustix::io::write(&self.state.wake, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.plane.wake, &1u64.to_ne_bytes());
     }
 
     /// What there is to show, at second `now`.
     pub fn view(&self, now: u32) -> ControlView {
-        let (mut view, seconds) = self.state.view.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let fed = self.router.fed();
+        let (mut view, seconds) = self.plane.shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let fed = self.plane.router.fed();
+        view.namespace.clone_from(&self.plane.namespace);
         view.since_s = seconds.since.map(|then| now.saturating_sub(then));
         view.last_message_s = seconds.last.map(|then| now.saturating_sub(then));
         (view.routes, view.stale, view.objects) = (fed.routes as u64, fed.stale as u64, fed.objects as u64);
         view.sweep_in_s = seconds.sweep.filter(|_| fed.stale > 0).map(|then| then.saturating_sub(now));
         (view.hops, view.short) = (fed.hops as u64, fed.short as u64);
         (view.digest, view.refused) = (format!("{:016x}", fed.digest), fed.refused);
-        let class = |(class, passed, refused): (&str, u64, u64)| ClassView {
-            class: class.to_owned(),
-            passed,
-            refused,
-        };
-        view.classes = self.router.punted().into_iter().map(class).collect();
+        view.classes = self.plane.router.punted();
         view
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.state.stop.store(true, Ordering::Release);
+        self.plane.stop.store(true, Ordering::Release);
         // It is empty, so there is room.
-        let _ = rustix::io::write(&*self.state.end, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.plane.end, &1u64.to_ne_bytes());
         self.nudge();
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported by the thread itself.
@@ -148,10 +151,10 @@ impl Drop for Session {
 
 /// What the thread has.
 struct Worker {
-    state: Arc<SessionState>,
+    plane: Arc<Plane>,
     router: Arc<Router>,
-    config: Config,
     path: PathBuf,
+    zebra: Option<OwnedFd>,
     pending: Pending,
     stream: Stream,
     room: Box<[u8]>,
@@ -169,35 +172,17 @@ struct Worker {
     is_short: bool,
 }
 
-/// What there is to wait for, once the namespace could be entered.
-struct Open {
-    kernel: Kernel,
-    listener: OwnedFd,
-    zebra: Option<OwnedFd>,
-}
-
-/// What has happened.
-#[derive(Default)]
-struct Ready {
-    woken: bool,
-    kernel: bool,
-    listener: bool,
-    zebra: bool,
-}
-
 impl Worker {
-    fn new(state: Arc<SessionState>, router: Arc<Router>, config: Config) -> Worker {
-        let path = netns::path(&config.namespace);
-        let view = ControlView { namespace: config.namespace.clone(), ..ControlView::default() };
+    fn new(plane: Arc<Plane>) -> Worker {
         Worker {
-            state,
-            router,
-            config,
-            path,
+            router: Arc::clone(&plane.router),
+            path: netns::path(&plane.namespace),
+            plane,
+            zebra: None,
             pending: Pending::default(),
             stream: Stream::default(),
             room: vec![0; READ].into(),
-            view,
+            view: ControlView::default(),
             seconds: Seconds::default(),
             links: BTreeMap::new(),
             given: BTreeSet::new(),
@@ -209,30 +194,24 @@ impl Worker {
     }
 
     fn now(&self) -> u32 {
-        (self.config.clock)()
+        (self.plane.clock)()
     }
 
     fn stops(&self) -> bool {
-        self.state.stop.load(Ordering::Acquire)
+        self.plane.stop.load(Ordering::Acquire)
     }
 
     fn run(&mut self) {
         while !self.stops() {
-            match self.open() {
-                Ok(mut open) => {
-                    self.trouble(None);
-                    match self.serve(&mut open) {
-                        Err(why) if !self.stops() => self.trouble(Some(why.to_string())),
-                        _ => {}
-                    }
-                    self.disconnected(&mut open.zebra);
-                }
-                Err(why) => self.trouble(Some(why.to_string())),
+            match self.serve() {
+                Err(why) if !self.stops() => self.trouble(Some(why.to_string())),
+                _ => {}
             }
+            self.disconnected();
             self.sweep();
             self.show();
             if !self.stops() && self.sweeping.is_none() {
-                let _ = self.wait(None, Some(AGAIN));
+                let _ = self.wait(None, AGAIN);
             }
         }
     }
@@ -243,7 +222,7 @@ impl Worker {
             match &why {
                 Some(why) => tracing::error!(router = %self.router.name, "its control plane: {why}"),
                 None => {
-                    tracing::info!(router = %self.router.name, "its control plane is in namespace {}", self.config.namespace)
+                    tracing::info!(router = %self.router.name, "its control plane is in namespace {}", self.plane.namespace)
                 }
             }
             self.view.trouble = why;
@@ -252,53 +231,49 @@ impl Worker {
     }
 
     fn show(&mut self) {
-        self.seconds.now = self.now();
-        let mut shown = self.state.view.lock().unwrap_or_else(PoisonError::into_inner);
-        shown.0.clone_from(&self.view);
-        shown.1 = self.seconds;
-    }
-
-    fn open(&self) -> io::Result<Open> {
-        let kernel = Kernel::new(&self.path, &self.state.end)?;
-        let listener = netns::open(&self.path, Socket::Listen(FPM)).map_err(|e| {
-            let why = format!("cannot listen at port {FPM} in namespace {}: {e}", self.config.namespace);
-            io::Error::new(e.kind(), why)
-        })?;
-        Ok(Open { kernel, listener, zebra: None })
+        let shown = (self.view.clone(), self.seconds);
+        *self.plane.shown.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
 
     /// Follows what happens in the namespace until that is of no use any more.
-    fn serve(&mut self, open: &mut Open) -> io::Result<()> {
-        self.look(&mut open.kernel)?;
-        self.begin(&mut open.kernel)?;
+    fn serve(&mut self) -> io::Result<()> {
+        let mut kernel = Kernel::new(&self.path, &self.plane.end)?;
+        let listener = netns::open(&self.path, Socket::Listen(FPM)).map_err(|e| {
+            let why = format!("cannot listen at port {FPM} in namespace {}: {e}", self.plane.namespace);
+            io::Error::new(e.kind(), why)
+        })?;
+        self.trouble(None);
+        self.look(&mut kernel)?;
+        self.begin(&mut kernel)?;
         loop {
-            let ready = self.wait(Some(&*open), Some(self.patience()))?;
+            let [woken, changed, connected, said] =
+                self.wait(Some([kernel.event(), listener.as_fd()]), self.patience())?;
             if self.stops() {
                 return Ok(());
             }
-            if ready.kernel {
-                self.hear(&mut open.kernel)?;
+            if changed {
+                self.hear(&mut kernel)?;
             }
-            if ready.woken {
-                self.look(&mut open.kernel)?;
+            if woken {
+                self.look(&mut kernel)?;
             }
-            if ready.listener {
-                self.accept(open);
+            if connected {
+                self.accept(&listener);
             }
-            if ready.zebra {
-                self.read(&mut open.zebra);
+            if said {
+                self.read();
             }
             self.flush(false);
             self.sweep();
             self.judge();
-            self.compare(open)?;
+            self.compare(&mut kernel)?;
             self.show();
         }
     }
 
     /// Says so when ways have no hops for want of room, and when that is over.
     fn judge(&mut self) {
-        let short = self.router.short();
+        let short = self.router.fed().short;
         if (short > 0) != self.is_short {
             self.is_short = short > 0;
             match self.is_short {
@@ -319,25 +294,21 @@ impl Worker {
         }
     }
 
-    fn wait(&self, open: Option<&Open>, most: Option<Duration>) -> io::Result<Ready> {
-        let wake = PollFd::new(&self.state.wake, PollFlags::IN);
-        let mut fds = vec![wake];
-        if let Some(open) = open {
-            fds.push(PollFd::from_borrowed_fd(open.kernel.event(), PollFlags::IN));
-            fds.push(PollFd::new(&open.listener, PollFlags::IN));
-            fds.extend(open.zebra.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
-        }
-        let most = most.and_then(|most| Timespec::try_from(most).ok());
+    /// Waits for something to happen, for `most` at most: it was woken, or the kernel, a new connection or zebra is to be heard.
+    fn wait(&self, open: Option<[BorrowedFd<'_>; 2]>, most: Duration) -> io::Result<[bool; 4]> {
+        let all = std::iter::once(self.plane.wake.as_fd()).chain(open.into_iter().flatten());
+        let all = all.chain(self.zebra.iter().map(AsFd::as_fd));
+        let mut fds: Vec<PollFd> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let most = Timespec::try_from(most).ok();
         match poll(&mut fds, most.as_ref()) {
-            Err(Errno::INTR) => return Ok(Ready::default()),
+            Err(Errno::INTR) => return Ok([false; 4]),
             ready => ready?,
         };
-        let is = |at: usize| fds.get(at).is_some_and(|fd| !fd.revents().is_empty());
-        let ready = Ready { woken: is(0), kernel: is(1), listener: is(2), zebra: is(3) };
-        if ready.woken {
-            let mut count = [0; 8];
+        let ready: [bool; 4] =
+            std::array::from_fn(|at| fds.get(at).is_some_and(|fd| !fd.revents().is_empty()));
+        if ready[0] {
             // Somebody else's wish may have been taken with it.
-            let _ = rustix::io::read(&self.state.wake, &mut count);
+            let _ = rustix::io::read(&self.plane.wake, &mut [0; 8]);
         }
         Ok(ready)
     }
@@ -356,15 +327,16 @@ impl Worker {
         if !all.is_empty() {
             all.chunks(BATCH).for_each(|some| self.router.feed(some, now));
             self.router.next_generation();
-            self.seconds.sweep = Some(now + self.config.grace);
+            self.seconds.sweep = Some(now + self.plane.grace);
         }
         Ok(())
     }
 
     /// Looks at the namespace's links, addresses and neighbours, and gives its interfaces the addresses that they are to have.
     fn look(&mut self, kernel: &mut Kernel) -> io::Result<()> {
-        let Links { names, loopbacks } = kernel.links()?;
-        self.links = names;
+        let links = kernel.links()?;
+        let loopbacks: BTreeSet<u32> = links.iter().filter(|link| link.2).map(|link| link.0).collect();
+        self.links = links.into_iter().map(|(index, name, _)| (index, name)).collect();
         self.router.set_links(self.links.clone(), self.now());
         let there = kernel.addresses()?;
         self.own(there.iter().filter(|(index, _)| loopbacks.contains(index)).map(|(_, net)| net.address));
@@ -392,7 +364,7 @@ impl Worker {
 
     /// The namespace has these addresses at no port: what is for them is for the router.
     fn own(&mut self, all: impl Iterator<Item = IpAddr>) {
-        let all: BTreeSet<IpAddr> = all.filter(|it| is_routed(*it)).collect();
+        let all: BTreeSet<IpAddr> = all.filter(|it| never(*it).is_none()).collect();
         let some: BTreeSet<IpAddr> = all.iter().copied().take(MAX_LOOPBACKS).collect();
         if some.len() < all.len() && !self.view.addresses.iter().eq(&some) {
             tracing::warn!(
@@ -432,112 +404,6 @@ impl Worker {
             self.router.told(name, address, mac, always, self.now());
         }
     }
-
-    fn accept(&mut self, open: &mut Open) {
-        // Non-blocking by a flag of its own: the listener's is not inherited.
-        let Ok(zebra) = accept_with(&open.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) else {
-            return;
-        };
-        // The newest counts: an older one may be of a zebra that is gone.
-        self.disconnected(&mut open.zebra);
-        self.stream = Stream::default();
-        let now = self.now();
-        (self.view.connected, self.seconds.since) = (true, Some(now));
-        self.view.connections += 1;
-        self.renew(now);
-        tracing::info!(router = %self.router.name, "zebra has connected");
-        open.zebra = Some(zebra);
-    }
-
-    fn disconnected(&mut self, zebra: &mut Option<OwnedFd>) {
-        if zebra.take().is_none() {
-            return;
-        }
-        self.flush(true);
-        let now = self.now();
-        (self.view.connected, self.seconds.since) = (false, None);
-        self.renew(now);
-        tracing::warn!(
-            router = %self.router.name,
-            "zebra has gone; {} routes stay for {} s", self.router.fed().routes, self.config.grace
-        );
-    }
-
-    /// What was said so far is to be said anew.
-    fn renew(&mut self, now: u32) {
-        self.router.next_generation();
-        (self.seconds.sweep, self.sweeping) = (Some(now.saturating_add(self.config.grace)), None);
-        self.compare = self.compare.again();
-    }
-
-    fn read(&mut self, zebra: &mut Option<OwnedFd>) {
-        let Some(from) = zebra else { return };
-        let len = match recv(&*from, &mut self.room[..], RecvFlags::empty()) {
-            Ok((0, _)) => return self.disconnected(zebra),
-            Ok((len, _)) => len,
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            Err(_) => return self.disconnected(zebra),
-        };
-        self.seconds.last = Some(self.now());
-        let (pending, view) = (&mut self.pending, &mut self.view);
-        let taken = self.stream.take(upto(&self.room, len), |message| match said(message) {
-            Ok(Some((change, _))) => pending.push(change),
-            Ok(None) => {}
-            Err(_) => view.malformed += 1,
-        });
-        pending.heard(Instant::now());
-        match taken {
-            Ok(taken) => {
-                view.messages += taken.messages;
-                view.malformed += taken.malformed;
-            }
-            Err(why) => {
-                view.malformed += 1;
-                tracing::warn!(router = %self.router.name, "the stream at port {FPM} is not FPM ({why}): the connection ends");
-                self.disconnected(zebra);
-            }
-        }
-    }
-
-    /// Has what was said take effect, if it is time.
-    fn flush(&mut self, now: bool) {
-        let changes = self.pending.take(Instant::now(), now);
-        if !changes.is_empty() {
-            self.router.feed(&changes, self.now());
-        }
-    }
-
-    /// Removes what was not said again in time, some of it.
-    fn sweep(&mut self) {
-        let now = self.now();
-        if self.seconds.sweep.is_some_and(|then| now >= then) {
-            self.seconds.sweep = None;
-            self.sweeping = Some((None, 0));
-        }
-        let Some((behind, gone)) = self.sweeping.take() else { return };
-        let (more, next) = self.router.sweep(behind, now);
-        match (next, gone + more) {
-            (Some(_), gone) => self.sweeping = Some((next, gone)),
-            (None, 0) => {}
-            (None, gone) => {
-                tracing::warn!(router = %self.router.name, "{gone} routes that zebra has not sent again were removed");
-            }
-        }
-    }
-}
-
-/// Whether packets to this address, and from it, pass routers: others are a link's or the namespace's own.
-fn is_routed(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(it) => {
-            !(it.is_loopback() || it.is_link_local() || it.is_multicast() || it.is_broadcast())
-                && it.octets()[0] != 0
-        }
-        IpAddr::V6(it) => {
-            !(it.is_loopback() || it.is_unspecified() || it.is_multicast() || it.is_unicast_link_local())
-                && it.to_ipv4_mapped().is_none()
-        }
-    }
 }
 
 /// Whether routes with this number are a routing daemon's.
@@ -547,20 +413,18 @@ fn is_daemons(protocol: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use sidecore_engine::host::netlink::{kind, Builder};
+    use sidecore_engine::router::Change;
+
     use super::*;
-    use crate::host::netlink::{kind, Builder};
-    use crate::router::Change;
 
     /// The kernel of a namespace may have no memory for an answer; until zebra is there nobody else knows the routes.
     #[test]
     fn a_first_look_at_the_kernels_routes_that_failed_is_repeated() {
-        let event = || eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let (end, router) = (Arc::new(event()), Arc::new(Router::new("r").unwrap()));
-        let (mut kernel, answers) = Kernel::by_hand(&end);
-        let (stop, view) = (AtomicBool::new(false), Mutex::default());
-        let state = Arc::new(SessionState { wake: event(), stop, end, view });
-        let config = Config { namespace: "/none".to_owned(), grace: 60, clock: Box::new(|| 1) };
-        let mut worker = Worker::new(state, Arc::clone(&router), config);
+        let router = Arc::new(Router::new("r").unwrap());
+        let plane = Plane::new(Arc::clone(&router), "/none", 60, Box::new(|| 1)).unwrap();
+        let (mut kernel, answers) = Kernel::by_hand(&plane.end);
+        let mut worker = Worker::new(Arc::new(plane));
         let answer = |kind: u16, sequence: u32, fixed: &[u8]| {
             rustix::io::write(&answers, &Builder::new(kind, 0, sequence, fixed).end()).unwrap();
         };

@@ -2,11 +2,9 @@
 //!
 //! Two sockets: one is told of changes, the other asks. What is told of links and addresses is only the occasion to ask for all of them, and so
 //! is every loss of what was told: there are few of these. Neighbours are taken as they are told.
-#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
@@ -15,12 +13,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
+use sidecore_engine::host::netlink::{
+    self, attributes, bytes, kind, messages, word, Builder, Malformed, Message,
+};
+use sidecore_engine::host::netns::{self, Socket};
+use sidecore_engine::router::Net;
+use sidecore_engine::slice::{behind, upto};
+use sidecore_engine::wire::Mac;
 
-use crate::host::netlink::{self, attributes, bytes, kind, messages, word, Builder, Malformed, Message};
-use crate::host::netns::{self, Socket};
-use crate::router::Net;
-use crate::slice::{behind, upto};
-use crate::wire::Mac;
+use crate::say::ip;
 
 /// How long the kernel may take to tell all that there is.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -54,14 +55,8 @@ pub struct Neighbour {
     pub always: bool,
 }
 
-/// The namespace's interfaces.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Links {
-    /// Their names, by their numbers.
-    pub names: BTreeMap<u32, String>,
-    /// Those that lead nowhere, and are there for their addresses: loopback and dummy interfaces.
-    pub loopbacks: BTreeSet<u32>,
-}
+/// An interface's number and name, and whether it leads nowhere and is there for its addresses: a loopback or dummy interface.
+pub type Link = (u32, String, bool);
 
 /// The sockets.
 pub struct Kernel {
@@ -106,19 +101,13 @@ impl Kernel {
     pub fn hear(&mut self) -> io::Result<Heard> {
         let mut heard = Heard::default();
         for _ in 0..64 {
-            let len = match recv(&self.hear, &mut self.block[..], RecvFlags::TRUNC) {
-                Ok((_, len)) if len > BLOCK => {
-                    heard.lost = true;
-                    continue;
-                }
-                Ok((len, _)) => len,
+            let (len, whole) = match recv(&self.hear, &mut self.block[..], RecvFlags::TRUNC) {
+                Ok(lengths) => lengths,
                 Err(Errno::AGAIN | Errno::INTR) => break,
-                Err(Errno::NOBUFS) => {
-                    heard.lost = true;
-                    continue;
-                }
+                Err(Errno::NOBUFS) => (0, usize::MAX),
                 Err(e) => return Err(e.into()),
             };
+            heard.lost |= whole > len;
             for message in messages(upto(&self.block, len)).flatten() {
                 match message.kind {
                     kind::NEWLINK | kind::DELLINK | kind::NEWADDR | kind::DELADDR => heard.links = true,
@@ -184,19 +173,19 @@ impl Kernel {
         }
     }
 
+    /// All that `read` finds in a dump of `what`.
+    fn all<T>(&mut self, what: u16, fixed: &[u8], read: fn(Message<'_>) -> Found<T>) -> io::Result<Vec<T>> {
+        let mut all = Vec::new();
+        self.dump(what, fixed, |message| all.extend(message.and_then(|it| read(it).ok()?)))?;
+        Ok(all)
+    }
+
     /// All interfaces.
     ///
     /// # Errors
     /// As of `dump`.
-    pub fn links(&mut self) -> io::Result<Links> {
-        let mut links = Links::default();
-        self.dump(kind::GETLINK, &[0; 16], |message| {
-            if let Some((index, name, is_loopback)) = message.and_then(|it| link(it).ok()?) {
-                links.names.insert(index, name);
-                links.loopbacks.extend(is_loopback.then_some(index));
-            }
-        })?;
-        Ok(links)
+    pub fn links(&mut self) -> io::Result<Vec<Link>> {
+        self.all(kind::GETLINK, &[0; 16], link)
     }
 
     /// All addresses, each with its interface's number.
@@ -204,11 +193,7 @@ impl Kernel {
     /// # Errors
     /// As of `dump`.
     pub fn addresses(&mut self) -> io::Result<Vec<(u32, Net)>> {
-        let mut addresses = Vec::new();
-        self.dump(kind::GETADDR, &[0; 8], |message| {
-            addresses.extend(message.and_then(|it| address(it).ok()?));
-        })?;
-        Ok(addresses)
+        self.all(kind::GETADDR, &[0; 8], address)
     }
 
     /// All neighbours.
@@ -216,11 +201,7 @@ impl Kernel {
     /// # Errors
     /// As of `dump`.
     pub fn neighbours(&mut self) -> io::Result<Vec<Neighbour>> {
-        let mut neighbours = Vec::new();
-        self.dump(kind::GETNEIGH, &[0; 12], |message| {
-            neighbours.extend(message.and_then(|it| neighbour(it).ok()?));
-        })?;
-        Ok(neighbours)
+        self.all(kind::GETNEIGH, &[0; 12], neighbour)
     }
 
     /// All next hops and routes, of both families; whether that is the whole of them as they were at one time. `None` comes behind each
@@ -237,8 +218,10 @@ impl Kernel {
     }
 }
 
-/// The number and the name of an interface, and whether it is there for its addresses alone.
-fn link(message: Message<'_>) -> Result<Option<(u32, String, bool)>, Malformed> {
+/// What a message tells, if it is one of its kind and tells anything.
+type Found<T> = Result<Option<T>, Malformed>;
+
+fn link(message: Message<'_>) -> Found<Link> {
     let (index, flags) = (word(message.body, 4)?, word(message.body, 8)?);
     let (mut name, mut dummy) = (None, false);
     for attribute in attributes(behind(message.body, 16)) {
@@ -259,15 +242,7 @@ fn text(value: &[u8]) -> &[u8] {
     value.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-fn ip(value: &[u8]) -> Result<IpAddr, Malformed> {
-    match value.len() {
-        4 => Ok(IpAddr::V4(Ipv4Addr::from(bytes::<4>(value, 0)?))),
-        16 => Ok(IpAddr::V6(Ipv6Addr::from(bytes::<16>(value, 0)?))),
-        _ => Err(Malformed),
-    }
-}
-
-fn address(message: Message<'_>) -> Result<Option<(u32, Net)>, Malformed> {
+fn address(message: Message<'_>) -> Found<(u32, Net)> {
     let ([_, len], index) = (bytes::<2>(message.body, 0)?, word(message.body, 4)?);
     let (mut own, mut other) = (None, None);
     for attribute in attributes(behind(message.body, 8)) {
@@ -280,7 +255,7 @@ fn address(message: Message<'_>) -> Result<Option<(u32, Net)>, Malformed> {
     Ok(own.or(other).map(|address| (index, Net { address, len })))
 }
 
-fn neighbour(message: Message<'_>) -> Result<Option<Neighbour>, Malformed> {
+fn neighbour(message: Message<'_>) -> Found<Neighbour> {
     if !matches!(message.kind, kind::NEWNEIGH | kind::DELNEIGH) {
         return Ok(None);
     }
@@ -313,7 +288,7 @@ mod tests {
 
     impl Kernel {
         /// One of which the answers come from the socket that is returned, and nothing else is heard.
-        pub(in crate::control) fn by_hand(end: &Arc<OwnedFd>) -> (Kernel, OwnedFd) {
+        pub(crate) fn by_hand(end: &Arc<OwnedFd>) -> (Kernel, OwnedFd) {
             use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
             let kind = SocketType::SEQPACKET;
             let (ask, answers) = socketpair(AddressFamily::UNIX, kind, SocketFlags::NONBLOCK, None).unwrap();

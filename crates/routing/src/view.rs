@@ -1,8 +1,32 @@
-//! What a control plane shows of itself.
+//! What is shown of routers and their control planes.
 
 use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
+use sidecore_engine::state::routers::{ClassView, InterfaceView};
+
+/// Answer to `show routers`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Routers {
+    /// `status::VERSION` of the control socket.
+    pub version: u32,
+    /// All routers in the order of their names.
+    pub routers: Vec<RouterView>,
+}
+
+/// One router.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouterView {
+    /// Its name.
+    pub name: String,
+    /// Its ports.
+    pub interfaces: Vec<InterfaceView>,
+    /// Bytes that I/O cores may touch of its forwarding tables.
+    pub table_bytes: u64,
+    /// Its control plane, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control: Option<ControlView>,
+}
 
 /// The control plane of a router.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,15 +79,4 @@ pub struct ControlView {
     pub neighbours: u64,
     /// What went on to the namespace, by class.
     pub classes: Vec<ClassView>,
-}
-
-/// Frames of one class for the router itself.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClassView {
-    /// `bgp`, `bfd`, `bfd-multihop`, `ospf`, `neighbours`, `fragments` or `other`.
-    pub class: String,
-    /// Frames that went on.
-    pub passed: u64,
-    /// Frames beyond its limit, which were dropped.
-    pub refused: u64,
 }
