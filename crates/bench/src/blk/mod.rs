@@ -27,8 +27,9 @@ use crate::draw::{chart, stack, Axis, Line};
 use crate::modes::Modes;
 use crate::results::Results;
 
-/// `bench blk`.
+/// `bench blk`. All of it five times would take more than four minutes.
 #[derive(Debug, clap::Args)]
+#[command(mut_arg("rounds", |rounds| rounds.default_value("3")))]
 pub struct Args {
     /// What is behind the disks.
     #[arg(long = "medium", value_name = "MEDIUM,…", value_delimiter = ',', default_value = "ram,tmpfs,disk")]
