@@ -86,14 +86,21 @@ pub fn word(all: &[u8], at: usize) -> Result<u32, Malformed> {
 
 /// The messages in `all`, one behind the other; the first one that is none is the last.
 pub fn messages(all: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Malformed>> {
+    parts(all, message)
+}
+
+/// What `take` takes off the front of `all` again and again.
+fn parts<'a, T>(
+    all: &'a [u8],
+    take: fn(&'a [u8]) -> Result<(T, &'a [u8]), Malformed>,
+) -> impl Iterator<Item = Result<T, Malformed>> + use<'a, T> {
     let mut rest = all;
     std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let taken = message(rest);
-        rest = taken.map_or(&[], |(_, rest)| rest);
-        Some(taken.map(|(message, _)| message))
+        let taken = (!rest.is_empty()).then(|| take(std::mem::take(&mut rest)))?;
+        Some(taken.map(|(part, behind)| {
+            rest = behind;
+            part
+        }))
     })
 }
 
@@ -111,15 +118,7 @@ fn message(all: &[u8]) -> Result<(Message<'_>, &[u8]), Malformed> {
 
 /// The attributes in `all`, kinds without their flag bits; the first one that is none is the last.
 pub fn attributes(all: &[u8]) -> impl Iterator<Item = Result<(u16, &[u8]), Malformed>> {
-    let mut rest = all;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let taken = attribute(rest);
-        rest = taken.map_or(&[], |(_, rest)| rest);
-        Some(taken.map(|(attribute, _)| attribute))
-    })
+    parts(all, attribute)
 }
 
 /// NLA_F_NESTED and NLA_F_NET_BYTEORDER.

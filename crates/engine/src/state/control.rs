@@ -5,7 +5,7 @@
 //! configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use super::cores::{station, CoreFabric};
 use super::routes::RouterSpec;
@@ -68,7 +68,7 @@ impl Controls {
     /// Has there be one for each router of `spec` with a control plane. What a control plane has said that is not wanted any more is
     /// forgotten.
     pub fn follow(&self, spec: &Spec, fabric: &Arc<CoreFabric>) {
-        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sessions = crate::lock(&self.0);
         let mut before = std::mem::take(&mut *sessions);
         for wanted in &spec.routers {
             let (Some(namespace), Some((router, _))) = (&wanted.control, fabric.router(&wanted.name)) else {
@@ -105,12 +105,12 @@ impl Controls {
 
     /// Ends all of them.
     pub fn end(&self) {
-        drop(std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner)));
+        drop(std::mem::take(&mut *crate::lock(&self.0)));
     }
 
     /// What that of router `name` shows at second `now`.
     pub fn view(&self, name: &str, now: u32) -> Option<ControlView> {
-        let sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let sessions = crate::lock(&self.0);
         sessions.get(name).map(|session| session.view(now))
     }
 }
