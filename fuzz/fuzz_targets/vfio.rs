@@ -14,7 +14,6 @@ use sidecore_engine::device::pci::PciDevice;
 use sidecore_engine::device::ptnet::{functions, PtnetConfig};
 use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
 use sidecore_engine::fabric::Scheduler;
-use sidecore_engine::transport::vfio_user::fuzz_conversation;
 use sidecore_engine::wire::Mac;
 use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::{anonymous_port, Desk};
@@ -114,6 +113,6 @@ fuzz_target!(|data: &[u8]| {
         bytes.extend(payload);
     }
     let desk = Arc::new(Desk::default());
-    fuzz_conversation(&bytes, device(*what, &desk));
+    scratch::converse(&bytes, device(*what, &desk));
     assert!(desk.is_empty(), "a queue stayed behind");
 });

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The engine's modules in layers: a module may use those of earlier layers, and itself.
 const LAYERS: &[&[&str]] = &[
-    &["bucket", "fault", "hold", "open", "place", "slice"],
+    &["bucket", "fault", "hold", "lock", "open", "place", "slice"],
     &["mem"],
     &["core"],
     &["confine", "disk", "door", "ring", "virtq", "wire"],

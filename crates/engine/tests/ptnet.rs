@@ -13,8 +13,7 @@ use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Fault, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
-use sidecore_engine::transport::functions::Functions;
-use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
+use sidecore_engine::transport::vfio_user::{Endpoint, Functions, VfioUser};
 use sidecore_engine::wire::Mac;
 
 const PLAIN: Config = Config { header: false, page: sidecore_driver::memory::Page::Small };

@@ -12,7 +12,7 @@ use crate::rig::{port, Joiner, Net};
 use rustix::event::{poll, PollFd, PollFlags};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Topology};
 use sidecore_engine::frame::Batch;
-use sidecore_engine::host::tap::{Tap, TapConfig, TapError, TapSource};
+use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::observe::capture::{self, CaptureOptions};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, DropReason, Fault, Outcome, Peer, Port, Tally};
@@ -23,7 +23,7 @@ fn named(name: &str, queues: usize) -> TapConfig {
     TapConfig { source: TapSource::Name(name.to_owned()), queues, mtu: None }
 }
 
-fn start(net: &Net, config: TapConfig, port: &Arc<Port>, joiner: &Arc<Joiner>) -> Result<Tap, TapError> {
+fn start(net: &Net, config: TapConfig, port: &Arc<Port>, joiner: &Arc<Joiner>) -> Result<Tap, String> {
     net.enter(|| Tap::start(config, Arc::clone(port), Arc::clone(joiner) as _))
 }
 
@@ -390,7 +390,7 @@ fn an_existing_interface_is_adopted_and_left_behind() {
     drop(start(&net, named("many", 3), &host, &joiner).unwrap());
     assert!(net.has("many"));
     net.run("ip tuntap add dev tun mode tun");
-    assert!(matches!(start(&net, named("tun", 1), &host, &joiner), Err(TapError::Attach { .. })));
+    assert!(start(&net, named("tun", 1), &host, &joiner).err().unwrap().contains("cannot be attached"));
 }
 
 /// A queue opened the way that a privileged parent would.
@@ -519,10 +519,10 @@ fn a_configuration_that_cannot_be_is_refused_by_name() {
     let joiner = Joiner::new(|_, _| {});
     let refuse = |config| Tap::start(config, port(&file, 0, "no"), Arc::clone(&joiner) as _).err().unwrap();
     for name in ["", "sixteen-bytes-xx", "a/b", "a b", "tap%d", "."] {
-        assert!(matches!(refuse(named(name, 1)), TapError::BadName(_)), "{name}");
+        assert!(refuse(named(name, 1)).contains("is no interface name"), "{name}");
     }
     for queues in [0, 17] {
-        assert!(matches!(refuse(named("tap0", queues)), TapError::BadQueues { .. }));
+        assert!(refuse(named("tap0", queues)).contains("queues are not possible"));
     }
 }
 

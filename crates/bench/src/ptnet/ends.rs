@@ -11,8 +11,7 @@ use sidecore_driver::Frontend;
 use sidecore_engine::device::ptnet::{functions, PtnetConfig};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::slots::pipe::End as PipeEnd;
-use sidecore_engine::transport::functions::Functions;
-use sidecore_engine::transport::vfio_user::{self, VfioUser};
+use sidecore_engine::transport::vfio_user::{self, Functions, VfioUser};
 use sidecore_engine::transport::vhost_user::{self, VhostUser, VhostUserConfig};
 use sidecore_engine::wire::Mac;
 

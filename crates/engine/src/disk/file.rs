@@ -27,7 +27,8 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use rustix::io::Errno;
 
 use super::job::{Job, Op, Range};
-use super::nature::Nature;
+use super::open::{length, Nature};
+use super::opener::opened;
 use super::stats::RequestError;
 use crate::mem::{Alignment, Begun, Bounds, GuestMap, How, JournalSlot, Piece, Resident, Transfers};
 
@@ -184,7 +185,7 @@ impl FileMedium {
     /// # Errors
     /// As `open`, and as above.
     pub fn open(path: &Path, block_size: u32, read_only: bool) -> io::Result<(FileMedium, u64)> {
-        let (file, nature) = super::early::take(path, read_only)?;
+        let (file, nature) = opened(path, read_only)?;
         FileMedium::new(file, &nature, block_size)
     }
 
@@ -193,7 +194,7 @@ impl FileMedium {
     /// # Errors
     /// As above.
     pub fn length(&self, block_size: u32) -> io::Result<u64> {
-        whole(super::nature::length(&self.file)?, block_size)
+        whole(length(&self.file)?, block_size)
     }
 
     /// Whether it is a block device.

@@ -6,10 +6,8 @@
 //! other task waits for a long job. The kernel reads and writes a file (`file`): a job is started, and ends some time
 //! later. A file whose bytes are memory is handled like a medium in memory.
 
-mod early;
 mod file;
 mod job;
-mod nature;
 mod open;
 pub mod opener;
 mod stats;
@@ -18,12 +16,12 @@ use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-pub use early::look;
-pub(crate) use early::{open_early, OpenedFiles};
 #[cfg(fuzzing)]
 pub use file::ENDS;
 pub use file::{FileMedium, Gate};
 pub use job::{Job, Op, Range};
+pub use opener::look;
+pub(crate) use opener::{open_early, OpenedFiles};
 pub use stats::{Ended, Latency, QueueStats, RequestError, Sums};
 
 use crate::mem::{Deadline, JournalSlot, Piece, Store};

@@ -39,7 +39,7 @@ mod tests;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use rustix::io::ioctl_fionread;
@@ -151,7 +151,7 @@ pub fn look(connection: BorrowedFd, wanted: WantedFds) -> Result<Vec<OwnedFd>, R
     LOOKS.fetch_add(1, Ordering::Relaxed);
     let result = match LINE.get() {
         Some(line) => {
-            let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut line = crate::lock(line);
             match with(&mut line, |door| exchange(door, connection, wanted)) {
                 Ok(Err(why @ Why::Stranger(_))) => Err(Refused { why, closing: line.take() }),
                 Ok(answer) => answer.map_err(Refused::from),
@@ -191,7 +191,7 @@ pub fn hang_up(connection: impl AsFd) {
 pub fn keep(socket: impl AsFd) {
     let Some(line) = LINE.get() else { return };
     KEPT.fetch_add(1, Ordering::Relaxed);
-    let mut line = line.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut line = crate::lock(line);
     // Without a door the close may wait.
     let _ = with(&mut line, |door| say(door, KEEP, 0, &[], &[socket.as_fd()]).ok());
 }

@@ -17,7 +17,7 @@ use crate::open::early::{Early, Fetched};
 use crate::open::socket::{self, SocketError, SocketSpec};
 
 use super::program::start;
-use super::secret;
+use super::program::{make_secret, read_secret};
 use super::server::{hear, is_ours, say, DONE, DROP, HERE, LIST, PUT, SECRET};
 
 /// How long a holder may take over an answer. It has nothing else to do, but the machine may.
@@ -163,7 +163,7 @@ pub(crate) fn spawn(path: &Path) -> io::Result<Child> {
     // The holder stands in another folder.
     let path = &std::path::absolute(path).map_err(system("find the holder's folder"))?;
     let listener = listen_at(path)?;
-    secret::make(path).map_err(system("make the holder's secret"))?;
+    make_secret(path).map_err(system("make the holder's secret"))?;
     // For the list of processes: what it is, and for which socket. It leads a session (`serve`).
     start(&["hold".as_ref(), path.as_os_str()], listener, false).map_err(system("start a holder"))
 }
@@ -193,7 +193,7 @@ fn is_crowded(error: &io::Error) -> bool {
 /// Calls the holder at `path`, and says its secret; it will answer.
 pub(crate) fn call_with_secret(path: &Path) -> io::Result<OwnedFd> {
     let socket = call(path)?;
-    let secret = secret::read(path).map_err(system("read the holder's secret"))?;
+    let secret = read_secret(path).map_err(system("read the holder's secret"))?;
     say(&socket, SECRET, secret, None).map_err(system("tell the holder"))?;
     Ok(socket)
 }

@@ -10,7 +10,7 @@
 //! tells it to keep nothing, when the daemon is gone and a socket that it keeps has lost its other end, or
 //! when no daemon comes back within [`PATIENCE`].
 //!
-//! Trust. Both ends check that the other one has the same user id, and the daemon has to know the holder's [`secret`]. A process that
+//! Trust. Both ends check that the other one has the same user id, and the daemon has to know the holder's secret (`program`). A process that
 //! passes both checks can also trace the daemon, or read its files.
 //! The number of descriptors is bounded by [`MAX_KEYS`]. A holder never inspects them.
 //!
@@ -19,7 +19,6 @@
 
 mod client;
 mod program;
-mod secret;
 mod server;
 #[cfg(test)]
 pub(crate) mod tests;

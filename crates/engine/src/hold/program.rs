@@ -1,8 +1,16 @@
-//! The program that is a holder and each other process of ours, and where a holder's socket is found.
+//! The program that is a holder and each other process of ours, where a holder's socket is found, and what a daemon has to say
+//! before a holder listens to it.
+//!
+//! A holder answers processes of its own user only ([`super::is_ours`]). A VMM may run as that user, confined so that it can
+//! open no file and trace no process, while calling a socket is still free to it (landlock knows no rule for that before
+//! Linux 7.1). So a holder has a secret: 64 random bits in a file beside its socket, which its user alone may read, made
+//! before the holder starts and removed at its end. The next daemon, and a newer one, finds it there.
 
 use std::ffi::OsStr;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -10,6 +18,8 @@ use std::sync::OnceLock;
 
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use rustix::process::{getrlimit, prlimit, Pid, Resource, Rlimit};
+
+use crate::open::{own_file, remove_own};
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
@@ -43,9 +53,50 @@ pub(crate) fn helper(word: &str) -> io::Result<(OwnedFd, Child)> {
 /// The path at which the holder of what belongs to the socket at `path` is found; `None`: nothing is held here.
 pub fn path_beside(path: &Path) -> Option<PathBuf> {
     PROGRAM.get()?;
+    Some(with_suffix(path, ".hold"))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
-    name.push(".hold");
-    Some(name.into())
+    name.push(suffix);
+    name.into()
+}
+
+/// The file of the holder whose socket is at `path`.
+pub(super) fn secret_beside(path: &Path) -> PathBuf {
+    with_suffix(path, ".secret")
+}
+
+/// Makes a new secret for the holder whose socket is at `path`.
+///
+/// # Errors
+/// What is there is not ours alone, or what the system says.
+pub(super) fn make_secret(path: &Path) -> io::Result<()> {
+    // Its keys come from the system's random numbers, and its output tells nothing of them (SipHash).
+    let secret = RandomState::new().build_hasher().finish();
+    own_file(&secret_beside(path), 0o600)?.file.write_all_at(&secret.to_ne_bytes(), 0)
+}
+
+/// The secret of the holder whose socket is at `path`.
+///
+/// # Errors
+/// There is none, what is there is not ours alone, or what the system says.
+pub(super) fn read_secret(path: &Path) -> io::Result<u64> {
+    let found = own_file(&secret_beside(path), 0o600)?;
+    let mut bytes = [0; 8];
+    match found.file.read_exact_at(&mut bytes, 0) {
+        Ok(()) => Ok(u64::from_ne_bytes(bytes)),
+        Err(_) => {
+            found.remove();
+            Err(io::ErrorKind::InvalidData.into())
+        }
+    }
+}
+
+/// Removes that secret.
+pub(super) fn remove_secret(path: &Path) {
+    // One that stays is replaced by the next holder's.
+    let _ = remove_own(&secret_beside(path));
 }
 
 /// Lets `child`, a process of ours that passes descriptors on, own as many as there may be: the kernel holds those that are under

@@ -15,7 +15,7 @@ use rustix::net::{accept_with, SocketFlags};
 use crate::open::passing::{self, Record};
 use crate::open::socket::SocketFile;
 
-use super::secret;
+use super::program::{read_secret, remove_secret};
 
 /// Most descriptors that one holder keeps.
 pub const MAX_KEYS: usize = 4096;
@@ -65,7 +65,7 @@ pub fn serve(listener: &OwnedFd, path: &Path, confine: impl FnOnce()) -> io::Res
     let _ = rustix::process::setsid();
     // The one that was made for us. Without it we hold as well.
     let file = SocketFile::at(path).ok();
-    let secret = secret::read(path)?;
+    let secret = read_secret(path)?;
     confine();
     let mut store = Store::default();
     let mut callers = Vec::new();
@@ -84,7 +84,7 @@ pub fn serve(listener: &OwnedFd, path: &Path, confine: impl FnOnce()) -> io::Res
     if let Some(file) = file {
         file.remove();
     }
-    secret::remove(path);
+    remove_secret(path);
     end
 }
 

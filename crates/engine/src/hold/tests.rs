@@ -10,15 +10,16 @@ use std::time::{Duration, Instant};
 use rustix::event::{eventfd, EventfdFlags};
 
 use super::client::listen_at;
+use super::program::{make_secret, read_secret, secret_beside};
 use super::server::{hear, say, DONE, LIST, SECRET};
-use super::{secret, serve, Holder};
+use super::{serve, Holder};
 
 /// A holder at a path of its own, until it ends.
 pub(crate) fn started(name: &str) -> (PathBuf, JoinHandle<()>) {
     let path = std::env::temp_dir().join(format!("sidecore-hold-{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = listen_at(&path).unwrap();
-    secret::make(&path).unwrap();
+    make_secret(&path).unwrap();
     let at = path.clone();
     (path, std::thread::spawn(move || serve(&listener, &at, || ()).unwrap()))
 }
@@ -95,7 +96,7 @@ fn the_next_clients_holder_takes_the_place_of_one_that_is_ending() {
         drop(daemon);
         let listener = listen_at(&path).unwrap();
         end.join().unwrap();
-        secret::make(&path).unwrap();
+        make_secret(&path).unwrap();
         let at = path.clone();
         end = std::thread::spawn(move || serve(&listener, &at, || ()).unwrap());
     }
@@ -125,7 +126,7 @@ fn who_does_not_know_the_secret_is_told_nothing() {
     daemon.forget(1).unwrap();
     drop(daemon);
     end.join().unwrap();
-    assert!(!secret::beside(&path).exists());
+    assert!(!secret_beside(&path).exists());
 }
 
 /// A machine may be so busy that a daemon calls and speaks much later; and a stranger never speaks.
@@ -149,7 +150,7 @@ fn a_daemon_that_is_slow_to_speak_is_heard_and_keeps_nobody_waiting() {
         assert_eq!(found.len(), 1);
         drop((daemon, found));
     }
-    say(&slow, SECRET, secret::read(&path).unwrap(), None).unwrap();
+    say(&slow, SECRET, read_secret(&path).unwrap(), None).unwrap();
     assert_eq!(hear(&slow).unwrap().what, DONE, "the slow one was forgotten");
     // More strangers than the holder has places for, and than its queue has.
     drop(slow);

@@ -15,6 +15,14 @@ use rustix::net::{netdevice, socket_with, sockopt, AddressFamily, SocketFlags, S
 use crate::open::broker::{have_done, obtain, Request};
 pub(super) use crate::open::broker::{is_interface, MAX_NAME};
 
+/// What the system says to a call that gave `result`.
+pub(super) fn done(result: c_int) -> io::Result<()> {
+    match result {
+        ..0 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
 /// Calls `ioctl` with a pointer to `argument`.
 ///
 /// # Safety
@@ -22,12 +30,7 @@ pub(super) use crate::open::broker::{is_interface, MAX_NAME};
 pub(super) unsafe fn ioctl<T>(fd: BorrowedFd<'_>, request: c_ulong, argument: &mut T) -> io::Result<()> {
     let at: *mut T = argument;
     // SAFETY: `at` points to a live `T`, which the caller vouches for as the right type.
-    let result = unsafe { libc::ioctl(fd.as_raw_fd(), request as _, at.cast::<c_void>()) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    done(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, at.cast::<c_void>()) })
 }
 
 /// Sets a socket option.
@@ -37,13 +40,7 @@ pub(super) unsafe fn ioctl<T>(fd: BorrowedFd<'_>, request: c_ulong, argument: &m
 pub(super) unsafe fn set_option<T>(fd: &OwnedFd, level: c_int, name: c_int, value: &T) -> io::Result<()> {
     let len = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: a live `T` of that length, which the caller vouches for as the right type.
-    let result =
-        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    done(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), len) })
 }
 
 /// Reads a socket option into `value`; what the kernel does not know of it stays as it is.
@@ -54,12 +51,7 @@ pub(super) unsafe fn option<T>(fd: &OwnedFd, level: c_int, name: c_int, value: &
     let mut len = libc::socklen_t::try_from(size_of::<T>()).map_err(|_| io::ErrorKind::InvalidInput)?;
     let at = std::ptr::from_mut(value).cast();
     // SAFETY: a live `T` of that length, which the caller vouches for as the right type.
-    let result = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &mut len) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    done(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &mut len) })
 }
 
 /// Room for `bytes` on their way out of a socket, beyond the system's limit if we may.

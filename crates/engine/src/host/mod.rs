@@ -10,6 +10,7 @@ pub mod nic;
 pub mod packet;
 pub mod ring;
 pub mod tap;
+mod watcher;
 pub mod xdp;
 
 pub use inherited::{close_others, passed};

@@ -14,62 +14,23 @@
 //! The operator's `link=down` leaves the interface alone, since the host may use it, too: frames are dropped
 //! as `link_down` in both directions.
 
+use std::fmt::Display;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 
 use libc::c_int;
-use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use rustix::net::sockopt::socket_error;
 
 use super::interface::{is_interface, netlink_socket, Interface, MAX_NAME};
+use super::watcher::{pairs, Watcher};
 use crate::core::Lease;
 use crate::fabric::Scheduler;
-use crate::port::{
-    Attachment, AttachmentStatus, EgressQueue, Fault, IngressQueue, Peer, Port, QueueStatus, MAX_QUEUES,
-};
+use crate::port::{Attachment, AttachmentStatus, EgressQueue, Fault, IngressQueue, Peer, Port, MAX_QUEUES};
 
 /// Every change of an interface (linux/rtnetlink.h).
 const RTMGRP_LINK: u32 = 1;
-
-/// Why a port on an interface of the host could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum HostError {
-    /// Not a name that an interface can have.
-    #[error("{0}: {1:?} is no interface name: 1 to {MAX_NAME} bytes without '/', ':', '%' and white space")]
-    BadName(&'static str, String),
-    /// There is no interface of that name.
-    #[error("{0} {1}: there is no such interface in the daemon's network namespace; `ip link` lists those that there are")]
-    NoInterface(&'static str, String),
-    /// Too many queues, or more than the interface has.
-    #[error("{kind} {name}: {queues} queues are not possible: {why}")]
-    BadQueues {
-        /// The kind of port.
-        kind: &'static str,
-        /// The interface.
-        name: String,
-        /// Queues asked for.
-        queues: usize,
-        /// What would be possible.
-        why: String,
-    },
-    /// A step of the setting-up failed.
-    #[error("{kind} {name}: {step}: {source}; {hint}")]
-    System {
-        /// The kind of port.
-        kind: &'static str,
-        /// The interface.
-        name: String,
-        /// What was being done.
-        step: &'static str,
-        /// What to do about it.
-        hint: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-}
 
 /// What the queues of a port know of its interface.
 #[derive(Debug)]
@@ -93,10 +54,19 @@ pub(super) struct FoundInterface {
 
 impl FoundInterface {
     /// An error at `step`; `hint` for those that say no more than their text.
-    pub(super) fn failed(&self, step: &'static str) -> impl FnOnce(io::Error) -> HostError {
+    pub(super) fn failed(&self, step: &'static str) -> impl FnOnce(io::Error) -> String {
         let (kind, name) = (self.kind, self.interface.name().to_owned());
-        move |source| HostError::System { kind, name, step, hint: hint(&source), source }
+        move |error| failed(kind, &name, step)(error)
     }
+}
+
+fn failed<'a>(kind: &'a str, name: &'a str, step: &'a str) -> impl FnOnce(io::Error) -> String + 'a {
+    move |error| told(kind, name, step, &error, hint(&error))
+}
+
+/// That a step of the setting-up failed, and what to do about it.
+pub(super) fn told(kind: &str, name: &str, step: &str, error: &dyn Display, hint: &str) -> String {
+    format!("{kind} {name}: {step}: {error}; {hint}")
 }
 
 fn hint(error: &io::Error) -> &'static str {
@@ -118,19 +88,14 @@ pub(super) fn open(
     name: &str,
     mtu: Option<u32>,
     port: &Port,
-) -> Result<FoundInterface, HostError> {
-    if !is_interface(name) {
-        return Err(HostError::BadName(kind, name.to_owned()));
-    }
-    let failed = |step| {
-        move |source: io::Error| {
-            let hint = hint(&source);
-            HostError::System { kind, name: name.to_owned(), step, hint, source }
-        }
-    };
+) -> Result<FoundInterface, String> {
+    check_name(kind, name)?;
+    let failed = |step| failed(kind, name, step);
     let interface = Interface::new(name).map_err(failed("cannot make a socket"))?;
     let index = interface.index().map_err(|e| match e.raw_os_error() {
-        Some(libc::ENODEV) => HostError::NoInterface(kind, name.to_owned()),
+        Some(libc::ENODEV) => format!(
+            "{kind} {name}: there is no such interface in the daemon's network namespace; `ip link` lists those that there are"
+        ),
         _ => failed("cannot look it up")(e),
     })?;
     // Listened to before it is looked at, so that no change is missed.
@@ -149,15 +114,25 @@ pub(super) fn open(
     Ok(FoundInterface { kind, interface, index, state: Arc::new(state), changes, mtu })
 }
 
-const NO_MTU: &str = "cannot set its MTU (ip link set … mtu …)";
+pub(super) const NO_MTU: &str = "cannot set its MTU (ip link set … mtu …)";
+
+/// Whether an interface can have that name.
+pub(super) fn check_name(kind: &str, name: &str) -> Result<(), String> {
+    let why = || {
+        format!("{kind}: {name:?} is no interface name: 1 to {MAX_NAME} bytes without '/', ':', '%' and white space")
+    };
+    is_interface(name).then_some(()).ok_or_else(why)
+}
 
 /// Whether a port can have that many queues.
-pub(super) fn check_queues(kind: &'static str, name: &str, queues: usize) -> Result<(), HostError> {
-    if (1..=MAX_QUEUES).contains(&queues) {
-        return Ok(());
-    }
-    let why = format!("1 to {MAX_QUEUES}");
-    Err(HostError::BadQueues { kind, name: name.to_owned(), queues, why })
+pub(super) fn check_queues(kind: &str, name: &str, queues: usize) -> Result<(), String> {
+    let why = || no_queues(kind, name, queues, &format!("1 to {MAX_QUEUES}"));
+    (1..=MAX_QUEUES).contains(&queues).then_some(()).ok_or_else(why)
+}
+
+/// That it cannot, and what would be possible.
+pub(super) fn no_queues(kind: &str, name: &str, queues: usize, why: &str) -> String {
+    format!("{kind} {name}: {queues} queues are not possible: {why}")
 }
 
 /// Queues and what to say of them.
@@ -185,8 +160,7 @@ pub struct InterfacePort {
     detail: String,
     needs_all: bool,
     sizes: [u32; 2],
-    stop: Arc<OwnedFd>,
-    watcher: Option<JoinHandle<()>>,
+    watcher: Option<Watcher>,
     keep: Vec<OwnedFd>,
 }
 
@@ -224,10 +198,6 @@ impl LiveInterface {
 }
 
 impl AttachedNic {
-    fn live(&self) -> MutexGuard<'_, LiveInterface> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Looks at the interface again.
     fn refresh(&self, live: &mut LiveInterface) {
         match live.interface.find(self.index) {
@@ -267,7 +237,7 @@ impl AttachedNic {
 
     /// Takes all queues back; the second call finds none.
     fn take_back(&self) {
-        let mut live = self.live();
+        let mut live = crate::lock(&self.live);
         live.parked.clear();
         let served = std::mem::take(&mut live.served);
         drop(live.unplug());
@@ -283,7 +253,7 @@ impl InterfacePort {
         queues: Queues,
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<InterfacePort, HostError> {
+    ) -> Result<InterfacePort, String> {
         let failed = opened.failed("cannot start its thread");
         let FoundInterface { kind, interface, index, state, changes, mtu } = opened;
         let name = interface.name().to_owned();
@@ -293,21 +263,29 @@ impl InterfacePort {
         let live = LiveInterface { interface, own_mtu, parked, plugged: Vec::new(), served: Vec::new() };
         let live = Mutex::new(live);
         let attached = Arc::new(AttachedNic { kind, index, count, port, scheduler, state, sockets, live });
-        let stop = match eventfd(0, EventfdFlags::CLOEXEC) {
-            Ok(stop) => Arc::new(stop),
-            Err(e) => return Err(failed(e.into())),
+        let (followed, gone) = (Arc::clone(&attached), Arc::clone(&attached));
+        let changed = move |changes: &OwnedFd| {
+            let mut message = [0; 8192];
+            loop {
+                match rustix::io::read(changes, &mut message) {
+                    Ok(n) if n > 0 => {}
+                    // Some were lost: what there is is looked at all the same.
+                    Err(rustix::io::Errno::NOBUFS | rustix::io::Errno::INTR) => {}
+                    _ => break,
+                }
+            }
+            followed.refresh(&mut crate::lock(&followed.live));
         };
-        let (followed, stopped) = (Arc::clone(&attached), Arc::clone(&stop));
-        let follower = move || follow(&followed, &stopped, &changes);
-        let spawned = crate::mem::start_helper(format!("{kind} {name}"), follower);
-        let watcher = Some(spawned.map_err(failed)?);
-        let mut live = attached.live();
+        let name = format!("{kind} {name}");
+        let watcher = Watcher::start(name, &attached.port, Some(changes), changed, move || gone.take_back());
+        let watcher = Some(watcher.map_err(failed)?);
+        let mut live = crate::lock(&attached.live);
         for (index, queue) in ingress.into_iter().enumerate() {
             live.served.push(attached.scheduler.serve(&attached.port, index, queue));
         }
         attached.refresh(&mut live);
         drop(live);
-        Ok(InterfacePort { attached, features, detail, needs_all, sizes, stop, watcher, keep })
+        Ok(InterfacePort { attached, features, detail, needs_all, sizes, watcher, keep })
     }
 }
 
@@ -315,7 +293,7 @@ impl InterfacePort {
     /// That the interface has got more queues than the port knows of, if it has.
     fn misses(&self) -> Option<String> {
         let attached = &*self.attached;
-        let now = attached.live().interface.receive_queues().ok().filter(|_| self.needs_all)?;
+        let now = crate::lock(&attached.live).interface.receive_queues().ok().filter(|_| self.needs_all)?;
         (now > attached.count).then(|| {
             let count = attached.count;
             format!("its interface receives on {now} queues now, and the port on {count}: the host keeps what comes in on the others; delete and add the port")
@@ -323,80 +301,33 @@ impl InterfacePort {
     }
 }
 
-/// Waits for changes of the interface, for the port's fault, and for the end.
-fn follow(attached: &AttachedNic, stop: &OwnedFd, changes: &OwnedFd) {
-    loop {
-        let fault = attached.port.fault.event();
-        let mut fds = [
-            PollFd::new(&fault, PollFlags::IN),
-            PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(changes.as_fd(), PollFlags::IN),
-        ];
-        // Interrupted by a signal, at worst.
-        if poll(&mut fds, None).is_err() {
-            continue;
-        }
-        if !fds[1].revents().is_empty() {
-            return;
-        }
-        if let Some(fault) = attached.port.fault.get() {
-            tracing::error!(port = %attached.port.name, "{fault}; the port stops");
-            return attached.take_back();
-        }
-        if !fds[2].revents().is_empty() {
-            // What the messages say does not matter (some may even have been lost): we look for ourselves.
-            let mut message = [0; 8192];
-            loop {
-                match rustix::io::read(changes, &mut message) {
-                    Ok(n) if n > 0 => {}
-                    Err(rustix::io::Errno::NOBUFS | rustix::io::Errno::INTR) => {}
-                    _ => break,
-                }
-            }
-            attached.refresh(&mut attached.live());
-        }
-    }
-}
-
 impl Attachment for InterfacePort {
     fn status(&self) -> AttachmentStatus {
         let attached = &*self.attached;
         let fault = attached.port.fault.get();
-        let state = fault.map_or_else(|| "running".to_owned(), |fault| fault.name());
         let carrier = attached.state.carrier.load(Ordering::Relaxed);
         let peer = match (fault, carrier) {
             (Some(_), _) => Peer::Faulted,
             (None, true) => Peer::Running,
             (None, false) => Peer::Waiting,
         };
-        let queue = |index: usize, (direction, size): (&'static str, u32)| QueueStatus {
-            index,
-            direction,
-            size,
-            kind: attached.kind,
-            interrupts: None,
-            state: state.clone(),
-        };
-        let [ingress, egress] = self.sizes;
         AttachmentStatus {
             peer,
             detail: format!(
                 "interface {}, carrier {}{}",
-                attached.live().interface.name(),
+                crate::lock(&attached.live).interface.name(),
                 if carrier { "up" } else { "down" },
                 self.detail
             ),
             hint: self.misses(),
             lack: None,
             features: self.features.clone(),
-            queues: (0..attached.count)
-                .flat_map(|i| [("ingress", ingress), ("egress", egress)].map(|d| queue(i, d)))
-                .collect(),
+            queues: pairs(attached.kind, attached.count, self.sizes, &attached.port),
         }
     }
 
     fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {
-        let mut live = self.attached.live();
+        let mut live = crate::lock(&self.attached.live);
         live.own_mtu = true;
         let name = live.interface.name().to_owned();
         live.interface.set_mtu(mtu).map_err(|e| format!("{} {name}: {NO_MTU}: {e}", self.attached.kind))?;
@@ -410,7 +341,7 @@ impl Attachment for InterfacePort {
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {
-        let mut live = self.attached.live();
+        let mut live = crate::lock(&self.attached.live);
         self.attached.state.wanted.store(up, Ordering::Relaxed);
         self.attached.park(&mut live);
         Ok(())
@@ -419,11 +350,7 @@ impl Attachment for InterfacePort {
 
 impl Drop for InterfacePort {
     fn drop(&mut self) {
-        // Fails only if the counter is full, and then the watcher is awake already.
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(watcher) = self.watcher.take() {
-            let _ = watcher.join();
-        }
+        self.watcher = None;
         self.attached.take_back();
         self.keep.clear();
     }

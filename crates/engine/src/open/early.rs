@@ -5,7 +5,7 @@
 //! port has asked for is dropped with the [`Fetched`].
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// What was fetched, by what it was fetched for.
 pub struct Early<K, V>(Mutex<BTreeMap<K, V>>);
@@ -19,11 +19,6 @@ impl<K: Ord + Clone + Send + Sync, V: Send> Early<K, V> {
         Early(Mutex::new(BTreeMap::new()))
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<K, V>> {
-        // Each entry is whole.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Has `fetch` fetch all of `keys`, at most so many `at_a_time`, on threads called `name`.
     pub fn fetch(
         &'static self,
@@ -33,11 +28,11 @@ impl<K: Ord + Clone + Send + Sync, V: Send> Early<K, V> {
         fetch: impl Fn(&K) -> V + Sync,
     ) -> Fetched<K, V> {
         let left = Mutex::new(keys.iter());
-        let next = || left.lock().unwrap_or_else(PoisonError::into_inner).next();
+        let next = || crate::lock(&left).next();
         let work = || {
             while let Some(key) = next() {
                 let value = fetch(key);
-                self.lock().insert(key.clone(), value);
+                crate::lock(&self.0).insert(key.clone(), value);
             }
         };
         std::thread::scope(|scope| {
@@ -52,13 +47,13 @@ impl<K: Ord + Clone + Send + Sync, V: Send> Early<K, V> {
 
     /// What was fetched for `key`, once.
     pub fn take(&self, key: &K) -> Option<V> {
-        self.lock().remove(key)
+        crate::lock(&self.0).remove(key)
     }
 }
 
 impl<K: Ord, V> Drop for Fetched<K, V> {
     fn drop(&mut self) {
-        let mut all = self.1 .0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = crate::lock(&self.1 .0);
         let left: Vec<_> = self.0.iter().filter_map(|key| all.remove(key)).collect();
         drop(all);
         // Under no lock: closing a file may wait for its server, too.

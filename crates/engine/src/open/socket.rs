@@ -127,27 +127,21 @@ pub fn listen_at(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), SocketErr
     let Some(broker) = broker() else { return listen_here(wanted) };
     let path = &wanted.path;
     let request = Request::Listen {
-        path: absolute(path)?,
+        path: std::path::absolute(path).map_err(system("find the folder of the socket", path))?,
         seqpacket: wanted.kind == SocketType::SEQPACKET,
         mode: wanted.mode,
         owner: wanted.owner,
         backlog: u32::try_from(wanted.backlog).unwrap_or(0),
     };
     let answer = broker.ask(&request, &[]).map_err(|refusal| refused(refusal, path))?;
-    let socket = answer.fd.ok_or_else(|| SocketError::System {
-        what: "listen".into(),
-        path: path.clone(),
-        source: io::ErrorKind::InvalidData.into(),
-    })?;
+    let socket = answer.fd.ok_or_else(|| system("listen", path)(io::ErrorKind::InvalidData.into()))?;
     Ok((socket, SocketFile(By::Broker(answer.number))))
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, SocketError> {
-    std::path::absolute(path).map_err(|source| SocketError::System {
-        what: "find the folder of the socket".into(),
-        path: path.to_owned(),
-        source,
-    })
+/// What could not be done for the socket at `path`.
+fn system(what: impl Into<Cow<'static, str>>, path: &Path) -> impl FnOnce(io::Error) -> SocketError {
+    let (what, path) = (what.into(), path.to_owned());
+    move |source| SocketError::System { what, path, source }
 }
 
 /// Steps of the errors that are no step's.
@@ -182,11 +176,6 @@ fn refused(refusal: Refusal, path: &Path) -> SocketError {
 /// The same, by this process.
 pub(crate) fn listen_here(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), SocketError> {
     let path = &wanted.path;
-    let system = |what: &'static str, source: io::Error| SocketError::System {
-        what: what.into(),
-        path: path.clone(),
-        source,
-    };
     let spot = spot(path)?;
     let (socket, is) = loop {
         match make(&spot, wanted) {
@@ -194,14 +183,14 @@ pub(crate) fn listen_here(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), 
             Err((_, e)) if e.raw_os_error() == Some(Errno::ADDRINUSE.raw_os_error()) => {
                 remove_stale(&spot, wanted.kind)?;
             }
-            Err((what, e)) => return Err(system(what, e)),
+            Err((what, e)) => return Err(system(what, path)(e)),
         }
     };
     let file = SocketFile(By::Us(spot, is));
     if wanted.kind != SocketType::DGRAM {
         listen(&socket, wanted.backlog).map_err(|e| {
             file.remove();
-            system("listen", e.into())
+            system("listen", path)(e.into())
         })?;
     }
     Ok((socket, file))
@@ -210,11 +199,7 @@ pub(crate) fn listen_here(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), 
 fn spot(path: &Path) -> Result<Spot, SocketError> {
     Spot::at(path).map_err(|source| match source.kind() {
         io::ErrorKind::NotFound => SocketError::NoFolder(path.to_owned()),
-        _ => SocketError::System {
-            what: "reach the folder of the socket".into(),
-            path: path.to_owned(),
-            source,
-        },
+        _ => system("reach the folder of the socket", path)(source),
     })
 }
 
@@ -281,8 +266,7 @@ fn make_in(
 /// Removes a socket file that a process left behind when it died.
 fn remove_stale(spot: &Spot, kind_wanted: SocketType) -> Result<(), SocketError> {
     let path = &spot.path;
-    let system =
-        |source| SocketError::System { what: "replace the old socket".into(), path: path.clone(), source };
+    let system = |e| system("replace the old socket", path)(e);
     let file = match spot.folder.look(&spot.name) {
         Ok(file) => file,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),

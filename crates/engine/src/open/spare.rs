@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::io::Errno;
@@ -21,7 +21,7 @@ static TURNED_AWAY: AtomicU64 = AtomicU64::new(0);
 
 /// Takes the reserve, unless it is there: before the first client may come.
 pub fn keep() {
-    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut spare = crate::lock(&SPARE);
     if spare.is_none() {
         // Where there is none, `turn_away` tries again.
         *spare = eventfd(0, EventfdFlags::CLOEXEC).ok();
@@ -33,7 +33,7 @@ pub fn keep() {
 /// # Errors
 /// As of the system's call.
 pub fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
-    let _reserve = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _reserve = crate::lock(&SPARE);
     listener.accept().map(|(stream, _)| stream)
 }
 
@@ -52,7 +52,7 @@ pub fn turn_away(listener: impl AsFd, error: &io::Error, hang_up: impl FnOnce(&O
         return None;
     }
     // Under the lock: no other thread of ours takes the place that becomes free.
-    let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut spare = crate::lock(&SPARE);
     drop(spare.take());
     let client = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
     let turned_away = match &client {

@@ -8,33 +8,24 @@ use sidecore_abi::counters::MAX_CORES;
 
 use super::control::is_control;
 use super::cores::station;
+use super::grants::Cpus;
 use super::kinds::{find, Kind, Location};
 use super::options::Scope;
 use super::service::check_budgets;
-use super::spec::{name_complaint, Joint, PortSpec, Spec, DEFAULT_SWITCH, GATEWAY};
-use super::values::{Guard, Mac, Number, Toggle};
+use super::spec::{name_complaint, Entry, Joint, PortSpec, Spec, DEFAULT_SWITCH, GATEWAY};
+use super::values::{Mac, Number, Toggle};
 use crate::host::netns;
-
-/// A part of the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// `[daemon]`.
-    Daemon,
-    /// The `[[switch]]` of this place in the list.
-    Switch(usize),
-    /// The `[[router]]` of this place in the list.
-    Router(usize),
-    /// The `[[port]]` of this place in the list.
-    Port(usize),
-}
+use crate::policy::MacGuard;
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Where in the configuration.
-    pub part: Part,
-    /// The name of that part, as in `port web`.
-    pub label: String,
+    /// Which part of the configuration: `daemon`, or one of the list of `switch`, `router` or `port`.
+    pub what: &'static str,
+    /// Its place in that list.
+    pub place: usize,
+    /// Its name; empty for the daemon.
+    pub name: String,
     /// The key.
     pub key: String,
     /// What is wrong, and what is allowed.
@@ -43,29 +34,40 @@ pub struct Finding {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: key `{}`: {}", self.label, self.key, self.why)
+        let label = format!("{} {}", self.what, self.name);
+        write!(f, "{}: key `{}`: {}", label.trim_end(), self.key, self.why)
     }
+}
+
+/// Judges the name of the part at `place` of its list, and notes what else is found about it.
+fn begin<'f, E: Entry>(
+    found: &'f mut Vec<Finding>,
+    list: &'f [E],
+    place: usize,
+) -> impl FnMut(&str, String) + 'f {
+    let (what, name) = (E::WHAT, list[place].name());
+    let mut bad = move |key: &str, why: String| {
+        found.push(Finding { what, place, name: name.to_owned(), key: key.to_owned(), why });
+    };
+    if let Some(why) = name_complaint(name) {
+        bad("name", why);
+    }
+    if list[..place].iter().any(|other| other.name() == name) {
+        bad("name", format!("another {what} has this name"));
+    }
+    bad
 }
 
 /// Everything that is wrong with `spec`, in its order.
 pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
     let mut found = Vec::new();
     check_cores(spec, &mut found);
-    check_switches(spec, &mut found);
+    (0..spec.switches.len()).for_each(|i| drop(begin(&mut found, &spec.switches, i)));
     check_routers(spec, &mut found);
     let mut ends: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (i, port) in spec.ports.iter().enumerate() {
-        let mut bad = |key: &str, why: String| {
-            let label = format!("port {}", port.name);
-            found.push(Finding { part: Part::Port(i), label, key: key.to_owned(), why });
-        };
-        if let Some(why) = name_complaint(&port.name) {
-            bad("name", why);
-        }
+        let mut bad = begin(&mut found, &spec.ports, i);
         let earlier = spec.ports.iter().take(i);
-        if earlier.clone().any(|other| other.name == port.name) {
-            bad("name", "another port has this name".to_owned());
-        }
         if let Some(other) = earlier.clone().find(|other| same_disk(other, port)) {
             bad(
                 "file",
@@ -85,8 +87,8 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         check_addresses(spec, i, port, &mut bad);
     }
     check_budgets(spec, &mut |i, key, why| {
-        let label = format!("port {}", spec.ports[i].name);
-        found.push(Finding { part: Part::Port(i), label, key: key.to_owned(), why });
+        let name = spec.ports[i].name.clone();
+        found.push(Finding { what: PortSpec::WHAT, place: i, name, key: key.to_owned(), why });
     });
     found
 }
@@ -116,16 +118,14 @@ fn same_disk(a: &PortSpec, b: &PortSpec) -> bool {
 }
 
 fn check_cores(spec: &Spec, found: &mut Vec<Finding>) {
-    let Some(cores) = &spec.daemon.cores else { return };
+    let Some(Cpus(cores)) = &spec.daemon.cores else { return };
     let mut bad = |key: &str, why| {
-        let label = "daemon".to_owned();
-        found.push(Finding { part: Part::Daemon, label, key: key.to_owned(), why });
+        let (name, key) = (String::new(), key.to_owned());
+        found.push(Finding { what: "daemon", place: 0, name, key, why });
     };
-    match (spec.daemon.least_cores.map(Number::get), cores.len()) {
-        (Some(least), all) if least as usize > all => {
-            bad("least-cores", format!("{least} of {all} I/O cores; allowed: 1 to {all}"));
-        }
-        _ => {}
+    let all = cores.len();
+    if let Some(least) = spec.daemon.least_cores.map(Number::get).filter(|least| *least as usize > all) {
+        bad("least-cores", format!("{least} of {all} I/O cores; allowed: 1 to {all}"));
     }
     let twice = cores.iter().enumerate().find(|(i, core)| cores[..*i].contains(core));
     let why = match (cores.len(), twice) {
@@ -136,33 +136,9 @@ fn check_cores(spec: &Spec, found: &mut Vec<Finding>) {
     bad("cores", why);
 }
 
-fn check_switches(spec: &Spec, found: &mut Vec<Finding>) {
-    for (i, switch) in spec.switches.iter().enumerate() {
-        let mut bad = |key: &str, why: String| {
-            let label = format!("switch {}", switch.name);
-            found.push(Finding { part: Part::Switch(i), label, key: key.to_owned(), why });
-        };
-        if let Some(why) = name_complaint(&switch.name) {
-            bad("name", why);
-        }
-        if spec.switches.iter().take(i).any(|other| other.name == switch.name) {
-            bad("name", "another switch has this name".to_owned());
-        }
-    }
-}
-
 fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
     for (i, router) in spec.routers.iter().enumerate() {
-        let mut bad = |key: &str, why: String| {
-            let label = format!("router {}", router.name);
-            found.push(Finding { part: Part::Router(i), label, key: key.to_owned(), why });
-        };
-        if let Some(why) = name_complaint(&router.name) {
-            bad("name", why);
-        }
-        if spec.routers.iter().take(i).any(|other| other.name == router.name) {
-            bad("name", "another router has this name".to_owned());
-        }
+        let mut bad = begin(found, &spec.routers, i);
         if router.grace.is_some() && router.control.is_none() {
             bad(
                 "grace",
@@ -415,27 +391,27 @@ fn switches(spec: &Spec) -> String {
 fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
     let (guard, listed) = (port.mac_guard, port.allow_mac.is_some() || port.fdb.is_some());
     match guard {
-        Some(Guard::Claim) if port.mac.is_none() => {
+        Some(MacGuard::Claim) if port.mac.is_none() => {
             bad("mac-guard", "claim has nothing to pin; allowed: with mac, or off, strict".to_owned());
         }
-        Some(Guard::Strict) if port.mac.is_none() && !listed => {
+        Some(MacGuard::Strict) if port.mac.is_none() && !listed => {
             bad("mac-guard", "strict would drop every frame; allowed: with mac, allow-mac or fdb".to_owned());
         }
         _ => {}
     }
-    if port.allow_mac.is_some() && guard != Some(Guard::Strict) {
+    if port.allow_mac.is_some() && guard != Some(MacGuard::Strict) {
         bad("allow-mac", "does not apply: all may be used; allowed: with mac-guard=strict".to_owned());
     }
     let Some(on) = stands_on(port) else { return };
     let stays = |port: &PortSpec| {
-        let own = port.mac.filter(|_| port.guard() != Guard::Off).or_else(|| gateway_station(port));
+        let own = port.mac.filter(|_| port.guard() != MacGuard::Off).or_else(|| gateway_station(port));
         own.into_iter().chain(port.fdb.iter().flat_map(|macs| macs.0.iter().copied())).collect::<Vec<_>>()
     };
     let mine = stays(port);
     for other in spec.ports.iter().take(i).filter(|other| stands_on(other) == Some(on)) {
         let theirs = stays(other);
         if let Some(mac) = mine.iter().find(|mac| theirs.contains(mac)) {
-            let (key, way) = match port.mac == Some(*mac) && port.guard() != Guard::Off {
+            let (key, way) = match port.mac == Some(*mac) && port.guard() != MacGuard::Off {
                 _ if gateway_station(port) == Some(*mac) => ("router-mac", "choose another"),
                 true => {
                     ("mac", "choose another, or mac-guard=off at one of them, whose station may come and go")

@@ -1,19 +1,19 @@
 //! The fabric that moves packets: I/O cores and switches.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
 use super::neighbours::{mac_text, Neighbours};
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, SwitchSpec};
-use super::values::{Mac, ReversePath};
+use super::values::Mac;
 use crate::device::e1000::usual_mac;
 use crate::fabric::{self, Attach, Topology};
 use crate::policy::{MacGuard, Rules, SourceGuard};
 use crate::port::{Port, PortId};
-use crate::router::{Member, Router, Rpf};
+use crate::router::{Member, Router};
 use crate::switch::{Kind, Switch, SwitchOptions, HOLD};
 
 /// A port of the graph, and how it is specified.
@@ -75,12 +75,7 @@ impl CoreFabric {
     /// The numbers of the ports that the cores have been told of, by name.
     #[cfg(test)]
     pub(super) fn ports(&self) -> BTreeMap<String, u16> {
-        self.now().ports.iter().map(|(port, _)| (port.name.clone(), port.id.0)).collect()
-    }
-
-    fn now(&self) -> MutexGuard<'_, Now> {
-        // What is behind the lock is replaced whole, so a panic leaves nothing half done.
-        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.now).ports.iter().map(|(port, _)| (port.name.clone(), port.id.0)).collect()
     }
 }
 
@@ -169,11 +164,7 @@ fn member((spec, port): &Placed<'_>, router: &str, ports: &[Placed<'_>]) -> Opti
     let addresses = spec.address.as_ref().map_or_else(Vec::new, |nets| nets.0.clone());
     let beside = |(other, _): &&Placed<'_>| other.joint() == Joint::Control(&spec.name);
     let control = ports.iter().find(beside).map(|(_, port)| port.id);
-    let rpf = match spec.rpf {
-        None | Some(ReversePath::Off) => Rpf::Off,
-        Some(ReversePath::Loose) => Rpf::Loose,
-        Some(ReversePath::Strict) => Rpf::Strict,
-    };
+    let rpf = spec.rpf.unwrap_or_default();
     Some(Member { port: Arc::clone(port), mac: station(router, spec).0, addresses, control, rpf })
 }
 
@@ -238,7 +229,7 @@ impl CoreFabric {
     /// # Errors
     /// The host has no room for them.
     pub(super) fn prepare_router(&self, router: &RouterSpec) -> Result<(), String> {
-        let mut now = self.now();
+        let mut now = crate::lock(&self.now);
         if !now.routers.contains_key(&router.name) {
             let made = Router::new(&router.name).map_err(|e| format!("no memory for its tables: {e}"))?;
             now.routers.insert(router.name.clone(), Arc::new(made));
@@ -248,13 +239,13 @@ impl CoreFabric {
 
     /// The router of this name, and the second of its clock.
     pub fn router(&self, name: &str) -> Option<(Arc<Router>, u32)> {
-        Some((Arc::clone(self.now().routers.get(name)?), self.cores.seconds()))
+        Some((Arc::clone(crate::lock(&self.now).routers.get(name)?), self.cores.seconds()))
     }
 
     /// Makes all cores use the graph of these switches, routers and ports, in which each port is joined as its specification says.
     /// When this returns, no core uses the former one any more, and no switch remembers addresses of ports that are gone.
     pub(super) fn publish(&self, switches: &[SwitchSpec], routers: &[RouterSpec], ports: &[Placed<'_>]) {
-        let mut now = self.now();
+        let mut now = crate::lock(&self.now);
         let seconds = self.cores.seconds();
         let known = std::mem::take(&mut now.routers);
         let mut all = Routers::new();
@@ -300,7 +291,7 @@ impl CoreFabric {
 
     /// The addresses that the switches remember.
     pub(super) fn addresses(&self) -> Vec<Address> {
-        let now = self.now();
+        let now = crate::lock(&self.now);
         let seconds = self.cores.seconds();
         let mut addresses = Vec::new();
         for (name, (_, switch)) in &now.switches {
@@ -328,7 +319,7 @@ impl CoreFabric {
 
     /// What the switch of port `id` knows of it.
     pub(super) fn standing(&self, id: PortId) -> Standing {
-        let now = self.now();
+        let now = crate::lock(&self.now);
         let switch = now.learned().find(|(port, ..)| port.id == id);
         Standing {
             macs: switch.map_or(0, |(_, switch, _)| switch.table.count(id)),
@@ -338,7 +329,7 @@ impl CoreFabric {
 
     /// Forgets addresses that have aged or whose port has lost its link. To be called every second.
     pub(super) fn tick(&self) {
-        let mut now = self.now();
+        let mut now = crate::lock(&self.now);
         let seconds = self.cores.seconds();
         for (name, (_, switch)) in &now.switches {
             if switch.age(seconds) {

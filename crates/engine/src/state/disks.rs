@@ -70,10 +70,10 @@ impl Engine {
         let port = self.port(name)?;
         let none = || Error::Cannot(format!("port {name} is no disk"));
         let of = |live: &Live| Some(Arc::clone(live.attachment.as_ref()?.disk()?));
-        let disk: Arc<Disk> = self.lock().ports.get(name).and_then(of).ok_or_else(none)?;
+        let disk: Arc<Disk> = crate::lock(&self.state).ports.get(name).and_then(of).ok_or_else(none)?;
         // The file may be slow.
         let grown = disk.grow().map_err(|why| Error::Cannot(format!("port {name}: {why}")))?;
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         let live = state.ports.get(name).filter(|live| live.port.id == port.id);
         let told = live.and_then(|live| live.attachment.as_ref()).filter(|_| grown);
         let told = told.is_some_and(|attachment| attachment.disk_changed());
@@ -82,7 +82,7 @@ impl Engine {
 
     /// All disks, as they are at this moment.
     pub fn disks(&self) -> Disks {
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         let mut disks = Vec::new();
         for (name, live) in &state.ports {
             let Some(attachment) = &live.attachment else { continue };

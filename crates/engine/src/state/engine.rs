@@ -5,10 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use serde::de::DeserializeOwned;
-use serde::Serialize;
+use std::sync::{Arc, Mutex};
 
 use super::check::check;
 use super::control::{with_control, without_control};
@@ -20,7 +17,7 @@ use super::on_demand::OnDemand;
 use super::plan::{between, fixed_options, Change, Verb};
 use super::retire;
 use super::routes::RouterSpec;
-use super::spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
+use super::spec::{DaemonSpec, Entry, PortSpec, Spec};
 use super::text::BadSpec;
 use super::transaction::{How, Transaction, Undone};
 use super::values::Toggle;
@@ -86,7 +83,7 @@ fn list(names: &[String]) -> String {
 pub struct Engine {
     pub(super) means: Means,
     pub(super) daemon: DaemonSpec,
-    state: Arc<Mutex<EngineState>>,
+    pub(super) state: Arc<Mutex<EngineState>>,
     _follower: Follower,
     changed: Changed,
 }
@@ -112,21 +109,15 @@ impl Engine {
         Engine { means, daemon, state, _follower: follower, changed }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, EngineState> {
-        // A panic in the middle of a change leaves ports that run and a configuration that is the old or
-        // the new one; both can be shown and changed.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The configuration in force, with what was chosen at the start and without what was made on demand.
     pub fn spec(&self) -> Spec {
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         Spec { daemon: self.daemon.clone(), ..state.on_demand.without(without_control(state.spec.clone())) }
     }
 
     /// All ports and switches, also those made on demand.
     pub fn everything(&self) -> Spec {
-        self.lock().spec.clone()
+        crate::lock(&self.state).spec.clone()
     }
 
     /// Makes `wanted` the configuration, all of it or none; says what that changes, or would change if
@@ -155,11 +146,11 @@ impl Engine {
         let stopped = |state: &EngineState| -> Vec<PortSpec> {
             state.ports.values().filter(|live| live.stopped.is_some()).map(|live| live.spec.clone()).collect()
         };
-        let stopped = stopped(&self.lock());
+        let stopped = stopped(&crate::lock(&self.state));
         // What is not found now is missed again below.
         let _sought = self.seek(&stopped);
         let was = stopped.len();
-        self.means.try_again(&mut self.lock());
+        self.means.try_again(&mut crate::lock(&self.state));
         if was > 0 {
             (self.changed)(self);
         }
@@ -230,7 +221,7 @@ impl Engine {
         if let Ok(spec) = find::<PortSpec>(&mut self.everything(), name) {
             look_at_files(file_of(spec).map(|(path, read_only)| (name.to_owned(), path, read_only)))?;
         }
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let mut wanted = state.spec.clone();
         find::<PortSpec>(&mut wanted, name)?;
         let what = PortSpec::WHAT.to_owned();
@@ -284,7 +275,7 @@ impl Engine {
             specs.insert(spec.name.as_str(), spec);
         }
         if !(holders.is_empty() && files.is_empty()) {
-            for live in self.lock().ports.values().filter(|live| live.attachment.is_some()) {
+            for live in crate::lock(&self.state).ports.values().filter(|live| live.attachment.is_some()) {
                 if let Some(taken) = holder(&live.spec) {
                     holders.remove(&taken);
                 }
@@ -320,7 +311,7 @@ impl Engine {
         how: How,
         edit: impl FnOnce(&mut Spec, &mut OnDemand) -> Result<(), Error>,
     ) -> Result<Vec<Change>, Error> {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         self.means.reap(&mut state);
         let (mut wanted, mut on_demand) = (without_control(state.spec.clone()), state.on_demand.clone());
         edit(&mut wanted, &mut on_demand)?;
@@ -347,9 +338,9 @@ impl Engine {
             // Others may ask and change meanwhile.
             drop(state);
             let late = retire::wait_for(&endings);
-            let stuck = self.lock().leaving.named(&late);
+            let stuck = crate::lock(&self.state).leaving.named(&late);
             stuck.iter().for_each(|port| self.means.fabric.cores.evict(port));
-            self.means.reap(&mut self.lock());
+            self.means.reap(&mut crate::lock(&self.state));
             (self.changed)(self);
             done?;
         }
@@ -358,7 +349,7 @@ impl Engine {
 
     /// Removes what ports that are not configured any more have left: for the start of a daemon.
     pub fn sweep(&self) {
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         sweep_journals(&state.ports.keys().map(String::as_str).collect());
     }
 
@@ -369,7 +360,7 @@ impl Engine {
 
     /// The port `name`, for captures.
     pub fn port(&self, name: &str) -> Result<Arc<Port>, Error> {
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         let there = || state.ports.keys().cloned().collect();
         match state.ports.get(name) {
             Some(live) => Ok(Arc::clone(&live.port)),
@@ -383,7 +374,7 @@ impl Engine {
     /// ([`Attachment::leave`]). Their counters stay in the file, to be read when the daemon is gone. Returns the names of
     /// ports that have not ended within [`retire::PATIENCE`]: the process should end without them.
     pub fn shut_down(&self) -> Vec<String> {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         self.means.fabric.cores.rest(true);
         let mut endings = Vec::new();
         for (name, live) in &mut state.ports {
@@ -423,83 +414,6 @@ fn look_at_files(files: impl IntoIterator<Item = (String, PathBuf, bool)>) -> Re
         })?;
     }
     Ok(())
-}
-
-/// A port or a switch: what the requests that change one have in common.
-pub trait Entry: Clone + Serialize + DeserializeOwned + Send + 'static {
-    /// Which of the two, for people.
-    const WHAT: &'static str;
-
-    /// Its name.
-    fn name(&self) -> &str;
-
-    /// The port that it is, if it is one.
-    fn as_port(&self) -> Option<&PortSpec> {
-        None
-    }
-
-    /// All of its sort.
-    fn list(spec: &mut Spec) -> &mut Vec<Self>;
-
-    /// Why that of this name cannot be deleted.
-    fn held(spec: &Spec, name: &str) -> Option<String> {
-        let _ = (spec, name);
-        None
-    }
-}
-
-impl Entry for PortSpec {
-    const WHAT: &'static str = "port";
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn as_port(&self) -> Option<&PortSpec> {
-        Some(self)
-    }
-
-    fn list(spec: &mut Spec) -> &mut Vec<PortSpec> {
-        &mut spec.ports
-    }
-}
-
-impl Entry for SwitchSpec {
-    const WHAT: &'static str = "switch";
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn list(spec: &mut Spec) -> &mut Vec<SwitchSpec> {
-        &mut spec.switches
-    }
-
-    fn held(spec: &Spec, name: &str) -> Option<String> {
-        if name == DEFAULT_SWITCH {
-            return Some("ports join it unless they say otherwise".to_owned());
-        }
-        let on = |port: &&PortSpec| port.joint() == Joint::Switch(name) || port.gateway_on() == Some(name);
-        let port = spec.ports.iter().find(on)?;
-        Some(format!("port {} is joined to it", port.name))
-    }
-}
-
-impl Entry for RouterSpec {
-    const WHAT: &'static str = "router";
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn list(spec: &mut Spec) -> &mut Vec<RouterSpec> {
-        &mut spec.routers
-    }
-
-    fn held(spec: &Spec, name: &str) -> Option<String> {
-        let port = spec.ports.iter().find(|port| port.joint() == Joint::Router(name))?;
-        Some(format!("port {} is on it", port.name))
-    }
 }
 
 /// The entry `name` of `spec`.

@@ -5,7 +5,7 @@
 //! depend on that end's own carrier: two ends that follow each other do not hold each other down. A port on a switch
 //! always has a carrier. One that stands for a router's port before a control plane has it while that port is ready.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use super::live::EngineState;
@@ -24,7 +24,7 @@ impl Follower {
         let (state, waits) = (Arc::clone(state), Arc::clone(&events));
         let run = move || {
             while waits.wait() {
-                state.lock().unwrap_or_else(PoisonError::into_inner).follow();
+                crate::lock(&state).follow();
             }
         };
         let thread = crate::mem::start_helper("carriers".to_owned(), run);

@@ -183,6 +183,41 @@ impl<'de, const KNOWN: usize, const MAX: u64> Deserialize<'de> for Amount<KNOWN,
 read_as_word!(Budget);
 write_as_text!(Budget);
 
+/// Processors, in the order in which they were given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cpus(pub Vec<usize>);
+
+/// Numbers from this on are no processor's on any machine; a range must not fill the memory.
+const MOST_CPUS: usize = 8192;
+
+impl FromStr for Cpus {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || {
+            format!("{text:?} is not allowed; allowed: numbers of processors and ranges, such as 2,3 or 4-7")
+        };
+        let number =
+            |text: &str| text.trim().parse().ok().filter(|cpu: &usize| *cpu < MOST_CPUS).ok_or_else(bad);
+        let mut cpus = Vec::new();
+        // A list in TOML or JSON comes with '+' between its numbers.
+        for part in text.split([',', '+']) {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let range = number(first)?..=number(last)?;
+            if range.is_empty() {
+                return Err(bad());
+            }
+            cpus.extend(range);
+        }
+        Ok(Cpus(cpus))
+    }
+}
+
+read_as_word!(Cpus);
+
+impl Value for Cpus {
+    const FORM: Form = Form::List("CPU", "0", ',');
+}
+
 impl Value for Budget {
     const FORM: Form = Form::Text("N%|RUNTIME/PERIOD", "20%");
 }
@@ -239,6 +274,22 @@ mod tests {
             let told = text.parse::<Budget>().unwrap_err();
             assert!(told.contains(why) && told.starts_with(&format!("{text:?} is not allowed")), "{told}");
         }
+    }
+
+    #[test]
+    fn ranges_of_processors_are_the_numbers_in_them() {
+        let of = |text: &str| text.parse::<Cpus>().map(|cpus| cpus.0);
+        assert_eq!(of("0-3,6"), Ok(vec![0, 1, 2, 3, 6]));
+        assert_eq!(of("5"), Ok(vec![5]));
+        for bad in ["", "a", "3-1", "0-", "-1", "0-9999999999", "1.."] {
+            assert!(of(bad).is_err_and(|why| why.contains("4-7")), "{bad}");
+        }
+        let read = |json: &str| serde_json::from_str::<Cpus>(json).ok().map(|cpus| cpus.0);
+        assert_eq!(read("[1, 2]"), Some(vec![1, 2]));
+        assert_eq!(read("\"1-2\""), Some(vec![1, 2]));
+        assert_eq!(read("7"), Some(vec![7]));
+        assert_eq!(read("true"), None);
+        assert_eq!(read("[8192]"), None);
     }
 
     #[test]

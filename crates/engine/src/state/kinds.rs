@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::media::DiskFile;
 use super::options::{Key, Scope};
 use super::spec::{name_complaint, PortSpec, GATEWAY};
-use super::values::{BlockSize, Cache, Fds, MemoryFile, Owner, PortMode, Role, Toggle};
+use super::values::{BlockSize, Cache, Fds, Number, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::pci::PciDevice;
 use crate::device::ptnet::{self, PtnetConfig};
@@ -25,15 +25,13 @@ use crate::host::packet::{self, PacketConfig};
 use crate::host::passed;
 use crate::host::tap::{remove_tap, Tap, TapConfig, TapIn, TapSource};
 use crate::host::xdp::{self, XdpConfig, XdpMode};
-use crate::mem::Files;
 use crate::port::{Attachment, Port, MAX_QUEUES};
 use crate::ring::Geometry;
 use crate::router::Gateway;
 use crate::slots::pipe::End;
-use crate::transport::functions::Functions;
 use crate::transport::ring::{self, HostRingsPort, RingPort, RingPortConfig};
-use crate::transport::vfio_user::VfioUser;
-use crate::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig, VhostUserError};
+use crate::transport::vfio_user::{Functions, VfioUser};
+use crate::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig};
 
 /// What stands behind a port, or what could not be done and why.
 pub type Started = Result<Box<dyn Attachment>, String>;
@@ -277,7 +275,7 @@ fn start_vhost_user(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Schedu
         queue_pairs: spec.queues.map_or(MAX_QUEUES, |queues| queues.get() as usize),
         features_off: spec.features_off.as_ref().map_or_else(Vec::new, |words| words.0.clone()),
         mac: spec.mac.map(|mac| mac.0),
-        moderation: Duration::from_micros(spec.moderation.map_or(0, |gap| gap.get().into())),
+        moderation: gap(spec, Duration::ZERO),
     };
     let device = VirtioNet::new(&config, Arc::clone(port), scheduler)?;
     speak_vhost_user(spec, port, device)
@@ -318,12 +316,7 @@ fn speak_vhost_user<D: VirtioDevice + 'static>(spec: &PortSpec, port: &Port, dev
         None => Some(JournalAt::Ours),
     };
     let started = VhostUser::start(VhostUserConfig { endpoint, journal }, device);
-    Ok(Box::new(started.map_err(|e| match e {
-        VhostUserError::Journal { .. } => {
-            format!("{e}; choose another with journal=PATH, or do without: journal=none")
-        }
-        e => e.to_string(),
-    })?))
+    Ok(Box::new(started.map_err(|e| e.to_string())?))
 }
 
 /// Its journal goes, unless the operator chose where it is.
@@ -335,10 +328,7 @@ fn forget_vhost_user(spec: &PortSpec) {
 
 /// On which terms the VMM gives its memory.
 fn set_terms(spec: &PortSpec, port: &Port) {
-    port.terms.set_files(match spec.memory_file {
-        Some(MemoryFile::Any) => Files::Any,
-        Some(MemoryFile::Memory) | None => Files::Memory,
-    });
+    port.terms.set_files(spec.memory_file.unwrap_or_default());
     port.terms.set_prefault(spec.prefault == Some(Toggle::On));
 }
 
@@ -372,41 +362,54 @@ fn holder_beside(spec: &PortSpec) -> Option<PathBuf> {
     spec.fd.is_none().then(|| hold::path_beside(Path::new(&spec.location))).flatten()
 }
 
+/// Whether `features-off` has `name`.
+fn is_off(spec: &PortSpec, name: &str) -> bool {
+    spec.features_off.as_ref().is_some_and(|words| words.0.iter().any(|word| word == name))
+}
+
+/// The address of an emulated NIC.
+fn mac(spec: &PortSpec, port: &Port) -> crate::wire::Mac {
+    spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0))
+}
+
+/// The least time between two of its interrupts.
+fn gap(spec: &PortSpec, default: Duration) -> Duration {
+    spec.moderation.map_or(default, |gap| Duration::from_micros(gap.get().into()))
+}
+
+/// Puts `device` on the vfio-user socket of `spec`.
+fn speak_vfio_user(
+    spec: &PortSpec,
+    port: &Arc<Port>,
+    device: impl PciDevice + 'static,
+) -> Result<VfioUser, String> {
+    set_terms(spec, port);
+    let (endpoint, hold) = (endpoint(spec)?, holder_beside(spec));
+    VfioUser::start_held(endpoint, Arc::clone(port), Box::new(device), hold).map_err(|e| e.to_string())
+}
+
 /// `e1000:PATH`, `e1000e:PATH`: an Intel NIC on a vfio-user socket.
 fn start_e1000(model: Model, spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
-    let is_off =
-        |name: &str| spec.features_off.as_ref().is_some_and(|words| words.0.iter().any(|w| w == name));
-    let mac = spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0));
-    let mut config = E1000Config::new(model, mac);
-    config.exitless = !is_off(e1000::EXITLESS);
-    config.pcix = !is_off(e1000::PCIX);
-    config.csb = spec.csb == Some(Toggle::On);
-    if let Some(percent) = spec.receive_share {
-        config.receive_share = percent.get();
-    }
-    if let Some(gap) = spec.moderation {
-        config.moderation = Duration::from_micros(gap.get().into());
-    }
-    set_terms(spec, port);
+    let default = E1000Config::new(model, mac(spec, port));
+    let config = E1000Config {
+        exitless: !is_off(spec, e1000::EXITLESS),
+        pcix: !is_off(spec, e1000::PCIX),
+        csb: spec.csb == Some(Toggle::On),
+        receive_share: spec.receive_share.map_or(default.receive_share, Number::get),
+        moderation: gap(spec, default.moderation),
+        ..default
+    };
     let device = E1000::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
-    let hold = holder_beside(spec);
-    let started = VfioUser::start_held(endpoint(spec)?, Arc::clone(port), Box::new(device), hold);
-    Ok(Box::new(started.map_err(|e| e.to_string())?))
+    Ok(Box::new(speak_vfio_user(spec, port, device)?))
 }
 
 /// `rtl8169:PATH`: a Realtek NIC on a vfio-user socket.
 fn start_rtl8169(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
-    let mac = spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0));
-    let mut config = Rtl8169Config::new(mac);
-    config.csb = spec.csb == Some(Toggle::On);
-    if let Some(gap) = spec.moderation {
-        config.moderation = Duration::from_micros(gap.get().into());
-    }
-    set_terms(spec, port);
+    let default = Rtl8169Config::new(mac(spec, port));
+    let (moderation, csb) = (gap(spec, default.moderation), spec.csb == Some(Toggle::On));
+    let config = Rtl8169Config { moderation, csb, ..default };
     let device = Rtl8169::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
-    let hold = holder_beside(spec);
-    let started = VfioUser::start_held(endpoint(spec)?, Arc::clone(port), Box::new(device), hold);
-    Ok(Box::new(started.map_err(|e| e.to_string())?))
+    Ok(Box::new(speak_vfio_user(spec, port, device)?))
 }
 
 /// What stands behind the path of a ptnet port where its memory device is.
@@ -414,16 +417,13 @@ const MEMORY_SOCKET: &str = ".mem";
 
 /// `ptnet:PATH`: netmap's rings as a guest's NIC, on a vfio-user socket for each of its two functions.
 fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
-    let is_off =
-        |name: &str| spec.features_off.as_ref().is_some_and(|words| words.0.iter().any(|w| w == name));
-    let mac = spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0));
-    let default = PtnetConfig::new(mac);
+    let default = PtnetConfig::new(mac(spec, port));
     let mut config = PtnetConfig {
         pairs: spec.queues.map_or(default.pairs, |queues| queues.get() as usize),
         slots: spec.slots.map_or(default.slots, |slots| slots.get()),
         buf_size: spec.buf_size.map_or(default.buf_size, |size| size.get()),
-        header: !is_off(ptnet::VNET_HDR),
-        moderation: spec.moderation.map_or(default.moderation, |gap| Duration::from_micros(gap.get().into())),
+        header: !is_off(spec, ptnet::VNET_HDR),
+        moderation: gap(spec, default.moderation),
         ..default
     };
     if config.pairs > ptnet::MAX_PAIRS {
@@ -434,18 +434,12 @@ fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>)
         let end = End::join(name, &config.geometry().of_pipe(), false);
         config.pipe = Some(end.map_err(|e| format!("pipe: {e}"))?);
     }
-    set_terms(spec, port);
     let functions = ptnet::functions(config, port, scheduler);
     let (nic, memory, beside) = functions.map_err(|e| e.to_string())?;
-    set_terms(spec, &beside);
     let second = PortSpec { location: format!("{}{MEMORY_SOCKET}", spec.location), ..spec.clone() };
-    let start = |spec: &PortSpec, port: &Arc<Port>, device: Box<dyn PciDevice>| {
-        VfioUser::start_held(endpoint(spec)?, Arc::clone(port), device, holder_beside(spec))
-            .map_err(|e| e.to_string())
-    };
     // The NIC first: with it comes the memory that both have.
-    let nic = start(spec, port, Box::new(nic))?;
-    let memory = start(&second, &beside, Box::new(memory))?;
+    let nic = speak_vfio_user(spec, port, nic)?;
+    let memory = speak_vfio_user(&second, &beside, memory)?;
     Ok(Box::new(Functions { nic, memory }))
 }
 
@@ -474,7 +468,7 @@ fn start_tap(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
         }
     };
     let config = TapConfig { source, queues, mtu: spec.mtu.map(|mtu| mtu.get()) };
-    let tap = Tap::start(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
+    let tap = Tap::start(config, Arc::clone(port), scheduler)?;
     if tap.interface() != spec.location {
         return Err(format!(
             "the passed descriptors belong to {}, not to {}",
@@ -504,7 +498,7 @@ fn start_packet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>
         queues: spec.queues.map_or(1, |queues| queues.get() as usize),
         mtu: spec.mtu.map(|mtu| mtu.get()),
     };
-    Ok(Box::new(packet::start(&config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
+    Ok(Box::new(packet::start(&config, Arc::clone(port), scheduler)?))
 }
 
 /// `xdp:IFNAME`: an interface that the host has, by AF_XDP.
@@ -519,7 +513,7 @@ fn start_xdp(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
             _ => XdpMode::Auto,
         },
     };
-    Ok(Box::new(xdp::start(&config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
+    Ok(Box::new(xdp::start(&config, Arc::clone(port), scheduler)?))
 }
 
 /// `ring:NAME^`: the host rings of the ring port NAME.

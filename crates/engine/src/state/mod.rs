@@ -12,7 +12,6 @@
 mod check;
 mod control;
 mod cores;
-pub mod cpus;
 pub mod disks;
 mod engine;
 mod flow;
@@ -39,12 +38,13 @@ mod transaction;
 mod trouble;
 pub mod values;
 
-pub use check::{check, Finding, Part};
+pub use check::{check, Finding};
 pub use cores::{Address, CoreFabric, Standing};
-pub use engine::{Engine, Entry, Error};
+pub use engine::{Engine, Error};
+pub use grants::Cpus;
 pub use plan::{Change, Verb};
 pub use routes::{RouteSpec, RouterSpec};
 pub use service::ServiceView;
-pub use spec::{DaemonSpec, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
+pub use spec::{DaemonSpec, Entry, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 pub use text::BadSpec;
 pub use transaction::Undone;

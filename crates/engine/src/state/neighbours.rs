@@ -65,8 +65,8 @@ impl Neighbours {
 
 /// `mac` (first byte lowest) as six pairs of hexadecimal digits.
 pub(super) fn mac_text(mac: u64) -> String {
-    let bytes = mac.to_le_bytes();
-    bytes[..6].iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+    let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
+    crate::wire::Mac([a, b, c, d, e, f]).to_string()
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ impl Engine {
         self.try_again();
         let now = Instant::now();
         let cores = self.means.fabric.cores.status();
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         state.cores.note(now, cores);
         for live in state.ports.values_mut() {
             live.recent.note(now, live.port.served.usage());
@@ -65,7 +65,7 @@ impl Engine {
                 "port {name} has a budget, which is a part of one core: all its queues move, or none"
             )));
         }
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         let others = state.ports.values().filter(|live| {
             let id = live.port.id.0;
             id != port.id.0 && tasks.iter().any(|task| (task.owner, task.core) == (id, to))

@@ -38,7 +38,7 @@ pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(usize, &str, Strin
         let why = "does not apply: there is no budget beyond which it could have more; allowed: with budget";
         bad(i, "reclaim", why.to_owned());
     }
-    let Some(cores) = spec.daemon.cores.as_ref().map(|cores| cores.len()).filter(|cores| *cores > 0) else {
+    let Some(cores) = spec.daemon.cores.as_ref().map(|cores| cores.0.len()).filter(|cores| *cores > 0) else {
         return;
     };
     // More of them may be active at times, and a budget is a promise for all times.

@@ -5,18 +5,20 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::cpus::Cpus;
-use super::grants::{Bits, Budget, Frames};
+use super::grants::{Bits, Budget, Cpus, Frames};
 use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
-    BlockSize, Cache, Class, Fds, Guard, Link, Mac, Macs, MemoryFile, Mode, NameList, Nets, Number, Owner,
-    PortMode, ReversePath, Role, Sandbox, Source, Sources, Toggle,
+    BlockSize, Cache, Class, Fds, Link, Mac, Macs, Mode, NameList, Nets, Number, Owner, PortMode, Role,
+    Sandbox, Source, Sources, Toggle,
 };
+use crate::mem::Files;
 use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
+use crate::router::Rpf;
 
 /// Longest name of ports, switches and wires in bytes: the counters file has room for no more.
 pub const MAX_NAME: usize = sidecore_abi::counters::MAX_NAME;
@@ -153,7 +155,7 @@ options! {
             router_mac: Mac = "router-mac", Frames, "made from router, port and machine";
             /// Which sources the router takes packets from there (RFC 3704): `off`: all; `loose`: those that a route leads
             /// to; `strict`: those that a route leads to through this port. Others are dropped as `reverse_path`.
-            rpf: ReversePath = "rpf", Frames, "`off`";
+            rpf: Rpf = "rpf", Frames, "`off`";
             /// Largest Ethernet payload that it may send, in bytes.
             mtu: Number<68, 65535> = "mtu", Frames,
                 "1500; an existing interface: its own; ring ports made on demand: 65535";
@@ -177,7 +179,7 @@ options! {
             mac_limit: Number<1, 65535> = "mac-limit", Learning, "no limit";
             /// How source addresses are guarded: `off`; `claim`: no other port may take its `mac`; `strict`: it may
             /// use no other, either.
-            mac_guard: Guard = "mac-guard", Learning, "`claim` with `mac`, else `off`";
+            mac_guard: MacGuard = "mac-guard", Learning, "`claim` with `mac`, else `off`";
             /// Further source addresses that it may use under `mac-guard=strict`; `vrrp`: those of all virtual routers.
             allow_mac: Sources = "allow-mac", Learning, "none";
             /// Addresses that are always behind it: they are never learned elsewhere, do not age, and stay when it
@@ -239,7 +241,7 @@ options! {
             csb: Toggle = "csb", Kind, "`off`";
             /// Files that the VMM may give as its memory: `memory`: those of memfd, tmpfs and hugetlbfs; `any`: all
             /// that can be mapped.
-            memory_file: MemoryFile = "memory-file", Kind, "`memory`";
+            memory_file: Files = "memory-file", Kind, "`memory`";
             /// Whether all pages of the guest's memory are made present when the VMM gives it.
             prefault: Toggle = "prefault", Kind, "`off`";
             /// The network namespace that the interface lies in: a name (ip-netns(8)) or a path.
@@ -318,8 +320,8 @@ impl PortSpec {
     }
 
     /// How its source addresses are guarded.
-    pub fn guard(&self) -> Guard {
-        self.mac_guard.unwrap_or(if self.mac.is_some() { Guard::Claim } else { Guard::Off })
+    pub fn guard(&self) -> MacGuard {
+        self.mac_guard.unwrap_or(if self.mac.is_some() { MacGuard::Claim } else { MacGuard::Off })
     }
 
     /// What it may do to its neighbours on a switch.
@@ -334,11 +336,6 @@ impl PortSpec {
             .collect();
         let fixed: Vec<u64> =
             self.fdb.as_ref().map_or_else(Vec::new, |macs| macs.0.iter().map(|mac| mac.number()).collect());
-        let mode = match self.guard() {
-            Guard::Off => MacGuard::Off,
-            Guard::Claim => MacGuard::Claim,
-            Guard::Strict => MacGuard::Strict,
-        };
         let own = self.mac.map_or(0, Mac::number);
         let storm = StormLimits {
             broadcast: self.storm_broadcast.map_or(0, Number::get),
@@ -347,7 +344,7 @@ impl PortSpec {
         };
         Rules {
             mac_limit: self.mac_limit.map_or(0, Number::get),
-            guard: SourceGuard::new(mode, own, &fixed, &allowed, sources.contains(&Source::Vrrp)),
+            guard: SourceGuard::new(self.guard(), own, &fixed, &allowed, sources.contains(&Source::Vrrp)),
             storm: Storm::new(storm).map(Arc::new),
         }
     }
@@ -378,5 +375,82 @@ impl Spec {
         self.routers.sort_by(|a, b| a.name.cmp(&b.name));
         self.ports.sort_by(|a, b| a.name.cmp(&b.name));
         self
+    }
+}
+
+/// A port or a switch: what the requests that change one have in common.
+pub trait Entry: Clone + Serialize + DeserializeOwned + Send + 'static {
+    /// Which of the two, for people.
+    const WHAT: &'static str;
+
+    /// Its name.
+    fn name(&self) -> &str;
+
+    /// The port that it is, if it is one.
+    fn as_port(&self) -> Option<&PortSpec> {
+        None
+    }
+
+    /// All of its sort.
+    fn list(spec: &mut Spec) -> &mut Vec<Self>;
+
+    /// Why that of this name cannot be deleted.
+    fn held(spec: &Spec, name: &str) -> Option<String> {
+        let _ = (spec, name);
+        None
+    }
+}
+
+impl Entry for PortSpec {
+    const WHAT: &'static str = "port";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn as_port(&self) -> Option<&PortSpec> {
+        Some(self)
+    }
+
+    fn list(spec: &mut Spec) -> &mut Vec<PortSpec> {
+        &mut spec.ports
+    }
+}
+
+impl Entry for SwitchSpec {
+    const WHAT: &'static str = "switch";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn list(spec: &mut Spec) -> &mut Vec<SwitchSpec> {
+        &mut spec.switches
+    }
+
+    fn held(spec: &Spec, name: &str) -> Option<String> {
+        if name == DEFAULT_SWITCH {
+            return Some("ports join it unless they say otherwise".to_owned());
+        }
+        let on = |port: &&PortSpec| port.joint() == Joint::Switch(name) || port.gateway_on() == Some(name);
+        let port = spec.ports.iter().find(on)?;
+        Some(format!("port {} is joined to it", port.name))
+    }
+}
+
+impl Entry for RouterSpec {
+    const WHAT: &'static str = "router";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn list(spec: &mut Spec) -> &mut Vec<RouterSpec> {
+        &mut spec.routers
+    }
+
+    fn held(spec: &Spec, name: &str) -> Option<String> {
+        let port = spec.ports.iter().find(|port| port.joint() == Joint::Router(name))?;
+        Some(format!("port {} is on it", port.name))
     }
 }

@@ -16,11 +16,11 @@ use super::service::{class_name, ServiceView};
 use super::spec::{Joint, PortSpec, SwitchSpec};
 pub use super::trouble::Trouble;
 use super::trouble::{troubles, Facts};
-use super::values::Guard;
 use crate::core::{CoreStatus, TaskStatus};
 pub use crate::mem::MemoryCount;
 pub use crate::observe::capture::CaptureCount;
 use crate::observe::Totals;
+use crate::policy::MacGuard;
 use crate::port::Peer;
 pub use crate::port::{ClaimCount, InterruptCount, OverrunCount, SlowCount, TalkCount, WaitCount};
 
@@ -344,7 +344,7 @@ impl Ports {
 impl Engine {
     /// All ports, as they are at this moment.
     pub fn ports(&self) -> Ports {
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         let standing = |live: &Live| self.means.fabric.standing(live.port.id);
         let ports = state.ports.values().map(|live| view(live, standing(live))).collect();
         let mut retired = state.retired;
@@ -354,13 +354,18 @@ impl Engine {
 
     /// Whether there is a peer at the other end of port `name`.
     pub fn peer(&self, name: &str) -> Option<Peer> {
-        self.lock().ports.get(name)?.attachment.as_ref().map(|attachment| attachment.status().peer)
+        crate::lock(&self.state)
+            .ports
+            .get(name)?
+            .attachment
+            .as_ref()
+            .map(|attachment| attachment.status().peer)
     }
 
     /// All queues of all ports.
     pub fn queues(&self) -> Queues {
         let tasks = self.means.fabric.cores.tasks();
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         let mut queues = Vec::new();
         for (name, live) in &state.ports {
             let task = |index| tasks.iter().find(|task| (task.owner, task.index) == (live.port.id.0, index));
@@ -385,7 +390,7 @@ impl Engine {
     /// All switches.
     pub fn switches(&self) -> Switches {
         let addresses = self.means.fabric.addresses();
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         let view = |switch: &SwitchSpec| {
             let joined = |port: &&PortSpec| {
                 port.joint() == Joint::Switch(&switch.name) || port.gateway_on() == Some(&switch.name)
@@ -409,7 +414,7 @@ impl Engine {
     /// What the I/O cores did so far.
     pub fn cores(&self) -> Cores {
         let cores = self.means.fabric.cores.status();
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         let view = |time: CoreStatus| {
             let (interrupts, saved_interrupts) = self.means.counters.interrupts(time.number);
             CoreView { last: state.cores.of(time.number), time, interrupts, saved_interrupts }
@@ -459,12 +464,9 @@ fn view(live: &Live, standing: Standing) -> PortView {
         mtu: port.mtu(),
         mac_limit: spec.mac_limit.map(|limit| limit.get()),
         macs: standing.macs,
-        mac_guard: match spec.guard() {
-            Guard::Off => None,
-            _ if !matches!(spec.joint(), Joint::Switch(_)) => None,
-            Guard::Claim => Some("claim".to_owned()),
-            Guard::Strict => Some("strict".to_owned()),
-        },
+        mac_guard: Some(spec.guard())
+            .filter(|guard| *guard != MacGuard::Off && matches!(spec.joint(), Joint::Switch(_)))
+            .map(|guard| guard.to_string()),
         claims: port.claims.count(),
         peer: peer.to_owned(),
         pid: port.talk.peer(),

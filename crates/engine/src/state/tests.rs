@@ -99,7 +99,7 @@ fn fabric() -> Arc<CoreFabric> {
 
 fn engine() -> Engine {
     let counters = CounterFile::anonymous().unwrap();
-    let daemon = DaemonSpec { cores: Some(vec![1].into()), ..DaemonSpec::default() };
+    let daemon = DaemonSpec { cores: Some(Cpus(vec![1])), ..DaemonSpec::default() };
     Engine::new(FAKES, fabric(), counters, daemon, Box::new(|_| ()))
 }
 
@@ -158,7 +158,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("\n[ports]\n", "f.toml:2: key `ports` is unknown; allowed: [daemon], [[switch]], [[router]], [[port]]"),
         ("[daemon]\ncore = [1]", "f.toml:2: daemon: key `core`: unknown field `core`, expected one of `cores`, `least-cores`, `balance`, `spin`, `socket`, `socket-mode`, `socket-owner`, `counters`, `vale-ports`, `vale-mode`, `vale-owner`, `sandbox`, `user`"),
         ("[daemon]\ncores = 'all'", "f.toml:2: daemon: key `cores`: \"all\" is not allowed; allowed: numbers of processors and ranges, such as 2,3 or 4-7"),
-        ("\n[daemon]\ncores = []", "f.toml:3: daemon: key `cores`: 0 processors; allowed: 1 to 16"),
+        ("\n[daemon]\ncores = []", "f.toml:3: daemon: key `cores`: \"\" is not allowed; allowed: numbers of processors and ranges, such as 2,3 or 4-7"),
         (
             "[daemon]\ncores = [2, 1, 2]",
             "f.toml:2: daemon: key `cores`: processor 2 is named twice; allowed: one I/O core each",
@@ -255,7 +255,7 @@ fn a_port_comes_changes_and_goes() {
 fn what_was_chosen_at_the_start_stays() {
     let engine = engine();
     let cores = |cores: Vec<usize>| Spec {
-        daemon: DaemonSpec { cores: Some(cores.into()), ..DaemonSpec::default() },
+        daemon: DaemonSpec { cores: Some(Cpus(cores)), ..DaemonSpec::default() },
         ..spec(&[])
     };
     assert!(engine.apply(&cores(vec![1]), false).unwrap().is_empty());
@@ -419,7 +419,7 @@ fn regrade(engine: &Engine, name: &str, words: &str) -> Result<Vec<Change>, Erro
 fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration() {
     use crate::core::{Class, Service};
     let daemon =
-        DaemonSpec { cores: Some(vec![3, 4].into()), least_cores: "1".parse().ok(), ..DaemonSpec::default() };
+        DaemonSpec { cores: Some(Cpus(vec![3, 4])), least_cores: "1".parse().ok(), ..DaemonSpec::default() };
     let counters = CounterFile::anonymous().unwrap();
     let engine = Engine::new(FAKES, fabric(), counters, daemon, Box::new(|_| ()));
     engine

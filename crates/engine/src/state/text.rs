@@ -12,10 +12,10 @@ use serde::forward_to_deserialize_any;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::Spanned;
 
-use super::check::{check, Finding, Part};
+use super::check::{check, Finding};
 use super::kinds::{find, Kind};
 use super::routes::RouterSpec;
-use super::spec::{DaemonSpec, PortSpec, Spec, SwitchSpec};
+use super::spec::{DaemonSpec, Entry, PortSpec, Spec, SwitchSpec};
 
 /// Everything that is wrong with a configuration, one line each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,15 +67,9 @@ fn is_octal(line: &str) -> bool {
 
 /// Where in the file the key of `finding` stands; the part's head if the key was not given.
 fn locate(document: &DeTable<'_>, finding: &Finding) -> usize {
-    let (section, index) = match finding.part {
-        Part::Daemon => ("daemon", 0),
-        Part::Switch(i) => ("switch", i),
-        Part::Router(i) => ("router", i),
-        Part::Port(i) => ("port", i),
-    };
-    let Some(value) = document.get(section) else { return 0 };
+    let Some(value) = document.get(finding.what) else { return 0 };
     let part = match value.get_ref() {
-        DeValue::Array(list) => list.get(index).unwrap_or(value),
+        DeValue::Array(list) => list.get(finding.place).unwrap_or(value),
         _ => value,
     };
     let DeValue::Table(table) = part.get_ref() else { return part.span().start };
@@ -101,29 +95,9 @@ impl Reader<'_> {
                     self.spec.daemon = daemon;
                 }
             }
-            "switch" => {
-                for item in self.list("switch", value) {
-                    if let Some(switch) = self.part("switch", item) {
-                        self.spec.switches.push(switch);
-                    }
-                }
-            }
-            "router" => {
-                for item in self.list("router", value) {
-                    if let Some(router) = self.part("router", item) {
-                        self.spec.routers.push(router);
-                    }
-                }
-            }
-            "port" => {
-                for item in self.list("port", value) {
-                    if self.keys_fit(item) {
-                        if let Some(port) = self.part("port", item) {
-                            self.spec.ports.push(port);
-                        }
-                    }
-                }
-            }
+            "switch" => self.spec.switches = self.list(value),
+            "router" => self.spec.routers = self.list(value),
+            "port" => self.spec.ports = self.list(value),
             other => self.complain(
                 key.span(),
                 format!("key `{other}` is unknown; allowed: [daemon], [[switch]], [[router]], [[port]]"),
@@ -135,12 +109,19 @@ impl Reader<'_> {
         self.complaints.push(Complaint { at: at.start, text });
     }
 
-    fn list<'v, 'i>(&mut self, what: &str, value: &'v Spanned<DeValue<'i>>) -> Vec<&'v Spanned<DeValue<'i>>> {
-        if let DeValue::Array(list) = value.get_ref() {
-            return list.iter().collect();
-        }
-        self.complain(value.span(), format!("key `{what}` must be a list of tables; allowed: [[{what}]]"));
-        Vec::new()
+    /// Reads a list of tables; a port's only where its kind knows all their keys.
+    fn list<E: Entry>(&mut self, value: &Spanned<DeValue<'_>>) -> Vec<E> {
+        let what = E::WHAT;
+        let DeValue::Array(list) = value.get_ref() else {
+            self.complain(
+                value.span(),
+                format!("key `{what}` must be a list of tables; allowed: [[{what}]]"),
+            );
+            return Vec::new();
+        };
+        let fits =
+            |reader: &mut Self, item: &&Spanned<DeValue<'_>>| what != PortSpec::WHAT || reader.keys_fit(item);
+        list.iter().filter_map(|item| fits(self, &item).then(|| self.part(what, item)).flatten()).collect()
     }
 
     /// Reads one table, naming the key at which that fails.

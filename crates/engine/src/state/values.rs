@@ -9,8 +9,10 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
+use crate::mem::Files;
 use crate::open::accounts;
-use crate::router::Net;
+use crate::policy::MacGuard;
+use crate::router::{Net, Rpf};
 
 /// Reads a value from text, or from a number or truth value written without quotes.
 pub(super) fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(source: D) -> Result<T, D::Error> {
@@ -68,13 +70,9 @@ macro_rules! write_as_text {
 
 pub(super) use {read_as_word, write_as_text};
 
-/// Enumerations, each value of which is one word.
-macro_rules! words {
-    ($($(#[$doc:meta])* $type:ident { $($(#[$what:meta])* $value:ident = $word:literal,)+ })+) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $type { $($(#[$what])* $value,)+ }
-
+/// The words for the values of enumerations.
+macro_rules! spell {
+    ($($type:ident { $($value:ident = $word:literal,)+ })+) => {$(
         impl Value for $type {
             const FORM: Form = Form::OneOf(&[$($word),+]);
         }
@@ -97,6 +95,17 @@ macro_rules! words {
 
         read_as_word!($type);
         write_as_text!($type);
+    )+};
+}
+
+/// Enumerations, each value of which is one word.
+macro_rules! words {
+    ($($(#[$doc:meta])* $type:ident { $($(#[$what:meta])* $value:ident = $word:literal,)+ })+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type { $($(#[$what])* $value,)+ }
+
+        spell! { $type { $($value = $word,)+ } }
     )+};
 }
 
@@ -152,29 +161,21 @@ words! {
         /// A page.
         Page = "4096",
     }
-    /// Which files a VMM may give as its memory.
-    MemoryFile {
-        /// Those whose pages are memory of this machine.
+}
+
+spell! {
+    Files {
         Memory = "memory",
-        /// Any that can be mapped.
         Any = "any",
     }
-    /// How source addresses are guarded.
-    Guard {
-        /// They are not.
+    MacGuard {
         Off = "off",
-        /// The port's own address is pinned to it.
         Claim = "claim",
-        /// The port may use its own address alone, and those in `allow-mac`.
         Strict = "strict",
     }
-    /// Which sources a router's port takes packets from.
-    ReversePath {
-        /// All.
+    Rpf {
         Off = "off",
-        /// Those that some route leads to.
         Loose = "loose",
-        /// Those that a route leads to by this port.
         Strict = "strict",
     }
 }
@@ -408,11 +409,8 @@ impl Mac {
 impl FromStr for Mac {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let pairs: Vec<&str> = text.split(':').collect();
-        let two = |pair: &&str| pair.len() == 2 && pair.bytes().all(|b| b.is_ascii_hexdigit());
-        let bytes: Result<Vec<u8>, _> = pairs.iter().map(|pair| u8::from_str_radix(pair, 16)).collect();
-        match bytes.ok().and_then(|bytes| <[u8; 6]>::try_from(bytes).ok()) {
-            Some(mac) if pairs.iter().all(two) && mac[0] & 1 == 0 && mac != [0; 6] => Ok(Mac(mac)),
+        match text.parse::<crate::wire::Mac>() {
+            Ok(mac) if !mac.is_group() && mac.0 != [0; 6] && !text.contains('-') => Ok(Mac(mac.0)),
             _ => Err(format!(
                 "{text:?} is not allowed; allowed: an address of one station, such as 52:54:00:12:34:56"
             )),
@@ -422,7 +420,7 @@ impl FromStr for Mac {
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.map(|byte| format!("{byte:02x}")).join(":"))
+        crate::wire::Mac(self.0).fmt(f)
     }
 }
 

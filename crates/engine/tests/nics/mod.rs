@@ -13,7 +13,7 @@ use rustix::net::{socket, AddressFamily, SocketType};
 use crate::rig::{port, Joiner, Net};
 use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::frame::Batch;
-use sidecore_engine::host::nic::{HostError, InterfacePort};
+use sidecore_engine::host::nic::InterfacePort;
 use sidecore_engine::host::packet::{self, PacketConfig};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
 use sidecore_engine::observe::{CounterFile, Totals};
@@ -36,7 +36,7 @@ impl Kind {
         queues: usize,
         port: &Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<InterfacePort, HostError> {
+    ) -> Result<InterfacePort, String> {
         net.enter(|| self.start_here(name, queues, port, scheduler))
     }
 
@@ -46,7 +46,7 @@ impl Kind {
         queues: usize,
         port: &Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<InterfacePort, HostError> {
+    ) -> Result<InterfacePort, String> {
         let interface = name.to_owned();
         let port = Arc::clone(port);
         match self {
@@ -64,7 +64,7 @@ impl Kind {
         name: &str,
         port: &Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<InterfacePort, HostError> {
+    ) -> Result<InterfacePort, String> {
         self.start_here(name, 1, port, scheduler)
     }
 }

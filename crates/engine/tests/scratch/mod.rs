@@ -4,10 +4,13 @@
 // No test uses all of it.
 #![allow(dead_code)]
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
+use rustix::event::{eventfd, EventfdFlags};
+use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use sidecore_abi::vfio_user::{command, flags, Header};
 use sidecore_engine::core::Lease;
 use sidecore_engine::device::pci::{
     Area, Command, ConfigSpace, Identity, Interrupts, MappablePages, MsixPlace, PciDevice, Region, Space,
@@ -17,6 +20,7 @@ use sidecore_engine::fabric::Scheduler;
 use sidecore_engine::frame::Batch;
 use sidecore_engine::mem::{GuestMap, SharedPages};
 use sidecore_engine::port::{Fault, IngressQueue, Port, QueueStatus, Tally};
+use sidecore_engine::transport::vfio_user::Bare;
 
 /// BAR 0: registers in its first page, the shared page in its second.
 pub const REGISTERS: u32 = 0;
@@ -277,4 +281,65 @@ impl IngressQueue for Watcher {
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+}
+
+/// Bytes of a memory file that comes along with a command of [`converse`].
+const MEMORY: u64 = 0x10000;
+
+/// What came of [`converse`].
+#[derive(Default)]
+pub struct Conversed {
+    /// Commands that were answered.
+    pub answered: usize,
+    /// Whether one ended the conversation.
+    pub ended: bool,
+}
+
+/// Talks to `device` as `bytes` say: for each command a byte for the descriptors that come along (two bits say how many, each further
+/// bit whether one is memory or an eventfd; the highest bit of the first: VERSION comes first), then the command, whose size is the
+/// header's own. Ends with the bytes, or as a conversation ends. Panics if an answer is not one.
+pub fn converse(mut bytes: &[u8], device: Box<dyn PciDevice>) -> Conversed {
+    let (mut bare, mut done) = (Bare::new(device), Conversed::default());
+    if bytes.first().is_some_and(|first| first & 0x80 != 0) {
+        let version = Header { command: command::VERSION, ..Header::default() };
+        assert!(bare.hear(&version, &[0; 4], Vec::new()).3, "a plain VERSION was refused");
+    }
+    while let Some((kinds, rest)) = bytes.split_first() {
+        let Some(header) = Header::parse(rest) else { break };
+        if header.flags & flags::TYPE != flags::COMMAND {
+            break;
+        }
+        let Some(message) = rest.get(..header.size as usize) else { break };
+        let Some(payload) = message.get(Header::SIZE..) else { break };
+        bytes = &rest[message.len()..];
+        let Some(fds) = descriptors(*kinds) else { break };
+        let (due, answer, with_fd, goes_on) = bare.hear(&header, payload, fds);
+        assert_eq!(due, header.flags & flags::NO_REPLY == 0);
+        let reply = Header::parse(answer).unwrap();
+        assert_eq!((reply.id, reply.command), (header.id, header.command));
+        assert_eq!(reply.size as usize, answer.len());
+        let failed = reply.error != 0;
+        assert_eq!(reply.flags, if failed { flags::REPLY | flags::ERROR } else { flags::REPLY });
+        assert!(!failed || (!with_fd && answer.len() == Header::SIZE));
+        done.answered += 1;
+        if !goes_on {
+            assert!(failed);
+            done.ended = true;
+            break;
+        }
+    }
+    done
+}
+
+/// None if the system has no more of them.
+fn descriptors(kinds: u8) -> Option<Vec<OwnedFd>> {
+    let one = |index: u8| {
+        if kinds & 4 << index == 0 {
+            return eventfd(0, EventfdFlags::CLOEXEC).ok();
+        }
+        let memory = memfd_create("fuzz", MemfdFlags::CLOEXEC).ok()?;
+        ftruncate(&memory, MEMORY).ok()?;
+        Some(memory)
+    };
+    (0..kinds & 3).map(one).collect()
 }

@@ -20,11 +20,11 @@ use sidecore_engine::core::Recall;
 use sidecore_engine::fabric::{CoreOptions, Fabric, NetSeat, Scheduler};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
-use sidecore_engine::transport::vfio_user::{fuzz_conversation, Endpoint, VfioUser};
+use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
 
 use crate::huge_pages::{HugePages, HUGE};
 use crate::scratch::{
-    Inside, Scratch, FAIL, INCREMENT, LEVEL, MESSAGE, MSIX, PAD, PORTS, REGISTERS, SHARED, WATCH,
+    converse, Inside, Scratch, FAIL, INCREMENT, LEVEL, MESSAGE, MSIX, PAD, PORTS, REGISTERS, SHARED, WATCH,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);

@@ -12,9 +12,7 @@ use sidecore_driver::frontend::Frontend;
 use sidecore_driver::net::NetDriver;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::port::Attachment;
-use sidecore_engine::transport::vhost_user::{
-    check_path, Endpoint, SocketError, VhostUser, VhostUserConfig, VhostUserError,
-};
+use sidecore_engine::transport::vhost_user::{check_path, Endpoint, SocketError, VhostUser, VhostUserConfig};
 
 use super::{await_status, config, hang_up, pass, Rig, Role, LIMIT};
 
@@ -48,11 +46,8 @@ fn socket_files_have_the_mode_asked_for_and_never_replace_anything_alive() {
     let start = |endpoint| {
         let net = NetConfig { queue_pairs: 1, ..NetConfig::default() };
         let device = VirtioNet::new(&net, Arc::clone(&rig.ports[0]), Arc::clone(&rig.cores) as _).unwrap();
-        match VhostUser::start(VhostUserConfig { endpoint, journal: None }, device) {
-            Ok(vu) => Ok(vu),
-            Err(VhostUserError::Socket(e)) => Err(e),
-            Err(e) => panic!("{e}"),
-        }
+        VhostUser::start(VhostUserConfig { endpoint, journal: None }, device)
+            .map_err(|e| *e.downcast::<SocketError>().unwrap())
     };
     for mode in [0o600, 0o660, 0o666] {
         let vu = start(endpoint(Some(mode))).unwrap();

@@ -33,7 +33,7 @@ use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Owner, Sandbox, Toggle};
-use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine};
+use sidecore_engine::state::{CoreFabric, Cpus, DaemonSpec, Engine};
 use sidecore_engine::transport::ring::{device_path, set_directory, Device};
 use sidecore_routing::Controls;
 use tokio::net::UnixListener;
@@ -71,7 +71,7 @@ pub fn run(args: RunArgs) -> Outcome {
     let demanded = spec.daemon.sandbox.is_some();
     spec.daemon = source.complete(spec.daemon)?;
     let DaemonSpec {
-        cores: Some(cpus),
+        cores: Some(Cpus(cpus)),
         spin: Some(spin),
         socket: Some(socket),
         counters: Some(counters),

@@ -11,7 +11,7 @@ use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::routers::*;
 use sidecore_engine::state::status::*;
 use sidecore_engine::state::{
-    text, Address, Change, DaemonSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec, Verb,
+    text, Address, Change, Cpus, DaemonSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec, Verb,
 };
 use sidecore_routing::{ControlView, RouterView, Routers};
 
@@ -184,7 +184,7 @@ fn every_field_is_described_and_no_other() {
     let switch = text::switch("s,ageing=1,table-size=64").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
     let daemon = DaemonSpec {
-        cores: Some(vec![].into()),
+        cores: Some(Cpus(vec![])),
         least_cores: Some("1".parse().unwrap()),
         balance: Some("on".parse().unwrap()),
         spin: Some("1".parse().unwrap()),

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Mode, Sandbox};
-use sidecore_engine::state::{check, text, BadSpec, DaemonSpec, PortSpec, RouterSpec, Spec, SwitchSpec};
+use sidecore_engine::state::{
+    check, text, BadSpec, Cpus, DaemonSpec, PortSpec, RouterSpec, Spec, SwitchSpec,
+};
 
 use crate::change::read_file;
 use crate::cli::RunArgs;
@@ -74,7 +76,7 @@ impl Source {
             ));
         }
         Ok(DaemonSpec {
-            cores: Some(daemon.cores.map_or_else(|| last_cpu().map(|cpu| vec![cpu].into()), Ok)?),
+            cores: Some(daemon.cores.map_or_else(|| last_cpu().map(|cpu| Cpus(vec![cpu])), Ok)?),
             spin: Some(daemon.spin.map_or_else(|| SPIN.parse(), Ok)?),
             counters: Some(daemon.counters.unwrap_or_else(|| offline::beside(&socket))),
             socket: Some(socket),

@@ -25,7 +25,7 @@ mod service;
 mod state;
 
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 pub(super) use self::registers::SAVED;
@@ -85,7 +85,7 @@ impl Irq {
 
     /// What was let through and what was not on the way of `cause`, a queue's, or by the pin.
     pub(super) fn passed(&self, cause: u32) -> InterruptCount {
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         let mut vectors = 0..VECTORS;
         let vector = if self.by_queue() {
             vectors.find(|v| routed(state.registers.ivar, *v) & cause != 0)
@@ -93,11 +93,6 @@ impl Irq {
             Some(0)
         };
         vector.map_or_else(InterruptCount::default, |vector| state.gates[vector].passed)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, IrqState> {
-        // No step under the lock leaves it half done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether causes go to messages of their own.
@@ -108,7 +103,7 @@ impl Irq {
 
     /// Raises causes, and `delayable` ones after their delay; returns how many interrupts were sent.
     pub(super) fn raise(&self, causes: u32, delayable: u32, delay: Delay) -> u64 {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         state.set(causes);
         let at_once = match delay {
             // Receive causes of MSI-X are not delayed (82574 §7.4.4).
@@ -287,7 +282,7 @@ impl Irq {
         if !self.alarm.is_due() {
             return 0;
         }
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         self.settle(&mut state, self.alarm.now(), false)
     }
 }

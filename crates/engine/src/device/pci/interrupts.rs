@@ -12,7 +12,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use crate::mem::{Overrun, Signal};
 
@@ -160,13 +160,13 @@ impl Interrupts {
             Mode::Msix => Index::Msix,
             Mode::Intx => return false,
         };
-        self.of(index).get(usize::from(vector)).is_some_and(|vector| lock(vector).fire())
+        self.of(index).get(usize::from(vector)).is_some_and(|vector| crate::lock(vector).fire())
     }
 
     /// Sets the level of the interrupt pin. True if an eventfd was written.
     #[inline]
     pub fn set_level(&self, up: bool) -> bool {
-        let mut pin = lock(&self.pin);
+        let mut pin = crate::lock(&self.pin);
         pin.level = up;
         self.level.store(up, Ordering::Relaxed);
         pin.look()
@@ -181,7 +181,7 @@ impl Interrupts {
     pub fn pending(&self) -> u32 {
         (0..32)
             .zip(self.of(Index::Msix))
-            .fold(0, |bits, (at, vector)| bits | u32::from(lock(vector).pending) << at)
+            .fold(0, |bits, (at, vector)| bits | u32::from(crate::lock(vector).pending) << at)
     }
 
     /// Interrupts of kind `index`.
@@ -192,36 +192,36 @@ impl Interrupts {
     /// Gives interrupt `number` of kind `index` its eventfd, or takes it away.
     pub fn set_trigger(&self, index: Index, number: usize, trigger: Option<OwnedFd>) {
         if index == Index::Intx {
-            let mut pin = lock(&self.pin);
+            let mut pin = crate::lock(&self.pin);
             pin.trigger.set(trigger);
             pin.masked = false;
             pin.look();
         } else if let Some(vector) = self.of(index).get(number) {
-            lock(vector).set(trigger);
+            crate::lock(vector).set(trigger);
         }
     }
 
     /// Fires interrupt `number` of kind `index` on the VMM's own wish.
     pub fn fire(&self, index: Index, number: usize) {
         if index == Index::Intx {
-            let mut pin = lock(&self.pin);
+            let mut pin = crate::lock(&self.pin);
             if !pin.masked {
                 pin.masked = pin.trigger.raise();
             }
         } else if let Some(vector) = self.of(index).get(number) {
-            lock(vector).fire();
+            crate::lock(vector).fire();
         }
     }
 
     /// Takes all eventfds of kind `index` away.
     pub fn disable(&self, index: Index) {
         if index == Index::Intx {
-            let mut pin = lock(&self.pin);
+            let mut pin = crate::lock(&self.pin);
             pin.trigger.set(None);
             (pin.resample, pin.masked) = (None, false);
         }
         for vector in self.of(index) {
-            let mut vector = lock(vector);
+            let mut vector = crate::lock(vector);
             vector.set(None);
             vector.pending = false;
         }
@@ -229,38 +229,38 @@ impl Interrupts {
 
     /// Masks the interrupt pin.
     pub fn mask(&self) {
-        lock(&self.pin).masked = true;
+        crate::lock(&self.pin).masked = true;
     }
 
     /// Unmasks the interrupt pin: also the end of an interrupt. True if the level is still up and the
     /// eventfd was written again.
     pub fn unmask(&self) -> bool {
-        let mut pin = lock(&self.pin);
+        let mut pin = crate::lock(&self.pin);
         pin.masked = false;
         pin.look()
     }
 
     /// Sets the eventfd by which the end of an interrupt is told.
     pub fn set_resample(&self, resample: Option<OwnedFd>) {
-        lock(&self.pin).resample = resample.map(Arc::new);
+        crate::lock(&self.pin).resample = resample.map(Arc::new);
     }
 
     /// That eventfd. Its reader calls [`unmask`](Interrupts::unmask).
     pub fn resample(&self) -> Option<Arc<OwnedFd>> {
-        lock(&self.pin).resample.clone()
+        crate::lock(&self.pin).resample.clone()
     }
 
     /// Which kind the guest has turned on: from its configuration space.
     pub fn set_mode(&self, mode: Mode) {
         self.mode.store(mode as u8, Ordering::Relaxed);
-        let mut pin = lock(&self.pin);
+        let mut pin = crate::lock(&self.pin);
         pin.unused = mode != Mode::Intx;
         pin.look();
     }
 
     /// Whether the guest has switched the pin off in its command register.
     pub fn set_intx_disabled(&self, disabled: bool) {
-        let mut pin = lock(&self.pin);
+        let mut pin = crate::lock(&self.pin);
         pin.disabled = disabled;
         pin.look();
     }
@@ -269,7 +269,7 @@ impl Interrupts {
     pub fn reset(&self) {
         self.set_level(false);
         for vector in self.of(Index::Msi).iter().chain(self.of(Index::Msix)) {
-            lock(vector).pending = false;
+            crate::lock(vector).pending = false;
         }
     }
 
@@ -286,11 +286,6 @@ impl Interrupts {
     fn of(&self, index: Index) -> &[Mutex<Vector>] {
         (index as usize).checked_sub(1).and_then(|at| self.vectors.get(at)).map_or(&[], |of| of)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every change under these locks is a single store: a panic leaves nothing half done.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::fstat;
 
@@ -126,18 +126,13 @@ impl Current {
         &self.source
     }
 
-    fn lock(&self) -> MutexGuard<'_, CurrentBar> {
-        // Bar and users change with one step each.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn get(&self) -> Arc<Bar> {
-        Arc::clone(&self.lock().bar)
+        Arc::clone(&crate::lock(&self.state).bar)
     }
 
     /// A VMM comes to `side`: the region for it, which is another one where this one has been another VMM's.
     pub(super) fn join(&self, side: PtnetFunction) -> io::Result<Arc<Bar>> {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let (own, other) = (state.had[side as usize], state.had[1 - side as usize]);
         // Of a pipe's memory others may have had something, too: it knows.
         let first = matches!(self.source, RegionSource::Pipe(_)) && other != Had::Here;
@@ -160,12 +155,12 @@ impl Current {
 
     /// The VMM of `side` comes from another process, as the NIC's did, with this memory.
     pub(super) fn stay(&self, side: PtnetFunction) {
-        self.lock().had[side as usize] = Had::Here;
+        crate::lock(&self.state).had[side as usize] = Had::Here;
     }
 
     /// The VMM of `side`, which had `bar`, has left.
     pub(super) fn leave(&self, side: PtnetFunction, bar: &Arc<Bar>) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         if Arc::ptr_eq(&state.bar, bar) && state.had[side as usize] == Had::Here {
             state.had[side as usize] = Had::Gone;
             if let (RegionSource::Pipe(end), false) = (&self.source, state.had.contains(&Had::Here)) {
@@ -176,12 +171,12 @@ impl Current {
 
     /// Whether a VMM has got `bar`, the NIC's, from the memory device, and none has got another one since.
     pub(super) fn is_joined(&self, bar: &Arc<Bar>) -> bool {
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         Arc::ptr_eq(&state.bar, bar) && state.had[PtnetFunction::Memory as usize] != Had::Nothing
     }
 
     /// `bar` came with the VMM of the NIC, from another process.
     pub(super) fn take_over(&self, bar: &Arc<Bar>) {
-        *self.lock() = CurrentBar { bar: Arc::clone(bar), had: [Had::Here, Had::Nothing] };
+        *crate::lock(&self.state) = CurrentBar { bar: Arc::clone(bar), had: [Had::Here, Had::Nothing] };
     }
 }

@@ -6,7 +6,7 @@
 //! whenever it polls, and is woken from a sleep that would last longer.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::device::moderation::{Alarm, InterruptGate, NEVER};
@@ -41,11 +41,6 @@ pub(super) struct Bells {
     pairs: Box<[Pair]>,
 }
 
-fn lock(message: &Mutex<Message>) -> MutexGuard<'_, Message> {
-    // No step under the lock leaves it half done.
-    message.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Bells {
     /// Those of `pairs` pairs of rings.
     pub(super) fn new(interrupts: Arc<Interrupts>, pairs: usize, gap: Duration) -> io::Result<Bells> {
@@ -64,7 +59,7 @@ impl Bells {
 
     /// The guest wants to hear of a ring. How many interrupts were sent.
     pub(super) fn raise(&self, number: usize, ring: RingUse) -> u64 {
-        self.pass(number, ring, &mut lock(&self.pairs[number].messages[ring as usize]), true)
+        self.pass(number, ring, &mut crate::lock(&self.pairs[number].messages[ring as usize]), true)
     }
 
     /// Sends what has become due. Cheap when nothing has.
@@ -82,7 +77,7 @@ impl Bells {
         self.pairs[number].alarm.set(NEVER);
         let mut sent = 0;
         for ring in [RingUse::Sends, RingUse::Receives] {
-            let mut message = lock(&self.pairs[number].messages[ring as usize]);
+            let mut message = crate::lock(&self.pairs[number].messages[ring as usize]);
             if message.waits {
                 sent += self.pass(number, ring, &mut message, false);
             }
@@ -112,12 +107,12 @@ impl Bells {
     /// Nothing is due any more.
     pub(super) fn reset(&self) {
         for pair in &self.pairs {
-            pair.messages.iter().for_each(|message| lock(message).waits = false);
+            pair.messages.iter().for_each(|message| crate::lock(message).waits = false);
         }
     }
 
     /// What was let through, and what was not.
     pub(super) fn passed(&self, number: usize, ring: RingUse) -> InterruptCount {
-        lock(&self.pairs[number].messages[ring as usize]).gate.passed
+        crate::lock(&self.pairs[number].messages[ring as usize]).gate.passed
     }
 }

@@ -10,7 +10,7 @@
 //! half of its ring is to be given back: they are news to the driver alone, and each interrupt costs it five traps.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::regs::cause::{LINK, ROK, SWINT, TIMEOUT, TOK};
@@ -109,26 +109,21 @@ impl Irq {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, IrqState> {
-        // No step under the lock leaves it half done.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// What was let through and what was not.
     pub(super) fn passed(&self) -> InterruptCount {
-        self.lock().gate.passed
+        crate::lock(&self.state).gate.passed
     }
 
     /// Sets causes; returns how many interrupts were sent.
     pub(super) fn raise(&self, causes: u32) -> u64 {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         state.isr |= causes;
         self.settle_if_heard(&mut state)
     }
 
     /// So many frames were received.
     pub(super) fn received(&self, frames: u32) -> u64 {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let Mitigation { time, frames: most } = state.mitigation[0];
         let waiting = &mut state.receive;
         waiting.frames = waiting.frames.saturating_add(frames);
@@ -144,7 +139,7 @@ impl Irq {
 
     /// So many frames were sent. `at_once`: the driver needs its buffers back.
     pub(super) fn sent(&self, frames: u32, at_once: bool) -> u64 {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let Mitigation { time, frames: most } = state.mitigation[1];
         let waiting = &mut state.transmit;
         waiting.frames = waiting.frames.saturating_add(frames);
@@ -227,7 +222,7 @@ impl Irq {
         if !self.alarm.is_due() {
             return 0;
         }
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         self.settle(&mut state, self.alarm.now(), false)
     }
 
@@ -242,20 +237,20 @@ impl Irq {
 impl Irq {
     /// `IMR` and, in the upper half, `ISR`.
     pub(super) fn read(&self) -> u32 {
-        let state = self.lock();
+        let state = crate::lock(&self.state);
         state.imr | state.isr << 16
     }
 
     /// Ones clear causes.
     pub(super) fn acknowledge(&self, causes: u32) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         state.isr &= !causes;
         self.alarm.note(self.settle(&mut state, self.alarm.now(), false));
     }
 
     /// Which causes interrupt.
     pub(super) fn set_mask(&self, mask: u32) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let now = self.alarm.now();
         if mask & TOK != 0 && self.floor != 0 {
             // It has just looked. What was sent in between is not worth an interrupt of its own, unless nothing more comes.
@@ -285,12 +280,12 @@ impl Irq {
         let unit = UNITS[(unit & 3) as usize];
         let receive = Mitigation::new(word >> 4, word, unit);
         let transmit = Mitigation::new(word >> 12, word >> 8, unit);
-        self.lock().mitigation = [receive, transmit];
+        crate::lock(&self.state).mitigation = [receive, transmit];
     }
 
     /// `TCTR`: ticks since it was at zero.
     pub(super) fn ticks(&self) -> u32 {
-        let from = self.lock().counted_from;
+        let from = crate::lock(&self.state).counted_from;
         #[expect(clippy::cast_possible_truncation, reason = "it wraps")]
         let ticks = (self.alarm.now().saturating_sub(from) / TICK) as u32;
         ticks
@@ -298,7 +293,7 @@ impl Irq {
 
     /// The timer interrupts after so many ticks from zero; zero: never. `restart`: it is at zero now.
     pub(super) fn set_timer(&self, ticks: u32, restart: bool) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let now = self.alarm.now();
         if restart {
             state.counted_from = now;
@@ -315,7 +310,7 @@ impl Irq {
     /// Goes on for a device of another process, whose mask was `imr`. Which causes were set then is unknown: all are
     /// set that frames and the link have. An interrupt for nothing is harmless, one that is missed is not.
     pub(super) fn resume(&self, imr: u32) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         state.imr = imr;
         state.isr |= ROK | TOK | LINK;
         self.alarm.note(self.settle(&mut state, self.alarm.now(), true));
@@ -323,7 +318,7 @@ impl Irq {
 
     /// Reset values. The gate stays: a driver that resets in a loop is not let through faster.
     pub(super) fn reset(&self) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let gate = state.gate;
         *state = IrqState { gate, counted_from: self.alarm.now(), ..IrqState::new() };
         self.interrupts.set_level(false);

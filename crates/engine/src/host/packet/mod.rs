@@ -27,7 +27,7 @@ mod sys;
 use std::sync::Arc;
 
 use super::interface::promiscuous;
-use super::nic::{self, check_queues, HostError, InterfacePort, Queues};
+use super::nic::{self, check_queues, InterfacePort, Queues};
 use crate::fabric::Scheduler;
 use crate::port::{EgressQueue, IngressQueue, Port};
 use crate::wire::Offloads;
@@ -60,7 +60,7 @@ pub fn start(
     config: &PacketConfig,
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-) -> Result<InterfacePort, HostError> {
+) -> Result<InterfacePort, String> {
     check_queues(KIND, &config.interface, config.queues)?;
     let opened = nic::open(KIND, &config.interface, config.mtu, &port)?;
     let mut queues = Queues {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use libc::{c_int, sockaddr_ll, tpacket_req, tpacket_stats, SOL_PACKET};
 
-use crate::host::interface::{option, packet_socket, set_option};
+use crate::host::interface::{done, option, packet_socket, set_option};
 
 /// Room for frames too large for a slot, and for frames on their way out.
 const BUFFER: u32 = 8 << 20;
@@ -61,10 +61,7 @@ pub(super) fn bind(fd: &OwnedFd, index: c_int) -> io::Result<()> {
     address.sll_ifindex = index;
     let len = libc::socklen_t::try_from(size_of::<sockaddr_ll>()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: a live address of that length.
-    match unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
+    done(unsafe { libc::bind(fd.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) })
 }
 
 /// Makes the kernel spread flows over the sockets.

@@ -6,7 +6,6 @@
 mod monitor;
 mod pipe;
 mod queues;
-mod settings;
 mod tap;
 
 use std::io;
@@ -15,8 +14,7 @@ use std::sync::Arc;
 
 pub use monitor::{Monitor, Sees, SentOnly};
 pub use pipe::{PipeEgress, PipeIngress, PipePair};
-pub use queues::{RingEgress, RingIngress};
-pub use settings::RingPortSettings;
+pub use queues::{RingEgress, RingIngress, RingPortSettings};
 pub use tap::{Lookers, RingTap};
 
 use crate::mem::Overrun;

@@ -16,8 +16,7 @@ use std::sync::Arc;
 use sidecore_abi::netmap::NS_TXMON;
 use sidecore_abi::ring::{End, SEES_END_SHIFT, SEES_RECEIVED, SEES_RELEASED, SEES_SENT};
 
-use super::queues::{RingEgress, Wake};
-use super::settings::RingPortSettings;
+use super::queues::{RingEgress, RingPortSettings, Wake};
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::{Overrun, Patient};
 use crate::observe::capture::{Direction, Watcher};

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::queues::Wake;
-use super::settings::RingPortSettings;
+use super::queues::{RingPortSettings, Wake};
 use crate::account::Outcome;
 use crate::fault::Fault;
 use crate::frame::Batch;

@@ -13,8 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::queues::{RingIngress, Wake};
-use super::settings::RingPortSettings;
+use super::queues::{RingIngress, RingPortSettings, Wake};
 use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::Signal;
 use crate::observe::capture::CaptureSlot;

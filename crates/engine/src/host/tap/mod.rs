@@ -23,31 +23,28 @@
 //!
 //! Cost. One system call a frame in each direction: a TAP descriptor has no call that moves several.
 
-mod inside;
 mod open;
 mod queue;
 pub(crate) mod sys;
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 
-use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use sidecore_abi::virtio::NET_HDR_LEN;
 
 use crate::fabric::{Pairs, Scheduler};
 use crate::host::interface::Interface;
 use crate::host::netns;
-use crate::mem::start_helper;
-use crate::port::{Attachment, AttachmentStatus, Peer, Port, QueueStatus};
+use crate::host::nic::NO_MTU;
+use crate::host::watcher::{pairs, Watcher};
+use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 use crate::wire::Offloads;
-pub use inside::{remove_tap, tap_in, TapIn};
-pub(crate) use inside::{remove_tap_here, tap_in_here};
 use open::{open_by_name, open_inside, take_passed, OpenedTap, Origin};
-pub use open::{TapError, TapSource};
+pub use open::{remove_tap, tap_in, TapIn, TapSource};
+pub(crate) use open::{remove_tap_here, tap_in_here};
 use queue::{TapEgress, TapIngress, TapQueue};
 
 /// A TAP port to be.
@@ -74,8 +71,7 @@ pub struct Tap {
     /// Any local user may attach a queue as well.
     for_all: bool,
     attached: Arc<AttachedTap>,
-    stop: Arc<OwnedFd>,
-    watcher: Option<JoinHandle<()>>,
+    watcher: Option<Watcher>,
 }
 
 /// What the watcher and the owner share.
@@ -90,7 +86,7 @@ struct AttachedTap {
 impl AttachedTap {
     /// Takes all queues back; the second call finds none.
     fn take_back(&self) {
-        let lent = std::mem::take(&mut *self.lent.lock().unwrap_or_else(PoisonError::into_inner));
+        let lent = std::mem::take(&mut *crate::lock(&self.lent));
         drop(lent);
     }
 }
@@ -101,7 +97,7 @@ impl Tap {
     /// # Errors
     /// What is wrong with the configuration, or what the system refused; an interface made on the way
     /// is gone again.
-    pub fn start(config: TapConfig, port: Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Result<Tap, TapError> {
+    pub fn start(config: TapConfig, port: Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Result<Tap, String> {
         let netns = match &config.source {
             TapSource::Inside(wanted) => Some(wanted.netns.clone()),
             _ => None,
@@ -114,7 +110,7 @@ impl Tap {
         let OpenedTap { name, origin, fds, vnet_header, for_all } = opened;
         let failed = |step| {
             let name = name.clone();
-            move |source| TapError::System { name, step, source }
+            move |source| failed_at(&name, step)(source)
         };
 
         let accepts = if vnet_header {
@@ -138,8 +134,6 @@ impl Tap {
                 Arc::new(TapQueue { fd, port: Arc::clone(&port), header, carrier: Arc::clone(&carrier) })
             })
             .collect();
-        let stop =
-            eventfd(0, EventfdFlags::CLOEXEC).map_err(|e| failed("cannot make an eventfd")(e.into()))?;
         let ingress = queues
             .iter()
             .map(|queue| TapIngress::new(Arc::clone(queue), accepts))
@@ -152,20 +146,18 @@ impl Tap {
         if for_all {
             tracing::warn!(port = %attached.port.name, interface = %name, "{FOR_ALL}");
         }
-        let mut tap = Tap {
-            name,
-            origin,
-            interface,
-            netns,
-            accepts,
-            for_all,
-            attached,
-            stop: Arc::new(stop),
-            watcher: None,
-        };
-        tap.watcher = Some(tap.watch().map_err(failed_at(&tap.name, "cannot start its thread"))?);
+        let mut tap = Tap { name, origin, interface, netns, accepts, for_all, attached, watcher: None };
+        let gone = Arc::clone(&tap.attached);
+        let watcher = Watcher::start(
+            format!("tap {}", tap.name),
+            &gone.port.clone(),
+            None,
+            |_| (),
+            move || gone.take_back(),
+        );
+        tap.watcher = Some(watcher.map_err(failed_at(&tap.name, "cannot start its thread"))?);
         let attached = &tap.attached;
-        let mut lent = attached.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lent = crate::lock(&attached.lent);
         for queue in &attached.queues {
             lent.receive(&attached.port, TapEgress::new(Arc::clone(queue)));
         }
@@ -185,29 +177,6 @@ impl Tap {
     pub fn accepts(&self) -> Offloads {
         self.accepts
     }
-
-    /// A thread that takes the queues back once the port has a fault.
-    fn watch(&self) -> io::Result<JoinHandle<()>> {
-        let attached = Arc::clone(&self.attached);
-        let stop = Arc::clone(&self.stop);
-        let name = self.name.clone();
-        start_helper(format!("tap {name}"), move || loop {
-            let fault = attached.port.fault.event();
-            let mut fds =
-                [PollFd::new(&fault, PollFlags::IN), PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN)];
-            // Interrupted by a signal, at worst.
-            if poll(&mut fds, None).is_err() {
-                continue;
-            }
-            if !fds[1].revents().is_empty() {
-                return;
-            }
-            if let Some(fault) = attached.port.fault.get() {
-                tracing::error!(port = %attached.port.name, interface = %name, "{fault}; the port stops");
-                return attached.take_back();
-            }
-        })
-    }
 }
 
 const FOR_ALL: &str = "any local user may attach a queue to the interface, and get a share of its frames: whoever made it should \
@@ -225,12 +194,9 @@ fn negotiate(fd: &OwnedFd) -> io::Result<Offloads> {
 }
 
 /// Sets MTU and state of an interface that lies in our network namespace.
-fn set_up(name: &str, origin: Origin, mtu: Option<u32>, port: &Port) -> Result<Option<Interface>, TapError> {
+fn set_up(name: &str, origin: Origin, mtu: Option<u32>, port: &Port) -> Result<Option<Interface>, String> {
     if origin == Origin::Passed {
-        return match mtu {
-            Some(_) => Err(TapError::MtuOfPassed(name.to_owned())),
-            None => Ok(None),
-        };
+        return mtu.map_or(Ok(None), |_| Err(mtu_of_passed(name)));
     }
     let interface = Interface::new(name).map_err(failed_at(name, "cannot make a socket"))?;
     match (mtu, origin) {
@@ -247,16 +213,17 @@ fn set_up(name: &str, origin: Origin, mtu: Option<u32>, port: &Port) -> Result<O
     Ok(Some(interface))
 }
 
-const NO_MTU: &str = "cannot set its MTU (ip link set … mtu …)";
+fn mtu_of_passed(name: &str) -> String {
+    format!("tap {name}: mtu= does not apply to passed descriptors: the program that opened them sets the MTU (ip link set {name} mtu …)")
+}
 
-fn failed_at<'a>(name: &'a str, step: &'static str) -> impl FnOnce(io::Error) -> TapError + 'a {
-    move |source| TapError::System { name: name.to_owned(), step, source }
+fn failed_at<'a>(name: &'a str, step: &'static str) -> impl FnOnce(io::Error) -> String + 'a {
+    move |e| format!("tap {name}: {step}: {e}")
 }
 
 impl Attachment for Tap {
     fn status(&self) -> AttachmentStatus {
         let fault = self.attached.port.fault.get();
-        let state = fault.map_or_else(|| "running".to_owned(), |fault| fault.name());
         let origin = match self.origin {
             Origin::Created => "created",
             Origin::Adopted => "adopted",
@@ -269,35 +236,22 @@ impl Attachment for Tap {
             features.push("vnet_hdr".to_owned());
             features.extend(self.accepts.to_string().split(',').map(str::to_owned));
         }
-        let queues = self.attached.queues.iter().enumerate();
         AttachmentStatus {
             peer: if fault.is_some() { Peer::Faulted } else { Peer::Running },
             detail: format!("interface {} ({origin}), carrier {carrier}", self.name),
             hint: self.for_all.then(|| FOR_ALL.to_owned()),
             lack: None,
             features,
-            queues: queues
-                .flat_map(|(index, _)| ["ingress", "egress"].map(|direction| (index, direction)))
-                // The kernel's queue has no fixed number of entries that would bound a batch.
-                .map(|(index, direction)| QueueStatus {
-                    index,
-                    direction,
-                    size: 0,
-                    kind: "tap",
-                    state: state.clone(),
-                    interrupts: None,
-                })
-                .collect(),
+            queues: pairs("tap", self.attached.queues.len(), [0; 2], &self.attached.port),
         }
     }
 
     fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {
-        let result = match (&self.interface, &self.netns) {
+        match (&self.interface, &self.netns) {
             (_, Some(netns)) => netns::set_mtu(netns, &self.name, mtu).map_err(failed_at(&self.name, NO_MTU)),
             (Some(interface), None) => interface.set_mtu(mtu).map_err(failed_at(&self.name, NO_MTU)),
-            (None, None) => Err(TapError::MtuOfPassed(self.name.clone())),
-        };
-        result.map_err(|e| e.to_string())
+            (None, None) => Err(mtu_of_passed(&self.name)),
+        }
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {
@@ -312,11 +266,7 @@ impl Attachment for Tap {
 
 impl Drop for Tap {
     fn drop(&mut self) {
-        // Fails only if the counter is full, and then the watcher is awake already.
-        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(watcher) = self.watcher.take() {
-            let _ = watcher.join();
-        }
+        self.watcher = None;
         self.attached.take_back();
     }
 }

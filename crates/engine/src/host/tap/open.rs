@@ -2,13 +2,15 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
-use super::inside::{tap_in, TapIn};
 use super::sys::{self, Attach, NoQueue};
-use crate::host::interface::{is_interface, MAX_NAME};
-use crate::port::MAX_QUEUES;
+use crate::host::netns::{inside, set_up};
+use crate::host::nic::{check_name, check_queues};
+pub use crate::open::broker::TapIn;
+use crate::open::broker::{have_done, obtain, Request};
 
 /// Where the interface comes from.
 #[derive(Debug)]
@@ -20,74 +22,6 @@ pub enum TapSource {
     Fds(Vec<OwnedFd>),
     /// An interface in another network namespace, with one queue.
     Inside(TapIn),
-}
-
-/// Why a TAP port could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum TapError {
-    /// Not a name that an interface can have.
-    #[error("tap: {0:?} is no interface name: 1 to {MAX_NAME} bytes without '/', ':', '%' and white space")]
-    BadName(String),
-    /// Too many queues, or none.
-    #[error("tap {name}: {queues} queues are not possible: 1 to {MAX_QUEUES}")]
-    BadQueues {
-        /// The interface.
-        name: String,
-        /// Queues asked for.
-        queues: usize,
-    },
-    /// The number of queues differs from that of the descriptors.
-    #[error("tap: {queues} queues, but {fds} descriptors were passed: there must be one for each")]
-    FdCount {
-        /// Queues asked for.
-        queues: usize,
-        /// Descriptors passed.
-        fds: usize,
-    },
-    /// The driver cannot be opened.
-    #[error("tap: /dev/net/tun: {0}; load the module (modprobe tun) or pass the device into the container")]
-    NoDriver(#[source] io::Error),
-    /// The interface can neither be made nor adopted.
-    #[error("tap {name}: queue {queue} cannot be attached: {source}; {hint}")]
-    Attach {
-        /// The interface.
-        name: String,
-        /// Number of the queue.
-        queue: usize,
-        /// What to do about it.
-        hint: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// It cannot be made or taken in another namespace.
-    #[error("tap {name}: {source}")]
-    Inside {
-        /// The interface.
-        name: String,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// A descriptor that belongs to something else.
-    #[error("tap: passed descriptor {index} {what}; open it with IFF_TAP, IFF_NO_PI and IFF_VNET_HDR")]
-    WrongFd {
-        /// Place of the descriptor.
-        index: usize,
-        /// What is wrong.
-        what: &'static str,
-    },
-    /// A step of the setting-up failed.
-    #[error("tap {name}: {step}: {source}")]
-    System {
-        /// The interface.
-        name: String,
-        /// What was being done.
-        step: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// The MTU of an interface that another process made and passed.
-    #[error("tap {0}: mtu= does not apply to passed descriptors: the program that opened them sets the MTU (ip link set {0} mtu …)")]
-    MtuOfPassed(String),
 }
 
 /// How we came by the interface.
@@ -111,13 +45,9 @@ pub(super) struct OpenedTap {
 }
 
 /// Makes the interface, or adopts the one that is there.
-pub(super) fn open_by_name(name: String, queues: usize) -> Result<OpenedTap, TapError> {
-    if !is_interface(&name) {
-        return Err(TapError::BadName(name));
-    }
-    if queues == 0 || queues > MAX_QUEUES {
-        return Err(TapError::BadQueues { name, queues });
-    }
+pub(super) fn open_by_name(name: String, queues: usize) -> Result<OpenedTap, String> {
+    check_name("tap", &name)?;
+    check_queues("tap", &name, queues)?;
     let failed = |queue: usize, source: io::Error| {
         let hint = match source.raw_os_error() {
             Some(libc::EPERM) => "it takes CAP_NET_ADMIN, or an interface made for this user (ip tuntap add … user …)",
@@ -127,13 +57,17 @@ pub(super) fn open_by_name(name: String, queues: usize) -> Result<OpenedTap, Tap
             }
             _ => "see the kernel's log",
         };
-        TapError::Attach { name: name.clone(), queue, hint, source }
+        format!("tap {name}: queue {queue} cannot be attached: {source}; {hint}")
     };
     let refused = |queue: usize| {
         let failed = &failed;
-        move |why: NoQueue| match why {
-            NoQueue::Driver(source) => TapError::NoDriver(source),
+        move |why: NoQueue| {
+            match why {
+            NoQueue::Driver(source) => format!(
+                "tap: /dev/net/tun: {source}; load the module (modprobe tun) or pass the device into the container"
+            ),
             NoQueue::Attach(source) => failed(queue, source),
+        }
         }
     };
     let is = |e: &NoQueue, errno: i32| matches!(e, NoQueue::Attach(e) if e.raw_os_error() == Some(errno));
@@ -163,24 +97,27 @@ pub(super) fn open_by_name(name: String, queues: usize) -> Result<OpenedTap, Tap
 }
 
 /// Makes or takes an interface in another namespace.
-pub(super) fn open_inside(wanted: &TapIn) -> Result<OpenedTap, TapError> {
+pub(super) fn open_inside(wanted: &TapIn) -> Result<OpenedTap, String> {
     let name = wanted.name.clone();
-    let fd = tap_in(wanted).map_err(|source| TapError::Inside { name: name.clone(), source })?;
+    let fd = tap_in(wanted).map_err(|e| format!("tap {name}: {e}"))?;
     Ok(OpenedTap { name, origin: Origin::Inside, fds: vec![fd], vnet_header: true, for_all: false })
 }
 
 /// Looks at descriptors that another process has opened.
-pub(super) fn take_passed(fds: Vec<OwnedFd>, queues: usize) -> Result<OpenedTap, TapError> {
+pub(super) fn take_passed(fds: Vec<OwnedFd>, queues: usize) -> Result<OpenedTap, String> {
     if queues != fds.len() {
-        return Err(TapError::FdCount { queues, fds: fds.len() });
+        return Err(format!(
+            "tap: {queues} queues, but {} descriptors were passed: there must be one for each",
+            fds.len()
+        ));
     }
-    if queues == 0 || queues > MAX_QUEUES {
-        return Err(TapError::BadQueues { name: "(passed)".to_owned(), queues });
-    }
+    check_queues("tap", "(passed)", queues)?;
     let mut name = String::new();
     let mut vnet_header = true;
     for (index, fd) in fds.iter().enumerate() {
-        let wrong = |what| TapError::WrongFd { index, what };
+        let wrong = |what| {
+            format!("tap: passed descriptor {index} {what}; open it with IFF_TAP, IFF_NO_PI and IFF_VNET_HDR")
+        };
         let identity = sys::identity(fd).map_err(|_| wrong("is not attached to a TAP interface"))?;
         if !identity.is_tap() {
             return Err(wrong("belongs to a TUN interface, which has no Ethernet frames"));
@@ -198,4 +135,50 @@ pub(super) fn take_passed(fds: Vec<OwnedFd>, queues: usize) -> Result<OpenedTap,
             .map_err(|_| wrong("cannot be made non-blocking"))?;
     }
     Ok(OpenedTap { name, origin: Origin::Passed, fds, vnet_header, for_all: false })
+}
+
+/// Makes the interface, or takes the one that an earlier daemon has left, and brings it up; its one queue.
+///
+/// # Errors
+/// There is no such namespace, another program has the interface, or the system refuses it.
+pub fn tap_in(wanted: &TapIn) -> io::Result<OwnedFd> {
+    obtain(&Request::TapIn(wanted.clone()), &[], || tap_in_here(wanted))
+}
+
+fn plain(why: NoQueue) -> io::Error {
+    match why {
+        NoQueue::Driver(e) | NoQueue::Attach(e) => e,
+    }
+}
+
+/// [`tap_in`] by this process.
+pub(crate) fn tap_in_here(wanted: &TapIn) -> io::Result<OwnedFd> {
+    inside(&wanted.netns, || {
+        let attach = |create| sys::queue_here(&wanted.name, Attach { create, multi: false });
+        let queue = match attach(true) {
+            Err(NoQueue::Attach(e)) if e.raw_os_error() == Some(libc::EBUSY) => attach(false),
+            made => made,
+        };
+        let queue = queue.map_err(plain)?;
+        sys::set_stays(&queue.fd, wanted.stays)?;
+        set_up(&wanted.name, wanted.mac, wanted.mtu)?;
+        Ok(queue.fd)
+    })
+}
+
+/// Removes a TAP that no process uses any more.
+///
+/// # Errors
+/// Another program has it, or the system refuses it.
+pub fn remove_tap(netns: &Path, name: &str) -> io::Result<()> {
+    let request = Request::TapOut { netns: netns.to_owned(), name: name.to_owned() };
+    have_done(&request, &[], || remove_tap_here(netns, name))
+}
+
+/// [`remove_tap`] by this process.
+pub(crate) fn remove_tap_here(netns: &Path, name: &str) -> io::Result<()> {
+    inside(netns, || {
+        let queue = sys::queue_here(name, Attach { create: false, multi: false }).map_err(plain)?;
+        sys::set_stays(&queue.fd, false)
+    })
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use libc::{c_int, c_ulong};
 use rustix::fs::{open, Mode, OFlags};
 
-use crate::host::interface::{ioctl, name_in, request};
+use crate::host::interface::{done, ioctl, name_in, request};
 use crate::open::broker::{broker, Refusal, Request};
 
 /// What TUNSETIFF is asked for at every queue: Ethernet frames without packet information, each behind a
@@ -105,27 +105,21 @@ fn has_no_owner(name: &str) -> bool {
     none("owner") && none("group")
 }
 
+/// Sets what takes a value in place of a pointer.
+fn set_value(queue: &OwnedFd, request: c_ulong, value: c_ulong) -> io::Result<()> {
+    // SAFETY: the three requests that come here read no memory.
+    done(unsafe { libc::ioctl(queue.as_raw_fd(), request as _, value) })
+}
+
 /// Whether the interface outlives its last descriptor.
 pub(in crate::host) fn set_stays(queue: &OwnedFd, stays: bool) -> io::Result<()> {
-    // SAFETY: TUNSETPERSIST takes a flag in place of a pointer.
-    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETPERSIST as _, c_ulong::from(stays)) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    set_value(queue, libc::TUNSETPERSIST as c_ulong, stays.into())
 }
 
 /// Makes the interface ours: one without an owner lets every user of the host attach a further queue to it.
 fn set_owner(queue: &OwnedFd) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
-    // SAFETY: TUNSETOWNER takes the user in place of a pointer.
-    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOWNER as _, c_ulong::from(user)) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    set_value(queue, libc::TUNSETOWNER as c_ulong, user.into())
 }
 
 fn attach(queue: &OwnedFd, name: &str, how: Attach) -> io::Result<()> {
@@ -183,13 +177,7 @@ pub(super) fn set_vnet_header(queue: &OwnedFd, size: usize) -> io::Result<()> {
 
 /// Tells the interface which frames the reader of its queues can take: `TUN_F_…`.
 pub(super) fn set_offload(queue: &OwnedFd, bits: u32) -> io::Result<()> {
-    // SAFETY: TUNSETOFFLOAD takes the bits in place of a pointer.
-    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETOFFLOAD as _, c_ulong::from(bits)) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    set_value(queue, libc::TUNSETOFFLOAD as c_ulong, bits.into())
 }
 
 /// Puts the interface's carrier up or down.

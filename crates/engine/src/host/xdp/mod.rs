@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use super::interface::{packet_socket, promiscuous};
 use super::mapping::Mapping;
-use super::nic::{self, check_queues, FoundInterface, HostError, InterfacePort, Queues};
+use super::nic::{self, check_queues, no_queues, told, FoundInterface, InterfacePort, Queues};
 use crate::fabric::Scheduler;
 use crate::port::{EgressQueue, IngressQueue, Port, MAX_QUEUES};
 use crate::wire::Offloads;
@@ -77,22 +77,16 @@ pub fn start(
     config: &XdpConfig,
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-) -> Result<InterfacePort, HostError> {
+) -> Result<InterfacePort, String> {
     check_queues(KIND, &config.interface, config.queues.unwrap_or(1))?;
     let opened = nic::open(KIND, &config.interface, config.mtu, &port)?;
     let there = opened.interface.receive_queues().map_err(opened.failed("cannot ask for its queues"))?;
     let count = queues(config, there)?;
     let mtu = port.mtu();
     let chunk = CHUNKS.into_iter().find(|chunk| mtu <= chunk - HEADROOM - HEADERS).ok_or_else(|| {
-        let source =
-            io::Error::new(io::ErrorKind::InvalidInput, format!("it is {mtu}, at most {MAX_MTU} will do"));
-        HostError::System {
-            kind: KIND,
-            name: config.interface.clone(),
-            step: "frames of its MTU do not fit into a chunk",
-            hint: "lower it (mtu=…, or ip link set … mtu …), or use a port of kind packet",
-            source,
-        }
+        let hint = "lower it (mtu=…, or ip link set … mtu …), or use a port of kind packet";
+        let why = format!("it is {mtu}, at most {MAX_MTU} will do");
+        told(KIND, &config.interface, "frames of its MTU do not fit into a chunk", &why, hint)
     })?;
 
     let map = bpf::socket_map(u32::try_from(there.max(count)).unwrap_or(u32::MAX))
@@ -137,7 +131,7 @@ pub fn start(
 }
 
 /// How many queues a port has on an interface that receives on `there`.
-fn queues(config: &XdpConfig, there: usize) -> Result<usize, HostError> {
+fn queues(config: &XdpConfig, there: usize) -> Result<usize, String> {
     let count = config.queues.unwrap_or(there);
     let why = match count {
         _ if count > there => format!("it receives on {there}; ask for fewer, or give it more (ethtool -L)"),
@@ -146,7 +140,7 @@ fn queues(config: &XdpConfig, there: usize) -> Result<usize, HostError> {
         ),
         _ => return Ok(count),
     };
-    Err(HostError::BadQueues { kind: KIND, name: config.interface.clone(), queues: count, why })
+    Err(no_queues(KIND, &config.interface, count, &why))
 }
 
 /// Makes the socket of one queue and adds it. True: the kernel copies.
@@ -158,7 +152,7 @@ fn add(
     port: &Arc<Port>,
     map: &OwnedFd,
     made: &mut Queues,
-) -> Result<bool, HostError> {
+) -> Result<bool, String> {
     let bytes = 2 * SLOTS as usize * chunk as usize;
     let umem = Mapping::private(bytes).map_err(opened.failed("cannot map memory for its frames"))?;
     let (fd, rings) = sys::open(opened.interface.name(), &umem, bytes, chunk)
@@ -196,7 +190,8 @@ fn bind(fd: &OwnedFd, opened: &FoundInterface, queue: u32, mode: XdpMode) -> io:
     sys::bind(fd, opened.index.unsigned_abs(), queue, mode)
 }
 
-fn bind_error(opened: &FoundInterface, source: io::Error) -> HostError {
+fn bind_error(opened: &FoundInterface, source: io::Error) -> String {
+    let step = "cannot bind an AF_XDP socket to a queue of it";
     let hint = match source.raw_os_error() {
         Some(libc::EOPNOTSUPP | libc::EINVAL) => {
             "its driver has no zero-copy mode, or not for this queue: use mode=copy or mode=auto"
@@ -204,19 +199,13 @@ fn bind_error(opened: &FoundInterface, source: io::Error) -> HostError {
         Some(libc::EBUSY) => {
             "another program has an AF_XDP socket on this queue: end it, or use other queues"
         }
-        _ => return opened.failed("cannot bind an AF_XDP socket to a queue of it")(source),
+        _ => return opened.failed(step)(source),
     };
-    HostError::System {
-        kind: KIND,
-        name: opened.interface.name().to_owned(),
-        step: "cannot bind an AF_XDP socket to a queue of it",
-        hint,
-        source,
-    }
+    told(KIND, opened.interface.name(), step, &source, hint)
 }
 
 /// Attaches the program for `map` in the driver, or in the stack if the driver cannot. True: in the driver.
-fn attach(opened: &FoundInterface, map: &OwnedFd, mode: XdpMode) -> Result<(OwnedFd, bool), HostError> {
+fn attach(opened: &FoundInterface, map: &OwnedFd, mode: XdpMode) -> Result<(OwnedFd, bool), String> {
     let step = "the kernel refuses the XDP program, or cannot attach it";
     let name = opened.interface.name();
     let busy = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
@@ -235,7 +224,7 @@ fn attach(opened: &FoundInterface, map: &OwnedFd, mode: XdpMode) -> Result<(Owne
     };
     if busy(&error) {
         let hint = "it has another XDP program: take that away (ip link set … xdp off)";
-        return Err(HostError::System { kind: KIND, name: name.to_owned(), step, hint, source: error });
+        return Err(told(KIND, name, step, &error, hint));
     }
     Err(opened.failed(step)(error))
 }

@@ -18,7 +18,6 @@
 //! interface with checksum offload. Frames that a device refused before there was a frame (a chain that
 //! ends within the Ethernet header) are in the counters only.
 
-mod options;
 mod pcapng;
 mod reader;
 mod sink;
@@ -26,7 +25,7 @@ mod slot;
 
 use std::sync::Arc;
 
-pub use options::{CaptureCount, CaptureOptions, Direction};
+pub use pcapng::{CaptureCount, CaptureOptions, Direction};
 pub use reader::{CaptureReader, CaptureStop};
 pub use slot::{CapturePoint, CaptureSlot, Watcher};
 

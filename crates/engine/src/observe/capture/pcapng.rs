@@ -6,12 +6,46 @@
 use std::fmt;
 use std::io::Write;
 
+use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DropReason;
 
-use super::options::Direction;
 use crate::frame::Frame;
 use crate::mem::Piece;
 use crate::wire::Gso;
+
+/// What can be chosen about a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaptureOptions {
+    /// Most bytes of a frame to keep.
+    pub snaplen: u32,
+    /// Bytes that may wait to be read; twice this much memory is used.
+    pub buffer: usize,
+}
+
+impl Default for CaptureOptions {
+    fn default() -> Self {
+        // The snaplen of tcpdump; more than any frame has.
+        CaptureOptions { snaplen: 262_144, buffer: 4 << 20 }
+    }
+}
+
+/// What a capture saw of one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CaptureCount {
+    /// Frames that came by.
+    pub frames: u64,
+    /// Those of them that are not in the capture.
+    pub lost: u64,
+}
+
+/// Which way a frame goes, as `epb_flags` has it (pcapng §4.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Into the switch.
+    Inbound = 1,
+    /// Out of the switch.
+    Outbound = 2,
+}
 
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;

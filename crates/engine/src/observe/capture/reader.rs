@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::event::{poll, PollFd, PollFlags};
 use rustix::io::Errno;
 
-use super::options::{CaptureCount, CaptureOptions};
+use super::pcapng::{CaptureCount, CaptureOptions};
 use super::pcapng::{Statistics, Time};
 use super::sink::{now, Sink};
 use super::slot::CapturePoint;

@@ -3,13 +3,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::counters::DropReason;
 
-use super::options::{CaptureCount, CaptureOptions, Direction};
+use super::pcapng::{CaptureCount, CaptureOptions, Direction};
 use super::pcapng::{Packet, Time, PACKET_OVERHEAD};
 use crate::frame::{Batch, MAX_BATCH};
 
@@ -139,7 +139,7 @@ impl Sink {
     pub(super) fn swap(&self, empty: &mut Vec<u8>) {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.event, &mut count);
-        let mut filling = self.filling.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut filling = crate::lock(&self.filling);
         std::mem::swap(&mut *filling, empty);
     }
 

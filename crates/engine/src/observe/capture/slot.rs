@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use sidecore_abi::counters::DropReason;
 
-use super::options::{CaptureCount, Direction};
+use super::pcapng::{CaptureCount, Direction};
 use super::sink::Sink;
 use crate::frame::Batch;
 
@@ -161,7 +161,7 @@ impl CaptureSlot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::capture::options::CaptureOptions;
+    use crate::observe::capture::CaptureOptions;
 
     #[test]
     fn frames_that_pass_while_another_capture_begins_are_lost_and_not_forgotten() {

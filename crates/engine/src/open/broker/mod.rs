@@ -10,7 +10,7 @@ mod request;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 use rustix::net::sockopt::{set_socket_timeout, Timeout};
 
@@ -108,7 +108,7 @@ impl Broker {
     /// Whether it is there.
     pub fn is_there(&self) -> bool {
         use rustix::event::{poll, PollFd, PollFlags, Timespec};
-        let connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = crate::lock(&self.connection);
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         connection
             .socket
@@ -128,7 +128,7 @@ impl Broker {
     }
 
     fn exchange(&self, request: &Request, fds: &[BorrowedFd]) -> Result<Answer, Refusal> {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut connection = crate::lock(&self.connection);
         if let Some(result) = connection.exchange(request, fds) {
             return result;
         }

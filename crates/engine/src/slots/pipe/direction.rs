@@ -17,7 +17,7 @@
 //! waits in the receiver's memory, that is the receiver's overrun.
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
 
@@ -68,11 +68,6 @@ pub(super) struct PipeDirection {
 
 /// Numbers of halves, so that one which was replaced takes out nothing but itself.
 static HALVES: AtomicU64 = AtomicU64::new(1);
-
-fn lock(direction: &Mutex<PipeDirection>) -> MutexGuard<'_, PipeDirection> {
-    // Indices move behind what they stand for.
-    direction.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl PipeDirection {
     pub(super) fn new((tx, rx): (ClientTx<Hand>, ClientRx<Hand>)) -> PipeDirection {
@@ -255,14 +250,14 @@ impl PipeDirection {
 impl<const SENDS: bool> Half<SENDS> {
     pub(super) fn new(direction: &Arc<Mutex<PipeDirection>>) -> Half<SENDS> {
         let number = HALVES.fetch_add(1, Ordering::Relaxed);
-        *lock(direction).half(SENDS).1 = number;
+        *crate::lock(direction).half(SENDS).1 = number;
         Half { direction: Arc::clone(direction), number }
     }
 
     /// The direction, if this is still its half.
     #[inline]
     fn ours(&self) -> Option<MutexGuard<'_, PipeDirection>> {
-        Some(lock(&self.direction))
+        Some(crate::lock(&self.direction))
             .filter(|direction| self.number == if SENDS { direction.sender } else { direction.receiver })
     }
 
@@ -297,7 +292,7 @@ impl<const SENDS: bool> Half<SENDS> {
 
     /// What went wrong so far.
     pub fn stats(&self) -> Arc<RingStats> {
-        Arc::clone(lock(&self.direction).half(SENDS).0.stats())
+        Arc::clone(crate::lock(&self.direction).half(SENDS).0.stats())
     }
 
     /// A program has it.

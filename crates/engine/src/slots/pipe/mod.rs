@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use rustix::fs::fstat;
 
@@ -108,8 +108,7 @@ impl PipeMemory {
         self.joined.fill(name);
         for (from, directions) in Side::BOTH.into_iter().zip(&self.directions) {
             for (ring, direction) in (0..).zip(directions) {
-                *direction.lock().unwrap_or_else(PoisonError::into_inner) =
-                    PipeDirection::new(self.joined.direction(from, ring));
+                *crate::lock(direction) = PipeDirection::new(self.joined.direction(from, ring));
             }
         }
     }
@@ -117,12 +116,6 @@ impl PipeMemory {
     /// That from ring `ring` of `from`.
     fn direction(&self, from: Side, ring: usize) -> Option<&SharedDirection> {
         from.of(&self.directions).get(ring)
-    }
-}
-
-impl Pipe {
-    fn state(&self) -> MutexGuard<'_, PipeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,7 +139,7 @@ impl End {
     pub fn join(name: &str, geometry: &Geometry, program: bool) -> io::Result<Arc<End>> {
         let invalid =
             |why| Err(io::Error::new(io::ErrorKind::InvalidInput, format!("pipe {name:?} has {why}")));
-        let mut pipes = PIPES.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pipes = crate::lock(&PIPES);
         let owner = pipes.1;
         pipes.1 += 1;
         let there = pipes.0.get(name).and_then(Weak::upgrade);
@@ -172,7 +165,7 @@ impl End {
                 pipe
             }
         };
-        let mut state = pipe.state();
+        let mut state = crate::lock(&pipe.state);
         if program && state.holders.iter().any(|holder| holder.program) {
             return invalid(
                 "a program's end already: programs open NAME{PIPE and NAME}PIPE of one ring port",
@@ -188,7 +181,7 @@ impl End {
 
     /// Which end it is. That may change while neither end is used.
     pub fn side(&self) -> Side {
-        self.pipe.state().side(self.owner)
+        crate::lock(&self.pipe.state).side(self.owner)
     }
 
     /// The pipe's name.
@@ -203,7 +196,7 @@ impl End {
 
     /// What it has of the memory as it is now.
     pub fn region(&self) -> Arc<Region> {
-        let state = self.pipe.state();
+        let state = crate::lock(&self.pipe.state);
         Arc::clone(state.memory.joined.end(state.side(self.owner)))
     }
 
@@ -214,7 +207,7 @@ impl End {
     /// There is no memory.
     pub fn enter(&self) -> io::Result<Arc<Region>> {
         let mut old = None;
-        let mut state = self.pipe.state();
+        let mut state = crate::lock(&self.pipe.state);
         let side = state.side(self.owner);
         if !state.is_used(side.other()) && state.memory.given {
             let next = PipeMemory::of(Joined::new(&self.pipe.geometry, &self.pipe.name)?);
@@ -234,7 +227,7 @@ impl End {
 
     /// It has gone.
     pub fn leave(&self) {
-        let mut state = self.pipe.state();
+        let mut state = crate::lock(&self.pipe.state);
         let side = state.side(self.owner);
         state.holder(side).used = false;
     }
@@ -244,7 +237,7 @@ impl End {
     /// # Errors
     /// That is not the pipe's memory, or not its end any more.
     pub fn adopt(&self, file: OwnedFd, side: Side) -> io::Result<Arc<Region>> {
-        let mut state = self.pipe.state();
+        let mut state = crate::lock(&self.pipe.state);
         let own = state.side(self.owner);
         let others = state.is_used(own.other());
         if side != own && others {
@@ -267,7 +260,7 @@ impl End {
 
     /// Puts the pipe back to its start, unless the other end is there.
     pub fn restart(&self) {
-        let mut state = self.pipe.state();
+        let mut state = crate::lock(&self.pipe.state);
         let side = state.side(self.owner);
         if !state.is_used(side.other()) {
             state.memory.restart(&self.pipe.name);
@@ -277,23 +270,23 @@ impl End {
     /// The half of ring `ring` on which it sends, without a user at first; the former one is out. `None`: there is no
     /// such ring.
     pub fn sending(&self, ring: usize) -> Option<Sending> {
-        let state = self.pipe.state();
+        let state = crate::lock(&self.pipe.state);
         state.memory.direction(state.side(self.owner), ring).map(Sending::new)
     }
 
     /// The half of ring `ring` on which it receives.
     pub fn receiving(&self, ring: usize) -> Option<Receiving> {
-        let state = self.pipe.state();
+        let state = crate::lock(&self.pipe.state);
         state.memory.direction(state.side(self.owner).other(), ring).map(Receiving::new)
     }
 
     /// Writes where its ring `ring` is, in either direction, for a program that begins.
     pub fn seat(&self, ring: u32) {
-        let state = self.pipe.state();
+        let state = crate::lock(&self.pipe.state);
         let side = state.side(self.owner);
         let positions = |from: Side| {
             let direction = state.memory.direction(from, usize::try_from(ring).ok()?)?;
-            Some(direction.lock().unwrap_or_else(PoisonError::into_inner).positions())
+            Some(crate::lock(direction).positions())
         };
         if let (Some([sends, _]), Some([_, receives])) = (positions(side), positions(side.other())) {
             state.memory.joined.seat(side, ring, sends, receives);
@@ -303,7 +296,7 @@ impl End {
 
 impl Drop for End {
     fn drop(&mut self) {
-        let mut state = self.pipe.state();
+        let mut state = crate::lock(&self.pipe.state);
         let side = state.side(self.owner);
         *state.holder(side) = EndHolder::default();
     }

@@ -1,6 +1,6 @@
 //! What a ring port's thread and its owner have in common, and what `show` tells of its rings.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sidecore_abi::ring::{End, Info};
 
@@ -35,12 +35,6 @@ pub(super) struct RingPortState {
     /// Ends of pipes that are open.
     pub(super) ends: usize,
     pub(super) monitors: Vec<Arc<Monitor>>,
-}
-
-impl Common {
-    pub(super) fn state(&self) -> MutexGuard<'_, RingPortState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// What went wrong on the pairs of rings that a client has: ingress, egress.

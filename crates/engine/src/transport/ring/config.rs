@@ -1,12 +1,11 @@
-//! What a ring port is to be, where its socket is, and why one cannot be.
+//! What a ring port is to be, and where its socket is.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use super::super::server::socket::SocketError;
 use crate::open::make_folder;
-use crate::ring::{Geometry, GeometryError};
+use crate::ring::Geometry;
 
 /// Extra buffers that a client may have where the operator says nothing of them: 8 MiB of the usual size.
 pub const EXTRA_LIMIT: u32 = 4096;
@@ -46,35 +45,6 @@ impl RingPortConfig {
             pipe: None,
         }
     }
-}
-
-/// Why a ring port cannot be.
-#[derive(Debug, thiserror::Error)]
-pub enum RingError {
-    /// Its rings.
-    #[error(transparent)]
-    Geometry(#[from] GeometryError),
-    /// Its header.
-    #[error("a header of {0} bytes is not possible; allowed: 0, 10, 12")]
-    Header(u32),
-    /// Its socket.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// Its part of a shared memory.
-    #[error("memory {0:?} is shared by ports of other rings: queues, slots, buf-size, extra-bufs and pipes have to be the same")]
-    OtherRings(String),
-    /// As above.
-    #[error("memory {0:?} is shared by {n} ports already, and there may be no more", n = crate::ring::SharedMemory::MEMBERS)]
-    NoPart(String),
-    /// Its pipe.
-    #[error("{0}")]
-    Pipe(io::Error),
-    /// Its host rings.
-    #[error("the ring port at {} has host rings already", .0.display())]
-    HasHost(PathBuf),
-    /// The system refused.
-    #[error("cannot start the port's thread: {0}")]
-    System(#[from] io::Error),
 }
 
 /// Where the sockets of ring ports with plain names are.

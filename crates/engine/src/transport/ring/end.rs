@@ -40,7 +40,7 @@ impl Piped {
             fds.push(pair.kick().try_clone_to_owned()?);
         }
         {
-            let mut state = common.state();
+            let mut state = crate::lock(&common.state);
             state.rings = pairs.iter().map(PipePair::stats).collect();
             state.attaches += 1;
         }
@@ -61,7 +61,7 @@ impl Drop for Piped {
     fn drop(&mut self) {
         self.lent.take_back();
         self.end.leave();
-        self.common.state().rings.clear();
+        crate::lock(&self.common.state).rings.clear();
     }
 }
 

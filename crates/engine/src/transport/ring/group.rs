@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use sidecore_abi::ring::Info;
 
-use super::config::RingError;
+use super::super::Unable;
 use crate::ring::{Geometry, Region, SharedMemory};
 
 /// The first number of a shared memory: far from those of ports and of monitors.
@@ -33,12 +33,6 @@ struct GroupState {
     memory: Weak<SharedMemory>,
 }
 
-impl Group {
-    fn state(&self) -> MutexGuard<'_, GroupState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A port's part of a shared memory.
 pub(super) struct Member {
     group: Arc<Group>,
@@ -47,11 +41,13 @@ pub(super) struct Member {
 
 impl Member {
     /// A part of the memory `name` for a port with these rings.
-    pub(super) fn join(name: &str, geometry: &Geometry) -> Result<Member, RingError> {
-        let mut groups = GROUPS.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn join(name: &str, geometry: &Geometry) -> Result<Member, Unable> {
+        let mut groups = crate::lock(&GROUPS);
         let there = groups.0.get(name).and_then(Weak::upgrade);
         let group = match there {
-            Some(group) if group.geometry != *geometry => return Err(RingError::OtherRings(name.to_owned())),
+            Some(group) if group.geometry != *geometry => {
+                return Err(format!("memory {name:?} is shared by ports of other rings: queues, slots, buf-size, extra-bufs and pipes have to be the same").into())
+            }
             Some(group) => group,
             None => {
                 // Numbers are used anew after as many memories as fit below the monitors'.
@@ -62,10 +58,14 @@ impl Member {
                 group
             }
         };
-        let mut state = group.state();
+        let mut state = crate::lock(&group.state);
         let number = state.taken.trailing_ones();
         if number >= SharedMemory::MEMBERS {
-            return Err(RingError::NoPart(name.to_owned()));
+            let most = SharedMemory::MEMBERS;
+            return Err(format!(
+                "memory {name:?} is shared by {most} ports already, and there may be no more"
+            )
+            .into());
         }
         state.taken |= 1 << number;
         drop(state);
@@ -73,7 +73,7 @@ impl Member {
     }
 
     /// Where the port's part is.
-    pub(super) fn info(&self) -> Result<Info, RingError> {
+    pub(super) fn info(&self) -> Result<Info, Unable> {
         let info = SharedMemory::layout(&self.group.geometry, self.number)?;
         Ok(Info { mem_id: self.group.mem_id, ..info })
     }
@@ -84,7 +84,7 @@ impl Member {
 
     /// The port's part, what keeps the memory, and whether a client had the part before.
     pub(super) fn region(&self, name: &str) -> io::Result<(Region, Arc<SharedMemory>, bool)> {
-        let mut state = self.group.state();
+        let mut state = crate::lock(&self.group.state);
         let memory = match state.memory.upgrade() {
             Some(memory) => memory,
             None => {
@@ -100,6 +100,6 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        self.group.state().taken &= !(1 << self.number);
+        crate::lock(&self.group.state).taken &= !(1 << self.number);
     }
 }

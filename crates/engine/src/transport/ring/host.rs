@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
+use super::super::Unable;
 use super::common::{ring_queues, Rings};
-use super::config::RingError;
 use crate::fabric::{Pairs, Scheduler};
 use crate::host::ring::{RingEgress, RingIngress, RingPair, RingPortSettings};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
@@ -22,13 +22,9 @@ pub const HOST: char = '^';
 /// Host rings that wait for the client of the ring port at this path.
 static HOSTS: Mutex<BTreeMap<PathBuf, Weak<HostRings>>> = Mutex::new(BTreeMap::new());
 
-fn hosts() -> MutexGuard<'static, BTreeMap<PathBuf, Weak<HostRings>>> {
-    HOSTS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// The host rings of the ring port at `path`, if it has some.
 pub(super) fn of(path: &Path) -> Option<Arc<HostRings>> {
-    hosts().get(path)?.upgrade()
+    crate::lock(&HOSTS).get(path)?.upgrade()
 }
 
 /// Host rings, as the ring port's thread sees them.
@@ -51,17 +47,13 @@ struct HostRingsState {
 }
 
 impl HostRings {
-    fn state(&self) -> MutexGuard<'_, HostRingsState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn settings(&self) -> &Arc<RingPortSettings> {
         &self.settings
     }
 
     /// A client has come: its host rings go live.
     pub(super) fn serve(&self, pairs: Vec<RingPair>, slots: u32) {
-        let mut state = self.state();
+        let mut state = crate::lock(&self.state);
         if state.closed {
             return;
         }
@@ -76,7 +68,7 @@ impl HostRings {
 
     /// The client, or the port, is going: no core uses the rings when this returns.
     pub(super) fn take_back(&self) {
-        let mut state = self.state();
+        let mut state = crate::lock(&self.state);
         state.lent.take_back();
         state.rings.clear();
     }
@@ -98,7 +90,7 @@ impl HostRingsPort {
         rings: usize,
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<HostRingsPort, RingError> {
+    ) -> Result<HostRingsPort, Unable> {
         // With the one ring pair that the other port has at least.
         Geometry { host_rings: rings, ..Geometry::default() }.layout()?;
         if rings == 0 {
@@ -106,9 +98,9 @@ impl HostRingsPort {
         }
         let (settings, state) = (Arc::default(), Mutex::default());
         let rings = Arc::new(HostRings { port, scheduler, settings, rings, state });
-        let mut hosts = hosts();
+        let mut hosts = crate::lock(&HOSTS);
         if hosts.get(path).is_some_and(|other| other.strong_count() > 0) {
-            return Err(RingError::HasHost(path.to_owned()));
+            return Err(format!("the ring port at {} has host rings already", path.display()).into());
         }
         hosts.insert(path.to_owned(), Arc::downgrade(&rings));
         Ok(HostRingsPort { path: path.to_owned(), rings })
@@ -117,7 +109,7 @@ impl HostRingsPort {
 
 impl Attachment for HostRingsPort {
     fn status(&self) -> AttachmentStatus {
-        let state = self.rings.state();
+        let state = crate::lock(&self.rings.state);
         AttachmentStatus {
             peer: if state.rings.is_empty() { Peer::Waiting } else { Peer::Running },
             detail: format!(
@@ -145,8 +137,8 @@ impl Attachment for HostRingsPort {
 
 impl Drop for HostRingsPort {
     fn drop(&mut self) {
-        hosts().remove(&self.path);
-        self.rings.state().closed = true;
+        crate::lock(&HOSTS).remove(&self.path);
+        crate::lock(&self.rings.state).closed = true;
         self.rings.take_back();
     }
 }

@@ -26,7 +26,7 @@ mod port;
 mod server;
 mod taps;
 
-pub use config::{device_path, set_directory, socket_path, RingError, RingPortConfig, EXTRA_LIMIT};
+pub use config::{device_path, set_directory, socket_path, RingPortConfig, EXTRA_LIMIT};
 pub use device::{Asker, Clients, Device, Verbs};
 pub use host::{HostRingsPort, HOST};
 pub use port::RingPort;

@@ -7,9 +7,10 @@ use sidecore_abi::ring::Info;
 use super::super::server::many::serve;
 use super::super::server::socket::Listener;
 use super::super::server::{OwnerLine, Running};
+use super::super::Unable;
 use super::common::Common;
 use super::common::{monitor_queue, ring_queues};
-use super::config::{RingError, RingPortConfig};
+use super::config::RingPortConfig;
 use super::group::Member;
 use super::server::Server;
 use crate::fabric::Scheduler;
@@ -33,13 +34,13 @@ impl RingPort {
         config: RingPortConfig,
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<RingPort, RingError> {
+    ) -> Result<RingPort, Unable> {
         let member = match &config.memory {
             Some(name) => Some(Member::join(name, &config.geometry)?),
             None => None,
         };
         let join = |name: &String| PipeEnd::join(name, &config.geometry.of_pipe(), true);
-        let end = config.pipe.as_ref().map(join).transpose().map_err(RingError::Pipe)?;
+        let end = config.pipe.as_ref().map(join).transpose()?;
         let info = match (&member, &end) {
             (_, Some(end)) => Info { mem_id: end.mem_id(), ..*end.region().info() },
             (Some(member), None) => member.info()?,
@@ -47,7 +48,9 @@ impl RingPort {
         };
         let settings = Arc::new(RingPortSettings::default());
         if !settings.set_header(config.header, &port) {
-            return Err(RingError::Header(config.header));
+            return Err(
+                format!("a header of {} bytes is not possible; allowed: 0, 10, 12", config.header).into()
+            );
         }
         let listener = Listener::bind(&config.path, config.mode, config.owner)?;
         take_no_descriptors(&listener);
@@ -66,7 +69,7 @@ impl RingPort {
 
 impl Attachment for RingPort {
     fn status(&self) -> AttachmentStatus {
-        let state = self.common.state();
+        let state = crate::lock(&self.common.state);
         let Info { tx_slots, rx_slots, .. } = self.common.info;
         let mut queues = ring_queues(&state.rings, (tx_slots, rx_slots));
         let mut features = match self.common.settings.header() {

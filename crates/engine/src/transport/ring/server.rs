@@ -82,7 +82,7 @@ pub(super) struct Watching {
 impl Drop for Watching {
     fn drop(&mut self) {
         self.at_port.iter().for_each(|watcher| self.common.port.capture.unwatch(watcher));
-        self.common.state().monitors.retain(|other| !Arc::ptr_eq(other, &self.monitor));
+        crate::lock(&self.common.state).monitors.retain(|other| !Arc::ptr_eq(other, &self.monitor));
         if !self.stays {
             self.region.give_up();
         }
@@ -119,7 +119,7 @@ impl Drop for Client {
             host.take_back();
         }
         self.lent.take_back();
-        self.common.state().rings.clear();
+        crate::lock(&self.common.state).rings.clear();
     }
 }
 
@@ -203,7 +203,7 @@ impl Requests for Server {
                     memory.leave_extra(Holder::End(end));
                     memory.close(end);
                 }
-                self.common.state().ends -= 1;
+                crate::lock(&self.common.state).ends -= 1;
             }
         }
     }
@@ -269,7 +269,7 @@ impl Server {
             taps: Vec::new(),
         };
         {
-            let mut state = self.common.state();
+            let mut state = crate::lock(&self.common.state);
             state.rings = pairs.iter().map(RingPair::stats).collect();
             state.attaches += 1;
         }
@@ -280,7 +280,7 @@ impl Server {
         if let Some(host) = &client.host {
             host.serve(for_host, region.info().tx_slots);
         }
-        let monitors = self.common.state().monitors.clone();
+        let monitors = crate::lock(&self.common.state).monitors.clone();
         monitors.iter().try_for_each(|monitor| client.show(monitor))?;
         self.conversations[index].role = Role::Client(client);
         let wants = extra_bufs.max(self.common.info.extra_bufs);
@@ -367,7 +367,7 @@ impl Server {
             }
         };
         self.conversations[index].role = Role::End(open);
-        self.common.state().ends += 1;
+        crate::lock(&self.common.state).ends += 1;
         let Some(memory) = &mut self.memory else { return Ok(()) };
         let extra_bufs = memory.take_extra(Holder::End(open), request.extra_bufs);
         let Some(memory) = &self.memory else { return Ok(()) };
@@ -385,7 +385,7 @@ impl Server {
         if !matches!(self.conversations[index].role, Role::None) {
             return self.reply(index, Err(Errno::BUSY), &[]);
         }
-        if self.common.state().monitors.len() == MONITORS {
+        if crate::lock(&self.common.state).monitors.len() == MONITORS {
             return self.reply(index, Err(Errno::NOSPC), &[]);
         }
         let base = self.common.config.geometry;
@@ -413,7 +413,7 @@ impl Server {
                 return self.reply(index, Err(Errno::NOMEM), &[]);
             }
         };
-        self.common.state().monitors.push(Arc::clone(&watching.monitor));
+        crate::lock(&self.common.state).monitors.push(Arc::clone(&watching.monitor));
         self.conversations[index].role = Role::Monitor(watching);
         let mut fds = vec![region.file()];
         fds.extend(wakes.iter().map(AsFd::as_fd));

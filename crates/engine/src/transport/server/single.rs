@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -88,12 +88,12 @@ impl Server {
 
     /// How the conversation is doing.
     pub(in crate::transport) fn status(&self) -> AttachmentStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        crate::lock(&self.status).clone()
     }
 
     /// What it waits for.
     pub(in crate::transport) fn lack(&self) -> Option<Lack> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).lack
+        crate::lock(&self.status).lack
     }
 
     /// Down: hangs up, and is not to be reached.
@@ -130,7 +130,7 @@ impl<P: Protocol> Host<P> {
             host.set(Peer::Faulted);
             host.protocol.failed();
         };
-        supervise::run(self, &port, &*line, || line.wishes().stop, clean, Host::run);
+        supervise(self, &port, &*line, || line.wishes().stop, clean, Host::run);
     }
 
     fn run(&mut self) {
@@ -173,7 +173,7 @@ impl<P: Protocol> Host<P> {
     }
 
     fn show(&self, status: AttachmentStatus) {
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *crate::lock(&self.status) = status;
     }
 
     fn set(&self, peer: Peer) {

@@ -27,7 +27,7 @@ use super::super::server::wait::wait;
 use super::commands;
 use super::keep::{Keep, Pending};
 use super::messages::{payload_size, Answer, Refusal};
-use super::session::{lock, Session, SharedDevice};
+use super::session::{Session, SharedDevice};
 use crate::door::{self, WantedFds, Why};
 use crate::mem::{peeked, set_peeked, BadFile, Files};
 use crate::open::passing;
@@ -396,7 +396,7 @@ impl Talk for Conversation {
     /// A fault stops the queues, not the conversation: the guest can reset the device.
     fn stopped(&mut self, fault: Fault) -> Option<ConversationEnd> {
         tracing::warn!(port = %self.port.name, fault = %fault.name(), "the device was stopped: {fault}");
-        lock(&self.device).faulted(fault);
+        crate::lock(&self.device).faulted(fault);
         // But for those that a reset does not mend.
         (!fault.penalty().is_zero()).then(|| ConversationEnd::Fault(fault, fault.to_string()))
     }

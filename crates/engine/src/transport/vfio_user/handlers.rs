@@ -15,7 +15,7 @@ use super::irqs;
 use super::keep::key;
 use super::messages::{Answer, Handled, Refusal, Request};
 use super::regions;
-use super::session::{lock, Session};
+use super::session::Session;
 use super::version;
 use crate::device::pci::{self, Command, Index};
 use crate::mem::GuestMap;
@@ -45,7 +45,7 @@ impl Session {
                 self.hold(key::memory(name), file);
             }
             self.changes += 1;
-            lock(&self.device).dma_changed(map);
+            crate::lock(&self.device).dma_changed(map);
         }
         Ok(())
     }
@@ -66,7 +66,7 @@ impl Session {
 
     /// Puts the device on `new` and sees to it that `old` is gone.
     fn swap(&self, old: Arc<GuestMap>, new: Arc<GuestMap>) {
-        lock(&self.device).dma_changed(new);
+        crate::lock(&self.device).dma_changed(new);
         // We hold the last reference, and what it alone mapped goes with it. Anything else is a device that
         // does not keep its word; its guest's memory stays mapped, which does no harm but is worth knowing.
         if Arc::strong_count(&old) > 1 {
@@ -166,7 +166,7 @@ impl Session {
         }
         self.regions.check(&access)?;
         answer.put(request.payload);
-        regions::read(&mut **lock(&self.device), &access, answer.space(access.count as usize));
+        regions::read(&mut **crate::lock(&self.device), &access, answer.space(access.count as usize));
         Ok(())
     }
 
@@ -177,7 +177,7 @@ impl Session {
             return Err(Refusal::invalid(format!("{} bytes came; it says {}", data.len(), access.count)));
         }
         self.regions.check(&access)?;
-        regions::write(&mut **lock(&self.device), &access, data);
+        regions::write(&mut **crate::lock(&self.device), &access, data);
         self.look_at_memory();
         answer.put(head);
         Ok(())
@@ -199,7 +199,7 @@ impl Session {
             }
             self.regions.check(&access(&one))?;
         }
-        let mut device = lock(&self.device);
+        let mut device = crate::lock(&self.device);
         for one in writes() {
             regions::write(&mut **device, &access(&one), &one.data.to_le_bytes()[..one.count as usize]);
         }
@@ -210,7 +210,7 @@ impl Session {
     }
 
     pub(super) fn reset(&mut self, _: Request, _: &mut Answer) -> Handled {
-        pci::reset(&mut **lock(&self.device));
+        pci::reset(&mut **crate::lock(&self.device));
         Ok(())
     }
 
@@ -224,7 +224,7 @@ impl Session {
             return;
         }
         let Some(hint) = self.hint() else { return };
-        if lock(&self.device).config().command().has(Command::MASTER) {
+        if crate::lock(&self.device).config().command().has(Command::MASTER) {
             tracing::error!(port = %self.name, "the device cannot work: {hint}");
             self.hinted = true;
         }

@@ -18,7 +18,6 @@
 mod commands;
 mod conversation;
 mod dma;
-mod fuzz;
 mod handlers;
 mod irqs;
 mod keep;
@@ -28,35 +27,27 @@ mod session;
 mod version;
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-pub use self::fuzz::{fuzz_conversation, FuzzOutcome};
 pub use super::server::socket::{Endpoint, SocketError};
 
+use sidecore_abi::vfio_user::Header;
+
+use self::commands::handle;
 use self::conversation::Conversation;
-use self::session::{lock, lock_briefly, Session, SharedDevice, BRIEFLY};
+use self::messages::Answer;
+use self::session::{lock_briefly, Session, SharedDevice, BRIEFLY};
 use super::server::connection::Connection;
 use super::server::single::{Protocol, Server};
 use super::server::socket::PeerSource;
+use super::Unable;
 use crate::device::pci::PciDevice;
+use crate::mem::Terms;
 use crate::port::{Attachment, AttachmentStatus, Fault, Lack, Peer, Port};
-
-/// Why a device cannot be put on a socket.
-#[derive(Debug, thiserror::Error)]
-pub enum VfioUserError {
-    /// Its socket.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// VMMs call, they do not listen.
-    #[error("a vfio-user device listens; no VMM can be called at \"{0}\"")]
-    CannotCall(String),
-    /// Something that every conversation needs.
-    #[error("cannot start the conversation: {0}")]
-    System(#[from] io::Error),
-}
 
 /// A PCI device on a vfio-user socket.
 pub struct VfioUser {
@@ -74,7 +65,7 @@ impl VfioUser {
         endpoint: Endpoint,
         port: Arc<Port>,
         device: Box<dyn PciDevice>,
-    ) -> Result<VfioUser, VfioUserError> {
+    ) -> Result<VfioUser, Unable> {
         VfioUser::start_held(endpoint, port, device, None)
     }
 
@@ -88,9 +79,13 @@ impl VfioUser {
         port: Arc<Port>,
         device: Box<dyn PciDevice>,
         hold: Option<PathBuf>,
-    ) -> Result<VfioUser, VfioUserError> {
+    ) -> Result<VfioUser, Unable> {
         if let Endpoint::Connect { path } = &endpoint {
-            return Err(VfioUserError::CannotCall(path.display().to_string()));
+            return Err(format!(
+                "a vfio-user device listens; no VMM can be called at \"{}\"",
+                path.display()
+            )
+            .into());
         }
         let source = PeerSource::new(endpoint)?;
         let device: SharedDevice = Arc::new(Mutex::new(device));
@@ -98,7 +93,8 @@ impl VfioUser {
         let found = hold.as_ref().and_then(|path| Session::find(&port.name, &device, &port.terms, path));
         let (session, stream) = found.unzip();
         let spoken = Spoken { port, device: Arc::clone(&device), hold, session, stream };
-        Ok(VfioUser { server: Server::start(source, spoken)?, device })
+        let server = Server::start(source, spoken);
+        Ok(VfioUser { server: server.map_err(|e| format!("cannot start the conversation: {e}"))?, device })
     }
 
     /// The device, for code in this process that stands in for a guest.
@@ -141,6 +137,22 @@ impl Attachment for VfioUser {
     }
 }
 
+/// A conversation without a socket, for fuzzers and property tests.
+pub struct Bare(Session, Answer);
+
+impl Bare {
+    /// One with `device`.
+    pub fn new(device: Box<dyn PciDevice>) -> Bare {
+        Bare(Session::new("bare", &Arc::new(Mutex::new(device)), &Terms::default()), Answer::default())
+    }
+
+    /// Handles a command: whether an answer is due, the answer, whether a descriptor goes along, and whether the conversation goes on.
+    pub fn hear(&mut self, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> (bool, &[u8], bool, bool) {
+        let (due, result) = handle(&mut self.0, header, payload, fds, &mut self.1);
+        (due, self.1.bytes(), self.1.fd.is_some(), result.is_ok())
+    }
+}
+
 /// vfio-user, as its socket's server speaks it.
 struct Spoken {
     port: Arc<Port>,
@@ -172,13 +184,41 @@ impl Protocol for Spoken {
         if let Some(session) = self.session.take() {
             return Conversation::resume(stream, session, &self.port, &self.device);
         }
-        lock(&self.device).attached()?;
+        crate::lock(&self.device).attached()?;
         let mut session = Session::new(&self.port.name, &self.device, &self.port.terms);
         session.hold.clone_from(&self.hold);
         Conversation::new(stream, session, &self.port, &self.device)
     }
 
     fn failed(&mut self) {
-        lock(&self.device).faulted(Fault::Internal);
+        crate::lock(&self.device).faulted(Fault::Internal);
+    }
+}
+
+/// A device of two PCI functions, each on a socket of its own (vfio-user knows no other way): a NIC, and the one that has its memory.
+pub struct Functions {
+    /// The NIC, for which this stands.
+    pub nic: VfioUser,
+    /// The one with the memory.
+    pub memory: VfioUser,
+}
+
+impl Attachment for Functions {
+    fn status(&self) -> AttachmentStatus {
+        let (status, memory) = (self.nic.status(), self.memory.status());
+        let alone = status.peer != Peer::Waiting && memory.peer == Peer::Waiting;
+        let hint = alone.then(|| {
+            format!("no VMM has the memory device ({}): it is a second -device of the same VM", memory.detail)
+        });
+        AttachmentStatus { hint: status.hint.or(hint).or(memory.hint), ..status }
+    }
+
+    fn set_link(&mut self, up: bool) -> Result<(), String> {
+        self.nic.set_link(up)
+    }
+
+    fn leave(&mut self) {
+        self.nic.leave();
+        self.memory.leave();
     }
 }

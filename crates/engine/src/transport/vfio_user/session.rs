@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::dma::{self, DmaTable};
@@ -28,12 +28,6 @@ const LOOKS: u32 = 64;
 
 /// A device, and the lock that holds while one of its methods runs.
 pub(super) type SharedDevice = Arc<Mutex<Box<dyn PciDevice>>>;
-
-/// The device under its lock.
-pub(super) fn lock(device: &SharedDevice) -> MutexGuard<'_, Box<dyn PciDevice>> {
-    // A panic in the device has ended its conversation; others may look at it afterwards.
-    device.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// How long the control plane waits for a device that is busy with a command of its VMM.
 pub(super) const BRIEFLY: Duration = Duration::from_millis(200);
@@ -88,7 +82,7 @@ const SAVED: usize = AGREED + dma::SAVED;
 impl Session {
     /// Begins a session with `device`, which no other session talks to. `name` is the port's.
     pub(super) fn new(name: &str, device: &SharedDevice, terms: &Terms) -> Session {
-        let mut guard = lock(device);
+        let mut guard = crate::lock(device);
         Session {
             name: name.to_owned(),
             device: Arc::clone(device),
@@ -125,7 +119,7 @@ impl Session {
 
     /// The same with a holder that was started. How much of `stream` has been looked at is known to its reader.
     pub(super) fn keep_with(&mut self, holder: Holder, stream: &UnixStream) -> Result<(), String> {
-        self.keep = Some(Keep::begin(holder, stream, &mut **lock(&self.device), SAVED)?);
+        self.keep = Some(Keep::begin(holder, stream, &mut **crate::lock(&self.device), SAVED)?);
         Ok(())
     }
 
@@ -145,7 +139,7 @@ impl Session {
             }
         };
         let keys: Vec<u64> = found.keys().copied().collect();
-        let opened = Keep::open(holder, &mut found, &mut **lock(device), SAVED);
+        let opened = Keep::open(holder, &mut found, &mut **crate::lock(device), SAVED);
         let adopted = opened.and_then(|(keep, stream, files)| {
             Session::adopt(name, device, terms, keep, files, found).map(|session| (session, stream))
         });
@@ -173,7 +167,7 @@ impl Session {
         files: Vec<OwnedFd>,
         mut found: Found,
     ) -> Result<Session, String> {
-        let mut guard = lock(device);
+        let mut guard = crate::lock(device);
         let model = guard.persist().ok_or("this kind of device cannot be taken over")?;
         let at = keep.device;
         // Before anything of the device is asked for: it becomes another one.
@@ -193,7 +187,7 @@ impl Session {
         session.interrupts.set_resample(found.remove(&key::RESAMPLE));
         // Of messages that were never committed.
         keep.forget_all(found.into_keys());
-        let mut guard = lock(device);
+        let mut guard = crate::lock(device);
         guard.dma_changed(Arc::clone(session.memory.map()));
         pci::resume(&mut **guard);
         drop(guard);
@@ -224,7 +218,7 @@ impl Session {
     /// Writes down what the message of `taken` bytes has come to. Comes before the message is taken or answered.
     pub(super) fn commit(&mut self, taken: usize, answer: Option<&Answer>) {
         let Some(keep) = &mut self.keep else { return };
-        let mut device = lock(&self.device);
+        let mut device = crate::lock(&self.device);
         let Some(model) = device.persist() else { return };
         let at = keep.device;
         model.save(&mut keep.image);
@@ -246,7 +240,7 @@ impl Session {
     pub(super) fn hand_over(&mut self) -> bool {
         let kept = self.keep.take().is_some();
         if kept {
-            if let Some(device) = lock(&self.device).persist() {
+            if let Some(device) = crate::lock(&self.device).persist() {
                 device.suspend();
             }
             self.left = true;
@@ -270,7 +264,7 @@ impl Session {
         if self.looks == 0 || self.memory.map().is_empty() {
             return None;
         }
-        let on = lock(&self.device).config().command().has(Command::MASTER);
+        let on = crate::lock(&self.device).config().command().has(Command::MASTER);
         self.looks -= u32::from(on);
         on.then(|| Arc::clone(self.memory.map()))
     }
@@ -310,7 +304,7 @@ impl Drop for Session {
         if let Some(keep) = self.keep.take() {
             keep.end();
         }
-        let mut device = lock(&self.device);
+        let mut device = crate::lock(&self.device);
         device.config().reset();
         self.interrupts.disconnect();
         device.detached();

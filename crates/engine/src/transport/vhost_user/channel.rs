@@ -4,7 +4,7 @@
 //! peer, a VMM that does not read is not waited for, and the end is that of a connection in which anything may wait.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustix::io::Errno;
 use rustix::net::{send, SendFlags};
@@ -51,13 +51,13 @@ pub(super) struct Channel(Mutex<Option<OwnedFd>>);
 impl Channel {
     /// The VMM gives another one, or is gone.
     pub(super) fn set(&self, socket: Option<OwnedFd>) {
-        let old = std::mem::replace(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner), socket);
+        let old = std::mem::replace(&mut *crate::lock(&self.0), socket);
         old.iter().for_each(door::hang_up);
     }
 
     /// Tells the VMM that the configuration space has changed. False: it does not listen.
     pub(super) fn config_changed(&self) -> bool {
-        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = crate::lock(&self.0);
         let Some(socket) = &*socket else { return false };
         match send(socket, &CONFIG_CHANGED, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(sent) => sent == CONFIG_CHANGED.len(),

@@ -11,7 +11,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -34,11 +34,6 @@ use crate::port::{AttachmentStatus, Peer};
 
 /// Most descriptors of a message, as the `vhost` crate limits them.
 const MAX_FDS: usize = 32;
-
-/// The backend behind its lock. Only the conversation's thread ever holds it for long.
-pub(super) fn lock<D>(backend: &Mutex<Backend<D>>) -> MutexGuard<'_, Backend<D>> {
-    backend.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A conversation.
 pub(super) struct Conversation<D: VirtioDevice> {
@@ -103,7 +98,7 @@ impl<D: VirtioDevice> Conversation<D> {
     /// Has the door look at the first descriptors that wait: those of the message, or, unless they are `ours`, maybe those of a
     /// later one.
     fn look(&mut self, header: &Header, ours: bool) -> Result<Descriptors, String> {
-        let files = lock(&self.backend).terms.files();
+        let files = crate::lock(&self.backend).terms.files();
         let given = header.message.given;
         let any = (!ours || given == Given::Memory) && files == Files::Any;
         let sockets = !ours || given == Given::Socket;
@@ -137,7 +132,7 @@ impl<D: VirtioDevice> Conversation<D> {
     /// Why a message is refused of which a descriptor did not pass.
     fn strange(&self, header: &Header, why: Why) -> String {
         let Why::Stranger(name) = why else { return why.to_string() };
-        lock(&self.backend).terms.refused();
+        crate::lock(&self.backend).terms.refused();
         match header.message.given {
             Given::Memory => BadFile::NotMemory(name).to_string(),
             Given::Event => BadFile::NotEvent(name).to_string(),
@@ -171,7 +166,7 @@ impl<D: VirtioDevice> Conversation<D> {
         if !fds.list.is_empty() && header.message.given == Given::Nothing {
             return Err("a descriptor is attached, but none belongs to it".to_owned());
         }
-        let mut backend = lock(&self.backend);
+        let mut backend = crate::lock(&self.backend);
         let result = backend.handle(header.message.code, &message[HEADER..], fds);
         let wants_answer = header.need_reply && backend.acknowledges();
         drop(backend);
@@ -256,13 +251,13 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
     }
 
     fn status(&mut self, detail: &str) -> Option<AttachmentStatus> {
-        let status = lock(&self.backend).status(detail.to_owned());
+        let status = crate::lock(&self.backend).status(detail.to_owned());
         self.ran |= status.peer == Peer::Running;
         Some(status)
     }
 
     fn end(mut self, faulty: bool) -> Option<OwnedFd> {
-        lock(&self.backend).disconnect(faulty);
+        crate::lock(&self.backend).disconnect(faulty);
         self.closing.take()
     }
 }

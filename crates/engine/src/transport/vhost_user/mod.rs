@@ -34,11 +34,12 @@ pub use super::server::socket::{check_path, Endpoint, SocketError, MAX_PATH};
 
 use self::backend::Backend;
 use self::channel::Channel;
-use self::conversation::{lock, Conversation};
+use self::conversation::Conversation;
 use self::journal::RingSlots;
 use super::server::connection::Connection;
 use super::server::single::{Protocol, Server};
 use super::server::socket::PeerSource;
+use super::Unable;
 use crate::device::VirtioDevice;
 use crate::disk::Disk;
 use crate::open::{journal, journal_at};
@@ -63,25 +64,6 @@ pub enum JournalAt {
     Path(PathBuf),
 }
 
-/// Why a device cannot be put on a socket.
-#[derive(Debug, thiserror::Error)]
-pub enum VhostUserError {
-    /// Its socket.
-    #[error(transparent)]
-    Socket(#[from] SocketError),
-    /// Its journal.
-    #[error("cannot use the journal \"{}\": {source}", path.display())]
-    Journal {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// Something that every conversation needs.
-    #[error("cannot start the conversation: {0}")]
-    System(#[from] io::Error),
-}
-
 /// A virtio device on a vhost-user socket.
 pub struct VhostUser {
     server: Server,
@@ -94,10 +76,7 @@ impl VhostUser {
     ///
     /// # Errors
     /// The socket or the journal cannot be used.
-    pub fn start<D: VirtioDevice + 'static>(
-        config: VhostUserConfig,
-        device: D,
-    ) -> Result<VhostUser, VhostUserError> {
+    pub fn start<D: VirtioDevice + 'static>(config: VhostUserConfig, device: D) -> Result<VhostUser, Unable> {
         // First: the process that has the door may use the journal.
         let source = PeerSource::new(config.endpoint)?;
         let entries = RingSlots::ours(device.completes_in_order());
@@ -115,20 +94,23 @@ impl VhostUser {
 }
 
 /// The journal of the port of `device`, with room for all its rings.
-fn open_journal<D: VirtioDevice>(at: JournalAt, device: &D) -> Result<RingSlots, VhostUserError> {
+fn open_journal<D: VirtioDevice>(at: JournalAt, device: &D) -> Result<RingSlots, Unable> {
     let (rings, entries) = (device.rings(), RingSlots::ours(device.completes_in_order()));
     let opened = match at {
         JournalAt::Path(path) => journal_at(&path).map(Some).map_err(|e| (path, e)),
         JournalAt::Ours => journal(&device.port().name),
     };
-    let fail = |(path, source)| VhostUserError::Journal { path, source };
+    let fail = |(path, e): (PathBuf, io::Error)| {
+        let path = path.display();
+        format!("cannot use the journal \"{path}\": {e}; choose another with journal=PATH, or do without: journal=none")
+    };
     let Some(journal) = opened.map_err(fail)? else { return Ok(RingSlots::anonymous(rings, entries)?) };
     let slots = match RingSlots::open(&journal.file, rings, entries) {
         Ok(slots) => slots,
         Err(source) => {
             let path = journal.path.clone();
             journal.undo();
-            return Err(VhostUserError::Journal { path, source });
+            return Err(fail((path, source)).into());
         }
     };
     if let (Some(disk), Some((slot, word))) = (device.disk(), slots.spare()) {
@@ -190,6 +172,6 @@ impl<D: VirtioDevice + 'static> Protocol for Spoken<D> {
     }
 
     fn failed(&mut self) {
-        lock(&self.backend).disconnect(true);
+        crate::lock(&self.backend).disconnect(true);
     }
 }

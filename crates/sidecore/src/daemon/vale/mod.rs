@@ -24,7 +24,7 @@ use rustix::io::Errno;
 use sidecore_abi::vale::{text, Ask, Reply, Verb};
 use sidecore_engine::port::Peer;
 use sidecore_engine::state::options::Scope;
-use sidecore_engine::state::{Engine, Error, PortSpec, Spec};
+use sidecore_engine::state::{Cpus, Engine, Error, PortSpec, Spec};
 use sidecore_engine::transport::ring::{Asker, Verbs, HOST};
 
 use self::names::{is_called, place_of, ring_at, Name, OnSwitch};
@@ -448,7 +448,7 @@ impl Vale {
                 false => refused!(INVAL, "polling of port {name} was not asked for"),
             };
         };
-        let cpus = self.engine.spec().daemon.cores.unwrap_or_default();
+        let Cpus(cpus) = self.engine.spec().daemon.cores.unwrap_or_default();
         let mut wanted = ask.first..ask.first.saturating_add(ask.second.clamp(1, 1024));
         if !matches!(ask.mode, 1 | 2) {
             return refused!(INVAL, "polling mode {} is not possible; allowed: 1, 2", ask.mode);

@@ -28,7 +28,7 @@ impl Irq {
 
     /// The driver reads one of these registers.
     pub(in super::super) fn read(&self, offset: u32) -> u32 {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let registers = &mut state.registers;
         match offset {
             regs::ICR => {
@@ -60,7 +60,7 @@ impl Irq {
 
     /// The driver writes one of these registers.
     pub(in super::super) fn write(&self, offset: u32, value: u32) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let receive = if self.by_queue() { [RXQ0, RXQ1] } else { [RXT0, 0] };
         for queue in (0..QUEUES).filter(|queue| value & receive[*queue] != 0) {
             match offset {
@@ -116,7 +116,7 @@ impl Irq {
 
     /// The registers, to be saved. Causes are not among them: see [`resume`](Irq::resume).
     pub(in super::super) fn words(&self) -> [u32; SAVED] {
-        let IrqRegisters { ims, iam, eiac, ivar, ext, itr, eitr, .. } = &self.lock().registers;
+        let IrqRegisters { ims, iam, eiac, ivar, ext, itr, eitr, .. } = &crate::lock(&self.state).registers;
         let mut words = [0; SAVED];
         words[..6].copy_from_slice(&[*ims, *iam, *eiac, *ivar, *ext, *itr]);
         words[6..].copy_from_slice(eitr);
@@ -127,7 +127,7 @@ impl Irq {
     /// interrupts were sent, is unknown: so all are set that frames and the link have, and every message is sent. An
     /// interrupt for nothing is harmless, one that is missed is not.
     pub(in super::super) fn resume(&self, words: [u32; SAVED]) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let eitr = std::array::from_fn(|vector| words[6 + vector]);
         let [ims, iam, eiac, ivar, ext, itr, ..] = words;
         state.registers = IrqRegisters { icr: 0, ims, iam, eiac, ivar, ext, itr, eitr };
@@ -150,7 +150,7 @@ impl Irq {
 
     /// Reset values. Gates stay: a driver that resets in a loop is not let through faster.
     pub(in super::super) fn reset(&self) {
-        let mut state = self.lock();
+        let mut state = crate::lock(&self.state);
         let gates = state.gates;
         (0..QUEUES).for_each(|queue| self.end(&mut state, queue, self.alarm.now()));
         *state = IrqState { gates, ..IrqState::new() };
