@@ -11,12 +11,12 @@ use std::time::{Duration, Instant};
 
 use sidecore_abi::ring::{Answer, Request, MESSAGE};
 use sidecore_abi::vale::{self, Reply, Verb, REPLY};
-use sidecore_engine::fabric::Scheduler;
-use sidecore_engine::fabric::{CoreOptions, Fabric};
+use sidecore_engine::graph::Scheduler;
+use sidecore_engine::graph::{CoreOptions, Graph};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::ring::Geometry;
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::{CoreFabric, DaemonSpec, Engine};
+use sidecore_engine::state::{CoreGraph, DaemonSpec, Engine};
 use sidecore_engine::transport::ring::{set_directory, Device, RingPort, RingPortConfig};
 use sidecore_fuzz::fuzz_target;
 
@@ -53,13 +53,13 @@ fn world() -> &'static World {
         let directory = std::env::temp_dir().join(format!("sidecore-fuzz-{}", std::process::id()));
         std::fs::create_dir_all(directory.join("ring")).unwrap();
         set_directory(&directory.join("control.sock")).unwrap();
-        let cores = Fabric::start(&CoreOptions::default()).unwrap();
+        let cores = Graph::start(&CoreOptions::default()).unwrap();
         let mut config = RingPortConfig::new(&directory.join("port"));
         config.geometry = Geometry { slots: 8, buf_size: 64, pipes: 2, ..Geometry::default() };
         let port = RingPort::start(config, sidecore_fuzz::port(), Arc::clone(&cores) as Arc<dyn Scheduler>);
-        let fabric = Arc::new(CoreFabric::new(cores));
+        let graph = Arc::new(CoreGraph::new(cores));
         let counters = CounterFile::anonymous().unwrap();
-        let engine = Arc::new(Engine::new(KINDS, fabric, counters, DaemonSpec::default(), Box::new(|_| ())));
+        let engine = Arc::new(Engine::new(KINDS, graph, counters, DaemonSpec::default(), Box::new(|_| ())));
         let verbs = Box::new(Vale::new(Arc::clone(&engine), ON_DEMAND));
         let device = Device::start(&directory.join("device"), 0o600, (None, None), verbs).unwrap();
         World { directory, engine, _port: port.unwrap(), _device: device }

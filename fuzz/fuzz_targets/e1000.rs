@@ -11,7 +11,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::csb::{CSBAH, CSBAL};
 use sidecore_engine::device::e1000::{regs, E1000Config, Model, E1000};
 use sidecore_engine::device::pci::{self, Image, Index, PciDevice};
-use sidecore_engine::fabric::Scheduler;
+use sidecore_engine::graph::Scheduler;
 use sidecore_engine::mem::SharedPages;
 use sidecore_engine::port::Port;
 use sidecore_engine::wire::Mac;

@@ -23,7 +23,7 @@ use rustix::net::{sendmsg, SendAncillaryBuffer, SendAncillaryMessage, SendFlags}
 use sidecore_abi::virtio::features as bit;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::port::Port;
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 use sidecore_fuzz::fuzz_target;
@@ -41,12 +41,12 @@ static INPUTS: AtomicU64 = AtomicU64::new(0);
 static RUNNING: AtomicU64 = AtomicU64::new(0);
 static MOVING: AtomicU64 = AtomicU64::new(0);
 
-fn cores() -> &'static Arc<Fabric> {
-    static CORES: OnceLock<Arc<Fabric>> = OnceLock::new();
+fn cores() -> &'static Arc<Graph> {
+    static CORES: OnceLock<Arc<Graph>> = OnceLock::new();
     // A core that polls, or naps while a sender waits for room, has the fuzzer's processor.
     let tuning = Tuning { spin: Duration::ZERO, ..Tuning::default() };
     let options = CoreOptions { tuning, patience: Duration::from_millis(1), ..CoreOptions::default() };
-    CORES.get_or_init(|| Fabric::start(&options).unwrap())
+    CORES.get_or_init(|| Graph::start(&options).unwrap())
 }
 
 /// The port of all conversations, one after the other. What the guest sends it receives: both directions run.

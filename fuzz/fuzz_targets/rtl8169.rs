@@ -11,7 +11,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use sidecore_engine::device::pci::{self, Image, Index, PciDevice};
 use sidecore_engine::device::rtl8169::regs::{self, desc};
 use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
-use sidecore_engine::fabric::Scheduler;
+use sidecore_engine::graph::Scheduler;
 use sidecore_engine::port::Port;
 use sidecore_engine::wire::Mac;
 use sidecore_fuzz::fuzz_target;

@@ -1,4 +1,4 @@
-//! What stands behind the ports of a fabric without guests: queues of frames that were given to them, queues that check what
+//! What stands behind the ports of a graph without guests: queues of frames that were given to them, queues that check what
 //! they get, and a hand that visits them in place of an I/O core.
 
 use std::collections::VecDeque;
@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sidecore_engine::core::{Budget, Lease, Recall, Seat};
-use sidecore_engine::fabric::{Local, NetSeat, Scheduler};
 use sidecore_engine::frame::{Batch, HEAD};
+use sidecore_engine::graph::{Local, NetSeat, Scheduler};
 use sidecore_engine::mem::Arena;
 use sidecore_engine::port::{DropReason, EgressQueue, IngressQueue, Outcome, Port, Room, Tally};
 use sidecore_engine::wire::{Gso, Offload, Offloads};

@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_engine::core::Recall;
-use sidecore_engine::fabric::{NetSeat, Scheduler};
 use sidecore_engine::frame::{Batch, Frame};
+use sidecore_engine::graph::{NetSeat, Scheduler};
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Outcome, Port, PortId, Tally};

@@ -11,10 +11,10 @@ mod config;
 mod disk;
 #[path = "../fuzz_targets/e1000.rs"]
 mod e1000;
-#[path = "../fuzz_targets/fabric.rs"]
-mod fabric;
 #[path = "../fuzz_targets/fpm.rs"]
 mod fpm;
+#[path = "../fuzz_targets/graph.rs"]
+mod graph;
 #[path = "../fuzz_targets/messages.rs"]
 mod messages;
 #[path = "../fuzz_targets/netmap.rs"]
@@ -79,6 +79,6 @@ macro_rules! targets {
 }
 
 targets!(
-    attach, broker, config, disk, e1000, fabric, fpm, messages, netmap, ptnet, requests, rings, router,
+    attach, broker, config, disk, e1000, graph, fpm, messages, netmap, ptnet, requests, rings, router,
     rtl8169, tables, vfio, wire
 );

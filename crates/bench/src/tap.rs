@@ -14,7 +14,7 @@ use std::thread;
 
 use serde::Serialize;
 use sidecore_engine::core::CoreStatus;
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Topology};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
@@ -109,7 +109,7 @@ struct Ours {
     // In this order: the TAPs take their queues back from the cores.
     taps: [Tap; 2],
     ports: [Arc<Port>; 2],
-    cores: Arc<Fabric>,
+    cores: Arc<Graph>,
     nets: [Net; 2],
 }
 
@@ -124,7 +124,7 @@ impl Ours {
         };
         let ports = [port(0, "left")?, port(1, "right")?];
         let cpus = vec![options.io_core];
-        let cores = Fabric::start(&CoreOptions { cpus, ..CoreOptions::default() }).map_err(text)?;
+        let cores = Graph::start(&CoreOptions { cpus, ..CoreOptions::default() }).map_err(text)?;
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let members = ports.each_ref().map(|port| (Arc::clone(port), Attach::Switch(Arc::clone(&switch))));
         cores.publish(&Arc::new(Topology::new(&members)));

@@ -20,7 +20,7 @@ use sidecore_driver::queue::{Buf, Options, Parts, Queue as DriverQueue};
 use sidecore_engine::core::Lease;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::device::virtio_net::{EgressRing, IngressRing};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
@@ -64,7 +64,7 @@ fn ring(memory: &Arc<Memory>, map: &Arc<GuestMap>, parts: &Parts, options: Optio
     .unwrap()
 }
 
-fn side(port: &Arc<Port>, cores: &Arc<Fabric>, options: Options, frame: &[u8]) -> Side {
+fn side(port: &Arc<Port>, cores: &Arc<Graph>, options: Options, frame: &[u8]) -> Side {
     let memory = Memory::new(MEMORY, Page::Small).unwrap();
     let file = memory.fd().try_clone_to_owned().unwrap().into();
     let spec =
@@ -147,7 +147,7 @@ fn main() {
     let options =
         Options { entries: ENTRIES, packed, event_idx: false, in_order: std::env::var("IN_ORDER").is_ok() };
     let counters = CounterFile::anonymous().unwrap();
-    let cores = Fabric::start(&CoreOptions {
+    let cores = Graph::start(&CoreOptions {
         cpus: vec![1],
         tuning: Tuning { spin: Duration::from_secs(60), ..Tuning::default() },
         ..CoreOptions::default()

@@ -4,7 +4,7 @@
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
 //! `bucket`, `fault`, `open`, `hold`, `place` → `mem` → `core` → `confine`, `disk`, `door`, `wire`, `virtq`, `ring` → `frame` → `account` →
-//! `observe` → `port` → `policy`, `slots` → `switch` → `router` → `fabric` → `device`, `host` → `transport`, `broker` →
+//! `observe` → `port` → `policy`, `slots` → `switch` → `router` → `graph` → `device`, `host` → `transport`, `broker` →
 //! `state`.
 //!
 //! `unsafe` is only in `mem`, `virtq`, `ring`, `host` and `observe`.
@@ -17,9 +17,9 @@ pub mod core;
 pub mod device;
 pub mod disk;
 pub mod door;
-pub mod fabric;
 pub mod fault;
 pub mod frame;
+pub mod graph;
 pub mod hold;
 pub mod host;
 pub mod mem;

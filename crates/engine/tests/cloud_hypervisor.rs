@@ -14,7 +14,7 @@ use sidecore_abi::vfio_user::{irq, region};
 use sidecore_driver::vfio::Event;
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vfio_user::VfioUser;
@@ -41,7 +41,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Two ports on a wire, an I/O core, a directory for sockets.
 struct Rig {
     dir: PathBuf,
-    cores: Arc<Fabric>,
+    cores: Arc<Graph>,
     ports: [Arc<Port>; 2],
 }
 
@@ -53,7 +53,7 @@ impl Rig {
         let ports = [(0, "a"), (1, "b")].map(|(id, name)| {
             Arc::new(Port::new(PortId(id), name, file.open_slot(PortId(id), name), DEFAULT_MTU).unwrap())
         });
-        let cores = Fabric::start(&CoreOptions::default()).unwrap();
+        let cores = Graph::start(&CoreOptions::default()).unwrap();
         let wires = [PortId(1), PortId(0)].map(Attach::Wire);
         cores.publish(&Arc::new(Topology::new(&ports.iter().cloned().zip(wires).collect::<Vec<_>>())));
         Rig { dir, cores, ports }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::cards::{assert_conserved, await_true, frame, LIMIT};
 use sidecore_driver::e1000::{Config, Model as Part, E1000 as Driver, RSS_KEY};
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
@@ -20,7 +20,7 @@ struct Rig {
     dir: PathBuf,
     attachments: Vec<VfioUser>,
     ports: Vec<Arc<Port>>,
-    _cores: Arc<Fabric>,
+    _cores: Arc<Graph>,
     _counters: CounterFile,
 }
 
@@ -37,7 +37,7 @@ impl Rig {
         let dir = std::env::temp_dir().join(format!("sidecore-e1000-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let counters = CounterFile::anonymous().unwrap();
-        let cores = Fabric::start(&CoreOptions::default()).unwrap();
+        let cores = Graph::start(&CoreOptions::default()).unwrap();
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let (mut attachments, mut ports) = (Vec::new(), Vec::new());
         for (index, model) in models.into_iter().enumerate() {

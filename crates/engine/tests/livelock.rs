@@ -18,8 +18,8 @@ use sidecore_driver::{e1000, Frontend};
 use sidecore_engine::core::Lease;
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::frame::Batch;
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{
@@ -112,7 +112,7 @@ impl Receiver {
 
 struct Rig {
     dir: PathBuf,
-    cores: Arc<Fabric>,
+    cores: Arc<Graph>,
     source: Arc<Port>,
     sink: Arc<Port>,
     wire: Arc<Topology>,
@@ -137,7 +137,7 @@ impl Rig {
             Arc::new(Port::new(PortId(id), name, counters.open_slot(PortId(id), name), DEFAULT_MTU).unwrap())
         };
         let (source, sink) = (port(0, "source"), port(1, "sink"));
-        let cores = Fabric::start(options).unwrap();
+        let cores = Graph::start(options).unwrap();
         let wire =
             [(Arc::clone(&source), Attach::Wire(sink.id)), (Arc::clone(&sink), Attach::Wire(source.id))];
         let wire = Arc::new(Topology::new(&wire));

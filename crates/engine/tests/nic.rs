@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::frames::{bytes_of, datagram};
 use crate::nics::{drops, send, turn, until, veth, Kind, Lone, Pair, KINDS};
 use crate::rig::{port, Joiner, Net};
-use sidecore_engine::fabric::{CoreOptions, Fabric};
 use sidecore_engine::frame::Batch;
+use sidecore_engine::graph::{CoreOptions, Graph};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
 use sidecore_engine::observe::CounterFile;
@@ -113,7 +113,7 @@ fn a_host_interface_and_a_tap_share_a_wire() {
     let _turn = turn();
     for kind in KINDS {
         let file = CounterFile::anonymous().unwrap();
-        let cores = Fabric::start(&CoreOptions::default()).unwrap();
+        let cores = Graph::start(&CoreOptions::default()).unwrap();
         let (host, nets) = (Net::new(), [Net::new(), Net::new()]);
         let ports = [port(&file, 0, "nic"), port(&file, 1, "tap")];
         nics::wire(&cores, &ports);

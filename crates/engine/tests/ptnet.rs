@@ -9,7 +9,7 @@ use sidecore_abi::netmap::{SlotWord, NS_MOREFRAG};
 use sidecore_abi::ptnet::{reg, CREATE, DELETE};
 use sidecore_driver::ptnet::{Config, Ptnet as Driver};
 use sidecore_engine::device::ptnet::{self, PtnetConfig};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Fault, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
@@ -23,7 +23,7 @@ struct Rig {
     dir: PathBuf,
     attachments: Vec<Functions>,
     ports: Vec<Arc<Port>>,
-    cores: Arc<Fabric>,
+    cores: Arc<Graph>,
     _counters: CounterFile,
 }
 
@@ -40,7 +40,7 @@ impl Rig {
         let dir = std::env::temp_dir().join(format!("sidecore-ptnet-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let counters = CounterFile::anonymous().unwrap();
-        let cores = Fabric::start(&CoreOptions::default()).unwrap();
+        let cores = Graph::start(&CoreOptions::default()).unwrap();
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let (mut attachments, mut ports) = (Vec::new(), Vec::new());
         for index in 0..count {

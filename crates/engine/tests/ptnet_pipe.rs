@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sidecore_driver::ptnet::{Config, Ptnet as Driver};
 use sidecore_engine::device::ptnet::{self, PtnetConfig};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Fault, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::slots::pipe::End;
@@ -21,7 +21,7 @@ struct Rig {
     dir: PathBuf,
     attachments: Vec<Functions>,
     ports: Vec<Arc<Port>>,
-    _cores: Arc<Fabric>,
+    _cores: Arc<Graph>,
     _counters: CounterFile,
 }
 
@@ -34,7 +34,7 @@ impl Rig {
         let dir = std::env::temp_dir().join(format!("sidecore-pipe-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let counters = CounterFile::anonymous().unwrap();
-        let cores = Fabric::start(&CoreOptions::default()).unwrap();
+        let cores = Graph::start(&CoreOptions::default()).unwrap();
         let (mut attachments, mut ports) = (Vec::new(), Vec::new());
         for index in 0..2u8 {
             let (id, file) = (PortId(index.into()), format!("p{index}"));

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use io_uring::{opcode, IoUring};
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_engine::core::{Budget, Owner, Served, Slow, Task, Tuning, Visit, VisitEnd};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Local, Scheduler, Topology};
 use sidecore_engine::frame::Batch;
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Local, Scheduler, Topology};
 use sidecore_engine::mem::Overrun;
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
@@ -81,7 +81,7 @@ impl EgressQueue for Sink {
 
 /// A wire, its ends, and what passed.
 struct Wire {
-    fabric: Arc<Fabric>,
+    graph: Arc<Graph>,
     source: Arc<Port>,
     _sink: sidecore_engine::core::Lease<Sink>,
     got: Arc<AtomicU64>,
@@ -97,17 +97,17 @@ impl Wire {
             Arc::new(Port::new(PortId(id), name, counters.open_slot(PortId(id), name), DEFAULT_MTU).unwrap())
         };
         let (source, sink) = (port(0, "source"), port(1, "sink"));
-        let fabric = Fabric::start(options).unwrap();
+        let graph = Graph::start(options).unwrap();
         let ends =
             [(Arc::clone(&source), Attach::Wire(sink.id)), (Arc::clone(&sink), Attach::Wire(source.id))];
-        fabric.publish(&Arc::new(Topology::new(&ends)));
+        graph.publish(&Arc::new(Topology::new(&ends)));
         let (got, wrong) = (Arc::<AtomicU64>::default(), Arc::<AtomicU64>::default());
         let lease = sink.lend(0, Sink { got: Arc::clone(&got), wrong: Arc::clone(&wrong) });
-        Wire { fabric, source, _sink: lease, got, wrong, stop: Arc::default(), _counters: counters }
+        Wire { graph, source, _sink: lease, got, wrong, stop: Arc::default(), _counters: counters }
     }
 
     fn serve(&self) -> sidecore_engine::core::Lease<Source> {
-        let scheduler = Arc::clone(&self.fabric) as Arc<dyn Scheduler>;
+        let scheduler = Arc::clone(&self.graph) as Arc<dyn Scheduler>;
         scheduler.serve(&self.source, 0, Source { next: 0, stop: Arc::clone(&self.stop) })
     }
 }
@@ -221,7 +221,7 @@ fn a_disk_and_a_queue_of_frames_share_a_core() {
         done: Arc::clone(&done),
         stop: Arc::clone(&stop),
     };
-    let lease = wire.fabric.place(disk);
+    let lease = wire.graph.place(disk);
     until("both are served", || {
         done.load(Ordering::Relaxed) > 1_000 && wire.got.load(Ordering::Relaxed) > 1_000
     });
@@ -237,7 +237,7 @@ fn a_disk_and_a_queue_of_frames_share_a_core() {
     assert!(disk < 2 * net && net < 2 * disk, "disk {disk} ns, net {net} ns");
     stop.store(true, Ordering::Relaxed);
     wire.stop.store(true, Ordering::Relaxed);
-    let tasks = wire.fabric.tasks();
+    let tasks = wire.graph.tasks();
     assert_eq!(tasks.iter().map(|task| task.owner).collect::<Vec<_>>(), [0, 900]);
     let disk = lease.take_back().unwrap();
     assert!(disk.next - done.load(Ordering::Relaxed) == disk.under_way.len() as u64);
@@ -250,20 +250,20 @@ fn a_flow_loses_no_frame_and_keeps_its_order_while_its_task_moves_and_cores_come
     let tuning = Tuning { balance: false, ..Tuning::default() };
     let wire = Wire::new(&two_cores(tuning));
     let lease = wire.serve();
-    let task = wire.fabric.tasks()[0].id;
+    let task = wire.graph.tasks()[0].id;
     let mut moves = 0;
     for turn in 0..1_000usize {
         let before = wire.got.load(Ordering::Relaxed);
-        moves += u64::from(wire.fabric.move_task(task, turn % 2));
+        moves += u64::from(wire.graph.move_task(task, turn % 2));
         if turn % 10 == 0 {
-            wire.fabric.set_active(1);
-            assert_eq!(wire.fabric.tasks()[0].core, 0);
-            wire.fabric.set_active(2);
+            wire.graph.set_active(1);
+            assert_eq!(wire.graph.tasks()[0].core, 0);
+            wire.graph.set_active(2);
         }
         until("frames pass", || wire.got.load(Ordering::Relaxed) > before);
     }
     wire.stop.store(true, Ordering::Relaxed);
-    let status = &wire.fabric.tasks()[0];
+    let status = &wire.graph.tasks()[0];
     assert!(moves >= 990 && status.moves >= moves, "{moves} {status:?}");
     let source = lease.take_back().unwrap();
     assert_eq!((wire.got.load(Ordering::Relaxed), wire.wrong.load(Ordering::Relaxed)), (source.next, 0));
@@ -322,12 +322,12 @@ fn no_wake_up_is_lost_between_looks_messages_and_moves_and_while_cores_come_and_
     // slept over is never answered.
     let tuning =
         Tuning { spin: Duration::ZERO, longest_sleep: 60 * LIMIT, balance: false, ..Tuning::default() };
-    let fabric = Fabric::start(&two_cores(tuning)).unwrap();
+    let graph = Graph::start(&two_cores(tuning)).unwrap();
     let state = Arc::<Kicks>::default();
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let kick = event.try_clone().unwrap();
-    let lease = fabric.place(Kicked { guest: Arc::default(), state: Arc::clone(&state), event });
-    let task = fabric.tasks()[0].id;
+    let lease = graph.place(Kicked { guest: Arc::default(), state: Arc::clone(&state), event });
+    let task = graph.tasks()[0].id;
     for number in 1..=wake_ups() {
         state.asked.store(number, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -336,10 +336,10 @@ fn no_wake_up_is_lost_between_looks_messages_and_moves_and_while_cores_come_and_
         }
         match number % 200 {
             // Messages come between looking and sleeping, too: one that moves the task, takes its core away, or wants nothing.
-            50 | 150 => _ = fabric.move_task(task, usize::try_from(number / 50 % 2).unwrap()),
-            100 => _ = fabric.set_active(1),
-            125 => _ = fabric.set_active(2),
-            175 => fabric.rest(false),
+            50 | 150 => _ = graph.move_task(task, usize::try_from(number / 50 % 2).unwrap()),
+            100 => _ = graph.set_active(1),
+            125 => _ = graph.set_active(2),
+            175 => graph.rest(false),
             _ => {}
         }
         until("a request was slept over", || state.done.load(Ordering::Acquire) >= number);

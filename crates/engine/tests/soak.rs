@@ -20,7 +20,7 @@ use sidecore_driver::net::{NetDriver, NetHdr};
 use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Topology};
 use sidecore_engine::observe::{CounterFile, PortCounters};
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
@@ -92,7 +92,7 @@ fn talk(driver: &mut NetDriver, number: u64, dice: &mut Dice) -> sidecore_driver
 /// What the test has built: everything that is attached, and the counters of everything that ever was.
 struct World {
     dir: PathBuf,
-    cores: Arc<Fabric>,
+    cores: Arc<Graph>,
     switch: Arc<Switch>,
     file: CounterFile,
     ports: BTreeMap<u16, (Arc<Port>, VhostUser)>,
@@ -168,7 +168,7 @@ fn nothing_is_lost_and_nothing_grows() {
     std::fs::create_dir_all(&dir).unwrap();
     let mut world = World {
         dir,
-        cores: Fabric::start(&CoreOptions { cpus: vec![0, 1], ..CoreOptions::default() }).unwrap(),
+        cores: Graph::start(&CoreOptions { cpus: vec![0, 1], ..CoreOptions::default() }).unwrap(),
         switch: Arc::new(Switch::new("lan", SwitchOptions::default())),
         file: CounterFile::anonymous().unwrap(),
         ports: BTreeMap::new(),

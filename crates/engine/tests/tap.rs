@@ -10,8 +10,8 @@ use std::time::Duration;
 use crate::frames::{bytes_of, datagram};
 use crate::rig::{port, Joiner, Net};
 use rustix::event::{poll, PollFd, PollFlags};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Topology};
 use sidecore_engine::frame::Batch;
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Topology};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::observe::capture::{self, CaptureOptions};
 use sidecore_engine::observe::CounterFile;
@@ -530,7 +530,7 @@ fn a_configuration_that_cannot_be_is_refused_by_name() {
 fn a_capture_sees_frames_cross_the_real_switch_and_those_that_do_not() {
     let _turn = turn();
     let file = CounterFile::anonymous().unwrap();
-    let cores = Fabric::start(&CoreOptions::default()).unwrap();
+    let cores = Graph::start(&CoreOptions::default()).unwrap();
     let lan = Arc::new(Switch::new("lan", SwitchOptions::default()));
     let nets = [Net::new(), Net::new()];
     let ports = [port(&file, 0, "left"), port(&file, 1, "right")];

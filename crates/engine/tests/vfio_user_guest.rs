@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sidecore_engine::fabric::{CoreOptions, Fabric};
+use sidecore_engine::graph::{CoreOptions, Graph};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
@@ -22,7 +22,7 @@ fn linux_finds_the_device_and_uses_all_of_it() -> Result<()> {
     let path = dir.path().join("d.sock");
     let file = CounterFile::anonymous().unwrap();
     let port = Arc::new(Port::new(PortId(0), "p", file.open_slot(PortId(0), "p"), DEFAULT_MTU).unwrap());
-    let cores = Fabric::start(&CoreOptions::default()).unwrap();
+    let cores = Graph::start(&CoreOptions::default()).unwrap();
     let device = Scratch::new(&port, cores);
     let (inside, pages) = (Arc::clone(&device.inside), Arc::clone(&device.pages));
     let endpoint = Endpoint::Listen { path: path.clone(), mode: None, owner: (None, None) };

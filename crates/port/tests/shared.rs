@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::rig::{frame, number, until, Engine};
-use sidecore_engine::fabric::Scheduler;
+use sidecore_engine::graph::Scheduler;
 use sidecore_engine::port::{Attachment, Peer};
 use sidecore_engine::transport::ring::{RingPort, RingPortConfig};
 use sidecore_port::Port;

@@ -61,7 +61,7 @@ impl Controls {
         let mut sessions = self.lock();
         let mut before = std::mem::take(&mut *sessions);
         for RouterSpec { name, control, grace, .. } in engine.spec().routers {
-            let Some((router, now)) = engine.fabric().router(&name) else { continue };
+            let Some((router, now)) = engine.graph().router(&name) else { continue };
             let old = before.remove(&name);
             let Some(namespace) = control else {
                 drop(old);
@@ -74,7 +74,7 @@ impl Controls {
                 sessions.insert(name, old);
                 continue;
             }
-            let cores = Arc::clone(&engine.fabric().cores);
+            let cores = Arc::clone(&engine.graph().cores);
             let plane = Plane::new(router, &namespace, grace, Box::new(move || cores.seconds()));
             match plane.and_then(Session::start) {
                 Ok(session) => drop(sessions.insert(name, session)),
@@ -93,7 +93,7 @@ impl Controls {
     /// All routers of `engine`.
     pub fn routers(&self, engine: &Engine) -> Routers {
         let view = |RouterSpec { name, .. }: RouterSpec| {
-            let (router, now) = engine.fabric().router(&name)?;
+            let (router, now) = engine.graph().router(&name)?;
             let (interfaces, table_bytes) = (router.interfaces(), router.table_bytes() as u64);
             let control = self.lock().get(&name).map(|session| session.view(now));
             Some(RouterView { name, interfaces, table_bytes, control })

@@ -17,7 +17,7 @@ use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::pci::PciDevice;
 use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
@@ -64,7 +64,7 @@ pub struct Stage {
     // In this order: attachments go before the cores that serve it.
     attachments: Vec<Box<dyn Attachment>>,
     ports: Vec<Arc<Port>>,
-    cores: Arc<Fabric>,
+    cores: Arc<Graph>,
     switch: Arc<Switch>,
     counters: CounterFile,
     scratch: Scratch,
@@ -86,7 +86,7 @@ impl Stage {
         Ok(Stage {
             attachments: Vec::new(),
             ports: Vec::new(),
-            cores: Fabric::start(&options).map_err(text)?,
+            cores: Graph::start(&options).map_err(text)?,
             switch: Arc::new(Switch::new("lan", SwitchOptions::default())),
             counters: CounterFile::anonymous().map_err(text)?,
             scratch: Scratch::new("sc-e1000").map_err(text)?,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sidecore_driver::Frontend;
-use sidecore_engine::fabric::Fabric;
+use sidecore_engine::graph::Graph;
 use sidecore_engine::wire::Sum;
 
 use super::super::common::{page, text, Result};
@@ -105,8 +105,8 @@ pub struct Sample {
 pub struct Ends<'s> {
     /// The processors of the thread that is both ends, and of the thread that routes.
     pub cpus: [usize; 2],
-    /// The fabric that has moved the frames, if it is ours.
-    pub fabric: Option<&'s Arc<Fabric>>,
+    /// The graph that has moved the frames, if it is ours.
+    pub graph: Option<&'s Arc<Graph>>,
     pub from: End,
     pub to: End,
 }
@@ -214,14 +214,14 @@ impl Ends<'_> {
 
     /// Sends `frames` over and over for as long as `time`.
     pub fn measure(&mut self, frames: &[[u8; SIZE]], time: Duration) -> Result<Sample> {
-        if self.fabric.is_some() {
+        if self.graph.is_some() {
             self.announce()?;
         }
         let distance = Distance::before(&self.cpus);
         let mut source = Frames { frames, next: 0 };
         let (mut sent, mut got, mut lost) = (0u64, 0u64, 0u64);
-        let status = |fabric: &Fabric| fabric.status().first().map_or((0, 0), |it| (it.busy_ns, it.frames));
-        let before = self.fabric.map(|fabric| status(fabric));
+        let status = |graph: &Graph| graph.status().first().map_or((0, 0), |it| (it.busy_ns, it.frames));
+        let before = self.graph.map(|graph| status(graph));
         let start = Instant::now();
         let mut heard = start;
         while start.elapsed() < time {
@@ -255,7 +255,7 @@ impl Ends<'_> {
             }
         }
         let mpps = got as f64 / seconds / 1e6;
-        let after = self.fabric.map(|fabric| status(fabric));
+        let after = self.graph.map(|graph| status(graph));
         let own = before
             .zip(after)
             .map(|(before, after)| (after.0 - before.0) as f64 / (after.1 - before.1).max(1) as f64);

@@ -81,7 +81,7 @@ impl L3fwd {
         apart(|| {
             pin(core).map_err(text)?;
             let (from, to) = (Kind::Virtio.connect(&self.paths[0])?, Kind::Virtio.connect(&self.paths[1])?);
-            let mut ends = Ends { cpus: [core, self.core], fabric: None, from, to };
+            let mut ends = Ends { cpus: [core, self.core], graph: None, from, to };
             ends.settle(first)?;
             what(&mut ends)
         })

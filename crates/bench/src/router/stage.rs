@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sidecore_driver::load::pin;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, PortId, DEFAULT_MTU};
 use sidecore_engine::router::{Member, Net, Router, Rpf, Static, Target};
@@ -50,7 +50,7 @@ impl Between {
 pub struct Stage {
     // In this order: attachments go before the core that serves it.
     _attachments: Vec<Box<dyn Attachment>>,
-    fabric: Arc<Fabric>,
+    graph: Arc<Graph>,
     router: Arc<Router>,
     members: Vec<Member>,
     kind: Kind,
@@ -65,7 +65,7 @@ impl Stage {
     pub fn start(io_core: usize, kind: Kind) -> Result<Stage> {
         let tuning = Tuning { spin: Duration::from_secs(3600), balance: false, ..Tuning::default() };
         let options = CoreOptions { cpus: vec![io_core], tuning, ..CoreOptions::default() };
-        let fabric = Fabric::start(&options).map_err(text)?;
+        let graph = Graph::start(&options).map_err(text)?;
         let (counters, scratch) =
             (CounterFile::anonymous().map_err(text)?, Scratch::new("sc-router").map_err(text)?);
         let router = Arc::new(Router::new("r").map_err(text)?);
@@ -84,7 +84,7 @@ impl Stage {
         router.configure(&members, &[], 1);
         for member in &members {
             let path = scratch.file(&member.port.name);
-            let scheduler = Arc::clone(&fabric) as Arc<dyn Scheduler>;
+            let scheduler = Arc::clone(&graph) as Arc<dyn Scheduler>;
             let port = Arc::clone(&member.port);
             attachments.push(match kind {
                 Kind::Ring => {
@@ -103,7 +103,7 @@ impl Stage {
         let paths = paths.try_into().map_err(|_| "two ports")?;
         let stage = Stage {
             _attachments: attachments,
-            fabric,
+            graph,
             router,
             members,
             kind,
@@ -129,13 +129,13 @@ impl Stage {
             .zip(others)
             .map(|(it, other)| (Arc::clone(&it.port), attach(other)))
             .collect();
-        self.fabric.publish(&Arc::new(Topology::new(&all)));
+        self.graph.publish(&Arc::new(Topology::new(&all)));
     }
 
     /// Has exactly these routes beside its own; how many seconds that took.
     pub fn routes(&self, routes: &[Static]) -> f64 {
         let begun = Instant::now();
-        self.router.configure(&self.members, routes, self.fabric.seconds());
+        self.router.configure(&self.members, routes, self.graph.seconds());
         begun.elapsed().as_secs_f64()
     }
 
@@ -146,11 +146,11 @@ impl Stage {
 
     /// Has one thread on processor `core` do `what` with both ends.
     pub fn play<R: Send>(&self, core: usize, what: impl FnOnce(&mut Ends) -> Result<R> + Send) -> Result<R> {
-        let (kind, cpus, paths, fabric) = (self.kind, [core, self.io_core], &self.paths, &self.fabric);
+        let (kind, cpus, paths, graph) = (self.kind, [core, self.io_core], &self.paths, &self.graph);
         apart(move || {
             pin(core).map_err(text)?;
             let (from, to) = (kind.connect(&paths[0])?, kind.connect(&paths[1])?);
-            what(&mut Ends { cpus, fabric: Some(fabric), from, to })
+            what(&mut Ends { cpus, graph: Some(graph), from, to })
         })
     }
 }

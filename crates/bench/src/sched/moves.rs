@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use sidecore_driver::net::NetDriver;
 use sidecore_engine::core::Tuning;
-use sidecore_engine::fabric::{CoreOptions, Fabric};
+use sidecore_engine::graph::{CoreOptions, Graph};
 
 use super::guest::{receive, write};
 use super::stage::{Stage, OURS};
@@ -165,7 +165,7 @@ fn measure(args: &Args, common: &Common, cpus: [usize; 2], event: Event) -> Resu
     let owner = stage.guest(0).id.0;
     // How many of them have begun, whether all are over, and whether the flow is.
     let (spell, over, ended) = (AtomicU32::new(0), AtomicBool::new(false), AtomicBool::new(false));
-    let mover = Mover { fabric: stage.fabric(), owner, ended: &ended };
+    let mover = Mover { graph: stage.graph(), owner, ended: &ended };
     std::thread::scope(|scope| {
         let moves = scope.spawn(|| {
             let moved = mover.run(event, times, &spell);
@@ -189,7 +189,7 @@ fn measure(args: &Args, common: &Common, cpus: [usize; 2], event: Event) -> Resu
 
 /// Has things happen to the queue.
 struct Mover<'a> {
-    fabric: &'a Fabric,
+    graph: &'a Graph,
     owner: u16,
     /// There is no flow any more; it says itself why.
     ended: &'a AtomicBool,
@@ -206,7 +206,7 @@ impl Mover<'_> {
         }
         let (id, mut core) = self.place()?;
         if event == Event::Moves {
-            self.fabric.set_active(2);
+            self.graph.set_active(2);
         }
         for _ in 0..times {
             if self.ended.load(Ordering::Acquire) {
@@ -220,10 +220,10 @@ impl Mover<'_> {
                     self.send(id, core)?;
                 }
                 Event::Cores => {
-                    self.fabric.set_active(2);
+                    self.graph.set_active(2);
                     self.send(id, 1)?;
                     std::thread::sleep(SPELL);
-                    self.fabric.set_active(1);
+                    self.graph.set_active(1);
                     self.leaves(1)?;
                 }
             }
@@ -234,12 +234,12 @@ impl Mover<'_> {
 
     /// The queue's task, and the core that has it.
     fn place(&self) -> Result<(u64, usize)> {
-        let task = self.fabric.tasks().into_iter().find(|task| task.owner == self.owner);
+        let task = self.graph.tasks().into_iter().find(|task| task.owner == self.owner);
         task.map(|task| (task.id, task.core)).ok_or_else(|| "no I/O core has the queue".to_owned())
     }
 
     fn send(&self, id: u64, to: usize) -> Result<()> {
-        let moved = self.fabric.move_task(id, to);
+        let moved = self.graph.move_task(id, to);
         moved.then_some(()).ok_or_else(|| format!("the queue does not move to I/O core {to}"))
     }
 

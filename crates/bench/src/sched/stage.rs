@@ -16,7 +16,7 @@ use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
@@ -91,7 +91,7 @@ pub struct Stage {
     // In this order: attachments go before the cores that serve it.
     _attachments: Vec<Box<dyn Attachment>>,
     ports: Vec<Arc<Port>>,
-    fabric: Arc<Fabric>,
+    graph: Arc<Graph>,
     way: Way,
     /// Processors of the I/O cores.
     cpus: Vec<usize>,
@@ -109,7 +109,7 @@ impl Stage {
 
     /// The same on I/O cores with these options.
     pub fn with(options: &CoreOptions, way: Way, pairs: usize) -> Result<Stage> {
-        let fabric = Fabric::start(options).map_err(text)?;
+        let graph = Graph::start(options).map_err(text)?;
         let counters = CounterFile::anonymous().map_err(text)?;
         let scratch = Scratch::new("sc-sched").map_err(text)?;
         let (mut members, mut attachments, mut paths) = (Vec::new(), Vec::new(), Vec::new());
@@ -121,7 +121,7 @@ impl Stage {
                 let port = Arc::new(Port::new(id, &name, slot, way.mtu).map_err(text)?);
                 members.push((Arc::clone(&port), Attach::Wire(other)));
                 let config = NetConfig { queue_pairs: 1, ..NetConfig::default() };
-                let scheduler = Arc::clone(&fabric) as Arc<dyn Scheduler>;
+                let scheduler = Arc::clone(&graph) as Arc<dyn Scheduler>;
                 let device = VirtioNet::new(&config, port, scheduler).map_err(text)?;
                 let path = scratch.file(name);
                 let endpoint = Endpoint::Listen { path: path.clone(), mode: None, owner: (None, None) };
@@ -132,12 +132,12 @@ impl Stage {
             };
             paths.push([port(ids[0], ids[1])?, port(ids[1], ids[0])?]);
         }
-        fabric.publish(&Arc::new(Topology::new(&members)));
+        graph.publish(&Arc::new(Topology::new(&members)));
         let ports = members.into_iter().map(|(port, _)| port).collect();
         Ok(Stage {
             _attachments: attachments,
             ports,
-            fabric,
+            graph,
             way,
             cpus: options.cpus.clone(),
             paths,
@@ -152,8 +152,8 @@ impl Stage {
     }
 
     /// The I/O cores.
-    pub fn fabric(&self) -> &Arc<Fabric> {
-        &self.fabric
+    pub fn graph(&self) -> &Arc<Graph> {
+        &self.graph
     }
 
     /// Connects all drivers on a thread of its own on processor `core`, and has players with them do `what`.
@@ -171,11 +171,11 @@ impl Stage {
         core: usize,
         what: impl FnOnce(Vec<NetDriver>, Vec<NetDriver>, Cores) -> Result<R> + Send,
     ) -> Result<R> {
-        let (fabric, way, paths) = (&self.fabric, self.way, &self.paths);
+        let (graph, way, paths) = (&self.graph, self.way, &self.paths);
         let cpus = [&[core], &self.cpus[..]].concat();
         apart(move || {
             pin(core).map_err(text)?;
-            let cores = Cores { fabric: Arc::clone(fabric), way, cpus };
+            let cores = Cores { graph: Arc::clone(graph), way, cpus };
             // All guests, then all that is behind them: so a core that gets every so-manieth queue serves whole pairs.
             let connect =
                 |side: usize| paths.iter().map(|pair| cores.connect(&pair[side])).collect::<Result<Vec<_>>>();
@@ -190,7 +190,7 @@ impl Stage {
 
 /// The I/O cores, seen from the players' thread.
 pub struct Cores {
-    fabric: Arc<Fabric>,
+    graph: Arc<Graph>,
     way: Way,
     /// The players' processor, and those of the cores.
     cpus: Vec<usize>,
@@ -199,7 +199,7 @@ pub struct Cores {
 impl Cores {
     /// Connects a driver, and waits until a core serves it.
     fn connect(&self, path: &PathBuf) -> Result<NetDriver> {
-        let served = || self.fabric.status().iter().map(|core| core.queues).sum::<usize>();
+        let served = || self.graph.status().iter().map(|core| core.queues).sum::<usize>();
         let (before, start) = (served(), Instant::now());
         let frontend = Frontend::connect(path, START).map_err(text)?;
         let features = sidecore_abi::virtio::features::EVENT_IDX;
@@ -224,7 +224,7 @@ impl Cores {
     /// Nanoseconds of work so far: by the account of cores that poll, else what their threads had of processors.
     pub fn busy(&self) -> u64 {
         if self.way.polls {
-            return self.fabric.status().iter().map(|core| core.busy_ns).sum();
+            return self.graph.status().iter().map(|core| core.busy_ns).sum();
         }
         cores_ran()
     }

@@ -26,7 +26,7 @@ use rustix::net::sockopt::socket_error;
 use super::interface::{is_interface, netlink_socket, Interface, MAX_NAME};
 use super::watcher::{pairs, Watcher};
 use crate::core::Lease;
-use crate::fabric::Scheduler;
+use crate::graph::Scheduler;
 use crate::port::{Attachment, AttachmentStatus, EgressQueue, Fault, IngressQueue, Peer, Port, MAX_QUEUES};
 
 /// Every change of an interface (linux/rtnetlink.h).

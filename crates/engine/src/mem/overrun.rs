@@ -11,7 +11,7 @@
 //! memory that is touched, while a batch is given back) counts for its own port alone. Time in which the thread had no processor is the host's
 //! (`lost`). A page of swapped memory is the host's, too. The first clearing of huge pages is a guest's right:
 //! [`Overrun::expect_clearing`] says how long that may take in all. A copy between two ports' memories accuses neither of
-//! them: after a slow one the core touches both sides' memory apart for a while (`fabric::deliver`).
+//! them: after a slow one the core touches both sides' memory apart for a while (`graph::deliver`).
 //!
 //! Threads that are no I/O cores are not timed: whoever has them wait has only its own conversation wait.
 

@@ -1,4 +1,4 @@
-//! What a port may do to its neighbours on a switch: a verdict with a reason, before the fabric.
+//! What a port may do to its neighbours on a switch: a verdict with a reason, before the graph.
 //!
 //! The rules of a port are part of the topology's snapshot, so the hot path reads them without locks; a change of
 //! the configuration makes new ones. The defaults drop nothing: an honest guest may be a VRRP router, a nested

@@ -32,7 +32,7 @@ pub trait IngressQueue: Send {
     }
 
     /// Gives the sender back what the last `fetch` took: its frames have been delivered or dropped.
-    /// Called after every `fetch` that took any (`fabric::ingress` sees to it by type).
+    /// Called after every `fetch` that took any (`graph::ingress` sees to it by type).
     fn release(&mut self, tally: &mut Tally);
 
     /// Asks for kicks (before the core sleeps) or declines them (while it polls). After asking, true

@@ -1,4 +1,4 @@
-//! A router's port on a switch has no device. Frames pass it on their walk from node to node (`fabric/walk`); this
+//! A router's port on a switch has no device. Frames pass it on their walk from node to node (`graph/walk`); this
 //! module gives the port its link.
 
 use std::sync::Arc;

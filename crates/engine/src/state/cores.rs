@@ -1,4 +1,4 @@
-//! The fabric that moves packets: I/O cores and switches.
+//! The graph that moves packets: I/O cores and switches.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -10,7 +10,7 @@ use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, SwitchSpec};
 use super::values::Mac;
 use crate::device::e1000::usual_mac;
-use crate::fabric::{self, Attach, Topology};
+use crate::graph::{self, Attach, Topology};
 use crate::policy::{MacGuard, Rules, SourceGuard};
 use crate::port::{Port, PortId};
 use crate::router::{Member, Router};
@@ -50,9 +50,9 @@ pub struct Address {
 }
 
 /// I/O cores with the switches that they run.
-pub struct CoreFabric {
+pub struct CoreGraph {
     /// The cores.
-    pub cores: Arc<fabric::Fabric>,
+    pub cores: Arc<graph::Graph>,
     now: Mutex<Now>,
 }
 
@@ -66,10 +66,10 @@ struct Now {
     neighbours: Neighbours,
 }
 
-impl CoreFabric {
-    /// The fabric of these cores.
-    pub fn new(cores: Arc<fabric::Fabric>) -> CoreFabric {
-        CoreFabric { cores, now: Mutex::default() }
+impl CoreGraph {
+    /// The graph of these cores.
+    pub fn new(cores: Arc<graph::Graph>) -> CoreGraph {
+        CoreGraph { cores, now: Mutex::default() }
     }
 
     /// The numbers of the ports that the cores have been told of, by name.
@@ -223,7 +223,7 @@ fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, r
     }
 }
 
-impl CoreFabric {
+impl CoreGraph {
     /// Makes the tables of `router` if there are none, before it is published.
     ///
     /// # Errors

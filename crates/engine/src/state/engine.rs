@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use super::check::check;
 use super::control::{with_control, without_control};
-use super::cores::CoreFabric;
+use super::cores::CoreGraph;
 use super::follow::Follower;
 use super::kinds::{find as find_kind, Kind};
 use super::live::{EngineState, Means};
@@ -96,16 +96,16 @@ impl Engine {
     /// the configuration outside the engine, such as routing daemons, follow it.
     pub fn new(
         kinds: &'static [Kind],
-        fabric: Arc<CoreFabric>,
+        graph: Arc<CoreGraph>,
         counters: CounterFile,
         daemon: DaemonSpec,
         changed: Changed,
     ) -> Engine {
         let state = EngineState::new();
-        fabric.publish(&state.spec.switches, &[], &[]);
+        graph.publish(&state.spec.switches, &[], &[]);
         let state = Arc::new(Mutex::new(state));
         let follower = Follower::start(&state);
-        let means = Means { kinds, fabric, counters, links: follower.events() };
+        let means = Means { kinds, graph, counters, links: follower.events() };
         Engine { means, daemon, state, _follower: follower, changed }
     }
 
@@ -295,7 +295,7 @@ impl Engine {
     /// Makes what the routers need.
     fn prepare(&self, wanted: &Spec) -> Result<(), Error> {
         let make = |router: &RouterSpec| {
-            let prepared = self.means.fabric.prepare_router(router);
+            let prepared = self.means.graph.prepare_router(router);
             prepared.map_err(|why| format!("router {}: {why}", router.name)).err()
         };
         let complaints: Vec<_> = wanted.routers.iter().filter_map(make).collect();
@@ -339,7 +339,7 @@ impl Engine {
             drop(state);
             let late = retire::wait_for(&endings);
             let stuck = crate::lock(&self.state).leaving.named(&late);
-            stuck.iter().for_each(|port| self.means.fabric.cores.evict(port));
+            stuck.iter().for_each(|port| self.means.graph.cores.evict(port));
             self.means.reap(&mut crate::lock(&self.state));
             (self.changed)(self);
             done?;
@@ -353,9 +353,9 @@ impl Engine {
         sweep_journals(&state.ports.keys().map(String::as_str).collect());
     }
 
-    /// The fabric, for status reports.
-    pub fn fabric(&self) -> &Arc<CoreFabric> {
-        &self.means.fabric
+    /// The graph, for status reports.
+    pub fn graph(&self) -> &Arc<CoreGraph> {
+        &self.means.graph
     }
 
     /// The port `name`, for captures.
@@ -375,7 +375,7 @@ impl Engine {
     /// ports that have not ended within [`retire::PATIENCE`]: the process should end without them.
     pub fn shut_down(&self) -> Vec<String> {
         let mut state = crate::lock(&self.state);
-        self.means.fabric.cores.rest(true);
+        self.means.graph.cores.rest(true);
         let mut endings = Vec::new();
         for (name, live) in &mut state.ports {
             if let Some(mut attachment) = live.attachment.take() {
@@ -385,7 +385,7 @@ impl Engine {
             live.port.capture.close();
         }
         state.ports.clear();
-        self.means.fabric.publish(&[], &[], &[]);
+        self.means.graph.publish(&[], &[], &[]);
         drop(state);
         retire::wait_for(&endings)
     }

@@ -18,7 +18,7 @@ use crate::device::virtio_blk::{self, BlkConfig, VirtioBlk};
 use crate::device::virtio_net::{self, NetConfig, VirtioNet};
 use crate::device::VirtioDevice;
 use crate::disk::{self, Disk};
-use crate::fabric::Scheduler;
+use crate::graph::Scheduler;
 use crate::hold;
 use crate::host::netns;
 use crate::host::packet::{self, PacketConfig};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sidecore_abi::counters::MAX_PORTS;
 
-use super::cores::{CoreFabric, Placed};
+use super::cores::{CoreGraph, Placed};
 use super::flow::{CoreFlow, Flow};
 use super::kinds::{find, Kind};
 use super::on_demand::OnDemand;
@@ -92,7 +92,7 @@ impl Ids {
 /// What ports are made with.
 pub(super) struct Means {
     pub kinds: &'static [Kind],
-    pub fabric: Arc<CoreFabric>,
+    pub graph: Arc<CoreGraph>,
     pub counters: CounterFile,
     /// Where ports tell of their links.
     pub links: Arc<LinkEvents>,
@@ -101,7 +101,7 @@ pub(super) struct Means {
 impl Means {
     /// Makes the cores use what runs.
     pub fn publish(&self, state: &EngineState) {
-        self.fabric.publish(&state.spec.switches, &state.spec.routers, &state.placed());
+        self.graph.publish(&state.spec.switches, &state.spec.routers, &state.placed());
     }
 
     /// Stops a port that is out of the graph. `deleted`: for good; else it never came to be.

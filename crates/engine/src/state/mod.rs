@@ -6,7 +6,7 @@
 //! ```
 //!
 //! One mutex serialises requests; it is never taken by an I/O core. The cores learn of changes by a new
-//! graph, published whole (`CoreFabric::publish`). Port kinds are rows of a table (`kinds`); this module knows none of them
+//! graph, published whole (`CoreGraph::publish`). Port kinds are rows of a table (`kinds`); this module knows none of them
 //! by name.
 
 mod check;
@@ -39,7 +39,7 @@ mod trouble;
 pub mod values;
 
 pub use check::{check, Finding};
-pub use cores::{Address, CoreFabric, Standing};
+pub use cores::{Address, CoreGraph, Standing};
 pub use engine::{Engine, Error};
 pub use grants::Cpus;
 pub use plan::{Change, Verb};

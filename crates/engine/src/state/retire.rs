@@ -5,7 +5,7 @@
 //! ends on a thread of its own ([`end`]), and a request waits for it for [`PATIENCE`] at most. An attachment that takes
 //! longer goes on ending by itself. Its port is out of the graph by then and counts among those that leave
 //! ([`Leaving`]): its sums still count, and its number is not given to another port before it has ended and a later
-//! request has found that out. The I/O cores give its queues back meanwhile (`Fabric::evict`): a VMM that keeps its
+//! request has found that out. The I/O cores give its queues back meanwhile (`Graph::evict`): a VMM that keeps its
 //! thread from ending keeps no core with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};

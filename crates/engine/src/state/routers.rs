@@ -43,7 +43,7 @@ impl Engine {
     /// The router `name`, and the second of its clock.
     fn router(&self, name: &str) -> Result<(Arc<Router>, u32), Error> {
         let unknown = || Error::Unknown { what: "router", name: name.to_owned(), there: self.router_names() };
-        self.fabric().router(name).ok_or_else(unknown)
+        self.graph().router(name).ok_or_else(unknown)
     }
 
     /// The routes of router `name`.
@@ -54,7 +54,7 @@ impl Engine {
 
     /// The neighbours of all routers.
     pub fn neighbours(&self) -> Neighbours {
-        let of = |name: String| self.fabric().router(&name).map(|(router, now)| router.neighbours(now));
+        let of = |name: String| self.graph().router(&name).map(|(router, now)| router.neighbours(now));
         let neighbours = self.router_names().into_iter().filter_map(of).flatten().collect();
         Neighbours { version: VERSION, neighbours }
     }

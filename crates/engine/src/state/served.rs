@@ -12,10 +12,10 @@ impl Engine {
     /// What is to be done each second: addresses age, ports that could not be started are tried again, and what ports and cores
     /// did is noted.
     pub fn tick(&self) {
-        self.fabric().tick();
+        self.graph().tick();
         self.try_again();
         let now = Instant::now();
-        let cores = self.means.fabric.cores.status();
+        let cores = self.means.graph.cores.status();
         let mut state = crate::lock(&self.state);
         state.cores.note(now, cores);
         for live in state.ports.values_mut() {
@@ -35,9 +35,9 @@ impl Engine {
     /// There is no such port, queue or core; or a budget is in the way.
     pub fn move_queues(&self, name: &str, queue: Option<usize>, to: usize) -> Result<usize, Error> {
         let port = self.port(name)?;
-        let cores = self.means.fabric.cores.status();
+        let cores = self.means.graph.cores.status();
         check_core(&cores, to)?;
-        let tasks = self.means.fabric.cores.tasks();
+        let tasks = self.means.graph.cores.tasks();
         let own = || tasks.iter().filter(|task| task.owner == port.id.0);
         let chosen: Vec<_> = own().filter(|task| queue.is_none_or(|queue| task.index == queue)).collect();
         if chosen.is_empty() {
@@ -53,7 +53,7 @@ impl Engine {
             }));
         }
         self.check_budget(&port, chosen.len() < own().count(), &tasks, to)?;
-        Ok(chosen.iter().filter(|task| self.means.fabric.cores.move_task(task.id, to)).count())
+        Ok(chosen.iter().filter(|task| self.means.graph.cores.move_task(task.id, to)).count())
     }
 
     /// Whether core `to` can keep the budget of `port`, of whose tasks only some are to move there, beside those that it has.
@@ -87,7 +87,7 @@ impl Engine {
     /// # Errors
     /// There are not so many, or budgets need more.
     pub fn set_active(&self, count: usize) -> Result<(), Error> {
-        let all = self.means.fabric.cores.status().len();
+        let all = self.means.graph.cores.status().len();
         if !(1..=all).contains(&count) {
             let why = format!("{count} active I/O cores are not allowed; allowed: 1 to {all}");
             return Err(BadSpec(vec![why]).into());
@@ -97,7 +97,7 @@ impl Engine {
                 Err(Error::Cannot(format!("budgets of ports need {least} active I/O cores")))
             }
             _ => {
-                self.means.fabric.cores.set_active(count);
+                self.means.graph.cores.set_active(count);
                 Ok(())
             }
         }

@@ -345,7 +345,7 @@ impl Engine {
     /// All ports, as they are at this moment.
     pub fn ports(&self) -> Ports {
         let state = crate::lock(&self.state);
-        let standing = |live: &Live| self.means.fabric.standing(live.port.id);
+        let standing = |live: &Live| self.means.graph.standing(live.port.id);
         let ports = state.ports.values().map(|live| view(live, standing(live))).collect();
         let mut retired = state.retired;
         state.leaving.add_to(&mut retired);
@@ -364,7 +364,7 @@ impl Engine {
 
     /// All queues of all ports.
     pub fn queues(&self) -> Queues {
-        let tasks = self.means.fabric.cores.tasks();
+        let tasks = self.means.graph.cores.tasks();
         let state = crate::lock(&self.state);
         let mut queues = Vec::new();
         for (name, live) in &state.ports {
@@ -389,7 +389,7 @@ impl Engine {
 
     /// All switches.
     pub fn switches(&self) -> Switches {
-        let addresses = self.means.fabric.addresses();
+        let addresses = self.means.graph.addresses();
         let state = crate::lock(&self.state);
         let view = |switch: &SwitchSpec| {
             let joined = |port: &&PortSpec| {
@@ -408,12 +408,12 @@ impl Engine {
 
     /// The addresses that the switches remember.
     pub fn addresses(&self) -> Addresses {
-        Addresses { version: VERSION, addresses: self.means.fabric.addresses() }
+        Addresses { version: VERSION, addresses: self.means.graph.addresses() }
     }
 
     /// What the I/O cores did so far.
     pub fn cores(&self) -> Cores {
-        let cores = self.means.fabric.cores.status();
+        let cores = self.means.graph.cores.status();
         let state = crate::lock(&self.state);
         let view = |time: CoreStatus| {
             let (interrupts, saved_interrupts) = self.means.counters.interrupts(time.number);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::kinds::{Kind, Location, PLAIN};
 use super::*;
-use crate::fabric::{self, Scheduler};
+use crate::graph::{self, Scheduler};
 use crate::observe::CounterFile;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 
@@ -93,14 +93,14 @@ const FAKES: &[Kind] = &[
     Kind { name: "other", location: Location::Interface, keys: "queues", start, ..PLAIN },
 ];
 
-fn fabric() -> Arc<CoreFabric> {
-    Arc::new(CoreFabric::new(fabric::Fabric::start(&fabric::CoreOptions::default()).unwrap()))
+fn graph() -> Arc<CoreGraph> {
+    Arc::new(CoreGraph::new(graph::Graph::start(&graph::CoreOptions::default()).unwrap()))
 }
 
 fn engine() -> Engine {
     let counters = CounterFile::anonymous().unwrap();
     let daemon = DaemonSpec { cores: Some(Cpus(vec![1])), ..DaemonSpec::default() };
-    Engine::new(FAKES, fabric(), counters, daemon, Box::new(|_| ()))
+    Engine::new(FAKES, graph(), counters, daemon, Box::new(|_| ()))
 }
 
 fn port(text: &str) -> PortSpec {
@@ -246,9 +246,9 @@ fn a_port_comes_changes_and_goes() {
     engine.del::<SwitchSpec>(&["s"]).unwrap();
     let error = engine.del::<SwitchSpec>(&["lan"]).unwrap_err().to_string();
     assert_eq!(error, "switch \"lan\" cannot go: ports join it unless they say otherwise");
-    let fabric = Arc::clone(engine.fabric());
+    let graph = Arc::clone(engine.graph());
     drop(engine);
-    assert!(open().is_empty() && fabric.ports().is_empty());
+    assert!(open().is_empty() && graph.ports().is_empty());
 }
 
 #[test]
@@ -366,7 +366,7 @@ proptest! {
 
 /// The numbers of the ports that the cores know.
 fn numbers(engine: &Engine) -> BTreeMap<String, u16> {
-    let ports = engine.fabric().ports();
+    let ports = engine.graph().ports();
     let ids: BTreeSet<u16> = ports.values().copied().collect();
     assert_eq!(ids.len(), ports.len(), "two ports have one number");
     ports
@@ -421,7 +421,7 @@ fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration()
     let daemon =
         DaemonSpec { cores: Some(Cpus(vec![3, 4])), least_cores: "1".parse().ok(), ..DaemonSpec::default() };
     let counters = CounterFile::anonymous().unwrap();
-    let engine = Engine::new(FAKES, fabric(), counters, daemon, Box::new(|_| ()));
+    let engine = Engine::new(FAKES, graph(), counters, daemon, Box::new(|_| ()));
     engine
         .add(&[port("a=sock:/a,class=latency,weight=7,budget=2ms/10ms,reclaim=on,rate=2k,bit-rate=1M")])
         .unwrap();

@@ -209,7 +209,7 @@ impl<'c> Transaction<'c> {
                 ports.push((spec, &live.port));
             }
         }
-        self.means.fabric.publish(&switches, &routers, &ports);
+        self.means.graph.publish(&switches, &routers, &ports);
     }
 
     /// Starts what stands behind the live port of that name, as `spec` says.
@@ -374,7 +374,7 @@ impl Means {
         let kind = find(self.kinds, &spec.kind)?;
         port.set_mtu(mtu(spec));
         port.served.set(spec.service());
-        let mut attachment = (kind.start)(spec, port, self.fabric.cores.clone())?;
+        let mut attachment = (kind.start)(spec, port, self.graph.cores.clone())?;
         if !(spec.link_wanted() && port.carrier()) {
             show_link(&mut *attachment, spec, port)?;
         }

@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. A batch comes from one port. Pass 1 walks its frames: it checks the MTU, learns the source
 //! address, looks the destination up, and notes each frame on the list of its destination ([`Verdicts`]). Pass 2
-//! (`fabric/deliver.rs`) visits each destination once with its list. Lists keep the order of the batch, and flooded
+//! (`graph/deliver.rs`) visits each destination once with its list. Lists keep the order of the batch, and flooded
 //! frames are merged in at their position, so no flow is reordered.
 //!
 //! Every group address is flooded: LACP, LLDP, STP and the other reserved addresses of 802.1Q table 8-1

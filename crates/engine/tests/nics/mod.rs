@@ -11,8 +11,8 @@ use crate::frames;
 use rustix::net::{socket, AddressFamily, SocketType};
 
 use crate::rig::{port, Joiner, Net};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
 use sidecore_engine::frame::Batch;
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::host::nic::InterfacePort;
 use sidecore_engine::host::packet::{self, PacketConfig};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
@@ -138,7 +138,7 @@ pub fn veth(host: &Net, name: &str, net: &Net, peer: &str, address: &str, option
 /// Two namespaces, 10.9.0.1 and 10.9.0.2, joined by way of two ports in a third and a wire on a real core.
 pub struct Pair {
     pub attachments: [InterfacePort; 2],
-    pub cores: Arc<Fabric>,
+    pub cores: Arc<Graph>,
     pub host: Net,
     pub nets: [Net; 2],
     pub ports: [Arc<Port>; 2],
@@ -147,7 +147,7 @@ pub struct Pair {
 impl Pair {
     pub fn new(kind: Kind) -> Pair {
         let file = CounterFile::anonymous().unwrap();
-        let cores = Fabric::start(&CoreOptions::default()).unwrap();
+        let cores = Graph::start(&CoreOptions::default()).unwrap();
         let (host, nets) = (Net::new(), [Net::new(), Net::new()]);
         let ports = [port(&file, 0, "left"), port(&file, 1, "right")];
         wire(&cores, &ports);
@@ -164,7 +164,7 @@ impl Pair {
 }
 
 /// Joins two ports.
-pub fn wire(cores: &Arc<Fabric>, ports: &[Arc<Port>; 2]) {
+pub fn wire(cores: &Arc<Graph>, ports: &[Arc<Port>; 2]) {
     let members = [0, 1].map(|i| (Arc::clone(&ports[i]), Attach::Wire(ports[1 - i].id)));
     cores.publish(&Arc::new(Topology::new(&members)));
 }

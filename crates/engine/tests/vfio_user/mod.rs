@@ -17,7 +17,7 @@ use sidecore_abi::vfio_user::{command, dma, flags, irq, region, DmaMap, Header, 
 use sidecore_driver::vfio::{Channel, Client, Event};
 use sidecore_driver::Error;
 use sidecore_engine::core::Recall;
-use sidecore_engine::fabric::{CoreOptions, Fabric, NetSeat, Scheduler};
+use sidecore_engine::graph::{CoreOptions, Graph, NetSeat, Scheduler};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
@@ -52,7 +52,7 @@ impl Rig {
         let dir = std::env::temp_dir().join(format!("sidecore-vfu-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let port = port("p");
-        let cores = Fabric::start(&CoreOptions::default()).unwrap();
+        let cores = Graph::start(&CoreOptions::default()).unwrap();
         let device = Scratch::new(&port, cores);
         let (inside, pages) = (Arc::clone(&device.inside), Arc::clone(&device.pages));
         let endpoint = Endpoint::Listen { path: dir.join("d.sock"), mode: Some(0o600), owner: (None, None) };

@@ -17,7 +17,7 @@ use sidecore_driver::net::NetDriver;
 use sidecore_driver::raw::Message;
 use sidecore_driver::session::{Config, Want};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, AttachmentStatus, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig};
@@ -27,7 +27,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Two ports on a wire and a third that is attached to nothing, one I/O core, a directory for sockets.
 struct Rig {
     dir: PathBuf,
-    cores: Arc<Fabric>,
+    cores: Arc<Graph>,
     ports: [Arc<Port>; 3],
 }
 
@@ -50,7 +50,7 @@ impl Rig {
             let counters = file.open_slot(PortId(id), name);
             Arc::new(Port::new(PortId(id), name, counters, DEFAULT_MTU).unwrap())
         });
-        let cores = Fabric::start(&CoreOptions::default()).unwrap();
+        let cores = Graph::start(&CoreOptions::default()).unwrap();
         let wires = [Attach::Wire(PortId(1)), Attach::Wire(PortId(0)), Attach::Nothing];
         let members: Vec<_> = ports.iter().cloned().zip(wires).collect();
         cores.publish(&Arc::new(Topology::new(&members)));

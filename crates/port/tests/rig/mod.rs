@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sidecore_engine::core::Tuning;
-use sidecore_engine::fabric::{Attach, CoreOptions, Fabric, Scheduler, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
@@ -36,7 +36,7 @@ pub struct Engine {
     pub directory: Directory,
     pub ports: Vec<Arc<Port>>,
     pub attachments: Vec<RingPort>,
-    pub cores: Arc<Fabric>,
+    pub cores: Arc<Graph>,
     pub hosts: Vec<HostRingsPort>,
     file: CounterFile,
     switch: Arc<Switch>,
@@ -52,7 +52,7 @@ impl Engine {
     ) -> Engine {
         let directory = Directory::new();
         let file = CounterFile::anonymous().unwrap();
-        let cores = Fabric::start(&CoreOptions {
+        let cores = Graph::start(&CoreOptions {
             cpus,
             tuning: Tuning { spin, ..Tuning::default() },
             ..CoreOptions::default()

@@ -29,11 +29,11 @@ use std::time::Duration;
 
 use sd_notify::NotifyState;
 use sidecore_engine::core::Tuning;
-use sidecore_engine::fabric::{CoreOptions, Fabric};
+use sidecore_engine::graph::{CoreOptions, Graph};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Owner, Sandbox, Toggle};
-use sidecore_engine::state::{CoreFabric, Cpus, DaemonSpec, Engine};
+use sidecore_engine::state::{CoreGraph, Cpus, DaemonSpec, Engine};
 use sidecore_engine::transport::ring::{device_path, set_directory, Device};
 use sidecore_routing::Controls;
 use tokio::net::UnixListener;
@@ -115,7 +115,7 @@ pub fn run(args: RunArgs) -> Outcome {
     })?;
     // There is one thread so far; what it loses now, all others lose.
     sandbox.lock_down(spec.daemon.user.as_deref())?;
-    let cores = Fabric::start(&CoreOptions {
+    let cores = Graph::start(&CoreOptions {
         cpus: cpus.to_vec(),
         tuning: Tuning {
             spin: Duration::from_micros(spin.get().into()),
@@ -126,15 +126,15 @@ pub fn run(args: RunArgs) -> Outcome {
         ..CoreOptions::default()
     })
     .map_err(|e| format!("cannot start I/O cores: {e}"))?;
-    let fabric = Arc::new(CoreFabric::new(cores));
+    let graph = Arc::new(CoreGraph::new(cores));
     let controls = Arc::new(Controls::default());
     let followed = Arc::clone(&controls);
     let follow = Box::new(move |engine: &Engine| followed.follow(engine));
-    let engine = Arc::new(Engine::new(KINDS, fabric, counter_file, spec.daemon.clone(), follow));
+    let engine = Arc::new(Engine::new(KINDS, graph, counter_file, spec.daemon.clone(), follow));
     // Guests of an earlier daemon send as soon as their own port is back, to others that are not yet.
-    engine.fabric().cores.rest(true);
+    engine.graph().cores.rest(true);
     engine.begin(&spec).map_err(|e| e.to_string())?;
-    engine.fabric().cores.rest(false);
+    engine.graph().cores.rest(false);
     engine.sweep();
     claimed.keep();
     let device = serve_programs(&engine, &spec.daemon)?;

@@ -7,7 +7,7 @@
 //!
 //! **Threads.** Every method of `PciDevice` runs on one thread at a time: the conversation thread, or the control plane
 //! where the method says so, never an I/O core. The transport holds a lock around each call, so `&mut self` is meant
-//! literally. What runs on I/O cores are the queues that the model gives to the [`Scheduler`](crate::fabric::Scheduler)
+//! literally. What runs on I/O cores are the queues that the model gives to the [`Scheduler`](crate::graph::Scheduler)
 //! and to its [`Port`](crate::port::Port); they share with the model what the model chose to share: usually an `Arc`
 //! with atomics, the [`SharedPages`] whose words the guest writes without a trap, and the [`Interrupts`]. To change
 //! anything else about a running queue the model takes it back (`core::Lease`), changes it and serves it again: that is

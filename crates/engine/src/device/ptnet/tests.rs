@@ -20,9 +20,9 @@ use sidecore_abi::ptnet::{memdev, reg, CREATE, DELETE, GUEST_USO, HOST_USO, LINK
 use super::{functions, persist, MemoryDevice, Ptnet, PtnetConfig};
 use crate::core::Recall;
 use crate::device::pci::{self, write_config, Image, Index, PciDevice, Persist};
-use crate::fabric::{NetSeat, Scheduler};
 use crate::fault::Fault;
 use crate::frame::Batch;
+use crate::graph::{NetSeat, Scheduler};
 use crate::mem::{GuestMap, RegionSpec};
 use crate::observe::CounterFile;
 use crate::port::{DropReason, Outcome, Port, PortId, Tally, DEFAULT_MTU};

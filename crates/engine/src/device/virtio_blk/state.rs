@@ -12,7 +12,7 @@ use super::request::Limits;
 use crate::core::Lease;
 use crate::device::VirtioDevice;
 use crate::disk::{Disk, Medium, MAX_QUEUES};
-use crate::fabric::Scheduler;
+use crate::graph::Scheduler;
 use crate::port::Port;
 use crate::virtq::{Position, Queue, RingConfig, RingConfigError};
 

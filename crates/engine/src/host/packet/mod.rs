@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use super::interface::promiscuous;
 use super::nic::{self, check_queues, InterfacePort, Queues};
-use crate::fabric::Scheduler;
+use crate::graph::Scheduler;
 use crate::port::{EgressQueue, IngressQueue, Port};
 use crate::wire::Offloads;
 use egress::PacketEgress;

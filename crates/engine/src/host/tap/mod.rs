@@ -35,7 +35,7 @@ use std::sync::{Arc, Mutex};
 
 use sidecore_abi::virtio::NET_HDR_LEN;
 
-use crate::fabric::{Pairs, Scheduler};
+use crate::graph::{Pairs, Scheduler};
 use crate::host::interface::Interface;
 use crate::host::netns;
 use crate::host::nic::NO_MTU;

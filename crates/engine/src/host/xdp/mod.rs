@@ -37,7 +37,7 @@ use std::time::Duration;
 use super::interface::{packet_socket, promiscuous};
 use super::mapping::Mapping;
 use super::nic::{self, check_queues, no_queues, told, FoundInterface, InterfacePort, Queues};
-use crate::fabric::Scheduler;
+use crate::graph::Scheduler;
 use crate::port::{EgressQueue, IngressQueue, Port, MAX_QUEUES};
 use crate::wire::Offloads;
 use egress::XdpEgress;

@@ -6,7 +6,7 @@ use sidecore_abi::ring::{End, Info};
 
 use super::config::RingPortConfig;
 use super::group::Member;
-use crate::fabric::Scheduler;
+use crate::graph::Scheduler;
 use crate::host::ring::{Monitor, RingPortSettings};
 use crate::port::{Port, QueueStatus};
 use crate::ring::RingStats;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sidecore_abi::ring::Info;
 
 use super::common::Common;
-use crate::fabric::Pairs;
+use crate::graph::Pairs;
 use crate::host::ring::{PipeEgress, PipeIngress, PipePair};
 use crate::slots::pipe::End;
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use super::super::Unable;
 use super::common::{ring_queues, Rings};
-use crate::fabric::{Pairs, Scheduler};
+use crate::graph::{Pairs, Scheduler};
 use crate::host::ring::{RingEgress, RingIngress, RingPair, RingPortSettings};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 use crate::ring::{Geometry, GeometryError};

@@ -13,7 +13,7 @@ use super::common::{monitor_queue, ring_queues};
 use super::config::RingPortConfig;
 use super::group::Member;
 use super::server::Server;
-use crate::fabric::Scheduler;
+use crate::graph::Scheduler;
 use crate::host::ring::RingPortSettings;
 use crate::mem::take_no_descriptors;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};

@@ -17,7 +17,7 @@ use super::end::{borrowed, Piped};
 use super::host::{self, HostRings};
 use super::pipes::{Holder, LentMemory, OpenEnd};
 use super::taps::{self, Tapped};
-use crate::fabric::Pairs;
+use crate::graph::Pairs;
 use crate::host::ring::{Monitor, RingEgress, RingIngress, RingPair, RingPortSettings, Sees, SentOnly};
 use crate::observe::capture::Watcher;
 use crate::open::passing;

@@ -10,7 +10,7 @@ use sidecore_abi::vfio_user::{command, dma, flags, DmaMap, DmaUnmap, RegionAcces
 
 use super::*;
 use crate::device::e1000::{E1000Config, Model, E1000};
-use crate::fabric::{CoreOptions, Fabric};
+use crate::graph::{CoreOptions, Graph};
 use crate::hold::tests::started;
 use crate::hold::Holder;
 use crate::mem::Terms;
@@ -34,7 +34,7 @@ impl Daemon {
     fn new(model: Model) -> Daemon {
         let slot = CounterFile::anonymous().unwrap().open_slot(PortId(0), "p");
         let port = Arc::new(Port::new(PortId(0), "p", slot, DEFAULT_MTU).unwrap());
-        let cores = Fabric::start(&CoreOptions::default()).unwrap();
+        let cores = Graph::start(&CoreOptions::default()).unwrap();
         let device = E1000::new(E1000Config::new(model, Mac([2; 6])), Arc::clone(&port), cores).unwrap();
         Daemon { port, device: Arc::new(Mutex::new(Box::new(device))) }
     }

@@ -1,13 +1,13 @@
-//! The fabric: the way of frames from a sender's queue to its receivers' queues.
+//! The graph: the way of frames from a sender's queue to its receivers' queues.
 //!
-//! Theory of operation. A queue with frames is a task of an I/O core (`ingress`): a visit fetches a batch, the batch is
-//! *forwarded* (`forward`: by wire or switch, each frame gets its destinations), each destination is *delivered* to once
-//! (`deliver`), and then the sender gets its buffers back. The [`Topology`] says which ports are connected. It is a snapshot that
-//! each core replaces between two visits. On a wire the sender waits for its receiver (`wire`); frames that ask for
-//! more than their receiver accepts are made plain on the way (`offload`). A router's port on a switch has no queues: frames
-//! pass it within the visit (`crossing`).
+//! Theory of operation. A queue with frames is a task of an I/O core (`ingress`): a visit fetches a batch, the batch *walks*
+//! from node to node (`walk`), and then the sender gets its buffers back. A node is a wire, a switch or a router; the file of
+//! that name says where its frames go and which of them it drops. Each destination is *delivered* to once (`deliver`), and
+//! frames that ask for more than their receiver accepts are made plain on the way (`offload`). Frames for a router on a switch,
+//! or from it, wait in the work list (`work`) for the walk to take them on.
 //!
-//! A core's [`Local`] has the data for all of that; nothing in it is shared or locked.
+//! The [`Topology`] says which ports are connected. It is a snapshot that each core replaces between two visits. A core's
+//! [`Local`] has the data for all of that; nothing in it is shared or locked.
 
 mod deliver;
 mod ingress;
@@ -54,19 +54,19 @@ impl Default for CoreOptions {
     }
 }
 
-/// The I/O cores of an engine, with the fabric on them.
-pub struct Fabric {
+/// The I/O cores of an engine, with the graph on them.
+pub struct Graph {
     cores: Arc<Cores<Local>>,
     patience: Duration,
     epoch: Instant,
 }
 
-impl Fabric {
+impl Graph {
     /// Starts the cores, which know of no port yet.
     ///
     /// # Errors
     /// More than `MAX_CORES` cores, or a processor that this process may not use.
-    pub fn start(options: &CoreOptions) -> io::Result<Arc<Fabric>> {
+    pub fn start(options: &CoreOptions) -> io::Result<Arc<Graph>> {
         let epoch = Instant::now();
         let local = |number| Local::new(number, epoch);
         // Before any port wants a ring, or a helper.
@@ -77,7 +77,7 @@ impl Fabric {
             crate::confine::enter(crate::confine::Kinds::IO_CORE);
         };
         let cores = Cores::start(&options.cpus, &options.tuning, local, begin)?;
-        Ok(Arc::new(Fabric { cores, patience: options.patience, epoch }))
+        Ok(Arc::new(Graph { cores, patience: options.patience, epoch }))
     }
 
     /// Installs `topology`. When this returns, no core uses an older one.
@@ -143,7 +143,7 @@ impl Fabric {
     }
 }
 
-impl Scheduler for Fabric {
+impl Scheduler for Graph {
     fn seat(self: Arc<Self>, seat: NetSeat) -> Recall {
         self.cores.seat(seat.task())
     }

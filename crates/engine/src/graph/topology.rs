@@ -17,14 +17,14 @@ pub enum Attach {
     Switch(Arc<Switch>),
     /// A router, whose interface it is.
     Router(Arc<Router>),
-    /// A router, whose interface on this switch it is: the fabric hands frames from one to the other.
+    /// A router, whose interface on this switch it is: the graph hands frames from one to the other.
     Gateway(Arc<Router>, Arc<Switch>),
     /// Another port: everything that comes in goes out there.
     Wire(PortId),
 }
 
 impl Attach {
-    /// Whether frames for it go on in the fabric.
+    /// Whether frames for it go on in the graph.
     #[inline]
     pub(super) fn is_gateway(&self) -> bool {
         matches!(self, Attach::Gateway(..))

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sidecore_engine::core::{Budget, Lease};
-use sidecore_engine::fabric::{Attach, Local, Topology};
+use sidecore_engine::graph::{Attach, Local, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
 use sidecore_engine::port::{Port, PortId};

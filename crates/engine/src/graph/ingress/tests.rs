@@ -8,8 +8,8 @@ use std::sync::Mutex;
 use super::*;
 use crate::core::by_hand::ByHand;
 use crate::core::Home;
-use crate::fabric::{Attach, CoreOptions, Fabric, Topology};
 use crate::frame::MAX_BATCH;
+use crate::graph::{Attach, CoreOptions, Graph, Topology};
 use crate::observe::CounterFile;
 use crate::port::{DropReason, EgressQueue, Outcome, PortId, Room, DEFAULT_MTU};
 
@@ -311,8 +311,8 @@ impl IngressQueue for Slowly {
 #[test]
 fn a_sender_whose_memory_is_slow_rests_and_then_is_served_again() {
     let port = &Rig::new(1, PATIENCE).ports[0];
-    let fabric = Fabric::start(&CoreOptions::default()).unwrap() as Arc<dyn Scheduler>;
-    let lease = fabric.serve(port, 0, Slowly);
+    let graph = Graph::start(&CoreOptions::default()).unwrap() as Arc<dyn Scheduler>;
+    let lease = graph.serve(port, 0, Slowly);
     let await_true = |what: &str, so: &dyn Fn() -> bool| {
         let begun = Instant::now();
         while !so() {
@@ -331,18 +331,18 @@ fn a_sender_whose_memory_is_slow_rests_and_then_is_served_again() {
 fn an_evicted_port_has_no_queues_anywhere_and_its_leases_stay_good() {
     let file = CounterFile::anonymous().unwrap();
     let port = Arc::new(Port::new(PortId(0), "a", file.open_slot(PortId(0), "a"), DEFAULT_MTU).unwrap());
-    let fabric = Fabric::start(&CoreOptions::default()).unwrap();
+    let graph = Graph::start(&CoreOptions::default()).unwrap();
     let sender = Arc::<Sender>::default();
-    let scheduler = Arc::clone(&fabric) as Arc<dyn Scheduler>;
+    let scheduler = Arc::clone(&graph) as Arc<dyn Scheduler>;
     let send = scheduler.serve(&port, 0, Source(Arc::clone(&sender)));
     let receive = port.lend(0, Sink(Arc::default()));
     assert!(port.link());
-    fabric.evict(&port);
+    graph.evict(&port);
     assert!(!port.link() && port.egress(0).unwrap().is_none());
     // No core asks it any more.
     sender.waiting.lock().unwrap().push_back(1);
-    fabric.publish(&Arc::default());
-    fabric.publish(&Arc::default());
+    graph.publish(&Arc::default());
+    graph.publish(&Arc::default());
     assert_eq!(sender.waiting.lock().unwrap().len(), 1);
     assert!(send.take_back().is_some() && receive.take_back().is_some());
 }

@@ -10,7 +10,7 @@ use crate::port::{Room, Wait};
 const LARGEST: u32 = 65_536u32.div_ceil(1448);
 
 /// What a queue on a wire knows of its receiver.
-pub(in crate::fabric) struct Pause {
+pub(in crate::graph) struct Pause {
     patience: Duration,
     receiver: Receiver,
     /// A wait that has just ended, until it is known whether there was anything to send.
@@ -21,13 +21,13 @@ pub(in crate::fabric) struct Pause {
 }
 
 impl Pause {
-    pub(in crate::fabric) fn new(patience: Duration) -> Pause {
+    pub(in crate::graph) fn new(patience: Duration) -> Pause {
         Pause { patience, receiver: Receiver::Ready, over: None, cost: LARGEST }
     }
 
     /// How many frames may be taken now, if the receiver has this `room`; all, if there is no telling.
     #[inline]
-    pub(in crate::fabric) fn limit(&mut self, room: Option<Room>, now: impl Fn() -> Instant) -> usize {
+    pub(in crate::graph) fn limit(&mut self, room: Option<Room>, now: impl Fn() -> Instant) -> usize {
         let Some(room) = room else {
             (self.receiver, self.over) = (Receiver::Ready, None);
             return usize::MAX;
@@ -48,7 +48,7 @@ impl Pause {
 
     /// The wait that has ended, if frames were found behind it: `batch` is what was taken then.
     #[inline]
-    pub(in crate::fabric) fn over(&mut self, batch: &Batch) -> Option<Wait> {
+    pub(in crate::graph) fn over(&mut self, batch: &Batch) -> Option<Wait> {
         let wait = self.over.take()?;
         if !batch.is_empty() {
             return Some(wait);
@@ -60,7 +60,7 @@ impl Pause {
 
     /// Notes what was taken.
     #[inline]
-    pub(in crate::fabric) fn took(&mut self, batch: &Batch) {
+    pub(in crate::graph) fn took(&mut self, batch: &Batch) {
         if batch.is_empty() {
             return;
         }
@@ -72,7 +72,7 @@ impl Pause {
     }
 
     /// Whether the sender waits.
-    pub(in crate::fabric) fn is_on(&self) -> bool {
+    pub(in crate::graph) fn is_on(&self) -> bool {
         matches!(self.receiver, Receiver::Full(since) if since.elapsed() < self.patience)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::core::by_hand::ByHand;
-use crate::fabric::topology::{Attach, Topology};
+use crate::graph::topology::{Attach, Topology};
 use crate::observe::CounterFile;
 use crate::policy::{Rules, Storm, StormLimits};
 use crate::port::{EgressQueue, Outcome, PortId, Room, DEFAULT_MTU};

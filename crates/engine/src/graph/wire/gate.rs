@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::receiver::{buffers, Receiver};
-use crate::fabric::deliver::{queues_of, Delivery};
 use crate::frame::{Batch, MAX_BATCH};
+use crate::graph::deliver::{queues_of, Delivery};
 use crate::port::{Port, Room, Wait, MAX_QUEUES};
 
 /// What an ingress queue knows of the queues at the other end of its wire.
-pub(in crate::fabric) struct WireGate {
+pub(in crate::graph) struct WireGate {
     /// Whose frames they are, and of which of its queues.
     port: Arc<Port>,
     index: usize,
@@ -31,7 +31,7 @@ pub(in crate::fabric) struct WireGate {
 
 impl WireGate {
     /// That of ingress queue `index` of `port`.
-    pub(in crate::fabric) fn new(port: &Arc<Port>, index: usize, patience: Duration) -> WireGate {
+    pub(in crate::graph) fn new(port: &Arc<Port>, index: usize, patience: Duration) -> WireGate {
         WireGate {
             port: Arc::clone(port),
             index,
@@ -42,18 +42,18 @@ impl WireGate {
     }
 
     /// Frames that are held.
-    pub(in crate::fabric) fn held(&self) -> usize {
+    pub(in crate::graph) fn held(&self) -> usize {
         self.held.len()
     }
 
     /// All that was held is to be tried again: moves it to `picks`.
-    pub(in crate::fabric) fn again(&mut self, picks: &mut Vec<u16>) {
+    pub(in crate::graph) fn again(&mut self, picks: &mut Vec<u16>) {
         picks.clear();
         picks.append(&mut self.held);
     }
 
     /// Leaves those of the frames that `delivery` has picked of `batch` which may go to `port` now, and holds the others.
-    pub(in crate::fabric) fn pass(&mut self, delivery: &mut Delivery, port: &Port, batch: &Batch) {
+    pub(in crate::graph) fn pass(&mut self, delivery: &mut Delivery, port: &Port, batch: &Batch) {
         let queues = queues_of(port);
         let (mut used, mut of) = (0u32, [0u8; MAX_BATCH]);
         for (pick, of) in delivery.picks.iter().zip(&mut of) {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::Lease;
-use crate::fabric::topology::{Attach, Topology};
-use crate::fabric::walk::Walk;
 use crate::frame::ALL;
+use crate::graph::topology::{Attach, Topology};
+use crate::graph::walk::Walk;
 use crate::mem::CoreTime;
 use crate::observe::CounterFile;
 use crate::port::{EgressQueue, OverrunCount, DEFAULT_MTU};
