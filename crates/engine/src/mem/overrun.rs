@@ -372,6 +372,20 @@ mod tests {
         assert_eq!(other.count().rests, 1, "an eventfd has no pages");
     }
 
+    /// As the kernel may need to clear one of 1 GiB: the second one is new memory, too, if it was given as well.
+    #[test]
+    fn a_new_page_of_a_gibibyte_may_take_300_ms() {
+        for pages in [1, 2] {
+            let ((port, _), now) = (port(), ticks());
+            port.expect_clearing(pages << 30);
+            (0..pages).for_each(|page| port.add(ticks_in(300 * MS), Act::Touch, now + page));
+            assert_eq!(port.count(), OverrunCount::default());
+            // Touched first a hundred times: no page is new so often.
+            (0..100).for_each(|time| port.add(ticks_in(300 * MS), Act::Touch, now + 10 + time));
+            assert_eq!(port.count().rests, 1);
+        }
+    }
+
     /// Ten ports, none of which takes too much.
     #[test]
     fn the_largest_of_many_rests() {
