@@ -17,6 +17,7 @@ mod e1000;
 mod e1000x;
 mod fairness;
 mod holder;
+mod honest;
 mod kexec;
 mod migration;
 mod multiqueue;

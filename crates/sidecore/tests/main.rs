@@ -50,5 +50,6 @@ mod rtl8169;
 mod sandbox;
 mod service;
 mod traffic;
+mod upgrade;
 mod vale;
 mod virtio_user;

@@ -13,6 +13,8 @@ pub mod rtl8169;
 mod source;
 pub mod virtio_blk;
 pub mod virtio_net;
+#[cfg(test)]
+mod written_tests;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

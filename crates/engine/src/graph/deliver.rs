@@ -17,7 +17,7 @@ use super::private::Private;
 use super::topology::{Member, Topology};
 use super::work::Stage;
 use crate::frame::{Batch, ALL, MAX_BATCH};
-use crate::mem::{own_time, ticks, ticks_in, time_of, Act};
+use crate::mem::{own_time, ticks, ticks_in, time_of, Act, Overrun};
 use crate::port::{DropReason, Outcome, Plugged, Port, PortId, Reached, Room, MAX_QUEUES};
 use crate::switch::Verdicts;
 use crate::wire::{flow_hash, Offloads};
@@ -41,6 +41,8 @@ pub(super) struct Delivery {
     by_queue: Vec<u16>,
     /// Frames that were handed to ports, for the batch under way.
     pub(super) deliveries: usize,
+    /// The account of the visit's owner, where both sides are dealt with apart.
+    sender: Overrun,
     /// Nanoseconds of the visit under way that are receivers' overruns.
     pub(super) others_ns: u64,
     /// For frames that are handed over apart from their sender's memory.
@@ -61,6 +63,7 @@ impl Delivery {
             picks: Vec::with_capacity(MAX_BATCH),
             by_queue: Vec::with_capacity(MAX_BATCH),
             deliveries: 0,
+            sender: Overrun::default(),
             others_ns: 0,
             private: Some(Box::new(Private::new())),
             flows: Flows::default(),
@@ -69,12 +72,15 @@ impl Delivery {
         }
     }
 
-    /// A visit begins. When: ticks.
+    /// A visit to a queue of the port whose account is `sender` begins. When: ticks.
     #[inline]
-    pub(super) fn start(&mut self) -> u64 {
+    pub(super) fn start(&mut self, sender: &Overrun) -> u64 {
         let now = ticks();
         self.others_ns = 0;
         self.apart = self.apart_until != 0 && self.is_apart_at(now);
+        if self.apart {
+            self.sender = sender.clone();
+        }
         now
     }
 
@@ -111,7 +117,12 @@ impl Delivery {
         let own = own_time(begun, true).unwrap_or(0);
         if own > self.limit {
             let long = own.saturating_mul(APART).clamp(ticks_in(SHORTEST), ticks_in(LONGEST));
-            self.apart_until = ticks().wrapping_add(long).max(1);
+            let now = ticks();
+            let left = self.apart_until.wrapping_sub(now);
+            // A shorter one behind a long one does not end that early.
+            if self.apart_until == 0 || left > ticks_in(LONGEST) || left < long {
+                self.apart_until = now.wrapping_add(long).max(1);
+            }
         }
     }
 
@@ -327,7 +338,7 @@ impl Delivery {
                 self.refuse(port, batch, rest, DropReason::Overrun);
                 break;
             }
-            rest = private.fill(batch, rest);
+            rest = self.sender.timed(Act::Touch, || private.fill(batch, rest));
             let more = self.hand_over(port, queue, &private.batch, &private.picks);
             self.others_ns += u64::try_from(time_of(more).as_nanos()).unwrap_or(u64::MAX);
         }

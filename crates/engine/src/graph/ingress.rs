@@ -260,11 +260,13 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
     /// Moves one batch: fetch, decide, deliver, give back.
     fn visit(&mut self, local: &mut Local, budget: Budget) -> Visit {
         if self.held.is_some() {
+            let begun = local.walk.delivery.start(&self.port.overrun);
             let moved = self.deliver_held(local, false);
+            local.walk.delivery.end(begun);
             let end = if self.held.is_some() { VisitEnd::Waits } else { VisitEnd::Drained };
             return Visit { moved, end, elsewhere_ns: local.walk.delivery.others_ns, ..Visit::default() };
         }
-        let begun = local.walk.delivery.start();
+        let begun = local.walk.delivery.start(&self.port.overrun);
         let several =
             wire::receiver(&local.topology, &self.port).is_some_and(|port| port.egress_queues() > 1);
         let limit = self.limit(local);
@@ -305,6 +307,7 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
                 visit.end = VisitEnd::Waits;
                 let tally = fetched.hold();
                 self.hold(local, tally);
+                local.walk.delivery.end(begun);
                 return visit;
             }
         }

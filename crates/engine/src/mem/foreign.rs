@@ -190,9 +190,12 @@ impl Mapping {
             // SAFETY: a new mapping at an address of the kernel's choice.
             unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED | flags, vetted.file, start) }
         };
+        // Pages that the pool does not have need no clearing, so nothing is allowed for that.
+        let mut huge = vetted.huge;
         let base = match map(if vetted.huge { MapFlags::empty() } else { MapFlags::NORESERVE }) {
             Err(Errno::NOMEM) if vetted.huge => {
                 let base = map(MapFlags::NORESERVE)?;
+                huge = false;
                 let size = vetted.page >> 10;
                 tracing::warn!(
                     "a VMM's memory of {len} bytes is mapped without a reservation: the pool of huge pages of {size} KiB \
@@ -203,7 +206,7 @@ impl Mapping {
             base => base?,
         };
         let base = NonNull::new(base.cast::<u8>()).ok_or(BadFile::BadRange)?;
-        let mut mapping = Mapping { base, len, huge: vetted.huge, watch: None };
+        let mut mapping = Mapping { base, len, huge, watch: None };
         let page = usize::try_from(vetted.page).map_err(|_| BadFile::BadRange)?;
         mapping.watch = Some(sigbus::watch(base.as_ptr() as usize, len, page, flag, terms)?);
         #[expect(clippy::cast_possible_truncation, reason = "below `len`, a usize")]

@@ -206,6 +206,34 @@ mod tests {
         assert_eq!(own(0, false), None, "this thread is no core");
     }
 
+    /// Memory that the host has taken back, and reads again when it is touched: a file's page, as a page of swap would be.
+    #[test]
+    fn pages_that_had_to_be_read_are_the_hosts_matter() {
+        use rustix::fs::{fadvise, fsync, Advice};
+        use std::sync::atomic::Ordering;
+        const PAGES: usize = 64;
+        // On a disk: what is in tmpfs is not read from anywhere.
+        let path = std::env::current_exe().unwrap().with_file_name(format!("lost-{}", std::process::id()));
+        std::fs::write(&path, vec![1; PAGES * 4096]).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        fsync(&file).unwrap();
+        std::thread::spawn(move || {
+            let time = CoreTime::of_this_thread().unwrap();
+            fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+            let map = super::super::SharedFile::map(&file, 0, (PAGES * 4096) as u64).unwrap();
+            time.note();
+            let (begun, before) = (ticks(), time.look().unwrap());
+            assert_eq!(map.word(0).unwrap().load(Ordering::Relaxed), 0x0101_0101_0101_0101);
+            std::thread::sleep(Duration::from_millis(5));
+            let after = time.look().unwrap();
+            assert!(after.read > before.read, "{} is on no disk", path.display());
+            assert_eq!(own(begun, true), Some(0));
+        })
+        .join()
+        .unwrap();
+    }
+
     #[test]
     fn only_what_came_before_an_act_is_compared_with() {
         std::thread::spawn(|| {

@@ -79,7 +79,12 @@ impl Testbed {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sidecore"));
+        self.program(env!("CARGO_BIN_EXE_sidecore"))
+    }
+
+    /// A program of another version, which finds what this one does.
+    pub fn program(&self, path: &str) -> Command {
+        let mut command = Command::new(path);
         command.current_dir(&self.dir).env("SIDECORE_SOCKET", self.path("control.sock"));
         command.env_remove("NOTIFY_SOCKET").stdin(Stdio::null());
         command

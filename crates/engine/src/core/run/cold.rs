@@ -192,12 +192,15 @@ impl<L: 'static, C: Clock> Core<L, C> {
                     false
                 }
                 _ => {
+                    let begun = self.now;
                     self.cool(*place);
+                    self.turn_to(*place, begun);
                     true
                 }
             }
         });
         self.beat.pause();
+        let now = self.now;
         let mut woken = !self.woken.is_empty();
         if !woken {
             let until = self.timers.first().unwrap_or(u64::MAX).min(soonest);
@@ -214,8 +217,9 @@ impl<L: 'static, C: Clock> Core<L, C> {
                 seated.heat == Heat::Cold && now.saturating_sub(seated.moved_at) < COLD_AFTER
             };
             if self.tasks[place].as_ref().is_some_and(lately) {
-                let at = self.tasks[place].as_ref().map_or(0, |seated| seated.moved_at);
+                let (at, begun) = (self.tasks[place].as_ref().map_or(0, |seated| seated.moved_at), self.now);
                 self.warm(place);
+                self.turn_to(place, begun);
                 if let Some(seated) = self.tasks[place].as_mut() {
                     seated.moved_at = at;
                 }

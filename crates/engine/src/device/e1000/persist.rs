@@ -21,7 +21,7 @@ const CONFIG: usize = state::SAVED;
 const CONFIG_WORDS: usize = 4096 / 8;
 const PHY: usize = CONFIG + CONFIG_WORDS;
 const EEPROM: usize = PHY + 8;
-const IRQ: usize = EEPROM + 8;
+pub(super) const IRQ: usize = EEPROM + 8;
 const REST: usize = IRQ + irq::SAVED;
 const SIZE: usize = REST + 8;
 

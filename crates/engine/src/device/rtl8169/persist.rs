@@ -17,7 +17,7 @@ const CONFIG: usize = state::SAVED;
 const CONFIG_WORDS: usize = 256 / 8;
 const PHY: usize = CONFIG + CONFIG_WORDS;
 const EEPROM: usize = PHY + phy::COUNT / 4;
-const REST: usize = EEPROM + 4;
+pub(super) const REST: usize = EEPROM + 4;
 const SIZE: usize = REST + 2;
 
 impl Persist for Rtl8169 {

@@ -15,15 +15,17 @@ use std::time::Duration;
 use rustix::event::{eventfd, EventfdFlags};
 
 use super::irq::Irq;
+use super::journal::RingJournal;
 use super::regs::{self, cause, desc};
-use super::{Rtl8169, Rtl8169Config};
+use super::{persist, Rtl8169, Rtl8169Config};
 use crate::core::Recall;
 use crate::device::moderation::Clock;
 use crate::device::pci::{self, write_config, Image, Index, Interrupts, PciDevice, Persist};
+use crate::device::written_tests::Written;
 use crate::fault::Fault;
 use crate::frame::{Batch, Frame};
 use crate::graph::{NetSeat, Scheduler};
-use crate::mem::{memory_file, Arena, GuestMap, Overrun, RegionSpec};
+use crate::mem::{memory_file, Arena, GuestMap, Overrun, RegionSpec, Words};
 use crate::observe::CounterFile;
 use crate::port::{DropReason, Outcome, Port, PortId, Tally, DEFAULT_MTU};
 use crate::wire::{Gso, Mac, Offload, Sum};
@@ -226,6 +228,29 @@ impl Rig {
         pci::resume(&mut self.device);
         self
     }
+}
+
+/// What its guest had told the card, where its rings were, and all that is saved: each word has the meaning that it had.
+#[test]
+fn what_an_older_program_left_is_read_as_it_was_meant() {
+    let mut rig = rig();
+    let written = Written(include_str!("../tests/rtl8169.txt"));
+    let changed = written.adopt(&mut rig.device, &["journal"]);
+    // The mask of interrupts is set by `resume`.
+    assert!(changed.iter().all(|at| *at == persist::REST), "{changed:?}");
+    assert_eq!(rig.read(regs::THPDS), 0x0102_0304);
+    assert_eq!((rig.read(regs::TNPDS), rig.read(regs::TNPDS + 4)), (0x4000_0000, 1));
+    let mut config = [0; 8];
+    pci::read_config(&mut rig.device, 0, &mut config);
+    assert_eq!(config, [0xec, 0x10, 0x69, 0x81, 7, 0, 0x10, 0]);
+    let (_, journals) = RingJournal::open(Some(rig.device.journal_file.try_clone().unwrap().into())).unwrap();
+    let table = Words::new(&rig.map.translate(TX_RING, 128 * 16, &mut 0).unwrap()).unwrap();
+    let places: Vec<_> = journals
+        .iter()
+        .zip([0x1_4000_0000, 0x1_4004_4800])
+        .map(|(journal, base)| journal.recover(base, &table))
+        .collect();
+    assert_eq!(places, [0x4c, 0x15]);
 }
 
 fn bytes(batch: &Batch, frame: &Frame) -> Vec<u8> {

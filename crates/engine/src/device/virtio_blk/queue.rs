@@ -65,6 +65,17 @@ struct Turn {
     now: u64,
     /// A request was read, or pages were found: that is work, too.
     went_on: bool,
+    /// Ticks of the host's own work on the file.
+    hosts: u64,
+}
+
+impl Turn {
+    /// Has the kernel begin what `way` has for it.
+    fn submit(&mut self, way: &mut Transfers) {
+        let begun = ticks();
+        way.submit();
+        self.hosts += ticks().wrapping_sub(begun);
+    }
 }
 
 /// A ring of requests.
@@ -211,9 +222,7 @@ impl BlkQueue {
         let (readable, writable) = (usize::from(readable), usize::from(writable));
         let list = self.pieces.range_mut(start as usize, readable + writable);
         let (readable, writable) = list.split_at_mut(readable.min(list.len()));
-        let found = request::find(readable, writable, deadline);
-        self.port.overrun.took(Act::Touch, now);
-        if !found {
+        if !request::find(readable, writable, deadline) {
             return false;
         }
         let at = self.free.pop().unwrap_or(self.slots.len());
@@ -319,16 +328,13 @@ impl BlkQueue {
             }
             let (Medium::File(file), Some(way)) = (&disk.medium, &mut self.way) else { break };
             if turn.bytes - submitted >= way.most() || way.pushed() >= file.most_at_once() {
-                way.submit();
+                turn.submit(way);
                 submitted = turn.bytes;
             }
             // The first is begun in any case, if a look at its pages is enough.
             let in_time = match job.pieces() {
                 [] => !time.is_strict() || !time.is_over(),
-                pieces => {
-                    let most = job.left().min(way.most());
-                    self.port.overrun.timed(Act::Touch, || time.find(pieces, most))
-                }
+                pieces => time.find(pieces, job.left().min(way.most())),
             };
             if !in_time {
                 turn.went_on = true;
@@ -354,7 +360,7 @@ impl BlkQueue {
             gate.map_or(&mut self.waiting, |gate| &mut self.gates[gate]).pop_front();
         }
         if let Some(way) = &mut self.way {
-            way.submit();
+            turn.submit(way);
         }
         self.reap(deadline, turn);
         end
@@ -489,6 +495,8 @@ impl BlkQueue {
         if self.queue.is_truncated() {
             self.stop(Fault::MemoryTruncated);
         }
+        // All of it but the host's own work on the file may have waited for the guest's pages.
+        self.port.overrun.took(Act::Touch, begun.wrapping_add(turn.hosts));
         // A part of a long request is work, too.
         let moved = turn.finished.max(u64::from(turn.bytes > 0 || turn.went_on));
         Visit { moved, items: turn.items, bytes: turn.bytes, cost: turn.items, elsewhere_ns: 0, end }

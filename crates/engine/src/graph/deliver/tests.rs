@@ -133,7 +133,7 @@ impl Rig {
 
     /// A visit that forwards `batch`; both sides are dealt with apart behind it if it was slow.
     fn visit(&mut self, batch: &mut Batch) {
-        let begun = self.walk.delivery.start();
+        let begun = self.walk.delivery.start(&self.from.overrun);
         self.forward(batch);
         self.walk.delivery.end(begun);
     }

@@ -3,8 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::device::e1000::journal::RingJournal;
+use crate::device::e1000::journal::{RingJournal, RingPosition};
+use crate::device::e1000::{irq, persist};
 use crate::device::pci::{self, Image, Persist};
+use crate::device::written_tests::Written;
 
 impl Rig {
     /// The same guest, and another process's device.
@@ -80,6 +82,37 @@ fn registers_phy_and_eeprom_are_what_they_were() {
             assert_eq!(u32::from_le_bytes(bytes), 0x1234, "the I/O window shows another register");
         }
     });
+}
+
+/// What its guest had told the card, where its rings were, and all that is saved: each word has the meaning that it had.
+#[test]
+fn what_an_older_program_left_is_read_as_it_was_meant() {
+    let e1000e = Written(include_str!("../../tests/e1000e.txt"));
+    let e1000 = Written(include_str!("../../tests/e1000.txt"));
+    for (model, written, id, heads) in [
+        (Model::E1000e, e1000e, 0x10d3, [(0x15, 0x15), (0x4c, 0x1e)]),
+        (Model::E1000, e1000, 0x100e, [(0x1f, 0x1f), (0x16, 0x65)]),
+    ] {
+        let mut rig = rig(model);
+        let changed = written.adopt(&mut rig.device, &["pages", "journal"]);
+        // Interrupt registers are set by `resume`.
+        let others = changed.iter().filter(|at| !(persist::IRQ..persist::IRQ + irq::SAVED).contains(*at));
+        assert_eq!(others.count(), 0, "{changed:?}");
+        assert_eq!(rig.read(regs::LEDCTL), 0x0102_0304);
+        let mut config = [0; 16];
+        pci::read_config(&mut rig.device, 0, &mut config);
+        assert_eq!(config[..6], [0x86, 0x80, id as u8, (id >> 8) as u8, 7, 0], "its id; it may reach memory");
+        rig.write(regs::MDIC, 2 << 26 | 1 << 21 | 2 << 16);
+        assert_eq!(rig.read(regs::MDIC) & 0xffff, 0x141, "the first word of its PHY's id");
+        assert_eq!((rig.device.faulted, rig.device.io_address), (false, 0));
+        let journals = rig.journals();
+        for ((journal, base), (head, published)) in journals.iter().zip([0x4000_0000, 0x4004_4800]).zip(heads)
+        {
+            let place = RingPosition { bal: base, bah: 1, len: 0x800, head, published: [published; 2] };
+            assert_eq!(journal.position(), Some(place));
+        }
+        assert!(journals[2..].iter().all(|journal| journal.position().is_none()), "one pair was in use");
+    }
 }
 
 /// Three frames were received, and four more were being marked when the owner ended.
