@@ -89,10 +89,13 @@ pub fn messages(all: &[u8]) -> impl Iterator<Item = Result<Message<'_>, Malforme
     parts(all, message)
 }
 
+/// A part, and what is behind it.
+type Taken<'a, T> = Result<(T, &'a [u8]), Malformed>;
+
 /// What `take` takes off the front of `all` again and again.
 fn parts<'a, T>(
     all: &'a [u8],
-    take: fn(&'a [u8]) -> Result<(T, &'a [u8]), Malformed>,
+    take: fn(&'a [u8]) -> Taken<'a, T>,
 ) -> impl Iterator<Item = Result<T, Malformed>> + use<'a, T> {
     let mut rest = all;
     std::iter::from_fn(move || {
