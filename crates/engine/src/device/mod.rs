@@ -5,6 +5,7 @@
 mod csb;
 pub mod e1000;
 mod eeprom;
+mod mii;
 mod moderation;
 mod packet;
 pub mod pci;
@@ -126,6 +127,15 @@ impl<Q> Queue<Q> {
             Queue::Here(queue) => Some(queue),
             Queue::Lent(_) | Queue::Lost => None,
         }
+    }
+
+    /// Takes it back and changes it. True: it was lent.
+    fn change(&mut self, change: impl FnOnce(&mut Q)) -> bool {
+        let was_lent = self.is_lent();
+        if let Some(queue) = self.take_back() {
+            change(queue);
+        }
+        was_lent
     }
 
     /// Has it served, if it is at rest.

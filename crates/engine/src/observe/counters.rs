@@ -210,19 +210,7 @@ impl PortCounters {
                 *total += word.load(Ordering::Relaxed);
             }
         }
-        let mut drops = [0; DROP_PLACES];
-        drops.copy_from_slice(&sum[DROPS_AT..]);
-        Totals {
-            in_frames: sum[0],
-            in_bytes: sum[1],
-            out_frames: sum[2],
-            out_bytes: sum[3],
-            made: sum[4],
-            kicks: sum[5],
-            interrupts: sum[6],
-            batches: sum[7],
-            drops,
-        }
+        Totals::of(sum)
     }
 }
 
@@ -304,21 +292,18 @@ pub struct Totals {
 
 impl Default for Totals {
     fn default() -> Totals {
-        Totals {
-            in_frames: 0,
-            in_bytes: 0,
-            out_frames: 0,
-            out_bytes: 0,
-            made: 0,
-            kicks: 0,
-            interrupts: 0,
-            batches: 0,
-            drops: [0; DROP_PLACES],
-        }
+        Totals::of([0; WORDS])
     }
 }
 
 impl Totals {
+    /// The words of a block.
+    fn of(words: [u64; WORDS]) -> Totals {
+        let [in_frames, in_bytes, out_frames, out_bytes, made, kicks, interrupts, batches, drops @ ..] =
+            words;
+        Totals { in_frames, in_bytes, out_frames, out_bytes, made, kicks, interrupts, batches, drops }
+    }
+
     /// Adds what another port counted.
     pub fn add(&mut self, other: &Totals) {
         self.in_frames += other.in_frames;

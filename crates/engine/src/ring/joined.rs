@@ -49,17 +49,13 @@ pub struct Joined {
     ends: [Arc<Region>; 2],
 }
 
-fn invalid(error: impl std::error::Error + Send + Sync + 'static) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, error)
-}
-
 impl Joined {
     /// New memory, all pages present, for a pipe called `name`.
     ///
     /// # Errors
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
     pub fn new(geometry: &Geometry, name: &str) -> io::Result<Joined> {
-        let infos @ [first, _] = ends(geometry).map_err(invalid)?;
+        let infos @ [first, _] = ends(geometry)?;
         let memory = Arc::new(Mapping::new(&first)?);
         let joined = Joined { ends: infos.map(|info| Arc::new(Region::part(info, &memory))) };
         let first = joined.end(Side::First);
@@ -73,7 +69,7 @@ impl Joined {
     /// # Errors
     /// It is not the file of such memory; or as above.
     pub fn adopt(geometry: &Geometry, file: OwnedFd) -> io::Result<Joined> {
-        let infos @ [first, _] = ends(geometry).map_err(invalid)?;
+        let infos @ [first, _] = ends(geometry)?;
         let memory = Arc::new(Mapping::adopt(&first, file)?);
         Ok(Joined { ends: infos.map(|info| Arc::new(Region::part(info, &memory))) })
     }

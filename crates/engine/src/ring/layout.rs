@@ -14,6 +14,9 @@
 //! total        end of the file
 //! ```
 
+use std::fmt::Display;
+use std::io;
+
 use sidecore_abi::netmap::{If, RingHead, Slot, RESERVED_BUFS};
 use sidecore_abi::ring::{End, Info, RingStatus, BUF_SIZES, MAX_PIPES, MAX_RINGS, MAX_SLOTS};
 
@@ -51,26 +54,6 @@ impl Default for Geometry {
     }
 }
 
-/// Why rings cannot be made as asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GeometryError {
-    /// Number of rings.
-    #[error("rings={0} is not possible; allowed: 1 to {MAX_RINGS}")]
-    Rings(usize),
-    /// Number of slots.
-    #[error("slots={0} is not possible; allowed: 2 to {MAX_SLOTS}")]
-    Slots(u32),
-    /// Size of buffers.
-    #[error("buf-size={0} is not possible; allowed: multiples of 64 from 64 to 65536")]
-    BufSize(u32),
-    /// Number of extra buffers.
-    #[error("extra-bufs={0} is not possible; allowed: 0 to {MAX_EXTRA}")]
-    ExtraBufs(u32),
-    /// Number of pipes.
-    #[error("pipes={0} is not possible; allowed: 0 to {MAX_PIPES}")]
-    Pipes(usize),
-}
-
 const _: () = assert!(*BUF_SIZES.start() == 64 && *BUF_SIZES.end() == 65_536);
 /// Most extra buffers: as many as netmap has buffers by default.
 pub const MAX_EXTRA: u32 = 163_840;
@@ -81,6 +64,12 @@ const PAGE: u64 = 4096;
 const SPARE: u64 = 32;
 /// Bytes of the `netmap_if` of a pipe's end, which has one ring of each direction and mentions two host rings.
 const PIPE_IF: u64 = (size_of::<If>() + 4 * 8).next_multiple_of(128) as u64;
+
+/// Refuses what rings cannot be made with.
+fn within(fits: bool, key: &str, value: impl Display, allowed: impl Display) -> io::Result<()> {
+    let why = || format!("{key}={value} is not possible; allowed: {allowed}");
+    fits.then_some(()).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, why()))
+}
 
 impl Geometry {
     /// The rings of an end of a pipe between ports, of which a port like this may be one: pipes, host rings and extra buffers there are none.
@@ -93,7 +82,7 @@ impl Geometry {
     ///
     /// # Errors
     /// A number out of its range.
-    pub fn layout(&self) -> Result<Info, GeometryError> {
+    pub fn layout(&self) -> io::Result<Info> {
         self.shared_layout(1)
     }
 
@@ -101,23 +90,14 @@ impl Geometry {
     ///
     /// # Errors
     /// A number out of its range.
-    pub(super) fn shared_layout(&self, members: u32) -> Result<Info, GeometryError> {
+    pub(super) fn shared_layout(&self, members: u32) -> io::Result<Info> {
         let all = self.rings.saturating_add(self.host_rings);
-        if self.rings == 0 || all > MAX_RINGS {
-            return Err(GeometryError::Rings(all));
-        }
-        if !(2..=MAX_SLOTS).contains(&self.slots) {
-            return Err(GeometryError::Slots(self.slots));
-        }
-        if !BUF_SIZES.contains(&self.buf_size) || self.buf_size % 64 != 0 {
-            return Err(GeometryError::BufSize(self.buf_size));
-        }
-        if self.extra_bufs > MAX_EXTRA {
-            return Err(GeometryError::ExtraBufs(self.extra_bufs));
-        }
-        if self.pipes > MAX_PIPES {
-            return Err(GeometryError::Pipes(self.pipes));
-        }
+        let sized = BUF_SIZES.contains(&self.buf_size) && self.buf_size % 64 == 0;
+        within(self.rings > 0 && all <= MAX_RINGS, "rings", all, format!("1 to {MAX_RINGS}"))?;
+        within((2..=MAX_SLOTS).contains(&self.slots), "slots", self.slots, format!("2 to {MAX_SLOTS}"))?;
+        within(sized, "buf-size", self.buf_size, "multiples of 64 from 64 to 65536")?;
+        within(self.extra_bufs <= MAX_EXTRA, "extra-bufs", self.extra_bufs, format!("0 to {MAX_EXTRA}"))?;
+        within(self.pipes <= MAX_PIPES, "pipes", self.pipes, format!("0 to {MAX_PIPES}"))?;
         #[expect(clippy::cast_possible_truncation, reason = "at most MAX_RINGS and MAX_PIPES")]
         let (rings, host_rings, pipes) = (all as u32, self.host_rings as u32, self.pipes as u32);
         let tx_rings = if self.sends { rings } else { 0 };
@@ -209,7 +189,7 @@ pub(super) const IDLE: u32 = 2;
 ///
 /// # Errors
 /// A number out of its range.
-pub(super) fn ends(geometry: &Geometry) -> Result<[Info; 2], GeometryError> {
+pub(super) fn ends(geometry: &Geometry) -> io::Result<[Info; 2]> {
     let alone = Geometry { sends: true, ..geometry.of_pipe() }.layout()?;
     let own_bufs = alone.tx_rings * alone.tx_slots;
     let rings = u64::from(alone.tx_rings + alone.rx_rings + IDLE);
@@ -280,16 +260,16 @@ mod tests {
         let bad = |change: fn(&mut Geometry)| {
             let mut geometry = Geometry::default();
             change(&mut geometry);
-            geometry.layout().unwrap_err()
+            geometry.layout().unwrap_err().to_string()
         };
-        assert_eq!(bad(|g| g.rings = 0), GeometryError::Rings(0));
-        assert_eq!(bad(|g| g.rings = 17), GeometryError::Rings(17));
-        assert_eq!(bad(|g| g.slots = 1), GeometryError::Slots(1));
-        assert_eq!(bad(|g| g.slots = 4097), GeometryError::Slots(4097));
-        assert_eq!(bad(|g| g.buf_size = 2000), GeometryError::BufSize(2000));
-        assert_eq!(bad(|g| g.buf_size = 65_600), GeometryError::BufSize(65_600));
-        assert_eq!(bad(|g| g.extra_bufs = u32::MAX), GeometryError::ExtraBufs(u32::MAX));
-        assert_eq!(bad(|g| g.pipes = 65), GeometryError::Pipes(65));
+        assert!(bad(|g| g.rings = 0).starts_with("rings=0 "));
+        assert!(bad(|g| g.rings = 17).starts_with("rings=17 "));
+        assert!(bad(|g| g.slots = 1).starts_with("slots=1 "));
+        assert!(bad(|g| g.slots = 4097).starts_with("slots=4097 "));
+        assert!(bad(|g| g.buf_size = 2000).starts_with("buf-size=2000 "));
+        assert!(bad(|g| g.buf_size = 65_600).starts_with("buf-size=65600 "));
+        assert!(bad(|g| g.extra_bufs = u32::MAX).starts_with("extra-bufs=4294967295 "));
+        assert!(bad(|g| g.pipes = 65).starts_with("pipes=65 "));
     }
 
     proptest! {

@@ -40,7 +40,7 @@ mod tickets;
 pub use block::Block;
 pub use hand::Hand;
 pub use joined::{Joined, Side};
-pub use layout::{pipe_end, Geometry, GeometryError, MAX_EXTRA};
+pub use layout::{pipe_end, Geometry, MAX_EXTRA};
 pub use region::{leave_memory, Region, SharedMemory};
 pub use sync::{ClientRx, ClientTx, ReleaseGate, RingAccess, RingStats};
 pub use tickets::{Hands, PipeGate, Tickets};

@@ -21,7 +21,7 @@ use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
 use sidecore_abi::netmap::{If, RingHead, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERVED_BUFS};
 use sidecore_abi::ring::{across, Client, End, Engine, Info, RingStatus};
 
-use super::layout::{idle_ring, member, parts, pipe_bufs, pipe_end, Geometry, GeometryError};
+use super::layout::{idle_ring, member, parts, pipe_bufs, pipe_end, Geometry};
 use crate::mem::{prefetch_own, prefetch_read, take_pages, Piece};
 
 /// The daemon ends.
@@ -107,7 +107,7 @@ impl SharedMemory {
     ///
     /// # Errors
     /// A geometry out of range.
-    pub fn layout(geometry: &Geometry, number: u32) -> Result<Info, GeometryError> {
+    pub fn layout(geometry: &Geometry, number: u32) -> io::Result<Info> {
         Ok(member(&geometry.shared_layout(Self::MEMBERS)?, number))
     }
 
@@ -116,7 +116,7 @@ impl SharedMemory {
     /// # Errors
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
     pub fn new(geometry: &Geometry) -> io::Result<SharedMemory> {
-        let first = Self::layout(geometry, 0).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let first = Self::layout(geometry, 0)?;
         Ok(SharedMemory { first, memory: Arc::new(Mapping::new(&first)?), used: AtomicU32::new(0) })
     }
 
@@ -146,7 +146,7 @@ impl Region {
     /// # Errors
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
     pub fn new(geometry: &Geometry, name: &str) -> io::Result<Region> {
-        let info = geometry.layout().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let info = geometry.layout()?;
         let region = Region { info, memory: Arc::new(Mapping::new(&info)?) };
         region.take_place(name)?;
         Ok(region)
@@ -158,7 +158,7 @@ impl Region {
     /// # Errors
     /// As above.
     pub fn for_guest(geometry: &Geometry, name: &str) -> io::Result<Region> {
-        let mut info = geometry.layout().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let mut info = geometry.layout()?;
         info.total = info.total.next_power_of_two();
         let region = Region { info, memory: Arc::new(Mapping::new(&info)?) };
         region.take_place(name)?;
@@ -170,7 +170,7 @@ impl Region {
     /// # Errors
     /// It is not the file of such a region; or as above.
     pub fn adopt(geometry: &Geometry, file: OwnedFd) -> io::Result<Region> {
-        let mut info = geometry.layout().map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
+        let mut info = geometry.layout()?;
         info.total = info.total.next_power_of_two();
         Ok(Region { info, memory: Arc::new(Mapping::adopt(&info, file)?) })
     }

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use super::config::Model;
 use super::irq::Delay;
 use super::nic::{ring_number, RINGS};
+use super::phy::mdic;
 use super::{regs, E1000};
 use crate::device::pci::{answer, Mode};
 
@@ -70,7 +71,7 @@ impl E1000 {
             regs::EECD => self.eeprom.write_eecd(value),
             regs::EERD => self.nic.regs.set(offset, self.eeprom.eerd(value)),
             regs::MDIC => {
-                let (value, cause) = self.phy.mdic(value);
+                let (value, cause) = mdic(&mut self.phy, self.settings.model, value);
                 self.nic.regs.set(offset, value);
                 self.follow();
                 if cause != 0 {

@@ -59,7 +59,7 @@ use self::function::{config_space, regions};
 use self::irq::Irq;
 use self::journal::RingJournal;
 use self::nic::{NicState, Traps};
-use self::phy::Phy;
+use self::phy::phy;
 use self::receiver::Receiver;
 use self::regs::QUEUES;
 use self::ring::Ring;
@@ -68,6 +68,7 @@ use self::state::Registers;
 use self::stats::Stats;
 use self::transmitter::{Transmitter, LOOP};
 use self::tx::TxRing;
+use super::mii::Phy;
 use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region, REGIONS};
 use super::Queue;
 use crate::fault::Fault;
@@ -156,7 +157,7 @@ impl E1000 {
             settings,
             config: config_space(&settings, subsystem, &regions(&settings, &nic.regs)),
             eeprom: Eeprom::new(model, settings.mac.0, subsystem),
-            phy: Phy::new(model, true),
+            phy: phy(model, true),
             scheduler,
             tx: Queue::Here(Box::new(transmitter)),
             rx: Queue::Here(Box::new(receiver)),
@@ -211,9 +212,7 @@ impl E1000 {
         if serve && self.tx.is_lent() && self.transmitting == tx_on {
             return;
         }
-        if let Some(queue) = self.tx.take_back() {
-            queue.rings().iter_mut().for_each(|ring| ring.enable(tx_on));
-        }
+        self.tx.change(|queue| queue.rings().iter_mut().for_each(|ring| ring.enable(tx_on)));
         if serve {
             self.serve();
         }
@@ -222,12 +221,8 @@ impl E1000 {
 
     /// Registers, PHY and queues as after power on (8254x SDM §14.2).
     fn chip_reset(&mut self) {
-        if let Some(queue) = self.tx.take_back() {
-            queue.rings().iter_mut().for_each(TxRing::reset);
-        }
-        if let Some(queue) = self.rx.take_back() {
-            queue.rings().iter_mut().for_each(RxRing::reset);
-        }
+        self.tx.change(|queue| queue.rings().iter_mut().for_each(TxRing::reset));
+        self.rx.change(|queue| queue.rings().iter_mut().for_each(RxRing::reset));
         let (model, mac) = (self.settings.model, self.settings.mac.0);
         self.nic.regs.reset(
             model,
@@ -300,18 +295,10 @@ impl PciDevice for E1000 {
 
     fn dma_changed(&mut self, map: Arc<GuestMap>) {
         self.map = Arc::clone(&map);
-        let served = self.tx.is_lent();
-        if let Some(queue) = self.tx.take_back() {
-            queue.rings().iter_mut().for_each(|ring| ring.set_map(Arc::clone(&map)));
-        }
-        if served {
+        if self.tx.change(|queue| queue.rings().iter_mut().for_each(|ring| ring.set_map(Arc::clone(&map)))) {
             self.serve();
         }
-        let running = self.rx.is_lent();
-        if let Some(queue) = self.rx.take_back() {
-            queue.rings().iter_mut().for_each(|ring| ring.set_map(Arc::clone(&map)));
-        }
-        if running {
+        if self.rx.change(|queue| queue.rings().iter_mut().for_each(|ring| ring.set_map(Arc::clone(&map)))) {
             self.listen();
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::config::Model;
 use super::rx::RxRing;
 use super::tx::TxRing;
-use super::{irq, phy, regs, state, Queue, E1000};
+use super::{irq, regs, state, Queue, E1000};
 use crate::device::pci::{Command, Format, Image, Persist};
 
 /// Changes with the meaning of anything here or in the journals.
@@ -41,7 +41,7 @@ impl Persist for E1000 {
     fn save(&mut self, image: &mut Image) {
         self.nic.regs.save(image);
         image.put_bytes(CONFIG, self.config.contents());
-        image.put_bytes(PHY, self.phy.words().map(u16::to_le_bytes).as_flattened());
+        self.phy.save(image, PHY);
         for (index, wire) in self.eeprom.chip.wires().into_iter().enumerate() {
             image.put(EEPROM + index, wire.into());
         }
@@ -62,9 +62,7 @@ impl Persist for E1000 {
         device.config.restore(image, CONFIG)?;
         device.nic.regs.restore(image);
         let half = |at| u32::try_from(image.get(at)).unwrap_or(0);
-        let mut phy = [0; 2 * phy::COUNT];
-        image.get_bytes(PHY, &mut phy);
-        device.phy.restore(std::array::from_fn(|at| u16::from_le_bytes([phy[2 * at], phy[2 * at + 1]])));
+        device.phy.restore(image, PHY);
         device.eeprom.chip.restore(std::array::from_fn(|index| half(EEPROM + index)));
         device.interrupts_before = std::array::from_fn(|index| half(IRQ + index));
         device.io_address = half(REST);
@@ -74,12 +72,8 @@ impl Persist for E1000 {
     }
 
     fn resume(&mut self) {
-        if let Some(queue) = self.tx.take_back() {
-            queue.rings().iter_mut().for_each(TxRing::recover);
-        }
-        if let Some(queue) = self.rx.take_back() {
-            queue.rings().iter_mut().for_each(RxRing::recover);
-        }
+        self.tx.change(|queue| queue.rings().iter_mut().for_each(TxRing::recover));
+        self.rx.change(|queue| queue.rings().iter_mut().for_each(RxRing::recover));
         self.master = self.config.command().has(Command::MASTER);
         // The carrier is what this process says it is; the driver hears of it by the causes below.
         let link = self.carrier;

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::function::{IO, MEMORY};
+use super::function::{phy_access, IO, MEMORY};
 use super::regs::cause::TOK;
 use super::regs::{self, INTERRUPTS};
 use super::stats::SIZE;
@@ -88,7 +88,7 @@ impl Rtl8169 {
                 // The access begins with its highest byte.
                 change(mask);
                 if mask >> 24 != 0 {
-                    let done = self.phy.access(self.nic.regs.get(at));
+                    let done = phy_access(&mut self.phy, self.nic.regs.get(at));
                     self.nic.regs.set(at, done);
                     self.follow();
                 }

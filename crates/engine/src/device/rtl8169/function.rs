@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::regs::{self, EECS, EEDI, EEDO, EEM, EEM_PROGRAM, EESK};
 use crate::device::eeprom::{Bus, Chip, CS, DI, SK, WORDS};
+use crate::device::mii::{Part, Phy, CONTROL, LINKED, PARTNER, STATUS};
 use crate::device::pci::{ConfigSpace, Identity, Region, Space, REGIONS};
 use crate::wire::Mac;
 
@@ -96,4 +97,37 @@ impl Eeprom {
             0
         }
     }
+}
+
+/// `PHYAR`: an access to be done, and whether it is a write; a read that is done has the same bit.
+const FLAG: u32 = 1 << 31;
+/// The PHY's register that selects a page. Drivers write settings of the analogue part to other pages than the first: those are blank here,
+/// and take nothing.
+const PAGE: usize = 31;
+const GIGABIT_STATUS: usize = 10;
+
+/// The PHY: an RTL8211. Auto-negotiation at gigabit; all speeds, and more in register 15. The partner acknowledges, and has all that
+/// there is with pause; both receivers work, it has gigabit, full duplex (802.3 §40.5.1).
+#[rustfmt::skip]
+pub(super) static PHY: Part = Part {
+    fresh: &[
+        (CONTROL, 0x1140), (STATUS, 0x7949), (2, 0x001c), (3, 0xc910), (4, 0x0de1), (6, 1 << 2), (9, 0x0300), (15, 3 << 12),
+    ],
+    read_only: 1 << STATUS | 1 << 2 | 1 << 3 | 1 << PARTNER | 1 << 6 | 1 << GIGABIT_STATUS | 1 << 15 | 1 << 17,
+    linked: [(STATUS, LINKED), (PARTNER, 0x45e1), (GIGABIT_STATUS, 1 << 13 | 1 << 12 | 1 << 11)],
+};
+
+/// What `PHYAR` holds after a write of `value`: the access has been done.
+pub(super) fn phy_access(phy: &mut Phy, value: u32) -> u32 {
+    let at = (value >> 16 & 31) as usize;
+    let paged = at != PAGE && phy.word(PAGE) != 0;
+    if value & FLAG == 0 {
+        let word = if paged { 0 } else { phy.word(at) };
+        return value & 0x1f_0000 | FLAG | u32::from(word);
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "the data field")]
+    if !paged {
+        phy.write(at, value as u16);
+    }
+    value & !FLAG
 }

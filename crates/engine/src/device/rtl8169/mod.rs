@@ -9,8 +9,8 @@
 //! Files in the order of a frame's way: `regs` has the numbers, `state` what cores and conversation share, `ring` a ring as its
 //! descriptors describe it. `tx` and `packet` are the way in; `rx` is the way out. `irq` decides about interrupts.
 //! `device::csb` is the status block, for drivers that use it instead of doorbells. `journal` and `persist` write down what the
-//! next daemon needs. `access` carries out trapped accesses. `phy` and `stats` stand beside it. `function` has the operator's
-//! options, the PCI function and the EEPROM.
+//! next daemon needs. `access` carries out trapped accesses. `stats` stands beside it. `function` has the operator's
+//! options, the PCI function, the EEPROM and the PHY.
 //!
 //! Ownership. [`Rtl8169`] belongs to the conversation with the VMM; [`NicState`] is what the I/O cores see. A ring
 //! belongs to its queue: the device takes the queue back to turn it on or off, to begin it anew, or to give it other
@@ -26,7 +26,6 @@ mod irq;
 mod journal;
 mod packet;
 mod persist;
-mod phy;
 #[allow(missing_docs, reason = "names and numbers out of a manual")]
 pub mod regs;
 mod ring;
@@ -44,14 +43,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
 
 pub use self::function::Rtl8169Config;
-use self::function::{config_space, regions, Eeprom};
+use self::function::{config_space, regions, Eeprom, PHY};
 use self::irq::Irq;
 use self::journal::RingJournal;
-use self::phy::Phy;
 use self::rx::RxRing;
 use self::state::{NicState, Registers, Traps};
 use self::stats::Stats;
 use self::tx::TxRing;
+use super::mii::Phy;
 use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region, REGIONS};
 use super::Queue;
 use crate::fault::Fault;
@@ -126,7 +125,7 @@ impl Rtl8169 {
             settings,
             config: config_space(settings.csb),
             eeprom: Eeprom::new(settings.mac.0),
-            phy: Phy::new(true),
+            phy: Phy::new(&PHY, true),
             scheduler,
             tx: Queue::Here(Box::new(tx)),
             rx: Queue::Here(Box::new(rx)),
@@ -180,9 +179,7 @@ impl Rtl8169 {
         if serve && self.tx.is_lent() && self.transmitting == tx_on {
             return;
         }
-        if let Some(queue) = self.tx.take_back() {
-            queue.enable(tx_on);
-        }
+        self.tx.change(|queue| queue.enable(tx_on));
         if serve {
             self.serve();
         }
@@ -192,27 +189,19 @@ impl Rtl8169 {
     /// The device is at the beginning of its transmit ring. `follow` has it go on.
     fn restart_transmitter(&mut self) {
         let base = self.nic.regs.pair(regs::TNPDS);
-        if let Some(queue) = self.tx.take_back() {
-            queue.restart(base);
-        }
+        self.tx.change(|queue| queue.restart(base));
     }
 
     /// The same of its receive ring.
     fn restart_receiver(&mut self) {
         let base = self.nic.regs.pair(regs::RDSAR);
-        if let Some(queue) = self.rx.take_back() {
-            queue.restart(base);
-        }
+        self.rx.change(|queue| queue.restart(base));
     }
 
     /// Rings, interrupts and faults as after a reset of either kind.
     fn forget(&mut self) {
-        if let Some(queue) = self.tx.take_back() {
-            queue.reset();
-        }
-        if let Some(queue) = self.rx.take_back() {
-            queue.reset();
-        }
+        self.tx.change(|queue| queue.reset());
+        self.rx.change(|queue| queue.reset());
         self.nic.irq.reset();
         self.faulted = false;
         // Also a fault that was not reported yet: it would stop the device after its reset.
@@ -274,18 +263,10 @@ impl PciDevice for Rtl8169 {
 
     fn dma_changed(&mut self, map: Arc<GuestMap>) {
         self.map = Arc::clone(&map);
-        let served = self.tx.is_lent();
-        if let Some(queue) = self.tx.take_back() {
-            queue.set_map(Arc::clone(&map));
-        }
-        if served {
+        if self.tx.change(|queue| queue.set_map(Arc::clone(&map))) {
             self.serve();
         }
-        let running = self.rx.is_lent();
-        if let Some(queue) = self.rx.take_back() {
-            queue.set_map(map);
-        }
-        if running {
+        if self.rx.change(|queue| queue.set_map(map)) {
             self.listen();
         }
     }

@@ -6,7 +6,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::{phy, regs, state, Queue, Rtl8169};
+use super::{regs, state, Queue, Rtl8169};
+use crate::device::mii::REGISTERS;
 use crate::device::pci::{Command, Format, Image, Persist};
 
 /// Changes with the meaning of anything here or in the journals.
@@ -16,7 +17,7 @@ const VERSION: u32 = 1;
 const CONFIG: usize = state::SAVED;
 const CONFIG_WORDS: usize = 256 / 8;
 const PHY: usize = CONFIG + CONFIG_WORDS;
-const EEPROM: usize = PHY + phy::COUNT / 4;
+const EEPROM: usize = PHY + REGISTERS / 4;
 pub(super) const REST: usize = EEPROM + 4;
 const SIZE: usize = REST + 2;
 
@@ -33,7 +34,7 @@ impl Persist for Rtl8169 {
     fn save(&mut self, image: &mut Image) {
         self.nic.regs.save(image);
         image.put_bytes(CONFIG, self.config.contents());
-        image.put_bytes(PHY, self.phy.words().map(u16::to_le_bytes).as_flattened());
+        self.phy.save(image, PHY);
         for (index, wire) in self.eeprom.chip.wires().into_iter().enumerate() {
             image.put(EEPROM + index, wire.into());
         }
@@ -51,9 +52,7 @@ impl Persist for Rtl8169 {
         device.config.restore(image, CONFIG)?;
         device.nic.regs.restore(image);
         let half = |at| u32::try_from(image.get(at)).unwrap_or(0);
-        let mut phy = [0; 2 * phy::COUNT];
-        image.get_bytes(PHY, &mut phy);
-        device.phy.restore(std::array::from_fn(|at| u16::from_le_bytes([phy[2 * at], phy[2 * at + 1]])));
+        device.phy.restore(image, PHY);
         device.eeprom.chip.restore(std::array::from_fn(|index| half(EEPROM + index)));
         device.mask_before = half(REST) & 0xffff;
         device.faulted = image.get(REST + 1) != 0;
@@ -63,12 +62,8 @@ impl Persist for Rtl8169 {
 
     fn resume(&mut self) {
         let (tnpds, rdsar) = (self.nic.regs.pair(regs::TNPDS), self.nic.regs.pair(regs::RDSAR));
-        if let Some(queue) = self.tx.take_back() {
-            queue.recover(tnpds);
-        }
-        if let Some(queue) = self.rx.take_back() {
-            queue.recover(rdsar);
-        }
+        self.tx.change(|queue| queue.recover(tnpds));
+        self.rx.change(|queue| queue.recover(rdsar));
         self.master = self.config.command().has(Command::MASTER);
         // The carrier is what this process says it is; the driver hears of it by the causes below.
         self.phy.set_link(self.carrier);

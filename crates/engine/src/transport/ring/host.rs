@@ -14,7 +14,7 @@ use super::common::{ring_queues, Rings};
 use crate::graph::{Pairs, Scheduler};
 use crate::host::ring::{RingEgress, RingIngress, RingPair, RingPortSettings};
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
-use crate::ring::{Geometry, GeometryError};
+use crate::ring::Geometry;
 
 /// What ends the place of a host port's rings.
 pub const HOST: char = '^';
@@ -93,9 +93,7 @@ impl HostRingsPort {
     ) -> Result<HostRingsPort, Unable> {
         // With the one ring pair that the other port has at least.
         Geometry { host_rings: rings, ..Geometry::default() }.layout()?;
-        if rings == 0 {
-            return Err(GeometryError::Rings(0).into());
-        }
+        Geometry { rings, ..Geometry::default() }.layout()?;
         let (settings, state) = (Arc::default(), Mutex::default());
         let rings = Arc::new(HostRings { port, scheduler, settings, rings, state });
         let mut hosts = crate::lock(&HOSTS);

@@ -121,7 +121,8 @@ impl Running {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             enter(Kinds::CONVERSATION);
             body();
-        })?;
+        });
+        let thread = thread.map_err(|e| io::Error::new(e.kind(), format!("cannot start its thread: {e}")))?;
         Ok(Running { line: Arc::clone(line), thread: Some(thread) })
     }
 }

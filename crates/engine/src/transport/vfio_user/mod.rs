@@ -93,8 +93,7 @@ impl VfioUser {
         let found = hold.as_ref().and_then(|path| Session::find(&port.name, &device, &port.terms, path));
         let (session, stream) = found.unzip();
         let spoken = Spoken { port, device: Arc::clone(&device), hold, session, stream };
-        let server = Server::start(source, spoken);
-        Ok(VfioUser { server: server.map_err(|e| format!("cannot start the conversation: {e}"))?, device })
+        Ok(VfioUser { server: Server::start(source, spoken)?, device })
     }
 
     /// The device, for code in this process that stands in for a guest.
