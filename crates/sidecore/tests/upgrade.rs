@@ -1,4 +1,4 @@
-//! One daemon takes another one's place under traffic, with every kind of port that outlives its daemon and two disks in files.
+//! One daemon takes another one's place under traffic: emulated cards, packed virtio-net, ptnet, a ring port, and two disks in files.
 //!
 //! `SIDECORE_BEFORE=/usr/bin/sidecore cargo test -p sidecore --test all upgrade`: that program is the first one, and this one its
 //! successor. Without it this program is both.

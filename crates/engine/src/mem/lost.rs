@@ -199,6 +199,7 @@ mod tests {
             let begun = ticks();
             drop(std::hint::black_box(vec![1u8; 8 << 20]));
             wait();
+            time.note();
             assert!(own(begun, true).unwrap() > 0);
         })
         .join()
@@ -227,6 +228,7 @@ mod tests {
             assert_eq!(map.word(0).unwrap().load(Ordering::Relaxed), 0x0101_0101_0101_0101);
             std::thread::sleep(Duration::from_millis(5));
             let after = time.look().unwrap();
+            time.note();
             assert!(after.read > before.read, "{} is on no disk", path.display());
             assert_eq!(own(begun, true), Some(0));
         })

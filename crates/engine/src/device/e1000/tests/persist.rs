@@ -90,8 +90,8 @@ fn what_an_older_program_left_is_read_as_it_was_meant() {
     let e1000e = Written(include_str!("../../tests/e1000e.txt"));
     let e1000 = Written(include_str!("../../tests/e1000.txt"));
     for (model, written, id, heads) in [
-        (Model::E1000e, e1000e, 0x10d3, [(0x15, 0x15), (0x4c, 0x1e)]),
-        (Model::E1000, e1000, 0x100e, [(0x1f, 0x1f), (0x16, 0x65)]),
+        (Model::E1000e, e1000e, [0xd3, 0x10], [(0x15, 0x15), (0x4c, 0x1e)]),
+        (Model::E1000, e1000, [0x0e, 0x10], [(0x1f, 0x1f), (0x16, 0x65)]),
     ] {
         let mut rig = rig(model);
         let changed = written.adopt(&mut rig.device, &["pages", "journal"]);
@@ -101,7 +101,7 @@ fn what_an_older_program_left_is_read_as_it_was_meant() {
         assert_eq!(rig.read(regs::LEDCTL), 0x0102_0304);
         let mut config = [0; 16];
         pci::read_config(&mut rig.device, 0, &mut config);
-        assert_eq!(config[..6], [0x86, 0x80, id as u8, (id >> 8) as u8, 7, 0], "its id; it may reach memory");
+        assert_eq!(config[..6], [0x86, 0x80, id[0], id[1], 7, 0], "its id; it may reach memory");
         rig.write(regs::MDIC, 2 << 26 | 1 << 21 | 2 << 16);
         assert_eq!(rig.read(regs::MDIC) & 0xffff, 0x141, "the first word of its PHY's id");
         assert_eq!((rig.device.faulted, rig.device.io_address), (false, 0));
