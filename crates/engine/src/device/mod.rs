@@ -23,8 +23,6 @@ use std::sync::Arc;
 use crate::core::Lease;
 use crate::disk::Disk;
 use crate::port::Port;
-#[cfg(doc)]
-use crate::virtq::Queue;
 use crate::virtq::{Position, RingConfig, RingConfigError};
 
 /// A virtio device as a transport drives it.
@@ -47,8 +45,8 @@ pub trait VirtioDevice: Send {
     /// The features that the driver took. Comes before the rings that were built with them start.
     fn set_features(&mut self, features: u64);
 
-    /// Whether its rings are completed in the order in which they are taken ([`Queue::new`]), or carry
-    /// requests ([`Queue::requests`]).
+    /// Whether its rings are completed in the order in which they are taken ([`crate::virtq::Queue::new`]), or carry
+    /// requests ([`crate::virtq::Queue::requests`]).
     fn completes_in_order(&self) -> bool {
         true
     }
