@@ -197,7 +197,11 @@ fn blk() {
     };
     rig::needs("qemu-storage-daemon", "qemu-system-common");
     let answer = bench("blk");
-    positive(&answer, &["iops", "iops_per_guest", "p50_us", "p99_us", "cycles_per_request"]);
+    positive(&answer, &["iops", "iops_per_guest", "p50_us", "p99_us"]);
+    for row in answer["rows"].as_array().unwrap() {
+        // In so short a time fio may have one request, and no processor time that the kernel has counted.
+        assert!(row["way"] == "host (fio)" || row["cycles_per_request"].as_f64().unwrap() > 0.0, "{row}");
+    }
     let of = |way: &str| answer["rows"].as_array().unwrap().iter().filter(|row| row["way"] == way).count();
     // Reads and writes at two depths by two numbers of guests, two kinds in sequence, two numbers of paced guests; the host has one
     // guest, and none that is paced.
