@@ -99,7 +99,7 @@ impl Walk {
         batch: &mut Batch,
         gate: Option<&mut WireGate>,
     ) -> usize {
-        self.delivery.begin();
+        self.begin();
         // A port that is being removed is not in the topology any more, while its queues may still be served.
         let node = match topology.get(source.id) {
             _ if source.is_silent() => Node::Nowhere(DropReason::LinkDown),
@@ -111,15 +111,20 @@ impl Walk {
             Some(member @ Member { attach: Attach::Switch(switch), .. }) => Node::Switch(switch, member),
             Some(Member { attach: Attach::Router(router), .. }) => Node::Router(router),
         };
-        if !self.routers.is_empty() {
-            self.desk.clear();
-        }
         let came = Came { port: source, sender: source.id, gate, capture: true };
         self.pass(topology, node, came, batch);
         if !self.delivery.work.is_empty() {
             self.go_on(topology, source.id, node);
         }
         self.delivery.deliveries
+    }
+
+    #[inline]
+    fn begin(&mut self) {
+        self.delivery.begin();
+        if !self.routers.is_empty() {
+            self.desk.clear();
+        }
     }
 
     /// Delivers what the `gate` holds of `batch`, which came from `source`, as far as there is room; all of it if it has waited
@@ -132,14 +137,20 @@ impl Walk {
         gate: &mut WireGate,
         in_any_case: bool,
     ) {
-        self.delivery.begin();
+        self.begin();
         gate.again(&mut self.delivery.picks);
         let receiver = wire::receiver(topology, source);
         if let (Some(port), false) = (receiver, in_any_case) {
             gate.pass(&mut self.delivery, port, batch);
         }
         match receiver {
-            Some(port) => self.delivery.visit(topology, source, port.id, batch),
+            Some(port) => {
+                self.delivery.visit(topology, source, port.id, batch);
+                // The wire leads to a gateway now: nothing of the batch may be left behind when it is given back.
+                if !self.delivery.work.is_empty() {
+                    self.go_on(topology, source.id, Node::Wire(port.id));
+                }
+            }
             // The wire is gone.
             None => {
                 let all = self.delivery.picks.iter().map(|_| DropReason::NoDestination);

@@ -12,6 +12,8 @@ use crate::frame::MAX_BATCH;
 use crate::graph::{Attach, CoreOptions, Graph, Topology};
 use crate::observe::CounterFile;
 use crate::port::{DropReason, EgressQueue, Outcome, PortId, Room, DEFAULT_MTU};
+use crate::router::Router;
+use crate::switch::{Switch, SwitchOptions};
 
 const QUEUES: usize = 4;
 const SIZE: u32 = 1024;
@@ -227,6 +229,19 @@ fn what_is_held_is_settled_when_the_queue_goes_or_the_wire_does() {
     rig.core.visit(0);
     assert!(rig.check() > 0);
     assert!(rig.ports[0].counters.totals().named_drops().any(|(name, _)| name == "no_destination"));
+
+    // The wire leads to a gateway meanwhile: what is held goes on to the switch there, where no other port is.
+    let mut rig = stuck();
+    let (router, switch) = (Router::new("r").unwrap(), Switch::new("s", SwitchOptions::default()));
+    let gateway = Attach::Gateway(Arc::new(router), Arc::new(switch));
+    let [from, to] = &rig.ports;
+    let joined = [(Arc::clone(from), Attach::Wire(PortId(1))), (Arc::clone(to), gateway)];
+    rig.core.local().connect(&Arc::new(Topology::new(&joined)));
+    rig.queues[0].free.store(SIZE as usize, Ordering::Relaxed);
+    rig.core.visit(0);
+    assert_eq!(rig.sender.out.load(Ordering::Relaxed), 0);
+    assert!(rig.core.local().walk.delivery.work.is_empty());
+    assert!(rig.ports[1].counters.totals().named_drops().any(|(name, _)| name == "no_destination"));
 
     // The receiver has fewer queues meanwhile: what is held waits for the one that is left.
     let mut rig = stuck();
