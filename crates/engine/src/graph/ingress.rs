@@ -163,6 +163,15 @@ impl<Q: IngressQueue> Drop for FetchedBatch<'_, Q> {
     }
 }
 
+/// Gives `fetched` back to the peer of `port`: its own time, where both sides are dealt with apart.
+#[inline]
+fn give_back<Q: IngressQueue>(fetched: FetchedBatch<'_, Q>, port: &Port, local: &Local) -> Tally {
+    match local.walk.delivery.is_apart() {
+        true => port.overrun.timed(Act::Touch, || fetched.give_back()),
+        false => fetched.give_back(),
+    }
+}
+
 /// Counts what was fetched from queue `index` of `port`.
 #[inline]
 fn count(port: &Port, index: usize, core: usize, tally: &Tally) {
@@ -181,6 +190,7 @@ impl<Q: IngressQueue> NetTask<Q> {
     #[cold]
     fn deliver_held(&mut self, local: &mut Local, in_any_case: bool) -> u64 {
         let (Some(mut held), Some(gate)) = (self.held.take(), &mut self.gate) else { return 0 };
+        let begun = local.walk.delivery.start(&self.port.overrun);
         if !in_any_case {
             self.queue.tend(&mut held.tally);
         }
@@ -189,7 +199,7 @@ impl<Q: IngressQueue> NetTask<Q> {
         let left = gate.held();
         let fetched = FetchedBatch::again(&mut self.queue, std::mem::take(&mut held.tally));
         if left == 0 {
-            let tally = fetched.give_back();
+            let tally = give_back(fetched, &self.port, local);
             count(&self.port, self.index, local.number, &tally);
             held.batch.clear();
             self.spare = Some(held);
@@ -197,6 +207,7 @@ impl<Q: IngressQueue> NetTask<Q> {
             held.tally = fetched.hold();
             self.held = Some(held);
         }
+        local.walk.delivery.end(begun);
         before.saturating_sub(left) as u64
     }
 
@@ -260,9 +271,7 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
     /// Moves one batch: fetch, decide, deliver, give back.
     fn visit(&mut self, local: &mut Local, budget: Budget) -> Visit {
         if self.held.is_some() {
-            let begun = local.walk.delivery.start(&self.port.overrun);
             let moved = self.deliver_held(local, false);
-            local.walk.delivery.end(begun);
             let end = if self.held.is_some() { VisitEnd::Waits } else { VisitEnd::Drained };
             return Visit { moved, end, elsewhere_ns: local.walk.delivery.others_ns, ..Visit::default() };
         }
@@ -311,10 +320,7 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
                 return visit;
             }
         }
-        let tally = match local.walk.delivery.is_apart() {
-            true => self.port.overrun.timed(Act::Touch, || fetched.give_back()),
-            false => fetched.give_back(),
-        };
+        let tally = give_back(fetched, &self.port, local);
         if tally.frames > 0 || tally.interrupts > 0 {
             count(&self.port, self.index, local.number, &tally);
         }

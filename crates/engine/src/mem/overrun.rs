@@ -387,6 +387,21 @@ mod tests {
         }
     }
 
+    /// A port that takes much rests, and what it took is not held against one that takes little beside it.
+    #[test]
+    fn a_small_one_does_not_rest_for_a_large_one() {
+        std::thread::spawn(|| {
+            let ((large, _), (small, _), now) = (port(), port(), ticks());
+            for time in 0..20 {
+                large.add(ticks_in(210 * MS), Act::Work, now + time);
+                small.add(ticks_in(MS), Act::Work, now + time);
+            }
+            assert_eq!((large.count().rests, small.count().rests), (1, 0));
+        })
+        .join()
+        .unwrap();
+    }
+
     /// Ten ports, none of which takes too much.
     #[test]
     fn the_largest_of_many_rests() {

@@ -38,6 +38,7 @@ use crate::switch::Verdicts;
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// How long a core may sleep while a sender waits: nothing wakes it when buffers come.
 pub(super) const NAP: Duration = Duration::from_micros(50);
+
 /// The receiver at the other end of `source`'s wire, if it is on one.
 #[inline]
 pub(super) fn receiver<'t>(topology: &'t Topology, source: &Port) -> Option<&'t Port> {

@@ -41,8 +41,17 @@ impl Pause {
             }
             return frames as usize;
         }
-        let (most, over) = self.receiver.is_full(0, room.free > 0, self.patience, now());
+        let (most, over) = match self.receiver {
+            // Given up before: whatever it gives now is used at once.
+            Receiver::Dead if room.free > 0 => (1, None),
+            _ => self.receiver.is_full(0, room.free > 0, self.patience, now()),
+        };
         self.over = over.or(self.over.take());
+        if most == 1 {
+            // Frames may be smaller than the last ones: it gets as many as it has buffers, and is waited for again behind them.
+            self.receiver = Receiver::Ready;
+            return room.free as usize;
+        }
         most
     }
 
@@ -147,6 +156,17 @@ mod tests {
         assert_eq!(pause.limit(room(0, 8), at(11)), 0);
         (0..4).for_each(|_| pause.took(&small()));
         assert_eq!(pause.limit(room(1, 8), at(12)), 1);
+    }
+
+    #[test]
+    fn buffers_that_are_too_few_for_a_large_frame_are_given_as_many_frames() {
+        let at = clock();
+        let mut pause = Pause { cost: 45, ..Pause::new(PATIENCE) };
+        assert_eq!([0, 9, 10, 11, 21].map(|ms| pause.limit(room(20, 256), at(ms))), [0, 0, 20, 0, 20]);
+        // One that was given up, too, and at once.
+        assert_eq!([30, 129, 130].map(|ms| pause.limit(room(0, 256), at(ms))), [0, 0, usize::MAX]);
+        assert_eq!(pause.limit(room(20, 256), at(131)), 20);
+        assert!(!pause.is_on());
     }
 
     #[test]
