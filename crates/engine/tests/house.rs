@@ -27,7 +27,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// All that a module may use, where that is less than the earlier layers.
-const ONLY: &[(&str, &[&str])] = &[("core", &["bucket", "mem", "place", "observe"])];
+const ONLY: &[(&str, &[&str])] = &[("core", &["lock", "bucket", "mem", "place", "observe"])];
 
 /// What each crate of ours may use of our others, in its library or program; tests may use more.
 const CRATES: &[(&str, &[&str])] = &[

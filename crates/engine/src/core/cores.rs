@@ -6,7 +6,7 @@
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, SyncSender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use sidecore_abi::counters::MAX_CORES;
@@ -141,7 +141,7 @@ impl<L: Send + 'static> Cores<L> {
         });
         if count > 1 && tuning.balance {
             let balancer = Balancer::start(&cores, tuning.least_cores.clamp(1, count))?;
-            *cores.balancer.lock().unwrap_or_else(PoisonError::into_inner) = Some(balancer);
+            *crate::lock(&cores.balancer) = Some(balancer);
         }
         Ok(cores)
     }
@@ -202,7 +202,7 @@ impl<L: Send + 'static> Cores<L> {
 
     /// Has core `to` serve the task of this number from now on. False: there is no such task, or core; or it is there already.
     pub fn move_task(&self, id: u64, to: usize) -> bool {
-        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _moving = crate::lock(&self.moving);
         let (answer, answers) = sync_channel(1);
         self.registry.send(TaskId(id), to, answer);
         answers.recv().unwrap_or(false)
@@ -211,7 +211,7 @@ impl<L: Send + 'static> Cores<L> {
     /// Sends home all tasks of the owner of this number, though they are not recalled: the thread that should recall
     /// them is stuck. Their leases stay good, and find them at home. When this returns no core has any of them.
     pub fn evict(&self, owner: u16) {
-        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _moving = crate::lock(&self.moving);
         self.tell_all(|answer| CoreMessage::Evict { owner, answer });
     }
 

@@ -7,7 +7,7 @@
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Has the holder of a lent thing return it. When it returns the thing is there, or lost with its holder.
 pub type Recall = Box<dyn FnOnce() + Send + Sync>;
@@ -31,7 +31,7 @@ impl<T: ?Sized> Lent<T> {
 impl Lent<dyn Any + Send> {
     /// Gives the thing back to its owner. If the owner has gone, the thing ends here.
     pub(crate) fn go_home(self) {
-        *self.home.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.thing);
+        *crate::lock(&self.home) = Some(self.thing);
     }
 }
 
@@ -94,7 +94,7 @@ impl<T> Lease<T> {
     /// unmapping its memory, needs. `None`: its holder is gone, and the thing with it.
     pub fn take_back(mut self) -> Option<T> {
         self.recall();
-        let thing = self.home.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let thing = crate::lock(&self.home.place).take();
         (self.home.open)(thing?)
     }
 

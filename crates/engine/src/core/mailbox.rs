@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::event::{eventfd, EventfdFlags};
 
@@ -77,7 +77,7 @@ impl<L> Mailbox<L> {
 
     /// Puts a message in and wakes the core if it sleeps.
     pub(super) fn post(&self, message: CoreMessage<L>) {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner).push_back(message);
+        crate::lock(&self.messages).push_back(message);
         // The write may wake a core that takes our processor before we come back: it has to find the flag.
         self.raised.swap(true, Ordering::AcqRel);
         // Fails only when the counter is full: then the core is awake.
@@ -99,7 +99,7 @@ impl<L> Mailbox<L> {
             let mut count = [0; 8];
             let _ = rustix::io::read(&self.event, &mut count);
         }
-        let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut messages = crate::lock(&self.messages);
         let message = messages.pop_front();
         if !messages.is_empty() {
             self.raised.swap(true, Ordering::AcqRel);

@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::ledger::{Heat, Ledger, TaskStatus};
 use super::mailbox::{Bag, CoreMessage, Mailbox, TaskId};
@@ -54,7 +54,7 @@ impl<L: 'static> Registry<L> {
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<TaskId, Whereabouts>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.entries)
     }
 
     fn mailbox(&self, core: usize) -> Option<&Mailbox<L>> {

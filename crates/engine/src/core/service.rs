@@ -5,7 +5,7 @@
 //! one load of a line that is hardly ever written.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -127,12 +127,12 @@ pub struct Usage {
 impl Served {
     /// The service that holds.
     pub fn service(&self) -> Service {
-        *self.service.lock().unwrap_or_else(PoisonError::into_inner)
+        *crate::lock(&self.service)
     }
 
     /// Changes it.
     pub fn set(&self, service: Service) {
-        let mut now = self.service.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut now = crate::lock(&self.service);
         if *now != service {
             *now = service;
             self.version.fetch_add(1, Ordering::Release);

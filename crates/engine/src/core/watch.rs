@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -108,7 +108,7 @@ impl Watchdog {
 
     /// An owner that cores will serve.
     pub(super) fn add(&self, owner: &Arc<dyn Owner>) {
-        let mut owners = self.owners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut owners = crate::lock(&self.owners);
         owners.retain(|_, owner| owner.strong_count() > 0);
         owners.insert(owner.number(), Arc::downgrade(owner));
     }
@@ -122,8 +122,7 @@ fn run(mut cores: Vec<WatchedCore>, owners: &Owners, stopped: &Receiver<()>) {
             core.time.note();
             busy |= core.beat.is_at_work() || core.beat.word() != core.word;
             let Some(owner) = core.look(now) else { continue };
-            let owner =
-                owners.lock().unwrap_or_else(PoisonError::into_inner).get(&owner).and_then(Weak::upgrade);
+            let owner = crate::lock(&owners).get(&owner).and_then(Weak::upgrade);
             let name = owner.as_ref().map_or("?", |owner| owner.name());
             tracing::warn!(
                 port = name,

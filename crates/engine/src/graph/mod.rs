@@ -23,7 +23,7 @@ mod wire;
 mod work;
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 pub use ingress::{NetSeat, NetTask, QueueTask, Scheduler};
@@ -90,7 +90,7 @@ impl Graph {
         let ready = Mutex::new(ready);
         self.cores.each(move |local| {
             local.topology = Arc::clone(&topology);
-            let seats = ready.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let seats = crate::lock(&ready).pop();
             local.walk.routers = seats.unwrap_or_default();
         });
     }

@@ -15,7 +15,7 @@ use std::cell::{Cell, OnceCell};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::ticks::{ticks, ticks_in};
@@ -74,7 +74,7 @@ impl CoreTime {
     /// Writes down where the thread is: for another thread, now and then.
     pub fn note(&self) {
         let Some(note) = self.look() else { return };
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = crate::lock(&self.notes);
         if notes.len() == KEPT {
             notes.remove(0);
         }
@@ -104,7 +104,7 @@ impl CoreTime {
             now = self.look()?;
             LAST.set(now);
         }
-        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = crate::lock(&self.notes);
         let before =
             notes.iter().rev().find(|note| note.at.wrapping_sub(begun) > u64::MAX / 2 || note.at == begun);
         Some((*before.or(notes.first())?, now))
@@ -124,8 +124,7 @@ pub fn own(begun: u64, touch: bool) -> Option<u64> {
     let took = ticks().wrapping_sub(begun);
     OWN.with(|own| {
         let (before, now) = own.get()?.since(begun)?;
-        let noted =
-            own.get()?.notes.lock().unwrap_or_else(PoisonError::into_inner).last().map_or(0, |note| note.at);
+        let noted = crate::lock(&own.get()?.notes).last().map_or(0, |note| note.at);
         if took > ticks_in(UNNOTED) && noted.wrapping_sub(begun) > u64::MAX / 2 {
             return Some(0);
         }

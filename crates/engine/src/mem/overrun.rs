@@ -17,7 +17,7 @@
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -207,7 +207,7 @@ impl Overrun {
 
     fn add(&self, mut more: u64, act: Act, now: u64) {
         let account = &*self.0;
-        let mut state = account.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = crate::lock(&account.tally);
         if act == Act::Touch {
             let free = state.clearing.saturating_sub(state.cleared).min(time_of(more));
             state.cleared += free;
@@ -238,7 +238,7 @@ impl Overrun {
         }
         account.until.store(now.wrapping_add(ticks_in(REST)).max(1), Ordering::Relaxed);
         account.rests.fetch_add(1, Ordering::Relaxed);
-        let mut state = account.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = crate::lock(&account.tally);
         let lately = ticks_in(LATELY);
         state.lately.retain(|then| now.wrapping_sub(*then) < lately);
         state.lately.push(now);
@@ -257,12 +257,12 @@ impl Overrun {
     /// is touched first.
     pub fn expect_clearing(&self, bytes: u64) {
         let pages = u32::try_from(bytes.div_ceil(HUGE_PAGE)).unwrap_or(u32::MAX);
-        self.0.tally.lock().unwrap_or_else(PoisonError::into_inner).clearing = CLEARING.saturating_mul(pages);
+        crate::lock(&self.0.tally).clearing = CLEARING.saturating_mul(pages);
     }
 
     /// Another peer has come, whose memory is new; one that comes again and again is not believed.
     pub fn meets(&self) {
-        let mut state = self.0.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = crate::lock(&self.0.tally);
         if state.met.is_none_or(|met| met.elapsed() >= NEW) {
             (state.met, state.cleared) = (Some(Instant::now()), Duration::ZERO);
         }

@@ -6,7 +6,7 @@
 //! lock free again. So each core loses that time once for each time that another one stands still.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use super::ticks::{ticks, ticks_in};
@@ -34,7 +34,7 @@ impl<T> Patient<T> {
     #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         // A panic while it was held has ended that batch; the value itself is still whole.
-        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.value)
     }
 
     /// The lock, for an I/O core. `None`: another core stands still with it.

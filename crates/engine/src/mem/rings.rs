@@ -11,7 +11,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::thread::{Builder, JoinHandle};
 
 use io_uring::register::Restriction;
@@ -88,7 +88,7 @@ fn ask<T>(
     order: impl FnOnce(SyncSender<io::Result<T>>) -> Order,
 ) -> io::Result<T> {
     let (answer, answers) = sync_channel(1);
-    let sent = maker.lock().unwrap_or_else(PoisonError::into_inner).send(order(answer));
+    let sent = crate::lock(&maker).send(order(answer));
     sent.map_err(|_| io::Error::other("the thread that makes rings and threads has ended"))?;
     answers.recv().map_err(io::Error::other)?
 }

@@ -23,7 +23,7 @@
 //! keeps alive until its [`WatchedMapping`] ends, and that is before the mapping goes away.
 
 use std::sync::atomic::{fence, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 
 use super::terms::Terms;
 
@@ -158,7 +158,7 @@ impl<const N: usize> Table<N> {
     }
 
     fn enter(&self, all: usize, terms: &Terms, seen: EntrySnapshot) -> Result<usize, WatchError> {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = crate::lock(&self.places);
         let (taken, all) = (places.taken, all.min(N));
         if taken >= all {
             return Err(WatchError::Full(taken));
@@ -177,7 +177,7 @@ impl<const N: usize> Table<N> {
     }
 
     fn leave(&self, place: usize, terms: &Terms) {
-        let mut places = self.places.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = crate::lock(&self.places);
         let Some(entry) = self.entries.get(place) else { return };
         let flag = entry.flag.load(Ordering::Relaxed);
         entry.write(EntrySnapshot { start: 0, len: 0, page: 0, flag: std::ptr::null_mut() });

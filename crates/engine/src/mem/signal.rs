@@ -21,7 +21,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use io_uring::IoUring;
 
@@ -61,7 +61,7 @@ impl Signal {
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
         // Every change under this lock is a single store.
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.slot)
     }
 
     /// Signals go to `fd` from now on, which has to be an eventfd; none: they go nowhere. Called by the control plane,

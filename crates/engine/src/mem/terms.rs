@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +85,7 @@ impl Terms {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Later> {
-        self.0.later.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.0.later)
     }
 
     /// Has a thread of the port's make memory present: one stretch behind the other.

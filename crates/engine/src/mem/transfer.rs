@@ -20,7 +20,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fixed, FsyncFlags};
@@ -425,7 +425,7 @@ fn bounce(store: Option<&Store>, number: usize) -> Option<Piece> {
 
 /// Frees parked rings whose requests are over.
 fn sweep() {
-    let mut parked = PARKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut parked = crate::lock(&PARKED);
     parked.retain_mut(|requests| {
         requests.submit();
         while requests.next_over(Deadline::NEVER).is_some() {}
@@ -436,7 +436,7 @@ fn sweep() {
 impl Drop for Transfers {
     fn drop(&mut self) {
         if let Some(requests) = self.0.take().filter(|requests| requests.under_way > 0) {
-            PARKED.lock().unwrap_or_else(PoisonError::into_inner).push(*requests);
+            crate::lock(&PARKED).push(*requests);
         }
     }
 }

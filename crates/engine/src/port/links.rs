@@ -19,7 +19,7 @@ struct LinkFlags {
 impl LinkEvents {
     fn flags(&self) -> MutexGuard<'_, LinkFlags> {
         // Two flags: a panic leaves nothing half done.
-        self.flags.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.flags)
     }
 
     /// Something has changed.

@@ -22,7 +22,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -121,7 +121,7 @@ fn thread_time() -> Duration {
 impl TalkBudget {
     fn purse(&self) -> MutexGuard<'_, Purse> {
         // Numbers: whole whatever happened.
-        self.purse.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.purse)
     }
 
     /// The calling thread holds the port's conversations from now on.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use sidecore_fib::epoch::Epochs;
 use sidecore_fib::{v4, v6};
@@ -40,7 +40,7 @@ impl Router {
     }
 
     pub(super) fn control(&self) -> MutexGuard<'_, Control> {
-        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.control)
     }
 
     pub(super) fn readers(&self) -> (v4::Reader, v6::Reader) {

@@ -24,7 +24,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{fence, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 use super::net::address;
 use crate::port::PortId;
@@ -160,7 +160,7 @@ impl Neighbours {
     }
 
     fn lock(&self) -> MutexGuard<'_, ()> {
-        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+        crate::lock(&self.changing)
     }
 
     /// The lock for an I/O core, which does not wait for it.

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use sidecore_abi::counters::MAX_CORES;
 
@@ -242,7 +242,7 @@ pub(super) struct Published {
 impl Published {
     /// Replaces the plan. The one before is returned.
     pub fn replace(&self, plan: Arc<Plan>) -> Arc<Plan> {
-        let old = std::mem::replace(&mut *self.plan.lock().unwrap_or_else(PoisonError::into_inner), plan);
+        let old = std::mem::replace(&mut *crate::lock(&self.plan), plan);
         self.version.fetch_add(1, Ordering::Release);
         old
     }
@@ -255,7 +255,7 @@ impl Published {
     /// The plan, and the least version that it has.
     pub fn take(&self) -> (u64, Arc<Plan>) {
         let version = self.version();
-        (version, Arc::clone(&self.plan.lock().unwrap_or_else(PoisonError::into_inner)))
+        (version, Arc::clone(&crate::lock(&self.plan)))
     }
 }
 
