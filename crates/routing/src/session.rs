@@ -48,7 +48,7 @@ pub(crate) struct Plane {
     router: Arc<Router>,
     /// The network namespace, as it is configured: a name or a path.
     namespace: String,
-    /// Seconds for which routes stay that nobody says any more.
+    /// Seconds for which a route stays that the routing daemon does not say any more.
     grace: u32,
     /// The second of the router's clock.
     clock: Box<dyn Fn() -> u32 + Send + Sync>,

@@ -84,7 +84,7 @@ impl Floods {
         batch: &Batch,
         verdicts: &mut Verdicts,
     ) {
-        // A frame for a station that has not spoken yet is no storm: it is given what there is, as any other.
+        // A frame for a station that has not spoken yet is no storm: it may take each buffer that is free, as any other.
         self.frames.retain(|pick| is_group(batch.frame(*pick).dst()));
         for &id in &self.to {
             verdicts.picks(id, &mut delivery.picks);

@@ -269,7 +269,7 @@ impl InterfacePort {
             loop {
                 match rustix::io::read(changes, &mut message) {
                     Ok(n) if n > 0 => {}
-                    // Some were lost: what there is is looked at all the same.
+                    // Some were lost: the interface is looked at all the same.
                     Err(rustix::io::Errno::NOBUFS | rustix::io::Errno::INTR) => {}
                     _ => break,
                 }

@@ -40,7 +40,7 @@ pub const RATE: u32 = 2000;
 /// Debts are no larger, so that no message waits for longer: VMMs give up after a few seconds.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// Time of a processor that a conversation may take at once, and its share of it in the long run, one part in so many.
+/// Time of a processor that a conversation may take at once, and its share of it in the long run: a tenth.
 const TIME: Duration = Duration::from_millis(500);
 const SHARE: u32 = 10;
 /// How often that is looked at, where nothing was charged and no I/O core shares its processor.

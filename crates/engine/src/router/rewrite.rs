@@ -76,7 +76,7 @@ impl Desk {
         Desk::for_routers(1)
     }
 
-    /// With memory for frames that pass so many routers, one after the other.
+    /// With memory for frames that pass up to `routers` routers, one after the other.
     pub fn for_routers(routers: usize) -> Desk {
         Desk {
             rewrites: vec![NOTHING; MAX_BATCH].into(),
