@@ -122,7 +122,7 @@ fn run(mut cores: Vec<WatchedCore>, owners: &Owners, stopped: &Receiver<()>) {
             core.time.note();
             busy |= core.beat.is_at_work() || core.beat.word() != core.word;
             let Some(owner) = core.look(now) else { continue };
-            let owner = crate::lock(&owners).get(&owner).and_then(Weak::upgrade);
+            let owner = crate::lock(owners).get(&owner).and_then(Weak::upgrade);
             let name = owner.as_ref().map_or("?", |owner| owner.name());
             tracing::warn!(
                 port = name,

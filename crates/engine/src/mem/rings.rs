@@ -88,7 +88,7 @@ fn ask<T>(
     order: impl FnOnce(SyncSender<io::Result<T>>) -> Order,
 ) -> io::Result<T> {
     let (answer, answers) = sync_channel(1);
-    let sent = crate::lock(&maker).send(order(answer));
+    let sent = crate::lock(maker).send(order(answer));
     sent.map_err(|_| io::Error::other("the thread that makes rings and threads has ended"))?;
     answers.recv().map_err(io::Error::other)?
 }

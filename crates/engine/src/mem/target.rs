@@ -70,7 +70,7 @@ impl Target {
                 return true;
             }
         };
-        let mut ring = crate::lock(&ring);
+        let mut ring = crate::lock(ring);
         let nothing = opcode::Nop::new().build();
         // SAFETY: this request refers to no memory.
         let room = unsafe { ring.submission().push(&nothing) }.is_ok();

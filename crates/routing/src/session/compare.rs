@@ -21,7 +21,7 @@ use crate::say::said;
 
 /// How often the kernel's table is looked at, at most.
 const COMPARE: Duration = Duration::from_secs(10);
-/// A comparison takes at most this fraction of the time: one part in the number.
+/// A comparison takes at most a twentieth of the time.
 const SHARE: u32 = 20;
 /// How often zebra is made to say everything again, at most.
 const REPLAY: Duration = Duration::from_secs(60);
