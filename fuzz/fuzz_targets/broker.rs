@@ -2,7 +2,7 @@
 //! makes these bytes.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
-use sidecore_engine::open::broker::{Named, Request};
+use sidecore_engine::sandbox::open::broker::{Named, Request};
 use sidecore_fuzz::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

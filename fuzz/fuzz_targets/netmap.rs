@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ring::{across, SEES_RECEIVED, SEES_SENT};
-use sidecore_engine::frame::Batch;
 use sidecore_engine::host::ring::{Lookers, Monitor, RingPair, RingPortSettings, RingTap, Sees, SentOnly};
 use sidecore_engine::mem::SharedFile;
 use sidecore_engine::observe::capture::Watcher;
+use sidecore_engine::packet::Batch;
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, Tally};
 use sidecore_engine::ring::{Geometry, Region};
 use sidecore_fuzz::anonymous_port;

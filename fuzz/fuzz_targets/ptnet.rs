@@ -12,12 +12,11 @@ use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::ptnet::{memdev, reg, CREATE, DELETE};
 use sidecore_engine::device::pci::{self, Image, Index, PciDevice, Persist};
 use sidecore_engine::device::ptnet::{functions, MemoryDevice, Ptnet, PtnetConfig};
-use sidecore_engine::frame::Batch;
 use sidecore_engine::graph::Scheduler;
 use sidecore_engine::mem::GuestMap;
+use sidecore_engine::packet::{Batch, Mac};
 use sidecore_engine::port::Port;
 use sidecore_engine::slots::pipe::End;
-use sidecore_engine::wire::Mac;
 use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::{anonymous_port, port, send, Desk, Guest, GPA, MEMORY};
 

@@ -11,11 +11,10 @@ use std::sync::{Arc, Mutex};
 
 use sidecore_abi::virtio::features;
 use sidecore_engine::device::virtio_net::{EgressRing, IngressRing};
-use sidecore_engine::frame::{Batch, HEAD};
 use sidecore_engine::mem::{memory_file, Arena, JournalSlots, MAX_BATCH};
+use sidecore_engine::packet::{Batch, Offload, Offloads, HEAD};
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, Tally};
 use sidecore_engine::virtq::{PackedJournal, Position, Queue, RingConfig, WriteLog};
-use sidecore_engine::wire::{Offload, Offloads};
 use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::packets::{packet, Packet, Station};
 use sidecore_fuzz::{port, Guest, ENTRIES, GPA, MEMORY, PARTS};

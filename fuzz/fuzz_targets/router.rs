@@ -5,13 +5,12 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Instant;
 
-use sidecore_engine::frame::{Batch, HEAD};
 use sidecore_engine::mem::Arena;
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::{Batch, Offload, Offloads, Sum, HEAD};
 use sidecore_engine::port::{Port, PortId};
 use sidecore_engine::router::{Desk, Member, Now, Router, Rpf, Seat, Static, Target};
 use sidecore_engine::switch::Verdicts;
-use sidecore_engine::wire::{Offload, Offloads, Sum};
 use sidecore_fuzz::fuzz_target;
 
 const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 0xa0], [2, 0, 0, 0, 0, 0xb0]];

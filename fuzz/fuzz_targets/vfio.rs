@@ -14,7 +14,7 @@ use sidecore_engine::device::pci::PciDevice;
 use sidecore_engine::device::ptnet::{functions, PtnetConfig};
 use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
 use sidecore_engine::graph::Scheduler;
-use sidecore_engine::wire::Mac;
+use sidecore_engine::packet::Mac;
 use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::{anonymous_port, Desk};
 

@@ -2,7 +2,7 @@
 //! every segment must be as long as it says.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
-use sidecore_engine::wire::{flow_hash, Ether, Offload, Offloads, Plan, Sum, MAX_HEADER, MAX_SEGMENTS};
+use sidecore_engine::packet::{flow_hash, Ether, Offload, Offloads, Plan, Sum, MAX_HEADER, MAX_SEGMENTS};
 use sidecore_fuzz::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sidecore_engine::core::{Budget, Lease, Recall, Seat};
-use sidecore_engine::frame::{Batch, HEAD};
 use sidecore_engine::graph::{Local, NetSeat, Scheduler};
 use sidecore_engine::mem::Arena;
+use sidecore_engine::packet::{Batch, Gso, Offload, Offloads, HEAD};
 use sidecore_engine::port::{DropReason, EgressQueue, IngressQueue, Outcome, Port, Room, Tally};
-use sidecore_engine::wire::{Gso, Offload, Offloads};
 
 use crate::packets::{check, Packet};
 
@@ -115,7 +114,7 @@ impl Sink {
 impl EgressQueue for Sink {
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
         let mut receiver = self.receiver.lock().unwrap();
-        let mut seen = [false; sidecore_engine::frame::MAX_BATCH];
+        let mut seen = [false; sidecore_engine::packet::MAX_BATCH];
         for pick in picks {
             assert!(!std::mem::replace(&mut seen[usize::from(*pick)], true), "a frame comes twice");
             if receiver.free == 0 {

@@ -25,13 +25,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_engine::core::Recall;
-use sidecore_engine::frame::{Batch, Frame};
 use sidecore_engine::graph::{NetSeat, Scheduler};
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::{Batch, Frame, Offload};
 use sidecore_engine::port::{Outcome, Port, PortId, Tally};
 use sidecore_engine::virtq::{Notifier, Position, Queue, RingConfig};
-use sidecore_engine::wire::Offload;
 
 /// Bytes of guest memory.
 pub const MEMORY: u64 = 64 << 10;

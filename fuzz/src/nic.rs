@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use sidecore_engine::frame::Batch;
 use sidecore_engine::mem::{GuestMap, RegionSpec};
+use sidecore_engine::packet::Batch;
 use sidecore_engine::port::Port;
 
 use crate::{send, Guest, GPA, MEMORY};

@@ -4,8 +4,8 @@
 
 pub use sidecore_abi::counters::DropReason;
 
-use crate::frame::MAX_BATCH;
 use crate::mem::{own_time, ticks};
+use crate::packet::MAX_BATCH;
 
 /// A port's number: its place in the counters file and in the switch's tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,40 +3,35 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `bucket`, `fault`, `open`, `hold`, `place` → `mem` → `core` → `confine`, `disk`, `door`, `wire`, `virtq`, `ring` → `frame` → `account` →
-//! `observe` → `port` → `policy`, `slots` → `switch` → `router` → `graph` → `device`, `host` → `transport`, `broker` →
-//! `state`.
+//! `bucket`, `fault`, `place` → `mem` → `sandbox` → `core` → `disk`, `virtq`, `ring` → `packet` → `account` → `observe` → `port` →
+//! `policy`, `slots` → `switch` → `router` → `graph` → `device`, `host` → `transport`, `broker` → `state`.
 //!
 //! `unsafe` is only in `mem`, `virtq`, `ring`, `host` and `observe`.
 
 pub mod account;
 pub mod broker;
 pub mod bucket;
-pub mod confine;
 pub mod core;
 pub mod device;
 pub mod disk;
-pub mod door;
 pub mod fault;
-pub mod frame;
 pub mod graph;
-pub mod hold;
 pub mod host;
 pub mod mem;
 pub mod observe;
-pub mod open;
+pub mod packet;
 pub mod place;
 pub mod policy;
 pub mod port;
 pub mod ring;
 pub mod router;
+pub mod sandbox;
 pub mod slice;
 pub mod slots;
 pub mod state;
 pub mod switch;
 pub mod transport;
 pub mod virtq;
-pub mod wire;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

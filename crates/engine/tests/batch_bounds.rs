@@ -7,9 +7,9 @@ use sidecore_abi::virtio::features;
 use sidecore_driver::memory::{Memory, Page};
 use sidecore_driver::queue::{Buf, Options, Parts, Queue as DriverQueue};
 use sidecore_engine::device::virtio_net::IngressRing;
-use sidecore_engine::frame::{Batch, BATCH_COST, MAX_BATCH, SEGMENT_COST};
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::{Batch, BATCH_COST, MAX_BATCH, SEGMENT_COST};
 use sidecore_engine::port::{IngressQueue, Port, PortId, Tally, DEFAULT_MTU};
 use sidecore_engine::virtq::{Notifier, Position, Queue, RingConfig};
 

@@ -14,11 +14,10 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption
 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use sidecore_engine::frame::Batch;
 use sidecore_engine::observe::capture::{start, CaptureCount, CaptureOptions, CaptureReader};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::{Batch, Gso, Offload};
 use sidecore_engine::port::{DropReason, Port, PortId, DEFAULT_MTU};
-use sidecore_engine::wire::{Gso, Offload};
 
 fn port(id: u16, name: &str) -> Arc<Port> {
     let counters = CounterFile::anonymous().unwrap().open_slot(PortId(id), name);

@@ -16,10 +16,10 @@ use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::Mac;
 use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vfio_user::VfioUser;
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
-use sidecore_engine::wire::Mac;
 use vhost::vhost_user::message::{
     VhostUserHeaderFlag, VhostUserInflight, VhostUserProtocolFeatures as Protocol, VhostUserVirtioFeatures,
 };

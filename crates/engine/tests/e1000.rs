@@ -10,10 +10,10 @@ use sidecore_driver::e1000::{Config, Model as Part, E1000 as Driver, RSS_KEY};
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::Mac;
 use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
-use sidecore_engine::wire::Mac;
 
 /// Two devices on one switch.
 struct Rig {

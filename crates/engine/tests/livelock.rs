@@ -18,16 +18,15 @@ use sidecore_driver::{e1000, Frontend};
 use sidecore_engine::core::Lease;
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::frame::Batch;
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::{Batch, Gso, Mac, Offload};
 use sidecore_engine::port::{
     Attachment, DropReason, IngressQueue, Port, PortId, Tally, WaitCount, DEFAULT_MTU,
 };
 use sidecore_engine::transport::vfio_user::{self, VfioUser};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
-use sidecore_engine::wire::{Gso, Mac, Offload};
 
 const LIMIT: Duration = Duration::from_secs(20);
 /// Entries of the receivers' rings.

@@ -10,13 +10,12 @@ use std::time::Duration;
 use crate::frames::{bytes_of, datagram};
 use crate::nics::{drops, send, turn, until, veth, Kind, Lone, Pair, KINDS};
 use crate::rig::{port, Joiner, Net};
-use sidecore_engine::frame::Batch;
 use sidecore_engine::graph::{CoreOptions, Graph};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::{Batch, Offload, Offloads};
 use sidecore_engine::port::{Attachment, DropReason, Fault, Peer, Tally};
-use sidecore_engine::wire::{Offload, Offloads};
 
 fn sockets(nets: &[Net; 2], addresses: [&str; 2]) -> [UdpSocket; 2] {
     [0, 1].map(|i| {

@@ -9,10 +9,10 @@ use sidecore_driver::ptnet::{Config, Ptnet as Driver};
 use sidecore_engine::device::ptnet::{self, PtnetConfig};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::Mac;
 use sidecore_engine::port::{Attachment, Fault, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::slots::pipe::End;
 use sidecore_engine::transport::vfio_user::{Endpoint, Functions, VfioUser};
-use sidecore_engine::wire::Mac;
 
 const LIMIT: Duration = Duration::from_secs(20);
 

@@ -18,12 +18,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use sidecore_engine::frame::Batch;
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::{Batch, Offload, Sum};
 use sidecore_engine::port::{Port, PortId};
 use sidecore_engine::router::{Desk, Member, Net, Now, Router, Rpf, Seat, Static, Target};
 use sidecore_engine::switch::Verdicts;
-use sidecore_engine::wire::{Offload, Sum};
 
 const PORTS: usize = 3;
 /// The third link is narrower.

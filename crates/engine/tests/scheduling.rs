@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use io_uring::{opcode, IoUring};
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_engine::core::{Budget, Owner, Served, Slow, Task, Tuning, Visit, VisitEnd};
-use sidecore_engine::frame::Batch;
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Local, Scheduler, Topology};
 use sidecore_engine::mem::Overrun;
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::Batch;
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -10,14 +10,13 @@ use std::time::Duration;
 use crate::frames::{bytes_of, datagram};
 use crate::rig::{port, Joiner, Net};
 use rustix::event::{poll, PollFd, PollFlags};
-use sidecore_engine::frame::Batch;
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Topology};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::observe::capture::{self, CaptureOptions};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::{Batch, Gso, Offload, Offloads};
 use sidecore_engine::port::{Attachment, DropReason, Fault, Outcome, Peer, Port, Tally};
 use sidecore_engine::switch::{Switch, SwitchOptions};
-use sidecore_engine::wire::{Gso, Offload, Offloads};
 
 fn named(name: &str, queues: usize) -> TapConfig {
     TapConfig { source: TapSource::Name(name.to_owned()), queues, mtu: None }

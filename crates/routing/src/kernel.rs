@@ -17,9 +17,9 @@ use sidecore_engine::host::netlink::{
     self, attributes, bytes, kind, messages, word, Builder, Malformed, Message,
 };
 use sidecore_engine::host::netns::{self, Socket};
+use sidecore_engine::packet::Mac;
 use sidecore_engine::router::Net;
 use sidecore_engine::slice::{behind, upto};
-use sidecore_engine::wire::Mac;
 
 use crate::say::ip;
 

@@ -23,9 +23,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use sidecore_engine::confine;
 use sidecore_engine::host::netns::{self, AddressIn, Socket, FPM};
 use sidecore_engine::router::{never, Net, Router, MAX_ALL_HOPS};
+use sidecore_engine::sandbox::filters;
 
 use self::compare::Compare;
 use self::pending::{Pending, BATCH};
@@ -102,7 +102,7 @@ impl Session {
         let mut worker = Worker::new(Arc::clone(&plane));
         let name = format!("control {}", plane.router.name);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
-            confine::enter(confine::Kinds::CONVERSATION);
+            filters::enter(filters::Kinds::CONVERSATION);
             worker.run();
         })?;
         Ok(Session { plane, thread: Some(thread) })

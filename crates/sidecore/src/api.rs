@@ -58,16 +58,16 @@ pub struct BrokerView {
     pub missed_by: Vec<String>,
 }
 
-/// What the doors of the daemon have done: the processes that receive the descriptors of VMMs.
+/// What the descriptor helpers of the daemon have done: the processes that receive the descriptors of VMMs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoorView {
     /// Messages with descriptors.
     pub looks: u64,
     /// Those of which none was passed on.
     pub refused: u64,
-    /// Doors that were started: one, and another for each that was killed, ended connections, or takes long to close a file.
+    /// Helpers that were started: one, and another for each that was killed, ended connections, or takes long to close a file.
     pub started: u64,
-    /// Connections that ended with a door, because they held what was never read.
+    /// Connections that ended with a descriptor helper, because they held what was never read.
     pub kept: u64,
 }
 

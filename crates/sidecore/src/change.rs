@@ -118,7 +118,8 @@ pub fn apply(args: &ApplyArgs) -> Outcome {
 /// Reads and checks a configuration file.
 pub fn read_file(file: &Path) -> Result<Spec, String> {
     let name = file.display().to_string();
-    let text = sidecore_engine::open::read_config(file).map_err(|e| format!("cannot read {name}: {e}"))?;
+    let text =
+        sidecore_engine::sandbox::open::read_config(file).map_err(|e| format!("cannot read {name}: {e}"))?;
     text::from_toml(&name, &text, KINDS).map_err(|e| e.to_string())
 }
 

@@ -96,13 +96,16 @@ fn run(command: Command) -> Outcome {
         Command::Man(args) => generate::man(&args),
         Command::Openapi => generate::openapi(),
         Command::Broker(args) => daemon::broker::serve(args),
-        Command::Door => apart("door", DOOR, sandbox::give_up_capabilities, sidecore_engine::door::serve),
+        Command::Door => {
+            apart("door", DOOR, sandbox::give_up_capabilities, sidecore_engine::sandbox::descriptors::serve)
+        }
         // It opens what its broker could.
         Command::OpenDisk => apart("open-disk", OPEN_DISK, || Ok(()), sidecore_engine::disk::opener::serve),
         Command::Hold { path } => {
             let path = path.unwrap_or_default();
-            let serve =
-                |socket: &_| sidecore_engine::hold::serve(socket, &path, || sandbox::confine_holder(&path));
+            let serve = |socket: &_| {
+                sidecore_engine::sandbox::holder::serve(socket, &path, || sandbox::confine_holder(&path))
+            };
             apart("hold", HOLD, sandbox::give_up_capabilities, serve)
         }
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::rig::{Daemon, Testbed, LIMIT};
 use rustix::process::{kill_process, Pid, Signal};
 use sidecore_driver::e1000::{Config, E1000};
-use sidecore_engine::hold::Holder;
+use sidecore_engine::sandbox::holder::Holder;
 
 /// Registers: the device's status, a word without meaning for it, and a scratch place that traps.
 const STATUS: u64 = 0x8;

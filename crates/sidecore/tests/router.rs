@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::rig::{Daemon, Testbed, LIMIT};
 use rustix::process::Signal;
 use serde_json::Value;
-use sidecore_engine::wire::Sum;
+use sidecore_engine::packet::Sum;
 use sidecore_port::{Interest, Port};
 
 /// A station: a program at a ring port.

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use sidecore_driver::e1000::{Config, Model as Part, E1000 as Driver};
 use sidecore_engine::device::e1000::Model;
-use sidecore_engine::frame::Batch;
+use sidecore_engine::packet::Batch;
 use sidecore_engine::port::{IngressQueue, Tally};
 
 use super::guest::{Clock, Guest, Mode};

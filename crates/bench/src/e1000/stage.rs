@@ -19,11 +19,11 @@ use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::Mac;
 use sidecore_engine::port::{Attachment, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
 use sidecore_engine::transport::vhost_user::{VhostUser, VhostUserConfig};
-use sidecore_engine::wire::Mac;
 
 use super::nic::{Nic, Part, Setup};
 use super::text;

@@ -10,10 +10,10 @@ use sidecore_driver::session::{self, Want};
 use sidecore_driver::Frontend;
 use sidecore_engine::device::ptnet::{functions, PtnetConfig};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
+use sidecore_engine::packet::Mac;
 use sidecore_engine::slots::pipe::End as PipeEnd;
 use sidecore_engine::transport::vfio_user::{self, Functions, VfioUser};
 use sidecore_engine::transport::vhost_user::{self, VhostUser, VhostUserConfig};
-use sidecore_engine::wire::Mac;
 
 use super::super::common::{text, Result};
 use super::super::e1000::stage::{mac, Direct, Stage};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use sidecore_driver::Frontend;
 use sidecore_engine::graph::Graph;
-use sidecore_engine::wire::Sum;
+use sidecore_engine::packet::Sum;
 
 use super::super::common::{page, text, Result};
 use super::super::distance::{Distance, Mode};

@@ -1,6 +1,6 @@
 //! Processes that the broker has started, and how many of those a silent server can hold that open disks' files.
 //!
-//! Theory of operation. Doors and holders end when their time has come. A process that opens a file mostly ends at once. One that
+//! Theory of operation. Descriptor helpers and holders end when their time has come. A process that opens a file mostly ends at once. One that
 //! waits for a server gets some time, since a disk may have to spin up, and is killed then; but a wait for a FUSE server that
 //! has read the question ends with the answer or with the server, and not before. So a file whose opener is late gets no
 //! second one, and there are [`MOST`] in all.
@@ -16,7 +16,7 @@ use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 use crate::disk::opener::{PATIENCE, SILENT};
 
-/// Most openers, and most doors and holders.
+/// Most openers, and most descriptor helpers and holders.
 pub(super) const MOST: usize = 64;
 const MOST_OTHERS: usize = 4096;
 /// How long an opener may take.
@@ -26,7 +26,7 @@ struct Process {
     child: Child,
     /// Readable when it has ended.
     end: OwnedFd,
-    /// What it opens; nothing: it is a door or a holder.
+    /// What it opens; nothing: it is a descriptor helper or a holder.
     path: Option<PathBuf>,
     begun: Instant,
     killed: bool,
@@ -56,7 +56,7 @@ impl Children {
         Ok(way)
     }
 
-    /// Whether there is room for another door or holder.
+    /// Whether there is room for another descriptor helper or holder.
     pub(super) fn room(&self) -> io::Result<()> {
         match self.0.iter().filter(|it| it.path.is_none()).count() < MOST_OTHERS {
             true => Ok(()),
@@ -66,7 +66,7 @@ impl Children {
         }
     }
 
-    /// Waits for the end of `child` from now on, which opens `path`, or is a door or a holder.
+    /// Waits for the end of `child` from now on, which opens `path`, or is a descriptor helper or a holder.
     pub(super) fn adopt(&mut self, child: Child, path: Option<PathBuf>) -> io::Result<()> {
         let end = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
         self.0.push(Process { child, end, path, begun: Instant::now(), killed: false });

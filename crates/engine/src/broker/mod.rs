@@ -12,7 +12,7 @@
 //! * reading: the configuration file, `/etc/passwd` and `/etc/group`;
 //! * disks: a regular file or block device that is [`Named`] is opened and locked, by a separate process, because its
 //!   file server may never answer while other requests go on ([`children`]);
-//! * doors (`crate::door`): this program, with the one argument that makes it one, which has nothing but its connection;
+//! * descriptor helpers (`crate::sandbox::descriptors`): this program, with the one argument that makes it one, which has nothing but its connection;
 //! * holders: this program, with the one argument that makes it one, beside a socket of ours, and calls to them;
 //! * network namespaces that are [`Named`]: TAPs, MTUs and addresses in them, an rtnetlink socket, a listener at their
 //!   loopback;
@@ -43,9 +43,9 @@ use rustix::net::{recv, RecvFlags};
 use children::Children;
 pub use rules::Rules;
 
-use crate::open::broker::{answer, receive, Named, Refusal};
-use crate::open::passing::MAX_TEXT;
-use crate::open::socket::{listen_here, SocketError, SocketFile};
+use crate::sandbox::open::broker::{answer, receive, Named, Refusal};
+use crate::sandbox::open::passing::MAX_TEXT;
+use crate::sandbox::open::socket::{listen_here, SocketError, SocketFile};
 
 /// Most sockets that it remembers.
 pub const MAX_SOCKETS: usize = 4096;
@@ -176,10 +176,10 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::panic)]
 
     use super::*;
-    use crate::open::broker::{Answer, Broker as Client, Request};
-    use crate::open::passing::hear;
-    use crate::open::socket::SocketSpec;
-    use crate::open::tests::Dir;
+    use crate::sandbox::open::broker::{Answer, Broker as Client, Request};
+    use crate::sandbox::open::passing::hear;
+    use crate::sandbox::open::socket::SocketSpec;
+    use crate::sandbox::open::tests::Dir;
     use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
     use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;

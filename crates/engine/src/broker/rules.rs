@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::open::broker::Named;
-use crate::open::socket::SocketSpec;
+use crate::sandbox::open::broker::Named;
+use crate::sandbox::open::socket::SocketSpec;
 
 /// Most names that it remembers. What was not used for longest makes room.
 pub const MAX_NAMED: usize = 16_384;

@@ -9,15 +9,15 @@ use rustix::net::SocketType;
 
 use super::{bad, Broker};
 use crate::disk::opener;
-use crate::hold;
 use crate::host::interface::{packet_socket_here, Interface};
 use crate::host::netns::{self, FPM};
 use crate::host::tap;
 use crate::host::tap::sys::{queue_here, Attach};
 use crate::host::xdp::{bpf, sys};
-use crate::open::broker::{Answer, Named, Refusal, Request, Socket};
-use crate::open::socket::{self, SocketSpec};
-use crate::open::{self, own_file};
+use crate::sandbox::holder;
+use crate::sandbox::open::broker::{Answer, Named, Refusal, Request, Socket};
+use crate::sandbox::open::socket::{self, SocketSpec};
+use crate::sandbox::open::{self, own_file};
 
 /// A file with this text, which has no other reader.
 fn copy(text: &str) -> io::Result<File> {
@@ -52,14 +52,14 @@ impl Broker {
             Request::Hold { path } => {
                 self.rules.allow_holder(&path)?;
                 self.children.room()?;
-                let child = hold::spawn(&path)?;
+                let child = holder::spawn(&path)?;
                 self.children.adopt(child, None)?;
-                Ok(Answer::fd(hold::connect(&path)?))
+                Ok(Answer::fd(holder::connect(&path)?))
             }
             Request::Find { path } => {
                 self.rules.allow_holder(&path)?;
                 // The asker waits for the holder's answer itself: others wait for the broker.
-                Ok(Answer::fd(hold::call_with_secret(&path)?))
+                Ok(Answer::fd(holder::call_with_secret(&path)?))
             }
             Request::Journal { name } => {
                 let opened =
@@ -88,9 +88,9 @@ impl Broker {
                 None => Err(io::Error::new(io::ErrorKind::NotFound, "there is no configuration file").into()),
             },
             Request::Accounts { groups } => Ok(Answer::fd(File::open(open::accounts::file(groups))?)),
-            Request::Door => {
+            Request::DescriptorHelper => {
                 self.children.room()?;
-                let (socket, child) = hold::helper("door")?;
+                let (socket, child) = holder::helper("door")?;
                 self.children.adopt(child, None)?;
                 Ok(Answer::fd(socket))
             }

@@ -9,11 +9,12 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::fault::Fault;
-use crate::frame::{Batch, Frame, HEAD, MAX_BATCH, MAX_PIECES, MIN_FRAME};
 use crate::mem::{gather, Arena, GuestMap, Piece, Pieces};
+use crate::packet::{
+    Batch, Frame, Offload, Offloads, Sum, HEAD, MAX_BATCH, MAX_HEADER, MAX_PIECES, MIN_FRAME,
+};
 use crate::port::DropReason;
 use crate::slice::{behind, behind_mut, put, upto, upto_mut};
-use crate::wire::{Offload, Offloads, Sum, MAX_HEADER};
 
 /// Shortest frame on a wire, without FCS.
 pub(super) const MIN_PADDED: u32 = 60;

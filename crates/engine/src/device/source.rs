@@ -4,8 +4,8 @@
 
 use super::packet;
 use crate::fault::Fault;
-use crate::frame::{Frame, HEAD};
 use crate::mem::{GuestMap, Piece};
+use crate::packet::{Frame, HEAD};
 use crate::slice::{behind, behind_mut, upto, upto_mut};
 
 const MIN_PADDED: usize = packet::MIN_PADDED as usize;

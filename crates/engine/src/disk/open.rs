@@ -14,7 +14,7 @@ use rustix::fs::{fstatfs, statx, AtFlags, StatxFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::mem::lock_file;
-use crate::open::disk_file;
+use crate::sandbox::open::disk_file;
 
 /// How long a lock without a holder is waited for: the kernel ends the requests of a ring, and lets go of its file,
 /// some time after its process is gone.

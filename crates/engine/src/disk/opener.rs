@@ -21,9 +21,11 @@ use std::time::Duration;
 use rustix::process::{set_parent_process_death_signal, Signal};
 
 use super::open::{look_here, open_here, Nature};
-use crate::open::broker::{answer, await_answer, broker, receive, request, Answer, Broker, Refusal, Request};
-use crate::open::early::{Early, Fetched};
-use crate::open::passing::is_for_records;
+use crate::sandbox::open::broker::{
+    answer, await_answer, broker, receive, request, Answer, Broker, Refusal, Request,
+};
+use crate::sandbox::open::early::{Early, Fetched};
+use crate::sandbox::open::passing::is_for_records;
 
 /// How long a file's server is waited for.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -36,7 +38,7 @@ const NUMBER: u64 = 1;
 
 /// Starts the process that opens the file at `path`, or only `look`s at it; the way to its answer.
 pub(crate) fn spawn(path: &Path, read_only: bool, look: bool) -> io::Result<(OwnedFd, Child)> {
-    let (ours, child) = crate::hold::helper("open-disk")?;
+    let (ours, child) = crate::sandbox::holder::helper("open-disk")?;
     request(&ours, NUMBER, &Request::Disk { path: path.to_owned(), read_only, look }, &[])?;
     Ok((ours, child))
 }

@@ -16,11 +16,10 @@ use super::offload::Boundary;
 use super::private::Private;
 use super::topology::{Member, Topology};
 use super::work::Stage;
-use crate::frame::{Batch, ALL, MAX_BATCH};
 use crate::mem::{own_time, ticks, ticks_in, time_of, Act, Overrun};
+use crate::packet::{flow_hash, Batch, Offloads, ALL, MAX_BATCH};
 use crate::port::{DropReason, Outcome, Plugged, Port, PortId, Reached, Room, MAX_QUEUES};
 use crate::switch::Verdicts;
-use crate::wire::{flow_hash, Offloads};
 
 /// A delivery may take so long, beside what its bytes take, and a visit is slow beyond that.
 const LIMIT: Duration = Duration::from_millis(1);

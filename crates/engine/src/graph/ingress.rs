@@ -16,12 +16,12 @@ use super::local::Local;
 use super::wire::{self, Pause, WireGate, NAP, PATIENCE};
 use crate::account::Tally;
 use crate::core::{Budget, Home, Lease, Lent, Owner, Recall, Seat, Task, Visit, VisitEnd};
-use crate::frame::Batch;
 use crate::mem::Act;
+use crate::packet::Batch;
 use crate::port::{IngressQueue, Port};
 
 // A turn's worth is a batch at most.
-const _: () = assert!(crate::core::TURN == crate::frame::MAX_BATCH);
+const _: () = assert!(crate::core::TURN == crate::packet::MAX_BATCH);
 
 /// The server of queues: the I/O cores, or what stands in their place.
 pub trait Scheduler: Send + Sync {

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use super::topology::Topology;
 use super::walk::Walk;
-use crate::frame::Batch;
 use crate::mem::ticks_in;
+use crate::packet::Batch;
 use crate::router::Seat;
 
 /// What an I/O core has for its queues.

@@ -36,6 +36,7 @@ use self::wire::PATIENCE;
 use crate::core::{CoreStatus, Cores, Lease, Recall, Seat, Task, TaskStatus, Tuning};
 use crate::port::Port;
 use crate::router::Seat as Routing;
+use crate::sandbox::filters::{enter, Kinds};
 
 /// What can be chosen about the I/O cores.
 #[derive(Clone, Debug)]
@@ -70,11 +71,11 @@ impl Graph {
         let epoch = Instant::now();
         let local = |number| Local::new(number, epoch);
         // Before any port wants a ring, or a helper.
-        crate::mem::start_rings(|| crate::confine::enter(crate::confine::Kinds::HELPER))?;
+        crate::mem::start_rings(|| enter(Kinds::HELPER))?;
         let begin = || {
             // While it still may say so.
             crate::mem::keep_workers_away();
-            crate::confine::enter(crate::confine::Kinds::IO_CORE);
+            enter(Kinds::IO_CORE);
         };
         let cores = Cores::start(&options.cpus, &options.tuning, local, begin)?;
         Ok(Arc::new(Graph { cores, patience: options.patience, epoch }))

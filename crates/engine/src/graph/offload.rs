@@ -6,10 +6,9 @@
 //! has to read the payload once more; a sender that changes it meanwhile spoils its own checksum.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use crate::frame::{Batch, Frame, HEAD};
 use crate::mem::{Arena, Piece};
+use crate::packet::{BadOffload, Batch, Frame, Offload, Offloads, Plan, Segment, Sum, HEAD, MAX_HEADER};
 use crate::slice::{behind, behind_mut, put, upto, upto_mut};
-use crate::wire::{BadOffload, Offload, Offloads, Plan, Segment, Sum, MAX_HEADER};
 
 /// Plain frames in one of our batches.
 const SLOTS: usize = 64;
@@ -49,9 +48,9 @@ impl Boundary {
         let whole = Whole { frame, body };
         self.clear();
         // The checksum in the first of several fragments covers the others, too: it must not be called checked.
-        let valid = accepts.contains(Offloads::VALID) && frame.offload.gso != crate::wire::Gso::Ufo;
+        let valid = accepts.contains(Offloads::VALID) && frame.offload.gso != crate::packet::Gso::Ufo;
         self.said = Offload { flags: if valid { Offload::DATA_VALID } else { 0 }, ..Offload::NONE };
-        if frame.offload.gso == crate::wire::Gso::None {
+        if frame.offload.gso == crate::packet::Gso::None {
             self.complete(&whole)?;
             send(&self.batch, &self.picks);
             return Ok(1);
@@ -218,7 +217,7 @@ impl Whole<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Gso;
+    use crate::packet::Gso;
     use proptest::prelude::*;
 
     /// TCP over IPv4 with `options` bytes of options, to be cut into segments of `size`.

@@ -1,7 +1,7 @@
 //! Copies of frames in memory of our own, for a core that deals with senders and receivers apart (`deliver`).
 
-use crate::frame::{Batch, ALL, HEAD};
 use crate::mem::Arena;
+use crate::packet::{Batch, ALL, HEAD};
 
 /// Frames that are copied at a time.
 const SLOTS: usize = 16;

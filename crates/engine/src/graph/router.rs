@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::deliver::Delivery;
 use super::topology::Topology;
-use crate::frame::{Batch, ALL};
+use crate::packet::{Batch, ALL};
 use crate::port::{DropReason, Port};
 use crate::router::{Desk, Now, Router, Seat};
 use crate::switch::Verdicts;

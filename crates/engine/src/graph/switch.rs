@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::deliver::{queues_of, Delivery};
 use super::topology::{Member, Topology};
-use crate::frame::{is_group, Batch, MAX_BATCH};
+use crate::packet::{is_group, Batch, MAX_BATCH};
 use crate::port::{DropReason, Port, PortId};
 use crate::switch::{Members, Switch, Verdicts};
 

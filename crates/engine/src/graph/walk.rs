@@ -32,7 +32,7 @@ use super::wire::{self, WireGate};
 use super::work::Stage;
 use super::{router, switch};
 use crate::account::{Outcome, Tally};
-use crate::frame::{Batch, ALL};
+use crate::packet::{Batch, ALL};
 use crate::port::{DropReason, Port, PortId};
 use crate::router::{Desk, Now, Router, Seat};
 use crate::switch::{Switch, Verdicts};

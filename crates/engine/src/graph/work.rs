@@ -1,6 +1,6 @@
 //! The work list: frames that came to a gateway, until the walk takes them to the next node.
 
-use crate::frame::{Batch, MAX_BATCH};
+use crate::packet::{Batch, MAX_BATCH};
 use crate::port::PortId;
 
 /// Batches of a round. All frames of a full one may go on from node to node, and what routers say comes behind them; a flood
@@ -82,8 +82,8 @@ impl Stage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::ALL;
     use crate::mem::Arena;
+    use crate::packet::ALL;
 
     /// What a stage has: for each gateway, and so each batch of it, the lengths of its frames.
     fn all(stage: &mut Stage) -> Vec<(u16, Vec<u32>)> {

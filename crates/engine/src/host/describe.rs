@@ -3,11 +3,10 @@
 
 use sidecore_abi::virtio::NET_HDR_LEN;
 
-use crate::frame::{Batch, HEAD};
 use crate::mem::Piece;
+use crate::packet::{Batch, Offload, Offloads, HEAD};
 use crate::port::DropReason;
 use crate::slice::{behind, put, upto};
-use crate::wire::{Offload, Offloads};
 
 /// Shortest Ethernet frame that a switch can look at: two addresses and a type.
 const MIN_FRAME: usize = 14;

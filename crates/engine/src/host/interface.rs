@@ -12,8 +12,8 @@ use libc::{c_int, c_short, c_ulong, c_void};
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{netdevice, socket_with, sockopt, AddressFamily, SocketFlags, SocketType};
 
-use crate::open::broker::{have_done, obtain, Request};
-pub(super) use crate::open::broker::{is_interface, MAX_NAME};
+use crate::sandbox::open::broker::{have_done, obtain, Request};
+pub(super) use crate::sandbox::open::broker::{is_interface, MAX_NAME};
 
 /// What the system says to a call that gave `result`.
 pub(super) fn done(result: c_int) -> io::Result<()> {

@@ -25,8 +25,8 @@ use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
 use super::interface::{netlink_socket, request, set_receive_buffer, Interface};
 use super::netlink::{self, kind, Builder};
-use crate::open::broker::{have_done, obtain, Request};
-pub use crate::open::broker::{AddressIn, Socket};
+use crate::sandbox::open::broker::{have_done, obtain, Request};
+pub use crate::sandbox::open::broker::{AddressIn, Socket};
 
 /// Where zebra connects to (FRR's documentation of FPM).
 pub const FPM: u16 = 2620;

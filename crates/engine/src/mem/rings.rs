@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. A ring can open files and make sockets past every filter of system calls, unless it is restricted before
 //! it works; and a filter does not see whether it is, as the flags with which it is made stand in memory. So no thread that talks
-//! with strangers may make one (`confine`): it asks the *maker*, which makes rings of two kinds only, restricted and enabled.
+//! with strangers may make one (`sandbox/filters`): it asks the *maker*, which makes rings of two kinds only, restricted and enabled.
 //! What such a ring takes is fixed for as long as it lives. The maker also starts threads
 //! that look after something ([`start_helper`]): threads that may make none ask it, too, and they have its rights.
 //!

@@ -3,7 +3,7 @@
 //! Theory of operation. A filter of seccomp(2) that traps raises SIGSYS on the thread that made the call, in place of the
 //! call. The handler counts it by kind of thread and number of the call, and writes EPERM where the thread will look for
 //! the call's result (seccomp(2), `SECCOMP_RET_TRAP`). So the caller sees an error, not its end. The filters themselves
-//! stand in `confine`.
+//! stand in `sandbox/filters`.
 //!
 //! Invariants: the handler calls nothing, and touches nothing but atomics in statics, a thread-local byte that needs no
 //! constructor, and the registers that the kernel saved for this signal.

@@ -24,7 +24,7 @@ use sidecore_abi::counters::{
 };
 
 use crate::account::{Drops, Outcome, PortId, Tally};
-use crate::open::{allocate, own_file};
+use crate::sandbox::open::{allocate, own_file};
 
 const _: () = assert!(HEADER_SIZE % 64 == 0 && SLOT_SIZE % 64 == 0 && SLOT_HEAD % 64 == 0);
 

@@ -10,7 +10,7 @@
 use std::time::Instant;
 
 use crate::bucket::{nanos_at, parts, time_of, Bucket};
-use crate::frame::is_group;
+use crate::packet::is_group;
 use crate::port::DropReason;
 
 /// Nanoseconds for which tokens are saved.

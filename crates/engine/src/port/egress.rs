@@ -15,8 +15,8 @@ use std::sync::MutexGuard;
 use super::limits::MAX_QUEUES;
 use crate::account::Outcome;
 use crate::core::Lent;
-use crate::frame::Batch;
 use crate::mem::Patient;
+use crate::packet::Batch;
 
 /// Frames on their way out of the switch. Reached under the port's lock, once per batch.
 pub trait EgressQueue: Any + Send {

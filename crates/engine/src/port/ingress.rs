@@ -4,8 +4,8 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use crate::account::{Outcome, Tally};
-use crate::frame::Batch;
 use crate::observe::PortCounters;
+use crate::packet::Batch;
 
 /// Frames on their way into the switch. One I/O core owns it; nothing here blocks.
 pub trait IngressQueue: Send {

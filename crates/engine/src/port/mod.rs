@@ -47,7 +47,7 @@ use crate::mem::{node_of, GuestMap, Piece, Terms};
 pub use crate::mem::{Overrun, OverrunCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
-use crate::wire::offload::Offloads;
+use crate::packet::Offloads;
 
 /// An attachment to a switch.
 pub struct Port {

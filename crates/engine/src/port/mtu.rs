@@ -4,8 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use super::Port;
-use crate::frame::Frame;
-use crate::wire::Gso;
+use crate::packet::{Frame, Gso};
 
 /// Bytes of an Ethernet header.
 const HEADER: u32 = 14;

@@ -7,7 +7,7 @@
 use super::header::{ethertype, ARP, IPV4, IPV6, L3, V6_LEN};
 use super::made::{ICMP, ICMP6, UDP};
 use super::punt::Class;
-use crate::frame::{Frame, HEAD};
+use crate::packet::{Frame, HEAD};
 
 const BGP_PORT: u16 = 179;
 /// Control packets and echoes between neighbours, and control packets over several hops (RFC 5881 §4, RFC 5883 §5).
@@ -137,7 +137,7 @@ pub(super) fn is_from_near(frame: &Frame) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Batch;
+    use crate::packet::Batch;
 
     fn class_of(bytes: &[u8]) -> Class {
         let mut batch = Batch::new();

@@ -22,7 +22,7 @@ use super::said::Way;
 use super::view::{ClassView, Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter};
 use super::Router;
 use crate::account::{DropReason, PortId};
-use crate::wire::Mac;
+use crate::packet::Mac;
 
 impl Router {
     /// A router without ports and routes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::account::{DropReason, Outcome};
 use crate::core::Lease;
-use crate::frame::Batch;
+use crate::packet::Batch;
 use crate::port::{Attachment, AttachmentStatus, EgressQueue, Peer, Port};
 
 /// A port between a router and a switch.

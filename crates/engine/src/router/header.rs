@@ -7,8 +7,7 @@ use super::net::{is_group4, is_group6, is_martian4, is_martian6, is_martian_sour
 use super::plan::Plan;
 use super::read::read;
 use crate::account::DropReason;
-use crate::frame::{Batch, Frame, HEAD};
-use crate::wire::{is_right, Gso, Sum};
+use crate::packet::{is_right, Batch, Frame, Gso, Sum, HEAD};
 
 /// Where the IP header begins.
 pub(super) const L3: usize = 14;

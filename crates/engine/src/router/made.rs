@@ -6,11 +6,9 @@ use super::now::Now;
 use super::plan::Interface;
 use super::read::read;
 use crate::account::DropReason;
-use crate::frame::{Batch, Frame, HEAD};
 use crate::mem::{Arena, Pieces};
+use crate::packet::{Batch, Frame, Offload, Sum, HEAD};
 use crate::port::PortId;
-use crate::wire::offload::Offload;
-use crate::wire::Sum;
 
 /// Frames that one batch may give rise to.
 const SLOTS: usize = 64;

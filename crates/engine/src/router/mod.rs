@@ -72,9 +72,8 @@ use self::punt::Class;
 use self::rib::Control;
 use self::wanted::{Family, Wanted};
 use crate::account::DropReason;
-use crate::frame::{Batch, Frame};
+use crate::packet::{flow_hash, Batch, Frame};
 use crate::switch::Verdicts;
-use crate::wire::flow_hash;
 
 /// A router.
 pub struct Router {
@@ -342,4 +341,4 @@ fn choose<'p>(hops: &'p [Hop], frame: &Frame) -> Option<&'p Hop> {
 }
 
 /// Bytes of the headers that a frame has to have whole in its head.
-const _: () = assert!(header::L3 + V6_LEN + 8 <= crate::frame::HEAD && V4_LEN < V6_LEN);
+const _: () = assert!(header::L3 + V6_LEN + 8 <= crate::packet::HEAD && V4_LEN < V6_LEN);

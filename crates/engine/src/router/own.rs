@@ -13,8 +13,7 @@ use super::read::read;
 use super::rewrite::Rewrite;
 use super::{Desk, Now, Refused, Router};
 use crate::account::DropReason;
-use crate::frame::{is_group, Batch, Frame, HEAD};
-use crate::wire::Sum;
+use crate::packet::{is_group, Batch, Frame, Sum, HEAD};
 
 /// Messages of Neighbor Discovery, and the options that name a station (RFC 4861 §4).
 const ROUTER_SOLICITATION: u8 = 133;

@@ -1,6 +1,6 @@
 //! Bytes of a frame wherever they lie: in its head, or in its sender's memory behind it.
 
-use crate::frame::{Batch, Frame, HEAD};
+use crate::packet::{Batch, Frame, HEAD};
 use crate::slice::{behind, behind_mut, put, upto};
 
 /// Copies the bytes of `frame` from `from` on into `to`; returns how many there were. What lies behind the head may change with

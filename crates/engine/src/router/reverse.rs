@@ -18,7 +18,7 @@ use super::plan::{Group, Interface};
 use super::route::Rpf;
 use super::wanted::{Wanted, VECTOR};
 use super::Seat;
-use crate::frame::Frame;
+use crate::packet::Frame;
 
 /// The groups that the sources of a vector's frames lead to; none: that one is not checked.
 pub(super) type Sources = [Option<u32>; VECTOR];

@@ -4,9 +4,8 @@ use super::header::{L3, ND_LONGEST, V4_LONGEST, V6_LEN};
 use super::made::Made;
 use super::plan::Interface;
 use crate::account::PortId;
-use crate::frame::{Batch, Frame, HEAD, MAX_BATCH, MAX_PIECES};
 use crate::mem::{Arena, Piece};
-use crate::wire::{update, Offload};
+use crate::packet::{update, Batch, Frame, Offload, HEAD, MAX_BATCH, MAX_PIECES};
 
 /// What is to be done with a frame's head.
 #[derive(Clone, Copy, Debug)]

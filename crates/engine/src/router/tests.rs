@@ -15,11 +15,10 @@ use proptest::prelude::*;
 use super::header::IPV6;
 use super::*;
 use crate::account::PortId;
-use crate::frame::HEAD;
 use crate::mem::Arena;
 use crate::observe::CounterFile;
+use crate::packet::{Sum, HEAD};
 use crate::port::Port;
-use crate::wire::Sum;
 
 const MACS: [[u8; 6]; 3] = [[2, 0, 0, 0, 0, 0xa0], [2, 0, 0, 0, 0, 0xb0], [2, 0, 0, 0, 0, 0xc0]];
 /// Stations behind the ports.
@@ -126,7 +125,7 @@ impl Rig {
                 assert!(pieces.push(self.arena.put(slot, bytes, HEAD)));
                 frame.pieces = 1;
             }
-            frame.offload = crate::wire::Offload::NONE;
+            frame.offload = crate::packet::Offload::NONE;
             batch.commit();
         }
         self.verdicts.clear();
@@ -325,7 +324,7 @@ fn what_was_judged_behind_the_head_goes_on() {
         let (frame, list) = batch.next_frame().unwrap();
         frame.head.copy_from_slice(&bytes[..HEAD]);
         (frame.len, frame.pieces) = (u32::try_from(bytes.len()).unwrap(), pieces);
-        (frame.piece, frame.offload) = (0, crate::wire::Offload::NONE);
+        (frame.piece, frame.offload) = (0, crate::packet::Offload::NONE);
         let mut body = rig.arena.put(0, &bytes, HEAD);
         for _ in 1..pieces {
             assert!(list.push(body.first(2)));
@@ -723,7 +722,7 @@ fn it_explains_what_it_does_and_why_not_otherwise() {
     let it = rig.router.explain(ip("10.0.1.9"), None, 100);
     assert_eq!(
         (it.hops[0].mac, it.source_mac),
-        (Some(crate::wire::Mac(THEIRS[1])), Some(crate::wire::Mac(MACS[1])))
+        (Some(crate::packet::Mac(THEIRS[1])), Some(crate::packet::Mac(MACS[1])))
     );
     assert_eq!(rig.router.explain(ip("8.8.8.8"), None, 100).why.as_deref(), Some("no_route"));
     assert_eq!(rig.router.explain(ip("ff02::1"), None, 100).why.as_deref(), Some("group_address"));

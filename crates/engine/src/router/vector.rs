@@ -14,7 +14,7 @@ use super::route::Rpf;
 use super::wanted::{Family, Wanted, VECTOR};
 use super::{Now, Refused, Router, Seat};
 use crate::account::DropReason;
-use crate::frame::{is_group, Batch, Frame};
+use crate::packet::{is_group, Batch, Frame};
 use crate::port::Port;
 use crate::switch::Verdicts;
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::net::Net;
-use crate::wire::Mac;
+use crate::packet::Mac;
 
 /// A port of a router.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

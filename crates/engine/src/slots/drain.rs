@@ -7,11 +7,10 @@
 
 use sidecore_abi::netmap::{SlotWord, MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG};
 
-use crate::frame::{Batch, HEAD, MAX_FRAME, MIN_FRAME};
+use crate::packet::{Batch, Offload, Offloads, HEAD, MAX_FRAME, MIN_FRAME};
 use crate::port::{DropReason, Tally};
 use crate::ring::{ClientTx, Hands};
 use crate::slice::upto_mut;
-use crate::wire::{Offload, Offloads};
 
 /// How many slots ahead buffers are fetched into the cache: the client's core has them.
 const AHEAD: u32 = 12;

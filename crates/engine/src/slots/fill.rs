@@ -10,8 +10,8 @@
 
 use sidecore_abi::netmap::{MAX_FRAGS, NS_MOREFRAG, NS_RFRAGS_SHIFT};
 
-use crate::frame::{Batch, Frame};
 use crate::mem::{Piece, PieceWriter};
+use crate::packet::{Batch, Frame};
 use crate::port::{DropReason, Outcome, Room};
 use crate::ring::{ClientRx, Hands};
 use crate::slice::{behind, upto, upto_mut};

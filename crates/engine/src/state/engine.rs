@@ -22,10 +22,10 @@ use super::text::BadSpec;
 use super::transaction::{How, Transaction, Undone};
 use super::values::Toggle;
 use crate::disk::{self, OpenedFiles};
-use crate::hold::{Holder, SoughtHolders};
 use crate::observe::CounterFile;
-use crate::open::sweep_journals;
 use crate::port::Port;
+use crate::sandbox::holder::{Holder, SoughtHolders};
+use crate::sandbox::open::sweep_journals;
 
 /// Why a request was not carried out. Nothing has changed, except where the text says otherwise.
 #[derive(Debug, thiserror::Error)]

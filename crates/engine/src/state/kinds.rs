@@ -19,7 +19,6 @@ use crate::device::virtio_net::{self, NetConfig, VirtioNet};
 use crate::device::VirtioDevice;
 use crate::disk::{self, Disk};
 use crate::graph::Scheduler;
-use crate::hold;
 use crate::host::netns;
 use crate::host::packet::{self, PacketConfig};
 use crate::host::passed;
@@ -28,6 +27,7 @@ use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::port::{Attachment, Port, MAX_QUEUES};
 use crate::ring::Geometry;
 use crate::router::Gateway;
+use crate::sandbox::holder;
 use crate::slots::pipe::End;
 use crate::transport::ring::{self, HostRingsPort, RingPort, RingPortConfig};
 use crate::transport::vfio_user::{Functions, VfioUser};
@@ -322,7 +322,7 @@ fn speak_vhost_user<D: VirtioDevice + 'static>(spec: &PortSpec, port: &Port, dev
 /// Its journal goes, unless the operator chose where it is.
 fn forget_vhost_user(spec: &PortSpec) {
     if spec.journal.is_none() && spec.fd.is_none() {
-        crate::open::forget_journal(&spec.name);
+        crate::sandbox::open::forget_journal(&spec.name);
     }
 }
 
@@ -359,7 +359,7 @@ fn endpoint(spec: &PortSpec) -> Result<Endpoint, String> {
 
 /// A socket that was passed has no location beside which a holder could be found.
 fn holder_beside(spec: &PortSpec) -> Option<PathBuf> {
-    spec.fd.is_none().then(|| hold::path_beside(Path::new(&spec.location))).flatten()
+    spec.fd.is_none().then(|| holder::path_beside(Path::new(&spec.location))).flatten()
 }
 
 /// Whether `features-off` has `name`.
@@ -368,8 +368,8 @@ fn is_off(spec: &PortSpec, name: &str) -> bool {
 }
 
 /// The address of an emulated NIC.
-fn mac(spec: &PortSpec, port: &Port) -> crate::wire::Mac {
-    spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::wire::Mac(mac.0))
+fn mac(spec: &PortSpec, port: &Port) -> crate::packet::Mac {
+    spec.mac.map_or_else(|| e1000::usual_mac(&port.name), |mac| crate::packet::Mac(mac.0))
 }
 
 /// The least time between two of its interrupts.

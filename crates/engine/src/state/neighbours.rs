@@ -66,7 +66,7 @@ impl Neighbours {
 /// `mac` (first byte lowest) as six pairs of hexadecimal digits.
 pub(super) fn mac_text(mac: u64) -> String {
     let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
-    crate::wire::Mac([a, b, c, d, e, f]).to_string()
+    crate::packet::Mac([a, b, c, d, e, f]).to_string()
 }
 
 #[cfg(test)]

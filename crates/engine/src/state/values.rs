@@ -10,9 +10,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
 use crate::mem::Files;
-use crate::open::accounts;
 use crate::policy::MacGuard;
 use crate::router::{Net, Rpf};
+use crate::sandbox::open::accounts;
 
 /// Reads a value from text, or from a number or truth value written without quotes.
 pub(super) fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(source: D) -> Result<T, D::Error> {
@@ -409,7 +409,7 @@ impl Mac {
 impl FromStr for Mac {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse::<crate::wire::Mac>() {
+        match text.parse::<crate::packet::Mac>() {
             Ok(mac) if !mac.is_group() && mac.0 != [0; 6] && !text.contains('-') => Ok(Mac(mac.0)),
             _ => Err(format!(
                 "{text:?} is not allowed; allowed: an address of one station, such as 52:54:00:12:34:56"
@@ -420,7 +420,7 @@ impl FromStr for Mac {
 
 impl fmt::Display for Mac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        crate::wire::Mac(self.0).fmt(f)
+        crate::packet::Mac(self.0).fmt(f)
     }
 }
 

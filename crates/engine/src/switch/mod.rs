@@ -27,7 +27,7 @@ pub use claim::HOLD;
 pub use table::{Entry, Flap, Found, Kind, Learned, MacTable, Rivals, Teller};
 pub use verdict::{Verdicts, FLOOD};
 
-use crate::frame::{is_group, Batch};
+use crate::packet::{is_group, Batch};
 use crate::policy::Rules;
 use crate::port::{DropReason, Port, PortId};
 

@@ -4,7 +4,7 @@
 //! index into the batch, `next[i]` links frame `i` to the next one for the same destination. One more list holds the
 //! frames to flood. Filling costs a few stores a frame, whatever the number of ports.
 
-use crate::frame::{Batch, MAX_BATCH};
+use crate::packet::{Batch, MAX_BATCH};
 use crate::port::{DropReason, PortId};
 
 use sidecore_abi::counters::MAX_PORTS;

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sidecore_engine::packet::Mac;
 use sidecore_engine::port::Port;
-use sidecore_engine::wire::Mac;
 
 /// Longer than anything takes unless it is broken.
 pub const LIMIT: Duration = Duration::from_secs(20);

@@ -3,9 +3,8 @@
 // No test uses all of it.
 #![allow(dead_code)]
 
-use sidecore_engine::frame::{Batch, Frame, HEAD};
 use sidecore_engine::mem::Piece;
-use sidecore_engine::wire::Offload;
+use sidecore_engine::packet::{Batch, Frame, Offload, HEAD};
 
 /// Adds a frame whose body lies in `bytes`, in three pieces of which one is empty.
 pub fn push(batch: &mut Batch, bytes: &[u8], offload: Offload) {

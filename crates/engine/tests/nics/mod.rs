@@ -11,14 +11,13 @@ use crate::frames;
 use rustix::net::{socket, AddressFamily, SocketType};
 
 use crate::rig::{port, Joiner, Net};
-use sidecore_engine::frame::Batch;
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::host::nic::InterfacePort;
 use sidecore_engine::host::packet::{self, PacketConfig};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
 use sidecore_engine::observe::{CounterFile, Totals};
+use sidecore_engine::packet::{Batch, Offload};
 use sidecore_engine::port::{DropReason, Outcome, Port, Tally};
-use sidecore_engine::wire::Offload;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -13,9 +13,9 @@ use std::thread::{self, JoinHandle};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use sidecore_engine::core::Recall;
-use sidecore_engine::frame::Batch;
 use sidecore_engine::graph::{NetSeat, Scheduler};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::Batch;
 use sidecore_engine::port::{IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
 
 /// A network namespace that lives as long as this.

@@ -16,9 +16,9 @@ use sidecore_engine::device::pci::{
     Area, Command, ConfigSpace, Identity, Interrupts, MappablePages, MsixPlace, PciDevice, Region, Space,
     REGIONS,
 };
-use sidecore_engine::frame::Batch;
 use sidecore_engine::graph::Scheduler;
 use sidecore_engine::mem::{GuestMap, SharedPages};
+use sidecore_engine::packet::Batch;
 use sidecore_engine::port::{Fault, IngressQueue, Port, QueueStatus, Tally};
 use sidecore_engine::transport::vfio_user::Bare;
 

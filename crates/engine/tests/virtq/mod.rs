@@ -366,8 +366,8 @@ fn good_chains_before_a_bad_one_are_served() {
 #[test]
 fn an_empty_receive_buffer_takes_no_frame() {
     use sidecore_engine::device::virtio_net::EgressRing;
-    use sidecore_engine::frame::Batch;
     use sidecore_engine::observe::CounterFile;
+    use sidecore_engine::packet::Batch;
     use sidecore_engine::port::{EgressQueue, Outcome, Port, PortId};
     for packed in [false, true] {
         let mut pair = pair(Options { entries: 16, packed, event_idx: false, in_order: false });

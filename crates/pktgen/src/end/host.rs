@@ -11,15 +11,14 @@ use std::time::Duration;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use sidecore_engine::core::Recall;
-use sidecore_engine::frame::{Batch, HEAD, MAX_BATCH};
 use sidecore_engine::graph::{NetSeat, Scheduler};
 use sidecore_engine::host::packet::{self, PacketConfig};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
 use sidecore_engine::mem::Arena;
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::{Batch, Offload, HEAD, MAX_BATCH};
 use sidecore_engine::port::{Attachment, DropReason, Outcome, Port, PortId, Tally, DEFAULT_MTU};
-use sidecore_engine::wire::Offload;
 
 use super::{Lane, Opened, Result, Sink, Source, Taken, Want};
 

@@ -18,9 +18,9 @@ use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use serde_json::{Map, Value};
 use sidecore_engine::broker::Rules;
 use sidecore_engine::host::netns;
-use sidecore_engine::open;
-use sidecore_engine::open::broker::Named;
-use sidecore_engine::open::socket::SocketSpec;
+use sidecore_engine::sandbox::open;
+use sidecore_engine::sandbox::open::broker::Named;
+use sidecore_engine::sandbox::open::socket::SocketSpec;
 use sidecore_engine::state::kinds::{self, Location, KINDS};
 use sidecore_engine::state::media::DiskFile;
 use sidecore_engine::state::values::{Mode, Owner, Role};
@@ -186,7 +186,7 @@ pub fn view(ports: impl FnOnce() -> Vec<PortSpec>) -> BrokerView {
     tell_end(&mut child);
     let (requests, refused) = open::broker::broker().map_or((0, 0), open::broker::Broker::counts);
     let pid = child.as_ref().map(Child::id);
-    // Their VMMs need a holder, a call or, sooner or later, another door.
+    // Their VMMs need a holder, a call or, sooner or later, another descriptor helper.
     let meets_vmms =
         |port: &&PortSpec| kinds::find(KINDS, &port.kind).is_ok_and(|kind| kind.location == Location::Socket);
     let is_lost = pid.is_none() && STARTED.load(Ordering::Relaxed);
@@ -218,7 +218,7 @@ pub fn serve(args: BrokerArgs) -> Outcome {
     if !ours {
         return Err(BY_HAND.to_owned());
     }
-    sidecore_engine::hold::set_program("/proc/self/exe".into());
+    sidecore_engine::sandbox::holder::set_program("/proc/self/exe".into());
     open::set_journals(&args.socket);
     // Where operators speak. One that cannot be made is told of by the daemon, which needs it, too.
     let _ = Named::place(&args.socket).parent().map(|folder| open::make_folder(folder, 0o755));

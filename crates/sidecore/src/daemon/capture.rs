@@ -11,8 +11,8 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use hyper::body::Frame;
 use rustix::event::{poll, PollFd, PollFlags};
-use sidecore_engine::confine;
 use sidecore_engine::observe::capture::{CaptureReader, CaptureStop};
+use sidecore_engine::sandbox::filters;
 use tokio::sync::mpsc::{channel, Receiver, Sender};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -26,7 +26,7 @@ pub fn body(reader: CaptureReader, count: Option<u64>, slot: OwnedSemaphorePermi
     let (sender, pieces) = channel(PIECES);
     let stop = reader.stopper();
     std::thread::Builder::new().name("capture".to_owned()).spawn(move || {
-        confine::enter(confine::Kinds::HELPER);
+        filters::enter(filters::Kinds::HELPER);
         pump(reader, count, &sender);
         drop(slot);
     })?;

@@ -219,7 +219,7 @@ async fn about(State(control): State<Control>) -> Json<About> {
         clients: ClientsView {
             control: SocketView::new(control.tally.open(), control.tally.refused()),
             netmap: SocketView::new(control.netmap.open(), control.netmap.refused()),
-            turned_away: sidecore_engine::open::spare::turned_away(),
+            turned_away: sidecore_engine::sandbox::open::reserve::turned_away(),
         },
         kinds: KINDS.iter().map(kind).collect(),
         sandbox: control.sandbox.view(),
@@ -229,7 +229,8 @@ async fn about(State(control): State<Control>) -> Json<About> {
 }
 
 fn door() -> DoorView {
-    let sidecore_engine::door::Count { looks, refused, started, kept, .. } = sidecore_engine::door::count();
+    let sidecore_engine::sandbox::descriptors::Count { looks, refused, started, kept, .. } =
+        sidecore_engine::sandbox::descriptors::count();
     DoorView { looks, refused, started, kept }
 }
 
@@ -398,7 +399,7 @@ async fn scrape(State(control): State<Control>, headers: HeaderMap) -> Result<Re
     let sockets = metrics::Sockets {
         control: (control.tally.open(), control.tally.refused()),
         netmap: (control.netmap.open(), control.netmap.refused()),
-        turned_away: sidecore_engine::open::spare::turned_away(),
+        turned_away: sidecore_engine::sandbox::open::reserve::turned_away(),
     };
     let text = ask(control, |engine| {
         let (ports, queues, cores) = (engine.ports(), engine.queues(), engine.cores());

@@ -29,8 +29,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, warn};
 
-use sidecore_engine::door::hang_up;
-use sidecore_engine::open::spare;
+use sidecore_engine::sandbox::descriptors::hang_up;
+use sidecore_engine::sandbox::open::reserve;
 
 use super::http::Refusal;
 use super::slots::{ConnectionSlots, Peer, Why, PATIENCE};
@@ -161,13 +161,13 @@ async fn accept(
     slots: &Mutex<Slots>,
     tally: &Tally,
 ) -> (UnixStream, u64, oneshot::Receiver<()>) {
-    let own = sidecore_engine::open::broker::maker();
+    let own = sidecore_engine::sandbox::open::broker::maker();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(e) => {
                 tally.count(Why::Accept, &format!(": {e}"));
-                if spare::turn_away(listener, &e, |client| hang_up(client)).is_some() {
+                if reserve::turn_away(listener, &e, |client| hang_up(client)).is_some() {
                     continue;
                 }
                 // The connection stays, and the next `accept` would fail at once.

@@ -122,7 +122,7 @@ impl Collector for Snapshot {
                 ("faulted", is(|s| s.fault.is_some())),
             ]
         };
-        let door = sidecore_engine::door::count();
+        let door = sidecore_engine::sandbox::descriptors::count();
         let of = |what: &str, n| (vec![("what", what.to_owned())], n);
         let one = |n| vec![(Vec::new(), n)];
         let reason = |(reason, n): &(&'static str, u64)| (vec![("reason", (*reason).to_owned())], *n);

@@ -87,10 +87,10 @@ pub fn run(args: RunArgs) -> Outcome {
     let manager = Manager::of_environment();
     limit::warn_of_memory_limit(limit::memory_limit());
     let mut claimed = claim(counters)?;
-    sidecore_engine::open::spare::keep();
-    sidecore_engine::open::set_journals(socket);
+    sidecore_engine::sandbox::open::reserve::keep();
+    sidecore_engine::sandbox::open::set_journals(socket);
     // The program that runs, even if another one was installed in its place since.
-    sidecore_engine::hold::set_program("/proc/self/exe".into());
+    sidecore_engine::sandbox::holder::set_program("/proc/self/exe".into());
     // Before any thread or process is made: they begin where this one may run.
     match sidecore_engine::place::leave(cpus) {
         Ok(true) => {}
@@ -102,7 +102,8 @@ pub fn run(args: RunArgs) -> Outcome {
     // With its privileges the daemon gives up what its broker need not do.
     broker::start(socket, source.file(), &spec, mode == Sandbox::On)?;
     // Files that VMMs give are met by a process that can be done without.
-    sidecore_engine::door::start().map_err(|e| format!("cannot start the door: {e}"))?;
+    sidecore_engine::sandbox::descriptors::start()
+        .map_err(|e| format!("cannot start the descriptor helper: {e}"))?;
     let path = socket;
     let socket = ControlSocket::bind(path, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
     set_directory(path).map_err(|e| format!("ring ports: {e}"))?;

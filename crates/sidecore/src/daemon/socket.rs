@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{flock, FlockOperation};
 use rustix::net::SocketType;
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::open::socket::{listen_at, SocketError, SocketFile, SocketSpec};
-use sidecore_engine::open::{make_folder, own_file};
+use sidecore_engine::sandbox::open::socket::{listen_at, SocketError, SocketFile, SocketSpec};
+use sidecore_engine::sandbox::open::{make_folder, own_file};
 use sidecore_engine::state::values::{Mode, Owner};
 
 /// Connections that may wait. A client that does not block finds no place in a full queue, and fails: a flood must not fill it.

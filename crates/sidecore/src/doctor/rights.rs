@@ -14,7 +14,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use sidecore_engine::fault::shown as escaped;
-use sidecore_engine::open::accounts::name_of;
+use sidecore_engine::sandbox::open::accounts::name_of;
 use sidecore_engine::state::status::Trouble;
 
 use crate::api::About;

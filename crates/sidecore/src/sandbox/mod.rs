@@ -4,7 +4,7 @@
 //! to those that it starts; so all of this happens while there is one thread. First ([`tidy`]) what costs nothing: stray
 //! descriptors, core dumps (which would show guests' memory), readers of our memory, new privileges by exec. Then, when
 //! the control socket and the counters file are open, [`InForce::lock_down`]:
-//! user and capabilities ([`privileges`]), files ([`files`]), system calls (`sidecore_engine::confine`). Ports are made afterwards, at the start
+//! user and capabilities ([`privileges`]), files ([`files`]), system calls (`sidecore_engine::sandbox::filters`). Ports are made afterwards, at the start
 //! as at any later time, so that what works at the start works later, too.
 //!
 //! What takes privileges is done by the broker, which was started before.
@@ -20,9 +20,9 @@ use std::path::Path;
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use rustix::thread::{capabilities, CapabilitySet};
-use sidecore_engine::confine;
 use sidecore_engine::mem::Signal;
-use sidecore_engine::open::accounts::name_of;
+use sidecore_engine::sandbox::filters;
+use sidecore_engine::sandbox::open::accounts::name_of;
 use sidecore_engine::state::values::Sandbox;
 use sidecore_engine::state::Spec;
 
@@ -66,7 +66,7 @@ pub fn confine_holder(path: &Path) {
     if let Some(folder) = path.parent() {
         let _ = files::confine_to_removing(folder);
     }
-    let _ = confine::alone(confine::Kinds::HOLDER);
+    let _ = filters::alone(filters::Kinds::HOLDER);
 }
 
 /// What the daemon is to take from itself.
@@ -129,11 +129,11 @@ impl InForce {
         }
         self.user = name_of(false, rustix::process::geteuid().as_raw());
         let mode = match self.mode {
-            Sandbox::Off => confine::Mode::Off,
-            Sandbox::Warn => confine::Mode::Warn,
-            Sandbox::On => confine::Mode::On,
+            Sandbox::Off => filters::Mode::Off,
+            Sandbox::Warn => filters::Mode::Warn,
+            Sandbox::On => filters::Mode::On,
         };
-        self.lacks(confine::start(mode).err())?;
+        self.lacks(filters::start(mode).err())?;
         if let Err(e) = Signal::probe() {
             self.missing.push(format!("io_uring, so interrupts come a microsecond later, by io_submit: {e}"));
         }
@@ -162,7 +162,7 @@ impl InForce {
 
     /// What is in force now.
     pub fn view(&self) -> SandboxView {
-        let seccomp = confine::status();
+        let seccomp = filters::status();
         let own = |set: CapabilitySet| set.iter_names().map(|(name, _)| name.to_lowercase()).collect();
         let hidden = rustix::process::dumpable_behavior().is_ok_and(|b| b == DumpableBehavior::NotDumpable);
         SandboxView {
@@ -190,7 +190,7 @@ impl InForce {
 
 /// Tells the log of calls that were refused for the first time.
 pub fn tell_refused() {
-    for refused in confine::news() {
+    for refused in filters::news() {
         tracing::warn!(
             threads = refused.thread,
             call = refused.call,

@@ -5,7 +5,7 @@ use rustix::thread::{
     capabilities, clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities,
     set_thread_groups, set_thread_res_gid, set_thread_res_uid, CapabilitySet, CapabilitySets,
 };
-use sidecore_engine::open::accounts;
+use sidecore_engine::sandbox::open::accounts;
 
 /// The user that a package makes for the daemon.
 const OWN_USER: &str = "sidecore";

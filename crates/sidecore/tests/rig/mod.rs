@@ -212,8 +212,8 @@ impl Daemon {
         self.started("hold")
     }
 
-    /// Its doors: one, and those that are still closing a file.
-    pub fn doors(&self) -> Vec<Pid> {
+    /// Its descriptor helpers: one, and those that are still closing a file.
+    pub fn descriptor_helpers(&self) -> Vec<Pid> {
         self.started("door")
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::wire::Mac;
+use crate::packet::Mac;
 
 /// Which part it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

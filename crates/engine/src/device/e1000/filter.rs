@@ -5,7 +5,7 @@
 
 use super::regs;
 use super::state::Registers;
-use crate::frame::{is_group, Frame, BROADCAST};
+use crate::packet::{is_group, Frame, BROADCAST};
 use crate::port::DropReason;
 
 /// Longest frame without `RCTL.LPE`: 1518 bytes and a tag, without the FCS.

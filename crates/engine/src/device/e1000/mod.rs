@@ -74,8 +74,8 @@ use super::Queue;
 use crate::fault::Fault;
 use crate::graph::Scheduler;
 use crate::mem::GuestMap;
+use crate::packet::Offloads;
 use crate::port::{Port, QueueStatus};
-use crate::wire::Offloads;
 
 /// An e1000 or e1000e.
 pub struct E1000 {

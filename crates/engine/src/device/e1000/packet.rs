@@ -6,10 +6,9 @@
 use super::regs::{self, tx};
 use super::state::Registers;
 use crate::device::packet::{headers, Packet, Span, TAG};
-use crate::frame::Batch;
 use crate::mem::Arena;
+use crate::packet::{Batch, Gso, Offload};
 use crate::port::DropReason;
-use crate::wire::{Gso, Offload};
 
 /// A context descriptor's words (8254x SDM §3.3.6).
 #[derive(Clone, Copy, Default)]

@@ -9,7 +9,7 @@ use super::nic::NicState;
 use super::regs::QUEUES;
 use super::rss::Rss;
 use super::rx::RxRing;
-use crate::frame::{Batch, MAX_BATCH};
+use crate::packet::{Batch, MAX_BATCH};
 use crate::port::{EgressQueue, Outcome, Room};
 
 /// A guest's receive rings.

@@ -14,9 +14,8 @@
 
 use super::regs;
 use super::state::Registers;
-use crate::frame::{is_group, Frame};
+use crate::packet::{is_group, FlowFields, Frame};
 use crate::slice::{upto, upto_mut};
-use crate::wire::FlowFields;
 
 /// Registers of the key.
 const KEY: usize = 10;

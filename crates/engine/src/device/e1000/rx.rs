@@ -30,8 +30,8 @@ use super::stats::{self, Frames};
 use crate::device::packet::MIN_PADDED;
 use crate::device::source::{tag, FrameBytes, Shortage};
 use crate::fault::Fault;
-use crate::frame::{Batch, Frame};
 use crate::mem::{prefetch_own, GuestMap, Piece};
+use crate::packet::{Batch, Frame};
 use crate::port::{DropReason, Outcome, Room};
 use crate::slice::behind;
 

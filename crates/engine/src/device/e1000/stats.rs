@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::regs;
-use crate::frame::{is_group, Frame, BROADCAST};
+use crate::packet::{is_group, Frame, BROADCAST};
 
 /// Bytes of the FCS.
 const FCS: u64 = 4;

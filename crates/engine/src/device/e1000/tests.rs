@@ -27,12 +27,11 @@ use super::{E1000Config, Model, E1000};
 use crate::core::Recall;
 use crate::device::pci::{write_config, Index, PciDevice};
 use crate::fault::Fault;
-use crate::frame::Batch;
 use crate::graph::{NetSeat, Scheduler};
 use crate::mem::{Arena, GuestMap, RegionSpec};
 use crate::observe::CounterFile;
+use crate::packet::{Batch, Gso, Mac, Offload, Plan, Sum, MAX_HEADER};
 use crate::port::{DropReason, IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
-use crate::wire::{Gso, Mac, Offload, Plan, Sum, MAX_HEADER};
 
 const MAC: Mac = Mac([0x52, 0x54, 0, 1, 2, 3]);
 const PEER: [u8; 6] = [0x52, 0x54, 0, 9, 9, 9];
@@ -232,7 +231,7 @@ impl Rig {
     }
 }
 
-fn bytes(batch: &Batch, frame: &crate::frame::Frame) -> Vec<u8> {
+fn bytes(batch: &Batch, frame: &crate::packet::Frame) -> Vec<u8> {
     let mut all = frame.head[..frame.head_len()].to_vec();
     for piece in batch.body(frame) {
         let mut part = vec![0; piece.len()];

@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use super::nic::NicState;
 use super::regs::{QUEUES, TX_RINGS};
 use super::tx::TxRing;
-use crate::frame::{Batch, ALL};
 use crate::mem::{ticks, ticks_in, Deadline};
+use crate::packet::{Batch, ALL};
 use crate::port::{DropReason, IngressQueue, Outcome, Reached, Tally};
 
 /// How long after the last frame naps are how long.

@@ -18,10 +18,9 @@ use super::stats::{self, Frames};
 use crate::device::csb::Block;
 use crate::device::packet::{add_buffer, add_plain, Attempt, MIN_PADDED};
 use crate::fault::Fault;
-use crate::frame::{Batch, MAX_FRAME};
 use crate::mem::{GuestMap, Piece};
+use crate::packet::{Batch, Gso, MAX_FRAME};
 use crate::port::{DropReason, Tally};
-use crate::wire::Gso;
 
 /// Descriptors looked at in one poll.
 const MAX_DESCRIPTORS: u32 = 1024;

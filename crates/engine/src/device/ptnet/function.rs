@@ -8,9 +8,9 @@ use sidecore_abi::ring::MAX_RINGS;
 
 use crate::device::pci::{Area, ConfigSpace, Identity, MappablePages, MsixPlace, Region, Space, REGIONS};
 use crate::mem::SharedPages;
+use crate::packet::Mac;
 use crate::ring::Geometry;
 use crate::slots::pipe::End;
-use crate::wire::Mac;
 
 /// Most pairs of rings: a region has one more, which netmap calls the host's, and to which nothing comes.
 pub const MAX_PAIRS: usize = MAX_RINGS - 1;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::bells::Bells;
 use crate::fault::Fault;
 use crate::mem::GuestMap;
+use crate::packet::Offloads;
 use crate::port::Port;
 use crate::slots::Header;
-use crate::wire::Offloads;
 
 /// What every guest that has a header is given; what it may be given beside, and ask for.
 const GIVEN: Offloads = Offloads::from_bits(

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::bells::RingUse;
 use super::nic::NicState;
-use crate::frame::Batch;
 use crate::mem::GuestMap;
+use crate::packet::Batch;
 use crate::port::{DropReason, EgressQueue, Outcome, Port, Room};
 use crate::ring::{Block, ClientRx, Hands, Region};
 use crate::slots::pipe::{End, Far, Receiving};

@@ -21,12 +21,11 @@ use super::{functions, persist, MemoryDevice, Ptnet, PtnetConfig};
 use crate::core::Recall;
 use crate::device::pci::{self, write_config, Image, Index, PciDevice, Persist};
 use crate::fault::Fault;
-use crate::frame::Batch;
 use crate::graph::{NetSeat, Scheduler};
 use crate::mem::{GuestMap, RegionSpec};
 use crate::observe::CounterFile;
+use crate::packet::{Batch, Mac};
 use crate::port::{DropReason, Outcome, Port, PortId, Tally, DEFAULT_MTU};
-use crate::wire::Mac;
 
 const MAC: Mac = Mac([0x52, 0x54, 0, 1, 2, 3]);
 const MEMORY: u64 = 0x10000;
@@ -203,7 +202,7 @@ impl Rig {
         let mut queues = self.desk.0.lock().unwrap();
         let queue = queues.get_mut(&ring).expect("the ring is not served").queue();
         queue.fetch(&mut batch, &mut tally);
-        let frame = |frame: &crate::frame::Frame| {
+        let frame = |frame: &crate::packet::Frame| {
             let mut bytes = frame.head[..frame.head_len()].to_vec();
             for piece in batch.body(frame) {
                 let mut part = vec![0; piece.len()];

@@ -10,7 +10,7 @@ use super::regs::{self, EECS, EEDI, EEDO, EEM, EEM_PROGRAM, EESK};
 use crate::device::eeprom::{Bus, Chip, CS, DI, SK, WORDS};
 use crate::device::mii::{Part, Phy, CONTROL, LINKED, PARTNER, STATUS};
 use crate::device::pci::{ConfigSpace, Identity, Region, Space, REGIONS};
-use crate::wire::Mac;
+use crate::packet::Mac;
 
 /// Smallest gap between two interrupts, if the operator does not say otherwise.
 const FLOOR: Duration = Duration::from_micros(8);

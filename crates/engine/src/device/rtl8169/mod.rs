@@ -56,8 +56,8 @@ use super::Queue;
 use crate::fault::Fault;
 use crate::graph::Scheduler;
 use crate::mem::GuestMap;
+use crate::packet::Offloads;
 use crate::port::{Port, QueueStatus};
-use crate::wire::Offloads;
 
 /// An RTL8169.
 pub struct Rtl8169 {

@@ -7,11 +7,10 @@
 
 use super::regs::desc::{IPCS, LGSEN, MSS, MSS_SHIFT, TAGC, TAG_SHIFT, TCPCS, UDPCS};
 use crate::device::packet::{Packet, Span};
-use crate::frame::Batch;
 use crate::mem::Arena;
+use crate::packet::{Batch, Gso, Offload, Outline4, Sum};
 use crate::port::DropReason;
 use crate::slice::{behind, put, upto};
-use crate::wire::{Gso, Offload, Outline4, Sum};
 
 /// EtherType of a tag (802.1Q §9.6).
 const VLAN: u16 = 0x8100;

@@ -22,11 +22,10 @@ use crate::device::csb::RingSide;
 use crate::device::packet::MIN_PADDED;
 use crate::device::source::{tag, FrameBytes, Shortage};
 use crate::fault::Fault;
-use crate::frame::{is_group, Batch, Frame, BROADCAST};
 use crate::mem::{prefetch_own, GuestMap, Piece};
+use crate::packet::{is_group, Batch, Frame, Offload, Outline4, BROADCAST};
 use crate::port::{DropReason, EgressQueue, Outcome, Room};
 use crate::slice::behind;
-use crate::wire::{Offload, Outline4};
 
 const FCS: u32 = 4;
 /// Longest frame, with FCS.

@@ -12,7 +12,7 @@ use super::irq::Irq;
 use super::regs;
 use super::stats::Stats;
 use crate::device::pci::Image;
-use crate::frame::{is_group, Frame, BROADCAST};
+use crate::packet::{is_group, Frame, BROADCAST};
 use crate::port::Port;
 
 /// Words of the register space, and of an image of it.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::frame::{is_group, Frame, BROADCAST};
+use crate::packet::{is_group, Frame, BROADCAST};
 
 /// Bytes of a dump.
 pub(super) const SIZE: u32 = 64;

@@ -27,8 +27,8 @@ use super::stats;
 use crate::device::csb::RingSide;
 use crate::device::packet::{add_buffer, add_plain, headers, Attempt, MIN_PADDED};
 use crate::fault::Fault;
-use crate::frame::{Batch, MAX_FRAME};
 use crate::mem::{Arena, GuestMap, Piece};
+use crate::packet::{Batch, MAX_FRAME};
 use crate::port::{DropReason, IngressQueue, Tally};
 
 /// Descriptors of one packet.

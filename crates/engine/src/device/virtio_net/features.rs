@@ -2,7 +2,7 @@
 
 use sidecore_abi::virtio::features as bit;
 
-use crate::wire::Offloads;
+use crate::packet::Offloads;
 
 /// Every feature on offer with its name: the one in `features_off` and in `show`.
 ///

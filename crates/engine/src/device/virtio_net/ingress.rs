@@ -14,12 +14,11 @@ use sidecore_abi::virtio::{features, NET_HDR_LEN, NET_HDR_LEN_LEGACY};
 use super::features::host_offloads;
 use super::moderated::Looks;
 use crate::fault::Fault;
-use crate::frame::{Batch, Frame, HEAD, MAX_BATCH, MAX_FRAME, MIN_FRAME};
 use crate::mem::{gather, Piece};
+use crate::packet::{Batch, Frame, Offload, Offloads, HEAD, MAX_BATCH, MAX_FRAME, MIN_FRAME};
 use crate::port::{DropReason, IngressQueue, Port, Tally};
 use crate::slice::upto_mut;
 use crate::virtq::{Access, Chain, Position, Queue};
-use crate::wire::offload::{Offload, Offloads};
 
 /// Bytes of the network header with `num_buffers`.
 pub(super) const HEADER_LEN: u32 = 12;

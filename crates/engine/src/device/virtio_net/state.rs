@@ -14,8 +14,8 @@ use super::ingress::IngressRing;
 use super::moderated::{Looks, Moderated, Watched};
 use crate::core::Lease;
 use crate::device::{NetworkControl, VirtioDevice};
-use crate::frame::Batch;
 use crate::graph::Scheduler;
+use crate::packet::Batch;
 use crate::port::{IngressQueue, Port, Tally, MAX_QUEUES};
 use crate::virtq::{Position, Queue, RingConfig, RingConfigError};
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::Lease;
-use crate::frame::ALL;
 use crate::graph::topology::{Attach, Topology};
 use crate::graph::walk::Walk;
 use crate::mem::CoreTime;
 use crate::observe::CounterFile;
+use crate::packet::ALL;
 use crate::port::{EgressQueue, OverrunCount, DEFAULT_MTU};
 
 /// What a queue does when it is given frames.
@@ -311,7 +311,7 @@ impl EgressQueue for Full {
 #[test]
 fn a_capture_sees_every_frame_that_its_port_does_not_get() {
     use crate::observe::capture::{start, CaptureOptions};
-    use crate::wire::{Gso, Offload};
+    use crate::packet::{Gso, Offload};
 
     let gso = Offload { flags: Offload::NEEDS_CSUM, gso: Gso::Tcp4, gso_size: 20, ..Offload::NONE };
     for (silent, full, name) in

@@ -7,14 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::core::Lease;
-use crate::frame::{HEAD, MAX_BATCH};
 use crate::mem::Arena;
 use crate::observe::CounterFile;
+use crate::packet::{Sum, HEAD, MAX_BATCH};
 use crate::policy::{MacGuard, Rules, SourceGuard};
 use crate::port::{EgressQueue, DEFAULT_MTU};
 use crate::router::{Gateway, Member as RouterPort, Rpf, Static, Target};
 use crate::switch::SwitchOptions;
-use crate::wire::Sum;
 
 /// What arrived: at which port, and the frame.
 type Got = Arc<Mutex<Vec<(u16, Vec<u8>)>>>;
@@ -184,7 +183,7 @@ impl Rig {
             frame.head[..near].copy_from_slice(&bytes[..near]);
             (frame.len, frame.pieces) = (u32::try_from(bytes.len()).unwrap(), 0);
             frame.piece = u32::try_from(room.len()).unwrap();
-            frame.offload = crate::wire::Offload::NONE;
+            frame.offload = crate::packet::Offload::NONE;
             if bytes.len() > HEAD {
                 let piece = self.arena.put(slot, bytes, HEAD);
                 pieces.push(piece);

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::receiver::{buffers, Receiver};
-use crate::frame::{Batch, MAX_BATCH};
 use crate::graph::deliver::{queues_of, Delivery};
+use crate::packet::{Batch, MAX_BATCH};
 use crate::port::{Port, Room, Wait, MAX_QUEUES};
 
 /// What an ingress queue knows of the queues at the other end of its wire.

@@ -30,7 +30,7 @@ pub(super) use pause::Pause;
 
 use super::deliver::Delivery;
 use super::topology::{Attach, Topology};
-use crate::frame::Batch;
+use crate::packet::Batch;
 use crate::port::{DropReason, Port};
 use crate::switch::Verdicts;
 

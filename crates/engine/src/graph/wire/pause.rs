@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::receiver::{buffers, Receiver};
-use crate::frame::Batch;
+use crate::packet::Batch;
 use crate::port::{Room, Wait};
 
 /// Buffers that the largest frame takes.
@@ -90,7 +90,7 @@ impl Pause {
 mod tests {
     use super::super::PATIENCE;
     use super::*;
-    use crate::wire::{Gso, Offload};
+    use crate::packet::{Gso, Offload};
 
     fn room(free: u32, size: u32) -> Option<Room> {
         Some(Room { free, size })

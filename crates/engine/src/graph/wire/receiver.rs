@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::frame::Frame;
+use crate::packet::{Frame, Gso};
 use crate::port::Wait;
-use crate::wire::Gso;
 
 /// Bytes that one buffer holds, for the estimate of what a large frame takes; one that is cut takes one for each segment.
 const BUFFER: u32 = 2048;

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use sidecore_abi::virtio::NET_HDR_LEN;
 
 use super::sys::HEADER;
-use crate::frame::{Batch, Frame, MAX_PIECES};
 use crate::mem::Piece;
+use crate::packet::{Batch, Frame, MAX_PIECES};
 use crate::port::{DropReason, EgressQueue, Fault, Outcome, Port};
 use crate::slice::behind;
 

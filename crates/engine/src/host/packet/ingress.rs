@@ -13,12 +13,11 @@ use sidecore_abi::virtio::NET_HDR_LEN;
 
 use super::ring::{PacketRing, SlotFacts};
 use super::sys::{self, HEADER};
-use crate::frame::{Batch, HEAD};
 use crate::host::describe::{describe, Facts};
 use crate::host::mapping::Mapping;
 use crate::host::nic::InterfaceState;
+use crate::packet::{Batch, Offloads, HEAD};
 use crate::port::{DropReason, IngressQueue, Port, Tally};
-use crate::wire::Offloads;
 
 /// Longest frame: 64 KiB of IP, Ethernet and two VLAN tags, rounded up.
 const MAX_FRAME: usize = (1 << 16) + 2 * HEAD;

@@ -17,13 +17,12 @@ use sidecore_abi::netmap::NS_TXMON;
 use sidecore_abi::ring::{End, SEES_END_SHIFT, SEES_RECEIVED, SEES_RELEASED, SEES_SENT};
 
 use super::queues::{RingEgress, RingPortSettings, Wake};
-use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::{Overrun, Patient};
 use crate::observe::capture::{Direction, Watcher};
+use crate::packet::{flow_hash, Batch, MAX_BATCH};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::ring::{ClientRx, Region};
 use crate::slice::upto;
-use crate::wire::flow_hash;
 
 /// What a monitor sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,12 +16,11 @@ use std::sync::Arc;
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::pipe::{pipe_with, PipeFlags};
 
-use crate::frame::Batch;
 use crate::mem::{Overrun, Signal};
+use crate::packet::{Batch, Offloads};
 use crate::port::{DropReason, EgressQueue, IngressQueue, Outcome, Port, Room, Tally};
 use crate::ring::{ClientRx, ClientTx, Tickets};
 use crate::slots::{Drain, Fill, Header};
-use crate::wire::Offloads;
 
 /// What a program that has a header before its frames may ask of us and is given: netmap's headers know these.
 pub(super) const OFFLOADS: Offloads = Offloads::from_bits(

@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::queues::{RingIngress, RingPortSettings, Wake};
-use crate::frame::{Batch, MAX_BATCH};
 use crate::mem::Signal;
 use crate::observe::capture::CaptureSlot;
+use crate::packet::{Batch, MAX_BATCH};
 use crate::port::{IngressQueue, Tally};
 use crate::ring::{ClientTx, PipeGate, Region, ReleaseGate};
 use crate::slice::upto;

@@ -9,8 +9,8 @@ use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 use super::sys::{self, Attach, NoQueue};
 use crate::host::netns::{inside, set_up};
 use crate::host::nic::{check_name, check_queues};
-pub use crate::open::broker::TapIn;
-use crate::open::broker::{have_done, obtain, Request};
+pub use crate::sandbox::open::broker::TapIn;
+use crate::sandbox::open::broker::{have_done, obtain, Request};
 
 /// Where the interface comes from.
 #[derive(Debug)]

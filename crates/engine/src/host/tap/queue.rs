@@ -15,13 +15,12 @@ use std::sync::Arc;
 use libc::iovec;
 use rustix::io::Errno;
 
-use crate::frame::{Batch, Frame, HEAD, MAX_PIECES};
 use crate::host::describe::{describe, Facts};
 use crate::host::mapping::Mapping;
 use crate::mem::Piece;
+use crate::packet::{Batch, Frame, Offloads, HEAD, MAX_PIECES};
 use crate::port::{DropReason, EgressQueue, Fault, IngressQueue, Outcome, Port, Tally};
 use crate::slice::behind;
-use crate::wire::Offloads;
 
 /// Longest frame that a TAP hands over: 64 KiB of IP, Ethernet and two VLAN tags, rounded up. Longer
 /// ones are cut by the kernel and dropped by us.

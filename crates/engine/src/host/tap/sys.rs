@@ -10,7 +10,7 @@ use libc::{c_int, c_ulong};
 use rustix::fs::{open, Mode, OFlags};
 
 use crate::host::interface::{done, ioctl, name_in, request};
-use crate::open::broker::{broker, Refusal, Request};
+use crate::sandbox::open::broker::{broker, Refusal, Request};
 
 /// What TUNSETIFF is asked for at every queue: Ethernet frames without packet information, each behind a
 /// virtio-net header.

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use libc::c_int;
 
-use crate::open::broker::{have_done, obtain, Request};
+use crate::sandbox::open::broker::{have_done, obtain, Request};
 
 /// One instruction: operation, registers (destination low, source high), offset, number (RFC 9669 §3).
 #[derive(Clone, Copy)]

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use super::rings::{Descriptor, XskRing, SLOTS};
 use super::sys;
-use crate::frame::{Batch, Frame};
 use crate::host::mapping::Mapping;
 use crate::host::nic::InterfaceState;
 use crate::mem::Piece;
+use crate::packet::{Batch, Frame};
 use crate::port::{DropReason, EgressQueue, Fault, Outcome, Port};
 
 /// Bytes of an Ethernet header and two VLAN tags.

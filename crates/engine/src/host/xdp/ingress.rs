@@ -10,12 +10,11 @@ use std::sync::Arc;
 
 use super::rings::{XskRing, SLOTS};
 use super::sys;
-use crate::frame::{Batch, MAX_BATCH};
 use crate::host::describe::{describe, Facts};
 use crate::host::mapping::Mapping;
 use crate::host::nic::InterfaceState;
+use crate::packet::{Batch, Offload, Offloads, MAX_BATCH};
 use crate::port::{DropReason, IngressQueue, Port, Tally};
-use crate::wire::{Offload, Offloads};
 
 /// Rounds with frames after which the kernel is asked what it lost.
 const ASK_EVERY: u32 = 4096;

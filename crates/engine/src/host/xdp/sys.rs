@@ -15,7 +15,7 @@ use rustix::net::{self, sockopt, AddressFamily, RecvFlags, SendFlags, SocketFlag
 use super::rings::{Layout, Rings, XskRing, SLOTS};
 use crate::host::interface::set_send_buffer;
 use crate::host::mapping::Mapping;
-use crate::open::broker::{obtain, Request};
+use crate::sandbox::open::broker::{obtain, Request};
 
 /// Room for frames on their way out: the kernel's copies count as well.
 const BUFFER: u32 = 8 << 20;

@@ -9,9 +9,8 @@ use std::io::Write;
 use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DropReason;
 
-use crate::frame::Frame;
 use crate::mem::Piece;
-use crate::wire::Gso;
+use crate::packet::{Frame, Gso};
 
 /// What can be chosen about a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use sidecore_abi::counters::DropReason;
 
 use super::pcapng::{CaptureCount, CaptureOptions, Direction};
 use super::pcapng::{Packet, Time, PACKET_OVERHEAD};
-use crate::frame::{Batch, MAX_BATCH};
+use crate::packet::{Batch, MAX_BATCH};
 
 /// How often an I/O core looks whether the lock is free: some ten microseconds. The reader holds it for
 /// a swap of two pointers, another core for one batch.

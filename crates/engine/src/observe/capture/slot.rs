@@ -7,7 +7,7 @@ use sidecore_abi::counters::DropReason;
 
 use super::pcapng::{CaptureCount, Direction};
 use super::sink::Sink;
-use crate::frame::Batch;
+use crate::packet::Batch;
 
 /// Where frames can be captured: a port.
 pub trait CapturePoint: Send + Sync {

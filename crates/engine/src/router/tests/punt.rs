@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::wire::Offload;
+use crate::packet::Offload;
 
 fn rig() -> Rig {
     let mut rig = Rig::new(&[]);

@@ -4,8 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::open::make_folder;
 use crate::ring::Geometry;
+use crate::sandbox::open::make_folder;
 
 /// Extra buffers that a client may have where the operator says nothing of them: 8 MiB of the usual size.
 pub const EXTRA_LIMIT: u32 = 4096;

@@ -1,7 +1,7 @@
 //! The socket that stands for `/dev/netmap` where that is not about a port that exists: `sidecore_abi::vale`.
 //!
 //! One thread reads requests and hands them, one at a time, to another one, with the code that knows ports and switches
-//! ([`Verbs`]): the thread that reads what strangers sent makes nothing (`confine`). A connection that ends, for whatever
+//! ([`Verbs`]): the thread that reads what strangers sent makes nothing (`sandbox/filters`). A connection that ends, for whatever
 //! reason, is reported: what was made for it may go.
 
 use std::io;
@@ -177,7 +177,7 @@ impl Server {
     /// Makes room for one more connection of user `uid`. The connection that owes a request longest goes first; an
     /// error says why none does.
     fn make_room(&mut self, uid: u32) -> Result<(), Why> {
-        let privileged = uid == 0 || uid == crate::open::broker::maker();
+        let privileged = uid == 0 || uid == crate::sandbox::open::broker::maker();
         let of_user = |c: &&ClientConnection<Asker>| c.role.ids.0 == uid;
         let too_many_of_user =
             !privileged && self.connections.iter().filter(of_user).count() >= CONNECTIONS_OF_A_USER;

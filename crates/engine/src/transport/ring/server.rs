@@ -20,8 +20,8 @@ use super::taps::{self, Tapped};
 use crate::graph::Pairs;
 use crate::host::ring::{Monitor, RingEgress, RingIngress, RingPair, RingPortSettings, Sees, SentOnly};
 use crate::observe::capture::Watcher;
-use crate::open::passing;
 use crate::ring::{pipe_end, Geometry, Region, ReleaseGate};
+use crate::sandbox::open::passing;
 
 /// Conversations at a time; one more replaces the oldest that is not attached.
 const CONVERSATIONS: usize = 8;

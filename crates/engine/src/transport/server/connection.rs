@@ -2,7 +2,7 @@
 //!
 //! Without room for them the kernel drops what it would hand out: it gives its references back, and asks no server of a
 //! file, as the close of a descriptor of ours does (FUSE). Only the last reference to a socket that lingers (SO_LINGER)
-//! is waited for, which is why a door keeps its own until the message has been dropped here (`door::dropped`).
+//! is waited for, which is why a descriptor helper keeps its own until the message has been dropped here (`descriptors::dropped`).
 
 use std::io::IoSliceMut;
 use std::ops::Deref;
@@ -12,10 +12,10 @@ use std::os::unix::net::UnixStream;
 use rustix::net::sockopt::set_socket_oobinline;
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvFlags, ReturnFlags};
 
-use crate::door;
+use crate::sandbox::descriptors;
 
-/// A connection. When it is dropped, the other end is hung up on, and unread messages are left to a door
-/// (`door::hang_up`).
+/// A connection. When it is dropped, the other end is hung up on, and unread messages are left to a descriptor helper
+/// (`descriptors::hang_up`).
 #[derive(Debug)]
 pub(in crate::transport) struct Connection {
     stream: UnixStream,
@@ -56,7 +56,7 @@ impl AsFd for Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if !self.left {
-            door::hang_up(&self.stream);
+            descriptors::hang_up(&self.stream);
         }
     }
 }

@@ -100,7 +100,7 @@ pub(in crate::transport) trait Talk {
     }
 
     /// The end, by a fault or not: first no core touches the guest's memory any more, then the peer learns that we are
-    /// gone. What is returned is readable when a file of the peer's has been closed (`door::Refused`).
+    /// gone. What is returned is readable when a file of the peer's has been closed (`descriptors::Refused`).
     fn end(self, faulty: bool) -> Option<OwnedFd>;
 }
 

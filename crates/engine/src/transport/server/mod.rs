@@ -47,9 +47,9 @@ use std::time::Duration;
 use rustix::event::{eventfd, EventfdFlags};
 
 use self::wait::wait_for;
-use crate::confine::{enter, Kinds};
 use crate::fault::Fault;
 use crate::port::Port;
+use crate::sandbox::filters::{enter, Kinds};
 
 /// What the owner of a socket wants.
 #[derive(Clone, Copy, Debug)]

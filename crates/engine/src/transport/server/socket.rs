@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::net::{shutdown, AddressFamily, Shutdown, SocketType};
 
-pub use crate::open::socket::{check_path, SocketError, MAX_PATH};
+pub use crate::sandbox::open::socket::{check_path, SocketError, MAX_PATH};
 
 use super::connection::Connection;
-use crate::door;
-use crate::open::socket::{self, SocketFile, SocketSpec};
-use crate::open::spare;
+use crate::sandbox::descriptors;
+use crate::sandbox::open::reserve;
+use crate::sandbox::open::socket::{self, SocketFile, SocketSpec};
 
 /// Connections that may wait; we talk to one at a time.
 const BACKLOG: i32 = 4;
@@ -51,7 +51,7 @@ pub(in crate::transport) struct Listener {
 
 impl Listener {
     fn new(socket: UnixListener, file: Option<SocketFile>) -> Listener {
-        spare::keep();
+        reserve::keep();
         Listener { socket, file, turned_away: AtomicU64::new(0) }
     }
 
@@ -69,7 +69,7 @@ impl Listener {
 
     /// A peer, if one waits. Where there is no descriptor for it, it is turned away.
     pub(in crate::transport) fn accept(&self) -> io::Result<Option<Connection>> {
-        match spare::accept(&self.socket) {
+        match reserve::accept(&self.socket) {
             Ok(stream) => Ok(Some(stream.into())),
             // The last one: it has left again.
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionAborted) => {
@@ -77,7 +77,7 @@ impl Listener {
             }
             Err(e) => {
                 let turned_away =
-                    spare::turn_away(&self.socket, &e, |client| door::hang_up(client)).ok_or(e)?;
+                    reserve::turn_away(&self.socket, &e, |client| descriptors::hang_up(client)).ok_or(e)?;
                 self.turned_away.fetch_add(turned_away, Ordering::Relaxed);
                 Ok(None)
             }
@@ -106,7 +106,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let Some(file) = &self.file else {
             // Another process may go on listening there.
-            door::keep(&self.socket);
+            descriptors::keep(&self.socket);
             return;
         };
         file.remove();
@@ -119,7 +119,7 @@ impl Drop for Listener {
             }
         };
         if !matches!(end.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::InvalidInput) {
-            door::keep(&self.socket);
+            descriptors::keep(&self.socket);
         }
     }
 }
@@ -201,7 +201,7 @@ impl PeerSource {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::open::tests::Dir;
+    use crate::sandbox::open::tests::Dir;
     use std::os::unix::fs::{MetadataExt, PermissionsExt};
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

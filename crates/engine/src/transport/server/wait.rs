@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 
-use crate::door;
+use crate::sandbox::descriptors;
 
 /// Waits until one of `fds` is ready, or the time is over.
 pub(in crate::transport) fn wait(fds: &mut [PollFd], time: Option<Duration>) -> rustix::io::Result<()> {
@@ -39,7 +39,7 @@ pub(in crate::transport) const CLOSING: &str =
 /// is called once.
 pub(in crate::transport) fn await_close(closing: &OwnedFd, wake: impl AsFd, told: impl FnOnce()) -> bool {
     const MOMENT: Duration = Duration::from_millis(100);
-    door::dropped(closing);
+    descriptors::dropped(closing);
     let mut fds = [PollFd::new(&wake, PollFlags::IN), PollFd::new(closing, PollFlags::IN)];
     let mut closed = |time| {
         let waited = wait(&mut fds, time);

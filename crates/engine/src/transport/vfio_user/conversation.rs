@@ -2,12 +2,12 @@
 //!
 //! Theory of operation. A message is looked at before it is taken: until it has been handled and written down (`keep`)
 //! it stays in the socket, where the next daemon finds it if this one is killed. Here descriptors are never received: a look
-//! tells that there are some, and the door (`crate::door`) hands out duplicates of them, if they are what a VMM may give. The
+//! tells that there are some, and the descriptor helper (`crate::sandbox::descriptors`) hands out duplicates of them, if they are what a VMM may give. The
 //! descriptors of a message are those that come with its bytes and with no others. A look ends behind the first piece (what
 //! one `sendmsg` sent) that has any, so if it goes beyond the message, they belong to a later one; from how many pieces some are
 //! lost when the message is taken has to be the same number. (A look for exactly the bytes of a message would not do: the kernel then
 //! looks at the next piece, too, and tells of its descriptors with no byte of it.) Taking bytes drops the descriptors that go with them,
-//! which may have to wait where the last reference to a socket goes: so the door looks at those of later messages, too, which it keeps until
+//! which may have to wait where the last reference to a socket goes: so the helper looks at those of later messages, too, which it keeps until
 //! a message is taken, in case that they go with it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,14 +28,14 @@ use super::commands;
 use super::keep::{Keep, Pending};
 use super::messages::{payload_size, Answer, Refusal};
 use super::session::{Session, SharedDevice};
-use crate::door::{self, WantedFds, Why};
 use crate::mem::{peeked, set_peeked, BadFile, Files};
-use crate::open::passing;
 use crate::port::{AttachmentStatus, Fault, Lack, Peer, Port};
+use crate::sandbox::descriptors::{self, WantedFds, Why};
+use crate::sandbox::open::passing;
 
 /// Bytes that are looked at before a message's length is known: more than most messages have.
 const FIRST_LOOK: usize = 4096;
-/// What a file that does not pass the door costs its port, in changes: the door ends with it, and another one is started.
+/// What a file that does not pass the descriptor helper costs its port, in changes: the helper ends with it, and another one is started.
 const STRANGER: usize = 1000;
 /// Messages that are handled before the thread looks at what else waits.
 const IN_A_ROW: usize = 32;
@@ -47,7 +47,7 @@ struct Inbox {
     fds: Vec<OwnedFd>,
     /// Pieces of it that have descriptors.
     pieces: usize,
-    /// What the kernel calls a file that did not pass the door.
+    /// What the kernel calls a file that did not pass the descriptor helper.
     stranger: Option<String>,
 }
 
@@ -170,7 +170,7 @@ impl Conversation {
             self.session.keep(&self.stream);
             self.session.commit(size, due.then_some(&self.answer));
             let taken = self.take(size)?;
-            self.closing.iter().for_each(door::dropped);
+            self.closing.iter().for_each(descriptors::dropped);
             if taken != pieces {
                 return Err(ConversationEnd::bad(
                     "one piece held a message with descriptors and another one",
@@ -233,14 +233,14 @@ impl Conversation {
         }
     }
 
-    /// Has the door fetch the descriptors of the next piece that has any, `at` bytes behind the first that was not taken or later. Unless
-    /// they are `ours`, the door only looks at them.
+    /// Has the descriptor helper fetch the descriptors of the next piece that has any, `at` bytes behind the first that was not taken or later. Unless
+    /// they are `ours`, the helper only looks at them.
     fn fetch(&mut self, at: usize, header: Option<&Header>, ours: bool) -> Result<(), ConversationEnd> {
         self.inbox.pieces += usize::from(ours);
         self.look_from(at)?;
         let for_memory = !ours || header.is_none_or(|header| header.command == command::DMA_MAP);
         let any = for_memory && self.port.terms.files() == Files::Any;
-        match door::look(self.stream.as_fd(), WantedFds { most: MAX_FDS, any, sockets: false }) {
+        match descriptors::look(self.stream.as_fd(), WantedFds { most: MAX_FDS, any, sockets: false }) {
             Ok(fds) if ours => self.inbox.fds.extend(fds),
             Ok(_) => {}
             Err(refused) => {
@@ -261,7 +261,7 @@ impl Conversation {
         Ok(())
     }
 
-    /// Has the door look at what was looked at by an earlier daemon's.
+    /// Has the descriptor helper look at what was looked at by an earlier daemon's.
     fn pass_by(&mut self) -> Result<(), ConversationEnd> {
         match receive(&self.stream, &mut [0], RecvFlags::PEEK) {
             Ok(got) if got.with_fds => self.fetch(0, None, false),
@@ -445,7 +445,7 @@ impl Talk for Conversation {
     }
 }
 
-/// What is said of a command with a file that did not pass the door.
+/// What is said of a command with a file that did not pass the descriptor helper.
 fn strange(of: u16, name: String) -> Refusal {
     match of {
         command::DEVICE_SET_IRQS => Refusal::invalid(BadFile::NotEvent(name).to_string()),

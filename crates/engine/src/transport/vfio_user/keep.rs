@@ -1,7 +1,7 @@
 //! What a conversation leaves behind for the next daemon, and how every message is done exactly once.
 //!
 //! Theory of operation. A VMM that cannot connect again must not notice that the daemon was killed: the socket, its
-//! memory and its eventfds are with a holder (`crate::hold`), and so are two files of ours.
+//! memory and its eventfds are with a holder (`crate::sandbox::holder`), and so are two files of ours.
 //!
 //! The *state* holds two copies of an [`Image`] of device and session, and two numbers: how many messages the newer copy
 //! has seen (`COMMIT`), and how many have been taken from the socket and answered (`DONE`). A message is
@@ -34,8 +34,8 @@ use std::sync::Arc;
 
 use super::messages::Answer;
 use crate::device::pci::{Format, Image, Index, PciDevice, Persist};
-use crate::hold::{Found, Holder};
 use crate::mem::{memory_file, sparse_file, JournalSlot, SharedFile};
+use crate::sandbox::holder::{Found, Holder};
 
 /// To be raised when anything here, or in what a session saves, means something else.
 const VERSION: u64 = 2;

@@ -10,7 +10,7 @@
 //! that a queue finds stops the device, not the conversation: VMMs cannot connect again, but a guest can reset its
 //! device.
 //!
-//! A daemon that ends. With a holder (`crate::hold`) the conversation outlives us: see [`keep`].
+//! A daemon that ends. With a holder (`crate::sandbox::holder`) the conversation outlives us: see [`keep`].
 //!
 //! Limits: no DMA by messages (memory without `share=on` cannot be reached), no migration, no dirty log, no
 //! region descriptors: a polled page needs none.
@@ -89,7 +89,7 @@ impl VfioUser {
         }
         let source = PeerSource::new(endpoint)?;
         let device: SharedDevice = Arc::new(Mutex::new(device));
-        // Not before the door is ours: then no other daemon is.
+        // Not before the socket is ours: then no other daemon serves it.
         let found = hold.as_ref().and_then(|path| Session::find(&port.name, &device, &port.terms, path));
         let (session, stream) = found.unzip();
         let spoken = Spoken { port, device: Arc::clone(&device), hold, session, stream };

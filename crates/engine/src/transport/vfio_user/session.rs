@@ -16,9 +16,9 @@ use super::messages::{Answer, Refusal};
 use super::regions::Regions;
 use super::version::Agreed;
 use crate::device::pci::{self, Command, Index, Interrupts, PciDevice};
-use crate::hold::{Found, Holder};
 use crate::mem::{GuestMap, Terms};
 use crate::port::Lack;
+use crate::sandbox::holder::{Found, Holder};
 
 /// Refusals of one session that are worth a warning; the rest is for debugging.
 const WARNINGS: u64 = 16;

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use rustix::io::Errno;
 use rustix::net::{send, SendFlags};
 
-use crate::door;
+use crate::sandbox::descriptors;
 
 /// VHOST_USER_BACKEND_CONFIG_CHANGE_MSG: a header of version 1 without a payload.
 const CONFIG_CHANGED: [u8; 12] = [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
@@ -39,7 +39,7 @@ impl Descriptors {
 impl Drop for Descriptors {
     fn drop(&mut self) {
         if self.sockets {
-            self.list.iter().for_each(door::hang_up);
+            self.list.iter().for_each(descriptors::hang_up);
         }
     }
 }
@@ -52,7 +52,7 @@ impl Channel {
     /// The VMM gives another one, or is gone.
     pub(super) fn set(&self, socket: Option<OwnedFd>) {
         let old = std::mem::replace(&mut *crate::lock(&self.0), socket);
-        old.iter().for_each(door::hang_up);
+        old.iter().for_each(descriptors::hang_up);
     }
 
     /// Tells the VMM that the configuration space has changed. False: it does not listen.

@@ -3,9 +3,9 @@
 //! Theory of operation. A message is read only when all of it has arrived, and answered only when the answer fits in
 //! the socket: so nothing here blocks on the peer.
 //!
-//! Descriptors of the VMM are never received here: the door (`crate::door`) hands out duplicates, if they are what a VMM may give,
+//! Descriptors of the VMM are never received here: the descriptor helper (`crate::sandbox::descriptors`) hands out duplicates, if they are what a VMM may give,
 //! and then the message is read without them. Reading drops them, which may have to wait where the last reference to a socket
-//! goes; so nothing is read before the door has seen what could go with it, and where it refuses something, the message stays
+//! goes; so nothing is read before the helper has seen what could go with it, and where it refuses something, the message stays
 //! unread and the conversation ends. What the `vhost` crate is to read goes to it through a pair of sockets of ours, with
 //! those duplicates, and so do its answers come back.
 
@@ -26,11 +26,11 @@ use super::backend::{in_words, Backend};
 use super::channel::Descriptors;
 use super::messages::{By, Given, Header, HEADER, MAX_PAYLOAD};
 use crate::device::VirtioDevice;
-use crate::door::{self, WantedFds, Why};
 use crate::fault::Fault;
 use crate::mem::{BadFile, Files};
-use crate::open::passing;
 use crate::port::{AttachmentStatus, Peer};
+use crate::sandbox::descriptors::{self, WantedFds, Why};
+use crate::sandbox::open::passing;
 
 /// Most descriptors of a message, as the `vhost` crate limits them.
 const MAX_FDS: usize = 32;
@@ -42,7 +42,7 @@ pub(super) struct Conversation<D: VirtioDevice> {
     /// The way to the handler.
     inner: UnixStream,
     backend: Arc<Mutex<Backend<D>>>,
-    /// Where a file is closed that did not pass the door.
+    /// Where a file is closed that did not pass the descriptor helper.
     closing: Option<OwnedFd>,
     /// A message was handled; and a ring has run.
     begun: bool,
@@ -95,14 +95,14 @@ impl<D: VirtioDevice> Conversation<D> {
         Ok((message, fds.unwrap_or_default()))
     }
 
-    /// Has the door look at the first descriptors that wait: those of the message, or, unless they are `ours`, maybe those of a
+    /// Has the descriptor helper look at the first descriptors that wait: those of the message, or, unless they are `ours`, maybe those of a
     /// later one.
     fn look(&mut self, header: &Header, ours: bool) -> Result<Descriptors, String> {
         let files = crate::lock(&self.backend).terms.files();
         let given = header.message.given;
         let any = (!ours || given == Given::Memory) && files == Files::Any;
         let sockets = !ours || given == Given::Socket;
-        match door::look(self.stream.as_fd(), WantedFds { most: MAX_FDS, any, sockets }) {
+        match descriptors::look(self.stream.as_fd(), WantedFds { most: MAX_FDS, any, sockets }) {
             // A later message's stay where they are: to drop their duplicates does not wait, and hangs up on no peer.
             Ok(list) => Ok(Descriptors { list, sockets: sockets && ours }),
             Err(refused) => {

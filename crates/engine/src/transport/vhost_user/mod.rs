@@ -42,8 +42,8 @@ use super::server::socket::PeerSource;
 use super::Unable;
 use crate::device::VirtioDevice;
 use crate::disk::Disk;
-use crate::open::{journal, journal_at};
 use crate::port::{Attachment, AttachmentStatus, Lack, Port};
+use crate::sandbox::open::{journal, journal_at};
 
 /// What an operator can choose of the conversation.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ impl VhostUser {
     /// # Errors
     /// The socket or the journal cannot be used.
     pub fn start<D: VirtioDevice + 'static>(config: VhostUserConfig, device: D) -> Result<VhostUser, Unable> {
-        // First: the process that has the door may use the journal.
+        // First: the process that has the socket may use the journal.
         let source = PeerSource::new(config.endpoint)?;
         let entries = RingSlots::ours(device.completes_in_order());
         let positions = match config.journal {

@@ -273,7 +273,7 @@ impl Vale {
         // The socket belongs to the asker alone, whatever user the daemon runs as.
         port.mode = "0600".parse().ok();
         let (user, group) = who.ids;
-        if user != sidecore_engine::open::broker::maker() {
+        if user != sidecore_engine::sandbox::open::broker::maker() {
             port.owner = format!("{user}:{group}").parse().ok();
         }
         self.add(who, true, &[port.clone()], |_| ())?;

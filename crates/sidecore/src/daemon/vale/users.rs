@@ -29,7 +29,7 @@ pub(super) struct Made {
 }
 
 pub(super) fn is_operator(user: u32) -> bool {
-    user == 0 || user == sidecore_engine::open::broker::maker()
+    user == 0 || user == sidecore_engine::sandbox::open::broker::maker()
 }
 
 /// Bytes of a ring port that a program asks for, with all its monitors.

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::Batch;
+use crate::packet::Batch;
 
 /// The suite's key.
 const MICROSOFT: [u8; 40] = [

@@ -4,8 +4,7 @@
 use super::super::config::Model;
 use super::super::nic::NicState;
 use super::super::regs::{self, rx};
-use crate::frame::Frame;
-use crate::wire::Offload;
+use crate::packet::{Frame, Offload};
 
 const FCS: u32 = 4;
 

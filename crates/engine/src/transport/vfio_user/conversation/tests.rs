@@ -11,12 +11,12 @@ use sidecore_abi::vfio_user::{command, dma, flags, DmaMap, DmaUnmap, RegionAcces
 use super::*;
 use crate::device::e1000::{E1000Config, Model, E1000};
 use crate::graph::{CoreOptions, Graph};
-use crate::hold::tests::started;
-use crate::hold::Holder;
 use crate::mem::Terms;
 use crate::observe::CounterFile;
+use crate::packet::Mac;
 use crate::port::{PortId, DEFAULT_MTU};
-use crate::wire::Mac;
+use crate::sandbox::holder::tests::started;
+use crate::sandbox::holder::Holder;
 
 /// Where the daemon ends. In the order in which a message passes them.
 const STEPS: [&str; 6] = ["handled", "committed", "taken", "half sent", "sent", "done"];

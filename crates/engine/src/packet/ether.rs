@@ -1,0 +1,113 @@
+//! Ethernet addresses, and the Ethernet header with its VLAN tags (IEEE 802.3 §3.2, 802.1Q §9).
+
+use serde::{de::Error, Deserialize, Deserializer, Serialize, Serializer};
+use std::{fmt, str::FromStr};
+
+/// EtherType of IPv4.
+pub(super) const IPV4: u16 = 0x0800;
+/// EtherType of IPv6.
+pub(super) const IPV6: u16 = 0x86dd;
+/// 802.1Q customer tag, 802.1ad service tag, and the older number some switches use for the outer tag.
+const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+
+/// The big-endian number at `at`, if the bytes reach that far.
+#[inline]
+pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b))
+}
+
+/// An Ethernet address. Written and read as six pairs of hexadecimal digits, `02:00:00:00:00:01`.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// The address of every station.
+    pub const BROADCAST: Mac = Mac([0xff; 6]);
+
+    /// Whether this addresses several stations: multicast or broadcast (802.3 §3.2.3, the I/G bit).
+    #[must_use]
+    pub const fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// The text is not an Ethernet address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a MAC address: write six pairs of hexadecimal digits, as in 02:00:00:00:00:01")]
+pub struct BadMac(String);
+
+impl FromStr for Mac {
+    type Err = BadMac;
+
+    fn from_str(text: &str) -> Result<Self, BadMac> {
+        let bad = || BadMac(text.to_owned());
+        let mut mac = [0; 6];
+        let mut pairs = text.split([':', '-']);
+        for byte in &mut mac {
+            let pair = pairs.next().ok_or_else(bad)?;
+            // The digits are checked here because from_str_radix also takes a sign.
+            if pair.len() != 2 || !pair.bytes().all(|b| b.is_ascii_hexdigit()) {
+                return Err(bad());
+            }
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| bad())?;
+        }
+        pairs.next().map_or(Ok(Mac(mac)), |_| Err(bad()))
+    }
+}
+
+impl Serialize for Mac {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Mac {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A view of an Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ether {
+    /// Destination.
+    pub dst: Mac,
+    /// Source.
+    pub src: Mac,
+    /// The outermost tag's control information: priority (3 bits), drop eligible (1), VLAN identifier (12).
+    pub tci: Option<u16>,
+    /// What follows at `l3`. A third tag, or one that is cut short, is not looked into and appears here.
+    pub ethertype: u16,
+    /// Offset of the first byte after the type field: 14, 18 or 22.
+    pub l3: usize,
+}
+
+impl Ether {
+    /// Reads the header of a frame; `None` for fewer than 14 bytes.
+    #[must_use]
+    pub fn parse(frame: &[u8]) -> Option<Self> {
+        let (&dst, rest) = frame.split_first_chunk()?;
+        let (&src, _) = rest.split_first_chunk()?;
+        let mut ether =
+            Ether { dst: Mac(dst), src: Mac(src), tci: None, ethertype: be16(frame, 12)?, l3: 14 };
+        for _ in 0..2 {
+            let tag = (be16(frame, ether.l3), be16(frame, ether.l3 + 2));
+            let (true, (Some(tci), Some(inner))) = (TAGS.contains(&ether.ethertype), tag) else { break };
+            ether = Ether { tci: ether.tci.or(Some(tci)), ethertype: inner, l3: ether.l3 + 4, ..ether };
+        }
+        Some(ether)
+    }
+}

@@ -1,0 +1,509 @@
+//! Frames and batches: up to [`MAX_BATCH`] Ethernet frames taken from one port together.
+//!
+//! A frame is described in place. Its first [`HEAD`] bytes and its offload facts were read once, into private memory,
+//! when it was fetched. Every decision (lookup, policy, segmentation) is made on these bytes, and the receiver gets
+//! them, so a sender that rewrites its buffer meanwhile changes nothing. The rest is a list of [`Piece`]s in the
+//! sender's memory, copied once, straight into the receiver.
+//!
+//! A batch lives from `IngressQueue::fetch` to `IngressQueue::release`; the pieces are valid just as
+//! long. It is allocated when the core starts and never grows.
+
+use std::time::Duration;
+
+use super::offload::{Gso, Offload};
+use crate::mem::{ticks, ticks_in, Deadline, Piece, Pieces};
+pub use crate::mem::{BATCH_PIECES, MAX_BATCH, MAX_PIECES};
+
+/// The frames of a batch, all of them.
+pub(crate) static ALL: [u16; MAX_BATCH] = {
+    let mut all = [0; MAX_BATCH];
+    let mut i = 0;
+    while i < MAX_BATCH {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::indexing_slicing,
+            reason = "below MAX_BATCH; checked as it is compiled"
+        )]
+        {
+            all[i] = i as u16;
+        }
+        i += 1;
+    }
+    all
+};
+
+/// Bytes of each frame that are kept in private memory: one cache line.
+pub const HEAD: usize = 64;
+
+/// What the frames of a batch may cost unless the caller of the fetch says otherwise, in bytes to copy. Twice the bytes
+/// of 256 frames of the usual MTU, and a dozen of the largest: some 0.15 ms of a core. Without a bound 256 frames of 64
+/// KiB were 16 MiB, and 3 ms.
+pub const BATCH_COST: u32 = 768 * 1024;
+/// How long they are fetched unless it is said otherwise.
+const BATCH_TIME: Duration = Duration::from_micros(200);
+/// And at least, where one of them is odd.
+const LEAST_TIME: Duration = Duration::from_micros(20);
+/// A look at the pages of the first frame has so long, however little of a visit is left: those of 256 pieces, where they are there.
+const LOOK: Duration = Duration::from_micros(100);
+/// What it costs to cut one segment off, beside its bytes, should the receiver not accept the frame whole: headers to write,
+/// a checksum to make, a place in the receiver's ring. Segments of the usual size hardly count; 256 frames of 1,024
+/// segments would be 30 ms.
+pub const SEGMENT_COST: u32 = 512;
+
+/// While frames are fetched the clock is read once for so many of them, the first time before. Reading a frame takes some
+/// 20 ns, unless its page has to be found or cleared first: that is up to a millisecond for huge pages, and may be so for each
+/// frame of a hostile guest.
+const FRAMES_A_LOOK: usize = 32;
+const FIRST_LOOK: usize = 4;
+
+/// One Ethernet frame.
+#[repr(C, align(64))]
+pub struct Frame {
+    /// The first bytes; those beyond `len` are zero or stale and mean nothing.
+    pub head: [u8; HEAD],
+    /// Bytes of the frame, from the Ethernet header on, without FCS and offload header.
+    pub len: u32,
+    /// First of its pieces in the batch.
+    pub piece: u32,
+    /// How many pieces hold the bytes behind the head.
+    pub pieces: u16,
+    /// What the receiver has to know or do about checksum and segmentation.
+    pub offload: Offload,
+}
+
+impl Frame {
+    const BLANK: Frame = Frame { head: [0; HEAD], len: 0, piece: 0, pieces: 0, offload: Offload::NONE };
+
+    /// Bytes of the frame that are in `head`.
+    #[inline]
+    pub fn head_len(&self) -> usize {
+        (self.len as usize).min(HEAD)
+    }
+
+    /// Those bytes.
+    #[inline]
+    pub fn head(&self) -> &[u8] {
+        self.head.get(..self.head_len()).unwrap_or(&self.head)
+    }
+
+    /// What it costs to deliver it, in bytes to copy.
+    #[inline]
+    pub fn cost(&self) -> u32 {
+        match self.offload.gso {
+            Gso::None => self.len,
+            _ => self.len.saturating_add(self.segments().saturating_mul(SEGMENT_COST)),
+        }
+    }
+
+    /// Segments that it will be cut into, here or by its receiver; headers are counted as payload.
+    #[inline]
+    pub fn segments(&self) -> u32 {
+        match self.offload.gso {
+            Gso::None => 1,
+            _ => self.len.div_ceil(u32::from(self.offload.gso_size).max(1)),
+        }
+    }
+
+    /// Destination address as the low 48 bits of a little-endian word.
+    #[inline]
+    pub fn dst(&self) -> u64 {
+        word(&self.head, 0) & 0xffff_ffff_ffff
+    }
+
+    /// Source address as the low 48 bits of a little-endian word.
+    #[inline]
+    pub fn src(&self) -> u64 {
+        word(&self.head, 4) >> 16
+    }
+}
+
+#[inline]
+fn word(head: &[u8; HEAD], at: usize) -> u64 {
+    head.get(at..).and_then(|bytes| bytes.first_chunk()).copied().map_or(0, u64::from_le_bytes)
+}
+
+/// The address of all stations, as `Frame::dst` gives it.
+pub const BROADCAST: u64 = 0xffff_ffff_ffff;
+
+/// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
+pub const MAX_FRAME: u32 = 65_535 + 14 + 8;
+/// Shortest frame: an Ethernet header.
+pub const MIN_FRAME: u32 = 14;
+
+/// Whether an address (as `Frame::dst` gives it) is a group address: IEEE 802-2014 §8.2.2, the lowest
+/// bit of the first byte.
+#[inline]
+pub fn is_group(mac: u64) -> bool {
+    mac & 1 == 1
+}
+
+/// Frames taken together from one queue.
+pub struct Batch {
+    frames: Box<[Frame]>,
+    len: usize,
+    /// Frames that were looked at: those that it has, and those that were dropped instead.
+    seen: usize,
+    limit: usize,
+    /// What its frames cost, in bytes to copy, and may cost: it ends with the frame that reaches that, and what is left waits in
+    /// the sender's ring for its next turn.
+    cost: u32,
+    most: u32,
+    /// When fetching into it began, and how long it may take: ticks.
+    begun: u64,
+    time: u64,
+    /// It took longer.
+    late: bool,
+    /// The pieces of all frames.
+    pub pieces: Pieces,
+    /// Whether any frame carries an offload request, so that the plain case is one test a batch.
+    pub any_offload: bool,
+}
+
+impl Default for Batch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Batch {
+    /// An empty batch with all the memory that it will ever have.
+    pub fn new() -> Batch {
+        Batch {
+            frames: (0..MAX_BATCH).map(|_| Frame::BLANK).collect(),
+            len: 0,
+            seen: 0,
+            limit: MAX_BATCH,
+            cost: 0,
+            most: BATCH_COST,
+            begun: 0,
+            time: ticks_in(BATCH_TIME),
+            late: false,
+            pieces: Pieces::new(BATCH_PIECES),
+            any_offload: false,
+        }
+    }
+
+    /// Empties it.
+    #[inline]
+    pub fn clear(&mut self) {
+        (self.len, self.seen, self.cost, self.late) = (0, 0, 0, false);
+        self.pieces.clear();
+        self.any_offload = false;
+    }
+
+    /// Leaves only its first frames; pieces that were theirs stay until it is cleared.
+    #[cold]
+    pub fn truncate(&mut self, frames: usize) {
+        self.len = self.len.min(frames);
+    }
+
+    /// Its frames were dealt with by the queue that they came from: they are not part of it any more, but were looked at.
+    #[cold]
+    pub fn consume(&mut self) {
+        self.len = 0;
+        self.pieces.clear();
+        self.any_offload = false;
+    }
+
+    /// At most so many frames are to be fetched into it, from now on.
+    #[inline]
+    pub fn set_limit(&mut self, frames: usize) {
+        self.begun = ticks();
+        self.limit = frames.min(self.frames.len());
+    }
+
+    /// They may cost so many bytes to copy, and take so many ticks to fetch.
+    #[inline]
+    pub fn set_bounds(&mut self, bytes: u64, time: u64) {
+        self.most = u32::try_from(bytes).unwrap_or(u32::MAX);
+        self.time = time;
+    }
+
+    /// When fetching into it began: ticks.
+    #[inline]
+    pub fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Touches each page in which bytes of its frames lie.
+    #[cold]
+    pub fn touch(&self) {
+        self.frames().iter().for_each(|frame| {
+            Deadline::NEVER.find(self.body(frame), u64::MAX);
+        });
+    }
+
+    /// Number of frames.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many more frames may be fetched, if they cost little. A device that has taken several from a ring at once
+    /// asks [`Batch::is_spent`] before each of them.
+    #[inline]
+    pub fn room(&self) -> usize {
+        if self.is_spent() {
+            return 0;
+        }
+        self.limit.saturating_sub(self.seen)
+    }
+
+    /// Frames that were looked at: its own, and those that were [skipped](Batch::skip).
+    #[inline]
+    pub fn seen(&self) -> usize {
+        self.seen
+    }
+
+    /// When time is up. However little is left, a look at the pages of one frame fits, so that a device that begins
+    /// anew with each visit gets on.
+    #[inline]
+    pub fn deadline(&self) -> Deadline {
+        let least = ticks_in(LEAST_TIME);
+        // Without bounds there is no time at which it began.
+        let time = if self.begun == 0 { u64::MAX } else { self.time.max(least) };
+        Deadline::new(self.begun, time, if self.seen == 0 { ticks_in(LOOK) } else { 0 })
+    }
+
+    /// A frame was looked at. Ends the batch if that has taken too long, now and then.
+    #[inline]
+    fn saw(&mut self) {
+        self.seen += 1;
+        if self.seen % FRAMES_A_LOOK == 0 || self.seen == FIRST_LOOK {
+            self.look();
+        }
+    }
+
+    #[inline]
+    fn look(&mut self) {
+        if ticks().wrapping_sub(self.begun) > self.time && self.begun != 0 {
+            self.late = true;
+        }
+    }
+
+    /// A frame was looked at and is dropped: it takes room as the others do. What makes a frame bad may lie in memory that has
+    /// to be found first, so the clock is read for each.
+    #[cold]
+    pub fn skip(&mut self) {
+        self.seen += 1;
+        self.look();
+    }
+
+    /// So many frames went another way, and count as looked at.
+    #[inline]
+    pub fn passed(&mut self, frames: usize) {
+        self.seen += frames;
+    }
+
+    /// Whether its frames cost so much, or took so long, that no more may be fetched.
+    #[inline]
+    pub fn is_spent(&self) -> bool {
+        self.cost >= self.most || self.late
+    }
+
+    /// Whether its frames took too long.
+    #[inline]
+    pub fn is_late(&self) -> bool {
+        self.late
+    }
+
+    /// What its frames cost, in bytes to copy.
+    #[inline]
+    pub fn cost(&self) -> u32 {
+        self.cost
+    }
+
+    /// The frames.
+    #[inline]
+    pub fn frames(&self) -> &[Frame] {
+        self.frames.get(..self.len).unwrap_or(&[])
+    }
+
+    /// The frames, whose heads a router rewrites.
+    #[inline]
+    pub fn frames_mut(&mut self) -> &mut [Frame] {
+        self.frames.get_mut(..self.len).unwrap_or(&mut [])
+    }
+
+    /// One of them.
+    #[inline]
+    pub fn frame(&self, pick: u16) -> &Frame {
+        static NONE: Frame = Frame::BLANK;
+        self.frames().get(usize::from(pick)).unwrap_or(&NONE)
+    }
+
+    /// The place for the next frame, with whatever an earlier one left in it. It becomes part of the
+    /// batch by [`Batch::commit`]. `None` if the batch is full.
+    #[inline]
+    pub fn next_frame(&mut self) -> Option<(&mut Frame, &mut Pieces)> {
+        let frame = self.frames.get_mut(self.len)?;
+        Some((frame, &mut self.pieces))
+    }
+
+    /// As [`Batch::commit`], for a frame whose first bytes may have lain in several pieces, each in a page of its own: the
+    /// clock is read for each such frame.
+    #[inline]
+    pub fn commit_odd(&mut self) {
+        self.commit();
+        self.look();
+    }
+
+    /// Takes the frame that was filled in at [`Batch::next_frame`] into the batch.
+    #[inline]
+    pub fn commit(&mut self) {
+        let Some(frame) = self.frames.get(self.len) else { return };
+        self.any_offload |= !frame.offload.is_none();
+        self.cost = self.cost.saturating_add(frame.cost());
+        self.len += 1;
+        self.saw();
+    }
+
+    /// The same for a frame without offloads.
+    #[inline]
+    pub fn commit_plain(&mut self) {
+        let Some(frame) = self.frames.get(self.len) else { return };
+        debug_assert!(frame.offload.is_none());
+        self.cost = self.cost.saturating_add(frame.len);
+        self.len += 1;
+        self.saw();
+    }
+
+    /// Has the first bytes behind the head of frame `index` be `bytes`, which outlive the batch, instead of as many of its own. Nothing
+    /// is done without room for its pieces and one more.
+    #[cold]
+    pub fn put_behind_head(&mut self, index: usize, bytes: Piece) {
+        let Some(frame) = self.frames.get_mut(..self.len).and_then(|frames| frames.get_mut(index)) else {
+            return;
+        };
+        let (first, count) = (frame.piece as usize, usize::from(frame.pieces));
+        if self.pieces.room() <= count {
+            return;
+        }
+        let start = self.pieces.len();
+        let (mut skip, mut fits) = (bytes.len(), self.pieces.push(bytes));
+        for at in first..first + count {
+            let Some(mut rest) = self.pieces.range(at, 1).first().copied() else { break };
+            skip -= rest.advance(skip);
+            fits &= rest.is_empty() || self.pieces.push(rest);
+        }
+        match (u32::try_from(start), u16::try_from(self.pieces.len() - start), fits) {
+            (Ok(piece), Ok(pieces), true) => (frame.piece, frame.pieces) = (piece, pieces),
+            _ => self.pieces.truncate(start),
+        }
+    }
+
+    /// The pieces behind the head of `frame`.
+    #[inline]
+    pub fn body(&self, frame: &Frame) -> &[Piece] {
+        self.pieces.range(frame.piece as usize, frame.pieces as usize)
+    }
+}
+
+impl Batch {
+    /// Appends a frame that is described as `frame`, whose bytes behind the head are those of `body`. False if there is no room.
+    pub fn push_described(&mut self, frame: &Frame, body: &[Piece]) -> bool {
+        if self.pieces.room() < body.len() {
+            return false;
+        }
+        let Some((place, pieces)) = self.next_frame() else { return false };
+        (place.head, place.len, place.offload) = (frame.head, frame.len, frame.offload);
+        (place.piece, place.pieces) = (u32::try_from(pieces.len()).unwrap_or(0), frame.pieces);
+        let fits = body.iter().all(|piece| pieces.push(*piece));
+        debug_assert!(fits && body.len() == usize::from(frame.pieces));
+        self.commit();
+        true
+    }
+
+    /// Appends a frame that fits whole into the head: for frames that the engine makes itself.
+    /// False if it is longer, or the batch is full.
+    pub fn push_short(&mut self, bytes: &[u8]) -> bool {
+        let Some((frame, _)) = self.next_frame() else { return false };
+        let Some(head) = frame.head.get_mut(..bytes.len()) else { return false };
+        head.copy_from_slice(bytes);
+        frame.len = u32::try_from(bytes.len()).unwrap_or(0);
+        frame.pieces = 0;
+        frame.offload = Offload::NONE;
+        self.commit();
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(frames: usize, len: u32, gso_size: u16) -> (usize, u32) {
+        let mut batch = Batch::new();
+        batch.set_bounds(BATCH_COST.into(), u64::MAX);
+        let mut taken = 0;
+        while taken < frames && batch.room() > 0 {
+            let (frame, _) = batch.next_frame().unwrap();
+            let gso = if gso_size == 0 { Gso::None } else { Gso::Tcp4 };
+            (frame.len, frame.offload) = (len, Offload { gso, gso_size, ..Offload::NONE });
+            batch.commit();
+            taken += 1;
+        }
+        (taken, batch.cost)
+    }
+
+    #[test]
+    fn a_batch_ends_when_its_frames_take_too_long() {
+        let fill = |batch: &mut Batch, time: u64| {
+            batch.clear();
+            batch.set_bounds(u64::MAX, time);
+            batch.set_limit(MAX_BATCH);
+            while batch.room() > 0 && batch.push_short(&[0; 60]) {}
+            batch.len()
+        };
+        let mut batch = Batch::new();
+        assert_eq!((fill(&mut batch, u64::MAX), batch.is_late()), (MAX_BATCH, false));
+        // However fast they come, the first look finds that they took longer.
+        assert_eq!((fill(&mut batch, 0), fill(&mut batch, 0)), (FIRST_LOOK, FIRST_LOOK));
+        assert!(batch.is_late());
+    }
+
+    #[test]
+    fn dropped_frames_take_room_and_time() {
+        let mut batch = Batch::new();
+        batch.set_bounds(u64::MAX, u64::MAX);
+        batch.set_limit(3);
+        assert!(batch.push_short(&[0; 60]));
+        batch.skip();
+        assert_eq!((batch.len(), batch.seen(), batch.room()), (1, 2, 1));
+        batch.skip();
+        assert_eq!((batch.room(), batch.is_late()), (0, false));
+        batch.clear();
+        batch.set_bounds(u64::MAX, 0);
+        batch.set_limit(MAX_BATCH);
+        assert!(batch.push_short(&[0; 60]) && !batch.is_late());
+        batch.skip();
+        assert!(batch.is_late() && batch.room() == 0);
+        // One whose head lay anywhere.
+        batch.clear();
+        batch.set_limit(MAX_BATCH);
+        batch.next_frame().unwrap().0.offload = Offload::NONE;
+        batch.commit_odd();
+        assert!(batch.is_late() && batch.len() == 1);
+    }
+
+    #[test]
+    fn a_batch_ends_with_the_frame_that_is_too_much() {
+        assert_eq!(cost(MAX_BATCH, 1514, 0), (MAX_BATCH, 256 * 1514));
+        assert_eq!(cost(MAX_BATCH, 65_549, 0).0, 12);
+        // As many segments as a frame may have.
+        assert_eq!(cost(MAX_BATCH, 65_536, 64).0, 2);
+        assert_eq!(cost(MAX_BATCH, 1514, 536).0, 256);
+        let mut batch = Batch::new();
+        assert!(batch.push_short(&[0; 60]) && batch.cost == 60);
+        batch.clear();
+        assert_eq!((batch.cost, batch.room()), (0, MAX_BATCH));
+        batch.set_limit(3);
+        assert_eq!(batch.room(), 3);
+    }
+}
