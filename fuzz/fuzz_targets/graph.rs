@@ -17,7 +17,7 @@ use sidecore_engine::core::{Budget, Lease};
 use sidecore_engine::graph::{Attach, Local, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Mac, Offloads};
-use sidecore_engine::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
+use sidecore_engine::policy::{MacGuard, Policy, SourceGuard, Storm, StormLimits};
 use sidecore_engine::port::{Port, PortId};
 use sidecore_engine::router::{Gateway, Member, Net, Router, Rpf, Static, Target};
 use sidecore_engine::switch::{Kind, Switch, SwitchOptions};
@@ -174,7 +174,7 @@ impl Rig {
     }
 
     /// New switches and connections; all receivers have room.
-    fn begin(&mut self, flags: u8, policy: u8) -> [Arc<Switch>; 3] {
+    fn begin(&mut self, flags: u8, choice: u8) -> [Arc<Switch>; 3] {
         for (port, receiver) in self.ports.iter().zip(&self.receivers) {
             port.set_silent(false);
             port.set_accepts(Offloads::NONE);
@@ -203,25 +203,25 @@ impl Rig {
         };
         let joined: Vec<_> =
             (0..).zip(&self.ports).map(|(id, port)| (Arc::clone(port), attach(id))).collect();
-        let rules = |id: PortId| {
+        let policy = |id: PortId| {
             let own = word(mac(id.0));
             if GATEWAYS.contains(&id.0) {
                 let guard = SourceGuard::new(MacGuard::Claim, own, &[], &[], false);
-                return Rules { guard, ..Rules::default() };
+                return Policy { guard, ..Policy::default() }.compile();
             }
             let mode = [MacGuard::Off, MacGuard::Claim, MacGuard::Strict, MacGuard::Off];
             let guard = SourceGuard::new(
-                mode[usize::from(policy >> (id.0 & 1) & 3)],
+                mode[usize::from(choice >> (id.0 & 1) & 3)],
                 own,
                 &[],
                 &[word(mac(0))],
                 id.0 == 1,
             );
             let storm = StormLimits { broadcast: 40, multicast: 20, unicast: 30 };
-            let storm = (policy & 8 != 0).then(|| Storm::new(storm).map(Arc::new)).flatten();
-            Rules { mac_limit: [0, 1, 3, 0][usize::from(policy >> 4 & 3)], guard, storm }
+            let storm = (choice & 8 != 0).then(|| Storm::new(storm)).flatten();
+            Policy { mac_limit: [0, 1, 3, 0][usize::from(choice >> 4 & 3)], guard, storm }.compile()
         };
-        let topology = Arc::new(Topology::with_rules(&joined, rules));
+        let topology = Arc::new(Topology::with_policies(&joined, policy));
         for id in GATEWAYS {
             assert!(switches[usize::from(on(id))].pin(word(mac(id)), PortId(id), Kind::Pinned, 1));
         }
@@ -231,8 +231,8 @@ impl Rig {
     }
 
     fn run(&mut self, data: &[u8]) {
-        let [flags, policy, data @ ..] = data else { return };
-        let switches = self.begin(*flags, *policy);
+        let [flags, choice, data @ ..] = data else { return };
+        let switches = self.begin(*flags, *choice);
         let honest = flags & 1 == 0;
         let mut last = (0, Packet::default());
         let mut input = Input(data);

@@ -32,6 +32,7 @@ use table::{Kind, MacTable, Teller};
 mod sizes {
     pub const WAYS: usize = 2;
     pub const PORTS: usize = 4;
+    pub const KEY_BITS: u32 = 48;
 }
 
 const P: PortId = PortId(0);

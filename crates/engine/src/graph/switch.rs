@@ -21,9 +21,8 @@ pub(super) fn decide(
     now: u32,
     verdicts: &mut Verdicts,
 ) {
-    let is_up = |id| topology.get(id).is_some_and(|member| member.port.link());
-    let members = Members { ports: &at.everybody, is_up };
-    switch.classify(batch, &at.port, &at.rules, now, &members, verdicts);
+    let members = Members { here: &at.everybody, all: &topology.ports };
+    switch.classify(batch, &at.port, at.policy.as_deref(), now, members, verdicts);
 }
 
 /// Frames of a batch that go to all ports, and the ports.
@@ -49,11 +48,11 @@ impl Floods {
     ) {
         let source = &at.port;
         // A port without a peer is not there: a flooded frame that it does not get is no drop.
-        let there =
-            |id: &PortId| *id != source.id && topology.get(*id).is_some_and(|member| member.port.link());
+        let there = |id: &PortId| *id != source.id && topology.ports.is_up(*id);
         self.to.clear();
         self.to.extend(at.everybody.iter().copied().filter(there));
-        if let (Some(storm), false) = (at.rules.storm.as_ref(), self.to.is_empty()) {
+        let storm = at.policy.as_ref().and_then(|policy| policy.storm.as_ref());
+        if let (Some(storm), false) = (storm, self.to.is_empty()) {
             let mut gate = storm.open(Instant::now());
             let (frames, copies) = (batch.frames(), self.to.len());
             verdicts.limit_floods(|frame| gate.admit(frames[frame].dst(), copies));

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::policy::Rules;
-use crate::port::{Port, PortId};
+use crate::policy::Policy;
+use crate::port::{Port, PortId, Ports};
 use crate::router::Router;
 use crate::switch::Switch;
 
@@ -24,6 +24,15 @@ pub enum Attach {
 }
 
 impl Attach {
+    /// Attaches it to `new` instead, if it is attached to `old`.
+    pub fn move_to(&mut self, old: &Arc<Switch>, new: &Arc<Switch>) {
+        if let Attach::Switch(switch) | Attach::Gateway(_, switch) = self {
+            if Arc::ptr_eq(switch, old) {
+                *switch = Arc::clone(new);
+            }
+        }
+    }
+
     /// Whether frames for it go on in the graph.
     #[inline]
     pub(super) fn is_gateway(&self) -> bool {
@@ -37,23 +46,27 @@ pub(super) struct Member {
     pub(super) attach: Attach,
     /// All ports on its switch, if it is on one.
     pub(super) everybody: Arc<[PortId]>,
-    pub(super) rules: Rules,
+    pub(super) policy: Option<Arc<Policy>>,
 }
 
 /// All ports and what they are attached to.
 #[derive(Default)]
 pub struct Topology {
+    pub(super) ports: Ports,
     members: Vec<Option<Member>>,
 }
 
 impl Topology {
     /// The snapshot for these ports. A wire to a port that is not among them counts as nothing.
     pub fn new(ports: &[(Arc<Port>, Attach)]) -> Topology {
-        Topology::with_rules(ports, |_| Rules::default())
+        Topology::with_policies(ports, |_| None)
     }
 
-    /// The same, with rules for the ports.
-    pub fn with_rules(ports: &[(Arc<Port>, Attach)], rules: impl Fn(PortId) -> Rules) -> Topology {
+    /// The snapshot for these ports, each with its policy.
+    pub fn with_policies(
+        ports: &[(Arc<Port>, Attach)],
+        policy: impl Fn(PortId) -> Option<Arc<Policy>>,
+    ) -> Topology {
         let mut members: Vec<Option<Member>> = Vec::new();
         for (port, attach) in ports {
             let everybody = match attach {
@@ -68,10 +81,10 @@ impl Topology {
                 port: Arc::clone(port),
                 attach: attach.clone(),
                 everybody,
-                rules: rules(port.id),
+                policy: policy(port.id),
             });
         }
-        Topology { members }
+        Topology { ports: ports.iter().map(|(port, _)| Arc::clone(port)).collect(), members }
     }
 
     /// Its routers, each once.

@@ -51,6 +51,11 @@ impl SourceGuard {
         self.mode
     }
 
+    /// Whether it asks for anything.
+    pub(super) fn asks(&self) -> bool {
+        self.mode != MacGuard::Off || !self.fixed.is_empty()
+    }
+
     /// The address that is pinned to the port while it has a carrier.
     #[inline]
     pub fn pinned(&self) -> Option<u64> {

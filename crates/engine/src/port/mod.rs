@@ -95,6 +95,32 @@ pub struct Port {
     slots: egress::EgressSlots,
 }
 
+/// Ports by their numbers.
+#[derive(Default)]
+pub struct Ports(Vec<Option<Arc<Port>>>);
+
+impl FromIterator<Arc<Port>> for Ports {
+    fn from_iter<I: IntoIterator<Item = Arc<Port>>>(ports: I) -> Ports {
+        let mut all = Vec::new();
+        for port in ports {
+            let place = usize::from(port.id.0);
+            if all.len() <= place {
+                all.resize(place + 1, None);
+            }
+            all[place] = Some(port);
+        }
+        Ports(all)
+    }
+}
+
+impl Ports {
+    /// Whether port `id` is one of them and has its link up.
+    #[inline]
+    pub fn is_up(&self, id: PortId) -> bool {
+        self.0.get(usize::from(id.0)).is_some_and(|port| port.as_ref().is_some_and(|port| port.link()))
+    }
+}
+
 const NOWHERE: u32 = u32::MAX;
 
 impl Port {

@@ -11,7 +11,7 @@ use super::spec::{Joint, PortSpec, SwitchSpec};
 use super::values::Mac;
 use crate::device::e1000::usual_mac;
 use crate::graph::{self, Attach, Topology};
-use crate::policy::{MacGuard, Rules, SourceGuard};
+use crate::policy::{MacGuard, Policy, SourceGuard};
 use crate::port::{Port, PortId};
 use crate::router::{Member, Router};
 use crate::switch::{Kind, Switch, SwitchOptions, HOLD};
@@ -62,7 +62,8 @@ struct Now {
     switches: Switches,
     routers: Routers,
     ports: Vec<(Arc<Port>, Attach)>,
-    rules: BTreeMap<PortId, Rules>,
+    /// Of ports for which anything is configured.
+    policies: BTreeMap<PortId, Arc<Policy>>,
     neighbours: Neighbours,
 }
 
@@ -76,6 +77,12 @@ impl CoreGraph {
     #[cfg(test)]
     pub(super) fn ports(&self) -> BTreeMap<String, u16> {
         crate::lock(&self.now).ports.iter().map(|(port, _)| (port.name.clone(), port.id.0)).collect()
+    }
+
+    /// The switch of this name.
+    #[cfg(test)]
+    pub(super) fn switch(&self, name: &str) -> Arc<Switch> {
+        Arc::clone(&crate::lock(&self.now).switches[name].1)
     }
 }
 
@@ -98,12 +105,15 @@ impl Now {
         port.map_or_else(String::new, |(port, _)| port.name.clone())
     }
 
-    /// The ports on switches, each with its switch and rules.
-    fn learned(&self) -> impl Iterator<Item = (&Arc<Port>, &Arc<Switch>, &Rules)> {
+    /// What the cores are told of it.
+    fn topology(&self) -> Topology {
+        Topology::with_policies(&self.ports, |id| self.policies.get(&id).cloned())
+    }
+
+    /// The ports on switches, each with its switch.
+    fn learned(&self) -> impl Iterator<Item = (&Arc<Port>, &Arc<Switch>)> {
         self.ports.iter().filter_map(|(port, attach)| match attach {
-            Attach::Switch(switch) | Attach::Gateway(_, switch) => {
-                Some((port, switch, self.rules.get(&port.id)?))
-            }
+            Attach::Switch(switch) | Attach::Gateway(_, switch) => Some((port, switch)),
             _ => None,
         })
     }
@@ -111,22 +121,28 @@ impl Now {
     /// Puts the entries that stay into the MAC tables, and lets go of those that need not stay any more.
     fn pin(&self, seconds: u32) {
         for (name, (_, switch)) in &self.switches {
-            let here = || self.learned().filter(|(_, other, _)| Arc::ptr_eq(other, switch));
+            let here = || {
+                let guard = |(port, other): (_, &Arc<Switch>)| {
+                    let port: &Arc<Port> = port;
+                    Arc::ptr_eq(other, switch).then_some((port, &self.policies.get(&port.id)?.guard))
+                };
+                self.learned().filter_map(guard)
+            };
             switch.table.unpin(seconds, |entry| {
-                here().any(|(port, _, rules)| {
+                here().any(|(port, guard)| {
                     port.id == entry.port
                         && match entry.kind {
                             Kind::Learned => true,
-                            Kind::Pinned => rules.guard.pinned() == Some(entry.mac),
-                            Kind::Static => rules.guard.fixed().binary_search(&entry.mac).is_ok(),
+                            Kind::Pinned => guard.pinned() == Some(entry.mac),
+                            Kind::Static => guard.fixed().binary_search(&entry.mac).is_ok(),
                         }
                 })
             });
-            for (port, _, rules) in here() {
-                let own = rules.guard.pinned().filter(|_| port.link()).map(|mac| (mac, Kind::Pinned));
-                let fixed = rules.guard.fixed().iter().map(|mac| (*mac, Kind::Static));
+            for (port, guard) in here() {
+                let own = guard.pinned().filter(|_| port.link()).map(|mac| (mac, Kind::Pinned));
+                let fixed = guard.fixed().iter().map(|mac| (*mac, Kind::Static));
                 for (mac, kind) in
-                    own.into_iter().filter(|(mac, _)| !rules.guard.fixed().contains(mac)).chain(fixed)
+                    own.into_iter().filter(|(mac, _)| !guard.fixed().contains(mac)).chain(fixed)
                 {
                     if !switch.pin(mac, port.id, kind, seconds) {
                         tracing::warn!(
@@ -183,14 +199,12 @@ fn configure(router: &Router, spec: &RouterSpec, ports: &[Placed<'_>], seconds: 
 type Switches = BTreeMap<String, (SwitchSpec, Arc<Switch>)>;
 
 /// What port `spec` may do on its switch. A router's address there is the router's.
-fn rules(spec: &PortSpec) -> Rules {
-    match (spec.gateway_on(), spec.joint()) {
-        (Some(_), Joint::Router(router)) => {
-            let own = station(router, spec).number();
-            Rules { guard: SourceGuard::new(MacGuard::Claim, own, &[], &[], false), ..spec.rules() }
-        }
-        _ => spec.rules(),
+fn policy(spec: &PortSpec) -> Option<Arc<Policy>> {
+    let mut policy = spec.policy();
+    if let (Some(_), Joint::Router(router)) = (spec.gateway_on(), spec.joint()) {
+        policy.guard = SourceGuard::new(MacGuard::Claim, station(router, spec).number(), &[], &[], false);
     }
+    policy.compile()
 }
 
 /// What `spec`, the specification of `port`, attaches it to.
@@ -256,17 +270,17 @@ impl CoreGraph {
             all.insert(spec.name.clone(), Arc::clone(router));
         }
         let routers = all;
-        let rules: BTreeMap<_, _> = ports.iter().map(|(spec, port)| (port.id, rules(spec))).collect();
+        let policies: BTreeMap<_, _> =
+            ports.iter().filter_map(|(spec, port)| Some((port.id, policy(spec)?))).collect();
         let switches: Switches =
             switches.iter().map(|spec| (spec.name.clone(), (spec.clone(), now.switch(spec)))).collect();
         let ports: Vec<_> =
             ports.iter().map(|at| (Arc::clone(at.1), attach(*at, ports, &switches, &routers))).collect();
-        let of = |id| rules.get(&id).cloned().unwrap_or_default();
-        self.cores.publish(&Arc::new(Topology::with_rules(&ports, of)));
+        let neighbours = std::mem::take(&mut now.neighbours);
+        let next = Now { switches, routers, ports, policies, neighbours };
+        self.cores.publish(&Arc::new(next.topology()));
         // A budget may be another one now.
         self.cores.pack();
-        let neighbours = std::mem::take(&mut now.neighbours);
-        let next = Now { switches, routers, ports, rules, neighbours };
         let before = std::mem::replace(&mut *now, next);
         // No core has a router any more that is not among them.
         drop(known);
@@ -320,9 +334,9 @@ impl CoreGraph {
     /// What the switch of port `id` knows of it.
     pub(super) fn standing(&self, id: PortId) -> Standing {
         let now = crate::lock(&self.now);
-        let switch = now.learned().find(|(port, ..)| port.id == id);
+        let switch = now.learned().find(|(port, _)| port.id == id);
         Standing {
-            macs: switch.map_or(0, |(_, switch, _)| switch.table.count(id)),
+            macs: switch.map_or(0, |(_, switch)| switch.table.count(id)),
             trouble: now.neighbours.trouble(id, self.cores.seconds()),
         }
     }
@@ -331,15 +345,24 @@ impl CoreGraph {
     pub(super) fn tick(&self) {
         let mut now = crate::lock(&self.now);
         let seconds = self.cores.seconds();
-        for (name, (_, switch)) in &now.switches {
+        let mut switches = std::mem::take(&mut now.switches);
+        let mut changed = false;
+        for (name, (spec, switch)) in &mut switches {
             if switch.age(seconds) {
                 tracing::warn!(
                     switch = %name,
                     "single buckets of the MAC table overflow, as under an attack: it was emptied and has another hash key"
                 );
+                let old = std::mem::replace(switch, Arc::new(Switch::new(name, options(spec))));
+                now.ports.iter_mut().for_each(|(_, attach)| attach.move_to(&old, switch));
+                changed = true;
             }
         }
-        for (port, switch, _) in now.learned() {
+        now.switches = switches;
+        if changed {
+            self.cores.publish(&Arc::new(now.topology()));
+        }
+        for (port, switch) in now.learned() {
             if !port.link() && switch.table.count(port.id) > 0 {
                 switch.forget(port.id, true, seconds);
             }

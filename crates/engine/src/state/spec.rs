@@ -3,7 +3,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -17,7 +16,7 @@ use super::values::{
     Sandbox, Source, Sources, Toggle,
 };
 use crate::mem::Files;
-use crate::policy::{MacGuard, Rules, SourceGuard, Storm, StormLimits};
+use crate::policy::{MacGuard, Policy, SourceGuard, Storm, StormLimits};
 use crate::router::Rpf;
 
 /// Longest name of ports, switches and wires in bytes: the counters file has room for no more.
@@ -114,7 +113,7 @@ options! {
         may {
             /// Seconds after which a silent address is forgotten.
             ageing: Number<1, 86400> = "ageing", Any, "300";
-            /// Addresses that it can remember; a change starts with an empty table.
+            /// Addresses that it can remember, rounded up to a power of two of 4096 at least; a change starts with an empty table.
             table_size: Number<64, 1_048_576> = "table-size", Any, "8192";
         }
     }
@@ -325,7 +324,7 @@ impl PortSpec {
     }
 
     /// What it may do to its neighbours on a switch.
-    pub fn rules(&self) -> Rules {
+    pub fn policy(&self) -> Policy {
         let sources = self.allow_mac.as_ref().map_or(&[][..], |sources| &sources.0);
         let allowed: Vec<u64> = sources
             .iter()
@@ -342,10 +341,10 @@ impl PortSpec {
             multicast: self.storm_multicast.map_or(0, Number::get),
             unicast: self.storm_unicast.map_or(0, Number::get),
         };
-        Rules {
+        Policy {
             mac_limit: self.mac_limit.map_or(0, Number::get),
             guard: SourceGuard::new(self.guard(), own, &fixed, &allowed, sources.contains(&Source::Vrrp)),
-            storm: Storm::new(storm).map(Arc::new),
+            storm: Storm::new(storm),
         }
     }
 

@@ -464,3 +464,30 @@ fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration()
     assert!(why.contains("key `reclaim`: does not apply"), "{why}");
     assert!(engine.set_active(0).is_err() && engine.move_queues("a", None, 0).is_err());
 }
+
+#[test]
+fn a_switch_under_attack_gets_another_table() {
+    let engine = engine();
+    let ports = ["a=other:a,switch=lan,fdb=02:00:00:00:00:08", "b=other:b,switch=lan"];
+    let wanted = Spec { switches: vec![text::switch("lan").unwrap()], ..spec(&ports) };
+    engine.apply(&wanted, false).unwrap();
+    let known =
+        || engine.addresses().addresses.into_iter().map(|known| (known.mac, known.port)).collect::<Vec<_>>();
+    let fixed = ("02:00:00:00:00:08".to_owned(), "a".to_owned());
+    let by = crate::switch::Teller {
+        port: crate::port::PortId(engine.graph().ports()["b"]),
+        limit: 0,
+        owns: false,
+        now: 1,
+        ageing: 300,
+    };
+    let old = engine.graph().switch("lan");
+    old.table.learn(0x0100_0000_0002, &by, |_| true);
+    assert_eq!(known().len(), 2);
+    old.table.press();
+    engine.tick();
+    assert!(!Arc::ptr_eq(&old, &engine.graph().switch("lan")));
+    assert_eq!(known(), [fixed], "what the operator put behind its ports is there");
+    // No core uses the old one any more.
+    assert_eq!(Arc::strong_count(&old), 1);
+}

@@ -28,8 +28,8 @@ pub use table::{Entry, Flap, Found, Kind, Learned, MacTable, Rivals, Teller};
 pub use verdict::{Verdicts, FLOOD};
 
 use crate::packet::{is_group, Batch};
-use crate::policy::Rules;
-use crate::port::{DropReason, Port, PortId};
+use crate::policy::Policy;
+use crate::port::{DropReason, Port, PortId, Ports};
 
 /// What can be chosen about a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,11 +51,12 @@ impl Default for SwitchOptions {
 const MAX_RIVALS: u32 = 8;
 
 /// The ports of a switch.
-pub struct Members<'a, F: Fn(PortId) -> bool> {
-    /// All of them, in the order of their names.
-    pub ports: &'a [PortId],
-    /// Whether a port has its link up.
-    pub is_up: F,
+#[derive(Clone, Copy)]
+pub struct Members<'a> {
+    /// Those that are attached to it, in the order of their names.
+    pub here: &'a [PortId],
+    /// All ports.
+    pub all: &'a Ports,
 }
 
 /// Where an address is.
@@ -90,7 +91,7 @@ impl Switch {
     pub fn new(name: &str, options: SwitchOptions) -> Switch {
         Switch {
             name: name.to_owned(),
-            table: MacTable::new(options.table_size.max(64), random_key()),
+            table: MacTable::new(options.table_size, random_key()),
             ageing: AtomicU32::new(options.ageing),
         }
     }
@@ -105,15 +106,15 @@ impl Switch {
         self.ageing.store(seconds, Ordering::Relaxed);
     }
 
-    /// Pass 1: a verdict for each frame of a batch from `from`, at time `now` in seconds, under the `rules` of that port.
+    /// Pass 1: a verdict for each frame of a batch from `from`, at time `now` in seconds, under the `policy` of that port.
     #[inline]
     pub fn classify(
         &self,
         batch: &Batch,
         from: &Port,
-        rules: &Rules,
+        policy: Option<&Policy>,
         now: u32,
-        members: &Members<'_, impl Fn(PortId) -> bool>,
+        members: Members<'_>,
         verdicts: &mut Verdicts,
     ) {
         let mut last = u64::MAX;
@@ -133,7 +134,7 @@ impl Switch {
                 continue;
             }
             if src != last_src {
-                if let Err(reason) = self.source(src, from, rules, now, members) {
+                if let Err(reason) = self.source(src, from, policy, now, members) {
                     verdicts.drop(i, reason);
                     continue;
                 }
@@ -156,12 +157,7 @@ impl Switch {
     }
 
     #[inline]
-    fn destination(
-        &self,
-        dst: u64,
-        from: PortId,
-        members: &Members<'_, impl Fn(PortId) -> bool>,
-    ) -> Destination {
+    fn destination(&self, dst: u64, from: PortId, members: Members<'_>) -> Destination {
         if is_group(dst) {
             return Destination::Flood;
         }
@@ -177,8 +173,8 @@ impl Switch {
                 (true, true) => Destination::Back,
                 (true, _) => Destination::To(other),
                 (_, true) => Destination::To(port),
-                _ if !(members.is_up)(port) => Destination::To(other),
-                _ if !(members.is_up)(other) => Destination::To(port),
+                _ if !members.all.is_up(port) => Destination::To(other),
+                _ if !members.all.is_up(other) => Destination::To(port),
                 _ => Destination::Both(port, other),
             },
         }
@@ -191,15 +187,15 @@ impl Switch {
         i: usize,
         (home, rivals): (PortId, Rivals),
         from: PortId,
-        members: &Members<'_, impl Fn(PortId) -> bool>,
+        members: Members<'_>,
         verdicts: &mut Verdicts,
     ) {
         let has = |port: PortId| port == home || rivals.has(port);
         let mut there = members
-            .ports
+            .here
             .iter()
             .copied()
-            .filter(|port| *port != from && has(*port) && (members.is_up)(*port));
+            .filter(|port| *port != from && has(*port) && members.all.is_up(*port));
         match there.next() {
             Some(first) => verdicts.send(i, first),
             None => verdicts.drop(i, DropReason::Hairpin),
@@ -213,24 +209,21 @@ impl Switch {
         &self,
         src: u64,
         from: &Port,
-        rules: &Rules,
+        policy: Option<&Policy>,
         now: u32,
-        members: &Members<'_, impl Fn(PortId) -> bool>,
+        members: Members<'_>,
     ) -> Result<(), DropReason> {
-        if !rules.guard.admits(src) {
-            return Err(DropReason::MacGuard);
+        let mut by = Teller { port: from.id, limit: 0, owns: false, now, ageing: self.ageing() };
+        if let Some(policy) = policy {
+            if !policy.guard.admits(src) {
+                return Err(DropReason::MacGuard);
+            }
+            (by.limit, by.owns) = (policy.mac_limit, policy.guard.owns(src));
         }
         if is_group(src) {
             return Ok(());
         }
-        let by = Teller {
-            port: from.id,
-            limit: rules.mac_limit,
-            owns: rules.guard.owns(src),
-            now,
-            ageing: self.ageing(),
-        };
-        match self.table.learn(src, &by, &members.is_up) {
+        match self.table.learn(src, &by, |port| members.all.is_up(port)) {
             Learned::Limit => return Err(DropReason::MacLimit),
             Learned::Claimed(_) => from.claims.heeded(),
             Learned::Pinned(_) => from.claims.pinned(),
@@ -250,14 +243,10 @@ impl Switch {
         self.table.pin(mac, &Teller { port, limit: 0, owns: true, now, ageing: self.ageing() }, kind)
     }
 
-    /// Forgets addresses that have aged. For the control plane, every second. True: the table was under attack and
-    /// started afresh with another key.
+    /// Forgets addresses that have aged. For the control plane, every second. True: the table is under attack, and the switch
+    /// needs another one.
     pub fn age(&self, now: u32) -> bool {
-        let rekeyed = self.table.pressed();
-        if rekeyed {
-            self.table.rekey(random_key());
-        }
         self.table.age(now, self.ageing());
-        rekeyed
+        self.table.pressed()
     }
 }

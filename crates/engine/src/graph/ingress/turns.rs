@@ -7,7 +7,7 @@ use super::*;
 use crate::core::by_hand::ByHand;
 use crate::graph::topology::{Attach, Topology};
 use crate::observe::CounterFile;
-use crate::policy::{Rules, Storm, StormLimits};
+use crate::policy::{Policy, Storm, StormLimits};
 use crate::port::{EgressQueue, Outcome, PortId, Room, DEFAULT_MTU};
 use crate::switch::{Switch, SwitchOptions};
 
@@ -77,7 +77,7 @@ struct Rig {
 
 impl Rig {
     /// `count` guests on a switch, those in `sends` with a frame that they send all the time.
-    fn new(count: u8, rules: &Rules, sends: &[[u8; 60]]) -> Rig {
+    fn new(count: u8, policy: Policy, sends: &[[u8; 60]]) -> Rig {
         let file = CounterFile::anonymous().unwrap();
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
         let (mut ports, mut free, mut own, mut all) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -94,7 +94,8 @@ impl Rig {
             free.push(buffers);
         }
         let mut core = ByHand::new(Local::by_hand());
-        core.local().topology = Arc::new(Topology::with_rules(&all, |_| rules.clone()));
+        let policy = policy.compile();
+        core.local().topology = Arc::new(Topology::with_policies(&all, |_| policy.clone()));
         let mut rig = Rig { core, _leases: leases, ports, free, own };
         sends.iter().enumerate().for_each(|(port, frame)| rig.sends(port, &[*frame]));
         rig
@@ -130,8 +131,8 @@ impl Rig {
 }
 
 /// Guest 0 floods, guest 1 sends to guest 2, which was heard before.
-fn flood_and_flow(count: u8, rules: &Rules) -> Rig {
-    let mut rig = Rig::new(count, rules, &[frame(0xff, 0), frame(2, 1), frame(1, 2)]);
+fn flood_and_flow(count: u8, policy: Policy) -> Rig {
+    let mut rig = Rig::new(count, policy, &[frame(0xff, 0), frame(2, 1), frame(1, 2)]);
     // One round in which all are heard, guest 2 first; from then on it only receives.
     rig.core.swap(0, 2);
     rig.rounds(1, 1);
@@ -142,7 +143,7 @@ fn flood_and_flow(count: u8, rules: &Rules) -> Rig {
 
 #[test]
 fn a_flood_has_a_turn_of_copies_and_the_flow_beside_it_loses_nothing() {
-    let mut rig = flood_and_flow(33, &Rules::default());
+    let mut rig = flood_and_flow(33, Policy::default());
     let (flooded, flowed) = (rig.sent(0), rig.sent(1));
     assert_eq!((flooded, flowed), (256, 256));
     rig.rounds(2, 200);
@@ -161,7 +162,7 @@ fn a_flood_has_a_turn_of_copies_and_the_flow_beside_it_loses_nothing() {
 
 #[test]
 fn a_flood_leaves_buffers_to_others() {
-    let mut rig = flood_and_flow(3, &Rules::default());
+    let mut rig = flood_and_flow(3, Policy::default());
     // What the first flood cost is paid before.
     rig.rounds(2, 10);
     let (before, own) = (rig.out(2), rig.own[2].load(Ordering::Relaxed));
@@ -182,9 +183,9 @@ fn a_flood_leaves_buffers_to_others() {
 #[test]
 fn a_storm_limit_drops_by_name_what_is_beyond() {
     let limits = StormLimits { broadcast: 100, unicast: 100, ..StormLimits::default() };
-    let rules = Rules { storm: Storm::new(limits).map(Arc::new), ..Rules::default() };
+    let policy = Policy { storm: Storm::new(limits), ..Policy::default() };
     // Guest 1 sends to a station that the switch does not know.
-    let mut rig = Rig::new(5, &rules, &[frame(0xff, 0), frame(9, 1)]);
+    let mut rig = Rig::new(5, policy, &[frame(0xff, 0), frame(9, 1)]);
     rig.rounds(1, 10);
     for (port, name) in [(0, "storm_broadcast"), (1, "storm_unicast")] {
         let totals = rig.ports[port].counters.totals();
@@ -198,11 +199,11 @@ fn a_storm_limit_drops_by_name_what_is_beyond() {
 /// A batch whose floods were all beyond the limit has other frames, too: none of them is lost.
 #[test]
 fn a_storm_limit_takes_nothing_but_floods() {
-    let rules = Rules {
-        storm: Storm::new(StormLimits { broadcast: 10, ..StormLimits::default() }).map(Arc::new),
-        ..Rules::default()
+    let policy = Policy {
+        storm: Storm::new(StormLimits { broadcast: 10, ..StormLimits::default() }),
+        ..Policy::default()
     };
-    let mut rig = Rig::new(3, &rules, &[]);
+    let mut rig = Rig::new(3, policy, &[]);
     rig.sends(2, &[frame(0, 2)]);
     rig.rounds(1, 1);
     rig.core.remove(0);

@@ -10,7 +10,7 @@ use crate::core::Lease;
 use crate::mem::Arena;
 use crate::observe::CounterFile;
 use crate::packet::{Sum, HEAD, MAX_BATCH};
-use crate::policy::{MacGuard, Rules, SourceGuard};
+use crate::policy::{MacGuard, Policy, SourceGuard};
 use crate::port::{EgressQueue, DEFAULT_MTU};
 use crate::router::{Gateway, Member as RouterPort, Rpf, Static, Target};
 use crate::switch::SwitchOptions;
@@ -145,17 +145,12 @@ impl Rig {
         let own = |id: PortId| {
             let [a, b, c, d, e, f] = mac(id.0);
             let own = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
-            match GATEWAYS.contains(&id.0) {
-                true => Rules {
-                    guard: SourceGuard::new(MacGuard::Claim, own, &[], &[], false),
-                    ..Rules::default()
-                },
-                false => Rules::default(),
-            }
+            let guard = SourceGuard::new(MacGuard::Claim, own, &[], &[], false);
+            GATEWAYS.contains(&id.0).then(|| Policy { guard, ..Policy::default() }.compile()).flatten()
         };
-        let topology = Topology::with_rules(&joined, own);
+        let topology = Topology::with_policies(&joined, own);
         for id in GATEWAYS {
-            let own = own(PortId(id)).guard.pinned().unwrap();
+            let own = own(PortId(id)).unwrap().guard.pinned().unwrap();
             assert!(switches[on(id)].pin(own, PortId(id), crate::switch::Kind::Pinned, 1));
         }
         let mut walk = Walk::new(0, Instant::now());

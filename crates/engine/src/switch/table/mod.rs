@@ -1,14 +1,17 @@
 //! The MAC table: bounded, shared by all I/O cores, without locks.
 //!
 //! Theory of operation. The table is an array of buckets, each one cache line of eight entries. An address is in the
-//! bucket that its hash names, in any of the eight entries. An entry is one 64-bit word, with the address in the low 48
-//! bits and port and flags above, so that it is read and replaced whole. Zero is empty (the all-zero address is never
-//! learned). The time of the last sighting, in seconds, is in a second array, written only when it changes, so a busy
-//! address dirties its line once a second.
+//! bucket that its hash names, in any of the eight entries. An entry is one 64-bit word, so that it is read and replaced
+//! whole: a tag, the port, and what holds the entry, which is never zero; a word of zero is empty. The time of the last
+//! sighting, in seconds, is in a second array, written only when it changes, so a busy address dirties its line once a second.
+//!
+//! **What is looked up** is an address with its VLAN (0 until ports have VLANs): 60 bits, and only 51 are left in the word. The
+//! hash is a permutation of these 60 bits. Its highest bits name the bucket, its lower ones are the tag, and both together
+//! tell the address again. So no two addresses are ever taken for each other, and a table has at least 512 buckets.
 //!
 //! **The hash has a key**, drawn for each table, so no guest can tell which addresses share a bucket. If buckets
-//! overflow all the same while most of the table is empty, a guest has found out. Then the table gets another key and
-//! starts empty ([`MacTable::pressed`], [`MacTable::rekey`]).
+//! overflow all the same while most of the table is empty, a guest has found out ([`MacTable::pressed`]). Then the switch
+//! gets a new table, which has another key.
 //!
 //! **The port that fills a bucket pays for it.** A new address takes a free entry; else the one that has aged longest;
 //! else the oldest entry of the port with most entries in the bucket (if all have one, of the port with most in the
@@ -40,26 +43,37 @@ pub use answers::{Entry, Flap, Found, Kind, Learned, Rivals, Teller};
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::claim::Claim;
-use super::sizes::{PORTS, WAYS};
+use super::sizes::{KEY_BITS, PORTS, WAYS};
 use crate::mem::prefetch_read;
 use crate::port::PortId;
 
-const MAC_BITS: u32 = 48;
-const MAC: u64 = (1 << MAC_BITS) - 1;
-const PORT: u64 = (PORTS as u64 - 1) << MAC_BITS;
-/// The entry is the operator's: it stays whatever happens to its port.
-const STATIC: u64 = 1 << 61;
+/// An address: the low bits of what is looked up. Its VLAN stands above.
+const MAC: u64 = (1 << 48) - 1;
+const KEY: u64 = (1 << KEY_BITS) - 1;
+const PORT_BITS: u32 = PORTS.trailing_zeros();
+/// Bits of the permuted key that an entry keeps.
+const TAG_BITS: u32 = u64::BITS - 3 - PORT_BITS;
+const TAG: u64 = (1 << TAG_BITS) - 1;
+const PORT: u64 = (PORTS as u64 - 1) << TAG_BITS;
+/// What holds the entry in its place.
+const KIND: u64 = 3 << 61;
+const LEARNED: u64 = 1 << 61;
 /// The entry stays while its port has a carrier.
-const PINNED: u64 = 1 << 62;
+const PINNED: u64 = 2 << 61;
+/// The entry is the operator's: it stays whatever happens to its port.
+const STATIC: u64 = 3 << 61;
+/// Pinned or static.
+const FIXED: u64 = PINNED & STATIC;
 /// Another port claims the address, too.
 const DISPUTED: u64 = 1 << 63;
-const FIXED: u64 = STATIC | PINNED;
+/// The buckets name the bits of the key that a tag lacks.
+const LEAST_BUCKETS: usize = 1 << KEY_BITS.saturating_sub(TAG_BITS);
 /// How often an exchange is tried again that lost against another core's.
 const TRIES: usize = 4;
 /// Entries that had to make room within a second, from which on a table that is mostly empty is under attack.
 const PRESSURE: u32 = 64;
 
-const _: () = assert!(PORTS.is_power_of_two() && PORT & (FIXED | DISPUTED) == 0);
+const _: () = assert!(PORTS.is_power_of_two() && PORT & (KIND | DISPUTED) == 0 && KEY_BITS % 2 == 0);
 
 #[repr(C, align(64))]
 struct Bucket([AtomicU64; WAYS]);
@@ -76,7 +90,9 @@ pub struct MacTable {
     rivals: Box<[[AtomicU64; WAYS]]>,
     /// Entries and claims of each port.
     counts: Box<[AtomicU32]>,
-    key: [AtomicU64; 2],
+    key: [u64; 2],
+    /// What undoes a multiplication by the second half of the key.
+    inverse: u64,
     shift: u32,
     /// Entries that had to make room before they had aged.
     evicted: Apart,
@@ -90,27 +106,23 @@ struct At {
 }
 
 impl MacTable {
-    /// A table for about `capacity` addresses, rounded up to a power of two, whose hash has this key. `capacity`
-    /// of one bucket and more.
+    /// A table for about `capacity` addresses, rounded up to a power of two of 4096 at least, whose hash has this key.
     pub fn new(capacity: usize, key: [u64; 2]) -> MacTable {
-        let buckets = (capacity / WAYS).max(1).next_power_of_two();
-        let table = MacTable {
+        let buckets = (capacity / WAYS).max(LEAST_BUCKETS).next_power_of_two();
+        let factor = key[1] | 1;
+        // Each step doubles the bits that are right: an odd number is its own inverse modulo 8.
+        let better = |inverse: u64, _| inverse.wrapping_mul(2u64.wrapping_sub(factor.wrapping_mul(inverse)));
+        MacTable {
             buckets: (0..buckets).map(|_| Bucket(std::array::from_fn(|_| AtomicU64::new(0)))).collect(),
             seen: (0..buckets).map(|_| std::array::from_fn(|_| AtomicU32::new(0))).collect(),
             claims: (0..buckets).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
             rivals: (0..buckets).map(|_| std::array::from_fn(|_| AtomicU64::new(0))).collect(),
             counts: (0..PORTS).map(|_| AtomicU32::new(0)).collect(),
-            key: std::array::from_fn(|_| AtomicU64::new(0)),
-            shift: 64 - buckets.trailing_zeros(),
+            key: [key[0] & KEY, factor],
+            inverse: (0..5).fold(factor, better),
+            shift: KEY_BITS - buckets.trailing_zeros(),
             evicted: Apart(AtomicU32::new(0)),
-        };
-        table.set_key(key);
-        table
-    }
-
-    fn set_key(&self, key: [u64; 2]) {
-        self.key[0].store(key[0], Ordering::Relaxed);
-        self.key[1].store(key[1] | 1, Ordering::Relaxed);
+        }
     }
 
     /// How many addresses fit.
@@ -118,35 +130,41 @@ impl MacTable {
         self.buckets.len() * WAYS
     }
 
+    /// The bucket of `mac`, and its tag there.
     #[inline]
-    pub(super) fn bucket(&self, mac: u64) -> usize {
-        // A product folded onto itself and multiplied again: unlike the high bits of one product it is not linear, so
-        // two addresses that share a bucket say nothing about a third.
-        let factor = self.key[1].load(Ordering::Relaxed);
-        let product = u128::from(mac ^ self.key[0].load(Ordering::Relaxed)) * u128::from(factor);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the two halves, and shifted down to the buckets"
-        )]
+    pub(super) fn place_of(&self, mac: u64) -> (usize, u64) {
+        // Multiplied, folded onto itself and multiplied again: unlike the high bits of one product it is not linear, so
+        // two addresses that share a bucket say nothing about a third. Each step can be undone (`mac_at`).
+        let [mask, factor] = self.key;
+        let product = (mac ^ mask).wrapping_mul(factor) & KEY;
+        let hash = (product ^ product >> (KEY_BITS / 2)).wrapping_mul(factor) & KEY;
+        #[expect(clippy::cast_possible_truncation, reason = "shifted down to the buckets")]
         {
-            let hash = (product as u64 ^ (product >> 64) as u64).wrapping_mul(factor);
-            (hash >> (self.shift & 63)) as usize & (self.buckets.len() - 1)
+            ((hash >> (self.shift & 63)) as usize & (self.buckets.len() - 1), hash & TAG)
         }
+    }
+
+    /// The address of `entry`, which is in `bucket`.
+    fn mac_at(&self, bucket: usize, entry: u64) -> u64 {
+        let hash = (bucket as u64) << (self.shift & 63) | entry & TAG;
+        let product = hash.wrapping_mul(self.inverse) & KEY;
+        let product = product ^ product >> (KEY_BITS / 2);
+        ((product.wrapping_mul(self.inverse) & KEY) ^ self.key[0]) & MAC
     }
 
     /// Asks the cache for the line that a lookup of `mac` will read.
     #[inline]
     pub fn prefetch(&self, mac: u64) {
-        prefetch_read(std::ptr::from_ref(&self.buckets[self.bucket(mac)]).cast());
+        prefetch_read(std::ptr::from_ref(&self.buckets[self.place_of(mac).0]).cast());
     }
 
     /// Where `mac` lives.
     #[inline]
     pub fn lookup(&self, mac: u64) -> Option<Found> {
-        let index = self.bucket(mac);
+        let (index, tag) = self.place_of(mac);
         for (way, entry) in self.buckets[index].0.iter().enumerate() {
             let word = entry.load(Ordering::Relaxed);
-            if word & MAC == mac && word != 0 {
+            if word & TAG == tag && word != 0 {
                 let (claimant, rivals) = match word & DISPUTED {
                     0 => (None, Rivals::NONE),
                     _ => self.contenders(index, way),
@@ -173,23 +191,23 @@ impl MacTable {
     /// Notes that `mac` was seen at a port. `alive` tells whether a port has a carrier.
     #[inline]
     pub fn learn(&self, mac: u64, by: &Teller, alive: impl Fn(PortId) -> bool) -> Learned {
-        if mac == 0 {
+        if mac & MAC == 0 {
             return Learned::Full;
         }
-        let index = self.bucket(mac);
-        let word = mac | u64::from(by.port.0) << MAC_BITS;
+        let (index, tag) = self.place_of(mac);
+        let word = tag | u64::from(by.port.0) << TAG_BITS;
         for way in 0..WAYS {
             let entry = self.buckets[index].0[way].load(Ordering::Relaxed);
-            if entry & MAC == mac {
+            if entry & TAG == tag && entry != 0 {
                 let at = At { bucket: index, way };
-                if entry & !FIXED == word && (entry & FIXED != 0 || !by.owns) {
+                if entry & !KIND == word && (entry & FIXED != 0 || !by.owns) {
                     self.touch(at, by.now);
                     return Learned::Known;
                 }
                 return self.contend(at, entry, by, alive);
             }
         }
-        self.place(mac, by, if by.owns { PINNED } else { 0 })
+        self.place(mac, by, by.kind())
     }
 
     #[inline]
@@ -206,30 +224,29 @@ impl MacTable {
         let home = port_of(entry);
         if home == by.port {
             self.touch(at, by.now);
-            let pin = if by.owns { PINNED } else { 0 };
             if self.refute(at, by.now) && !by.owns {
                 return Learned::Known;
             }
-            self.exchange(at, entry, (entry & !DISPUTED) | pin);
+            let kind = if entry & FIXED != 0 { entry & KIND } else { by.kind() };
+            self.exchange(at, entry, (entry & !(DISPUTED | KIND)) | kind);
             return Learned::Known;
         }
-        if entry & STATIC != 0 || entry & PINNED != 0 && alive(home) {
+        if entry & KIND == STATIC || entry & FIXED != 0 && alive(home) {
             return Learned::Pinned(home);
         }
         let age = by.now.saturating_sub(self.seen[at.bucket][at.way].load(Ordering::Relaxed));
         if !by.owns && age < by.ageing && alive(home) {
             return self.claim(at, entry, by);
         }
-        let pin = if by.owns { PINNED } else { 0 };
-        self.take_over(at, entry, by, pin)
+        self.take_over(at, entry, by, by.kind())
     }
 
     /// The address of `entry` lives at `by.port` from now on.
-    fn take_over(&self, at: At, entry: u64, by: &Teller, flags: u64) -> Learned {
+    fn take_over(&self, at: At, entry: u64, by: &Teller, kind: u64) -> Learned {
         if !self.add(by.port, by.limit) {
             return Learned::Limit;
         }
-        let word = (entry & MAC) | u64::from(by.port.0) << MAC_BITS | flags;
+        let word = (entry & TAG) | u64::from(by.port.0) << TAG_BITS | kind;
         if !self.exchange(at, entry, word) {
             // Another core was faster; the next frame sees what came of it.
             self.sub(by.port);
@@ -295,7 +312,7 @@ impl MacTable {
 
     /// Whether the place has still an entry of the same address and port.
     fn is_of(&self, at: At, entry: u64) -> bool {
-        self.word(at).load(Ordering::Relaxed) & (MAC | PORT) == entry & (MAC | PORT)
+        self.word(at).load(Ordering::Relaxed) & (TAG | PORT) == entry & (TAG | PORT)
     }
 
     /// The home has spoken: the port that claimed its address was wrong. That it was tried is remembered. True if the
@@ -310,12 +327,12 @@ impl MacTable {
 
     /// A place for an address that has none.
     #[cold]
-    fn place(&self, mac: u64, by: &Teller, flags: u64) -> Learned {
+    fn place(&self, mac: u64, by: &Teller, kind: u64) -> Learned {
         if !self.add(by.port, by.limit) {
             return Learned::Limit;
         }
-        let bucket = self.bucket(mac);
-        let word = mac | u64::from(by.port.0) << MAC_BITS | flags;
+        let (bucket, tag) = self.place_of(mac);
+        let word = tag | u64::from(by.port.0) << TAG_BITS | kind;
         for _ in 0..TRIES {
             let Some((way, old)) = self.room(bucket, by) else { break };
             let at = At { bucket, way };
@@ -362,7 +379,7 @@ impl MacTable {
         for way in 0..WAYS {
             let place = At { way, ..at };
             let other = self.word(place).load(Ordering::SeqCst);
-            if other & MAC != word & MAC {
+            if other & TAG != word & TAG || other == 0 {
                 continue;
             }
             if !first && other & FIXED == 0 {
@@ -389,7 +406,7 @@ impl MacTable {
             Some(port) => {
                 let by =
                     Teller { port, limit: 0, owns: false, now: now.saturating_sub(claim.age(now)), ageing };
-                self.take_over(at, entry, &by, 0);
+                self.take_over(at, entry, &by, LEARNED);
             }
             None => {
                 self.remove(at, entry);
@@ -449,5 +466,5 @@ impl MacTable {
 
 #[inline]
 fn port_of(word: u64) -> PortId {
-    PortId(((word & PORT) >> MAC_BITS) as u16)
+    PortId(((word & PORT) >> TAG_BITS) as u16)
 }

@@ -1,11 +1,11 @@
-//! What the control plane does with the MAC table while I/O cores use it: it ages and forgets entries, pins them, gives
-//! the table another key, and lists it. It changes words by the same exchanges as the cores (`super`).
+//! What the control plane does with the MAC table while I/O cores use it: it ages and forgets entries, pins
+//! and lists them. It changes words by the same exchanges as the cores (`super`).
 
 use super::super::atomic::Ordering;
 use super::super::claim::Claim;
 use super::super::sizes::WAYS;
 use super::{port_of, At, Entry, Flap, Kind, Learned, MacTable, Teller};
-use super::{DISPUTED, FIXED, MAC, MAC_BITS, PINNED, PRESSURE, STATIC, TRIES};
+use super::{DISPUTED, FIXED, KIND, LEARNED, PINNED, PRESSURE, STATIC, TAG, TAG_BITS, TRIES};
 use crate::port::PortId;
 
 impl MacTable {
@@ -23,10 +23,7 @@ impl MacTable {
         self.each(|at, entry| {
             let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
             let age = now.saturating_sub(self.seen[at.bucket][at.way].load(Ordering::Relaxed));
-            if entry != 0 && self.bucket(entry & MAC) != at.bucket {
-                // Learned by the key before.
-                self.remove(at, entry);
-            } else if entry != 0 && entry & FIXED == 0 && age >= ageing {
+            if entry != 0 && entry & FIXED == 0 && age >= ageing {
                 self.give_up(at, entry, now, ageing);
             } else if claim.claimant().is_some() && (entry & DISPUTED == 0 || claim.age(now) >= ageing)
                 || claim.was_held() && !claim.is_held(now)
@@ -44,7 +41,7 @@ impl MacTable {
     pub fn forget(&self, port: PortId, stays: bool, now: u32, ageing: u32) {
         self.each(|at, entry| {
             let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
-            if entry != 0 && port_of(entry) == port && !(stays && entry & STATIC != 0) {
+            if entry != 0 && port_of(entry) == port && !(stays && entry & KIND == STATIC) {
                 self.give_up(at, entry, now, ageing);
             } else if claim.port() == Some(port) {
                 self.exchange_claim(at, claim, Claim::NONE);
@@ -57,18 +54,18 @@ impl MacTable {
 
     /// Puts `mac` behind `by.port` to stay; false if there is no room.
     pub fn pin(&self, mac: u64, by: &Teller, kind: Kind) -> bool {
-        let flags = match kind {
+        let kind = match kind {
             Kind::Learned => return true,
             Kind::Pinned => PINNED,
-            Kind::Static => PINNED | STATIC,
+            Kind::Static => STATIC,
         };
         let by = Teller { limit: 0, ..*by };
-        let wanted = mac | u64::from(by.port.0) << MAC_BITS | flags;
+        let (bucket, tag) = self.place_of(mac);
+        let wanted = tag | u64::from(by.port.0) << TAG_BITS | kind;
         for _ in 0..TRIES {
-            let bucket = self.bucket(mac);
             let there = (0..WAYS).map(|way| At { bucket, way }).find_map(|at| {
                 let entry = self.word(at).load(Ordering::Relaxed);
-                (entry & MAC == mac).then_some((at, entry))
+                (entry & TAG == tag && entry != 0).then_some((at, entry))
             });
             let done = match there {
                 Some((_, entry)) if entry == wanted => return true,
@@ -77,9 +74,9 @@ impl MacTable {
                     self.exchange(at, entry, wanted)
                 }
                 Some((at, entry)) => {
-                    matches!(self.take_over(at, entry, &by, flags), Learned::Moved(_))
+                    matches!(self.take_over(at, entry, &by, kind), Learned::Moved(_))
                 }
-                None => self.place(mac, &by, flags) == Learned::New,
+                None => self.place(mac, &by, kind) == Learned::New,
             };
             if done {
                 return true;
@@ -93,7 +90,7 @@ impl MacTable {
         self.each(|at, entry| {
             if entry & FIXED != 0 && !keep(&self.entry(at, entry)) {
                 self.seen[at.bucket][at.way].store(now, Ordering::Relaxed);
-                self.exchange(at, entry, entry & !FIXED);
+                self.exchange(at, entry, (entry & !KIND) | LEARNED);
             }
         });
     }
@@ -109,14 +106,10 @@ impl MacTable {
         used <= self.capacity() / 4
     }
 
-    /// Starts with another key and without entries.
-    pub fn rekey(&self, key: [u64; 2]) {
-        self.set_key(key);
-        self.each(|at, entry| {
-            if entry != 0 {
-                self.remove(at, entry);
-            }
-        });
+    /// Has it under attack.
+    #[cfg(test)]
+    pub fn press(&self) {
+        self.evicted.0.store(PRESSURE, Ordering::Relaxed);
     }
 
     /// Addresses that have begun to be held since this was asked last.
@@ -126,7 +119,7 @@ impl MacTable {
             let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
             let Some((other, third)) = claim.untold() else { return };
             if self.exchange_claim(at, claim, claim.told()) && entry != 0 {
-                flaps.push(Flap { mac: entry & MAC, home: port_of(entry), other, third });
+                flaps.push(Flap { mac: self.mac_at(at.bucket, entry), home: port_of(entry), other, third });
             }
         });
         flaps
@@ -134,13 +127,13 @@ impl MacTable {
 
     fn entry(&self, at: At, word: u64) -> Entry {
         let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
-        let kind = match (word & STATIC != 0, word & PINNED != 0) {
-            (true, _) => Kind::Static,
-            (_, true) => Kind::Pinned,
+        let kind = match word & KIND {
+            STATIC => Kind::Static,
+            PINNED => Kind::Pinned,
             _ => Kind::Learned,
         };
         Entry {
-            mac: word & MAC,
+            mac: self.mac_at(at.bucket, word),
             port: port_of(word),
             seen: self.seen[at.bucket][at.way].load(Ordering::Relaxed),
             kind,
