@@ -27,19 +27,6 @@ pub struct Token {
     generation: u32,
 }
 
-impl Token {
-    /// As one word, for the user data of an operation.
-    pub fn to_bits(self) -> u64 {
-        u64::from(self.generation) << 16 | u64::from(self.slot)
-    }
-
-    /// From that word.
-    #[expect(clippy::cast_possible_truncation, reason = "fields of a word")]
-    pub fn from_bits(bits: u64) -> Token {
-        Token { slot: bits as u16, generation: (bits >> 16) as u32 }
-    }
-}
-
 /// A request: one chain, its readable pieces first, then its writable ones (virtio 1.2 §2.7.4.2).
 #[derive(Clone, Copy, Debug)]
 pub struct Request {

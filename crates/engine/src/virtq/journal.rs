@@ -17,13 +17,12 @@
 //! 24 mark u16                                                 (padding in the specification)
 //! 32 + 32 i: used descriptor i of the batch: at 16 id u16, descriptors u16 (`flags`), len u32
 //! ```
-//! `mark` also stands in the ring (`mark.rs`). A driver that sets its ring up anew clears it there, and then
+//! `mark` also stands in the ring (`descriptors.rs`). A driver that sets its ring up anew clears it there, and then
 //! the slot is about another ring and does not count.
 //!
 //! The other side may write into the slot, so what is read from it is compared with the ring's size.
 
-use super::descriptors::{PackedDescriptors, Used};
-use super::mark;
+use super::descriptors::{mark, PackedDescriptors, Used};
 use super::position::{Cursor, Position};
 use crate::mem::{JournalSlot, Piece, MAX_BATCH};
 

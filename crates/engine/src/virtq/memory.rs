@@ -105,6 +105,8 @@ pub(super) struct Memory {
     window: Window,
     indirect: bool,
     log: Option<Arc<dyn WriteLog>>,
+    /// Where the used ring is for it, if that is to be logged.
+    used_log: Option<u64>,
     /// Descriptors of chains that may still be read for the batch under way.
     left: u32,
     /// When its first indirect table was reached, if one was, and how long it may go on with others: ticks.
@@ -133,6 +135,7 @@ impl Memory {
             window: Window::EMPTY,
             indirect: config.features & features::INDIRECT_DESC != 0,
             log: config.log.clone(),
+            used_log: config.used_log,
             left: MAX_DESCRIPTORS,
             begun: 0,
             time: ticks_in(TIME),
@@ -291,11 +294,11 @@ impl Memory {
         }
     }
 
-    /// Logs `len` bytes as written, `offset` behind guest address `gpa`. The VMM names the address, and nothing says that
+    /// Logs `len` bytes of the used ring as written, from byte `offset` on. The VMM names its address, and nothing says that
     /// it has named one at which so much follows: an address that wraps around is logged where it then is.
     #[inline]
-    pub(super) fn log_at(&self, gpa: u64, offset: usize, len: u32) {
-        if let Some(log) = &self.log {
+    pub(super) fn log_used(&self, offset: usize, len: u32) {
+        if let (Some(log), Some(gpa)) = (&self.log, self.used_log) {
             log.wrote(gpa.wrapping_add(offset as u64), len);
         }
     }
@@ -327,11 +330,6 @@ impl TakenChains {
     #[inline]
     pub(super) fn clear(&mut self) {
         self.len = 0;
-    }
-
-    #[inline]
-    pub(super) fn room(&self) -> usize {
-        self.chains.len() - self.len
     }
 
     #[inline]

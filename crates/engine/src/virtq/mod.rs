@@ -10,11 +10,11 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod ahead;
+mod common;
 mod config;
 mod descriptors;
 mod flight;
 mod journal;
-mod mark;
 mod memory;
 mod packed;
 mod position;
@@ -31,14 +31,15 @@ pub use memory::{Access, Chain};
 pub use position::Position;
 pub use region::{BadRegion, Region, Whose};
 
+use self::common::Common;
 use self::flight::{Flight, Writer};
-use self::memory::Memory;
 use self::packed::Packed;
 use self::position::Cursor;
 use self::region::{packed::Writer as PackedWriter, split::Writer as SplitWriter, Parts};
 use self::split::Split;
 use crate::fault::Fault;
-use crate::mem::{Piece, Pieces};
+use crate::mem::{Piece, Pieces, MAX_BATCH};
+use crate::slice::upto;
 
 enum Format {
     Split(Split),
@@ -48,7 +49,7 @@ enum Format {
 /// A virtqueue.
 pub struct Queue {
     format: Format,
-    size: u16,
+    common: Common,
 }
 
 macro_rules! both {
@@ -123,25 +124,12 @@ impl Queue {
 
     /// A ring on a configuration that has been checked.
     fn at(position: Position, config: RingConfig, flight: Option<Box<Flight>>) -> Queue {
-        let size = config.size;
+        let common = Common::new(&config, flight);
         let format = match position {
-            Position::Split(next) => Format::Split(Split::new(config, next, flight)),
-            Position::Packed { avail, used } => Format::Packed(Packed::new(config, avail, used, flight)),
+            Position::Split(next) => Format::Split(Split::new(&config, next, &common)),
+            Position::Packed { avail, used } => Format::Packed(Packed::new(config, avail, used)),
         };
-        Queue { format, size }
-    }
-
-    /// Entries of the ring.
-    pub fn size(&self) -> u16 {
-        self.size
-    }
-
-    /// `split` or `packed`.
-    pub fn kind(&self) -> &'static str {
-        match self.format {
-            Format::Split(_) => "split",
-            Format::Packed(_) => "packed",
-        }
+        Queue { format, common }
     }
 
     /// Where the ring stands; chains that are taken but not completed count as not taken. With requests it
@@ -157,18 +145,24 @@ impl Queue {
     /// What the driver did wrong. Good chains before the bad one are returned first.
     #[inline]
     pub fn take(&mut self, access: Access, want: usize, pieces: &mut Pieces) -> Result<usize, Fault> {
-        both!(mut self, ring => ring.take(access, want, pieces))
+        self.common.taken.clear();
+        self.common.begin()?;
+        both!(mut self, ring => ring.take(&mut self.common, access, want.min(MAX_BATCH), pieces))?;
+        match (self.common.broken, self.common.taken.as_slice()) {
+            (Some(fault), []) => Err(fault),
+            (_, taken) => Ok(taken.len()),
+        }
     }
 
     /// Whether the last `take` left chains in the ring because following them took too long.
     pub fn was_cut(&self) -> bool {
-        self.memory().was_cut()
+        self.common.memory.was_cut()
     }
 
     /// The chains of the last `take`.
     #[inline]
     pub fn taken(&self) -> &[Chain] {
-        both!(self, ring => ring.taken())
+        self.common.taken.as_slice()
     }
 
     /// Chains will be given back in a moment: asks for the line that publishes them, and for the one that tells whether the driver
@@ -182,22 +176,28 @@ impl Queue {
     /// with one store and interrupts the driver if it asked for it. True if it was interrupted.
     #[inline]
     pub fn complete(&mut self, n: usize, len: impl Fn(usize) -> u32) -> bool {
-        self.complete_as(n, false, len)
+        let before = self.complete_quietly(n, false, len);
+        n > 0 && self.wants_interrupt(before) && self.notify()
     }
 
     /// Gives the first `n` taken chains back after they were read.
     #[inline]
     pub fn complete_read(&mut self, n: usize) -> bool {
-        self.complete_as(n, true, |_| 0)
+        let before = self.complete_quietly(n, true, |_| 0);
+        n > 0 && self.wants_interrupt(before) && self.notify()
     }
 
     /// The same as the two, without an interrupt: the ring as it was before, for [`Queue::wants_interrupt`]. `read`:
     /// the chains were read only.
+    #[inline]
     pub fn complete_quietly(&mut self, n: usize, read: bool, len: impl Fn(usize) -> u32) -> u16 {
+        let Common { taken, memory, .. } = &mut self.common;
+        let chains = upto(taken.as_slice(), n);
         both!(mut self, ring => {
             let before = ring.used_bits();
-            if n > 0 {
-                ring.complete(n, read, len);
+            if !chains.is_empty() {
+                ring.complete((chains, memory), read, len);
+                taken.clear();
             }
             before
         })
@@ -210,19 +210,7 @@ impl Queue {
 
     /// Interrupts the driver, whether it wants to know or not; true if there was an eventfd to signal.
     pub fn notify(&self) -> bool {
-        both!(self, ring => ring.notify())
-    }
-
-    #[inline]
-    fn complete_as(&mut self, n: usize, skip: bool, len: impl Fn(usize) -> u32) -> bool {
-        if n == 0 {
-            return false;
-        }
-        both!(mut self, ring => {
-            let before = ring.used_bits();
-            ring.complete(n, skip, len);
-            ring.interrupt(before)
-        })
+        self.common.notifier.interrupt()
     }
 
     /// Takes up to `want` waiting requests (at most `MAX_BATCH`) for good: each is in flight until it is
@@ -233,44 +221,81 @@ impl Queue {
     /// # Errors
     /// What the driver did wrong. Good requests before the bad one are returned first.
     pub fn pick(&mut self, want: usize, pieces: &mut Pieces, out: &mut Vec<Request>) -> Result<usize, Fault> {
-        debug_assert!(both!(self, ring => ring.flight().is_some()), "a ring of requests");
-        both!(mut self, ring => ring.pick(want, pieces, out))
+        self.common.begin()?;
+        let Common { flight, memory, broken, .. } = &mut self.common;
+        debug_assert!(flight.is_some(), "a ring of requests");
+        let Some(flight) = flight else { return Ok(0) };
+        both!(mut self, ring => {
+            let (mut offered, mut picked) = (ring.offered()?, 0);
+            while picked < want.min(MAX_BATCH) {
+                if flight.owed().is_empty() {
+                    if offered == 0 || !ring.has_next(flight) {
+                        break;
+                    }
+                    offered -= 1;
+                }
+                let before = pieces.len();
+                match ring.request(memory, flight, pieces) {
+                    Ok(request) => out.push(request),
+                    Err(refusal) => {
+                        pieces.truncate(before);
+                        *broken = refusal.ends_ring(picked == 0 && before == 0);
+                        break;
+                    }
+                }
+                picked += 1;
+            }
+            ring.picked(memory);
+            match *broken {
+                Some(fault) if picked == 0 => Err(fault),
+                _ => Ok(picked),
+            }
+        })
     }
 
     /// A picked request is done, `written` bytes of its writable pieces were written (from their start, as
     /// the driver reads it). The driver learns of it with the next `publish`. A token that is not in flight
     /// is a bug of the caller's, and ignored.
     pub fn finish(&mut self, token: Token, written: u32) {
-        let known =
-            both!(mut self, ring => ring.flight_mut().is_some_and(|flight| flight.finish(token, written)));
+        let known = self.common.flight.as_mut().is_some_and(|flight| flight.finish(token, written));
         debug_assert!(known, "{token:?} is not in flight");
     }
 
     /// Makes all finished requests visible with one store and interrupts the driver if it asked for it.
     /// True if it was interrupted.
     pub fn publish(&mut self) -> bool {
-        both!(mut self, ring => ring.publish())
+        let Common { flight: Some(flight), memory, .. } = &mut self.common else { return false };
+        if flight.finished().next().is_none() {
+            return false;
+        }
+        let before = both!(mut self, ring => {
+            let before = ring.used_bits();
+            ring.publish(memory, flight);
+            before
+        });
+        self.wants_interrupt(before) && self.notify()
     }
 
     /// Requests that were picked and are not finished; owed ones among them.
     pub fn in_flight(&self) -> usize {
-        both!(self, ring => ring.flight().map_or(0, Flight::flying)).into()
+        self.common.flight.as_ref().map_or(0, |flight| flight.flying()).into()
     }
 
     /// Requests that the predecessor of this queue left in flight, and that `pick` has not returned again yet.
     pub fn owed(&self) -> usize {
-        both!(self, ring => ring.flight().map_or(0, |flight| flight.owed().len()))
+        self.common.flight.as_ref().map_or(0, |flight| flight.owed().len())
     }
 
     /// Asks for kicks or declines them. After asking, true means that chains are waiting already.
     pub fn want_kicks(&mut self, on: bool) -> bool {
-        both!(mut self, ring => ring.want_kicks(on))
+        let waits = both!(mut self, ring => ring.want_kicks(&self.common.memory, on));
+        waits || on && (self.common.broken.is_some() || self.common.owes())
     }
 
     /// Whether no chain waits to be taken.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        both!(self, ring => ring.is_empty())
+        both!(self, ring => ring.is_empty()) && !self.common.owes()
     }
 
     /// Chains that wait to be taken, and entries of the ring.
@@ -279,24 +304,20 @@ impl Queue {
         both!(mut self, ring => ring.room())
     }
 
-    fn memory(&self) -> &Memory {
-        both!(self, ring => ring.memory())
-    }
-
     /// Whether the memory behind the ring was cut short: the port must stop.
     #[inline]
     pub fn is_truncated(&self) -> bool {
-        self.memory().is_truncated()
+        self.common.memory.is_truncated()
     }
 
     /// Whether writes must be logged with `log_written`.
     #[inline]
     pub fn logs(&self) -> bool {
-        self.memory().logs()
+        self.common.memory.logs()
     }
 
     /// Logs the first `len` bytes of `pieces` as written by the device; before `complete`.
     pub fn log_written(&self, pieces: &[Piece], len: u32) {
-        self.memory().log_pieces(pieces, len);
+        self.common.memory.log_pieces(pieces, len);
     }
 }

@@ -14,22 +14,20 @@
 //! The `unsafe` invariant is that of `raw.rs`.
 
 use std::sync::atomic::{fence, Ordering};
-use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, packed, DESC_F_NEXT, EVENT_F_DESC, EVENT_F_DISABLE, EVENT_F_ENABLE};
 
 use super::ahead::Entries;
-use super::config::{Notifier, RingConfig};
+use super::common::Common;
+use super::config::RingConfig;
 use super::descriptors::{PackedDescriptors, Used};
 use super::flight::{Flight, Request};
 use super::journal::PackedJournal;
-use super::memory::{
-    is_indirect, place, prefetch_chain, Access, Chain, Directions, Memory, Refusal, TakenChains,
-};
+use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Directions, Memory, Refusal};
 use super::position::{Cursor, Position};
 use super::raw::{Raw, RawDesc};
 use crate::fault::Fault;
-use crate::mem::{prefetch_read, Pieces, MAX_BATCH};
+use crate::mem::{prefetch_read, Pieces};
 
 /// Descriptors that are known to be available, all in a row, and the chains that end in them.
 #[derive(Clone, Copy, Default)]
@@ -58,39 +56,26 @@ pub struct Packed {
     next: Cursor,
     /// Where the next used descriptor goes. It lags behind `next` only while requests are in flight.
     used: Cursor,
-    /// Requests in flight, if this ring carries requests.
-    flight: Option<Box<Flight>>,
     /// What was counted from `next` on.
     counted: Counted,
-    taken: TakenChains,
-    memory: Memory,
     event_idx: bool,
     in_order: bool,
-    used_log: Option<u64>,
-    notifier: Arc<Notifier>,
     journal: Option<PackedJournal>,
-    broken: Option<Fault>,
 }
 
 impl Packed {
     /// A ring on a configuration that has been checked.
-    pub(super) fn new(config: RingConfig, avail: u16, used: u16, flight: Option<Box<Flight>>) -> Packed {
+    pub(super) fn new(config: RingConfig, avail: u16, used: u16) -> Packed {
         let ring = Packed {
             ring: PackedDescriptors::new(&config.desc, config.size),
             driver: Raw::new(&config.driver),
             device: Raw::new(&config.device),
             next: Cursor::from_bits(avail),
             used: Cursor::from_bits(used),
-            flight,
             counted: Counted::default(),
-            taken: TakenChains::new(),
-            memory: Memory::new(&config),
             event_idx: config.features & features::EVENT_IDX != 0,
             in_order: config.features & features::IN_ORDER != 0,
-            used_log: config.used_log,
-            notifier: config.notifier,
             journal: config.journal,
-            broken: None,
         };
         ring.set_events(EVENT_F_DISABLE);
         ring
@@ -101,48 +86,31 @@ impl Packed {
     }
 
     /// Takes up to `want` chains that the driver has made available.
-    pub(super) fn take(&mut self, access: Access, want: usize, pieces: &mut Pieces) -> Result<usize, Fault> {
-        self.taken.clear();
-        self.memory.begin();
-        if let Some(fault) = self.broken {
-            return Err(fault);
-        }
+    pub(super) fn take(
+        &mut self,
+        common: &mut Common,
+        access: Access,
+        want: usize,
+        pieces: &mut Pieces,
+    ) -> Result<(), Fault> {
         let mut at = self.next;
         let mut left = self.ring.size;
-        let want = want.min(self.taken.room());
-        while self.taken.as_slice().len() < want && left > 0 && self.ring.is_available(at) {
+        while common.taken.as_slice().len() < want && left > 0 && self.ring.is_available(at) {
             // Descriptors lie in a row: prefetch the line after next.
             prefetch_read(self.ring.desc.at(16 * usize::from(at.index) + 128));
             let desc = RawDesc::read(&self.ring.desc, usize::from(at.index));
-            let direct = self.memory.direct(pieces, access, desc.addr, desc.len, desc.fourth, desc.third);
+            let direct = common.memory.direct(pieces, access, desc.addr, desc.len, desc.fourth, desc.third);
             if let Some(chain) = direct {
                 at.advance(1, self.ring.size);
                 left -= 1;
-                self.taken.push(chain);
+                common.taken.push(chain);
                 continue;
             }
             let before = pieces.len();
-            match self.walk(at, left, &mut Directions::only(access), pieces) {
-                Ok(chain) => {
-                    at.advance(chain.descs, self.ring.size);
-                    left -= chain.descs;
-                    self.taken.push(chain);
-                }
-                Err(refusal) => {
-                    pieces.truncate(before);
-                    let first = self.taken.as_slice().is_empty();
-                    let fault = match refusal {
-                        Refusal::Fault(fault) => fault,
-                        Refusal::NoRoom if first => Fault::ChainTooLong,
-                        Refusal::NoRoom => break,
-                    };
-                    if first {
-                        return Err(fault);
-                    }
-                    self.broken = Some(fault);
-                    break;
-                }
-            }
+            let walked = self.walk(&mut common.memory, at, left, &mut Directions::only(access), pieces);
+            let Some(descs) = common.took(walked, pieces, before) else { break };
+            at.advance(descs, self.ring.size);
+            left -= descs;
         }
         // With IN_ORDER one descriptor stands for all that were read (`complete`). Not before they were seen to be available: the
         // driver may be writing those that follow.
@@ -150,7 +118,7 @@ impl Packed {
             let descriptors = Entries { start: 0, bytes: 16, size: self.ring.size };
             descriptors.bring(&self.ring.desc, self.next.index, self.ring.size - left);
         }
-        Ok(self.taken.as_slice().len())
+        Ok(())
     }
 
     /// Asks for the driver's wish; the descriptor that publishes a batch was asked for with the others.
@@ -162,7 +130,8 @@ impl Packed {
     /// Walks the chain at `at`; it may use at most the `left` descriptors that are not taken yet.
     #[inline]
     fn walk(
-        &mut self,
+        &self,
+        memory: &mut Memory,
         mut at: Cursor,
         left: u16,
         directions: &mut Directions,
@@ -173,13 +142,14 @@ impl Packed {
             at.advance(1, ring.size);
             desc
         };
-        self.walk_along(read, left, directions, pieces)
+        self.walk_along(memory, read, left, directions, pieces)
     }
 
     /// Walks the chain whose descriptors `read` gives, one after the other.
     #[inline]
     fn walk_along(
-        &mut self,
+        &self,
+        memory: &mut Memory,
         mut read: impl FnMut(&PackedDescriptors) -> RawDesc,
         left: u16,
         directions: &mut Directions,
@@ -198,9 +168,9 @@ impl Packed {
                 if chain.descs > 1 {
                     return Err(Fault::BadIndirect.into());
                 }
-                self.indirect(desc, directions, &mut chain, pieces)?;
+                indirect(memory, desc, directions, &mut chain, pieces)?;
             } else {
-                self.memory.add(&mut chain, pieces, directions, desc.addr, desc.len, flags)?;
+                memory.add(&mut chain, pieces, directions, desc.addr, desc.len, flags)?;
             }
             if flags & DESC_F_NEXT == 0 {
                 // §2.8.6: the id counts in the last descriptor of a chain.
@@ -214,40 +184,14 @@ impl Packed {
         Ok(chain)
     }
 
-    /// §2.8.7: all entries of an indirect table belong to the chain, NEXT is reserved there.
-    fn indirect(
-        &mut self,
-        desc: RawDesc,
-        directions: &mut Directions,
-        chain: &mut Chain,
-        pieces: &mut Pieces,
-    ) -> Result<(), Refusal> {
-        let (table, entries) = self.memory.indirect(desc.addr, desc.len, desc.fourth)?;
-        for i in 0..entries {
-            let entry = RawDesc::read(&table, i);
-            if is_indirect(entry.fourth) {
-                return Err(Fault::BadIndirect.into());
-            }
-            self.memory.add(chain, pieces, directions, entry.addr, entry.len, entry.fourth)?;
-        }
-        Ok(())
-    }
-
-    pub(super) fn taken(&self) -> &[Chain] {
-        self.taken.as_slice()
-    }
-
-    pub(super) fn memory(&self) -> &Memory {
-        &self.memory
-    }
-
     /// Gives the first `n` taken chains back; see `Split::complete`.
-    pub(super) fn complete(&mut self, n: usize, skip: bool, len: impl Fn(usize) -> u32) {
-        let n = n.min(self.taken.as_slice().len());
-        if n == 0 {
-            return;
-        }
-        let taken = self.taken.as_slice().get(..n).unwrap_or_default();
+    pub(super) fn complete(
+        &mut self,
+        (taken, memory): (&[Chain], &Memory),
+        skip: bool,
+        len: impl Fn(usize) -> u32,
+    ) {
+        let n = taken.len();
         let last = taken.last().map_or(0, |chain| chain.id);
         let descs = taken.iter().map(|chain| chain.descs).sum();
         let (first, mut after) = (self.next, self.next);
@@ -267,63 +211,38 @@ impl Packed {
         if let Some(journal) = &mut self.journal {
             journal.will_publish(first, after, (0..count).map(used));
         }
-        self.ring.publish(first, (0..count).map(used), |offset| {
-            if let Some(gpa) = self.used_log {
-                self.memory.log_at(gpa, offset, 16);
-            }
-        });
+        self.ring.publish(first, (0..count).map(used), |offset| memory.log_used(offset, 16));
         if let Some(journal) = &mut self.journal {
             journal.published(after.bits());
         }
         (self.next, self.used) = (after, after);
         self.counted.forget(descs, n);
-        self.taken.clear();
     }
 
-    /// Takes up to `want` requests for good.
-    pub(super) fn pick(
-        &mut self,
-        want: usize,
-        pieces: &mut Pieces,
-        out: &mut Vec<Request>,
-    ) -> Result<usize, Fault> {
-        self.memory.begin();
-        if let Some(fault) = self.broken {
-            return Err(fault);
-        }
-        let Some(mut flight) = self.flight.take() else { return Ok(0) };
-        let mut picked = 0;
-        while picked < want.min(MAX_BATCH) && self.has_request(&flight) {
-            let before = pieces.len();
-            match self.request(&mut flight, pieces) {
-                Ok(request) => out.push(request),
-                Err(refusal) => {
-                    pieces.truncate(before);
-                    self.broken = refusal.ends_ring(picked == 0 && before == 0);
-                    break;
-                }
-            }
-            picked += 1;
-        }
-        self.flight = Some(flight);
-        match self.broken {
-            Some(fault) if picked == 0 => Err(fault),
-            _ => Ok(picked),
-        }
+    /// No more than the ring has: only the descriptors themselves say how many.
+    pub(super) fn offered(&self) -> Result<u16, Fault> {
+        Ok(self.ring.size)
     }
 
-    fn has_request(&self, flight: &Flight) -> bool {
-        !flight.owed().is_empty() || (flight.room() > 0 && self.ring.is_available(self.next))
+    pub(super) fn has_next(&self, flight: &Flight) -> bool {
+        flight.room() > 0 && self.ring.is_available(self.next)
     }
+
+    pub(super) fn picked(&mut self, _: &Memory) {}
 
     /// The next request: one that is owed, else one that waits.
-    fn request(&mut self, flight: &mut Flight, pieces: &mut Pieces) -> Result<Request, Refusal> {
+    pub(super) fn request(
+        &mut self,
+        memory: &mut Memory,
+        flight: &mut Flight,
+        pieces: &mut Pieces,
+    ) -> Result<Request, Refusal> {
         let mut directions = Directions::request();
         if let Some(left) = flight.owed().front() {
             // In the ring its descriptors may have been written over.
             let mut descs = left.descs.iter().copied();
             let read = |_: &PackedDescriptors| descs.next().unwrap_or_default();
-            let chain = self.walk_along(read, left.num, &mut directions, pieces)?;
+            let chain = self.walk_along(memory, read, left.num, &mut directions, pieces)?;
             if chain.descs != left.num {
                 return Err(Fault::ChainTooLong.into());
             }
@@ -339,7 +258,7 @@ impl Packed {
             flight.chain_has(desc);
             desc
         };
-        let chain = self.walk_along(read, room, &mut directions, pieces)?;
+        let chain = self.walk_along(memory, read, room, &mut directions, pieces)?;
         if flight.has_id(chain.id) {
             return Err(Fault::InFlightAlready.into());
         }
@@ -349,41 +268,12 @@ impl Packed {
     }
 
     /// Makes all finished requests visible at once.
-    pub(super) fn publish(&mut self) -> bool {
-        let Some(mut flight) = self.flight.take() else { return false };
+    pub(super) fn publish(&mut self, memory: &Memory, flight: &mut Flight) {
         let before = self.used;
-        let descs = flight.finished().map(|used| used.descs).sum();
-        self.used.advance(descs, self.ring.size);
-        if descs > 0 {
-            flight.will_publish(self.used);
-            self.ring.publish(before, flight.finished(), |offset| {
-                if let Some(gpa) = self.used_log {
-                    self.memory.log_at(gpa, offset, 16);
-                }
-            });
-            flight.land(self.used.bits());
-        }
-        self.flight = Some(flight);
-        descs > 0 && self.interrupt(before.bits())
-    }
-
-    pub(super) fn flight(&self) -> Option<&Flight> {
-        self.flight.as_deref()
-    }
-
-    pub(super) fn flight_mut(&mut self) -> Option<&mut Flight> {
-        self.flight.as_deref_mut()
-    }
-
-    /// Interrupts the driver if it wants to know that the ring moved from `before` to here.
-    #[inline]
-    pub(super) fn interrupt(&self, before: u16) -> bool {
-        self.wants_interrupt(before) && self.notifier.interrupt()
-    }
-
-    /// Interrupts the driver, whether it wants to know or not.
-    pub(super) fn notify(&self) -> bool {
-        self.notifier.interrupt()
+        self.used.advance(flight.finished().map(|used| used.descs).sum(), self.ring.size);
+        flight.will_publish(self.used);
+        self.ring.publish(before, flight.finished(), |offset| memory.log_used(offset, 16));
+        flight.land(self.used.bits());
     }
 
     /// Whether the driver wants to know that the ring moved from `before` to here.
@@ -421,12 +311,7 @@ impl Packed {
     /// Whether the driver has offered nothing that was not taken.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        !self.ring.is_available(self.next) && !self.owes()
-    }
-
-    /// Whether requests are to be picked again.
-    fn owes(&self) -> bool {
-        self.flight.as_ref().is_some_and(|flight| !flight.owed().is_empty())
+        !self.ring.is_available(self.next)
     }
 
     /// The ring does not tell how many there are, and a driver may write the first of several descriptors last
@@ -445,12 +330,31 @@ impl Packed {
         (self.counted.chains, size)
     }
 
-    pub(super) fn want_kicks(&mut self, on: bool) -> bool {
+    pub(super) fn want_kicks(&mut self, _: &Memory, on: bool) -> bool {
         self.set_events(if on { EVENT_F_ENABLE } else { EVENT_F_DISABLE });
         if !on {
             return false;
         }
         fence(Ordering::SeqCst);
-        self.ring.is_available(self.next) || self.broken.is_some() || self.owes()
+        self.ring.is_available(self.next)
     }
+}
+
+/// §2.8.7: all entries of an indirect table belong to the chain, NEXT is reserved there.
+fn indirect(
+    memory: &mut Memory,
+    desc: RawDesc,
+    directions: &mut Directions,
+    chain: &mut Chain,
+    pieces: &mut Pieces,
+) -> Result<(), Refusal> {
+    let (table, entries) = memory.indirect(desc.addr, desc.len, desc.fourth)?;
+    for i in 0..entries {
+        let entry = RawDesc::read(&table, i);
+        if is_indirect(entry.fourth) {
+            return Err(Fault::BadIndirect.into());
+        }
+        memory.add(chain, pieces, directions, entry.addr, entry.len, entry.fourth)?;
+    }
+    Ok(())
 }

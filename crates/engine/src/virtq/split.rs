@@ -18,16 +18,14 @@
 //! The `unsafe` invariant is that of `raw.rs`.
 
 use std::sync::atomic::{fence, Ordering};
-use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, split, AVAIL_F_NO_INTERRUPT, DESC_F_NEXT, USED_F_NO_NOTIFY};
 
 use super::ahead::Entries;
-use super::config::{Notifier, RingConfig};
+use super::common::Common;
+use super::config::RingConfig;
 use super::flight::{Flight, Request};
-use super::memory::{
-    is_indirect, place, prefetch_chain, Access, Chain, Directions, Memory, Refusal, TakenChains,
-};
+use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Directions, Memory, Refusal};
 use super::position::{Cursor, Position};
 use super::raw::{Raw, RawDesc};
 use crate::fault::Fault;
@@ -44,26 +42,19 @@ pub struct Split {
     next: u16,
     /// Next place of the used ring. It lags behind `next` only while requests are in flight.
     used_idx: u16,
-    /// Requests in flight, if this ring carries requests.
-    flight: Option<Box<Flight>>,
-    taken: TakenChains,
     /// The heads of the batch that is being taken.
     heads: Box<[u16]>,
-    memory: Memory,
     event_idx: bool,
     in_order: bool,
     parked_at: u16,
     wants_kicks: bool,
-    used_log: Option<u64>,
-    notifier: Arc<Notifier>,
-    broken: Option<Fault>,
 }
 
 impl Split {
     /// A ring on a configuration that has been checked.
-    pub(super) fn new(config: RingConfig, next: u16, flight: Option<Box<Flight>>) -> Split {
+    pub(super) fn new(config: &RingConfig, next: u16, common: &Common) -> Split {
         // What is in flight was taken, and not given back.
-        let used_idx = next.wrapping_sub(flight.as_ref().map_or(0, |flight| flight.flying()));
+        let used_idx = next.wrapping_sub(common.flight.as_ref().map_or(0, |flight| flight.flying()));
         let ring = Split {
             desc: Raw::new(&config.desc),
             avail: Raw::new(&config.driver),
@@ -72,19 +63,13 @@ impl Split {
             mask: config.size - 1,
             next,
             used_idx,
-            flight,
-            taken: TakenChains::new(),
             heads: vec![0; MAX_BATCH].into(),
-            memory: Memory::new(&config),
             event_idx: config.features & features::EVENT_IDX != 0,
             in_order: config.features & features::IN_ORDER != 0,
             parked_at: next,
             wants_kicks: false,
-            used_log: config.used_log,
-            notifier: config.notifier,
-            broken: None,
         };
-        ring.decline_kicks();
+        ring.decline_kicks(&common.memory);
         ring
     }
 
@@ -94,40 +79,42 @@ impl Split {
     }
 
     /// Takes up to `want` chains that the driver has made available.
-    pub(super) fn take(&mut self, access: Access, want: usize, pieces: &mut Pieces) -> Result<usize, Fault> {
-        self.taken.clear();
-        self.memory.begin();
-        if let Some(fault) = self.broken {
-            return Err(fault);
+    pub(super) fn take(
+        &mut self,
+        common: &mut Common,
+        access: Access,
+        want: usize,
+        pieces: &mut Pieces,
+    ) -> Result<(), Fault> {
+        let n = usize::from(self.offered()?).min(want);
+        if n == 0 {
+            return Ok(());
         }
-        let idx = self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire);
-        let waiting = idx.wrapping_sub(self.next);
-        if waiting == 0 {
-            return Ok(0);
-        }
-        if waiting > self.size {
-            return Err(Fault::IndexJump);
-        }
-        let n = usize::from(waiting).min(want).min(self.taken.room());
         let mut heads = std::mem::take(&mut self.heads);
         for (i, head) in heads.iter_mut().enumerate().take(n) {
             *head = self.head(i);
             prefetch_read(self.desc.at(16 * usize::from(*head & self.mask)));
         }
-        for (i, &head) in heads.iter().enumerate().take(n) {
-            if let Some(chain) = self.direct(head, access, pieces) {
-                self.taken.push(chain);
-            } else if !self.take_any(i, head, access, pieces) {
+        for &head in heads.iter().take(n) {
+            if let Some(chain) = self.direct(&common.memory, head, access, pieces) {
+                common.taken.push(chain);
+            } else if !self.take_any(common, head, access, pieces) {
                 break;
             }
         }
         self.heads = heads;
-        if let (Some(fault), []) = (self.broken, self.taken.as_slice()) {
-            return Err(fault);
+        self.bring_used(access, common.taken.as_slice().len());
+        Ok(())
+    }
+
+    /// How many chains the driver has made available that were not taken for good.
+    #[inline]
+    pub(super) fn offered(&self) -> Result<u16, Fault> {
+        let waiting = self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire).wrapping_sub(self.next);
+        if waiting > self.size {
+            return Err(Fault::IndexJump);
         }
-        let n = self.taken.as_slice().len();
-        self.bring_used(access, n);
-        Ok(n)
+        Ok(waiting)
     }
 
     /// Asks for what will be written when the next `n` chains are given back.
@@ -170,31 +157,20 @@ impl Split {
 
     /// The chain at `head` if it is a single plain buffer. `None`: it is something else, or wrong.
     #[inline]
-    fn direct(&self, head: u16, access: Access, pieces: &mut Pieces) -> Option<Chain> {
+    fn direct(&self, memory: &Memory, head: u16, access: Access, pieces: &mut Pieces) -> Option<Chain> {
         if head >= self.size {
             return None;
         }
         let desc = RawDesc::read(&self.desc, usize::from(head));
-        self.memory.direct(pieces, access, desc.addr, desc.len, desc.third, head)
+        memory.direct(pieces, access, desc.addr, desc.len, desc.third, head)
     }
 
-    /// Takes chain number `i` of this batch, whatever it looks like. False: the batch ends before it. Chains
-    /// before a bad one are good; the ring stops after them.
+    /// Takes the chain at `head`, whatever it looks like. False: the batch ends before it.
     #[inline(never)]
-    fn take_any(&mut self, i: usize, head: u16, access: Access, pieces: &mut Pieces) -> bool {
+    fn take_any(&mut self, common: &mut Common, head: u16, access: Access, pieces: &mut Pieces) -> bool {
         let before = pieces.len();
-        match self.walk(head, &mut Directions::only(access), pieces) {
-            Ok(chain) => {
-                self.taken.push(chain);
-                return true;
-            }
-            Err(Refusal::Fault(fault)) => self.broken = Some(fault),
-            // A batch that cannot hold even one chain never will.
-            Err(Refusal::NoRoom) if i == 0 => self.broken = Some(Fault::ChainTooLong),
-            Err(Refusal::NoRoom) => {}
-        }
-        pieces.truncate(before);
-        false
+        let walked = self.walk(&mut common.memory, head, &mut Directions::only(access), pieces);
+        common.took(walked, pieces, before).is_some()
     }
 
     /// The `i`-th available head from `next` on.
@@ -207,7 +183,8 @@ impl Split {
 
     #[inline]
     fn walk(
-        &mut self,
+        &self,
+        memory: &mut Memory,
         head: u16,
         directions: &mut Directions,
         pieces: &mut Pieces,
@@ -220,13 +197,13 @@ impl Split {
         let first = RawDesc::read(&self.desc, usize::from(head));
         let flags = first.third;
         if is_indirect(flags) {
-            let (table, entries) = self.memory.indirect(first.addr, first.len, flags)?;
-            self.follow(&table, entries, RawDesc::read(&table, 0), directions, &mut chain, pieces)?;
+            let (table, entries) = memory.indirect(first.addr, first.len, flags)?;
+            follow(memory, (&table, entries), RawDesc::read(&table, 0), directions, &mut chain, pieces)?;
         } else if flags & DESC_F_NEXT != 0 {
-            let table = self.desc;
-            self.follow(&table, usize::from(self.size), first, directions, &mut chain, pieces)?;
+            let table = (&self.desc, usize::from(self.size));
+            follow(memory, table, first, directions, &mut chain, pieces)?;
         } else {
-            self.memory.add(&mut chain, pieces, directions, first.addr, first.len, flags)?;
+            memory.add(&mut chain, pieces, directions, first.addr, first.len, flags)?;
         }
         if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
             prefetch_chain(piece, access);
@@ -234,132 +211,69 @@ impl Split {
         Ok(chain)
     }
 
-    /// Follows `next` from `desc` on, inside `table`. Each step uses one of `entries` lives, so a loop ends.
-    fn follow(
-        &mut self,
-        table: &Raw,
-        entries: usize,
-        mut desc: RawDesc,
-        directions: &mut Directions,
-        chain: &mut Chain,
-        pieces: &mut Pieces,
-    ) -> Result<(), Refusal> {
-        for _ in 0..entries.min(MAX_PIECES) {
-            let (flags, next) = (desc.third, usize::from(desc.fourth));
-            if is_indirect(flags) {
-                // §2.7.5.3.1: an indirect table neither nests nor ends a chain.
-                return Err(Fault::BadIndirect.into());
-            }
-            self.memory.add(chain, pieces, directions, desc.addr, desc.len, flags)?;
-            if flags & DESC_F_NEXT == 0 {
-                return Ok(());
-            }
-            if next >= entries {
-                return Err(Fault::DescriptorOutOfRange.into());
-            }
-            desc = RawDesc::read(table, next);
-        }
-        Err(Fault::ChainTooLong.into())
-    }
-
-    pub(super) fn taken(&self) -> &[Chain] {
-        self.taken.as_slice()
-    }
-
-    pub(super) fn memory(&self) -> &Memory {
-        &self.memory
-    }
-
     /// Gives the first `n` taken chains back, chain `i` with `len(i)` bytes written, and publishes them
     /// together. `skip`: the lengths do not matter, so that IN_ORDER needs one element for them all
     /// (§2.7.9).
-    pub(super) fn complete(&mut self, n: usize, skip: bool, len: impl Fn(usize) -> u32) {
-        let n = n.min(self.taken.as_slice().len());
-        if n == 0 {
-            return;
-        }
-        let before = self.next;
+    pub(super) fn complete(
+        &mut self,
+        (taken, memory): (&[Chain], &Memory),
+        skip: bool,
+        len: impl Fn(usize) -> u32,
+    ) {
+        let (before, n) = (self.next, taken.len());
         if skip && self.in_order {
-            // `n` is no more than there are.
-            let last = self.taken.as_slice().get(n - 1).map_or(0, |chain| chain.id);
-            self.used_elem(before, last, len(n - 1));
+            let last = taken.last().map_or(0, |chain| chain.id);
+            self.used_elem(memory, before, last, len(n - 1));
         } else {
-            for (i, chain) in self.taken.as_slice().iter().take(n).enumerate() {
+            for (i, chain) in taken.iter().enumerate() {
                 #[expect(clippy::cast_possible_truncation, reason = "i is below MAX_BATCH")]
-                self.used_elem(before.wrapping_add(i as u16), chain.id, len(i));
+                self.used_elem(memory, before.wrapping_add(i as u16), chain.id, len(i));
             }
         }
         #[expect(clippy::cast_possible_truncation, reason = "n is at most MAX_BATCH")]
         let after = before.wrapping_add(n as u16);
-        self.show(after);
+        self.show(memory, after);
         self.next = after;
-        self.taken.clear();
-        self.park();
+        self.park(memory);
     }
 
     /// Shows the driver all used elements before `after`, with one store.
     #[inline]
-    fn show(&mut self, after: u16) {
+    fn show(&mut self, memory: &Memory, after: u16) {
         self.used.store_u16(split::USED_IDX, after, Ordering::Release);
         self.used_idx = after;
-        if let Some(gpa) = self.used_log {
-            self.memory.log_at(gpa, split::USED_IDX, 2);
-        }
+        memory.log_used(split::USED_IDX, 2);
     }
 
     /// Parks `avail_event` anew when a quarter of the index space has been passed.
     #[inline]
-    fn park(&mut self) {
+    fn park(&mut self, memory: &Memory) {
         if !self.wants_kicks && self.event_idx && self.next.wrapping_sub(self.parked_at) >= 0x4000 {
             self.parked_at = self.next;
-            self.decline_kicks();
+            self.decline_kicks(memory);
         }
     }
 
-    /// Takes up to `want` requests for good.
-    pub(super) fn pick(
-        &mut self,
-        want: usize,
-        pieces: &mut Pieces,
-        out: &mut Vec<Request>,
-    ) -> Result<usize, Fault> {
-        self.memory.begin();
-        if let Some(fault) = self.broken {
-            return Err(fault);
-        }
-        let idx = self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire);
-        let waiting = idx.wrapping_sub(self.next);
-        if waiting > self.size {
-            return Err(Fault::IndexJump);
-        }
-        let Some(mut flight) = self.flight.take() else { return Ok(0) };
-        let mut picked = 0;
-        let there = flight.owed().len() + usize::from(waiting);
-        for _ in 0..there.min(want).min(MAX_BATCH) {
-            let before = pieces.len();
-            match self.request(&mut flight, pieces) {
-                Ok(request) => out.push(request),
-                Err(refusal) => {
-                    pieces.truncate(before);
-                    self.broken = refusal.ends_ring(picked == 0 && before == 0);
-                    break;
-                }
-            }
-            picked += 1;
-        }
-        self.flight = Some(flight);
-        self.park();
-        match self.broken {
-            Some(fault) if picked == 0 => Err(fault),
-            _ => Ok(picked),
-        }
+    /// What is offered is what the index says.
+    pub(super) fn has_next(&self, _: &Flight) -> bool {
+        true
+    }
+
+    /// Requests were picked.
+    pub(super) fn picked(&mut self, memory: &Memory) {
+        self.park(memory);
     }
 
     /// The next request: one that is owed, else one that waits.
-    fn request(&mut self, flight: &mut Flight, pieces: &mut Pieces) -> Result<Request, Refusal> {
+    pub(super) fn request(
+        &mut self,
+        memory: &mut Memory,
+        flight: &mut Flight,
+        pieces: &mut Pieces,
+    ) -> Result<Request, Refusal> {
         let mut directions = Directions::request();
         if let Some(left) = flight.owed().front() {
-            let chain = self.walk(left.slot, &mut directions, pieces)?;
+            let chain = self.walk(memory, left.slot, &mut directions, pieces)?;
             let token = flight.relaunch().ok_or(Refusal::NoRoom)?;
             return Ok(Request::new(token, &chain, &directions));
         }
@@ -368,55 +282,28 @@ impl Split {
         if head < self.size && !flight.is_free(head) {
             return Err(Fault::InFlightAlready.into());
         }
-        let chain = self.walk(head, &mut directions, pieces)?;
+        let chain = self.walk(memory, head, &mut directions, pieces)?;
         self.next = self.next.wrapping_add(1);
         Ok(Request::new(flight.launch_head(head), &chain, &directions))
     }
 
     /// Makes all finished requests visible at once.
-    pub(super) fn publish(&mut self) -> bool {
-        let Some(mut flight) = self.flight.take() else { return false };
-        let before = self.used_idx;
-        let mut after = before;
+    pub(super) fn publish(&mut self, memory: &Memory, flight: &mut Flight) {
+        let mut after = self.used_idx;
         for used in flight.finished() {
-            self.used_elem(after, used.id, used.len);
+            self.used_elem(memory, after, used.id, used.len);
             after = after.wrapping_add(1);
         }
-        if after != before {
-            flight.will_publish(Cursor::from_bits(after));
-            self.show(after);
-            flight.land(after);
-        }
-        self.flight = Some(flight);
-        after != before && self.interrupt(before)
-    }
-
-    pub(super) fn flight(&self) -> Option<&Flight> {
-        self.flight.as_deref()
-    }
-
-    pub(super) fn flight_mut(&mut self) -> Option<&mut Flight> {
-        self.flight.as_deref_mut()
+        flight.will_publish(Cursor::from_bits(after));
+        self.show(memory, after);
+        flight.land(after);
     }
 
     #[inline]
-    fn used_elem(&self, index: u16, id: u16, len: u32) {
+    fn used_elem(&self, memory: &Memory, index: u16, id: u16, len: u32) {
         let at = split::USED_RING + 8 * usize::from(index & self.mask);
         self.used.store_used_elem(at, u32::from(id), len);
-        if let Some(gpa) = self.used_log {
-            self.memory.log_at(gpa, at, 8);
-        }
-    }
-
-    /// Interrupts the driver if it wants to know that the ring moved from `before` to here.
-    #[inline]
-    pub(super) fn interrupt(&self, before: u16) -> bool {
-        self.wants_interrupt(before) && self.notifier.interrupt()
-    }
-
-    /// Interrupts the driver, whether it wants to know or not.
-    pub(super) fn notify(&self) -> bool {
-        self.notifier.interrupt()
+        memory.log_used(at, 8);
     }
 
     /// Whether the driver wants to know that the ring moved from `before` to here.
@@ -436,42 +323,36 @@ impl Split {
         self.used_idx
     }
 
-    fn decline_kicks(&self) {
+    fn decline_kicks(&self, memory: &Memory) {
         if self.event_idx {
             let parked = self.parked_at.wrapping_add(0x8000);
             self.used.store_u16(split::used_avail_event(self.size), parked, Ordering::Relaxed);
         }
         // Drivers without EVENT_IDX look at the flag; those with it ignore it.
         self.used.store_u16(split::USED_FLAGS, USED_F_NO_NOTIFY, Ordering::Relaxed);
-        self.log_events();
+        self.log_events(memory);
     }
 
-    pub(super) fn want_kicks(&mut self, on: bool) -> bool {
+    pub(super) fn want_kicks(&mut self, memory: &Memory, on: bool) -> bool {
         self.wants_kicks = on;
         if !on {
             self.parked_at = self.next;
-            self.decline_kicks();
+            self.decline_kicks(memory);
             return false;
         }
         self.used.store_u16(split::USED_FLAGS, 0, Ordering::Relaxed);
         if self.event_idx {
             self.used.store_u16(split::used_avail_event(self.size), self.next, Ordering::Relaxed);
         }
-        self.log_events();
+        self.log_events(memory);
         fence(Ordering::SeqCst);
-        let waits = self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire) != self.next;
-        waits || self.broken.is_some() || self.owes()
-    }
-
-    /// Whether requests are to be picked again.
-    fn owes(&self) -> bool {
-        self.flight.as_ref().is_some_and(|flight| !flight.owed().is_empty())
+        self.avail.load_u16(split::AVAIL_IDX, Ordering::Acquire) != self.next
     }
 
     /// Whether the driver has offered nothing that was not taken.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed) == self.next && !self.owes()
+        self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed) == self.next
     }
 
     #[inline]
@@ -480,10 +361,35 @@ impl Split {
         (waiting.min(self.size), self.size)
     }
 
-    fn log_events(&self) {
-        if let Some(gpa) = self.used_log {
-            self.memory.log_at(gpa, split::USED_FLAGS, 2);
-            self.memory.log_at(gpa, split::used_avail_event(self.size), 2);
-        }
+    fn log_events(&self, memory: &Memory) {
+        memory.log_used(split::USED_FLAGS, 2);
+        memory.log_used(split::used_avail_event(self.size), 2);
     }
+}
+
+/// Follows `next` from `desc` on, inside a table of `entries`. Each step uses one of as many lives, so a loop ends.
+fn follow(
+    memory: &mut Memory,
+    (table, entries): (&Raw, usize),
+    mut desc: RawDesc,
+    directions: &mut Directions,
+    chain: &mut Chain,
+    pieces: &mut Pieces,
+) -> Result<(), Refusal> {
+    for _ in 0..entries.min(MAX_PIECES) {
+        let (flags, next) = (desc.third, usize::from(desc.fourth));
+        if is_indirect(flags) {
+            // §2.7.5.3.1: an indirect table neither nests nor ends a chain.
+            return Err(Fault::BadIndirect.into());
+        }
+        memory.add(chain, pieces, directions, desc.addr, desc.len, flags)?;
+        if flags & DESC_F_NEXT == 0 {
+            return Ok(());
+        }
+        if next >= entries {
+            return Err(Fault::DescriptorOutOfRange.into());
+        }
+        desc = RawDesc::read(table, next);
+    }
+    Err(Fault::ChainTooLong.into())
 }

@@ -24,8 +24,7 @@
 
 use super::common::{halves, word, BadRegion, Left, Parts, Recovered, Whose, IN_FLIGHT, VERSION, VERSION_1};
 use crate::mem::JournalSlot;
-use crate::virtq::descriptors::PackedDescriptors;
-use crate::virtq::mark;
+use crate::virtq::descriptors::{mark, PackedDescriptors};
 use crate::virtq::position::{Cursor, Position};
 use crate::virtq::raw::RawDesc;
 
