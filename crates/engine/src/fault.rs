@@ -113,6 +113,12 @@ impl FaultCell {
         })
     }
 
+    /// Records `fault` of a ring. One whose memory was cut short (`lost`) reads as zeros, in which all kinds of faults are found: then
+    /// that is their cause.
+    pub fn set_unless(&self, lost: bool, fault: Fault) {
+        self.set(if lost { Fault::MemoryTruncated } else { fault });
+    }
+
     /// Records `fault` unless an earlier one stands, and wakes the thread that waits for it.
     pub fn set(&self, fault: Fault) {
         if self.code.compare_exchange(0, fault as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok() {

@@ -366,6 +366,8 @@ const UNINDEXED: &[&str] = &[
     "device/e1000/packet.rs",
     "device/e1000/ring.rs",
     "device/e1000/rss.rs",
+    "device/nic/transmitter.rs",
+    "device/nic/tx.rs",
     "device/packet.rs",
     "device/ptnet/access.rs",
     "device/ptnet/memory.rs",

@@ -39,7 +39,7 @@ pub(super) enum RingSide {
 }
 
 /// A ring's view of the block.
-pub(super) struct Block {
+pub struct Block {
     side: RingSide,
     /// The device has one.
     there: bool,

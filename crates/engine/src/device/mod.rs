@@ -7,6 +7,7 @@ pub mod e1000;
 mod eeprom;
 mod mii;
 mod moderation;
+mod nic;
 mod packet;
 pub mod pci;
 pub mod ptnet;

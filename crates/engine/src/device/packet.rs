@@ -26,20 +26,6 @@ pub(super) fn headers() -> Arena {
     Arena::new(MAX_BATCH, MAX_HEADER)
 }
 
-/// What became of an attempt to take a packet.
-pub(super) enum Attempt {
-    /// The frame is in the batch.
-    Packet,
-    /// It was dropped, for this reason.
-    Dropped(DropReason),
-    /// Descriptors that are no frame.
-    Nothing,
-    /// The batch has no room.
-    Later,
-    /// The driver has not written its end yet.
-    Unfinished,
-}
-
 /// Adds a frame to `batch` that asks for nothing but to be sent: the `len` bytes of `piece`. False: the batch has no room.
 #[inline]
 pub(super) fn add_plain(batch: &mut Batch, mut piece: Piece, len: u32) -> bool {

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use sidecore_abi::ptnet::BLOCK;
 use sidecore_abi::ring::Nonsense;
 
+use super::region::pair;
 use super::tickets::Hands;
-use crate::mem::{GuestMap, Words};
+use crate::mem::{halves, GuestMap, Words};
 
 /// Words of either line: the two indices, and behind them the wish. Beside ours stands whether the link is up.
 const INDICES: usize = 0;
@@ -26,13 +27,6 @@ pub struct Block {
     wish: u32,
     link: u32,
     _map: Option<Arc<GuestMap>>,
-}
-
-/// The first half of a word.
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "the first half is meant")]
-fn first(word: u64) -> u32 {
-    word as u32
 }
 
 impl Block {
@@ -69,7 +63,7 @@ impl Block {
     /// Our indices as they stand there: the ring's previous server wrote them, and the client may have.
     pub fn indices(&self) -> [u32; 2] {
         let word = self.ours.acquire(INDICES);
-        [first(word), first(word >> 32)]
+        halves(word).into()
     }
 
     /// Shows whether the link is up, to a client that knows where.
@@ -84,15 +78,10 @@ impl Block {
     }
 }
 
-#[inline]
-fn pair(first: u32, second: u32) -> u64 {
-    u64::from(first) | u64::from(second) << 32
-}
-
 impl Hands for Block {
     #[inline]
     fn head(&self) -> u32 {
-        first(self.theirs.acquire(INDICES))
+        halves(self.theirs.acquire(INDICES)).0
     }
 
     #[inline]
@@ -103,7 +92,7 @@ impl Hands for Block {
     #[inline]
     fn is_asked(&mut self) -> bool {
         // The client sets its wish, and then looks at our indices once more.
-        first(self.theirs.load(WISH)) != 0
+        halves(self.theirs.load(WISH)).0 != 0
     }
 
     fn ask(&mut self) {

@@ -93,7 +93,7 @@ impl Joined {
                 let bufs = ring * info.tx_slots;
                 region.fill_ring(ring, ring, false, info.first_buf + bufs);
                 region.fill_ring(info.tx_rings + ring, ring, true, across + bufs);
-                self.seat(end, ring, [0, 0, info.tx_slots - 1], [0; 3]);
+                self.set_position(end, ring, [0, 0, info.tx_slots - 1], [0; 3]);
             }
             let [tx, rx] = idle(region);
             region.fill_idle(tx, info.tx_rings, false);
@@ -127,17 +127,17 @@ impl Joined {
         let ([released, _], [_, given]) = (send.indices(), receive.indices());
         let (mut tx, mut rx) = (ClientTx::with(sender, ring, send), ClientRx::with(receiver, ring, receive));
         // Ends write there, too: if what stands there cannot be, they are told of something else.
-        if tx.set_positions(released, given) {
+        if tx.set_position(released, given) {
             rx.set_position(released, given);
         }
         (tx, rx)
     }
 
     /// Writes where ring `ring` of `end` is, for a program that takes it over: on which it sends, and on which it receives.
-    pub fn seat(&self, end: Side, ring: u32, sends: [u32; 3], receives: [u32; 3]) {
+    pub fn set_position(&self, end: Side, ring: u32, sends: [u32; 3], receives: [u32; 3]) {
         let region = self.end(end);
-        region.seat(ring, sends);
-        region.seat(region.info().tx_rings + ring, receives);
+        region.set_position(ring, sends);
+        region.set_position(region.info().tx_rings + ring, receives);
     }
 }
 

@@ -119,22 +119,21 @@ impl Geometry {
             own_bufs,
             ..Info::default()
         };
-        let bufs = RESERVED_BUFS + members * bufs_of_one(&first);
-        let all_rings = u64::from(members) * rings_of_one(&first);
-        let ring_pool = (u64::from(members) * interfaces_of_one(&first)).next_multiple_of(PAGE);
-        let buf_pool = (ring_pool + all_rings * u64::from(ring_size)).next_multiple_of(PAGE);
-        let memsize = (buf_pool + u64::from(bufs) * u64::from(self.buf_size) + SLACK).next_multiple_of(PAGE);
-        let total = memsize + all_rings * size_of::<RingStatus>() as u64;
-        Ok(Info {
-            memsize,
-            total: total.next_multiple_of(PAGE),
-            words: memsize,
-            ring_pool,
-            buf_pool,
-            bufs,
-            ..first
-        })
+        let interfaces = u64::from(members) * interfaces_of_one(&first);
+        let rings = u64::from(members) * rings_of_one(&first);
+        let laid = lay_out(first, interfaces, rings, members * bufs_of_one(&first));
+        Ok(Info { total: laid.total.next_multiple_of(PAGE), ..laid })
     }
+}
+
+/// `first` in a memory with as many bytes of interfaces, rings and buffers that are owned; up to the last word.
+fn lay_out(first: Info, interfaces: u64, rings: u64, bufs: u32) -> Info {
+    let bufs = RESERVED_BUFS + bufs;
+    let ring_pool = interfaces.next_multiple_of(PAGE);
+    let buf_pool = (ring_pool + rings * u64::from(first.ring_size)).next_multiple_of(PAGE);
+    let memsize = (buf_pool + u64::from(bufs) * u64::from(first.buf_size) + SLACK).next_multiple_of(PAGE);
+    let total = memsize + rings * size_of::<RingStatus>() as u64;
+    Info { memsize, total, words: memsize, ring_pool, buf_pool, bufs, ..first }
 }
 
 /// Bytes of the interfaces that a port has: its own, those of its pipes, and spare ones.
@@ -193,22 +192,18 @@ pub(super) fn ends(geometry: &Geometry) -> io::Result<[Info; 2]> {
     let alone = Geometry { sends: true, ..geometry.of_pipe() }.layout()?;
     let own_bufs = alone.tx_rings * alone.tx_slots;
     let rings = u64::from(alone.tx_rings + alone.rx_rings + IDLE);
-    let bufs = RESERVED_BUFS + 2 * own_bufs;
-    let ring_pool = (2 * interfaces_of_one(&alone)).next_multiple_of(PAGE);
-    let buf_pool = (ring_pool + 2 * rings * u64::from(alone.ring_size)).next_multiple_of(PAGE);
-    let memsize = (buf_pool + u64::from(bufs) * u64::from(alone.buf_size) + SLACK).next_multiple_of(PAGE);
-    let total = (memsize + 2 * rings * size_of::<RingStatus>() as u64).next_power_of_two();
-    let end = |number: u32| Info {
-        memsize,
-        total,
-        ring_pool: ring_pool + u64::from(number) * rings * u64::from(alone.ring_size),
-        words: memsize + u64::from(number) * rings * size_of::<RingStatus>() as u64,
-        interface: u64::from(number) * interfaces_of_one(&alone),
-        first_buf: RESERVED_BUFS + number * own_bufs,
-        buf_pool,
-        bufs,
-        own_bufs,
-        ..alone
+    let interfaces = interfaces_of_one(&alone);
+    let laid = lay_out(Info { own_bufs, ..alone }, 2 * interfaces, 2 * rings, 2 * own_bufs);
+    let end = |number: u32| {
+        let before = u64::from(number) * rings;
+        Info {
+            total: laid.total.next_power_of_two(),
+            ring_pool: laid.ring_pool + before * u64::from(laid.ring_size),
+            words: laid.words + before * size_of::<RingStatus>() as u64,
+            interface: u64::from(number) * interfaces,
+            first_buf: RESERVED_BUFS + number * own_bufs,
+            ..laid
+        }
     };
     Ok([end(0), end(1)])
 }

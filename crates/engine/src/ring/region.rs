@@ -405,7 +405,7 @@ impl Region {
     }
 
     /// Writes where ring `number` is, for a client that takes it over: into its words, and into the ring itself.
-    pub(super) fn seat(&self, number: u32, [head, hwcur, hwtail]: [u32; 3]) {
+    pub(super) fn set_position(&self, number: u32, [head, hwcur, hwtail]: [u32; 3]) {
         let RingStatus { client, engine } = self.words(number);
         for (word, value) in
             [(&client.head, head), (&client.cur, head), (&client.ticket, 0), (&client.seen, 0)]
@@ -509,7 +509,8 @@ impl Region {
 }
 
 /// Two fields in a word.
-fn pair(first: u32, second: u32) -> u64 {
+#[inline]
+pub(super) fn pair(first: u32, second: u32) -> u64 {
     u64::from(first) | u64::from(second) << 32
 }
 

@@ -273,17 +273,9 @@ impl<H: Hands> ClientTx<H> {
         [self.head, self.hwcur, before(self.hwcur, self.access.memory.num_slots())]
     }
 
-    /// The ring, at rest, is where another process left it: `hwcur` is its first slot that has not been given back. False: there is no such slot.
-    pub fn set_position(&mut self, hwcur: u32) -> bool {
-        let known = hwcur < self.access.memory.num_slots();
-        if known {
-            (self.hwcur, self.head) = (hwcur, hwcur);
-        }
-        known
-    }
-
-    /// The same with slots before `head` that were taken, and not given back. False: there are no such slots.
-    pub fn set_positions(&mut self, hwcur: u32, head: u32) -> bool {
+    /// The ring, at rest, is where another process left it: `hwcur` is its first slot that has not been given back, and those before
+    /// `head` were taken. False: there are no such slots.
+    pub fn set_position(&mut self, hwcur: u32, head: u32) -> bool {
         let n = self.access.memory.num_slots();
         let known = hwcur < n && head < n;
         if known {

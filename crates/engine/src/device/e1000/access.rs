@@ -4,9 +4,10 @@ use std::sync::atomic::Ordering;
 
 use super::config::Model;
 use super::irq::Delay;
-use super::nic::{ring_number, RINGS};
 use super::phy::mdic;
-use super::{regs, E1000};
+use super::shared::{ring_number, RINGS};
+use super::{chip_reset, eeprom, regs, Intel, E1000};
+use crate::device::nic::{Access, SharedPart};
 use crate::device::pci::{answer, Mode};
 
 /// Regions of the two parts.
@@ -22,41 +23,81 @@ const IO_DATA: u64 = 4;
 /// Unit of the 82574's clock: 25 MHz (82574 §10.2.9).
 const CLOCK_NS: u64 = 40;
 
-impl E1000 {
-    pub(super) fn read_region(&mut self, region: usize, offset: u64, data: &mut [u8]) {
-        let value = match (region, self.settings.model) {
-            (REGISTERS, _) => self.read_register(register(offset)),
+impl Access for Intel {
+    fn read(card: &mut E1000, region: usize, offset: u64, data: &mut [u8]) {
+        let value = match (region, card.settings.model) {
+            (REGISTERS, _) => card.read_register(register(offset)),
             (IO_82540, Model::E1000) | (IO_82574, Model::E1000e) => match offset & !3 {
-                IO_ADDRESS => self.io_address,
-                IO_DATA => self.read_register(self.io_address & !3),
+                IO_ADDRESS => card.own.io_address,
+                IO_DATA => card.read_register(card.own.io_address & !3),
                 _ => 0,
             },
-            (MSIX, Model::E1000e) if offset & !7 == PENDING => self.nic.irq.interrupts.pending(),
+            (MSIX, Model::E1000e) if offset & !7 == PENDING => card.nic.irq.interrupts.pending(),
             _ => 0,
         };
         answer(value, offset, data);
     }
 
-    pub(super) fn write_region(&mut self, region: usize, offset: u64, data: &[u8]) {
+    fn write(card: &mut E1000, region: usize, offset: u64, data: &[u8]) {
         // Registers take whole words only (8254x SDM §13.1).
         let Ok(bytes) = <[u8; 4]>::try_from(data) else { return };
         let value = u32::from_le_bytes(bytes);
-        match (region, self.settings.model) {
-            (REGISTERS, _) => self.write_register(register(offset), value),
+        match (region, card.settings.model) {
+            (REGISTERS, _) => card.write_register(register(offset), value),
             (IO_82540, Model::E1000) | (IO_82574, Model::E1000e) => match offset {
-                IO_ADDRESS => self.io_address = value,
-                IO_DATA => self.write_register(self.io_address & !3, value),
+                IO_ADDRESS => card.own.io_address = value,
+                IO_DATA => card.write_register(card.own.io_address & !3, value),
                 _ => {}
             },
             _ => {}
         }
     }
 
+    /// What the driver has turned on, and what it costs.
+    fn features(card: &E1000) -> Vec<String> {
+        let has = |register, bits| card.nic.regs.get(register) & bits != 0;
+        let interrupts = match card.nic.irq.interrupts.mode() {
+            Mode::Intx => "intx",
+            Mode::Msi => "msi",
+            Mode::Msix => "msix",
+        };
+        let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+        let known = [
+            ("vlan", has(regs::CTRL, regs::CTRL_VME)),
+            ("vlan-filter", has(regs::RCTL, regs::RCTL_VFE)),
+            ("promiscuous", has(regs::RCTL, regs::RCTL_UPE)),
+            ("long-frames", has(regs::RCTL, regs::RCTL_LPE)),
+            ("rx-checksum", has(regs::RXCSUM, regs::RXCSUM_TUOFL)),
+        ];
+        let on = known.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned());
+        let tails = |rings: [u32; regs::QUEUES]| -> u64 {
+            rings.iter().map(|at| count(&card.nic.tails[ring_number(*at)])).sum()
+        };
+        let counts = [
+            format!("trapped-tx-tails={}", tails(regs::TX_RINGS)),
+            format!("trapped-rx-tails={}", tails(regs::RX_RINGS)),
+            format!("trapped-reads={}", count(&card.nic.reads)),
+            format!("trapped-writes={}", count(&card.nic.writes)),
+            format!("bad-tails={}", count(&card.nic.bad_tails)),
+        ];
+        let mode = if !card.settings.exitless {
+            "doorbells trap: exitless is turned off for this port"
+        } else if card.nic.is_trapping() {
+            "doorbells trap: the VMM does not map the ring pages (QEMU stops it while INTx is not accelerated; \
+             if that lasts, features-off=exitless makes each of them cheaper)"
+        } else {
+            "exitless"
+        };
+        [interrupts, mode].into_iter().map(str::to_owned).chain(on).chain(counts).collect()
+    }
+}
+
+impl E1000 {
     fn read_register(&mut self, offset: u32) -> u32 {
-        self.nic.traps.reads.fetch_add(1, Ordering::Relaxed);
+        self.nic.reads.fetch_add(1, Ordering::Relaxed);
         match offset {
             regs::CTRL_DUP => self.nic.regs.get(regs::CTRL),
-            regs::EECD => self.eeprom.read_eecd(),
+            regs::EECD => eeprom::read_eecd(&self.eeprom, self.settings.model),
             regs::STATS..regs::STATS_END => self.nic.stats.read(offset),
             regs::SYSTIML | regs::SYSTIMH => self.system_time(offset),
             _ if self.nic.irq.owns(offset) => self.nic.irq.read(offset),
@@ -65,11 +106,13 @@ impl E1000 {
     }
 
     fn write_register(&mut self, offset: u32, value: u32) {
-        self.nic.traps.writes.fetch_add(1, Ordering::Relaxed);
+        self.nic.writes.fetch_add(1, Ordering::Relaxed);
         match offset {
             regs::CTRL | regs::CTRL_DUP => self.write_ctrl(value),
-            regs::EECD => self.eeprom.write_eecd(value),
-            regs::EERD => self.nic.regs.set(offset, self.eeprom.eerd(value)),
+            regs::EECD => eeprom::write_eecd(&mut self.eeprom, value),
+            regs::EERD => {
+                self.nic.regs.set(offset, eeprom::eerd(&self.eeprom, self.settings.model, value));
+            }
             regs::MDIC => {
                 let (value, cause) = mdic(&mut self.phy, self.settings.model, value);
                 self.nic.regs.set(offset, value);
@@ -97,9 +140,8 @@ impl E1000 {
 
     /// A doorbell that came by a trap: then at least it can wake the core.
     fn tail_trapped(&self, at: u32, tail: u32) {
-        let traps = &self.nic.traps;
-        traps.tails[ring_number(at)].fetch_add(1, Ordering::Relaxed);
-        traps.last[ring_number(at)].store((tail & 0xffff) + 1, Ordering::Relaxed);
+        self.nic.tails[ring_number(at)].fetch_add(1, Ordering::Relaxed);
+        self.nic.last[ring_number(at)].store((tail & 0xffff) + 1, Ordering::Relaxed);
         if regs::TX_RINGS.contains(&at) {
             self.nic.irq.alarm.wake_sleeper();
         }
@@ -107,7 +149,7 @@ impl E1000 {
 
     fn write_ctrl(&mut self, value: u32) {
         if value & regs::CTRL_RST != 0 {
-            return self.chip_reset();
+            return self.begin_anew(chip_reset);
         }
         if value & regs::CTRL_PHY_RST != 0 {
             self.phy.reset();
@@ -126,63 +168,6 @@ impl E1000 {
         } else {
             (time >> 32) as u32
         }
-    }
-
-    /// Why a ring does not run.
-    pub(super) fn why_off(&self, at: u32) -> String {
-        let (control, enable) = match at {
-            regs::RX_RING | regs::RX_RING_1 => (regs::RCTL, regs::RCTL_EN),
-            _ => (regs::TCTL, regs::TCTL_EN),
-        };
-        if self.faulted {
-            "stopped by a fault until the driver resets the device"
-        } else if self.nic.regs.get(control) & enable == 0 {
-            "turned off by the driver"
-        } else if !self.master {
-            "the guest does not let the device reach memory"
-        } else {
-            "the link is down"
-        }
-        .to_owned()
-    }
-
-    /// What the driver has turned on, and what it costs.
-    pub(super) fn driver_features(&self) -> Vec<String> {
-        let has = |register, bits| self.nic.regs.get(register) & bits != 0;
-        let interrupts = match self.nic.irq.interrupts.mode() {
-            Mode::Intx => "intx",
-            Mode::Msi => "msi",
-            Mode::Msix => "msix",
-        };
-        let traps = &self.nic.traps;
-        let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
-        let known = [
-            ("vlan", has(regs::CTRL, regs::CTRL_VME)),
-            ("vlan-filter", has(regs::RCTL, regs::RCTL_VFE)),
-            ("promiscuous", has(regs::RCTL, regs::RCTL_UPE)),
-            ("long-frames", has(regs::RCTL, regs::RCTL_LPE)),
-            ("rx-checksum", has(regs::RXCSUM, regs::RXCSUM_TUOFL)),
-        ];
-        let on = known.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned());
-        let tails = |rings: [u32; regs::QUEUES]| -> u64 {
-            rings.iter().map(|at| count(&traps.tails[ring_number(*at)])).sum()
-        };
-        let counts = [
-            format!("trapped-tx-tails={}", tails(regs::TX_RINGS)),
-            format!("trapped-rx-tails={}", tails(regs::RX_RINGS)),
-            format!("trapped-reads={}", count(&traps.reads)),
-            format!("trapped-writes={}", count(&traps.writes)),
-            format!("bad-tails={}", count(&self.nic.bad_tails)),
-        ];
-        let mode = if !self.settings.exitless {
-            "doorbells trap: exitless is turned off for this port"
-        } else if regs::TX_RINGS.iter().any(|at| self.nic.is_trapping(*at)) {
-            "doorbells trap: the VMM does not map the ring pages (QEMU stops it while INTx is not accelerated; \
-             if that lasts, features-off=exitless makes each of them cheaper)"
-        } else {
-            "exitless"
-        };
-        [interrupts, mode].into_iter().map(str::to_owned).chain(on).chain(counts).collect()
     }
 }
 

@@ -17,61 +17,54 @@ const PRES: u32 = 1 << 8;
 /// The 82574 has loaded its configuration by itself.
 const AUTO_RD: u32 = 1 << 9;
 
-/// The EEPROM and its serial port.
-pub(super) struct Eeprom {
-    pub(super) chip: Chip,
-    model: Model,
+/// The EEPROM of `model`.
+pub(super) fn eeprom(model: Model, mac: [u8; 6], subsystem: (u16, u16)) -> Chip {
+    let mut words = [0xffff; WORDS];
+    for (word, pair) in words.iter_mut().zip(mac.chunks_exact(2)) {
+        *word = u16::from_le_bytes([pair[0], pair[1]]);
+    }
+    // Compatibility and LED settings: defaults. Part number: none.
+    words[3..10].copy_from_slice(&[0, 0, 0, 0xffff, 0xffff, 0, 0]);
+    // Init control 1 and 2 (§5.6.6, §5.6.11); the latter asks for full flow control to be advertised.
+    words[0x0a] = 0x6403;
+    words[0x0b..0x0f].copy_from_slice(&[subsystem.1, subsystem.0, model.device_id(), 0x8086]);
+    words[0x0f] = 0x3040;
+    // Init control 3: no wake on LAN.
+    (words[0x14], words[0x24]) = (0, 0);
+    if model == Model::E1000e {
+        // PCIe control, "MSI-X number" (82574 §6.1): five, or FreeBSD's em tries to write it here.
+        words[0x1b] = !(7 << 7) | 4 << 7;
+    }
+    words[WORDS - 1] = 0;
+    let sum = words.iter().fold(0u16, |sum, word| sum.wrapping_add(*word));
+    words[WORDS - 1] = SUM.wrapping_sub(sum);
+    let bus = if model == Model::E1000 { Bus::Microwire } else { Bus::Spi };
+    Chip::new(bus, words)
 }
 
-impl Eeprom {
-    pub(super) fn new(model: Model, mac: [u8; 6], subsystem: (u16, u16)) -> Eeprom {
-        let mut words = [0xffff; WORDS];
-        for (word, pair) in words.iter_mut().zip(mac.chunks_exact(2)) {
-            *word = u16::from_le_bytes([pair[0], pair[1]]);
-        }
-        // Compatibility and LED settings: defaults. Part number: none.
-        words[3..10].copy_from_slice(&[0, 0, 0, 0xffff, 0xffff, 0, 0]);
-        // Init control 1 and 2 (§5.6.6, §5.6.11); the latter asks for full flow control to be advertised.
-        words[0x0a] = 0x6403;
-        words[0x0b..0x0f].copy_from_slice(&[subsystem.1, subsystem.0, model.device_id(), 0x8086]);
-        words[0x0f] = 0x3040;
-        // Init control 3: no wake on LAN.
-        (words[0x14], words[0x24]) = (0, 0);
-        if model == Model::E1000e {
-            // PCIe control, "MSI-X number" (82574 §6.1): five, or FreeBSD's em tries to write it here.
-            words[0x1b] = !(7 << 7) | 4 << 7;
-        }
-        words[WORDS - 1] = 0;
-        let sum = words.iter().fold(0u16, |sum, word| sum.wrapping_add(*word));
-        words[WORDS - 1] = SUM.wrapping_sub(sum);
-        let bus = if model == Model::E1000 { Bus::Microwire } else { Bus::Spi };
-        Eeprom { chip: Chip::new(bus, words), model }
-    }
+/// A write of `EECD`: levels on the wires.
+pub(super) fn write_eecd(chip: &mut Chip, value: u32) {
+    chip.set_lines(value & (SK | CS | DI | FWE | REQ));
+}
 
-    /// A write of `EECD`: levels on the wires.
-    pub(super) fn write_eecd(&mut self, value: u32) {
-        self.chip.set_lines(value & (SK | CS | DI | FWE | REQ));
-    }
+/// A read of `EECD`.
+pub(super) fn read_eecd(chip: &Chip, model: Model) -> u32 {
+    let auto = if model == Model::E1000e { AUTO_RD } else { 0 };
+    chip.lines() | PRES | GNT | auto | if chip.data() { DO } else { 0 }
+}
 
-    /// A read of `EECD`.
-    pub(super) fn read_eecd(&self) -> u32 {
-        let auto = if self.model == Model::E1000e { AUTO_RD } else { 0 };
-        self.chip.lines() | PRES | GNT | auto | if self.chip.data() { DO } else { 0 }
+/// What `EERD` holds after a write of `value`: the word that was asked for (8254x SDM §13.4.4; the fields
+/// moved in the 82574, §10.2.2.4).
+pub(super) fn eerd(chip: &Chip, model: Model, value: u32) -> u32 {
+    let (done, shift, mask) = match model {
+        Model::E1000 => (1 << 4, 8, 0xff),
+        Model::E1000e => (1 << 1, 2, 0x3fff),
+    };
+    if value & 1 == 0 {
+        return value;
     }
-
-    /// What `EERD` holds after a write of `value`: the word that was asked for (8254x SDM §13.4.4; the fields
-    /// moved in the 82574, §10.2.2.4).
-    pub(super) fn eerd(&self, value: u32) -> u32 {
-        let (done, shift, mask) = match self.model {
-            Model::E1000 => (1 << 4, 8, 0xff),
-            Model::E1000e => (1 << 1, 2, 0x3fff),
-        };
-        if value & 1 == 0 {
-            return value;
-        }
-        let address = value >> shift & mask;
-        u32::from(self.chip.word(address as usize)) << 16 | address << shift | done
-    }
+    let address = value >> shift & mask;
+    u32::from(chip.word(address as usize)) << 16 | address << shift | done
 }
 
 #[cfg(test)]
@@ -80,6 +73,29 @@ mod tests {
     use crate::device::eeprom::{COMMAND_BITS, READ, SPI_COMMAND_BITS, SPI_READ};
 
     const MAC: [u8; 6] = [0x52, 0x54, 0, 0x12, 0x34, 0x56];
+
+    struct Eeprom {
+        chip: Chip,
+        model: Model,
+    }
+
+    impl Eeprom {
+        fn new(model: Model, mac: [u8; 6], subsystem: (u16, u16)) -> Eeprom {
+            Eeprom { chip: eeprom(model, mac, subsystem), model }
+        }
+
+        fn write_eecd(&mut self, value: u32) {
+            write_eecd(&mut self.chip, value);
+        }
+
+        fn read_eecd(&self) -> u32 {
+            read_eecd(&self.chip, self.model)
+        }
+
+        fn eerd(&self, value: u32) -> u32 {
+            eerd(&self.chip, self.model, value)
+        }
+    }
 
     /// Clocks the lower `bits` of `value` out, with the line `select` where it selects.
     fn out(eeprom: &mut Eeprom, select: u32, value: u32, bits: u32) {

@@ -1,8 +1,6 @@
 //! Interrupts: causes, masks, messages, and how often (8254x SDM §13.4.17–13.4.21; 82574 §7.4, §10.2.4).
 //!
-//! Theory of operation. I/O cores raise causes, at most once a batch; the driver reads, clears and masks them
-//! by trapped accesses. Both meet under one lock, which is held for some tens of nanoseconds (and for the
-//! write of one eventfd).
+//! Theory of operation. I/O cores and the driver meet under the lock that every card's interrupts have (`device::moderation`).
 //!
 //! *Pin and MSI.* The level is up while an enabled cause is set. *MSI-X* (82574 only). Each queue cause and
 //! `OTHER` goes to the message that `IVAR` names. Sending it clears the causes in `EIAC`, and masks them unless
@@ -24,19 +22,19 @@ mod registers;
 mod service;
 mod state;
 
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(super) use self::registers::SAVED;
 use self::service::Services;
-use self::state::{IrqState, Report};
+pub(super) use self::state::IrqState;
+use self::state::Report;
 use super::config::Model;
 use super::regs::{
     self, CTRL_EXT_EIAME, CTRL_EXT_IAME, OTHER, OTHER_CAUSES, QUEUES, RXQ0, RXQ1, RXT0, TXDW, TXQ0, TXQ1,
     VECTORS,
 };
-use crate::device::moderation::{Alarm, Delayed, NEVER};
+use crate::device::moderation::{self, Causes, Delayed, NEVER};
 use crate::device::pci::{Interrupts, Mode};
 use crate::port::InterruptCount;
 
@@ -58,29 +56,17 @@ pub(super) enum Delay {
 }
 
 /// A device's interrupts.
-pub(super) struct Irq {
+pub(super) type Irq = moderation::Irq<IrqState>;
+
+/// What a device knows of its interrupts without the lock.
+pub struct Fixed {
     model: Model,
-    pub(super) interrupts: Arc<Interrupts>,
-    state: Mutex<IrqState>,
-    /// The operator's gap.
-    floor: u64,
-    /// How often the driver has taken back what it sent by each queue, as far as we can tell.
-    taken_back: [AtomicU64; QUEUES],
     services: Services,
-    pub(super) alarm: Alarm,
 }
 
 impl Irq {
     pub(super) fn new(model: Model, interrupts: Arc<Interrupts>, floor: Duration) -> std::io::Result<Irq> {
-        Ok(Irq {
-            model,
-            interrupts,
-            state: Mutex::new(IrqState::new()),
-            taken_back: [const { AtomicU64::new(0) }; QUEUES],
-            floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
-            services: Services::new(),
-            alarm: Alarm::new()?,
-        })
+        Irq::with(interrupts, floor, IrqState::new(), Fixed { model, services: Services::new() })
     }
 
     /// What was let through and what was not on the way of `cause`, a queue's, or by the pin.
@@ -98,7 +84,7 @@ impl Irq {
     /// Whether causes go to messages of their own.
     #[inline]
     pub(super) fn by_queue(&self) -> bool {
-        self.model == Model::E1000e && self.interrupts.mode() == Mode::Msix
+        self.beside.model == Model::E1000e && self.interrupts.mode() == Mode::Msix
     }
 
     /// Raises causes, and `delayable` ones after their delay; returns how many interrupts were sent.
@@ -137,74 +123,59 @@ impl Irq {
                 _ => state.set(delayable),
             }
         }
-        self.settle(&mut state, now, true)
+        state.settle(self, now, true)
     }
+}
 
-    /// Sends what may be sent now and notes when to look again. `news`: causes were raised.
-    fn settle(&self, state: &mut IrqState, now: u64, news: bool) -> u64 {
-        let mut next = NEVER;
-        let mut sent = 0;
-        let by_queue = self.by_queue();
+impl Causes for IrqState {
+    type Beside = Fixed;
+
+    fn settle(&mut self, irq: &Irq, now: u64, news: bool) -> u64 {
+        let by_queue = irq.by_queue();
         // A cause that is set at once takes those along that were delayed (8254x SDM §3.2.7.1.2).
-        let immediate = !by_queue && state.registers.icr & state.registers.ims != 0;
-        if state.receive.due() != NEVER && (immediate || state.receive.due() <= now) {
-            state.receive = Delayed::NONE;
-            state.set(RXT0);
+        let immediate = !by_queue && self.registers.icr & self.registers.ims != 0;
+        if self.receive.due() != NEVER && (immediate || self.receive.due() <= now) {
+            self.receive = Delayed::NONE;
+            self.set(RXT0);
         }
         for queue in 0..QUEUES {
-            let due = state.transmit[queue].due();
+            let due = self.transmit[queue].due();
             if due != NEVER && (immediate || due <= now) {
-                state.transmit[queue] = Delayed::NONE;
-                state.set(if by_queue { TXQ0 << queue } else { TXDW });
+                self.transmit[queue] = Delayed::NONE;
+                self.set(if by_queue { TXQ0 << queue } else { TXDW });
             }
         }
-        next = next.min(state.due());
+        let mut next = self.due();
         for queue in 0..QUEUES {
-            match state.serving[queue] {
+            match self.serving[queue] {
                 // A driver that never enables it again, or not as others do.
-                Some(since) if now - since >= LONGEST_HOLD => self.end(state, queue, now),
+                Some(since) if now - since >= LONGEST_HOLD => irq.end(self, queue, now),
                 Some(since) => next = next.min(since + LONGEST_HOLD),
                 None => {}
             }
         }
-        if by_queue {
-            sent += self.messages(state, now, news, &mut next);
-        } else {
-            sent += self.pin(state, now, news, &mut next);
-        }
-        self.alarm.set(next);
+        let send = if by_queue { Irq::messages } else { Irq::message };
+        let sent = send(irq, self, now, news, &mut next);
+        irq.alarm.set(next);
         sent
     }
+}
 
-    fn pin(&self, state: &mut IrqState, now: u64, news: bool, next: &mut u64) -> u64 {
-        let pending = state.registers.icr & state.registers.ims != 0;
-        if !pending {
-            if state.level {
-                state.level = false;
-                self.interrupts.set_level(false);
-            }
-            return 0;
-        }
-        if state.level {
-            return 0;
-        }
+impl Irq {
+    /// By the pin, or the one message of MSI.
+    fn message(&self, state: &mut IrqState, now: u64, news: bool, next: &mut u64) -> u64 {
+        let pending = state.registers.icr & state.registers.ims;
         let gap = u64::from(state.registers.itr & 0xffff) * ITR_UNIT;
-        match state.gates[0].pass(now, gap, self.floor, news) {
-            Err(opens) => {
-                *next = opens.min(*next);
-                0
-            }
-            Ok(()) => {
-                state.level = true;
-                state.unsent = 0;
-                state.rang[0] |= state.registers.icr & state.registers.ims & RXT0 != 0;
-                let sent = match self.interrupts.mode() {
-                    Mode::Intx => self.interrupts.set_level(true),
-                    Mode::Msi | Mode::Msix => self.interrupts.message(0),
-                };
-                u64::from(sent)
-            }
+        if !self.pin(&mut state.gates[0], pending != 0, gap, (now, news), next) {
+            return 0;
         }
+        state.unsent = 0;
+        state.rang[0] |= pending & RXT0 != 0;
+        let sent = match self.interrupts.mode() {
+            Mode::Intx => self.interrupts.set_level(true),
+            Mode::Msi | Mode::Msix => self.interrupts.message(0),
+        };
+        u64::from(sent)
     }
 
     fn messages(&self, state: &mut IrqState, now: u64, news: bool, next: &mut u64) -> u64 {
@@ -274,16 +245,6 @@ impl Irq {
                 report.tell(now);
             }
         }
-    }
-
-    /// Sends what has become due. Cheap when nothing has.
-    #[inline]
-    pub(super) fn poll(&self) -> u64 {
-        if !self.alarm.is_due() {
-            return 0;
-        }
-        let mut state = crate::lock(&self.state);
-        self.settle(&mut state, self.alarm.now(), false)
     }
 }
 

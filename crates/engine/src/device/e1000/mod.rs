@@ -9,14 +9,10 @@
 //! bits, reset and interrupts, is on other pages and traps.
 //!
 //! Files in the order of a frame's way: `regs` has the numbers, `state` the register file, `ring` a ring as its
-//! registers describe it. `transmitter`, `tx` and `packet` are the way in; `receiver`, `rss`, `filter` and `rx` are the
+//! registers describe it. `device::nic`, `tx` and `packet` are the way in; `receiver`, `rss`, `filter` and `rx` are the
 //! way out. `irq` decides about interrupts. `device::csb` is the status block, for drivers that use it instead of
-//! registers. `journal` and `persist` write down what the next daemon needs. `access` carries out trapped accesses.
+//! registers. `journal` writes down what the next daemon needs. `access` carries out trapped accesses.
 //! `eeprom`, `phy` and `stats` stand beside it. `config` has the operator's options, `function` the PCI function.
-//!
-//! Ownership. [`E1000`] belongs to the conversation with the VMM; [`NicState`] is what the I/O cores see. A ring
-//! belongs to its queue: the device takes the queue back to turn it on or off, to reset it, or to give it other memory,
-//! and does not answer the guest before it has it. Filters and modes are words that are read where the driver put them.
 //!
 //! The 82574 has two rings in each direction. Both transmit rings are one queue to the I/O cores, and both receive rings
 //! one to the port, so a card of which the driver uses the first ones only costs nothing more.
@@ -31,337 +27,216 @@ mod filter;
 mod function;
 mod irq;
 mod journal;
-mod nic;
 mod packet;
-mod persist;
 mod phy;
 mod receiver;
 pub mod regs;
 mod ring;
 mod rss;
 mod rx;
+mod shared;
 mod state;
 mod stats;
 #[cfg(test)]
 mod tests;
-mod transmitter;
 mod tx;
 
-use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+use sidecore_abi::csb::{CSBAH, CSBAL};
+
 pub use self::config::{usual_mac, E1000Config, Model, EXITLESS, PCIX};
-use self::eeprom::Eeprom;
-use self::function::{config_space, regions};
-use self::irq::Irq;
+use self::irq::{Delay, Irq};
 use self::journal::RingJournal;
-use self::nic::{NicState, Traps};
-use self::phy::phy;
 use self::receiver::Receiver;
 use self::regs::QUEUES;
 use self::ring::Ring;
 use self::rx::RxRing;
+use self::shared::{IntelPart, NicState};
 use self::state::Registers;
 use self::stats::Stats;
-use self::transmitter::{Transmitter, LOOP};
 use self::tx::TxRing;
-use super::mii::Phy;
-use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region, REGIONS};
-use super::Queue;
-use crate::fault::Fault;
-use crate::graph::Scheduler;
+use super::nic::{self, Card, Layout, Nic, Parts};
+use super::pci::{Image, Interrupts, Region, REGIONS};
 use crate::mem::GuestMap;
-use crate::packet::Offloads;
 use crate::port::{Port, QueueStatus};
 
 /// An e1000 or e1000e.
-pub struct E1000 {
-    nic: Arc<NicState>,
-    settings: E1000Config,
-    config: ConfigSpace,
-    eeprom: Eeprom,
-    phy: Phy,
-    scheduler: Arc<dyn Scheduler>,
-    map: Arc<GuestMap>,
-    tx: Queue<Box<Transmitter>>,
-    rx: Queue<Box<Receiver>>,
-    carrier: bool,
-    /// The guest lets it reach memory.
-    master: bool,
-    /// A fault stopped it until the next reset.
-    faulted: bool,
-    /// The transmitter is on.
-    transmitting: bool,
+pub type E1000 = Card<Intel>;
+
+/// What the conversation has of it beside what all cards have.
+pub struct Intel {
     /// The register that the I/O BAR points to.
     io_address: u32,
-    /// The file of the rings' journals.
-    journal_file: File,
     /// What an image said, between `adopt` and `resume`.
     interrupts_before: [u32; irq::SAVED],
 }
 
-impl E1000 {
-    /// A device behind `port`, whose queues `scheduler` serves.
-    ///
-    /// # Errors
-    /// If the system refuses memory or descriptors.
-    pub fn new(settings: E1000Config, port: Arc<Port>, scheduler: Arc<dyn Scheduler>) -> io::Result<E1000> {
-        let mut device = E1000::make(settings, port, scheduler, None)?;
-        device.chip_reset();
-        Ok(device)
-    }
+/// Places in the image behind the registers.
+const CONFIG: usize = state::SAVED;
+const PHY: usize = CONFIG + 4096 / 8;
+const EEPROM: usize = PHY + 8;
+const IRQ: usize = EEPROM + 8;
+const REST: usize = IRQ + irq::SAVED;
 
-    /// The same, not yet reset; with the files of a device that is taken over: its pages and its journals.
+/// Registers and PHY as after power on (8254x SDM §14.2).
+fn chip_reset(card: &mut E1000) {
+    let Card { nic, settings, carrier, .. } = card;
+    let pcix = settings.pcix && settings.model == Model::E1000;
+    nic.regs.reset(settings.model, settings.mac.0, *carrier, pcix, nic.csb);
+    nic.irq.reset();
+    nic.stats.reset();
+    nic.last.iter().for_each(|last| last.store(0, Ordering::Relaxed));
+    card.phy.reset();
+}
+
+impl nic::Model for Intel {
+    type Settings = E1000Config;
+    type SharedPart = IntelPart;
+    type Tx = TxRing;
+    type Rx = Receiver;
+
+    const LAYOUT: Layout =
+        Layout { version: 2, config: CONFIG, phy: PHY, eeprom: EEPROM, faulted: REST + 1, size: REST + 8 };
+
     fn make(
-        settings: E1000Config,
+        settings: &E1000Config,
         port: Arc<Port>,
-        scheduler: Arc<dyn Scheduler>,
-        files: Option<[OwnedFd; 2]>,
-    ) -> io::Result<E1000> {
-        let model = settings.model;
-        let (pages, journal_file) = files.map_or((None, None), |[pages, file]| (Some(pages), Some(file)));
+        map: &Arc<GuestMap>,
+        files: Vec<OwnedFd>,
+    ) -> io::Result<Parts<Intel>> {
+        let mut files = files.into_iter();
+        let (pages, model) = (files.next(), settings.model);
         let (journal_file, [tx_journal, rx_journal, tx_journal_1, rx_journal_1]) =
-            RingJournal::open(journal_file)?;
+            RingJournal::open(files.next())?;
         let messages = if model == Model::E1000e { (1, 5) } else { (0, 0) };
         let interrupts = Interrupts::new(true, messages.0, messages.1, &port.overrun);
+        let irq = Irq::new(model, interrupts, settings.moderation)?.limit(settings.receive_share);
         let csb = settings.csb && model == Model::E1000;
-        let nic = Arc::new(NicState {
+        let shared = IntelPart {
             model,
             exitless: settings.exitless,
             csb,
-            port,
             regs: Registers::new(pages)?,
-            irq: Irq::new(model, interrupts, settings.moderation)?.limit(settings.receive_share),
             stats: Stats::new(),
             bad_tails: AtomicU64::new(0),
-            received: AtomicBool::new(false),
-            looped: AtomicBool::new(false),
-            traps: Traps::default(),
-        });
-        nic.port.set_accepts(Offloads::VALID);
-        let map = Arc::new(GuestMap::new(&[]).map_err(io::Error::other)?);
-        let parts = || (Arc::clone(&nic), Arc::clone(&map));
-        let tx = |queue, journal| TxRing::new(parts().0, queue, parts().1, journal);
-        let rx = |queue, journal| RxRing::new(parts().0, queue, parts().1, journal);
-        let transmitter = Transmitter::new(parts().0, [tx(0, tx_journal), tx(1, tx_journal_1)]);
-        let receiver = Receiver::new(parts().0, [rx(0, rx_journal), rx(1, rx_journal_1)]);
+            tails: Default::default(),
+            last: Default::default(),
+        };
         let subsystem = match model {
             Model::E1000 if csb => (0x1af4, sidecore_abi::csb::SUBSYSTEM),
             Model::E1000 => (0x8086, 0x001e),
             Model::E1000e => (0x8086, 0xa01f),
         };
-        Ok(E1000 {
-            settings,
-            config: config_space(&settings, subsystem, &regions(&settings, &nic.regs)),
-            eeprom: Eeprom::new(model, settings.mac.0, subsystem),
-            phy: phy(model, true),
-            scheduler,
-            tx: Queue::Here(Box::new(transmitter)),
-            rx: Queue::Here(Box::new(receiver)),
-            map,
-            carrier: true,
-            master: false,
-            faulted: false,
-            transmitting: false,
-            io_address: 0,
+        let nic = Nic::new(port, irq, shared);
+        let rx = |queue, journal| RxRing::new(Arc::clone(&nic), queue, map, journal);
+        Ok(Parts {
+            own: Intel { io_address: 0, interrupts_before: [0; irq::SAVED] },
+            config: function::config_space(settings, subsystem, &function::regions(settings, &nic.regs)),
+            eeprom: eeprom::eeprom(model, settings.mac.0, subsystem),
+            phy: phy::phy(model, true),
+            tx: vec![TxRing::new(0, map, csb, tx_journal), TxRing::new(1, map, csb, tx_journal_1)],
+            rx: Receiver::new(Arc::clone(&nic), [rx(0, rx_journal), rx(1, rx_journal_1)]),
             journal_file,
-            interrupts_before: [0; irq::SAVED],
             nic,
         })
     }
 
-    /// The port that it stands behind.
-    pub fn port(&self) -> &Arc<Port> {
-        &self.nic.port
+    fn kind(settings: &E1000Config) -> String {
+        let model = if settings.model == Model::E1000e { "e1000e" } else { "e1000" };
+        let csb = settings.csb && settings.model == Model::E1000;
+        let told = [(settings.exitless, ",exitless"), (csb, ",csb")];
+        let told = told.into_iter().filter_map(|(told, name)| told.then_some(name));
+        std::iter::once(model).chain(told).collect()
     }
 
-    /// Has a core serve the transmit queue.
-    fn serve(&mut self) {
-        self.tx.lend(|queue| self.scheduler.serve(&self.nic.port, 0, queue));
+    fn files(nic: &NicState) -> Vec<BorrowedFd<'_>> {
+        vec![nic.regs.pages.file()]
     }
 
-    /// Gives the receive queue to the port; in loopback at a place where only the transmitter finds it.
-    fn listen(&mut self) {
-        let place = if self.nic.looped.load(Ordering::Relaxed) { LOOP } else { 0 };
-        self.rx.lend(|queue| self.nic.port.lend(place, queue));
+    fn regions(settings: &E1000Config, nic: &NicState) -> [Option<Region>; REGIONS] {
+        function::regions(settings, &nic.regs)
     }
 
-    /// Puts the queues where the registers want them: with cores and port, or here. When this returns, a ring
-    /// that is off is not touched any more.
-    fn follow(&mut self) {
-        let alive = self.master && !self.faulted;
-        let rctl = self.nic.regs.get(regs::RCTL);
-        let listens = alive && rctl & regs::RCTL_EN != 0;
-        let looped = rctl & regs::RCTL_LBM != 0 || self.phy.is_looped();
-        if self.nic.looped.swap(looped, Ordering::Relaxed) != looped {
-            self.rx.take_back();
-        }
-        let rx_on = listens && (self.carrier || looped);
-        self.nic.port.set_held(listens && !self.carrier);
-        let tx_on = alive && self.nic.regs.get(regs::TCTL) & regs::TCTL_EN != 0;
-        if rx_on {
-            self.listen();
-        } else if let Some(queue) = self.rx.take_back() {
-            queue.rings().iter_mut().for_each(RxRing::rest);
-        }
-        // The transmit queue watches the interrupts' clock, so it is polled while either ring is on.
-        let serve = rx_on || tx_on;
-        if serve && self.tx.is_lent() && self.transmitting == tx_on {
-            return;
-        }
-        self.tx.change(|queue| queue.rings().iter_mut().for_each(|ring| ring.enable(tx_on)));
-        if serve {
-            self.serve();
-        }
-        self.transmitting = tx_on;
+    fn power_on(card: &mut E1000) {
+        card.own.io_address = 0;
+        [CSBAL, CSBAH].into_iter().for_each(|register| card.nic.regs.set(register, 0));
+        chip_reset(card);
     }
 
-    /// Registers, PHY and queues as after power on (8254x SDM §14.2).
-    fn chip_reset(&mut self) {
-        self.tx.change(|queue| queue.rings().iter_mut().for_each(TxRing::reset));
-        self.rx.change(|queue| queue.rings().iter_mut().for_each(RxRing::reset));
-        let (model, mac) = (self.settings.model, self.settings.mac.0);
-        self.nic.regs.reset(
-            model,
-            mac,
-            self.carrier,
-            self.settings.pcix && model == Model::E1000,
-            self.nic.csb,
-        );
-        self.nic.irq.reset();
-        self.nic.stats.reset();
-        self.phy.reset();
-        self.faulted = false;
-        // Also a fault that was not reported yet: it would stop the device after its reset.
-        self.nic.port.fault.clear();
-        for last in &self.nic.traps.last {
-            last.store(0, Ordering::Relaxed);
-        }
-        self.follow();
+    fn enabled(card: &E1000) -> [bool; 2] {
+        let has = |register, bits| card.nic.regs.get(register) & bits != 0;
+        [has(regs::RCTL, regs::RCTL_EN), has(regs::TCTL, regs::TCTL_EN)]
     }
 
-    /// How the doorbells of the ring at `at` come.
-    fn doorbells(&self, at: u32) -> &'static str {
-        if self.nic.csb && self.nic.regs.get(sidecore_abi::csb::CSBAL) != 0 {
-            "csb"
-        } else if !self.settings.exitless || self.nic.is_trapping(at) {
-            "trapping"
-        } else {
-            "exitless"
-        }
-    }
-}
-
-impl PciDevice for E1000 {
-    /// All of the device is new, and so are its pages.
-    fn attached(&mut self) -> io::Result<()> {
-        let (port, scheduler) = (Arc::clone(&self.nic.port), Arc::clone(&self.scheduler));
-        let mut device = E1000::make(self.settings, port, scheduler, None)?;
-        device.carrier = self.carrier;
-        device.phy.set_link(self.carrier);
-        device.chip_reset();
-        self.nic.regs.pages.give_up();
-        *self = device;
-        Ok(())
+    fn is_looped(card: &E1000) -> bool {
+        card.nic.regs.get(regs::RCTL) & regs::RCTL_LBM != 0 || card.phy.is_looped()
     }
 
-    fn regions(&self) -> [Option<Region>; REGIONS] {
-        regions(&self.settings, &self.nic.regs)
-    }
-
-    fn config(&mut self) -> &mut ConfigSpace {
-        &mut self.config
-    }
-
-    fn interrupts(&self) -> &Arc<Interrupts> {
-        &self.nic.irq.interrupts
-    }
-
-    fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
-        self.read_region(region, offset, data);
-    }
-
-    fn write(&mut self, region: usize, offset: u64, data: &[u8]) {
-        self.write_region(region, offset, data);
-    }
-
-    fn command_changed(&mut self, command: Command) {
-        self.master = command.has(Command::MASTER);
-        self.follow();
-    }
-
-    fn dma_changed(&mut self, map: Arc<GuestMap>) {
-        self.map = Arc::clone(&map);
-        if self.tx.change(|queue| queue.rings().iter_mut().for_each(|ring| ring.set_map(Arc::clone(&map)))) {
-            self.serve();
-        }
-        if self.rx.change(|queue| queue.rings().iter_mut().for_each(|ring| ring.set_map(Arc::clone(&map)))) {
-            self.listen();
-        }
-    }
-
-    fn reset(&mut self) {
-        self.master = false;
-        self.io_address = 0;
-        for register in [sidecore_abi::csb::CSBAL, sidecore_abi::csb::CSBAH] {
-            self.nic.regs.set(register, 0);
-        }
-        self.chip_reset();
-    }
-
-    fn faulted(&mut self, _: Fault) {
-        self.faulted = true;
-        self.follow();
-    }
-
-    fn set_link(&mut self, up: bool) {
-        if self.carrier == up {
-            return;
-        }
-        self.carrier = up;
+    fn show_link(card: &E1000) {
         let lu = regs::STATUS_LU;
-        self.nic.regs.change(regs::STATUS, lu, if up { lu } else { 0 });
-        self.phy.set_link(up);
-        self.follow();
-        self.nic.irq.alarm.note(self.nic.irq.raise(regs::LSC, 0, irq::Delay::None));
+        card.nic.regs.change(regs::STATUS, lu, if card.carrier { lu } else { 0 });
     }
 
-    fn queues(&self) -> Vec<QueueStatus> {
-        let irq = &self.nic.irq;
+    fn link_changed(nic: &NicState) {
+        nic.irq.alarm.note(nic.irq.raise(regs::LSC, 0, Delay::None));
+    }
+
+    fn give_up(nic: &NicState) {
+        nic.regs.pages.give_up();
+    }
+
+    fn save(card: &E1000, image: &mut Image) {
+        card.nic.regs.save(image);
+        image.put_halves(IRQ, &card.nic.irq.words());
+        image.put(REST, card.own.io_address.into());
+    }
+
+    fn restore(card: &mut E1000, image: &Image) {
+        card.nic.regs.restore(image);
+        card.own.interrupts_before = image.get_halves(IRQ);
+        [card.own.io_address] = image.get_halves(REST);
+    }
+
+    fn resume(card: &mut E1000) {
+        card.nic.irq.resume(card.own.interrupts_before);
+    }
+
+    fn queues(card: &E1000) -> Vec<QueueStatus> {
+        let (nic, irq) = (&card.nic, &card.nic.irq);
         // All queues share the pin: it stands with the first queue that receives.
         let interrupts = |number: usize, receives: bool| match (irq.by_queue(), receives) {
             (true, true) => Some(irq.passed(regs::RXQ0 << number)),
             (true, false) => Some(irq.passed(regs::TXQ0 << number)),
             (false, _) => (number == 0 && receives).then(|| irq.passed(regs::RXQ0)),
         };
-        let queue = |number, at, direction, on| QueueStatus {
-            index: number,
-            direction,
-            size: Ring::length(&self.nic.regs, at),
-            kind: self.doorbells(at),
-            state: if on { "running".to_owned() } else { self.why_off(at) },
-            interrupts: interrupts(number, direction == "egress"),
+        let doorbells = |at| {
+            if nic.csb && nic.regs.get(CSBAL) != 0 {
+                "csb"
+            } else if !nic.exitless || nic.tail_trapped(at) {
+                "trapping"
+            } else {
+                "exitless"
+            }
         };
-        let sending = self.transmitting && self.tx.is_lent();
-        let receiving = self.rx.is_lent();
-        let directions = [("ingress", regs::TX_RINGS, sending), ("egress", regs::RX_RINGS, receiving)];
-        let mut queues = Vec::new();
-        for (direction, rings, on) in directions {
+        let ([receives, sends], [receiving, sending]) = (Self::enabled(card), card.runs());
+        let directions =
+            [("ingress", regs::TX_RINGS, sends, sending), ("egress", regs::RX_RINGS, receives, receiving)];
+        let of = |(direction, rings, on, runs): (_, [u32; QUEUES], _, _)| {
             // A second ring that the driver has not set up is not there.
-            let count = if self.nic.has_second(&rings) { QUEUES } else { 1 };
-            queues.extend(rings.iter().take(count).enumerate().map(|(n, at)| queue(n, *at, direction, on)));
-        }
-        queues
-    }
-
-    fn features(&self) -> Vec<String> {
-        self.driver_features()
-    }
-
-    fn persist(&mut self) -> Option<&mut dyn Persist> {
-        Some(self)
+            let rings = rings.into_iter().take(nic.used(&rings)).enumerate();
+            rings.map(move |(index, at)| QueueStatus {
+                index,
+                direction,
+                size: Ring::length(&nic.regs, at),
+                kind: doorbells(at),
+                state: if runs { "running" } else { card.why_off(on, None) }.to_owned(),
+                interrupts: interrupts(index, direction == "egress"),
+            })
+        };
+        directions.into_iter().flat_map(of).collect()
     }
 }

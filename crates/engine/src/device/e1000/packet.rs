@@ -5,6 +5,7 @@
 
 use super::regs::{self, tx};
 use super::state::Registers;
+use crate::device::nic::Wishes;
 use crate::device::packet::{headers, Packet, Span, TAG};
 use crate::mem::Arena;
 use crate::packet::{Batch, Gso, Offload};
@@ -59,24 +60,12 @@ fn legacy(word: u64) -> Span {
     Span { start: (word >> 40 & 0xff) as usize, store: (word >> 16 & 0xff) as usize, end: 0 }
 }
 
-/// The second words of a packet's descriptors.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Wishes {
-    /// Of the first one: its options count (8254x SDM §3.3.7.2).
-    pub(super) first: u64,
-    /// Of all, or-ed: commands.
-    pub(super) commands: u64,
-    /// Of the last: its tag counts.
-    pub(super) last: u64,
-}
-
-impl Wishes {
-    /// Whether a header behind the first 64 bytes may have to be changed.
-    #[inline]
-    pub(super) fn change_header(word: u64) -> bool {
-        let options = if word & tx::DEXT == 0 { tx::IC } else { tx::TSE | tx::TXSM | tx::IXSM };
-        word & options != 0
-    }
+/// Whether a packet whose first descriptor has this second word may have a header behind the first 64 bytes changed: its options count
+/// (8254x SDM §3.3.7.2), the tag of its last.
+#[inline]
+pub(super) fn changes_header(word: u64) -> bool {
+    let options = if word & tx::DEXT == 0 { tx::IC } else { tx::TSE | tx::TXSM | tx::IXSM };
+    word & options != 0
 }
 
 /// Makes frames of gathered buffers.
@@ -135,7 +124,7 @@ impl Maker {
             packet.read_head();
         }
         let segment = wishes.first & tx::DEXT != 0 && wishes.commands & tx::TSE != 0;
-        if segment || Wishes::change_header(wishes.first) {
+        if segment || changes_header(wishes.first) {
             work(&mut packet, &self.contexts, wishes, if tagged { TAG } else { 0 })?;
         }
         // Frames are padded if `TCTL.PSP` is set (8254x SDM §13.4.33).

@@ -5,15 +5,17 @@
 
 use std::sync::Arc;
 
-use super::nic::NicState;
 use super::regs::QUEUES;
 use super::rss::Rss;
 use super::rx::RxRing;
+use super::shared::NicState;
+use crate::device::nic::RxRings;
+use crate::mem::GuestMap;
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::{EgressQueue, Outcome, Room};
 
 /// A guest's receive rings.
-pub(super) struct Receiver {
+pub struct Receiver {
     nic: Arc<NicState>,
     rings: [RxRing; QUEUES],
     rss: Rss,
@@ -27,11 +29,6 @@ impl Receiver {
         let picks = [(); QUEUES].map(|()| Vec::with_capacity(MAX_BATCH));
         let marks = [(); QUEUES].map(|()| Vec::with_capacity(MAX_BATCH));
         Receiver { nic, rings, rss: Rss::new(), picks, marks }
-    }
-
-    /// All of the rings, to be set up or ended.
-    pub(super) fn rings(&mut self) -> &mut [RxRing; QUEUES] {
-        &mut self.rings
     }
 
     #[inline(never)]
@@ -50,6 +47,24 @@ impl Receiver {
                 marks.clear();
             }
         }
+    }
+}
+
+impl RxRings for Receiver {
+    fn set_map(&mut self, map: &Arc<GuestMap>) {
+        self.rings.iter_mut().for_each(|ring| ring.set_map(map));
+    }
+
+    fn rest(&mut self) {
+        self.rings.iter_mut().for_each(RxRing::rest);
+    }
+
+    fn reset(&mut self) {
+        self.rings.iter_mut().for_each(RxRing::reset);
+    }
+
+    fn recover(&mut self) {
+        self.rings.iter_mut().for_each(RxRing::recover);
     }
 }
 

@@ -315,6 +315,4 @@ pub mod rx {
     pub const UDPCS: u64 = 1 << 4;
     /// The TCP checksum (or on 8254x UDP's) was checked.
     pub const TCPCS: u64 = 1 << 5;
-    /// The IP header's checksum was checked.
-    pub const IPCS: u64 = 1 << 6;
 }

@@ -22,7 +22,8 @@ use super::journal::{RingJournal, RingPosition};
 use super::regs::ring::{BAH, BAL, HEAD, LEN, LEN_MASK, TAIL};
 use super::regs::TX_RINGS;
 use super::state::Registers;
-use crate::device::csb::{Block, RingSide};
+use crate::device::csb::RingSide;
+use crate::device::nic::RingBase;
 use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
 
@@ -40,66 +41,44 @@ fn block_at(regs: &Registers) -> u64 {
 }
 
 /// One direction's ring, as its owner sees it.
-pub(super) struct Ring {
+pub(super) type Ring = RingBase<RingRegisters>;
+
+/// What is known of its registers.
+pub struct RingRegisters {
     /// Offset of its first register in BAR 0.
     at: u32,
-    map: Arc<GuestMap>,
     bal: u32,
     bah: u32,
     len: u32,
-    /// The descriptors, 16 bytes each, as pairs of words.
-    pub(super) table: Words,
-    /// Number of them.
-    pub(super) size: u32,
-    /// The first that has not been used.
-    pub(super) head: u32,
     published: u32,
-    /// The status block, if the device has one: what the driver says there of interrupts and kicks.
-    pub(super) block: Block,
     /// Where a successor finds the place.
     pub(super) journal: RingJournal,
 }
 
 impl Ring {
-    pub(super) fn new(at: u32, map: Arc<GuestMap>, csb: bool, journal: RingJournal) -> Ring {
+    pub(super) fn new(at: u32, map: &Arc<GuestMap>, csb: bool, journal: RingJournal) -> Ring {
         let side = if TX_RINGS.contains(&at) { RingSide::Transmit } else { RingSide::Receive };
-        let block = Block::new(side, csb);
-        Ring {
-            at,
-            map,
-            bal: 0,
-            bah: 0,
-            len: 0,
-            table: Words::EMPTY,
-            size: 0,
-            head: 0,
-            published: 0,
-            block,
-            journal,
-        }
-    }
-
-    /// The memory that descriptors and buffers lie in.
-    #[inline]
-    pub(super) fn map(&self) -> &Arc<GuestMap> {
-        &self.map
+        RingBase::with(map, side, csb, RingRegisters { at, bal: 0, bah: 0, len: 0, published: 0, journal })
     }
 
     /// How many descriptors the driver has filled in, from `head` on.
     #[inline]
     pub(super) fn poll(&mut self, regs: &Registers, bad_tails: &AtomicU64) -> Result<u32, Fault> {
         let tail = self.tail(regs)?;
-        if tail == self.head && regs.get(self.at + HEAD) == self.published {
+        if tail == self.head && regs.get(self.own.at + HEAD) == self.own.published {
             return Ok(0);
         }
-        let (bal, bah, len) =
-            (regs.get(self.at + BAL), regs.get(self.at + BAH), regs.get(self.at + LEN) & LEN_MASK);
-        let head = regs.get(self.at + HEAD);
-        if (bal, bah, len) != (self.bal, self.bah, self.len) || head != self.published {
-            (self.bal, self.bah, self.len, self.published) = (bal, bah, len, head);
+        let (bal, bah, len) = (
+            regs.get(self.own.at + BAL),
+            regs.get(self.own.at + BAH),
+            regs.get(self.own.at + LEN) & LEN_MASK,
+        );
+        let head = regs.get(self.own.at + HEAD);
+        if (bal, bah, len) != (self.own.bal, self.own.bah, self.own.len) || head != self.own.published {
+            (self.own.bal, self.own.bah, self.own.len, self.own.published) = (bal, bah, len, head);
             self.head = head & 0xffff;
             self.size = 0;
-            self.journal.latch((bal, bah, len), self.head, head);
+            self.own.journal.latch((bal, bah, len), self.head, head);
         }
         if len == 0 || tail == self.head {
             return Ok(0);
@@ -118,15 +97,15 @@ impl Ring {
     #[inline]
     fn tail(&mut self, regs: &Registers) -> Result<u32, Fault> {
         let tail = self.block.tail(|| block_at(regs), &self.map, self.head)?;
-        Ok(tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff))
+        Ok(tail.unwrap_or_else(|| regs.acquire(self.own.at + TAIL) & 0xffff))
     }
 
     /// Finds the descriptors in the guest's memory.
     fn locate(&mut self) -> Result<(), Fault> {
-        let base = u64::from(self.bah) << 32 | u64::from(self.bal & !0xf);
-        let piece = self.map.translate(base, self.len, &mut 0).ok_or(Fault::AddressOutOfRange)?;
+        let base = u64::from(self.own.bah) << 32 | u64::from(self.own.bal & !0xf);
+        let piece = self.map.translate(base, self.own.len, &mut 0).ok_or(Fault::AddressOutOfRange)?;
         self.table = Words::new(&piece).ok_or(Fault::AddressOutOfRange)?;
-        self.size = self.len / 16;
+        self.size = self.own.len / 16;
         Ok(())
     }
 
@@ -135,7 +114,7 @@ impl Ring {
     #[inline]
     pub(super) fn more(&self, regs: &Registers, avail: u32) -> u32 {
         let tail = self.block.peek();
-        let tail = tail.unwrap_or_else(|| regs.acquire(self.at + TAIL) & 0xffff);
+        let tail = tail.unwrap_or_else(|| regs.acquire(self.own.at + TAIL) & 0xffff);
         if tail < self.size {
             self.ahead(tail).max(avail)
         } else {
@@ -177,44 +156,45 @@ impl Ring {
     pub(super) fn advance(&mut self, regs: &Registers, count: u32, idle: bool) {
         self.head = self.place(count);
         self.block.publish(self.head);
-        let behind = (self.head + self.size - self.published % self.size.max(1)) % self.size.max(1);
+        let behind = (self.head + self.size - self.own.published % self.size.max(1)) % self.size.max(1);
         // A published zero is what a driver writes to start anew: it must differ from where we are.
-        if behind != 0 && (idle || behind >= PUBLISH_EVERY || self.published == 0) {
+        if behind != 0 && (idle || behind >= PUBLISH_EVERY || self.own.published == 0) {
             self.publish(regs);
         } else {
-            self.journal.moved(self.head, self.published, self.published);
+            self.own.journal.moved(self.head, self.own.published, self.own.published);
         }
     }
 
     fn publish(&mut self, regs: &Registers) {
-        self.journal.moved(self.head, self.head, self.published);
+        self.own.journal.moved(self.head, self.head, self.own.published);
         // What the driver has written there meanwhile stays, and is looked at by the next poll.
-        if regs.replace(self.at + HEAD, self.published, self.head) {
-            self.published = self.head;
+        if regs.replace(self.own.at + HEAD, self.own.published, self.head) {
+            self.own.published = self.head;
         }
-        self.journal.moved(self.head, self.published, self.published);
+        self.own.journal.moved(self.head, self.own.published, self.own.published);
     }
 
     /// The head will be here; its register says nothing of it yet.
     #[inline]
     pub(super) fn commit(&self, head: u32) {
-        self.journal.moved(head, self.published, self.published);
+        self.own.journal.moved(head, self.own.published, self.own.published);
     }
 
     /// Takes the place over that the journal has. `None`: it has none, or the driver has set the ring up anew.
     pub(super) fn adopt(&mut self, regs: &Registers) -> Option<()> {
-        let now = |register| regs.get(self.at + register);
+        let now = |register| regs.get(self.own.at + register);
         let head = now(HEAD);
-        let place = self.journal.position().filter(|RingPosition { bal, bah, len, published, .. }| {
-            let registers = (now(BAL), now(BAH), now(LEN) & LEN_MASK);
-            registers == (*bal, *bah, *len) && published.contains(&head)
-        });
+        let place =
+            self.own.journal.position().filter(|RingPosition { bal, bah, len, published, .. }| {
+                let registers = (now(BAL), now(BAH), now(LEN) & LEN_MASK);
+                registers == (*bal, *bah, *len) && published.contains(&head)
+            });
         let Some(place) = place else {
-            self.journal.clear();
+            self.own.journal.clear();
             return None;
         };
-        (self.bal, self.bah, self.len) = (place.bal, place.bah, place.len);
-        (self.head, self.published) = (place.head, head);
+        (self.own.bal, self.own.bah, self.own.len) = (place.bal, place.bah, place.len);
+        (self.head, self.own.published) = (place.head, head);
         Some(())
     }
 
@@ -237,22 +217,23 @@ impl Ring {
     /// Publishes the head as it is: the ring is turned off, and goes on from there when it is turned on again
     /// unless the driver writes another head meanwhile.
     pub(super) fn rest(&mut self, regs: &Registers) {
-        if self.published != self.head {
+        if self.own.published != self.head {
             self.publish(regs);
         }
     }
 
     /// The device was reset: nothing is known.
     pub(super) fn forget(&mut self) {
-        self.journal.clear();
+        self.own.journal.clear();
         self.block.forget();
-        (self.bal, self.bah, self.len, self.head, self.published) = (0, 0, 0, 0, 0);
-        (self.table, self.size) = (Words::EMPTY, 0);
+        (self.own.bal, self.own.bah, self.own.len, self.own.published) = (0, 0, 0, 0);
+        (self.head, self.table, self.size) = (0, Words::EMPTY, 0);
+        self.stopped = false;
     }
 
     /// The same ring in memory that is now described by `map`.
-    pub(super) fn remap(&mut self, map: Arc<GuestMap>) {
-        self.map = map;
+    pub(super) fn remap(&mut self, map: &Arc<GuestMap>) {
+        self.map = Arc::clone(map);
         // Looked up again at the next poll; the place in the ring stays.
         (self.table, self.size) = (Words::EMPTY, 0);
         self.block.forget();
@@ -278,7 +259,7 @@ mod tests {
         let spec = RegionSpec { gpa: 0, size: 0x1000, user_addr: 0, offset: 0, file: fd.into() };
         let (regs, bad) = (Registers::new(None).unwrap(), AtomicU64::new(0));
         let (_, [journal, ..]) = RingJournal::open(None).unwrap();
-        let mut ring = Ring::new(regs::RX_RING, Arc::new(GuestMap::new(&[spec]).unwrap()), false, journal);
+        let mut ring = Ring::new(regs::RX_RING, &Arc::new(GuestMap::new(&[spec]).unwrap()), false, journal);
         let set = |register, value| regs.set(regs::RX_RING + register, value);
         set(LEN, 16 * 16);
         set(TAIL, 3);

@@ -23,13 +23,12 @@ use self::rules::{words, Rules};
 use super::filter::admit;
 use super::irq::Delay;
 use super::journal::{RingJournal, MAX_ENTRIES};
-use super::nic::NicState;
 use super::regs::{self, ring, rx, RX_RINGS};
 use super::ring::Ring;
+use super::shared::NicState;
 use super::stats::{self, Frames};
 use crate::device::packet::MIN_PADDED;
 use crate::device::source::{tag, FrameBytes, Shortage};
-use crate::fault::Fault;
 use crate::mem::{prefetch_own, GuestMap, Piece};
 use crate::packet::{Batch, Frame};
 use crate::port::{DropReason, Outcome, Room};
@@ -51,7 +50,6 @@ pub(super) struct RxRing {
     queue: usize,
     ring: Ring,
     hint: usize,
-    stopped: bool,
     /// The descriptors of the frame at hand: places and first addresses.
     found: Vec<(u32, u64)>,
     /// Buffers of the descriptors from `ahead_at` places behind the head on: asked for before they are needed.
@@ -65,13 +63,12 @@ pub(super) struct RxRing {
 }
 
 impl RxRing {
-    pub(super) fn new(nic: Arc<NicState>, queue: usize, map: Arc<GuestMap>, journal: RingJournal) -> RxRing {
+    pub(super) fn new(nic: Arc<NicState>, queue: usize, map: &Arc<GuestMap>, journal: RingJournal) -> RxRing {
         RxRing {
             ring: Ring::new(RX_RINGS[queue], map, nic.csb, journal),
             nic,
             queue,
             hint: 0,
-            stopped: false,
             found: Vec::with_capacity(MAX_DESCRIPTORS),
             ahead: Vec::with_capacity(AHEAD as usize),
             ahead_at: 0,
@@ -88,33 +85,20 @@ impl RxRing {
     /// The device was reset.
     pub(super) fn reset(&mut self) {
         self.ring.forget();
-        self.stopped = false;
     }
 
     /// From now on descriptors and buffers lie in `map`.
-    pub(super) fn set_map(&mut self, map: Arc<GuestMap>) {
+    pub(super) fn set_map(&mut self, map: &Arc<GuestMap>) {
         self.ring.remap(map);
         self.hint = 0;
     }
 
-    fn stop(&mut self, fault: Fault) {
-        self.stopped = true;
-        // A ring that reads as zeros finds all kinds of faults: this is their cause.
-        let lost = self.ring.map().is_truncated();
-        self.nic.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
-    }
-
     fn avail(&mut self) -> u32 {
-        if self.stopped {
+        if self.ring.stopped {
             return 0;
         }
-        match self.ring.poll(&self.nic.regs, &self.nic.bad_tails) {
-            Ok(avail) => avail,
-            Err(fault) => {
-                self.stop(fault);
-                0
-            }
-        }
+        let found = self.ring.poll(&self.nic.regs, &self.nic.bad_tails);
+        self.ring.checked(&self.nic.port, found).unwrap_or(0)
     }
 
     /// Descriptors that the guest may get now: one ring while it serves an interrupt, if receiving has a share of its
@@ -136,7 +120,7 @@ impl RxRing {
             self.ring.prefetch(0, end);
         }
         self.ring.prefetch(end, (avail - end).min(AHEAD));
-        let map = Arc::as_ref(self.ring.map());
+        let map = Arc::as_ref(&self.ring.map);
         for at in used..end {
             let address = self.ring.table.load(2 * self.ring.place(at) as usize);
             let piece = if address == 0 { None } else { map.translate(address, size, &mut self.hint) };
@@ -230,7 +214,7 @@ impl RxRing {
                     }
                     continue;
                 }
-                source.copy_to(self.ring.map(), (address, part), &mut self.hint)?;
+                source.copy_to(&self.ring.map, (address, part), &mut self.hint)?;
                 lens[index] = u64::from(part);
                 left -= part;
             }
@@ -257,12 +241,12 @@ impl RxRing {
         let at = 2 * *first as usize;
         let before = [self.ring.table.load(at), self.ring.table.load(at + 1)];
         let head = self.ring.place(used);
-        self.ring.journal.begin_receive(head, extended, before, &self.filled);
+        self.ring.own.journal.begin_receive(head, extended, before, &self.filled);
         for (place, words) in self.filled.iter().rev() {
             self.mark(extended, *place, *words);
         }
         self.ring.commit(head);
-        self.ring.journal.end(None);
+        self.ring.own.journal.end(None);
         self.filled.clear();
     }
 
@@ -283,24 +267,24 @@ impl RxRing {
         if self.ring.adopt(&self.nic.regs).is_none() {
             return;
         }
-        let intent = self.ring.journal.intent().filter(|intent| intent.head != self.ring.head);
+        let intent = self.ring.own.journal.intent().filter(|intent| intent.head != self.ring.head);
         if let Some(intent) = intent {
             let ahead = self.ring.look(&self.nic.regs);
-            let (first, [mark, _]) = self.ring.journal.entry(0);
+            let (first, [mark, _]) = self.ring.own.journal.entry(0);
             let now = [2 * first as usize, 2 * first as usize + 1].map(|at| self.ring.table.load(at));
-            let before = self.ring.journal.before();
+            let before = self.ring.own.journal.before();
             // The first word of an extended descriptor is written before the second one.
             let untouched = now[1] == before[1] && (now[0] == before[0] || intent.extended && now[0] == mark);
             if untouched && ahead.is_some_and(|ahead| ahead >= self.ring.distance(intent.head)) {
                 for index in (0..intent.count).rev() {
-                    let (place, words) = self.ring.journal.entry(index);
+                    let (place, words) = self.ring.own.journal.entry(index);
                     self.mark(intent.extended, place, words);
                 }
             }
             self.ring.head = intent.head;
             self.ring.commit(intent.head);
         }
-        self.ring.journal.end(None);
+        self.ring.own.journal.end(None);
     }
 
     fn interrupt(&mut self, free_before: u32, free: u32, rctl: u32, missed: bool, outcome: &mut Outcome) {
@@ -354,7 +338,7 @@ impl RxRing {
             }
             let mark = mark(index);
             let frame = batch.frame(pick);
-            if self.stopped {
+            if self.ring.stopped {
                 outcome.dropped(pick, DropReason::RingBroken);
                 continue;
             }
@@ -406,7 +390,7 @@ impl RxRing {
                 Err(Shortage::Frame) => outcome.dropped(pick, DropReason::BufferTooSmall),
                 Err(Shortage::Fault(fault)) => {
                     self.filled.truncate(whole);
-                    self.stop(fault);
+                    self.ring.stop(&nic.port, fault);
                     outcome.dropped(pick, DropReason::RingBroken);
                 }
             }
@@ -429,14 +413,12 @@ impl RxRing {
         if self.ring.block.wants_interrupt(from, self.ring.size) {
             self.interrupt(most, most - used, rctl, missed > 0, outcome);
         }
-        if self.ring.map().is_truncated() {
-            self.stop(Fault::MemoryTruncated);
-        }
+        self.ring.check_memory(&nic.port);
     }
 
     /// As `EgressQueue::is_full` says.
     pub(super) fn is_full(&mut self) -> bool {
-        let full = self.avail() == 0 && !self.stopped;
+        let full = self.avail() == 0 && !self.ring.stopped;
         let enough = self.allowed() == 0;
         if enough {
             self.nic.irq.overloaded(self.queue);
@@ -452,6 +434,6 @@ impl RxRing {
             self.nic.irq.overloaded(self.queue);
         }
         let free = self.avail().min(allowed);
-        (!self.stopped).then_some(Room { free, size: self.ring.size })
+        (!self.ring.stopped).then_some(Room { free, size: self.ring.size })
     }
 }

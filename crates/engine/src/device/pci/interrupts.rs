@@ -11,7 +11,7 @@
 //! out when the VMM gives one.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::mem::{Overrun, Signal};
@@ -122,7 +122,6 @@ pub struct Interrupts {
     mode: AtomicU8,
     has_pin: bool,
     pin: Mutex<InterruptPin>,
-    level: AtomicBool,
     /// Of each kind but the pin, in the order of their numbers.
     vectors: [Box<[Mutex<Vector>]>; 4],
 }
@@ -136,7 +135,6 @@ impl Interrupts {
             mode: AtomicU8::new(Mode::Intx as u8),
             has_pin,
             pin: InterruptPin::new(overrun),
-            level: AtomicBool::new(false),
             vectors: [msi, msix, 1, 1].map(vectors),
         })
     }
@@ -168,13 +166,12 @@ impl Interrupts {
     pub fn set_level(&self, up: bool) -> bool {
         let mut pin = crate::lock(&self.pin);
         pin.level = up;
-        self.level.store(up, Ordering::Relaxed);
         pin.look()
     }
 
     /// The level of the interrupt pin.
     pub fn level(&self) -> bool {
-        self.level.load(Ordering::Relaxed)
+        crate::lock(&self.pin).level
     }
 
     /// The pending bit array (PCI 3.0 §6.8.2.6): which of the first 32 MSI-X vectors wait for an eventfd.

@@ -127,6 +127,16 @@ impl Image {
         }
     }
 
+    /// Sets words from `at` on to `halves`, one each.
+    pub fn put_halves(&mut self, at: usize, halves: &[u32]) {
+        (at..).zip(halves).for_each(|(at, half)| self.put(at, (*half).into()));
+    }
+
+    /// The same backwards; zero where there is more than that.
+    pub fn get_halves<const N: usize>(&self, at: usize) -> [u32; N] {
+        std::array::from_fn(|index| u32::try_from(self.get(at + index)).unwrap_or(0))
+    }
+
     /// Sets words from `at` on to registers, two each.
     pub fn put_registers(&mut self, at: usize, registers: &[AtomicU32]) {
         for (at, pair) in (at..).zip(registers.chunks_exact(2)) {

@@ -88,7 +88,7 @@ impl Ptnet {
         let number = usize::try_from(ring).ok().filter(|ring| *ring < 2 * pairs);
         if let Some(number) = number {
             self.nic.kicks.fetch_add(1, Ordering::Relaxed);
-            self.nic.bells.alarm(number % pairs).wake_sleeper();
+            self.nic.messages.alarm(number % pairs).wake_sleeper();
         }
     }
 }

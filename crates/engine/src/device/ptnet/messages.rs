@@ -9,7 +9,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::device::moderation::{Alarm, InterruptGate, NEVER};
+use crate::device::moderation::{self, Alarm, InterruptGate, NEVER};
 use crate::device::pci::Interrupts;
 use crate::port::InterruptCount;
 
@@ -35,19 +35,19 @@ struct Pair {
 }
 
 /// All of a device's.
-pub(super) struct Bells {
+pub(super) struct Messages {
     pub(super) interrupts: Arc<Interrupts>,
     gap: u64,
     pairs: Box<[Pair]>,
 }
 
-impl Bells {
+impl Messages {
     /// Those of `pairs` pairs of rings.
-    pub(super) fn new(interrupts: Arc<Interrupts>, pairs: usize, gap: Duration) -> io::Result<Bells> {
+    pub(super) fn new(interrupts: Arc<Interrupts>, pairs: usize, gap: Duration) -> io::Result<Messages> {
         let pair = |_| Ok(Pair { alarm: Alarm::new()?, messages: Default::default() });
-        Ok(Bells {
+        Ok(Messages {
             interrupts,
-            gap: u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX >> 16),
+            gap: moderation::gap(gap),
             pairs: (0..pairs).map(pair).collect::<io::Result<_>>()?,
         })
     }

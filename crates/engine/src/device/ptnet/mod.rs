@@ -7,7 +7,7 @@
 //! read once and bounded; frames are copied once, from the sender's buffer to the receiver's (`slots`). Registers set all of
 //! this up and carry kicks, which are declined while a core polls.
 //!
-//! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `bells` when each side is told;
+//! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `messages` when each side is interrupted;
 //! `access` is what a trapped access does to the registers, `function` what an operator chooses,
 //! and with `memory` what the guest's bus finds, `bar` the memory that both have, `persist` what another process goes on from,
 //! `nic` what the cores and the conversation have in common.
@@ -34,9 +34,9 @@
 
 mod access;
 mod bar;
-mod bells;
 mod function;
 mod memory;
+mod messages;
 mod nic;
 mod persist;
 mod receiver;
@@ -52,10 +52,10 @@ use rustix::io::Errno;
 use sidecore_abi::ptnet::{reg, LINK};
 
 use self::bar::{Bar, Current, PtnetFunction, RegionSource};
-use self::bells::{Bells, RingUse};
 use self::function::{nic_config, nic_regions, Registers};
 pub use self::function::{PtnetConfig, MAX_PAIRS, VNET_HDR};
 pub use self::memory::MemoryDevice;
+use self::messages::{Messages, RingUse};
 use self::nic::NicState;
 use self::receiver::Receiver;
 use self::sender::Sender;
@@ -135,9 +135,9 @@ impl Ptnet {
         let pairs = settings.pairs;
         let rings = u16::try_from(2 * pairs).unwrap_or(u16::MAX);
         let interrupts = Interrupts::new(false, 0, rings, &port.overrun);
-        let bells = Bells::new(interrupts, pairs, settings.moderation)?;
+        let messages = Messages::new(interrupts, pairs, settings.moderation)?;
         let mut device = Ptnet {
-            nic: Arc::new(NicState::new(port, bells, pairs)),
+            nic: Arc::new(NicState::new(port, messages, pairs)),
             config: nic_config(rings),
             settings,
             bar: current.get(),
@@ -155,17 +155,12 @@ impl Ptnet {
         Ok(device)
     }
 
-    /// The port that it stands behind.
-    pub fn port(&self) -> &Arc<Port> {
-        &self.nic.port
-    }
-
     /// All queues at home, and everything as after power on.
     fn begin_anew(&mut self) {
         self.delete();
         self.registers = Registers::default();
         self.nic.set_header(0, false);
-        self.nic.bells.reset();
+        self.nic.messages.reset();
         // First all queues leave the region.
         self.pairs.clear();
         match &self.settings.pipe {
@@ -318,13 +313,13 @@ impl PciDevice for Ptnet {
     }
 
     fn interrupts(&self) -> &Arc<Interrupts> {
-        &self.nic.bells.interrupts
+        &self.nic.messages.interrupts
     }
 
     fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
         let word = match (region, offset & !3) {
             (0, register) => self.register(register),
-            (2, pending) if pending == u64::from(reg::PENDING) => self.nic.bells.interrupts.pending(),
+            (2, pending) if pending == u64::from(reg::PENDING) => self.nic.messages.interrupts.pending(),
             // The VMM has the table.
             _ => return,
         };
@@ -380,7 +375,7 @@ impl PciDevice for Ptnet {
         self.follow();
         if self.registers.features & LINK != 0 && self.created {
             // The next delivery counts it.
-            self.nic.bells.raise(0, RingUse::Receives);
+            self.nic.messages.raise(0, RingUse::Receives);
         }
     }
 
@@ -392,7 +387,7 @@ impl PciDevice for Ptnet {
             size,
             kind: "ptnet",
             state: if on { "running" } else { self.why_off() }.to_owned(),
-            interrupts: Some(self.nic.bells.passed(index, way)),
+            interrupts: Some(self.nic.messages.passed(index, way)),
         };
         let pairs = || self.pairs.iter().enumerate();
         let sending = pairs()

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use super::bells::Bells;
+use super::messages::Messages;
 use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::packet::Offloads;
@@ -20,7 +20,7 @@ const ASKED: Offloads = Offloads::from_bits(GIVEN.bits() | USO.bits() | Offloads
 /// What the I/O cores and the conversation share.
 pub(super) struct NicState {
     pub(super) port: Arc<Port>,
-    pub(super) bells: Bells,
+    pub(super) messages: Messages,
     /// Bytes of header before each frame.
     header: AtomicU32,
     /// The operator has put the link down, which a guest cannot be told: frames are dropped in both directions.
@@ -32,10 +32,10 @@ pub(super) struct NicState {
 }
 
 impl NicState {
-    pub(super) fn new(port: Arc<Port>, bells: Bells, pairs: usize) -> NicState {
+    pub(super) fn new(port: Arc<Port>, messages: Messages, pairs: usize) -> NicState {
         NicState {
             port,
-            bells,
+            messages,
             header: AtomicU32::new(0),
             down: AtomicBool::new(false),
             received: (0..pairs).map(|_| AtomicBool::new(false)).collect(),

@@ -11,8 +11,8 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use super::access::may_have_header;
-use super::bells::RingUse;
 use super::function::Registers;
+use super::messages::RingUse;
 use super::{Pair, Ptnet, MAX_PAIRS};
 use crate::device::pci::{Command, Format, Image, Persist};
 use crate::device::Queue;
@@ -98,7 +98,7 @@ impl Persist for Ptnet {
                 return true;
             };
             let ((sent, _), (first, last)) = (halves(image.get(at)), halves(image.get(at + 1)));
-            sender.ring().is_none_or(|ring| ring.set_position(sent))
+            sender.ring().is_none_or(|ring| ring.set_position(sent, sent))
                 && receiver.ring().is_none_or(|ring| ring.set_position(first, last))
         });
         if !placed {
@@ -132,8 +132,8 @@ impl Persist for Ptnet {
         self.follow();
         for number in 0..self.pairs.len() {
             // Of what it may have missed. The next visits of the rings count these.
-            self.nic.bells.raise(number, RingUse::Sends);
-            self.nic.bells.raise(number, RingUse::Receives);
+            self.nic.messages.raise(number, RingUse::Sends);
+            self.nic.messages.raise(number, RingUse::Receives);
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::bells::RingUse;
+use super::messages::RingUse;
 use super::nic::NicState;
 use crate::mem::GuestMap;
 use crate::packet::Batch;
@@ -126,7 +126,7 @@ impl EgressQueue for Receiver {
             return outcome.dropped_all(picks, DropReason::LinkDown);
         };
         if slots.send(batch, picks, self.nic.header().bytes, outcome) {
-            outcome.interrupts += self.nic.bells.raise(self.number, RingUse::Receives);
+            outcome.interrupts += self.nic.messages.raise(self.number, RingUse::Receives);
         }
         self.nic.note_received(self.number);
         self.judge();
@@ -172,7 +172,7 @@ impl Far for GuestEnd {
     }
 
     fn raise(&self) -> u64 {
-        self.nic.bells.raise(self.number, RingUse::Receives)
+        self.nic.messages.raise(self.number, RingUse::Receives)
     }
 
     fn note(&self) {

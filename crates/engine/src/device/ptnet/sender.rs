@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::bells::RingUse;
+use super::messages::RingUse;
 use super::nic::NicState;
 use crate::account::Outcome;
 use crate::mem::{Act, GuestMap};
@@ -114,7 +114,7 @@ impl Sender {
     pub(super) fn recover(&mut self) -> bool {
         self.ring().is_none_or(|ring| {
             let [hwcur, _] = ring.access.hands().indices();
-            ring.set_position(hwcur)
+            ring.set_position(hwcur, hwcur)
         })
     }
 
@@ -151,7 +151,7 @@ impl Sender {
             tally.drops.add(DropReason::BadBuffer, moved.bad);
         }
         if moved.room {
-            tally.interrupts += self.nic.bells.raise(self.number, RingUse::Sends);
+            tally.interrupts += self.nic.messages.raise(self.number, RingUse::Sends);
         }
         self.out = moved.out;
     }
@@ -159,7 +159,7 @@ impl Sender {
 
 impl IngressQueue for Sender {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        tally.interrupts += self.nic.bells.poll(self.number);
+        tally.interrupts += self.nic.messages.poll(self.number);
         if self.stopped {
             return;
         }
@@ -184,19 +184,19 @@ impl IngressQueue for Sender {
     }
 
     fn tend(&mut self, tally: &mut Tally) {
-        tally.interrupts += self.nic.bells.poll(self.number);
+        tally.interrupts += self.nic.messages.poll(self.number);
     }
 
     fn release(&mut self, tally: &mut Tally) {
         tally.occasions += 1;
         let Draining::Frames(slots) = &mut self.slots else { return };
         if slots.release() {
-            tally.interrupts += self.nic.bells.raise(self.number, RingUse::Sends);
+            tally.interrupts += self.nic.messages.raise(self.number, RingUse::Sends);
         }
     }
 
     fn want_kicks(&mut self, on: bool) -> bool {
-        self.nic.bells.alarm(self.number).set_sleeping(on);
+        self.nic.messages.alarm(self.number).set_sleeping(on);
         if self.stopped {
             return false;
         }
@@ -215,11 +215,11 @@ impl IngressQueue for Sender {
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.nic.bells.alarm(self.number).wake_fd())
+        Some(self.nic.messages.alarm(self.number).wake_fd())
     }
 
     fn longest_sleep(&self) -> Option<Duration> {
         let nap = (!self.stopped).then_some(if self.asked { LONGEST_SLEEP } else { NAP });
-        [nap, self.nic.bells.alarm(self.number).due_in()].into_iter().flatten().min()
+        [nap, self.nic.messages.alarm(self.number).due_in()].into_iter().flatten().min()
     }
 }

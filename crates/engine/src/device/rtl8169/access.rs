@@ -6,46 +6,73 @@
 
 use std::sync::atomic::Ordering;
 
-use super::function::{phy_access, IO, MEMORY};
+use super::function::{phy_access, write_9346cr, IO, MEMORY};
 use super::regs::cause::TOK;
 use super::regs::{self, INTERRUPTS};
 use super::stats::SIZE;
-use super::Rtl8169;
+use super::{chip_reset, Realtek, Rtl8169};
+use crate::device::nic::Access;
 use crate::device::pci::answer;
 
 /// The second halves of words.
 const UPPER: u32 = 0xffff_0000;
 const LOWER: u32 = 0xffff;
 
-impl Rtl8169 {
-    pub(super) fn read_region(&mut self, region: usize, offset: u64, data: &mut [u8]) {
+impl Access for Realtek {
+    fn read(card: &mut Rtl8169, region: usize, offset: u64, data: &mut [u8]) {
         if !matches!(region, IO | MEMORY) {
             return;
         }
-        self.nic.traps.reads.fetch_add(1, Ordering::Relaxed);
-        answer(self.read_word(word(offset)), offset, data);
+        card.nic.reads.fetch_add(1, Ordering::Relaxed);
+        answer(card.read_word(word(offset)), offset, data);
     }
 
-    pub(super) fn write_region(&mut self, region: usize, offset: u64, data: &[u8]) {
+    fn write(card: &mut Rtl8169, region: usize, offset: u64, data: &[u8]) {
         if !matches!(region, IO | MEMORY) {
             return;
         }
-        self.nic.traps.writes.fetch_add(1, Ordering::Relaxed);
+        card.nic.writes.fetch_add(1, Ordering::Relaxed);
         let (mut value, mut mask) = ([0; 4], [0; 4]);
         let at = (offset & 3) as usize;
         for ((value, mask), byte) in value.iter_mut().zip(&mut mask).skip(at).zip(data) {
             (*value, *mask) = (*byte, 0xff);
         }
-        self.write_word(word(offset), u32::from_le_bytes(value), u32::from_le_bytes(mask));
+        card.write_word(word(offset), u32::from_le_bytes(value), u32::from_le_bytes(mask));
     }
 
+    /// What the driver has turned on, and what it costs.
+    fn features(card: &Rtl8169) -> Vec<String> {
+        let has = |register, bits| card.nic.regs.get(register) & bits != 0;
+        let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
+        let known = [
+            ("vlan", has(regs::CPCR, regs::CPCR_RXVLAN)),
+            ("rx-checksum", has(regs::CPCR, regs::CPCR_RXCHKSUM)),
+            ("promiscuous", has(regs::RCR, regs::RCR_AAP)),
+            ("tx-interrupts", card.nic.irq.read() & TOK != 0),
+        ];
+        let on = known.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned());
+        let counts = [
+            format!("trapped-doorbells={}", count(&card.nic.doorbells)),
+            format!("trapped-reads={}", count(&card.nic.reads)),
+            format!("trapped-writes={}", count(&card.nic.writes)),
+        ];
+        let mode = if card.nic.regs.get(regs::CSBAL) == 0 {
+            "doorbells trap: they share a page with all other registers"
+        } else {
+            "doorbells trap only while the I/O core sleeps: csb"
+        };
+        ["intx", mode].into_iter().map(str::to_owned).chain(on).chain(counts).collect()
+    }
+}
+
+impl Rtl8169 {
     fn read_word(&mut self, at: u32) -> u32 {
         let regs = &self.nic.regs;
         match at {
             INTERRUPTS => self.nic.irq.read(),
             regs::TCTR => self.nic.irq.ticks(),
             regs::MPC => self.nic.stats.missed(),
-            regs::CR9346 => regs.get(at) & !regs::EEDO | self.eeprom.data(),
+            regs::CR9346 => regs.get(at) & !regs::EEDO | if self.eeprom.data() { regs::EEDO } else { 0 },
             regs::PHYSTATUS => regs.get(at) & !0xff | if self.carrier { regs::PHYSTATUS_UP } else { 0 },
             _ => regs.get(at),
         }
@@ -64,7 +91,7 @@ impl Rtl8169 {
                 // 9346CR itself is never locked.
                 change(if unlocked { mask } else { mask & 0xff });
                 if mask & 0xff != 0 {
-                    self.eeprom.write(value);
+                    write_9346cr(&mut self.eeprom, value);
                 }
             }
             regs::DTCCR => {
@@ -106,7 +133,7 @@ impl Rtl8169 {
     }
 
     fn doorbell(&mut self, value: u32) {
-        self.nic.traps.doorbells.fetch_add(1, Ordering::Relaxed);
+        self.nic.doorbells.fetch_add(1, Ordering::Relaxed);
         if value & regs::TPPOLL_FSWINT != 0 {
             self.nic.irq.wish();
         }
@@ -133,7 +160,7 @@ impl Rtl8169 {
         }
         let command = value >> 24;
         if command & regs::CR_RST != 0 {
-            return self.chip_reset();
+            return self.begin_anew(chip_reset);
         }
         let before = self.nic.regs.get(regs::CR) >> 24;
         let on = command & (regs::CR_RE | regs::CR_TE);
@@ -141,10 +168,10 @@ impl Rtl8169 {
         self.nic.regs.change(regs::CR, on << 24, 0xff << 24);
         // A direction that is turned on begins at the beginning of its ring.
         if begun & regs::CR_TE != 0 {
-            self.restart_transmitter();
+            self.tx.change(|queue| queue.restart());
         }
         if begun & regs::CR_RE != 0 {
-            self.restart_receiver();
+            self.rx.change(|queue| queue.restart());
         }
         self.follow();
     }
@@ -152,11 +179,11 @@ impl Rtl8169 {
     /// A word of the registers that say where the rings are may have been written.
     fn ring_moved(&mut self, at: u32) {
         if at & !7 == regs::TNPDS {
-            self.restart_transmitter();
+            self.tx.change(|queue| queue.restart());
             self.follow();
         }
         if (regs::RDSAR..regs::RDSAR + 8).contains(&at) {
-            self.restart_receiver();
+            self.rx.change(|queue| queue.restart());
             self.follow();
         }
     }
@@ -170,47 +197,6 @@ impl Rtl8169 {
             }
         }
         self.nic.regs.change(regs::DTCCR, 0, regs::DTCCR_DUMP);
-    }
-
-    /// Why a direction does not run; `enable` is its bit in `CR`.
-    pub(super) fn why_off(&self, enable: u32) -> String {
-        if self.faulted {
-            "stopped by a fault until the driver resets the device"
-        } else if self.nic.regs.get(regs::CR) >> 24 & enable == 0 {
-            "turned off by the driver"
-        } else if !self.master {
-            "the guest does not let the device reach memory"
-        } else if self.is_looped() {
-            "the driver has the card in loopback, which it does not do"
-        } else {
-            "the link is down"
-        }
-        .to_owned()
-    }
-
-    /// What the driver has turned on, and what it costs.
-    pub(super) fn driver_features(&self) -> Vec<String> {
-        let has = |register, bits| self.nic.regs.get(register) & bits != 0;
-        let traps = &self.nic.traps;
-        let count = |n: &std::sync::atomic::AtomicU64| n.load(Ordering::Relaxed);
-        let known = [
-            ("vlan", has(regs::CPCR, regs::CPCR_RXVLAN)),
-            ("rx-checksum", has(regs::CPCR, regs::CPCR_RXCHKSUM)),
-            ("promiscuous", has(regs::RCR, regs::RCR_AAP)),
-            ("tx-interrupts", self.nic.irq.read() & TOK != 0),
-        ];
-        let on = known.iter().filter(|(_, on)| *on).map(|(name, _)| (*name).to_owned());
-        let counts = [
-            format!("trapped-doorbells={}", count(&traps.doorbells)),
-            format!("trapped-reads={}", count(&traps.reads)),
-            format!("trapped-writes={}", count(&traps.writes)),
-        ];
-        let mode = if self.nic.regs.get(regs::CSBAL) == 0 {
-            "doorbells trap: they share a page with all other registers"
-        } else {
-            "doorbells trap only while the I/O core sleeps: csb"
-        };
-        ["intx", mode].into_iter().map(str::to_owned).chain(on).chain(counts).collect()
     }
 }
 

@@ -1,20 +1,19 @@
 //! Interrupts: causes, their mask, the timer, and how often (`IMR`, `ISR`, `TimerInt`, and the mitigation beside `C+CR`).
 //!
-//! Theory of operation. I/O cores raise causes, at most once a batch; the driver reads, clears and masks them by trapped
-//! accesses. Both meet under one lock, which is held for some tens of nanoseconds (and for the write of one eventfd). The pin's
-//! level is up while a cause is set that is not masked.
+//! Theory of operation. I/O cores and the driver meet under the lock that every card's interrupts have (`device::moderation`). The
+//! pin's level is up while a cause is set that is not masked.
 //!
 //! *Moderation.* The pin has a gate (`device::moderation`): interrupts come at least the operator's floor apart, but a gate that was
 //! quiet lets the next few through at once. The driver's own mitigation delays causes until so many frames have come or a while
 //! has passed. While the floor holds, reports of sent frames wait beside that until the guest stops sending, or
 //! half of its ring is to be given back: they are news to the driver alone, and each interrupt costs it five traps.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::regs::cause::{LINK, ROK, SWINT, TIMEOUT, TOK};
-use crate::device::moderation::{Alarm, Delayed, InterruptGate, NEVER};
+use crate::device::moderation::{self, Causes, Delayed, InterruptGate, NEVER};
 use crate::device::pci::Interrupts;
 use crate::port::InterruptCount;
 
@@ -54,10 +53,9 @@ impl Waiting {
 }
 
 /// Everything behind the lock.
-struct IrqState {
+pub struct IrqState {
     isr: u32,
     imr: u32,
-    level: bool,
     gate: InterruptGate,
     receive: Waiting,
     transmit: Waiting,
@@ -72,7 +70,6 @@ impl IrqState {
         IrqState {
             isr: 0,
             imr: 0,
-            level: false,
             gate: InterruptGate::default(),
             receive: Waiting::NONE,
             transmit: Waiting::NONE,
@@ -88,25 +85,11 @@ impl IrqState {
 }
 
 /// A device's interrupts.
-pub(super) struct Irq {
-    pub(super) interrupts: Arc<Interrupts>,
-    state: Mutex<IrqState>,
-    /// The operator's gap.
-    floor: u64,
-    /// How often the driver has taken back what it sent, as far as we can tell.
-    taken_back: AtomicU64,
-    pub(super) alarm: Alarm,
-}
+pub(super) type Irq = moderation::Irq<IrqState>;
 
 impl Irq {
     pub(super) fn new(interrupts: Arc<Interrupts>, floor: Duration) -> std::io::Result<Irq> {
-        Ok(Irq {
-            interrupts,
-            state: Mutex::new(IrqState::new()),
-            floor: u64::try_from(floor.as_nanos()).unwrap_or(u64::MAX >> 16),
-            taken_back: AtomicU64::new(0),
-            alarm: Alarm::new()?,
-        })
+        Irq::with(interrupts, floor, IrqState::new(), ())
     }
 
     /// What was let through and what was not.
@@ -134,7 +117,7 @@ impl Irq {
         }
         let now = self.alarm.now();
         waiting.due.first = waiting.due.first.min(now + time);
-        self.settle(&mut state, now, true)
+        state.settle(self, now, true)
     }
 
     /// So many frames were sent. `at_once`: the driver needs its buffers back.
@@ -156,22 +139,25 @@ impl Irq {
             waiting.due.last = now + time.max(SILENCE);
             waiting.due.first = waiting.due.first.min(now + time.max(PATIENCE));
         }
-        self.settle(&mut state, now, true)
+        state.settle(self, now, true)
     }
 
     /// A driver that polls has masked everything: nothing comes of it, and not even the clock is looked at.
     fn settle_if_heard(&self, state: &mut IrqState) -> u64 {
-        if state.imr == 0 && state.due() == NEVER && !state.level {
+        if state.imr == 0 && state.due() == NEVER && !state.gate.level {
             return 0;
         }
-        self.settle(state, self.alarm.now(), true)
+        state.settle(self, self.alarm.now(), true)
     }
+}
 
-    /// Sends what may be sent now and notes when to look again. `news`: causes were raised.
-    fn settle(&self, state: &mut IrqState, now: u64, news: bool) -> u64 {
+impl Causes for IrqState {
+    type Beside = ();
+
+    fn settle(&mut self, irq: &Irq, now: u64, news: bool) -> u64 {
         // A cause that is set at once takes those along that wait.
-        let ripe = |waiting: &Waiting, cause: u32| waiting.due.due() <= now && state.imr & cause != 0;
-        let immediate = state.isr & state.imr != 0 || ripe(&state.receive, ROK) || ripe(&state.transmit, TOK);
+        let ripe = |waiting: &Waiting, cause: u32| waiting.due.due() <= now && self.imr & cause != 0;
+        let immediate = self.isr & self.imr != 0 || ripe(&self.receive, ROK) || ripe(&self.transmit, TOK);
         let take = |waiting: &mut Waiting, cause: u32| {
             let due = waiting.due.due();
             if due != NEVER && (immediate || due <= now) {
@@ -181,55 +167,16 @@ impl Irq {
                 0
             }
         };
-        state.isr |= take(&mut state.receive, ROK);
-        state.isr |= take(&mut state.transmit, TOK);
-        if state.timer <= now {
-            state.timer = NEVER;
-            state.isr |= TIMEOUT;
+        self.isr |= take(&mut self.receive, ROK);
+        self.isr |= take(&mut self.transmit, TOK);
+        if self.timer <= now {
+            self.timer = NEVER;
+            self.isr |= TIMEOUT;
         }
-        let mut next = state.due();
-        let sent = self.pin(state, now, news, &mut next);
-        self.alarm.set(next);
-        sent
-    }
-
-    fn pin(&self, state: &mut IrqState, now: u64, news: bool, next: &mut u64) -> u64 {
-        if state.isr & state.imr == 0 {
-            if state.level {
-                state.level = false;
-                self.interrupts.set_level(false);
-            }
-            return 0;
-        }
-        if state.level {
-            return 0;
-        }
-        match state.gate.pass(now, 0, self.floor, news) {
-            Err(opens) => {
-                *next = opens.min(*next);
-                0
-            }
-            Ok(()) => {
-                state.level = true;
-                u64::from(self.interrupts.set_level(true))
-            }
-        }
-    }
-
-    /// Sends what has become due. Cheap when nothing has.
-    #[inline]
-    pub(super) fn poll(&self) -> u64 {
-        if !self.alarm.is_due() {
-            return 0;
-        }
-        let mut state = crate::lock(&self.state);
-        self.settle(&mut state, self.alarm.now(), false)
-    }
-
-    /// Changes when the driver has taken back what it sent.
-    #[inline]
-    pub(super) fn taken_back(&self) -> u64 {
-        self.taken_back.load(Ordering::Relaxed)
+        let mut next = self.due();
+        let rises = irq.pin(&mut self.gate, self.isr & self.imr != 0, 0, (now, news), &mut next);
+        irq.alarm.set(next);
+        u64::from(rises && irq.interrupts.set_level(true))
     }
 }
 
@@ -245,7 +192,7 @@ impl Irq {
     pub(super) fn acknowledge(&self, causes: u32) {
         let mut state = crate::lock(&self.state);
         state.isr &= !causes;
-        self.alarm.note(self.settle(&mut state, self.alarm.now(), false));
+        self.changed(&mut state);
     }
 
     /// Which causes interrupt.
@@ -254,7 +201,7 @@ impl Irq {
         let now = self.alarm.now();
         if mask & TOK != 0 && self.floor != 0 {
             // It has just looked. What was sent in between is not worth an interrupt of its own, unless nothing more comes.
-            self.taken_back.fetch_add(1, Ordering::Relaxed);
+            self.taken_back[0].fetch_add(1, Ordering::Relaxed);
             if state.isr & TOK != 0 {
                 state.isr &= !TOK;
                 state.transmit =
@@ -262,7 +209,7 @@ impl Irq {
             }
         }
         state.imr = mask;
-        self.alarm.note(self.settle(&mut state, now, false));
+        self.changed(&mut state);
     }
 
     /// Software wishes an interrupt.
@@ -304,7 +251,7 @@ impl Irq {
             // It is past, and comes around.
             (_, at) => at + (1 << 32) * TICK,
         };
-        self.alarm.note(self.settle(&mut state, now, false));
+        self.changed(&mut state);
     }
 
     /// Goes on for a device of another process, whose mask was `imr`. Which causes were set then is unknown: all are
@@ -313,15 +260,16 @@ impl Irq {
         let mut state = crate::lock(&self.state);
         state.imr = imr;
         state.isr |= ROK | TOK | LINK;
-        self.alarm.note(self.settle(&mut state, self.alarm.now(), true));
+        self.alarm.note(state.settle(self, self.alarm.now(), true));
     }
 
     /// Reset values. The gate stays: a driver that resets in a loop is not let through faster.
     pub(super) fn reset(&self) {
         let mut state = crate::lock(&self.state);
-        let gate = state.gate;
+        let mut gate = state.gate;
+        gate.level = false;
         *state = IrqState { gate, counted_from: self.alarm.now(), ..IrqState::new() };
         self.interrupts.set_level(false);
-        self.settle(&mut state, self.alarm.now(), false);
+        state.settle(self, self.alarm.now(), false);
     }
 }

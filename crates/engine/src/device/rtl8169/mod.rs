@@ -7,15 +7,10 @@
 //! a sleeping core.
 //!
 //! Files in the order of a frame's way: `regs` has the numbers, `state` what cores and conversation share, `ring` a ring as its
-//! descriptors describe it. `tx` and `packet` are the way in; `rx` is the way out. `irq` decides about interrupts.
-//! `device::csb` is the status block, for drivers that use it instead of doorbells. `journal` and `persist` write down what the
+//! descriptors describe it. `device::nic`, `tx` and `packet` are the way in; `rx` is the way out. `irq` decides about interrupts.
+//! `device::csb` is the status block, for drivers that use it instead of doorbells. `journal` writes down what the
 //! next daemon needs. `access` carries out trapped accesses. `stats` stands beside it. `function` has the operator's
 //! options, the PCI function, the EEPROM and the PHY.
-//!
-//! Ownership. [`Rtl8169`] belongs to the conversation with the VMM; [`NicState`] is what the I/O cores see. A ring
-//! belongs to its queue: the device takes the queue back to turn it on or off, to begin it anew, or to give it other
-//! memory, and does not answer the guest before it has it. Filters and modes are words that are read where the driver
-//! put them.
 //!
 //! Limits. One ring in each direction: that of high priority is not served. No loopback, no wake-up patterns, no flow control, no
 //! TBI. The part has no messages (MSI), and neither has this.
@@ -25,7 +20,6 @@ mod function;
 mod irq;
 mod journal;
 mod packet;
-mod persist;
 #[allow(missing_docs, reason = "names and numbers out of a manual")]
 pub mod regs;
 mod ring;
@@ -36,284 +30,158 @@ mod stats;
 mod tests;
 mod tx;
 
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 pub use self::function::Rtl8169Config;
-use self::function::{config_space, regions, Eeprom, PHY};
+use self::function::{config_space, eeprom, regions, PHY};
 use self::irq::Irq;
 use self::journal::RingJournal;
 use self::rx::RxRing;
-use self::state::{NicState, Registers, Traps};
+use self::state::{NicState, RealtekPart, Registers};
 use self::stats::Stats;
 use self::tx::TxRing;
-use super::mii::Phy;
-use super::pci::{Command, ConfigSpace, Interrupts, PciDevice, Persist, Region, REGIONS};
-use super::Queue;
-use crate::fault::Fault;
-use crate::graph::Scheduler;
+use super::mii::{Phy, REGISTERS};
+use super::nic::{self, Card, Layout, Nic, Parts};
+use super::pci::{Image, Interrupts, Region, REGIONS};
 use crate::mem::GuestMap;
-use crate::packet::Offloads;
 use crate::port::{Port, QueueStatus};
 
 /// An RTL8169.
-pub struct Rtl8169 {
-    nic: Arc<NicState>,
-    settings: Rtl8169Config,
-    config: ConfigSpace,
-    eeprom: Eeprom,
-    phy: Phy,
-    scheduler: Arc<dyn Scheduler>,
-    map: Arc<GuestMap>,
-    tx: Queue<Box<TxRing>>,
-    rx: Queue<Box<RxRing>>,
-    carrier: bool,
-    /// The guest lets it reach memory.
-    master: bool,
-    /// A fault stopped it until the next reset.
-    faulted: bool,
-    /// The transmitter is on.
-    transmitting: bool,
-    /// The file of the rings' journals.
-    journal_file: File,
-    /// What an image said, between `adopt` and `resume`.
+pub type Rtl8169 = Card<Realtek>;
+
+/// What the conversation has of it beside what all cards have.
+pub struct Realtek {
+    /// What an image said of the interrupts' mask, between `adopt` and `resume`.
     mask_before: u32,
 }
 
-impl Rtl8169 {
-    /// A device behind `port`, whose queues `scheduler` serves.
-    ///
-    /// # Errors
-    /// If the system refuses memory or descriptors.
-    pub fn new(
-        settings: Rtl8169Config,
-        port: Arc<Port>,
-        scheduler: Arc<dyn Scheduler>,
-    ) -> io::Result<Rtl8169> {
-        let mut device = Rtl8169::make(settings, port, scheduler, None)?;
-        device.power_on();
-        Ok(device)
-    }
+/// Places in the image behind the registers.
+const CONFIG_AT: usize = state::SAVED;
+const PHY_AT: usize = CONFIG_AT + 256 / 8;
+const EEPROM_AT: usize = PHY_AT + REGISTERS / 4;
+const REST: usize = EEPROM_AT + 4;
 
-    /// The same, not yet reset; with the journals of a device that is taken over.
+/// The chip's own reset (`CR`): the station's address and what the EEPROM said stay, and so does the PHY.
+fn chip_reset(card: &mut Rtl8169) {
+    card.nic.regs.soft_reset();
+    card.nic.irq.reset();
+}
+
+impl nic::Model for Realtek {
+    type Settings = Rtl8169Config;
+    type SharedPart = RealtekPart;
+    type Tx = TxRing;
+    type Rx = RxRing;
+
+    const LAYOUT: Layout = Layout {
+        version: 1,
+        config: CONFIG_AT,
+        phy: PHY_AT,
+        eeprom: EEPROM_AT,
+        faulted: REST + 1,
+        size: REST + 2,
+    };
+
     fn make(
-        settings: Rtl8169Config,
+        settings: &Rtl8169Config,
         port: Arc<Port>,
-        scheduler: Arc<dyn Scheduler>,
-        journal_file: Option<OwnedFd>,
-    ) -> io::Result<Rtl8169> {
-        let (journal_file, [tx_journal, rx_journal]) = RingJournal::open(journal_file)?;
-        let interrupts = Interrupts::new(true, 0, 0, &port.overrun);
-        let nic = Arc::new(NicState {
+        map: &Arc<GuestMap>,
+        files: Vec<OwnedFd>,
+    ) -> io::Result<Parts<Realtek>> {
+        let (journal_file, [tx_journal, rx_journal]) = RingJournal::open(files.into_iter().next())?;
+        let irq = Irq::new(Interrupts::new(true, 0, 0, &port.overrun), settings.moderation)?;
+        let shared = RealtekPart {
             csb: settings.csb,
-            port,
             regs: Registers::new(),
-            irq: Irq::new(interrupts, settings.moderation)?,
             stats: Stats::default(),
-            sizes: [const { AtomicU32::new(0) }; 2],
-            received: AtomicBool::new(false),
-            traps: Traps::default(),
-        });
-        nic.port.set_accepts(Offloads::VALID);
-        let map = Arc::new(GuestMap::new(&[]).map_err(io::Error::other)?);
-        let tx = TxRing::new(Arc::clone(&nic), Arc::clone(&map), tx_journal);
-        let rx = RxRing::new(Arc::clone(&nic), Arc::clone(&map), rx_journal);
-        Ok(Rtl8169 {
-            settings,
+            sizes: Default::default(),
+            doorbells: AtomicU64::new(0),
+        };
+        let nic = Nic::new(port, irq, shared);
+        Ok(Parts {
+            own: Realtek { mask_before: 0 },
             config: config_space(settings.csb),
-            eeprom: Eeprom::new(settings.mac.0),
+            eeprom: eeprom(settings.mac.0),
             phy: Phy::new(&PHY, true),
-            scheduler,
-            tx: Queue::Here(Box::new(tx)),
-            rx: Queue::Here(Box::new(rx)),
-            map,
-            carrier: true,
-            master: false,
-            faulted: false,
-            transmitting: false,
+            tx: vec![TxRing::new(map, settings.csb, tx_journal)],
+            rx: RxRing::new(Arc::clone(&nic), map, rx_journal),
             journal_file,
-            mask_before: 0,
             nic,
         })
     }
 
-    /// The port that it stands behind.
-    pub fn port(&self) -> &Arc<Port> {
-        &self.nic.port
+    fn kind(settings: &Rtl8169Config) -> String {
+        if settings.csb { "rtl8169,csb" } else { "rtl8169" }.to_owned()
     }
 
-    /// What is sent shall come back, which this device does not do: it is silent.
-    fn is_looped(&self) -> bool {
-        self.phy.is_looped() || self.nic.regs.get(regs::TCR) & regs::TCR_LOOPBACK != 0
-    }
-
-    /// Has a core serve the transmit queue.
-    fn serve(&mut self) {
-        self.tx.lend(|queue| self.scheduler.serve(&self.nic.port, 0, queue));
-    }
-
-    /// Gives the receive queue to the port.
-    fn listen(&mut self) {
-        self.rx.lend(|queue| self.nic.port.lend(0, queue));
-    }
-
-    /// Puts the queues where the registers want them: with cores and port, or here. When this returns, a ring
-    /// that is off is not touched any more.
-    fn follow(&mut self) {
-        let alive = self.master && !self.faulted && !self.is_looped();
-        let command = self.nic.regs.get(regs::CR) >> 24;
-        let listens = alive && command & regs::CR_RE != 0;
-        let rx_on = listens && self.carrier;
-        self.nic.port.set_held(listens && !self.carrier);
-        let tx_on = alive && command & regs::CR_TE != 0;
-        if rx_on {
-            self.listen();
-        } else {
-            self.rx.take_back();
-        }
-        // The transmit queue watches the interrupts' clock, so it is polled while either ring is on.
-        let serve = rx_on || tx_on;
-        if serve && self.tx.is_lent() && self.transmitting == tx_on {
-            return;
-        }
-        self.tx.change(|queue| queue.enable(tx_on));
-        if serve {
-            self.serve();
-        }
-        self.transmitting = tx_on;
-    }
-
-    /// The device is at the beginning of its transmit ring. `follow` has it go on.
-    fn restart_transmitter(&mut self) {
-        let base = self.nic.regs.pair(regs::TNPDS);
-        self.tx.change(|queue| queue.restart(base));
-    }
-
-    /// The same of its receive ring.
-    fn restart_receiver(&mut self) {
-        let base = self.nic.regs.pair(regs::RDSAR);
-        self.rx.change(|queue| queue.restart(base));
-    }
-
-    /// Rings, interrupts and faults as after a reset of either kind.
-    fn forget(&mut self) {
-        self.tx.change(|queue| queue.reset());
-        self.rx.change(|queue| queue.reset());
-        self.nic.irq.reset();
-        self.faulted = false;
-        // Also a fault that was not reported yet: it would stop the device after its reset.
-        self.nic.port.fault.clear();
-        self.follow();
-    }
-
-    /// The chip's own reset (`CR`): the station's address and what the EEPROM said stay, and so does the PHY.
-    fn chip_reset(&mut self) {
-        self.nic.regs.soft_reset();
-        self.forget();
-    }
-
-    /// Everything as after power on.
-    fn power_on(&mut self) {
-        self.nic.regs.reset(self.settings.mac.0);
-        self.eeprom = Eeprom::new(self.settings.mac.0);
-        self.phy.reset();
-        self.forget();
-    }
-}
-
-impl PciDevice for Rtl8169 {
-    /// All of the device is new.
-    fn attached(&mut self) -> io::Result<()> {
-        let (port, scheduler) = (Arc::clone(&self.nic.port), Arc::clone(&self.scheduler));
-        let mut device = Rtl8169::make(self.settings, port, scheduler, None)?;
-        device.carrier = self.carrier;
-        device.phy.set_link(self.carrier);
-        device.power_on();
-        *self = device;
-        Ok(())
-    }
-
-    fn regions(&self) -> [Option<Region>; REGIONS] {
+    fn regions(_: &Rtl8169Config, _: &NicState) -> [Option<Region>; REGIONS] {
         regions()
     }
 
-    fn config(&mut self) -> &mut ConfigSpace {
-        &mut self.config
+    fn power_on(card: &mut Rtl8169) {
+        let mac = card.settings.mac.0;
+        card.nic.regs.reset(mac);
+        card.nic.irq.reset();
+        card.eeprom = eeprom(mac);
+        card.phy.reset();
     }
 
-    fn interrupts(&self) -> &Arc<Interrupts> {
-        &self.nic.irq.interrupts
+    /// What is sent shall come back, which this device does not do: then it is silent.
+    fn enabled(card: &Rtl8169) -> [bool; 2] {
+        let command = card.nic.regs.get(regs::CR) >> 24;
+        [regs::CR_RE, regs::CR_TE].map(|bit| command & bit != 0 && !card.asks_for_loopback())
     }
 
-    fn read(&mut self, region: usize, offset: u64, data: &mut [u8]) {
-        self.read_region(region, offset, data);
+    fn link_changed(nic: &NicState) {
+        nic.irq.link();
     }
 
-    fn write(&mut self, region: usize, offset: u64, data: &[u8]) {
-        self.write_region(region, offset, data);
+    fn save(card: &Rtl8169, image: &mut Image) {
+        card.nic.regs.save(image);
+        image.put(REST, (card.nic.irq.read() & 0xffff).into());
     }
 
-    fn command_changed(&mut self, command: Command) {
-        self.master = command.has(Command::MASTER);
-        self.follow();
+    fn restore(card: &mut Rtl8169, image: &Image) {
+        card.nic.regs.restore(image);
+        [card.own.mask_before] = image.get_halves(REST).map(|word| word & 0xffff);
     }
 
-    fn dma_changed(&mut self, map: Arc<GuestMap>) {
-        self.map = Arc::clone(&map);
-        if self.tx.change(|queue| queue.set_map(Arc::clone(&map))) {
-            self.serve();
-        }
-        if self.rx.change(|queue| queue.set_map(map)) {
-            self.listen();
-        }
+    /// The time of the timer was not saved.
+    fn resume(card: &mut Rtl8169) {
+        let (regs, irq) = (&card.nic.regs, &card.nic.irq);
+        let word = regs.get(regs::CPCR);
+        irq.mitigate(word >> 16, word & regs::CPCR_UNIT);
+        irq.set_timer(regs.get(regs::TIMER_INT), true);
+        irq.resume(card.own.mask_before);
     }
 
-    fn reset(&mut self) {
-        self.master = false;
-        self.power_on();
-    }
-
-    fn faulted(&mut self, _: Fault) {
-        self.faulted = true;
-        self.follow();
-    }
-
-    fn set_link(&mut self, up: bool) {
-        if self.carrier == up {
-            return;
-        }
-        self.carrier = up;
-        self.phy.set_link(up);
-        self.follow();
-        self.nic.irq.link();
-    }
-
-    fn queues(&self) -> Vec<QueueStatus> {
+    fn queues(card: &Rtl8169) -> Vec<QueueStatus> {
+        let looped =
+            card.asks_for_loopback().then_some("the driver has the card in loopback, which it does not do");
+        let command = card.nic.regs.get(regs::CR) >> 24;
         let queue = |direction, enable, ring: usize, on, interrupts| QueueStatus {
             index: 0,
             direction,
-            size: self.nic.sizes[ring].load(Ordering::Relaxed),
-            kind: if self.nic.block() == 0 { "trapping" } else { "csb" },
-            state: if on { "running".to_owned() } else { self.why_off(enable) },
+            size: card.nic.sizes[ring].load(Ordering::Relaxed),
+            kind: if card.nic.block() == 0 { "trapping" } else { "csb" },
+            state: if on { "running" } else { card.why_off(command & enable != 0, looped) }.to_owned(),
             interrupts,
         };
-        let sending = self.transmitting && self.tx.is_lent();
+        let [receiving, sending] = card.runs();
         // Both queues share the pin: it stands with the queue that receives.
-        let passed = Some(self.nic.irq.passed());
+        let passed = Some(card.nic.irq.passed());
         vec![
             queue("ingress", regs::CR_TE, 0, sending, None),
-            queue("egress", regs::CR_RE, 1, self.rx.is_lent(), passed),
+            queue("egress", regs::CR_RE, 1, receiving, passed),
         ]
     }
+}
 
-    fn features(&self) -> Vec<String> {
-        self.driver_features()
-    }
-
-    fn persist(&mut self) -> Option<&mut dyn Persist> {
-        Some(self)
+impl Rtl8169 {
+    fn asks_for_loopback(&self) -> bool {
+        self.phy.is_looped() || self.nic.regs.get(regs::TCR) & regs::TCR_LOOPBACK != 0
     }
 }

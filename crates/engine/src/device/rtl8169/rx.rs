@@ -19,6 +19,7 @@ use super::ring::{Ring, MAX};
 use super::state::{admits, NicState};
 use super::stats::{self, Received};
 use crate::device::csb::RingSide;
+use crate::device::nic::RxRings;
 use crate::device::packet::MIN_PADDED;
 use crate::device::source::{tag, FrameBytes, Shortage};
 use crate::fault::Fault;
@@ -99,11 +100,10 @@ impl Rules {
 }
 
 /// A guest's receive ring.
-pub(super) struct RxRing {
+pub struct RxRing {
     nic: Arc<NicState>,
     ring: Ring,
     hint: usize,
-    stopped: bool,
     /// Descriptors that were looked at and not filled: those from `next` on; and the place behind them.
     ahead: Vec<RxDescriptor>,
     next: usize,
@@ -114,12 +114,11 @@ pub(super) struct RxRing {
 }
 
 impl RxRing {
-    pub(super) fn new(nic: Arc<NicState>, map: Arc<GuestMap>, journal: RingJournal) -> RxRing {
+    pub(super) fn new(nic: Arc<NicState>, map: &Arc<GuestMap>, journal: RingJournal) -> RxRing {
         RxRing {
-            ring: Ring::new(map, journal, (RingSide::Receive, nic.csb)),
+            ring: Ring::new(map, journal, RingSide::Receive, nic.csb),
             nic,
             hint: 0,
-            stopped: false,
             ahead: Vec::with_capacity(AHEAD + MAX_DESCRIPTORS),
             next: 0,
             ahead_to: 0,
@@ -128,33 +127,9 @@ impl RxRing {
         }
     }
 
-    /// The ring begins at `base`, and the device at its beginning.
-    pub(super) fn restart(&mut self, base: u64) {
-        self.ring.restart(base);
-    }
-
-    /// The device was reset.
-    pub(super) fn reset(&mut self) {
-        self.stopped = false;
-        self.restart(0);
-    }
-
-    /// From now on descriptors and buffers lie in `map`.
-    pub(super) fn set_map(&mut self, map: Arc<GuestMap>) {
-        self.ring.remap(map);
-        self.hint = 0;
-    }
-
-    /// Goes on where a former owner of the ring at `base` has ended.
-    pub(super) fn recover(&mut self, base: u64) {
-        self.ring.recover(base);
-    }
-
-    fn stop(&mut self, fault: Fault) {
-        self.stopped = true;
-        // A ring that reads as zeros finds all kinds of faults: this is their cause.
-        let lost = self.ring.map().is_truncated();
-        self.nic.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
+    /// The device is at the beginning of its ring.
+    pub(super) fn restart(&mut self) {
+        self.ring.restart(self.nic.regs.pair(regs::RDSAR));
     }
 
     /// Looks at up to `count` descriptors more and asks the cache for their buffers. False: there is none.
@@ -171,7 +146,7 @@ impl RxRing {
                 break;
             }
             let (place, size) = (self.ahead_to, (word & desc::RX_LEN) as u32);
-            let buffer = self.ring.map().translate(self.ring.buffer(place), size, &mut self.hint);
+            let buffer = self.ring.map.translate(self.ring.buffer(place), size, &mut self.hint);
             let buffer = buffer.unwrap_or(Piece::EMPTY);
             prefetch_own(buffer.as_ptr());
             self.ahead.push(RxDescriptor { place, word, buffer });
@@ -215,7 +190,7 @@ impl RxRing {
             left -= part;
             if slot.buffer.is_empty() {
                 let buffer = self.ring.buffer(slot.place);
-                source.copy_to(self.ring.map(), (buffer, part), &mut self.hint)?;
+                source.copy_to(&self.ring.map, (buffer, part), &mut self.hint)?;
             } else {
                 source.copy(slot.buffer.first(part as usize));
             }
@@ -239,14 +214,29 @@ impl RxRing {
     }
 }
 
+impl RxRings for RxRing {
+    fn set_map(&mut self, map: &Arc<GuestMap>) {
+        self.ring.remap(map);
+        self.hint = 0;
+    }
+
+    fn reset(&mut self) {
+        self.ring.stopped = false;
+        self.restart();
+    }
+
+    fn recover(&mut self) {
+        self.ring.recover(self.nic.regs.pair(regs::RDSAR));
+    }
+}
+
 impl EgressQueue for RxRing {
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
         let nic = Arc::clone(&self.nic);
         let rules = Rules::new(&nic);
         let (mut missed, mut delivered, mut frames) = (0, 0, Received::default());
-        if let Err(fault) = self.ring.look_at_block(|| nic.block()) {
-            self.stop(fault);
-        }
+        let found = self.ring.look_at_block(|| nic.block());
+        self.ring.checked(&nic.port, found);
         let from = self.ring.head;
         self.ahead.clear();
         (self.next, self.ahead_to) = (0, self.ring.head);
@@ -256,7 +246,7 @@ impl EgressQueue for RxRing {
                 break;
             }
             let frame = batch.frame(pick);
-            if self.stopped {
+            if self.ring.stopped {
                 outcome.dropped(pick, DropReason::RingBroken);
                 continue;
             }
@@ -290,7 +280,7 @@ impl EgressQueue for RxRing {
                 Err(Shortage::Frame) => outcome.dropped(pick, DropReason::BufferTooSmall),
                 Err(Shortage::Fault(fault)) => {
                     self.filled.truncate(whole);
-                    self.stop(fault);
+                    self.ring.stop(&nic.port, fault);
                     outcome.dropped(pick, DropReason::RingBroken);
                 }
             }
@@ -310,34 +300,23 @@ impl EgressQueue for RxRing {
                 outcome.interrupts += nic.irq.raise(RDU);
             }
         }
-        if self.ring.map().is_truncated() {
-            self.stop(Fault::MemoryTruncated);
-        }
+        self.ring.check_memory(&nic.port);
     }
 
     fn is_full(&mut self) -> bool {
-        if self.stopped {
+        if self.ring.stopped {
             return false;
         }
-        match self.ring.has_next() {
-            Ok(has) => !has,
-            Err(fault) => {
-                self.stop(fault);
-                false
-            }
-        }
+        let found = self.ring.has_next();
+        self.ring.checked(&self.nic.port, found) == Some(false)
     }
 
     fn room(&mut self) -> Option<Room> {
-        if self.stopped {
+        if self.ring.stopped {
             return None;
         }
-        match self.ring.free() {
-            Ok(free) => Some(Room { free, size: self.ring.size }),
-            Err(fault) => {
-                self.stop(fault);
-                None
-            }
-        }
+        let found = self.ring.free();
+        let free = self.ring.checked(&self.nic.port, found)?;
+        Some(Room { free, size: self.ring.size })
     }
 }

@@ -5,15 +5,15 @@
 //! driver's eyes (a ring that is stopped, memory that goes away) is ordered by the device, which takes queues back.
 //! Interrupt registers and the PHY's are not kept here.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
-use super::irq::Irq;
+use super::irq::IrqState;
 use super::regs;
 use super::stats::Stats;
+use crate::device::nic::{Nic, SharedPart};
 use crate::device::pci::Image;
 use crate::packet::{is_group, Frame, BROADCAST};
-use crate::port::Port;
 
 /// Words of the register space, and of an image of it.
 const WORDS: usize = regs::SPACE as usize / 4;
@@ -139,21 +139,21 @@ fn hash(address: u64) -> u32 {
 }
 
 /// What the I/O cores and the conversation share.
-pub(super) struct NicState {
+pub(super) type NicState = Nic<RealtekPart>;
+
+/// Of that, what is the part's.
+pub struct RealtekPart {
     /// There is a status block.
     pub(super) csb: bool,
-    pub(super) port: Arc<Port>,
     pub(super) regs: Registers,
-    pub(super) irq: Irq,
     pub(super) stats: Stats,
     /// Descriptors of the transmit and the receive ring, as far as they have been seen.
     pub(super) sizes: [AtomicU32; 2],
-    /// Frames were delivered to the guest since the transmit queue last looked.
-    pub(super) received: AtomicBool,
-    pub(super) traps: Traps,
+    /// Doorbells: all of them trapped.
+    pub(super) doorbells: AtomicU64,
 }
 
-impl NicState {
+impl RealtekPart {
     /// Where the status block is; zero if there is none.
     #[inline]
     pub(super) fn block(&self) -> u64 {
@@ -164,12 +164,14 @@ impl NicState {
     }
 }
 
-/// Accesses that trapped: all of them.
-#[derive(Default)]
-pub(super) struct Traps {
-    pub(super) reads: AtomicU64,
-    pub(super) writes: AtomicU64,
-    pub(super) doorbells: AtomicU64,
+impl SharedPart for RealtekPart {
+    type Causes = IrqState;
+    /// Each doorbell wakes it.
+    const NAP_IF_TRAPPING: Option<Duration> = None;
+
+    fn always_traps(&self) -> bool {
+        true
+    }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use super::irq::Irq;
 use super::journal::RingJournal;
 use super::regs::{self, cause, desc};
-use super::{persist, Rtl8169, Rtl8169Config};
+use super::{Rtl8169, Rtl8169Config, REST};
 use crate::core::Recall;
 use crate::device::moderation::Clock;
 use crate::device::pci::{self, write_config, Image, Index, Interrupts, PciDevice, Persist};
@@ -236,7 +236,7 @@ fn what_an_older_program_left_is_read_as_it_was_meant() {
     let written = Written(include_str!("../tests/rtl8169.txt"));
     let changed = written.adopt(&mut rig.device, &["journal"]);
     // The mask of interrupts is set by `resume`.
-    assert!(changed.iter().all(|at| *at == persist::REST), "{changed:?}");
+    assert!(changed.iter().all(|at| *at == REST), "{changed:?}");
     assert_eq!(rig.read(regs::THPDS), 0x0102_0304);
     assert_eq!((rig.read(regs::TNPDS), rig.read(regs::TNPDS + 4)), (0x4000_0000, 1));
     let mut config = [0; 8];
@@ -389,6 +389,22 @@ fn a_packet_without_its_end_waits_and_an_endless_one_is_dropped() {
     rig.transmit(3, &frame, &[ONE]);
     assert_eq!(rig.poll().0.len(), 1);
     assert_eq!(rig.port.fault.get(), None);
+}
+
+/// No release follows a fetch without a frame: what it took goes back at once.
+#[test]
+fn descriptors_without_a_frame_are_given_back_by_the_fetch_that_took_them() {
+    let rig = rig();
+    for place in 0..SIZE {
+        rig.describe(TX_RING, place, [desc::OWN | 4, TX_BUFFERS]);
+    }
+    assert_eq!(rig.poll().1.frames, 1, "a packet without an end, which is dropped");
+    // Its end.
+    rig.transmit(0, &packet(false, 100), &[ONE]);
+    let (mut batch, mut tally) = (Batch::new(), Tally::default());
+    let mut desk = rig.desk.queues.lock().unwrap();
+    desk.values_mut().next().unwrap().queue().fetch(&mut batch, &mut tally);
+    assert_eq!((batch.len(), tally.frames, rig.word(TX_RING, 0) & desc::OWN), (0, 0, 0));
 }
 
 #[test]

@@ -174,9 +174,7 @@ impl BlkQueue {
 
     fn stop(&mut self, fault: Fault) {
         self.stopped = true;
-        // A ring that reads as zeros finds all kinds of faults: this is their cause.
-        let lost = self.queue.is_truncated();
-        self.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
+        self.port.fault.set_unless(self.queue.is_truncated(), fault);
     }
 
     /// Takes up to `want` requests from the ring, to be read. Returns how many there were.

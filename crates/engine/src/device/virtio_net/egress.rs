@@ -92,9 +92,7 @@ impl EgressRing {
 
     fn stop(&mut self, fault: Fault) {
         self.stopped = true;
-        // A ring that reads as zeros finds all kinds of faults: this is their cause.
-        let lost = self.queue.is_truncated();
-        self.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
+        self.port.fault.set_unless(self.queue.is_truncated(), fault);
     }
 
     /// How many chains a frame will probably take.

@@ -81,41 +81,27 @@ pub fn names(word: u64) -> Vec<String> {
     OFFERED.iter().filter(|(_, bit)| word & bit != 0).map(|(name, _)| (*name).to_owned()).collect()
 }
 
-/// What the guest may ask of us under these features (virtio 1.2 §5.1.3: HOST_*).
+/// Offloads, with the features by which the guest may ask them of us, and by which it takes them (virtio 1.2 §5.1.3: HOST_*, GUEST_*).
+const OFFLOADS: [(u64, u64, Offloads); 7] = [
+    (bit::NET_CSUM, bit::NET_GUEST_CSUM, Offloads::CSUM),
+    (bit::NET_HOST_TSO4, bit::NET_GUEST_TSO4, Offloads::TSO4),
+    (bit::NET_HOST_TSO6, bit::NET_GUEST_TSO6, Offloads::TSO6),
+    (bit::NET_HOST_ECN, bit::NET_GUEST_ECN, Offloads::ECN),
+    (bit::NET_HOST_UFO, bit::NET_GUEST_UFO, Offloads::UFO),
+    (bit::NET_HOST_USO, bit::NET_GUEST_USO4, Offloads::USO4),
+    (bit::NET_HOST_USO, bit::NET_GUEST_USO6, Offloads::USO6),
+];
+
+/// What the guest may ask of us under these features.
 pub fn host_offloads(features: u64) -> Offloads {
-    pick(
-        features,
-        &[
-            (bit::NET_CSUM, Offloads::CSUM),
-            (bit::NET_HOST_TSO4, Offloads::TSO4),
-            (bit::NET_HOST_TSO6, Offloads::TSO6),
-            (bit::NET_HOST_ECN, Offloads::ECN),
-            (bit::NET_HOST_UFO, Offloads::UFO),
-            (bit::NET_HOST_USO, Offloads::USO4),
-            (bit::NET_HOST_USO, Offloads::USO6),
-        ],
-    )
+    let has = |(host, ..): &&(u64, u64, Offloads)| features & host != 0;
+    OFFLOADS.iter().filter(has).fold(Offloads::NONE, |all, (.., offload)| all | *offload)
 }
 
-/// What the guest takes from us under these features (virtio 1.2 §5.1.3: GUEST_*).
+/// What the guest takes from us under these features.
 pub fn guest_offloads(features: u64) -> Offloads {
-    pick(
-        features,
-        &[
-            (bit::NET_GUEST_CSUM, Offloads::CSUM),
-            (bit::NET_GUEST_TSO4, Offloads::TSO4),
-            (bit::NET_GUEST_TSO6, Offloads::TSO6),
-            (bit::NET_GUEST_ECN, Offloads::ECN),
-            (bit::NET_GUEST_UFO, Offloads::UFO),
-            (bit::NET_GUEST_USO4, Offloads::USO4),
-            (bit::NET_GUEST_USO6, Offloads::USO6),
-        ],
-    )
-}
-
-fn pick(features: u64, table: &[(u64, Offloads)]) -> Offloads {
-    let has = |(bit, _): &&(u64, Offloads)| features & bit != 0;
-    table.iter().filter(has).fold(Offloads::NONE, |all, (_, offload)| all | *offload)
+    let has = |(_, guest, _): &&(u64, u64, Offloads)| features & guest != 0;
+    OFFLOADS.iter().filter(has).fold(Offloads::NONE, |all, (.., offload)| all | *offload)
 }
 
 #[cfg(test)]

@@ -93,9 +93,7 @@ impl IngressRing {
 
     fn stop(&mut self, fault: Fault) {
         self.stopped = true;
-        // A ring that reads as zeros finds all kinds of faults: this is their cause.
-        let lost = self.queue.is_truncated();
-        self.port.fault.set(if lost { Fault::MemoryTruncated } else { fault });
+        self.port.fault.set_unless(self.queue.is_truncated(), fault);
     }
 
     /// Describes one chain as the next frame of `batch` if it is as nearly all are: one piece, no offloads. False: it is something

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::device::moderation::{Alarm, InterruptGate, NEVER};
+use crate::device::moderation::{self, Alarm, InterruptGate, NEVER};
 use crate::port::{Port, Reached, Tally};
 use crate::virtq::Queue;
 
@@ -55,7 +55,7 @@ impl Moderated {
             port: Arc::clone(port),
             egress,
             index,
-            gap: u64::try_from(gap.as_nanos()).unwrap_or(u64::MAX >> 16),
+            gap: moderation::gap(gap),
             gate: InterruptGate::default(),
             since: None,
             watched: Arc::clone(watched),

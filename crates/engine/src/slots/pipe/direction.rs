@@ -88,7 +88,7 @@ impl PipeDirection {
             return true;
         }
         // The ring itself went back to all that was not released, which the receiver has.
-        self.tx.set_positions(self.tx.first(), self.rx.next());
+        self.tx.set_position(self.tx.first(), self.rx.next());
         self.looked = self.rx.next();
         false
     }

@@ -281,7 +281,7 @@ impl End {
     }
 
     /// Writes where its ring `ring` is, in either direction, for a program that begins.
-    pub fn seat(&self, ring: u32) {
+    pub fn set_position(&self, ring: u32) {
         let state = crate::lock(&self.pipe.state);
         let side = state.side(self.owner);
         let positions = |from: Side| {
@@ -289,7 +289,7 @@ impl End {
             Some(crate::lock(direction).positions())
         };
         if let (Some([sends, _]), Some([_, receives])) = (positions(side), positions(side.other())) {
-            state.memory.joined.seat(side, ring, sends, receives);
+            state.memory.joined.set_position(side, ring, sends, receives);
         }
     }
 }

@@ -31,7 +31,7 @@ impl Piped {
         common.port.fault.clear();
         end.restart();
         let info = *region.info();
-        (0..info.tx_rings).for_each(|ring| end.seat(ring));
+        (0..info.tx_rings).for_each(|ring| end.set_position(ring));
         let pairs: Vec<PipePair> = (0..info.tx_rings as usize)
             .map(|ring| PipePair::new(end, ring, &common.port, &common.settings))
             .collect::<io::Result<_>>()?;

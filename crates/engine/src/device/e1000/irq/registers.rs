@@ -4,8 +4,8 @@
 use super::super::regs::INT_ASSERTED;
 use super::state::{IrqRegisters, IrqState};
 use super::{
-    regs, routed, Irq, Mode, Model, CTRL_EXT_IAME, OTHER, OTHER_CAUSES, QUEUES, RXQ0, RXQ1, RXT0, TXDW, TXQ0,
-    TXQ1, VECTORS,
+    regs, routed, Causes, Irq, Mode, Model, CTRL_EXT_IAME, OTHER, OTHER_CAUSES, QUEUES, RXQ0, RXQ1, RXT0,
+    TXDW, TXQ0, TXQ1, VECTORS,
 };
 
 /// Words that are saved.
@@ -16,14 +16,14 @@ impl Irq {
     pub(in super::super) fn owns(&self, offset: u32) -> bool {
         match offset {
             regs::ICR | regs::ITR | regs::ICS | regs::IMS | regs::IMC | regs::CTRL_EXT => true,
-            regs::EIAC | regs::IAM | regs::IVAR => self.model == Model::E1000e,
+            regs::EIAC | regs::IAM | regs::IVAR => self.beside.model == Model::E1000e,
             _ => self.vector(offset).is_some(),
         }
     }
 
     fn vector(&self, offset: u32) -> Option<usize> {
         let index = (offset.checked_sub(regs::EITR0)? / 4) as usize;
-        (self.model == Model::E1000e && index < VECTORS).then_some(index)
+        (self.beside.model == Model::E1000e && index < VECTORS).then_some(index)
     }
 
     /// The driver reads one of these registers.
@@ -34,7 +34,7 @@ impl Irq {
             regs::ICR => {
                 let asserted = registers.icr & registers.ims != 0;
                 let value = registers.icr | if asserted { INT_ASSERTED } else { 0 };
-                if asserted && registers.ext & CTRL_EXT_IAME != 0 && self.model == Model::E1000e {
+                if asserted && registers.ext & CTRL_EXT_IAME != 0 && self.beside.model == Model::E1000e {
                     registers.ims &= !registers.iam;
                 }
                 // With messages of their own, causes are cleared by reading only under these two conditions
@@ -44,7 +44,7 @@ impl Irq {
                     registers.icr = 0;
                     state.unsent = 0;
                 }
-                self.alarm.note(self.settle(&mut state, self.alarm.now(), false));
+                self.changed(&mut state);
                 value
             }
             regs::ICS => registers.icr,
@@ -80,7 +80,7 @@ impl Irq {
         let registers = &mut state.registers;
         match offset {
             regs::ICR => {
-                if self.model == Model::E1000e
+                if self.beside.model == Model::E1000e
                     && registers.icr & registers.ims != 0
                     && registers.ext & CTRL_EXT_IAME != 0
                 {
@@ -111,7 +111,7 @@ impl Irq {
                 }
             }
         }
-        self.alarm.note(self.settle(&mut state, self.alarm.now(), false));
+        self.changed(&mut state);
     }
 
     /// The registers, to be saved. Causes are not among them: see [`resume`](Irq::resume).
@@ -133,10 +133,10 @@ impl Irq {
         state.registers = IrqRegisters { icr: 0, ims, iam, eiac, ivar, ext, itr, eitr };
         // Whether it waits for reports of sent frames, too.
         state.wanted = ims | TXDW | TXQ0 | TXQ1;
-        let queues = if self.model == Model::E1000e { RXQ0 | RXQ1 | TXQ0 | TXQ1 | OTHER } else { 0 };
+        let queues = if self.beside.model == Model::E1000e { RXQ0 | RXQ1 | TXQ0 | TXQ1 | OTHER } else { 0 };
         state.set(TXDW | RXT0 | regs::LSC | queues);
         match self.interrupts.mode() {
-            Mode::Msix if self.model == Model::E1000e => {
+            Mode::Msix if self.beside.model == Model::E1000e => {
                 for vector in (0..VECTORS).filter(|vector| routed(ivar, *vector) != 0) {
                     #[expect(clippy::cast_possible_truncation, reason = "below VECTORS")]
                     self.interrupts.message(vector as u16);
@@ -145,16 +145,17 @@ impl Irq {
             Mode::Msix | Mode::Msi => drop(self.interrupts.message(0)),
             Mode::Intx => {}
         }
-        self.alarm.note(self.settle(&mut state, self.alarm.now(), true));
+        self.alarm.note(state.settle(self, self.alarm.now(), true));
     }
 
     /// Reset values. Gates stay: a driver that resets in a loop is not let through faster.
     pub(in super::super) fn reset(&self) {
         let mut state = crate::lock(&self.state);
-        let gates = state.gates;
+        let mut gates = state.gates;
+        gates[0].level = false;
         (0..QUEUES).for_each(|queue| self.end(&mut state, queue, self.alarm.now()));
         *state = IrqState { gates, ..IrqState::new() };
         self.interrupts.set_level(false);
-        self.settle(&mut state, self.alarm.now(), false);
+        state.settle(self, self.alarm.now(), false);
     }
 }

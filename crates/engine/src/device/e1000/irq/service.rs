@@ -34,17 +34,17 @@ impl Services {
 impl Irq {
     /// Gives receive interrupts `percent` of the guest's time.
     pub(in super::super) fn limit(mut self, percent: u32) -> Irq {
-        self.services.share = percent.clamp(1, 100);
+        self.beside.services.share = percent.clamp(1, 100);
         self
     }
 
     /// Which receive interrupt of queue `queue` the guest is serving, if receiving has a share.
     #[inline]
     pub(in super::super) fn service(&self, queue: usize) -> Option<u64> {
-        if self.services.share == 100 {
+        if self.beside.services.share == 100 {
             return None;
         }
-        let service = self.services.count[self.server(queue)].load(Ordering::Relaxed);
+        let service = self.beside.services.count[self.server(queue)].load(Ordering::Relaxed);
         (service & 1 != 0).then_some(service)
     }
 
@@ -59,12 +59,12 @@ impl Irq {
 
     /// Frames for queue `queue` were held back because the guest has had what it gets in one service.
     pub(in super::super) fn overloaded(&self, queue: usize) {
-        self.services.overload[self.server(queue)].store(true, Ordering::Relaxed);
+        self.beside.services.overload[self.server(queue)].store(true, Ordering::Relaxed);
     }
 
     /// The guest begins to serve a receive interrupt of queue `queue`.
     pub(super) fn begin(&self, state: &mut IrqState, queue: usize, now: u64) {
-        let Services { share, count, overload } = &self.services;
+        let Services { share, count, overload } = &self.beside.services;
         if *share < 100 && state.rang[queue] && state.serving[queue].is_none() {
             state.serving[queue] = Some(now);
             overload[queue].store(false, Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Irq {
     pub(super) fn end(&self, state: &mut IrqState, queue: usize, now: u64) {
         state.rang[queue] = false;
         let Some(since) = state.serving[queue].take() else { return };
-        let Services { share, count, overload } = &self.services;
+        let Services { share, count, overload } = &self.beside.services;
         count[queue].fetch_add(1, Ordering::Relaxed);
         if overload[queue].swap(false, Ordering::Relaxed) {
             let rest = (now - since).min(LONGEST_HOLD) * u64::from(100 - share) / u64::from(*share);

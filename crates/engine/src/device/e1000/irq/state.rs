@@ -46,15 +46,13 @@ impl Report {
 }
 
 /// Everything behind the lock.
-pub(super) struct IrqState {
+pub struct IrqState {
     pub(super) registers: IrqRegisters,
     /// Causes that are set and have not been sent as a message.
     pub(super) unsent: u32,
     /// Receive causes that wait for the driver to write `IMS`, and until when at most, of each queue.
     pub(super) held: u32,
     pub(super) held_until: [u64; QUEUES],
-    /// The pin's level.
-    pub(super) level: bool,
     pub(super) gates: [InterruptGate; VECTORS],
     pub(super) receive: Delayed,
     /// Of each queue; by the pin all go with the first one's.
@@ -77,7 +75,6 @@ impl IrqState {
             unsent: 0,
             held: 0,
             held_until: [NEVER; QUEUES],
-            level: false,
             gates: [InterruptGate::default(); VECTORS],
             receive: Delayed::NONE,
             transmit: [Delayed::NONE; QUEUES],
@@ -115,12 +112,6 @@ impl Irq {
     #[inline]
     pub(in super::super) fn patience(&self) -> Option<(u32, u32)> {
         (self.floor != 0).then_some(PATIENCE)
-    }
-
-    /// Changes when the driver has taken back what it sent by transmit queue `queue`.
-    #[inline]
-    pub(in super::super) fn taken_back(&self, queue: usize) -> u64 {
-        self.taken_back[queue].load(Ordering::Relaxed)
     }
 
     /// The driver enables reports of sent frames, as it does when it has just taken back all that was done: what has

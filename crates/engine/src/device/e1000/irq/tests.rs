@@ -5,7 +5,7 @@
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::device::e1000::config::FLOOR;

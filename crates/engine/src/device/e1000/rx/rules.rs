@@ -2,9 +2,10 @@
 //! descriptor's write-back.
 
 use super::super::config::Model;
-use super::super::nic::NicState;
 use super::super::regs::{self, rx};
-use crate::packet::{Frame, Offload};
+use super::super::shared::NicState;
+use crate::packet::Frame;
+use crate::packet::Offload;
 
 const FCS: u32 = 4;
 

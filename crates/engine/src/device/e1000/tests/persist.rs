@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::device::e1000::journal::{RingJournal, RingPosition};
-use crate::device::e1000::{irq, persist};
+use crate::device::e1000::{irq, IRQ};
 use crate::device::pci::{self, Image, Persist};
 use crate::device::written_tests::Written;
 
@@ -65,7 +65,7 @@ fn registers_phy_and_eeprom_are_what_they_were() {
         let _told: Vec<bool> = (0..5).map(|event| rig.interrupted(event)).collect();
         let mut config = [vec![0; 256], vec![0; 256]];
         pci::read_config(&mut rig.device, 0, &mut config[0]);
-        let eeprom = rig.device.eeprom.chip.wires();
+        let eeprom = rig.device.eeprom.wires();
         let mut rig = rig.taken_over();
         assert!(rig.interrupted(0), "what it may have missed is told");
         pci::read_config(&mut rig.device, 0, &mut config[1]);
@@ -74,7 +74,7 @@ fn registers_phy_and_eeprom_are_what_they_were() {
         assert_eq!((rig.read(regs::LEDCTL), rig.read(regs::ITR)), (0x1234, 77));
         rig.write(regs::MDIC, 1 << 27 | phy(16, 0));
         assert_eq!(rig.read(regs::MDIC) & 0xffff, 0x4321);
-        assert_eq!(rig.device.eeprom.chip.wires(), eeprom);
+        assert_eq!(rig.device.eeprom.wires(), eeprom);
         assert_ne!(rig.read(regs::IMS) & regs::LSC, 0);
         if model == Model::E1000 {
             let mut bytes = [0; 4];
@@ -96,7 +96,7 @@ fn what_an_older_program_left_is_read_as_it_was_meant() {
         let mut rig = rig(model);
         let changed = written.adopt(&mut rig.device, &["pages", "journal"]);
         // Interrupt registers are set by `resume`.
-        let others = changed.iter().filter(|at| !(persist::IRQ..persist::IRQ + irq::SAVED).contains(*at));
+        let others = changed.iter().filter(|at| !(IRQ..IRQ + irq::SAVED).contains(*at));
         assert_eq!(others.count(), 0, "{changed:?}");
         assert_eq!(rig.read(regs::LEDCTL), 0x0102_0304);
         let mut config = [0; 16];
@@ -104,7 +104,7 @@ fn what_an_older_program_left_is_read_as_it_was_meant() {
         assert_eq!(config[..6], [0x86, 0x80, id[0], id[1], 7, 0], "its id; it may reach memory");
         rig.write(regs::MDIC, 2 << 26 | 1 << 21 | 2 << 16);
         assert_eq!(rig.read(regs::MDIC) & 0xffff, 0x141, "the first word of its PHY's id");
-        assert_eq!((rig.device.faulted, rig.device.io_address), (false, 0));
+        assert_eq!((rig.device.faulted, rig.device.own.io_address), (false, 0));
         let journals = rig.journals();
         for ((journal, base), (head, published)) in journals.iter().zip([0x4000_0000, 0x4004_4800]).zip(heads)
         {

@@ -1,57 +1,64 @@
 //! What the I/O cores and the conversation of a device share.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::config::Model;
-use super::irq::Irq;
+use super::irq::IrqState;
 use super::regs::{self, QUEUES};
 use super::ring::Ring;
 use super::state::Registers;
 use super::stats::Stats;
-use crate::port::Port;
+use crate::device::nic::{Nic, SharedPart, LONGEST_NAP};
 
 /// What the I/O cores and the conversation share.
-pub(super) struct NicState {
+pub(super) type NicState = Nic<IntelPart>;
+
+/// Of that, what is the part's.
+pub struct IntelPart {
     pub(super) model: Model,
     /// The guest may map the tails.
     pub(super) exitless: bool,
     /// There is a status block.
     pub(super) csb: bool,
-    pub(super) port: Arc<Port>,
     pub(super) regs: Registers,
-    pub(super) irq: Irq,
     pub(super) stats: Stats,
     /// Tails beyond the end of their ring.
     pub(super) bad_tails: AtomicU64,
-    /// Frames were delivered to the guest since the transmit queue last looked.
-    pub(super) received: AtomicBool,
-    /// What the guest sends comes back to it, and nothing else does.
-    pub(super) looped: AtomicBool,
-    pub(super) traps: Traps,
-}
-
-/// Accesses that trapped.
-#[derive(Default)]
-pub(super) struct Traps {
-    pub(super) reads: AtomicU64,
-    pub(super) writes: AtomicU64,
     /// Tails written by a trap, and the last such tail plus one, of each ring.
     pub(super) tails: [AtomicU64; RINGS.len()],
     pub(super) last: [AtomicU32; RINGS.len()],
 }
 
-impl NicState {
+impl IntelPart {
     /// Whether the tail of the ring at `at` came by a trap the last time.
-    pub(super) fn is_trapping(&self, at: u32) -> bool {
-        let last = self.traps.last[ring_number(at)].load(Ordering::Relaxed);
+    pub(super) fn tail_trapped(&self, at: u32) -> bool {
+        let last = self.last[ring_number(at)].load(Ordering::Relaxed);
         last != 0 && last == (self.regs.get(at + regs::ring::TAIL) & 0xffff) + 1
     }
 
-    /// Whether the driver has set up the second of `rings`: one word to look at.
+    /// How many of `rings` the driver has set up, the first among them in any case: one word to look at.
     #[inline]
-    pub(super) fn has_second(&self, rings: &[u32; QUEUES]) -> bool {
-        self.model == Model::E1000e && Ring::length(&self.regs, rings[1]) != 0
+    pub(super) fn used(&self, rings: &[u32; QUEUES]) -> usize {
+        1 + usize::from(self.model == Model::E1000e && Ring::length(&self.regs, rings[1]) != 0)
+    }
+}
+
+impl SharedPart for IntelPart {
+    type Causes = IrqState;
+    const NAP_IF_TRAPPING: Option<Duration> = Some(LONGEST_NAP);
+
+    #[inline]
+    fn transmit_rings(&self) -> usize {
+        self.used(&regs::TX_RINGS)
+    }
+
+    fn always_traps(&self) -> bool {
+        !self.exitless
+    }
+
+    fn is_trapping(&self) -> bool {
+        regs::TX_RINGS.iter().any(|at| self.tail_trapped(*at))
     }
 }
 
