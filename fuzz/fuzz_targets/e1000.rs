@@ -17,7 +17,7 @@ use sidecore_engine::packet::Mac;
 use sidecore_engine::port::Port;
 use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::nic::{World, BUFFERS};
-use sidecore_fuzz::{anonymous_port, Desk, GPA, MEMORY};
+use sidecore_fuzz::{anonymous_port, ManualScheduler, GPA, MEMORY};
 
 /// Registers that do something, so that a byte chooses one of them.
 const REGISTERS: [u32; 59] = [
@@ -100,7 +100,7 @@ struct Run<'a> {
     world: &'a mut World,
     device: E1000,
     port: Arc<Port>,
-    desk: Arc<Desk>,
+    scheduler: Arc<ManualScheduler>,
     pages: Arc<SharedPages>,
     config: E1000Config,
     /// The presets use both rings of each direction.
@@ -114,7 +114,7 @@ fn mapped(device: &E1000) -> Arc<SharedPages> {
 impl Run<'_> {
     fn new(world: &mut World, flags: u8) -> Run<'_> {
         let model = if flags & 1 == 0 { Model::E1000 } else { Model::E1000e };
-        let (port, desk) = (anonymous_port(), Arc::new(Desk::default()));
+        let (port, scheduler) = (anonymous_port(), Arc::new(ManualScheduler::default()));
         port.fault.clear();
         world.guest.write(0, &[0; MEMORY as usize]);
         let mut config = E1000Config::new(model, Mac([2, 0, 0, 0, 0, 1]));
@@ -122,7 +122,7 @@ impl Run<'_> {
         config.csb = flags & 8 != 0;
         config.receive_share = if flags & 16 != 0 { 50 } else { 100 };
         let mut device =
-            E1000::new(config, Arc::clone(&port), Arc::clone(&desk) as Arc<dyn Scheduler>).unwrap();
+            E1000::new(config, Arc::clone(&port), Arc::clone(&scheduler) as Arc<dyn Scheduler>).unwrap();
         let pages = mapped(&device);
         if flags & 4 != 0 {
             for (index, number) in [(Index::Intx, 0), (Index::Msi, 0), (Index::Msix, 0), (Index::Msix, 1)] {
@@ -131,7 +131,7 @@ impl Run<'_> {
             }
         }
         device.dma_changed(Arc::clone(&world.maps[0]));
-        Run { world, device, port, desk, pages, config, pair: flags & 32 != 0 }
+        Run { world, device, port, scheduler, pages, config, pair: flags & 32 != 0 }
     }
 
     fn run(mut self, mut data: &[u8]) {
@@ -160,7 +160,7 @@ impl Run<'_> {
                     self.world.guest.write(u64::from(u16::from_le_bytes([*a, *b])), bytes);
                 }
                 8 => self.describe(*a, [*b, *c, *d, *e]),
-                9 | 10 => self.desk.poll(&mut self.world.batch),
+                9 | 10 => self.scheduler.poll(&mut self.world.batch),
                 11 => self.world.send(&self.port, *a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
                 12 => self.device.dma_changed(Arc::clone(&self.world.maps[usize::from(*a) % 4])),
                 13 => self.device.set_link(a & 1 != 0),
@@ -176,7 +176,7 @@ impl Run<'_> {
             }
         }
         self.device.detached();
-        assert!(self.desk.is_empty(), "a queue stayed behind");
+        assert!(self.scheduler.is_empty(), "a queue stayed behind");
     }
 
     /// What a driver does, so that the fuzzer need not find it out.
@@ -217,11 +217,11 @@ impl Run<'_> {
         old.save(&mut image);
         let files: Vec<OwnedFd> =
             old.files().into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
-        // Killed, or asked to go: in the first case perhaps while the desk has a batch.
+        // Killed, or asked to go: in the first case perhaps while the scheduler has a batch.
         if how & 0x10 == 0 {
             old.suspend();
         } else {
-            self.desk.fetch(&mut self.world.batch);
+            self.scheduler.fetch(&mut self.world.batch);
         }
         let word = u64::from(low) << (how >> 5 << 3) | u64::from(high) << (8 * (how & 7));
         if lies && how & 8 == 0 {
@@ -231,8 +231,8 @@ impl Run<'_> {
             let place = u64::from(how & 3) * 8 * (32 + 3 * 1024) + 8 * u64::from(at % 44);
             rustix::io::pwrite(&files[1], &word.to_ne_bytes(), place).unwrap();
         }
-        let (port, desk) = (Arc::clone(&self.port), Arc::clone(&self.desk));
-        let mut next = E1000::new(self.config, port, desk as Arc<dyn Scheduler>).unwrap();
+        let (port, scheduler) = (Arc::clone(&self.port), Arc::clone(&self.scheduler));
+        let mut next = E1000::new(self.config, port, scheduler as Arc<dyn Scheduler>).unwrap();
         let adopted = next.persist().unwrap().adopt(files, &image);
         assert!(lies || adopted.is_ok(), "{adopted:?}");
         // The former process is gone.

@@ -290,7 +290,13 @@ impl Rig {
                     let told = station(id);
                     let address = if what & 0x40 == 0 { told.four.into() } else { told.six.into() };
                     let port = &self.ports[[2, 5, 7, 10][usize::from(what >> 5 & 3)]].name;
-                    router.told(port, address, (what & 0x80 == 0).then_some(Mac(told.mac)), false, 1);
+                    router.kernel_neighbour(
+                        port,
+                        address,
+                        (what & 0x80 == 0).then_some(Mac(told.mac)),
+                        false,
+                        1,
+                    );
                 }
                 _ => self.configure(input.byte()),
             }

@@ -18,7 +18,7 @@ use sidecore_engine::packet::{Batch, Mac};
 use sidecore_engine::port::Port;
 use sidecore_engine::slots::pipe::End;
 use sidecore_fuzz::fuzz_target;
-use sidecore_fuzz::{anonymous_port, port, send, Desk, Guest, GPA, MEMORY};
+use sidecore_fuzz::{anonymous_port, port, send, Guest, ManualScheduler, GPA, MEMORY};
 
 const PAIRS: usize = 2;
 const SLOTS: u32 = 16;
@@ -70,14 +70,20 @@ struct Run<'a> {
     region: std::fs::File,
     size: u64,
     port: Arc<Port>,
-    desk: Arc<Desk>,
+    scheduler: Arc<ManualScheduler>,
     flags: u8,
     /// The other end of the pipe, with its memory device and its port.
     far: Option<(Ptnet, MemoryDevice, Arc<Port>)>,
 }
 
 /// A device that a driver has not found yet, and its memory.
-fn device(world: &World, desk: &Arc<Desk>, port: &Arc<Port>, flags: u8, number: u8) -> (Ptnet, MemoryDevice) {
+fn device(
+    world: &World,
+    scheduler: &Arc<ManualScheduler>,
+    port: &Arc<Port>,
+    flags: u8,
+    number: u8,
+) -> (Ptnet, MemoryDevice) {
     let mut config = PtnetConfig {
         pairs: PAIRS,
         slots: SLOTS,
@@ -87,7 +93,7 @@ fn device(world: &World, desk: &Arc<Desk>, port: &Arc<Port>, flags: u8, number: 
     if flags & 4 != 0 {
         config.pipe = Some(End::join("fuzz", &config.geometry().of_pipe(), false).unwrap());
     }
-    let scheduler = Arc::clone(desk) as Arc<dyn Scheduler>;
+    let scheduler = Arc::clone(scheduler) as Arc<dyn Scheduler>;
     let (mut nic, mut memory, _) = functions(config, port, scheduler).unwrap();
     nic.attached().unwrap();
     memory.attached().unwrap();
@@ -121,14 +127,14 @@ fn far_port() -> Arc<Port> {
 
 impl Run<'_> {
     fn new(world: &mut World, flags: u8) -> Run<'_> {
-        let (port, desk) = (anonymous_port(), Arc::new(Desk::default()));
+        let (port, scheduler) = (anonymous_port(), Arc::new(ManualScheduler::default()));
         port.fault.clear();
         world.guest.write(0, &[0; MEMORY as usize]);
-        let (nic, memory) = device(world, &desk, &port, flags, 1);
+        let (nic, memory) = device(world, &scheduler, &port, flags, 1);
         let far = (flags & 4 != 0).then(|| {
             let port = far_port();
             port.fault.clear();
-            let (mut nic, memory) = device(world, &desk, &port, flags, 2);
+            let (mut nic, memory) = device(world, &scheduler, &port, flags, 2);
             bring_up(&mut nic, FAR_BLOCKS, 0);
             (nic, memory, port)
         });
@@ -141,7 +147,7 @@ impl Run<'_> {
                 nic.interrupts().set_trigger(Index::Msix, vector, Some(event));
             }
         }
-        Run { world, nic, memory, region: file.into(), size, port, desk, flags, far }
+        Run { world, nic, memory, region: file.into(), size, port, scheduler, flags, far }
     }
 
     fn run(mut self, mut data: &[u8]) {
@@ -173,7 +179,7 @@ impl Run<'_> {
                     self.region.write_all_at(bytes, at).unwrap();
                 }
                 8 => self.slot(*a, *b, u16::from_le_bytes([*c, *d]), *e),
-                9 | 10 => self.desk.poll(&mut self.world.batch),
+                9 | 10 => self.scheduler.poll(&mut self.world.batch),
                 11 => self.send(usize::from(*e), *a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
                 12 => {
                     let map = if a & 1 == 0 { &self.world.guest.map } else { &self.world.empty };
@@ -201,7 +207,7 @@ impl Run<'_> {
             far.detached();
         }
         self.nic.write(0, reg::PTCTL, &DELETE.to_le_bytes());
-        assert!(self.desk.is_empty(), "a queue stayed behind");
+        assert!(self.scheduler.is_empty(), "a queue stayed behind");
         self.nic.detached();
     }
 
@@ -218,7 +224,7 @@ impl Run<'_> {
         if how & 0x10 == 0 {
             self.nic.suspend();
         } else {
-            self.desk.fetch(&mut self.world.batch);
+            self.scheduler.fetch(&mut self.world.batch);
         }
         if lies {
             let word = u64::from(low) << (how >> 5 << 3) | u64::from(high) << (8 * (how & 7));
@@ -226,7 +232,7 @@ impl Run<'_> {
             let at = if how & 8 == 0 { 32 + usize::from(at) } else { usize::from(at) };
             image.put(at % image.size(), word);
         }
-        let (mut nic, mut memory) = device(self.world, &self.desk, &self.port, self.flags, 1);
+        let (mut nic, mut memory) = device(self.world, &self.scheduler, &self.port, self.flags, 1);
         let [first, second] = files;
         let adopted = nic.adopt(first, &image).and_then(|()| memory.adopt(second, &other));
         assert!(lies || adopted.is_ok(), "{adopted:?}");

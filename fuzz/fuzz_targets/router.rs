@@ -9,7 +9,7 @@ use sidecore_engine::mem::Arena;
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Batch, Offload, Offloads, Sum, HEAD};
 use sidecore_engine::port::{Port, PortId};
-use sidecore_engine::router::{Desk, Member, Now, Router, Rpf, Seat, Static, Target};
+use sidecore_engine::router::{Member, Now, RewriteBuffer, Router, RouterContext, Rpf, Static, Target};
 use sidecore_engine::switch::Verdicts;
 use sidecore_fuzz::fuzz_target;
 
@@ -19,8 +19,8 @@ const LONGEST: usize = 2048;
 
 struct Rig {
     ports: Vec<Arc<Port>>,
-    seat: Seat,
-    desk: Desk,
+    context: RouterContext,
+    rewrites: RewriteBuffer,
     verdicts: Verdicts,
     arena: Arena,
     batch: Option<Batch>,
@@ -53,10 +53,20 @@ impl Rig {
         };
         let routes = [via("0.0.0.0/1", &["10.0.1.9", "10.0.0.9"]), via("2000::/3", &["2001:db8:b::9"])];
         router.configure(&members, &routes, 1);
-        let seat = Seat::new(&router);
-        let (desk, verdicts, arena) = (Desk::new(), Verdicts::new(), Arena::new(64, LONGEST));
+        let context = RouterContext::new(&router);
+        let (rewrites, verdicts, arena) = (RewriteBuffer::new(), Verdicts::new(), Arena::new(64, LONGEST));
         let batch = Some(Batch::new());
-        Rig { ports, seat, desk, verdicts, arena, batch, epoch: Instant::now(), second: 1, _file: file }
+        Rig {
+            ports,
+            context,
+            rewrites,
+            verdicts,
+            arena,
+            batch,
+            epoch: Instant::now(),
+            second: 1,
+            _file: file,
+        }
     }
 
     /// Frames as `length, bytes`, to the router unless the length is odd.
@@ -100,11 +110,11 @@ impl Rig {
         }
         self.second += 1;
         self.verdicts.clear();
-        self.desk.clear();
+        self.rewrites.clear();
         let now = Now { seconds: self.second / 64 + 1, epoch: self.epoch, core: 0, sender: PortId(0) };
-        self.seat.decide(&batch, &self.ports[0], &now, &mut self.desk, &mut self.verdicts);
+        self.context.decide(&batch, &self.ports[0], &now, &mut self.rewrites, &mut self.verdicts);
         let lengths: Vec<u32> = batch.frames().iter().map(|frame| frame.len).collect();
-        self.desk.rewrite(&mut batch);
+        self.rewrites.rewrite(&mut batch);
         assert!(batch.frames().iter().zip(lengths).all(|(frame, len)| frame.len == len));
         let mut seen = vec![false; batch.len()];
         let mut picks = Vec::new();
@@ -116,7 +126,7 @@ impl Rig {
             assert!(!std::mem::replace(&mut seen[usize::from(*frame)], true));
         }
         assert!(seen.iter().all(|seen| *seen));
-        let (made, to) = self.desk.made();
+        let (made, to) = self.rewrites.made();
         assert_eq!(made.len(), to.len());
         for frame in made.frames() {
             let behind: usize = made.body(frame).iter().map(|piece| piece.len()).sum();

@@ -16,7 +16,7 @@ use sidecore_engine::packet::Mac;
 use sidecore_engine::port::Port;
 use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::nic::{World, BUFFERS};
-use sidecore_fuzz::{anonymous_port, Desk, GPA, MEMORY};
+use sidecore_fuzz::{anonymous_port, ManualScheduler, GPA, MEMORY};
 
 /// Where the presets put the rings, in guest memory.
 const TX: u64 = 0x1000;
@@ -37,27 +37,27 @@ struct Run<'a> {
     world: &'a mut World,
     device: Rtl8169,
     port: Arc<Port>,
-    desk: Arc<Desk>,
+    scheduler: Arc<ManualScheduler>,
 }
 
-fn device(port: &Arc<Port>, desk: &Arc<Desk>) -> Rtl8169 {
+fn device(port: &Arc<Port>, scheduler: &Arc<ManualScheduler>) -> Rtl8169 {
     let config = Rtl8169Config::new(Mac([2, 0, 0, 0, 0, 1]));
-    let device = Rtl8169::new(config, Arc::clone(port), Arc::clone(desk) as Arc<dyn Scheduler>);
+    let device = Rtl8169::new(config, Arc::clone(port), Arc::clone(scheduler) as Arc<dyn Scheduler>);
     device.unwrap()
 }
 
 impl Run<'_> {
     fn new(world: &mut World, flags: u8) -> Run<'_> {
-        let (port, desk) = (anonymous_port(), Arc::new(Desk::default()));
+        let (port, scheduler) = (anonymous_port(), Arc::new(ManualScheduler::default()));
         port.fault.clear();
         world.guest.write(0, &[0; MEMORY as usize]);
-        let mut device = device(&port, &desk);
+        let mut device = device(&port, &scheduler);
         if flags & 1 != 0 {
             let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
             device.interrupts().set_trigger(Index::Intx, 0, Some(event));
         }
         device.dma_changed(Arc::clone(&world.maps[0]));
-        Run { world, device, port, desk }
+        Run { world, device, port, scheduler }
     }
 
     fn run(mut self, mut data: &[u8]) {
@@ -79,7 +79,7 @@ impl Run<'_> {
                     self.world.guest.write(u64::from(u16::from_le_bytes([*a, *b])), bytes);
                 }
                 8 | 9 => self.describe(if *what & 1 == 0 { TX } else { RX }, *a, [*b, *c, *d, *e]),
-                10 => self.desk.poll(&mut self.world.batch),
+                10 => self.scheduler.poll(&mut self.world.batch),
                 11 => self.world.send(&self.port, *a, u16::from_le_bytes([*b, *c]) & 0x3fff, *d),
                 12 => self.device.dma_changed(Arc::clone(&self.world.maps[usize::from(*a) % 4])),
                 13 => self.device.set_link(a & 1 != 0),
@@ -95,7 +95,7 @@ impl Run<'_> {
             }
         }
         self.device.detached();
-        assert!(self.desk.is_empty(), "a queue stayed behind");
+        assert!(self.scheduler.is_empty(), "a queue stayed behind");
     }
 
     /// What a driver does, so that the fuzzer need not find it out.
@@ -132,11 +132,11 @@ impl Run<'_> {
         old.save(&mut image);
         let files: Vec<OwnedFd> =
             old.files().into_iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
-        // Killed, or asked to go: in the first case perhaps while the desk has a batch.
+        // Killed, or asked to go: in the first case perhaps while the scheduler has a batch.
         if how & 0x10 == 0 {
             old.suspend();
         } else {
-            self.desk.fetch(&mut self.world.batch);
+            self.scheduler.fetch(&mut self.world.batch);
         }
         let word = u64::from(low) << (how >> 5 << 3) | u64::from(high) << (8 * (how & 7));
         if lies && how & 8 == 0 {
@@ -144,7 +144,7 @@ impl Run<'_> {
         } else if lies {
             rustix::io::pwrite(&files[0], &word.to_ne_bytes(), 8 * u64::from(at)).unwrap();
         }
-        let mut next = device(&self.port, &self.desk);
+        let mut next = device(&self.port, &self.scheduler);
         let adopted = next.persist().unwrap().adopt(files, &image);
         assert!(lies || adopted.is_ok(), "{adopted:?}");
         // The former process is gone.

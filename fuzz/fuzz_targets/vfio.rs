@@ -16,7 +16,7 @@ use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
 use sidecore_engine::graph::Scheduler;
 use sidecore_engine::packet::Mac;
 use sidecore_fuzz::fuzz_target;
-use sidecore_fuzz::{anonymous_port, Desk};
+use sidecore_fuzz::{anonymous_port, ManualScheduler};
 
 const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
 /// Numbers of regions: those of the device's registers, its configuration space, and none.
@@ -24,17 +24,17 @@ const REGIONS: [u32; 8] = [0, 0, 1, 2, 3, 7, 8, 9];
 /// Where in the guest a range of memory may begin.
 const PLACES: [u64; 4] = [0, 0x1000, 0x1_0000, u64::MAX - 0xfff];
 
-fn device(what: u8, desk: &Arc<Desk>) -> Box<dyn PciDevice> {
-    let (port, desk) = (anonymous_port(), Arc::clone(desk) as Arc<dyn Scheduler>);
+fn device(what: u8, scheduler: &Arc<ManualScheduler>) -> Box<dyn PciDevice> {
+    let (port, scheduler) = (anonymous_port(), Arc::clone(scheduler) as Arc<dyn Scheduler>);
     port.fault.clear();
     match what % 6 {
-        0 => Box::new(scratch::Scratch::new(&port, desk)),
-        1 => Box::new(E1000::new(E1000Config::new(Model::E1000, MAC), port, desk).unwrap()),
-        2 => Box::new(E1000::new(E1000Config::new(Model::E1000e, MAC), port, desk).unwrap()),
-        3 => Box::new(Rtl8169::new(Rtl8169Config::new(MAC), port, desk).unwrap()),
+        0 => Box::new(scratch::Scratch::new(&port, scheduler)),
+        1 => Box::new(E1000::new(E1000Config::new(Model::E1000, MAC), port, scheduler).unwrap()),
+        2 => Box::new(E1000::new(E1000Config::new(Model::E1000e, MAC), port, scheduler).unwrap()),
+        3 => Box::new(Rtl8169::new(Rtl8169Config::new(MAC), port, scheduler).unwrap()),
         four_or_five => {
             let config = PtnetConfig { pairs: 1, slots: 16, buf_size: 64, ..PtnetConfig::new(MAC) };
-            let (nic, memory, _) = functions(config, &port, desk).unwrap();
+            let (nic, memory, _) = functions(config, &port, scheduler).unwrap();
             if four_or_five == 4 {
                 Box::new(nic)
             } else {
@@ -112,7 +112,7 @@ fuzz_target!(|data: &[u8]| {
         bytes.extend(header.bytes());
         bytes.extend(payload);
     }
-    let desk = Arc::new(Desk::default());
-    scratch::converse(&bytes, device(*what, &desk));
-    assert!(desk.is_empty(), "a queue stayed behind");
+    let scheduler = Arc::new(ManualScheduler::default());
+    scratch::converse(&bytes, device(*what, &scheduler));
+    assert!(scheduler.is_empty(), "a queue stayed behind");
 });

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use sidecore_engine::core::{Budget, Lease, Recall, Seat};
-use sidecore_engine::graph::{Local, NetSeat, Scheduler};
+use sidecore_engine::core::{Budget, Lease, Recall, TaskHandle};
+use sidecore_engine::graph::{Local, QueueHandle, Scheduler};
 use sidecore_engine::mem::Arena;
 use sidecore_engine::packet::{Batch, Gso, Offload, Offloads, HEAD};
 use sidecore_engine::port::{DropReason, EgressQueue, IngressQueue, Outcome, Port, Room, Tally};
@@ -150,7 +150,7 @@ impl EgressQueue for Sink {
 
 /// Visits tasks, one after the other, in the order in which they came.
 pub struct Hand {
-    tasks: Mutex<Vec<Seat<Local>>>,
+    tasks: Mutex<Vec<TaskHandle<Local>>>,
     patience: Duration,
 }
 
@@ -181,8 +181,8 @@ impl Hand {
 }
 
 impl Scheduler for Hand {
-    fn seat(self: Arc<Self>, seat: NetSeat) -> Recall {
-        self.tasks.lock().unwrap().push(seat.task());
+    fn serve_queue(self: Arc<Self>, handle: QueueHandle) -> Recall {
+        self.tasks.lock().unwrap().push(handle.task());
         // They stay until all of it ends.
         Box::new(|| ())
     }

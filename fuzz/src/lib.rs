@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_engine::core::Recall;
-use sidecore_engine::graph::{NetSeat, Scheduler};
+use sidecore_engine::graph::{QueueHandle, Scheduler};
 use sidecore_engine::mem::{GuestMap, RegionSpec};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Batch, Frame, Offload};
@@ -128,15 +128,15 @@ pub fn anonymous_port() -> Arc<Port> {
 }
 
 /// The next number, and queues by theirs.
-type Numbered = (u64, BTreeMap<u64, NetSeat>);
+type Numbered = (u64, BTreeMap<u64, QueueHandle>);
 
 /// Holds the queues that a core would have.
 #[derive(Default)]
-pub struct Desk {
+pub struct ManualScheduler {
     queues: Mutex<Numbered>,
 }
 
-impl Desk {
+impl ManualScheduler {
     /// Whether no queue is with it.
     pub fn is_empty(&self) -> bool {
         self.queues.lock().unwrap().1.is_empty()
@@ -144,17 +144,17 @@ impl Desk {
 
     /// Fetches a batch of each queue, and does not give it back: whoever has the queue is about to be killed.
     pub fn fetch(&self, batch: &mut Batch) {
-        for seat in self.queues.lock().unwrap().1.values_mut() {
+        for handle in self.queues.lock().unwrap().1.values_mut() {
             batch.clear();
-            seat.queue().fetch(batch, &mut Tally::default());
+            handle.queue().fetch(batch, &mut Tally::default());
         }
         batch.clear();
     }
 
     /// Fetches a batch of each queue, checks it, reads it, and gives it back.
     pub fn poll(&self, batch: &mut Batch) {
-        for seat in self.queues.lock().unwrap().1.values_mut() {
-            let queue = seat.queue();
+        for handle in self.queues.lock().unwrap().1.values_mut() {
+            let queue = handle.queue();
             batch.clear();
             let mut tally = Tally::default();
             queue.fetch(batch, &mut tally);
@@ -179,17 +179,17 @@ impl Desk {
     }
 }
 
-impl Scheduler for Desk {
-    fn seat(self: Arc<Self>, mut seat: NetSeat) -> Recall {
-        let mut desk = self.queues.lock().unwrap();
-        desk.0 += 1;
-        let key = desk.0;
-        seat.queue().want_kicks(false);
-        desk.1.insert(key, seat);
-        drop(desk);
+impl Scheduler for ManualScheduler {
+    fn serve_queue(self: Arc<Self>, mut handle: QueueHandle) -> Recall {
+        let mut scheduler = self.queues.lock().unwrap();
+        scheduler.0 += 1;
+        let key = scheduler.0;
+        handle.queue().want_kicks(false);
+        scheduler.1.insert(key, handle);
+        drop(scheduler);
         Box::new(move || {
-            let seat = self.queues.lock().unwrap().1.remove(&key);
-            seat.into_iter().for_each(|seat| seat.go_home());
+            let handle = self.queues.lock().unwrap().1.remove(&key);
+            handle.into_iter().for_each(|handle| handle.return_to_owner());
         })
     }
 }

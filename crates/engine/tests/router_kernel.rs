@@ -21,7 +21,7 @@ use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Batch, Offload, Sum};
 use sidecore_engine::port::{Port, PortId};
-use sidecore_engine::router::{Desk, Member, Net, Now, Router, Rpf, Seat, Static, Target};
+use sidecore_engine::router::{Member, Net, Now, RewriteBuffer, Router, RouterContext, Rpf, Static, Target};
 use sidecore_engine::switch::Verdicts;
 
 const PORTS: usize = 3;
@@ -209,8 +209,8 @@ struct Ours {
     router: Arc<Router>,
     ports: Vec<Arc<Port>>,
     macs: Vec<[u8; 6]>,
-    seat: Seat,
-    desk: Desk,
+    context: RouterContext,
+    rewrites: RewriteBuffer,
     verdicts: Verdicts,
     start: Instant,
     batches: u32,
@@ -228,11 +228,11 @@ impl Ours {
         };
         let router = Arc::new(Router::new("r").unwrap());
         let mut ours = Ours {
-            seat: Seat::new(&router),
+            context: RouterContext::new(&router),
             router,
             ports: (0..PORTS).map(port).collect(),
             macs: macs.to_vec(),
-            desk: Desk::new(),
+            rewrites: RewriteBuffer::new(),
             verdicts: Verdicts::new(),
             start: Instant::now(),
             batches: 0,
@@ -273,14 +273,14 @@ impl Ours {
         let mut batch = Batch::new();
         frames::push(&mut batch, frame, Offload::NONE);
         self.verdicts.clear();
-        self.desk.clear();
-        self.seat.decide(&batch, &self.ports[from], &now, &mut self.desk, &mut self.verdicts);
-        self.desk.rewrite(&mut batch);
+        self.rewrites.clear();
+        self.context.decide(&batch, &self.ports[from], &now, &mut self.rewrites, &mut self.verdicts);
+        self.rewrites.rewrite(&mut batch);
         let mut got = Vec::new();
         for id in self.verdicts.destinations() {
             got.push((usize::from(*id), frames::bytes_of(&batch, &batch.frames()[0])));
         }
-        let (made, to) = self.desk.made();
+        let (made, to) = self.rewrites.made();
         got.extend(
             made.frames().iter().zip(to).map(|(it, to)| (usize::from(to.0), frames::bytes_of(made, it))),
         );

@@ -189,7 +189,7 @@ impl Task<Local> for Disk {
         }
         self.done.fetch_add(done, Ordering::Relaxed);
         let items = usize::try_from(done).unwrap();
-        Visit { moved: done, items, bytes: 4096 * done, cost: items, elsewhere_ns: 0, end: VisitEnd::Drained }
+        Visit { moved: done, items, bytes: 4096 * done, cost: items, others_ns: 0, end: VisitEnd::Drained }
     }
 
     fn arm(&mut self) -> bool {

@@ -401,7 +401,7 @@ impl Worker {
     fn tell(&mut self, Neighbour { link, address, mac, always }: Neighbour) {
         if let Some(name) = self.links.get(&link) {
             self.view.neighbours += 1;
-            self.router.told(name, address, mac, always, self.now());
+            self.router.kernel_neighbour(name, address, mac, always, self.now());
         }
     }
 }

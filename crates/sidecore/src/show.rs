@@ -16,8 +16,8 @@ use sidecore_engine::core::DEFAULT_WEIGHT;
 use sidecore_engine::disk::Latency;
 use sidecore_engine::state::disks::Disks;
 use sidecore_engine::state::status::{
-    Addresses, CoreView, Cores, Drops, FlowView, LastSecond, OverrunCount, PortState, PortView, Ports,
-    Queues, SlowCount, Sums, Switches, TalkCount,
+    Addresses, ConversationCount, CoreView, Cores, Drops, FlowView, LastSecond, OverrunCount, PortState,
+    PortView, Ports, Queues, SlowCount, Sums, Switches,
 };
 use sidecore_engine::state::ServiceView;
 
@@ -208,7 +208,7 @@ fn remarks(state: &PortState) -> Vec<String> {
             "its memory, eventfds or messages held I/O cores up for {total} ms ({longest} ms at once): it had to rest {rests} times"
         ));
     }
-    let TalkCount { brief, silent, held, held_us, .. } = state.conversation;
+    let ConversationCount { brief, silent, held, held_us, .. } = state.conversation;
     if held > 0 {
         let ms = held_us / 1_000;
         note(format!("its VMM's messages change too much: held back {held} times, {ms} ms in all"));

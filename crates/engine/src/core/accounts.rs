@@ -43,7 +43,7 @@ pub(super) struct Account {
     owner: Option<Arc<dyn Owner>>,
     /// Has it rest.
     overrun: Overrun,
-    /// The same, to know it again: what it owes must not keep it.
+    /// Its owner, to know it again: what it owes must not keep it.
     known: Weak<dyn Owner>,
     number: u16,
     /// Tasks that the core has of it.
@@ -58,7 +58,7 @@ pub(super) struct Account {
     /// Nanoseconds in which its tasks were looked at in vain, which it has not been charged for.
     looked: u64,
     /// Its tasks that are looked at between two visits of others, and the round of which that is.
-    keen: (u64, u8),
+    checked: (u64, u8),
     /// It had work in this round, or in the one before.
     busy: bool,
     was_busy: bool,
@@ -113,7 +113,7 @@ impl Accounts {
 
     /// The place of `owner`'s account, which has a task more; it brings `debt` along, and what is left of its budget, from
     /// another core.
-    pub(super) fn join(&mut self, owner: &Arc<dyn Owner>, luggage: Luggage, now: u64) -> usize {
+    pub(super) fn join(&mut self, owner: &Arc<dyn Owner>, carried: CarriedAccount, now: u64) -> usize {
         let same = |account: &Account| {
             account.number == owner.number() && std::ptr::addr_eq(account.known.as_ptr(), Arc::as_ptr(owner))
         };
@@ -134,20 +134,20 @@ impl Accounts {
             account.tasks += 1;
             account.owner = Some(Arc::clone(owner));
             account.refresh(now);
-            account.tag = account.tag.max(clock.saturating_add(luggage.debt));
-            if luggage.server.is_some() && account.server.is_some() && account.tasks == 1 {
-                account.server = luggage.server;
+            account.tag = account.tag.max(clock.saturating_add(carried.debt));
+            if carried.server.is_some() && account.server.is_some() && account.tasks == 1 {
+                account.server = carried.server;
             }
         }
         place
     }
 
     /// It has a task less. What it takes along to another core.
-    pub(super) fn leave(&mut self, place: usize) -> Luggage {
+    pub(super) fn leave(&mut self, place: usize) -> CarriedAccount {
         let (clock, core) = (self.clock, self.core);
-        let Some(account) = self.get_mut(place) else { return Luggage::default() };
+        let Some(account) = self.get_mut(place) else { return CarriedAccount::default() };
         account.tasks = account.tasks.saturating_sub(1);
-        let luggage = Luggage { debt: account.tag.saturating_sub(clock), server: account.server };
+        let carried = CarriedAccount { debt: account.tag.saturating_sub(clock), server: account.server };
         if account.tasks == 0 {
             if let Some(owner) = account.owner.take_if(|_| account.throttled.take().is_some()) {
                 owner.served().set_throttled(core, false);
@@ -155,7 +155,7 @@ impl Accounts {
             account.owner = None;
             self.tenants -= 1;
         }
-        luggage
+        carried
     }
 
     /// Forgets those that have left and owe nothing.
@@ -186,7 +186,7 @@ impl Accounts {
     }
 
     /// Owners that had work in the last round.
-    pub(super) fn crowd(&self) -> usize {
+    pub(super) fn busy_owners(&self) -> usize {
         self.were_busy.len()
     }
 
@@ -320,11 +320,11 @@ impl Accounts {
     }
 
     /// Whether one more task of the owner may be looked at between the visits of this round: `most` may.
-    pub(super) fn one_more_keen(&mut self, place: usize, most: u8) -> bool {
+    pub(super) fn one_more_check(&mut self, place: usize, most: u8) -> bool {
         let round = self.rounds;
         let Some(account) = self.get_mut(place) else { return false };
-        let before = if account.keen.0 == round { account.keen.1 } else { 0 };
-        account.keen = (round, before.saturating_add(1).min(most));
+        let before = if account.checked.0 == round { account.checked.1 } else { 0 };
+        account.checked = (round, before.saturating_add(1).min(most));
         before < most
     }
 
@@ -353,7 +353,7 @@ impl Accounts {
 
 /// What an owner takes along from one core to another.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Luggage {
+pub(super) struct CarriedAccount {
     debt: u64,
     server: Option<BudgetServer>,
 }
@@ -372,7 +372,7 @@ impl Account {
             scale: 1 << 16,
             server: None,
             looked: 0,
-            keen: (0, 0),
+            checked: (0, 0),
             busy: false,
             was_busy: false,
             rests_until: 0,

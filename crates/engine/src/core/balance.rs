@@ -12,7 +12,7 @@
 //! until the load is less than the one at which it was added.
 //!
 //! Copying is dearer where the guest's memory is on another NUMA node. So a task moves to a core on its memory's node if one has
-//! room, and to another node only if none has; and while nothing is full, a task that is elsewhere goes home.
+//! room, and to another node only if none has; and while nothing is full, a task that is elsewhere goes back to the node of its memory.
 //!
 //! A core that *stands* has been in one visit since the last decision, and seems to have no work. It gets no task until
 //! the visit ends; meanwhile no core rests. Its own tasks stay there: only the core itself hands
@@ -90,7 +90,7 @@ impl History {
         let action = self
             .grow(active, all, load)
             .or_else(|| (self.quiet >= QUIET).then_some(Action::Remove))
-            .or_else(|| homeward(active))?;
+            .or_else(|| to_own_node(active))?;
         (self.grace, self.quiet) = (GRACE, 0);
         self.full.fill(0);
         Some(action)
@@ -98,8 +98,8 @@ impl History {
 
     fn grow(&mut self, active: &[Sample], all: usize, load: u64) -> Option<Action> {
         // A core with an elephant alone: another core would not help it.
-        let crowded = |core: &Sample| core.tasks.iter().filter(|task| task.busy > 0).count() >= 2;
-        let full = |from: &usize| self.full[*from] >= FOR && crowded(&active[*from]);
+        let shared = |core: &Sample| core.tasks.iter().filter(|task| task.busy > 0).count() >= 2;
+        let full = |from: &usize| self.full[*from] >= FOR && shared(&active[*from]);
         let from: Vec<usize> = (0..active.len()).filter(full).collect();
         if let Some(action) = from.iter().find_map(|from| ease(active, *from)) {
             return Some(action);
@@ -134,7 +134,7 @@ fn best(from: &Sample, to: &Sample, near: bool) -> Option<u64> {
 }
 
 /// A task on another node than its guest's memory goes to a core there that has room. The busiest first.
-fn homeward(active: &[Sample]) -> Option<Action> {
+fn to_own_node(active: &[Sample]) -> Option<Action> {
     let away = active.iter().filter(|core| !core.stands);
     let away = away.flat_map(|core| core.tasks.iter().filter(|task| core.is_far(task)));
     let mut away: Vec<&Share> = away.filter(|task| !task.stays && task.busy > 0).collect();
@@ -360,7 +360,7 @@ mod tests {
         };
         assert_eq!(quiet(true), None);
         assert_eq!(quiet(false), Some(Action::Remove));
-        // Nor does a task go home to it.
+        // Nor does a task go back to its node there.
         let mut samples = [core(100, &[(1, 100)]), core(0, &[])];
         samples[0].tasks[0].home = Some(1);
         (samples[0].node, samples[1].node) = (Some(0), Some(1));
@@ -393,7 +393,7 @@ mod tests {
         (world.nodes, world.homes) = (vec![0, 1], vec![0; 3]);
         world.run(40);
         assert!(world.at.contains(&1), "{:?}", world.at);
-        // Nothing is full: a task that is elsewhere goes home, once.
+        // Nothing is full: a task that is elsewhere goes back to its node, once.
         let mut world = World::new(&[200, 200], 2, 2);
         (world.nodes, world.homes, world.at) = (vec![0, 1], vec![0, 1], vec![1, 1]);
         world.run(3);
@@ -411,7 +411,7 @@ mod tests {
         world.at = vec![0, 1, 1];
         world.run(10);
         assert_eq!((world.active, world.at[0], world.at[1] + world.at[2]), (3, 0, 3), "{:?}", world.at);
-        // Nor does a task that has no room at home hold up one that has.
+        // Nor does a task that has no room on its node hold up one that has.
         let mut world = World::new(&[700, 100, 150], 3, 3);
         (world.nodes, world.homes, world.at) = (vec![0, 1, 0], vec![1, 0, 1], vec![0, 1, 1]);
         world.run(3);

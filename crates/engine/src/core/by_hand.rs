@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::clock::Clock;
 use super::ledger::{Ledger, TaskStatus};
-use super::mailbox::{Bag, CoreMessage, Mailbox, TaskId};
+use super::mailbox::{CoreMessage, Mailbox, MigrationState, TaskId};
 use super::run::{Core, Parts};
-use super::task::{Budget, Seat, Visit};
+use super::task::{Budget, TaskHandle, Visit};
 use super::tuning::{Tuning, LONGEST_TURN, TURN, TURN_BYTES};
 
 /// Nanoseconds that a delivery is said to take.
@@ -95,7 +95,7 @@ impl<L: 'static> ByHand<L> {
             mailbox: Arc::clone(&mailbox),
             spent: Arc::default(),
             registry: Arc::default(),
-            beat: Arc::default(),
+            heartbeat: Arc::default(),
             tuning: tuning.clone(),
             local,
         };
@@ -110,11 +110,11 @@ impl<L: 'static> ByHand<L> {
     }
 
     /// Gives it a task, whose number this is.
-    pub(crate) fn take(&mut self, seat: Seat<L>) -> u64 {
-        let bag = Bag::default();
-        self.ledgers.push(Arc::clone(&bag.ledger));
+    pub(crate) fn take(&mut self, handle: TaskHandle<L>) -> u64 {
+        let state = MigrationState::default();
+        self.ledgers.push(Arc::clone(&state.ledger));
         let id = self.ledgers.len() as u64;
-        self.tell(CoreMessage::Take { id: TaskId(id), seat, bag });
+        self.tell(CoreMessage::Take { id: TaskId(id), handle, state });
         id
     }
 

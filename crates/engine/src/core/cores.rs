@@ -19,16 +19,16 @@ use super::ledger::TaskStatus;
 use super::mailbox::{CoreMessage, Mailbox, TaskId};
 use super::registry::{Load, Registry};
 use super::run;
-use super::task::{Owner, Seat, Task};
+use super::task::{Owner, Task, TaskHandle};
 use super::time_spent::{CoreStatus, TimeSpent};
 use super::tuning::Tuning;
-use super::watch::{Beat, Watchdog};
+use super::watch::{Heartbeat, Watchdog};
 use crate::mem::CoreTime;
 
 struct Handle<L> {
     mailbox: Arc<Mailbox<L>>,
     spent: Arc<TimeSpent>,
-    beat: Arc<Beat>,
+    heartbeat: Arc<Heartbeat>,
     /// It has been in one visit for a while, as far as the balancer knows.
     stands: AtomicBool,
     cpu: Option<usize>,
@@ -96,13 +96,13 @@ impl<L: Send + 'static> Cores<L> {
         for (number, cpu) in cpus.iter().copied().enumerate() {
             let mailbox = Arc::new(Mailbox::new()?);
             let spent = Arc::new(TimeSpent::default());
-            let beat = Arc::<Beat>::default();
+            let heartbeat = Arc::<Heartbeat>::default();
             let parts = run::Parts {
                 number,
                 mailbox: Arc::clone(&mailbox),
                 spent: Arc::clone(&spent),
                 registry: Arc::clone(&registry),
-                beat: Arc::clone(&beat),
+                heartbeat: Arc::clone(&heartbeat),
                 tuning: tuning.clone(),
                 local: local(number),
             };
@@ -125,8 +125,16 @@ impl<L: Send + 'static> Cores<L> {
             })?;
             let node = cpu.and_then(crate::place::node_of);
             let (stands, thread) = (AtomicBool::new(false), Some(thread));
-            handles.0.push(Handle { mailbox, spent, beat: Arc::clone(&beat), stands, cpu, node, thread });
-            watched.push((beat, begun.recv().map_err(io::Error::other)??));
+            handles.0.push(Handle {
+                mailbox,
+                spent,
+                heartbeat: Arc::clone(&heartbeat),
+                stands,
+                cpu,
+                node,
+                thread,
+            });
+            watched.push((heartbeat, begun.recv().map_err(io::Error::other)??));
         }
         registry.connect(handles.0.iter().map(|handle| Arc::clone(&handle.mailbox)).collect());
         let count = handles.0.len();
@@ -149,17 +157,18 @@ impl<L: Send + 'static> Cores<L> {
     /// Gives `task` to a core, which visits it from its next round on.
     pub fn place<T: Task<L> + 'static>(self: &Arc<Self>, task: T) -> Lease<T> {
         let home = Home::new();
-        let seat = home.lend(Box::new(task) as Box<dyn Task<L>>);
-        home.lease(self.seat(seat))
+        let handle = home.lend(Box::new(task) as Box<dyn Task<L>>);
+        home.lease(self.serve(handle))
     }
 
-    /// The same for a task that knows its home. The core sends it there when it is recalled.
-    pub fn seat(self: &Arc<Self>, seat: Seat<L>) -> Recall {
-        let owner = seat.owner();
+    /// Gives a task to a core that visits it until it is recalled; then the core returns it to its owner.
+    pub fn serve(self: &Arc<Self>, handle: TaskHandle<L>) -> Recall {
+        let owner = handle.owner();
         self.watch.add(&owner);
         let id = TaskId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let wish = Wish { owner: owner.number(), budget: has_budget(&*owner), home: owner.node() };
-        self.registry.add(id, seat, |loads| choose(loads, self.active(), &self.handles.candidates(), &wish));
+        self.registry
+            .add(id, handle, |loads| choose(loads, self.active(), &self.handles.candidates(), &wish));
         if has_budget(&*owner) {
             self.pack();
         }
@@ -167,7 +176,7 @@ impl<L: Send + 'static> Cores<L> {
         Box::new(move || {
             let (answer, answers) = sync_channel(1);
             cores.registry.recall(id, answer);
-            // An error: it is at home, or the core is gone, and the task with it.
+            // An error: its owner has it, or the core is gone, and the task with it.
             let _ = answers.recv();
         })
     }
@@ -208,8 +217,8 @@ impl<L: Send + 'static> Cores<L> {
         answers.recv().unwrap_or(false)
     }
 
-    /// Sends home all tasks of the owner of this number, though they are not recalled: the thread that should recall
-    /// them is stuck. Their leases stay good, and find them at home. When this returns no core has any of them.
+    /// Returns all tasks of the owner of this number to it, though they are not recalled: the thread that should recall
+    /// them is stuck. Their leases stay good, and find them there. When this returns no core has any of them.
     pub fn evict(&self, owner: u16) {
         let _moving = crate::lock(&self.moving);
         self.tell_all(|answer| CoreMessage::Evict { owner, answer });
@@ -267,7 +276,7 @@ impl<L: Send + 'static> Balanced for Cores<L> {
         self.handles.0.iter().map(|handle| handle.spent.times()).collect()
     }
     fn at_work(&self) -> Vec<bool> {
-        self.handles.0.iter().map(|handle| handle.beat.is_at_work()).collect()
+        self.handles.0.iter().map(|handle| handle.heartbeat.is_at_work()).collect()
     }
     fn set_standing(&self, which: &[bool]) {
         for (handle, stands) in self.handles.0.iter().zip(which) {

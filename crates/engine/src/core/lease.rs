@@ -1,8 +1,8 @@
 //! Leases: what is lent out as a trait object comes back with its own type.
 //!
 //! Theory of operation. An I/O core and a port's egress slot know what they hold only as a trait object; its owner wants it
-//! back with its type. So a holder has the thing with the address of its home ([`Lent`]), and is told to return it there
-//! ([`Lent::go_home`]). The owner keeps the [`Lease`]: the home, how to reach the holder ([`Recall`]), and how the thing gets
+//! back with its type. So a holder has the thing with the place of its owner ([`Lent`]), and is told to return it there
+//! ([`Lent::return_to_owner`]). The owner keeps the [`Lease`]: that place, how to reach the holder ([`Recall`]), and how the thing gets
 //! its type again. The holder may pass the thing on: a task may move from core to core, and its lease stays the same.
 
 use std::any::Any;
@@ -22,7 +22,7 @@ pub struct Lent<T: ?Sized> {
 }
 
 impl<T: ?Sized> Lent<T> {
-    /// The thing as `f` shows it, with the same home.
+    /// The thing as `f` shows it, with the same owner.
     pub(crate) fn map<U: ?Sized>(self, f: impl FnOnce(Box<T>) -> Box<U>) -> Lent<U> {
         Lent { thing: f(self.thing), home: self.home }
     }
@@ -30,7 +30,7 @@ impl<T: ?Sized> Lent<T> {
 
 impl Lent<dyn Any + Send> {
     /// Gives the thing back to its owner. If the owner has gone, the thing ends here.
-    pub(crate) fn go_home(self) {
+    pub(crate) fn return_to_owner(self) {
         *crate::lock(&self.home) = Some(self.thing);
     }
 }
@@ -71,7 +71,7 @@ impl<T: 'static> Home<T> {
         Lent { thing, home: Arc::clone(&self.place) }
     }
 
-    /// The lease of the thing that `recall` brings home.
+    /// The lease of the thing that `recall` brings back.
     pub fn lease(self, recall: Recall) -> Lease<T> {
         Lease { home: self, recall: Some(recall) }
     }
@@ -135,7 +135,7 @@ mod tests {
         let from = Arc::clone(&holder);
         let recall = Box::new(move || {
             if let Some(held) = from.lock().unwrap().take() {
-                held.go_home();
+                held.return_to_owner();
             }
         });
         (home.lease(recall), holder, gone)
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn what_goes_home_by_itself_waits_for_its_owner() {
         let (lease, holder, gone) = lend();
-        holder.lock().unwrap().take().unwrap().go_home();
+        holder.lock().unwrap().take().unwrap().return_to_owner();
         assert!(!gone.load(Ordering::Relaxed) && lease.take_back().is_some());
     }
 }

@@ -21,10 +21,10 @@ use std::sync::{Arc, Mutex};
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::accounts::Luggage;
+use super::accounts::CarriedAccount;
 use super::ledger::Ledger;
 use super::pace::Pace;
-use super::task::Seat;
+use super::task::TaskHandle;
 
 /// Messages that a core reads before it turns to its tasks again.
 pub(super) const MESSAGES_A_ROUND: usize = 4;
@@ -33,23 +33,23 @@ pub(super) const MESSAGES_A_ROUND: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct TaskId(pub(super) u64);
 
-/// What a task brings along to a core.
+/// What a task takes along from core to core.
 #[derive(Debug, Default)]
-pub(super) struct Bag {
+pub(super) struct MigrationState {
     pub(super) ledger: Arc<Ledger>,
     pub(super) pace: Pace,
-    pub(super) luggage: Luggage,
+    pub(super) account: CarriedAccount,
 }
 
 /// What a core can be asked.
 pub(super) enum CoreMessage<L> {
     /// Visit this task from now on.
-    Take { id: TaskId, seat: Seat<L>, bag: Bag },
+    Take { id: TaskId, handle: TaskHandle<L>, state: MigrationState },
     /// Give the task to this core, and say whether that was done.
     Move { id: TaskId, to: usize, answer: SyncSender<bool> },
-    /// Send the task home.
+    /// Return the task to its owner.
     GiveBack { id: TaskId, answer: SyncSender<()> },
-    /// Send home all tasks of this owner.
+    /// Return all tasks of this owner to it.
     Evict { owner: u16, answer: SyncSender<()> },
     /// Do this with what the core has for its tasks.
     Do { what: Box<dyn FnOnce(&mut L) + Send>, answer: SyncSender<()> },

@@ -41,7 +41,7 @@ pub use service::{
     Class, CpuBudget, Rate, Served, Service, Usage, DEFAULT_WEIGHT, MAX_WEIGHT, MOST_RESERVED,
 };
 pub use slow::{Slow, SlowCount};
-pub use task::{Budget, Owner, Seat, Task, Visit};
+pub use task::{Budget, Owner, Task, TaskHandle, Visit};
 pub use time_spent::CoreStatus;
 pub use tuning::Tuning;
 pub(crate) use tuning::TURN;

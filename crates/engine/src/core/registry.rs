@@ -11,8 +11,8 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::ledger::{Heat, Ledger, TaskStatus};
-use super::mailbox::{Bag, CoreMessage, Mailbox, TaskId};
-use super::task::{Owner, Seat};
+use super::mailbox::{CoreMessage, Mailbox, MigrationState, TaskId};
+use super::task::{Owner, TaskHandle};
 
 /// A task that some core has.
 struct Whereabouts {
@@ -62,20 +62,20 @@ impl<L: 'static> Registry<L> {
     }
 
     /// Gives a new task to the core that `choose` picks by what all have.
-    pub(super) fn add(&self, id: TaskId, seat: Seat<L>, choose: impl FnOnce(&[Load]) -> usize) {
+    pub(super) fn add(&self, id: TaskId, handle: TaskHandle<L>, choose: impl FnOnce(&[Load]) -> usize) {
         let mut entries = self.entries();
         let core = choose(&loads(&entries));
-        let bag = Bag::default();
-        let ledger = Arc::clone(&bag.ledger);
-        let Some(mailbox) = self.mailbox(core) else { return seat.go_home() };
-        entries.insert(id, Whereabouts { core, index: seat.index(), owner: seat.owner(), ledger });
-        mailbox.post(CoreMessage::Take { id, seat, bag });
+        let state = MigrationState::default();
+        let ledger = Arc::clone(&state.ledger);
+        let Some(mailbox) = self.mailbox(core) else { return handle.return_to_owner() };
+        entries.insert(id, Whereabouts { core, index: handle.index(), owner: handle.owner(), ledger });
+        mailbox.post(CoreMessage::Take { id, handle, state });
     }
 
-    /// Has the core that has the task send it home, and answer then.
+    /// Has the core that has the task return it to its owner, and answer then.
     pub(super) fn recall(&self, id: TaskId, answer: SyncSender<()>) {
         let entries = self.entries();
-        // None: it is at home, or its core is gone, and dropping the sender says so.
+        // None: its owner has it, or its core is gone, and dropping the sender says so.
         let Some(mailbox) = entries.get(&id).and_then(|entry| self.mailbox(entry.core)) else { return };
         mailbox.post(CoreMessage::GiveBack { id, answer });
     }
@@ -90,21 +90,21 @@ impl<L: 'static> Registry<L> {
     }
 
     /// A core gives core `to` a task.
-    pub(super) fn hand_over(&self, id: TaskId, to: usize, seat: Seat<L>, bag: Bag) {
+    pub(super) fn hand_over(&self, id: TaskId, to: usize, handle: TaskHandle<L>, state: MigrationState) {
         let mut entries = self.entries();
         match (entries.get_mut(&id), self.mailbox(to)) {
             (Some(entry), Some(mailbox)) => {
                 entry.core = to;
-                mailbox.post(CoreMessage::Take { id, seat, bag });
+                mailbox.post(CoreMessage::Take { id, handle, state });
             }
             _ => {
                 entries.remove(&id);
-                seat.go_home();
+                handle.return_to_owner();
             }
         }
     }
 
-    /// The task is at home.
+    /// The task is with its owner.
     pub(super) fn forget(&self, id: TaskId) {
         self.entries().remove(&id);
     }

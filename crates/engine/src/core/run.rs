@@ -28,11 +28,11 @@ use super::pace::Pace;
 use super::poller::{Poller, Watched};
 use super::registry::Registry;
 use super::slow::SLOW_VISIT;
-use super::task::{Budget, Seat};
+use super::task::{Budget, TaskHandle};
 use super::time_spent::TimeSpent;
 use super::timers::Timers;
 use super::tuning::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
-use super::watch::Beat;
+use super::watch::Heartbeat;
 use crate::mem::{ticks, ticks_in, Act};
 
 /// A task whose visit is a system call is left alone for this long after it came up empty.
@@ -40,12 +40,12 @@ const COSTLY_PAUSE: u64 = 5_000;
 /// Looking at an index takes less.
 const LONGEST_LOOK: u64 = 2_000;
 /// Tasks that are looked at between two visits of others, and how many of one owner: a look is a cache line.
-const KEEN: usize = 32;
-const KEEN_OF_ONE: u8 = 2;
-/// And how often they are.
-const KEEN_EVERY: u64 = 2_000;
+const CHECKED: usize = 32;
+const CHECKED_OF_ONE: u8 = 2;
+/// How often they are looked at.
+const CHECK_EVERY: u64 = 2_000;
 /// All those looks together take less, unless a page of a guest's is missing.
-const LONGEST_GLANCE: u64 = 10_000;
+const LONGEST_CHECK: u64 = 10_000;
 /// For so long after one that took longer each look is timed.
 const LOOKS_TIMED: u64 = 10_000_000_000;
 /// Empty visits in a row after which a task counts as silent.
@@ -62,9 +62,9 @@ const LIGHT: u32 = 2;
 const STUCK: u64 = 5_000;
 
 /// A task that this core has, and what the core knows of it.
-pub(super) struct Seated<L> {
+pub(super) struct CoreTask<L> {
     pub(super) id: TaskId,
-    seat: Seat<L>,
+    handle: TaskHandle<L>,
     /// Its owner's number, and the place of its account.
     number: u16,
     account: usize,
@@ -96,11 +96,11 @@ pub(super) struct Core<L, C> {
     registry: Arc<Registry<L>>,
     pub(super) local: L,
     /// The tasks: their places do not change.
-    tasks: Vec<Option<Seated<L>>>,
+    tasks: Vec<Option<CoreTask<L>>>,
     /// Places of those that are polled, in their order.
     pub(super) polled: Vec<usize>,
     /// Places of polled tasks that are looked at between two visits.
-    keen: Vec<usize>,
+    checked: Vec<usize>,
     /// When cold tasks asked to be looked at.
     timers: Timers,
     /// Cold tasks whose events are watched.
@@ -117,21 +117,21 @@ pub(super) struct Core<L, C> {
     asked: u64,
     /// The place that was looked at last for a cold task.
     cold_from: usize,
-    /// Some of those must not wait for longer than a short turn.
-    hurries: bool,
-    /// When keen tasks were looked at.
-    glanced: u64,
+    /// Some checked tasks must not wait for longer than a short turn.
+    hurry: bool,
+    /// When they were looked at last.
+    checked_at: u64,
     /// Until when looks are timed one by one.
     timed_until: u64,
     /// Where the round begins to look for them.
-    keen_from: usize,
+    checked_from: usize,
     /// There was work in the last round: what is looked at in vain is at the expense of others.
     at_work: bool,
     /// Nanoseconds of a turn in this round.
     turn: u64,
     tuning: Tuning,
     /// What it is at, for the watch.
-    beat: Arc<Beat>,
+    heartbeat: Arc<Heartbeat>,
     /// No task is visited.
     resting: bool,
 }
@@ -142,7 +142,7 @@ pub(super) struct Parts<L> {
     pub(super) mailbox: Arc<Mailbox<L>>,
     pub(super) spent: Arc<TimeSpent>,
     pub(super) registry: Arc<Registry<L>>,
-    pub(super) beat: Arc<Beat>,
+    pub(super) heartbeat: Arc<Heartbeat>,
     pub(super) tuning: Tuning,
     pub(super) local: L,
 }
@@ -157,7 +157,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
             local: parts.local,
             tasks: Vec::new(),
             polled: Vec::new(),
-            keen: Vec::new(),
+            checked: Vec::new(),
             timers: Timers::default(),
             watched: 0,
             accounts: Accounts::new(parts.number),
@@ -168,14 +168,14 @@ impl<L: 'static, C: Clock> Core<L, C> {
             looked: 0,
             asked: 0,
             cold_from: 0,
-            hurries: false,
-            glanced: 0,
+            hurry: false,
+            checked_at: 0,
             timed_until: 0,
-            keen_from: 0,
+            checked_from: 0,
             at_work: false,
             turn: LONGEST_TURN,
             tuning: parts.tuning,
-            beat: parts.beat,
+            heartbeat: parts.heartbeat,
             resting: false,
         })
     }
@@ -188,7 +188,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         let mut last_work = before;
         loop {
             if self.mailbox.is_raised() {
-                self.beat.pause();
+                self.heartbeat.pause();
                 if !self.read_mail() {
                     return;
                 }
@@ -197,7 +197,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
                 if self.mailbox.is_raised() {
                     continue;
                 }
-                self.beat.pause();
+                self.heartbeat.pause();
                 // Events that come now are kept: cold tasks have no other way to say that there is work.
                 self.wait(self.tuning.longest_sleep);
                 last_work = self.clock.now();
@@ -235,20 +235,20 @@ impl<L: 'static, C: Clock> Core<L, C> {
     /// Visits every task that is due; returns how much was moved.
     pub(super) fn round(&mut self, round: u64, now: u64) -> u64 {
         self.now = now;
-        let crowd = self.accounts.crowd() as u64;
-        self.turn = (LONGEST_TURN / crowd.max(1)).max(LEAST_TURN);
-        if self.hurries {
+        let owners = self.accounts.busy_owners() as u64;
+        self.turn = (LONGEST_TURN / owners.max(1)).max(LEAST_TURN);
+        if self.hurry {
             self.turn = self.turn.min(URGENT_TURN);
         }
         let mut all = self.look_at_cold();
-        let (mut at, mut keen) = (0, std::mem::take(&mut self.keen));
+        let (mut at, mut checked) = (0, std::mem::take(&mut self.checked));
         while let Some(place) = self.polled.get(at).copied() {
             match self.is_due(place, round) {
                 Due::Visit(most) => {
                     let moved = self.visit(place, most, false);
                     all += moved;
                     if moved > 0 {
-                        all += self.urgent(&keen, place);
+                        all += self.urgent(&checked, place);
                     }
                 }
                 Due::Cold => {
@@ -262,11 +262,11 @@ impl<L: 'static, C: Clock> Core<L, C> {
             }
             at += 1;
         }
-        keen.clear();
-        self.keen = keen;
-        self.hurries = false;
+        checked.clear();
+        self.checked = checked;
+        self.hurry = false;
         if self.polled.len() > 1 && self.tuning.urgent {
-            self.find_keen();
+            self.choose_checked();
         }
         self.accounts.end_round();
         self.at_work = all > 0;
@@ -275,54 +275,54 @@ impl<L: 'static, C: Clock> Core<L, C> {
 
     /// Finds the tasks that are looked at between two visits of others: a few of each owner, and the next ones in the next
     /// round where there are more.
-    fn find_keen(&mut self) {
+    fn choose_checked(&mut self) {
         let count = self.polled.len();
-        self.keen_from = if self.keen_from < count { self.keen_from } else { 0 };
+        self.checked_from = if self.checked_from < count { self.checked_from } else { 0 };
         let mut looked = 0;
-        while looked < count && self.keen.len() < KEEN {
-            let at = self.keen_from + looked;
+        while looked < count && self.checked.len() < CHECKED {
+            let at = self.checked_from + looked;
             looked += 1;
             let place = self.polled[if at < count { at } else { at - count }];
-            let Some(seated) = &self.tasks[place] else { continue };
-            let light = seated.usual > 0 && seated.usual / 4 <= LIGHT && !seated.costly;
-            let account = self.accounts.get(seated.account);
-            let hurries = light || account.is_some_and(Account::is_urgent);
+            let Some(task) = &self.tasks[place] else { continue };
+            let light = task.usual > 0 && task.usual / 4 <= LIGHT && !task.costly;
+            let account = self.accounts.get(task.account);
+            let hurry = light || account.is_some_and(Account::is_urgent);
             // An owner with a budget can wait for a longer turn of another: periods are milliseconds.
-            let keen = hurries || account.is_some_and(Account::has_budget);
-            if keen && self.accounts.one_more_keen(seated.account, KEEN_OF_ONE) {
-                self.keen.push(place);
+            let checked = hurry || account.is_some_and(Account::has_budget);
+            if checked && self.accounts.one_more_check(task.account, CHECKED_OF_ONE) {
+                self.checked.push(place);
             }
-            self.hurries |= hurries && seated.empty_visits < SILENT_AFTER;
+            self.hurry |= hurry && task.empty_visits < SILENT_AFTER;
         }
-        self.keen_from += looked;
+        self.checked_from += looked;
     }
 
     /// What becomes of the polled task at `place` in this round.
     #[inline]
     fn is_due(&mut self, place: usize, round: u64) -> Due {
-        let Some(seated) = self.tasks[place].as_mut() else { return Due::Later };
+        let Some(task) = self.tasks[place].as_mut() else { return Due::Later };
         let now = self.now;
-        if seated.empty_visits >= SILENT_AFTER {
+        if task.empty_visits >= SILENT_AFTER {
             // Silent tasks take turns, so that a round never visits them all.
             if round.wrapping_add(place as u64) % SILENT_EVERY != 0 {
                 return Due::Later;
             }
-            if now.saturating_sub(seated.moved_at) > COLD_AFTER && self.tuning.cold {
+            if now.saturating_sub(task.moved_at) > COLD_AFTER && self.tuning.cold {
                 return Due::Cold;
             }
         }
-        if seated.costly && now < seated.not_before {
+        if task.costly && now < task.not_before {
             return Due::Later;
         }
-        match self.accounts.right(seated.account, now) {
+        match self.accounts.right(task.account, now) {
             Right::Reserved { left, .. } => self.most(place, left),
             Right::Turn => self.most(place, u64::MAX),
             Right::Passed => {
-                self.accounts.passed(seated.account);
+                self.accounts.passed(task.account);
                 Due::Later
             }
             Right::Throttled { .. } => {
-                seated.since = now;
+                task.since = now;
                 Due::Later
             }
         }
@@ -331,10 +331,10 @@ impl<L: 'static, C: Clock> Core<L, C> {
     /// How much a visit may take, if its owner has `left` nanoseconds.
     #[inline]
     fn most(&mut self, place: usize, left: u64) -> Due {
-        let Some(seated) = self.tasks[place].as_ref() else { return Due::Later };
+        let Some(task) = self.tasks[place].as_ref() else { return Due::Later };
         let ns = self.turn.min(left);
-        let items = seated.pace.items(ns);
-        let Some((most, bytes)) = self.accounts.allowed(seated.account, self.now) else { return Due::Later };
+        let items = task.pace.items(ns);
+        let Some((most, bytes)) = self.accounts.allowed(task.account, self.now) else { return Due::Later };
         let items = items.min(usize::try_from(most).unwrap_or(TURN));
         Due::Visit(Budget { items, bytes: bytes.min(TURN_BYTES), ns })
     }
@@ -342,51 +342,51 @@ impl<L: 'static, C: Clock> Core<L, C> {
     /// Visits the task at `place`; how much it moved. `early`: out of turn.
     #[inline]
     pub(super) fn visit(&mut self, place: usize, budget: Budget, early: bool) -> u64 {
-        let Some(seated) = self.tasks[place].as_mut() else { return 0 };
-        self.beat.begin(seated.number);
+        let Some(task) = self.tasks[place].as_mut() else { return 0 };
+        self.heartbeat.begin(task.number);
         let begun = self.now;
-        let visit = seated.seat.visit(&mut self.local, budget);
+        let visit = task.handle.visit(&mut self.local, budget);
         let now = self.clock.after(&visit);
         self.now = now;
         let mut took = now - begun;
         if took > SLOW_VISIT {
             // Time in which others had the processor is not the task's.
             took -= self.clock.lost(took);
-            if let (Some(owner), true) = (self.accounts.owner(seated.account), took > SLOW_VISIT) {
+            if let (Some(owner), true) = (self.accounts.owner(task.account), took > SLOW_VISIT) {
                 owner.slow().visit(Duration::from_nanos(took));
             }
         }
-        let own = took.saturating_sub(visit.elsewhere_ns);
+        let own = took.saturating_sub(visit.others_ns);
         if visit.moved == 0 && visit.items == 0 {
-            seated.empty_visits = seated.empty_visits.saturating_add(1);
-            seated.unwritten += 1;
+            task.empty_visits = task.empty_visits.saturating_add(1);
+            task.unwritten += 1;
             if visit.end != VisitEnd::Waits {
-                seated.since = begun;
+                task.since = begun;
             }
-            if seated.costly {
-                seated.not_before = now + COSTLY_PAUSE;
+            if task.costly {
+                task.not_before = now + COSTLY_PAUSE;
             } else {
                 self.look_in_vain(place, own);
             }
             return 0;
         }
-        seated.pace.took(visit.items, own, budget.ns, now);
-        self.accounts.charge(seated.account, own, visit.items as u64, visit.bytes, now);
-        let wait = begun.saturating_sub(seated.waits_since.take().unwrap_or(seated.since));
-        seated.ledger.enter(&Entry {
+        task.pace.took(visit.items, own, budget.ns, now);
+        self.accounts.charge(task.account, own, visit.items as u64, visit.bytes, now);
+        let wait = begun.saturating_sub(task.waits_since.take().unwrap_or(task.since));
+        task.ledger.enter(&Entry {
             end: visit.end,
             ns: own,
             items: visit.items as u64,
             bytes: visit.bytes,
-            empty: std::mem::take(&mut seated.unwritten),
+            empty: std::mem::take(&mut task.unwritten),
             wait,
             early,
         });
-        seated.since = now;
-        seated.moved_at = now;
-        seated.empty_visits = 0;
+        task.since = now;
+        task.moved_at = now;
+        task.empty_visits = 0;
         let items = u32::try_from(visit.items).unwrap_or(u32::MAX).min(1 << 16);
-        seated.usual = seated.usual - seated.usual / 4 + items;
+        task.usual = task.usual - task.usual / 4 + items;
         visit.moved
     }
 
@@ -404,23 +404,23 @@ impl<L: 'static, C: Clock> Core<L, C> {
     /// while there is nothing else to do, or a guest would use its budget up by waiting.
     #[inline]
     fn look_in_vain(&mut self, place: usize, ns: u64) {
-        if let (Some(seated), true) = (&self.tasks[place], self.at_work || ns > LONGEST_LOOK) {
-            self.accounts.looked(seated.account, ns);
+        if let (Some(task), true) = (&self.tasks[place], self.at_work || ns > LONGEST_LOOK) {
+            self.accounts.looked(task.account, ns);
         }
     }
 
     /// Visits tasks that must not wait for the rest of the round, after a visit of the task at `after`. Returns how
     /// much was moved.
     #[inline]
-    fn urgent(&mut self, keen: &[usize], after: usize) -> u64 {
-        if keen.is_empty() || self.now.saturating_sub(self.glanced) < KEEN_EVERY {
+    fn urgent(&mut self, checked: &[usize], after: usize) -> u64 {
+        if checked.is_empty() || self.now.saturating_sub(self.checked_at) < CHECK_EVERY {
             return 0;
         }
-        self.glanced = self.now;
+        self.checked_at = self.now;
         let mut all = 0;
         // Each visit of an owner with a budget shortens what is left of it; the others have one visit each.
         // Messages, and events of cold tasks, do not wait for a runtime.
-        while let Some((place, left)) = self.next_reserved(keen) {
+        while let Some((place, left)) = self.next_reserved(checked) {
             if self.mailbox.is_raised() {
                 break;
             }
@@ -433,7 +433,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
             }
         }
         let mut begun = self.now;
-        for &place in keen {
+        for &place in checked {
             if place != after && self.is_stuck(place) {
                 self.looked_at_all(begun);
                 if let Due::Visit(budget) = self.most(place, u64::MAX) {
@@ -451,17 +451,17 @@ impl<L: 'static, C: Clock> Core<L, C> {
     #[inline]
     fn look(&mut self, place: usize) -> bool {
         let (timed, begun) = (self.now < self.timed_until, self.now);
-        let Some(seated) = self.tasks[place].as_mut() else { return false };
+        let Some(task) = self.tasks[place].as_mut() else { return false };
         if timed
-            && matches!(self.accounts.right(seated.account, begun), Right::Passed | Right::Throttled { .. })
+            && matches!(self.accounts.right(task.account, begun), Right::Passed | Right::Throttled { .. })
         {
             return false;
         }
-        self.beat.begin(seated.number);
-        let has_work = seated.seat.has_work();
+        self.heartbeat.begin(task.number);
+        let has_work = task.handle.has_work();
         if timed {
             self.now = self.clock.now();
-            let account = seated.account;
+            let account = task.account;
             self.accounts.looked(account, self.now - begun);
             self.was_act(account, Act::Touch, self.now - begun);
         }
@@ -475,20 +475,20 @@ impl<L: 'static, C: Clock> Core<L, C> {
         if self.now >= self.timed_until {
             self.now = self.clock.now();
         }
-        if self.now - begun > LONGEST_GLANCE {
+        if self.now - begun > LONGEST_CHECK {
             self.timed_until = self.now.saturating_add(LOOKS_TIMED);
         }
     }
 
     /// The task with work whose owner's budget ends first, and how much of that is left.
-    fn next_reserved(&mut self, keen: &[usize]) -> Option<(usize, u64)> {
+    fn next_reserved(&mut self, checked: &[usize]) -> Option<(usize, u64)> {
         let (mut first, begun) = (None, self.now);
-        for &place in keen {
-            let Some(seated) = self.tasks[place].as_ref() else { continue };
-            if !self.accounts.get(seated.account).is_some_and(|account| account.has_budget()) {
+        for &place in checked {
+            let Some(task) = self.tasks[place].as_ref() else { continue };
+            if !self.accounts.get(task.account).is_some_and(|account| account.has_budget()) {
                 continue;
             }
-            let Right::Reserved { left, deadline } = self.accounts.right(seated.account, self.now) else {
+            let Right::Reserved { left, deadline } = self.accounts.right(task.account, self.now) else {
                 continue;
             };
             if first.is_none_or(|(_, _, earliest)| deadline < earliest) && self.look(place) {
@@ -504,23 +504,23 @@ impl<L: 'static, C: Clock> Core<L, C> {
     fn is_stuck(&mut self, place: usize) -> bool {
         let has_work = self.look(place);
         let now = self.now;
-        let Some(seated) = self.tasks[place].as_mut() else { return false };
+        let Some(task) = self.tasks[place].as_mut() else { return false };
         if !has_work {
-            seated.waits_since = None;
-            seated.since = now;
+            task.waits_since = None;
+            task.since = now;
             return false;
         }
-        let since = *seated.waits_since.get_or_insert(now);
-        let urgent = self.accounts.get(seated.account).is_some_and(|account| account.is_urgent());
+        let since = *task.waits_since.get_or_insert(now);
+        let urgent = self.accounts.get(task.account).is_some_and(|account| account.is_urgent());
         (urgent || now.saturating_sub(since) >= STUCK)
-            && matches!(self.accounts.right(seated.account, now), Right::Turn | Right::Reserved { .. })
+            && matches!(self.accounts.right(task.account, now), Right::Turn | Right::Reserved { .. })
     }
 
     /// Ends all that tasks have begun: after this nothing is under way.
     fn settle(&mut self) {
-        for seated in self.tasks.iter_mut().flatten() {
-            self.beat.begin(seated.number);
-            seated.seat.settle(&mut self.local);
+        for task in self.tasks.iter_mut().flatten() {
+            self.heartbeat.begin(task.number);
+            task.handle.settle(&mut self.local);
         }
     }
 }

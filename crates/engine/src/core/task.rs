@@ -65,13 +65,13 @@ pub trait Task<L>: Any + Send {
     fn settle(&mut self, local: &mut L);
 }
 
-/// A task as a core has it, with its home.
-pub type Seat<L> = Lent<dyn Task<L>>;
+/// A task as a core has it: it can be returned to its owner.
+pub type TaskHandle<L> = Lent<dyn Task<L>>;
 
-impl<L: 'static> Seat<L> {
+impl<L: 'static> TaskHandle<L> {
     /// Gives the task back to its owner.
-    pub fn go_home(self) {
-        self.map(|task| task as Box<dyn Any + Send>).go_home();
+    pub fn return_to_owner(self) {
+        self.map(|task| task as Box<dyn Any + Send>).return_to_owner();
     }
 }
 
@@ -98,7 +98,7 @@ pub struct Visit {
     /// What they cost, in items that go to one receiver each: more than there were, if some went to several.
     pub cost: usize,
     /// Nanoseconds of it that are others' overruns.
-    pub elsewhere_ns: u64,
+    pub others_ns: u64,
     /// Why it ended.
     pub end: VisitEnd,
 }

@@ -94,7 +94,7 @@ impl Task<()> for Work {
         self.queue.done.fetch_add(n, Ordering::Relaxed);
         let end = if items == most { VisitEnd::Budget } else { VisitEnd::Drained };
         let cost = usize::try_from(n * self.each / DELIVERY).unwrap();
-        Visit { moved: n, items, bytes: n * self.bytes, cost, elsewhere_ns: 0, end }
+        Visit { moved: n, items, bytes: n * self.bytes, cost, others_ns: 0, end }
     }
 
     fn arm(&mut self) -> bool {

@@ -1,6 +1,6 @@
 //! Watching I/O cores.
 //!
-//! Theory of operation. Each core publishes what it is doing ([`Beat`]): a number that changes with every task that it turns to, and
+//! Theory of operation. Each core publishes what it is doing ([`Heartbeat`]): a number that changes with every task that it turns to, and
 //! the owner of the task. While a core is at work a thread of the control plane looks at each core every [`EVERY`]. It notes what
 //! the core's thread has lost to others ([`CoreTime`]), which tells later what an act that took long has cost
 //! (`mem::overrun`). And it says in the log that a core has been in one visit for [`STALL`]: in memory that somebody punches out all the
@@ -25,14 +25,14 @@ use crate::mem::{start_helper, CoreTime, EVERY};
 
 /// How often cores are looked at while none is at work.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
-/// A visit that takes longer is told of.
+/// A visit that takes longer is reported.
 const STALL: Duration = Duration::from_millis(500);
 
 /// What a core is at: 16 bits of its owner and one, 32 of a number. Written by the core alone.
 #[derive(Debug, Default)]
-pub struct Beat(AtomicU64);
+pub struct Heartbeat(AtomicU64);
 
-impl Beat {
+impl Heartbeat {
     /// The core turns to a task of `owner`.
     #[inline]
     pub(super) fn begin(&self, owner: u16) {
@@ -62,11 +62,11 @@ fn owner_of(word: u64) -> Option<u16> {
 
 /// A core, as the thread sees it.
 struct WatchedCore {
-    beat: Arc<Beat>,
+    heartbeat: Arc<Heartbeat>,
     time: Arc<CoreTime>,
     word: u64,
     since: Instant,
-    told: bool,
+    reported: bool,
 }
 
 type Owners = Arc<Mutex<HashMap<u16, Weak<dyn Owner>>>>;
@@ -74,15 +74,15 @@ type Owners = Arc<Mutex<HashMap<u16, Weak<dyn Owner>>>>;
 impl WatchedCore {
     /// Looks at the core. The owner of its task, if it has been in that for too long and was not told of yet.
     fn look(&mut self, now: Instant) -> Option<u16> {
-        let word = self.beat.word();
+        let word = self.heartbeat.word();
         if self.word != word {
-            (self.word, self.since, self.told) = (word, now, false);
+            (self.word, self.since, self.reported) = (word, now, false);
         }
         let owner = owner_of(word)?;
-        if self.told || now.saturating_duration_since(self.since) < STALL {
+        if self.reported || now.saturating_duration_since(self.since) < STALL {
             return None;
         }
-        self.told = true;
+        self.reported = true;
         Some(owner)
     }
 }
@@ -96,11 +96,11 @@ pub(super) struct Watchdog {
 
 impl Watchdog {
     /// Watches cores by their words and their threads.
-    pub(super) fn start(cores: Vec<(Arc<Beat>, Arc<CoreTime>)>) -> io::Result<Watchdog> {
+    pub(super) fn start(cores: Vec<(Arc<Heartbeat>, Arc<CoreTime>)>) -> io::Result<Watchdog> {
         let owners = Owners::default();
         let (stop, stopped) = channel();
         let since = Instant::now();
-        let seen = |(beat, time)| WatchedCore { beat, time, word: 0, since, told: false };
+        let seen = |(heartbeat, time)| WatchedCore { heartbeat, time, word: 0, since, reported: false };
         let (cores, known) = (cores.into_iter().map(seen).collect(), Arc::clone(&owners));
         let thread = start_helper("core-watch".to_owned(), move || run(cores, &known, &stopped))?;
         Ok(Watchdog { owners, stop: Some(stop), thread: Some(thread) })
@@ -120,7 +120,7 @@ fn run(mut cores: Vec<WatchedCore>, owners: &Owners, stopped: &Receiver<()>) {
         let (now, mut busy) = (Instant::now(), false);
         for (number, core) in cores.iter_mut().enumerate() {
             core.time.note();
-            busy |= core.beat.is_at_work() || core.beat.word() != core.word;
+            busy |= core.heartbeat.is_at_work() || core.heartbeat.word() != core.word;
             let Some(owner) = core.look(now) else { continue };
             let owner = crate::lock(owners).get(&owner).and_then(Weak::upgrade);
             let name = owner.as_ref().map_or("?", |owner| owner.name());
@@ -152,17 +152,18 @@ mod tests {
     #[test]
     fn a_core_that_is_in_one_visit_for_long_is_told_of_once() {
         std::thread::spawn(|| {
-            let (beat, since) = (Arc::<Beat>::default(), Instant::now());
+            let (heartbeat, since) = (Arc::<Heartbeat>::default(), Instant::now());
             let time = CoreTime::of_this_thread().unwrap();
-            let mut core = WatchedCore { beat: Arc::clone(&beat), time, word: 0, since, told: false };
+            let mut core =
+                WatchedCore { heartbeat: Arc::clone(&heartbeat), time, word: 0, since, reported: false };
             let mut look = |ms| core.look(since + Duration::from_millis(ms));
             assert_eq!((look(0), look(5_000)), (None, None), "it is at nothing");
-            beat.begin(3);
+            heartbeat.begin(3);
             assert_eq!([5_010, 5_400, 5_600, 9_000].map(&mut look), [None, None, Some(3), None]);
             // The next visit is another one, of whichever owner.
-            beat.begin(3);
+            heartbeat.begin(3);
             assert_eq!([9_010, 9_500, 9_600].map(&mut look), [None, None, Some(3)]);
-            beat.pause();
+            heartbeat.pause();
             assert_eq!([9_700, 19_000].map(&mut look), [None, None]);
         })
         .join()

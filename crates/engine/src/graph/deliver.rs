@@ -374,7 +374,7 @@ impl Delivery {
                         more = port.overrun.took(Act::Touch, begun);
                     }
                     // While its lock is held.
-                    port.told.egress(queue, outcome.occasions, outcome.interrupts);
+                    port.interrupts.egress(queue, outcome.occasions, outcome.interrupts);
                 }
                 None => outcome.dropped_all(picks, DropReason::LinkDown),
             },

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::local::Local;
 use super::wire::{self, Pause, WireGate, NAP, PATIENCE};
 use crate::account::Tally;
-use crate::core::{Budget, Home, Lease, Lent, Owner, Recall, Seat, Task, Visit, VisitEnd};
+use crate::core::{Budget, Home, Lease, Lent, Owner, Recall, Task, TaskHandle, Visit, VisitEnd};
 use crate::mem::Act;
 use crate::packet::Batch;
 use crate::port::{IngressQueue, Port};
@@ -25,12 +25,12 @@ const _: () = assert!(crate::core::TURN == crate::packet::MAX_BATCH);
 
 /// The server of queues: the I/O cores, or what stands in their place.
 pub trait Scheduler: Send + Sync {
-    /// Serves the queue of `seat` until it is recalled, and sends it home then.
-    fn seat(self: Arc<Self>, seat: NetSeat) -> Recall;
+    /// Serves the queue of `handle` until it is recalled; then it returns to its owner.
+    fn serve_queue(self: Arc<Self>, handle: QueueHandle) -> Recall;
 
     /// Serves a task that is no queue of frames, until it is recalled. A scheduler that only moves frames has no place
     /// for it.
-    fn seat_task(self: Arc<Self>, task: Seat<Local>) -> Recall {
+    fn serve_task(self: Arc<Self>, task: TaskHandle<Local>) -> Recall {
         drop(task);
         Box::new(|| ())
     }
@@ -49,11 +49,11 @@ impl dyn Scheduler {
         Q: IngressQueue + 'static,
     {
         // And it will have to be taken back.
-        port.talk.changed(2);
+        port.messages.changed(2);
         let home = Home::of(|task| Some(task.downcast::<NetTask<Q>>().ok()?.queue));
         let task = NetTask::new(port, index, queue, self.patience());
-        let seat = home.lend(Box::new(task) as Box<dyn QueueTask>);
-        home.lease(Arc::clone(self).seat(seat))
+        let handle = home.lend(Box::new(task) as Box<dyn QueueTask>);
+        home.lease(Arc::clone(self).serve_queue(handle))
     }
 
     /// Gives a task of `port` that is no queue of frames to an I/O core: requests to a disk, say.
@@ -61,15 +61,15 @@ impl dyn Scheduler {
     where
         T: Task<Local> + 'static,
     {
-        port.talk.changed(2);
+        port.messages.changed(2);
         let home = Home::new();
-        let seat = home.lend(Box::new(task) as Box<dyn Task<Local>>);
-        home.lease(Arc::clone(self).seat_task(seat))
+        let handle = home.lend(Box::new(task) as Box<dyn Task<Local>>);
+        home.lease(Arc::clone(self).serve_task(handle))
     }
 }
 
 /// A queue that is to be served, whatever its type.
-pub type NetSeat = Lent<dyn QueueTask>;
+pub type QueueHandle = Lent<dyn QueueTask>;
 
 /// A queue of frames as a task.
 pub trait QueueTask: Task<Local> {
@@ -79,15 +79,15 @@ pub trait QueueTask: Task<Local> {
     fn queue(&mut self) -> &mut dyn IngressQueue;
 }
 
-impl NetSeat {
+impl QueueHandle {
     /// The queue as a task of an I/O core.
-    pub fn task(self) -> Seat<Local> {
+    pub fn task(self) -> TaskHandle<Local> {
         self.map(|task| task as Box<dyn Task<Local>>)
     }
 
     /// Gives the queue back to its owner.
-    pub fn go_home(self) {
-        self.task().go_home();
+    pub fn return_to_owner(self) {
+        self.task().return_to_owner();
     }
 }
 
@@ -176,7 +176,7 @@ fn give_back<Q: IngressQueue>(fetched: FetchedBatch<'_, Q>, port: &Port, local: 
 #[inline]
 fn count(port: &Port, index: usize, core: usize, tally: &Tally) {
     port.counters.block(core).add_tally(tally);
-    port.told.ingress(index, tally.occasions, tally.interrupts - tally.for_others);
+    port.interrupts.ingress(index, tally.occasions, tally.interrupts - tally.for_others);
 }
 
 impl<Q: IngressQueue> NetTask<Q> {
@@ -273,7 +273,7 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
         if self.held.is_some() {
             let moved = self.deliver_held(local, false);
             let end = if self.held.is_some() { VisitEnd::Waits } else { VisitEnd::Drained };
-            return Visit { moved, end, elsewhere_ns: local.walk.delivery.others_ns, ..Visit::default() };
+            return Visit { moved, end, others_ns: local.walk.delivery.others_ns, ..Visit::default() };
         }
         let begun = local.walk.delivery.start(&self.port.overrun);
         let several =
@@ -308,7 +308,7 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
             }
             let gate = self.gate.as_deref_mut().filter(|_| several);
             visit.cost = local.walk.forward(&local.topology, &self.port, &mut local.batch, gate);
-            visit.elsewhere_ns = local.walk.delivery.others_ns;
+            visit.others_ns = local.walk.delivery.others_ns;
             self.pause.took(&local.batch);
             let left = self.gate.as_ref().map_or(0, |gate| gate.held());
             if left > 0 {

@@ -7,7 +7,7 @@ use super::topology::Topology;
 use super::walk::Walk;
 use crate::mem::ticks_in;
 use crate::packet::Batch;
-use crate::router::Seat;
+use crate::router::RouterContext;
 
 /// What an I/O core has for its queues.
 pub struct Local {
@@ -57,6 +57,6 @@ impl Local {
     /// Ports are connected in this way from now on: what a core does when a topology is published.
     pub fn connect(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
-        self.walk.routers = topology.routers().iter().map(Seat::new).collect();
+        self.walk.routers = topology.routers().iter().map(RouterContext::new).collect();
     }
 }

@@ -26,16 +26,16 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-pub use ingress::{NetSeat, NetTask, QueueTask, Scheduler};
+pub use ingress::{NetTask, QueueHandle, QueueTask, Scheduler};
 pub use local::Local;
 pub use pairs::Pairs;
 pub use topology::{Attach, Topology};
 
 use self::walk::seconds;
 use self::wire::PATIENCE;
-use crate::core::{CoreStatus, Cores, Lease, Recall, Seat, Task, TaskStatus, Tuning};
+use crate::core::{CoreStatus, Cores, Lease, Recall, Task, TaskHandle, TaskStatus, Tuning};
 use crate::port::Port;
-use crate::router::Seat as Routing;
+use crate::router::RouterContext;
 use crate::sandbox::filters::{enter, Kinds};
 
 /// What can be chosen about the I/O cores.
@@ -85,14 +85,14 @@ impl Graph {
     pub fn publish(&self, topology: &Arc<Topology>) {
         let topology = Arc::clone(topology);
         let routers = topology.routers();
-        let seats = || routers.iter().map(Routing::new).collect::<Vec<_>>();
+        let contexts = || routers.iter().map(RouterContext::new).collect::<Vec<_>>();
         // Made here: a router's lock may be held for long while its routes change.
-        let ready: Vec<_> = self.cores.status().iter().map(|_| seats()).collect();
+        let ready: Vec<_> = self.cores.status().iter().map(|_| contexts()).collect();
         let ready = Mutex::new(ready);
         self.cores.each(move |local| {
             local.topology = Arc::clone(&topology);
-            let seats = crate::lock(&ready).pop();
-            local.walk.routers = seats.unwrap_or_default();
+            let contexts = crate::lock(&ready).pop();
+            local.walk.routers = contexts.unwrap_or_default();
         });
     }
 
@@ -145,12 +145,12 @@ impl Graph {
 }
 
 impl Scheduler for Graph {
-    fn seat(self: Arc<Self>, seat: NetSeat) -> Recall {
-        self.cores.seat(seat.task())
+    fn serve_queue(self: Arc<Self>, handle: QueueHandle) -> Recall {
+        self.cores.serve(handle.task())
     }
 
-    fn seat_task(self: Arc<Self>, task: Seat<Local>) -> Recall {
-        self.cores.seat(task)
+    fn serve_task(self: Arc<Self>, task: TaskHandle<Local>) -> Recall {
+        self.cores.serve(task)
     }
 
     fn patience(&self) -> Duration {

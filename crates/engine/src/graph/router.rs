@@ -10,22 +10,22 @@ use super::deliver::Delivery;
 use super::topology::Topology;
 use crate::packet::{Batch, ALL};
 use crate::port::{DropReason, Port};
-use crate::router::{Desk, Now, Router, Seat};
+use crate::router::{Now, RewriteBuffer, Router, RouterContext};
 use crate::switch::Verdicts;
 
-/// Has `router` decide on each frame of `batch`, which came by `port`. What is to be changed of them is on the `desk` then.
+/// Has `router` decide on each frame of `batch`, which came by `port`. What is to be changed of them is in `out` then.
 #[inline]
 pub(super) fn decide(
-    seats: &mut [Seat],
+    contexts: &mut [RouterContext],
     router: &Arc<Router>,
     batch: &Batch,
     port: &Port,
     now: &Now,
-    desk: &mut Desk,
+    out: &mut RewriteBuffer,
     verdicts: &mut Verdicts,
 ) {
-    match seats.iter_mut().find(|seat| seat.is_of(router)) {
-        Some(seat) => seat.decide(batch, port, now, desk, verdicts),
+    match contexts.iter_mut().find(|context| context.is_of(router)) {
+        Some(context) => context.decide(batch, port, now, out, verdicts),
         None => (0..batch.len()).for_each(|frame| verdicts.drop(frame, DropReason::NoDestination)),
     }
 }
@@ -33,8 +33,8 @@ pub(super) fn decide(
 /// Delivers frames that the router made, each to its port. All that one port gets are one delivery, which ends when its time
 /// is up.
 #[inline]
-pub(super) fn made(desk: &Desk, delivery: &mut Delivery, topology: &Topology, port: &Port) {
-    let (made, to) = desk.made();
+pub(super) fn made(out: &RewriteBuffer, delivery: &mut Delivery, topology: &Topology, port: &Port) {
+    let (made, to) = out.made();
     if made.is_empty() {
         return;
     }

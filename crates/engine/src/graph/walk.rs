@@ -13,7 +13,7 @@
 //!
 //! Bounded: a frame passes [`ROUTERS`] routers at most, and the work list has an end. A frame beyond either is dropped as
 //! `reentry` at the gateway that it came to. So a circle of switches and routers holds a core for [`ROUTERS`] times as long
-//! as one router at most, and the sender is charged for that. What routers say on the way lies in one desk's memory, which
+//! as one router at most, and the sender is charged for that. What routers say on the way lies in the memory of one rewrite buffer, which
 //! is given out once in a walk: a frame made in one round may still be on its way in the last.
 //!
 //! Each router on the way has limits, and parts of them for those who send (`router/limit.rs`). Whoever sent the batch has
@@ -34,7 +34,7 @@ use super::{router, switch};
 use crate::account::{Outcome, Tally};
 use crate::packet::{Batch, ALL};
 use crate::port::{DropReason, Port, PortId};
-use crate::router::{Desk, Now, Router, Seat};
+use crate::router::{Now, RewriteBuffer, Router, RouterContext};
 use crate::switch::{Switch, Verdicts};
 
 /// Routers that a frame passes within one visit, at most.
@@ -68,9 +68,9 @@ pub(super) struct Walk {
     epoch: Instant,
     verdicts: Verdicts,
     floods: switch::Floods,
-    desk: Desk,
+    rewrites: RewriteBuffer,
     /// What the core has of the topology's routers.
-    pub(super) routers: Vec<Seat>,
+    pub(super) routers: Vec<RouterContext>,
     pub(super) delivery: Delivery,
     /// Where the round under way is taken to; none while it is.
     round: Option<Box<Stage>>,
@@ -83,7 +83,7 @@ impl Walk {
             epoch,
             verdicts: Verdicts::new(),
             floods: switch::Floods::new(),
-            desk: Desk::for_routers(ROUTERS),
+            rewrites: RewriteBuffer::for_routers(ROUTERS),
             routers: Vec::new(),
             delivery: Delivery::new(core),
             round: Some(Box::new(Stage::new())),
@@ -123,7 +123,7 @@ impl Walk {
     fn begin(&mut self) {
         self.delivery.begin();
         if !self.routers.is_empty() {
-            self.desk.clear();
+            self.rewrites.clear();
         }
     }
 
@@ -162,7 +162,7 @@ impl Walk {
     /// Has `node` decide on `batch`, and delivers its frames.
     #[inline]
     fn pass(&mut self, topology: &Topology, node: Node<'_>, came: Came<'_>, batch: &mut Batch) {
-        let Walk { core, epoch, verdicts, floods, desk, delivery, .. } = self;
+        let Walk { core, epoch, verdicts, floods, rewrites, delivery, .. } = self;
         let Came { port, sender, gate, capture } = came;
         verdicts.clear();
         match node {
@@ -176,7 +176,7 @@ impl Walk {
             }
             Node::Router(router) => {
                 let now = Now { seconds: seconds(*epoch), epoch: *epoch, core: *core, sender };
-                router::decide(&mut self.routers, router, batch, port, &now, desk, verdicts);
+                router::decide(&mut self.routers, router, batch, port, &now, rewrites, verdicts);
             }
         }
         if capture {
@@ -190,9 +190,9 @@ impl Walk {
             }
             Node::Switch(..) => delivery.spread(topology, port, batch, verdicts, &[]),
             Node::Router(_) => {
-                desk.rewrite(batch);
+                rewrites.rewrite(batch);
                 delivery.spread(topology, port, batch, verdicts, &[]);
-                router::made(desk, delivery, topology, port);
+                router::made(rewrites, delivery, topology, port);
             }
         }
         if !verdicts.drops().is_empty() {
@@ -237,7 +237,7 @@ impl Walk {
         let counters = at.port.counters.block(self.core);
         if enters {
             counters.add_tally(&Tally { frames, bytes, ..Tally::default() });
-            self.desk.next();
+            self.rewrites.next();
             let came = Came { port: &at.port, sender, gate: None, capture: true };
             self.pass(topology, Node::Router(router), came, batch);
         } else {

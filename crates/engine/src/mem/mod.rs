@@ -5,8 +5,6 @@ mod arena;
 mod deadline;
 mod foreign;
 mod journal;
-#[cfg(test)]
-pub(crate) mod last_store;
 mod lock;
 mod lost;
 mod map;
@@ -29,11 +27,12 @@ mod terms;
 mod ticks;
 mod transfer;
 mod words;
-mod workers;
 
 pub use arena::Arena;
 pub use deadline::Deadline;
 pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
+#[cfg(test)]
+pub(crate) use journal::last_store;
 pub use journal::{journals, memory_file, sparse_file, JournalSlot, JournalSlots};
 pub use lock::lock_file;
 pub use lost::{lost_of, own as own_time, CoreTime, EVERY};
@@ -54,6 +53,5 @@ pub use signal::Signal;
 pub use store::Store;
 pub use terms::{Files, MemoryCount, Terms};
 pub use ticks::{process_time, ticks, ticks_are_steady, ticks_in, time_of};
-pub use transfer::{Alignment, Begun, Bounds, How, Transfers};
+pub use transfer::{keep_workers_away, Alignment, Begun, Bounds, How, Transfers};
 pub use words::{halves, Words};
-pub use workers::keep_workers_away;

@@ -6,7 +6,9 @@
 //! that can write to our memory can do with it what may be done with those files, and no more.
 //!
 //! What waits for others is done by threads of the kernel, *workers*, which all rings that one thread submits share. So there are
-//! many of them, and no ring has more than [`AT_WORKERS`] requests there that are known to need one.
+//! many of them, and no ring has more than [`AT_WORKERS`] requests there that are known to need one. They belong to the thread
+//! that submits, an I/O core mostly, and may run wherever the process may: on the I/O core's processor, too. So each I/O core says
+//! once, as one of its first acts, where they run and how many there are at most ([`keep_workers_away`]).
 //!
 //! No request interrupts a thread that submits another one later (`COOP_TASKRUN` is left out): a ring may be handed
 //! from thread to thread with requests under way, and those end on the thread that submitted them, whatever that does
@@ -15,7 +17,8 @@
 //! Invariant that the `unsafe` here keeps: memory that a request refers to stays what it is until the request is over. Lists of
 //! pieces and bounce buffers lie in the slot that the request has, which is not touched before; the pieces lie in the guest map
 //! that is held here. A [`Transfers`] that is dropped with requests under way is not freed but *parked*, with its map, and
-//! freed when one that comes after it finds all of them over.
+//! freed when one that comes after it finds all of them over. A set of processors is plain bits, all zero is the empty one, and only
+//! bits inside it are set.
 
 use std::fs::File;
 use std::io;
@@ -35,6 +38,29 @@ use super::store::Store;
 /// Bytes of a bounce buffer, and how many there are.
 const BOUNCE: u32 = 64 * 1024;
 const BOUNCES: usize = 16;
+
+/// Most workers of a thread: of those that read and write files, and of all others. A request that waits for a file system or its
+/// server occupies one, so there are enough for many disks that do not answer: a ring asks for a few.
+const MOST_WORKERS: u32 = 512;
+
+/// Has the workers of the calling thread, from now on, run on the processors that no I/O core has, if there are any, and be bounded in number.
+/// Nothing where the system has no io_uring for us: then there are none.
+pub fn keep_workers_away() {
+    // The setting is the thread's, and outlives this ring (io_uring_register(2), IORING_REGISTER_IOWQ_AFF).
+    let Ok(ring) = IoUring::new(1) else { return };
+    // SAFETY: all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let others = crate::place::others();
+    for cpu in others.iter().filter(|cpu| **cpu < 8 * size_of::<libc::cpu_set_t>()) {
+        // SAFETY: the bit is inside the set.
+        unsafe { libc::CPU_SET(*cpu, &mut set) };
+    }
+    if !others.is_empty() {
+        // Before Linux 5.14 they go where they like.
+        let _ = ring.submitter().register_iowq_aff(&set);
+    }
+    let _ = ring.submitter().register_iowq_max_workers(&mut [MOST_WORKERS, MOST_WORKERS]);
+}
 
 /// How memory and places have to be aligned for transfers past the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,11 +30,11 @@ const _: () = assert!(HEADER_SIZE % 64 == 0 && SLOT_SIZE % 64 == 0 && SLOT_HEAD 
 
 struct Map {
     base: NonNull<u8>,
-    /// What each core told all peers: beside the file, whose blocks have no room for it.
-    told: [InterruptCounts; MAX_CORES],
+    /// The interrupts that each core sent to all peers: beside the file, whose blocks have no room for it.
+    interrupts: [InterruptCounts; MAX_CORES],
 }
 
-/// What one core told all peers. A cache line of its own, which that core alone writes.
+/// The interrupts that one core sent to all peers. A cache line of its own, which that core alone writes.
 #[derive(Default)]
 #[repr(align(64))]
 struct InterruptCounts {
@@ -138,7 +138,7 @@ impl CounterFile {
         };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         drop(fd);
-        let map = Arc::new(Map { base, told: Default::default() });
+        let map = Arc::new(Map { base, interrupts: Default::default() });
         map.u32(header::VERSION).store(VERSION, Ordering::Relaxed);
         map.u32(header::PID).store(std::process::id(), Ordering::Relaxed);
         map.u32(header::REASONS).store(u32::try_from(DROPS.len()).unwrap_or(0), Ordering::Relaxed);
@@ -173,9 +173,9 @@ impl CounterFile {
 
     /// Interrupts that core `core` sent so far, and those that it saved: the peer polled, or one told of several events.
     pub fn interrupts(&self, core: usize) -> (u64, u64) {
-        let Some(told) = self.map.told.get(core) else { return (0, 0) };
-        let sent = told.interrupts.load(Ordering::Relaxed);
-        (sent, told.occasions.load(Ordering::Relaxed).saturating_sub(sent))
+        let Some(counts) = self.map.interrupts.get(core) else { return (0, 0) };
+        let sent = counts.interrupts.load(Ordering::Relaxed);
+        (sent, counts.occasions.load(Ordering::Relaxed).saturating_sub(sent))
     }
 
     /// Frees the slot; its last values stay readable until it is taken again.
@@ -199,7 +199,7 @@ impl PortCounters {
         let at = self.slot + SLOT_HEAD + core * size_of::<Block>();
         // SAFETY: inside the slot and aligned (module invariant); `AtomicU64` has the layout of u64.
         let words = unsafe { &*self.map.base.as_ptr().add(at).cast::<[AtomicU64; WORDS]>() };
-        CoreBlock { words, told: &self.map.told[core] }
+        CoreBlock { words, interrupts: &self.map.interrupts[core] }
     }
 
     /// The sum over all cores.
@@ -220,7 +220,7 @@ const DROPS_AT: usize = std::mem::offset_of!(Block, drops) / 8;
 /// One core's block: plain loads and stores, since it has one writer.
 pub struct CoreBlock<'a> {
     words: &'a [AtomicU64; WORDS],
-    told: &'a InterruptCounts,
+    interrupts: &'a InterruptCounts,
 }
 
 impl CoreBlock<'_> {
@@ -243,7 +243,7 @@ impl CoreBlock<'_> {
     pub fn add_tally(&self, tally: &Tally) {
         self.add(0, tally.frames);
         self.add(1, tally.bytes);
-        self.told.add(tally.occasions, tally.interrupts);
+        self.interrupts.add(tally.occasions, tally.interrupts);
         if tally.kicks > 0 {
             self.add(5, tally.kicks);
         }
@@ -261,7 +261,7 @@ impl CoreBlock<'_> {
     pub fn add_outcome(&self, outcome: &Outcome) {
         self.add(2, outcome.frames);
         self.add(3, outcome.bytes);
-        self.told.add(outcome.occasions, outcome.interrupts);
+        self.interrupts.add(outcome.occasions, outcome.interrupts);
         if outcome.interrupts > 0 {
             self.add(6, outcome.interrupts);
         }

@@ -12,11 +12,13 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::MutexGuard;
 
-use super::limits::MAX_QUEUES;
 use crate::account::Outcome;
 use crate::core::Lent;
 use crate::mem::Patient;
 use crate::packet::Batch;
+
+/// Most egress queues of a port.
+pub const MAX_QUEUES: usize = 16;
 
 /// Frames on their way out of the switch. Reached under the port's lock, once per batch.
 pub trait EgressQueue: Any + Send {
@@ -50,7 +52,7 @@ pub trait EgressQueue: Any + Send {
         true
     }
 
-    /// It is taken out of its port, to go home: what uses it without the port must not do so any more when this returns.
+    /// It is taken out of its port, and returns to its owner: what uses it without the port must not do so any more when this returns.
     fn unplugged(&mut self) {}
 }
 
@@ -114,9 +116,9 @@ impl Plugged {
     }
 
     /// Gives it back to its owner.
-    fn go_home(mut self) {
+    fn return_to_owner(mut self) {
         self.queue.unplugged();
-        self.queue.map(|queue| queue as Box<dyn Any + Send>).go_home();
+        self.queue.map(|queue| queue as Box<dyn Any + Send>).return_to_owner();
     }
 }
 
@@ -148,40 +150,40 @@ impl EgressSlots {
         Some(self.slots.get(index)?.0.lock())
     }
 
-    /// The same for an I/O core.
+    /// The slot `index` under its lock, for an I/O core: it does not wait for one that stands still.
     #[inline]
     pub(super) fn reach(&self, index: usize) -> Reached<'_> {
         let Some(slot) = self.slots.get(index) else { return Reached::Nowhere };
         slot.0.reach().map_or(Reached::Busy, Reached::Slot)
     }
 
-    /// Puts `queue` into slot `index`, and sends the one that was there home. The number by which it is unplugged.
+    /// Puts `queue` into slot `index`, and returns the one that was there to its owner. The number by which it is unplugged.
     pub(super) fn plug(&self, index: usize, queue: Lent<dyn EgressQueue>) -> u64 {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let plugged = Plugged { serial, is_a_peers: queue.is_a_peers(), queue };
         let old = self.lock(index).and_then(|mut slot| slot.replace(plugged));
         if let Some(old) = old {
-            old.go_home();
+            old.return_to_owner();
         }
         serial
     }
 
-    /// Sends home the queue that was plugged into slot `index` as number `serial`, if it still is there.
+    /// Returns the queue that was plugged into slot `index` as number `serial` to its owner, if it still is there.
     pub(super) fn unplug(&self, index: usize, serial: u64) {
         let Some(mut slot) = self.lock(index) else { return };
         let plugged = slot.take_if(|plugged| plugged.serial == serial);
         drop(slot);
         if let Some(plugged) = plugged {
-            plugged.go_home();
+            plugged.return_to_owner();
         }
     }
 
-    /// Sends all home.
+    /// Returns all to their owners.
     pub(super) fn clear(&self) {
         for index in (0..MAX_QUEUES).rev() {
             let plugged = self.lock(index).and_then(|mut slot| slot.take());
             if let Some(plugged) = plugged {
-                plugged.go_home();
+                plugged.return_to_owner();
             }
         }
     }

@@ -13,14 +13,13 @@
 
 mod attachment;
 mod claims;
-mod doubt;
 mod egress;
 mod ingress;
-mod limits;
+mod interrupts;
 mod links;
+mod message_limit;
 mod mtu;
-mod talk;
-mod told;
+mod private_memory;
 mod waits;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -33,21 +32,23 @@ pub use crate::core::{Served, Slow, SlowCount};
 pub use crate::fault::{Fault, FaultCell};
 
 pub use claims::{ClaimCount, Claims};
-pub use doubt::Doubt;
-pub use egress::{EgressQueue, Plugged, Reached, Room};
+pub use egress::{EgressQueue, Plugged, Reached, Room, MAX_QUEUES};
 pub use ingress::IngressQueue;
-pub use limits::{DEFAULT_MTU, MAX_QUEUES};
+pub use interrupts::QueueInterrupts;
 pub use links::LinkEvents;
-pub use talk::{TalkBudget, TalkCount, BURST};
-pub use told::QueueInterrupts;
+pub use message_limit::{ConversationCount, MessageLimiter, BURST};
 pub use waits::{Wait, WaitCount, Waits};
 
+use self::private_memory::PrivateMemoryCheck;
 use crate::core::{Home, Lease, Owner};
 use crate::mem::{node_of, GuestMap, Piece, Terms};
 pub use crate::mem::{Overrun, OverrunCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
 use crate::packet::Offloads;
+
+/// MTU of a port that was not given one, in bytes of the Ethernet payload.
+pub const DEFAULT_MTU: u32 = 1500;
 
 /// An attachment to a switch.
 pub struct Port {
@@ -62,19 +63,19 @@ pub struct Port {
     /// Its uses of addresses that live elsewhere.
     pub claims: Claims,
     /// Whether its guest's memory seems to be private.
-    doubt: Doubt,
+    private_memory: PrivateMemoryCheck,
     /// Waits of its ingress queues.
     pub waits: Waits,
     /// Interrupts for its queues.
-    pub told: QueueInterrupts,
+    pub interrupts: QueueInterrupts,
     /// What it is granted of its I/O cores, and has had.
     pub served: Served,
     /// Its visits that took very long.
     pub slow: Slow,
     /// What it costs them beyond what is usual.
     pub overrun: Overrun,
-    /// What its conversation costs others.
-    pub talk: TalkBudget,
+    /// What its conversation costs others, and how much of that it may.
+    pub messages: MessageLimiter,
     /// On which its peer gives memory.
     pub terms: Terms,
     /// Captures and watchers of what passes.
@@ -135,11 +136,11 @@ impl Port {
             overrun: Overrun::new(name, &fault),
             fault,
             claims: Claims::default(),
-            doubt: Doubt::default(),
+            private_memory: PrivateMemoryCheck::default(),
             waits: Waits::default(),
-            told: QueueInterrupts::default(),
+            interrupts: QueueInterrupts::default(),
             served: Served::default(),
-            talk: TalkBudget::default(),
+            messages: MessageLimiter::default(),
             terms: Terms::default(),
             capture: CaptureSlot::default(),
             most: AtomicU32::new(mtu),
@@ -228,17 +229,17 @@ impl Port {
     /// A driver has begun in the memory of `map`: looks whether that can be its guest's.
     pub fn look_at_memory(&self, map: &GuestMap) {
         self.overrun.expect_clearing(map.in_huge_pages());
-        self.doubt.look(map, self.counters.totals().in_frames);
+        self.private_memory.look(map, self.counters.totals().in_frames);
     }
 
     /// No VMM gives it memory any more.
-    pub fn trust_memory(&self) {
-        self.doubt.settle();
+    pub fn memory_is_gone(&self) {
+        self.private_memory.clear();
     }
 
     /// Whether its guest's memory seems to be private.
-    pub fn doubts_memory(&self) -> bool {
-        self.doubt.stands(self.counters.totals().in_frames)
+    pub fn memory_seems_private(&self) -> bool {
+        self.private_memory.is_suspect(self.counters.totals().in_frames)
     }
 
     /// Notes on which NUMA node its peer's memory is, by a piece of it that is in use: a core there is the best one for its
@@ -280,18 +281,18 @@ impl Port {
         let home = Home::new();
         let lent = home.lend(Box::new(queue) as Box<dyn EgressQueue>);
         // A core that delivers here now waits for it.
-        self.talk.changed(1);
+        self.messages.changed(1);
         let serial = self.slots.plug(index, lent);
         self.count_queues();
         let port = Arc::clone(self);
         home.lease(Box::new(move || {
-            port.talk.changed(1);
+            port.messages.changed(1);
             port.slots.unplug(index, serial);
             port.count_queues();
         }))
     }
 
-    /// Sends all its egress queues home: what stands behind the port does not take them back.
+    /// Returns all its egress queues to their owners: what stands behind the port does not take them back.
     pub(crate) fn evict(&self) {
         self.slots.clear();
         self.count_queues();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::limits::MAX_QUEUES;
+use super::egress::MAX_QUEUES;
 
 /// A wait that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

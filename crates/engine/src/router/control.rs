@@ -360,8 +360,8 @@ impl Router {
         all
     }
 
-    /// The control plane's kernel says that station `mac` has `address` at the port of this name: see `Neighbours::told`.
-    pub fn told(&self, port: &str, address: IpAddr, mac: Option<Mac>, fixed: bool, now: u32) {
+    /// The control plane's kernel says that station `mac` has `address` at the port of this name: see `Neighbours::learn_from_kernel`.
+    pub fn kernel_neighbour(&self, port: &str, address: IpAddr, mac: Option<Mac>, fixed: bool, now: u32) {
         let (_, plan) = self.plan.take();
         let Some(at) = plan.interfaces().find(|at| at.port.name == port) else { return };
         let it = super::net::number(address);
@@ -369,7 +369,7 @@ impl Router {
             return;
         }
         let word = mac.map(|Mac([a, b, c, d, e, f])| u64::from_le_bytes([a, b, c, d, e, f, 0, 0]));
-        self.neighbours.told(at.id, it, word.filter(|word| *word != 0), fixed, now);
+        self.neighbours.learn_from_kernel(at.id, it, word.filter(|word| *word != 0), fixed, now);
     }
 
     /// What its ports have handed on to the control plane: each class with frames, and with those beyond its limit.

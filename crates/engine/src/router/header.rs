@@ -5,7 +5,6 @@
 
 use super::net::{is_group4, is_group6, is_martian4, is_martian6, is_martian_source4, is_special4, mapped};
 use super::plan::Plan;
-use super::read::read;
 use crate::account::DropReason;
 use crate::packet::{is_right, Batch, Frame, Gso, Sum, HEAD};
 
@@ -97,7 +96,7 @@ pub(super) fn judge_options(
     }
     let Some(header) = bytes.get_mut(..len) else { return Err(DropReason::BadHeader) };
     let total = usize::from(u16::from_be_bytes([frame.head[16], frame.head[17]]));
-    if read(batch, frame, L3, header) < len || total < len || Sum::of(header).value() != 0xffff {
+    if batch.read(frame, L3, header) < len || total < len || Sum::of(header).value() != 0xffff {
         return Err(DropReason::BadHeader);
     }
     let mut options = header.get(V4_LEN..).unwrap_or_default();

@@ -9,9 +9,29 @@
 //! there is nothing to remember of it, and whoever needs a place takes it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::bucket::{paid, Bucket};
 use crate::port::PortId;
+
+/// When a batch is decided on, and whose it is.
+pub struct Now {
+    /// Seconds since the engine started, from 1 on.
+    pub seconds: u32,
+    /// When that was.
+    pub epoch: Instant,
+    /// The core, for its counters.
+    pub core: usize,
+    /// The port that sent it, however many switches and routers it has passed since.
+    pub sender: PortId,
+}
+
+impl Now {
+    /// Microseconds since the engine started.
+    pub(super) fn micros(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+}
 
 /// A rate with a burst: microseconds that one costs, and that all cost which may pass at once.
 #[derive(Clone, Copy, Debug)]

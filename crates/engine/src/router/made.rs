@@ -2,9 +2,8 @@
 //! them has been.
 
 use super::header::{destination6, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
-use super::now::Now;
+use super::limit::Now;
 use super::plan::Interface;
-use super::read::read;
 use crate::account::DropReason;
 use crate::mem::{Arena, Pieces};
 use crate::packet::{Batch, Frame, Offload, Sum, HEAD};
@@ -34,7 +33,7 @@ pub(super) const ICMP6: u8 = 58;
 
 /// What a packet's sender is told: type and code of the message in either family, and the word behind its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum IcmpError {
     NoRoute,
     HostUnreachable,
     Prohibited,
@@ -45,29 +44,29 @@ pub(super) enum Trouble {
     TooBig(u32),
 }
 
-impl Trouble {
+impl IcmpError {
     /// RFC 792, RFC 1191 §4, RFC 1812 §5.2.7.1.
     fn v4(self) -> (u8, u8, u32) {
         match self {
-            Trouble::NoRoute => (3, 0, 0),
-            Trouble::HostUnreachable => (3, 1, 0),
-            Trouble::PortUnreachable => (3, 3, 0),
-            Trouble::TooBig(mtu) => (3, 4, mtu & 0xffff),
-            Trouble::Prohibited | Trouble::BeyondScope => (3, 13, 0),
-            Trouble::TimeExceeded => (11, 0, 0),
+            IcmpError::NoRoute => (3, 0, 0),
+            IcmpError::HostUnreachable => (3, 1, 0),
+            IcmpError::PortUnreachable => (3, 3, 0),
+            IcmpError::TooBig(mtu) => (3, 4, mtu & 0xffff),
+            IcmpError::Prohibited | IcmpError::BeyondScope => (3, 13, 0),
+            IcmpError::TimeExceeded => (11, 0, 0),
         }
     }
 
     /// RFC 4443 §3.
     fn v6(self) -> (u8, u8, u32) {
         match self {
-            Trouble::NoRoute => (1, 0, 0),
-            Trouble::Prohibited => (1, 1, 0),
-            Trouble::BeyondScope => (1, 2, 0),
-            Trouble::HostUnreachable => (1, 3, 0),
-            Trouble::PortUnreachable => (1, 4, 0),
-            Trouble::TooBig(mtu) => (2, 0, mtu.max(1280)),
-            Trouble::TimeExceeded => (3, 0, 0),
+            IcmpError::NoRoute => (1, 0, 0),
+            IcmpError::Prohibited => (1, 1, 0),
+            IcmpError::BeyondScope => (1, 2, 0),
+            IcmpError::HostUnreachable => (1, 3, 0),
+            IcmpError::PortUnreachable => (1, 4, 0),
+            IcmpError::TooBig(mtu) => (2, 0, mtu.max(1280)),
+            IcmpError::TimeExceeded => (3, 0, 0),
         }
     }
 }
@@ -186,7 +185,7 @@ impl Made {
             let near = len.min(HEAD - L3 - V4_LEN);
             self.bytes.resize(L3 + V4_LEN + near, 0);
             let first = L3 + V4_LEN + from;
-            read(batch, frame, first, crate::slice::behind_mut(&mut self.bytes, L3 + V4_LEN));
+            batch.read(frame, first, crate::slice::behind_mut(&mut self.bytes, L3 + V4_LEN));
             let whole = self.bytes.len() + len - near;
             if !self.end_with(to.id, whole, |pieces| part(batch, frame, first + near, first + len, pieces)) {
                 // All or none of them.
@@ -219,14 +218,14 @@ impl Made {
         true
     }
 
-    /// Tells the sender of `frame` of a trouble, by the way that it came. Not of everything: RFC 1122 §3.2.2, RFC 4443 §2.4 (e);
+    /// Tells the sender of `frame` of an error, by the way that it came. Not of everything: RFC 1122 §3.2.2, RFC 4443 §2.4 (e);
     /// nor more often than the interface may.
     pub fn error(
         &mut self,
         batch: &Batch,
         frame: &Frame,
         from: &Interface,
-        trouble: Trouble,
+        error: IcmpError,
         v6: bool,
         now: &Now,
     ) {
@@ -239,14 +238,14 @@ impl Made {
             return;
         }
         match v6 {
-            false => self.error4(batch, frame, from, trouble),
-            true => self.error6(batch, frame, from, trouble),
+            false => self.error4(batch, frame, from, error),
+            true => self.error6(batch, frame, from, error),
         }
     }
 
-    fn error4(&mut self, batch: &Batch, frame: &Frame, from: &Interface, trouble: Trouble) {
+    fn error4(&mut self, batch: &Batch, frame: &Frame, from: &Interface, error: IcmpError) {
         let Some(own) = from.v4 else { return };
-        let (kind, code, word) = trouble.v4();
+        let (kind, code, word) = error.v4();
         let total = usize::from(u16::from_be_bytes([frame.head[16], frame.head[17]]));
         let repeated = total.min(REPEATED4).min((frame.len as usize).saturating_sub(L3));
         self.begin(station(frame), from, IPV4);
@@ -261,7 +260,7 @@ impl Made {
         self.end(from.id);
     }
 
-    fn error6(&mut self, batch: &Batch, frame: &Frame, from: &Interface, trouble: Trouble) {
+    fn error6(&mut self, batch: &Batch, frame: &Frame, from: &Interface, error: IcmpError) {
         // What comes from a link-local address may be answered by one only.
         let far = !super::net::is_link_local6(source6(frame));
         let own = from.v6.filter(|_| far).unwrap_or(from.link_local);
@@ -270,7 +269,7 @@ impl Made {
         self.begin(station(frame), from, IPV6);
         let len = 8 + repeated;
         self.header6(len, HOPS, own, source6(frame));
-        self.message(batch, frame, trouble.v6(), repeated);
+        self.message(batch, frame, error.v6(), repeated);
         self.seal6(own, source6(frame));
         self.end(from.id);
     }
@@ -301,7 +300,7 @@ impl Made {
         self.bytes.extend(word.to_be_bytes());
         let at = self.bytes.len();
         self.bytes.resize(at + repeated, 0);
-        read(batch, frame, L3, crate::slice::behind_mut(&mut self.bytes, at));
+        batch.read(frame, L3, crate::slice::behind_mut(&mut self.bytes, at));
     }
 
     fn seal(&mut self, at: usize, sum: Sum) {
@@ -408,7 +407,7 @@ fn may_tell4(batch: &Batch, frame: &Frame) -> bool {
     let mut kind = [0];
     let at = L3 + usize::from(head[14] & 0xf) * 4;
     // Echo, its reply, timestamps, information and address masks are questions and answers; all else may be an error.
-    head[23] != ICMP || read(batch, frame, at, &mut kind) == 1 && matches!(kind, [0 | 8 | 13..=18])
+    head[23] != ICMP || batch.read(frame, at, &mut kind) == 1 && matches!(kind, [0 | 8 | 13..=18])
 }
 
 /// The same for IPv6, behind extension headers; one that is cut short, or a later fragment, gets no error.
@@ -424,10 +423,10 @@ fn may_tell6(batch: &Batch, frame: &Frame) -> bool {
         let mut ext = [0; 8];
         match next {
             // Hop by hop, routing, destination options.
-            0 | 43 | 60 if read(batch, frame, at, &mut ext) == 8 => {
+            0 | 43 | 60 if batch.read(frame, at, &mut ext) == 8 => {
                 (next, at) = (ext[0], at + (usize::from(ext[1]) + 1) * 8);
             }
-            44 if read(batch, frame, at, &mut ext) == 8 => {
+            44 if batch.read(frame, at, &mut ext) == 8 => {
                 if u16::from_be_bytes([ext[2], ext[3]]) & 0xfff8 != 0 {
                     return false;
                 }
@@ -435,7 +434,7 @@ fn may_tell6(batch: &Batch, frame: &Frame) -> bool {
             }
             0 | 43 | 44 | 60 => return false,
             // RFC 4443 §2.1: errors are those below 128; RFC 4443 §2.4 (e.2): no redirect.
-            ICMP6 => return read(batch, frame, at, &mut ext) > 0 && ext[0] >= 128 && ext[0] != 137,
+            ICMP6 => return batch.read(frame, at, &mut ext) > 0 && ext[0] >= 128 && ext[0] != 137,
             _ => return true,
         }
     }

@@ -1,12 +1,12 @@
 //! The router: IPv4 and IPv6 between its ports.
 //!
-//! Theory of operation. A batch comes from one port. [`Seat::decide`] walks it in vectors of [`VECTOR`] frames. It
+//! Theory of operation. A batch comes from one port. [`RouterContext::decide`] walks it in vectors of [`VECTOR`] frames. It
 //! checks their headers (`header`), looks all their destinations up together in the forwarding tables (`sidecore_fib`),
 //! and gives each frame its group, next hop and neighbour (`plan`, `neighbours`). The result for each frame is a
-//! verdict, as on a switch, and a [`rewrite::Rewrite`]. After captures have seen the frames as they came, [`Desk::rewrite`]
+//! verdict, as on a switch, and a [`rewrite::Rewrite`]. After captures have seen the frames as they came, [`RewriteBuffer::rewrite`]
 //! changes their private heads: station addresses, hop limit and checksum (incrementally, RFC 1624). If a header is
 //! longer than the head, the router reads the rest once and forwards what it read. So each receiver gets one copy, as
-//! on a switch, and a sender that rewrites its buffer meanwhile cannot change what was decided.
+//! on a switch, and a sender that out its buffer meanwhile cannot change what was decided.
 //!
 //! A port may have the sources of its packets looked up, too (`reverse`).
 //!
@@ -32,11 +32,9 @@ mod limit;
 mod made;
 mod neighbours;
 mod net;
-mod now;
 mod own;
 mod plan;
 mod punt;
-mod read;
 mod reverse;
 mod rewrite;
 mod rib;
@@ -56,15 +54,15 @@ use sidecore_fib::{v4, v6, NO_ROUTE};
 
 pub use digest::{digest, Led};
 pub use gateway::Gateway;
+pub use limit::Now;
 pub use net::{never, Net};
-pub use now::Now;
-pub use rewrite::Desk;
+pub use rewrite::RewriteBuffer;
 pub use route::{Member, Rpf, Static, Target};
 pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};
 pub use wanted::VECTOR;
 
 use self::header::{ethertype, may_be_cut, packet_len, source4, source6, IPV4, V4_LEN, V6_LEN};
-use self::made::Trouble;
+use self::made::IcmpError;
 use self::neighbours::{Neighbours, Reach};
 use self::net::{is_link_local6, mapped};
 use self::plan::{Group, Hop, Interface, Plan, Published};
@@ -86,8 +84,8 @@ pub struct Router {
     control: Mutex<Control>,
 }
 
-/// What one core has of a router.
-pub struct Seat {
+/// What one core has of a router: readers of its tables, and the plan that holds.
+pub struct RouterContext {
     router: Arc<Router>,
     v4: v4::Reader,
     v6: v6::Reader,
@@ -105,12 +103,12 @@ struct Onward<'p> {
     mac: u64,
 }
 
-impl Seat {
-    /// A seat of one core. It is made before the core sees the router.
-    pub fn new(router: &Arc<Router>) -> Seat {
+impl RouterContext {
+    /// A context of one core. It is made before the core sees the router.
+    pub fn new(router: &Arc<Router>) -> RouterContext {
         let (v4, v6) = router.readers();
         let (version, plan) = router.plan.take();
-        Seat {
+        RouterContext {
             router: Arc::clone(router),
             v4,
             v6,
@@ -157,7 +155,7 @@ impl Router {
     #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
     fn way<'p, A: Family>(
         &self,
-        desk: &mut Desk,
+        out: &mut RewriteBuffer,
         batch: &Batch,
         index: usize,
         frame: &Frame,
@@ -176,41 +174,41 @@ impl Router {
                 let Some(hop) = hop else { return Err(DropReason::NoRoute.into()) };
                 (hop.port, hop.gateway, Some(hop))
             }
-            Group::Local => return self.take(desk, batch, index, frame, at, v6, now).map(|()| None),
+            Group::Local => return self.take(out, batch, index, frame, at, v6, now).map(|()| None),
             _ if near => {
                 if !at.has(address.number()) {
                     return Err(DropReason::Martian.into());
                 }
-                return self.take(desk, batch, index, frame, at, v6, now).map(|()| None);
+                return self.take(out, batch, index, frame, at, v6, now).map(|()| None);
             }
             refused => {
-                let (trouble, why) = match refused {
+                let (error, why) = match refused {
                     Group::Broadcast => return Err(DropReason::GroupAddress.into()),
                     Group::Blackhole => return Err(DropReason::Blackhole.into()),
                     // RFC 1812 §5.2.7.1; IPv6 knows no more of it than that there is no route.
-                    Group::Unreachable if v6 => (Trouble::NoRoute, DropReason::Unreachable),
-                    Group::Unreachable => (Trouble::HostUnreachable, DropReason::Unreachable),
-                    Group::Prohibit => (Trouble::Prohibited, DropReason::Prohibit),
-                    _ => (Trouble::NoRoute, DropReason::NoRoute),
+                    Group::Unreachable if v6 => (IcmpError::NoRoute, DropReason::Unreachable),
+                    Group::Unreachable => (IcmpError::HostUnreachable, DropReason::Unreachable),
+                    Group::Prohibit => (IcmpError::Prohibited, DropReason::Prohibit),
+                    _ => (IcmpError::NoRoute, DropReason::NoRoute),
                 };
-                desk.made.error(batch, frame, at, trouble, v6, now);
+                out.made.error(batch, frame, at, error, v6, now);
                 return Err(why.into());
             }
         };
         let hops_left = if v6 { frame.head[21] } else { frame.head[22] };
         if hops_left <= 1 {
-            desk.made.error(batch, frame, at, Trouble::TimeExceeded, v6, now);
+            out.made.error(batch, frame, at, IcmpError::TimeExceeded, v6, now);
             return Err(DropReason::TimeExceeded.into());
         }
         if v6 && is_link_local6(source6(frame)) {
-            desk.made.error(batch, frame, at, Trouble::BeyondScope, v6, now);
+            out.made.error(batch, frame, at, IcmpError::BeyondScope, v6, now);
             return Err(DropReason::Martian.into());
         }
         let Some(to) = plan.interface(port) else { return Err(DropReason::NoDestination.into()) };
         let (len, mtu) = (packet_len(frame), to.port.mtu());
         let cut = len > mtu && !v6 && may_be_cut(frame);
         if len > mtu && !cut {
-            desk.made.error(batch, frame, at, Trouble::TooBig(mtu), v6, now);
+            out.made.error(batch, frame, at, IcmpError::TooBig(mtu), v6, now);
             return Err(DropReason::TooBig.into());
         }
         let known = match hop.and_then(|hop| hop.entry) {
@@ -219,13 +217,13 @@ impl Router {
         };
         let mac = match known {
             Some((_, Reach::Known(mac))) => mac,
-            known => self.resolve(desk, batch, frame, at, to, (number, known), v6, now)?,
+            known => self.resolve(out, batch, frame, at, to, (number, known), v6, now)?,
         };
         if let Some(hop) = hop {
             hop.counts.count(now.core, frame.len);
         }
         if cut {
-            return Err(desk.made.fragments(batch, frame, to, mac, mtu).into());
+            return Err(out.made.fragments(batch, frame, to, mac, mtu).into());
         }
         Ok(Some(Onward { to, mac }))
     }
@@ -272,7 +270,7 @@ impl Router {
     #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
     fn resolve(
         &self,
-        desk: &mut Desk,
+        out: &mut RewriteBuffer,
         batch: &Batch,
         frame: &Frame,
         at: &Interface,
@@ -294,19 +292,19 @@ impl Router {
         };
         let may = known.is_none() || to.limits.requests.take(now.sender, now.micros());
         if may && self.neighbours.ask(entry, now.seconds) {
-            self.request(desk, to, number);
+            self.request(out, to, number);
         }
         match reach {
             Reach::Known(mac) | Reach::Stale(mac) => Ok(mac),
             Reach::Unknown => Err(DropReason::NoNeighbour),
             Reach::Silent => {
-                desk.made.error(batch, frame, at, Trouble::HostUnreachable, v6, now);
+                out.made.error(batch, frame, at, IcmpError::HostUnreachable, v6, now);
                 Err(DropReason::NoNeighbour)
             }
         }
     }
 
-    fn request(&self, desk: &mut Desk, to: &Interface, number: u128) {
+    fn request(&self, out: &mut RewriteBuffer, to: &Interface, number: u128) {
         #[expect(clippy::cast_possible_truncation, reason = "a mapped IPv4 address")]
         if number >> 32 == 0xffff {
             let address = net::address(number);
@@ -315,10 +313,10 @@ impl Router {
                 to.addresses.iter().find(|net| net.contains(address)).map(|net| net::number(net.address));
             let own = near.map(|own| own as u32).or(to.v4);
             if let Some(own) = own {
-                desk.made.arp(to, 1, None, own, number as u32);
+                out.made.arp(to, 1, None, own, number as u32);
             }
         } else {
-            desk.made.solicit(to, number);
+            out.made.solicit(to, number);
         }
     }
 }

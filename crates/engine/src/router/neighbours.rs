@@ -5,7 +5,7 @@
 //! takes the address for unknown. Changes take a lock; an I/O core only tries to, since whatever it could not note comes again.
 //!
 //! Readers do not depend on who fills the table: the router's own ARP and Neighbor Discovery, and the kernel that
-//! stands before a control plane ([`Neighbours::told`]). What an operator has written there holds until it is taken
+//! stands before a control plane ([`Neighbours::learn_from_kernel`]). What an operator has written there holds until it is taken
 //! back.
 //!
 //! An address is believed for [`REACHABLE`] seconds after it was heard, then used while it is asked for again, and given up
@@ -320,7 +320,7 @@ impl Neighbours {
 
     /// The control plane's kernel says that station `mac` has `number`; for ever, if `fixed`. `None`: it has said so for ever, and does
     /// not any more.
-    pub fn told(&self, port: PortId, number: u128, mac: Option<u64>, fixed: bool, now: u32) {
+    pub fn learn_from_kernel(&self, port: PortId, number: u128, mac: Option<u64>, fixed: bool, now: u32) {
         let _lock = self.lock();
         let known = self.find(port, number);
         let at = if mac.is_some() { known.or_else(|| self.take(port, port, number, now)) } else { known };
@@ -461,14 +461,14 @@ mod tests {
     #[test]
     fn what_an_operator_has_written_holds_until_it_is_taken_back() {
         let table = Neighbours::new();
-        table.told(A, 7, Some(0x11), true, 5);
+        table.learn_from_kernel(A, 7, Some(0x11), true, 5);
         table.heard((A, A), 7, 0x66, true, 9);
-        table.told(A, 7, Some(0x66), false, 9);
+        table.learn_from_kernel(A, 7, Some(0x66), false, 9);
         assert_eq!(table.look(A, 7, 9 * OLD).unwrap().1, Reach::Known(0x11));
         assert_eq!(table.all(9 * OLD)[0].age, None);
-        table.told(A, 7, None, false, 9 * OLD);
+        table.learn_from_kernel(A, 7, None, false, 9 * OLD);
         assert_eq!(table.look(A, 7, 9 * OLD).unwrap().1, Reach::Unknown);
-        table.told(A, 7, Some(0x12), false, 9 * OLD);
+        table.learn_from_kernel(A, 7, Some(0x12), false, 9 * OLD);
         assert_eq!(table.look(A, 7, 9 * OLD).unwrap().1, Reach::Known(0x12));
         assert_eq!(table.look(A, 7, 9 * OLD + REACHABLE + 1).unwrap().1, Reach::Stale(0x12));
     }

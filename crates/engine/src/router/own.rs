@@ -6,12 +6,11 @@
 
 use super::class::{is_for_link_group, TCP, TOO_BIG6};
 use super::header::{destination6, ethertype, source6, ARP, IPV4, IPV6, L3, ND_LONGEST, V4_LEN, V6_LEN};
-use super::made::{station, Trouble, ICMP, ICMP6, ND_HOPS, UDP};
+use super::made::{station, IcmpError, ICMP, ICMP6, ND_HOPS, UDP};
 use super::net::{address, is_group6, mapped};
 use super::plan::Interface;
-use super::read::read;
 use super::rewrite::Rewrite;
-use super::{Desk, Now, Refused, Router};
+use super::{Now, Refused, RewriteBuffer, Router};
 use crate::account::DropReason;
 use crate::packet::{is_group, Batch, Frame, Sum, HEAD};
 
@@ -31,7 +30,7 @@ impl Router {
     /// A frame to a group, or of no IP: ARP and Neighbor Discovery are for everybody on a network.
     pub(super) fn hear(
         &self,
-        desk: &mut Desk,
+        out: &mut RewriteBuffer,
         batch: &Batch,
         index: usize,
         frame: &Frame,
@@ -39,9 +38,9 @@ impl Router {
         now: &Now,
     ) -> Result<(), Refused> {
         match ethertype(frame) {
-            ARP => self.hear_arp(desk, frame, at, now),
+            ARP => self.hear_arp(out, frame, at, now),
             IPV6 if frame.len as usize >= L3 + V6_LEN + 8 && frame.head[20] == ICMP6 => {
-                self.hear_nd(desk, batch, index, frame, at, now)
+                self.hear_nd(out, batch, index, frame, at, now)
             }
             IPV6 | IPV4 if at.control.is_some() && is_for_link_group(frame) => Err(Refused::Own),
             IPV6 | IPV4 => Err(DropReason::GroupAddress.into()),
@@ -49,7 +48,13 @@ impl Router {
         }
     }
 
-    fn hear_arp(&self, desk: &mut Desk, frame: &Frame, at: &Interface, now: &Now) -> Result<(), Refused> {
+    fn hear_arp(
+        &self,
+        out: &mut RewriteBuffer,
+        frame: &Frame,
+        at: &Interface,
+        now: &Now,
+    ) -> Result<(), Refused> {
         let head = &frame.head;
         if frame.len < 42 || head[14..20] != ARP_HEAD {
             return Err(DropReason::BadHeader.into());
@@ -70,7 +75,7 @@ impl Router {
             self.neighbours.heard((at.id, now.sender), mapped(sender), frame.src(), for_us, now.seconds);
         }
         if operation == REQUEST && for_us {
-            desk.made.arp(at, REPLY, Some(mac), target, sender);
+            out.made.arp(at, REPLY, Some(mac), target, sender);
             return Err(DropReason::ToRouter.into());
         }
         Err(Refused::Own)
@@ -78,7 +83,7 @@ impl Router {
 
     fn hear_nd(
         &self,
-        desk: &mut Desk,
+        out: &mut RewriteBuffer,
         batch: &Batch,
         index: usize,
         frame: &Frame,
@@ -87,7 +92,7 @@ impl Router {
     ) -> Result<(), Refused> {
         let [kind, code] = [frame.head[54], frame.head[55]];
         if kind == TOO_BIG6 {
-            return hear_mtu(desk, batch, index, frame, at);
+            return hear_mtu(out, batch, index, frame, at);
         }
         // Bytes in front of the options, and the option that names its sender's station.
         let (fixed, named) = match kind {
@@ -100,7 +105,7 @@ impl Router {
         let mut bytes = [0; ND_LONGEST];
         let len = usize::from(u16::from_be_bytes([frame.head[18], frame.head[19]]));
         let message = bytes.get_mut(..len).filter(|_| len >= fixed).ok_or(DropReason::BadHeader)?;
-        if read(batch, frame, L3 + V6_LEN, message) < len {
+        if batch.read(frame, L3 + V6_LEN, message) < len {
             return Err(DropReason::BadHeader.into());
         }
         let (src, dst) = (source6(frame), destination6(frame));
@@ -134,7 +139,7 @@ impl Router {
                 if src != 0 && said.is_some() {
                     self.neighbours.heard((at.id, now.sender), src, frame.src(), true, now.seconds);
                 }
-                desk.made.advertise(at, mac, src, target);
+                out.made.advertise(at, mac, src, target);
                 return Err(DropReason::ToRouter.into());
             }
             ADVERTISEMENT => {
@@ -143,7 +148,7 @@ impl Router {
             _ => {}
         }
         let behind = message.get(HEAD - L3 - V6_LEN..).unwrap_or_default();
-        if at.control.is_some() && !behind.is_empty() && !desk.keep(batch, index, frame, behind) {
+        if at.control.is_some() && !behind.is_empty() && !out.keep(batch, index, frame, behind) {
             return Err(DropReason::TooManyPieces.into());
         }
         Err(Refused::Own)
@@ -153,7 +158,7 @@ impl Router {
     #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
     pub(super) fn take(
         &self,
-        desk: &mut Desk,
+        out: &mut RewriteBuffer,
         batch: &Batch,
         index: usize,
         frame: &Frame,
@@ -171,18 +176,18 @@ impl Router {
         let protocol = if v6 { frame.head[20] } else { frame.head[23] };
         match (protocol, kind) {
             (ICMP, 8) if !v6 && whole && plain && long => {
-                desk.put(index, Rewrite::echo(frame, at, v6));
+                out.put(index, Rewrite::echo(frame, at, v6));
                 Ok(())
             }
             (ICMP6, 128) if v6 && long => {
-                desk.put(index, Rewrite::echo(frame, at, v6));
+                out.put(index, Rewrite::echo(frame, at, v6));
                 Ok(())
             }
             (ICMP6, TOO_BIG6 | ROUTER_SOLICITATION | SOLICITATION | ADVERTISEMENT) if v6 => {
-                self.hear_nd(desk, batch, index, frame, at, now)
+                self.hear_nd(out, batch, index, frame, at, now)
             }
             (UDP, _) if at.control.is_none() => {
-                desk.made.error(batch, frame, at, Trouble::PortUnreachable, v6, now);
+                out.made.error(batch, frame, at, IcmpError::PortUnreachable, v6, now);
                 Err(DropReason::ToRouter.into())
             }
             _ => Err(Refused::Own),
@@ -192,7 +197,7 @@ impl Router {
 
 /// What tells of a path's MTU passes if the packet that it is about carried TCP: see `class::is_obeyed`. That stands behind the head.
 fn hear_mtu(
-    desk: &mut Desk,
+    out: &mut RewriteBuffer,
     batch: &Batch,
     index: usize,
     frame: &Frame,
@@ -201,11 +206,11 @@ fn hear_mtu(
     /// The last byte is the one that names it.
     const ABOUT: usize = L3 + V6_LEN + 8 + 6 - HEAD;
     let mut behind = [0; ABOUT + 1];
-    let whole = read(batch, frame, HEAD, &mut behind) == behind.len() && !frame.offload.needs_csum();
+    let whole = batch.read(frame, HEAD, &mut behind) == behind.len() && !frame.offload.needs_csum();
     if at.control.is_none() || !whole || behind.last() != Some(&TCP) {
         return Err(DropReason::ToRouter.into());
     }
-    match desk.keep(batch, index, frame, &behind) {
+    match out.keep(batch, index, frame, &behind) {
         true => Err(Refused::Own),
         false => Err(DropReason::TooManyPieces.into()),
     }

@@ -17,13 +17,13 @@ use super::net::is_link_local6;
 use super::plan::{Group, Interface};
 use super::route::Rpf;
 use super::wanted::{Wanted, VECTOR};
-use super::Seat;
+use super::RouterContext;
 use crate::packet::Frame;
 
 /// The groups that the sources of a vector's frames lead to; none: that one is not checked.
 pub(super) type Sources = [Option<u32>; VECTOR];
 
-impl Seat {
+impl RouterContext {
     /// Looks up the sources of those of `frames` whose destinations are wanted.
     #[inline(never)]
     pub(super) fn sources(&mut self, frames: &[Frame]) -> Sources {

@@ -48,8 +48,8 @@ impl Rewrite {
 const TAIL: usize = L3 + V6_LEN + ND_LONGEST - HEAD;
 const _: () = assert!(L3 + V4_LONGEST <= HEAD + TAIL);
 
-/// What one core works with for all its routers.
-pub struct Desk {
+/// What is to be done to the frames of a batch, and the frames that routers make: one core's, for all its routers.
+pub struct RewriteBuffer {
     rewrites: Box<[Rewrite]>,
     /// Whether any is noted.
     any: bool,
@@ -63,21 +63,21 @@ pub struct Desk {
     pub(super) made: Made,
 }
 
-impl Default for Desk {
+impl Default for RewriteBuffer {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Desk {
+impl RewriteBuffer {
     /// With all the memory that it will ever need for one batch at a time.
-    pub fn new() -> Desk {
-        Desk::for_routers(1)
+    pub fn new() -> RewriteBuffer {
+        RewriteBuffer::for_routers(1)
     }
 
     /// With memory for frames that pass up to `routers` routers, one after the other.
-    pub fn for_routers(routers: usize) -> Desk {
-        Desk {
+    pub fn for_routers(routers: usize) -> RewriteBuffer {
+        RewriteBuffer {
             rewrites: vec![NOTHING; MAX_BATCH].into(),
             any: false,
             tails: Vec::with_capacity(MAX_BATCH),

@@ -29,8 +29,8 @@ const NETS: [&[&str]; 3] =
 struct Rig {
     router: Arc<Router>,
     ports: Vec<Arc<Port>>,
-    seat: Seat,
-    desk: Desk,
+    context: RouterContext,
+    rewrites: RewriteBuffer,
     verdicts: Verdicts,
     now: Now,
     arena: Arena,
@@ -77,13 +77,13 @@ impl Rig {
         let router = Arc::new(Router::new("r").unwrap());
         let members: Vec<_> = ports.iter().enumerate().map(|(i, port)| member(port, i)).collect();
         router.configure(&members, routes, 1);
-        let seat = Seat::new(&router);
+        let context = RouterContext::new(&router);
         let now = Now { seconds: 100, epoch: Instant::now(), core: 0, sender: PortId(0) };
         let mut rig = Rig {
             router,
             ports,
-            seat,
-            desk: Desk::new(),
+            context,
+            rewrites: RewriteBuffer::new(),
             verdicts: Verdicts::new(),
             now,
             arena: Arena::new(64, 2048),
@@ -129,9 +129,9 @@ impl Rig {
             batch.commit();
         }
         self.verdicts.clear();
-        self.desk.clear();
-        self.seat.decide(&batch, &self.ports[port], &self.now, &mut self.desk, &mut self.verdicts);
-        self.desk.rewrite(&mut batch);
+        self.rewrites.clear();
+        self.context.decide(&batch, &self.ports[port], &self.now, &mut self.rewrites, &mut self.verdicts);
+        self.rewrites.rewrite(&mut batch);
         let mut went = BTreeMap::new();
         let mut picks = Vec::new();
         for id in self.verdicts.destinations() {
@@ -143,10 +143,10 @@ impl Rig {
         }
         assert_eq!(went.len(), batch.len(), "each frame has a verdict");
         let heads = batch.frames().iter().map(|frame| frame.head().to_vec()).collect();
-        let (made, to) = self.desk.made();
+        let (made, to) = self.rewrites.made();
         let whole = |frame: &Frame| {
             let mut bytes = vec![0; frame.len as usize];
-            assert_eq!(read::read(made, frame, 0, &mut bytes), bytes.len());
+            assert_eq!(made.read(frame, 0, &mut bytes), bytes.len());
             bytes
         };
         let made = made.frames().iter().zip(to).map(|(frame, to)| (to.0, whole(frame))).collect();
@@ -333,16 +333,16 @@ fn what_was_judged_behind_the_head_goes_on() {
         assert!(list.push(body));
         batch.commit();
         rig.verdicts.clear();
-        rig.desk.clear();
-        rig.seat.decide(&batch, &rig.ports[0], &rig.now, &mut rig.desk, &mut rig.verdicts);
+        rig.rewrites.clear();
+        rig.context.decide(&batch, &rig.ports[0], &rig.now, &mut rig.rewrites, &mut rig.verdicts);
         assert!(rig.verdicts.destinations() == [1] && rig.verdicts.drops().is_empty());
         let mut other = bytes.clone();
         other[HEAD..].fill(131);
         rig.arena.put(0, &other, HEAD);
-        rig.desk.rewrite(&mut batch);
+        rig.rewrites.rewrite(&mut batch);
         let frame = &batch.frames()[1];
         let mut got = vec![0; bytes.len()];
-        assert_eq!(read::read(&batch, frame, 0, &mut got), bytes.len());
+        assert_eq!(batch.read(frame, 0, &mut got), bytes.len());
         let end = 14 + 4 * words;
         assert_eq!(got[34..end], bytes[34..end], "{words} words");
         assert_eq!(got[end..], other[end..], "what was not judged is the sender's");
@@ -817,10 +817,10 @@ fn what_is_for_the_router_goes_to_its_control_plane_within_limits() {
 #[test]
 fn a_plan_that_a_core_gives_up_is_ended_by_the_control_plane() {
     let router = Arc::new(Router::new("r").unwrap());
-    let mut seat = Seat::new(&router);
-    let old = Arc::downgrade(&seat.plan);
+    let mut context = RouterContext::new(&router);
+    let old = Arc::downgrade(&context.plan);
     router.set_links(BTreeMap::from([(7, "x".to_owned())]), 1);
-    seat.renew();
+    context.renew();
     assert!(old.upgrade().is_some(), "the core has ended it");
     router.tidy(1);
     assert!(old.upgrade().is_none(), "nobody has ended it");

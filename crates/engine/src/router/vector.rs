@@ -9,10 +9,10 @@ use std::sync::Arc;
 use super::header::{ethertype, is_plain4, judge4, judge6, judge_options, IPV4, IPV6};
 use super::plan::Plan;
 use super::reverse::Sources;
-use super::rewrite::{Desk, Rewrite};
+use super::rewrite::{Rewrite, RewriteBuffer};
 use super::route::Rpf;
 use super::wanted::{Family, Wanted, VECTOR};
-use super::{Now, Refused, Router, Seat};
+use super::{Now, Refused, Router, RouterContext};
 use crate::account::DropReason;
 use crate::packet::{is_group, Batch, Frame};
 use crate::port::Port;
@@ -30,15 +30,15 @@ struct Vector<'v> {
     now: &'v Now,
 }
 
-impl Seat {
+impl RouterContext {
     /// Pass 1: a verdict on each frame of `batch`, which came from `source`. What is to be changed of those that go on, and what the
-    /// router says itself, is on the `desk` then.
+    /// router says itself, is in `out` then.
     pub fn decide(
         &mut self,
         batch: &Batch,
         source: &Port,
         now: &Now,
-        desk: &mut Desk,
+        out: &mut RewriteBuffer,
         verdicts: &mut Verdicts,
     ) {
         let router = Arc::clone(&self.router);
@@ -46,16 +46,16 @@ impl Seat {
         for (number, frames) in batch.frames().chunks(VECTOR).enumerate() {
             let first = number * VECTOR;
             let vector = Vector { router: &router, batch, first, frames, source, now };
-            self.vector(&vector, desk, verdicts);
+            self.vector(&vector, out, verdicts);
         }
         router.epochs.leave(&self.note);
     }
 
     /// A verdict on each frame of `vector`.
-    fn vector(&mut self, vector: &Vector<'_>, desk: &mut Desk, verdicts: &mut Verdicts) {
+    fn vector(&mut self, vector: &Vector<'_>, out: &mut RewriteBuffer, verdicts: &mut Verdicts) {
         self.renew();
         (self.four.count, self.six.count) = (0, 0);
-        let Some(rpf) = vector.judge(&self.plan, &mut self.four, &mut self.six, desk, verdicts) else {
+        let Some(rpf) = vector.judge(&self.plan, &mut self.four, &mut self.six, out, verdicts) else {
             let all = vector.first..vector.first + vector.frames.len();
             return all.for_each(|index| verdicts.drop(index, DropReason::NoDestination));
         };
@@ -65,9 +65,9 @@ impl Seat {
         // The groups that were found are in the plan that holds now.
         self.renew();
         let sources = sources.as_ref();
-        vector.send(&self.plan, &self.four, sources, desk, verdicts);
+        vector.send(&self.plan, &self.four, sources, out, verdicts);
         if self.six.count > 0 {
-            vector.send(&self.plan, &self.six, sources, desk, verdicts);
+            vector.send(&self.plan, &self.six, sources, out, verdicts);
         }
     }
 }
@@ -81,7 +81,7 @@ impl Vector<'_> {
         plan: &Plan,
         four: &mut Wanted<u32>,
         six: &mut Wanted<u128>,
-        desk: &mut Desk,
+        out: &mut RewriteBuffer,
         verdicts: &mut Verdicts,
     ) -> Option<Rpf> {
         let at = plan.interface(self.source.id)?;
@@ -93,7 +93,7 @@ impl Vector<'_> {
                 dst if dst == mine => match ethertype(frame) {
                     IPV4 => match is_plain4(frame) {
                         true => Ok(()),
-                        false => self.options(place, frame, desk),
+                        false => self.options(place, frame, out),
                     }
                     .and_then(|()| judge4(frame, plan))
                     .map(|address| four.push(place, address))
@@ -101,10 +101,10 @@ impl Vector<'_> {
                     IPV6 => {
                         judge6(frame, plan).map(|address| six.push(place, address)).map_err(Refused::from)
                     }
-                    _ => self.router.hear(desk, self.batch, self.first + place, frame, at, self.now),
+                    _ => self.router.hear(out, self.batch, self.first + place, frame, at, self.now),
                 },
                 dst if is_group(dst) => {
-                    self.router.hear(desk, self.batch, self.first + place, frame, at, self.now)
+                    self.router.hear(out, self.batch, self.first + place, frame, at, self.now)
                 }
                 _ => Err(DropReason::NotForRouter.into()),
             };
@@ -117,8 +117,8 @@ impl Vector<'_> {
 
     /// A header of IPv4 that is not of the usual kind.
     #[cold]
-    fn options(&self, place: usize, frame: &Frame, desk: &mut Desk) -> Result<(), DropReason> {
-        judge_options(self.batch, frame, |bytes| desk.keep(self.batch, self.first + place, frame, bytes))
+    fn options(&self, place: usize, frame: &Frame, out: &mut RewriteBuffer) -> Result<(), DropReason> {
+        judge_options(self.batch, frame, |bytes| out.keep(self.batch, self.first + place, frame, bytes))
     }
 
     /// Verdicts on the frames whose destinations were found.
@@ -128,7 +128,7 @@ impl Vector<'_> {
         plan: &Plan,
         wanted: &Wanted<A>,
         sources: Option<&Sources>,
-        desk: &mut Desk,
+        out: &mut RewriteBuffer,
         verdicts: &mut Verdicts,
     ) {
         let at = plan.interface(self.source.id);
@@ -144,9 +144,9 @@ impl Vector<'_> {
                     continue;
                 }
             }
-            match self.router.way(desk, self.batch, index, frame, at, plan, found, self.now) {
+            match self.router.way(out, self.batch, index, frame, at, plan, found, self.now) {
                 Ok(Some(way)) => {
-                    desk.put(index, Rewrite::forward(way.mac, &way.to.mac, A::V6));
+                    out.put(index, Rewrite::forward(way.mac, &way.to.mac, A::V6));
                     verdicts.send(index, way.to.id);
                 }
                 // To whom it came from.

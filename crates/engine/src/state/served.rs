@@ -21,7 +21,7 @@ impl Engine {
         for live in state.ports.values_mut() {
             live.recent.note(now, live.port.served.usage());
             live.flow.note(now, &live.port.counters.totals());
-            let private = live.port.doubts_memory();
+            let private = live.port.memory_seems_private();
             let lack = || live.attachment.as_ref().and_then(|attachment| attachment.lack());
             if live.memory.look(private || lack() == Some(Lack::Memory)) {
                 trouble::tell(&live.spec.name, private);

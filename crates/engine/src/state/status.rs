@@ -22,7 +22,7 @@ pub use crate::observe::capture::CaptureCount;
 use crate::observe::Totals;
 use crate::policy::MacGuard;
 use crate::port::Peer;
-pub use crate::port::{ClaimCount, InterruptCount, OverrunCount, SlowCount, TalkCount, WaitCount};
+pub use crate::port::{ClaimCount, ConversationCount, InterruptCount, OverrunCount, SlowCount, WaitCount};
 
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
 pub const VERSION: u32 = 2;
@@ -138,7 +138,7 @@ pub struct PortState {
     pub overrun: OverrunCount,
     /// Its VMMs' conversations, and what they cost others.
     #[serde(default)]
-    pub conversation: TalkCount,
+    pub conversation: ConversationCount,
     /// The memory that its VMM shares.
     #[serde(default)]
     pub memory: MemoryCount,
@@ -378,7 +378,11 @@ impl Engine {
                 size: queue.size,
                 kind: queue.kind.to_owned(),
                 state: queue.state,
-                interrupts: live.port.told.of(queue.direction == "egress", queue.index, queue.interrupts),
+                interrupts: live.port.interrupts.of(
+                    queue.direction == "egress",
+                    queue.index,
+                    queue.interrupts,
+                ),
                 waits: (queue.direction == "ingress").then(|| live.port.waits.of(queue.index)),
                 class: is_served(queue.direction).then(|| class.clone()),
                 served: task(queue.index).filter(|_| is_served(queue.direction)).cloned(),
@@ -469,7 +473,7 @@ fn view(live: &Live, standing: Standing) -> PortView {
             .map(|guard| guard.to_string()),
         claims: port.claims.count(),
         peer: peer.to_owned(),
-        pid: port.talk.peer(),
+        pid: port.messages.peer(),
         detail,
         hint: standing.trouble.or(hint),
         captures: port.capture.captures(),
@@ -482,7 +486,7 @@ fn view(live: &Live, standing: Standing) -> PortView {
         features,
         slow: port.slow.count(),
         overrun: port.overrun.count(),
-        conversation: port.talk.count(),
+        conversation: port.messages.count(),
         memory: port.terms.count(),
         service: recent.view(&port.served),
     };

@@ -86,7 +86,7 @@ fn of_peer(
     port: &Port,
     say: &mut impl FnMut(bool, &str, &str, String, Option<String>),
 ) {
-    if status.lack != Some(Lack::Memory) && port.doubts_memory() {
+    if status.lack != Some(Lack::Memory) && port.memory_seems_private() {
         let text = "the guest's memory looks private: its driver has started, and the daemon reads nothing but zeros";
         say(true, "memory", "private_memory", text.to_owned(), Some(SHARE.to_owned()));
     }

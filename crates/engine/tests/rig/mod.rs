@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 use sidecore_engine::core::Recall;
-use sidecore_engine::graph::{NetSeat, Scheduler};
+use sidecore_engine::graph::{QueueHandle, Scheduler};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::Batch;
 use sidecore_engine::port::{IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
@@ -88,7 +88,7 @@ pub fn port(file: &CounterFile, id: u16, name: &str) -> Arc<Port> {
 }
 
 type Look = Box<dyn FnMut(&Port, &Batch) + Send>;
-type Served = (u64, Arc<Port>, NetSeat);
+type Served = (u64, Arc<Port>, QueueHandle);
 
 /// One I/O core that joins port 0 with port 1, port 2 with port 3 and so on, and looks at what passes.
 pub struct Joiner {
@@ -147,7 +147,7 @@ impl Joiner {
             // Copies: a queue may be taken back and closed meanwhile.
             let own = |fd: BorrowedFd| fd.try_clone_to_owned().unwrap();
             let fds: Vec<OwnedFd> =
-                queues.iter_mut().filter_map(|(_, _, seat)| seat.queue().kick_fd().map(own)).collect();
+                queues.iter_mut().filter_map(|(_, _, handle)| handle.queue().kick_fd().map(own)).collect();
             drop(queues);
             if moved {
                 continue;
@@ -183,15 +183,15 @@ impl Joiner {
 }
 
 impl Scheduler for Joiner {
-    fn seat(self: Arc<Self>, seat: NetSeat) -> Recall {
+    fn serve_queue(self: Arc<Self>, handle: QueueHandle) -> Recall {
         let key = self.next.fetch_add(1, Ordering::SeqCst);
-        let port = Arc::clone(seat.port());
+        let port = Arc::clone(handle.port());
         let mut ports = self.ports.lock().unwrap();
         if !ports.iter().any(|p| p.id == port.id) {
             ports.push(Arc::clone(&port));
         }
         drop(ports);
-        self.queues.lock().unwrap().push((key, port, seat));
+        self.queues.lock().unwrap().push((key, port, handle));
         self.rouse();
         Box::new(move || self.recall(key))
     }
@@ -201,13 +201,13 @@ impl Joiner {
     fn recall(&self, key: u64) {
         let mut queues = self.queues.lock().unwrap();
         let Some(place) = queues.iter().position(|(k, ..)| *k == key) else { return };
-        let (_, _, seat) = queues.swap_remove(place);
+        let (_, _, handle) = queues.swap_remove(place);
         drop(queues);
         self.rouse();
         for sender in self.taken.lock().unwrap().iter() {
             let _ = sender.send(key);
         }
-        seat.go_home();
+        handle.return_to_owner();
     }
 }
 

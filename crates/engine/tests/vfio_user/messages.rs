@@ -201,7 +201,7 @@ fn messages_may_come_in_parts_or_glued_together() {
 struct Idle;
 
 impl Scheduler for Idle {
-    fn seat(self: Arc<Self>, _: NetSeat) -> Recall {
+    fn serve_queue(self: Arc<Self>, _: QueueHandle) -> Recall {
         Box::new(|| ())
     }
 }

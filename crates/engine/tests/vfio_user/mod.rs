@@ -17,7 +17,7 @@ use sidecore_abi::vfio_user::{command, dma, flags, irq, region, DmaMap, Header, 
 use sidecore_driver::vfio::{Channel, Client, Event};
 use sidecore_driver::Error;
 use sidecore_engine::core::Recall;
-use sidecore_engine::graph::{CoreOptions, Graph, NetSeat, Scheduler};
+use sidecore_engine::graph::{CoreOptions, Graph, QueueHandle, Scheduler};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
@@ -374,15 +374,15 @@ fn who_comes_and_goes_is_let_in_once_a_second() {
     for visit in 1..=5 {
         let channel = rig.channel();
         // A client that leaves before that came for nothing, and cost nothing.
-        rig.until("it is let in", |rig| rig.port.talk.count().connections == visit);
+        rig.until("it is let in", |rig| rig.port.messages.count().connections == visit);
         drop(channel);
-        rig.until("it has left", |rig| rig.port.talk.count().brief == visit);
+        rig.until("it has left", |rig| rig.port.messages.count().brief == visit);
     }
     // Two are free, and two seconds lie between the other three, on any machine.
     assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
     let mut client = rig.client();
     assert_eq!(client.read32(REGISTERS, PAD).unwrap(), 0);
-    let count = rig.port.talk.count();
+    let count = rig.port.messages.count();
     assert_eq!((count.silent, count.held), (0, 0));
 }
 
@@ -393,12 +393,12 @@ fn a_client_that_says_nothing_is_let_go_and_the_next_one_is_served() {
     let mut silent = std::os::unix::net::UnixStream::connect(rig.path()).unwrap();
     // It may be a slow VMM: it has the port for as long as another one's whole attempt takes.
     assert!(Client::connect(&rig.path()).is_err(), "one at a time");
-    rig.until("the refusal is counted", |rig| rig.port.talk.count().refused == 1);
+    rig.until("the refusal is counted", |rig| rig.port.messages.count().refused == 1);
     assert_eq!(std::io::Read::read(&mut silent, &mut [0]).unwrap(), 0, "it is hung up on");
     rig.until("it is told", |rig| rig.status().detail.contains("no_version"));
     let mut client = rig.client();
     assert_eq!(client.read32(REGISTERS, PAD).unwrap(), 0);
-    assert_eq!(rig.port.talk.count().silent, 1);
+    assert_eq!(rig.port.messages.count().silent, 1);
 }
 
 /// Maps that come and go under a device are changes that an I/O core notices: after so many of them the client has to wait.
@@ -406,23 +406,23 @@ fn a_client_that_says_nothing_is_let_go_and_the_next_one_is_served() {
 #[test]
 fn who_changes_memory_without_end_is_held_back() {
     let rig = Rig::new("map-storm");
-    rig.port.talk.limit(200, 1);
+    rig.port.messages.limit(200, 1);
     let mut client = rig.client();
     let file = memory("storm", 0x1000);
     for _ in 0..2_000 {
         client.write32(REGISTERS, PAD, 1).unwrap();
         client.read32(REGISTERS, PAD).unwrap();
     }
-    assert_eq!(rig.port.talk.count().changes, 0);
+    assert_eq!(rig.port.messages.count().changes, 0);
     let mut rounds = 0u64;
-    while rig.port.talk.count().held == 0 {
-        assert!(rounds < 1_000, "{:?}", rig.port.talk.count());
+    while rig.port.messages.count().held == 0 {
+        assert!(rounds < 1_000, "{:?}", rig.port.messages.count());
         client.map(0, 0x1000, dma::READ | dma::WRITE, Some((file.as_fd(), 0))).unwrap();
         client.unmap(0, 0x1000).unwrap();
         rounds += 1;
     }
     assert!(rounds >= 100, "a burst is not held back: {rounds}");
-    let count = rig.port.talk.count();
+    let count = rig.port.messages.count();
     assert!(count.held_us > 0 && count.changes >= 200, "{count:?}");
     // It goes on, and the port can be ended meanwhile (by the rig).
     client.map(0, 0x1000, dma::READ | dma::WRITE, Some((file.as_fd(), 0))).unwrap();

@@ -191,19 +191,19 @@ fn who_enables_and_disables_without_end_is_held_back() {
     let mut a = NetDriver::start(rig.meet(0, Role::Server), config(0)).unwrap();
     let mut b = NetDriver::start(rig.meet(1, Role::Server), config(0)).unwrap();
     pass(&mut a, &mut b, 0..100);
-    let start = rig.ports[0].talk.count();
+    let start = rig.ports[0].messages.count();
     assert!(start.changes < u64::from(BURST) / 20 && start.held == 0, "the start of a guest: {start:?}");
-    rig.ports[0].talk.limit(200, 1);
-    let honest = rig.ports[1].talk.count();
+    rig.ports[0].messages.limit(200, 1);
+    let honest = rig.ports[1].messages.count();
     let mut rounds = 0u64;
-    while rig.ports[0].talk.count().held == 0 {
-        assert!(rounds < 1_000, "{:?}", rig.ports[0].talk.count());
+    while rig.ports[0].messages.count().held == 0 {
+        assert!(rounds < 1_000, "{:?}", rig.ports[0].messages.count());
         a.session().enable(1, false).unwrap();
         a.session().enable(1, true).unwrap();
         rounds += 1;
     }
     pass(&mut a, &mut b, 100..200);
-    assert_eq!(rig.ports[1].talk.count(), honest, "the other port pays for nothing");
+    assert_eq!(rig.ports[1].messages.count(), honest, "the other port pays for nothing");
     drop((a, b));
     assert_conserved(&rig.ports);
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use sidecore_engine::core::Recall;
-use sidecore_engine::graph::{NetSeat, Scheduler};
+use sidecore_engine::graph::{QueueHandle, Scheduler};
 use sidecore_engine::host::packet::{self, PacketConfig};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
@@ -49,11 +49,11 @@ impl Kind {
 
 /// A scheduler that keeps the queues instead of serving them: the lanes have them.
 #[derive(Default)]
-struct Kept(Mutex<Vec<NetSeat>>);
+struct Kept(Mutex<Vec<QueueHandle>>);
 
 impl Scheduler for Kept {
-    fn seat(self: Arc<Self>, seat: NetSeat) -> Recall {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(seat);
+    fn serve_queue(self: Arc<Self>, handle: QueueHandle) -> Recall {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(handle);
         Box::new(|| ())
     }
 }
@@ -87,7 +87,7 @@ struct Outgoing {
 
 /// A queue and the batch that was fetched from it.
 struct Incoming {
-    seat: NetSeat,
+    handle: QueueHandle,
     batch: Batch,
     /// The first frame that was not handed out.
     at: usize,
@@ -133,8 +133,8 @@ pub fn open(kind: Kind, interface: &str, threads: usize, longest: usize) -> Resu
             scratch: Vec::new(),
         })
         .collect();
-    for (number, seat) in queues.into_iter().enumerate() {
-        lanes[number % threads].incoming.push(Incoming { seat, batch: Batch::new(), at: 0 });
+    for (number, handle) in queues.into_iter().enumerate() {
+        lanes[number % threads].incoming.push(Incoming { handle, batch: Batch::new(), at: 0 });
     }
     Ok(Opened { lanes, queues: count, keep: Box::new(keep) })
 }
@@ -280,17 +280,17 @@ impl Lane for HostLane {
         }
         let mut wait = limit;
         let mut ready = false;
-        for Incoming { seat, .. } in &mut self.incoming {
-            let queue = seat.queue();
+        for Incoming { handle, .. } in &mut self.incoming {
+            let queue = handle.queue();
             ready |= queue.want_kicks(true);
             wait = queue.longest_sleep().map_or(wait, |longest| wait.min(longest));
         }
-        let fds = self.incoming.iter_mut().filter_map(|incoming| incoming.seat.queue().kick_fd());
+        let fds = self.incoming.iter_mut().filter_map(|incoming| incoming.handle.queue().kick_fd());
         let mut fds: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let wait = Timespec::try_from(wait).map_err(text)?;
         let polled = if ready { Ok(0) } else { poll(&mut fds, Some(&wait)) };
-        for Incoming { seat, .. } in &mut self.incoming {
-            seat.queue().want_kicks(false);
+        for Incoming { handle, .. } in &mut self.incoming {
+            handle.queue().want_kicks(false);
         }
         match polled {
             Ok(_) | Err(Errno::INTR) => self.is_there(),
@@ -310,7 +310,7 @@ impl Incoming {
         if self.at == self.batch.len() {
             self.batch.clear();
             self.at = 0;
-            self.seat.queue().fetch(&mut self.batch, &mut tally);
+            self.handle.queue().fetch(&mut self.batch, &mut tally);
         }
         for frame in self.batch.frames().iter().skip(self.at).take(limit) {
             done.frames += 1;
@@ -328,7 +328,7 @@ impl Incoming {
         }
         self.at += done.frames;
         if self.at == self.batch.len() {
-            self.seat.queue().release(&mut tally);
+            self.handle.queue().release(&mut tally);
         }
         done
     }

@@ -316,7 +316,7 @@ fn every_field_is_described_and_no_other() {
         features: vec![],
         slow: SlowCount::default(),
         overrun: OverrunCount::default(),
-        conversation: TalkCount::default(),
+        conversation: ConversationCount::default(),
         memory: MemoryCount::default(),
         service: ServiceView {
             granted_ppm: Some(1),

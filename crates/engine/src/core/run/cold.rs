@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Core, Due, Seated, COLD_AFTER};
+use super::{Core, CoreTask, Due, COLD_AFTER};
 use crate::core::accounts::Right;
 use crate::core::clock::Clock;
 use crate::core::ledger::Heat;
@@ -47,7 +47,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
             }
             self.cold_from = if self.cold_from + 1 < count { self.cold_from + 1 } else { 0 };
             let place = self.cold_from;
-            if self.tasks[place].as_ref().is_some_and(|seated| seated.heat == Heat::Cold) {
+            if self.tasks[place].as_ref().is_some_and(|task| task.heat == Heat::Cold) {
                 looks += 1;
                 if self.look(place) && !self.woken.contains(&place) {
                     self.woken.push(place);
@@ -61,11 +61,9 @@ impl<L: 'static, C: Clock> Core<L, C> {
     pub(super) fn wait(&mut self, longest: Duration) -> bool {
         let (tasks, places, local) = (&mut self.tasks, &mut self.woken, &mut self.local);
         self.poller.wait(longest, |id, place| {
-            if let Some(seated) =
-                tasks.get_mut(place).and_then(Option::as_mut).filter(|seated| seated.id == id)
-            {
-                seated.seat.woken(local);
-                seated.ledger.woke();
+            if let Some(task) = tasks.get_mut(place).and_then(Option::as_mut).filter(|task| task.id == id) {
+                task.handle.woken(local);
+                task.ledger.woke();
                 if !places.contains(&place) {
                     places.push(place);
                 }
@@ -94,7 +92,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         let until = self.now;
         for _ in 0..most {
             let Some((due, place)) = self.timers.due(until) else { break };
-            let asked = |seated: &Seated<L>| seated.heat == Heat::Cold && seated.due == due;
+            let asked = |task: &CoreTask<L>| task.heat == Heat::Cold && task.due == due;
             if !self.tasks.get(place).and_then(Option::as_ref).is_some_and(asked) {
                 continue;
             }
@@ -120,54 +118,54 @@ impl<L: 'static, C: Clock> Core<L, C> {
     pub(super) fn turn_to(&mut self, place: usize, begun: u64) {
         self.now = self.clock.now();
         self.look_in_vain(place, self.now - begun);
-        if let Some(seated) = &self.tasks[place] {
-            self.was_act(seated.account, Act::Touch, self.now - begun);
+        if let Some(task) = &self.tasks[place] {
+            self.was_act(task.account, Act::Touch, self.now - begun);
         }
     }
 
     /// The task at `place` is polled from now on.
     pub(super) fn warm(&mut self, place: usize) {
-        let Some(seated) = self.tasks[place].as_mut() else { return };
-        if seated.heat == Heat::Polled {
+        let Some(task) = self.tasks[place].as_mut() else { return };
+        if task.heat == Heat::Polled {
             return;
         }
-        self.watched -= usize::from(!seated.events.is_empty());
-        seated.heat = Heat::Polled;
-        (seated.empty_visits, seated.not_before) = (0, self.now);
-        (seated.moved_at, seated.since) = (self.now, self.now);
-        seated.ledger.set_heat(Heat::Polled);
-        self.beat.begin(seated.number);
-        seated.seat.disarm();
+        self.watched -= usize::from(!task.events.is_empty());
+        task.heat = Heat::Polled;
+        (task.empty_visits, task.not_before) = (0, self.now);
+        (task.moved_at, task.since) = (self.now, self.now);
+        task.ledger.set_heat(Heat::Polled);
+        self.heartbeat.begin(task.number);
+        task.handle.disarm();
         self.polled.push(place);
     }
 
     /// The task at `place`, which the caller takes out of those that are polled, wakes us from now on. One that has work
     /// already is woken.
     pub(super) fn cool(&mut self, place: usize) {
-        let Some(seated) = self.tasks[place].as_mut() else { return };
-        self.beat.begin(seated.number);
-        seated.heat = Heat::Cold;
-        seated.ledger.set_heat(Heat::Cold);
-        seated.ledger.enter_empty(std::mem::take(&mut seated.unwritten));
-        if seated.seat.arm() {
+        let Some(task) = self.tasks[place].as_mut() else { return };
+        self.heartbeat.begin(task.number);
+        task.heat = Heat::Cold;
+        task.ledger.set_heat(Heat::Cold);
+        task.ledger.enter_empty(std::mem::take(&mut task.unwritten));
+        if task.handle.arm() {
             self.woken.push(place);
         }
         // A task that stopped itself shows no event any more: it must not keep us awake.
-        if !seated.events.is_empty() {
+        if !task.events.is_empty() {
             let mut shown = false;
-            seated.seat.events(&mut |_| shown = true);
+            task.handle.events(&mut |_| shown = true);
             if !shown {
-                seated.events.drain(..).for_each(|event| self.poller.unwatch(&event));
+                task.events.drain(..).for_each(|event| self.poller.unwatch(&event));
             }
         }
-        self.watched += usize::from(!seated.events.is_empty());
-        if let Some(next) = seated.seat.next_look() {
+        self.watched += usize::from(!task.events.is_empty());
+        if let Some(next) = task.handle.next_look() {
             // Never at once: the core looks at due tasks until none is due.
             let next = u64::try_from(next.as_nanos()).unwrap_or(u64::MAX).max(SHORTEST_NAP);
             let due = self.now.saturating_add(next);
             // One that is still to come, and earlier, will do: a guest must not fill the heap.
-            if seated.due <= self.now || seated.due > due {
-                seated.due = due;
+            if task.due <= self.now || task.due > due {
+                task.due = due;
                 self.timers.add(due, place);
             }
         }
@@ -183,8 +181,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         self.now = now;
         let (mut slept, mut soonest) = (std::mem::take(&mut self.polled), u64::MAX);
         slept.retain(|place| {
-            let Some(seated) = self.tasks[*place].as_mut() else { return false };
-            match self.accounts.right(seated.account, now) {
+            let Some(task) = self.tasks[*place].as_mut() else { return false };
+            match self.accounts.right(task.account, now) {
                 // Its work must not keep us awake until it may be done.
                 Right::Throttled { until } => {
                     soonest = soonest.min(until);
@@ -199,7 +197,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
                 }
             }
         });
-        self.beat.pause();
+        self.heartbeat.pause();
         let now = self.now;
         let mut woken = !self.woken.is_empty();
         if !woken {
@@ -213,15 +211,15 @@ impl<L: 'static, C: Clock> Core<L, C> {
         // Those that woke us come first, before the memory of all others is touched, which is cold by now.
         let moved = self.visit_woken(usize::MAX) + self.visit_due(usize::MAX);
         for place in slept {
-            let lately = |seated: &Seated<L>| {
-                seated.heat == Heat::Cold && now.saturating_sub(seated.moved_at) < COLD_AFTER
+            let lately = |task: &CoreTask<L>| {
+                task.heat == Heat::Cold && now.saturating_sub(task.moved_at) < COLD_AFTER
             };
             if self.tasks[place].as_ref().is_some_and(lately) {
-                let (at, begun) = (self.tasks[place].as_ref().map_or(0, |seated| seated.moved_at), self.now);
+                let (at, begun) = (self.tasks[place].as_ref().map_or(0, |task| task.moved_at), self.now);
                 self.warm(place);
                 self.turn_to(place, begun);
-                if let Some(seated) = self.tasks[place].as_mut() {
-                    seated.moved_at = at;
+                if let Some(task) = self.tasks[place].as_mut() {
+                    task.moved_at = at;
                 }
             }
         }

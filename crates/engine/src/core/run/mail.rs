@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Core, Seated};
-use crate::core::accounts::Luggage;
+use super::{Core, CoreTask};
+use crate::core::accounts::CarriedAccount;
 use crate::core::clock::Clock;
 use crate::core::ledger::Heat;
-use crate::core::mailbox::{Bag, CoreMessage, TaskId, MESSAGES_A_ROUND};
-use crate::core::task::{Owner, Seat};
+use crate::core::mailbox::{CoreMessage, MigrationState, TaskId, MESSAGES_A_ROUND};
+use crate::core::task::{Owner, TaskHandle};
 use crate::mem::{ticks, ticks_in, Act};
 
 impl<L: 'static, C: Clock> Core<L, C> {
@@ -17,7 +17,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         for _ in 0..MESSAGES_A_ROUND {
             let Some(message) = self.mailbox.open() else { break };
             match message {
-                CoreMessage::Take { id, seat, bag } => self.take(id, seat, bag),
+                CoreMessage::Take { id, handle, state } => self.take(id, handle, state),
                 CoreMessage::GiveBack { id, answer } => match self.give_back(id) {
                     // The asker may have given up.
                     true => drop(answer.send(())),
@@ -28,8 +28,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
                     let _ = answer.send(moved);
                 }
                 CoreMessage::Evict { owner, answer } => {
-                    let its = self.tasks.iter().flatten().filter(|seated| seated.number == owner);
-                    let its: Vec<TaskId> = its.map(|seated| seated.id).collect();
+                    let its = self.tasks.iter().flatten().filter(|task| task.number == owner);
+                    let its: Vec<TaskId> = its.map(|task| task.id).collect();
                     its.into_iter().for_each(|id| _ = self.give_back(id));
                     let _ = answer.send(());
                 }
@@ -48,28 +48,28 @@ impl<L: 'static, C: Clock> Core<L, C> {
         true
     }
 
-    fn take(&mut self, id: TaskId, mut seat: Seat<L>, bag: Bag) {
+    fn take(&mut self, id: TaskId, mut handle: TaskHandle<L>, state: MigrationState) {
         let free = self.tasks.iter().position(Option::is_none);
         let place = free.unwrap_or(self.tasks.len());
         if free.is_none() {
             self.tasks.push(None);
         }
         self.now = self.clock.now();
-        seat.disarm();
+        handle.disarm();
         let mut events = Vec::new();
-        seat.events(&mut |fd| events.extend(self.poller.watch(id, place, fd)));
-        let owner: Arc<dyn Owner> = seat.owner();
-        let account = self.accounts.join(&owner, bag.luggage, self.now);
-        bag.ledger.set_heat(Heat::Polled);
-        self.tasks[place] = Some(Seated {
+        handle.events(&mut |fd| events.extend(self.poller.watch(id, place, fd)));
+        let owner: Arc<dyn Owner> = handle.owner();
+        let account = self.accounts.join(&owner, state.account, self.now);
+        state.ledger.set_heat(Heat::Polled);
+        self.tasks[place] = Some(CoreTask {
             id,
             number: owner.number(),
             account,
             events,
-            ledger: bag.ledger,
-            pace: bag.pace,
+            ledger: state.ledger,
+            pace: state.pace,
             heat: Heat::Polled,
-            costly: seat.is_costly(),
+            costly: handle.is_costly(),
             empty_visits: 0,
             unwritten: 0,
             not_before: 0,
@@ -78,7 +78,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
             usual: 0,
             waits_since: None,
             due: 0,
-            seat,
+            handle,
         });
         self.polled.push(place);
         // A guest that has its queues taken and given back without end pays for both ways.
@@ -86,30 +86,30 @@ impl<L: 'static, C: Clock> Core<L, C> {
     }
 
     /// Takes the task off this core: nothing of it is under way.
-    fn remove(&mut self, id: TaskId) -> Option<(Seated<L>, Luggage)> {
-        let here = |seated: &Option<Seated<L>>| seated.as_ref().is_some_and(|seated| seated.id == id);
+    fn remove(&mut self, id: TaskId) -> Option<(CoreTask<L>, CarriedAccount)> {
+        let here = |task: &Option<CoreTask<L>>| task.as_ref().is_some_and(|task| task.id == id);
         let place = self.tasks.iter().position(here)?;
-        let mut seated = self.tasks[place].take()?;
+        let mut task = self.tasks[place].take()?;
         self.polled.retain(|other| *other != place);
-        self.keen.retain(|other| *other != place);
+        self.checked.retain(|other| *other != place);
         self.woken.retain(|other| *other != place);
-        self.watched -= usize::from(seated.heat == Heat::Cold && !seated.events.is_empty());
-        self.beat.begin(seated.number);
-        seated.seat.settle(&mut self.local);
-        self.beat.pause();
-        seated.events.iter().for_each(|event| self.poller.unwatch(event));
-        seated.ledger.enter_empty(std::mem::take(&mut seated.unwritten));
-        let luggage = self.accounts.leave(seated.account);
-        Some((seated, luggage))
+        self.watched -= usize::from(task.heat == Heat::Cold && !task.events.is_empty());
+        self.heartbeat.begin(task.number);
+        task.handle.settle(&mut self.local);
+        self.heartbeat.pause();
+        task.events.iter().for_each(|event| self.poller.unwatch(event));
+        task.ledger.enter_empty(std::mem::take(&mut task.unwritten));
+        let account = self.accounts.leave(task.account);
+        Some((task, account))
     }
 
-    /// Sends a task home; false if this core does not have it.
+    /// Returns a task to its owner; false if this core does not have it.
     fn give_back(&mut self, id: TaskId) -> bool {
         let begun = self.clock.now();
-        let Some((seated, _)) = self.remove(id) else { return false };
+        let Some((task, _)) = self.remove(id) else { return false };
         self.registry.forget(id);
-        let owner = seated.seat.owner();
-        seated.seat.go_home();
+        let owner = task.handle.owner();
+        task.handle.return_to_owner();
         let took = Duration::from_nanos(self.clock.now() - begun);
         owner.served().caused(took);
         owner.overrun().took(Act::Touch, ticks().wrapping_sub(ticks_in(took)));
@@ -118,10 +118,10 @@ impl<L: 'static, C: Clock> Core<L, C> {
 
     /// Gives a task to core `to`; false if this core does not have it.
     fn hand_over(&mut self, id: TaskId, to: usize) -> bool {
-        let Some((seated, luggage)) = self.remove(id) else { return false };
-        seated.ledger.moved();
-        let bag = Bag { ledger: seated.ledger, pace: seated.pace, luggage };
-        self.registry.hand_over(id, to, seated.seat, bag);
+        let Some((task, account)) = self.remove(id) else { return false };
+        task.ledger.moved();
+        let state = MigrationState { ledger: task.ledger, pace: task.pace, account };
+        self.registry.hand_over(id, to, task.handle, state);
         true
     }
 }

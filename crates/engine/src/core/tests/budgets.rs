@@ -1,6 +1,6 @@
 //! Budgets and rates: what is guaranteed, what is the limit, and what an owner may reclaim.
 
-use super::super::accounts::{Accounts, Luggage, Right};
+use super::super::accounts::{Accounts, CarriedAccount, Right};
 use super::*;
 
 #[test]
@@ -111,19 +111,19 @@ fn what_goes_to_a_core_whose_clock_is_a_microsecond_behind_gains_and_loses_nothi
     let bound = guest(1, Service { budget: Some(budget), ..Service::default() });
     let owner = Arc::clone(&bound) as Arc<dyn Owner>;
     let mut cores = [Accounts::new(0), Accounts::new(1)];
-    let (mut luggage, mut had, mut left) = (Luggage::default(), 0, 0);
+    let (mut carried, mut had, mut left) = (CarriedAccount::default(), 0, 0);
     // Core 1 is behind by a microsecond; the budget goes to and fro each 10 µs, and is used as fast as it may be.
     for turn in 0..100_000u64 {
         let core = usize::try_from(turn % 2).unwrap();
         let now = 10_000 + turn * 10_000 - 1_000 * (turn % 2);
-        let place = cores[core].join(&owner, luggage, now);
+        let place = cores[core].join(&owner, carried, now);
         if let Right::Reserved { left: most, .. } = cores[core].right(place, now) {
             assert!(most <= MS, "{most} left of a runtime");
             cores[core].charge(place, 9_000, 1, 60, now + 9_000);
             had += 9_000;
             left = most;
         }
-        luggage = cores[core].leave(place);
+        carried = cores[core].leave(place);
     }
     // A second of it: 200 periods of a millisecond each.
     assert!(u64::abs_diff(had, 200 * MS) <= 2 * MS + left, "{had} of {}", 200 * MS);
@@ -208,7 +208,8 @@ fn what_was_taken_at_another_rate_is_no_debt_at_a_new_one_or_at_none() {
         let before = queue.done.load(Ordering::Relaxed);
         bound.served.set(Service { weight: 7, ..bits(Some(10_000)) });
         let mut other = Accounts::new(1);
-        let place = other.join(&(Arc::clone(&bound) as Arc<dyn Owner>), Luggage::default(), rig.core.now());
+        let place =
+            other.join(&(Arc::clone(&bound) as Arc<dyn Owner>), CarriedAccount::default(), rig.core.now());
         assert_eq!(other.allowed(place, rig.core.now()), None);
         rig.core.run(100 * MS);
         assert_eq!(queue.done.load(Ordering::Relaxed), before);

@@ -27,7 +27,7 @@ use super::{E1000Config, Model, E1000};
 use crate::core::Recall;
 use crate::device::pci::{write_config, Index, PciDevice};
 use crate::fault::Fault;
-use crate::graph::{NetSeat, Scheduler};
+use crate::graph::{QueueHandle, Scheduler};
 use crate::mem::{Arena, GuestMap, RegionSpec};
 use crate::observe::CounterFile;
 use crate::packet::{Batch, Gso, Mac, Offload, Plan, Sum, MAX_HEADER};
@@ -49,12 +49,12 @@ const REPORT_AT: u64 = RING_SIZE / 2;
 /// Holds the queue that a core would have.
 #[derive(Default)]
 struct Desk {
-    queues: Mutex<HashMap<u64, NetSeat>>,
+    queues: Mutex<HashMap<u64, QueueHandle>>,
     next: Mutex<u64>,
 }
 
 impl Scheduler for Desk {
-    fn seat(self: Arc<Self>, mut seat: NetSeat) -> Recall {
+    fn serve_queue(self: Arc<Self>, mut seat: QueueHandle) -> Recall {
         let mut next = self.next.lock().unwrap();
         *next += 1;
         let key = *next;
@@ -64,7 +64,7 @@ impl Scheduler for Desk {
         Box::new(move || {
             let seat = self.queues.lock().unwrap().remove(&key);
             if let Some(seat) = seat {
-                seat.go_home();
+                seat.return_to_owner();
             }
         })
     }

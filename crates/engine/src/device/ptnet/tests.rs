@@ -21,7 +21,7 @@ use super::{functions, persist, MemoryDevice, Ptnet, PtnetConfig};
 use crate::core::Recall;
 use crate::device::pci::{self, write_config, Image, Index, PciDevice, Persist};
 use crate::fault::Fault;
-use crate::graph::{NetSeat, Scheduler};
+use crate::graph::{QueueHandle, Scheduler};
 use crate::mem::{GuestMap, RegionSpec};
 use crate::observe::CounterFile;
 use crate::packet::{Batch, Mac};
@@ -37,10 +37,10 @@ const PAIRS: usize = 2;
 
 /// Holds the queues that a core would have, by the number of their ring.
 #[derive(Default)]
-struct Desk(Mutex<BTreeMap<usize, NetSeat>>);
+struct Desk(Mutex<BTreeMap<usize, QueueHandle>>);
 
 impl Scheduler for Desk {
-    fn seat(self: Arc<Self>, mut seat: NetSeat) -> Recall {
+    fn serve_queue(self: Arc<Self>, mut seat: QueueHandle) -> Recall {
         seat.queue().want_kicks(false);
         let mut queues = self.0.lock().unwrap();
         // The device serves its rings in order.
@@ -49,7 +49,7 @@ impl Scheduler for Desk {
         drop(queues);
         Box::new(move || {
             let seat = self.0.lock().unwrap().remove(&number);
-            seat.into_iter().for_each(|seat| seat.go_home());
+            seat.into_iter().for_each(|seat| seat.return_to_owner());
         })
     }
 }

@@ -23,7 +23,7 @@ use crate::device::moderation::Clock;
 use crate::device::pci::{self, write_config, Image, Index, Interrupts, PciDevice, Persist};
 use crate::device::written_tests::Written;
 use crate::fault::Fault;
-use crate::graph::{NetSeat, Scheduler};
+use crate::graph::{QueueHandle, Scheduler};
 use crate::mem::{memory_file, Arena, GuestMap, Overrun, RegionSpec, Words};
 use crate::observe::CounterFile;
 use crate::packet::{Batch, Frame, Gso, Mac, Offload, Sum};
@@ -42,19 +42,19 @@ const ONE: u64 = desc::FS | desc::LS;
 /// Holds the queue that a core would have.
 #[derive(Default)]
 struct Desk {
-    queues: Mutex<HashMap<u64, NetSeat>>,
+    queues: Mutex<HashMap<u64, QueueHandle>>,
     next: AtomicU64,
 }
 
 impl Scheduler for Desk {
-    fn seat(self: Arc<Self>, mut seat: NetSeat) -> Recall {
+    fn serve_queue(self: Arc<Self>, mut seat: QueueHandle) -> Recall {
         seat.queue().want_kicks(false);
         let key = self.next.fetch_add(1, Ordering::Relaxed);
         self.queues.lock().unwrap().insert(key, seat);
         Box::new(move || {
             let seat = self.queues.lock().unwrap().remove(&key);
             if let Some(seat) = seat {
-                seat.go_home();
+                seat.return_to_owner();
             }
         })
     }

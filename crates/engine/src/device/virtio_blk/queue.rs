@@ -453,7 +453,7 @@ impl BlkQueue {
             if interrupted {
                 stats.interrupted();
             }
-            self.port.told.ingress(self.index, 1, interrupted.into());
+            self.port.interrupts.ingress(self.index, 1, interrupted.into());
         }
         stats.set_in_flight(self.slots.len() - self.free.len() + self.unread());
     }
@@ -497,7 +497,7 @@ impl BlkQueue {
         self.port.overrun.took(Act::Touch, begun.wrapping_add(turn.hosts));
         // A part of a long request is work, too.
         let moved = turn.finished.max(u64::from(turn.bytes > 0 || turn.went_on));
-        Visit { moved, items: turn.items, bytes: turn.bytes, cost: turn.items, elsewhere_ns: 0, end }
+        Visit { moved, items: turn.items, bytes: turn.bytes, cost: turn.items, others_ns: 0, end }
     }
 }
 

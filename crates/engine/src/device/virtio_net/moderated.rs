@@ -84,7 +84,7 @@ impl Moderated {
         if queue.wants_interrupt(since) {
             if let Err(opens) = self.gate.pass(alarm.now(), 0, self.gap, news) {
                 if news {
-                    self.port.told.held_back(self.egress, self.index);
+                    self.port.interrupts.held_back(self.egress, self.index);
                 }
                 // The deadline is set before the look: a core that stops watching looks behind that (`Looks::drop`).
                 alarm.set(opens);
@@ -157,7 +157,7 @@ impl Looks {
         };
         let sent = ring.tend();
         if sent {
-            port.told.egress(index, 0, 1);
+            port.interrupts.egress(index, 0, 1);
         }
         sent
     }

@@ -154,7 +154,7 @@ impl Rig {
             assert!(switches[on(id)].pin(own, PortId(id), crate::switch::Kind::Pinned, 1));
         }
         let mut walk = Walk::new(0, Instant::now());
-        walk.routers = topology.routers().iter().map(Seat::new).collect();
+        walk.routers = topology.routers().iter().map(RouterContext::new).collect();
         walk.delivery.limit = u64::MAX;
         Rig {
             ports,

@@ -29,8 +29,8 @@ fn decided(rig: &mut Rig, bytes: &[u8], offload: Offload) -> Batch {
     assert!(list.push(rig.arena.put(0, bytes, HEAD)));
     batch.commit();
     rig.verdicts.clear();
-    rig.desk.clear();
-    rig.seat.decide(&batch, &rig.ports[0], &rig.now, &mut rig.desk, &mut rig.verdicts);
+    rig.rewrites.clear();
+    rig.context.decide(&batch, &rig.ports[0], &rig.now, &mut rig.rewrites, &mut rig.verdicts);
     batch
 }
 
@@ -102,9 +102,9 @@ fn advertisements_and_redirects_are_not_for_a_kernel() {
     let bytes = too_big6("2001:db8:a::1", 6);
     let mut batch = decided(&mut rig, &bytes, Offload::NONE);
     rig.arena.put(0, &too_big6("2001:db8:a::1", 58), HEAD);
-    rig.desk.rewrite(&mut batch);
+    rig.rewrites.rewrite(&mut batch);
     let mut got = [0; 69];
-    assert_eq!(read::read(&batch, &batch.frames()[0], 0, &mut got), got.len());
+    assert_eq!(batch.read(&batch.frames()[0], 0, &mut got), got.len());
     assert_eq!(got[64..], bytes[64..69], "what was judged");
     // A first fragment may hold back what it is about, and a later one says nothing by itself.
     for (place, went_to) in [([0x20, 0], Err("to_router")), ([0x20, 1], Ok(9))] {
@@ -214,9 +214,9 @@ fn a_kernel_hears_only_what_was_judged_of_neighbours() {
         let mut batch = decided(&mut rig, &bytes, Offload::NONE);
         assert!(rig.verdicts.destinations() == [9] && rig.verdicts.drops().is_empty());
         rig.arena.put(0, &long(words, own), HEAD);
-        rig.desk.rewrite(&mut batch);
+        rig.rewrites.rewrite(&mut batch);
         let mut got = vec![0; bytes.len()];
-        assert_eq!(read::read(&batch, &batch.frames()[0], 0, &mut got), bytes.len());
+        assert_eq!(batch.read(&batch.frames()[0], 0, &mut got), bytes.len());
         assert_eq!(got, bytes);
     }
 }

@@ -60,7 +60,7 @@ impl RingPort {
         let (line, mut server) = (OwnerLine::new()?, Server::new(Arc::clone(&common)));
         let (owner, port) = (Arc::clone(&line), Arc::clone(&common.port));
         let running = Running::start(&line, name, move || {
-            port.talk.is_held_here();
+            port.messages.is_held_here();
             serve(&mut server, listener, &owner);
         })?;
         Ok(RingPort { common, _running: running })

@@ -144,11 +144,11 @@ impl Requests for Server {
 
     /// As a VMM's conversation: clients that ask for more than the port may take wait for each other.
     fn hold(&self) -> Option<Duration> {
-        self.common.port.talk.hold()
+        self.common.port.messages.hold()
     }
 
     fn turned_away(&mut self, count: u64) {
-        self.common.port.talk.refused(count);
+        self.common.port.messages.refused(count);
     }
 
     fn answer(&mut self, index: usize, request: &[u8]) -> bool {

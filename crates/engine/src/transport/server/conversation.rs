@@ -1,7 +1,7 @@
 //! One conversation with one client: the thread sleeps until the client, the port's fault or its owner has something to say.
 //!
 //! A client is given [`PATIENCE`] over the rest of a message or over reading our answers, and [`FIRST_WORD`] over its first one. While its
-//! messages are held back (`port::talk`) the owner is heard, and the protocol's own descriptors are.
+//! messages are held back (`port::message_limit`) the owner is heard, and the protocol's own descriptors are.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -119,7 +119,7 @@ pub(super) struct ConversationContext<'a, T> {
 /// Talks until there is an end.
 pub(super) fn run<T: Talk>(talk: &mut T, context: &ConversationContext<T>) -> ConversationEnd {
     let port = context.port;
-    let hold = || port.talk.hold().map(|time| Instant::now() + time);
+    let hold = || port.messages.hold().map(|time| Instant::now() + time);
     let begun = Instant::now();
     let (mut waiting, mut refusals, mut listener): (Option<(Instant, &str)>, u32, _) =
         (None, 0, context.listener);
@@ -201,7 +201,7 @@ pub(super) fn run<T: Talk>(talk: &mut T, context: &ConversationContext<T>) -> Co
         // Only when all is heard: a peer that has left and calls again is no second one.
         if newcomer && all_heard {
             let refused = listener.is_some_and(Listener::refuse);
-            port.talk.refused(refused.into());
+            port.messages.refused(refused.into());
             refusals += u32::from(refused);
             if refused && refusals == 1 {
                 tracing::warn!(port = %port.name, "a second VMM has called and was refused: give each VMM a port of its own");

@@ -80,7 +80,7 @@ impl Server {
             idlers: Bucket::new(),
         };
         let running = Running::start(&line, name, move || {
-            host.port.talk.is_held_here();
+            host.port.messages.is_held_here();
             host.guarded();
         })?;
         Ok(Server { status, running })
@@ -208,7 +208,7 @@ impl<P: Protocol> Host<P> {
                 source => match source.listener().map(Listener::accept) {
                     // One that did not want to wait until it was let in came for nothing, and nothing was done for it. The
                     // owner is listened to before the next one.
-                    Some(Ok(Some(stream))) if has_left(&stream) => self.port.talk.left_at_once(),
+                    Some(Ok(Some(stream))) if has_left(&stream) => self.port.messages.left_at_once(),
                     Some(Ok(Some(stream))) => return Some(stream),
                     Some(Err(e)) => {
                         tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
@@ -216,7 +216,7 @@ impl<P: Protocol> Host<P> {
                     }
                     Some(Ok(None)) => {
                         let turned_away = self.source.listener().map_or(0, Listener::turned_away);
-                        self.port.talk.refused(turned_away);
+                        self.port.messages.refused(turned_away);
                     }
                     None => {}
                 },
@@ -237,9 +237,9 @@ impl<P: Protocol> Host<P> {
         let port = Arc::clone(&self.port);
         if !left {
             tracing::info!(port = %port.name, "a VMM has connected");
-            port.talk.connected();
+            port.messages.connected();
         }
-        port.talk.meets(&stream);
+        port.messages.meets(&stream);
         port.overrun.meets();
         port.fault.clear();
         if P::FORGETS {
@@ -270,8 +270,8 @@ impl<P: Protocol> Host<P> {
                 (ConversationEnd::Closed, false)
             }
         };
-        port.talk.parts();
-        port.trust_memory();
+        port.messages.parts();
+        port.memory_is_gone();
         match end {
             ConversationEnd::Called => {}
             ConversationEnd::Left => tracing::info!(port = %port.name, "the VMM is left to the next daemon"),
@@ -285,7 +285,7 @@ impl<P: Protocol> Host<P> {
                 if asked || left {
                     self.idlers.forgive();
                 } else {
-                    port.talk.left_at_once();
+                    port.messages.left_at_once();
                     self.show(idle(Peer::Waiting, self.detail()));
                     let (one, at_once) = (nanos(PAUSES.1), nanos(PAUSES.1) * AT_ONCE);
                     let ahead = self.idlers.add(one, at_once + one, nanos_at(Instant::now()));
@@ -294,7 +294,7 @@ impl<P: Protocol> Host<P> {
             }
             ConversationEnd::Silent => {
                 let (name, what) = P::SILENCE;
-                port.talk.said_nothing();
+                port.messages.said_nothing();
                 tracing::warn!(port = %port.name, "a client connected and was disconnected: it {what} in time");
                 self.last_fault = Some(format!("{name}: the client {what} in time"));
             }

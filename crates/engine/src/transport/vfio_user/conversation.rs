@@ -159,7 +159,7 @@ impl Conversation {
             let (pieces, answer, session) = (self.inbox.pieces, &mut self.answer, &mut self.session);
             let (due, result) = match self.inbox.stranger.take() {
                 Some(name) => {
-                    self.port.talk.changed(STRANGER);
+                    self.port.messages.changed(STRANGER);
                     commands::refuse(session, &header, strange(header.command, name), answer)
                 }
                 None => {
@@ -374,7 +374,7 @@ impl Talk for Conversation {
         let heard = self.handle()?;
         let changes = std::mem::take(&mut self.session.changes);
         if changes > 0 {
-            self.port.talk.changed(changes);
+            self.port.messages.changed(changes);
         }
         // Only when all is heard: the holder of a peer that has left goes, too.
         if self.unheld && !matches!(heard, Heard::More) {
@@ -404,7 +404,7 @@ impl Talk for Conversation {
     fn status(&mut self, detail: &str) -> Option<AttachmentStatus> {
         if let Some(map) = self.session.unlooked() {
             self.port.look_at_memory(&map);
-            if !self.port.doubts_memory() {
+            if !self.port.memory_seems_private() {
                 self.session.looks = 0;
             }
         }

@@ -234,7 +234,7 @@ impl<D: VirtioDevice> Backend<D> {
 
     /// Charges the port for so many changes that I/O cores notice.
     pub(super) fn changes(&self, count: usize) {
-        self.device.port().talk.changed(count);
+        self.device.port().messages.changed(count);
     }
 
     /// Puts all rings on `map`, in which so many regions are other ones, or are missing.

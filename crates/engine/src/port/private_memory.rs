@@ -2,34 +2,34 @@
 //!
 //! Theory of operation. A VMM may give the file of its memory and map it privately itself: then we read zeros for ever, and no
 //! message tells. What tells is low memory without a byte in it under a driver that has begun ([`GuestMap::is_blank`]). That is
-//! a doubt and no proof, so the first frame that comes from the port refutes it. Frames that it was given say nothing about what
+//! suspicious and no proof, so the first frame that comes from the port clears it. Frames that it was given say nothing about what
 //! its guest sees.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::mem::GuestMap;
 
-/// The doubt: 0 is none, else one more than the frames that had come from the port when it arose.
+/// 0: the memory is not suspect; else one more than the frames that had come from the port when it became so.
 #[derive(Debug, Default)]
-pub struct Doubt(AtomicU64);
+pub(super) struct PrivateMemoryCheck(AtomicU64);
 
-impl Doubt {
+impl PrivateMemoryCheck {
     /// A driver has begun in the memory of `map`, and so many frames have come from its port: looks whether that can be its
     /// guest's. Reads it, so the caller may wait for the server of the memory.
     pub fn look(&self, map: &GuestMap, frames: u64) {
-        let doubt = if map.is_blank() { frames.wrapping_add(1) } else { 0 };
-        self.0.store(doubt, Ordering::Relaxed);
+        let suspect = if map.is_blank() { frames.wrapping_add(1) } else { 0 };
+        self.0.store(suspect, Ordering::Relaxed);
     }
 
     /// No VMM gives memory any more.
-    pub fn settle(&self) {
+    pub fn clear(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether it stands, now that so many frames have come.
-    pub fn stands(&self, frames: u64) -> bool {
-        let doubt = self.0.load(Ordering::Relaxed);
-        doubt != 0 && doubt == frames.wrapping_add(1)
+    /// Whether the memory is suspect, now that so many frames have come.
+    pub fn is_suspect(&self, frames: u64) -> bool {
+        let suspect = self.0.load(Ordering::Relaxed);
+        suspect != 0 && suspect == frames.wrapping_add(1)
     }
 }
 
@@ -40,20 +40,20 @@ mod tests {
     use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 
     #[test]
-    fn low_memory_of_zeros_is_doubted_until_a_frame_comes() {
+    fn low_memory_of_zeros_is_suspect_until_a_frame_comes() {
         const BYTES: u64 = 1 << 20;
         let file = |gpa| {
             let file = std::fs::File::from(memfd_create(c"low", MemfdFlags::CLOEXEC).unwrap());
             ftruncate(&file, BYTES).unwrap();
             RegionSpec { gpa, size: BYTES, user_addr: 0x7f00_0000_0000, offset: 0, file }
         };
-        let doubt = Doubt::default();
+        let check = PrivateMemoryCheck::default();
         let look = |spec: RegionSpec| {
-            doubt.look(&GuestMap::new(&[spec]).unwrap(), 7);
-            doubt.stands(7)
+            check.look(&GuestMap::new(&[spec]).unwrap(), 7);
+            check.is_suspect(7)
         };
         assert!(look(file(0)));
-        assert!(!doubt.stands(8), "a frame has come");
+        assert!(!check.is_suspect(8), "a frame has come");
         let last = file(0);
         rustix::io::pwrite(&last.file, &[1], (640 << 10) - 1).unwrap();
         assert!(!look(last));
@@ -63,7 +63,7 @@ mod tests {
         // It is no PC's.
         assert!(!look(file(1 << 32)));
         assert!(look(file(0)));
-        doubt.settle();
-        assert!(!doubt.stands(7));
+        check.clear();
+        assert!(!check.is_suspect(7));
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::attachment::InterruptCount;
-use super::limits::MAX_QUEUES;
+use super::egress::MAX_QUEUES;
 
 /// One queue's: a cache line, since other cores write those of others.
 #[derive(Default)]
@@ -81,18 +81,21 @@ mod tests {
 
     #[test]
     fn each_queue_has_its_own() {
-        let told = QueueInterrupts::default();
-        told.ingress(1, 3, 1);
-        told.ingress(1, 1, 1);
-        told.egress(1, 1, 0);
-        told.ingress(MAX_QUEUES, 1, 1);
+        let interrupts = QueueInterrupts::default();
+        interrupts.ingress(1, 3, 1);
+        interrupts.ingress(1, 1, 1);
+        interrupts.egress(1, 1, 0);
+        interrupts.ingress(MAX_QUEUES, 1, 1);
         let count = |raised, held_back, saved| Some(InterruptCount { raised, held_back, saved });
-        assert_eq!((told.of(false, 1, None), told.of(true, 1, None)), (count(2, 0, 2), count(0, 0, 1)));
-        assert_eq!((told.of(false, 0, None), told.of(true, MAX_QUEUES, None)), (None, None));
+        assert_eq!(
+            (interrupts.of(false, 1, None), interrupts.of(true, 1, None)),
+            (count(2, 0, 2), count(0, 0, 1))
+        );
+        assert_eq!((interrupts.of(false, 0, None), interrupts.of(true, MAX_QUEUES, None)), (None, None));
         // A device that moderates knows better how many it sent.
         let device = InterruptCount { raised: 3, held_back: 1, saved: 0 };
         assert_eq!(
-            (told.of(false, 1, Some(device)), told.of(false, 0, Some(device))),
+            (interrupts.of(false, 1, Some(device)), interrupts.of(false, 0, Some(device))),
             (count(3, 1, 1), count(3, 1, 0))
         );
     }

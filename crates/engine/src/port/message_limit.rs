@@ -5,7 +5,7 @@
 //! unmapped has the kernel interrupt every processor on which we run, and makes the core fault its pages in again. Each such
 //! *change* is charged to the port whose thread makes it; changes that others bring about there (the operator, the
 //! other end of a wire) are not. The port has a bucket of [`BURST`] changes that fills at [`RATE`]; whose bucket is
-//! empty has its next message wait in its socket ([`TalkBudget::hold`]) until there is something in it again.
+//! empty has its next message wait in its socket ([`MessageLimiter::hold`]) until there is something in it again.
 //!
 //! Every message takes processor time, too, whatever it changes: from other programs, and from the I/O cores where they share
 //! their processor with everything else (`place`). So a conversation has a second bucket, of processor time. Where I/O cores
@@ -48,12 +48,12 @@ const LOOK: Duration = Duration::from_millis(10);
 
 /// What was counted of one port's conversations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TalkCount {
+pub struct ConversationCount {
     /// VMMs that have connected.
     pub connections: u64,
     /// Those that left within a second, or without having done anything.
     pub brief: u64,
-    /// Those that were disconnected because they did not begin to talk.
+    /// Those that were disconnected because they sent no first message.
     pub silent: u64,
     /// Those that were turned away: another one was there, or there was no descriptor left.
     pub refused: u64,
@@ -67,7 +67,7 @@ pub struct TalkCount {
 
 /// The same while it is counted, and what is left to spend.
 #[derive(Debug, Default)]
-pub struct TalkBudget {
+pub struct MessageLimiter {
     connections: AtomicU64,
     brief: AtomicU64,
     silent: AtomicU64,
@@ -75,17 +75,17 @@ pub struct TalkBudget {
     changes: AtomicU64,
     held: AtomicU64,
     held_ns: AtomicU64,
-    /// Process id of the peer that talks now; 0: none, or unknown.
+    /// Process id of the present peer; 0: none, or unknown.
     peer: AtomicU32,
     /// Whether anything was charged since the last look, and when that was, in nanoseconds.
     charged: AtomicBool,
     looked: AtomicU64,
-    purse: Mutex<Purse>,
+    buckets: Mutex<Buckets>,
 }
 
 #[derive(Debug)]
-struct Purse {
-    /// The thread that talks.
+struct Buckets {
+    /// The thread that holds the conversation.
     thread: Option<ThreadId>,
     /// Nanoseconds in which one change fills up again, and those of all that it may make at once.
     one: u64,
@@ -96,18 +96,18 @@ struct Purse {
     had: Option<(Duration, Duration)>,
 }
 
-impl Purse {
+impl Buckets {
     /// One that holds `burst` changes, and fills at `rate`.
-    fn of(burst: u32, rate: u32) -> Purse {
+    fn of(burst: u32, rate: u32) -> Buckets {
         let one = 1_000_000_000 / u64::from(rate.max(1));
         let (changes, time) = (Bucket::new(), Bucket::new());
-        Purse { thread: None, one, all: one * u64::from(burst), changes, time, had: None }
+        Buckets { thread: None, one, all: one * u64::from(burst), changes, time, had: None }
     }
 }
 
-impl Default for Purse {
-    fn default() -> Purse {
-        Purse::of(BURST, RATE)
+impl Default for Buckets {
+    fn default() -> Buckets {
+        Buckets::of(BURST, RATE)
     }
 }
 
@@ -118,22 +118,22 @@ fn thread_time() -> Duration {
     Duration::new(secs.unwrap_or(0), nanos.unwrap_or(0))
 }
 
-impl TalkBudget {
-    fn purse(&self) -> MutexGuard<'_, Purse> {
+impl MessageLimiter {
+    fn buckets(&self) -> MutexGuard<'_, Buckets> {
         // Numbers: whole whatever happened.
-        crate::lock(&self.purse)
+        crate::lock(&self.buckets)
     }
 
     /// The calling thread holds the port's conversations from now on.
     pub fn is_held_here(&self) {
-        let mut purse = self.purse();
-        (purse.thread, purse.had) = (Some(thread::current().id()), None);
+        let mut buckets = self.buckets();
+        (buckets.thread, buckets.had) = (Some(thread::current().id()), None);
     }
 
     /// Other limits than [`BURST`] and [`RATE`]: for tests, which a slow machine must not make pass or fail.
     pub fn limit(&self, burst: u32, rate: u32) {
-        let mut purse = self.purse();
-        *purse = Purse { thread: purse.thread, ..Purse::of(burst, rate) };
+        let mut buckets = self.buckets();
+        *buckets = Buckets { thread: buckets.thread, ..Buckets::of(burst, rate) };
     }
 
     /// The other end of `socket` is the peer from now on.
@@ -141,15 +141,15 @@ impl TalkBudget {
         let pid =
             socket_peercred(socket).ok().and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
         self.peer.store(pid.unwrap_or(0), Ordering::Relaxed);
-        self.purse().had = None;
+        self.buckets().had = None;
     }
 
-    /// It talks no more.
+    /// The peer is gone.
     pub fn parts(&self) {
         self.peer.store(0, Ordering::Relaxed);
     }
 
-    /// The process that talks now, if that can be told.
+    /// The process of the present peer, if that is known.
     pub fn peer(&self) -> Option<u32> {
         Some(self.peer.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
     }
@@ -176,14 +176,14 @@ impl TalkBudget {
 
     /// Charges `count` changes, if it is the conversation that makes them.
     pub fn changed(&self, count: usize) {
-        let purse = self.purse();
-        if purse.thread != Some(thread::current().id()) {
+        let buckets = self.buckets();
+        if buckets.thread != Some(thread::current().id()) {
             return;
         }
         let count = u64::try_from(count).unwrap_or(u64::MAX);
         self.changes.fetch_add(count, Ordering::Relaxed);
-        let most = purse.all + nanos(LONGEST);
-        purse.changes.add(purse.one.saturating_mul(count), most, nanos_at(Instant::now()));
+        let most = buckets.all + nanos(LONGEST);
+        buckets.changes.add(buckets.one.saturating_mul(count), most, nanos_at(Instant::now()));
         self.charged.store(true, Ordering::Relaxed);
     }
 
@@ -202,16 +202,16 @@ impl TalkBudget {
 
     /// `had`: what the thread has had of a processor so far, and what of that is free.
     fn hold_at(&self, now: Instant, had: Option<(Duration, Duration)>) -> Option<Duration> {
-        let (mut purse, now) = (self.purse(), nanos_at(now));
-        let mut wait = purse.changes.ahead(now).saturating_sub(purse.all);
+        let (mut buckets, now) = (self.buckets(), nanos_at(now));
+        let mut wait = buckets.changes.ahead(now).saturating_sub(buckets.all);
         if let Some((had, free)) = had {
-            let before = purse.had.replace((had, free)).unwrap_or((had, free));
+            let before = buckets.had.replace((had, free)).unwrap_or((had, free));
             let took = had.saturating_sub(before.0).saturating_sub(free.saturating_sub(before.1));
             let all = nanos(TIME * SHARE);
-            purse.time.add(nanos(took * SHARE), all + nanos(LONGEST), now);
-            wait = wait.max(purse.time.ahead(now).saturating_sub(all));
+            buckets.time.add(nanos(took * SHARE), all + nanos(LONGEST), now);
+            wait = wait.max(buckets.time.ahead(now).saturating_sub(all));
         }
-        drop(purse);
+        drop(buckets);
         if wait == 0 {
             return None;
         }
@@ -221,9 +221,9 @@ impl TalkBudget {
     }
 
     /// What was counted so far.
-    pub fn count(&self) -> TalkCount {
+    pub fn count(&self) -> ConversationCount {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        TalkCount {
+        ConversationCount {
             connections: load(&self.connections),
             brief: load(&self.brief),
             silent: load(&self.silent),
@@ -241,18 +241,22 @@ mod tests {
 
     #[test]
     fn only_the_conversations_own_changes_are_charged_to_it() {
-        let talk = TalkBudget::default();
-        talk.changed(1_000_000);
-        assert_eq!((talk.hold(), talk.count()), (None, TalkCount::default()), "nobody talks");
-        talk.is_held_here();
-        std::thread::scope(|scope| scope.spawn(|| talk.changed(1_000_000)).join().unwrap());
-        assert_eq!((talk.hold(), talk.count()), (None, TalkCount::default()), "somebody else");
-        talk.changed(BURST as usize);
-        assert_eq!(talk.hold(), None, "a guest's start is not held back");
-        talk.changed(1_000_000);
-        let wait = talk.hold().expect("there is nothing left");
+        let messages = MessageLimiter::default();
+        messages.changed(1_000_000);
+        assert_eq!((messages.hold(), messages.count()), (None, ConversationCount::default()), "nobody talks");
+        messages.is_held_here();
+        std::thread::scope(|scope| scope.spawn(|| messages.changed(1_000_000)).join().unwrap());
+        assert_eq!(
+            (messages.hold(), messages.count()),
+            (None, ConversationCount::default()),
+            "somebody else"
+        );
+        messages.changed(BURST as usize);
+        assert_eq!(messages.hold(), None, "a guest's start is not held back");
+        messages.changed(1_000_000);
+        let wait = messages.hold().expect("there is nothing left");
         assert!(wait <= LONGEST, "{wait:?}");
-        let count = talk.count();
+        let count = messages.count();
         assert_eq!((count.changes, count.held), (1_000_000 + u64::from(BURST), 1));
         assert_eq!(u128::from(count.held_us), wait.as_micros());
     }
@@ -261,14 +265,14 @@ mod tests {
     #[test]
     fn time_of_a_processor_is_limited() {
         for (peers, least, most) in [(0, 2_400, 2_700), (5, 3_000, 3_400), (1, 19_990, 20_001)] {
-            let talk = TalkBudget::default();
+            let messages = MessageLimiter::default();
             let (mut now, mut had) = (Instant::now(), Duration::from_secs(5));
             let (start, step) = (now, Duration::from_millis(1));
             let free = |had: Duration| had.checked_div(peers).unwrap_or_default();
-            assert_eq!(talk.hold_at(now, Some((had, free(had)))), None, "what was before does not count");
+            assert_eq!(messages.hold_at(now, Some((had, free(had)))), None, "what was before does not count");
             while now < start + Duration::from_secs(20) {
                 (now, had) = (now + step, had + step);
-                now += talk.hold_at(now, Some((had, free(had)))).unwrap_or_default();
+                now += messages.hold_at(now, Some((had, free(had)))).unwrap_or_default();
             }
             let took = had - Duration::from_secs(5);
             assert!((least..most).contains(&took.as_millis()), "{took:?} of 20 s, peers: {peers}");
