@@ -33,9 +33,16 @@ pub mod switch;
 pub mod transport;
 pub mod virtq;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The lock of `mutex`, also after a thread has panicked under it: what a mutex guards here is whole behind each statement.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Adds `n` to `counter`, which has one writer at a time: a load and a store are enough.
+#[inline]
+pub(crate) fn count(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }

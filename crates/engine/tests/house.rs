@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The engine's modules in layers: a module may use those of earlier layers, and itself.
 const LAYERS: &[&[&str]] = &[
-    &["bucket", "fault", "lock", "place", "slice"],
+    &["bucket", "count", "fault", "lock", "place", "slice"],
     &["mem"],
     &["sandbox"],
     &["core"],
@@ -28,7 +28,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// All that a module may use, where that is less than the earlier layers.
-const ONLY: &[(&str, &[&str])] = &[("core", &["lock", "bucket", "mem", "place", "observe"])];
+const ONLY: &[(&str, &[&str])] = &[("core", &["bucket", "count", "lock", "mem", "observe", "place"])];
 
 /// What each crate of ours may use of our others, in its library or program; tests may use more.
 const CRATES: &[(&str, &[&str])] = &[

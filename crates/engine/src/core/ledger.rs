@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use super::histogram::Histogram;
+use crate::count;
 
 /// Why a visit ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,41 +126,35 @@ impl Default for Ledger {
     }
 }
 
-/// One writer: a load and a store are enough.
-#[inline]
-fn add(counter: &AtomicU64, n: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-}
-
 impl Ledger {
     #[inline]
     pub(super) fn enter(&self, entry: &Entry) {
-        add(&self.visits, 1);
-        add(&self.ends[entry.end as usize], 1);
-        add(&self.busy, entry.ns);
-        add(&self.items, entry.items);
-        add(&self.bytes, entry.bytes);
+        count(&self.visits, 1);
+        count(&self.ends[entry.end as usize], 1);
+        count(&self.busy, entry.ns);
+        count(&self.items, entry.items);
+        count(&self.bytes, entry.bytes);
         if entry.empty > 0 {
-            add(&self.empty, entry.empty);
+            count(&self.empty, entry.empty);
         }
         if entry.early {
-            add(&self.early, 1);
+            count(&self.early, 1);
         }
         self.waits.add(entry.wait);
     }
 
     /// Visits that found nothing, where no entry follows.
     pub(super) fn enter_empty(&self, visits: u64) {
-        add(&self.empty, visits);
+        count(&self.empty, visits);
     }
 
     /// Another core has it.
     pub(super) fn moved(&self) {
-        add(&self.moves, 1);
+        count(&self.moves, 1);
     }
 
     pub(super) fn woke(&self) {
-        add(&self.wakes, 1);
+        count(&self.wakes, 1);
     }
 
     pub(super) fn set_heat(&self, heat: Heat) {

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::MAX_CORES;
 
 use crate::bucket::Bucket;
+use crate::count;
 
 /// How urgent an owner's work is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,12 +169,12 @@ impl Served {
     /// Core `core`, which alone calls this with its number, was busy with it for so many nanoseconds.
     #[inline]
     pub(super) fn add_busy(&self, core: usize, ns: u64) {
-        add(self.used.get(core).map(|used| &used.busy), ns);
+        self.used.get(core).into_iter().for_each(|used| count(&used.busy, ns));
     }
 
     /// It was throttled there for so long.
     pub(super) fn add_throttled(&self, core: usize, ns: u64) {
-        add(self.used.get(core).map(|used| &used.throttled), ns);
+        self.used.get(core).into_iter().for_each(|used| count(&used.throttled, ns));
     }
 
     /// It is throttled there from now on, or not any more.
@@ -186,14 +187,6 @@ impl Served {
     /// Whether it is throttled on core `core`: it has used up its budget or its rate, or rests after a long visit.
     pub(super) fn is_throttled(&self, core: usize) -> bool {
         self.used.get(core).is_some_and(|used| used.is_throttled.load(Ordering::Relaxed))
-    }
-}
-
-/// One writer: a load and a store are enough.
-#[inline]
-fn add(counter: Option<&AtomicU64>, n: u64) {
-    if let Some(counter) = counter {
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 }
 

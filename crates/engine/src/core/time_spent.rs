@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::count;
+
 /// Written by one core, read by any thread.
 #[derive(Debug, Default)]
 pub(super) struct TimeSpent {
@@ -44,27 +46,21 @@ pub struct CoreStatus {
 }
 
 impl TimeSpent {
-    // One writer: a load and a store are enough.
-    #[inline]
-    fn add(counter: &AtomicU64, n: u64) {
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
     #[inline]
     pub(super) fn busy(&self, ns: u64, moved: u64) {
-        Self::add(&self.busy, ns);
-        Self::add(&self.rounds, 1);
-        Self::add(&self.moved, moved);
+        count(&self.busy, ns);
+        count(&self.rounds, 1);
+        count(&self.moved, moved);
     }
 
     #[inline]
     pub(super) fn idle(&self, ns: u64) {
-        Self::add(&self.idle, ns);
+        count(&self.idle, ns);
     }
 
     pub(super) fn asleep(&self, ns: u64) {
-        Self::add(&self.asleep, ns);
-        Self::add(&self.sleeps, 1);
+        count(&self.asleep, ns);
+        count(&self.sleeps, 1);
     }
 
     /// Nanoseconds busy, and in all.

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::core::Histogram;
+use crate::count;
 
 macro_rules! errors {
     ($($(#[doc = $doc:literal])+ $error:ident = $name:literal,)+) => {
@@ -88,22 +89,16 @@ pub struct Ended {
     pub ns: u64,
 }
 
-/// One writer: a load and a store are enough.
-#[inline]
-fn add(counter: &AtomicU64, n: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-}
-
 impl QueueStats {
     /// Counts a request that went well.
     #[inline]
     pub fn ended(&self, ended: Ended) {
         if let Some(requests) = self.requests.get(ended.kind) {
-            add(requests, 1);
+            count(requests, 1);
         }
         match ended.kind {
-            0 => add(&self.read_bytes, ended.bytes),
-            1 => add(&self.written_bytes, ended.bytes),
+            0 => count(&self.read_bytes, ended.bytes),
+            1 => count(&self.written_bytes, ended.bytes),
             _ => {}
         }
         if let Some(latency) = self.latencies.get(ended.kind) {
@@ -113,18 +108,18 @@ impl QueueStats {
 
     /// Counts one that did not.
     pub fn failed(&self, error: RequestError) {
-        add(&self.errors[error as usize], 1);
+        count(&self.errors[error as usize], 1);
     }
 
     /// Counts an interrupt.
     #[inline]
     pub fn interrupted(&self) {
-        add(&self.interrupts, 1);
+        count(&self.interrupts, 1);
     }
 
     /// Counts a kick.
     pub fn kicked(&self) {
-        add(&self.kicks, 1);
+        count(&self.kicks, 1);
     }
 
     /// So many requests are under way.

@@ -24,6 +24,7 @@ use sidecore_abi::counters::{
 };
 
 use crate::account::{Drops, Outcome, PortId, Tally};
+use crate::count;
 use crate::sandbox::open::{allocate, own_file};
 
 const _: () = assert!(HEADER_SIZE % 64 == 0 && SLOT_SIZE % 64 == 0 && SLOT_HEAD % 64 == 0);
@@ -46,11 +47,8 @@ impl InterruptCounts {
     #[inline]
     fn add(&self, occasions: u64, interrupts: u64) {
         if occasions + interrupts > 0 {
-            let add = |counter: &AtomicU64, n| {
-                counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-            };
-            add(&self.occasions, occasions);
-            add(&self.interrupts, interrupts);
+            count(&self.occasions, occasions);
+            count(&self.interrupts, interrupts);
         }
     }
 }
@@ -226,8 +224,7 @@ pub struct CoreBlock<'a> {
 impl CoreBlock<'_> {
     #[inline]
     fn add(&self, word: usize, n: u64) {
-        let counter = &self.words[word];
-        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        count(&self.words[word], n);
     }
 
     fn add_drops(&self, drops: &Drops) {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::attachment::InterruptCount;
 use super::egress::MAX_QUEUES;
+use crate::count;
 
 /// One queue's: a cache line, since other cores write those of others.
 #[derive(Default)]
@@ -28,12 +29,9 @@ pub struct QueueInterrupts {
 impl Cell {
     #[inline]
     fn add(&self, occasions: u64, interrupts: u64) {
-        let add = |counter: &AtomicU64, n| {
-            counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-        };
-        add(&self.occasions, occasions);
+        count(&self.occasions, occasions);
         if interrupts > 0 {
-            add(&self.interrupts, interrupts);
+            count(&self.interrupts, interrupts);
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::egress::MAX_QUEUES;
+use crate::count;
 
 /// A wait that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +46,9 @@ impl Waits {
     /// Counts one of ingress queue `index`. Its I/O core is the only one that does.
     pub fn add(&self, index: usize, wait: Wait) {
         let Some(cell) = self.0.get(index) else { return };
-        let add = |counter: &AtomicU64, n| {
-            counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-        };
-        add(&cell.count, 1);
-        add(&cell.ns, u64::try_from(wait.time.as_nanos()).unwrap_or(0));
-        add(&cell.given_up, u64::from(wait.given_up));
+        count(&cell.count, 1);
+        count(&cell.ns, u64::try_from(wait.time.as_nanos()).unwrap_or(0));
+        count(&cell.given_up, u64::from(wait.given_up));
     }
 
     /// What was counted for ingress queue `index`.

@@ -1,7 +1,7 @@
 //! Frames that a router makes itself: errors, answers and requests. They are delivered when the batch that gave rise to
 //! them has been.
 
-use super::header::{destination6, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
+use super::header::{destination6, ethertype, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
 use super::limit::Now;
 use super::plan::Interface;
 use crate::account::DropReason;
@@ -30,6 +30,17 @@ const MORE: u16 = 0x2000;
 pub(super) const ICMP: u8 = 1;
 pub(super) const UDP: u8 = 17;
 pub(super) const ICMP6: u8 = 58;
+
+/// A frame that a router decides on: where it stands, by which interface it came, and when.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival<'p> {
+    pub batch: &'p Batch,
+    /// Its place in the batch.
+    pub index: usize,
+    pub frame: &'p Frame,
+    pub at: &'p Interface,
+    pub now: &'p Now,
+}
 
 /// What a packet's sender is told: type and code of the message in either family, and the word behind its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,15 +231,9 @@ impl Made {
 
     /// Tells the sender of `frame` of an error, by the way that it came. Not of everything: RFC 1122 §3.2.2, RFC 4443 §2.4 (e);
     /// nor more often than the interface may.
-    pub fn error(
-        &mut self,
-        batch: &Batch,
-        frame: &Frame,
-        from: &Interface,
-        error: IcmpError,
-        v6: bool,
-        now: &Now,
-    ) {
+    pub fn error(&mut self, arrival: Arrival, error: IcmpError) {
+        let Arrival { batch, frame, at: from, now, .. } = arrival;
+        let v6 = ethertype(frame) == IPV6;
         // A group cannot be told, and has sent nothing.
         let allowed = self.has_room() && frame.head[6] & 1 == 0;
         if !allowed || !if v6 { may_tell6(batch, frame) } else { may_tell4(batch, frame) } {

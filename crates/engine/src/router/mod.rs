@@ -62,7 +62,7 @@ pub use said::{Change, FedCounts, FedHop, Object, Way, MAX_ALL_HOPS, MAX_HOPS};
 pub use wanted::VECTOR;
 
 use self::header::{ethertype, may_be_cut, packet_len, source4, source6, IPV4, V4_LEN, V6_LEN};
-use self::made::IcmpError;
+use self::made::{Arrival, IcmpError};
 use self::neighbours::{Neighbours, Reach};
 use self::net::{is_link_local6, mapped};
 use self::plan::{Group, Hop, Interface, Plan, Published};
@@ -70,7 +70,7 @@ use self::punt::Class;
 use self::rib::Control;
 use self::wanted::{Family, Wanted};
 use crate::account::DropReason;
-use crate::packet::{flow_hash, Batch, Frame};
+use crate::packet::{flow_hash, Frame};
 use crate::switch::Verdicts;
 
 /// A router.
@@ -152,18 +152,14 @@ impl From<DropReason> for Refused {
 impl Router {
     /// Where `frame`, whose destination `address` leads to `group`, goes. `None`: it is answered.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
     fn way<'p, A: Family>(
         &self,
         out: &mut RewriteBuffer,
-        batch: &Batch,
-        index: usize,
-        frame: &Frame,
-        at: &Interface,
+        arrival: Arrival,
         plan: &'p Plan,
         (group, address): (u32, A),
-        now: &Now,
     ) -> Result<Option<Onward<'p>>, Refused> {
+        let Arrival { frame, at, now, .. } = arrival;
         let v6 = A::V6;
         // No route leads to a neighbour's own address, not even the default one.
         let near = v6 && is_link_local6(address.number());
@@ -174,12 +170,12 @@ impl Router {
                 let Some(hop) = hop else { return Err(DropReason::NoRoute.into()) };
                 (hop.port, hop.gateway, Some(hop))
             }
-            Group::Local => return self.take(out, batch, index, frame, at, v6, now).map(|()| None),
+            Group::Local => return self.take(out, arrival).map(|()| None),
             _ if near => {
                 if !at.has(address.number()) {
                     return Err(DropReason::Martian.into());
                 }
-                return self.take(out, batch, index, frame, at, v6, now).map(|()| None);
+                return self.take(out, arrival).map(|()| None);
             }
             refused => {
                 let (error, why) = match refused {
@@ -191,24 +187,24 @@ impl Router {
                     Group::Prohibit => (IcmpError::Prohibited, DropReason::Prohibit),
                     _ => (IcmpError::NoRoute, DropReason::NoRoute),
                 };
-                out.made.error(batch, frame, at, error, v6, now);
+                out.made.error(arrival, error);
                 return Err(why.into());
             }
         };
         let hops_left = if v6 { frame.head[21] } else { frame.head[22] };
         if hops_left <= 1 {
-            out.made.error(batch, frame, at, IcmpError::TimeExceeded, v6, now);
+            out.made.error(arrival, IcmpError::TimeExceeded);
             return Err(DropReason::TimeExceeded.into());
         }
         if v6 && is_link_local6(source6(frame)) {
-            out.made.error(batch, frame, at, IcmpError::BeyondScope, v6, now);
+            out.made.error(arrival, IcmpError::BeyondScope);
             return Err(DropReason::Martian.into());
         }
         let Some(to) = plan.interface(port) else { return Err(DropReason::NoDestination.into()) };
         let (len, mtu) = (packet_len(frame), to.port.mtu());
         let cut = len > mtu && !v6 && may_be_cut(frame);
         if len > mtu && !cut {
-            out.made.error(batch, frame, at, IcmpError::TooBig(mtu), v6, now);
+            out.made.error(arrival, IcmpError::TooBig(mtu));
             return Err(DropReason::TooBig.into());
         }
         let known = match hop.and_then(|hop| hop.entry) {
@@ -217,30 +213,21 @@ impl Router {
         };
         let mac = match known {
             Some((_, Reach::Known(mac))) => mac,
-            known => self.resolve(out, batch, frame, at, to, (number, known), v6, now)?,
+            known => self.resolve(out, arrival, to, number, known)?,
         };
         if let Some(hop) = hop {
             hop.counts.count(now.core, frame.len);
         }
         if cut {
-            return Err(out.made.fragments(batch, frame, to, mac, mtu).into());
+            return Err(out.made.fragments(arrival.batch, frame, to, mac, mtu).into());
         }
         Ok(Some(Onward { to, mac }))
     }
 
     /// What becomes of a frame that does not go on: what is for the router itself goes to its control plane, if there is one.
     #[inline]
-    #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
-    fn refuse(
-        &self,
-        why: Refused,
-        index: usize,
-        frame: &Frame,
-        at: &Interface,
-        plan: &Plan,
-        now: &Now,
-        verdicts: &mut Verdicts,
-    ) {
+    fn refuse(&self, why: Refused, arrival: Arrival, plan: &Plan, verdicts: &mut Verdicts) {
+        let Arrival { index, frame, at, now, .. } = arrival;
         match (why, at.control) {
             (Refused::Drop(why), _) => verdicts.drop(index, why),
             (Refused::Own, None) => verdicts.drop(index, DropReason::ToRouter),
@@ -267,18 +254,15 @@ impl Router {
 
     /// Asks for the station that has `number` behind `to`; its address, if an old one can still be used.
     #[cold]
-    #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
     fn resolve(
         &self,
         out: &mut RewriteBuffer,
-        batch: &Batch,
-        frame: &Frame,
-        at: &Interface,
+        arrival: Arrival,
         to: &Interface,
-        (number, known): (u128, Option<(usize, Reach)>),
-        v6: bool,
-        now: &Now,
+        number: u128,
+        known: Option<(usize, Reach)>,
     ) -> Result<u64, DropReason> {
+        let now = arrival.now;
         let (entry, reach) = match known {
             Some(known) => known,
             None => {
@@ -298,7 +282,7 @@ impl Router {
             Reach::Known(mac) | Reach::Stale(mac) => Ok(mac),
             Reach::Unknown => Err(DropReason::NoNeighbour),
             Reach::Silent => {
-                out.made.error(batch, frame, at, IcmpError::HostUnreachable, v6, now);
+                out.made.error(arrival, IcmpError::HostUnreachable);
                 Err(DropReason::NoNeighbour)
             }
         }

@@ -6,13 +6,12 @@
 
 use super::class::{is_for_link_group, TCP, TOO_BIG6};
 use super::header::{destination6, ethertype, source6, ARP, IPV4, IPV6, L3, ND_LONGEST, V4_LEN, V6_LEN};
-use super::made::{station, IcmpError, ICMP, ICMP6, ND_HOPS, UDP};
+use super::made::{station, Arrival, IcmpError, ICMP, ICMP6, ND_HOPS, UDP};
 use super::net::{address, is_group6, mapped};
-use super::plan::Interface;
 use super::rewrite::Rewrite;
-use super::{Now, Refused, RewriteBuffer, Router};
+use super::{Refused, RewriteBuffer, Router};
 use crate::account::DropReason;
-use crate::packet::{is_group, Batch, Frame, Sum, HEAD};
+use crate::packet::{is_group, Sum, HEAD};
 
 /// Messages of Neighbor Discovery, and the options that name a station (RFC 4861 §4).
 const ROUTER_SOLICITATION: u8 = 133;
@@ -28,19 +27,12 @@ const ARP_HEAD: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 impl Router {
     /// A frame to a group, or of no IP: ARP and Neighbor Discovery are for everybody on a network.
-    pub(super) fn hear(
-        &self,
-        out: &mut RewriteBuffer,
-        batch: &Batch,
-        index: usize,
-        frame: &Frame,
-        at: &Interface,
-        now: &Now,
-    ) -> Result<(), Refused> {
+    pub(super) fn hear(&self, out: &mut RewriteBuffer, arrival: Arrival) -> Result<(), Refused> {
+        let Arrival { frame, at, .. } = arrival;
         match ethertype(frame) {
-            ARP => self.hear_arp(out, frame, at, now),
+            ARP => self.hear_arp(out, arrival),
             IPV6 if frame.len as usize >= L3 + V6_LEN + 8 && frame.head[20] == ICMP6 => {
-                self.hear_nd(out, batch, index, frame, at, now)
+                self.hear_nd(out, arrival)
             }
             IPV6 | IPV4 if at.control.is_some() && is_for_link_group(frame) => Err(Refused::Own),
             IPV6 | IPV4 => Err(DropReason::GroupAddress.into()),
@@ -48,13 +40,8 @@ impl Router {
         }
     }
 
-    fn hear_arp(
-        &self,
-        out: &mut RewriteBuffer,
-        frame: &Frame,
-        at: &Interface,
-        now: &Now,
-    ) -> Result<(), Refused> {
+    fn hear_arp(&self, out: &mut RewriteBuffer, arrival: Arrival) -> Result<(), Refused> {
+        let Arrival { frame, at, now, .. } = arrival;
         let head = &frame.head;
         if frame.len < 42 || head[14..20] != ARP_HEAD {
             return Err(DropReason::BadHeader.into());
@@ -81,18 +68,11 @@ impl Router {
         Err(Refused::Own)
     }
 
-    fn hear_nd(
-        &self,
-        out: &mut RewriteBuffer,
-        batch: &Batch,
-        index: usize,
-        frame: &Frame,
-        at: &Interface,
-        now: &Now,
-    ) -> Result<(), Refused> {
+    fn hear_nd(&self, out: &mut RewriteBuffer, arrival: Arrival) -> Result<(), Refused> {
+        let Arrival { batch, frame, at, now, .. } = arrival;
         let [kind, code] = [frame.head[54], frame.head[55]];
         if kind == TOO_BIG6 {
-            return hear_mtu(out, batch, index, frame, at);
+            return hear_mtu(out, arrival);
         }
         // Bytes in front of the options, and the option that names its sender's station.
         let (fixed, named) = match kind {
@@ -148,24 +128,16 @@ impl Router {
             _ => {}
         }
         let behind = message.get(HEAD - L3 - V6_LEN..).unwrap_or_default();
-        if at.control.is_some() && !behind.is_empty() && !out.keep(batch, index, frame, behind) {
+        if at.control.is_some() && !behind.is_empty() && !out.keep(arrival, behind) {
             return Err(DropReason::TooManyPieces.into());
         }
         Err(Refused::Own)
     }
 
     /// An IP packet to one of the router's addresses. Echo requests become replies in place, by the way that they came.
-    #[expect(clippy::too_many_arguments, reason = "all that there is to know of a frame")]
-    pub(super) fn take(
-        &self,
-        out: &mut RewriteBuffer,
-        batch: &Batch,
-        index: usize,
-        frame: &Frame,
-        at: &Interface,
-        v6: bool,
-        now: &Now,
-    ) -> Result<(), Refused> {
+    pub(super) fn take(&self, out: &mut RewriteBuffer, arrival: Arrival) -> Result<(), Refused> {
+        let Arrival { index, frame, at, .. } = arrival;
+        let v6 = ethertype(frame) == IPV6;
         if is_group(frame.src()) {
             return Err(DropReason::Spoofed.into());
         }
@@ -184,10 +156,10 @@ impl Router {
                 Ok(())
             }
             (ICMP6, TOO_BIG6 | ROUTER_SOLICITATION | SOLICITATION | ADVERTISEMENT) if v6 => {
-                self.hear_nd(out, batch, index, frame, at, now)
+                self.hear_nd(out, arrival)
             }
             (UDP, _) if at.control.is_none() => {
-                out.made.error(batch, frame, at, IcmpError::PortUnreachable, v6, now);
+                out.made.error(arrival, IcmpError::PortUnreachable);
                 Err(DropReason::ToRouter.into())
             }
             _ => Err(Refused::Own),
@@ -196,21 +168,16 @@ impl Router {
 }
 
 /// What tells of a path's MTU passes if the packet that it is about carried TCP: see `class::is_obeyed`. That stands behind the head.
-fn hear_mtu(
-    out: &mut RewriteBuffer,
-    batch: &Batch,
-    index: usize,
-    frame: &Frame,
-    at: &Interface,
-) -> Result<(), Refused> {
+fn hear_mtu(out: &mut RewriteBuffer, arrival: Arrival) -> Result<(), Refused> {
     /// The last byte is the one that names it.
     const ABOUT: usize = L3 + V6_LEN + 8 + 6 - HEAD;
     let mut behind = [0; ABOUT + 1];
+    let Arrival { batch, frame, at, .. } = arrival;
     let whole = batch.read(frame, HEAD, &mut behind) == behind.len() && !frame.offload.needs_csum();
     if at.control.is_none() || !whole || behind.last() != Some(&TCP) {
         return Err(DropReason::ToRouter.into());
     }
-    match out.keep(batch, index, frame, &behind) {
+    match out.keep(arrival, &behind) {
         true => Err(Refused::Own),
         false => Err(DropReason::TooManyPieces.into()),
     }

@@ -16,6 +16,7 @@ use super::limit::Fair;
 use super::net::{number, Net};
 use super::punt::Punt;
 use super::route::Rpf;
+use crate::count;
 use crate::port::{Port, PortId};
 
 /// ICMP errors that an interface may send a second, and at once: RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f). Each port whose packets they are
@@ -75,9 +76,8 @@ impl HopCounts {
     #[inline]
     pub fn count(&self, core: usize, bytes: u32) {
         let Some(line) = self.0.get(core) else { return };
-        let more = |word: &AtomicU64, n: u64| word.store(word.load(Ordering::Relaxed) + n, Ordering::Relaxed);
-        more(&line.frames, 1);
-        more(&line.bytes, bytes.into());
+        count(&line.frames, 1);
+        count(&line.bytes, bytes.into());
     }
 
     /// Frames and bytes.

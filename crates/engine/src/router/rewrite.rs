@@ -1,7 +1,7 @@
 //! What becomes of the heads of frames that go on, once it is decided: noted for each frame, done for all.
 
 use super::header::{L3, ND_LONGEST, V4_LONGEST, V6_LEN};
-use super::made::Made;
+use super::made::{Arrival, Made};
 use super::plan::Interface;
 use crate::account::PortId;
 use crate::mem::{Arena, Piece};
@@ -112,10 +112,11 @@ impl RewriteBuffer {
         }
     }
 
-    /// `bytes`, which were read behind the head of frame `index` of `batch` and judged, are what its receiver gets there. False: the
+    /// `bytes`, which were read behind the head of the frame and judged, are what its receiver gets there. False: the
     /// batch has no room for that. Once for each frame.
     #[cold]
-    pub(super) fn keep(&mut self, batch: &Batch, index: usize, frame: &Frame, bytes: &[u8]) -> bool {
+    pub(super) fn keep(&mut self, arrival: Arrival, bytes: &[u8]) -> bool {
+        let Arrival { batch, index, frame, .. } = arrival;
         let pieces = usize::from(frame.pieces) + 1;
         let fits = self.used < self.arena.slots() && bytes.len() <= TAIL && self.tails.len() < MAX_BATCH;
         if !fits || pieces > MAX_PIECES || self.promised + pieces > batch.pieces.room() {

@@ -17,7 +17,7 @@ use super::*;
 use crate::account::PortId;
 use crate::mem::Arena;
 use crate::observe::CounterFile;
-use crate::packet::{Sum, HEAD};
+use crate::packet::{Batch, Sum, HEAD};
 use crate::port::Port;
 
 const MACS: [[u8; 6]; 3] = [[2, 0, 0, 0, 0, 0xa0], [2, 0, 0, 0, 0, 0xb0], [2, 0, 0, 0, 0, 0xc0]];

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use super::header::{ethertype, is_plain4, judge4, judge6, judge_options, IPV4, IPV6};
-use super::plan::Plan;
+use super::made::Arrival;
+use super::plan::{Interface, Plan};
 use super::reverse::Sources;
 use super::rewrite::{Rewrite, RewriteBuffer};
 use super::route::Rpf;
@@ -88,12 +89,13 @@ impl Vector<'_> {
         let [a, b, c, d, e, f] = at.mac;
         let mine = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         for (place, frame) in self.frames.iter().enumerate() {
+            let arrival = self.arrival(place, frame, at);
             let judged: Result<(), Refused> = match frame.dst() {
                 _ if self.source.is_too_long(frame) => Err(DropReason::TooLong.into()),
                 dst if dst == mine => match ethertype(frame) {
                     IPV4 => match is_plain4(frame) {
                         true => Ok(()),
-                        false => self.options(place, frame, out),
+                        false => judge_options(self.batch, frame, |bytes| out.keep(arrival, bytes)),
                     }
                     .and_then(|()| judge4(frame, plan))
                     .map(|address| four.push(place, address))
@@ -101,24 +103,22 @@ impl Vector<'_> {
                     IPV6 => {
                         judge6(frame, plan).map(|address| six.push(place, address)).map_err(Refused::from)
                     }
-                    _ => self.router.hear(out, self.batch, self.first + place, frame, at, self.now),
+                    _ => self.router.hear(out, arrival),
                 },
-                dst if is_group(dst) => {
-                    self.router.hear(out, self.batch, self.first + place, frame, at, self.now)
-                }
+                dst if is_group(dst) => self.router.hear(out, arrival),
                 _ => Err(DropReason::NotForRouter.into()),
             };
             if let Err(why) = judged {
-                self.router.refuse(why, self.first + place, frame, at, plan, self.now, verdicts);
+                self.router.refuse(why, arrival, plan, verdicts);
             }
         }
         Some(at.rpf)
     }
 
-    /// A header of IPv4 that is not of the usual kind.
-    #[cold]
-    fn options(&self, place: usize, frame: &Frame, out: &mut RewriteBuffer) -> Result<(), DropReason> {
-        judge_options(self.batch, frame, |bytes| out.keep(self.batch, self.first + place, frame, bytes))
+    /// The frame at `place`, which came by interface `at`.
+    #[inline]
+    fn arrival<'p>(&'p self, place: usize, frame: &'p Frame, at: &'p Interface) -> Arrival<'p> {
+        Arrival { batch: self.batch, index: self.first + place, frame, at, now: self.now }
     }
 
     /// Verdicts on the frames whose destinations were found.
@@ -144,14 +144,15 @@ impl Vector<'_> {
                     continue;
                 }
             }
-            match self.router.way(out, self.batch, index, frame, at, plan, found, self.now) {
+            let arrival = self.arrival(place, frame, at);
+            match self.router.way(out, arrival, plan, found) {
                 Ok(Some(way)) => {
                     out.put(index, Rewrite::forward(way.mac, &way.to.mac, A::V6));
                     verdicts.send(index, way.to.id);
                 }
                 // To whom it came from.
                 Ok(None) => verdicts.send(index, at.id),
-                Err(why) => self.router.refuse(why, index, frame, at, plan, self.now, verdicts),
+                Err(why) => self.router.refuse(why, arrival, plan, verdicts),
             }
         }
     }
