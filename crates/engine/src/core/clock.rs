@@ -16,7 +16,7 @@ pub(super) trait Clock {
         0
     }
 
-    /// The same after `visit`.
+    /// The time after `visit`.
     #[inline]
     fn after(&mut self, visit: &Visit) -> u64 {
         let _ = visit;

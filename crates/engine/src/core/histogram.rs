@@ -33,7 +33,7 @@ impl Histogram {
         Histogram::quantiles_of([self], percents)
     }
 
-    /// The same of several histograms together.
+    /// Nanoseconds that so many percent of what several histograms counted together are within.
     pub fn quantiles_of<'h, const N: usize>(
         all: impl IntoIterator<Item = &'h Histogram>,
         percents: [u64; N],

@@ -72,7 +72,7 @@ struct WatchedCore {
 type Owners = Arc<Mutex<HashMap<u16, Weak<dyn Owner>>>>;
 
 impl WatchedCore {
-    /// Looks at the core. The owner of its task, if it has been in that for too long and was not told of yet.
+    /// Looks at the core. The owner of its task, if it has been in that for too long and was not reported yet.
     fn look(&mut self, now: Instant) -> Option<u16> {
         let word = self.heartbeat.word();
         if self.word != word {
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_core_that_is_in_one_visit_for_long_is_told_of_once() {
+    fn a_core_that_is_in_one_visit_for_long_is_reported_once() {
         std::thread::spawn(|| {
             let (heartbeat, since) = (Arc::<Heartbeat>::default(), Instant::now());
             let time = CoreTime::of_this_thread().unwrap();

@@ -58,7 +58,7 @@ impl Deadline {
         !far || self.find(pieces, u64::MAX)
     }
 
-    /// The same, without time for a look when it is past.
+    /// This deadline, without time for a look when it is past.
     #[inline]
     #[must_use]
     pub fn strict(self) -> Deadline {

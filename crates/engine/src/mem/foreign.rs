@@ -171,7 +171,7 @@ impl Mapping {
         Mapping::map(&vet(file, terms)?, offset, end, flag, terms)
     }
 
-    /// The same with a file of our own, wherever it lies.
+    /// Maps a part of a file of our own, wherever that lies.
     pub(super) fn of_ours(file: &File, offset: u64, size: u64, flag: &Flag) -> Result<Mapped, BadFile> {
         Mapping::of_peer(file, offset, size, flag, &Terms::new(Files::Any))
     }

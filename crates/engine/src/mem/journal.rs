@@ -35,7 +35,7 @@ pub fn memory_file(name: &CStr, bytes: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// The same without pages, where most of it may never be used. All that is mapped of such files is watched (`sigbus`).
+/// A file of `bytes` zeros in memory without pages, where most of it may never be used. All that is mapped of such files is watched (`sigbus`).
 ///
 /// # Errors
 /// What the system says.

@@ -216,7 +216,7 @@ impl GuestMap {
     /// This map and one region more. The other regions are shared with it, not mapped again.
     ///
     /// # Errors
-    /// The same as those of [`GuestMap::on`].
+    /// Those of [`GuestMap::on`].
     pub fn with(&self, spec: &RegionSpec) -> Result<GuestMap, MapError> {
         let sizes = self.regions.iter().map(|region| region.size).chain([spec.size]);
         GuestMap::check_sizes(self.regions.len() + 1, sizes)?;

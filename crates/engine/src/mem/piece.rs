@@ -291,7 +291,7 @@ impl Pieces {
         self.slots[..self.len].get(start..start + count).unwrap_or(&[])
     }
 
-    /// The same, to be advanced in place.
+    /// `count` pieces from place `start`, to be advanced in place.
     #[inline]
     pub fn range_mut(&mut self, start: usize, count: usize) -> &mut [Piece] {
         self.slots[..self.len].get_mut(start..start + count).unwrap_or(&mut [])

@@ -58,7 +58,7 @@ impl Words {
         self.at(index).map_or(0, |word| u64::from_le(word.load(Ordering::Relaxed)))
     }
 
-    /// The same; what its writer wrote before is seen after it.
+    /// Word `index`; what its writer wrote before is seen after it.
     #[inline]
     pub fn acquire(&self, index: usize) -> u64 {
         self.at(index).map_or(0, |word| u64::from_le(word.load(Ordering::Acquire)))

@@ -45,7 +45,7 @@ impl QueueInterrupts {
         }
     }
 
-    /// The same for egress queue `index`, whose lock the caller has.
+    /// Counts for egress queue `index`, whose lock the caller has.
     #[inline]
     pub fn egress(&self, index: usize, occasions: u64, interrupts: u64) {
         if let Some(cell) = self.egress.get(index) {

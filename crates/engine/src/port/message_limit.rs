@@ -4,7 +4,7 @@
 //! all the same: a queue that is taken back and served again interrupts a core between two batches, memory that is mapped or
 //! unmapped has the kernel interrupt every processor on which we run, and makes the core fault its pages in again. Each such
 //! *change* is charged to the port whose thread makes it; changes that others bring about there (the operator, the
-//! other end of a wire) are not. The port has a bucket of [`BURST`] changes that fills at [`RATE`]; whose bucket is
+//! other end of a wire) are not. The port has a token bucket of [`BURST`] changes that fills at [`RATE`]; whose bucket is
 //! empty has its next message wait in its socket ([`MessageLimiter::hold`]) until there is something in it again.
 //!
 //! Every message takes processor time, too, whatever it changes: from other programs, and from the I/O cores where they share
@@ -65,7 +65,7 @@ pub struct ConversationCount {
     pub held_us: u64,
 }
 
-/// The same while it is counted, and what is left to spend.
+/// The counts as they grow, and the token buckets that hold messages back.
 #[derive(Debug, Default)]
 pub struct MessageLimiter {
     connections: AtomicU64,

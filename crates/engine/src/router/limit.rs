@@ -83,7 +83,7 @@ impl Fair {
         self.rest.take(self.all.price, self.all.burst, now) || self.take_own(sender, now)
     }
 
-    /// The same of its own part.
+    /// Whether one more may pass out of the sender's own part.
     #[cold]
     fn take_own(&self, sender: PortId, now: u64) -> bool {
         let mark = (u64::from(sender.0) + 1) << CLOCK;

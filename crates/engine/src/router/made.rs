@@ -415,7 +415,8 @@ fn may_tell4(batch: &Batch, frame: &Frame) -> bool {
     head[23] != ICMP || batch.read(frame, at, &mut kind) == 1 && matches!(kind, [0 | 8 | 13..=18])
 }
 
-/// The same for IPv6, behind extension headers; one that is cut short, or a later fragment, gets no error.
+/// Whether the sender of this IPv6 packet may be told of an error. It is no error itself, also behind extension headers; one that is cut
+/// short, or a later fragment, gets none.
 fn may_tell6(batch: &Batch, frame: &Frame) -> bool {
     let (mut next, mut at) = (frame.head[20], L3 + V6_LEN);
     if super::net::is_group6(source6(frame))

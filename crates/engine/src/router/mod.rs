@@ -6,7 +6,7 @@
 //! verdict, as on a switch, and a [`rewrite::Rewrite`]. After captures have seen the frames as they came, [`RewriteBuffer::rewrite`]
 //! changes their private heads: station addresses, hop limit and checksum (incrementally, RFC 1624). If a header is
 //! longer than the head, the router reads the rest once and forwards what it read. So each receiver gets one copy, as
-//! on a switch, and a sender that out its buffer meanwhile cannot change what was decided.
+//! on a switch, and a sender that rewrites its buffer meanwhile cannot change what was decided.
 //!
 //! A port may have the sources of its packets looked up, too (`reverse`).
 //!

@@ -223,7 +223,7 @@ impl Neighbours {
         }
     }
 
-    /// The same for `number` at `port`, wherever it stands: its entry, and what is known.
+    /// The entry of `number` at `port`, and what is known of its station.
     #[inline]
     pub fn look(&self, port: PortId, number: u128, now: u32) -> Option<(usize, Reach)> {
         let at = self.find(port, number)?;

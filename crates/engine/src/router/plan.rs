@@ -48,7 +48,7 @@ pub(super) enum Group {
 /// One next hop.
 pub(super) struct Hop {
     pub port: PortId,
-    /// The same, for its link.
+    /// That port, for its link.
     pub target: Arc<Port>,
     pub gateway: u128,
     /// Its pinned entry in the table of neighbours; none: there was no more room for such, and it is looked for as others are.

@@ -22,7 +22,7 @@ pub enum Class {
     /// Bidirectional Forwarding Detection between neighbours: UDP, ports 3784 and 3785, with a hop limit that only a neighbour's
     /// packets have (RFC 5881 §4, §5).
     Bfd,
-    /// The same over several hops: UDP, port 4784 (RFC 5883 §5). Anybody may send it, so it takes nothing from the neighbours'.
+    /// BFD over several hops: UDP, port 4784 (RFC 5883 §5). Anybody may send it, so it takes nothing from the neighbours'.
     BfdMultihop,
     /// OSPF (RFC 2328 appendix A.1, RFC 5340 appendix A.1).
     Ospf,
