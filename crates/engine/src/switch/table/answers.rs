@@ -17,17 +17,6 @@ pub struct Teller {
     pub ageing: u32,
 }
 
-impl Teller {
-    /// What an entry that it makes is held by.
-    pub(super) fn kind(&self) -> u64 {
-        if self.owns {
-            super::PINNED
-        } else {
-            super::LEARNED
-        }
-    }
-}
-
 /// What learning did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {

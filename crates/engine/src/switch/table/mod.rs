@@ -138,10 +138,7 @@ impl MacTable {
         let [mask, factor] = self.key;
         let product = (mac ^ mask).wrapping_mul(factor) & KEY;
         let hash = (product ^ product >> (KEY_BITS / 2)).wrapping_mul(factor) & KEY;
-        #[expect(clippy::cast_possible_truncation, reason = "shifted down to the buckets")]
-        {
-            ((hash >> (self.shift & 63)) as usize & (self.buckets.len() - 1), hash & TAG)
-        }
+        ((hash >> (self.shift & 63)) as usize & (self.buckets.len() - 1), hash & TAG)
     }
 
     /// The address of `entry`, which is in `bucket`.
@@ -207,7 +204,7 @@ impl MacTable {
                 return self.contend(at, entry, by, alive);
             }
         }
-        self.place(mac, by, by.kind())
+        self.place(mac, by, kind_of(by))
     }
 
     #[inline]
@@ -227,7 +224,7 @@ impl MacTable {
             if self.refute(at, by.now) && !by.owns {
                 return Learned::Known;
             }
-            let kind = if entry & FIXED != 0 { entry & KIND } else { by.kind() };
+            let kind = if entry & FIXED != 0 { entry & KIND } else { kind_of(by) };
             self.exchange(at, entry, (entry & !(DISPUTED | KIND)) | kind);
             return Learned::Known;
         }
@@ -238,7 +235,7 @@ impl MacTable {
         if !by.owns && age < by.ageing && alive(home) {
             return self.claim(at, entry, by);
         }
-        self.take_over(at, entry, by, by.kind())
+        self.take_over(at, entry, by, kind_of(by))
     }
 
     /// The address of `entry` lives at `by.port` from now on.
@@ -461,6 +458,15 @@ impl MacTable {
     /// Addresses that live at `port`, and those that it claims.
     pub fn count(&self, port: PortId) -> u32 {
         self.counts.get(usize::from(port.0)).map_or(0, |count| count.load(Ordering::Relaxed))
+    }
+}
+
+/// What holds an entry that `by` makes.
+fn kind_of(by: &Teller) -> u64 {
+    if by.owns {
+        PINNED
+    } else {
+        LEARNED
     }
 }
 
