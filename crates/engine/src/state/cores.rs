@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use serde::{Deserialize, Serialize};
-
 use super::neighbours::{mac_text, Neighbours};
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, SwitchSpec};
 use super::values::Mac;
+use super::view::view;
 use crate::device::e1000::usual_mac;
 use crate::graph::{self, Attach, Topology};
 use crate::policy::{MacGuard, Policy, SourceGuard};
@@ -28,25 +27,24 @@ pub struct Standing {
     pub trouble: Option<String>,
 }
 
-/// An address that a switch remembers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Address {
-    /// The switch.
-    pub switch: String,
-    /// The address, as six pairs of hexadecimal digits.
-    pub mac: String,
-    /// The port behind which it was last seen.
-    pub port: String,
-    /// Seconds since it was last seen.
-    pub age_s: u64,
-    /// Why it is there: `learned`, `pinned` (the port's own) or `static` (`fdb`).
-    pub state: String,
-    /// Another port where it was seen, which gets its frames, too, until it is clear where it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claimed_by: Option<String>,
-    /// Another port where it was seen too often, which is not heeded for a while.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub held_against: Option<String>,
+view! {
+    /// An address that a switch remembers.
+    Address {
+        /// The switch.
+        switch: String,
+        /// The address, as six pairs of hexadecimal digits.
+        mac: String,
+        /// The port behind which it was last seen.
+        port: String,
+        /// Seconds since it was last seen.
+        age_s: u64,
+        /// Why it is there: `learned`, `pinned` (the port's own) or `static` (`fdb`).
+        state: String,
+        /// Another port where it was seen, which gets its frames, too, until it is clear where it is.
+        claimed_by?: String,
+        /// Another port where it was seen too often, which is not heeded for a while.
+        held_against?: String,
+    }
 }
 
 /// I/O cores with the switches that they run.

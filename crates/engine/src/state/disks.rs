@@ -2,63 +2,60 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::engine::{Engine, Error};
 use super::live::Live;
 use super::status::{peer_name, VERSION};
+use super::view::view;
 use crate::disk::{Disk, Sums};
 
-/// Answer to `show disks`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Disks {
-    /// [`VERSION`].
-    pub version: u32,
-    /// All disks in the order of their ports' names.
-    pub disks: Vec<DiskView>,
-}
+view! {
+    /// Answer to `show disks`.
+    Disks {
+        /// [`VERSION`].
+        version: u32,
+        /// All disks in the order of their ports' names.
+        disks: Vec<DiskView>,
+    }
 
-/// One disk.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DiskView {
-    /// The port that it stands behind.
-    pub port: String,
-    /// What it consists of, as `file` says.
-    pub file: String,
-    /// `ram`, `null`, `file` or `device`.
-    pub medium: String,
-    /// `waiting`, `connected`, `running`, `faulted` or `stopped`, as in `show ports`.
-    pub peer: String,
-    /// Bytes.
-    pub capacity: u64,
-    /// Bytes of a logical block.
-    pub block_size: u32,
-    /// Nothing may be written.
-    pub readonly: bool,
-    /// `writeback`: what is written lasts from the next flush on; `writethrough`: from its answer on. As the guest has it now.
-    pub cache: String,
-    /// How the file is read and written: `direct`, as the `memory` that it is (tmpfs), through the `page-cache`, or by `workers` of the
-    /// kernel's (FUSE, network file systems); absent without a file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub access: Option<String>,
-    /// Queues that run.
-    pub queues: u32,
-    /// What is counted of it.
-    #[serde(flatten)]
-    pub counters: Sums,
-}
+    /// One disk.
+    DiskView {
+        /// The port that it stands behind.
+        port: String,
+        /// What it consists of, as `file` says.
+        file: String,
+        /// `ram`, `null`, `file` or `device`.
+        medium: String,
+        /// `waiting`, `connected`, `running`, `faulted` or `stopped`, as in `show ports`.
+        peer: String,
+        /// Bytes.
+        capacity: u64,
+        /// Bytes of a logical block.
+        block_size: u32,
+        /// Nothing may be written.
+        readonly: bool,
+        /// `writeback`: what is written lasts from the next flush on; `writethrough`: from its answer on. As the guest has it now.
+        cache: String,
+        /// How the file is read and written: `direct`, as the `memory` that it is (tmpfs), through the `page-cache`, or by `workers` of the
+        /// kernel's (FUSE, network file systems); absent without a file.
+        access?: String,
+        /// Queues that run.
+        queues: u32,
+        /// What is counted of it.
+        #[serde(flatten)]
+        counters: Sums,
+    }
 
-/// Answer to `resize`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resized {
-    /// [`VERSION`].
-    pub version: u32,
-    /// Bytes of the disk now.
-    pub capacity: u64,
-    /// Whether it has grown.
-    pub grown: bool,
-    /// Whether its VMM was told, which tells the guest. Else the guest sees it when it asks anew: when it starts.
-    pub told: bool,
+    /// Answer to `resize`.
+    Resized {
+        /// [`VERSION`].
+        version: u32,
+        /// Bytes of the disk now.
+        capacity: u64,
+        /// Whether it has grown.
+        grown: bool,
+        /// Whether its VMM was told, which tells the guest. Else the guest sees it when it asks anew: when it starts.
+        told: bool,
+    }
 }
 
 impl Engine {

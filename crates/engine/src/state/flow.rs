@@ -3,42 +3,37 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::{DROPS, DROP_PLACES};
 
+use super::view::view;
 use crate::core::CoreStatus;
 use crate::observe::Totals;
 
 /// Looks that follow each other sooner tell too little.
 pub(super) const SHORTEST: Duration = Duration::from_millis(500);
 
-/// What passed a port in the last second, and when something passed it last.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FlowView {
-    /// Frames a second that were taken from it; absent in its first second, as the other rates are.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub in_rate: Option<u64>,
-    /// Bits a second of those.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub in_bit_rate: Option<u64>,
-    /// Frames a second that were delivered to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub out_rate: Option<u64>,
-    /// Bits a second of those.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub out_bit_rate: Option<u64>,
-    /// Frames a second that were dropped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drop_rate: Option<u64>,
-    /// Milliseconds since a frame was taken from it, to the second; absent if none was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_in_ms: Option<u64>,
-    /// Milliseconds since a frame was delivered to it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_out_ms: Option<u64>,
-    /// Milliseconds since a frame was dropped, by the name of the reason.
-    #[serde(default)]
-    pub last_drop_ms: BTreeMap<String, u64>,
+view! {
+    /// What passed a port in the last second, and when something passed it last.
+    #[derive(Default)]
+    FlowView {
+        /// Frames a second that were taken from it; absent in its first second, as the other rates are.
+        in_rate?: u64,
+        /// Bits a second of those.
+        in_bit_rate?: u64,
+        /// Frames a second that were delivered to it.
+        out_rate?: u64,
+        /// Bits a second of those.
+        out_bit_rate?: u64,
+        /// Frames a second that were dropped.
+        drop_rate?: u64,
+        /// Milliseconds since a frame was taken from it, to the second; absent if none was.
+        last_in_ms?: u64,
+        /// Milliseconds since a frame was delivered to it.
+        last_out_ms?: u64,
+        /// Milliseconds since a frame was dropped, by the name of the reason.
+        #[serde(default)]
+        last_drop_ms: BTreeMap<String, u64>,
+    }
 }
 
 /// What a port's counters were when they were looked at last, and when each was seen to grow.
@@ -125,17 +120,19 @@ pub(super) fn ppm(ns: u64, time: Duration) -> u64 {
     per_second(ns, time) / 1000
 }
 
-/// Where the last second of an I/O core went, in millionths of it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LastSecond {
-    /// In rounds that moved frames.
-    pub busy_ppm: u64,
-    /// In rounds that found nothing.
-    pub idle_ppm: u64,
-    /// The rest: asleep, or not let run.
-    pub sleep_ppm: u64,
-    /// Frames that it moved a second.
-    pub frame_rate: u64,
+view! {
+    /// Where the last second of an I/O core went, in millionths of it.
+    #[derive(Copy, Default)]
+    LastSecond {
+        /// In rounds that moved frames.
+        busy_ppm: u64,
+        /// In rounds that found nothing.
+        idle_ppm: u64,
+        /// The rest: asleep, or not let run.
+        sleep_ppm: u64,
+        /// Frames that it moved a second.
+        frame_rate: u64,
+    }
 }
 
 /// What the I/O cores had done when they were looked at last, and in the second before.

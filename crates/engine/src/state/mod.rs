@@ -37,6 +37,7 @@ pub mod text;
 mod transaction;
 mod trouble;
 pub mod values;
+mod view;
 
 pub use check::{check, Finding};
 pub use cores::{Address, CoreGraph, Standing};

@@ -3,36 +3,35 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use super::engine::{Engine, Error};
 use super::plan::Change;
 use super::routes::{RouteSpec, RouterSpec};
 use super::status::VERSION;
 use super::text::BadSpec;
+use super::view::view;
 pub use crate::router::view::{
     ClassView, Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter,
 };
 use crate::router::{Net, Router};
 
-/// Answer to `show routes`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Routes {
-    /// [`VERSION`].
-    pub version: u32,
-    /// The router.
-    pub router: String,
-    /// Its routes in the order of their prefixes; those not in force at the end.
-    pub routes: Vec<RouteView>,
-}
+view! {
+    /// Answer to `show routes`.
+    Routes {
+        /// [`VERSION`].
+        version: u32,
+        /// The router.
+        router: String,
+        /// Its routes in the order of their prefixes; those not in force at the end.
+        routes: Vec<RouteView>,
+    }
 
-/// Answer to `show neighbours`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Neighbours {
-    /// [`VERSION`].
-    pub version: u32,
-    /// Those of all routers, by router, port and address.
-    pub neighbours: Vec<NeighbourView>,
+    /// Answer to `show neighbours`.
+    Neighbours {
+        /// [`VERSION`].
+        version: u32,
+        /// Those of all routers, by router, port and address.
+        neighbours: Vec<NeighbourView>,
+    }
 }
 
 impl Engine {

@@ -2,12 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 use super::flow::{ppm, SHORTEST};
 use super::grants::{Budget, Tenths, PERCENT};
 use super::spec::{PortSpec, Spec};
 use super::values::{self, Toggle};
+use super::view::view;
 use crate::core::{Class, Rate, Served, Service, Usage, DEFAULT_WEIGHT, MOST_RESERVED};
 
 impl PortSpec {
@@ -89,37 +88,33 @@ fn percent(share: u64) -> String {
     format!("{}%", Tenths(share / (PERCENT / 10)))
 }
 
-/// What a port is granted of the I/O cores, and had.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServiceView {
-    /// `latency` or `throughput`.
-    pub class: String,
-    /// Its share beside other ports.
-    pub weight: u16,
-    /// Millionths of a core that its budget guarantees.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub granted_ppm: Option<u64>,
-    /// Nanoseconds in which a budget that is used up comes again.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub period_ns: Option<u64>,
-    /// Whether it may have more than its budget, if others leave it.
-    pub reclaim: bool,
-    /// Most frames that are taken from it a second.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub rate: Option<u64>,
-    /// Most bits of those.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bit_rate: Option<u64>,
-    /// Nanoseconds that I/O cores spent on it.
-    pub busy_ns: u64,
-    /// Nanoseconds in which it had used up its budget or its rate.
-    pub throttled_ns: u64,
-    /// Millionths of a core that it had in the last second; absent in its first one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub used_ppm: Option<u64>,
-    /// Millionths of the last second in which it was throttled.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub throttled_ppm: Option<u64>,
+view! {
+    /// What a port is granted of the I/O cores, and had.
+    #[derive(Default)]
+    ServiceView {
+        /// `latency` or `throughput`.
+        class: String,
+        /// Its share beside other ports.
+        weight: u16,
+        /// Millionths of a core that its budget guarantees.
+        granted_ppm?: u64,
+        /// Nanoseconds in which a budget that is used up comes again.
+        period_ns?: u64,
+        /// Whether it may have more than its budget, if others leave it.
+        reclaim: bool,
+        /// Most frames that are taken from it a second.
+        rate?: u64,
+        /// Most bits of those.
+        bit_rate?: u64,
+        /// Nanoseconds that I/O cores spent on it.
+        busy_ns: u64,
+        /// Nanoseconds in which it had used up its budget or its rate.
+        throttled_ns: u64,
+        /// Millionths of a core that it had in the last second; absent in its first one.
+        used_ppm?: u64,
+        /// Millionths of the last second in which it was throttled.
+        throttled_ppm?: u64,
+    }
 }
 
 /// What a port had of the cores of late.

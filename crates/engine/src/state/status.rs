@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DROPS;
 
 use super::cores::{Address, Standing};
@@ -16,6 +15,7 @@ use super::service::{class_name, ServiceView};
 use super::spec::{Joint, PortSpec, SwitchSpec};
 pub use super::trouble::Trouble;
 use super::trouble::{troubles, Facts};
+use super::view::view;
 use crate::core::{CoreStatus, TaskStatus};
 pub use crate::mem::MemoryCount;
 pub use crate::observe::capture::CaptureCount;
@@ -27,147 +27,133 @@ pub use crate::port::{ClaimCount, ConversationCount, InterruptCount, OverrunCoun
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
 pub const VERSION: u32 = 2;
 
-/// Answer to `show ports`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Ports {
-    /// [`VERSION`].
-    pub version: u32,
-    /// Whether a daemon answered; if not, the counters are the last ones that it wrote.
-    pub running: bool,
-    /// All ports in the order of their names.
-    pub ports: Vec<PortView>,
-    /// Sums over ports that are gone; absent without a daemon.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub retired: Option<Sums>,
-}
+view! {
+    /// Answer to `show ports`.
+    Ports {
+        /// [`VERSION`].
+        version: u32,
+        /// Whether a daemon answered; if not, the counters are the last ones that it wrote.
+        running: bool,
+        /// All ports in the order of their names.
+        ports: Vec<PortView>,
+        /// Sums over ports that are gone; absent without a daemon.
+        retired?: Sums,
+    }
 
-/// One port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortView {
-    /// Its name.
-    pub name: String,
-    /// Its number: its place in the counters file.
-    pub number: u16,
-    /// What it counted.
-    pub counters: Sums,
-    /// How it is doing; absent without a daemon.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub state: Option<PortState>,
-}
+    /// One port.
+    PortView {
+        /// Its name.
+        name: String,
+        /// Its number: its place in the counters file.
+        number: u16,
+        /// What it counted.
+        counters: Sums,
+        /// How it is doing; absent without a daemon.
+        state?: PortState,
+    }
 
-/// How a port is doing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortState {
-    /// What stands behind it.
-    pub kind: String,
-    /// Where that is.
-    #[serde(rename = "where")]
-    pub location: String,
-    /// The switch that it joins.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub switch: Option<String>,
-    /// The wire that it is one end of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wire: Option<String>,
-    /// The pipe that it is an end of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pipe: Option<String>,
-    /// The router that it is an interface of.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub router: Option<String>,
-    /// All options that it was given, as words of the command line.
-    #[serde(default)]
-    pub options: BTreeMap<String, String>,
-    /// The carrier that the operator wants: `up` or `down`.
-    pub link_wanted: String,
-    /// The carrier that there is: `up` or `down`.
-    pub link: String,
-    /// The MTU that was asked for, if any was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mtu_wanted: Option<u32>,
-    /// Largest Ethernet payload in bytes that is let in.
-    pub mtu: u32,
-    /// Source addresses that it may use, if that is limited.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mac_limit: Option<u32>,
-    /// Source addresses that the switch knows behind it.
-    pub macs: u32,
-    /// How its source addresses are guarded: `claim` or `strict`; absent if they are not.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mac_guard: Option<String>,
-    /// Its uses of addresses that live elsewhere.
-    #[serde(flatten)]
-    pub claims: ClaimCount,
-    /// `waiting`, `connected`, `running`, `faulted` or `stopped`.
-    pub peer: String,
-    /// Process id of the peer, where that can be told.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pid: Option<u32>,
-    /// One line for people.
-    pub detail: String,
-    /// What to do about it, if it does not work as it could.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hint: Option<String>,
-    /// Captures that run here.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub captures: Vec<CaptureCount>,
-    /// Frames that captures lost, those that have ended included.
-    #[serde(default)]
-    pub capture_lost: u64,
-    /// Why it carries nothing, or less than it should.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub troubles: Vec<Trouble>,
-    /// What passed it of late.
-    #[serde(default)]
-    pub flow: FlowView,
-    /// What stopped it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<String>,
-    /// Queue pairs that were asked for, if any number was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub queues_wanted: Option<u32>,
-    /// Ingress queues that run.
-    pub queues: u32,
-    /// Names of what was negotiated.
-    pub features: Vec<String>,
-    /// Its visits by I/O cores that took very long.
-    #[serde(default)]
-    pub slow: SlowCount,
-    /// What it cost I/O cores beyond what is usual.
-    #[serde(default)]
-    pub overrun: OverrunCount,
-    /// Its VMMs' conversations, and what they cost others.
-    #[serde(default)]
-    pub conversation: ConversationCount,
-    /// The memory that its VMM shares.
-    #[serde(default)]
-    pub memory: MemoryCount,
-    /// What it is granted of the I/O cores, and had.
-    #[serde(default)]
-    pub service: ServiceView,
-}
+    /// How a port is doing.
+    PortState {
+        /// What stands behind it.
+        kind: String,
+        /// Where that is.
+        #[serde(rename = "where")]
+        location: String,
+        /// The switch that it joins.
+        switch?: String,
+        /// The wire that it is one end of.
+        wire?: String,
+        /// The pipe that it is an end of.
+        pipe?: String,
+        /// The router that it is an interface of.
+        router?: String,
+        /// All options that it was given, as words of the command line.
+        #[serde(default)]
+        options: BTreeMap<String, String>,
+        /// The carrier that the operator wants: `up` or `down`.
+        link_wanted: String,
+        /// The carrier that there is: `up` or `down`.
+        link: String,
+        /// The MTU that was asked for, if any was.
+        mtu_wanted?: u32,
+        /// Largest Ethernet payload in bytes that is let in.
+        mtu: u32,
+        /// Source addresses that it may use, if that is limited.
+        mac_limit?: u32,
+        /// Source addresses that the switch knows behind it.
+        macs: u32,
+        /// How its source addresses are guarded: `claim` or `strict`; absent if they are not.
+        mac_guard?: String,
+        /// Its uses of addresses that live elsewhere.
+        #[serde(flatten)]
+        claims: ClaimCount,
+        /// `waiting`, `connected`, `running`, `faulted` or `stopped`.
+        peer: String,
+        /// Process id of the peer, where that can be told.
+        pid?: u32,
+        /// One line for people.
+        detail: String,
+        /// What to do about it, if it does not work as it could.
+        hint?: String,
+        /// Captures that run here.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        captures: Vec<CaptureCount>,
+        /// Frames that captures lost, those that have ended included.
+        #[serde(default)]
+        capture_lost: u64,
+        /// Why it carries nothing, or less than it should.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        troubles: Vec<Trouble>,
+        /// What passed it of late.
+        #[serde(default)]
+        flow: FlowView,
+        /// What stopped it.
+        fault?: String,
+        /// Queue pairs that were asked for, if any number was.
+        queues_wanted?: u32,
+        /// Ingress queues that run.
+        queues: u32,
+        /// Names of what was negotiated.
+        features: Vec<String>,
+        /// Its visits by I/O cores that took very long.
+        #[serde(default)]
+        slow: SlowCount,
+        /// What it cost I/O cores beyond what is usual.
+        #[serde(default)]
+        overrun: OverrunCount,
+        /// Its VMMs' conversations, and what they cost others.
+        #[serde(default)]
+        conversation: TalkCount,
+        /// The memory that its VMM shares.
+        #[serde(default)]
+        memory: MemoryCount,
+        /// What it is granted of the I/O cores, and had.
+        #[serde(default)]
+        service: ServiceView,
+    }
 
-/// Counters, all cores together. They are never reset by reading.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sums {
-    /// Frames taken from the port.
-    pub in_frames: u64,
-    /// Bytes of those.
-    pub in_bytes: u64,
-    /// Frames delivered to the port.
-    pub out_frames: u64,
-    /// Bytes of those.
-    pub out_bytes: u64,
-    /// Frames that came into being by flooding or segmentation.
-    pub made: u64,
-    /// Kicks received.
-    pub kicks: u64,
-    /// Interrupts sent.
-    pub interrupts: u64,
-    /// Batches taken from the port.
-    pub batches: u64,
-    /// Frames dropped, by the name of the reason; reasons without drops are left out.
-    pub drops: BTreeMap<String, u64>,
+    /// Counters, all cores together. They are never reset by reading.
+    #[derive(Default)]
+    Sums {
+        /// Frames taken from the port.
+        in_frames: u64,
+        /// Bytes of those.
+        in_bytes: u64,
+        /// Frames delivered to the port.
+        out_frames: u64,
+        /// Bytes of those.
+        out_bytes: u64,
+        /// Frames that came into being by flooding or segmentation.
+        made: u64,
+        /// Kicks received.
+        kicks: u64,
+        /// Interrupts sent.
+        interrupts: u64,
+        /// Batches taken from the port.
+        batches: u64,
+        /// Frames dropped, by the name of the reason; reasons without drops are left out.
+        drops: BTreeMap<String, u64>,
+    }
 }
 
 impl From<&Totals> for Sums {
@@ -186,137 +172,122 @@ impl From<&Totals> for Sums {
     }
 }
 
-/// Answer to `GET /v1/ports/{name}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OnePort {
-    /// [`VERSION`].
-    pub version: u32,
-    /// The port.
-    #[serde(flatten)]
-    pub port: PortView,
-}
+view! {
+    /// Answer to `GET /v1/ports/{name}`.
+    OnePort {
+        /// [`VERSION`].
+        version: u32,
+        /// The port.
+        #[serde(flatten)]
+        port: PortView,
+    }
 
-/// Answer to `show switches`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Switches {
-    /// [`VERSION`].
-    pub version: u32,
-    /// All switches, those made on demand among them.
-    pub switches: Vec<SwitchView>,
-}
+    /// Answer to `show switches`.
+    Switches {
+        /// [`VERSION`].
+        version: u32,
+        /// All switches, those made on demand among them.
+        switches: Vec<SwitchView>,
+    }
 
-/// One switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SwitchView {
-    /// Its name.
-    pub name: String,
-    /// Seconds after which a silent address is forgotten, if that was chosen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub ageing: Option<u32>,
-    /// Addresses that it can remember, if that was chosen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub table_size: Option<u32>,
-    /// Addresses that it remembers.
-    pub addresses: usize,
-    /// Ports that are joined to it.
-    pub ports: Vec<String>,
-}
+    /// One switch.
+    SwitchView {
+        /// Its name.
+        name: String,
+        /// Seconds after which a silent address is forgotten, if that was chosen.
+        ageing?: u32,
+        /// Addresses that it can remember, if that was chosen.
+        table_size?: u32,
+        /// Addresses that it remembers.
+        addresses: usize,
+        /// Ports that are joined to it.
+        ports: Vec<String>,
+    }
 
-/// Answer to `show mac`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Addresses {
-    /// [`VERSION`].
-    pub version: u32,
-    /// All addresses that switches remember.
-    pub addresses: Vec<Address>,
-}
+    /// Answer to `show mac`.
+    Addresses {
+        /// [`VERSION`].
+        version: u32,
+        /// All addresses that switches remember.
+        addresses: Vec<Address>,
+    }
 
-/// Answer to `show cores`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cores {
-    /// [`VERSION`].
-    pub version: u32,
-    /// All I/O cores.
-    pub cores: Vec<CoreView>,
-}
+    /// Answer to `show cores`.
+    Cores {
+        /// [`VERSION`].
+        version: u32,
+        /// All I/O cores.
+        cores: Vec<CoreView>,
+    }
 
-/// One I/O core.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CoreView {
-    /// Where its time went.
-    #[serde(flatten)]
-    pub time: CoreStatus,
-    /// Where its last second went; absent in its first one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last: Option<LastSecond>,
-    /// Interrupts that it sent.
-    #[serde(default)]
-    pub interrupts: u64,
-    /// Interrupts that it need not send: the peer polled, or one told of several events.
-    #[serde(default)]
-    pub saved_interrupts: u64,
-}
+    /// One I/O core.
+    CoreView {
+        /// Where its time went.
+        #[serde(flatten)]
+        time: CoreStatus,
+        /// Where its last second went; absent in its first one.
+        last?: LastSecond,
+        /// Interrupts that it sent.
+        #[serde(default)]
+        interrupts: u64,
+        /// Interrupts that it need not send: the peer polled, or one told of several events.
+        #[serde(default)]
+        saved_interrupts: u64,
+    }
 
-/// Answer to `show queues`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Queues {
-    /// [`VERSION`].
-    pub version: u32,
-    /// All queues of all ports.
-    pub queues: Vec<QueueView>,
-}
+    /// Answer to `show queues`.
+    Queues {
+        /// [`VERSION`].
+        version: u32,
+        /// All queues of all ports.
+        queues: Vec<QueueView>,
+    }
 
-/// One queue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QueueView {
-    /// The port.
-    pub port: String,
-    /// `ingress`, `egress`, or `requests` of a disk.
-    pub direction: String,
-    /// Number within its direction.
-    pub index: usize,
-    /// Entries.
-    pub size: u32,
-    /// `split`, `packed`, `tap`, …
-    pub kind: String,
-    /// `running`, or why it is not.
-    pub state: String,
-    /// Its interrupts; absent while there was nothing to tell by one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interrupts: Option<InterruptCount>,
-    /// Ingress: how its frames waited for buffers of the receiver at the other end of a wire.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub waits: Option<WaitCount>,
-    /// Ingress and requests: the class of its port, `latency` or `throughput`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<String>,
-    /// Ingress and requests: what became of it on the I/O core that serves it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub served: Option<TaskStatus>,
-}
+    /// One queue.
+    QueueView {
+        /// The port.
+        port: String,
+        /// `ingress`, `egress`, or `requests` of a disk.
+        direction: String,
+        /// Number within its direction.
+        index: usize,
+        /// Entries.
+        size: u32,
+        /// `split`, `packed`, `tap`, …
+        kind: String,
+        /// `running`, or why it is not.
+        state: String,
+        /// Its interrupts; absent while there was nothing to tell by one.
+        interrupts?: InterruptCount,
+        /// Ingress: how its frames waited for buffers of the receiver at the other end of a wire.
+        waits?: WaitCount,
+        /// Ingress and requests: the class of its port, `latency` or `throughput`.
+        class?: String,
+        /// Ingress and requests: what became of it on the I/O core that serves it.
+        served?: TaskStatus,
+    }
 
-/// Answer to `show drops`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Drops {
-    /// [`VERSION`].
-    pub version: u32,
-    /// Whether a daemon answered.
-    pub running: bool,
-    /// The most frequent first.
-    pub drops: Vec<DropView>,
-}
+    /// Answer to `show drops`.
+    Drops {
+        /// [`VERSION`].
+        version: u32,
+        /// Whether a daemon answered.
+        running: bool,
+        /// The most frequent first.
+        drops: Vec<DropView>,
+    }
 
-/// Frames dropped at one port for one reason.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DropView {
-    /// The port that caused it.
-    pub port: String,
-    /// The name of the reason.
-    pub reason: String,
-    /// How many.
-    pub frames: u64,
-    /// What the reason means.
-    pub meaning: String,
+    /// Frames dropped at one port for one reason.
+    DropView {
+        /// The port that caused it.
+        port: String,
+        /// The name of the reason.
+        reason: String,
+        /// How many.
+        frames: u64,
+        /// What the reason means.
+        meaning: String,
+    }
 }
 
 impl Ports {

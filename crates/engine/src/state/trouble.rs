@@ -3,27 +3,28 @@
 //! Everything here follows from the state that `show` knows. `sidecore doctor` adds facts that only the host knows
 //! (which users may open a socket), because it runs with its user's rights and not with the daemon's.
 
-use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DROPS;
 
 use super::flow::FlowView;
 use super::spec::PortSpec;
+use super::view::view;
 use crate::port::{AttachmentStatus, Fault, Lack, Peer, Port};
 
-/// A cause.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trouble {
-    /// Its name: `private_memory`, `no_driver`, the name of a drop reason or of a fault, …
-    pub name: String,
-    /// What of the port it is about: `peer`, `memory`, `driver`, `link`, `mtu`, `frames`.
-    pub about: String,
-    /// Whether something is wrong, or the port only has nothing to do.
-    pub wrong: bool,
-    /// What there is.
-    pub text: String,
-    /// What to do about it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mend: Option<String>,
+view! {
+    /// A cause.
+    #[derive(Default)]
+    Trouble {
+        /// Its name: `private_memory`, `no_driver`, the name of a drop reason or of a fault, …
+        name: String,
+        /// What of the port it is about: `peer`, `memory`, `driver`, `link`, `mtu`, `frames`.
+        about: String,
+        /// Whether something is wrong, or the port only has nothing to do.
+        wrong: bool,
+        /// What there is.
+        text: String,
+        /// What to do about it.
+        mend?: String,
+    }
 }
 
 /// Drops that are older say nothing about now.
