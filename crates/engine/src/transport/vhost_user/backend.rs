@@ -8,12 +8,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use sidecore_abi::virtio::features as bit;
-use vhost::vhost_user::message::VhostUserProtocolFeatures as Protocol;
-use vhost::vhost_user::{Error, Result, VhostUserBackendReqHandlerMut};
 
-use super::channel::{Channel, Descriptors};
+use super::channel::Channel;
 use super::journal::RingSlots;
-use super::messages;
+use super::messages::protocol;
 use super::ring::{packed_from_wire, translate, used_index, Base, Vring};
 use crate::device::VirtioDevice;
 use crate::mem::{GuestMap, Terms};
@@ -22,8 +20,6 @@ use crate::virtq::{PackedJournal, Position, Region, RingConfig, WriteLog};
 
 /// Bits of the feature word that are the transport's and not the device's.
 pub(super) const TRANSPORT_FEATURES: u64 = bit::VHOST_USER_PROTOCOL | bit::VHOST_LOG_ALL;
-/// SET_STATUS 0 resets the device (virtio 1.2 §2.4).
-pub(super) const STATUS_RESET: u64 = 0;
 
 /// One device in a conversation with its VMM.
 pub(super) struct Backend<D> {
@@ -40,18 +36,6 @@ pub(super) struct Backend<D> {
     pub(super) inflight: Option<RingSlots>,
     pub(super) positions: RingSlots,
     pub(super) channel: Arc<Channel>,
-}
-
-pub(super) fn refuse<T>(why: impl Into<String>) -> Result<T> {
-    Err(Error::ReqHandlerError(std::io::Error::other(why.into())))
-}
-
-/// An error of ours or of the `vhost` crate.
-pub(super) fn in_words(error: &Error) -> String {
-    match error {
-        Error::ReqHandlerError(why) => why.to_string(),
-        error => error.to_string(),
-    }
 }
 
 impl<D: VirtioDevice> Backend<D> {
@@ -74,38 +58,36 @@ impl<D: VirtioDevice> Backend<D> {
         }
     }
 
-    pub(super) fn protocol_features(&mut self) -> Protocol {
-        let mut set = Protocol::MQ
-            | Protocol::LOG_SHMFD
-            | Protocol::REPLY_ACK
-            | Protocol::INFLIGHT_SHMFD
-            | Protocol::RESET_DEVICE
-            | Protocol::CONFIGURE_MEM_SLOTS
-            | Protocol::STATUS;
+    pub(super) fn protocol_features(&mut self) -> u64 {
+        let mut set = protocol::MQ
+            | protocol::LOG_SHMFD
+            | protocol::REPLY_ACK
+            | protocol::INFLIGHT_SHMFD
+            | protocol::RESET_DEVICE
+            | protocol::CONFIGURE_MEM_SLOTS
+            | protocol::STATUS;
         if self.device.network().is_some() {
-            set |= Protocol::RARP | Protocol::MTU;
+            set |= protocol::RARP | protocol::MTU;
         }
         // QEMU warns of CONFIG on network devices and ignores it: offered only if there is something in it.
         if self.device.config_space().is_some() {
-            set |= Protocol::CONFIG;
+            set |= protocol::CONFIG;
         }
         // Disks grow.
         if self.device.disk().is_some() {
-            set |= Protocol::BACKEND_REQ;
+            set |= protocol::BACKEND_REQ;
         }
         set
     }
 
     /// Whether every message that has no answer of its own may ask for one.
     pub(super) fn acknowledges(&self) -> bool {
-        self.protocol & Protocol::REPLY_ACK.bits() != 0
+        self.protocol & protocol::REPLY_ACK != 0
     }
 
-    pub(super) fn index(&self, index: u32) -> Result<usize> {
-        match usize::try_from(index) {
-            Ok(at) if at < self.rings.len() => Ok(at),
-            _ => refuse(format!("ring {index} does not exist, there are {}", self.rings.len())),
-        }
+    pub(super) fn index(&self, index: u32) -> Result<usize, String> {
+        let at = Some(index as usize).filter(|at| *at < self.rings.len());
+        at.ok_or_else(|| format!("ring {index} does not exist, there are {}", self.rings.len()))
     }
 
     pub(super) fn stop(&mut self, index: usize) {
@@ -160,7 +142,7 @@ impl<D: VirtioDevice> Backend<D> {
         self.rings[index].refused = refused;
     }
 
-    fn try_start(&mut self, index: usize) -> std::result::Result<(), String> {
+    fn try_start(&mut self, index: usize) -> Result<(), String> {
         let ring = &self.rings[index];
         let (Some(map), Some(at), Some(size)) = (&self.map, ring.addresses, ring.size) else { return Ok(()) };
         self.device.port().look_at_memory(map);
@@ -216,7 +198,7 @@ impl<D: VirtioDevice> Backend<D> {
     }
 
     /// Where it is written down which requests ring `index` of `size` entries has in flight.
-    fn region(&self, index: usize, size: u16) -> std::result::Result<Region, String> {
+    fn region(&self, index: usize, size: u16) -> Result<Region, String> {
         let given = self.inflight.as_ref().filter(|inflight| inflight.region(index).is_some());
         let slots = given.unwrap_or(&self.positions);
         if usize::from(size) > slots.entries() {
@@ -293,65 +275,6 @@ impl<D: VirtioDevice> Backend<D> {
         self.channel.set(None);
     }
 
-    /// The messages that are not read by the `vhost` crate. `Some`: the number to reply.
-    pub(super) fn handle(
-        &mut self,
-        code: u32,
-        payload: &[u8],
-        fds: Descriptors,
-    ) -> std::result::Result<Option<u64>, String> {
-        let number = || match <[u8; 8]>::try_from(payload) {
-            Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
-            Err(_) => Err(format!("its payload has {} bytes instead of 8", payload.len())),
-        };
-        match code {
-            // For error reports of a kernel back end, which has no better way.
-            messages::SET_LOG_FD => Ok(None),
-            messages::SET_BACKEND_REQ_FD => {
-                if self.protocol & Protocol::BACKEND_REQ.bits() == 0 {
-                    return Err("it belongs to a feature that was not negotiated".to_owned());
-                }
-                let several = |count| format!("{count} descriptors came along instead of a socket");
-                self.channel.set(Some(fds.only().map_err(several)?));
-                Ok(None)
-            }
-            messages::SET_VRING_ENABLE => {
-                let number = number()?;
-                #[expect(clippy::cast_possible_truncation, reason = "two halves of a word")]
-                let (index, enable) = (number as u32, (number >> 32) as u32);
-                if enable > 1 {
-                    return Err(format!("{enable} is neither 0 nor 1"));
-                }
-                self.set_vring_enable(index, enable == 1).map_err(|e| in_words(&e))?;
-                Ok(None)
-            }
-            messages::SEND_RARP => {
-                let mut mac = [0; 6];
-                mac.copy_from_slice(&number()?.to_le_bytes()[..6]);
-                let network = self.device.network().ok_or("this is no network device")?;
-                if let Err(why) = network.announce(mac) {
-                    tracing::warn!(port = %self.device.port().name, "RARP not sent: {why}");
-                }
-                Ok(None)
-            }
-            messages::NET_SET_MTU => {
-                let mtu = number()?;
-                self.device.network().ok_or("this is no network device")?.set_mtu(mtu)?;
-                Ok(None)
-            }
-            messages::SET_STATUS => {
-                self.status = number()?;
-                if self.status == STATUS_RESET {
-                    self.reset();
-                }
-                Ok(None)
-            }
-            messages::GET_STATUS => Ok(Some(self.status)),
-            _ => Err("it is not handled".to_owned()),
-        }
-    }
-
-    /// What is missing for a ring to run. QEMU tells features and memory when the guest's driver has begun, in this order.
     fn lack(&self, running: bool) -> Option<Lack> {
         let refused = || self.rings.iter().any(|ring| ring.refused.is_some());
         match (self.acked, &self.map) {

@@ -28,11 +28,10 @@ impl Descriptors {
     ///
     /// # Errors
     /// How many there are instead.
-    pub(super) fn only(mut self) -> Result<OwnedFd, usize> {
-        match self.list.len() {
-            1 => self.list.pop().ok_or(0),
-            count => Err(count),
-        }
+    pub(super) fn only(mut self) -> Result<OwnedFd, String> {
+        let count = self.list.len();
+        let only = self.list.pop_if(|_| count == 1);
+        only.ok_or_else(|| format!("{count} descriptors came along instead of one"))
     }
 }
 

@@ -6,8 +6,7 @@
 //! Descriptors of the VMM are never received here: the descriptor helper (`crate::sandbox::descriptors`) hands out duplicates, if they are what a VMM may give,
 //! and then the message is read without them. Reading drops them, which may have to wait where the last reference to a socket
 //! goes; so nothing is read before the helper has seen what could go with it, and where it refuses something, the message stays
-//! unread and the conversation ends. What the `vhost` crate is to read goes to it through a pair of sockets of ours, with
-//! those duplicates, and so do its answers come back.
+//! unread and the conversation ends.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -16,15 +15,14 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::{RecvFlags, SendFlags};
-use vhost::vhost_user::BackendReqHandler;
 
 use super::super::server::connection::receive;
 use super::super::server::connection::Connection;
 use super::super::server::conversation::{ConversationEnd, Heard, Talk, Waits, ALSO};
 use super::super::server::wait::wait;
-use super::backend::{in_words, Backend};
+use super::backend::Backend;
 use super::channel::Descriptors;
-use super::messages::{By, Given, Header, HEADER, MAX_PAYLOAD};
+use super::messages::{Given, Header, HEADER};
 use crate::device::VirtioDevice;
 use crate::fault::Fault;
 use crate::mem::{BadFile, Files};
@@ -32,15 +30,12 @@ use crate::port::{AttachmentStatus, Peer};
 use crate::sandbox::descriptors::{self, WantedFds, Why};
 use crate::sandbox::open::passing;
 
-/// Most descriptors of a message, as the `vhost` crate limits them.
+/// Most descriptors of a message: of one that gives memory, most regions.
 const MAX_FDS: usize = 32;
 
 /// A conversation.
 pub(super) struct Conversation<D: VirtioDevice> {
     stream: Connection,
-    handler: BackendReqHandler<Mutex<Backend<D>>>,
-    /// The way to the handler.
-    inner: UnixStream,
     backend: Arc<Mutex<Backend<D>>>,
     /// Where a file is closed that did not pass the descriptor helper.
     closing: Option<OwnedFd>,
@@ -54,12 +49,7 @@ impl<D: VirtioDevice> Conversation<D> {
     /// There are no descriptors left for it.
     pub(super) fn new(stream: Connection, backend: Arc<Mutex<Backend<D>>>) -> std::io::Result<Self> {
         stream.set_nonblocking(true)?;
-        let (inner, theirs) = UnixStream::pair()?;
-        // Whole messages are in it, and whole answers fit: no thread waits there.
-        inner.set_nonblocking(true)?;
-        theirs.set_nonblocking(true)?;
-        let handler = BackendReqHandler::from_stream(theirs, Arc::clone(&backend));
-        Ok(Conversation { stream, handler, inner, backend, closing: None, begun: false, ran: false })
+        Ok(Conversation { stream, backend, closing: None, begun: false, ran: false })
     }
 
     /// Takes a message, all of which is there, and duplicates of its descriptors.
@@ -141,45 +131,23 @@ impl<D: VirtioDevice> Conversation<D> {
         }
     }
 
-    /// Has the `vhost` crate handle a message, and passes its answers on.
-    fn pass_on(&mut self, message: &[u8], fds: &[OwnedFd]) -> Result<(), String> {
-        let broken = |e: rustix::io::Errno| format!("it cannot be passed on: {e}");
-        let fds: Vec<BorrowedFd> = fds.iter().map(AsFd::as_fd).collect();
-        // There is room for all of it.
-        send_with(&self.inner, message, &fds).map_err(broken)?;
-        let result = self.handler.handle_request().map_err(|e| in_words(&e));
-        let mut bytes = [0; HEADER + MAX_PAYLOAD as usize];
-        // None is left when there would be a wait.
-        while let Ok(got) = passing::receive(&self.inner, &mut bytes, 1, RecvFlags::empty()) {
-            if got.bytes == 0 {
-                break;
-            }
-            let fds: Vec<BorrowedFd> = got.fds.iter().map(AsFd::as_fd).collect();
-            // To a peer that has left: the next look at the socket finds out.
-            let _ = send_with(&self.stream, &bytes[..got.bytes], &fds);
-        }
-        result
-    }
-
-    /// Handles a message that the `vhost` crate does not, and answers it.
+    /// Handles a message, and answers it.
     fn answer(&mut self, header: &Header, message: &[u8], fds: Descriptors) -> Result<(), String> {
-        if !fds.list.is_empty() && header.message.given == Given::Nothing {
-            return Err("a descriptor is attached, but none belongs to it".to_owned());
-        }
         let mut backend = crate::lock(&self.backend);
-        let result = backend.handle(header.message.code, &message[HEADER..], fds);
-        let wants_answer = header.need_reply && backend.acknowledges();
+        let result = backend.handle(header.message, &message[HEADER..], fds);
+        let acknowledges = header.need_reply && backend.acknowledges() && !header.message.is_answered();
         drop(backend);
-        let reply = match &result {
-            Ok(Some(number)) => Some(*number),
-            Ok(None) => wants_answer.then_some(0),
-            Err(_) => wants_answer.then_some(1),
+        let (answer, ended) = match result {
+            Ok(answer) => (answer, Ok(())),
+            Err(why) => (None, Err(why)),
         };
-        if let Some(number) = reply {
+        let acknowledgement = (u64::from(ended.is_err()).to_le_bytes().to_vec(), None);
+        if let Some((payload, fd)) = answer.or(acknowledges.then_some(acknowledgement)) {
             // To a peer that has left: the next look at the socket finds out.
-            let _ = send_with(&self.stream, &header.reply(number), &[]);
+            let fds: Vec<BorrowedFd> = fd.iter().map(AsFd::as_fd).collect();
+            let _ = send_with(&self.stream, &header.reply(&payload), &fds);
         }
-        result.map(drop)
+        ended
     }
 }
 
@@ -229,10 +197,7 @@ impl<D: VirtioDevice> Talk for Conversation<D> {
         if !flags.contains(PollFlags::OUT) {
             return Ok(Heard::Part("did not read our answers"));
         }
-        let done = self.take(&header).and_then(|(message, fds)| match header.message.by {
-            By::Us(_) => self.answer(&header, &message, fds),
-            By::Crate => self.pass_on(&message, &fds.list),
-        });
+        let done = self.take(&header).and_then(|(message, fds)| self.answer(&header, &message, fds));
         done.map_err(|why| ConversationEnd::bad(format!("{}: {why}", header.message.name)))?;
         self.begun = true;
         Ok(Heard::More)

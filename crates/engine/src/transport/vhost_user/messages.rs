@@ -7,18 +7,13 @@
 //! | interrupt and error descriptors | nothing stops: the descriptor is swapped |
 //! | the rest | nothing stops |
 //!
-//! Most messages are parsed by the `vhost` crate. It refuses some that network devices need, and one
-//! (SET_VRING_ENABLE) that QEMU sends before the crate thinks it may: those are read here.
+//! A message is checked by its row, before anything of it is read: its size, its descriptors, and whether the feature that it
+//! belongs to was negotiated.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-/// The reader of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
-    /// The `vhost` crate.
-    Crate,
-    /// We do; with so many bytes of payload at most.
-    Us(u32),
-}
+use std::fs::File;
+
+use crate::mem::RegionSpec;
 
 /// What descriptors come with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,65 +33,141 @@ pub(super) enum Given {
 pub(super) struct Message {
     pub code: u32,
     pub name: &'static str,
-    pub by: By,
+    /// The least and the most bytes of its payload.
+    sizes: (u32, u32),
     pub given: Given,
+    /// The protocol feature that it belongs to.
+    needs: u64,
 }
 
-pub(super) const SET_LOG_FD: u32 = 7;
-pub(super) const SET_VRING_ENABLE: u32 = 18;
-pub(super) const SEND_RARP: u32 = 19;
-pub(super) const NET_SET_MTU: u32 = 20;
-pub(super) const SET_BACKEND_REQ_FD: u32 = 21;
-pub(super) const SET_STATUS: u32 = 39;
-pub(super) const GET_STATUS: u32 = 40;
-
-const fn message(code: u32, name: &'static str, by: By) -> Message {
-    Message { code, name, by, given: Given::Nothing }
+/// Protocol features, each of which has to be negotiated before messages that belong to it are sent.
+#[allow(missing_docs, reason = "the specification's names")]
+pub(super) mod protocol {
+    pub const ALWAYS: u64 = 0;
+    pub const MQ: u64 = 1;
+    pub const LOG_SHMFD: u64 = 1 << 1;
+    pub const RARP: u64 = 1 << 2;
+    pub const REPLY_ACK: u64 = 1 << 3;
+    pub const MTU: u64 = 1 << 4;
+    pub const BACKEND_REQ: u64 = 1 << 5;
+    pub const CONFIG: u64 = 1 << 9;
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
+    pub const RESET_DEVICE: u64 = 1 << 13;
+    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    pub const STATUS: u64 = 1 << 16;
 }
 
-const fn with(given: Given, message: Message) -> Message {
-    Message { given, ..message }
+macro_rules! messages {
+    ($($name:ident = $code:literal, $sizes:expr, $given:ident, $needs:ident;)*) => {
+        $(pub(super) const $name: u32 = $code;)*
+        static MESSAGES: &[Message] = &[$(Message {
+            code: $code,
+            name: stringify!($name),
+            sizes: $sizes,
+            given: Given::$given,
+            needs: protocol::$needs,
+        }),*];
+    };
 }
 
-static MESSAGES: [Message; 31] = [
-    message(1, "GET_FEATURES", By::Crate),
-    message(2, "SET_FEATURES", By::Crate),
-    message(3, "SET_OWNER", By::Crate),
-    message(4, "RESET_OWNER", By::Crate),
-    with(Given::Memory, message(5, "SET_MEM_TABLE", By::Crate)),
-    with(Given::Memory, message(6, "SET_LOG_BASE", By::Crate)),
-    with(Given::Event, message(SET_LOG_FD, "SET_LOG_FD", By::Us(8))),
-    message(8, "SET_VRING_NUM", By::Crate),
-    message(9, "SET_VRING_ADDR", By::Crate),
-    message(10, "SET_VRING_BASE", By::Crate),
-    message(11, "GET_VRING_BASE", By::Crate),
-    with(Given::Event, message(12, "SET_VRING_KICK", By::Crate)),
-    with(Given::Event, message(13, "SET_VRING_CALL", By::Crate)),
-    with(Given::Event, message(14, "SET_VRING_ERR", By::Crate)),
-    message(15, "GET_PROTOCOL_FEATURES", By::Crate),
-    message(16, "SET_PROTOCOL_FEATURES", By::Crate),
-    message(17, "GET_QUEUE_NUM", By::Crate),
-    message(SET_VRING_ENABLE, "SET_VRING_ENABLE", By::Us(8)),
-    message(SEND_RARP, "SEND_RARP", By::Us(8)),
-    message(NET_SET_MTU, "NET_SET_MTU", By::Us(8)),
-    with(Given::Socket, message(SET_BACKEND_REQ_FD, "SET_BACKEND_REQ_FD", By::Us(0))),
-    message(24, "GET_CONFIG", By::Crate),
-    message(25, "SET_CONFIG", By::Crate),
-    message(31, "GET_INFLIGHT_FD", By::Crate),
-    with(Given::Memory, message(32, "SET_INFLIGHT_FD", By::Crate)),
-    message(34, "RESET_DEVICE", By::Crate),
-    message(36, "GET_MAX_MEM_SLOTS", By::Crate),
-    with(Given::Memory, message(37, "ADD_MEM_REG", By::Crate)),
-    message(38, "REM_MEM_REG", By::Crate),
-    message(SET_STATUS, "SET_STATUS", By::Us(8)),
-    message(GET_STATUS, "GET_STATUS", By::Us(0)),
-];
+messages! {
+    GET_FEATURES = 1, (0, 0), Nothing, ALWAYS;
+    SET_FEATURES = 2, (8, 8), Nothing, ALWAYS;
+    SET_OWNER = 3, (0, 0), Nothing, ALWAYS;
+    RESET_OWNER = 4, (0, 0), Nothing, ALWAYS;
+    SET_MEM_TABLE = 5, (8 + REGION, 8 + 32 * REGION), Memory, ALWAYS;
+    SET_LOG_BASE = 6, (16, 16), Memory, LOG_SHMFD;
+    SET_LOG_FD = 7, (0, 8), Event, ALWAYS;
+    SET_VRING_NUM = 8, (8, 8), Nothing, ALWAYS;
+    SET_VRING_ADDR = 9, (40, 40), Nothing, ALWAYS;
+    SET_VRING_BASE = 10, (8, 8), Nothing, ALWAYS;
+    GET_VRING_BASE = 11, (8, 8), Nothing, ALWAYS;
+    SET_VRING_KICK = 12, (8, 8), Event, ALWAYS;
+    SET_VRING_CALL = 13, (8, 8), Event, ALWAYS;
+    SET_VRING_ERR = 14, (8, 8), Event, ALWAYS;
+    GET_PROTOCOL_FEATURES = 15, (0, 0), Nothing, ALWAYS;
+    SET_PROTOCOL_FEATURES = 16, (8, 8), Nothing, ALWAYS;
+    GET_QUEUE_NUM = 17, (0, 0), Nothing, MQ;
+    // QEMU sends it before it has acknowledged the feature that it belongs to.
+    SET_VRING_ENABLE = 18, (8, 8), Nothing, ALWAYS;
+    SEND_RARP = 19, (8, 8), Nothing, ALWAYS;
+    NET_SET_MTU = 20, (8, 8), Nothing, ALWAYS;
+    SET_BACKEND_REQ_FD = 21, (0, 0), Socket, BACKEND_REQ;
+    GET_CONFIG = 24, (12, 12 + CONFIG_SPACE), Nothing, CONFIG;
+    SET_CONFIG = 25, (12, 12 + CONFIG_SPACE), Nothing, CONFIG;
+    GET_INFLIGHT_FD = 31, (24, 24), Nothing, INFLIGHT_SHMFD;
+    SET_INFLIGHT_FD = 32, (24, 24), Memory, INFLIGHT_SHMFD;
+    RESET_DEVICE = 34, (0, 0), Nothing, RESET_DEVICE;
+    GET_MAX_MEM_SLOTS = 36, (0, 0), Nothing, CONFIGURE_MEM_SLOTS;
+    ADD_MEM_REG = 37, (8 + REGION, 8 + REGION), Memory, CONFIGURE_MEM_SLOTS;
+    // Some front ends send the region's file with it, which is closed.
+    REM_MEM_REG = 38, (8 + REGION, 8 + REGION), Memory, CONFIGURE_MEM_SLOTS;
+    SET_STATUS = 39, (8, 8), Nothing, ALWAYS;
+    GET_STATUS = 40, (0, 0), Nothing, ALWAYS;
+}
+
+impl Message {
+    /// The message of this code. What has no row belongs to a feature that is not offered.
+    pub(super) fn find(code: u32) -> Option<&'static Message> {
+        MESSAGES.iter().find(|message| message.code == code)
+    }
+
+    /// Whether its answer is one of its own, and no acknowledgement.
+    pub(super) fn is_answered(&self) -> bool {
+        self.name.starts_with("GET_") || self.code == SET_LOG_BASE
+    }
+
+    /// Whether it may be carried out.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn check(&self, negotiated: u64, fds: usize) -> Result<(), String> {
+        if self.needs & !negotiated != 0 {
+            return Err("it belongs to a feature that was not negotiated".to_owned());
+        }
+        if fds > 0 && self.given == Given::Nothing {
+            return Err("a descriptor is attached, but none belongs to it".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a memory region in a message.
+const REGION: u32 = 32;
+/// The largest configuration space that is read or written by messages.
+pub(super) const CONFIG_SPACE: u32 = 256;
+
+/// A payload, whose numbers are read one behind the other; behind its end they are 0. Its size was checked.
+pub(super) struct Payload<'p>(pub(super) &'p [u8]);
+
+impl Payload<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let Some((taken, rest)) = self.0.split_first_chunk() else { return [0; N] };
+        self.0 = rest;
+        *taken
+    }
+
+    pub(super) fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.take())
+    }
+
+    pub(super) fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.take())
+    }
+
+    pub(super) fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.take())
+    }
+
+    /// A memory region, which lies in `file`.
+    pub(super) fn region(&mut self, file: File) -> RegionSpec {
+        let [gpa, size, user_addr, offset] = std::array::from_fn(|_| self.u64());
+        RegionSpec { gpa, size, user_addr, offset, file }
+    }
+}
 
 /// The header of every message.
 pub(super) const HEADER: usize = 12;
-/// The largest payload, as the `vhost` crate limits it.
-pub(super) const MAX_PAYLOAD: u32 = 0x1000;
-const _: () = assert!(MAX_PAYLOAD as usize == vhost::vhost_user::message::MAX_MSG_SIZE);
 /// Header flag: this is a reply.
 const FLAG_REPLY: u32 = 4;
 /// Header flag: the sender wants an answer even to a message that has none of its own (REPLY_ACK).
@@ -105,7 +176,7 @@ const FLAG_NEED_REPLY: u32 = 8;
 /// A message's header, checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Header {
-    pub message: Message,
+    pub message: &'static Message,
     pub size: u32,
     pub need_reply: bool,
 }
@@ -117,32 +188,24 @@ impl Header {
         let [c0, c1, c2, c3, f0, f1, f2, f3, s0, s1, s2, s3] = bytes;
         let [code, flags, size] =
             [[c0, c1, c2, c3], [f0, f1, f2, f3], [s0, s1, s2, s3]].map(u32::from_le_bytes);
-        let Some(message) = MESSAGES.iter().find(|message| message.code == code) else {
-            return Err(format!(
-                "message {code} does not exist, or belongs to a feature that was not offered"
-            ));
-        };
+        let message = Message::find(code).ok_or_else(|| {
+            format!("message {code} does not exist, or belongs to a feature that was not offered")
+        })?;
         let name = message.name;
         if flags & !FLAG_NEED_REPLY != 1 {
             return Err(format!("{name} has header flags {flags:#x}, which no request of version 1 has"));
         }
-        let most = match message.by {
-            By::Us(most) => most,
-            By::Crate => MAX_PAYLOAD,
-        };
-        if size > most {
-            return Err(format!("{name} has a payload of {size} bytes; {most} are the most"));
+        let (least, most) = message.sizes;
+        if !(least..=most).contains(&size) {
+            return Err(format!("{name} has a payload of {size} bytes; {least} to {most} are possible"));
         }
-        Ok(Header { message: *message, size, need_reply: flags & FLAG_NEED_REPLY != 0 })
+        Ok(Header { message, size, need_reply: flags & FLAG_NEED_REPLY != 0 })
     }
 
-    /// The reply to it with a number as payload.
-    pub(super) fn reply(&self, value: u64) -> [u8; HEADER + 8] {
-        let mut bytes = [0; HEADER + 8];
-        let head = [self.message.code, 1 | FLAG_REPLY, 8].map(u32::to_le_bytes);
-        let value = value.to_le_bytes();
-        let words = head.as_flattened().iter().chain(&value);
-        bytes.iter_mut().zip(words).for_each(|(to, byte)| *to = *byte);
-        bytes
+    /// The reply to it with this payload.
+    pub(super) fn reply(&self, payload: &[u8]) -> Vec<u8> {
+        let size = u32::try_from(payload.len()).unwrap_or(0);
+        let head = [self.message.code, 1 | FLAG_REPLY, size].map(u32::to_le_bytes);
+        [head.as_flattened(), payload].concat()
     }
 }

@@ -13,17 +13,13 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_abi::virtio::features as bit;
-use vhost::vhost_user::message::{
-    VhostUserMemoryRegion, VhostUserSingleMemoryRegion, VhostUserVringAddrFlags,
-};
-use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 
 use super::super::server::conversation::{ConversationEnd, Heard, Talk};
 use super::backend::Backend;
 use super::channel::Descriptors;
 use super::conversation::Conversation;
 use super::journal::RingSlots;
-use super::messages::{Header, HEADER, MAX_PAYLOAD, SET_BACKEND_REQ_FD, SET_STATUS, SET_VRING_ENABLE};
+use super::messages::*;
 use crate::device::VirtioDevice;
 use crate::observe::CounterFile;
 use crate::port::{Port, PortId, DEFAULT_MTU};
@@ -151,35 +147,52 @@ const ALL: [Say; 14] = [
     Say::Enable(1),
 ];
 
+/// Sends a message with these words and files; the payload of its answer.
+fn tell<D: VirtioDevice>(
+    backend: &mut Backend<D>,
+    code: u32,
+    words: &[u64],
+    files: Vec<File>,
+) -> Result<Vec<u8>, String> {
+    let payload: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let fds = Descriptors { list: files.into_iter().map(OwnedFd::from).collect(), sockets: false };
+    let answer = backend.handle(Message::find(code).unwrap(), &payload, fds)?;
+    Ok(answer.unwrap_or_default().0)
+}
+
+/// Sends a message about one ring.
+fn ring<D: VirtioDevice>(backend: &mut Backend<D>, code: u32, index: u32, value: u32) -> Result<u32, String> {
+    let word = u64::from(value) << 32 | u64::from(index);
+    let answer = tell(backend, code, &[word], Vec::new())?;
+    Ok(answer.get(4..8).map_or(0, |base| u32::from_le_bytes(base.try_into().unwrap())))
+}
+
 fn say<D: VirtioDevice>(backend: &mut Backend<D>, file: &File, features: u64, what: Say) {
     match what {
-        Say::Features => backend.set_features(features),
-        Say::Memory => {
-            let region = VhostUserMemoryRegion::new(GPA, MEMORY, USER, 0);
-            backend.set_mem_table(&[region], vec![file.try_clone().unwrap()], None).map(drop)
+        Say::Features => tell(backend, SET_FEATURES, &[features], Vec::new()).map(drop),
+        Say::Memory => memory_table(backend, MEMORY, file.try_clone().unwrap()),
+        Say::Size(at) => ring(backend, SET_VRING_NUM, at.into(), SIZE.into()).map(drop),
+        Say::Base(at) => {
+            let base = if features & bit::RING_PACKED == 0 { 0 } else { 0x8000_8000 };
+            ring(backend, SET_VRING_BASE, at.into(), base).map(drop)
         }
-        Say::Size(ring) => backend.set_vring_num(ring.into(), SIZE.into()),
-        Say::Base(ring) => backend
-            .set_vring_base(ring.into(), if features & bit::RING_PACKED == 0 { 0 } else { 0x8000_8000 }),
-        Say::Addresses(ring) => addresses(backend, ring, None),
-        Say::Kick(ring) => backend.set_vring_kick(ring, Some(event())),
-        Say::Call(ring) => backend.set_vring_call(ring, Some(event())),
-        Say::Enable(ring) => backend.set_vring_enable(ring.into(), true),
+        Say::Addresses(at) => addresses(backend, at, None),
+        Say::Kick(at) => tell(backend, SET_VRING_KICK, &[at.into()], vec![event()]).map(drop),
+        Say::Call(at) => tell(backend, SET_VRING_CALL, &[at.into()], vec![event()]).map(drop),
+        Say::Enable(at) => ring(backend, SET_VRING_ENABLE, at.into(), 1).map(drop),
     }
     .unwrap();
 }
 
-fn addresses<D: VirtioDevice>(
-    backend: &mut Backend<D>,
-    ring: u8,
-    log: Option<u64>,
-) -> vhost::vhost_user::Result<()> {
+fn memory_table<D: VirtioDevice>(backend: &mut Backend<D>, size: u64, file: File) -> Result<(), String> {
+    tell(backend, SET_MEM_TABLE, &[1, GPA, size, USER, 0], vec![file]).map(drop)
+}
+
+fn addresses<D: VirtioDevice>(backend: &mut Backend<D>, ring: u8, log: Option<u64>) -> Result<(), String> {
     let at = USER + 0x1_0000 * u64::from(ring);
-    let flags = match log {
-        Some(_) => VhostUserVringAddrFlags::VHOST_VRING_F_LOG,
-        None => VhostUserVringAddrFlags::empty(),
-    };
-    backend.set_vring_addr(ring.into(), flags, at, at + 0x2000, at + 0x1000, log.unwrap_or(0))
+    let head = u64::from(log.is_some()) << 32 | u64::from(ring);
+    let words = [head, at, at + 0x2000, at + 0x1000, log.unwrap_or(0)];
+    tell(backend, SET_VRING_ADDR, &words, Vec::new()).map(drop)
 }
 
 fn running(backend: &Backend<Still>) -> [bool; 2] {
@@ -229,33 +242,34 @@ proptest! {
         backend.device.step = 0;
         // Vring 0 stands somewhere in the middle, past a lap.
         backend.device.step = SIZE + 7;
-        backend.set_vring_kick(0, Some(event())).unwrap();
+        say(&mut backend, &file, features, Say::Kick(0));
         backend.device.step = 0;
         let at = position(&backend, 0);
         for step in steps {
             match step {
                 0 => say(&mut backend, &file, features, Say::Memory),
-                1 => backend.set_features(features | bit::VHOST_LOG_ALL).unwrap(),
-                2 => backend.set_features(features).unwrap(),
+                1 => say(&mut backend, &file, features | bit::VHOST_LOG_ALL, Say::Features),
+                2 => say(&mut backend, &file, features, Say::Features),
                 3 => addresses(&mut backend, 0, Some(GPA + 0x2000)).unwrap(),
                 4 => addresses(&mut backend, 0, None).unwrap(),
                 5 => say(&mut backend, &file, features, Say::Kick(0)),
                 6 => say(&mut backend, &file, features, Say::Call(0)),
                 7 => {
-                    backend.set_vring_enable(0, false).unwrap();
+                    ring(&mut backend, SET_VRING_ENABLE, 0, 0).unwrap();
                     prop_assert_eq!(running(&backend), [false, true]);
-                    backend.set_vring_enable(0, true).unwrap();
+                    ring(&mut backend, SET_VRING_ENABLE, 0, 1).unwrap();
                 }
                 8 => {
-                    let base = backend.get_vring_base(0).unwrap().num;
+                    let base = ring(&mut backend, GET_VRING_BASE, 0, 0).unwrap();
                     prop_assert_eq!(running(&backend), [false, true]);
-                    backend.set_vring_base(0, base).unwrap();
+                    ring(&mut backend, SET_VRING_BASE, 0, base).unwrap();
                     say(&mut backend, &file, features, Say::Kick(0));
                 }
                 _ => {
-                    let more = VhostUserSingleMemoryRegion::new(GPA + MEMORY, 0x1000, USER + MEMORY, 0);
-                    backend.add_mem_region(&more, memory(0x1000), None).unwrap();
-                    backend.remove_mem_region(&more).unwrap();
+                    backend.protocol = protocol::CONFIGURE_MEM_SLOTS;
+                    let more = [0, GPA + MEMORY, 0x1000, USER + MEMORY, 0];
+                    tell(&mut backend, ADD_MEM_REG, &more, vec![memory(0x1000)]).unwrap();
+                    tell(&mut backend, REM_MEM_REG, &more, Vec::new()).unwrap();
                 }
             }
             prop_assert_eq!(running(&backend), [true, true], "step {}", step);
@@ -266,7 +280,7 @@ proptest! {
     #[test]
     fn any_twelve_bytes_are_a_header_or_an_error(bytes in any::<[u8; HEADER]>()) {
         if let Ok(header) = Header::parse(bytes) {
-            prop_assert!(header.size <= MAX_PAYLOAD);
+            prop_assert!(header.size <= 0x1000);
         }
     }
 }
@@ -275,12 +289,12 @@ proptest! {
 fn a_ring_that_was_asked_for_its_base_runs_again_only_when_kicked() {
     let (mut backend, file) = set_up(FORMATS[0]);
     backend.device.step = 300;
-    assert_eq!(backend.get_vring_base(0).map(|state| { state.num }).unwrap(), 300);
+    assert_eq!(ring(&mut backend, GET_VRING_BASE, 0, 0).unwrap(), 300);
     say(&mut backend, &file, FORMATS[0], Say::Memory);
-    backend.set_vring_enable(0, false).unwrap();
-    backend.set_vring_enable(0, true).unwrap();
+    ring(&mut backend, SET_VRING_ENABLE, 0, 0).unwrap();
+    ring(&mut backend, SET_VRING_ENABLE, 0, 1).unwrap();
     assert_eq!(running(&backend), [false, true]);
-    backend.set_vring_kick(0, None).unwrap();
+    tell(&mut backend, SET_VRING_KICK, &[1 << 8], Vec::new()).unwrap();
     assert_eq!(running(&backend), [true, true]);
     assert_eq!(position(&backend, 0), Position::Split(300));
 }
@@ -317,7 +331,7 @@ fn a_packed_ring_survives_a_stale_base_but_not_a_new_driver() {
     assert_eq!(again(&mut backend), at(0x8000));
     // And what was handed over is the front end's to say.
     backend.device.step = 5;
-    assert_eq!(backend.get_vring_base(0).map(|state| { state.num }).unwrap(), 0x8005_8005);
+    assert_eq!(ring(&mut backend, GET_VRING_BASE, 0, 0).unwrap(), 0x8005_8005);
     assert_eq!(again(&mut backend), at(0x8000));
 }
 
@@ -325,11 +339,9 @@ fn a_packed_ring_survives_a_stale_base_but_not_a_new_driver() {
 fn a_reset_forgets_the_rings_and_keeps_the_memory() {
     for reset in [0, 1, 2] {
         let (mut backend, file) = set_up(FORMATS[0]);
-        match reset {
-            0 => backend.reset_device().unwrap(),
-            1 => backend.reset_owner().unwrap(),
-            _ => assert_eq!(backend.handle(SET_STATUS, &[0; 8], Descriptors::default()).unwrap(), None),
-        }
+        backend.protocol = protocol::RESET_DEVICE;
+        let (code, words) = [(RESET_DEVICE, &[][..]), (RESET_OWNER, &[]), (SET_STATUS, &[0])][reset];
+        assert!(tell(&mut backend, code, words, Vec::new()).unwrap().is_empty());
         assert_eq!(running(&backend), [false, false]);
         for what in ALL.into_iter().filter(|what| *what != Say::Memory && *what != Say::Features) {
             say(&mut backend, &file, FORMATS[0], what);
@@ -341,8 +353,7 @@ fn a_reset_forgets_the_rings_and_keeps_the_memory() {
 #[test]
 fn a_ring_outside_of_memory_waits_for_the_memory_that_holds_it() {
     let (mut backend, file) = set_up(FORMATS[0]);
-    let small = VhostUserMemoryRegion::new(GPA, 0x1_0000, USER, 0);
-    backend.set_mem_table(&[small], vec![file.try_clone().unwrap()], None).unwrap();
+    memory_table(&mut backend, 0x1_0000, file.try_clone().unwrap()).unwrap();
     assert_eq!(running(&backend), [true, false]);
     let status = backend.status(String::new());
     assert!(status.queues[1].state.contains("is not inside one region"), "{status:?}");
@@ -353,22 +364,28 @@ fn a_ring_outside_of_memory_waits_for_the_memory_that_holds_it() {
 #[test]
 fn impossible_requests_are_named() {
     let (mut backend, _file) = set_up(FORMATS[0]);
-    let said = |result: vhost::vhost_user::Result<()>| result.unwrap_err().to_string();
-    assert!(said(backend.set_features(1 << 40)).contains("not offered"));
-    assert!(said(backend.set_protocol_features(1 << 40)).contains("not offered"));
-    assert!(said(backend.set_vring_num(2, 64)).contains("ring 2 does not exist"));
-    assert!(said(backend.set_vring_num(0, 65_536)).contains("65536"));
-    assert!(said(backend.set_vring_base(0, 0)).contains("runs"));
-    let gone = VhostUserSingleMemoryRegion::new(0, 0x1000, 0, 0);
-    assert!(said(backend.remove_mem_region(&gone)).contains("no memory region"));
-    let long = VhostUserMemoryRegion::new(GPA, 2 * MEMORY, USER, 0);
-    let result = backend.set_mem_table(&[long], vec![memory(MEMORY)], None).map(drop);
-    assert!(said(result).contains("bytes but"));
-    let mut handle = |code, payload: &[u8]| backend.handle(code, payload, Descriptors::default());
-    assert!(handle(SET_VRING_ENABLE, &[0; 4]).unwrap_err().contains("4 bytes"));
-    assert!(handle(SET_VRING_ENABLE, &2u64.to_le_bytes()).unwrap_err().contains("ring 2"));
-    assert!(handle(SET_VRING_ENABLE, &(2u64 << 32).to_le_bytes()).unwrap_err().contains("neither"));
-    assert!(handle(super::messages::NET_SET_MTU, &[0; 8]).is_err(), "no network device");
+    backend.protocol = protocol::CONFIGURE_MEM_SLOTS;
+    let mut said = |code, words: &[u64]| tell(&mut backend, code, words, Vec::new()).unwrap_err();
+    assert!(said(SET_FEATURES, &[1 << 40]).contains("not offered"));
+    assert!(said(SET_PROTOCOL_FEATURES, &[1 << 40]).contains("not offered"));
+    assert!(said(SET_VRING_NUM, &[64 << 32 | 2]).contains("ring 2 does not exist"));
+    assert!(said(SET_VRING_NUM, &[65_536 << 32]).contains("65536"));
+    assert!(said(SET_VRING_BASE, &[0]).contains("runs"));
+    assert!(said(SET_VRING_KICK, &[0]).contains("0 descriptors"));
+    assert!(said(SET_VRING_ADDR, &[0, USER + 8, USER, USER, 0]).contains("cannot be"));
+    assert!(said(SET_VRING_ADDR, &[2 << 32, USER, USER, USER, 0]).contains("cannot be"));
+    assert!(said(REM_MEM_REG, &[0, 0, 0x1000, 0, 0]).contains("no memory region"));
+    assert!(said(SET_MEM_TABLE, &[1, GPA, MEMORY, USER, 0]).contains("1 regions came with 32 bytes and 0"));
+    assert!(said(SET_VRING_ENABLE, &[2]).contains("ring 2"));
+    assert!(said(SET_VRING_ENABLE, &[2 << 32]).contains("neither"));
+    assert!(said(NET_SET_MTU, &[0]).contains("no network device"));
+    assert!(said(GET_CONFIG, &[0, 0]).contains("not negotiated"));
+    assert!(said(GET_QUEUE_NUM, &[]).contains("not negotiated"));
+    assert!(memory_table(&mut backend, 2 * MEMORY, memory(MEMORY)).unwrap_err().contains("bytes but"));
+    let attached = tell(&mut backend, SET_VRING_NUM, &[0], vec![memory(8)]);
+    assert!(attached.unwrap_err().contains("none belongs to it"));
+    let short = [SET_VRING_ENABLE, 1, 4].map(u32::to_le_bytes).concat().try_into().unwrap();
+    assert!(Header::parse(short).unwrap_err().contains("4 bytes"));
 }
 
 /// Its close may wait for others, so it is never closed with something in it: whatever is wrong with the message.
@@ -380,11 +397,11 @@ fn a_channel_that_is_refused_is_hung_up_on() {
         let list = pairs.iter().map(|(ours, _)| OwnedFd::from(ours.try_clone().unwrap())).collect();
         Descriptors { list, sockets: true }
     };
+    let row = Message::find(SET_BACKEND_REQ_FD).unwrap();
     // It belongs to a feature that was not negotiated, and then there are two of it.
-    assert!(backend.handle(SET_BACKEND_REQ_FD, &[], given(&all[..1])).is_err());
-    let offered = backend.get_protocol_features().unwrap();
-    backend.set_protocol_features(offered.bits()).unwrap();
-    assert!(backend.handle(SET_BACKEND_REQ_FD, &[], given(&all[1..])).is_err());
+    assert!(backend.handle(row, &[], given(&all[..1])).is_err());
+    backend.protocol = protocol::BACKEND_REQ;
+    assert!(backend.handle(row, &[], given(&all[1..])).is_err());
     for (_ours, mut theirs) in all {
         theirs.set_nonblocking(true).unwrap();
         assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "the end of it");

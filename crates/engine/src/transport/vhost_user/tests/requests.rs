@@ -3,7 +3,6 @@
 use std::os::unix::fs::FileExt;
 
 use sidecore_abi::virtio::PACKED_F_AVAIL;
-use vhost::vhost_user::message::VhostUserInflight;
 
 use super::*;
 use crate::mem::Pieces;
@@ -62,6 +61,21 @@ const STEPS: [Say; 7] =
 fn daemon() -> Backend<Holds> {
     let device = Holds { port: port(), running: None };
     Backend::new(device, RingSlots::anonymous(1, RingSlots::ours(false)).unwrap())
+}
+
+/// An in-flight region for one ring of this size, from the back end.
+fn region(backend: &mut Backend<Holds>, size: u16) -> (Vec<u8>, File) {
+    backend.protocol = protocol::INFLIGHT_SHMFD | protocol::RESET_DEVICE;
+    let ask = [&[0; 16][..], &1u16.to_le_bytes(), &size.to_le_bytes(), &[0; 4]].concat();
+    let row = Message::find(GET_INFLIGHT_FD).unwrap();
+    let (given, file) = backend.handle(row, &ask, Descriptors::default()).unwrap().unwrap();
+    (given, file.unwrap().into())
+}
+
+fn give(backend: &mut Backend<Holds>, given: &[u8], file: &File) {
+    backend.protocol = protocol::INFLIGHT_SHMFD | protocol::RESET_DEVICE;
+    let fds = Descriptors { list: vec![file.try_clone().unwrap().into()], sockets: false };
+    backend.handle(Message::find(SET_INFLIGHT_FD).unwrap(), given, fds).unwrap();
 }
 
 impl Vmm {
@@ -137,22 +151,21 @@ fn what_was_in_flight_is_done_again_after_a_disconnection() {
 fn the_region_of_the_front_end_outlives_the_daemon() {
     for features in FORMATS {
         let mut vmm = Vmm::new(features);
-        let ask = VhostUserInflight::new(0, 0, 1, SIZE);
-        let (given, file) = vmm.backend.get_inflight_fd(&ask).unwrap();
-        vmm.backend.set_inflight_fd(&given, file.try_clone().unwrap()).unwrap();
+        let (given, file) = region(&mut vmm.backend, SIZE);
+        give(&mut vmm.backend, &given, &file);
         vmm.connect();
         vmm.work(true);
         vmm.backend = daemon();
-        vmm.backend.set_inflight_fd(&given, file.try_clone().unwrap()).unwrap();
+        give(&mut vmm.backend, &given, &file);
         vmm.connect();
         assert_eq!(vmm.queue().owed(), 1);
         vmm.backend = daemon();
-        vmm.backend.set_inflight_fd(&given, file.try_clone().unwrap()).unwrap();
+        give(&mut vmm.backend, &given, &file);
         // An unknown version.
         file.write_all_at(&[7], 8).unwrap();
         assert!(vmm.refused().contains("its version is 7"), "{}", vmm.refused());
         // The device is set up anew: the region with it.
-        vmm.backend.reset_device().unwrap();
+        tell(&mut vmm.backend, RESET_DEVICE, &[], Vec::new()).unwrap();
         vmm.connect();
         assert_eq!(vmm.queue().in_flight(), 0);
     }
@@ -165,7 +178,7 @@ fn asked_for_its_base_an_idle_ring_is_the_front_ends() {
         vmm.connect();
         vmm.work(true);
         // One is in flight, which the base does not say.
-        vmm.backend.get_vring_base(0).unwrap();
+        ring(&mut vmm.backend, GET_VRING_BASE, 0, 0).unwrap();
         vmm.connect();
         assert_eq!(vmm.queue().owed(), 1);
         let mut out = Vec::new();
@@ -174,7 +187,7 @@ fn asked_for_its_base_an_idle_ring_is_the_front_ends() {
             vmm.queue().finish(request.token, 0);
         }
         vmm.queue().publish();
-        let base = vmm.backend.get_vring_base(0).unwrap().num;
+        let base = ring(&mut vmm.backend, GET_VRING_BASE, 0, 0).unwrap();
         assert_eq!(base, if features & bit::RING_PACKED == 0 { 3 } else { 0x8003_8003 });
         assert!(vmm.backend.positions.region(0).unwrap().is_idle(SIZE, false));
         vmm.backend.disconnect(false);
@@ -192,8 +205,8 @@ fn asked_for_its_base_an_idle_ring_is_the_front_ends() {
 #[test]
 fn a_ring_that_its_region_has_no_room_for_is_refused() {
     let mut vmm = Vmm::new(FORMATS[0]);
-    let (given, file) = vmm.backend.get_inflight_fd(&VhostUserInflight::new(0, 0, 1, SIZE / 2)).unwrap();
-    vmm.backend.set_inflight_fd(&given, file).unwrap();
+    let (given, file) = region(&mut vmm.backend, SIZE / 2);
+    give(&mut vmm.backend, &given, &file);
     assert!(
         vmm.refused().contains("64 entries are too many for its in-flight region: 32"),
         "{}",
@@ -201,11 +214,11 @@ fn a_ring_that_its_region_has_no_room_for_is_refused() {
     );
     vmm.backend.disconnect(false);
     vmm.connect();
-    vmm.backend.set_vring_num(0, 2048).unwrap();
+    ring(&mut vmm.backend, SET_VRING_NUM, 0, 2048).unwrap();
     assert!(vmm.backend.device.running.is_none());
     let state = &vmm.backend.status(String::new()).queues[0].state;
     assert!(state.contains("2048 entries are too many for its in-flight region: 1024 without"), "{state}");
-    vmm.backend.set_vring_num(0, SIZE.into()).unwrap();
+    ring(&mut vmm.backend, SET_VRING_NUM, 0, SIZE.into()).unwrap();
     assert!(vmm.backend.device.running.is_some());
 }
 
@@ -217,8 +230,8 @@ fn our_own_region_ends_with_the_first_of_the_front_ends() {
         vmm.connect();
         vmm.work(true);
         vmm.backend.disconnect(false);
-        let (given, file) = vmm.backend.get_inflight_fd(&VhostUserInflight::new(0, 0, 1, SIZE)).unwrap();
-        vmm.backend.set_inflight_fd(&given, file).unwrap();
+        let (given, file) = region(&mut vmm.backend, SIZE);
+        give(&mut vmm.backend, &given, &file);
         vmm.connect();
         assert_eq!(vmm.queue().owed(), 0);
         vmm.backend.disconnect(false);
