@@ -15,8 +15,7 @@ use crate::bucket::Bucket;
 use crate::count;
 
 /// How urgent an owner's work is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Class {
     /// Served between two visits of others as soon as it has work, while it has not had more than its share.
     Latency,

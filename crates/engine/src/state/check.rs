@@ -189,16 +189,7 @@ fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(
             }
             return;
         }
-        let keys = [
-            ("address", port.address.is_some()),
-            ("router-mac", port.router_mac.is_some()),
-            ("rpf", port.rpf.is_some()),
-        ];
-        for (key, given) in keys {
-            if given {
-                bad(key, "does not apply; allowed: with router".to_owned());
-            }
-        }
+        refuse(port, &["address", "router-mac", "rpf"], "does not apply; allowed: with router", bad);
         return;
     };
     if !spec.routers.iter().any(|other| other.name == router) {
@@ -257,22 +248,29 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
     }
 }
 
+/// Says of those of `keys` that `port` has why they are not for it.
+fn refuse(port: &PortSpec, keys: &[&str], why: &str, bad: &mut impl FnMut(&str, String)) {
+    port.given().filter(|key| keys.contains(&key.name)).for_each(|key| bad(key.name, why.to_owned()));
+}
+
 fn check_joint<'s>(
     spec: &'s Spec,
     port: &'s PortSpec,
     ends: &mut BTreeMap<&'s str, Vec<&'s str>>,
     bad: &mut impl FnMut(&str, String),
 ) {
+    let places =
+        [("pipe", &port.pipe), ("wire", &port.wire), ("router", &port.router), ("switch", &port.switch)];
+    let given: Vec<&str> = places.iter().filter(|(_, name)| name.is_some()).map(|(key, _)| *key).collect();
+    if let [key, _, ..] = *given {
+        bad(key, format!("a port joins one of them; allowed: one of {}", given.join(", ")));
+    }
+    for (key, name) in &places[..2] {
+        if let Some(why) = name.as_deref().and_then(name_complaint) {
+            bad(key, why);
+        }
+    }
     if let Some(wire) = &port.wire {
-        if port.switch.is_some() {
-            bad("wire", "a port joins a switch or a wire; allowed: one of switch, wire".to_owned());
-        }
-        if port.router.is_some() {
-            bad("wire", "a port joins a router or a wire; allowed: one of router, wire".to_owned());
-        }
-        if let Some(why) = name_complaint(wire) {
-            bad("wire", why);
-        }
         let ends = ends.entry(wire).or_default();
         if ends.len() == 2 {
             bad("wire", format!("wire {wire} joins {} already; a wire has two ends", ends.join(" and ")));
@@ -282,26 +280,18 @@ fn check_joint<'s>(
     if let Some(pipe) = &port.pipe {
         check_pipe(spec, port, pipe, bad);
     }
-    let why = match port.joint() {
+    let learns_not = match port.joint() {
         // Its kind knows no such key.
         Joint::Nothing | Joint::Control(_) | Joint::Switch(_) => None,
-        Joint::Router(_) => {
-            Some("does not apply to a router, which learns no addresses; allowed: with switch".to_owned())
-        }
-        Joint::Pipe(_) => {
-            Some("does not apply to a pipe, whose frames pass no switch; allowed: with switch".to_owned())
-        }
-        Joint::Wire(_) => {
-            Some("does not apply to a wire, which learns no addresses; allowed: with switch".to_owned())
-        }
+        Joint::Router(_) => Some("router"),
+        Joint::Pipe(_) => Some("pipe"),
+        Joint::Wire(_) => Some("wire"),
     };
-    if let Some(why) = why {
-        for key in port.given().filter(|key| key.scope == Scope::Learning) {
-            bad(key.name, why.clone());
+    for key in port.given().filter(|key| key.scope == Scope::Learning) {
+        if let Some(what) = learns_not {
+            let why = format!("does not apply to a {what}, which learns no addresses; allowed: with switch");
+            bad(key.name, why);
         }
-    }
-    if port.router.is_some() && port.switch.is_some() {
-        bad("router", "a port joins a switch or a router; allowed: one of switch, router".to_owned());
     }
     if let Some(name) = &port.switch {
         if name != DEFAULT_SWITCH && !spec.switches.iter().any(|switch| switch.name == *name) {
@@ -312,19 +302,9 @@ fn check_joint<'s>(
 
 /// Whether `port` can be an end of `pipe`.
 fn check_pipe(spec: &Spec, port: &PortSpec, pipe: &str, bad: &mut impl FnMut(&str, String)) {
-    if let Some(why) = name_complaint(pipe) {
-        bad("pipe", why);
-    }
-    let joints =
-        [("switch", port.switch.is_some()), ("wire", port.wire.is_some()), ("router", port.router.is_some())];
-    for (key, _) in joints.into_iter().filter(|(_, given)| *given) {
-        bad("pipe", format!("a port joins a {key} or a pipe; allowed: one of {key}, pipe"));
-    }
     // What a ring port may have beside its rings lies in memory of its own.
     let beside = ["extra-bufs", "pipes", "memory", "header"];
-    for key in port.given().filter(|key| beside.contains(&key.name)) {
-        bad(key.name, "does not apply to an end of a pipe; allowed: without pipe".to_owned());
-    }
+    refuse(port, &beside, "does not apply to an end of a pipe; allowed: without pipe", bad);
     if port.location.ends_with(crate::transport::ring::HOST) && port.kind == "ring" {
         bad("pipe", "host rings are no end of a pipe; allowed: of kind ptnet, or ring:NAME".to_owned());
     }
@@ -374,10 +354,8 @@ fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String
         bad("where", format!("there is no switch {on:?}; allowed: {}", switches(spec)));
     }
     let idle = ["class", "weight", "budget", "reclaim", "rate", "bit-rate"];
-    for key in port.given().filter(|key| idle.contains(&key.name)) {
-        let why = "does not apply: the time of its frames is their senders'; allowed: at the senders' ports";
-        bad(key.name, why.to_owned());
-    }
+    let why = "does not apply: the time of its frames is their senders'; allowed: at the senders' ports";
+    refuse(port, &idle, why, bad);
 }
 
 /// The names of all switches, for people.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::media::DiskFile;
 use super::options::{Key, Scope};
 use super::spec::{name_complaint, PortSpec, GATEWAY};
-use super::values::{BlockSize, Cache, Fds, Number, Owner, PortMode, Role, Toggle};
+use super::values::{BlockSize, Cache, Fd, List, Number, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::pci::PciDevice;
 use crate::device::ptnet::{self, PtnetConfig};
@@ -335,25 +335,21 @@ fn set_terms(spec: &PortSpec, port: &Port) {
 /// The socket that `spec` describes.
 fn endpoint(spec: &PortSpec) -> Result<Endpoint, String> {
     let path = PathBuf::from(&spec.location);
-    let ours = match (&spec.fd, spec.role) {
-        (Some(_), _) => Err("a socket that was passed"),
-        (None, Some(Role::Client)) => Err("a socket that the VMM makes"),
-        (None, _) => Ok(()),
-    };
-    if let (Err(whose), true) = (ours, spec.mode.is_some() || spec.owner.is_some()) {
-        return Err(format!("mode and owner do not apply to {whose}"));
-    }
-    match (&spec.fd, spec.role) {
-        (Some(_), Some(_)) => Err("role does not apply to a socket that was passed".to_owned()),
-        (Some(Fds(numbers)), None) => match numbers.as_slice() {
-            [number] => Ok(Endpoint::Opened(take(*number)?)),
-            _ => Err("fd: one socket is needed, not several".to_owned()),
+    let (whose, endpoint) = match (&spec.fd, spec.role) {
+        (Some(_), Some(_)) => return Err("role does not apply to a socket that was passed".to_owned()),
+        (Some(List(numbers)), None) => match numbers.as_slice() {
+            [number] => ("a socket that was passed", Endpoint::Opened(take(*number)?)),
+            _ => return Err("fd: one socket is needed, not several".to_owned()),
         },
-        (None, Some(Role::Client)) => Ok(Endpoint::Connect { path }),
+        (None, Some(Role::Client)) => ("a socket that the VMM makes", Endpoint::Connect { path }),
         (None, _) => {
             let owner = spec.owner.as_ref().map_or(Ok((None, None)), Owner::ids)?;
-            Ok(Endpoint::Listen { path, mode: spec.mode.and_then(PortMode::bits), owner })
+            return Ok(Endpoint::Listen { path, mode: spec.mode.and_then(PortMode::bits), owner });
         }
+    };
+    match spec.mode.is_some() || spec.owner.is_some() {
+        true => Err(format!("mode and owner do not apply to {whose}")),
+        false => Ok(endpoint),
     }
 }
 
@@ -444,8 +440,9 @@ fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>)
 }
 
 /// A duplicate of the daemon's descriptor `number`.
-fn take(number: i32) -> Result<OwnedFd, String> {
-    passed(number).map_err(|e| format!("fd={number}: the daemon has no such descriptor: {e}"))
+fn take(number: Fd) -> Result<OwnedFd, String> {
+    passed(i32::try_from(number.get()).unwrap_or(-1))
+        .map_err(|e| format!("fd={number}: the daemon has no such descriptor: {e}"))
 }
 
 /// `tap:IFNAME`: made, adopted, or passed as descriptors.
@@ -462,7 +459,7 @@ fn start_tap(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
             (TapSource::Inside(TapIn { netns, name, mac, mtu: port.mtu(), stays }), 1)
         }
         (None, None) => (TapSource::Name(spec.location.clone()), queues.unwrap_or(1)),
-        (Some(Fds(numbers)), None) => {
+        (Some(List(numbers)), None) => {
             let fds = numbers.iter().map(|&number| take(number)).collect::<Result<Vec<_>, _>>()?;
             (TapSource::Fds(fds), queues.unwrap_or(numbers.len()))
         }
@@ -508,8 +505,7 @@ fn start_xdp(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
         queues: spec.queues.map(|queues| queues.get() as usize),
         mtu: spec.mtu.map(|mtu| mtu.get()),
         mode: match spec.mode {
-            Some(PortMode::Copy) => XdpMode::Copy,
-            Some(PortMode::ZeroCopy) => XdpMode::ZeroCopy,
+            Some(PortMode::Xdp(mode)) => mode,
             _ => XdpMode::Auto,
         },
     };

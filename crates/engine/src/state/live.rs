@@ -28,6 +28,7 @@ pub(super) struct Live {
 }
 
 /// What is configured and what runs.
+#[derive(Default)]
 pub(super) struct EngineState {
     pub spec: Spec,
     pub ports: BTreeMap<String, Live>,
@@ -45,15 +46,7 @@ pub(super) struct EngineState {
 impl EngineState {
     /// The default switch, and no ports.
     pub fn new() -> EngineState {
-        EngineState {
-            spec: Spec::default().settled(),
-            ports: BTreeMap::new(),
-            ids: Ids::default(),
-            retired: Totals::default(),
-            leaving: Leaving::default(),
-            on_demand: OnDemand::default(),
-            cores: CoreFlow::default(),
-        }
+        EngineState { spec: Spec::default().settled(), ..EngineState::default() }
     }
 
     /// The configured ports that are live.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::spec::{DaemonSpec, PortSpec, Spec};
+use super::spec::{DaemonSpec, Entry, PortSpec, Spec};
 
 /// What happens to one part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,16 +37,13 @@ pub struct Change {
 /// The changes that lead from `old` to `new`, both settled. Empty if they are the same.
 pub fn between(old: &Spec, new: &Spec) -> Vec<Change> {
     let mut changes = Vec::new();
-    let switches = |spec: &Spec| spec.switches.iter().map(|s| (s.name.clone(), s.clone())).collect();
-    compare("switch", switches(old), switches(new), |_, _| Verb::Changed, &mut changes);
-    let routers = |spec: &Spec| spec.routers.iter().map(|r| (r.name.clone(), r.clone())).collect();
-    compare("router", routers(old), routers(new), |_, _| Verb::Changed, &mut changes);
-    let ports = |spec: &Spec| spec.ports.iter().map(|p| (p.name.clone(), p.clone())).collect();
+    compare(&old.switches, &new.switches, |_, _| Verb::Changed, &mut changes);
+    compare(&old.routers, &new.routers, |_, _| Verb::Changed, &mut changes);
     let verb = |a: &PortSpec, b: &PortSpec| match a.same_attachment(b) {
         true => Verb::Changed,
         false => Verb::Restarted,
     };
-    compare("port", ports(old), ports(new), verb, &mut changes);
+    compare(&old.ports, &new.ports, verb, &mut changes);
     changes
 }
 
@@ -56,23 +53,20 @@ pub fn fixed_options(running: &DaemonSpec, new: &DaemonSpec) -> Vec<String> {
     keys(new).into_iter().filter(|pair| !running.contains(pair)).map(|(key, _)| key).collect()
 }
 
-fn compare<T: PartialEq + Serialize>(
-    what: &str,
-    old: Vec<(String, T)>,
-    new: Vec<(String, T)>,
-    verb: impl Fn(&T, &T) -> Verb,
-    changes: &mut Vec<Change>,
-) {
+fn compare<E: Entry>(old: &[E], new: &[E], verb: impl Fn(&E, &E) -> Verb, changes: &mut Vec<Change>) {
+    let named = |list: &'_ [E], name: &str| list.iter().position(|entry| entry.name() == name);
     let mut push = |verb, name: &str, details| {
-        changes.push(Change { verb, what: what.to_owned(), name: name.to_owned(), details });
+        changes.push(Change { verb, what: E::WHAT.to_owned(), name: name.to_owned(), details });
     };
-    for (name, _) in old.iter().filter(|(name, _)| !new.iter().any(|(other, _)| other == name)) {
-        push(Verb::Removed, name, Vec::new());
+    for gone in old.iter().filter(|before| named(new, before.name()).is_none()) {
+        push(Verb::Removed, gone.name(), Vec::new());
     }
-    for (name, after) in &new {
-        match old.iter().find(|(other, _)| other == name) {
-            None => push(Verb::Added, name, Vec::new()),
-            Some((_, before)) if before != after => push(verb(before, after), name, details(before, after)),
+    for after in new {
+        match named(old, after.name()).map(|at| &old[at]) {
+            None => push(Verb::Added, after.name(), Vec::new()),
+            Some(before) if before != after => {
+                push(verb(before, after), after.name(), details(before, after));
+            }
             Some(_) => {}
         }
     }

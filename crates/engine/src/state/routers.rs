@@ -72,22 +72,22 @@ impl Engine {
 
     /// Adds a route to router `name`, or has the route of its prefix lead elsewhere.
     pub fn add_route(&self, name: &str, route: &RouteSpec) -> Result<Vec<Change>, Error> {
+        self.set_route(name, route.prefix, Some(route))
+    }
+
+    /// Has router `name` have `route` as the only one of its prefix, or none.
+    fn set_route(&self, name: &str, prefix: Net, route: Option<&RouteSpec>) -> Result<Vec<Change>, Error> {
         self.set::<RouterSpec>(name, |router| {
             let mut router = router.clone();
-            router.routes.retain(|other| other.prefix.network() != route.prefix.network());
-            router.routes.push(route.clone());
+            router.routes.retain(|other| other.prefix.network() != prefix.network());
+            router.routes.extend(route.cloned());
             Ok(router)
         })
     }
 
     /// Removes the route of `prefix` from router `name`.
     pub fn del_route(&self, name: &str, prefix: Net) -> Result<Vec<Change>, Error> {
-        self.set::<RouterSpec>(name, |router| {
-            let mut router = router.clone();
-            router.routes.retain(|other| other.prefix.network() != prefix.network());
-            Ok(router)
-        })
-        .and_then(|changes| match changes.is_empty() {
+        self.set_route(name, prefix, None).and_then(|changes| match changes.is_empty() {
             true => {
                 let why = format!("router {name}: key `routes`: it has no route {prefix} of its own");
                 Err(Error::Bad(BadSpec(vec![why])))

@@ -5,19 +5,16 @@ use std::time::{Duration, Instant};
 use super::flow::{ppm, SHORTEST};
 use super::grants::{Budget, Tenths, PERCENT};
 use super::spec::{PortSpec, Spec};
-use super::values::{self, Toggle};
+use super::values::Toggle;
 use super::view::view;
-use crate::core::{Class, Rate, Served, Service, Usage, DEFAULT_WEIGHT, MOST_RESERVED};
+use crate::core::{Rate, Served, Service, Usage, DEFAULT_WEIGHT, MOST_RESERVED};
 
 impl PortSpec {
     /// What it is granted of the I/O cores.
     pub fn service(&self) -> Service {
         let reclaim = self.reclaim == Some(Toggle::On);
         Service {
-            class: match self.class {
-                Some(values::Class::Latency) => Class::Latency,
-                Some(values::Class::Throughput) | None => Class::Throughput,
-            },
+            class: self.class.unwrap_or_default(),
             weight: self
                 .weight
                 .map_or(DEFAULT_WEIGHT, |weight| u16::try_from(weight.get()).unwrap_or(DEFAULT_WEIGHT)),
@@ -145,7 +142,7 @@ impl Recent {
         let (service, usage) = (served.service(), served.usage());
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         ServiceView {
-            class: class_name(service.class),
+            class: service.class.to_string(),
             weight: service.weight,
             granted_ppm: service.budget.map(|budget| budget.share()),
             period_ns: service.budget.map(|budget| ns(budget.period)),
@@ -158,14 +155,6 @@ impl Recent {
             throttled_ppm: self.parts.map(|parts| parts.1),
         }
     }
-}
-
-pub(super) fn class_name(class: Class) -> String {
-    match class {
-        Class::Latency => "latency",
-        Class::Throughput => "throughput",
-    }
-    .to_owned()
 }
 
 #[cfg(test)]

@@ -12,9 +12,10 @@ use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
-    BlockSize, Cache, Class, Fds, Link, Mac, Macs, Mode, NameList, Nets, Number, Owner, PortMode, Role,
-    Sandbox, Source, Sources, Toggle,
+    BlockSize, Cache, Fds, Link, Mac, Macs, Mode, NameList, Nets, Number, Owner, PortMode, Role, Sandbox,
+    Source, Sources, Toggle,
 };
+use crate::core::Class;
 use crate::mem::Files;
 use crate::policy::{MacGuard, Policy, SourceGuard, Storm, StormLimits};
 use crate::router::Rpf;
@@ -378,7 +379,7 @@ impl Spec {
 }
 
 /// A port or a switch: what the requests that change one have in common.
-pub trait Entry: Clone + Serialize + DeserializeOwned + Send + 'static {
+pub trait Entry: Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static {
     /// Which of the two, for people.
     const WHAT: &'static str;
 

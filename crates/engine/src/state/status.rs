@@ -11,7 +11,7 @@ use super::engine::Engine;
 pub use super::flow::{FlowView, LastSecond};
 use super::live::Live;
 use super::plan::keys;
-use super::service::{class_name, ServiceView};
+use super::service::ServiceView;
 use super::spec::{Joint, PortSpec, SwitchSpec};
 pub use super::trouble::Trouble;
 use super::trouble::{troubles, Facts};
@@ -340,7 +340,7 @@ impl Engine {
         let mut queues = Vec::new();
         for (name, live) in &state.ports {
             let task = |index| tasks.iter().find(|task| (task.owner, task.index) == (live.port.id.0, index));
-            let class = class_name(live.port.served.service().class);
+            let class = live.port.served.service().class.to_string();
             let status = live.attachment.as_ref().map(|attachment| attachment.status());
             queues.extend(status.into_iter().flat_map(|status| status.queues).map(|queue| QueueView {
                 port: name.clone(),

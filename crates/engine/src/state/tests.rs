@@ -136,7 +136,7 @@ fn the_words_of_the_command_line() {
         ("web=sock:/x,owner=", "key `owner`: \"\" is not allowed; allowed: USER, USER:GROUP or :GROUP, names or numbers"),
         ("web=sock:/x,link=on", "key `link`: \"on\" is not allowed; allowed: up, down"),
         ("web=sock:/x,mtu=67", "key `mtu`: \"67\" is not allowed; allowed: a number from 68 to 65535"),
-        ("t=iface:t0,fd=2", "key `fd`: \"2\" is not allowed; allowed: descriptor numbers above 2 joined by '+'"),
+        ("t=iface:t0,fd=2", "key `fd`: \"2\" is not allowed; allowed: a number from 3 to 1048576"),
     ];
     for (given, why) in errors {
         let error = text::port(given, FAKES).unwrap_err().to_string();
@@ -175,7 +175,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, router, address, router-mac, rpf, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
         ("WEB\nfeatures-off = ['csum', 'gso']", "f.toml:6: port web: key `features-off`: \"gso\" is not allowed; allowed: csum, tso4"),
         ("WEB\nswitch = 'core'", "f.toml:6: port web: key `switch`: there is no switch \"core\"; allowed: lan"),
-        ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins a switch or a wire; allowed: one of switch, wire"),
+        ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins one of them; allowed: one of wire, switch"),
         ("WEB\nwire = 'w'\nmac-limit = 2", "f.toml:7: port web: key `mac-limit`: does not apply to a wire, which learns no addresses; allowed: with switch"),
         ("WEB\nmac-guard = 'claim'", "f.toml:6: port web: key `mac-guard`: claim has nothing to pin; allowed: with mac, or off, strict"),
         ("WEB\nmac-guard = 'strict'", "f.toml:6: port web: key `mac-guard`: strict would drop every frame; allowed: with mac, allow-mac or fdb"),

@@ -210,26 +210,20 @@ pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
 
 /// Reads `NAME[,key=value…]`.
 pub fn switch(text: &str) -> Result<SwitchSpec, BadSpec> {
-    let bad = |why: String| BadSpec(vec![format!("switch {text:?}: {why}")]);
-    let mut words = text.split(',');
-    let mut pairs = vec![("name", words.next().unwrap_or_default())];
-    for word in words {
-        pairs.push(word.split_once('=').ok_or_else(|| bad(format!("{word:?} is not key=value")))?);
-    }
-    from_pairs(&pairs).map_err(bad)
+    named(text)
 }
 
 /// Reads `NAME[,key=value…]`. Routes have commands of their own.
 pub fn router(text: &str) -> Result<RouterSpec, BadSpec> {
-    let bad = |why: String| BadSpec(vec![format!("router {text:?}: {why}")]);
+    named(text)
+}
+
+fn named<E: Entry>(text: &str) -> Result<E, BadSpec> {
+    let bad = |why: String| BadSpec(vec![format!("{} {text:?}: {why}", E::WHAT)]);
     let mut words = text.split(',');
     let mut pairs = vec![("name", words.next().unwrap_or_default())];
     for word in words {
-        match word.split_once('=') {
-            Some(pair @ ("control" | "grace", _)) => pairs.push(pair),
-            Some((key, _)) => return Err(bad(format!("key `{key}`: no such key; allowed: control, grace"))),
-            None => return Err(bad(format!("{word:?} is not key=value"))),
-        }
+        pairs.push(word.split_once('=').ok_or_else(|| bad(format!("{word:?} is not key=value")))?);
     }
     from_pairs(&pairs).map_err(bad)
 }

@@ -26,9 +26,8 @@ use super::kinds::find;
 use super::live::{EngineState, Live, Means};
 use super::plan::{Change, Verb};
 use super::retire::{self, Ending, PATIENCE};
-use super::routes::RouterSpec;
 use super::service::Recent;
-use super::spec::{Joint, PortSpec, Spec, SwitchSpec};
+use super::spec::{Entry, Joint, PortSpec, Spec};
 use super::trouble::MemoryWatch;
 use crate::port::{Attachment, Fault, Port, DEFAULT_MTU};
 
@@ -193,14 +192,8 @@ impl<'c> Transaction<'c> {
 
     /// Publishes the old graph with the new ports, but for those whose wire is still taken.
     fn join_early(&self, added: &[&PortSpec]) {
-        let mut switches = self.state.spec.switches.clone();
-        let new = |switch: &&SwitchSpec| switches.iter().all(|other| other.name != switch.name);
-        let new: Vec<SwitchSpec> = self.wanted.switches.iter().filter(new).cloned().collect();
-        switches.extend(new);
-        let mut routers = self.state.spec.routers.clone();
-        let new = |router: &&RouterSpec| routers.iter().all(|other| other.name != router.name);
-        let new: Vec<RouterSpec> = self.wanted.routers.iter().filter(new).cloned().collect();
-        routers.extend(new);
+        let switches = with_new(&self.state.spec.switches, &self.wanted.switches);
+        let routers = with_new(&self.state.spec.routers, &self.wanted.routers);
         let mut ports = self.state.placed();
         for spec in added {
             let Some(live) = self.state.ports.get(&spec.name) else { continue };
@@ -391,6 +384,12 @@ fn show_link(device: &mut dyn Attachment, spec: &PortSpec, port: &Port) -> Resul
         device.follow(false)?;
     }
     Ok(())
+}
+
+/// `old`, and what only `wanted` has.
+fn with_new<E: Entry>(old: &[E], wanted: &[E]) -> Vec<E> {
+    let is_new = |entry: &&E| old.iter().all(|other| other.name() != entry.name());
+    old.iter().chain(wanted.iter().filter(is_new)).cloned().collect()
 }
 
 fn mtu(spec: &PortSpec) -> u32 {

@@ -9,6 +9,8 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
+use crate::core::Class;
+use crate::host::xdp::XdpMode;
 use crate::mem::Files;
 use crate::policy::MacGuard;
 use crate::router::{Net, Rpf};
@@ -140,13 +142,6 @@ words! {
         /// Off.
         Off = "off",
     }
-    /// How urgent a port's frames are.
-    Class {
-        /// They are taken between two visits of others.
-        Latency = "latency",
-        /// They are taken in turn.
-        Throughput = "throughput",
-    }
     /// When what a guest wrote to its disk lasts.
     Cache {
         /// From its next flush on.
@@ -164,6 +159,10 @@ words! {
 }
 
 spell! {
+    Class {
+        Latency = "latency",
+        Throughput = "throughput",
+    }
     Files {
         Memory = "memory",
         Any = "any",
@@ -172,6 +171,11 @@ spell! {
         Off = "off",
         Claim = "claim",
         Strict = "strict",
+    }
+    XdpMode {
+        Copy = "copy",
+        ZeroCopy = "zerocopy",
+        Auto = "auto",
     }
     Rpf {
         Off = "off",
@@ -316,33 +320,13 @@ fn lookup(name: &str, groups: bool) -> Result<Option<u32>, String> {
     }
 }
 
-/// Words joined by `+` on the command line, a list in files.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NameList(pub Vec<String>);
-
-impl FromStr for NameList {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let words: Vec<String> = text.split('+').map(str::to_owned).collect();
-        if words.iter().any(String::is_empty) {
-            return Err(format!("{text:?} is not allowed; allowed: words joined by '+'"));
-        }
-        Ok(NameList(words))
-    }
-}
-
 /// What `mode` is: of a socket its permission bits, of an `xdp` port whether the kernel copies frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(untagged)]
 pub enum PortMode {
-    /// The kernel copies frames.
-    Copy,
-    /// The driver uses our memory itself.
-    ZeroCopy,
-    /// Without copies if the driver can.
-    Auto,
+    /// Whether the kernel copies frames.
+    Xdp(XdpMode),
     /// Permission bits.
-    #[serde(untagged)]
     Bits(Mode),
 }
 
@@ -359,38 +343,19 @@ impl PortMode {
 impl FromStr for PortMode {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "copy" => Ok(PortMode::Copy),
-            "zerocopy" => Ok(PortMode::ZeroCopy),
-            "auto" => Ok(PortMode::Auto),
-            text => text.parse().map(PortMode::Bits).map_err(|_| {
-                format!(
-                    "{text:?} is not allowed; allowed: of a socket octal digits from 000 to 0777, such as 0660; \
-                     of kind xdp copy, zerocopy, auto"
-                )
-            }),
-        }
+        let bits = || text.parse().map(PortMode::Bits);
+        text.parse().map(PortMode::Xdp).or_else(|_: String| bits()).map_err(|_: String| {
+            format!(
+                "{text:?} is not allowed; allowed: of a socket octal digits from 000 to 0777, such as 0660; \
+                 of kind xdp copy, zerocopy, auto"
+            )
+        })
     }
 }
 
 impl<'de> Deserialize<'de> for PortMode {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
         text_only(source, "octal digits in quotes, such as \"0660\", or a word")
-    }
-}
-
-/// Open descriptors of the daemon, joined by `+`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Fds(pub Vec<i32>);
-
-impl FromStr for Fds {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let fds: Result<Vec<i32>, _> = text.split('+').map(str::parse).collect();
-        match fds {
-            Ok(fds) if fds.iter().all(|&fd| fd > 2) => Ok(Fds(fds)),
-            _ => Err(format!("{text:?} is not allowed; allowed: descriptor numbers above 2 joined by '+'")),
-        }
     }
 }
 
@@ -471,10 +436,16 @@ impl fmt::Display for Gateway {
     }
 }
 
-/// Several addresses, joined by `+` on the command line, a list in files.
+/// Several values, joined by `+` on the command line, a list in files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct List<T>(pub Vec<T>);
 
+/// Words.
+pub type NameList = List<String>;
+/// The number of an open descriptor of the daemon.
+pub type Fd = Number<3, 1_048_576>;
+/// Open descriptors of the daemon.
+pub type Fds = List<Fd>;
 /// Addresses of stations.
 pub type Macs = List<Mac>;
 /// Source addresses.
@@ -485,21 +456,22 @@ pub type Nets = List<Net>;
 /// Gateways of a route.
 pub type Gateways = List<Gateway>;
 
-/// Most addresses in a list.
+/// Most values in a list.
 const MOST: usize = 1024;
 
-impl<T: FromStr<Err = String>> FromStr for List<T> {
+impl<T: FromStr<Err: fmt::Display>> FromStr for List<T> {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let list = text.split('+').map(str::parse).collect::<Result<Vec<T>, _>>()?;
-        match list.len() {
-            0..=MOST => Ok(List(list)),
-            n => Err(format!("{n} addresses; allowed: at most {MOST}")),
+        let words: Vec<&str> = text.split('+').collect();
+        if words.len() > MOST || words.contains(&"") {
+            return Err(format!("{text:?} is not allowed; allowed: 1 to {MOST} values joined by '+'"));
         }
+        let list = words.into_iter().map(|word| word.parse().map_err(|e: T::Err| e.to_string()));
+        Ok(List(list.collect::<Result<_, _>>()?))
     }
 }
 
-impl<'de, T: FromStr<Err = String>> Deserialize<'de> for List<T> {
+impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for List<T> {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
         word(source)
     }
@@ -508,11 +480,12 @@ impl<'de, T: FromStr<Err = String>> Deserialize<'de> for List<T> {
 impl<T: Value> Value for List<T> {
     const FORM: Form = match T::FORM {
         Form::Text(how, like) => Form::List(how, like, '+'),
+        Form::Number(..) => Form::List("N", "3", '+'),
         other => other,
     };
 }
 
-read_as_word!(Owner, NameList, Fds, Mac);
+read_as_word!(Owner, Mac);
 write_as_text!(Mode, Mac, Source, Gateway);
 
 /// How the other types are written.
@@ -531,6 +504,4 @@ forms! {
     Mac = Form::Text("MAC", "52:54:00:12:34:56");
     Source = Form::Text("MAC|vrrp", "vrrp");
     Net = Form::Text("ADDRESS/LENGTH", "10.0.0.1/24");
-    NameList = Form::List("NAME", "x", '+');
-    Fds = Form::List("N", "3", '+');
 }
