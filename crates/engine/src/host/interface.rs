@@ -88,25 +88,6 @@ pub(super) fn name_in(ifreq: &libc::ifreq) -> io::Result<String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// `struct ethtool_channels` of linux/ethtool.h.
-#[repr(C)]
-#[derive(Default)]
-struct Channels {
-    cmd: u32,
-    max: [u32; 4],
-    rx: u32,
-    tx: u32,
-    other: u32,
-    combined: u32,
-}
-
-/// `struct ethtool_value`.
-#[repr(C)]
-struct Value {
-    cmd: u32,
-    data: u32,
-}
-
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const FLAG_RXVLAN: u32 = 1 << 8;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
@@ -132,9 +113,30 @@ impl Interface {
         &self.name
     }
 
-    /// The socket by which the kernel is asked.
-    pub(super) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    /// Asks the kernel about it, or has it do what `fill` writes into the request.
+    ///
+    /// # Safety
+    /// The request `code` takes an `ifreq` with that in it.
+    pub(super) unsafe fn ask(
+        &self,
+        code: c_ulong,
+        fill: impl FnOnce(&mut libc::ifreq),
+    ) -> io::Result<libc::ifreq> {
+        let mut ifreq = request(&self.name)?;
+        fill(&mut ifreq);
+        // SAFETY: the caller's.
+        unsafe { ioctl(self.socket.as_fd(), code, &mut ifreq)? };
+        Ok(ifreq)
+    }
+
+    /// Asks its driver, which answers into `question`.
+    ///
+    /// # Safety
+    /// `question` is what its first word says, of linux/ethtool.h.
+    unsafe fn ask_driver<const N: usize>(&self, question: &mut [u32; N]) -> io::Result<()> {
+        let at = question.as_mut_ptr().cast();
+        // SAFETY: SIOCETHTOOL takes an ifreq that leads to what its first word says: the caller's.
+        unsafe { self.ask(libc::SIOCETHTOOL as c_ulong, |ifreq| ifreq.ifr_ifru.ifru_data = at) }.map(drop)
     }
 
     /// Its number.
@@ -158,12 +160,8 @@ impl Interface {
 
     /// Its MTU.
     pub(super) fn mtu(&self) -> io::Result<u32> {
-        let mut ifreq = request(&self.name)?;
         // SAFETY: SIOCGIFMTU fills in an ifreq, of its union the MTU.
-        let mtu = unsafe {
-            ioctl(self.socket.as_fd(), libc::SIOCGIFMTU as c_ulong, &mut ifreq)?;
-            ifreq.ifr_ifru.ifru_mtu
-        };
+        let mtu = unsafe { self.ask(libc::SIOCGIFMTU as c_ulong, |_| ())?.ifr_ifru.ifru_mtu };
         u32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidData.into())
     }
 
@@ -177,19 +175,14 @@ impl Interface {
 
     /// The same, by this process.
     pub(crate) fn set_mtu_here(&self, mtu: u32) -> io::Result<()> {
-        let mut ifreq = request(&self.name)?;
-        ifreq.ifr_ifru.ifru_mtu = c_int::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let mtu = c_int::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: SIOCSIFMTU takes an ifreq.
-        unsafe { ioctl(self.socket.as_fd(), libc::SIOCSIFMTU as c_ulong, &mut ifreq) }
+        unsafe { self.ask(libc::SIOCSIFMTU as c_ulong, |ifreq| ifreq.ifr_ifru.ifru_mtu = mtu) }.map(drop)
     }
 
     fn flags(&self) -> io::Result<c_short> {
-        let mut ifreq = request(&self.name)?;
         // SAFETY: SIOCGIFFLAGS fills in an ifreq, of its union the flags.
-        unsafe {
-            ioctl(self.socket.as_fd(), libc::SIOCGIFFLAGS as c_ulong, &mut ifreq)?;
-            Ok(ifreq.ifr_ifru.ifru_flags)
-        }
+        Ok(unsafe { self.ask(libc::SIOCGIFFLAGS as c_ulong, |_| ())?.ifr_ifru.ifru_flags })
     }
 
     /// Whether it is up and has a carrier.
@@ -207,21 +200,20 @@ impl Interface {
 
     /// The same, by this process.
     pub(crate) fn bring_up_here(&self) -> io::Result<()> {
-        let flags = self.flags()?;
-        let mut ifreq = request(&self.name)?;
-        ifreq.ifr_ifru.ifru_flags = flags | UP;
+        let flags = self.flags()? | UP;
         // SAFETY: SIOCSIFFLAGS takes an ifreq.
-        unsafe { ioctl(self.socket.as_fd(), libc::SIOCSIFFLAGS as c_ulong, &mut ifreq) }
+        unsafe { self.ask(libc::SIOCSIFFLAGS as c_ulong, |ifreq| ifreq.ifr_ifru.ifru_flags = flags) }
+            .map(drop)
     }
 
     /// How many queues it receives on; one if its driver does not say.
     pub(super) fn receive_queues(&self) -> io::Result<usize> {
-        let mut channels = Channels { cmd: ETHTOOL_GCHANNELS, ..Channels::default() };
-        let mut ifreq = request(&self.name)?;
-        ifreq.ifr_ifru.ifru_data = std::ptr::from_mut(&mut channels).cast();
-        // SAFETY: SIOCETHTOOL takes an ifreq that leads to what its first word says: a live ethtool_channels.
-        match unsafe { ioctl(self.socket.as_fd(), libc::SIOCETHTOOL as c_ulong, &mut ifreq) } {
-            Ok(()) => Ok((channels.rx + channels.combined).max(1) as usize),
+        // Behind the command: the most of each kind, and how many there are to receive, to send, for other things, for both.
+        let mut channels = [ETHTOOL_GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
+        // SAFETY: an ethtool_channels.
+        let asked = unsafe { self.ask_driver(&mut channels) };
+        match asked {
+            Ok(()) => Ok((channels[5] + channels[8]).max(1) as usize),
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
             Err(e) => Err(e),
         }
@@ -229,12 +221,10 @@ impl Interface {
 
     /// Whether its driver takes VLAN tags out of frames.
     pub(super) fn takes_tags_out(&self) -> bool {
-        let mut value = Value { cmd: ETHTOOL_GFLAGS, data: 0 };
-        let Ok(mut ifreq) = request(&self.name) else { return false };
-        ifreq.ifr_ifru.ifru_data = std::ptr::from_mut(&mut value).cast();
-        // SAFETY: SIOCETHTOOL takes an ifreq that leads to what its first word says: a live ethtool_value.
-        let asked = unsafe { ioctl(self.socket.as_fd(), libc::SIOCETHTOOL as c_ulong, &mut ifreq) };
-        asked.is_ok() && value.data & FLAG_RXVLAN != 0
+        let mut value = [ETHTOOL_GFLAGS, 0];
+        // SAFETY: an ethtool_value.
+        let asked = unsafe { self.ask_driver(&mut value) };
+        asked.is_ok() && value[1] & FLAG_RXVLAN != 0
     }
 }
 

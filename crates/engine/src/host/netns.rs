@@ -23,7 +23,7 @@ use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{listen, send, socket_with, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
-use super::interface::{netlink_socket, request, set_receive_buffer, Interface};
+use super::interface::{netlink_socket, set_receive_buffer, Interface};
 use super::netlink::{self, kind, Builder};
 use crate::sandbox::open::broker::{have_done, obtain, Request};
 pub use crate::sandbox::open::broker::{AddressIn, Socket};
@@ -170,16 +170,15 @@ pub(crate) fn set_address_here(wanted: &AddressIn) -> io::Result<()> {
 }
 
 fn set_mac(interface: &Interface, mac: [u8; 6]) -> io::Result<()> {
-    let mut ifreq = request(interface.name())?;
     // SAFETY: all-zero bytes are a valid sockaddr.
     let mut address: libc::sockaddr = unsafe { std::mem::zeroed() };
     address.sa_family = libc::ARPHRD_ETHER;
     for (to, from) in address.sa_data.iter_mut().zip(mac) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
-    ifreq.ifr_ifru.ifru_hwaddr = address;
     // SAFETY: SIOCSIFHWADDR takes an ifreq with a name and a station address.
-    unsafe { super::interface::ioctl(interface.socket(), libc::SIOCSIFHWADDR as c_ulong, &mut ifreq) }
+    unsafe { interface.ask(libc::SIOCSIFHWADDR as c_ulong, |ifreq| ifreq.ifr_ifru.ifru_hwaddr = address) }
+        .map(drop)
 }
 
 /// Runs `work` on a thread in the namespace at `netns`, and waits for it.

@@ -136,6 +136,7 @@ pub(super) fn no_queues(kind: &str, name: &str, queues: usize, why: &str) -> Str
 }
 
 /// Queues and what to say of them.
+#[derive(Default)]
 pub(super) struct Queues {
     pub(super) ingress: Vec<Box<dyn IngressQueue>>,
     pub(super) egress: Vec<Box<dyn EgressQueue>>,
@@ -156,12 +157,9 @@ pub(super) struct Queues {
 /// A running port on an interface of the host.
 pub struct InterfacePort {
     attached: Arc<AttachedNic>,
-    features: Vec<String>,
-    detail: String,
-    needs_all: bool,
-    sizes: [u32; 2],
+    /// What is to be said of its queues; the queues themselves are in `attached`.
+    queues: Queues,
     watcher: Option<Watcher>,
-    keep: Vec<OwnedFd>,
 }
 
 struct AttachedNic {
@@ -250,16 +248,16 @@ impl InterfacePort {
     /// Gives the queues to port and I/O cores and follows the interface from now on.
     pub(super) fn start(
         opened: FoundInterface,
-        queues: Queues,
+        mut queues: Queues,
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
     ) -> Result<InterfacePort, String> {
         let failed = opened.failed("cannot start its thread");
         let FoundInterface { kind, interface, index, state, changes, mtu } = opened;
         let name = interface.name().to_owned();
-        let Queues { ingress, egress, sockets, features, detail, needs_all, sizes, keep } = queues;
-        let count = egress.len();
-        let (own_mtu, parked) = (mtu.is_some(), egress);
+        let sockets = std::mem::take(&mut queues.sockets);
+        let (own_mtu, parked) = (mtu.is_some(), std::mem::take(&mut queues.egress));
+        let count = parked.len();
         let live = LiveInterface { interface, own_mtu, parked, plugged: Vec::new(), served: Vec::new() };
         let live = Mutex::new(live);
         let attached = Arc::new(AttachedNic { kind, index, count, port, scheduler, state, sockets, live });
@@ -280,12 +278,12 @@ impl InterfacePort {
         let watcher = Watcher::start(name, &attached.port, Some(changes), changed, move || gone.take_back());
         let watcher = Some(watcher.map_err(failed)?);
         let mut live = crate::lock(&attached.live);
-        for (index, queue) in ingress.into_iter().enumerate() {
+        for (index, queue) in queues.ingress.drain(..).enumerate() {
             live.served.push(attached.scheduler.serve(&attached.port, index, queue));
         }
         attached.refresh(&mut live);
         drop(live);
-        Ok(InterfacePort { attached, features, detail, needs_all, sizes, watcher, keep })
+        Ok(InterfacePort { attached, queues, watcher })
     }
 }
 
@@ -293,7 +291,8 @@ impl InterfacePort {
     /// That the interface has got more queues than the port knows of, if it has.
     fn misses(&self) -> Option<String> {
         let attached = &*self.attached;
-        let now = crate::lock(&attached.live).interface.receive_queues().ok().filter(|_| self.needs_all)?;
+        let now =
+            crate::lock(&attached.live).interface.receive_queues().ok().filter(|_| self.queues.needs_all)?;
         (now > attached.count).then(|| {
             let count = attached.count;
             format!("its interface receives on {now} queues now, and the port on {count}: the host keeps what comes in on the others; delete and add the port")
@@ -317,12 +316,12 @@ impl Attachment for InterfacePort {
                 "interface {}, carrier {}{}",
                 crate::lock(&attached.live).interface.name(),
                 if carrier { "up" } else { "down" },
-                self.detail
+                self.queues.detail
             ),
             hint: self.misses(),
             lack: None,
-            features: self.features.clone(),
-            queues: pairs(attached.kind, attached.count, self.sizes, &attached.port),
+            features: self.queues.features.clone(),
+            queues: pairs(attached.kind, attached.count, self.queues.sizes, &attached.port),
         }
     }
 
@@ -352,6 +351,6 @@ impl Drop for InterfacePort {
     fn drop(&mut self) {
         self.watcher = None;
         self.attached.take_back();
-        self.keep.clear();
+        self.queues.keep.clear();
     }
 }

@@ -48,10 +48,11 @@ pub trait Attachment: Send {
 }
 
 /// Whether there is a peer at the other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Peer {
     /// None yet, or not any more; the port waits or keeps trying.
+    #[default]
     Waiting,
     /// A peer is there and sets its queues up.
     Connected,
@@ -74,7 +75,7 @@ pub enum Lack {
 }
 
 /// How an attachment is doing.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct AttachmentStatus {
     /// Whether there is a peer at the other end.
     pub peer: Peer,

@@ -63,16 +63,7 @@ pub fn start(
 ) -> Result<InterfacePort, String> {
     check_queues(KIND, &config.interface, config.queues)?;
     let opened = nic::open(KIND, &config.interface, config.mtu, &port)?;
-    let mut queues = Queues {
-        ingress: Vec::new(),
-        egress: Vec::new(),
-        sockets: Vec::new(),
-        features: vec!["vnet_hdr".to_owned()],
-        detail: String::new(),
-        needs_all: false,
-        sizes: [0, 0],
-        keep: Vec::new(),
-    };
+    let mut queues = Queues { features: vec!["vnet_hdr".to_owned()], ..Queues::default() };
     queues.features.extend(takes().to_string().split(',').map(str::to_owned));
     let mtu = opened.interface.mtu().map_err(opened.failed("cannot read its MTU"))?;
     let mut sockets = Vec::new();

@@ -6,11 +6,11 @@ use std::path::Path;
 
 use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
 
-use super::sys::{self, Attach, NoQueue};
+use super::sys::{self, Attach};
 use crate::host::netns::{inside, set_up};
 use crate::host::nic::{check_name, check_queues};
 pub use crate::sandbox::open::broker::TapIn;
-use crate::sandbox::open::broker::{have_done, obtain, Request};
+use crate::sandbox::open::broker::{have_done, obtain, Refusal, Request};
 
 /// Where the interface comes from.
 #[derive(Debug)]
@@ -48,8 +48,13 @@ pub(super) struct OpenedTap {
 pub(super) fn open_by_name(name: String, queues: usize) -> Result<OpenedTap, String> {
     check_name("tap", &name)?;
     check_queues("tap", &name, queues)?;
-    let failed = |queue: usize, source: io::Error| {
-        let hint = match source.raw_os_error() {
+    let refused = |queue: usize, Refusal { error, step }: Refusal| {
+        if step == sys::DRIVER {
+            return format!(
+                "tap: /dev/net/tun: {error}; load the module (modprobe tun) or pass the device into the container"
+            );
+        }
+        let hint = match error.raw_os_error() {
             Some(libc::EPERM) => "it takes CAP_NET_ADMIN, or an interface made for this user (ip tuntap add … user …)",
             Some(libc::EBUSY) => "another program has it open",
             Some(libc::EINVAL) => {
@@ -57,20 +62,9 @@ pub(super) fn open_by_name(name: String, queues: usize) -> Result<OpenedTap, Str
             }
             _ => "see the kernel's log",
         };
-        format!("tap {name}: queue {queue} cannot be attached: {source}; {hint}")
+        format!("tap {name}: queue {queue} cannot be attached: {error}; {hint}")
     };
-    let refused = |queue: usize| {
-        let failed = &failed;
-        move |why: NoQueue| {
-            match why {
-            NoQueue::Driver(source) => format!(
-                "tap: /dev/net/tun: {source}; load the module (modprobe tun) or pass the device into the container"
-            ),
-            NoQueue::Attach(source) => failed(queue, source),
-        }
-        }
-    };
-    let is = |e: &NoQueue, errno: i32| matches!(e, NoQueue::Attach(e) if e.raw_os_error() == Some(errno));
+    let is = |e: &Refusal, errno: i32| e.step.is_empty() && e.error.raw_os_error() == Some(errno);
 
     let mut how = Attach { create: true, multi: queues > 1 };
     let (first, origin) = match sys::queue(&name, how) {
@@ -83,15 +77,15 @@ pub(super) fn open_by_name(name: String, queues: usize) -> Result<OpenedTap, Str
                 how.multi = true;
                 adopted = sys::queue(&name, how);
             }
-            (adopted.map_err(refused(0))?, Origin::Adopted)
+            (adopted.map_err(|e| refused(0, e))?, Origin::Adopted)
         }
-        Err(e) => return Err(refused(0)(e)),
+        Err(e) => return Err(refused(0, e)),
     };
     how.create = false;
     let for_all = first.for_all;
     let mut fds = vec![first.fd];
     for queue in 1..queues {
-        fds.push(sys::queue(&name, how).map_err(refused(queue))?.fd);
+        fds.push(sys::queue(&name, how).map_err(|e| refused(queue, e))?.fd);
     }
     Ok(OpenedTap { name, origin, fds, vnet_header: true, for_all })
 }
@@ -145,21 +139,14 @@ pub fn tap_in(wanted: &TapIn) -> io::Result<OwnedFd> {
     obtain(&Request::TapIn(wanted.clone()), &[], || tap_in_here(wanted))
 }
 
-fn plain(why: NoQueue) -> io::Error {
-    match why {
-        NoQueue::Driver(e) | NoQueue::Attach(e) => e,
-    }
-}
-
 /// [`tap_in`] by this process.
 pub(crate) fn tap_in_here(wanted: &TapIn) -> io::Result<OwnedFd> {
     inside(&wanted.netns, || {
         let attach = |create| sys::queue_here(&wanted.name, Attach { create, multi: false });
         let queue = match attach(true) {
-            Err(NoQueue::Attach(e)) if e.raw_os_error() == Some(libc::EBUSY) => attach(false),
+            Err(e) if e.error.raw_os_error() == Some(libc::EBUSY) => attach(false),
             made => made,
-        };
-        let queue = queue.map_err(plain)?;
+        }?;
         sys::set_stays(&queue.fd, wanted.stays)?;
         set_up(&wanted.name, wanted.mac, wanted.mtu)?;
         Ok(queue.fd)
@@ -178,7 +165,7 @@ pub fn remove_tap(netns: &Path, name: &str) -> io::Result<()> {
 /// [`remove_tap`] by this process.
 pub(crate) fn remove_tap_here(netns: &Path, name: &str) -> io::Result<()> {
     inside(netns, || {
-        let queue = sys::queue_here(name, Attach { create: false, multi: false }).map_err(plain)?;
+        let queue = sys::queue_here(name, Attach { create: false, multi: false })?;
         sys::set_stays(&queue.fd, false)
     })
 }

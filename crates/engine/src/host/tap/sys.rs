@@ -47,25 +47,8 @@ impl Identity {
     }
 }
 
-/// Why there is no queue.
-pub(crate) enum NoQueue {
-    /// The driver cannot be opened.
-    Driver(io::Error),
-    /// The interface can neither be made nor adopted.
-    Attach(io::Error),
-}
-
-/// The step of a broker's refusal.
-const DRIVER: &str = "driver";
-
-impl From<NoQueue> for Refusal {
-    fn from(why: NoQueue) -> Refusal {
-        match why {
-            NoQueue::Driver(error) => Refusal { error, step: DRIVER.to_owned() },
-            NoQueue::Attach(error) => error.into(),
-        }
-    }
-}
+/// The step of a refusal: the driver cannot be opened.
+pub(super) const DRIVER: &str = "driver";
 
 /// A descriptor that is attached to an interface.
 pub(crate) struct Queue {
@@ -75,24 +58,22 @@ pub(crate) struct Queue {
 }
 
 /// A queue of the interface `name` of the calling thread's network namespace, or of the broker's.
-pub(super) fn queue(name: &str, how: Attach) -> Result<Queue, NoQueue> {
+pub(super) fn queue(name: &str, how: Attach) -> Result<Queue, Refusal> {
     let Some(broker) = broker() else { return queue_here(name, how) };
     let request = Request::Tap { name: name.to_owned(), create: how.create, multi: how.multi };
-    let answer = broker.ask(&request, &[]).map_err(|refusal| match refusal.step.as_str() {
-        DRIVER => NoQueue::Driver(refusal.error),
-        _ => NoQueue::Attach(refusal.error),
-    })?;
-    let fd = answer.fd.ok_or_else(|| NoQueue::Attach(io::ErrorKind::InvalidData.into()))?;
+    let answer = broker.ask(&request, &[])?;
+    let fd = answer.fd.ok_or(io::Error::from(io::ErrorKind::InvalidData))?;
     Ok(Queue { fd, for_all: answer.number != 0 })
 }
 
 /// The same, by this process.
-pub(crate) fn queue_here(name: &str, how: Attach) -> Result<Queue, NoQueue> {
+pub(crate) fn queue_here(name: &str, how: Attach) -> Result<Queue, Refusal> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let fd = open(c"/dev/net/tun", flags, Mode::empty()).map_err(|e| NoQueue::Driver(e.into()))?;
-    attach(&fd, name, how).map_err(NoQueue::Attach)?;
+    let no_driver = |e: rustix::io::Errno| Refusal { error: e.into(), step: DRIVER.to_owned() };
+    let fd = open(c"/dev/net/tun", flags, Mode::empty()).map_err(no_driver)?;
+    attach(&fd, name, how)?;
     if how.create {
-        set_owner(&fd).map_err(NoQueue::Attach)?;
+        set_owner(&fd)?;
     }
     Ok(Queue { fd, for_all: !how.create && how.multi && has_no_owner(name) })
 }

@@ -57,13 +57,7 @@ const FLAG_GENERIC: u32 = 1 << 1;
 const FLAG_NATIVE: u32 = 1 << 2;
 
 #[repr(C)]
-struct MapUpdate {
-    map: u32,
-    pad: u32,
-    key: u64,
-    value: u64,
-    flags: u64,
-}
+struct MapUpdate(u32, u32, u64, u64, u64);
 
 #[derive(Default)]
 #[repr(C)]
@@ -131,13 +125,7 @@ pub(super) fn put_socket(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Res
 /// The same, by this process.
 pub(crate) fn put_socket_here(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Result<()> {
     let (key, value) = (queue.to_ne_bytes(), number(socket).to_ne_bytes());
-    let attr = MapUpdate {
-        map: number(map),
-        pad: 0,
-        key: key.as_ptr() as u64,
-        value: value.as_ptr() as u64,
-        flags: 0,
-    };
+    let attr = MapUpdate(number(map), 0, key.as_ptr() as u64, value.as_ptr() as u64, 0);
     // SAFETY: what the command reads; key and value have the four bytes that the map was made for.
     unsafe { bpf(MAP_UPDATE, &attr) }.map(drop)
 }

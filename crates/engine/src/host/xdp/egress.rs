@@ -4,17 +4,14 @@
 //! until the entry of the transmit ring that gives it away. Only this side's chunks, the upper half of the
 //! frame memory, go round in these two rings.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::rings::{Descriptor, XskRing, SLOTS};
+use super::rings::{Descriptor, XdpSocket, XskRing, SLOTS};
 use super::sys;
-use crate::host::mapping::Mapping;
-use crate::host::nic::InterfaceState;
 use crate::mem::Piece;
 use crate::packet::{Batch, Frame};
-use crate::port::{DropReason, EgressQueue, Fault, Outcome, Port};
+use crate::port::{DropReason, EgressQueue, Fault, Outcome};
 
 /// Bytes of an Ethernet header and two VLAN tags.
 const HEADERS: u32 = 14 + 8;
@@ -23,30 +20,17 @@ const CALLS: u32 = SLOTS / 32 + 4;
 
 /// Frames that the interface sends.
 pub(super) struct XdpEgress {
-    fd: Arc<OwnedFd>,
-    umem: Arc<Mapping>,
-    chunk: u32,
+    socket: Arc<XdpSocket>,
     tx: XskRing<16>,
     completion: XskRing<8>,
-    port: Arc<Port>,
-    state: Arc<InterfaceState>,
     /// Chunks that are ours; the one used last is used next, while it is still in the cache.
     free: Vec<u64>,
 }
 
 impl XdpEgress {
-    pub(super) fn new(
-        fd: Arc<OwnedFd>,
-        umem: Arc<Mapping>,
-        chunk: u32,
-        tx: XskRing<16>,
-        completion: XskRing<8>,
-        port: Arc<Port>,
-        state: Arc<InterfaceState>,
-    ) -> XdpEgress {
-        let slots = u64::from(SLOTS);
-        let free = (slots..2 * slots).rev().map(|i| i * u64::from(chunk)).collect();
-        XdpEgress { fd, umem, chunk, tx, completion, port, state, free }
+    pub(super) fn new(socket: Arc<XdpSocket>, tx: XskRing<16>, completion: XskRing<8>) -> XdpEgress {
+        let free = (SLOTS..2 * SLOTS).rev().map(|i| u64::from(i) * u64::from(socket.chunk)).collect();
+        XdpEgress { socket, tx, completion, free }
     }
 
     /// Takes the chunks back whose frames were sent.
@@ -63,7 +47,7 @@ impl XdpEgress {
     /// Puts one frame into the transmit ring.
     #[inline]
     fn put(&mut self, frame: &Frame, body: &[Piece]) -> Result<(), DropReason> {
-        let longest = (self.state.mtu.load(Ordering::Relaxed) + HEADERS).min(self.chunk);
+        let longest = (self.socket.state.mtu.load(Ordering::Relaxed) + HEADERS).min(self.socket.chunk);
         if frame.len > longest {
             return Err(DropReason::HostRefused);
         }
@@ -71,7 +55,7 @@ impl XdpEgress {
             return Err(DropReason::RingFull);
         }
         let address = self.free.pop().ok_or(DropReason::RingFull)?;
-        let mut to = self.umem.piece(usize::try_from(address).unwrap_or(usize::MAX), frame.len);
+        let mut to = self.socket.umem.piece(usize::try_from(address).unwrap_or(usize::MAX), frame.len);
         let head = to.write(frame.head());
         to.advance(head);
         for piece in body {
@@ -88,7 +72,7 @@ impl XdpEgress {
         let mut calls = 0;
         while self.tx.wants_wakeup() && self.tx.free() < SLOTS && calls < CALLS {
             calls += 1;
-            match sys::kick_tx(&self.fd) {
+            match sys::kick_tx(&self.socket.fd) {
                 Ok(()) => {}
                 Err(e) => match e.raw_os_error() {
                     // It takes some frames with each call, or has others on the way: what it does not take
@@ -96,7 +80,7 @@ impl XdpEgress {
                     Some(libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => {}
                     Some(libc::ENETDOWN) => return Err(DropReason::LinkDown),
                     Some(libc::ENXIO | libc::ENODEV) => {
-                        self.port.fault.set(Fault::InterfaceGone);
+                        self.socket.port.fault.set(Fault::InterfaceGone);
                         return Err(DropReason::LinkDown);
                     }
                     _ => return Err(DropReason::HostRefused),

@@ -4,17 +4,15 @@
 //! back into the fill ring; the kernel does not write there meanwhile.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::rings::{XskRing, SLOTS};
+use super::rings::{XdpSocket, XskRing, SLOTS};
 use super::sys;
 use crate::host::describe::{describe, Facts};
-use crate::host::mapping::Mapping;
-use crate::host::nic::InterfaceState;
 use crate::packet::{Batch, Offload, Offloads, MAX_BATCH};
-use crate::port::{DropReason, IngressQueue, Port, Tally};
+use crate::port::{DropReason, IngressQueue, Tally};
 
 /// Rounds with frames after which the kernel is asked what it lost.
 const ASK_EVERY: u32 = 4096;
@@ -23,15 +21,11 @@ const AHEAD: usize = 8;
 
 /// Frames that the interface receives.
 pub(super) struct XdpIngress {
-    fd: Arc<OwnedFd>,
-    umem: Arc<Mapping>,
-    chunk: u64,
+    socket: Arc<XdpSocket>,
     rx: XskRing<16>,
     fill: XskRing<8>,
     /// Checksums may be half made: the frames do not come off a wire.
     suspicious: bool,
-    port: Arc<Port>,
-    state: Arc<InterfaceState>,
     /// Chunks of the batch that is under way.
     taken: Vec<u64>,
     rounds: u32,
@@ -42,41 +36,22 @@ pub(super) struct XdpIngress {
 }
 
 impl XdpIngress {
-    #[expect(clippy::too_many_arguments, reason = "the parts of one socket")]
     pub(super) fn new(
-        fd: Arc<OwnedFd>,
-        umem: Arc<Mapping>,
-        chunk: u32,
+        socket: Arc<XdpSocket>,
         rx: XskRing<16>,
         mut fill: XskRing<8>,
         suspicious: bool,
-        port: Arc<Port>,
-        state: Arc<InterfaceState>,
     ) -> XdpIngress {
-        let chunk = u64::from(chunk);
-        (0..u64::from(SLOTS)).for_each(|i| fill.push_address(i * chunk));
+        (0..SLOTS).for_each(|i| fill.push_address(u64::from(i) * u64::from(socket.chunk)));
         fill.publish();
         let taken = Vec::with_capacity(MAX_BATCH);
-        XdpIngress {
-            fd,
-            umem,
-            chunk,
-            rx,
-            fill,
-            suspicious,
-            port,
-            state,
-            taken,
-            rounds: 0,
-            lost: 0,
-            pending: 0,
-        }
+        XdpIngress { socket, rx, fill, suspicious, taken, rounds: 0, lost: 0, pending: 0 }
     }
 
     /// Asks the kernel what it lost.
     fn ask(&mut self) {
         self.rounds = 0;
-        let lost = sys::lost(&self.fd);
+        let lost = sys::lost(&self.socket.fd);
         self.pending += lost.saturating_sub(self.lost);
         self.lost = lost;
     }
@@ -84,7 +59,7 @@ impl XdpIngress {
     #[inline]
     fn describe(&self, at: usize, len: usize, batch: &mut Batch) -> Result<(), DropReason> {
         // SAFETY: the chunk is ours.
-        let bytes = unsafe { self.umem.bytes(at, len) };
+        let bytes = unsafe { self.socket.umem.bytes(at, len) };
         let mut facts = Facts::default();
         if self.suspicious {
             if let Some(offload) = Offload::half_made(bytes) {
@@ -92,7 +67,7 @@ impl XdpIngress {
                 facts.allowed = Offloads::CSUM;
             }
         }
-        describe(batch, bytes, &facts, |from, len| self.umem.piece(at + from, len))
+        describe(batch, bytes, &facts, |from, len| self.socket.umem.piece(at + from, len))
     }
 }
 
@@ -117,10 +92,10 @@ impl IngressQueue for XdpIngress {
             }
             if i + AHEAD < count {
                 let ahead = self.rx.peek_frame(AHEAD);
-                self.umem.piece(usize::try_from(ahead.address).unwrap_or(0), 64).prefetch(0);
+                self.socket.umem.piece(usize::try_from(ahead.address).unwrap_or(0), 64).prefetch(0);
             }
             let frame = self.rx.pop_frame();
-            self.taken.push(frame.address & !(self.chunk - 1));
+            self.taken.push(frame.address & !(u64::from(self.socket.chunk) - 1));
             tally.frames += 1;
             tally.bytes += u64::from(frame.len);
             let at = usize::try_from(frame.address).unwrap_or(usize::MAX);
@@ -129,7 +104,7 @@ impl IngressQueue for XdpIngress {
                 batch.skip();
             }
         }
-        if !self.state.wanted.load(Ordering::Relaxed) {
+        if !self.socket.state.wanted.load(Ordering::Relaxed) {
             tally.drops.add(DropReason::LinkDown, u32::try_from(batch.len()).unwrap_or(0));
             batch.clear();
         }
@@ -150,18 +125,18 @@ impl IngressQueue for XdpIngress {
         }
         self.fill.publish();
         if self.fill.wants_wakeup() {
-            sys::kick_rx(&self.fd);
+            sys::kick_rx(&self.socket.fd);
         }
     }
 
     /// The socket is readable while frames wait, asked or not. A driver that wants to be woken for the fill
     /// ring is, before the core sleeps.
     fn want_kicks(&mut self, on: bool) -> bool {
-        if !on || self.port.fault.get().is_some() {
+        if !on || self.socket.port.fault.get().is_some() {
             return false;
         }
         if self.fill.wants_wakeup() {
-            sys::kick_rx(&self.fd);
+            sys::kick_rx(&self.socket.fd);
         }
         if self.rounds > 0 {
             self.ask();
@@ -170,6 +145,6 @@ impl IngressQueue for XdpIngress {
     }
 
     fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.fd.as_fd())
+        Some(self.socket.fd.as_fd())
     }
 }

@@ -39,7 +39,7 @@ use super::mapping::Mapping;
 use super::nic::{self, check_queues, no_queues, told, FoundInterface, InterfacePort, Queues};
 use crate::graph::Scheduler;
 use crate::packet::Offloads;
-use crate::port::{EgressQueue, IngressQueue, Port, MAX_QUEUES};
+use crate::port::{Port, MAX_QUEUES};
 use egress::XdpEgress;
 use ingress::XdpIngress;
 use rings::SLOTS;
@@ -91,20 +91,11 @@ pub fn start(
 
     let map = bpf::socket_map(u32::try_from(there.max(count)).unwrap_or(u32::MAX))
         .map_err(opened.failed("cannot make a map of sockets"))?;
-    let mut made = Queues {
-        ingress: Vec::new(),
-        egress: Vec::new(),
-        sockets: Vec::new(),
-        features: Vec::new(),
-        detail: if count < there {
-            format!(", queues 0 to {} of {there}: the host keeps the frames of the others", count - 1)
-        } else {
-            String::new()
-        },
-        needs_all: count == there,
-        sizes: [SLOTS; 2],
-        keep: Vec::new(),
-    };
+    let mut made = Queues { needs_all: count == there, sizes: [SLOTS; 2], ..Queues::default() };
+    if count < there {
+        made.detail =
+            format!(", queues 0 to {} of {there}: the host keeps the frames of the others", count - 1);
+    }
     let mut copies = false;
     for queue in 0..u32::try_from(count).unwrap_or(0) {
         copies |= add(&opened, config.mode, queue, chunk, &port, &map, &mut made)?;
@@ -159,23 +150,12 @@ fn add(
         .map_err(opened.failed("cannot make an AF_XDP socket"))?;
     let zero_copy = bind(&fd, opened, queue, mode).map_err(|e| bind_error(opened, e))?;
     bpf::put_socket(map, queue, &fd).map_err(opened.failed("cannot enter a socket into the map"))?;
-    let (fd, umem) = (Arc::new(fd), Arc::new(umem));
+    let (port, state) = (Arc::clone(port), Arc::clone(&opened.state));
+    let socket = Arc::new(rings::XdpSocket { fd: Arc::new(fd), umem, chunk, port, state });
+    made.sockets.push(Arc::clone(&socket.fd));
     let rings::Rings { rx, fill, tx, completion } = rings;
-    let ingress = XdpIngress::new(
-        Arc::clone(&fd),
-        Arc::clone(&umem),
-        chunk,
-        rx,
-        fill,
-        !zero_copy,
-        Arc::clone(port),
-        Arc::clone(&opened.state),
-    );
-    let state = Arc::clone(&opened.state);
-    let egress = XdpEgress::new(Arc::clone(&fd), umem, chunk, tx, completion, Arc::clone(port), state);
-    made.ingress.push(Box::new(ingress) as Box<dyn IngressQueue>);
-    made.egress.push(Box::new(egress) as Box<dyn EgressQueue>);
-    made.sockets.push(fd);
+    made.ingress.push(Box::new(XdpIngress::new(Arc::clone(&socket), rx, fill, !zero_copy)));
+    made.egress.push(Box::new(XdpEgress::new(socket, tx, completion)));
     Ok(!zero_copy)
 }
 

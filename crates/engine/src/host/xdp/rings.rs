@@ -8,8 +8,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use crate::host::mapping::Mapping;
+use crate::host::nic::InterfaceState;
+use crate::port::Port;
 
 /// Entries of each ring, and chunks for each direction of a queue.
 pub(super) const SLOTS: u32 = 2048;
@@ -153,4 +156,14 @@ pub(super) struct Rings {
     pub(super) tx: XskRing<16>,
     /// Chunks of frames that were sent.
     pub(super) completion: XskRing<8>,
+}
+
+/// A socket, as both of its directions have it.
+pub(super) struct XdpSocket {
+    pub(super) fd: Arc<OwnedFd>,
+    pub(super) umem: Mapping,
+    /// Bytes of each of its chunks.
+    pub(super) chunk: u32,
+    pub(super) port: Arc<Port>,
+    pub(super) state: Arc<InterfaceState>,
 }

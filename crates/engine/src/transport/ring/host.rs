@@ -115,10 +115,8 @@ impl Attachment for HostRingsPort {
                 self.path.display(),
                 state.clients
             ),
-            hint: None,
-            lack: None,
-            features: Vec::new(),
             queues: ring_queues(&state.rings, (state.slots, state.slots)),
+            ..AttachmentStatus::default()
         }
     }
 

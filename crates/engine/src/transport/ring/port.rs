@@ -94,10 +94,9 @@ impl Attachment for RingPort {
                 self.common.config.path.display(),
                 state.attaches
             ),
-            hint: None,
-            lack: None,
             features,
             queues,
+            ..AttachmentStatus::default()
         }
     }
 

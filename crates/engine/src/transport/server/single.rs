@@ -313,5 +313,5 @@ impl<P: Protocol> Host<P> {
 /// The status of a port without a client.
 fn idle(peer: Peer, detail: String) -> AttachmentStatus {
     let lack = (peer == Peer::Waiting).then_some(Lack::Vmm);
-    AttachmentStatus { peer, detail, hint: None, lack, features: Vec::new(), queues: Vec::new() }
+    AttachmentStatus { peer, detail, lack, ..AttachmentStatus::default() }
 }

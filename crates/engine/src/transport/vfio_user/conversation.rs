@@ -429,7 +429,7 @@ impl Talk for Conversation {
             None => Peer::Waiting,
         };
         let hint = hint.map(str::to_owned);
-        Some(AttachmentStatus { peer, detail, hint, lack, features: Vec::new(), queues: Vec::new() })
+        Some(AttachmentStatus { peer, detail, hint, lack, ..AttachmentStatus::default() })
     }
 
     fn leave(&mut self) -> bool {
