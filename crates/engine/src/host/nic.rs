@@ -61,11 +61,11 @@ impl FoundInterface {
 }
 
 fn failed<'a>(kind: &'a str, name: &'a str, step: &'a str) -> impl FnOnce(io::Error) -> String + 'a {
-    move |error| told(kind, name, step, &error, hint(&error))
+    move |error| failure(kind, name, step, &error, hint(&error))
 }
 
 /// That a step of the setting-up failed, and what to do about it.
-pub(super) fn told(kind: &str, name: &str, step: &str, error: &dyn Display, hint: &str) -> String {
+pub(super) fn failure(kind: &str, name: &str, step: &str, error: &dyn Display, hint: &str) -> String {
     format!("{kind} {name}: {step}: {error}; {hint}")
 }
 

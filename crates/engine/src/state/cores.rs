@@ -24,7 +24,7 @@ pub struct Standing {
     /// Addresses behind it, and those that it claims.
     pub macs: u32,
     /// That it and another port are joined outside, or use one address.
-    pub trouble: Option<String>,
+    pub report: Option<String>,
 }
 
 view! {
@@ -335,7 +335,7 @@ impl CoreGraph {
         let switch = now.learned().find(|(port, _)| port.id == id);
         Standing {
             macs: switch.map_or(0, |(_, switch)| switch.table.count(id)),
-            trouble: now.neighbours.trouble(id, self.cores.seconds()),
+            report: now.neighbours.report(id, self.cores.seconds()),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use sidecore_abi::counters::{DROPS, DROP_PLACES};
 
 use super::view::view;
-use crate::core::CoreStatus;
+use crate::core::{CoreStatus, Usage};
 use crate::observe::Totals;
 
 /// Looks that follow each other sooner tell too little.
@@ -39,8 +39,10 @@ view! {
 /// What a port's counters were when they were looked at last, and when each was seen to grow.
 #[derive(Debug)]
 pub(super) struct Flow {
-    before: Option<(Instant, Totals)>,
+    before: Option<(Instant, Totals, Usage)>,
     rates: Option<[u64; 5]>,
+    /// Millionths of the time between the last two looks: of a core used, and throttled.
+    pub parts: Option<(u64, u64)>,
     last_in: Option<Instant>,
     last_out: Option<Instant>,
     last_drop: [Option<Instant>; DROP_PLACES],
@@ -48,20 +50,29 @@ pub(super) struct Flow {
 
 impl Default for Flow {
     fn default() -> Flow {
-        Flow { before: None, rates: None, last_in: None, last_out: None, last_drop: [None; DROP_PLACES] }
+        Flow {
+            before: None,
+            rates: None,
+            parts: None,
+            last_in: None,
+            last_out: None,
+            last_drop: [None; DROP_PLACES],
+        }
     }
 }
 
 impl Flow {
     /// The counters stand so now.
-    pub fn note(&mut self, now: Instant, totals: &Totals) {
-        let before = self.before.map_or_else(Totals::default, |(_, totals)| totals);
-        if let Some((then, _)) = self.before {
+    pub fn note(&mut self, now: Instant, totals: &Totals, usage: Usage) {
+        let before = self.before.map_or_else(Totals::default, |(_, totals, _)| totals);
+        if let Some((then, _, had)) = self.before {
             let time = now.saturating_duration_since(then);
             if time < SHORTEST {
                 return;
             }
             let rate = |now: u64, before: u64| per_second(now.saturating_sub(before), time);
+            let part = |now: u64, before: u64| ppm(now.saturating_sub(before), time);
+            self.parts = Some((part(usage.busy_ns, had.busy_ns), part(usage.throttled_ns, had.throttled_ns)));
             let drops = |totals: &Totals| totals.drops.iter().sum();
             self.rates = Some([
                 rate(totals.in_frames, before.in_frames),
@@ -81,12 +92,12 @@ impl Flow {
         for (last, (n, old)) in self.last_drop.iter_mut().zip(totals.drops.iter().zip(before.drops)) {
             seen(last, *n, old);
         }
-        self.before = Some((now, *totals));
+        self.before = Some((now, *totals, usage));
     }
 
     /// For people and programs; the counters stand so now.
     pub fn view(&self, now: Instant, totals: &Totals) -> FlowView {
-        let before = self.before.map_or_else(Totals::default, |(_, totals)| totals);
+        let before = self.before.map_or_else(Totals::default, |(_, totals, _)| totals);
         let ago = |last: Option<Instant>, n: u64, old: u64| match last {
             _ if n != old => Some(0),
             last => last.map(|last| {
@@ -183,15 +194,33 @@ mod tests {
         };
         assert_eq!(flow.view(at(0), &totals(0, 0)), FlowView::default());
         assert_eq!(flow.view(at(0), &totals(1, 0)).last_in_ms, Some(0));
-        flow.note(at(0), &totals(10, 0));
-        flow.note(at(1), &totals(11, 0));
+        flow.note(at(0), &totals(10, 0), Usage::default());
+        flow.note(at(1), &totals(11, 0), Usage::default());
         let view = flow.view(at(250), &totals(10, 0));
         assert_eq!((view.in_rate, view.last_in_ms, view.last_out_ms), (None, Some(250), None));
-        flow.note(at(2_000), &totals(30, 4));
+        flow.note(at(2_000), &totals(30, 4), Usage::default());
         let view = flow.view(at(3_000), &totals(30, 4));
         assert_eq!((view.in_rate, view.in_bit_rate, view.drop_rate), (Some(10), Some(8_000), Some(2)));
         assert_eq!(view.last_drop_ms, BTreeMap::from([("too_long".to_owned(), 1_000)]));
         assert_eq!(flow.view(at(3_000), &totals(30, 5)).last_drop_ms["too_long"], 0);
+    }
+
+    #[test]
+    fn what_a_port_had_of_late_is_a_part_of_that_time() {
+        let (mut flow, start, totals) = (Flow::default(), Instant::now(), Totals::default());
+        let usage = |busy_ms: u64, throttled_ms: u64| Usage {
+            busy_ns: busy_ms * 1_000_000,
+            throttled_ns: throttled_ms * 1_000_000,
+        };
+        flow.note(start, &totals, usage(5_000, 0));
+        assert_eq!(flow.parts, None);
+        flow.note(start + Duration::from_millis(1), &totals, usage(5_001, 0));
+        assert_eq!(flow.parts, None);
+        flow.note(start + Duration::from_secs(2), &totals, usage(5_400, 1_600));
+        assert_eq!(flow.parts, Some((200_000, 800_000)));
+        // Counters of cores are read one by one.
+        flow.note(start + Duration::from_secs(3), &totals, usage(5_300, 1_600));
+        assert_eq!(flow.parts, Some((0, 0)));
     }
 
     #[test]

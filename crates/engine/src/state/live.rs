@@ -6,13 +6,12 @@ use std::sync::Arc;
 use sidecore_abi::counters::MAX_PORTS;
 
 use super::cores::{CoreGraph, Placed};
+use super::diagnosis::MemoryWatch;
 use super::flow::{CoreFlow, Flow};
 use super::kinds::{find, Kind};
 use super::on_demand::OnDemand;
 use super::retire::{self, Ending, Leaver, Leaving};
-use super::service::Recent;
 use super::spec::{PortSpec, Spec};
-use super::trouble::MemoryWatch;
 use crate::observe::{CounterFile, Totals};
 use crate::port::{Attachment, LinkEvents, Port, PortId};
 
@@ -22,7 +21,6 @@ pub(super) struct Live {
     pub port: Arc<Port>,
     pub attachment: Option<Box<dyn Attachment>>,
     pub stopped: Option<String>,
-    pub recent: Recent,
     pub flow: Flow,
     pub memory: MemoryWatch,
 }

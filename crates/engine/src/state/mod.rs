@@ -12,6 +12,7 @@
 mod check;
 mod control;
 mod cores;
+mod diagnosis;
 pub mod disks;
 mod engine;
 mod flow;
@@ -35,7 +36,6 @@ pub mod status;
 mod tests;
 pub mod text;
 mod transaction;
-mod trouble;
 pub mod values;
 mod view;
 

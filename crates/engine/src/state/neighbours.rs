@@ -56,7 +56,7 @@ impl Neighbours {
     }
 
     /// What is to be shown at port `id`.
-    pub fn trouble(&self, id: PortId, now: u32) -> Option<String> {
+    pub fn report(&self, id: PortId, now: u32) -> Option<String> {
         let fresh = |pair: &Pair| now.saturating_sub(pair.last) < SHOWN;
         let of_port = |(key, pair): &(&(PortId, PortId), &Pair)| (key.0 == id || key.1 == id) && fresh(pair);
         self.pairs.iter().find(of_port).map(|(_, pair)| pair.text.clone())
@@ -82,11 +82,11 @@ mod tests {
         let reports = neighbours.note(flaps, 100, name);
         assert_eq!(reports.len(), 1, "two addresses of one pair, in either order");
         assert!(reports[0].contains("01:00:00:00:00:00 came in by ports p2 and p5"), "{reports:?}");
-        assert!(neighbours.trouble(PortId(2), 101).is_some() && neighbours.trouble(PortId(5), 101).is_some());
-        assert_eq!(neighbours.trouble(PortId(3), 101), None);
+        assert!(neighbours.report(PortId(2), 101).is_some() && neighbours.report(PortId(5), 101).is_some());
+        assert_eq!(neighbours.report(PortId(3), 101), None);
         assert!(neighbours.note(vec![flap(1, 5, 2, None)], 111, name).is_empty());
-        assert!(neighbours.trouble(PortId(2), 130).is_some());
-        assert_eq!(neighbours.trouble(PortId(2), 131), None);
+        assert!(neighbours.report(PortId(2), 130).is_some());
+        assert_eq!(neighbours.report(PortId(2), 131), None);
         assert_eq!(neighbours.note(vec![flap(1, 5, 2, None)], 160, name).len(), 1);
         let circle = neighbours.note(vec![flap(9, 1, 7, Some(PortId(6)))], 160, name);
         assert!(

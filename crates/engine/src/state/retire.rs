@@ -24,7 +24,7 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 /// An attachment that is ending.
 pub(super) struct Ending {
     name: String,
-    told: Receiver<()>,
+    done: Receiver<()>,
     ended: Arc<AtomicBool>,
 }
 
@@ -46,7 +46,7 @@ impl Drop for Rest {
 
 /// Ends `attachment`, which stands behind port `name`, on a thread of its own.
 pub(super) fn end(name: &str, attachment: Option<Box<dyn Attachment>>) -> Ending {
-    let (tell, told) = sync_channel(1);
+    let (tell, done) = sync_channel(1);
     let ended = Arc::new(AtomicBool::new(false));
     let rest = Rest { attachment, tell, ended: Arc::clone(&ended) };
     // Without a thread the closure is dropped here, and `rest` with it.
@@ -57,13 +57,13 @@ pub(super) fn end(name: &str, attachment: Option<Box<dyn Attachment>>) -> Ending
             "the thread of the request ends it, because there is no other thread: {e}"
         );
     }
-    Ending { name: name.to_owned(), told, ended }
+    Ending { name: name.to_owned(), done, ended }
 }
 
 impl Ending {
     /// Waits for the end, until `limit` at most; true if it has come. An end that has not come is logged.
     pub(super) fn wait(&self, limit: Instant) -> bool {
-        let ended = self.told.recv_timeout(limit.saturating_duration_since(Instant::now())).is_ok();
+        let ended = self.done.recv_timeout(limit.saturating_duration_since(Instant::now())).is_ok();
         if !ended {
             tracing::error!(
                 port = %self.name,

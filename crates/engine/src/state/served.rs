@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use super::diagnosis;
 use super::engine::{Engine, Error};
 use super::text::BadSpec;
-use super::trouble;
 use crate::core::{CoreStatus, TaskStatus, MOST_RESERVED};
 use crate::port::{Lack, Port};
 
@@ -19,12 +19,11 @@ impl Engine {
         let mut state = crate::lock(&self.state);
         state.cores.note(now, cores);
         for live in state.ports.values_mut() {
-            live.recent.note(now, live.port.served.usage());
-            live.flow.note(now, &live.port.counters.totals());
-            let private = live.port.memory_seems_private();
+            live.flow.note(now, &live.port.counters.totals(), live.port.served.usage());
+            let private = live.port.doubts_memory();
             let lack = || live.attachment.as_ref().and_then(|attachment| attachment.lack());
             if live.memory.look(private || lack() == Some(Lack::Memory)) {
-                trouble::tell(&live.spec.name, private);
+                diagnosis::log_memory(&live.spec.name, private);
             }
         }
     }

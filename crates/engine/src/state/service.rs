@@ -1,13 +1,12 @@
 //! What a port is granted of the I/O cores, for them; whether all can be kept at once; and what a port had of late.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::flow::{ppm, SHORTEST};
 use super::grants::{Budget, Tenths, PERCENT};
 use super::spec::{PortSpec, Spec};
 use super::values::Toggle;
 use super::view::view;
-use crate::core::{Rate, Served, Service, Usage, DEFAULT_WEIGHT, MOST_RESERVED};
+use crate::core::{Rate, Served, Service, DEFAULT_WEIGHT, MOST_RESERVED};
 
 impl PortSpec {
     /// What it is granted of the I/O cores.
@@ -114,31 +113,9 @@ view! {
     }
 }
 
-/// What a port had of the cores of late.
-#[derive(Debug, Default)]
-pub(super) struct Recent {
-    before: Option<(Instant, Usage)>,
-    /// Millionths of the time between the last two looks: used, throttled.
-    parts: Option<(u64, u64)>,
-}
-
-impl Recent {
-    /// It had had so much by now.
-    pub fn note(&mut self, now: Instant, usage: Usage) {
-        if let Some((then, before)) = self.before {
-            let time = now.saturating_duration_since(then);
-            if time < SHORTEST {
-                return;
-            }
-            let part = |now: u64, before: u64| ppm(now.saturating_sub(before), time);
-            self.parts =
-                Some((part(usage.busy_ns, before.busy_ns), part(usage.throttled_ns, before.throttled_ns)));
-        }
-        self.before = Some((now, usage));
-    }
-
-    /// For people and programs.
-    pub fn view(&self, served: &Served) -> ServiceView {
+impl ServiceView {
+    /// What is granted and was had, of late in these parts of the time.
+    pub(super) fn of(served: &Served, recent: Option<(u64, u64)>) -> ServiceView {
         let (service, usage) = (served.service(), served.usage());
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         ServiceView {
@@ -151,8 +128,8 @@ impl Recent {
             bit_rate: service.rate.bits,
             busy_ns: usage.busy_ns,
             throttled_ns: usage.throttled_ns,
-            used_ppm: self.parts.map(|parts| parts.0),
-            throttled_ppm: self.parts.map(|parts| parts.1),
+            used_ppm: recent.map(|parts| parts.0),
+            throttled_ppm: recent.map(|parts| parts.1),
         }
     }
 }
@@ -160,24 +137,6 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_port_had_of_late_is_a_part_of_that_time() {
-        let (mut recent, start) = (Recent::default(), Instant::now());
-        let usage = |busy_ms: u64, throttled_ms: u64| Usage {
-            busy_ns: busy_ms * 1_000_000,
-            throttled_ns: throttled_ms * 1_000_000,
-        };
-        recent.note(start, usage(5_000, 0));
-        assert_eq!(recent.parts, None);
-        recent.note(start + Duration::from_millis(1), usage(5_001, 0));
-        assert_eq!(recent.parts, None);
-        recent.note(start + Duration::from_secs(2), usage(5_400, 1_600));
-        assert_eq!(recent.parts, Some((200_000, 800_000)));
-        // Counters of cores are read one by one.
-        recent.note(start + Duration::from_secs(3), usage(5_300, 1_600));
-        assert_eq!(recent.parts, Some((0, 0)));
-    }
 
     #[test]
     fn budgets_that_fit_are_told_from_those_that_do_not() {

@@ -7,14 +7,14 @@ use std::time::Instant;
 use sidecore_abi::counters::DROPS;
 
 use super::cores::{Address, Standing};
+pub use super::diagnosis::Diagnosis;
+use super::diagnosis::{diagnose, Facts};
 use super::engine::Engine;
 pub use super::flow::{FlowView, LastSecond};
 use super::live::Live;
 use super::plan::keys;
 use super::service::ServiceView;
 use super::spec::{Joint, PortSpec, SwitchSpec};
-pub use super::trouble::Trouble;
-use super::trouble::{troubles, Facts};
 use super::view::view;
 use crate::core::{CoreStatus, TaskStatus};
 pub use crate::mem::MemoryCount;
@@ -103,7 +103,7 @@ view! {
         capture_lost: u64,
         /// Why it carries nothing, or less than it should.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        troubles: Vec<Trouble>,
+        troubles: Vec<Diagnosis>,
         /// What passed it of late.
         #[serde(default)]
         flow: FlowView,
@@ -404,12 +404,12 @@ fn is_served(direction: &str) -> bool {
 }
 
 fn view(live: &Live, standing: Standing) -> PortView {
-    let Live { spec, port, attachment, stopped, recent, .. } = live;
+    let Live { spec, port, attachment, stopped, .. } = live;
     let status = attachment.as_ref().map(|attachment| attachment.status());
     let totals = port.counters.totals();
     let flow = live.flow.view(Instant::now(), &totals);
     let troubles =
-        troubles(&Facts { spec, port, status: status.as_ref(), stopped: stopped.as_deref(), flow: &flow });
+        diagnose(&Facts { spec, port, status: status.as_ref(), stopped: stopped.as_deref(), flow: &flow });
     let (peer, detail, hint, features, queues) = match status {
         Some(status) => {
             let ingress =
@@ -446,7 +446,7 @@ fn view(live: &Live, standing: Standing) -> PortView {
         peer: peer.to_owned(),
         pid: port.messages.peer(),
         detail,
-        hint: standing.trouble.or(hint),
+        hint: standing.report.or(hint),
         captures: port.capture.captures(),
         capture_lost: port.capture.lost(),
         troubles,
@@ -459,7 +459,7 @@ fn view(live: &Live, standing: Standing) -> PortView {
         overrun: port.overrun.count(),
         conversation: port.messages.count(),
         memory: port.terms.count(),
-        service: recent.view(&port.served),
+        service: ServiceView::of(&port.served, live.flow.parts),
     };
     PortView { name: spec.name.clone(), number: port.id.0, counters: Sums::from(&totals), state: Some(state) }
 }

@@ -21,14 +21,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::check::same_place;
+use super::diagnosis::MemoryWatch;
 use super::flow::Flow;
 use super::kinds::find;
 use super::live::{EngineState, Live, Means};
 use super::plan::{Change, Verb};
 use super::retire::{self, Ending, PATIENCE};
-use super::service::Recent;
 use super::spec::{Entry, Joint, PortSpec, Spec};
-use super::trouble::MemoryWatch;
 use crate::port::{Attachment, Fault, Port, DEFAULT_MTU};
 
 /// What made a change impossible, and whether all is as it was.
@@ -181,7 +180,6 @@ impl<'c> Transaction<'c> {
             port,
             attachment: None,
             stopped: None,
-            recent: Recent::default(),
             flow: Flow::default(),
             memory: MemoryWatch::default(),
         };

@@ -273,8 +273,8 @@ fn every_field_is_described_and_no_other() {
 
     compare(seen, "CaptureCount", &CaptureCount::default(), &CaptureCount::default());
     compare(seen, "Sums", &Sums::default(), &Sums::default());
-    let trouble = Trouble { mend: Some(s()), ..Trouble::default() };
-    compare(seen, "Trouble", &trouble, &Trouble::default());
+    let trouble = Diagnosis { mend: Some(s()), ..Diagnosis::default() };
+    compare(seen, "Trouble", &trouble, &Diagnosis::default());
     let flow = FlowView {
         in_rate: Some(1),
         in_bit_rate: Some(1),

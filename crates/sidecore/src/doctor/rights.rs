@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use sidecore_engine::fault::shown as escaped;
 use sidecore_engine::sandbox::open::accounts::name_of;
-use sidecore_engine::state::status::Trouble;
+use sidecore_engine::state::status::Diagnosis;
 
 use crate::api::About;
 
@@ -38,12 +38,12 @@ struct Who {
 
 /// The processes that seem to be kept away from the socket of port `port` at `socket`, which has no connection; else
 /// the users who may connect.
-pub(super) fn look(port: &str, socket: &Path, about: &About) -> Vec<Trouble> {
+pub(super) fn look(port: &str, socket: &Path, about: &About) -> Vec<Diagnosis> {
     let is_socket = |meta: fs::Metadata| meta.file_type().is_socket();
     if !socket.is_absolute() || !fs::symlink_metadata(socket).is_ok_and(is_socket) {
         return Vec::new();
     }
-    let note = |name: &str, text, mend| Trouble {
+    let note = |name: &str, text, mend| Diagnosis {
         name: name.to_owned(),
         about: "peer".to_owned(),
         wrong: false,
@@ -71,7 +71,7 @@ pub(super) fn look(port: &str, socket: &Path, about: &About) -> Vec<Trouble> {
             note("socket_rights", text, format!("if it is your VMM: {command}"))
         })
     });
-    let mut found: Vec<Trouble> = shut_out.take(TOLD).collect();
+    let mut found: Vec<Diagnosis> = shut_out.take(TOLD).collect();
     if found.is_empty() {
         let text = format!("users that may connect: {}", shown(socket));
         let mend = format!("if the VMM runs as another user: sidecore set {port} mode=0660 owner=:GROUP");

@@ -54,7 +54,7 @@ impl PipePair {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         sending.set_program();
         receiving.set_program();
-        let told = Arc::new(ProgramEnd { port: Arc::clone(port), wake: rx });
+        let program = Arc::new(ProgramEnd { port: Arc::clone(port), wake: rx });
         let ingress = PipeIngress {
             sending,
             port: Arc::clone(port),
@@ -66,7 +66,7 @@ impl PipePair {
             last_work: Instant::now(),
             worked: false,
         };
-        Ok(PipePair { ingress, egress: PipeEgress { receiving, told }, wake_tx, wake_rx })
+        Ok(PipePair { ingress, egress: PipeEgress { receiving, program }, wake_tx, wake_rx })
     }
 
     /// What went wrong on the two so far: ingress, egress.
@@ -152,13 +152,13 @@ impl IngressQueue for PipeIngress {
 /// A ring on which the program receives.
 pub struct PipeEgress {
     receiving: Receiving,
-    told: Arc<ProgramEnd>,
+    program: Arc<ProgramEnd>,
 }
 
 impl PipeEgress {
     /// The other end may use it from now on.
     pub fn show(&mut self) {
-        self.receiving.show(Arc::clone(&self.told) as Arc<dyn Far>);
+        self.receiving.show(Arc::clone(&self.program) as Arc<dyn Far>);
     }
 }
 

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use super::interface::{packet_socket, promiscuous};
 use super::mapping::Mapping;
-use super::nic::{self, check_queues, no_queues, told, FoundInterface, InterfacePort, Queues};
+use super::nic::{self, check_queues, failure, no_queues, FoundInterface, InterfacePort, Queues};
 use crate::graph::Scheduler;
 use crate::packet::Offloads;
 use crate::port::{Port, MAX_QUEUES};
@@ -86,7 +86,7 @@ pub fn start(
     let chunk = CHUNKS.into_iter().find(|chunk| mtu <= chunk - HEADROOM - HEADERS).ok_or_else(|| {
         let hint = "lower it (mtu=…, or ip link set … mtu …), or use a port of kind packet";
         let why = format!("it is {mtu}, at most {MAX_MTU} will do");
-        told(KIND, &config.interface, "frames of its MTU do not fit into a chunk", &why, hint)
+        failure(KIND, &config.interface, "frames of its MTU do not fit into a chunk", &why, hint)
     })?;
 
     let map = bpf::socket_map(u32::try_from(there.max(count)).unwrap_or(u32::MAX))
@@ -181,7 +181,7 @@ fn bind_error(opened: &FoundInterface, source: io::Error) -> String {
         }
         _ => return opened.failed(step)(source),
     };
-    told(KIND, opened.interface.name(), step, &source, hint)
+    failure(KIND, opened.interface.name(), step, &source, hint)
 }
 
 /// Attaches the program for `map` in the driver, or in the stack if the driver cannot. True: in the driver.
@@ -204,7 +204,7 @@ fn attach(opened: &FoundInterface, map: &OwnedFd, mode: XdpMode) -> Result<(Owne
     };
     if busy(&error) {
         let hint = "it has another XDP program: take that away (ip link set … xdp off)";
-        return Err(told(KIND, name, step, &error, hint));
+        return Err(failure(KIND, name, step, &error, hint));
     }
     Err(opened.failed(step)(error))
 }

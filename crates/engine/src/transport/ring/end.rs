@@ -1,7 +1,7 @@
 //! A client that is an end of a pipe between ports: it has the pipe's memory, and its queues move slots.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use sidecore_abi::ring::Info;
@@ -9,6 +9,7 @@ use sidecore_abi::ring::Info;
 use super::common::Common;
 use crate::graph::Pairs;
 use crate::host::ring::{PipeEgress, PipeIngress, PipePair};
+use crate::ring::Region;
 use crate::slots::pipe::End;
 
 /// The client's queues, in the hands of cores and port.
@@ -35,10 +36,7 @@ impl Piped {
         let pairs: Vec<PipePair> = (0..info.tx_rings as usize)
             .map(|ring| PipePair::new(end, ring, &common.port, &common.settings))
             .collect::<io::Result<_>>()?;
-        let mut fds = vec![region.file().try_clone_to_owned()?];
-        for pair in &pairs {
-            fds.push(pair.kick().try_clone_to_owned()?);
-        }
+        let mut fds = copies(&region, pairs.iter().map(PipePair::kick))?;
         {
             let mut state = crate::lock(&common.state);
             state.rings = pairs.iter().map(PipePair::stats).collect();
@@ -65,7 +63,10 @@ impl Drop for Piped {
     }
 }
 
-/// Borrows them to be sent.
-pub(super) fn borrowed(fds: &[OwnedFd]) -> Vec<std::os::fd::BorrowedFd<'_>> {
-    fds.iter().map(AsFd::as_fd).collect()
+/// Copies of the file of `region` and of `others`, for a client.
+pub(super) fn copies<'f>(
+    region: &'f Region,
+    others: impl Iterator<Item = BorrowedFd<'f>>,
+) -> io::Result<Vec<OwnedFd>> {
+    std::iter::once(region.file()).chain(others).map(|fd| fd.try_clone_to_owned()).collect()
 }

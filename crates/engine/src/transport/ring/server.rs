@@ -1,7 +1,7 @@
 //! The thread of a ring port: conversations, one of which may be attached, others ends of its pipes or monitors.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::super::server::connection::Connection;
 use super::super::server::many::{ClientConnection, Requests};
 use super::super::server::wait::has_left;
 use super::common::Common;
-use super::end::{borrowed, Piped};
+use super::end::{copies, Piped};
 use super::host::{self, HostRings};
 use super::pipes::{Holder, LentMemory, OpenEnd};
 use super::taps::{self, Tapped};
@@ -39,6 +39,8 @@ pub(super) struct Server {
 }
 
 type Conversation = ClientConnection<Role>;
+/// What a client gets: its rings, and the descriptors that belong to them.
+type Granted = (Info, Vec<OwnedFd>);
 
 /// What a conversation has.
 pub(super) enum Role {
@@ -156,24 +158,27 @@ impl Requests for Server {
         let Some((ask, request)) = request.and_then(|r| Some((Ask::from_code(r.ask)?, r))) else {
             tracing::warn!(port = %self.common.port.name, "a client speaks another language or version");
             // It may be gone.
-            let _ = self.reply(index, Err(Errno::PROTO), &[]);
+            let _ = self.reply(index, Err(Errno::PROTO));
             return false;
         };
-        let is_piped = self.common.end.is_some();
-        let sent = match ask {
-            Ask::Pipe | Ask::Monitor if is_piped => self.reply(index, Err(Errno::OPNOTSUPP), &[]),
-            Ask::SetHeader if is_piped && request.value != 0 => self.reply(index, Err(Errno::INVAL), &[]),
-            Ask::Attach if is_piped => self.attach_end(index),
-            Ask::Attach => self.attach(index, request.extra_bufs),
-            Ask::Info => self.reply(index, Ok(()), &[]),
+        let (is_piped, was_idle) = (self.common.end.is_some(), self.is_idle(index));
+        let granted = match ask {
+            Ask::Pipe | Ask::Monitor if is_piped => Err(Errno::OPNOTSUPP),
+            Ask::SetHeader if is_piped && request.value != 0 => Err(Errno::INVAL),
+            Ask::Info => Ok(self.info()),
             Ask::SetHeader => {
                 let possible = self.common.settings.set_header(request.value, &self.common.port);
-                self.reply(index, if possible { Ok(()) } else { Err(Errno::INVAL) }, &[])
+                possible.then(|| self.info()).ok_or(Errno::INVAL)
             }
+            _ if !was_idle => Err(Errno::BUSY),
+            Ask::Attach if is_piped => self.attach_end(index),
+            Ask::Attach => self.attach(index, request.extra_bufs),
             Ask::Pipe => self.open_end(index, &request),
             Ask::Monitor => self.watch(index, &request),
         };
-        sent.is_ok()
+        // A client that has got something of which it cannot be told ends.
+        let is_lost = granted.is_err() && was_idle && !self.is_idle(index);
+        self.reply(index, granted).is_ok() && !is_lost
     }
 
     fn gone(&mut self, role: Role) {
@@ -241,23 +246,26 @@ impl Server {
         Server { common, conversations: Vec::new(), memory: None, next_memory: MONITOR_MEMORY }
     }
 
-    fn attach(&mut self, index: usize, extra_bufs: u32) -> io::Result<()> {
-        let attached = |c: &Conversation| matches!(c.role, Role::Client(_));
-        if self.conversations.iter().any(attached) || !matches!(self.conversations[index].role, Role::None) {
-            return self.reply(index, Err(Errno::BUSY), &[]);
+    fn is_idle(&self, index: usize) -> bool {
+        matches!(self.conversations[index].role, Role::None)
+    }
+
+    /// What a client is told of an error that the log has.
+    fn failed(&self, what: &str, error: &io::Error) -> Errno {
+        tracing::warn!(port = %self.common.port.name, "cannot make {what}: {error}");
+        Errno::NOMEM
+    }
+
+    fn attach(&mut self, index: usize, extra_bufs: u32) -> Result<Granted, Errno> {
+        if self.conversations.iter().any(|c| matches!(c.role, Role::Client(_))) {
+            return Err(Errno::BUSY);
         }
-        let (region, mut pairs) = match self.make(extra_bufs) {
-            Ok(made) => made,
-            Err(error) => {
-                tracing::warn!(port = %self.common.port.name, "cannot make rings: {error}");
-                return self.reply(index, Err(Errno::NOMEM), &[]);
-            }
-        };
+        let (region, mut pairs) = self.make(extra_bufs).map_err(|e| self.failed("rings", &e))?;
         // Our copies of what the client gets; the queues go live, and then it is told.
-        let kicks: Vec<OwnedFd> =
-            pairs.iter().map(|pair| pair.kick().try_clone_to_owned()).collect::<io::Result<_>>()?;
-        let mut wakes: Vec<OwnedFd> = pairs.iter_mut().filter_map(|pair| pair.wake_tx.take()).collect();
-        wakes.extend(pairs.iter_mut().filter_map(|pair| pair.wake_rx.take()));
+        let mut fds =
+            copies(&region, pairs.iter().map(RingPair::kick)).map_err(|e| self.failed("rings", &e))?;
+        fds.extend(pairs.iter_mut().filter_map(|pair| pair.wake_tx.take()));
+        fds.extend(pairs.iter_mut().filter_map(|pair| pair.wake_rx.take()));
         let for_host = pairs.split_off(self.common.info.rx_rings as usize);
         let host = self.memory.as_ref().and_then(|memory| memory.host.clone());
         let mut client = Client {
@@ -281,33 +289,25 @@ impl Server {
             host.serve(for_host, region.info().tx_slots);
         }
         let monitors = crate::lock(&self.common.state).monitors.clone();
-        monitors.iter().try_for_each(|monitor| client.show(monitor))?;
+        let shown = monitors.iter().try_for_each(|monitor| client.show(monitor));
+        shown.map_err(|e| self.failed("a monitor", &e))?;
         self.conversations[index].role = Role::Client(client);
         let wants = extra_bufs.max(self.common.info.extra_bufs);
         let extra_bufs = self.memory.as_mut().map_or(0, |memory| memory.take_extra(Holder::Client, wants));
         let info = Info { header: self.common.settings.header(), extra_bufs, ..*region.info() };
-        let mut fds = vec![region.file()];
-        fds.extend(kicks.iter().chain(&wakes).map(AsFd::as_fd));
-        self.send(index, None, info, &fds)
+        Ok((info, fds))
     }
 
     /// The same for an end of a pipe between ports.
-    fn attach_end(&mut self, index: usize) -> io::Result<()> {
-        let Some(end) = self.common.end.clone() else { return Ok(()) };
-        let attached = |c: &Conversation| matches!(c.role, Role::Piped(_));
-        if self.conversations.iter().any(attached) {
-            return self.reply(index, Err(Errno::BUSY), &[]);
+    fn attach_end(&mut self, index: usize) -> Result<Granted, Errno> {
+        let end = self.common.end.clone().ok_or(Errno::NOTSUP)?;
+        if self.conversations.iter().any(|c| matches!(c.role, Role::Piped(_))) {
+            return Err(Errno::BUSY);
         }
-        match Piped::attach(&self.common, &end) {
-            Ok((piped, info, fds)) => {
-                self.conversations[index].role = Role::Piped(piped);
-                self.send(index, None, info, &borrowed(&fds))
-            }
-            Err(error) => {
-                tracing::warn!(port = %self.common.port.name, "cannot make its end of a pipe: {error}");
-                self.reply(index, Err(Errno::NOMEM), &[])
-            }
-        }
+        let attached = Piped::attach(&self.common, &end);
+        let (piped, info, fds) = attached.map_err(|e| self.failed("its end of a pipe", &e))?;
+        self.conversations[index].role = Role::Piped(piped);
+        Ok((info, fds))
     }
 
     /// The memory, made if no client has it yet, and then with this many extra buffers at least.
@@ -349,44 +349,25 @@ impl Server {
     }
 
     /// Makes the conversation an end of a pipe.
-    fn open_end(&mut self, index: usize, request: &Request) -> io::Result<()> {
-        let Some(end) = End::from_code(request.value) else {
-            return self.reply(index, Err(Errno::INVAL), &[]);
-        };
-        if !matches!(self.conversations[index].role, Role::None) {
-            return self.reply(index, Err(Errno::BUSY), &[]);
-        }
-        let opened = self
-            .memory(request.extra_bufs)
-            .and_then(|memory| memory.open(request.pipe, end, request.flags & EXCLUSIVE != 0));
-        let (open, users) = match opened {
-            Ok(Some(open)) => open,
-            Ok(None) => return self.reply(index, Err(Errno::NOSPC), &[]),
-            Err(error) => {
-                return self.reply(index, Err(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM)), &[])
-            }
-        };
+    fn open_end(&mut self, index: usize, request: &Request) -> Result<Granted, Errno> {
+        let end = End::from_code(request.value).ok_or(Errno::INVAL)?;
+        let said = |e: io::Error| Errno::from_io_error(&e).unwrap_or(Errno::NOMEM);
+        let memory = self.memory(request.extra_bufs).map_err(said)?;
+        let opened = memory.open(request.pipe, end, request.flags & EXCLUSIVE != 0).map_err(said)?;
+        let (open, users) = opened.ok_or(Errno::NOSPC)?;
+        let extra_bufs = memory.take_extra(Holder::End(open), request.extra_bufs);
+        let fds = copies(&memory.region, memory.wakes(open).into_iter().map(AsFd::as_fd));
+        let info = Info { extra_bufs, users, ..pipe_end(memory.region.info(), open.pipe, open.end) };
         self.conversations[index].role = Role::End(open);
         crate::lock(&self.common.state).ends += 1;
-        let Some(memory) = &mut self.memory else { return Ok(()) };
-        let extra_bufs = memory.take_extra(Holder::End(open), request.extra_bufs);
-        let Some(memory) = &self.memory else { return Ok(()) };
-        let mut fds = vec![memory.region.file()];
-        fds.extend(memory.wakes(open).into_iter().map(AsFd::as_fd));
-        let info = Info { extra_bufs, users, ..pipe_end(memory.region.info(), open.pipe, open.end) };
-        self.send(index, None, info, &fds)
+        Ok((info, fds.map_err(said)?))
     }
 
     /// Makes the conversation a monitor of what is asked for.
-    fn watch(&mut self, index: usize, request: &Request) -> io::Result<()> {
-        let Some(sees) = Sees::from_value(request.value) else {
-            return self.reply(index, Err(Errno::INVAL), &[]);
-        };
-        if !matches!(self.conversations[index].role, Role::None) {
-            return self.reply(index, Err(Errno::BUSY), &[]);
-        }
+    fn watch(&mut self, index: usize, request: &Request) -> Result<Granted, Errno> {
+        let sees = Sees::from_value(request.value).ok_or(Errno::INVAL)?;
         if crate::lock(&self.common.state).monitors.len() == MONITORS {
-            return self.reply(index, Err(Errno::NOSPC), &[]);
+            return Err(Errno::NOSPC);
         }
         let base = self.common.config.geometry;
         let rings = if sees.end.is_some() { 1 } else { base.rings };
@@ -400,27 +381,17 @@ impl Server {
         let made = Region::new(&geometry, &self.common.port.name).and_then(|region| {
             let region = Arc::new(region);
             let (monitor, wakes) = Monitor::new(&region, &settings, sees, &self.common.port.overrun)?;
-            Ok((region, Arc::new(monitor), wakes))
+            let fds = copies(&region, wakes.iter().map(AsFd::as_fd))?;
+            Ok((self.look(&Arc::new(monitor), &region, request)?, *region.info(), fds))
         });
-        let looking = made.and_then(|(region, monitor, wakes)| {
-            Ok(self.look(&monitor, &region, request)?.map(|watching| (region, watching, wakes)))
-        });
-        let (region, watching, wakes) = match looking {
-            Ok(Some(looking)) => looking,
-            Ok(None) => return self.reply(index, Err(Errno::NOSPC), &[]),
-            Err(error) => {
-                tracing::warn!(port = %self.common.port.name, "cannot make a monitor: {error}");
-                return self.reply(index, Err(Errno::NOMEM), &[]);
-            }
-        };
+        let (watching, info, fds) = made.map_err(|e| self.failed("a monitor", &e))?;
+        let watching = watching.ok_or(Errno::NOSPC)?;
         crate::lock(&self.common.state).monitors.push(Arc::clone(&watching.monitor));
         self.conversations[index].role = Role::Monitor(watching);
-        let mut fds = vec![region.file()];
-        fds.extend(wakes.iter().map(AsFd::as_fd));
-        let info = Info { header: settings.header(), mem_id: self.next_memory, ..*region.info() };
+        let info = Info { header: settings.header(), mem_id: self.next_memory, ..info };
         self.next_memory =
             if self.next_memory == u32::from(u16::MAX) { MONITOR_MEMORY } else { self.next_memory + 1 };
-        self.send(index, None, info, &fds)
+        Ok((info, fds))
     }
 
     /// Has `monitor` see what it is made for: a pipe of the port, or the port and what its client releases. `None`: there is no
@@ -459,20 +430,15 @@ impl Server {
         Ok(Some(watching))
     }
 
-    fn reply(&self, index: usize, result: Result<(), Errno>, fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    /// What there is without a role.
+    fn info(&self) -> Granted {
         let info = self.memory.as_ref().map_or(&self.common.info, |memory| memory.region.info());
-        let info = Info { header: self.common.settings.header(), ..*info };
-        self.send(index, result.err(), info, fds)
+        (Info { header: self.common.settings.header(), ..*info }, Vec::new())
     }
 
-    fn send(
-        &self,
-        index: usize,
-        errno: Option<Errno>,
-        mut info: Info,
-        fds: &[BorrowedFd<'_>],
-    ) -> io::Result<()> {
-        let errno = errno.map_or(0, |errno| errno.raw_os_error().unsigned_abs());
+    fn reply(&self, index: usize, granted: Result<Granted, Errno>) -> io::Result<()> {
+        let errno = granted.as_ref().err().map_or(0, |errno| errno.raw_os_error().unsigned_abs());
+        let (mut info, fds) = granted.unwrap_or_else(|_| self.info());
         info.mtu = self.common.port.mtu();
         // Memory of its own for each port: 1 is netmap's global allocator.
         if info.mem_id == 0 {
@@ -481,8 +447,9 @@ impl Server {
                 None => u32::from(self.common.port.id.0) + 2,
             };
         }
-        let bytes = Answer { errno, info }.to_bytes();
-        let sent = passing::send(&self.conversations[index].socket, &bytes, fds, SendFlags::DONTWAIT)?;
+        let (bytes, fds) =
+            (Answer { errno, info }.to_bytes(), fds.iter().map(AsFd::as_fd).collect::<Vec<_>>());
+        let sent = passing::send(&self.conversations[index].socket, &bytes, &fds, SendFlags::DONTWAIT)?;
         if sent == MESSAGE {
             Ok(())
         } else {

@@ -1,7 +1,7 @@
 //! One conversation with one client: the thread sleeps until the client, the port's fault or its owner has something to say.
 //!
 //! A client is given [`PATIENCE`] over the rest of a message or over reading our answers, and [`FIRST_WORD`] over its first one. While its
-//! messages are held back (`port::message_limit`) the owner is heard, and the protocol's own descriptors are.
+//! messages are held back (`port::exchange`) the owner is heard, and the protocol's own descriptors are.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -31,7 +31,7 @@ pub(in crate::transport) enum ConversationEnd {
     Called,
     /// Another daemon goes on with it.
     Left,
-    /// The peer did not begin to talk.
+    /// The peer did not begin to exchange.
     Silent,
     /// A rule was broken; the words say which.
     Fault(Fault, String),
@@ -69,7 +69,7 @@ pub(in crate::transport) struct Waits<'a> {
 pub(in crate::transport) const ALSO: usize = 3;
 
 /// A protocol's part of a conversation.
-pub(in crate::transport) trait Talk {
+pub(in crate::transport) trait Exchange {
     /// What to wait for. `held`: the peer's messages are held back.
     fn waits(&mut self, held: bool) -> Waits<'_>;
 
@@ -117,21 +117,21 @@ pub(super) struct ConversationContext<'a, T> {
 }
 
 /// Talks until there is an end.
-pub(super) fn run<T: Talk>(talk: &mut T, context: &ConversationContext<T>) -> ConversationEnd {
+pub(super) fn run<T: Exchange>(exchange: &mut T, context: &ConversationContext<T>) -> ConversationEnd {
     let port = context.port;
     let hold = || port.messages.hold().map(|time| Instant::now() + time);
     let begun = Instant::now();
     let (mut waiting, mut refusals, mut listener): (Option<(Instant, &str)>, u32, _) =
         (None, 0, context.listener);
-    (context.show)(talk);
+    (context.show)(exchange);
     let mut held_until = hold();
     loop {
         let held = held_until.map(|until| until.saturating_duration_since(Instant::now()));
         let held = held.filter(|left| !left.is_zero());
         let silence =
-            (context.hurries && !talk.has_begun()).then(|| FIRST_WORD.saturating_sub(begun.elapsed()));
+            (context.hurries && !exchange.has_begun()).then(|| FIRST_WORD.saturating_sub(begun.elapsed()));
         let patience = waiting.map(|(since, _)| PATIENCE.saturating_sub(since.elapsed()));
-        let waits = talk.waits(held.is_some());
+        let waits = exchange.waits(held.is_some());
         let limit = held.or(patience.map(|left| left.min(NEXT_LOOK))).or(silence);
         let limit = [limit, waits.rest].into_iter().flatten().min();
         let mut fds = vec![
@@ -160,7 +160,7 @@ pub(super) fn run<T: Talk>(talk: &mut T, context: &ConversationContext<T>) -> Co
         let left = heard && !waits.listens;
         drop(fds);
         if called {
-            return if context.line.wishes().leave && talk.leave() {
+            return if context.line.wishes().leave && exchange.leave() {
                 ConversationEnd::Left
             } else {
                 ConversationEnd::Called
@@ -169,30 +169,30 @@ pub(super) fn run<T: Talk>(talk: &mut T, context: &ConversationContext<T>) -> Co
         if left {
             return ConversationEnd::Closed;
         }
-        let again = also.contains(&true) && talk.ready(also);
+        let again = also.contains(&true) && exchange.ready(also);
         if stopped {
             // The next fault makes it readable again.
             let _ = rustix::io::read(port.fault.event(), &mut [0; 8]);
             if let Some(fault) = port.fault.get() {
-                if let Some(end) = talk.stopped(fault) {
+                if let Some(end) = exchange.stopped(fault) {
                     return end;
                 }
-                (context.show)(talk);
+                (context.show)(exchange);
             }
         }
         let mut all_heard = true;
         if held.is_none() && (heard || again || waiting.is_some()) {
-            match talk.listen() {
+            match exchange.listen() {
                 Ok(Heard::Part(what)) => {
                     waiting.get_or_insert_with(|| (Instant::now(), what));
                 }
                 Ok(heard) => (waiting, all_heard) = (None, matches!(heard, Heard::All)),
                 Err(end) => return end,
             }
-            (context.show)(talk);
+            (context.show)(exchange);
             held_until = hold();
         }
-        if all_heard && silence.is_some_and(|left| left.is_zero()) && !talk.has_begun() {
+        if all_heard && silence.is_some_and(|left| left.is_zero()) && !exchange.has_begun() {
             return ConversationEnd::Silent;
         }
         if let Some((_, what)) = waiting.filter(|(since, _)| since.elapsed() >= PATIENCE) {

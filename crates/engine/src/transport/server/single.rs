@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 
 use super::connection::Connection;
-use super::conversation::{self, ConversationContext, ConversationEnd, Talk};
+use super::conversation::{self, ConversationContext, ConversationEnd, Exchange};
 use super::socket::{call, Listener, PeerSource};
 use super::wait::{await_close, has_left, wait, wait_for, CLOSING};
 use super::{supervise, OwnerLine, Running};
@@ -29,12 +29,12 @@ const AT_ONCE: u64 = 2;
 /// What is spoken at a socket.
 pub(in crate::transport) trait Protocol: Send + 'static {
     /// A conversation with one client.
-    type Talk: Talk;
+    type Exchange: Exchange;
     /// How the thread is called in front of its port's name.
     const THREAD: &'static str;
     /// A conversation that was shorter was for nothing.
     const BRIEFLY: Duration;
-    /// The name of the fault of a client that does not begin to talk, and what is said of it.
+    /// The name of the fault of a client that does not begin to exchange, and what is said of it.
     const SILENCE: (&'static str, &'static str);
     /// Whether peers that we call have to send something in time, too.
     const HURRIES_ALL: bool;
@@ -49,8 +49,8 @@ pub(in crate::transport) trait Protocol: Send + 'static {
         None
     }
 
-    /// Begins to talk with the client on `stream`.
-    fn begin(&mut self, stream: Connection) -> io::Result<Self::Talk>;
+    /// Begins to exchange with the client on `stream`.
+    fn begin(&mut self, stream: Connection) -> io::Result<Self::Exchange>;
 
     /// A conversation has failed, by a bug: what it held is given back.
     fn failed(&mut self);
@@ -247,22 +247,22 @@ impl<P: Protocol> Host<P> {
         }
         let (begun, detail) = (Instant::now(), self.detail());
         let (end, asked) = match self.protocol.begin(stream) {
-            Ok(mut talk) => {
+            Ok(mut exchange) => {
                 let listener = self.source.listener();
                 let context = ConversationContext {
                     port: &port,
                     line: &self.line,
                     listener,
                     hurries: P::HURRIES_ALL || listener.is_some(),
-                    show: &|talk: &mut P::Talk| {
-                        if let Some(status) = talk.status(&detail) {
+                    show: &|exchange: &mut P::Exchange| {
+                        if let Some(status) = exchange.status(&detail) {
                             self.show(status);
                         }
                     },
                 };
-                let end = conversation::run(&mut talk, &context);
-                let asked = talk.has_asked() && begun.elapsed() >= P::BRIEFLY;
-                self.closing = talk.end(matches!(end, ConversationEnd::Fault(..)));
+                let end = conversation::run(&mut exchange, &context);
+                let asked = exchange.has_asked() && begun.elapsed() >= P::BRIEFLY;
+                self.closing = exchange.end(matches!(end, ConversationEnd::Fault(..)));
                 (end, asked)
             }
             Err(e) => {

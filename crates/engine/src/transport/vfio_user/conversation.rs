@@ -22,7 +22,7 @@ use sidecore_abi::vfio_user::{command, Header, MAX_FDS};
 
 use super::super::server::connection::receive;
 use super::super::server::connection::Connection;
-use super::super::server::conversation::{ConversationEnd, Heard, Talk, Waits, ALSO, PATIENCE};
+use super::super::server::conversation::{ConversationEnd, Exchange, Heard, Waits, ALSO, PATIENCE};
 use super::super::server::wait::wait;
 use super::commands;
 use super::keep::{Keep, Pending};
@@ -80,7 +80,7 @@ pub(super) struct Conversation {
     /// The holder is gone.
     unheld: bool,
     /// What was told last.
-    told: Option<News>,
+    shown: Option<News>,
 }
 
 /// What of a conversation is worth telling.
@@ -107,7 +107,7 @@ impl Conversation {
             blocked: false,
             resample: None,
             unheld: false,
-            told: None,
+            shown: None,
         })
     }
 
@@ -121,7 +121,7 @@ impl Conversation {
         stream.set_nonblocking(true)?;
         let left = peeked(&stream)?;
         let pending = session.keep.as_mut().map_or(Ok(None), Keep::pending)?;
-        let mut talk = Conversation::new(stream, session, port, device)?;
+        let mut exchange = Conversation::new(stream, session, port, device)?;
         if let Some(Pending { taken, unsent, with_fd }) = pending {
             let untouched = left == taken;
             if with_fd && !untouched {
@@ -131,14 +131,16 @@ impl Conversation {
             }
             // Such an answer is made again, of a question that changes nothing.
             if !with_fd {
-                let ended =
-                    talk.pass_by().and_then(|()| talk.take(left)).and_then(|_| talk.send_kept(unsent));
+                let ended = exchange
+                    .pass_by()
+                    .and_then(|()| exchange.take(left))
+                    .and_then(|_| exchange.send_kept(unsent));
                 ended.map_err(|end| std::io::Error::other(format!("the client is gone: {end:?}")))?;
             }
         }
-        talk.session.done();
-        set_peeked(&talk.stream, 0)?;
-        Ok(talk)
+        exchange.session.done();
+        set_peeked(&exchange.stream, 0)?;
+        Ok(exchange)
     }
 
     /// Handles what has come, up to a message after which it is better to wait.
@@ -347,7 +349,7 @@ impl Conversation {
     }
 }
 
-impl Talk for Conversation {
+impl Exchange for Conversation {
     fn waits(&mut self, held: bool) -> Waits<'_> {
         let (resample, rest) = self.session.resample();
         self.resample = resample;
@@ -412,7 +414,7 @@ impl Talk for Conversation {
         // After every message: only what is news costs anything.
         let lack = session.lack();
         let news = (self.port.fault.get(), session.agreed.is_some(), session.refused, session.hint(), lack);
-        if self.told.replace(news) == Some(news) {
+        if self.shown.replace(news) == Some(news) {
             return None;
         }
         let (fault, agreed, refused, hint, _) = news;

@@ -164,7 +164,7 @@ struct Spoken {
 }
 
 impl Protocol for Spoken {
-    type Talk = Conversation;
+    type Exchange = Conversation;
     const THREAD: &'static str = "vfu";
     const BRIEFLY: Duration = Duration::from_secs(1);
     const SILENCE: (&'static str, &'static str) = ("no_version", "sent no VERSION");

@@ -18,7 +18,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::super::server::connection::receive;
 use super::super::server::connection::Connection;
-use super::super::server::conversation::{ConversationEnd, Heard, Talk, Waits, ALSO};
+use super::super::server::conversation::{ConversationEnd, Exchange, Heard, Waits, ALSO};
 use super::super::server::wait::wait;
 use super::backend::Backend;
 use super::channel::Descriptors;
@@ -151,7 +151,7 @@ impl<D: VirtioDevice> Conversation<D> {
     }
 }
 
-impl<D: VirtioDevice> Talk for Conversation<D> {
+impl<D: VirtioDevice> Exchange for Conversation<D> {
     fn waits(&mut self, _: bool) -> Waits<'_> {
         Waits { stream: &self.stream, listens: true, also: [None; ALSO], rest: None }
     }

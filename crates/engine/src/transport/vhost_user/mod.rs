@@ -156,7 +156,7 @@ struct Spoken<D: VirtioDevice> {
 }
 
 impl<D: VirtioDevice + 'static> Protocol for Spoken<D> {
-    type Talk = Conversation<D>;
+    type Exchange = Conversation<D>;
     const THREAD: &'static str = "vu";
     const BRIEFLY: Duration = Duration::ZERO;
     const SILENCE: (&'static str, &'static str) = ("no_message", "said nothing");

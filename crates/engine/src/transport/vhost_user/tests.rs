@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_abi::virtio::features as bit;
 
-use super::super::server::conversation::{ConversationEnd, Heard, Talk};
+use super::super::server::conversation::{ConversationEnd, Exchange, Heard};
 use super::backend::Backend;
 use super::channel::Descriptors;
 use super::conversation::Conversation;
@@ -427,13 +427,13 @@ fn who_shuts_down_a_socket_full_of_answers_has_left() {
     let (mut peer, ours) = UnixStream::pair().unwrap();
     let answers = ours.try_clone().unwrap();
     let backend = Arc::new(Mutex::new(backend()));
-    let mut talk = Conversation::new(ours.into(), backend).unwrap();
+    let mut exchange = Conversation::new(ours.into(), backend).unwrap();
     while (&answers).write(&[0; 4096]).is_ok() {}
     // GET_FEATURES in version 1, without a payload.
     peer.write_all(&[1u32, 1, 0].map(u32::to_le_bytes).concat()).unwrap();
-    assert!(matches!(talk.listen(), Ok(Heard::Part("did not read our answers"))));
+    assert!(matches!(exchange.listen(), Ok(Heard::Part("did not read our answers"))));
     peer.shutdown(std::net::Shutdown::Both).unwrap();
-    assert!(matches!(talk.listen(), Err(ConversationEnd::Closed)));
+    assert!(matches!(exchange.listen(), Err(ConversationEnd::Closed)));
 }
 
 mod front_end {

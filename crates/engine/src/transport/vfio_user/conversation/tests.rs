@@ -74,34 +74,37 @@ impl Client {
     }
 }
 
-fn next(talk: &mut Conversation) {
-    talk.handle().unwrap();
+fn next(exchange: &mut Conversation) {
+    exchange.handle().unwrap();
 }
 
 /// Does what `listen` does, up to `step`, and ends as a process ends.
-fn end_at(mut talk: Conversation, step: &str) {
-    let Ok(Read::Whole(header, size)) = talk.look() else { panic!("no message") };
-    let fds = std::mem::take(&mut talk.inbox.fds);
-    let payload = &talk.inbox.bytes[Header::SIZE..size];
-    let (due, result) = commands::handle(&mut talk.session, &header, payload, fds, &mut talk.answer);
+fn end_at(mut exchange: Conversation, step: &str) {
+    let Ok(Read::Whole(header, size)) = exchange.look() else { panic!("no message") };
+    let fds = std::mem::take(&mut exchange.inbox.fds);
+    let payload = &exchange.inbox.bytes[Header::SIZE..size];
+    let (due, result) = commands::handle(&mut exchange.session, &header, payload, fds, &mut exchange.answer);
     assert!(due && result.is_ok());
     let reached = |name| STEPS.iter().position(|s| *s == step) >= STEPS.iter().position(|s| *s == name);
     if reached("committed") {
-        talk.session.commit(size, Some(&talk.answer));
+        exchange.session.commit(size, Some(&exchange.answer));
     }
     if reached("taken") {
-        talk.take(size).unwrap();
+        exchange.take(size).unwrap();
     }
     if reached("half sent") {
-        assert_eq!(sendfile(&talk.stream, talk.session.keep.as_ref().unwrap().answers(), None, 7), Ok(7));
+        assert_eq!(
+            sendfile(&exchange.stream, exchange.session.keep.as_ref().unwrap().answers(), None, 7),
+            Ok(7)
+        );
     }
     if reached("sent") {
-        talk.send_kept(talk.answer.bytes().len() - 7).unwrap();
+        exchange.send_kept(exchange.answer.bytes().len() - 7).unwrap();
     }
     if reached("done") {
-        talk.session.done();
+        exchange.session.done();
     }
-    assert!(talk.leave());
+    assert!(exchange.leave());
 }
 
 /// One message, asked by `ask`, in which one daemon ends and another goes on; then `after` has the last word.
@@ -118,30 +121,30 @@ fn across(
     let first = Daemon::new(Model::E1000e);
     let mut session = Session::new("p", &first.device, &Terms::default());
     session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
-    let mut talk = Conversation::new(ours.into(), session, &first.port, &first.device).unwrap();
+    let mut exchange = Conversation::new(ours.into(), session, &first.port, &first.device).unwrap();
     client.say(command::VERSION, &[0, 0, 1, 0], &[]);
-    next(&mut talk);
+    next(&mut exchange);
     client.hear();
     let write = RegionAccess { offset: LEDCTL, region: 0, count: 4 };
     client.say(command::REGION_WRITE, &[&write.bytes()[..], &77u32.to_le_bytes()].concat(), &[]);
-    next(&mut talk);
+    next(&mut exchange);
     client.hear();
     ask(&mut client);
-    end_at(talk, step);
+    end_at(exchange, step);
     drop(first);
 
     let second = Daemon::new(Model::E1000e);
     let (session, stream) =
         Session::find("p", &second.device, &Terms::default(), &path).expect("nothing was found");
-    let mut talk = Conversation::resume(stream.into(), session, &second.port, &second.device).unwrap();
+    let mut exchange = Conversation::resume(stream.into(), session, &second.port, &second.device).unwrap();
     if step == "handled" {
-        next(&mut talk);
+        next(&mut exchange);
     }
-    after(&mut client, &mut talk);
+    after(&mut client, &mut exchange);
     client.read(LEDCTL);
-    next(&mut talk);
+    next(&mut exchange);
     assert_eq!(client.value(), 77);
-    drop(talk);
+    drop(exchange);
     holder.join().unwrap();
 }
 
@@ -152,10 +155,10 @@ fn a_question_is_answered_once_wherever_a_daemon_ends() {
             "once",
             step,
             |client| client.read(SEMAPHORE),
-            |client, talk| {
+            |client, exchange| {
                 assert_eq!(client.value(), 0, "it was done twice, or another answer came ({step})");
                 client.read(SEMAPHORE);
-                next(talk);
+                next(exchange);
                 assert_eq!(client.value(), 1, "it was not done at all ({step})");
             },
         );
@@ -174,12 +177,12 @@ fn memory_that_comes_with_a_message_is_not_lost() {
             "memory",
             step,
             |client| client.say(command::DMA_MAP, &map.bytes(), &[file.as_fd()]),
-            |client, talk| {
+            |client, exchange| {
                 client.hear();
-                assert!(talk.session.map().translate(0x1000, 0x4000, &mut 0).is_some(), "{step}");
+                assert!(exchange.session.map().translate(0x1000, 0x4000, &mut 0).is_some(), "{step}");
                 let unmap = DmaUnmap { argsz: 24, flags: 0, address: 0x1000, size: SIZE };
                 client.say(command::DMA_UNMAP, &unmap.bytes(), &[]);
-                next(talk);
+                next(exchange);
                 client.hear();
             },
         );
@@ -192,7 +195,7 @@ fn whoever_goes_on_sending_is_not_kept_waiting_for_an_earlier_message() {
     let (mut theirs, ours) = UnixStream::pair().unwrap();
     let daemon = Daemon::new(Model::E1000e);
     let session = Session::new("p", &daemon.device, &Terms::default());
-    let mut talk = Conversation::new(ours.into(), session, &daemon.port, &daemon.device).unwrap();
+    let mut exchange = Conversation::new(ours.into(), session, &daemon.port, &daemon.device).unwrap();
     let message = |command, payload: &[u8]| {
         let size = u32::try_from(Header::SIZE + payload.len()).unwrap();
         let header = Header { id: 1, command, size, flags: flags::COMMAND | flags::NO_REPLY, error: 0 };
@@ -203,12 +206,12 @@ fn whoever_goes_on_sending_is_not_kept_waiting_for_an_earlier_message() {
     let (first, rest) = write.split_at(20);
     theirs.write_all(&[&message(command::VERSION, &[0, 0, 1, 0])[..], first].concat()).unwrap();
     for _ in 0..3 {
-        assert!(matches!(talk.handle(), Ok(Heard::More)), "a message was handled before that part");
-        assert!(matches!(talk.handle(), Ok(Heard::Part(_))), "now it is waited for");
+        assert!(matches!(exchange.handle(), Ok(Heard::More)), "a message was handled before that part");
+        assert!(matches!(exchange.handle(), Ok(Heard::Part(_))), "now it is waited for");
         theirs.write_all(&[rest, first].concat()).unwrap();
     }
     theirs.write_all(rest).unwrap();
-    assert!(matches!(talk.handle(), Ok(Heard::All)));
+    assert!(matches!(exchange.handle(), Ok(Heard::All)));
 }
 
 #[test]

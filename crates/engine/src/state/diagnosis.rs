@@ -13,7 +13,7 @@ use crate::port::{AttachmentStatus, Fault, Lack, Peer, Port};
 view! {
     /// A cause.
     #[derive(Default)]
-    Trouble {
+    Diagnosis {
         /// Its name: `private_memory`, `no_driver`, the name of a drop reason or of a fault, …
         name: String,
         /// What of the port it is about: `peer`, `memory`, `driver`, `link`, `mtu`, `frames`.
@@ -44,10 +44,10 @@ pub(super) struct Facts<'f> {
 }
 
 /// All that is known to be in the way of its frames, what comes first first.
-pub(super) fn troubles(facts: &Facts) -> Vec<Trouble> {
+pub(super) fn diagnose(facts: &Facts) -> Vec<Diagnosis> {
     let mut found = Vec::new();
     let mut say = |wrong: bool, about: &str, name: &str, text: String, mend: Option<String>| {
-        found.push(Trouble { name: name.to_owned(), about: about.to_owned(), wrong, text, mend });
+        found.push(Diagnosis { name: name.to_owned(), about: about.to_owned(), wrong, text, mend });
     };
     let Facts { spec, port, status, stopped, flow } = facts;
     let name = &spec.name;
@@ -119,43 +119,40 @@ fn of_peer(
 
 /// What drops for `reason` at port `name` mean for it: whether something is wrong, what it is about, what to do.
 fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Option<String>) {
-    let set = |pair: &str| Some(format!("sidecore set {name} {pair}"));
-    match reason {
-        "too_long" => {
-            let mend = format!("sidecore set {name} mtu=9000, or in the guest: ip link set DEV mtu {mtu}");
-            (true, "mtu", Some(mend))
-        }
-        "buffer_too_small" => {
-            (true, "mtu", Some("in the guest: ip link set DEV mtu …, as large as the senders'".to_owned()))
-        }
+    let (wrong, about, mend) = match reason {
+        "too_long" => (true, "mtu", "sidecore set PORT mtu=9000, or in the guest: ip link set DEV mtu MTU"),
+        "buffer_too_small" => (true, "mtu", "in the guest: ip link set DEV mtu …, as large as the senders'"),
         "ring_full" => {
             let mend = "in the guest: ip link set DEV up; if the interface is up, the guest is too slow: longer rings \
                         (QEMU: rx_queue_size=1024), more queues";
-            (true, "driver", Some(mend.to_owned()))
+            (true, "driver", mend)
         }
         "overrun" | "receiver_busy" => {
             let mend =
                 "have the guest's memory present: QEMU -object memory-backend-memfd,…,prealloc=on; no swap";
-            (true, "memory", Some(mend.to_owned()))
+            (true, "memory", mend)
         }
-        "mac_limit" => (true, "frames", set("mac-limit=…")),
-        "mac_guard" => (true, "frames", set("mac-guard=off, or mac=… with the address that the guest uses")),
-        "storm_broadcast" => (true, "frames", set("storm-broadcast=…")),
-        "storm_multicast" => (true, "frames", set("storm-multicast=…")),
-        "storm_unicast" => (true, "frames", set("storm-unicast=…")),
-        "no_destination" | "hairpin" | "filtered" => (false, "frames", None),
-        "to_router" | "fragmented" | "group_address" | "time_exceeded" => (false, "frames", None),
-        "no_neighbour" => (false, "frames", Some("sidecore show neighbours".to_owned())),
+        "mac_limit" => (true, "frames", "sidecore set PORT mac-limit=…"),
+        "mac_guard" => {
+            let mend = "sidecore set PORT mac-guard=off, or mac=… with the address that the guest uses";
+            (true, "frames", mend)
+        }
+        "storm_broadcast" => (true, "frames", "sidecore set PORT storm-broadcast=…"),
+        "storm_multicast" => (true, "frames", "sidecore set PORT storm-multicast=…"),
+        "storm_unicast" => (true, "frames", "sidecore set PORT storm-unicast=…"),
+        "no_destination" | "hairpin" | "filtered" => (false, "frames", ""),
+        "to_router" | "fragmented" | "group_address" | "time_exceeded" => (false, "frames", ""),
+        "no_neighbour" => (false, "frames", "sidecore show neighbours"),
         "reverse_path" => {
-            let mend = format!("sidecore explain ROUTER SOURCE says where its route leads; sidecore set {name} rpf=loose, or off");
-            (true, "frames", Some(mend))
+            let mend = "sidecore explain ROUTER SOURCE says where its route leads; sidecore set PORT rpf=loose, or off";
+            (true, "frames", mend)
         }
-        "no_route" => (true, "frames", Some("sidecore explain ROUTER ADDRESS".to_owned())),
-        "link_down" => {
-            (false, "frames", Some("sidecore show ports: which port's peer is not running?".to_owned()))
-        }
-        _ => (true, "frames", Some("docs/troubleshooting.md".to_owned())),
-    }
+        "no_route" => (true, "frames", "sidecore explain ROUTER ADDRESS"),
+        "link_down" => (false, "frames", "sidecore show ports: which port's peer is not running?"),
+        _ => (true, "frames", "docs/troubleshooting.md"),
+    };
+    let mend = mend.replace("PORT", name).replace("MTU", &mtu.to_string());
+    (wrong, about, Some(mend).filter(|mend| !mend.is_empty()))
 }
 
 /// Tells of memory that cannot be reached, once each time: a line in the log for operators who do not look at `show`.
@@ -176,7 +173,7 @@ impl MemoryWatch {
 }
 
 /// Writes that line for port `name`.
-pub(super) fn tell(name: &str, private: bool) {
+pub(super) fn log_memory(name: &str, private: bool) {
     let what = match private {
         true => "looks private: its driver has started, and the daemon reads nothing but zeros",
         false => "is not shared with us",
