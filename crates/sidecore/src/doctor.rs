@@ -6,7 +6,7 @@ mod rights;
 use std::path::Path;
 
 use serde::Serialize;
-use sidecore_engine::state::status::{PortState, PortView, Ports, QueueView, Queues, Diagnosis, VERSION};
+use sidecore_engine::state::status::{Diagnosis, PortState, PortView, Ports, QueueView, Queues, VERSION};
 
 use crate::api::About;
 use crate::cli::DoctorArgs;
@@ -96,7 +96,12 @@ fn examine(port: &PortView, queues: &[QueueView], about: &About) -> Option<Findi
 }
 
 /// What there is to say about one thing: the troubles with it, or how it is.
-fn checks(about: &'static str, state: &PortState, troubles: &[Diagnosis], queues: &[&QueueView]) -> Vec<Check> {
+fn checks(
+    about: &'static str,
+    state: &PortState,
+    troubles: &[Diagnosis],
+    queues: &[&QueueView],
+) -> Vec<Check> {
     let of_trouble = |trouble: &Diagnosis| Check {
         about,
         name: Some(trouble.name.clone()),

@@ -68,8 +68,8 @@ const KINDS: [&str; 6] = ["reads", "writes", "flushes", "discards", "write_zeroe
 #[derive(Debug, Default)]
 pub struct QueueStats {
     requests: [AtomicU64; KINDS.len()],
-    read_bytes: AtomicU64,
-    written_bytes: AtomicU64,
+    /// Of reads and writes.
+    bytes: [AtomicU64; 2],
     errors: [AtomicU64; REQUEST_ERRORS],
     interrupts: AtomicU64,
     kicks: AtomicU64,
@@ -96,10 +96,8 @@ impl QueueStats {
         if let Some(requests) = self.requests.get(ended.kind) {
             count(requests, 1);
         }
-        match ended.kind {
-            0 => count(&self.read_bytes, ended.bytes),
-            1 => count(&self.written_bytes, ended.bytes),
-            _ => {}
+        if let Some(bytes) = self.bytes.get(ended.kind) {
+            add(bytes, ended.bytes);
         }
         if let Some(latency) = self.latencies.get(ended.kind) {
             latency.add(ended.ns);
@@ -190,9 +188,9 @@ impl Sums {
         Sums {
             in_flight: queues.iter().map(|queue| u64::from(queue.in_flight.load(Ordering::Relaxed))).sum(),
             reads: requests(0),
-            read_bytes: sum(&|queue| &queue.read_bytes),
+            read_bytes: sum(&|queue| &queue.bytes[0]),
             writes: requests(1),
-            written_bytes: sum(&|queue| &queue.written_bytes),
+            written_bytes: sum(&|queue| &queue.bytes[1]),
             flushes: requests(2),
             discards: requests(3),
             write_zeroes: requests(4),

@@ -173,7 +173,7 @@ impl Interface {
         have_done(&Request::Mtu { name: self.name.clone(), mtu }, &[], || self.set_mtu_here(mtu))
     }
 
-    /// The same, by this process.
+    /// What it comes to in this process, where there is no broker.
     pub(crate) fn set_mtu_here(&self, mtu: u32) -> io::Result<()> {
         let mtu = c_int::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: SIOCSIFMTU takes an ifreq.
@@ -198,7 +198,7 @@ impl Interface {
         have_done(&Request::Up { name: self.name.clone() }, &[], || self.bring_up_here())
     }
 
-    /// The same, by this process.
+    /// What it comes to in this process, where there is no broker.
     pub(crate) fn bring_up_here(&self) -> io::Result<()> {
         let flags = self.flags()? | UP;
         // SAFETY: SIOCSIFFLAGS takes an ifreq.
@@ -251,7 +251,7 @@ pub(super) fn packet_socket(name: &str, buffer: u32) -> io::Result<OwnedFd> {
     obtain(&Request::Packet { name: name.to_owned(), buffer }, &[], || packet_socket_here(buffer))
 }
 
-/// The same, by this process.
+/// What it comes to in this process, where there is no broker.
 pub(crate) fn packet_socket_here(buffer: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;

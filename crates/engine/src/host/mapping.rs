@@ -91,7 +91,7 @@ impl Mapping {
         unsafe { slice::from_raw_parts(self.base.as_ptr().add(at), len.min(self.len - at)) }
     }
 
-    /// The same, to be written.
+    /// Bytes of the mapping, to be written.
     ///
     /// # Safety
     /// No other side reads or writes there while the slice is used.

@@ -150,7 +150,7 @@ impl Builder {
         Builder(all)
     }
 
-    /// The same with one more attribute.
+    /// Adds an attribute.
     #[must_use]
     pub fn with(mut self, kind: u16, value: &[u8]) -> Builder {
         let len = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);

@@ -283,19 +283,10 @@ impl CoreGraph {
         // No core has a router any more that is not among them.
         drop(known);
         // No core learns by the old topology any more: what it taught about ports that left can go.
-        for (port, attach) in &before.ports {
-            let stays = |switch: &Arc<Switch>| {
-                let here = |(other, attach): &(Arc<Port>, Attach)| {
-                    let on = |s: &Arc<Switch>| other.id == port.id && Arc::ptr_eq(s, switch);
-                    matches!(attach, Attach::Switch(s) | Attach::Gateway(_, s) if on(s))
-                };
-                now.ports.iter().any(here)
-            };
-            match attach {
-                Attach::Switch(switch) | Attach::Gateway(_, switch) if !stays(switch) => {
-                    switch.forget(port.id, false, seconds)
-                }
-                _ => {}
+        for (port, switch, _) in before.learned() {
+            let stays = now.learned().any(|(other, on, _)| other.id == port.id && Arc::ptr_eq(on, switch));
+            if !stays {
+                switch.forget(port.id, false, seconds);
             }
         }
         now.pin(seconds);

@@ -362,10 +362,8 @@ impl Engine {
     pub fn port(&self, name: &str) -> Result<Arc<Port>, Error> {
         let state = crate::lock(&self.state);
         let there = || state.ports.keys().cloned().collect();
-        match state.ports.get(name) {
-            Some(live) => Ok(Arc::clone(&live.port)),
-            None => Err(Error::Unknown { what: "port", name: name.to_owned(), there: there() }),
-        }
+        let unknown = || Error::Unknown { what: "port", name: name.to_owned(), there: there() };
+        state.ports.get(name).map(|live| Arc::clone(&live.port)).ok_or_else(unknown)
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
-use super::values::{read_as_word, word, write_as_text};
+use super::values::{forms, read_as_word, word, write_as_text};
 use crate::core::{CpuBudget, MOST_RESERVED};
 
 /// Millionths of a core in a percent.
@@ -32,7 +32,7 @@ impl Budget {
         u64::from(self.runtime_us) * 1_000_000 / u64::from(self.period_us)
     }
 
-    /// The same for the cores.
+    /// The budget as the cores take it.
     pub(super) fn on_a_core(self, reclaim: bool) -> CpuBudget {
         let [runtime, period] = [self.runtime_us, self.period_us].map(|us| Duration::from_micros(us.into()));
         CpuBudget { runtime, period, reclaim }
@@ -168,20 +168,8 @@ impl<const KNOWN: usize, const MAX: u64> fmt::Display for Amount<KNOWN, MAX> {
     }
 }
 
-impl<const KNOWN: usize, const MAX: u64> Serialize for Amount<KNOWN, MAX> {
-    fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
-        sink.collect_str(self)
-    }
-}
-
-impl<'de, const KNOWN: usize, const MAX: u64> Deserialize<'de> for Amount<KNOWN, MAX> {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        word(source)
-    }
-}
-
-read_as_word!(Budget);
-write_as_text!(Budget);
+read_as_word!(Budget, Amount<KNOWN, MAX> [const KNOWN: usize, const MAX: u64]);
+write_as_text!(Budget, Amount<KNOWN, MAX> [const KNOWN: usize, const MAX: u64]);
 
 /// Processors, in the order in which they were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -214,20 +202,11 @@ impl FromStr for Cpus {
 
 read_as_word!(Cpus);
 
-impl Value for Cpus {
-    const FORM: Form = Form::List("CPU", "0", ',');
-}
-
-impl Value for Budget {
-    const FORM: Form = Form::Text("N%|RUNTIME/PERIOD", "20%");
-}
-
-impl Value for Frames {
-    const FORM: Form = Form::Text("N[k|M]", "200k");
-}
-
-impl Value for Bits {
-    const FORM: Form = Form::Text("N[k|M|G]", "1G");
+forms! {
+    Cpus = Form::List("CPU", "0", ',');
+    Budget = Form::Text("N%|RUNTIME/PERIOD", "20%");
+    Frames = Form::Text("N[k|M]", "200k");
+    Bits = Form::Text("N[k|M|G]", "1G");
 }
 
 #[cfg(test)]

@@ -38,6 +38,11 @@ pub type Started = Result<Box<dyn Attachment>, String>;
 /// Makes it.
 pub type Start = fn(&PortSpec, &Arc<Port>, Arc<dyn Scheduler>) -> Started;
 
+/// What was started, or why not, in words.
+fn started<A: Attachment + 'static>(started: Result<A, impl std::fmt::Display>) -> Started {
+    started.map(|attachment| Box::new(attachment) as _).map_err(|e| e.to_string())
+}
+
 /// One kind of port.
 pub struct Kind {
     /// The word before the colon.
@@ -315,8 +320,7 @@ fn speak_vhost_user<D: VirtioDevice + 'static>(spec: &PortSpec, port: &Port, dev
         None if spec.fd.is_some() => None,
         None => Some(JournalAt::Ours),
     };
-    let started = VhostUser::start(VhostUserConfig { endpoint, journal }, device);
-    Ok(Box::new(started.map_err(|e| e.to_string())?))
+    started(VhostUser::start(VhostUserConfig { endpoint, journal }, device))
 }
 
 /// Its journal goes, unless the operator chose where it is.
@@ -396,7 +400,7 @@ fn start_e1000(model: Model, spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<d
         ..default
     };
     let device = E1000::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
-    Ok(Box::new(speak_vfio_user(spec, port, device)?))
+    started(speak_vfio_user(spec, port, device))
 }
 
 /// `rtl8169:PATH`: a Realtek NIC on a vfio-user socket.
@@ -405,7 +409,7 @@ fn start_rtl8169(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler
     let (moderation, csb) = (gap(spec, default.moderation), spec.csb == Some(Toggle::On));
     let config = Rtl8169Config { moderation, csb, ..default };
     let device = Rtl8169::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
-    Ok(Box::new(speak_vfio_user(spec, port, device)?))
+    started(speak_vfio_user(spec, port, device))
 }
 
 /// What stands behind the path of a ptnet port where its memory device is.
@@ -495,7 +499,7 @@ fn start_packet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>
         queues: spec.queues.map_or(1, |queues| queues.get() as usize),
         mtu: spec.mtu.map(|mtu| mtu.get()),
     };
-    Ok(Box::new(packet::start(&config, Arc::clone(port), scheduler)?))
+    started(packet::start(&config, Arc::clone(port), scheduler))
 }
 
 /// `xdp:IFNAME`: an interface that the host has, by AF_XDP.
@@ -509,7 +513,7 @@ fn start_xdp(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
             _ => XdpMode::Auto,
         },
     };
-    Ok(Box::new(xdp::start(&config, Arc::clone(port), scheduler)?))
+    started(xdp::start(&config, Arc::clone(port), scheduler))
 }
 
 /// `ring:NAME^`: the host rings of the ring port NAME.
@@ -524,7 +528,7 @@ fn start_host_rings(
         return Err(format!("{} does not apply to host rings: they are as those of ring:{base}", key.name));
     }
     let path = ring::socket_path(base)?;
-    Ok(Box::new(HostRingsPort::start(&path, rings, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
+    started(HostRingsPort::start(&path, rings, Arc::clone(port), scheduler))
 }
 
 /// `ring:NAME`: rings in netmap's format for a native program.
@@ -555,7 +559,7 @@ fn start_ring(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) 
         header: spec.header.map_or(0, |bytes| bytes.get()),
         path,
     };
-    Ok(Box::new(RingPort::start(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?))
+    started(RingPort::start(config, Arc::clone(port), scheduler))
 }
 
 /// The row of `name`, or an error that names the kinds there are.

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
-use super::values::{read_as_word, word, write_as_text};
+use super::values::{forms, read_as_word, word, write_as_text};
 
 /// What a disk consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,8 +85,8 @@ impl fmt::Display for DiskFile {
 read_as_word!(DiskFile);
 write_as_text!(DiskFile);
 
-impl Value for DiskFile {
-    const FORM: Form = Form::Text("PATH|ram:SIZE|null:SIZE", "ram:64M");
+forms! {
+    DiskFile = Form::Text("PATH|ram:SIZE|null:SIZE", "ram:64M");
 }
 
 #[cfg(test)]

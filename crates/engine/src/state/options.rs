@@ -142,7 +142,7 @@ macro_rules! options {
                 may.zip(given).filter(|(_, given)| *given).map(|(key, _)| key)
             }
 
-            /// The same without options of these scopes.
+            /// A copy without options of these scopes.
             #[must_use]
             pub fn without(&self, scopes: &[Scope]) -> $part {
                 $part {

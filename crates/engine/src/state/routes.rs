@@ -1,8 +1,10 @@
 //! Routers and their routes, as the operator asks for them.
 
+use std::net::IpAddr;
+
 use serde::{Deserialize, Serialize};
 
-use super::values::{Gateway, Gateways, Number};
+use super::values::{Gateways, Number};
 use crate::port::PortId;
 use crate::router::{Net, Static, Target};
 
@@ -65,7 +67,7 @@ impl RouteSpec {
             _ if self.blackhole => Target::Blackhole,
             _ if self.unreachable => Target::Unreachable,
             _ if self.prohibit => Target::Prohibit,
-            (Some(via), port) => Target::Via(via.0.iter().map(|gateway| gateway.0).collect(), port),
+            (Some(via), port) => Target::Via(via.0.clone(), port),
             (None, Some(port)) => Target::Port(port),
             (None, None) => Target::Unreachable,
         };
@@ -86,12 +88,11 @@ impl RouteSpec {
             return Some(format!("{} has bits behind its length; allowed: {network}", self.prefix));
         }
         let via = self.via.as_ref().map_or(&[][..], |via| &via.0);
-        let family = |Gateway(it): &&Gateway| it.is_ipv4() == self.prefix.address.is_ipv4();
-        if let Some(Gateway(other)) = via.iter().find(|gateway| !family(gateway)) {
+        let family = |it: &&IpAddr| it.is_ipv4() == self.prefix.address.is_ipv4();
+        if let Some(other) = via.iter().find(|gateway| !family(gateway)) {
             return Some(format!("gateway {other} is of the other family"));
         }
-        let near =
-            |Gateway(it): &Gateway| matches!(it, std::net::IpAddr::V6(it) if it.is_unicast_link_local());
+        let near = |it: &IpAddr| matches!(it, IpAddr::V6(it) if it.is_unicast_link_local());
         if via.iter().any(near) && self.port.is_none() {
             return Some("a link-local gateway is on each port's network; allowed: with port".to_owned());
         }

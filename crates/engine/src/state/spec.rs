@@ -356,7 +356,7 @@ impl PortSpec {
 }
 
 impl Spec {
-    /// The same configuration with every default that depends on others written out, so that two that
+    /// This configuration with every default that depends on others written out, so that two that
     /// mean the same are equal.
     #[must_use]
     pub fn settled(mut self) -> Spec {

@@ -49,7 +49,7 @@ pub fn from_toml(name: &str, text: &str, kinds: &[Kind]) -> Result<Spec, BadSpec
     }
     let Reader { complaints, spec, .. } = reader;
     if !complaints.is_empty() {
-        let lines = complaints.into_iter().map(|c| format!("{name}:{}: {}", line(c.at), c.text));
+        let lines = complaints.into_iter().map(|(at, text)| format!("{name}:{}: {text}", line(at)));
         return Err(BadSpec(lines.collect()));
     }
     let findings = check(&spec, kinds);
@@ -76,14 +76,10 @@ fn locate(document: &DeTable<'_>, finding: &Finding) -> usize {
     table.get_key_value(finding.key.as_str()).map_or(part.span().start, |(key, _)| key.span().start)
 }
 
-struct Complaint {
-    at: usize,
-    text: String,
-}
-
 struct Reader<'k> {
     kinds: &'k [Kind],
-    complaints: Vec<Complaint>,
+    /// Where each begins, and what it says.
+    complaints: Vec<(usize, String)>,
     spec: Spec,
 }
 
@@ -106,7 +102,7 @@ impl Reader<'_> {
     }
 
     fn complain(&mut self, at: Range<usize>, text: String) {
-        self.complaints.push(Complaint { at: at.start, text });
+        self.complaints.push((at.start, text));
     }
 
     /// Reads a list of tables; a port's only where its kind knows all their keys.

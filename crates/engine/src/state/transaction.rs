@@ -232,10 +232,9 @@ impl<'c> Transaction<'c> {
 
     fn retune(&mut self, spec: &PortSpec) -> Result<(), Failure> {
         let Some(live) = self.state.ports.get_mut(&spec.name) else { return Ok(()) };
-        let old = std::mem::replace(&mut live.spec, spec.clone());
-        let (links, sizes) = (old.link_wanted() != spec.link_wanted(), old.mtu != spec.mtu);
+        let (old, tuned) = live.retune(spec.clone());
         self.back.push(Back::Retune(old));
-        live.tune(links, sizes).map_err(|cause| (spec.name.clone(), cause))
+        tuned.map_err(|cause| (spec.name.clone(), cause))
     }
 
     fn commit(&mut self) {
@@ -279,12 +278,10 @@ impl<'c> Transaction<'c> {
                     }
                 }
                 Back::Retune(spec) => {
-                    if let Some(live) = self.state.ports.get_mut(&spec.name) {
-                        let new = std::mem::replace(&mut live.spec, spec);
-                        let links = new.link_wanted() != live.spec.link_wanted();
-                        if let Err(cause) = live.tune(links, new.mtu != live.spec.mtu) {
-                            lost.push(format!("port {}: {cause}", live.spec.name));
-                        }
+                    let name = spec.name.clone();
+                    let tuned = self.state.ports.get_mut(&name).map(|live| live.retune(spec).1);
+                    if let Some(Err(cause)) = tuned {
+                        lost.push(format!("port {name}: {cause}"));
                     }
                 }
             }
@@ -311,7 +308,14 @@ impl Live {
         ))
     }
 
-    /// Brings carrier, MTU and service to what the specification says, those that changed.
+    /// Brings carrier, MTU and service to what `spec` says, those that change; what the specification was, and whether all of it
+    /// could be.
+    fn retune(&mut self, spec: PortSpec) -> (PortSpec, Result<(), String>) {
+        let old = std::mem::replace(&mut self.spec, spec);
+        let (links, sizes) = (old.link_wanted() != self.spec.link_wanted(), old.mtu != self.spec.mtu);
+        (old, self.tune(links, sizes))
+    }
+
     fn tune(&mut self, links: bool, sizes: bool) -> Result<(), String> {
         self.port.served.set(self.spec.service());
         if sizes {

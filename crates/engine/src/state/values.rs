@@ -51,8 +51,8 @@ pub(super) fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(source: 
 }
 
 macro_rules! read_as_word {
-    ($($type:ty),*) => {$(
-        impl<'de> Deserialize<'de> for $type {
+    ($($type:ty $([$($generic:tt)*])?),*) => {$(
+        impl<'de $(, $($generic)*)?> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
                 word(source)
             }
@@ -61,8 +61,8 @@ macro_rules! read_as_word {
 }
 
 macro_rules! write_as_text {
-    ($($type:ty),*) => {$(
-        impl Serialize for $type {
+    ($($type:ty $([$($generic:tt)*])?),*) => {$(
+        impl $(<$($generic)*>)? Serialize for $type {
             fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
                 sink.collect_str(self)
             }
@@ -70,7 +70,16 @@ macro_rules! write_as_text {
     )*};
 }
 
-pub(super) use {read_as_word, write_as_text};
+/// How values of these types are written.
+macro_rules! forms {
+    ($($type:ty = $form:expr;)*) => {$(
+        impl Value for $type {
+            const FORM: Form = $form;
+        }
+    )*};
+}
+
+pub(super) use {forms, read_as_word, write_as_text};
 
 /// The words for the values of enumerations.
 macro_rules! spell {
@@ -206,12 +215,6 @@ impl<const MIN: u32, const MAX: u32> FromStr for Number<MIN, MAX> {
             Ok(n) if (MIN..=MAX).contains(&n) => Ok(Self(n)),
             _ => Err(format!("{text:?} is not allowed; allowed: a number from {MIN} to {MAX}")),
         }
-    }
-}
-
-impl<'de, const MIN: u32, const MAX: u32> Deserialize<'de> for Number<MIN, MAX> {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        word(source)
     }
 }
 
@@ -417,25 +420,6 @@ impl fmt::Display for Source {
     }
 }
 
-/// The address of a gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gateway(pub IpAddr);
-
-impl FromStr for Gateway {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        text.parse()
-            .map(Gateway)
-            .map_err(|_| format!("{text:?} is no address; allowed: such as 10.0.0.1 or fe80::1"))
-    }
-}
-
-impl fmt::Display for Gateway {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 /// Several values, joined by `+` on the command line, a list in files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct List<T>(pub Vec<T>);
@@ -454,7 +438,7 @@ pub type Sources = List<Source>;
 /// Addresses of a router, each with its network.
 pub type Nets = List<Net>;
 /// Gateways of a route.
-pub type Gateways = List<Gateway>;
+pub type Gateways = List<IpAddr>;
 
 /// Most values in a list.
 const MOST: usize = 1024;
@@ -471,12 +455,6 @@ impl<T: FromStr<Err: fmt::Display>> FromStr for List<T> {
     }
 }
 
-impl<'de, T: FromStr<Err: fmt::Display>> Deserialize<'de> for List<T> {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        word(source)
-    }
-}
-
 impl<T: Value> Value for List<T> {
     const FORM: Form = match T::FORM {
         Form::Text(how, like) => Form::List(how, like, '+'),
@@ -485,17 +463,8 @@ impl<T: Value> Value for List<T> {
     };
 }
 
-read_as_word!(Owner, Mac);
-write_as_text!(Mode, Mac, Source, Gateway);
-
-/// How the other types are written.
-macro_rules! forms {
-    ($($type:ty = $form:expr;)*) => {$(
-        impl Value for $type {
-            const FORM: Form = $form;
-        }
-    )*};
-}
+read_as_word!(Owner, Mac, Number<MIN, MAX> [const MIN: u32, const MAX: u32], List<T> [T: FromStr<Err: fmt::Display>]);
+write_as_text!(Mode, Mac, Source);
 
 forms! {
     Mode = Form::Text("OCTAL", "0660");

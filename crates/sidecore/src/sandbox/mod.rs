@@ -90,7 +90,9 @@ pub struct InForce {
 
 /// What is done before anything is opened.
 pub fn tidy(Wish { mode, demanded }: Wish, spec: &Spec) -> InForce {
-    let named = spec.ports.iter().flat_map(|port| port.fd.iter().flat_map(|fds| fds.0.iter().filter_map(|fd| i32::try_from(fd.get()).ok())));
+    let named = spec.ports.iter().flat_map(|port| {
+        port.fd.iter().flat_map(|fds| fds.0.iter().filter_map(|fd| i32::try_from(fd.get()).ok()))
+    });
     let mut missing = settle(&named.chain(of_service_manager()).collect::<Vec<_>>());
     if mode != Sandbox::Off {
         missing.extend(hide());

@@ -90,7 +90,7 @@ unsafe fn bpf<T>(command: c_int, attr: &T) -> io::Result<c_int> {
     }
 }
 
-/// The same for a command that makes a descriptor.
+/// A command of bpf(2) that makes a descriptor.
 ///
 /// # Safety
 /// As for [`bpf`].
@@ -108,7 +108,7 @@ pub(super) fn socket_map(queues: u32) -> io::Result<OwnedFd> {
     obtain(&Request::Sockets { queues }, &[], || socket_map_here(queues))
 }
 
-/// The same, by this process.
+/// What it comes to in this process, where there is no broker.
 pub(crate) fn socket_map_here(queues: u32) -> io::Result<OwnedFd> {
     // Its type, bytes of a key and of a value, entries.
     let attr = [MAP_TYPE_XSKMAP, 4, 4, queues];
@@ -122,7 +122,7 @@ pub(super) fn put_socket(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Res
     have_done(&Request::Enter { queue }, &fds, || put_socket_here(map, queue, socket))
 }
 
-/// The same, by this process.
+/// What it comes to in this process, where there is no broker.
 pub(crate) fn put_socket_here(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Result<()> {
     let (key, value) = (queue.to_ne_bytes(), number(socket).to_ne_bytes());
     let attr = MapUpdate(number(map), 0, key.as_ptr() as u64, value.as_ptr() as u64, 0);
@@ -157,7 +157,7 @@ pub(super) fn attach(map: &OwnedFd, name: &str, index: c_int, native: bool) -> i
     obtain(&request, &[map.as_fd()], || attach_here(map, index, native))
 }
 
-/// The same, by this process.
+/// What it comes to in this process, where there is no broker.
 pub(crate) fn attach_here(map: &OwnedFd, interface: c_int, native: bool) -> io::Result<OwnedFd> {
     let program = &load(map)?;
     let flags = if native { FLAG_NATIVE } else { FLAG_GENERIC };

@@ -97,7 +97,7 @@ impl CaptureReader {
         let ended = self.sink.is_ended();
         if ended {
             // After this no core is in the middle of a batch, and none begins another.
-            self.points.iter().for_each(|point| point.capture_slot().remove(&self.sink));
+            self.detach();
         }
         self.bytes.clear();
         self.read = 0;
@@ -122,10 +122,8 @@ impl CaptureReader {
         true
     }
 
-    fn detach(&mut self) {
-        for point in self.points.drain(..) {
-            point.capture_slot().remove(&self.sink);
-        }
+    fn detach(&self) {
+        self.points.iter().for_each(|point| point.capture_slot().remove(&self.sink));
     }
 }
 

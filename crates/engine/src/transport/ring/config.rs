@@ -11,7 +11,7 @@ use crate::sandbox::open::make_folder;
 pub const EXTRA_LIMIT: u32 = 4096;
 
 /// A ring port to be.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RingPortConfig {
     /// The socket at which clients attach; it is made.
     pub path: PathBuf,
@@ -34,16 +34,7 @@ pub struct RingPortConfig {
 impl RingPortConfig {
     /// One pair of rings at `path`, everything else by default.
     pub fn new(path: &Path) -> RingPortConfig {
-        RingPortConfig {
-            path: path.to_owned(),
-            mode: None,
-            owner: (None, None),
-            geometry: Geometry::default(),
-            extra_limit: EXTRA_LIMIT,
-            header: 0,
-            memory: None,
-            pipe: None,
-        }
+        RingPortConfig { path: path.to_owned(), extra_limit: EXTRA_LIMIT, ..RingPortConfig::default() }
     }
 }
 

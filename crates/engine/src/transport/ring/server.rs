@@ -298,7 +298,7 @@ impl Server {
         Ok((info, fds))
     }
 
-    /// The same for an end of a pipe between ports.
+    /// Attaches a client to the port's end of a pipe between ports.
     fn attach_end(&mut self, index: usize) -> Result<Granted, Errno> {
         let end = self.common.end.clone().ok_or(Errno::NOTSUP)?;
         if self.conversations.iter().any(|c| matches!(c.role, Role::Piped(_))) {

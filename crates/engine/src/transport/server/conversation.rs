@@ -56,7 +56,7 @@ pub(in crate::transport) enum Heard {
 }
 
 /// What a conversation waits for beside its owner and the port.
-pub(in crate::transport) struct Waits<'a> {
+pub(in crate::transport) struct Awaited<'a> {
     pub(in crate::transport) stream: &'a UnixStream,
     /// Whether messages are listened to; else only that the peer leaves.
     pub(in crate::transport) listens: bool,
@@ -71,7 +71,7 @@ pub(in crate::transport) const ALSO: usize = 3;
 /// A protocol's part of a conversation.
 pub(in crate::transport) trait Exchange {
     /// What to wait for. `held`: the peer's messages are held back.
-    fn waits(&mut self, held: bool) -> Waits<'_>;
+    fn waits(&mut self, held: bool) -> Awaited<'_>;
 
     /// Some of its own descriptors are readable. True: whatever the peer's says, it is to be listened to now.
     fn ready(&mut self, also: [bool; ALSO]) -> bool {
@@ -111,7 +111,7 @@ pub(super) struct ConversationContext<'a, T> {
     /// Where other clients connect.
     pub(super) listener: Option<&'a Listener>,
     /// Whether the first word has to come in time.
-    pub(super) hurries: bool,
+    pub(super) limits_first_word: bool,
     /// Told after messages were handled.
     pub(super) show: &'a dyn Fn(&mut T),
 }
@@ -128,8 +128,8 @@ pub(super) fn run<T: Exchange>(exchange: &mut T, context: &ConversationContext<T
     loop {
         let held = held_until.map(|until| until.saturating_duration_since(Instant::now()));
         let held = held.filter(|left| !left.is_zero());
-        let silence =
-            (context.hurries && !exchange.has_begun()).then(|| FIRST_WORD.saturating_sub(begun.elapsed()));
+        let silence = (context.limits_first_word && !exchange.has_begun())
+            .then(|| FIRST_WORD.saturating_sub(begun.elapsed()));
         let patience = waiting.map(|(since, _)| PATIENCE.saturating_sub(since.elapsed()));
         let waits = exchange.waits(held.is_some());
         let limit = held.or(patience.map(|left| left.min(NEXT_LOOK))).or(silence);

@@ -37,7 +37,7 @@ pub(in crate::transport) trait Protocol: Send + 'static {
     /// The name of the fault of a client that does not begin to exchange, and what is said of it.
     const SILENCE: (&'static str, &'static str);
     /// Whether peers that we call have to send something in time, too.
-    const HURRIES_ALL: bool;
+    const LIMITS_ALL: bool;
     /// Whether the next client makes the last fault be forgotten.
     const FORGETS: bool;
 
@@ -253,7 +253,7 @@ impl<P: Protocol> Host<P> {
                     port: &port,
                     line: &self.line,
                     listener,
-                    hurries: P::HURRIES_ALL || listener.is_some(),
+                    limits_first_word: P::LIMITS_ALL || listener.is_some(),
                     show: &|exchange: &mut P::Exchange| {
                         if let Some(status) = exchange.status(&detail) {
                             self.show(status);

@@ -103,7 +103,7 @@ pub(super) fn handle(
     finish(session, header, result, answer)
 }
 
-/// The same with a command of which it is known already `why` it cannot be done.
+/// Answers a command of which it is known already `why` it cannot be done.
 pub(super) fn refuse(
     session: &mut Session,
     header: &Header,

@@ -22,7 +22,7 @@ use sidecore_abi::vfio_user::{command, Header, MAX_FDS};
 
 use super::super::server::connection::receive;
 use super::super::server::connection::Connection;
-use super::super::server::conversation::{ConversationEnd, Exchange, Heard, Waits, ALSO, PATIENCE};
+use super::super::server::conversation::{Awaited, ConversationEnd, Exchange, Heard, ALSO, PATIENCE};
 use super::super::server::wait::wait;
 use super::commands;
 use super::keep::{Keep, Pending};
@@ -350,7 +350,7 @@ impl Conversation {
 }
 
 impl Exchange for Conversation {
-    fn waits(&mut self, held: bool) -> Waits<'_> {
+    fn waits(&mut self, held: bool) -> Awaited<'_> {
         let (resample, rest) = self.session.resample();
         self.resample = resample;
         let also = [
@@ -358,7 +358,7 @@ impl Exchange for Conversation {
             self.closing.as_ref().map(AsFd::as_fd),
             self.session.keep.as_ref().map(AsFd::as_fd).filter(|_| !held),
         ];
-        Waits { stream: &self.stream, listens: !self.blocked, also, rest }
+        Awaited { stream: &self.stream, listens: !self.blocked, also, rest }
     }
 
     fn ready(&mut self, [resampled, closed, unheld]: [bool; ALSO]) -> bool {

@@ -69,7 +69,7 @@ impl VfioUser {
         VfioUser::start_held(endpoint, port, device, None)
     }
 
-    /// The same, with a holder at the path `hold` for each VMM. If an earlier daemon has left one there, the device
+    /// Starts with a holder at the path `hold` for each VMM. If an earlier daemon has left one there, the device
     /// goes on with its VMM when this returns.
     ///
     /// # Errors
@@ -168,7 +168,7 @@ impl Protocol for Spoken {
     const THREAD: &'static str = "vfu";
     const BRIEFLY: Duration = Duration::from_secs(1);
     const SILENCE: (&'static str, &'static str) = ("no_version", "sent no VERSION");
-    const HURRIES_ALL: bool = true;
+    const LIMITS_ALL: bool = true;
     const FORGETS: bool = true;
 
     fn port(&self) -> &Arc<Port> {

@@ -117,7 +117,7 @@ impl Session {
         }
     }
 
-    /// The same with a holder that was started. How much of `stream` has been looked at is known to its reader.
+    /// Keeps it with a holder that was started. How much of `stream` has been looked at is known to its reader.
     pub(super) fn keep_with(&mut self, holder: Holder, stream: &UnixStream) -> Result<(), String> {
         self.keep = Some(Keep::begin(holder, stream, &mut **crate::lock(&self.device), SAVED)?);
         Ok(())

@@ -18,7 +18,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::super::server::connection::receive;
 use super::super::server::connection::Connection;
-use super::super::server::conversation::{ConversationEnd, Exchange, Heard, Waits, ALSO};
+use super::super::server::conversation::{Awaited, ConversationEnd, Exchange, Heard, ALSO};
 use super::super::server::wait::wait;
 use super::backend::Backend;
 use super::channel::Descriptors;
@@ -152,8 +152,8 @@ impl<D: VirtioDevice> Conversation<D> {
 }
 
 impl<D: VirtioDevice> Exchange for Conversation<D> {
-    fn waits(&mut self, _: bool) -> Waits<'_> {
-        Waits { stream: &self.stream, listens: true, also: [None; ALSO], rest: None }
+    fn waits(&mut self, _: bool) -> Awaited<'_> {
+        Awaited { stream: &self.stream, listens: true, also: [None; ALSO], rest: None }
     }
 
     fn listen(&mut self) -> Result<Heard, ConversationEnd> {

@@ -13,7 +13,7 @@ use crate::virtq::{PackedJournal, Region, Whose};
 
 /// Entries of the largest ring of requests that a file of our own has room for: the most that QEMU makes.
 pub(super) const OUR_ENTRIES: usize = 1024;
-/// The last word of a slot is behind its last entry (`spare`).
+/// The last word of a slot is behind its last entry (`last_word`).
 const _: () = assert!(PackedJournal::bytes(OUR_ENTRIES) > PackedJournal::bytes(OUR_ENTRIES - 1) + 32);
 
 /// The slots of a device's rings.
@@ -91,7 +91,7 @@ impl RingSlots {
     }
 
     /// The first slot, and the word of it that no ring has: zero, unless a disk writes something there (`disk::keep`).
-    pub(super) fn spare(&self) -> Option<(mem::JournalSlot, usize)> {
+    pub(super) fn last_word(&self) -> Option<(mem::JournalSlot, usize)> {
         let slot = self.slots.slot(0)?;
         Some((slot, PackedJournal::bytes(self.entries) / 8 - 1))
     }

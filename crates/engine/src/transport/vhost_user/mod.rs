@@ -113,7 +113,7 @@ fn open_journal<D: VirtioDevice>(at: JournalAt, device: &D) -> Result<RingSlots,
             return Err(fail((path, source)).into());
         }
     };
-    if let (Some(disk), Some((slot, word))) = (device.disk(), slots.spare()) {
+    if let (Some(disk), Some((slot, word))) = (device.disk(), slots.last_word()) {
         disk.keep(journal.file, slot, word)?;
     }
     Ok(slots)
@@ -160,7 +160,7 @@ impl<D: VirtioDevice + 'static> Protocol for Spoken<D> {
     const THREAD: &'static str = "vu";
     const BRIEFLY: Duration = Duration::ZERO;
     const SILENCE: (&'static str, &'static str) = ("no_message", "said nothing");
-    const HURRIES_ALL: bool = false;
+    const LIMITS_ALL: bool = false;
     const FORGETS: bool = false;
 
     fn port(&self) -> &Arc<Port> {
