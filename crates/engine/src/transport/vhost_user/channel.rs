@@ -30,7 +30,7 @@ impl Descriptors {
     /// How many there are instead.
     pub(super) fn only(mut self) -> Result<OwnedFd, String> {
         let count = self.list.len();
-        let only = self.list.pop_if(|_| count == 1);
+        let only = if count == 1 { self.list.pop() } else { None };
         only.ok_or_else(|| format!("{count} descriptors came along instead of one"))
     }
 }
