@@ -283,8 +283,8 @@ impl CoreGraph {
         // No core has a router any more that is not among them.
         drop(known);
         // No core learns by the old topology any more: what it taught about ports that left can go.
-        for (port, switch, _) in before.learned() {
-            let stays = now.learned().any(|(other, on, _)| other.id == port.id && Arc::ptr_eq(on, switch));
+        for (port, switch) in before.learned() {
+            let stays = now.learned().any(|(other, on)| other.id == port.id && Arc::ptr_eq(on, switch));
             if !stays {
                 switch.forget(port.id, false, seconds);
             }
