@@ -97,7 +97,7 @@ impl QueueStats {
             count(requests, 1);
         }
         if let Some(bytes) = self.bytes.get(ended.kind) {
-            add(bytes, ended.bytes);
+            count(bytes, ended.bytes);
         }
         if let Some(latency) = self.latencies.get(ended.kind) {
             latency.add(ended.ns);

@@ -31,11 +31,11 @@ const _: () = assert!(HEADER_SIZE % 64 == 0 && SLOT_SIZE % 64 == 0 && SLOT_HEAD 
 
 struct Map {
     base: NonNull<u8>,
-    /// Interrupts of each core for all peers: beside the file, whose blocks have no room for it.
+    /// The interrupts that each core sent to all peers: beside the file, whose blocks have no room for it.
     interrupts: [InterruptCounts; MAX_CORES],
 }
 
-/// Interrupts of one core for all peers. A cache line of its own, which that core alone writes.
+/// The interrupts that one core sent to all peers. A cache line of its own, which that core alone writes.
 #[derive(Default)]
 #[repr(align(64))]
 struct InterruptCounts {
@@ -359,7 +359,7 @@ mod tests {
         b.block(0).add_outcome(&outcome);
         (outcome.occasions, outcome.interrupts) = (0, 4);
         b.block(3).add_outcome(&outcome);
-        let sent = [0, 3, 1, MAX_CORES].map(|core| file.interrupts(core));
-        assert_eq!(sent, [(2, 5), (4, 0), (0, 0), (0, 0)]);
+        let told = [0, 3, 1, MAX_CORES].map(|core| file.interrupts(core));
+        assert_eq!(told, [(2, 5), (4, 0), (0, 0), (0, 0)]);
     }
 }

@@ -20,7 +20,7 @@ impl Engine {
         state.cores.note(now, cores);
         for live in state.ports.values_mut() {
             live.flow.note(now, &live.port.counters.totals(), live.port.served.usage());
-            let private = live.port.doubts_memory();
+            let private = live.port.memory_seems_private();
             let lack = || live.attachment.as_ref().and_then(|attachment| attachment.lack());
             if live.memory.look(private || lack() == Some(Lack::Memory)) {
                 diagnosis::log_memory(&live.spec.name, private);

@@ -123,7 +123,7 @@ view! {
         overrun: OverrunCount,
         /// Its VMMs' conversations, and what they cost others.
         #[serde(default)]
-        conversation: TalkCount,
+        conversation: ConversationCount,
         /// The memory that its VMM shares.
         #[serde(default)]
         memory: MemoryCount,
