@@ -150,16 +150,17 @@ impl From<DropReason> for Refused {
 }
 
 impl Router {
-    /// Where `frame`, whose destination `address` leads to `group`, goes. `None`: it is answered.
+    /// Where the frame of `arrival`, whose destination `address` leads to `group`, goes. `None`: it is answered. A frame that goes on
+    /// needs no [`Arrival`] in memory, so it is made where one is told of it.
     #[inline]
-    fn way<'p, A: Family>(
+    fn way<'a, 'p, A: Family>(
         &self,
         out: &mut RewriteBuffer,
-        arrival: Arrival,
+        arrival: impl Fn() -> Arrival<'a>,
         plan: &'p Plan,
         (group, address): (u32, A),
     ) -> Result<Option<Onward<'p>>, Refused> {
-        let Arrival { frame, at, now, .. } = arrival;
+        let Arrival { frame, at, now, .. } = arrival();
         let v6 = A::V6;
         // No route leads to a neighbour's own address, not even the default one.
         let near = v6 && is_link_local6(address.number());
@@ -170,12 +171,12 @@ impl Router {
                 let Some(hop) = hop else { return Err(DropReason::NoRoute.into()) };
                 (hop.port, hop.gateway, Some(hop))
             }
-            Group::Local => return self.take(out, arrival).map(|()| None),
+            Group::Local => return self.take(out, arrival()).map(|()| None),
             _ if near => {
                 if !at.has(address.number()) {
                     return Err(DropReason::Martian.into());
                 }
-                return self.take(out, arrival).map(|()| None);
+                return self.take(out, arrival()).map(|()| None);
             }
             refused => {
                 let (error, why) = match refused {
@@ -187,24 +188,24 @@ impl Router {
                     Group::Prohibit => (IcmpError::Prohibited, DropReason::Prohibit),
                     _ => (IcmpError::NoRoute, DropReason::NoRoute),
                 };
-                out.made.error(arrival, error);
+                out.made.error(arrival(), error);
                 return Err(why.into());
             }
         };
         let hops_left = if v6 { frame.head[21] } else { frame.head[22] };
         if hops_left <= 1 {
-            out.made.error(arrival, IcmpError::TimeExceeded);
+            out.made.error(arrival(), IcmpError::TimeExceeded);
             return Err(DropReason::TimeExceeded.into());
         }
         if v6 && is_link_local6(source6(frame)) {
-            out.made.error(arrival, IcmpError::BeyondScope);
+            out.made.error(arrival(), IcmpError::BeyondScope);
             return Err(DropReason::Martian.into());
         }
         let Some(to) = plan.interface(port) else { return Err(DropReason::NoDestination.into()) };
         let (len, mtu) = (packet_len(frame), to.port.mtu());
         let cut = len > mtu && !v6 && may_be_cut(frame);
         if len > mtu && !cut {
-            out.made.error(arrival, IcmpError::TooBig(mtu));
+            out.made.error(arrival(), IcmpError::TooBig(mtu));
             return Err(DropReason::TooBig.into());
         }
         let known = match hop.and_then(|hop| hop.entry) {
@@ -213,13 +214,13 @@ impl Router {
         };
         let mac = match known {
             Some((_, Reach::Known(mac))) => mac,
-            known => self.resolve(out, arrival, to, number, known)?,
+            known => self.resolve(out, arrival(), to, number, known)?,
         };
         if let Some(hop) = hop {
             hop.counts.count(now.core, frame.len);
         }
         if cut {
-            return Err(out.made.fragments(arrival.batch, frame, to, mac, mtu).into());
+            return Err(out.made.fragments(arrival().batch, frame, to, mac, mtu).into());
         }
         Ok(Some(Onward { to, mac }))
     }

@@ -89,13 +89,14 @@ impl Vector<'_> {
         let [a, b, c, d, e, f] = at.mac;
         let mine = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
         for (place, frame) in self.frames.iter().enumerate() {
-            let arrival = self.arrival(place, frame, at);
+            // Most frames go on, and none is described before it has to be.
+            let arrival = || self.arrival(place, frame, at);
             let judged: Result<(), Refused> = match frame.dst() {
                 _ if self.source.is_too_long(frame) => Err(DropReason::TooLong.into()),
                 dst if dst == mine => match ethertype(frame) {
                     IPV4 => match is_plain4(frame) {
                         true => Ok(()),
-                        false => judge_options(self.batch, frame, |bytes| out.keep(arrival, bytes)),
+                        false => options(out, arrival()),
                     }
                     .and_then(|()| judge4(frame, plan))
                     .map(|address| four.push(place, address))
@@ -103,13 +104,13 @@ impl Vector<'_> {
                     IPV6 => {
                         judge6(frame, plan).map(|address| six.push(place, address)).map_err(Refused::from)
                     }
-                    _ => self.router.hear(out, arrival),
+                    _ => self.router.hear(out, arrival()),
                 },
-                dst if is_group(dst) => self.router.hear(out, arrival),
+                dst if is_group(dst) => self.router.hear(out, arrival()),
                 _ => Err(DropReason::NotForRouter.into()),
             };
             if let Err(why) = judged {
-                self.router.refuse(why, arrival, plan, verdicts);
+                self.router.refuse(why, arrival(), plan, verdicts);
             }
         }
         Some(at.rpf)
@@ -144,7 +145,7 @@ impl Vector<'_> {
                     continue;
                 }
             }
-            let arrival = self.arrival(place, frame, at);
+            let arrival = || self.arrival(place, frame, at);
             match self.router.way(out, arrival, plan, found) {
                 Ok(Some(way)) => {
                     out.put(index, Rewrite::forward(way.mac, &way.to.mac, A::V6));
@@ -152,8 +153,14 @@ impl Vector<'_> {
                 }
                 // To whom it came from.
                 Ok(None) => verdicts.send(index, at.id),
-                Err(why) => self.router.refuse(why, arrival, plan, verdicts),
+                Err(why) => self.router.refuse(why, arrival(), plan, verdicts),
             }
         }
     }
+}
+
+/// A header of IPv4 that is not of the usual kind.
+#[cold]
+fn options(out: &mut RewriteBuffer, arrival: Arrival<'_>) -> Result<(), DropReason> {
+    judge_options(arrival.batch, arrival.frame, |bytes| out.keep(arrival, bytes))
 }
