@@ -18,7 +18,6 @@ mod ingress;
 mod interrupts;
 mod links;
 mod message_limit;
-mod mtu;
 mod private_memory;
 mod waits;
 
@@ -45,7 +44,7 @@ use crate::mem::{node_of, GuestMap, Piece, Terms};
 pub use crate::mem::{Overrun, OverrunCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
-use crate::packet::Offloads;
+use crate::packet::{Frame, Gso, Offloads};
 
 /// MTU of a port that was not given one, in bytes of the Ethernet payload.
 pub const DEFAULT_MTU: u32 = 1500;
@@ -123,6 +122,8 @@ impl Ports {
 }
 
 const NOWHERE: u32 = u32::MAX;
+/// Bytes of an Ethernet header.
+const HEADER: u32 = 14;
 
 impl Port {
     /// A port without queues and with its link down.
@@ -161,6 +162,41 @@ impl Port {
     #[inline]
     pub fn mtu(&self) -> u32 {
         self.mtu.load(Ordering::Relaxed)
+    }
+
+    /// Changes the MTU: the operator does, or the interface behind the port has another one.
+    pub fn set_mtu(&self, mtu: u32) {
+        self.most.store(mtu, Ordering::Relaxed);
+        self.mtu.store(mtu, Ordering::Relaxed);
+    }
+
+    /// The peer wants an MTU of its own, for as long as it is there.
+    ///
+    /// # Errors
+    /// It is more than the operator allows.
+    pub fn ask_mtu(&self, mtu: u32) -> Result<(), String> {
+        let most = self.most.load(Ordering::Relaxed);
+        if mtu > most {
+            return Err(format!(
+                "an MTU of {mtu} is more than the port's, {most}: `sidecore set {} mtu={mtu}` allows it",
+                self.name
+            ));
+        }
+        self.mtu.store(mtu, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The peer is gone, and so is what it wanted.
+    pub fn forget_mtu(&self) {
+        self.mtu.store(self.most.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// Whether `frame` is longer than this port may send. Of a frame that is to be segmented the segments
+    /// count, not the whole.
+    #[inline]
+    pub fn is_too_long(&self, frame: &Frame) -> bool {
+        let limit = self.mtu() + HEADER;
+        frame.len > limit && exceeds(frame, limit)
     }
 
     /// Whether frames can be delivered.
@@ -340,5 +376,28 @@ impl CapturePoint for Port {
 
     fn capture_slot(&self) -> &CaptureSlot {
         &self.capture
+    }
+}
+
+/// The judgement on the few frames that are longer than an untagged one may be.
+#[cold]
+fn exceeds(frame: &Frame, limit: u32) -> bool {
+    let limit = limit + vlan_bytes(frame);
+    // The headers of a segment end somewhere behind `csum_start`; a sender of absurd transport headers gains
+    // segments that are longer by those, and the receiver's own check.
+    let longest = match frame.offload.gso {
+        Gso::None => frame.len,
+        _ => u32::from(frame.offload.gso_size) + u32::from(frame.offload.csum_start) + 8,
+    };
+    longest > limit
+}
+
+/// Bytes of the VLAN tags in front of the payload (802.1Q §9.3): 0, 4 or 8.
+fn vlan_bytes(frame: &Frame) -> u32 {
+    let tagged = |at: usize| matches!([frame.head[at], frame.head[at + 1]], [0x81, 0x00] | [0x88, 0xa8]);
+    match (tagged(12), tagged(16)) {
+        (true, true) => 8,
+        (true, false) => 4,
+        _ => 0,
     }
 }

@@ -23,7 +23,6 @@
 mod access;
 mod config;
 mod eeprom;
-mod filter;
 mod function;
 mod irq;
 mod journal;

@@ -19,8 +19,7 @@ mod rules;
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use self::rules::{words, Rules};
-use super::filter::admit;
+use self::rules::{admit, words, Rules};
 use super::irq::Delay;
 use super::journal::{RingJournal, MAX_ENTRIES};
 use super::regs::{self, ring, rx, RX_RINGS};
