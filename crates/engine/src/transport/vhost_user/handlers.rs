@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use rustix::net::sockopt::socket_type;
 use sidecore_abi::virtio::features as bit;
 
 use super::backend::{Backend, TRANSPORT_FEATURES};
@@ -106,7 +107,11 @@ impl<D: VirtioDevice> Backend<D> {
             }
             NET_SET_MTU => self.device.network().ok_or("this is no network device")?.set_mtu(its.u64()),
             SET_BACKEND_REQ_FD => {
-                self.channel.set(Some(fds.only()?));
+                let socket = fds.only()?;
+                // Memory and eventfds pass the descriptor helper with any message. Taken for a channel, they would be left to a
+                // helper, which ends with them.
+                socket_type(&socket).map_err(|_| "the descriptor is no socket")?;
+                self.channel.set(Some(socket));
                 Ok(())
             }
             SET_CONFIG => {

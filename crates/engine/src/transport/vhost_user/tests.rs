@@ -408,6 +408,22 @@ fn a_channel_that_is_refused_is_hung_up_on() {
     }
 }
 
+/// The descriptor helper lets memory and eventfds pass with any message.
+#[test]
+fn only_a_socket_becomes_a_channel() {
+    let mut backend = backend();
+    backend.protocol = protocol::BACKEND_REQ;
+    for file in [memory(8), event()] {
+        let said = tell(&mut backend, SET_BACKEND_REQ_FD, &[], vec![file]);
+        assert!(said.unwrap_err().contains("is no socket"));
+        assert!(!backend.channel.config_changed());
+    }
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    tell(&mut backend, SET_BACKEND_REQ_FD, &[], vec![OwnedFd::from(ours).into()]).unwrap();
+    assert!(backend.channel.config_changed());
+    assert_eq!(theirs.read(&mut [0; 16]).unwrap(), HEADER);
+}
+
 #[test]
 fn an_inflight_region_holds_what_its_size_says() {
     let (file, bytes) = RingSlots::create(2, SIZE).unwrap();
