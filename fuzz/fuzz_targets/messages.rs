@@ -96,8 +96,8 @@ fn script(packed: bool) -> Vec<Message> {
     if packed {
         features |= bit::RING_PACKED;
     }
-    // MQ, LOG_SHMFD, RARP, REPLY_ACK, MTU, INFLIGHT_SHMFD, RESET_DEVICE, STATUS.
-    let protocol = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 12 | 1 << 13 | 1 << 16;
+    // MQ, LOG_SHMFD, RARP, REPLY_ACK, MTU, CONFIG, INFLIGHT_SHMFD, RESET_DEVICE, CONFIGURE_MEM_SLOTS, STATUS.
+    let protocol = 1 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 9 | 1 << 12 | 1 << 13 | 1 << 15 | 1 << 16;
     let mut all = vec![
         message(1, vec![], None),
         message(15, vec![], None),
@@ -130,6 +130,20 @@ fn script(packed: bool) -> Vec<Message> {
     all.extend((0..RINGS).map(|ring| message(18, words32(&[ring, 0]), None)));
     all.extend((0..RINGS).map(|ring| message(11, words32(&[ring, 0]), None)));
     all.push(message(34, vec![], None));
+    // What other front ends say, and QEMU to other devices: the configuration space, memory by the region, and a region
+    // for what is in flight, which lies in the guest's memory here, so that the guest lies in it.
+    all.push(message(24, [words32(&[0, 8, 0]), vec![0; 8]].concat(), None));
+    all.push(message(25, [words32(&[6, 2, 1]), vec![0; 2]].concat(), None));
+    all.push(message(36, vec![], None));
+    let region = words64(&[0, GPA + MEMORY, MEMORY, GPA + MEMORY, 0]);
+    all.push(message(37, region.clone(), Memory));
+    all.push(message(38, region, None));
+    all.push(message(
+        32,
+        [words64(&[MEMORY, 0]), words32(&[RINGS | u32::from(ENTRIES) << 16, 0])].concat(),
+        Memory,
+    ));
+    all.push(message(7, vec![], Event));
     all
 }
 
@@ -290,7 +304,9 @@ fuzz_target!(|data: &[u8]| {
     let port = echo();
     port.fault.clear();
     let before = port.counters.totals();
-    let net = NetConfig { queue_pairs: 2, ..NetConfig::default() };
+    // With an address of its own it has a configuration space.
+    let mac = Some([2, 0, 0, 0, 0, 1]);
+    let net = NetConfig { queue_pairs: 2, mac, ..NetConfig::default() };
     let scheduler = Arc::clone(cores()) as Arc<dyn Scheduler>;
     let device = VirtioNet::new(&net, Arc::clone(port), scheduler).unwrap();
     let config = VhostUserConfig { endpoint: Endpoint::Opened(theirs.into()), journal: None };
