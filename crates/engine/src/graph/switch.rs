@@ -36,12 +36,15 @@ impl Floods {
         Floods { to: Vec::with_capacity(MAX_PORTS), frames: Vec::with_capacity(MAX_BATCH) }
     }
 
-    /// Finds who gets the frames of `batch` that the switch floods, which came from `at`, and which of them the limits end.
+    /// Finds who gets the frames of `batch` that the switch floods, which came from `at`, and which of them the limits end: those of
+    /// `at`, and for stations that have gone also those of `sender`, whose frames came by a gateway. What a router asks a group
+    /// is the router's: no sender's limit keeps others from being answered.
     #[cold]
     pub(super) fn find(
         &mut self,
         topology: &Topology,
         at: &Member,
+        sender: PortId,
         batch: &Batch,
         verdicts: &mut Verdicts,
         core: usize,
@@ -51,11 +54,18 @@ impl Floods {
         let there = |id: &PortId| *id != source.id && topology.ports.is_up(*id);
         self.to.clear();
         self.to.extend(at.everybody.iter().copied().filter(there));
-        let storm = at.policy.as_ref().and_then(|policy| policy.storm.as_ref());
-        if let (Some(storm), false) = (storm, self.to.is_empty()) {
+        let (frames, copies) = (batch.frames(), self.to.len());
+        let behind = topology.get(sender).filter(|behind| behind.port.id != source.id);
+        for member in [Some(at), behind].into_iter().flatten().filter(|_| copies > 0) {
+            let Some(storm) = member.policy.as_ref().and_then(|policy| policy.storm.as_ref()) else {
+                continue;
+            };
             let mut gate = storm.open(Instant::now());
-            let (frames, copies) = (batch.frames(), self.to.len());
-            verdicts.limit_floods(|frame| gate.admit(frames[frame].dst(), copies));
+            let own = member.port.id == source.id;
+            verdicts.limit_floods(|frame| match frames[frame].dst() {
+                dst if own || !is_group(dst) => gate.admit(dst, copies),
+                _ => Ok(()),
+            });
         }
         verdicts.floods(&mut self.frames);
         match self.to.len().checked_sub(1) {

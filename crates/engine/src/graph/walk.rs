@@ -171,7 +171,7 @@ impl Walk {
             Node::Switch(switch, at) => {
                 switch::decide(switch, topology, at, batch, seconds(*epoch), verdicts);
                 if verdicts.any_flood() {
-                    floods.find(topology, at, batch, verdicts, *core);
+                    floods.find(topology, at, sender, batch, verdicts, *core);
                 }
             }
             Node::Router(router) => {

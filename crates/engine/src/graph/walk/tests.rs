@@ -10,7 +10,7 @@ use crate::core::Lease;
 use crate::mem::Arena;
 use crate::observe::CounterFile;
 use crate::packet::{Sum, HEAD, MAX_BATCH};
-use crate::policy::{MacGuard, Policy, SourceGuard};
+use crate::policy::{MacGuard, Policy, SourceGuard, Storm, StormLimits};
 use crate::port::{EgressQueue, DEFAULT_MTU};
 use crate::router::{Gateway, Member as RouterPort, Rpf, Static, Target};
 use crate::switch::SwitchOptions;
@@ -94,6 +94,11 @@ impl Rig {
 
     /// With these ports before control planes.
     fn with(controls: &[(u16, u16)]) -> Rig {
+        Rig::limited(controls, StormLimits::default())
+    }
+
+    /// And with these limits for guest 1.
+    fn limited(controls: &[(u16, u16)], limits: StormLimits) -> Rig {
         let file = CounterFile::anonymous().unwrap();
         let port = |id| {
             let name = format!("p{id}");
@@ -146,7 +151,11 @@ impl Rig {
             let [a, b, c, d, e, f] = mac(id.0);
             let own = u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
             let guard = SourceGuard::new(MacGuard::Claim, own, &[], &[], false);
-            GATEWAYS.contains(&id.0).then(|| Policy { guard, ..Policy::default() }.compile()).flatten()
+            match id.0 {
+                1 => Policy { storm: Storm::new(limits), ..Policy::default() }.compile(),
+                id if GATEWAYS.contains(&id) => Policy { guard, ..Policy::default() }.compile(),
+                _ => None,
+            }
         };
         let topology = Topology::with_policies(&joined, own);
         for id in GATEWAYS {
@@ -368,4 +377,24 @@ fn full_batches_pass_whole() {
     let sent: Vec<usize> = (0..MAX_BATCH).filter(|n| n % 4 != 3).map(|n| 42 + n % 10).collect();
     assert_eq!(lens, sent);
     assert_eq!(got.iter().filter(|(port, _)| *port == 1).count(), MAX_BATCH / 4);
+}
+
+/// A station that the router knows is gone from its switch: frames for it are flooded there, as far as their sender may flood.
+#[test]
+fn storm_limits_hold_behind_gateways() {
+    let mut rig = Rig::limited(&[], StormLimits { broadcast: 10, multicast: 10, unicast: 10 });
+    rig.meet(1, 2);
+    rig.meet(3, 5);
+    rig.switches[1].forget(PortId(3), false, 1);
+    let got = rig.send(1, &vec![packet(1, 2, ip(3), 9); 100]);
+    let passed = got.iter().filter(|(port, _)| *port == 4).count();
+    let dropped = rig.drops(5)["storm_unicast"];
+    assert_eq!((passed < 5, passed as u64 + dropped), (true, 100), "{passed}");
+    // What the router asks is its own, whoever had it ask.
+    rig.send(1, &vec![arp(1, 1, ip(0)); 100]);
+    assert_eq!(to(&rig.send(1, &[packet(1, 2, ip(4), 9)])), [3, 4]);
+    // Another guest has no limit.
+    rig.meet(0, 2);
+    let got = rig.send(0, &vec![packet(0, 2, ip(3), 9); 100]);
+    assert_eq!(got.iter().filter(|(port, _)| *port == 4).count(), 100);
 }
