@@ -70,7 +70,7 @@ impl Drops {
     }
 }
 
-/// A delivery looks at the clock once for so many frames, the first time before.
+/// A delivery looks at the clock once for this many frames, and first behind `FIRST_LOOK`.
 const FRAMES_A_LOOK: usize = 16;
 const FIRST_LOOK: usize = 4;
 

@@ -460,7 +460,7 @@ fn arithmetic_on_what_guests_write_is_checked_in_releases() {
     }
 }
 
-/// The walk in ARCHITECTURE.md, from one virtio-net port to another: at most so many files, each of which has the function.
+/// Steps of the walk in ARCHITECTURE.md, from one virtio-net port to another: each is a file that has the function.
 const WALK: usize = 12;
 
 #[test]

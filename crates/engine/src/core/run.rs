@@ -35,47 +35,54 @@ use super::tuning::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_T
 use super::watch::Heartbeat;
 use crate::mem::{ticks, ticks_in, Act};
 
+// Times are in nanoseconds.
+
 /// A task whose visit is a system call is left alone for this long after it came up empty.
 const COSTLY_PAUSE: u64 = 5_000;
-/// Looking at an index takes less.
+/// A look at a ring's index takes less. What a task's looks take beyond this is charged in any case.
 const LONGEST_LOOK: u64 = 2_000;
-/// Tasks that are looked at between two visits of others, and how many of one owner: a look is a cache line.
+/// Tasks that are looked at between two visits of others: a look is a cache line.
 const CHECKED: usize = 32;
+/// Those of one owner.
 const CHECKED_OF_ONE: u8 = 2;
-/// How often they are looked at.
+/// How often the checked tasks are looked at.
 const CHECK_EVERY: u64 = 2_000;
-/// All those looks together take less, unless a page of a guest's is missing.
+/// The looks at all checked tasks together take less, unless a page of a guest's is missing.
 const LONGEST_CHECK: u64 = 10_000;
-/// For so long after one that took longer each look is timed.
+/// How long each look is timed after they took longer than [`LONGEST_CHECK`].
 const LOOKS_TIMED: u64 = 10_000_000_000;
 /// Empty visits in a row after which a task counts as silent.
 const SILENT_AFTER: u32 = 256;
-/// A silent task is visited every so many rounds: at full load a round is some 10 µs, so its first frame
+/// A silent task is visited once in this many rounds: at full load a round is some 10 µs, so its first frame
 /// waits for some 160 µs more at worst.
 const SILENT_EVERY: u64 = 16;
-/// A task that has been silent for so long is not polled any more.
+/// A task that has been silent for this long is not polled any more.
 const COLD_AFTER: u64 = 10_000_000;
 /// Items of a visit, on average, up to which a task's guest is taken to wait for each of them. Streams that are visited every few
 /// microseconds have more: served early as well they would be ahead of guests that wait.
 const LIGHT: u32 = 2;
-/// A light task that has waited for so long is stuck.
+/// A light task whose work has waited for this long is stuck.
 const STUCK: u64 = 5_000;
 
 /// A task that this core has, and what the core knows of it.
 pub(super) struct CoreTask<L> {
     pub(super) id: TaskId,
     handle: TaskHandle<L>,
-    /// Its owner's number, and the place of its account.
+    /// Its owner's number.
     number: u16,
+    /// The place of its owner's account in `accounts`.
     account: usize,
     events: Vec<Watched>,
     ledger: Arc<Ledger>,
     pace: Pace,
     heat: Heat,
+    /// A visit is a system call (`Task::is_costly`).
     costly: bool,
+    /// Visits in a row that found nothing.
     empty_visits: u32,
     /// Empty visits that the ledger does not have yet.
     unwritten: u64,
+    /// A costly task is not visited before this time.
     not_before: u64,
     /// When it last did something.
     moved_at: u64,
@@ -112,18 +119,19 @@ pub(super) struct Core<L, C> {
     pub(super) clock: C,
     /// When the last visit ended, or the round began.
     now: u64,
-    /// When cold tasks were looked at, and when the epoll set.
+    /// When cold tasks were looked at last.
     looked: u64,
+    /// When the epoll set was asked for events last.
     asked: u64,
     /// The place that was looked at last for a cold task.
     cold_from: usize,
     /// Some checked tasks must not wait for longer than a short turn.
     hurry: bool,
-    /// When they were looked at last.
+    /// When the checked tasks were looked at last.
     checked_at: u64,
     /// Until when looks are timed one by one.
     timed_until: u64,
-    /// Where the round begins to look for them.
+    /// Where in `polled` the choice of checked tasks begins.
     checked_from: usize,
     /// There was work in the last round: what is looked at in vain is at the expense of others.
     at_work: bool,
@@ -339,7 +347,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         Due::Visit(Budget { items, bytes: bytes.min(TURN_BYTES), ns })
     }
 
-    /// Visits the task at `place`; how much it moved. `early`: out of turn.
+    /// Visits the task at `place` ([`Task::visit`](super::task::Task::visit)), and charges its owner for the time.
+    /// Returns how much was moved. `early`: out of turn.
     #[inline]
     pub(super) fn visit(&mut self, place: usize, budget: Budget, early: bool) -> u64 {
         let Some(task) = self.tasks[place].as_mut() else { return 0 };
@@ -400,7 +409,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         }
     }
 
-    /// Looking whether the task at `place` has work took so long, beside its visits. As long as that is usual, it is not charged
+    /// A look or visit that found no work at the task at `place` took `ns`. As long as that is usual, it is not charged
     /// while there is nothing else to do, or a guest would use its budget up by waiting.
     #[inline]
     fn look_in_vain(&mut self, place: usize, ns: u64) {

@@ -15,7 +15,8 @@ use super::service::Served;
 use super::slow::Slow;
 use crate::mem::Overrun;
 
-/// Work for an I/O core. One core has it at a time; nothing in it blocks.
+/// Work for an I/O core. One core has it at a time; nothing in it blocks. A queue of frames is `graph::NetTask`
+/// (`graph/ingress.rs`), a disk's queue is in `device/virtio_blk/queue.rs`.
 pub trait Task<L>: Any + Send {
     /// Its owner.
     fn owner(&self) -> Arc<dyn Owner>;
@@ -31,7 +32,7 @@ pub trait Task<L>: Any + Send {
         false
     }
 
-    /// Does what there is to do, at most a budget's worth of it.
+    /// Does the work that has come, at most a budget's worth of it.
     fn visit(&mut self, local: &mut L, budget: Budget) -> Visit;
 
     /// Asks to wake the core, which is about to sleep. True: there is work already, and the core must not sleep.

@@ -79,7 +79,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// The same in a frame with `tag` bytes more in front of it.
+    /// This checksum in a frame with `tag` bytes more in front of it.
     pub(super) fn behind(self, tag: u32) -> Span {
         let tag = tag as usize;
         let end = if self.end == 0 { 0 } else { self.end + tag };

@@ -21,7 +21,7 @@ use crate::packet::{flow_hash, Batch, Offloads, ALL, MAX_BATCH};
 use crate::port::{DropReason, Outcome, Plugged, Port, PortId, Reached, Room, MAX_QUEUES};
 use crate::switch::Verdicts;
 
-/// A delivery may take so long, beside what its bytes take, and a visit is slow beyond that.
+/// The time that a delivery may take, beside what its bytes take. A visit that takes longer is slow.
 const LIMIT: Duration = Duration::from_millis(1);
 /// After a slow visit the core deals with both sides apart for this many times as long as the visit took, within bounds.
 const APART: u64 = 100;
@@ -71,7 +71,7 @@ impl Delivery {
         }
     }
 
-    /// A visit to a queue of the port whose account is `sender` begins. When: ticks.
+    /// A visit begins to a queue of the port whose overruns are entered in `sender`. Returns the time, in ticks.
     #[inline]
     pub(super) fn start(&mut self, sender: &Overrun) -> u64 {
         let now = ticks();
@@ -125,7 +125,7 @@ impl Delivery {
         }
     }
 
-    /// Another batch comes.
+    /// A walk begins with a batch that was fetched, or held.
     #[inline]
     pub(super) fn begin(&mut self) {
         self.deliveries = 0;
@@ -201,7 +201,8 @@ impl Delivery {
         }
     }
 
-    /// Delivers frames for addresses that two ports have to the second of them.
+    /// Delivers frames that go to several ports to those beside the first: their addresses are claimed by another port,
+    /// or held (`switch::table`).
     #[cold]
     fn second_copies(&mut self, topology: &Topology, source: &Port, batch: &Batch, verdicts: &mut Verdicts) {
         source.counters.block(self.core).add_made(verdicts.seconds() as u64);
@@ -210,7 +211,7 @@ impl Delivery {
         }
     }
 
-    /// Gives `self.picks` of `batch` to port `id`.
+    /// Delivers `self.picks` of `batch` to port `id`: to its queues, or to the work list if it is a gateway.
     #[inline]
     pub(super) fn visit(&mut self, topology: &Topology, source: &Port, id: PortId, batch: &Batch) {
         if self.picks.is_empty() {
@@ -271,7 +272,8 @@ impl Delivery {
                 self.refuse(port, batch, &[pick], DropReason::Overrun);
                 continue;
             }
-            // Then nothing is worked out for it. Where another core stands still, delivery says why not.
+            // For a full queue nothing is cut or summed. In one where another core stands still, `hand_over` drops the
+            // frames.
             if self.ask(port, queue, Some(false), |queue| queue.is_full()) == Some(true) {
                 self.refuse(port, batch, &[pick], DropReason::RingFull);
                 continue;
@@ -291,8 +293,8 @@ impl Delivery {
     /// Hands `picks` of `batch` to the queues of `port`.
     #[inline]
     fn send(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
-        // Read once for all frames: queues come and go meanwhile, and a frame that were asked twice could be given to two
-        // queues or to none. One that goes to a queue which is gone by then is counted there.
+        // Read once for all frames: queues come and go meanwhile, and two readings could give a frame to two queues or
+        // to none. Frames for a queue that is gone by then are counted as drops by `hand_over`.
         let queues = queues_of(port);
         if queues <= 1 {
             return self.send_to(port, 0, batch, picks);
@@ -315,6 +317,7 @@ impl Delivery {
         self.by_queue = mine;
     }
 
+    /// Hands `picks` of `batch` to queue `queue` of `port`, unless the port rests for its overruns.
     #[inline]
     fn send_to(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
         if port.overrun.rests() {
@@ -356,7 +359,8 @@ impl Delivery {
         }
     }
 
-    /// Hands `picks` of `batch` to queue `queue` of `port`. Ticks of the port's overrun, if both sides are dealt with apart.
+    /// Hands `picks` of `batch` to queue `queue` of `port`, under the queue's lock, and counts what became of them.
+    /// Returns the ticks that were entered as the port's overrun, if both sides are dealt with apart.
     #[inline]
     fn hand_over(&self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) -> u64 {
         let mut outcome = Outcome::new();
@@ -369,11 +373,12 @@ impl Delivery {
                         outcome.begin(self.limit.saturating_add(of_bytes(batch, picks)));
                     }
                     let begun = outcome.begun();
+                    // The receiver's device copies, publishes and interrupts (`EgressQueue::send`).
                     plugged.send(batch, picks, &mut outcome);
                     if self.apart && plugged.is_timed() {
                         more = port.overrun.took(Act::Touch, begun);
                     }
-                    // While its lock is held.
+                    // These counters have one writer at a time: the core that holds the queue's lock.
                     port.interrupts.egress(queue, outcome.occasions, outcome.interrupts);
                 }
                 None => outcome.dropped_all(picks, DropReason::LinkDown),

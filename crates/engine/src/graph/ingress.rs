@@ -48,7 +48,7 @@ impl dyn Scheduler {
     where
         Q: IngressQueue + 'static,
     {
-        // And it will have to be taken back.
+        // Two changes that a core notices: it gets the queue now, and gives it back when the lease ends.
         port.messages.changed(2);
         let home = Home::of(|task| Some(task.downcast::<NetTask<Q>>().ok()?.queue));
         let task = NetTask::new(port, index, queue, self.patience());
@@ -61,6 +61,7 @@ impl dyn Scheduler {
     where
         T: Task<Local> + 'static,
     {
+        // As in `serve`: it is given and taken back.
         port.messages.changed(2);
         let home = Home::new();
         let handle = home.lend(Box::new(task) as Box<dyn Task<Local>>);
@@ -97,13 +98,15 @@ pub struct NetTask<Q> {
     port: Arc<Port>,
     /// Its number among the port's.
     index: usize,
+    /// How long frames on a wire wait for a receiver that gives no buffers.
     patience: Duration,
+    /// For a wire to a receiver with one queue: how many frames are fetched.
     pause: Pause,
-    /// For a wire to one of several queues.
+    /// For a wire to a receiver with several queues: which fetched frames wait.
     gate: Option<Box<WireGate>>,
     /// A batch that is not delivered whole.
     held: Option<Box<HeldBatch>>,
-    /// Room for the next one.
+    /// The memory of the batch that was held last, for the next one.
     spare: Option<Box<HeldBatch>>,
 }
 
@@ -163,7 +166,8 @@ impl<Q: IngressQueue> Drop for FetchedBatch<'_, Q> {
     }
 }
 
-/// Gives `fetched` back to the peer of `port`: its own time, where both sides are dealt with apart.
+/// Gives `fetched` back to the peer of `port`. Where both sides are dealt with apart (`deliver`), that time is entered
+/// in the account of `port`.
 #[inline]
 fn give_back<Q: IngressQueue>(fetched: FetchedBatch<'_, Q>, port: &Port, local: &Local) -> Tally {
     match local.walk.delivery.is_apart() {
@@ -268,7 +272,8 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
         !self.is_waiting() && !self.queue.poll_is_costly() && self.queue.has_frames()
     }
 
-    /// Moves one batch: fetch, decide, deliver, give back.
+    /// Moves one batch: `fetch` takes it from the sender's ring, `Walk::forward` decides and delivers, `give_back`
+    /// returns the sender's buffers.
     fn visit(&mut self, local: &mut Local, budget: Budget) -> Visit {
         if self.held.is_some() {
             let moved = self.deliver_held(local, false);
@@ -284,7 +289,7 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
         local.batch.set_limit(limit.min(budget.items));
         let fetched = FetchedBatch::fetch(&mut self.queue, &mut local.batch);
         if local.walk.delivery.is_apart() && !local.batch.is_empty() {
-            // What a pipe passes at once it has timed itself.
+            // A pipe, which fills no batch, times itself.
             local.batch.touch();
             self.port.overrun.took(Act::Touch, local.batch.begun());
         }
@@ -296,7 +301,7 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
         }
         let mut visit = Visit {
             moved: fetched.tally.frames,
-            // Those that were dropped took their time, too.
+            // Frames that the fetch dropped took time, too.
             items: local.batch.seen(),
             bytes: fetched.tally.bytes,
             end: end_of(&local.batch, &budget, limit, &self.pause),

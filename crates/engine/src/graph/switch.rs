@@ -105,15 +105,15 @@ impl Floods {
         delivery.spread(topology, source, batch, verdicts, &self.to);
     }
 
-    /// Takes so many frames for groups out of what `port` is to get that half of the buffers which it has free now are left
-    /// to others: a flood without end would have each as soon as it comes, and frames of other senders would have no chance.
-    /// A lone frame finds whatever there is.
+    /// Takes frames for groups out of what `port` is to get, until half of the buffers that it has free now are left to
+    /// other frames: a flood without end would have each buffer as soon as it comes, and frames of other senders would
+    /// have no chance. A lone frame may take any buffer.
     fn leave_room(&self, delivery: &mut Delivery, port: &Port, batch: &Batch) {
         if port.overrun.rests() {
-            // They are dropped for that.
+            // Delivery drops all its frames as `Overrun`.
             return;
         }
-        // Where another core stands still they are dropped for that.
+        // A queue in which another core stands still has no say: delivery drops its frames as `ReceiverBusy`.
         let room = |queue| Some(delivery.ask(port, queue, None, |queue| queue.room())??.free as usize);
         let Some(free) = (0..queues_of(port)).filter_map(room).max() else { return };
         let Some(rest) = self.frames.get(free.div_ceil(2).max(1)..).filter(|rest| !rest.is_empty()) else {

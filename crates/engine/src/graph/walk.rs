@@ -13,8 +13,9 @@
 //!
 //! Bounded: a frame passes [`ROUTERS`] routers at most, and the work list has an end. A frame beyond either is dropped as
 //! `reentry` at the gateway that it came to. So a circle of switches and routers holds a core for [`ROUTERS`] times as long
-//! as one router at most, and the sender is charged for that. What routers say on the way lies in the memory of one rewrite buffer, which
-//! is given out once in a walk: a frame made in one round may still be on its way in the last.
+//! as one router at most, and the sender is charged for that. Frames that routers make on the way lie in one rewrite
+//! buffer. Its memory is not used again before the walk ends: a frame made in one round may still be on its way in the
+//! last.
 //!
 //! Each router on the way has limits, and parts of them for those who send (`router/limit.rs`). Whoever sent the batch has
 //! its own part at all of these routers: what guests behind one router cause at the next one takes nothing from each other,
@@ -72,7 +73,8 @@ pub(super) struct Walk {
     /// What the core has of the topology's routers.
     pub(super) routers: Vec<RouterContext>,
     pub(super) delivery: Delivery,
-    /// Where the round under way is taken to; none while it is.
+    /// The other work list, which takes turns with `delivery.work`: what waits there is swapped in here when a round
+    /// begins, and new frames for gateways go there. None while a round is under way.
     round: Option<Box<Stage>>,
 }
 
@@ -204,7 +206,9 @@ impl Walk {
     #[cold]
     fn go_on(&mut self, topology: &Topology, sender: PortId, node: Node<'_>) {
         let Some(mut round) = self.round.take() else { return };
+        // Whether the frames of this round enter a router (they came from a switch), or leave one.
         let mut enters = matches!(node, Node::Switch(..));
+        // Routers that they have passed.
         let mut passed = usize::from(!enters);
         while !self.delivery.work.is_empty() {
             std::mem::swap(&mut self.delivery.work, &mut round);

@@ -14,7 +14,7 @@ pub(super) struct Stage {
     sorted: Batch,
 }
 
-/// A batch of them, and of each frame the gateway that it came to.
+/// A batch of waiting frames, and of each frame the gateway that it came to.
 struct Waiting {
     batch: Batch,
     gateways: Vec<PortId>,
@@ -52,7 +52,7 @@ impl Stage {
         &[]
     }
 
-    /// Hands each gateway its frames to `go`, and is empty then.
+    /// Calls `go` with each gateway and a batch of its frames, and is empty then.
     pub fn each(&mut self, mut go: impl FnMut(PortId, &mut Batch)) {
         let Stage { waiting, sorted } = self;
         for Waiting { batch, gateways } in waiting {

@@ -15,7 +15,7 @@ use crate::mem::{ticks, ticks_in, Deadline, Piece, Pieces};
 pub use crate::mem::{BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 use crate::slice::{behind, behind_mut, put, upto};
 
-/// The frames of a batch, all of them.
+/// The picks of all frames of a full batch. A *pick* is a frame's number in its batch.
 pub(crate) static ALL: [u16; MAX_BATCH] = {
     let mut all = [0; MAX_BATCH];
     let mut i = 0;
@@ -51,9 +51,9 @@ const LOOK: Duration = Duration::from_micros(100);
 /// segments would be 30 ms.
 pub const SEGMENT_COST: u32 = 512;
 
-/// While frames are fetched the clock is read once for so many of them, the first time before. Reading a frame takes some
-/// 20 ns, unless its page has to be found or cleared first: that is up to a millisecond for huge pages, and may be so for each
-/// frame of a hostile guest.
+/// While frames are fetched the clock is read once for this many of them, and first behind `FIRST_LOOK`. Reading a
+/// frame takes some 20 ns, unless its page has to be found or cleared first: that is up to a millisecond for huge
+/// pages, and may be so for each frame of a hostile guest.
 const FRAMES_A_LOOK: usize = 32;
 const FIRST_LOOK: usize = 4;
 
@@ -206,14 +206,14 @@ impl Batch {
         self.any_offload = false;
     }
 
-    /// At most so many frames are to be fetched into it, from now on.
+    /// From now on at most this many frames are to be fetched into it. The time for the fetch begins.
     #[inline]
     pub fn set_limit(&mut self, frames: usize) {
         self.begun = ticks();
         self.limit = frames.min(self.frames.len());
     }
 
-    /// They may cost so many bytes to copy, and take so many ticks to fetch.
+    /// Its frames may cost `bytes` to copy, and take `time` ticks to fetch.
     #[inline]
     pub fn set_bounds(&mut self, bytes: u64, time: u64) {
         self.most = u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -296,7 +296,7 @@ impl Batch {
         self.look();
     }
 
-    /// So many frames went another way, and count as looked at.
+    /// `frames` went another way, as in a pipe, and count as looked at.
     #[inline]
     pub fn passed(&mut self, frames: usize) {
         self.seen += frames;
@@ -365,7 +365,7 @@ impl Batch {
         self.saw();
     }
 
-    /// The same for a frame without offloads.
+    /// [`Batch::commit`] for a frame without offloads.
     #[inline]
     pub fn commit_plain(&mut self) {
         let Some(frame) = self.frames.get(self.len) else { return };

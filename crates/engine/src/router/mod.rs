@@ -1,12 +1,13 @@
 //! The router: IPv4 and IPv6 between its ports.
 //!
-//! Theory of operation. A batch comes from one port. [`RouterContext::decide`] walks it in vectors of [`VECTOR`] frames. It
-//! checks their headers (`header`), looks all their destinations up together in the forwarding tables (`sidecore_fib`),
-//! and gives each frame its group, next hop and neighbour (`plan`, `neighbours`). The result for each frame is a
-//! verdict, as on a switch, and a [`rewrite::Rewrite`]. After captures have seen the frames as they came, [`RewriteBuffer::rewrite`]
-//! changes their private heads: station addresses, hop limit and checksum (incrementally, RFC 1624). If a header is
-//! longer than the head, the router reads the rest once and forwards what it read. So each receiver gets one copy, as
-//! on a switch, and a sender that rewrites its buffer meanwhile cannot change what was decided.
+//! Theory of operation. A batch comes from one port. [`RouterContext::decide`] (`vector`) takes it in vectors of
+//! [`VECTOR`] frames. It checks their headers (`header`), looks all their destinations up together in the forwarding
+//! tables (`sidecore_fib`), and gives each frame its group, next hop and neighbour (`plan`, `neighbours`). The result
+//! for each frame is a verdict, as on a switch, and a [`rewrite::Rewrite`]. After captures have seen the frames as they
+//! came, [`RewriteBuffer::rewrite`] changes their private heads: station addresses, hop limit and checksum
+//! (incrementally, RFC 1624). If a header is longer than the head, the router reads the rest once and forwards what it
+//! read. So each receiver gets one copy, as on a switch, and a sender that rewrites its buffer meanwhile cannot change
+//! what was decided.
 //!
 //! A port may have the sources of its packets looked up, too (`reverse`).
 //!
@@ -97,7 +98,7 @@ pub struct RouterContext {
     six: Wanted<u128>,
 }
 
-/// Where a frame goes.
+/// Where a frame goes: by which interface, and to which station.
 struct Onward<'p> {
     to: &'p Interface,
     mac: u64,
@@ -192,6 +193,7 @@ impl Router {
                 return Err(why.into());
             }
         };
+        // The hop limit of IPv6, the time to live of IPv4.
         let hops_left = if v6 { frame.head[21] } else { frame.head[22] };
         if hops_left <= 1 {
             out.made.error(arrival(), IcmpError::TimeExceeded);
@@ -289,6 +291,7 @@ impl Router {
         }
     }
 
+    /// Makes the request by ARP or Neighbor Discovery for `number`, to be sent by `to`.
     fn request(&self, out: &mut RewriteBuffer, to: &Interface, number: u128) {
         #[expect(clippy::cast_possible_truncation, reason = "a mapped IPv4 address")]
         if number >> 32 == 0xffff {

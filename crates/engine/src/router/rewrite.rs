@@ -7,7 +7,8 @@ use crate::account::PortId;
 use crate::mem::{Arena, Piece};
 use crate::packet::{update, Batch, Frame, Offload, HEAD, MAX_BATCH, MAX_PIECES};
 
-/// What is to be done with a frame's head.
+/// What is to be done with a frame's head. Offsets in heads count from the Ethernet header, which has 14 bytes and no
+/// tag.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rewrite {
     /// Destination and source station.
@@ -137,14 +138,16 @@ impl RewriteBuffer {
             let head = &mut frame.head;
             match rewrite.what {
                 What::Nothing => continue,
+                // Time to live at 22, in one word of the checksum with the protocol; the checksum at 24.
                 What::Forward4 => {
                     let old = u16::from_be_bytes([head[22], head[23]]);
-                    // Frames with less were not sent on.
+                    // `Router::way` sends no frame on that has none left.
                     head[22] = head[22].saturating_sub(1);
                     let new = u16::from_be_bytes([head[22], head[23]]);
                     let sum = update(u16::from_be_bytes([head[24], head[25]]), old, new);
                     head[24..26].copy_from_slice(&sum.to_be_bytes());
                 }
+                // The hop limit, which no checksum covers.
                 What::Forward6 => head[21] = head[21].saturating_sub(1),
                 What::Echo4 => answer(frame, false),
                 What::Echo6 => answer(frame, true),

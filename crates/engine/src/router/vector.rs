@@ -43,6 +43,7 @@ impl RouterContext {
         verdicts: &mut Verdicts,
     ) {
         let router = Arc::clone(&self.router);
+        // From here to `leave` no number of a group that a lookup may find is used again.
         router.epochs.enter(&self.note);
         for (number, frames) in batch.frames().chunks(VECTOR).enumerate() {
             let first = number * VECTOR;
@@ -122,7 +123,7 @@ impl Vector<'_> {
         Arrival { batch: self.batch, index: self.first + place, frame, at, now: self.now }
     }
 
-    /// Verdicts on the frames whose destinations were found.
+    /// Verdicts on the frames whose destinations were looked up: `Router::way` says where each goes.
     #[inline]
     fn send<A: Family>(
         &self,
@@ -151,7 +152,7 @@ impl Vector<'_> {
                     out.put(index, Rewrite::forward(way.mac, &way.to.mac, A::V6));
                     verdicts.send(index, way.to.id);
                 }
-                // To whom it came from.
+                // The frame becomes the answer, and goes back to the port that it came from.
                 Ok(None) => verdicts.send(index, at.id),
                 Err(why) => self.router.refuse(why, arrival(), plan, verdicts),
             }

@@ -124,7 +124,7 @@ impl Switch {
                 self.table.prefetch(last);
             }
         }
-        // Frames of one flow come in a row: what was decided on one goes for those behind it.
+        // Frames of one flow come in a row: what was decided on an address goes for the next frames with it.
         let mut last_src = u64::MAX;
         let mut last_dst = (u64::MAX, Destination::Flood);
         for (i, frame) in batch.frames().iter().enumerate() {
@@ -156,6 +156,7 @@ impl Switch {
         }
     }
 
+    /// Where a frame for `dst` that came from `from` goes.
     #[inline]
     fn destination(&self, dst: u64, from: PortId, members: Members<'_>) -> Destination {
         if is_group(dst) {

@@ -1,8 +1,8 @@
 //! Where each frame of a batch goes: lists of frames by destination, in the order of the batch.
 //!
-//! The lists are linked through one array, as VALE does it: `head[d]` and `tail[d]` of destination `d`
-//! index into the batch, `next[i]` links frame `i` to the next one for the same destination. One more list holds the
-//! frames to flood. Filling costs a few stores a frame, whatever the number of ports.
+//! The lists are linked through one array, as VALE does it: `lists[d]` has the first and the last frame for destination
+//! `d`, as numbers in the batch (*picks*), and `next[i]` links frame `i` to the next one for the same destination. One
+//! more list holds the frames to flood. Filling costs a few stores a frame, whatever the number of ports.
 
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::{DropReason, PortId};
@@ -27,7 +27,9 @@ const EMPTY: List = List { head: END, tail: END };
 
 /// Verdicts on the frames of one batch.
 pub struct Verdicts {
+    /// By destination; the last one is `FLOOD`.
     lists: Box<[List]>,
+    /// By frame: the next one on its list.
     next: Box<[u16]>,
     /// Destinations with a list, without `FLOOD`.
     used: Vec<u16>,
@@ -97,13 +99,13 @@ impl Verdicts {
         self.also.push((frame as u16, port));
     }
 
-    /// Second copies: how many there are.
+    /// How many copies go to ports beside the first.
     #[inline]
     pub fn seconds(&self) -> usize {
         self.also.len()
     }
 
-    /// The next port that gets second copies, and which; they are no more in the list then.
+    /// The next port that gets such copies; `picks` are their frames, which are taken off the list.
     pub fn take_seconds(&mut self, picks: &mut Vec<u16>) -> Option<PortId> {
         picks.clear();
         let (_, port) = *self.also.first()?;
@@ -136,7 +138,7 @@ impl Verdicts {
         self.lists[FLOOD].head != END
     }
 
-    /// There is no port to flood frames to.
+    /// Nothing is flooded: there is no port to flood frames to.
     pub fn forget_floods(&mut self) {
         self.lists[FLOOD] = EMPTY;
     }
@@ -147,7 +149,7 @@ impl Verdicts {
         self.used.len() == 1 && self.drops.is_empty() && !self.any_flood() && !batch.is_empty()
     }
 
-    /// Destinations that at least one frame is for alone.
+    /// Destinations that get at least one frame which is not flooded.
     #[inline]
     pub fn destinations(&self) -> &[u16] {
         &self.used
@@ -167,9 +169,9 @@ impl Verdicts {
         }
     }
 
-    /// The frames for `port` alone.
+    /// The frames for `port`, without those to flood.
     pub fn picks_alone(&self, port: PortId, picks: &mut Vec<u16>) {
-        self.walk(usize::from(port.0), picks);
+        self.read_list(usize::from(port.0), picks);
     }
 
     /// Asks about each flooded frame, in the order of the batch, and drops those that are refused.
@@ -187,10 +189,11 @@ impl Verdicts {
 
     /// The frames to flood.
     pub fn floods(&self, picks: &mut Vec<u16>) {
-        self.walk(FLOOD, picks);
+        self.read_list(FLOOD, picks);
     }
 
-    fn walk(&self, list: usize, picks: &mut Vec<u16>) {
+    /// Puts the frames of `list` into `picks`, in their order.
+    fn read_list(&self, list: usize, picks: &mut Vec<u16>) {
         picks.clear();
         let mut at = self.lists[list].head;
         while at != END {

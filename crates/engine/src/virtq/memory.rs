@@ -254,7 +254,7 @@ impl Memory {
     }
 
     /// The indirect table that a descriptor names, with its number of entries (virtio 1.2 §2.7.5.3).
-    /// `None` as the table's part means that it may not be used here.
+    /// [`Refusal::NoRoom`]: time for such tables is up, and the chain waits for the next batch.
     #[cold]
     pub(super) fn indirect(&mut self, addr: u64, len: u32, flags: u16) -> Result<(Raw, usize), Refusal> {
         if !self.indirect || len == 0 || len % 16 != 0 || flags & DESC_F_NEXT != 0 {

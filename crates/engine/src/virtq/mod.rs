@@ -165,8 +165,9 @@ impl Queue {
         self.common.taken.as_slice()
     }
 
-    /// Chains will be given back in a moment: asks for the line that publishes them, and for the one that tells whether the driver
-    /// wants an interrupt. `complete` has a barrier between the two, so nothing goes on there until the first one is here.
+    /// Chains will be given back in a moment: prefetches the line that publishes them, and the one that tells whether
+    /// the driver wants an interrupt. `complete` has a barrier between the two, so nothing goes on there until the
+    /// first one is here.
     #[inline]
     pub fn will_complete(&self) {
         both!(self, ring => ring.bring_marks());
@@ -187,8 +188,8 @@ impl Queue {
         n > 0 && self.wants_interrupt(before) && self.notify()
     }
 
-    /// The same as the two, without an interrupt: the ring as it was before, for [`Queue::wants_interrupt`]. `read`:
-    /// the chains were read only.
+    /// Gives the first `n` taken chains back as [`Queue::complete`] does, or with `read` as [`Queue::complete_read`],
+    /// but does not interrupt. Returns the ring as it was before, for [`Queue::wants_interrupt`].
     #[inline]
     pub fn complete_quietly(&mut self, n: usize, read: bool, len: impl Fn(usize) -> u32) -> u16 {
         let Common { taken, memory, .. } = &mut self.common;

@@ -5,8 +5,8 @@
 //! prefetches the buffers. Nothing moves in the ring yet: `complete` writes the used elements of as many
 //! chains as were really used and publishes them with one release store of `used.idx`; chains that were
 //! taken but not used are simply taken again. As chains are completed in the order in which they were
-//! taken, one index says it all: it is the base that survives a restart. The lines of those elements are
-//! asked for when the chains are taken (`ahead.rs`).
+//! taken, one index says it all: it is the base that survives a restart. The lines of the used elements are
+//! prefetched when the chains are taken (`ahead.rs`).
 //!
 //! Requests complete in any order. `pick` takes a chain for good, so the index of the next one to take
 //! runs ahead of the used index by as many as are in flight (`flight.rs`); `publish` makes all finished
@@ -37,6 +37,7 @@ pub struct Split {
     avail: Raw,
     used: Raw,
     size: u16,
+    /// What an index is cut to for its place in the ring.
     mask: u16,
     /// Next chain to take; `taken` starts here.
     next: u16,
@@ -46,6 +47,7 @@ pub struct Split {
     heads: Box<[u16]>,
     event_idx: bool,
     in_order: bool,
+    /// `next` when `avail_event` was parked last.
     parked_at: u16,
     wants_kicks: bool,
 }
@@ -117,10 +119,10 @@ impl Split {
         Ok(waiting)
     }
 
-    /// Asks for what will be written when the next `n` chains are given back.
+    /// Prefetches the lines that are written when the next `n` chains are given back.
     #[inline]
     fn bring_used(&self, access: Access, n: usize) {
-        // Of those that were read, IN_ORDER needs one element (`complete`).
+        // Chains that were read need one element for all of them under IN_ORDER (`complete`).
         if access == Access::Write || !self.in_order {
             #[expect(clippy::cast_possible_truncation, reason = "n is at most MAX_BATCH")]
             self.elements().bring(&self.used, self.used_idx & self.mask, n as u16);
@@ -138,7 +140,7 @@ impl Split {
         Entries { start: split::USED_RING, bytes: 8, size: self.size }
     }
 
-    /// Asks for the used index, to be written, and for the driver's wish, to be read behind it.
+    /// Prefetches the used index, to be written, and the driver's wish for interrupts, to be read behind it.
     #[inline]
     pub(super) fn bring_marks(&self) {
         prefetch_own(self.used.at(split::USED_IDX));
@@ -181,6 +183,7 @@ impl Split {
         self.avail.load_u16(split::AVAIL_RING + 2 * usize::from(slot), Ordering::Relaxed)
     }
 
+    /// Follows the chain at `head` from descriptor to descriptor, in the ring or in its indirect table.
     #[inline]
     fn walk(
         &self,
@@ -299,6 +302,7 @@ impl Split {
         flight.land(after);
     }
 
+    /// Writes the used element at `index`; [`Split::show`] makes it visible.
     #[inline]
     fn used_elem(&self, memory: &Memory, index: u16, id: u16, len: u32) {
         let at = split::USED_RING + 8 * usize::from(index & self.mask);
@@ -319,10 +323,12 @@ impl Split {
         }
     }
 
+    /// The used index: where the ring stands before a completion, for [`Split::wants_interrupt`].
     pub(super) fn used_bits(&self) -> u16 {
         self.used_idx
     }
 
+    /// Tells the driver not to kick.
     fn decline_kicks(&self, memory: &Memory) {
         if self.event_idx {
             let parked = self.parked_at.wrapping_add(0x8000);
@@ -333,6 +339,7 @@ impl Split {
         self.log_events(memory);
     }
 
+    /// Asks the driver for kicks or declines them. After asking, true means that chains wait already.
     pub(super) fn want_kicks(&mut self, memory: &Memory, on: bool) -> bool {
         self.wants_kicks = on;
         if !on {
@@ -355,6 +362,7 @@ impl Split {
         self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed) == self.next
     }
 
+    /// Chains that wait to be taken, and entries of the ring.
     #[inline]
     pub(super) fn room(&self) -> (u16, u16) {
         let waiting = self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed).wrapping_sub(self.next);

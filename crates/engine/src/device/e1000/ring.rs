@@ -109,7 +109,7 @@ impl Ring {
         Ok(())
     }
 
-    /// The same in the middle of a batch: more than `avail` if the driver has filled in some meanwhile. The ring
+    /// [`Ring::poll`] in the middle of a batch: more than `avail` if the driver has filled in some meanwhile. The ring
     /// is not latched again, whatever its registers say now: places that the batch has counted stay what they are.
     #[inline]
     pub(super) fn more(&self, regs: &Registers, avail: u32) -> u32 {
@@ -231,7 +231,7 @@ impl Ring {
         self.stopped = false;
     }
 
-    /// The same ring in memory that is now described by `map`.
+    /// The ring stays, in memory that is now described by `map`.
     pub(super) fn remap(&mut self, map: &Arc<GuestMap>) {
         self.map = Arc::clone(map);
         // Looked up again at the next poll; the place in the ring stays.

@@ -286,6 +286,7 @@ impl RxRing {
         self.ring.own.journal.end(None);
     }
 
+    /// Raises the causes that follow from a batch: descriptors run low, frames were missed, frames came.
     fn interrupt(&mut self, free_before: u32, free: u32, rctl: u32, missed: bool, outcome: &mut Outcome) {
         let regs = &self.nic.regs;
         // RCTL.RDMTS: a half, a quarter, an eighth of the ring (8254x SDM §13.4.22).
@@ -309,8 +310,8 @@ impl RxRing {
 }
 
 impl RxRing {
-    /// Delivers the frames `picks` of `batch`, as `EgressQueue::send` says. `mark` gives the first word of the extended
-    /// descriptor for the pick of an index: a constant where nothing was chosen.
+    /// Delivers the frames `picks` of `batch`, as `EgressQueue::send` says. `mark(i)` is what the extended descriptor
+    /// of `picks[i]` says of the choice of this ring: zero where RSS did not choose.
     pub(super) fn send(
         &mut self,
         batch: &Batch,

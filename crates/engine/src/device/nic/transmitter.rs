@@ -23,13 +23,13 @@ use crate::mem::{ticks, ticks_in, Deadline, GuestMap};
 use crate::packet::{Batch, ALL};
 use crate::port::{DropReason, IngressQueue, Outcome, Reached, Tally};
 
-/// How long after the last frame naps are how long.
+/// Until how long after the last frame a nap has which length.
 const NAPS: [(Duration, Duration); 2] = [
     (Duration::from_millis(5), Duration::from_micros(50)),
     (Duration::from_secs(2), Duration::from_micros(200)),
 ];
 pub(in crate::device) const LONGEST_NAP: Duration = Duration::from_millis(1);
-/// Frames that come back do so for so long.
+/// The time that a batch of frames has to come back (`loop_back`).
 const LIMIT: Duration = Duration::from_millis(1);
 /// The port's egress queue that receives them: frames of others go to the first one, which is not there then.
 pub(in crate::device) const LOOP: usize = 1;
@@ -40,7 +40,9 @@ pub(in crate::device) struct Transmitter<C: TxCodec> {
     rings: Box<[TxRing<C>]>,
     /// The ring that is asked first.
     turn: usize,
+    /// A ring had work since the core last went to sleep.
     worked: bool,
+    /// When the core went to sleep after work, for the length of naps.
     last_work: Instant,
     /// A driver with a status block was not asked for kicks when the core went to sleep.
     unasked: bool,
@@ -85,8 +87,8 @@ impl<C: TxCodec> Transmitter<C> {
     }
 
     /// The frames come back instead of leaving (`RCTL.LBM`, 8254x SDM §13.4.22; IEEE 802.3 §22.2.4.1.2): checksums and
-    /// segments are not made, which no driver's self-test asks for. Those are no traffic of the port: only frames that are
-    /// dropped here have come in.
+    /// segments are not made, which no driver's self-test asks for. Frames that came back are no traffic of the port:
+    /// only those that are dropped here are counted as coming in.
     #[cold]
     fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
         let (mut outcome, deadline) = (Outcome::new(), Deadline::new(ticks(), ticks_in(LIMIT), 0));
@@ -112,6 +114,7 @@ impl<C: TxCodec> Transmitter<C> {
 impl<C: TxCodec> IngressQueue for Transmitter<C> {
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
         self.tend(tally);
+        // There are two rings at most, which take turns to be first.
         self.turn ^= 1;
         let turn = self.turn;
         let mut worked = false;

@@ -20,7 +20,7 @@ use crate::port::{DropReason, Tally};
 const MAX_DESCRIPTORS: u32 = 1024;
 const MAX_CHAIN: u32 = 256;
 
-/// A place in a ring, so many descriptors behind its head.
+/// A place in a ring, which is `count` descriptors behind its head.
 #[derive(Clone, Copy, Default)]
 pub struct Cursor {
     pub(in crate::device) place: u32,
@@ -80,7 +80,8 @@ pub trait TxCodec: Send {
     fn buffer(&self, place: u32) -> u64;
     /// The place behind `at`, where `word` stands.
     fn next(&mut self, at: Cursor, word: u64) -> Cursor;
-    /// Whether there is something to do now. `unfinished`: there is a packet of so many descriptors, whose next one was not there yet.
+    /// Whether there is something to do now. `unfinished`: a packet of `count` descriptors has no end yet, and `place`
+    /// is where its next one was not there.
     fn waits(&mut self, nic: &Nic<Self::SharedPart>, unfinished: Option<Cursor>) -> Result<bool, Fault>;
 
     /// Bytes of a whole packet that asks for nothing but to be sent, as nearly all do.
@@ -102,12 +103,12 @@ pub trait TxCodec: Send {
         wishes: &Wishes,
     ) -> Result<(), DropReason>;
     fn count(&mut self, nic: &Nic<Self::SharedPart>, frame: &Frame);
-    /// So many frames were counted for the batch.
+    /// `frames` were counted for the batch.
     fn counted(&mut self, nic: &Nic<Self::SharedPart>, frames: u32);
 
     /// Marks descriptors as done: places and what `mark` gave; the head moves to `to`. `skipping`: in the middle of a packet.
     fn give_back(&mut self, nic: &Nic<Self::SharedPart>, marks: &[(u32, u64)], to: Cursor, skipping: bool);
-    /// Interrupts for so many frames that were sent. `half`: half of the ring is to be reported.
+    /// Raises interrupts for `frames` that were sent; how many were. `half`: half of the ring is to be reported.
     fn report(&mut self, nic: &Nic<Self::SharedPart>, frames: u32, half: bool) -> u64;
 
     /// The transmitter is turned off.
@@ -256,6 +257,7 @@ impl<C: TxCodec> TxRing<C> {
         attempt
     }
 
+    /// Gathers the buffers from `start` on into pieces until one ends the packet, and makes a frame of them.
     fn gather(&mut self, batch: &mut Batch, first: usize, start: Cursor) -> Result<Attempt, Fault> {
         let (mut at, mut len, mut room, mut wishes) = (start, 0, true, None::<Wishes>);
         while room {
@@ -376,6 +378,7 @@ impl<C: TxCodec> TxRing<C> {
         self.at.count > 0
     }
 
+    /// Counts the last frame of `batch`.
     #[inline]
     fn count(&mut self, batch: &Batch, tally: &mut Tally) {
         let Some(frame) = batch.frames().last() else { return };

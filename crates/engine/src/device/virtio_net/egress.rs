@@ -21,13 +21,13 @@ use crate::virtq::{Access, Position, Queue};
 /// The network header of a frame without offloads in one buffer: `num_buffers` is 1 (virtio 1.2 §5.1.6.4).
 const PLAIN: [u8; NET_HDR_LEN] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
-/// So many bytes of each buffer are asked for when its chain is taken.
+/// Bytes of each buffer that `take` prefetches (`prefetch_chain`).
 const ASKED_BY_TAKE: u32 = 128;
-/// Frames longer than that are not asked for ahead: they would push each other out of the first cache.
+/// Frames longer than that are not prefetched: they would push each other out of the first cache.
 const LONG: u32 = 2048;
 
-/// So many frames before the end the lines are asked for that publish the batch: copying them takes about as long as a line
-/// from a processor far away. Much earlier, a driver that polls would have the index back.
+/// The lines that publish the batch are prefetched this many frames before its end: copying those takes about as long
+/// as a line from a processor far away. Much earlier, a driver that polls would have the index back.
 const LAST: usize = 16;
 
 /// A guest's receive ring.
@@ -36,13 +36,15 @@ pub struct EgressRing {
     queue: Queue,
     header_len: u32,
     mergeable: bool,
+    /// Buffers of the taken chains. Writing moves their beginnings.
     pieces: Pieces,
-    /// The same as they were taken, for the dirty log: writing moves the beginnings of those above. Only while
-    /// pages are logged.
+    /// `pieces` as they were taken, for the dirty log. Only while pages are logged.
     whole: Option<Pieces>,
     /// Bytes written into each taken chain, up to `filled`.
     lens: Box<[u32]>,
+    /// Taken chains that are filled and not yet published.
     filled: usize,
+    /// Chains that were taken, and how many the ring was asked for.
     taken: usize,
     asked: usize,
     /// Size of the chain used last: how many chains a long frame will take is guessed from it.
@@ -72,7 +74,7 @@ impl EgressRing {
         }
     }
 
-    /// The same whose interrupts come some time apart.
+    /// This ring, with interrupts that come some time apart.
     pub(super) fn moderated(mut self, moderated: Option<Box<Moderated>>) -> EgressRing {
         self.moderated = moderated;
         self
@@ -134,6 +136,7 @@ impl EgressRing {
         }
     }
 
+    /// Gives the filled chains back to the driver with one store, and interrupts it if it asked for that.
     fn publish(&mut self, outcome: &mut Outcome) {
         if self.filled == 0 {
             return;
@@ -208,7 +211,7 @@ impl EgressRing {
         true
     }
 
-    /// The next chain has so many bytes.
+    /// The next chain is filled with `bytes`.
     #[inline]
     fn note(&mut self, bytes: u32) {
         if let Some(len) = self.lens.get_mut(self.filled) {

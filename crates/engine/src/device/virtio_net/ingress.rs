@@ -48,12 +48,15 @@ pub struct IngressRing {
     queue: Queue,
     kick: Option<OwnedFd>,
     header_len: u32,
+    /// Offloads that the driver may ask for.
     allowed: Offloads,
+    /// Chains that `fetch` took, and `release` has to give back.
     taken: usize,
     /// Chains to ask the ring for: as many as a batch takes of such frames as come.
     want: usize,
+    /// A fault was found: nothing is fetched any more.
     stopped: bool,
-    /// Where interrupts come some time apart.
+    /// For interrupts that come some time apart (`moderated`): the core looks when one is due.
     looks: Option<Box<Looks>>,
 }
 
@@ -73,7 +76,7 @@ impl IngressRing {
         }
     }
 
-    /// The same that looks in time at the interrupts of its pair, which come some time apart.
+    /// This ring, looking in time at the interrupts of its pair, which come some time apart.
     pub(super) fn moderated(mut self, looks: Option<Box<Looks>>) -> IngressRing {
         self.looks = looks;
         self
@@ -140,6 +143,7 @@ impl IngressRing {
         let deadline = batch.deadline();
         let Some((frame, pieces)) = batch.next_frame() else { return Err(DropReason::TooManyPieces) };
         let list = pieces.range_mut(chain.start as usize, usize::from(chain.count));
+        // How many pieces the header and the head lie in: those that begin within their bytes.
         let mut near = 0;
         let begins = |piece: &&Piece| {
             let behind = near >= NET_HDR_LEN + HEAD;
@@ -194,11 +198,13 @@ impl IngressQueue for IngressRing {
         let mut good = 0;
         let mut spent = false;
         for chain in self.queue.taken() {
+            // This chain and those behind it stay in the ring.
             spent = batch.is_spent();
             if spent {
                 break;
             }
             if !self.describe_plain(chain, batch) {
+                // A fault: the ring stops behind the good chains, below.
                 if chain.len < self.header_len {
                     break;
                 }
@@ -208,6 +214,7 @@ impl IngressQueue for IngressRing {
                         spent = true;
                         break;
                     }
+                    // Its chain counts as good, so that the driver gets it back.
                     Err(reason) => {
                         tally.drops.add(reason, 1);
                         batch.skip();
@@ -219,7 +226,7 @@ impl IngressQueue for IngressRing {
         }
         tally.frames += good as u64;
         if spent {
-            // The others are taken again next time, but not all of what is there only to be left again.
+            // The other chains are taken again next time, but no more than about as many as a batch has room for.
             self.want = (2 * good).clamp(1, MAX_BATCH);
             self.taken = good;
         } else if good < self.taken {
