@@ -71,7 +71,7 @@ pub(super) struct Account {
 /// Where a task stands at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Right {
-    /// Its owner's budget has so many nanoseconds left, until this deadline.
+    /// Its owner's budget has this number of nanoseconds left, until this deadline.
     Reserved { left: u64, deadline: u64 },
     /// It has its turn.
     Turn,

@@ -202,7 +202,7 @@ mod tests {
         usize::try_from(task).unwrap()
     }
 
-    /// A world in which each task wants so much of a core, and gets its fair part of what there is.
+    /// A world in which each task wants so much of a core, and gets its fair part of it.
     struct World {
         wants: Vec<u64>,
         at: Vec<usize>,

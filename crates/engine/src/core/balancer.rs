@@ -31,7 +31,7 @@ pub(super) trait Balanced: Send + Sync + 'static {
     fn loads(&self) -> Vec<Load>;
     /// How many are active: those from number 0 on.
     fn active(&self) -> usize;
-    /// Has so many be active; how many are then.
+    /// Has `count` be active; how many are then.
     fn set_active(&self, count: usize) -> usize;
     /// Has core `to` serve a task; whether it moved.
     fn move_task(&self, id: u64, to: usize) -> bool;

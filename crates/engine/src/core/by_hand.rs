@@ -150,7 +150,7 @@ impl<L: 'static> ByHand<L> {
         self.core.round(number, now);
     }
 
-    /// Rounds for so many nanoseconds of the clock; an empty one takes [`EMPTY`].
+    /// Rounds for `ns` nanoseconds of the clock; an empty one takes [`EMPTY`].
     pub(crate) fn run(&mut self, ns: u64) {
         let end = self.core.clock.now + ns;
         while self.core.clock.now < end {
@@ -163,7 +163,7 @@ impl<L: 'static> ByHand<L> {
         }
     }
 
-    /// From now on the clock takes a nanosecond for so many halves of one.
+    /// From now on the clock takes a nanosecond for `halves` halves of one.
     pub(crate) fn set_rate(&mut self, halves: u64) {
         self.core.clock.rate = halves;
     }

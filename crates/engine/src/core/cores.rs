@@ -186,7 +186,7 @@ impl<L: Send + 'static> Cores<L> {
         self.active.load(Ordering::Relaxed)
     }
 
-    /// Has so many cores be active, one at least: tasks of the others move. Returns how many there are then.
+    /// Has `count` cores be active, one at least: tasks of the others move. Returns how many there are then.
     pub fn set_active(&self, count: usize) -> usize {
         let count = count.clamp(1, self.handles.0.len());
         let before = self.active.swap(count, Ordering::Relaxed);

@@ -28,12 +28,12 @@ impl Histogram {
         step.store(step.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Nanoseconds that so many percent of what was counted are within; zero where nothing was.
+    /// Nanoseconds that `percents` percent of what was counted are within; zero where nothing was.
     pub fn quantiles<const N: usize>(&self, percents: [u64; N]) -> [u64; N] {
         Histogram::quantiles_of([self], percents)
     }
 
-    /// Nanoseconds that so many percent of what several histograms counted together are within.
+    /// Nanoseconds that `percents` percent of what several histograms counted together are within.
     pub fn quantiles_of<'h, const N: usize>(
         all: impl IntoIterator<Item = &'h Histogram>,
         percents: [u64; N],
@@ -63,7 +63,7 @@ fn upper(step: usize) -> u64 {
     (1 << octave) + (quarter << (octave - 2))
 }
 
-/// Nanoseconds that so many percent of what was counted are within.
+/// Nanoseconds that `percent` percent of what was counted are within.
 fn quantile(steps: &[u64], percent: u64) -> u64 {
     let all: u64 = steps.iter().sum();
     let mut rest = (all * percent).div_ceil(100);

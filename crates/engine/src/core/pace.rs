@@ -23,7 +23,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Items of a turn of so many nanoseconds.
+    /// Items of a `turn`, in nanoseconds.
     #[inline]
     pub(super) fn items(&self, turn: u64) -> usize {
         let each = self.each.max(self.dear).max(1);

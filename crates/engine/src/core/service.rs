@@ -165,7 +165,7 @@ impl Served {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Core `core`, which alone calls this with its number, was busy with it for so many nanoseconds.
+    /// Core `core`, which alone calls this with its number, was busy with it for `ns` nanoseconds.
     #[inline]
     pub(super) fn add_busy(&self, core: usize, ns: u64) {
         self.used.get(core).into_iter().for_each(|used| count(&used.busy, ns));

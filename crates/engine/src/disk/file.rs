@@ -63,7 +63,7 @@ impl Access {
     }
 }
 
-/// How the next request to the kernel is taken to have ended: with an error, which is below zero, or after so many bytes. 0: as it
+/// How the next request to the kernel is taken to have ended: with an error, which is below zero, or after this number of bytes. 0: as it
 /// did.
 #[cfg(fuzzing)]
 pub static ENDS: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
@@ -107,7 +107,7 @@ pub struct FileMedium {
 }
 
 impl FileMedium {
-    /// The open `file`, which is of this `nature`, as a disk with blocks of so many bytes, and its length. Its server is asked
+    /// The open `file`, which is of this `nature`, as a disk with blocks of `block_size` bytes, and its length. Its server is asked
     /// nothing.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ impl FileMedium {
         FileMedium::new(file, &nature, block_size)
     }
 
-    /// Its length now, as a disk with blocks of so many bytes.
+    /// Its length now, as a disk with blocks of `block_size` bytes.
     ///
     /// # Errors
     /// As above.
@@ -450,7 +450,7 @@ impl FileMedium {
     }
 }
 
-/// `len`, if a disk with blocks of so many bytes can have that length.
+/// `len`, if a disk with blocks of `block_size` bytes can have that length.
 fn whole(len: u64, block_size: u32) -> io::Result<u64> {
     if len == 0 || len % u64::from(block_size) != 0 {
         let why =

@@ -138,7 +138,7 @@ impl Graph {
         self.cores.pack();
     }
 
-    /// Has so many cores be active; how many there are then.
+    /// Has `count` cores be active; how many there are then.
     pub fn set_active(&self, count: usize) -> usize {
         self.cores.set_active(count)
     }

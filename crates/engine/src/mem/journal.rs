@@ -85,7 +85,7 @@ impl JournalSlots {
     }
 }
 
-/// `N` slots of so many bytes each, those in `file` or in a new one called `name`, and that file.
+/// `N` slots of `bytes` bytes each, those in `file` or in a new one called `name`, and that file.
 ///
 /// # Errors
 /// What the system says of making or mapping it.

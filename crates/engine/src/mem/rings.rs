@@ -28,7 +28,7 @@ const ASYNC: u8 = 1 << 4;
 enum Purpose {
     /// It signals the eventfd that is registered with it.
     Signal,
-    /// It reads and writes one file, with at most so many requests at a time, and holds another one if there are two. The
+    /// It reads and writes one file, with at most this number of requests at a time, and holds another one if there are two. The
     /// asker holds them until it has its answer.
     File(Vec<RawFd>, u32),
 }
@@ -100,7 +100,7 @@ fn order(purpose: Purpose) -> io::Result<IoUring> {
     }
 }
 
-/// Runs `body` on a thread of its own, called `name`, which looks after something and talks with nobody.
+/// Runs `body` on a thread of its own, called `name`, which looks after something and talks with no peer.
 ///
 /// # Errors
 /// The system has no thread left.

@@ -60,7 +60,7 @@ impl SharedFile {
         self.len == 0
     }
 
-    /// Has the pages found that bytes `from` to `to` lie in, as far as there are so many: a thread that writes there
+    /// Has the pages found that bytes `from` to `to` lie in, as far as the memory has them: a thread that writes there
     /// later does not wait for that.
     pub fn find(&self, from: usize, to: usize) {
         /// Bytes of the smallest page.

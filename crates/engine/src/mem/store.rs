@@ -37,7 +37,7 @@ impl Store {
         Ok(Store { base, len })
     }
 
-    /// The `len` bytes from `at` on, if there are so many.
+    /// The `len` bytes from `at` on, if the store is that long.
     #[inline]
     pub fn piece(&self, at: u64, len: u32) -> Option<Piece> {
         let at = usize::try_from(at).ok()?;

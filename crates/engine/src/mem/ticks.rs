@@ -100,7 +100,7 @@ mod tests {
             std::hint::spin_loop();
         }
         let passed = ticks().wrapping_sub(first);
-        // Nobody else may have run meanwhile on a loaded machine; the rate is no secret.
+        // No other thread may have run meanwhile on a loaded machine; the rate is no secret.
         assert!(passed >= ticks_in(Duration::from_millis(10)), "{passed}");
     }
 }

@@ -14,7 +14,7 @@ use crate::mem::GuestMap;
 pub(super) struct PrivateMemoryCheck(AtomicU64);
 
 impl PrivateMemoryCheck {
-    /// A driver has begun in the memory of `map`, and so many frames have come from its port: looks whether that can be its
+    /// A driver has begun in the memory of `map`, and `frames` have come from its port: looks whether that can be its
     /// guest's. Reads it, so the caller may wait for the server of the memory.
     pub fn look(&self, map: &GuestMap, frames: u64) {
         let suspect = if map.is_blank() { frames.wrapping_add(1) } else { 0 };
@@ -26,7 +26,7 @@ impl PrivateMemoryCheck {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the memory is suspect, now that so many frames have come.
+    /// Whether the memory is suspect, now that `frames` have come.
     pub fn is_suspect(&self, frames: u64) -> bool {
         let suspect = self.0.load(Ordering::Relaxed);
         suspect != 0 && suspect == frames.wrapping_add(1)

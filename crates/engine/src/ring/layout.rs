@@ -5,7 +5,7 @@
 //!              first, which clients make for descriptors that have not all rings
 //! ring_pool    one ring object for each ring: the client's TX rings, its RX rings, and four for each pipe
 //!              (where the client sends on none, one more, which leads nowhere: netmap's monitors have one to look at)
-//! buf_pool     buffers 0 and 1, which nobody owns; those of the rings in ring order; the extra ones; those of
+//! buf_pool     buffers 0 and 1, which have no owner; those of the rings in ring order; the extra ones; those of
 //!              the pipes, one set for each direction
 //!              64 bytes of slack: netmap's packet copy may run over by 63 bytes
 //!              Where ports share a memory, each pool has one port's part after the other's.

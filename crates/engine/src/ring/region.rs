@@ -152,7 +152,7 @@ impl Region {
         Ok(region)
     }
 
-    /// The same for a guest that maps it as a BAR: the file is as long as one, which is a power of two, so that no access
+    /// A region for a guest that maps it as a BAR: the file is as long as one, which is a power of two, so that no access
     /// behind the region's end faults. What lies there takes no memory until the guest writes to it.
     ///
     /// # Errors
@@ -376,7 +376,7 @@ impl Region {
         }
     }
 
-    /// The same for the rings of pipe `pipe`, which no client uses.
+    /// Restarts the rings of pipe `pipe`, which no client uses.
     pub fn restart_pipe(&self, pipe: u32) {
         let first = self.info.tx_rings + self.info.rx_rings + 4 * pipe;
         for number in 0..4 {
@@ -542,7 +542,7 @@ impl std::ops::Deref for RingWords {
 /// Which buffers a client may name, and how many bytes one has.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds {
-    /// Those from [`RESERVED_BUFS`] on, so many.
+    /// The buffers from [`RESERVED_BUFS`] on: this number of them.
     bufs: u32,
     size: u32,
 }

@@ -20,7 +20,7 @@ pub trait Hands: Send {
     /// Whether the client waits and is to be woken, after an index was published and a full barrier since.
     fn is_asked(&mut self) -> bool;
 
-    /// The same, with the barrier: without it the client's wish could be read before our index is seen.
+    /// `is_asked` behind a barrier: without it the client's wish could be read before our index is seen.
     #[inline]
     fn is_due(&mut self) -> bool {
         fence(Ordering::SeqCst);

@@ -77,7 +77,7 @@ const REDIRECT6: u8 = 137;
 /// Whether a host's kernel may obey `frame` without being asked: advertisements and redirects give it addresses, and routes to
 /// whatever their sender says, also to what is behind other ports. No routing protocol needs them (RFC 1812 §5.2.7.2). Headers that hide what
 /// is behind them, or let it lie where its sender may change it, count as if it were one. So does Neighbor Discovery behind extension headers:
-/// the router looks at none of it there, and nobody sends it so (RFC 6980 §5). A path's MTU is believed by a kernel, for all that goes there,
+/// the router looks at none of it there, and no sender sends it so (RFC 6980 §5). A path's MTU is believed by a kernel, for all that goes there,
 /// unless it is said about TCP, where it compares sequence numbers (RFC 5927 §4); what says so for IPv6 is looked at in `own`.
 pub(super) fn is_obeyed(frame: &Frame) -> bool {
     let head = &frame.head;
@@ -125,7 +125,7 @@ pub(super) fn is_disguised(frame: &Frame) -> bool {
     offload.needs_csum() && place < HEAD && Some(place) != field
 }
 
-/// Whether the hop limit of `frame` says that nobody has passed it on: its sender is a neighbour (RFC 5082).
+/// Whether the hop limit of `frame` says that no router has passed it on: its sender is a neighbour (RFC 5082).
 pub(super) fn is_from_near(frame: &Frame) -> bool {
     match ethertype(frame) {
         IPV4 => frame.head[22] == 255,

@@ -233,7 +233,7 @@ impl Router {
         let interfaces = members.iter().map(interface).collect();
         let old = self.plan.replace(Arc::new(Plan::new(groups.list(), interfaces, loopbacks)));
         control.plans.push(old);
-        // Nobody can find them any more: one that is only here stays so. The others are one for each core, at most.
+        // No core can find them any more: one that is only here stays so. The others are one for each core, at most.
         control.plans.retain(|plan| Arc::strong_count(plan) > 1);
         if !replaced.is_empty() {
             let epoch = self.epochs.begin();

@@ -4,7 +4,7 @@
 //! One bucket (`bucket`), shared by all cores, in microseconds.
 //!
 //! Several ports may send for one limit: those of a gateway's switch, and all ports from which a neighbour is looked for. Without more a
-//! flood from one of them would leave the others nothing. So a [`Fair`] limit has a part for each sender, which nobody else can
+//! flood from one of them would leave the others nothing. So a [`Fair`] limit has a part for each sender, which no other can
 //! use up, and one for all, for which they race. A sender has a place in the limit's table only until its part is whole again: then
 //! there is nothing to remember of it, and whoever needs a place takes it.
 
@@ -47,7 +47,7 @@ impl Rate {
     }
 }
 
-/// The part of a sender is one of so many of the whole. One sender alone has the whole.
+/// The part of a sender is this fraction of the whole. One sender alone has the whole.
 const PART: u64 = 8;
 /// Senders that may use parts of their own at one time. Those beyond have only what is for all.
 const SENDERS: usize = 64;
@@ -66,7 +66,7 @@ pub(super) struct Fair {
 }
 
 impl Fair {
-    /// So many a second for one sender, and a burst of so many at once: each [`PART`] at least.
+    /// A rate for one sender, and a burst at once: each [`PART`] at least.
     pub const fn new(rate: u64, burst: u64) -> Fair {
         let (own, few) = (rate / PART, burst.div_ceil(PART));
         Fair {
@@ -156,7 +156,7 @@ mod tests {
                 assert!(limit.take(port(16 * SENDERS), now), "its own part, at {now}");
             }
         }
-        // One flood more: nobody loses the part that it has, and the next has it when a flood is over.
+        // One flood more: no sender loses the part that it has, and the next has it when a flood is over.
         let now = 2_000_000;
         (0..SENDERS).for_each(|n| _ = pass(&limit, port(n), now));
         assert!(!limit.take(port(SENDERS), now));

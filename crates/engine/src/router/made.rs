@@ -352,7 +352,7 @@ impl Made {
         self.end(from.id);
     }
 
-    /// Says that `target` is this router's (RFC 4861 §4.4), to whoever asked from `dst`, or to all if that is nobody yet.
+    /// Says that `target` is this router's (RFC 4861 §4.4), to whoever asked from `dst`, or to all if that has no address yet.
     pub fn advertise(&mut self, from: &Interface, station: [u8; 6], dst: u128, target: u128) {
         if !self.has_room() {
             return;

@@ -31,7 +31,7 @@ pub(super) enum Group {
     Nothing,
     /// They are the router's own.
     Local,
-    /// They are for everybody on a network, to which a router lets nobody speak from afar (RFC 2644).
+    /// They are for everybody on a network, to which a router lets no sender speak from afar (RFC 2644).
     Broadcast,
     /// Their destination is a neighbour at this port.
     OnLink(PortId),
@@ -217,7 +217,7 @@ impl Plan {
         self.interfaces.iter().flatten()
     }
 
-    /// Whether nobody else may send from this address.
+    /// Whether no other station may send from this address.
     #[inline]
     pub fn is_own(&self, address: u128) -> bool {
         self.sieve & bit(address) != 0 && self.own.binary_search(&address).is_ok()

@@ -77,7 +77,7 @@ pub struct HopView {
     pub state: String,
     /// Frames and bytes that it was given; for neighbours this is not counted.
     pub frames: u64,
-    /// The same in bytes.
+    /// Bytes of those frames.
     pub bytes: u64,
 }
 

@@ -133,7 +133,7 @@ impl<H: Hands> Fill<H> {
         Ok(())
     }
 
-    /// Delivers the frames `picks` of `batch` behind headers of so many bytes, as `EgressQueue::send` does. True if the client
+    /// Delivers the frames `picks` of `batch` behind headers of `header` bytes, as `EgressQueue::send` does. True if the client
     /// waits for them and is to be woken.
     #[inline]
     pub fn send(&mut self, batch: &Batch, picks: &[u16], header: u32, outcome: &mut Outcome) -> bool {

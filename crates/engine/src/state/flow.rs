@@ -126,7 +126,7 @@ fn per_second(n: u64, time: Duration) -> u64 {
     u64::try_from(u128::from(n) * 1_000_000_000 / ns).unwrap_or(u64::MAX)
 }
 
-/// What part of `time` so many nanoseconds are, in millionths.
+/// What part of `time` `ns` nanoseconds are, in millionths.
 pub(super) fn ppm(ns: u64, time: Duration) -> u64 {
     per_second(ns, time) / 1000
 }

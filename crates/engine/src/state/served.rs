@@ -81,10 +81,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Has so many I/O cores be active, from number 0 on.
+    /// Has `count` I/O cores be active, from number 0 on.
     ///
     /// # Errors
-    /// There are not so many, or budgets need more.
+    /// There are fewer, or budgets need more.
     pub fn set_active(&self, count: usize) -> Result<(), Error> {
         let all = self.means.graph.cores.status().len();
         if !(1..=all).contains(&count) {

@@ -1,7 +1,7 @@
 //! What the MAC table knows of a port that claims another one's address: one word.
 //!
 //! ```text
-//! 0..11   the port's number plus one; 0: nobody
+//! 0..11   the port's number plus one; 0: no port
 //! 11..19  claims within the second `since`
 //! 19      the address is held: the claim is not heeded
 //! 20      somebody was told of that

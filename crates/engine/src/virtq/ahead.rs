@@ -37,7 +37,7 @@ impl Entries {
         self.run(first, before_end).chain(self.run(0, n - before_end))
     }
 
-    /// The same of entries that lie together. A line need not begin where an entry does: the last byte is asked for, too.
+    /// The lines of entries that lie together. A line need not begin where an entry does: the last byte is asked for, too.
     #[inline]
     fn run(self, first: u16, n: u16) -> impl Iterator<Item = usize> {
         let start = self.start + self.bytes * usize::from(first);

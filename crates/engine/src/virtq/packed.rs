@@ -37,7 +37,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// The first so many were used.
+    /// How many of the first were used.
     #[inline]
     fn forget(&mut self, descs: u16, chains: usize) {
         self.descs = self.descs.saturating_sub(descs);

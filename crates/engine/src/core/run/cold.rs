@@ -16,7 +16,7 @@ const COLD_LOOKS: usize = 32;
 /// Tasks that are gone through to find those: where most are hot, cold ones come round later.
 const COLD_STEPS: usize = 128;
 /// How often a core at work asks the kernel for events of cold tasks: for work that no look at memory shows, and where there are
-/// so many cold tasks that looks come round less often. No other system call but a due signal is made at full load.
+/// enough cold tasks that looks come round less often. No other system call but a due signal is made at full load.
 const EVENTS_EVERY: u64 = 500_000;
 /// A cold task that asks for a look is not looked at again before this has passed.
 const SHORTEST_NAP: u64 = 1_000;
@@ -71,7 +71,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         })
     }
 
-    /// Visits tasks that woke us, at most so many; they are polled from now on.
+    /// Visits tasks that woke us, `most` at most; they are polled from now on.
     pub(super) fn visit_woken(&mut self, most: usize) -> u64 {
         let mut all = 0;
         for _ in 0..most.min(self.woken.len()) {
@@ -86,7 +86,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         all
     }
 
-    /// Visits cold tasks that asked to be looked at by now, each once and at most so many. One that has nothing goes on being cold.
+    /// Visits cold tasks that asked to be looked at by now, each once and `most` at most. One that has nothing goes on being cold.
     pub(super) fn visit_due(&mut self, most: usize) -> u64 {
         let mut all = 0;
         let until = self.now;

@@ -157,7 +157,7 @@ impl E1000 {
         self.nic.regs.set(regs::CTRL, value);
     }
 
-    /// The 82574's clock: so many units for every so many ticks (82574 §10.2.9, TIMINCA).
+    /// The 82574's clock: a number of units for a number of ticks (82574 §10.2.9, TIMINCA).
     fn system_time(&self, offset: u32) -> u32 {
         let increment = self.nic.regs.increment();
         let ticks = self.nic.irq.alarm.now() / CLOCK_NS / u64::from(increment >> 24).max(1);

@@ -27,7 +27,7 @@ use crate::device::nic::RingBase;
 use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
 
-/// Heads are published when a ring runs empty and at least every so many descriptors: publishing takes the
+/// Heads are published when a ring runs empty and at least once for this number of descriptors: publishing takes the
 /// cache line away from the guest, which writes its tail there.
 const PUBLISH_EVERY: u32 = 64;
 

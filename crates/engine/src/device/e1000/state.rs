@@ -88,7 +88,7 @@ impl Registers {
         self.word(offset).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
-    /// The same; what the driver wrote before this word is seen after it.
+    /// The word at `offset`; what the driver wrote before it is seen by reads after this one.
     #[inline]
     pub(super) fn acquire(&self, offset: u32) -> u32 {
         self.word(offset).map_or(0, |word| word.load(Ordering::Acquire))

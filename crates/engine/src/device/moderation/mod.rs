@@ -20,7 +20,7 @@ use std::time::Duration;
 use super::pci::Interrupts;
 use crate::port::InterruptCount;
 
-/// The floor is doubled this many times at most, once for every so many interrupts in a row that had to wait.
+/// The floor is doubled this many times at most, once for a number of interrupts in a row that had to wait.
 const FLOOR_SHIFTS: u32 = 2;
 const FLOOR_GROWS_AFTER: u32 = 16;
 /// Interrupts that a quiet gate lets through without delay.

@@ -157,7 +157,7 @@ impl<M: Model> Card<M> {
         Ok(card)
     }
 
-    /// The same, not yet reset; with the files of one that is taken over.
+    /// A card that is not yet reset, with the files of one that is taken over.
     fn make(
         settings: M::Settings,
         port: Arc<Port>,

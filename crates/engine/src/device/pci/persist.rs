@@ -120,7 +120,7 @@ impl Image {
         }
     }
 
-    /// The same backwards: `bytes` is filled.
+    /// Fills `bytes` from the words from `at` on.
     pub fn get_bytes(&self, at: usize, bytes: &mut [u8]) {
         for (index, part) in bytes.chunks_mut(8).enumerate() {
             part.copy_from_slice(&self.get(at + index).to_le_bytes()[..part.len()]);
@@ -132,7 +132,7 @@ impl Image {
         (at..).zip(halves).for_each(|(at, half)| self.put(at, (*half).into()));
     }
 
-    /// The same backwards; zero where there is more than that.
+    /// Halves from the words from `at` on; zero where a word has more than that.
     pub fn get_halves<const N: usize>(&self, at: usize) -> [u32; N] {
         std::array::from_fn(|index| u32::try_from(self.get(at + index)).unwrap_or(0))
     }
@@ -145,7 +145,7 @@ impl Image {
         }
     }
 
-    /// The same backwards: `registers` are set.
+    /// Sets `registers` from the words from `at` on.
     pub fn get_registers(&self, at: usize, registers: &[AtomicU32]) {
         for (at, pair) in (at..).zip(registers.chunks_exact(2)) {
             let (low, high) = halves(self.get(at));

@@ -68,7 +68,7 @@ impl Ptnet {
         asked & if header { VNET_HDR | HOST_USO | GUEST_USO | LINK } else { LINK }
     }
 
-    /// Frames have a header of so many bytes.
+    /// Frames have a header of this length.
     pub(super) fn set_header(&self, bytes: u32) {
         self.nic.set_header(bytes, self.registers.features & GUEST_USO != 0);
     }
@@ -93,7 +93,7 @@ impl Ptnet {
     }
 }
 
-/// Whether a guest with `features` may have a header of so many bytes before each frame.
+/// Whether a guest with `features` may have a header of `bytes` bytes before each frame.
 pub(super) fn may_have_header(features: u32, bytes: u32) -> bool {
     bytes == 0 || bytes == VNET_HDR_LEN && features & VNET_HDR != 0
 }

@@ -50,7 +50,7 @@ impl NicState {
         Header { bytes, offloads: ASKED }
     }
 
-    /// Frames have a header of so many bytes from the next batch on. `uso`: the guest takes UDP that is to be cut.
+    /// Frames have a header of `bytes` bytes from the next batch on. `uso`: the guest takes UDP that is to be cut.
     pub(super) fn set_header(&self, bytes: u32, uso: bool) {
         self.header.store(bytes, Ordering::Relaxed);
         self.port.set_accepts(match (bytes, uso) {

@@ -4,7 +4,7 @@
 //! pin's level is up while a cause is set that is not masked.
 //!
 //! *Moderation.* The pin has a gate (`device::moderation`): interrupts come at least the operator's floor apart, but a gate that was
-//! quiet lets the next few through at once. The driver's own mitigation delays causes until so many frames have come or a while
+//! quiet lets the next few through at once. The driver's own mitigation delays causes until a number of frames has come or a while
 //! has passed. While the floor holds, reports of sent frames wait beside that until the guest stops sending, or
 //! half of its ring is to be given back: they are news to the driver alone, and each interrupt costs it five traps.
 
@@ -238,7 +238,7 @@ impl Irq {
         ticks
     }
 
-    /// The timer interrupts after so many ticks from zero; zero: never. `restart`: it is at zero now.
+    /// The timer interrupts after `ticks` ticks from zero; zero: never. `restart`: it is at zero now.
     pub(super) fn set_timer(&self, ticks: u32, restart: bool) {
         let mut state = crate::lock(&self.state);
         let now = self.alarm.now();

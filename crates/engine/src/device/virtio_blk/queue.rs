@@ -389,7 +389,7 @@ impl BlkQueue {
         }
     }
 
-    /// Requests that may be taken while none is unread: the kernel has so many at most.
+    /// Requests that may be taken while none is unread: the kernel has no more than that.
     fn room(&self) -> usize {
         let taken = self.slots.len() - self.free.len();
         match self.way.as_ref() {

@@ -33,7 +33,7 @@ pub struct Limits {
 pub(super) enum Verdict {
     /// Its job was begun.
     Job,
-    /// It is answered already: it was for the disk's name, so many bytes were written.
+    /// It is answered already: it was for the disk's name, this number of bytes was written.
     Done(u32),
     /// It is refused.
     Bad(RequestError),

@@ -33,7 +33,7 @@ impl IngressQueue for Source {
     }
 }
 
-/// A guest that gives so many buffers, and as many again when it is asked for the next batch.
+/// A guest that gives `free` buffers, and as many again when it is asked for the next batch.
 struct Sink {
     free: Arc<AtomicU64>,
     /// Frames for it alone that it got.

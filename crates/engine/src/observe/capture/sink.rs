@@ -58,14 +58,14 @@ impl Sink {
         })
     }
 
-    /// The capture of `interface` begins; its port has missed so many frames by now.
+    /// The capture of `interface` begins; its port has missed `missed` frames by now.
     pub(super) fn begin(&self, interface: u32, missed: u64) {
         if let Some(count) = self.counts.get(interface as usize) {
             count.missed.store(missed, Ordering::Relaxed);
         }
     }
 
-    /// What came by on `interface`, whose port has missed so many frames by now.
+    /// What came by on `interface`, whose port has missed `missed` frames by now.
     pub(super) fn count(&self, interface: u32, missed: u64) -> CaptureCount {
         let Some(count) = self.counts.get(interface as usize) else { return CaptureCount::default() };
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

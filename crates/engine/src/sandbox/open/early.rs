@@ -19,7 +19,7 @@ impl<K: Ord + Clone + Send + Sync, V: Send> Early<K, V> {
         Early(Mutex::new(BTreeMap::new()))
     }
 
-    /// Has `fetch` fetch all of `keys`, at most so many `at_a_time`, on threads called `name`.
+    /// Has `fetch` fetch all of `keys`, `at_a_time` at most, on threads called `name`.
     pub fn fetch(
         &'static self,
         name: &str,

@@ -64,7 +64,7 @@ pub(super) fn reach(path: &Path) -> io::Result<OwnedFd> {
     reach_from(path).map(|(reached, _)| reached)
 }
 
-/// The same, and the folder in which it has the name that was met last.
+/// The folder or file that `path` leads to, and the folder in which it has the name that was met last.
 pub(super) fn reach_from(path: &Path) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
     let root = || open("/", LOOK | OFlags::DIRECTORY, Mode::empty());
     let mut at = match path.is_absolute() {

@@ -72,7 +72,7 @@ impl JournalFile {
     }
 }
 
-/// The same, by this process.
+/// As `journal`, carried out by this process.
 pub(crate) fn journal_here(name: &str) -> Result<Option<OwnFile>, (PathBuf, io::Error)> {
     FOLDER.get().map_or(Ok(None), |folder| open_in(folder, name).map(Some))
 }
@@ -97,7 +97,7 @@ pub fn forget_journal(name: &str) {
     }
 }
 
-/// The same, by this process.
+/// As `forget_journal`, carried out by this process.
 pub(crate) fn forget_here(name: &str) -> io::Result<()> {
     FOLDER.get().map_or(Ok(()), |folder| remove_own(&folder.join(name)))
 }

@@ -173,7 +173,7 @@ fn refused(refusal: Refusal, path: &Path) -> SocketError {
     }
 }
 
-/// The same, by this process.
+/// As `listen`, carried out by this process.
 pub(crate) fn listen_here(wanted: &SocketSpec) -> Result<(OwnedFd, SocketFile), SocketError> {
     let path = &wanted.path;
     let spot = spot(path)?;
@@ -310,7 +310,7 @@ pub fn call(path: &Path) -> io::Result<OwnedFd> {
     obtain(&request, &[], || call_here(path, SocketType::STREAM))
 }
 
-/// The same, by this process, for a socket of this kind.
+/// As [`call`], carried out by this process, for a socket of this kind.
 pub(crate) fn call_here(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     connect_to(&super::folder::reach(path)?, kind)
 }

@@ -241,7 +241,7 @@ impl Requests for Server {
             }
             None => Reply::refused(71, "the daemon does not speak this language or version"), // EPROTO
         };
-        // A reply fits into a socket's buffer; a client that leaves so many unread that it does not is dropped.
+        // A reply fits into a socket's buffer; a client that leaves replies unread until one does not fit is dropped.
         let bytes = reply.to_bytes();
         let sent = send(&connection.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         sent.is_ok_and(|n| n == bytes.len()) && reply.errno != 71

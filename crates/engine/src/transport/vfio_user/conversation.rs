@@ -52,7 +52,7 @@ struct Inbox {
 }
 
 enum Read {
-    /// A message of so many bytes.
+    /// A message of this number of bytes.
     Whole(Header, usize),
     Nothing,
     Waiting,

@@ -214,12 +214,12 @@ impl<D: VirtioDevice> Backend<D> {
         slots.region(index).ok_or_else(|| "it has no in-flight region".to_owned())
     }
 
-    /// Charges the port for so many changes that I/O cores notice.
+    /// Charges the port for `count` changes that I/O cores notice.
     pub(super) fn changes(&self, count: usize) {
         self.device.port().messages.changed(count);
     }
 
-    /// Puts all rings on `map`, in which so many regions are other ones, or are missing.
+    /// Puts all rings on `map`, in which `others` regions are other ones, or are missing.
     pub(super) fn set_memory(&mut self, map: GuestMap, others: usize) {
         self.changes(others);
         let map = Some(Arc::new(map)).filter(|map| !map.is_empty());

@@ -59,7 +59,7 @@ impl RingSlots {
         Ok(RingSlots { slots, whose: Whose::FrontEnds, entries })
     }
 
-    /// Slots of so many entries in `file`, which is made long enough and has room for all of them from now on: a file
+    /// Slots of `entries` entries in `file`, which is made long enough and has room for all of them from now on: a file
     /// system that is full later shall not be found out by a write to the mapping.
     pub(super) fn open(file: &File, count: usize, entries: usize) -> io::Result<RingSlots> {
         crate::sandbox::open::allocate(file, (PackedJournal::bytes(entries) * count) as u64)?;

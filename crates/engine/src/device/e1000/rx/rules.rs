@@ -33,7 +33,7 @@ impl Layout {
         if nic.model == Model::E1000 {
             return plain;
         }
-        // RCTL.FLXBUF (82574 §10.2.5.1): so many KiB instead.
+        // RCTL.FLXBUF (82574 §10.2.5.1): KiB instead.
         let flexible = (rctl >> 27 & 0xf) << 10;
         if flexible != 0 {
             plain.buffers[0] = flexible;
