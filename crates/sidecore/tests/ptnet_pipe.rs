@@ -154,8 +154,8 @@ fn what_cannot_be_a_pipe_is_refused_by_name() {
     for (spec, what) in [
         (port("b", "pipe=p,slots=64"), "slots"),
         (port("b", "pipe=p,queues=2"), "queues"),
-        (port("b", "pipe=p,switch=lan"), "one of switch, pipe"),
-        (port("b", "pipe=p,wire=w"), "one of wire, pipe"),
+        (port("b", "pipe=p,switch=lan"), "one of pipe, switch"),
+        (port("b", "pipe=p,wire=w"), "one of pipe, wire"),
         (port("b", "pipe=p,mac-limit=3"), "does not apply to a pipe"),
         (port("b", "pipe=a/b"), "is no name"),
         (format!("b=ring:{},pipe=p,header=12", bed.at("b")), "does not apply to an end of a pipe"),
