@@ -1,7 +1,7 @@
 //! One conversation with one client: the thread sleeps until the client, the port's fault or its owner has something to say.
 //!
 //! A client is given [`PATIENCE`] over the rest of a message or over reading our answers, and [`FIRST_WORD`] over its first one. While its
-//! messages are held back (`port::exchange`) the owner is heard, and the protocol's own descriptors are.
+//! messages are held back (`port::message_limit`) the owner is heard, and the protocol's own descriptors are.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -31,7 +31,7 @@ pub(in crate::transport) enum ConversationEnd {
     Called,
     /// Another daemon goes on with it.
     Left,
-    /// The peer did not begin to exchange.
+    /// The peer did not begin to speak.
     Silent,
     /// A rule was broken; the words say which.
     Fault(Fault, String),

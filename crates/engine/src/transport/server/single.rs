@@ -34,7 +34,7 @@ pub(in crate::transport) trait Protocol: Send + 'static {
     const THREAD: &'static str;
     /// A conversation that was shorter was for nothing.
     const BRIEFLY: Duration;
-    /// The name of the fault of a client that does not begin to exchange, and what is said of it.
+    /// The name of the fault of a client that does not begin to speak, and what is said of it.
     const SILENCE: (&'static str, &'static str);
     /// Whether peers that we call have to send something in time, too.
     const LIMITS_ALL: bool;
@@ -49,7 +49,7 @@ pub(in crate::transport) trait Protocol: Send + 'static {
         None
     }
 
-    /// Begins to exchange with the client on `stream`.
+    /// Begins the exchange with the client on `stream`.
     fn begin(&mut self, stream: Connection) -> io::Result<Self::Exchange>;
 
     /// A conversation has failed, by a bug: what it held is given back.
