@@ -69,7 +69,7 @@ impl Rtl8169 {
     fn read_word(&mut self, at: u32) -> u32 {
         let regs = &self.nic.regs;
         match at {
-            INTERRUPTS => self.nic.irq.read(),
+            INTERRUPTS => self.nic.irq.look(),
             regs::TCTR => self.nic.irq.ticks(),
             regs::MPC => self.nic.stats.missed(),
             regs::CR9346 => regs.get(at) & !regs::EEDO | if self.eeprom.data() { regs::EEDO } else { 0 },

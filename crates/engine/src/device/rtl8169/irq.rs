@@ -7,6 +7,10 @@
 //! quiet lets the next few through at once. The driver's own mitigation delays causes until a number of frames has come or a while
 //! has passed. While the floor holds, reports of sent frames wait beside that until the guest stops sending, or
 //! half of its ring is to be given back: they are news to the driver alone, and each interrupt costs it five traps.
+//!
+//! *Acknowledgements* clear what the driver has read, and no cause that was set since. VMMs send writes without waiting for an
+//! answer, so one may come long after the driver has emptied its ring, and a frame before it: that frame's cause would go
+//! unheard, and the driver would not look until the next one.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -55,6 +59,8 @@ impl Waiting {
 /// Everything behind the lock.
 pub struct IrqState {
     isr: u32,
+    /// Causes that were set since the driver has read `isr`.
+    unread: u32,
     imr: u32,
     gate: InterruptGate,
     receive: Waiting,
@@ -69,6 +75,7 @@ impl IrqState {
     fn new() -> IrqState {
         IrqState {
             isr: 0,
+            unread: 0,
             imr: 0,
             gate: InterruptGate::default(),
             receive: Waiting::NONE,
@@ -77,6 +84,11 @@ impl IrqState {
             counted_from: 0,
             timer: NEVER,
         }
+    }
+
+    fn set(&mut self, causes: u32) {
+        self.isr |= causes;
+        self.unread |= causes;
     }
 
     fn due(&self) -> u64 {
@@ -100,11 +112,11 @@ impl Irq {
     /// Sets causes; returns how many interrupts were sent.
     pub(super) fn raise(&self, causes: u32) -> u64 {
         let mut state = crate::lock(&self.state);
-        state.isr |= causes;
+        state.set(causes);
         self.settle_if_heard(&mut state)
     }
 
-    /// So many frames were received.
+    /// `frames` were received.
     pub(super) fn received(&self, frames: u32) -> u64 {
         let mut state = crate::lock(&self.state);
         let Mitigation { time, frames: most } = state.mitigation[0];
@@ -112,7 +124,7 @@ impl Irq {
         waiting.frames = waiting.frames.saturating_add(frames);
         if time == 0 || most != 0 && waiting.frames >= most {
             *waiting = Waiting::NONE;
-            state.isr |= ROK;
+            state.set(ROK);
             return self.settle_if_heard(&mut state);
         }
         let now = self.alarm.now();
@@ -120,7 +132,7 @@ impl Irq {
         state.settle(self, now, true)
     }
 
-    /// So many frames were sent. `at_once`: the driver needs its buffers back.
+    /// `frames` were sent. `at_once`: the driver needs its buffers back.
     pub(super) fn sent(&self, frames: u32, at_once: bool) -> u64 {
         let mut state = crate::lock(&self.state);
         let Mitigation { time, frames: most } = state.mitigation[1];
@@ -129,7 +141,7 @@ impl Irq {
         let enough = time == 0 || most != 0 && waiting.frames >= most;
         if at_once || self.floor == 0 && enough {
             *waiting = Waiting::NONE;
-            state.isr |= TOK;
+            state.set(TOK);
             return self.settle_if_heard(&mut state);
         }
         let now = self.alarm.now();
@@ -167,11 +179,11 @@ impl Causes for IrqState {
                 0
             }
         };
-        self.isr |= take(&mut self.receive, ROK);
-        self.isr |= take(&mut self.transmit, TOK);
+        let taken = take(&mut self.receive, ROK) | take(&mut self.transmit, TOK);
+        self.set(taken);
         if self.timer <= now {
             self.timer = NEVER;
-            self.isr |= TIMEOUT;
+            self.set(TIMEOUT);
         }
         let mut next = self.due();
         let rises = irq.pin(&mut self.gate, self.isr & self.imr != 0, 0, (now, news), &mut next);
@@ -188,10 +200,17 @@ impl Irq {
         state.imr | state.isr << 16
     }
 
-    /// Ones clear causes.
+    /// The driver reads both: it knows of all causes now.
+    pub(super) fn look(&self) -> u32 {
+        let mut state = crate::lock(&self.state);
+        state.unread = 0;
+        state.imr | state.isr << 16
+    }
+
+    /// Ones clear causes that the driver has read.
     pub(super) fn acknowledge(&self, causes: u32) {
         let mut state = crate::lock(&self.state);
-        state.isr &= !causes;
+        state.isr &= !causes | state.unread;
         self.changed(&mut state);
     }
 
@@ -259,7 +278,7 @@ impl Irq {
     pub(super) fn resume(&self, imr: u32) {
         let mut state = crate::lock(&self.state);
         state.imr = imr;
-        state.isr |= ROK | TOK | LINK;
+        state.set(ROK | TOK | LINK);
         self.alarm.note(state.settle(self, self.alarm.now(), true));
     }
 
