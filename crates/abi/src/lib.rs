@@ -15,4 +15,5 @@ pub mod ptnet;
 pub mod ring;
 pub mod vale;
 pub mod vfio_user;
+pub mod vhost_user;
 pub mod virtio;

@@ -18,19 +18,9 @@ use crate::error::{Error, Result};
 use crate::raw::{request, Message, FLAG_NEED_REPLY};
 
 /// Protocol feature bits.
-#[allow(missing_docs)] // The names are the specification's own.
 pub mod protocol {
-    pub const MQ: u64 = 1 << 0;
-    pub const LOG_SHMFD: u64 = 1 << 1;
-    pub const RARP: u64 = 1 << 2;
-    pub const REPLY_ACK: u64 = 1 << 3;
-    pub const MTU: u64 = 1 << 4;
-    pub const BACKEND_REQ: u64 = 1 << 5;
-    pub const CONFIG: u64 = 1 << 9;
-    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
-    pub const RESET_DEVICE: u64 = 1 << 13;
-    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-    pub const STATUS: u64 = 1 << 16;
+    pub use sidecore_abi::vhost_user::protocol::*;
+
     /// Everything that this front end can speak with any device. CONFIG and BACKEND_REQ are for those that have
     /// something to say there.
     pub const ALL: u64 = MQ

@@ -13,6 +13,8 @@
 
 use std::fs::File;
 
+pub(super) use sidecore_abi::vhost_user::protocol;
+
 use crate::mem::RegionSpec;
 
 /// What descriptors come with a message.
@@ -38,23 +40,6 @@ pub(super) struct Message {
     pub given: Given,
     /// The protocol feature that it belongs to.
     needs: u64,
-}
-
-/// Protocol features, each of which has to be negotiated before messages that belong to it are sent.
-#[allow(missing_docs, reason = "the specification's names")]
-pub(super) mod protocol {
-    pub const ALWAYS: u64 = 0;
-    pub const MQ: u64 = 1;
-    pub const LOG_SHMFD: u64 = 1 << 1;
-    pub const RARP: u64 = 1 << 2;
-    pub const REPLY_ACK: u64 = 1 << 3;
-    pub const MTU: u64 = 1 << 4;
-    pub const BACKEND_REQ: u64 = 1 << 5;
-    pub const CONFIG: u64 = 1 << 9;
-    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
-    pub const RESET_DEVICE: u64 = 1 << 13;
-    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
-    pub const STATUS: u64 = 1 << 16;
 }
 
 macro_rules! messages {
