@@ -73,7 +73,7 @@ impl<L: Send + 'static> Cores<L> {
         }
     }
 
-    /// So many cores that are not pinned.
+    /// `count` cores that are not pinned.
     #[cfg(test)]
     pub(super) fn unpinned(
         count: usize,

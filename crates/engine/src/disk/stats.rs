@@ -120,7 +120,7 @@ impl QueueStats {
         count(&self.kicks, 1);
     }
 
-    /// So many requests are under way.
+    /// `count` requests are under way.
     #[inline]
     pub fn set_in_flight(&self, count: usize) {
         self.in_flight.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);

@@ -173,7 +173,7 @@ impl Interface {
         have_done(&Request::Mtu { name: self.name.clone(), mtu }, &[], || self.set_mtu_here(mtu))
     }
 
-    /// What it comes to in this process, where there is no broker.
+    /// The work itself, for the broker and for a process without one.
     pub(crate) fn set_mtu_here(&self, mtu: u32) -> io::Result<()> {
         let mtu = c_int::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: SIOCSIFMTU takes an ifreq.
@@ -198,7 +198,7 @@ impl Interface {
         have_done(&Request::Up { name: self.name.clone() }, &[], || self.bring_up_here())
     }
 
-    /// What it comes to in this process, where there is no broker.
+    /// The work itself, for the broker and for a process without one.
     pub(crate) fn bring_up_here(&self) -> io::Result<()> {
         let flags = self.flags()? | UP;
         // SAFETY: SIOCSIFFLAGS takes an ifreq.
@@ -213,7 +213,10 @@ impl Interface {
         // SAFETY: an ethtool_channels.
         let asked = unsafe { self.ask_driver(&mut channels) };
         match asked {
-            Ok(()) => Ok((channels[5] + channels[8]).max(1) as usize),
+            Ok(()) => {
+                let [_, _, _, _, _, receive, _, _, both] = channels;
+                Ok((receive + both).max(1) as usize)
+            }
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
             Err(e) => Err(e),
         }
@@ -251,7 +254,7 @@ pub(super) fn packet_socket(name: &str, buffer: u32) -> io::Result<OwnedFd> {
     obtain(&Request::Packet { name: name.to_owned(), buffer }, &[], || packet_socket_here(buffer))
 }
 
-/// What it comes to in this process, where there is no broker.
+/// The work itself, for the broker and for a process without one.
 pub(crate) fn packet_socket_here(buffer: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;

@@ -71,7 +71,7 @@ pub fn open(netns: &Path, socket: Socket) -> io::Result<OwnedFd> {
     obtain(&request, &[], || open_here(netns, socket))
 }
 
-/// What it comes to in this process, where there is no broker.
+/// The work itself, for the broker and for a process without one.
 pub(crate) fn open_here(netns: &Path, socket: Socket) -> io::Result<OwnedFd> {
     inside(netns, || match socket {
         Socket::Ask => routes(0),
@@ -114,7 +114,7 @@ pub fn set_mtu(netns: &Path, name: &str, mtu: u32) -> io::Result<()> {
     have_done(&request, &[], || set_mtu_here(netns, name, mtu))
 }
 
-/// What it comes to in this process, where there is no broker.
+/// The work itself, for the broker and for a process without one.
 pub(crate) fn set_mtu_here(netns: &Path, name: &str, mtu: u32) -> io::Result<()> {
     inside(netns, || Interface::new(name)?.set_mtu_here(mtu))
 }
@@ -135,7 +135,7 @@ const IFA_F_NODAD: u8 = 2;
 /// How long the kernel may take over a change.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 
-/// What it comes to in this process, where there is no broker.
+/// The work itself, for the broker and for a process without one.
 pub(crate) fn set_address_here(wanted: &AddressIn) -> io::Result<()> {
     inside(&wanted.netns, || {
         let index = Interface::new(&wanted.name)?.index()?;

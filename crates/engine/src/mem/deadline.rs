@@ -15,7 +15,7 @@ use super::ticks::ticks;
 
 /// Bytes of a huge page, as most are.
 const BLOCK: usize = 2 << 20;
-/// So many small pages of one such stretch take as long as a huge one at most.
+/// This number of small pages of one such stretch takes as long as a huge one at most.
 const PAGES_A_LOOK: usize = 4;
 
 /// Until when a visit may go on.

@@ -155,7 +155,7 @@ pub(crate) mod last_store {
         static LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
     }
 
-    /// So many stores will be made, and no more.
+    /// The number of `stores` that will be made, and no more.
     pub(crate) fn after(stores: u64) {
         LEFT.set(stores);
     }

@@ -169,7 +169,7 @@ impl MessageLimiter {
         self.silent.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many were turned away.
+    /// `count` clients were turned away.
     pub fn refused(&self, count: u64) {
         self.refused.fetch_add(count, Ordering::Relaxed);
     }

@@ -14,9 +14,9 @@ use super::values::{forms, read_as_word, word, write_as_text};
 pub enum DiskFile {
     /// The file or block device at this path.
     Path(PathBuf),
-    /// So many bytes of memory.
+    /// Memory of this many bytes.
     Ram(u64),
-    /// So many bytes of nothing.
+    /// This many bytes that read as zeros and take no memory.
     Null(u64),
 }
 

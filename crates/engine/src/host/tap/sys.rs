@@ -66,7 +66,7 @@ pub(super) fn queue(name: &str, how: Attach) -> Result<Queue, Refusal> {
     Ok(Queue { fd, for_all: answer.number != 0 })
 }
 
-/// What it comes to in this process, where there is no broker.
+/// The work itself, for the broker and for a process without one.
 pub(crate) fn queue_here(name: &str, how: Attach) -> Result<Queue, Refusal> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let no_driver = |e: rustix::io::Errno| Refusal { error: e.into(), step: DRIVER.to_owned() };

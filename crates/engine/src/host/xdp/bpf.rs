@@ -57,7 +57,13 @@ const FLAG_GENERIC: u32 = 1 << 1;
 const FLAG_NATIVE: u32 = 1 << 2;
 
 #[repr(C)]
-struct MapUpdate(u32, u32, u64, u64, u64);
+struct MapUpdate {
+    map: u32,
+    pad: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
 
 #[derive(Default)]
 #[repr(C)]
@@ -108,7 +114,7 @@ pub(super) fn socket_map(queues: u32) -> io::Result<OwnedFd> {
     obtain(&Request::Sockets { queues }, &[], || socket_map_here(queues))
 }
 
-/// What it comes to in this process, where there is no broker.
+/// The work itself, for the broker and for a process without one.
 pub(crate) fn socket_map_here(queues: u32) -> io::Result<OwnedFd> {
     // Its type, bytes of a key and of a value, entries.
     let attr = [MAP_TYPE_XSKMAP, 4, 4, queues];
@@ -122,10 +128,16 @@ pub(super) fn put_socket(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Res
     have_done(&Request::Enter { queue }, &fds, || put_socket_here(map, queue, socket))
 }
 
-/// What it comes to in this process, where there is no broker.
+/// The work itself, for the broker and for a process without one.
 pub(crate) fn put_socket_here(map: &OwnedFd, queue: u32, socket: &OwnedFd) -> io::Result<()> {
     let (key, value) = (queue.to_ne_bytes(), number(socket).to_ne_bytes());
-    let attr = MapUpdate(number(map), 0, key.as_ptr() as u64, value.as_ptr() as u64, 0);
+    let attr = MapUpdate {
+        map: number(map),
+        pad: 0,
+        key: key.as_ptr() as u64,
+        value: value.as_ptr() as u64,
+        flags: 0,
+    };
     // SAFETY: what the command reads; key and value have the four bytes that the map was made for.
     unsafe { bpf(MAP_UPDATE, &attr) }.map(drop)
 }
@@ -157,7 +169,7 @@ pub(super) fn attach(map: &OwnedFd, name: &str, index: c_int, native: bool) -> i
     obtain(&request, &[map.as_fd()], || attach_here(map, index, native))
 }
 
-/// What it comes to in this process, where there is no broker.
+/// The work itself, for the broker and for a process without one.
 pub(crate) fn attach_here(map: &OwnedFd, interface: c_int, native: bool) -> io::Result<OwnedFd> {
     let program = &load(map)?;
     let flags = if native { FLAG_NATIVE } else { FLAG_GENERIC };

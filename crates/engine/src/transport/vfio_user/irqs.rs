@@ -115,7 +115,7 @@ fn wire(
     Ok(())
 }
 
-/// So many ends of interrupts are heard in this time: more than a guest has, and too few to keep a processor busy. There
+/// The number of ends of interrupts that are heard in a time: more than a guest has, and too few to keep a processor busy. There
 /// are eventfds that are readable for ever: a semaphore with a large count, or the one by which the interrupt is raised.
 const ENDS: (u32, Duration) = (32, Duration::from_millis(1));
 
