@@ -249,11 +249,15 @@ fn stream(from: &UdpSocket, to: &UdpSocket, late: Duration, mut done: impl FnMut
     let (mut sent, mut missing) = (0u32, BTreeSet::new());
     let mut bytes = [0; 64];
     // The number of the next one that comes; none: it takes too long.
-    let mut next = || match to.recv(&mut bytes) {
-        Ok(4) => Some(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
-        Ok(_) => Some(0),
-        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => None,
-        Err(e) => panic!("{e}"),
+    let mut next = || loop {
+        match to.recv(&mut bytes) {
+            Ok(4) => return Some(u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            Ok(_) => return Some(0),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => return None,
+            // A receive with a timeout is not restarted after the test was stopped and went on (signal(7)).
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => panic!("{e}"),
+        }
     };
     while !done() {
         sent += 1;
