@@ -82,6 +82,7 @@ pub(super) enum Right {
 }
 
 /// The accounts of a core.
+#[derive(Default)]
 pub(super) struct Accounts {
     core: usize,
     list: Vec<Option<Account>>,
@@ -99,16 +100,7 @@ pub(super) struct Accounts {
 
 impl Accounts {
     pub(super) fn new(core: usize) -> Accounts {
-        Accounts {
-            core,
-            list: Vec::new(),
-            clock: 0,
-            least: u64::MAX,
-            busy: Vec::new(),
-            were_busy: Vec::new(),
-            tenants: 0,
-            rounds: 0,
-        }
+        Accounts { core, least: u64::MAX, ..Accounts::default() }
     }
 
     /// The place of `owner`'s account, which has a task more; it brings `debt` along, and what is left of its budget, from

@@ -1,6 +1,6 @@
 //! Which core has which task, decided again and again. Cores become active and rest with the load.
 //!
-//! Theory of operation. A thread of the control plane (`balancer`) reads what the cores wrote down, and asks here ten times a
+//! Theory of operation. A thread of the control plane (`cores`) reads what the cores wrote down, and asks here ten times a
 //! second ([`History::decide`]). A core is *full* when it has been busy for [`sample::FULL`] of the time, [`FOR`] decisions in a row: what its tasks
 //! would do if they could is not known then, so moving one is assumed to free no more than it uses. If there is a core at rest
 //! (`CoreOptions::least_cores` of them always are active), it becomes active, and takes about half of the load; else the

@@ -2,28 +2,37 @@
 //!
 //! A message about a task goes through the registry, which knows the core that has it; one to all cores goes to each mailbox. What
 //! waits for an answer here is a thread of the control plane, never a core.
+//!
+//! The thread that balances the cores takes no lock that an I/O core takes, and needs no answer of a core to decide: a core that
+//! hangs in a guest's memory stops no balancing of the others.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use sidecore_abi::counters::MAX_CORES;
 
-use super::balance::pack;
-use super::balancer::{Balanced, Balancer};
+use super::balance::{pack, Action, History};
 use super::clock::CoreClock;
 use super::lease::{Home, Lease, Recall};
 use super::ledger::TaskStatus;
 use super::mailbox::{CoreMessage, Mailbox, TaskId};
+use super::periodic::PeriodicThread;
 use super::registry::{Load, Registry};
 use super::run;
+use super::sample::Before;
 use super::task::{Owner, Task, TaskHandle};
 use super::time_spent::{CoreStatus, TimeSpent};
 use super::tuning::Tuning;
 use super::watch::{Heartbeat, Watchdog};
 use crate::mem::CoreTime;
+
+/// How often tasks are balanced while any core is at work, and while none is.
+const DECIDE: Duration = Duration::from_millis(100);
+const IDLE: Duration = Duration::from_secs(1);
 
 struct Handle<L> {
     mailbox: Arc<Mailbox<L>>,
@@ -47,7 +56,7 @@ pub struct Cores<L: 'static> {
     moving: Mutex<()>,
     next_id: AtomicU64,
     watch: Watchdog,
-    balancer: Mutex<Option<Balancer>>,
+    balancer: Mutex<Option<PeriodicThread>>,
 }
 
 impl<L: Send + 'static> Cores<L> {
@@ -148,8 +157,12 @@ impl<L: Send + 'static> Cores<L> {
             balancer: Mutex::new(None),
         });
         if count > 1 && tuning.balance {
-            let balancer = Balancer::start(&cores, tuning.least_cores.clamp(1, count))?;
-            *crate::lock(&cores.balancer) = Some(balancer);
+            let least = tuning.least_cores.clamp(1, count);
+            let (mut before, mut history) = (Before::default(), History::default());
+            // It must not keep the cores: they end it.
+            let balanced = Arc::downgrade(&cores);
+            let look = move || Some(balanced.upgrade()?.balance(&mut before, &mut history, least));
+            *crate::lock(&cores.balancer) = Some(PeriodicThread::start("core-balance", IDLE, look)?);
         }
         Ok(cores)
     }
@@ -199,6 +212,40 @@ impl<L: Send + 'static> Cores<L> {
         }
         self.pack();
         count
+    }
+
+    /// Has tasks move, and cores become active and rest, by what they wrote down since `before`; `least` always are active. How
+    /// long until the next time.
+    fn balance(&self, before: &mut Before, history: &mut History, least: usize) -> Duration {
+        let cores = &self.handles.0;
+        let times = cores.iter().map(|core| core.spent.times()).collect();
+        let at_work: Vec<bool> = cores.iter().map(|core| core.heartbeat.is_at_work()).collect();
+        let nodes: Vec<_> = cores.iter().map(|core| core.node).collect();
+        let samples = before.samples(times, &at_work, &nodes, &self.registry.loads(), self.active());
+        for (core, sample) in cores.iter().zip(&samples) {
+            core.stands.store(sample.stands, Ordering::Relaxed);
+        }
+        match history.decide(&samples, cores.len(), least) {
+            Some(Action::Add(tasks)) => {
+                let count = self.set_active(self.active() + 1);
+                let moved = tasks.iter().filter(|task| self.move_task(**task, count - 1)).count();
+                tracing::info!(cores = count, tasks = moved, "an I/O core was full: one more has tasks now");
+            }
+            Some(Action::Remove) => {
+                let count = self.set_active(self.active() - 1);
+                tracing::info!(cores = count, "one I/O core less is enough: the last one rests");
+            }
+            Some(Action::Move(task, to)) => {
+                let moved = self.move_task(task, to);
+                tracing::debug!(task, to, moved, "a task moved to another I/O core");
+            }
+            None => {}
+        }
+        if samples.iter().all(|core| core.busy == 0 && !core.stands) {
+            IDLE
+        } else {
+            DECIDE
+        }
     }
 
     /// Has all tasks of each owner with a budget be on one core, and the budgets of a core fit on it, as far as that is
@@ -268,35 +315,6 @@ impl<L: Send + 'static> Cores<L> {
     /// How their tasks are doing.
     pub fn tasks(&self) -> Vec<TaskStatus> {
         self.registry.status()
-    }
-}
-
-impl<L: Send + 'static> Balanced for Cores<L> {
-    fn times(&self) -> Vec<(u64, u64)> {
-        self.handles.0.iter().map(|handle| handle.spent.times()).collect()
-    }
-    fn at_work(&self) -> Vec<bool> {
-        self.handles.0.iter().map(|handle| handle.heartbeat.is_at_work()).collect()
-    }
-    fn set_standing(&self, which: &[bool]) {
-        for (handle, stands) in self.handles.0.iter().zip(which) {
-            handle.stands.store(*stands, Ordering::Relaxed);
-        }
-    }
-    fn nodes(&self) -> Vec<Option<usize>> {
-        self.handles.0.iter().map(|handle| handle.node).collect()
-    }
-    fn loads(&self) -> Vec<Load> {
-        self.registry.loads()
-    }
-    fn active(&self) -> usize {
-        Cores::active(self)
-    }
-    fn set_active(&self, count: usize) -> usize {
-        Cores::set_active(self, count)
-    }
-    fn move_task(&self, id: u64, to: usize) -> bool {
-        Cores::move_task(self, id, to)
     }
 }
 

@@ -24,7 +24,7 @@ pub enum VisitEnd {
 }
 
 /// What is counted of one task.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Ledger {
     state: AtomicU32,
     visits: AtomicU64,
@@ -106,24 +106,6 @@ pub(super) struct Entry {
     /// For how long there had been work.
     pub(super) wait: u64,
     pub(super) early: bool,
-}
-
-impl Default for Ledger {
-    fn default() -> Ledger {
-        Ledger {
-            state: AtomicU32::new(0),
-            visits: AtomicU64::new(0),
-            empty: AtomicU64::new(0),
-            ends: Default::default(),
-            early: AtomicU64::new(0),
-            moves: AtomicU64::new(0),
-            wakes: AtomicU64::new(0),
-            busy: AtomicU64::new(0),
-            items: AtomicU64::new(0),
-            bytes: AtomicU64::new(0),
-            waits: Histogram::default(),
-        }
-    }
 }
 
 impl Ledger {

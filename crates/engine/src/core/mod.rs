@@ -3,12 +3,11 @@
 //! [`Cores`] is the set of them (`cores`): it starts their threads, gives every task to an *active* core, moves tasks and hands
 //! them back. A [`Task`] is what a core visits (`task`); its owner holds a lease on it (`lease`), and `registry` says which core
 //! has it. `run` is the loop of a core; `accounts` and `server` divide its time, `pace` bounds a visit, `mailbox` brings messages.
-//! `balance` decides which core serves which task, by `sample`s of the cores' work; `balancer` carries all of that
-//! out. Nothing here knows about frames, ports or devices.
+//! `balance` decides which core serves which task, by `sample`s of the cores' work; `cores` carries that out, on a thread of its
+//! own (`periodic`). Nothing here knows about frames, ports or devices.
 
 mod accounts;
 mod balance;
-mod balancer;
 #[cfg(test)]
 pub(crate) mod by_hand;
 mod clock;
@@ -18,6 +17,7 @@ mod lease;
 mod ledger;
 mod mailbox;
 mod pace;
+mod periodic;
 mod poller;
 mod registry;
 mod run;

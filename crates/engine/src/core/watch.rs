@@ -15,13 +15,12 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{channel, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::periodic::PeriodicThread;
 use super::task::Owner;
-use crate::mem::{start_helper, CoreTime, EVERY};
+use crate::mem::{CoreTime, EVERY};
 
 /// How often cores are looked at while none is at work.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
@@ -90,20 +89,23 @@ impl WatchedCore {
 /// The thread.
 pub(super) struct Watchdog {
     owners: Owners,
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _thread: PeriodicThread,
 }
 
 impl Watchdog {
     /// Watches cores by their words and their threads.
     pub(super) fn start(cores: Vec<(Arc<Heartbeat>, Arc<CoreTime>)>) -> io::Result<Watchdog> {
         let owners = Owners::default();
-        let (stop, stopped) = channel();
         let since = Instant::now();
         let seen = |(heartbeat, time)| WatchedCore { heartbeat, time, word: 0, since, reported: false };
-        let (cores, known) = (cores.into_iter().map(seen).collect(), Arc::clone(&owners));
-        let thread = start_helper("core-watch".to_owned(), move || run(cores, &known, &stopped))?;
-        Ok(Watchdog { owners, stop: Some(stop), thread: Some(thread) })
+        let mut cores: Vec<WatchedCore> = cores.into_iter().map(seen).collect();
+        let (known, mut pause) = (Arc::clone(&owners), IDLE_LOOK);
+        let look_at_all = move || {
+            // A core that sleeps between frames is at work, too.
+            pause = if look(&mut cores, &known) { EVERY } else { (2 * pause).min(IDLE_LOOK) };
+            Some(pause)
+        };
+        Ok(Watchdog { owners, _thread: PeriodicThread::start("core-watch", IDLE_LOOK, look_at_all)? })
     }
 
     /// An owner that cores will serve.
@@ -114,35 +116,22 @@ impl Watchdog {
     }
 }
 
-fn run(mut cores: Vec<WatchedCore>, owners: &Owners, stopped: &Receiver<()>) {
-    let mut pause = IDLE_LOOK;
-    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
-        let (now, mut busy) = (Instant::now(), false);
-        for (number, core) in cores.iter_mut().enumerate() {
-            core.time.note();
-            busy |= core.heartbeat.is_at_work() || core.heartbeat.word() != core.word;
-            let Some(owner) = core.look(now) else { continue };
-            let owner = crate::lock(owners).get(&owner).and_then(Weak::upgrade);
-            let name = owner.as_ref().map_or("?", |owner| owner.name());
-            tracing::warn!(
-                port = name,
-                core = number,
-                "the core has been in one visit for {STALL:?}: it waits for memory, or has no processor"
-            );
-        }
-        // A core that sleeps between frames is at work, too.
-        pause = if busy { EVERY } else { (2 * pause).min(IDLE_LOOK) };
+/// Looks at all cores; whether any has been at work since the last look.
+fn look(cores: &mut [WatchedCore], owners: &Owners) -> bool {
+    let (now, mut busy) = (Instant::now(), false);
+    for (number, core) in cores.iter_mut().enumerate() {
+        core.time.note();
+        busy |= core.heartbeat.is_at_work() || core.heartbeat.word() != core.word;
+        let Some(owner) = core.look(now) else { continue };
+        let owner = crate::lock(owners).get(&owner).and_then(Weak::upgrade);
+        let name = owner.as_ref().map_or("?", |owner| owner.name());
+        tracing::warn!(
+            port = name,
+            core = number,
+            "the core has been in one visit for {STALL:?}: it waits for memory, or has no processor"
+        );
     }
-}
-
-impl Drop for Watchdog {
-    fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the thread itself.
-            let _ = thread.join();
-        }
-    }
+    busy
 }
 
 #[cfg(test)]
