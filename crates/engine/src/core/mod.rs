@@ -8,8 +8,6 @@
 
 mod accounts;
 mod balance;
-#[cfg(test)]
-pub(crate) mod by_hand;
 mod clock;
 mod cores;
 mod histogram;
@@ -27,7 +25,7 @@ mod service;
 mod slow;
 mod task;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod time_spent;
 mod timers;
 mod tuning;

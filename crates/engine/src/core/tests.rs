@@ -2,6 +2,7 @@
 //! each test does the same each time. Those of `threads` have real cores. This file is what the tests have in common.
 
 mod budgets;
+pub(crate) mod by_hand;
 mod looks;
 mod shares;
 mod threads;
@@ -11,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::by_hand::{ByHand, Others, DELIVERY};
+use self::by_hand::{ByHand, Others, DELIVERY};
 use super::*;
 use crate::mem::Overrun;
 
@@ -147,7 +148,7 @@ impl Rig {
 
     /// Gives the core a task for good.
     fn take(&mut self, task: impl Task<()> + 'static) -> u64 {
-        self.core.take(Home::<()>::new().lend(Box::new(task) as _))
+        self.core.take(Home::<()>::default().lend(Box::new(task) as _))
     }
 
     /// Nanoseconds of the core that a guest had.

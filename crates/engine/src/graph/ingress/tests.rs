@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Mutex;
 
 use super::*;
-use crate::core::by_hand::ByHand;
+use crate::core::tests::by_hand::ByHand;
 use crate::core::Home;
 use crate::graph::{Attach, CoreOptions, Graph, Topology};
 use crate::observe::CounterFile;

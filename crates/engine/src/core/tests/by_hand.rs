@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::Arc;
 
-use super::clock::Clock;
-use super::ledger::{Ledger, TaskStatus};
-use super::mailbox::{CoreMessage, Mailbox, MigrationState, TaskId};
-use super::run::{Core, Parts};
-use super::task::{Budget, TaskHandle, Visit};
-use super::tuning::{Tuning, LONGEST_TURN, TURN, TURN_BYTES};
+use crate::core::clock::Clock;
+use crate::core::ledger::{Ledger, TaskStatus};
+use crate::core::mailbox::{CoreMessage, Mailbox, MigrationState, TaskId};
+use crate::core::run::{Core, Parts};
+use crate::core::task::{Budget, TaskHandle, Visit};
+use crate::core::tuning::{Tuning, LONGEST_TURN, TURN, TURN_BYTES};
 
 /// Nanoseconds that a delivery is said to take.
 pub(crate) const DELIVERY: u64 = 100;

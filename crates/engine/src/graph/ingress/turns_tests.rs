@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
-use crate::core::by_hand::ByHand;
+use crate::core::tests::by_hand::ByHand;
 use crate::graph::topology::{Attach, Topology};
 use crate::observe::CounterFile;
 use crate::policy::{Policy, Storm, StormLimits};
@@ -105,7 +105,7 @@ impl Rig {
     fn sends(&mut self, port: usize, frames: &[[u8; 60]]) {
         let source = Source { frames: frames.to_vec(), sent: 0 };
         let task = NetTask::new(&self.ports[port], 0, source, PATIENCE);
-        self.core.take(Home::<Source>::new().lend(Box::new(task) as _));
+        self.core.take(Home::<Source>::default().lend(Box::new(task) as _));
     }
 
     fn rounds(&mut self, from: u64, count: u64) {
