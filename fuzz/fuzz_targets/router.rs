@@ -54,7 +54,8 @@ impl Rig {
         let routes = [via("0.0.0.0/1", &["10.0.1.9", "10.0.0.9"]), via("2000::/3", &["2001:db8:b::9"])];
         router.configure(&members, &routes, 1);
         let context = RouterContext::new(&router);
-        let (rewrites, verdicts, arena) = (RewriteBuffer::new(), Verdicts::new(), Arena::new(64, LONGEST));
+        let (rewrites, verdicts, arena) =
+            (RewriteBuffer::for_routers(1), Verdicts::default(), Arena::new(64, LONGEST));
         let batch = Some(Batch::new());
         Rig {
             ports,

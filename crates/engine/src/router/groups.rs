@@ -27,6 +27,7 @@ pub(super) struct Made {
 }
 
 /// All groups. Number 0 is none.
+#[derive(Default)]
 pub(super) struct Groups {
     all: Vec<GroupEntry>,
     free: Vec<u32>,
@@ -43,16 +44,7 @@ pub(super) struct Groups {
 impl Groups {
     pub fn new() -> Groups {
         let none = GroupEntry { group: Arc::new(Group::Nothing), hops: 0 };
-        let short = BTreeSet::new();
-        Groups {
-            all: vec![none],
-            free: Vec::new(),
-            hops: 0,
-            most: MAX_ALL_HOPS,
-            short,
-            outdated: false,
-            freed: false,
-        }
+        Groups { all: vec![none], most: MAX_ALL_HOPS, ..Groups::default() }
     }
 
     /// A number for a new group.

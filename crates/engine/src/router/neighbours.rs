@@ -58,6 +58,7 @@ const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 const FREE: u32 = u32::MAX;
 
 /// An entry of the table.
+#[derive(Default)]
 #[repr(align(64))]
 struct NeighbourEntry {
     /// Odd while the key changes.
@@ -78,18 +79,17 @@ struct NeighbourEntry {
 }
 
 impl NeighbourEntry {
-    const fn free() -> NeighbourEntry {
-        NeighbourEntry {
-            sequence: AtomicU32::new(0),
-            port: AtomicU32::new(FREE),
-            by: AtomicU32::new(FREE),
-            address: [AtomicU64::new(0), AtomicU64::new(0)],
-            mac: AtomicU64::new(0),
-            heard: AtomicU32::new(0),
-            asked: AtomicU32::new(0),
-            tries: AtomicU32::new(0),
-            pins: AtomicU32::new(0),
-        }
+    fn free() -> NeighbourEntry {
+        NeighbourEntry { port: FREE.into(), by: FREE.into(), ..NeighbourEntry::default() }
+    }
+
+    /// What `read` finds. `None`: the entry has got another key meanwhile.
+    #[inline]
+    fn read<T>(&self, read: impl FnOnce() -> Option<T>) -> Option<T> {
+        let before = self.sequence.load(Ordering::Acquire);
+        let found = read()?;
+        fence(Ordering::Acquire);
+        (before % 2 == 0 && self.sequence.load(Ordering::Relaxed) == before).then_some(found)
     }
 
     #[inline]
@@ -189,16 +189,9 @@ impl Neighbours {
     /// The entry of `number` at `port`.
     pub fn find(&self, port: PortId, number: u128) -> Option<usize> {
         let first = self.bucket(port, number);
-        let entries = self.entries.iter().enumerate().skip(first).take(BUCKET);
-        for (at, entry) in entries {
-            let before = entry.sequence.load(Ordering::Acquire);
-            if entry.key() == (u32::from(port.0), number) {
-                fence(Ordering::Acquire);
-                let same = before % 2 == 0 && entry.sequence.load(Ordering::Relaxed) == before;
-                return same.then_some(at);
-            }
-        }
-        None
+        let mut entries = self.entries.iter().enumerate().skip(first).take(BUCKET);
+        entries
+            .find_map(|(at, entry)| entry.read(|| (entry.key() == (u32::from(port.0), number)).then_some(at)))
     }
 
     /// What is known of the neighbour at a pinned entry, or at one that was just found.
@@ -227,15 +220,12 @@ impl Neighbours {
     #[inline]
     pub fn look(&self, port: PortId, number: u128, now: u32) -> Option<(usize, Reach)> {
         let at = self.find(port, number)?;
-        let before = self.entries.get(at)?.sequence.load(Ordering::Acquire);
-        let reach = self.reach(at, now);
-        fence(Ordering::Acquire);
         let entry = self.entries.get(at)?;
-        // The entry may have got another owner since it was found.
-        let same = entry.key() == (u32::from(port.0), number)
-            && before % 2 == 0
-            && entry.sequence.load(Ordering::Relaxed) == before;
-        same.then_some((at, reach))
+        entry.read(|| {
+            let reach = self.reach(at, now);
+            // The entry may have got another owner since it was found.
+            (entry.key() == (u32::from(port.0), number)).then_some((at, reach))
+        })
     }
 
     /// Whether the caller is to ask for the neighbour at this entry now: one core, once a second.
@@ -388,18 +378,16 @@ impl Neighbours {
     /// meanwhile. An entry that is given away while it is read is left out.
     pub fn all(&self, now: u32) -> Vec<Known> {
         let known = |(at, entry): (usize, &NeighbourEntry)| {
-            let before = entry.sequence.load(Ordering::Acquire);
-            let (port, number) = entry.key();
-            let port = PortId(u16::try_from(port).ok()?);
-            let mac = Some(entry.mac.load(Ordering::Relaxed)).filter(|mac| *mac != 0);
-            let heard = entry.heard.load(Ordering::Relaxed);
-            let age = mac.filter(|_| heard != FIXED).map(|_| now.saturating_sub(heard));
-            let gateway = entry.pins.load(Ordering::Relaxed) > 0;
-            let known =
-                Known { port, address: address(number), mac, reach: self.reach(at, now), age, gateway };
-            fence(Ordering::Acquire);
-            let same = before % 2 == 0 && entry.sequence.load(Ordering::Relaxed) == before;
-            same.then_some(known)
+            entry.read(|| {
+                let (port, number) = entry.key();
+                let port = PortId(u16::try_from(port).ok()?);
+                let mac = Some(entry.mac.load(Ordering::Relaxed)).filter(|mac| *mac != 0);
+                let heard = entry.heard.load(Ordering::Relaxed);
+                let age = mac.filter(|_| heard != FIXED).map(|_| now.saturating_sub(heard));
+                let gateway = entry.pins.load(Ordering::Relaxed) > 0;
+                let reach = self.reach(at, now);
+                Some(Known { port, address: address(number), mac, reach, age, gateway })
+            })
         };
         self.entries.iter().enumerate().filter_map(known).collect()
     }

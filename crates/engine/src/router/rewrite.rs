@@ -64,19 +64,8 @@ pub struct RewriteBuffer {
     pub(super) made: Made,
 }
 
-impl Default for RewriteBuffer {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl RewriteBuffer {
-    /// With all the memory that it will ever need for one batch at a time.
-    pub fn new() -> RewriteBuffer {
-        RewriteBuffer::for_routers(1)
-    }
-
-    /// With memory for frames that pass up to `routers` routers, one after the other.
+    /// With all the memory that it will ever need, for frames that pass up to `routers` routers, one after the other.
     pub fn for_routers(routers: usize) -> RewriteBuffer {
         RewriteBuffer {
             rewrites: vec![NOTHING; MAX_BATCH].into(),
@@ -138,14 +127,10 @@ impl RewriteBuffer {
             let head = &mut frame.head;
             match rewrite.what {
                 What::Nothing => continue,
-                // Time to live at 22, in one word of the checksum with the protocol; the checksum at 24.
+                // The time to live. `Router::way` sends no frame on that has none left.
                 What::Forward4 => {
-                    let old = u16::from_be_bytes([head[22], head[23]]);
-                    // `Router::way` sends no frame on that has none left.
-                    head[22] = head[22].saturating_sub(1);
-                    let new = u16::from_be_bytes([head[22], head[23]]);
-                    let sum = update(u16::from_be_bytes([head[24], head[25]]), old, new);
-                    head[24..26].copy_from_slice(&sum.to_be_bytes());
+                    let left = head[22].saturating_sub(1);
+                    replace::<22, 24>(head, left, true);
                 }
                 // The hop limit, which no checksum covers.
                 What::Forward6 => head[21] = head[21].saturating_sub(1),
@@ -162,47 +147,32 @@ impl RewriteBuffer {
     }
 }
 
+/// Makes byte `AT` of `head` a `value`, and has the checksum at `SUM` follow if it is `summed` already. `AT` is even: the first byte of
+/// one of the checksum's words.
+#[inline]
+fn replace<const AT: usize, const SUM: usize>(head: &mut [u8; HEAD], value: u8, summed: bool) {
+    let old = u16::from_be_bytes([head[AT], head[AT + 1]]);
+    head[AT] = value;
+    if summed {
+        let new = u16::from_be_bytes([head[AT], head[AT + 1]]);
+        let sum = update(u16::from_be_bytes([head[SUM], head[SUM + 1]]), old, new);
+        head[SUM..SUM + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+}
+
 /// Makes an echo request of `frame` its reply (RFC 792, RFC 4443 §4.2): addresses exchanged, and the type, with the checksums that
 /// follow from it.
 fn answer(frame: &mut Frame, v6: bool) {
     // The rest of a partial checksum is added later, with the new type.
-    let partial = frame.offload.flags & Offload::NEEDS_CSUM != 0;
+    let whole = frame.offload.flags & Offload::NEEDS_CSUM == 0;
     let head = &mut frame.head;
     if v6 {
-        let (src, dst): ([u8; 16], [u8; 16]) = (source6_of(head), destination6_of(head));
-        head[22..38].copy_from_slice(&dst);
-        head[38..54].copy_from_slice(&src);
+        head[22..54].rotate_left(16);
         head[21] = 64;
-        let old = u16::from_be_bytes([head[54], head[55]]);
-        head[54] = 129;
-        let new = u16::from_be_bytes([head[54], head[55]]);
-        if !partial {
-            let sum = update(u16::from_be_bytes([head[56], head[57]]), old, new);
-            head[56..58].copy_from_slice(&sum.to_be_bytes());
-        }
+        replace::<54, 56>(head, 129, whole);
     } else {
-        let [a, b, c, d] = [head[26], head[27], head[28], head[29]];
-        head.copy_within(30..34, 26);
-        head[30..34].copy_from_slice(&[a, b, c, d]);
-        let ttl = |head: &[u8; 64]| u16::from_be_bytes([head[22], head[23]]);
-        let old = ttl(head);
-        head[22] = 64;
-        let sum = update(u16::from_be_bytes([head[24], head[25]]), old, ttl(head));
-        head[24..26].copy_from_slice(&sum.to_be_bytes());
-        let old = u16::from_be_bytes([head[34], head[35]]);
-        head[34] = 0;
-        let new = u16::from_be_bytes([head[34], head[35]]);
-        if !partial {
-            let sum = update(u16::from_be_bytes([head[36], head[37]]), old, new);
-            head[36..38].copy_from_slice(&sum.to_be_bytes());
-        }
+        head[26..34].rotate_left(4);
+        replace::<22, 24>(head, 64, true);
+        replace::<34, 36>(head, 0, whole);
     }
-}
-
-fn source6_of(head: &[u8; 64]) -> [u8; 16] {
-    head[22..38].first_chunk().copied().unwrap_or_default()
-}
-
-fn destination6_of(head: &[u8; 64]) -> [u8; 16] {
-    head[38..54].first_chunk().copied().unwrap_or_default()
 }
