@@ -11,7 +11,7 @@
 use crate::fault::Fault;
 use crate::mem::{gather, Arena, GuestMap, Piece, Pieces};
 use crate::packet::{
-    Batch, Frame, Offload, Offloads, Sum, HEAD, MAX_BATCH, MAX_HEADER, MAX_PIECES, MIN_FRAME,
+    stretch, Batch, Frame, Offload, Offloads, Sum, HEAD, MAX_BATCH, MAX_HEADER, MAX_PIECES, MIN_FRAME,
 };
 use crate::port::DropReason;
 use crate::slice::{behind, behind_mut, put, upto, upto_mut};
@@ -252,19 +252,13 @@ impl<'a> Packet<'a> {
         if from < HEAD {
             sum.add(behind(upto(&self.frame.head, to), from));
         }
-        let mut start = HEAD;
-        for piece in behind(self.list, self.at) {
-            let end = start + piece.len();
-            let mut part = *piece;
-            part.advance(from.saturating_sub(start));
-            part = part.first(to.saturating_sub(start.max(from)));
+        for mut part in stretch(behind(self.list, self.at), from, to) {
             let mut chunk = [0; 1024];
             while !part.is_empty() {
                 let n = part.read(&mut chunk);
                 part.advance(n);
                 sum.add(upto(&chunk, n));
             }
-            start = end;
         }
         sum
     }

@@ -66,7 +66,7 @@ impl Delivery {
             others_ns: 0,
             private: Some(Box::new(Private::new())),
             flows: Flows::default(),
-            boundary: Boundary::new(),
+            boundary: Boundary::default(),
             work: Box::new(Stage::new()),
         }
     }
@@ -279,7 +279,7 @@ impl Delivery {
                 continue;
             }
             // All that is made of it goes the way of its flow.
-            let made = boundary.convert(frame, batch.body(frame), port.accepts(), |plain, picks| {
+            let made = boundary.convert(batch, frame, port.accepts(), |plain, picks| {
                 self.send_to(port, queue, plain, picks);
             });
             match made {

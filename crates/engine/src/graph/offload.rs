@@ -6,8 +6,10 @@
 //! has to read the payload once more; a sender that changes it meanwhile spoils its own checksum.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use crate::mem::{Arena, Piece};
-use crate::packet::{BadOffload, Batch, Frame, Offload, Offloads, Plan, Segment, Sum, HEAD, MAX_HEADER};
+use crate::mem::Arena;
+use crate::packet::{
+    stretch, BadOffload, Batch, Frame, Offload, Offloads, Plan, Segment, Sum, HEAD, MAX_HEADER,
+};
 use crate::slice::{behind, behind_mut, put, upto, upto_mut};
 
 /// Plain frames in one of our batches.
@@ -25,8 +27,8 @@ pub(super) struct Boundary {
     said: Offload,
 }
 
-impl Boundary {
-    pub(super) fn new() -> Boundary {
+impl Default for Boundary {
+    fn default() -> Boundary {
         Boundary {
             batch: Batch::new(),
             arena: Arena::new(SLOTS, SLOT),
@@ -35,17 +37,19 @@ impl Boundary {
             said: Offload::NONE,
         }
     }
+}
 
-    /// Makes plain frames of `frame` for a receiver that `accepts` less than they need, and hands them to
+impl Boundary {
+    /// Makes plain frames of `frame`, which is of `from`, for a receiver that `accepts` less than they need, and hands them to
     /// `send`, in order, some at a time. Returns how many there were.
     pub(super) fn convert(
         &mut self,
+        from: &Batch,
         frame: &Frame,
-        body: &[Piece],
         accepts: Offloads,
         mut send: impl FnMut(&Batch, &[u16]),
     ) -> Result<u64, BadOffload> {
-        let whole = Whole { frame, body };
+        let whole = Whole { batch: from, frame };
         self.clear();
         // The checksum in the first of several fragments covers the others, too: it must not be called checked.
         let valid = accepts.contains(Offloads::VALID) && frame.offload.gso != crate::packet::Gso::Ufo;
@@ -138,10 +142,10 @@ impl Boundary {
         if bytes.len() > HEAD {
             fits = pieces.push(self.arena.put(slot, bytes, HEAD));
         }
-        whole.each(from, to, |piece| {
+        for piece in stretch(whole.batch.body(whole.frame), from, to) {
             len += piece.len();
             fits &= pieces.push(piece);
-        });
+        }
         if !fits {
             pieces.truncate(start);
             return false;
@@ -160,43 +164,16 @@ impl Boundary {
     }
 }
 
-impl Default for Boundary {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 /// A frame seen as one row of bytes.
 struct Whole<'a> {
+    batch: &'a Batch,
     frame: &'a Frame,
-    body: &'a [Piece],
 }
 
 impl Whole<'_> {
-    /// Calls `visit` for the pieces that hold bytes `from..to` of the frame, as far as they lie behind the
-    /// head.
-    fn each(&self, from: usize, to: usize, mut visit: impl FnMut(Piece)) {
-        let mut at = HEAD;
-        for piece in self.body {
-            let end = at + piece.len();
-            if end > from && at < to {
-                let mut part = *piece;
-                part.advance(from.saturating_sub(at));
-                visit(part.first(to - at.max(from)));
-            }
-            at = end;
-        }
-    }
-
     /// Reads the frame's bytes from `from` on into `to`.
     fn read(&self, from: usize, to: &mut [u8]) {
-        let end = from + to.len();
-        let mut done = 0;
-        if from < HEAD {
-            done = HEAD.min(end) - from;
-            put(to, 0, behind(upto(&self.frame.head, from + done), from));
-        }
-        self.each(from + done, end, |piece| done += piece.read(behind_mut(to, done)));
+        self.batch.read(self.frame, from, to);
     }
 
     /// The checksum's sum over bytes `from..to` of the frame.
@@ -217,6 +194,7 @@ impl Whole<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mem::Piece;
     use crate::packet::Gso;
     use proptest::prelude::*;
 
@@ -252,25 +230,24 @@ mod tests {
             let header = 54 + options * 4;
             let mut memory = Arena::new(1, bytes.len().max(HEAD) + HEAD);
             let mut original = Batch::new();
-            let mut body = Vec::new();
-            let (first, _) = original.next_frame().unwrap();
+            let (first, pieces) = original.next_frame().unwrap();
             let head = bytes.len().min(HEAD);
             first.head[..head].copy_from_slice(&bytes[..head]);
             (first.len, first.offload) = (u32::try_from(bytes.len()).unwrap(), offload);
             if bytes.len() > HEAD {
-                body.push(memory.put(0, &bytes, HEAD));
+                assert!(pieces.push(memory.put(0, &bytes, HEAD)));
+                (first.piece, first.pieces) = (0, 1);
             }
             original.commit();
-            let mut boundary = Boundary::new();
+            let mut boundary = Boundary::default();
             let mut carried = Vec::new();
             let mut sums = true;
-            boundary.convert(&original.frames()[0], &body, Offloads::NONE, |batch, picks| {
+            boundary.convert(&original, &original.frames()[0], Offloads::NONE, |batch, picks| {
                 for &pick in picks {
                     let frame = batch.frame(pick);
-                    let whole = Whole { frame, body: batch.body(frame) };
                     let mut segment = vec![0; frame.len as usize];
-                    whole.read(0, &mut segment);
-                    let pieces: usize = whole.body.iter().map(Piece::len).sum();
+                    batch.read(frame, 0, &mut segment);
+                    let pieces: usize = batch.body(frame).iter().map(Piece::len).sum();
                     assert_eq!(frame.head_len() + pieces, segment.len());
                     let mut sum = Sum::pseudo(&segment[26..30], &segment[30..34], 6, segment.len() - 34);
                     sum.add(&segment[34..]);

@@ -1,6 +1,6 @@
 //! Copies of frames in memory of our own, for a core that deals with senders and receivers apart (`deliver`).
 
-use crate::mem::Arena;
+use crate::mem::{Arena, Pieces};
 use crate::packet::{Batch, ALL, HEAD};
 
 /// Frames that are copied at a time.
@@ -33,20 +33,13 @@ impl Private {
         self.picks.clear();
         let (now, later) = picks.split_at(picks.len().min(SLOTS));
         for (slot, pick) in now.iter().enumerate() {
-            let original = batch.frame(*pick);
-            let Some((frame, pieces)) = self.batch.next_frame() else { break };
-            (frame.head, frame.len, frame.offload) = (original.head, original.len, original.offload);
-            (frame.piece, frame.pieces) = (u32::try_from(pieces.len()).unwrap_or(0), 0);
-            let long = (original.len as usize).saturating_sub(HEAD).min(SLOT);
-            if long > 0 {
-                self.bytes.resize(long, 0);
-                let mut done = 0;
-                for piece in batch.body(original) {
-                    done += piece.read(&mut self.bytes[done..]);
-                }
-                frame.pieces = u16::from(pieces.push(self.arena.put(slot, &self.bytes, 0)));
-            }
-            self.batch.commit();
+            let frame = batch.frame(*pick);
+            let (len, long) = (frame.len as usize, (frame.len as usize).saturating_sub(HEAD).min(SLOT));
+            self.bytes.resize(long, 0);
+            batch.read(frame, HEAD, &mut self.bytes);
+            let copy = (long > 0).then(|| self.arena.put(slot, &self.bytes, 0));
+            let add = |pieces: &mut Pieces| copy.is_none_or(|copy| pieces.push(copy));
+            self.batch.push_with(&frame.head, len, frame.offload, add);
         }
         self.picks.extend_from_slice(&ALL[..self.batch.len()]);
         later

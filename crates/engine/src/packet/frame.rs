@@ -138,6 +138,21 @@ pub fn is_group(mac: u64) -> bool {
     mac & 1 == 1
 }
 
+/// The pieces that hold bytes `from..to` of a frame whose bytes behind the head are those of `body`, as far as they lie there.
+#[inline]
+pub fn stretch(body: &[Piece], from: usize, to: usize) -> impl Iterator<Item = Piece> + '_ {
+    let mut end = HEAD;
+    body.iter().filter_map(move |piece| {
+        let begin = end;
+        end += piece.len();
+        (end > from && begin < to).then(|| {
+            let mut part = *piece;
+            part.advance(from.saturating_sub(begin));
+            part.first(to - begin.max(from))
+        })
+    })
+}
+
 /// Frames taken together from one queue.
 pub struct Batch {
     frames: Box<[Frame]>,
@@ -413,13 +428,7 @@ impl Batch {
         let near = behind(upto(&frame.head, frame.head_len()), from);
         put(to, 0, near);
         let mut done = near.len().min(len);
-        let mut skip = (from + done).saturating_sub(HEAD);
-        for piece in self.body(frame) {
-            if done >= len {
-                break;
-            }
-            let mut piece = *piece;
-            skip -= piece.advance(skip);
+        for piece in stretch(self.body(frame), from + done, from + len) {
             done += piece.read(behind_mut(to, done));
         }
         done
@@ -442,12 +451,29 @@ impl Batch {
     /// Appends a frame that fits whole into the head: for frames that the engine makes itself.
     /// False if it is longer, or the batch is full.
     pub fn push_short(&mut self, bytes: &[u8]) -> bool {
-        let Some((frame, _)) = self.next_frame() else { return false };
-        let Some(head) = frame.head.get_mut(..bytes.len()) else { return false };
-        head.copy_from_slice(bytes);
-        frame.len = u32::try_from(bytes.len()).unwrap_or(0);
-        frame.pieces = 0;
-        frame.offload = Offload::NONE;
+        bytes.len() <= HEAD && self.push_with(bytes, bytes.len(), Offload::NONE, |_| true)
+    }
+
+    /// Appends a frame of `len` bytes: those of `head` that fit into its head, and behind them the pieces that `add` adds. False if
+    /// that says so, or the batch is full.
+    pub fn push_with(
+        &mut self,
+        head: &[u8],
+        len: usize,
+        offload: Offload,
+        add: impl FnOnce(&mut Pieces) -> bool,
+    ) -> bool {
+        let Some((frame, pieces)) = self.next_frame() else { return false };
+        put(&mut frame.head, 0, head);
+        let first = pieces.len();
+        let fits = add(pieces);
+        let count = u16::try_from(pieces.len() - first);
+        let (Ok(piece), Ok(count), Ok(len), true) = (u32::try_from(first), count, u32::try_from(len), fits)
+        else {
+            pieces.truncate(first);
+            return false;
+        };
+        (frame.piece, frame.pieces, frame.len, frame.offload) = (piece, count, len, offload);
         self.commit();
         true
     }

@@ -36,8 +36,8 @@ pub use ether::{BadMac, Ether, Mac};
 pub use flow::{flow_hash, FlowFields};
 pub(crate) use frame::ALL;
 pub use frame::{
-    is_group, Batch, Frame, BATCH_COST, BATCH_PIECES, BROADCAST, HEAD, MAX_BATCH, MAX_FRAME, MAX_PIECES,
-    MIN_FRAME, SEGMENT_COST,
+    is_group, stretch, Batch, Frame, BATCH_COST, BATCH_PIECES, BROADCAST, HEAD, MAX_BATCH, MAX_FRAME,
+    MAX_PIECES, MIN_FRAME, SEGMENT_COST,
 };
 pub use ip::{Outline4, MAX_HEADER};
 pub use offload::{BadOffload, Gso, Offload, Offloads};

@@ -6,7 +6,7 @@ use super::limit::Now;
 use super::plan::Interface;
 use crate::account::DropReason;
 use crate::mem::{Arena, Pieces};
-use crate::packet::{Batch, Frame, Offload, Sum, HEAD};
+use crate::packet::{stretch, Batch, Frame, Offload, Sum, HEAD};
 use crate::port::PortId;
 
 /// Frames that one batch may give rise to.
@@ -135,22 +135,9 @@ impl Made {
         if slot >= self.arena.slots() || self.bytes.len() > SLOT {
             return;
         }
-        let Some((frame, pieces)) = self.batch.next_frame() else { return };
-        let near = self.bytes.len().min(HEAD);
-        crate::slice::put(&mut frame.head, 0, crate::slice::upto(&self.bytes, near));
-        frame.piece = u32::try_from(pieces.len()).unwrap_or(0);
-        frame.len = u32::try_from(self.bytes.len()).unwrap_or(0);
-        frame.pieces = 0;
-        frame.offload = Offload::NONE;
-        if self.bytes.len() > HEAD {
-            frame.pieces = 1;
-            if !pieces.push(self.arena.put(slot, &self.bytes, HEAD)) {
-                return;
-            }
-            self.used += 1;
-        }
-        self.batch.commit();
-        self.to.push(to);
+        let far = (self.bytes.len() > HEAD).then(|| self.arena.put(slot, &self.bytes, HEAD));
+        self.used += usize::from(far.is_some());
+        self.end_with(to, self.bytes.len(), |pieces| far.is_none_or(|far| pieces.push(far)));
     }
 
     /// Cuts the IPv4 packet of `frame` into fragments that fit through `mtu`, for station `mac` behind `to` (RFC 791 §3.2); its bytes stay
@@ -198,7 +185,8 @@ impl Made {
             let first = L3 + V4_LEN + from;
             batch.read(frame, first, crate::slice::behind_mut(&mut self.bytes, L3 + V4_LEN));
             let whole = self.bytes.len() + len - near;
-            if !self.end_with(to.id, whole, |pieces| part(batch, frame, first + near, first + len, pieces)) {
+            let mut far = stretch(batch.body(frame), first + near, first + len);
+            if !self.end_with(to.id, whole, |pieces| far.all(|piece| pieces.push(piece))) {
                 // All or none of them.
                 self.batch.truncate(before.0);
                 self.to.truncate(before.1);
@@ -213,20 +201,11 @@ impl Made {
 
     /// Takes what was written, and pieces of another frame behind it, into the batch: `len` bytes in all.
     fn end_with(&mut self, to: PortId, len: usize, add: impl FnOnce(&mut Pieces) -> bool) -> bool {
-        let Some((frame, pieces)) = self.batch.next_frame() else { return false };
-        crate::slice::put(&mut frame.head, 0, &self.bytes);
-        let first = pieces.len();
-        let fits = add(pieces);
-        let count = u16::try_from(pieces.len() - first);
-        let (Ok(piece), Ok(pieces), Ok(len), true) = (u32::try_from(first), count, u32::try_from(len), fits)
-        else {
-            pieces.truncate(first);
-            return false;
-        };
-        (frame.piece, frame.pieces, frame.len, frame.offload) = (piece, pieces, len, Offload::NONE);
-        self.batch.commit();
-        self.to.push(to);
-        true
+        let added = self.batch.push_with(&self.bytes, len, Offload::NONE, add);
+        if added {
+            self.to.push(to);
+        }
+        added
     }
 
     /// Tells the sender of `frame` of an error, by the way that it came. Not of everything: RFC 1122 §3.2.2, RFC 4443 §2.4 (e);
@@ -372,23 +351,6 @@ impl Made {
         self.seal6(target, dst);
         self.end(from.id);
     }
-}
-
-/// Adds where bytes `from..to` of `frame` lie, which are behind its head.
-fn part(batch: &Batch, frame: &Frame, from: usize, to: usize, pieces: &mut Pieces) -> bool {
-    let mut at = HEAD;
-    for piece in batch.body(frame) {
-        let end = at + piece.len();
-        if end > from && at < to {
-            let mut part = *piece;
-            part.advance(from.saturating_sub(at));
-            if !pieces.push(part.first(to - at.max(from))) {
-                return false;
-            }
-        }
-        at = end;
-    }
-    true
 }
 
 /// The station that sent `frame`.
