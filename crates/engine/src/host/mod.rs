@@ -6,7 +6,7 @@ pub(crate) mod interface;
 mod mapping;
 pub mod netlink;
 pub mod netns;
-pub mod nic;
+mod nic;
 pub mod packet;
 pub mod ring;
 pub mod tap;

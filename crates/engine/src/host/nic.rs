@@ -135,11 +135,9 @@ pub(super) fn no_queues(kind: &str, name: &str, queues: usize, why: &str) -> Str
     format!("{kind} {name}: {queues} queues are not possible: {why}")
 }
 
-/// Queues and what to say of them.
+/// What to say of a port's queues, and what they need.
 #[derive(Default)]
 pub(super) struct Queues {
-    pub(super) ingress: Vec<Box<dyn IngressQueue>>,
-    pub(super) egress: Vec<Box<dyn EgressQueue>>,
     /// Whose pending errors are taken when the carrier comes back.
     pub(super) sockets: Vec<Arc<OwnedFd>>,
     /// Names of what the kernel agreed to.
@@ -155,49 +153,48 @@ pub(super) struct Queues {
 }
 
 /// A running port on an interface of the host.
-pub struct InterfacePort {
-    attached: Arc<AttachedNic>,
+pub(super) struct InterfacePort<I, E: EgressQueue + 'static> {
+    attached: Arc<AttachedNic<I, E>>,
     /// What is to be said of its queues; the queues themselves are in `attached`.
     queues: Queues,
     watcher: Option<Watcher>,
 }
 
-struct AttachedNic {
+struct AttachedNic<I, E> {
     kind: &'static str,
     index: c_int,
     count: usize,
     port: Arc<Port>,
-    scheduler: Arc<dyn Scheduler>,
     state: Arc<InterfaceState>,
     sockets: Vec<Arc<OwnedFd>>,
-    live: Mutex<LiveInterface>,
+    live: Mutex<LiveInterface<I, E>>,
 }
 
 /// What changes with the interface.
-struct LiveInterface {
+struct LiveInterface<I, E> {
     interface: Interface,
     /// Whether the operator gave an MTU.
     own_mtu: bool,
     /// Egress queues while the link is down; otherwise the port has them.
-    parked: Vec<Box<dyn EgressQueue>>,
+    parked: Vec<E>,
     /// Those that the port has.
-    plugged: Vec<Lease<Box<dyn EgressQueue>>>,
+    plugged: Vec<Lease<E>>,
     /// Ingress queues that the I/O cores have.
-    served: Vec<Lease<Box<dyn IngressQueue>>>,
+    served: Vec<Lease<I>>,
 }
 
-impl LiveInterface {
+impl<I, E> LiveInterface<I, E> {
     /// Takes the egress queues out of the port, the first one last: it is the port's link.
-    fn unplug(&mut self) -> Vec<Box<dyn EgressQueue>> {
+    fn unplug(&mut self) -> Vec<E> {
         let mut queues: Vec<_> = self.plugged.drain(..).rev().filter_map(Lease::take_back).collect();
         queues.reverse();
         queues
     }
 }
 
-impl AttachedNic {
+impl<I, E: EgressQueue + 'static> AttachedNic<I, E> {
     /// Looks at the interface again.
-    fn refresh(&self, live: &mut LiveInterface) {
+    fn refresh(&self, live: &mut LiveInterface<I, E>) {
         match live.interface.find(self.index) {
             Ok(()) => {}
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENXIO)) => {
@@ -221,7 +218,7 @@ impl AttachedNic {
     }
 
     /// Takes the egress queues out of the port or puts them back, as the link is.
-    fn park(&self, live: &mut LiveInterface) {
+    fn park(&self, live: &mut LiveInterface<I, E>) {
         let up = self.state.carrier.load(Ordering::Relaxed) && self.state.wanted.load(Ordering::Relaxed);
         match (up, live.parked.is_empty()) {
             (true, false) => {
@@ -244,23 +241,23 @@ impl AttachedNic {
     }
 }
 
-impl InterfacePort {
+impl<I: IngressQueue + 'static, E: EgressQueue + 'static> InterfacePort<I, E> {
     /// Gives the queues to port and I/O cores and follows the interface from now on.
     pub(super) fn start(
         opened: FoundInterface,
         mut queues: Queues,
+        (ingress, parked): (Vec<I>, Vec<E>),
         port: Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<InterfacePort, String> {
+    ) -> Result<InterfacePort<I, E>, String> {
         let failed = opened.failed("cannot start its thread");
         let FoundInterface { kind, interface, index, state, changes, mtu } = opened;
         let name = interface.name().to_owned();
         let sockets = std::mem::take(&mut queues.sockets);
-        let (own_mtu, parked) = (mtu.is_some(), std::mem::take(&mut queues.egress));
-        let count = parked.len();
+        let (own_mtu, count) = (mtu.is_some(), parked.len());
         let live = LiveInterface { interface, own_mtu, parked, plugged: Vec::new(), served: Vec::new() };
         let live = Mutex::new(live);
-        let attached = Arc::new(AttachedNic { kind, index, count, port, scheduler, state, sockets, live });
+        let attached = Arc::new(AttachedNic { kind, index, count, port, state, sockets, live });
         let (followed, gone) = (Arc::clone(&attached), Arc::clone(&attached));
         let changed = move |changes: &OwnedFd| {
             let mut message = [0; 8192];
@@ -278,16 +275,14 @@ impl InterfacePort {
         let watcher = Watcher::start(name, &attached.port, Some(changes), changed, move || gone.take_back());
         let watcher = Some(watcher.map_err(failed)?);
         let mut live = crate::lock(&attached.live);
-        for (index, queue) in queues.ingress.drain(..).enumerate() {
-            live.served.push(attached.scheduler.serve(&attached.port, index, queue));
+        for (index, queue) in ingress.into_iter().enumerate() {
+            live.served.push(scheduler.serve(&attached.port, index, queue));
         }
         attached.refresh(&mut live);
         drop(live);
         Ok(InterfacePort { attached, queues, watcher })
     }
-}
 
-impl InterfacePort {
     /// That the interface has got more queues than the port knows of, if it has.
     fn misses(&self) -> Option<String> {
         let attached = &*self.attached;
@@ -300,7 +295,11 @@ impl InterfacePort {
     }
 }
 
-impl Attachment for InterfacePort {
+impl<I, E> Attachment for InterfacePort<I, E>
+where
+    I: IngressQueue + 'static,
+    E: EgressQueue + 'static,
+{
     fn status(&self) -> AttachmentStatus {
         let attached = &*self.attached;
         let fault = attached.port.fault.get();
@@ -347,7 +346,7 @@ impl Attachment for InterfacePort {
     }
 }
 
-impl Drop for InterfacePort {
+impl<I, E: EgressQueue + 'static> Drop for InterfacePort<I, E> {
     fn drop(&mut self) {
         self.watcher = None;
         self.attached.take_back();

@@ -65,27 +65,6 @@ pub struct Room {
     pub size: u32,
 }
 
-impl<Q: EgressQueue + ?Sized> EgressQueue for Box<Q> {
-    fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
-        (**self).send(batch, picks, outcome);
-    }
-    fn is_full(&mut self) -> bool {
-        (**self).is_full()
-    }
-    fn tend(&mut self) -> bool {
-        (**self).tend()
-    }
-    fn room(&mut self) -> Option<Room> {
-        (**self).room()
-    }
-    fn is_a_peers(&self) -> bool {
-        (**self).is_a_peers()
-    }
-    fn unplugged(&mut self) {
-        (**self).unplugged();
-    }
-}
-
 /// A queue in its slot.
 pub struct Plugged {
     /// Which of all that were ever plugged in here.
@@ -217,7 +196,7 @@ mod tests {
         let (slots, count) = (EgressSlots::default(), Arc::<AtomicU64>::default());
         let mut homes = Vec::new();
         let mut plug = |index| {
-            let home = Home::<Noted>::new();
+            let home = Home::<Noted>::default();
             let lent = home.lend(Box::new(Noted(Arc::clone(&count))) as Box<dyn EgressQueue>);
             homes.push(home);
             slots.plug(index, lent)

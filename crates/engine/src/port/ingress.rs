@@ -60,36 +60,3 @@ pub trait IngressQueue: Send {
         None
     }
 }
-
-impl<Q: IngressQueue + ?Sized> IngressQueue for Box<Q> {
-    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        (**self).fetch(batch, tally);
-    }
-    fn has_frames(&mut self) -> bool {
-        (**self).has_frames()
-    }
-    fn tend(&mut self, tally: &mut Tally) {
-        (**self).tend(tally);
-    }
-    fn passed(&mut self) -> Option<(PortCounters, Outcome)> {
-        (**self).passed()
-    }
-    fn release(&mut self, tally: &mut Tally) {
-        (**self).release(tally);
-    }
-    fn want_kicks(&mut self, on: bool) -> bool {
-        (**self).want_kicks(on)
-    }
-    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).wake_fd()
-    }
-    fn kick_fd(&self) -> Option<BorrowedFd<'_>> {
-        (**self).kick_fd()
-    }
-    fn poll_is_costly(&self) -> bool {
-        (**self).poll_is_costly()
-    }
-    fn longest_sleep(&self) -> Option<Duration> {
-        (**self).longest_sleep()
-    }
-}

@@ -12,12 +12,11 @@ use rustix::net::{socket, AddressFamily, SocketType};
 
 use crate::rig::{port, Joiner, Net};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
-use sidecore_engine::host::nic::InterfacePort;
 use sidecore_engine::host::packet::{self, PacketConfig};
 use sidecore_engine::host::xdp::{self, XdpConfig, XdpMode};
 use sidecore_engine::observe::{CounterFile, Totals};
 use sidecore_engine::packet::{Batch, Offload};
-use sidecore_engine::port::{DropReason, Outcome, Port, Tally};
+use sidecore_engine::port::{Attachment, DropReason, Outcome, Port, Tally};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -35,7 +34,7 @@ impl Kind {
         queues: usize,
         port: &Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<InterfacePort, String> {
+    ) -> Result<Box<dyn Attachment>, String> {
         net.enter(|| self.start_here(name, queues, port, scheduler))
     }
 
@@ -45,14 +44,17 @@ impl Kind {
         queues: usize,
         port: &Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<InterfacePort, String> {
+    ) -> Result<Box<dyn Attachment>, String> {
         let interface = name.to_owned();
         let port = Arc::clone(port);
         match self {
-            Kind::Packet => packet::start(&PacketConfig { interface, queues, mtu: None }, port, scheduler),
+            Kind::Packet => {
+                let config = PacketConfig { interface, queues, mtu: None };
+                packet::start(&config, port, scheduler).map(|port| Box::new(port) as _)
+            }
             Kind::Xdp => {
-                let queues = Some(queues);
-                xdp::start(&XdpConfig { interface, queues, mtu: None, mode: XdpMode::Auto }, port, scheduler)
+                let config = XdpConfig { interface, queues: Some(queues), mtu: None, mode: XdpMode::Auto };
+                xdp::start(&config, port, scheduler).map(|port| Box::new(port) as _)
             }
         }
     }
@@ -63,7 +65,7 @@ impl Kind {
         name: &str,
         port: &Arc<Port>,
         scheduler: Arc<dyn Scheduler>,
-    ) -> Result<InterfacePort, String> {
+    ) -> Result<Box<dyn Attachment>, String> {
         self.start_here(name, 1, port, scheduler)
     }
 }
@@ -136,7 +138,7 @@ pub fn veth(host: &Net, name: &str, net: &Net, peer: &str, address: &str, option
 
 /// Two namespaces, 10.9.0.1 and 10.9.0.2, joined by way of two ports in a third and a wire on a real core.
 pub struct Pair {
-    pub attachments: [InterfacePort; 2],
+    pub attachments: [Box<dyn Attachment>; 2],
     pub cores: Arc<Graph>,
     pub host: Net,
     pub nets: [Net; 2],
@@ -186,7 +188,7 @@ pub struct Lone {
     pub net: Net,
     pub port: Arc<Port>,
     pub joiner: Arc<Joiner>,
-    pub attachment: InterfacePort,
+    pub attachment: Box<dyn Attachment>,
 }
 
 impl Lone {

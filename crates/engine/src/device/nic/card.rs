@@ -133,8 +133,8 @@ pub struct Card<M: Model> {
     pub(in crate::device) phy: Phy,
     scheduler: Arc<dyn Scheduler>,
     pub(in crate::device) map: Arc<GuestMap>,
-    pub(in crate::device) tx: Queue<Box<Transmitter<M::Tx>>>,
-    pub(in crate::device) rx: Queue<Box<M::Rx>>,
+    pub(in crate::device) tx: Queue<Transmitter<M::Tx>>,
+    pub(in crate::device) rx: Queue<M::Rx>,
     pub(in crate::device) carrier: bool,
     /// The guest lets it reach memory.
     pub(in crate::device) master: bool,
@@ -169,8 +169,8 @@ impl<M: Model> Card<M> {
             M::make(&settings, port, &map, files)?;
         nic.port.set_accepts(Offloads::VALID);
         Ok(Card {
-            tx: Queue::Here(Box::new(Transmitter::new(&nic, tx))),
-            rx: Queue::Here(Box::new(rx)),
+            tx: Queue::Here(Transmitter::new(&nic, tx)),
+            rx: Queue::Here(rx),
             nic,
             settings,
             own,

@@ -69,8 +69,8 @@ use crate::ring::{Block, Region};
 
 /// A pair of rings.
 struct Pair {
-    sender: Queue<Box<Sender>>,
-    receiver: Queue<Box<Receiver>>,
+    sender: Queue<Sender>,
+    receiver: Queue<Receiver>,
 }
 
 /// A ptnet device.
@@ -176,8 +176,8 @@ impl Ptnet {
     fn pairs_of(&self, region: &Arc<Region>) -> Vec<Pair> {
         let pipe = self.settings.pipe.as_deref();
         let pair = |number| Pair {
-            sender: Queue::Here(Box::new(Sender::new(Arc::clone(&self.nic), region, pipe, number))),
-            receiver: Queue::Here(Box::new(Receiver::new(Arc::clone(&self.nic), region, pipe, number))),
+            sender: Queue::Here(Sender::new(Arc::clone(&self.nic), region, pipe, number)),
+            receiver: Queue::Here(Receiver::new(Arc::clone(&self.nic), region, pipe, number)),
         };
         (0..self.settings.pairs).map(pair).collect()
     }

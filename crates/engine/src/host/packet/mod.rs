@@ -30,7 +30,7 @@ use super::interface::promiscuous;
 use super::nic::{self, check_queues, InterfacePort, Queues};
 use crate::graph::Scheduler;
 use crate::packet::Offloads;
-use crate::port::{EgressQueue, IngressQueue, Port};
+use crate::port::{Attachment, Port};
 use egress::PacketEgress;
 use ingress::PacketIngress;
 use ring::PacketRing;
@@ -60,7 +60,7 @@ pub fn start(
     config: &PacketConfig,
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-) -> Result<InterfacePort, String> {
+) -> Result<impl Attachment, String> {
     check_queues(KIND, &config.interface, config.queues)?;
     let opened = nic::open(KIND, &config.interface, config.mtu, &port)?;
     let mut queues = Queues { features: vec!["vnet_hdr".to_owned()], ..Queues::default() };
@@ -84,18 +84,17 @@ pub fn start(
         sys::fan_out(&fds).map_err(opened.failed("cannot spread its frames over queues"))?;
         queues.features.push("fanout".to_owned());
     }
+    let (mut ingress, mut egress) = (Vec::new(), Vec::new());
     for (fd, ring) in sockets {
         let state = Arc::clone(&opened.state);
-        let ingress = PacketIngress::new(Arc::clone(&fd), ring, Arc::clone(&port), state);
-        let ingress = ingress.map_err(opened.failed("cannot map memory for its frames"))?;
-        queues.ingress.push(Box::new(ingress) as Box<dyn IngressQueue>);
-        let egress = PacketEgress::new(Arc::clone(&fd), Arc::clone(&port));
-        queues.egress.push(Box::new(egress) as Box<dyn EgressQueue>);
+        let receives = PacketIngress::new(Arc::clone(&fd), ring, Arc::clone(&port), state);
+        ingress.push(receives.map_err(opened.failed("cannot map memory for its frames"))?);
+        egress.push(PacketEgress::new(Arc::clone(&fd), Arc::clone(&port)));
         queues.sockets.push(fd);
     }
     port.set_accepts(takes());
     for fd in &fds {
         sys::set_deaf(fd, false).map_err(opened.failed("cannot take a filter away"))?;
     }
-    InterfacePort::start(opened, queues, port, scheduler)
+    InterfacePort::start(opened, queues, (ingress, egress), port, scheduler)
 }

@@ -77,7 +77,6 @@ pub struct Tap {
 /// What the watcher and the owner share.
 struct AttachedTap {
     port: Arc<Port>,
-    scheduler: Arc<dyn Scheduler>,
     queues: Vec<Arc<TapQueue>>,
     carrier: Arc<AtomicBool>,
     lent: Mutex<Pairs<TapIngress, TapEgress>>,
@@ -142,7 +141,7 @@ impl Tap {
 
         // Everything that can fail has not: now the queues go live.
         port.set_accepts(accepts);
-        let attached = Arc::new(AttachedTap { port, scheduler, queues, carrier, lent: Mutex::default() });
+        let attached = Arc::new(AttachedTap { port, queues, carrier, lent: Mutex::default() });
         if for_all {
             tracing::warn!(port = %attached.port.name, interface = %name, "{FOR_ALL}");
         }
@@ -162,7 +161,7 @@ impl Tap {
             lent.receive(&attached.port, TapEgress::new(Arc::clone(queue)));
         }
         for queue in ingress {
-            lent.send(&attached.port, &attached.scheduler, queue);
+            lent.send(&attached.port, &scheduler, queue);
         }
         drop(lent);
         Ok(tap)

@@ -39,7 +39,7 @@ use super::mapping::Mapping;
 use super::nic::{self, check_queues, failure, no_queues, FoundInterface, InterfacePort, Queues};
 use crate::graph::Scheduler;
 use crate::packet::Offloads;
-use crate::port::{Port, MAX_QUEUES};
+use crate::port::{Attachment, Port, MAX_QUEUES};
 use egress::XdpEgress;
 use ingress::XdpIngress;
 use rings::SLOTS;
@@ -77,7 +77,7 @@ pub fn start(
     config: &XdpConfig,
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-) -> Result<InterfacePort, String> {
+) -> Result<impl Attachment, String> {
     check_queues(KIND, &config.interface, config.queues.unwrap_or(1))?;
     let opened = nic::open(KIND, &config.interface, config.mtu, &port)?;
     let there = opened.interface.receive_queues().map_err(opened.failed("cannot ask for its queues"))?;
@@ -96,9 +96,12 @@ pub fn start(
         made.detail =
             format!(", queues 0 to {} of {there}: the host keeps the frames of the others", count - 1);
     }
-    let mut copies = false;
+    let (mut ingress, mut egress, mut copies) = (Vec::new(), Vec::new(), false);
     for queue in 0..u32::try_from(count).unwrap_or(0) {
-        copies |= add(&opened, config.mode, queue, chunk, &port, &map, &mut made)?;
+        let (receives, sends, copied) = add(&opened, config.mode, queue, chunk, &port, &map, &mut made)?;
+        ingress.push(receives);
+        egress.push(sends);
+        copies |= copied;
     }
     let (link, native) = attach(&opened, &map, config.mode)?;
     // Only a packet socket can make an interface promiscuous for as long as it lives.
@@ -118,7 +121,7 @@ pub fn start(
         vec![word(native, "native", "generic"), word(copies, "copy", "zerocopy"), "need_wakeup".to_owned()];
     made.keep = vec![link, map, watcher];
     port.set_accepts(Offloads::NONE);
-    InterfacePort::start(opened, made, port, scheduler)
+    InterfacePort::start(opened, made, (ingress, egress), port, scheduler)
 }
 
 /// How many queues a port has on an interface that receives on `there`.
@@ -134,7 +137,7 @@ fn queues(config: &XdpConfig, there: usize) -> Result<usize, String> {
     Err(no_queues(KIND, &config.interface, count, &why))
 }
 
-/// Makes the socket of one queue and adds it. True: the kernel copies.
+/// Makes the socket of one queue and adds it: its two directions, and whether the kernel copies.
 fn add(
     opened: &FoundInterface,
     mode: XdpMode,
@@ -143,7 +146,7 @@ fn add(
     port: &Arc<Port>,
     map: &OwnedFd,
     made: &mut Queues,
-) -> Result<bool, String> {
+) -> Result<(XdpIngress, XdpEgress, bool), String> {
     let bytes = 2 * SLOTS as usize * chunk as usize;
     let umem = Mapping::private(bytes).map_err(opened.failed("cannot map memory for its frames"))?;
     let (fd, rings) = sys::open(opened.interface.name(), &umem, bytes, chunk)
@@ -154,9 +157,8 @@ fn add(
     let socket = Arc::new(rings::XdpSocket { fd: Arc::new(fd), umem, chunk, port, state });
     made.sockets.push(Arc::clone(&socket.fd));
     let rings::Rings { rx, fill, tx, completion } = rings;
-    made.ingress.push(Box::new(XdpIngress::new(Arc::clone(&socket), rx, fill, !zero_copy)));
-    made.egress.push(Box::new(XdpEgress::new(socket, tx, completion)));
-    Ok(!zero_copy)
+    let ingress = XdpIngress::new(Arc::clone(&socket), rx, fill, !zero_copy);
+    Ok((ingress, XdpEgress::new(socket, tx, completion), !zero_copy))
 }
 
 /// Binds a socket. The kernel takes a moment to free the queue of a socket that was closed just before.
