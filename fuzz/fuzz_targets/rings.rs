@@ -158,8 +158,7 @@ impl World {
             let _ = (ring.has_frames(), ring.want_kicks(step[0] & 2 == 0));
             self.is_logged(setup);
             if leaves {
-                let at = ring.position();
-                drop(ring);
+                let at = ring.close();
                 self.change(setup, step);
                 let Some(next) = new(self, at) else { return };
                 ring = next;
@@ -185,8 +184,7 @@ impl World {
             assert_eq!(outcome.frames + u64::from(drops), picks.len() as u64);
             self.is_logged(setup);
             if step[0] & 0xe0 == 0x20 {
-                let at = ring.position();
-                drop(ring);
+                let at = ring.close();
                 let Some(next) = new(self, at) else { return };
                 ring = next;
             }

@@ -103,6 +103,35 @@ pub trait NetworkControl {
     fn announce(&mut self, mac: [u8; 6]) -> Result<(), String>;
 }
 
+/// The features that a kind of device can offer, each with its name: the one in `features_off` and in `show`.
+struct FeatureTable {
+    kind: &'static str,
+    known: &'static [(&'static str, u64)],
+}
+
+impl FeatureTable {
+    /// All of them but those named in `off`.
+    ///
+    /// # Errors
+    /// A name that is not in the table.
+    fn without(&self, off: &[String]) -> Result<u64, String> {
+        let mut word = self.known.iter().fold(0, |word, (_, bit)| word | bit);
+        for name in off {
+            let (_, bit) = self.known.iter().find(|(known, _)| known == name).ok_or_else(|| {
+                let known = self.names(u64::MAX).join(", ");
+                format!("features_off: \"{name}\" is no feature of {}; allowed are {known}", self.kind)
+            })?;
+            word &= !bit;
+        }
+        Ok(word)
+    }
+
+    /// The names of those of `word` that are in the table.
+    fn names(&self, word: u64) -> Vec<String> {
+        self.known.iter().filter(|(_, bit)| word & bit != 0).map(|(name, _)| (*name).to_owned()).collect()
+    }
+}
+
 /// A device's view of a queue that it lends to a core or to its port: at rest, or with those that serve it. Neither is never seen: it did not come back.
 enum Queue<Q> {
     Here(Q),

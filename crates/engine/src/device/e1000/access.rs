@@ -159,7 +159,7 @@ impl E1000 {
 
     /// The 82574's clock: a number of units for a number of ticks (82574 §10.2.9, TIMINCA).
     fn system_time(&self, offset: u32) -> u32 {
-        let increment = self.nic.regs.increment();
+        let increment = self.nic.regs.get(regs::TIMINCA);
         let ticks = self.nic.irq.alarm.now() / CLOCK_NS / u64::from(increment >> 24).max(1);
         let time = ticks.wrapping_mul(u64::from(increment & 0xff_ffff));
         #[expect(clippy::cast_possible_truncation, reason = "the halves of a clock that wraps")]

@@ -65,8 +65,14 @@ pub struct Fixed {
 }
 
 impl Irq {
-    pub(super) fn new(model: Model, interrupts: Arc<Interrupts>, floor: Duration) -> std::io::Result<Irq> {
-        Irq::with(interrupts, floor, IrqState::new(), Fixed { model, services: Services::new() })
+    /// `share`: percent of its time that the guest may spend on receive interrupts.
+    pub(super) fn new(
+        model: Model,
+        interrupts: Arc<Interrupts>,
+        floor: Duration,
+        share: u32,
+    ) -> std::io::Result<Irq> {
+        Irq::with(interrupts, floor, Fixed { model, services: Services::new(share) })
     }
 
     /// What was let through and what was not on the way of `cause`, a queue's, or by the pin.
@@ -135,13 +141,13 @@ impl Causes for IrqState {
         // A cause that is set at once takes those along that were delayed (8254x SDM §3.2.7.1.2).
         let immediate = !by_queue && self.registers.icr & self.registers.ims != 0;
         if self.receive.due() != NEVER && (immediate || self.receive.due() <= now) {
-            self.receive = Delayed::NONE;
+            self.receive = Delayed::default();
             self.set(RXT0);
         }
         for queue in 0..QUEUES {
             let due = self.transmit[queue].due();
             if due != NEVER && (immediate || due <= now) {
-                self.transmit[queue] = Delayed::NONE;
+                self.transmit[queue] = Delayed::default();
                 self.set(if by_queue { TXQ0 << queue } else { TXDW });
             }
         }

@@ -113,7 +113,7 @@ impl nic::Model for Intel {
             RingJournal::open(files.next())?;
         let messages = if model == Model::E1000e { (1, 5) } else { (0, 0) };
         let interrupts = Interrupts::new(true, messages.0, messages.1, &port.overrun);
-        let irq = Irq::new(model, interrupts, settings.moderation)?.limit(settings.receive_share);
+        let irq = Irq::new(model, interrupts, settings.moderation, settings.receive_share)?;
         let csb = settings.csb && model == Model::E1000;
         let shared = IntelPart {
             model,

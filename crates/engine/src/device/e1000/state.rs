@@ -57,7 +57,7 @@ impl Registers {
             self.dirty[line / 64].fetch_and(!bit, Ordering::Relaxed);
             image.put_registers(line * LINE / 2, &self.words[line * LINE..(line + 1) * LINE]);
         }
-        image.put(SAVED - 1, self.increment().into());
+        image.put(SAVED - 1, self.get(regs::TIMINCA).into());
     }
 
     /// What was saved.
@@ -75,11 +75,6 @@ impl Registers {
         } else {
             self.words.get(offset as usize / 4)
         }
-    }
-
-    /// The increment of the 82574's clock.
-    pub(super) fn increment(&self) -> u32 {
-        self.get(regs::TIMINCA)
     }
 
     /// The word at `offset`; zero where nothing is stored.

@@ -8,6 +8,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::regs;
+use crate::count;
 use crate::packet::{is_group, Frame, BROADCAST};
 
 /// Bytes of the FCS.
@@ -77,8 +78,7 @@ impl Stats {
     /// Counts `n` more; by the owner of the counter.
     #[inline]
     pub(super) fn add(&self, counter: usize, n: u64) {
-        let count = &self.counts[counter];
-        count.store(count.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+        count(&self.counts[counter], n);
     }
 
     /// Counts frames that were sent or received: `direction` is the first counter of that.

@@ -72,16 +72,20 @@ pub(super) struct Delayed {
     pub(super) first: u64,
 }
 
-impl Delayed {
-    pub(super) const NONE: Delayed = Delayed { last: NEVER, first: NEVER };
+impl Default for Delayed {
+    fn default() -> Delayed {
+        Delayed { last: NEVER, first: NEVER }
+    }
+}
 
+impl Delayed {
     pub(super) fn due(&self) -> u64 {
         self.last.min(self.first)
     }
 }
 
-/// What a card has behind the lock.
-pub trait Causes: Sized {
+/// What a card has behind the lock; its default is as after reset.
+pub trait Causes: Default {
     /// What it has beside it, without the lock.
     type Beside;
 
@@ -105,12 +109,10 @@ impl<S: Causes> Irq<S> {
     pub(super) fn with(
         interrupts: Arc<Interrupts>,
         floor: Duration,
-        state: S,
         beside: S::Beside,
     ) -> io::Result<Irq<S>> {
-        let floor = gap(floor);
-        let (state, taken_back) = (Mutex::new(state), [const { AtomicU64::new(0) }; 2]);
-        Ok(Irq { interrupts, state, floor, taken_back, alarm: Alarm::new()?, beside })
+        let (floor, alarm) = (gap(floor), Alarm::new()?);
+        Ok(Irq { interrupts, state: Mutex::default(), floor, taken_back: Default::default(), alarm, beside })
     }
 
     /// Sends what has become due. Cheap when nothing has.

@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use super::function::{phy_access, write_9346cr, IO, MEMORY};
-use super::regs::cause::TOK;
+use super::regs::cause::{SWINT, TOK};
 use super::regs::{self, INTERRUPTS};
 use super::stats::SIZE;
 use super::{chip_reset, Realtek, Rtl8169};
@@ -135,7 +135,7 @@ impl Rtl8169 {
     fn doorbell(&mut self, value: u32) {
         self.nic.doorbells.fetch_add(1, Ordering::Relaxed);
         if value & regs::TPPOLL_FSWINT != 0 {
-            self.nic.irq.wish();
+            self.nic.irq.alarm.note(self.nic.irq.raise(SWINT));
         }
         if value & regs::TPPOLL_NPQ != 0 {
             self.nic.irq.alarm.wake_sleeper();

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::regs::cause::{LINK, ROK, SWINT, TIMEOUT, TOK};
+use super::regs::cause::{LINK, ROK, TIMEOUT, TOK};
 use crate::device::moderation::{self, Causes, Delayed, InterruptGate, NEVER};
 use crate::device::pci::Interrupts;
 use crate::port::InterruptCount;
@@ -46,17 +46,14 @@ impl Mitigation {
 }
 
 /// What a cause waits for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Waiting {
     due: Delayed,
     frames: u32,
 }
 
-impl Waiting {
-    const NONE: Waiting = Waiting { due: Delayed::NONE, frames: 0 };
-}
-
 /// Everything behind the lock.
+#[derive(Default)]
 pub struct IrqState {
     isr: u32,
     /// Causes that were set since the driver has read `isr`.
@@ -68,31 +65,17 @@ pub struct IrqState {
     mitigation: [Mitigation; 2],
     /// When `TCTR` was at zero, and when it interrupts.
     counted_from: u64,
-    timer: u64,
+    timer: Option<u64>,
 }
 
 impl IrqState {
-    fn new() -> IrqState {
-        IrqState {
-            isr: 0,
-            unread: 0,
-            imr: 0,
-            gate: InterruptGate::default(),
-            receive: Waiting::NONE,
-            transmit: Waiting::NONE,
-            mitigation: [Mitigation::default(); 2],
-            counted_from: 0,
-            timer: NEVER,
-        }
-    }
-
     fn set(&mut self, causes: u32) {
         self.isr |= causes;
         self.unread |= causes;
     }
 
     fn due(&self) -> u64 {
-        self.receive.due.due().min(self.transmit.due.due()).min(self.timer)
+        self.receive.due.due().min(self.transmit.due.due()).min(self.timer.unwrap_or(NEVER))
     }
 }
 
@@ -101,7 +84,7 @@ pub(super) type Irq = moderation::Irq<IrqState>;
 
 impl Irq {
     pub(super) fn new(interrupts: Arc<Interrupts>, floor: Duration) -> std::io::Result<Irq> {
-        Irq::with(interrupts, floor, IrqState::new(), ())
+        Irq::with(interrupts, floor, ())
     }
 
     /// What was let through and what was not.
@@ -123,7 +106,7 @@ impl Irq {
         let waiting = &mut state.receive;
         waiting.frames = waiting.frames.saturating_add(frames);
         if time == 0 || most != 0 && waiting.frames >= most {
-            *waiting = Waiting::NONE;
+            *waiting = Waiting::default();
             state.set(ROK);
             return self.settle_if_heard(&mut state);
         }
@@ -140,7 +123,7 @@ impl Irq {
         waiting.frames = waiting.frames.saturating_add(frames);
         let enough = time == 0 || most != 0 && waiting.frames >= most;
         if at_once || self.floor == 0 && enough {
-            *waiting = Waiting::NONE;
+            *waiting = Waiting::default();
             state.set(TOK);
             return self.settle_if_heard(&mut state);
         }
@@ -173,7 +156,7 @@ impl Causes for IrqState {
         let take = |waiting: &mut Waiting, cause: u32| {
             let due = waiting.due.due();
             if due != NEVER && (immediate || due <= now) {
-                *waiting = Waiting::NONE;
+                *waiting = Waiting::default();
                 cause
             } else {
                 0
@@ -181,8 +164,7 @@ impl Causes for IrqState {
         };
         let taken = take(&mut self.receive, ROK) | take(&mut self.transmit, TOK);
         self.set(taken);
-        if self.timer <= now {
-            self.timer = NEVER;
+        if self.timer.take_if(|timer| *timer <= now).is_some() {
             self.set(TIMEOUT);
         }
         let mut next = self.due();
@@ -231,16 +213,6 @@ impl Irq {
         self.changed(&mut state);
     }
 
-    /// Software wishes an interrupt.
-    pub(super) fn wish(&self) {
-        self.alarm.note(self.raise(SWINT));
-    }
-
-    /// The link came or went.
-    pub(super) fn link(&self) {
-        self.alarm.note(self.raise(LINK));
-    }
-
     /// The word of mitigation, and the unit of its times (`C+CR`).
     pub(super) fn mitigate(&self, word: u32, unit: u32) {
         let unit = UNITS[(unit & 3) as usize];
@@ -265,10 +237,10 @@ impl Irq {
             state.counted_from = now;
         }
         state.timer = match (ticks, state.counted_from + u64::from(ticks) * TICK) {
-            (0, _) => NEVER,
-            (_, at) if at > now => at,
+            (0, _) => None,
+            (_, at) if at > now => Some(at),
             // It is past, and comes around.
-            (_, at) => at + (1 << 32) * TICK,
+            (_, at) => Some(at + (1 << 32) * TICK),
         };
         self.changed(&mut state);
     }
@@ -287,7 +259,7 @@ impl Irq {
         let mut state = crate::lock(&self.state);
         let mut gate = state.gate;
         gate.level = false;
-        *state = IrqState { gate, counted_from: self.alarm.now(), ..IrqState::new() };
+        *state = IrqState { gate, counted_from: self.alarm.now(), ..IrqState::default() };
         self.interrupts.set_level(false);
         state.settle(self, self.alarm.now(), false);
     }

@@ -136,7 +136,7 @@ impl nic::Model for Realtek {
     }
 
     fn link_changed(nic: &NicState) {
-        nic.irq.link();
+        nic.irq.alarm.note(nic.irq.raise(regs::cause::LINK));
     }
 
     fn save(card: &Rtl8169, image: &mut Image) {

@@ -17,7 +17,8 @@ use super::regs::cause::RDU;
 use super::regs::{self, desc};
 use super::ring::{Ring, MAX};
 use super::state::{admits, NicState};
-use super::stats::{self, Received};
+use super::stats::Received;
+use crate::count;
 use crate::device::csb::RingSide;
 use crate::device::nic::RxRings;
 use crate::device::packet::MIN_PADDED;
@@ -290,7 +291,7 @@ impl EgressQueue for RxRing {
             nic.stats.received(&frames);
             nic.received.store(true, Ordering::Relaxed);
         }
-        stats::add(&nic.stats.missed, missed);
+        count(&nic.stats.missed, missed);
         if self.ring.block.wants_interrupt(from, self.ring.size) {
             outcome.occasions += u64::from(delivered > 0) + u64::from(missed > 0);
             if delivered > 0 {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::count;
 use crate::packet::{is_group, Frame, BROADCAST};
 
 /// Bytes of a dump.
@@ -40,18 +41,12 @@ impl Received {
     }
 }
 
-/// Counts `n` more; by the owner of the counter.
-#[inline]
-pub(super) fn add(counter: &AtomicU64, n: u64) {
-    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-}
-
 impl Stats {
     /// Counts what a batch brought.
     pub(super) fn received(&self, frames: &Received) {
-        add(&self.unicast, frames.frames - frames.multicast - frames.broadcast);
-        add(&self.multicast, frames.multicast);
-        add(&self.broadcast, frames.broadcast);
+        count(&self.unicast, frames.frames - frames.multicast - frames.broadcast);
+        count(&self.multicast, frames.multicast);
+        count(&self.broadcast, frames.broadcast);
     }
 
     /// What `MPC` shows: 24 bits.

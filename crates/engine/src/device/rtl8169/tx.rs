@@ -10,10 +10,11 @@ use std::sync::Arc;
 
 use super::journal::RingJournal;
 use super::packet::{changes_header, is_plain, make};
+use super::regs;
 use super::regs::desc::{LS, OWN, TX_LEN};
 use super::ring::{Ring, RingWalk};
 use super::state::{NicState, RealtekPart};
-use super::{regs, stats};
+use crate::count;
 use crate::device::csb::RingSide;
 use crate::device::nic::{Cursor, Look, TxCodec, Wishes};
 use crate::device::packet::{headers, MIN_PADDED};
@@ -117,7 +118,7 @@ impl TxCodec for TxRing {
     fn count(&mut self, _: &NicState, _: &Frame) {}
 
     fn counted(&mut self, nic: &NicState, frames: u32) {
-        stats::add(&nic.stats.sent, frames.into());
+        count(&nic.stats.sent, frames.into());
     }
 
     fn give_back(&mut self, nic: &NicState, marks: &[(u32, u64)], to: Cursor, _: bool) {

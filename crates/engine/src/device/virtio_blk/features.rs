@@ -3,13 +3,14 @@
 use sidecore_abi::virtio::blk::{config as at, SECTOR};
 use sidecore_abi::virtio::features as bit;
 
+use crate::device::FeatureTable;
 use crate::disk::Disk;
 
-/// Every feature that can be offered, with its name.
+/// Every feature that can be offered.
 ///
 /// Not on offer, and why: `SIZE_MAX` (segments of any length are fine), `GEOMETRY` (no disk has one), `LIFETIME` and
 /// `SECURE_ERASE` (unknown for a file), `IN_ORDER` (requests end when they end).
-const OFFERED: [(&str, u64); 14] = [
+const KNOWN: [(&str, u64); 14] = [
     ("seg_max", bit::BLK_SEG_MAX),
     ("ro", bit::BLK_RO),
     ("blk_size", bit::BLK_BLK_SIZE),
@@ -25,6 +26,7 @@ const OFFERED: [(&str, u64); 14] = [
     ("packed", bit::RING_PACKED),
     ("order_platform", bit::ORDER_PLATFORM),
 ];
+pub(super) const OFFERED: FeatureTable = FeatureTable { kind: "virtio-blk", known: &KNOWN };
 
 /// Most segments of a request that drivers are told of: with header and status they fit into a ring of 128, the usual one.
 const MAX_SEGMENTS: u32 = 126;
@@ -41,29 +43,14 @@ const PHYSICAL: u32 = 4096;
 /// # Errors
 /// A name that is not in the table.
 pub(super) fn offered(disk: &Disk, queues: usize, writeback: bool, off: &[String]) -> Result<u64, String> {
-    let mut word = OFFERED.iter().fold(0, |word, (_, bit)| word | bit);
+    let mut word = OFFERED.without(off)?;
     let mut without = |no: bool, bits: u64| word &= if no { !bits } else { u64::MAX };
     without(!disk.read_only, bit::BLK_RO);
     without(disk.read_only, bit::BLK_WRITE_ZEROES);
     without(disk.read_only || !disk.discards(), bit::BLK_DISCARD);
-    without(disk.read_only || !writeback, bit::BLK_FLUSH | bit::BLK_CONFIG_WCE);
+    without(disk.read_only || !writeback, bit::BLK_FLUSH);
     without(queues == 1, bit::BLK_MQ);
-    for name in off {
-        let (_, bits) = OFFERED.iter().find(|(known, _)| known == name).ok_or_else(|| {
-            let known: Vec<&str> = OFFERED.iter().map(|(known, _)| *known).collect();
-            format!("features_off: \"{name}\" is no feature of virtio-blk; allowed are {}", known.join(", "))
-        })?;
-        word &= !bits;
-        if *bits == bit::BLK_FLUSH {
-            word &= !bit::BLK_CONFIG_WCE;
-        }
-    }
-    Ok(word)
-}
-
-/// The names of those of `word` that are in the table.
-pub(super) fn names(word: u64) -> Vec<String> {
-    OFFERED.iter().filter(|(_, bit)| word & bit != 0).map(|(name, _)| (*name).to_owned()).collect()
+    Ok(if word & bit::BLK_FLUSH == 0 { word & !bit::BLK_CONFIG_WCE } else { word })
 }
 
 /// The configuration space (§5.2.4) of `disk`, of which `offered` is offered. `writeback`: as the driver has it now.

@@ -15,5 +15,5 @@ pub use state::{BlkConfig, VirtioBlk};
 
 /// The names of all features that can be offered.
 pub fn feature_names() -> Vec<String> {
-    features::names(u64::MAX)
+    features::OFFERED.names(u64::MAX)
 }

@@ -13,10 +13,10 @@ use sidecore_driver::queue::{Buf, Options, Parts, Queue as Driver, Table};
 
 use super::*;
 use crate::disk::FileMedium;
-use crate::mem::{GuestMap, RegionSpec};
+use crate::mem::{GuestMap, RegionSpec, Signal};
 use crate::observe::CounterFile;
 use crate::port::{PortId, DEFAULT_MTU};
-use crate::virtq::{Notifier, RingConfig};
+use crate::virtq::RingConfig;
 
 const MEMORY: usize = 2 << 20;
 const CAPACITY: u64 = 1 << 18;
@@ -72,7 +72,7 @@ impl World {
             map,
             features: features::VERSION_1 | features::INDIRECT_DESC,
             position: Position::Split(0),
-            notifier: Arc::new(Notifier::default()),
+            notifier: Arc::new(Signal::default()),
             log: None,
             journal: None,
             region: None,

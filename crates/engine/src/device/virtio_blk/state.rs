@@ -89,7 +89,7 @@ impl VirtioDevice for VirtioBlk {
     }
 
     fn feature_names(&self, word: u64) -> Vec<String> {
-        features::names(word)
+        features::OFFERED.names(word)
     }
 
     fn rings(&self) -> usize {

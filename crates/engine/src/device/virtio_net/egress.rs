@@ -80,15 +80,11 @@ impl EgressRing {
         self
     }
 
-    /// It stops: nothing that the driver has to be told stays behind.
-    pub(super) fn end(&mut self) {
+    /// It stops: nothing that the driver has to be told stays behind. Where the ring stands.
+    pub fn close(mut self) -> Position {
         if let Some(mut moderated) = self.moderated.take() {
             moderated.end(&self.queue);
         }
-    }
-
-    /// Where the ring stands.
-    pub fn position(&self) -> Position {
         self.queue.position()
     }
 

@@ -2,14 +2,15 @@
 
 use sidecore_abi::virtio::features as bit;
 
+use crate::device::FeatureTable;
 use crate::packet::Offloads;
 
-/// Every feature on offer with its name: the one in `features_off` and in `show`.
+/// Every feature on offer.
 ///
 /// Not on offer, and why: `HOST_UFO`/`GUEST_UFO` (Linux dropped fragmenting UDP), `CTRL_GUEST_OFFLOADS`,
 /// `CTRL_RX`, `CTRL_MAC_ADDR` (over vhost-user the VMM keeps the control queue to itself and tells us
 /// nothing), `ACCESS_PLATFORM` (no IOTLB), `RING_RESET`, `NOTIFICATION_DATA`.
-const OFFERED: [(&str, u64); 25] = [
+const KNOWN: [(&str, u64); 25] = [
     ("csum", bit::NET_CSUM),
     ("guest_csum", bit::NET_GUEST_CSUM),
     ("host_tso4", bit::NET_HOST_TSO4),
@@ -37,6 +38,7 @@ const OFFERED: [(&str, u64); 25] = [
     ("in_order", bit::IN_ORDER),
     ("order_platform", bit::ORDER_PLATFORM),
 ];
+const OFFERED: FeatureTable = FeatureTable { kind: "virtio-net", known: &KNOWN };
 
 /// Features that are worth nothing without another (virtio 1.2 §5.1.3.1), in an order in which one pass
 /// settles all.
@@ -60,14 +62,7 @@ const NEEDS: [(u64, u64); 12] = [
 /// # Errors
 /// A name that is not in the table.
 pub fn offered(off: &[String]) -> Result<u64, String> {
-    let mut word = OFFERED.iter().fold(0, |word, (_, bit)| word | bit);
-    for name in off {
-        let (_, bit) = OFFERED.iter().find(|(known, _)| known == name).ok_or_else(|| {
-            let known: Vec<&str> = OFFERED.iter().map(|(known, _)| *known).collect();
-            format!("features_off: \"{name}\" is no feature of virtio-net; allowed are {}", known.join(", "))
-        })?;
-        word &= !bit;
-    }
+    let mut word = OFFERED.without(off)?;
     for (feature, needs) in NEEDS {
         if word & needs == 0 {
             word &= !feature;
@@ -78,7 +73,7 @@ pub fn offered(off: &[String]) -> Result<u64, String> {
 
 /// The names of those of `word` that are in the table.
 pub fn names(word: u64) -> Vec<String> {
-    OFFERED.iter().filter(|(_, bit)| word & bit != 0).map(|(name, _)| (*name).to_owned()).collect()
+    OFFERED.names(word)
 }
 
 /// Offloads, with the features by which the guest may ask them of us, and by which it takes them (virtio 1.2 §5.1.3: HOST_*, GUEST_*).
@@ -111,7 +106,7 @@ mod tests {
     #[test]
     fn switching_one_off_takes_its_dependents_along() {
         let all = offered(&[]).unwrap();
-        assert_eq!(all.count_ones() as usize, OFFERED.len());
+        assert_eq!(all.count_ones() as usize, KNOWN.len());
         let plain = offered(&["csum".into(), "guest_csum".into()]).unwrap();
         let gone = bit::NET_HOST_TSO4 | bit::NET_HOST_USO | bit::NET_HOST_ECN | bit::NET_GUEST_TSO6;
         assert_eq!(plain & gone, 0);

@@ -82,15 +82,11 @@ impl IngressRing {
         self
     }
 
-    /// It stops: nothing that the driver has to be told stays behind.
-    pub(super) fn end(&mut self) {
+    /// It stops: nothing that the driver has to be told stays behind. Where the ring stands.
+    pub fn close(mut self) -> Position {
         if let Some(mut looks) = self.looks.take() {
             looks.end(&self.queue);
         }
-    }
-
-    /// Where the ring stands.
-    pub fn position(&self) -> Position {
         self.queue.position()
     }
 

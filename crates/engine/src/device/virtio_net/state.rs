@@ -149,16 +149,11 @@ impl VirtioDevice for VirtioNet {
 
     fn stop_ring(&mut self, index: usize) -> Option<Position> {
         let pair = index / 2;
-        if index % 2 == 0 {
-            let mut ring = self.egress.get_mut(pair)?.take()?.take_back()?;
-            // What is late now would be lost.
-            ring.end();
-            Some(ring.position())
+        Some(if index % 2 == 0 {
+            self.egress.get_mut(pair)?.take()?.take_back()?.close()
         } else {
-            let mut ring = self.ingress.get_mut(pair)?.take()?.take_back()?;
-            ring.end();
-            Some(ring.position())
-        }
+            self.ingress.get_mut(pair)?.take()?.take_back()?.close()
+        })
     }
 
     /// `struct virtio_net_config`, virtio 1.2 §5.1.4.

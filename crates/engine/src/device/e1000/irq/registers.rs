@@ -154,7 +154,7 @@ impl Irq {
         let mut gates = state.gates;
         gates[0].level = false;
         (0..QUEUES).for_each(|queue| self.end(&mut state, queue, self.alarm.now()));
-        *state = IrqState { gates, ..IrqState::new() };
+        *state = IrqState { gates, ..IrqState::default() };
         self.interrupts.set_level(false);
         state.settle(self, self.alarm.now(), false);
     }

@@ -12,9 +12,10 @@ use super::state::IrqState;
 use super::{routed, Irq, LONGEST_HOLD, QUEUES, RXQ0, VECTORS};
 
 /// What a device knows of it outside of the lock.
+#[derive(Default)]
 pub(super) struct Services {
     /// Percent of its time that the guest may spend on receive interrupts; 100: all.
-    share: u32,
+    pub(super) share: u32,
     /// Odd while the guest serves a queue's receive interrupt; one more at each beginning and end.
     count: [AtomicU64; QUEUES],
     /// Frames were held back in this service.
@@ -22,22 +23,12 @@ pub(super) struct Services {
 }
 
 impl Services {
-    pub(super) fn new() -> Services {
-        Services {
-            share: 100,
-            count: [const { AtomicU64::new(0) }; QUEUES],
-            overload: [const { AtomicBool::new(false) }; QUEUES],
-        }
+    pub(super) fn new(share: u32) -> Services {
+        Services { share: share.clamp(1, 100), ..Services::default() }
     }
 }
 
 impl Irq {
-    /// Gives receive interrupts `percent` of the guest's time.
-    pub(in super::super) fn limit(mut self, percent: u32) -> Irq {
-        self.beside.services.share = percent.clamp(1, 100);
-        self
-    }
-
     /// Which receive interrupt of queue `queue` the guest is serving, if receiving has a share.
     #[inline]
     pub(in super::super) fn service(&self, queue: usize) -> Option<u64> {

@@ -45,7 +45,8 @@ impl Report {
     }
 }
 
-/// Everything behind the lock.
+/// Everything behind the lock; as after reset, where it is the default.
+#[derive(Default)]
 pub struct IrqState {
     pub(super) registers: IrqRegisters,
     /// Causes that are set and have not been sent as a message.
@@ -68,23 +69,6 @@ pub struct IrqState {
 }
 
 impl IrqState {
-    /// As after reset.
-    pub(super) fn new() -> IrqState {
-        IrqState {
-            registers: IrqRegisters::default(),
-            unsent: 0,
-            held: 0,
-            held_until: [NEVER; QUEUES],
-            gates: [InterruptGate::default(); VECTORS],
-            receive: Delayed::NONE,
-            transmit: [Delayed::NONE; QUEUES],
-            wanted: 0,
-            reports: [Report::default(); QUEUES],
-            rang: [false; QUEUES],
-            serving: [None; QUEUES],
-        }
-    }
-
     /// When the first delay ends.
     pub(super) fn due(&self) -> u64 {
         let [first, second] = &self.transmit;

@@ -30,7 +30,7 @@ impl Rig {
         if model == Model::E1000e {
             interrupts.set_mode(Mode::Msix);
         }
-        let mut irq = Irq::new(model, interrupts, floor).unwrap();
+        let mut irq = Irq::new(model, interrupts, floor, 100).unwrap();
         irq.alarm.clock = Clock::Manual(AtomicU64::new(1 << 40));
         irq.write(regs::IVAR, 0x000a_0908);
         irq.write(regs::EIAC, RXQ0 | TXQ0);
@@ -285,7 +285,7 @@ fn a_receive_message_waits_for_ims_but_not_for_ever() {
 /// A rig whose guest may spend half of its time on receive interrupts.
 fn shared_rig(model: Model) -> Rig {
     let mut rig = Rig::new(model, Duration::ZERO);
-    rig.irq = rig.irq.limit(50);
+    rig.irq.beside.services.share = 50;
     rig
 }
 
