@@ -26,11 +26,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_engine::core::Recall;
 use sidecore_engine::graph::{QueueHandle, Scheduler};
-use sidecore_engine::mem::{GuestMap, RegionSpec};
+use sidecore_engine::mem::{GuestMap, RegionSpec, Signal};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Batch, Frame, Offload};
 use sidecore_engine::port::{Outcome, Port, PortId, Tally};
-use sidecore_engine::virtq::{Notifier, Position, Queue, RingConfig};
+use sidecore_engine::virtq::{Position, Queue, RingConfig};
 
 /// Bytes of guest memory.
 pub const MEMORY: u64 = 64 << 10;
@@ -101,7 +101,7 @@ impl Guest {
             map: Arc::clone(&self.map),
             features,
             position,
-            notifier: Arc::new(Notifier::default()),
+            notifier: Arc::new(Signal::default()),
             log: None,
             journal: None,
             region: None,

@@ -21,11 +21,11 @@ use sidecore_engine::core::Lease;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::device::virtio_net::{EgressRing, IngressRing};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
-use sidecore_engine::mem::{GuestMap, RegionSpec};
+use sidecore_engine::mem::{GuestMap, RegionSpec, Signal};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
-use sidecore_engine::virtq::{Notifier, Position, Queue, RingConfig};
+use sidecore_engine::virtq::{Position, Queue, RingConfig};
 
 const ENTRIES: u16 = 1024;
 const BURST: usize = 64;
@@ -56,7 +56,7 @@ fn ring(memory: &Arc<Memory>, map: &Arc<GuestMap>, parts: &Parts, options: Optio
         map: Arc::clone(map),
         features: bits,
         position,
-        notifier: Arc::new(Notifier::default()),
+        notifier: Arc::new(Signal::default()),
         log: None,
         journal: None,
         region: None,

@@ -7,11 +7,11 @@ use sidecore_abi::virtio::features;
 use sidecore_driver::memory::{Memory, Page};
 use sidecore_driver::queue::{Buf, Options, Parts, Queue as DriverQueue};
 use sidecore_engine::device::virtio_net::IngressRing;
-use sidecore_engine::mem::{GuestMap, RegionSpec};
+use sidecore_engine::mem::{GuestMap, RegionSpec, Signal};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Batch, BATCH_COST, MAX_BATCH, SEGMENT_COST};
 use sidecore_engine::port::{IngressQueue, Port, PortId, Tally, DEFAULT_MTU};
-use sidecore_engine::virtq::{Notifier, Position, Queue, RingConfig};
+use sidecore_engine::virtq::{Position, Queue, RingConfig};
 
 const SIZE: usize = 1 << 20;
 const HEADER: usize = 12;
@@ -62,7 +62,7 @@ impl Rig {
             map: Arc::clone(&map),
             features: bits,
             position,
-            notifier: Arc::new(Notifier::default()),
+            notifier: Arc::new(Signal::default()),
             log: None,
             journal: None,
             region: None,

@@ -23,6 +23,7 @@ mod wire;
 mod work;
 
 use std::io;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ pub use topology::{Attach, Topology};
 
 use self::walk::seconds;
 use self::wire::PATIENCE;
-use crate::core::{CoreStatus, Cores, Lease, Recall, Task, TaskHandle, TaskStatus, Tuning};
+use crate::core::{Cores, Recall, TaskHandle, Tuning};
 use crate::port::Port;
 use crate::router::RouterContext;
 use crate::sandbox::filters::{enter, Kinds};
@@ -55,7 +56,8 @@ impl Default for CoreOptions {
     }
 }
 
-/// The I/O cores of an engine, with the graph on them.
+/// The I/O cores of an engine, with the graph on them. How the cores and their tasks are doing, and who has which task, is the
+/// cores' own ([`Cores`]).
 pub struct Graph {
     cores: Arc<Cores<Local>>,
     patience: Duration,
@@ -96,12 +98,6 @@ impl Graph {
         });
     }
 
-    /// Has the cores serve no queue, or serve them again. They take queues and topologies meanwhile, and hand queues
-    /// back. When this returns no batch is under way.
-    pub fn rest(&self, rest: bool) {
-        self.cores.rest(rest);
-    }
-
     /// Takes all queues of `port` from the cores and from the port, whatever becomes of what stands behind it.
     pub fn evict(&self, port: &Port) {
         self.cores.evict(port.id.0);
@@ -112,35 +108,13 @@ impl Graph {
     pub fn seconds(&self) -> u32 {
         seconds(self.epoch)
     }
+}
 
-    /// How the cores are doing.
-    pub fn status(&self) -> Vec<CoreStatus> {
-        self.cores.status()
-    }
+impl Deref for Graph {
+    type Target = Arc<Cores<Local>>;
 
-    /// Gives a task that is no queue of frames to a core: requests to a disk, say.
-    pub fn place<T: Task<Local> + 'static>(&self, task: T) -> Lease<T> {
-        self.cores.place(task)
-    }
-
-    /// How their tasks are doing: queues of ports, each by its number and its port's.
-    pub fn tasks(&self) -> Vec<TaskStatus> {
-        self.cores.tasks()
-    }
-
-    /// Has core `to` serve the task of this number. False: there is no such task, or it is there already.
-    pub fn move_task(&self, id: u64, to: usize) -> bool {
-        self.cores.move_task(id, to)
-    }
-
-    /// Has the queues of each port with a budget be on one core, and the budgets of a core fit on it, as far as that is possible.
-    pub fn pack(&self) {
-        self.cores.pack();
-    }
-
-    /// Has `count` cores be active; how many there are then.
-    pub fn set_active(&self, count: usize) -> usize {
-        self.cores.set_active(count)
+    fn deref(&self) -> &Self::Target {
+        &self.cores
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::config::{Notifier, RingConfig};
+use super::config::RingConfig;
 use super::flight::Flight;
 use super::memory::{Chain, Memory, Refusal, TakenChains};
 use crate::fault::Fault;
-use crate::mem::Pieces;
+use crate::mem::{Pieces, Signal};
 
 /// What rings of both formats have beside the places in them.
 pub(super) struct Common {
@@ -14,7 +14,7 @@ pub(super) struct Common {
     pub(super) flight: Option<Box<Flight>>,
     pub(super) taken: TakenChains,
     pub(super) memory: Memory,
-    pub(super) notifier: Arc<Notifier>,
+    pub(super) notifier: Arc<Signal>,
     pub(super) broken: Option<Fault>,
 }
 

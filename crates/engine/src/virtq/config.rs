@@ -1,6 +1,5 @@
 //! What a ring needs to run.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use sidecore_abi::virtio::{features, packed, split, MAX_QUEUE_SIZE};
@@ -8,31 +7,7 @@ use sidecore_abi::virtio::{features, packed, split, MAX_QUEUE_SIZE};
 use super::journal::PackedJournal;
 use super::position::Position;
 use super::region::{BadRegion, Region};
-use crate::mem::{GuestMap, Overrun, Piece, Signal};
-
-/// The guest's interrupt: an eventfd that the VMM may replace at any time.
-#[derive(Debug, Default)]
-pub struct Notifier {
-    call: Signal,
-}
-
-impl Notifier {
-    /// The interrupt of a ring whose port has this account.
-    pub fn new(overrun: &Overrun) -> Notifier {
-        Notifier { call: Signal::new(overrun) }
-    }
-
-    /// Replaces the eventfd; none: the guest polls.
-    pub fn set(&self, call: Option<OwnedFd>) {
-        self.call.set(call);
-    }
-
-    /// Interrupts the guest; true if there was an eventfd to write.
-    #[inline]
-    pub fn interrupt(&self) -> bool {
-        self.call.raise()
-    }
-}
+use crate::mem::{GuestMap, Piece, Signal};
 
 /// Learns which guest pages the device writes: vhost's dirty log.
 pub trait WriteLog: Send + Sync {
@@ -65,7 +40,7 @@ pub struct RingConfig {
     /// Where to start.
     pub position: Position,
     /// The guest's interrupt.
-    pub notifier: Arc<Notifier>,
+    pub notifier: Arc<Signal>,
     /// Present while pages are logged (migration).
     pub log: Option<Arc<dyn WriteLog>>,
     /// Present if a packed ring of frames must survive us.

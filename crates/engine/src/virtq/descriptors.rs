@@ -31,11 +31,6 @@ impl PackedDescriptors {
     }
 
     #[inline]
-    pub(super) fn size(&self) -> u16 {
-        self.size
-    }
-
-    #[inline]
     pub(super) fn is_available(&self, at: Cursor) -> bool {
         self.available(at).is_some()
     }

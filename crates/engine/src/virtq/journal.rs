@@ -138,8 +138,8 @@ impl PackedJournal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem::{GuestMap, JournalSlots, Pieces, RegionSpec};
-    use crate::virtq::{Access, Notifier, Queue, RingConfig};
+    use crate::mem::{GuestMap, JournalSlots, Pieces, RegionSpec, Signal};
+    use crate::virtq::{Access, Queue, RingConfig};
     use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
     use sidecore_abi::virtio::{features, DESC_F_NEXT, DESC_F_WRITE, PACKED_F_AVAIL, PACKED_F_USED};
     use std::fs::File;
@@ -239,7 +239,7 @@ mod tests {
                 map: Arc::clone(&self.map),
                 features: flags,
                 position: Position::Packed { avail: at.bits(), used: at.bits() },
-                notifier: Arc::new(Notifier::default()),
+                notifier: Arc::new(Signal::default()),
                 log: None,
                 journal: Some(self.journal().begin(flags, SIZE, at.bits(), &device)),
                 region: None,

@@ -24,7 +24,7 @@ mod split;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Notifier, RingConfig, RingConfigError, WriteLog};
+pub use config::{RingConfig, RingConfigError, WriteLog};
 pub use flight::{Request, Token};
 pub use journal::PackedJournal;
 pub use memory::{Access, Chain};
@@ -211,7 +211,7 @@ impl Queue {
 
     /// Interrupts the driver, whether it wants to know or not; true if there was an eventfd to signal.
     pub fn notify(&self) -> bool {
-        self.common.notifier.interrupt()
+        self.common.notifier.raise()
     }
 
     /// Takes up to `want` waiting requests (at most `MAX_BATCH`) for good: each is in flight until it is

@@ -318,7 +318,7 @@ impl Packed {
     /// (§2.8.21): they are counted one after the other, each of them once.
     #[inline]
     pub(super) fn room(&mut self) -> (u16, u16) {
-        let size = self.ring.size();
+        let size = self.ring.size;
         let mut at = self.next;
         at.advance(self.counted.descs, size);
         while self.counted.descs < size {

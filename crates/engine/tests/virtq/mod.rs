@@ -9,8 +9,8 @@ use sidecore_abi::virtio::{features, split, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F
 use sidecore_driver::memory::{Memory, Page};
 use sidecore_driver::queue::{Buf, Options, Parts, Queue as DriverQueue, Table};
 use sidecore_engine::fault::Fault;
-use sidecore_engine::mem::{GuestMap, Pieces, RegionSpec, BATCH_PIECES};
-use sidecore_engine::virtq::{Access, Notifier, Position, Queue, RingConfig, WriteLog};
+use sidecore_engine::mem::{GuestMap, Pieces, RegionSpec, Signal, BATCH_PIECES};
+use sidecore_engine::virtq::{Access, Position, Queue, RingConfig, WriteLog};
 
 const SIZE: usize = 1 << 20;
 
@@ -65,7 +65,7 @@ fn config(memory: &Arc<Memory>, parts: &Parts, options: Options, position: Posit
             | bits(options.event_idx, features::EVENT_IDX)
             | bits(options.in_order, features::IN_ORDER),
         position,
-        notifier: Arc::new(Notifier::default()),
+        notifier: Arc::new(Signal::default()),
         log: None,
         journal: None,
         region: None,

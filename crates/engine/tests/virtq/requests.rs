@@ -325,10 +325,10 @@ fn a_full_list_of_pieces_waits() {
 #[test]
 fn publishing_interrupts_who_asked() {
     use rustix::event::{eventfd, EventfdFlags};
-    use sidecore_engine::virtq::Notifier;
+    use sidecore_engine::mem::Signal;
     for options in both() {
         let mut pair = requests(options);
-        let notifier = std::sync::Arc::new(Notifier::default());
+        let notifier = std::sync::Arc::new(Signal::default());
         notifier.set(Some(eventfd(0, EventfdFlags::NONBLOCK).unwrap()));
         let mut config = config(&pair.memory, &pair.parts, options, start(options));
         config.notifier = notifier;

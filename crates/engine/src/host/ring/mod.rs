@@ -43,8 +43,8 @@ impl RingPair {
         settings: &Arc<RingPortSettings>,
         overrun: &Overrun,
     ) -> io::Result<RingPair> {
-        let (tx, wake_tx) = queues::Wake::new(overrun)?;
-        let (rx, wake_rx) = queues::Wake::new(overrun)?;
+        let (tx, wake_tx) = queues::wake_pipe(overrun)?;
+        let (rx, wake_rx) = queues::wake_pipe(overrun)?;
         let ingress = RingIngress::new(ClientTx::new(region, index), Arc::clone(settings), tx)?;
         let egress = RingEgress::new(ClientRx::new(region, index), Arc::clone(settings), rx);
         Ok(RingPair { ingress, egress, wake_tx: Some(wake_tx), wake_rx: Some(wake_rx) })

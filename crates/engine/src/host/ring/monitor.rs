@@ -16,7 +16,7 @@ use std::sync::Arc;
 use sidecore_abi::netmap::NS_TXMON;
 use sidecore_abi::ring::{End, SEES_END_SHIFT, SEES_RECEIVED, SEES_RELEASED, SEES_SENT};
 
-use super::queues::{RingEgress, RingPortSettings, Wake};
+use super::queues::{wake_pipe, RingEgress, RingPortSettings};
 use crate::mem::{Overrun, Patient};
 use crate::observe::capture::{Direction, Watcher};
 use crate::packet::{flow_hash, Batch, MAX_BATCH};
@@ -90,7 +90,7 @@ impl Monitor {
     ) -> io::Result<(Monitor, Vec<OwnedFd>)> {
         let (mut rings, mut wakes) = (Vec::new(), Vec::new());
         for index in 0..region.info().rx_rings {
-            let (wake, theirs) = Wake::new(overrun)?;
+            let (wake, theirs) = wake_pipe(overrun)?;
             rings.push(RingEgress::new(ClientRx::new(region, index), Arc::clone(settings), wake));
             wakes.push(theirs);
         }

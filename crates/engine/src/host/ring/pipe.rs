@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use super::queues::{RingPortSettings, Wake};
+use super::queues::{wake_pipe, RingPortSettings};
 use crate::account::Outcome;
 use crate::fault::Fault;
-use crate::mem::Act;
+use crate::mem::{Act, Signal};
 use crate::observe::PortCounters;
 use crate::packet::Batch;
 use crate::port::{DropReason, EgressQueue, IngressQueue, Port, Tally};
@@ -49,8 +49,8 @@ impl PipePair {
         let (sending, receiving) =
             end.sending(ring).zip(end.receiving(ring)).ok_or(io::ErrorKind::NotFound)?;
         let (mut sending, mut receiving) = (sending, receiving);
-        let (tx, wake_tx) = Wake::new(&port.overrun)?;
-        let (rx, wake_rx) = Wake::new(&port.overrun)?;
+        let (tx, wake_tx) = wake_pipe(&port.overrun)?;
+        let (rx, wake_rx) = wake_pipe(&port.overrun)?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         sending.set_program();
         receiving.set_program();
@@ -86,7 +86,7 @@ pub struct PipeIngress {
     port: Arc<Port>,
     settings: Arc<RingPortSettings>,
     kick: OwnedFd,
-    wake: Wake,
+    wake: Signal,
     /// What the last fetch brought to the other end.
     out: Option<(PortCounters, Outcome)>,
     /// A fault was found: the program has to attach again.
@@ -110,7 +110,7 @@ impl IngressQueue for PipeIngress {
             tally.drops.add(DropReason::BadBuffer, moved.bad);
         }
         if moved.room {
-            self.wake.wake();
+            self.wake.raise();
             tally.interrupts += 1;
         }
         self.out = moved.out;
@@ -177,7 +177,7 @@ impl EgressQueue for PipeEgress {
 /// The program, as the other end tells it of frames.
 struct ProgramEnd {
     port: Arc<Port>,
-    wake: Wake,
+    wake: Signal,
 }
 
 impl Far for ProgramEnd {
@@ -186,7 +186,7 @@ impl Far for ProgramEnd {
     }
 
     fn raise(&self) -> u64 {
-        self.wake.wake();
+        self.wake.raise();
         1
     }
 }

@@ -1,6 +1,6 @@
 //! The rings of a native program: those on which it sends, and those on which it receives.
 //!
-//! The way to wake a client ([`Wake`]) is a pipe. Not an eventfd: its two ends are one open file, so a client could make it blocking, fill its counter, and
+//! The way to wake a client ([`wake_pipe`]) is a pipe. Not an eventfd: its two ends are one open file, so a client could make it blocking, fill its counter, and
 //! with that stop the I/O core that writes to it. A pipe's ends are two, and ours stays as we made it. A full
 //! pipe is readable already, so a write that fails loses nothing. When the client's process ends, writes
 //! fail too; when ours does, the client's end says so.
@@ -72,7 +72,7 @@ pub struct RingIngress {
     pub(super) slots: Drain<Tickets>,
     settings: Arc<RingPortSettings>,
     kick: OwnedFd,
-    wake: Wake,
+    wake: Signal,
 }
 
 impl RingIngress {
@@ -83,7 +83,7 @@ impl RingIngress {
     pub(super) fn new(
         ring: ClientTx,
         settings: Arc<RingPortSettings>,
-        wake: Wake,
+        wake: Signal,
     ) -> io::Result<RingIngress> {
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(RingIngress { slots: Drain::new(ring), settings, kick, wake })
@@ -113,7 +113,7 @@ impl IngressQueue for RingIngress {
     fn release(&mut self, tally: &mut Tally) {
         tally.occasions += 1;
         if self.slots.release() {
-            self.wake.wake();
+            self.wake.raise();
             tally.interrupts += 1;
         }
     }
@@ -131,12 +131,12 @@ impl IngressQueue for RingIngress {
 pub struct RingEgress {
     pub(super) slots: Fill<Tickets>,
     settings: Arc<RingPortSettings>,
-    wake: Wake,
+    wake: Signal,
 }
 
 impl RingEgress {
     /// The queue of `ring`, which wakes the client by `wake`.
-    pub(super) fn new(ring: ClientRx, settings: Arc<RingPortSettings>, wake: Wake) -> RingEgress {
+    pub(super) fn new(ring: ClientRx, settings: Arc<RingPortSettings>, wake: Signal) -> RingEgress {
         RingEgress { slots: Fill::new(ring), settings, wake }
     }
 }
@@ -147,7 +147,7 @@ impl EgressQueue for RingEgress {
             return outcome.dropped_all(picks, DropReason::LinkDown);
         }
         if self.slots.send(batch, picks, self.settings.header(), outcome) {
-            self.wake.wake();
+            self.wake.raise();
             outcome.interrupts += 1;
         }
     }
@@ -161,25 +161,10 @@ impl EgressQueue for RingEgress {
     }
 }
 
-/// Our end.
-pub(super) struct Wake(Signal);
-
-impl Wake {
-    /// A pipe: our end, of the port that has this overrun, and the client's.
-    pub(super) fn new(overrun: &Overrun) -> io::Result<(Wake, OwnedFd)> {
-        let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        let signal = Signal::new(overrun);
-        signal.set_pipe(write);
-        Ok((Wake(signal), read))
-    }
-
-    /// Wakes no client.
-    pub(super) fn nobody() -> Wake {
-        Wake(Signal::default())
-    }
-
-    /// Wakes the client.
-    pub(super) fn wake(&self) {
-        self.0.raise();
-    }
+/// A pipe: our end, of the port that has this overrun, and the client's.
+pub(super) fn wake_pipe(overrun: &Overrun) -> io::Result<(Signal, OwnedFd)> {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let signal = Signal::new(overrun);
+    signal.set_pipe(write);
+    Ok((signal, read))
 }

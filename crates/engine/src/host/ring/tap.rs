@@ -13,7 +13,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::queues::{RingIngress, RingPortSettings, Wake};
+use super::queues::{RingIngress, RingPortSettings};
 use crate::mem::Signal;
 use crate::observe::capture::CaptureSlot;
 use crate::packet::{Batch, MAX_BATCH};
@@ -103,7 +103,7 @@ impl RingTap {
         kept: Kept,
     ) -> io::Result<RingTap> {
         // The ring itself wakes no client.
-        let ring = RingIngress::new(ring, settings, Wake::nobody())?;
+        let ring = RingIngress::new(ring, settings, Signal::default())?;
         Ok(RingTap { ring, lookers, kept, last_work: Instant::now() })
     }
 }

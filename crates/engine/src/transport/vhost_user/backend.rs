@@ -193,7 +193,7 @@ impl<D: VirtioDevice> Backend<D> {
         let ring = &mut self.rings[index];
         ring.running = true;
         // The previous daemon may have died between publishing and interrupting.
-        ring.notifier.interrupt();
+        ring.notifier.raise();
         Ok(())
     }
 

@@ -227,7 +227,7 @@ impl<D: VirtioDevice> Backend<D> {
                 self.rings[at].notifier.set(file.map(Into::into));
                 // An interrupt that went to the old descriptor a moment ago may have been lost with it.
                 if self.rings[at].running {
-                    self.rings[at].notifier.interrupt();
+                    self.rings[at].notifier.raise();
                 }
             }
             _ => self.rings[at].error.set(file.map(Into::into)),

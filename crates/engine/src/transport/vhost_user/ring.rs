@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use sidecore_abi::virtio::{features as bit, split};
 
-use crate::mem::{GuestMap, Overrun, Piece};
-use crate::virtq::{Notifier, Position, RingConfig};
+use crate::mem::{GuestMap, Overrun, Piece, Signal};
+use crate::virtq::{Position, RingConfig};
 
 /// Where the parts of a ring are, in the VMM's own addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +68,8 @@ pub(super) struct Vring {
     pub kick: Kick,
     /// What SET_VRING_ENABLE said, if it came.
     pub enabled: Option<bool>,
-    pub notifier: Arc<Notifier>,
-    pub error: Arc<Notifier>,
+    pub notifier: Arc<Signal>,
+    pub error: Arc<Signal>,
     pub running: bool,
     /// Why it could not be started when all was known.
     pub refused: Option<String>,
@@ -78,10 +78,10 @@ pub(super) struct Vring {
 impl Vring {
     /// A ring of a port with this account.
     pub(super) fn new(overrun: &Overrun) -> Vring {
-        Vring::with(Arc::new(Notifier::new(overrun)), Arc::new(Notifier::new(overrun)))
+        Vring::with(Arc::new(Signal::new(overrun)), Arc::new(Signal::new(overrun)))
     }
 
-    fn with(notifier: Arc<Notifier>, error: Arc<Notifier>) -> Vring {
+    fn with(notifier: Arc<Signal>, error: Arc<Signal>) -> Vring {
         Vring {
             size: None,
             addresses: None,
@@ -136,7 +136,7 @@ impl Vring {
 
     /// Signals the ring's error eventfd.
     pub(super) fn report_error(&self) {
-        self.error.interrupt();
+        self.error.raise();
     }
 }
 

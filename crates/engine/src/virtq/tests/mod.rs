@@ -13,8 +13,8 @@ use sidecore_abi::virtio::features;
 use sidecore_driver::memory::{Memory, Page, View};
 use sidecore_driver::queue::{Buf, Options, Parts, Queue as Driver, Table};
 
-use super::{Notifier, PackedJournal, Position, Queue, Region, Request, RingConfig, RingConfigError, Whose};
-use crate::mem::{GuestMap, JournalSlot, JournalSlots, Piece, Pieces, RegionSpec, MAX_BATCH};
+use super::{PackedJournal, Position, Queue, Region, Request, RingConfig, RingConfigError, Whose};
+use crate::mem::{GuestMap, JournalSlot, JournalSlots, Piece, Pieces, RegionSpec, Signal, MAX_BATCH};
 
 const MEMORY: usize = 1 << 18;
 
@@ -90,7 +90,7 @@ impl World {
                 | features::INDIRECT_DESC
                 | if self.options.packed { features::RING_PACKED } else { 0 },
             position: self.position(),
-            notifier: Arc::new(Notifier::default()),
+            notifier: Arc::new(Signal::default()),
             log: None,
             journal: None,
             region: Some(Region::new(self.slot(), self.whose)),
