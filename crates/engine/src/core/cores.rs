@@ -169,7 +169,7 @@ impl<L: Send + 'static> Cores<L> {
 
     /// Gives `task` to a core, which visits it from its next round on.
     pub fn place<T: Task<L> + 'static>(self: &Arc<Self>, task: T) -> Lease<T> {
-        let home = Home::new();
+        let home = Home::default();
         let handle = home.lend(Box::new(task) as Box<dyn Task<L>>);
         home.lease(self.serve(handle))
     }

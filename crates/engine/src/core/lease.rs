@@ -56,11 +56,6 @@ pub struct Home<T> {
 }
 
 impl<T: 'static> Home<T> {
-    /// That of a thing that is lent as it is.
-    pub fn new() -> Home<T> {
-        Home::of(|thing| Some(*thing.downcast::<T>().ok()?))
-    }
-
     /// That of a thing of which `open` makes a `T`.
     pub fn of(open: fn(Box<dyn Any + Send>) -> Option<T>) -> Home<T> {
         Home { place: Shelf::default(), open }
@@ -78,8 +73,9 @@ impl<T: 'static> Home<T> {
 }
 
 impl<T: 'static> Default for Home<T> {
-    fn default() -> Self {
-        Home::new()
+    /// That of a thing that is lent as it is.
+    fn default() -> Home<T> {
+        Home::of(|thing| Some(*thing.downcast::<T>().ok()?))
     }
 }
 
@@ -129,7 +125,7 @@ mod tests {
 
     fn lend() -> (Lease<Flag>, Holder, Arc<AtomicBool>) {
         let gone = Arc::<AtomicBool>::default();
-        let home = Home::new();
+        let home = Home::default();
         let lent = home.lend::<dyn Any + Send>(Box::new(Flag(Arc::clone(&gone))));
         let holder: Holder = Arc::new(Mutex::new(Some(lent)));
         let from = Arc::clone(&holder);

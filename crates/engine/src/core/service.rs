@@ -90,29 +90,16 @@ struct Used {
 }
 
 /// An owner's service, and what became of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Served {
-    /// Raised with each change of the service.
-    version: AtomicU32,
+    /// Changes of the service so far.
+    changes: AtomicU32,
     service: Mutex<Service>,
     /// Nanoseconds that it cost cores outside its visits, and has not been charged for.
     caused: AtomicU64,
     pub(super) items: Bucket,
     pub(super) bits: Bucket,
     used: [Used; MAX_CORES],
-}
-
-impl Default for Served {
-    fn default() -> Served {
-        Served {
-            version: AtomicU32::new(1),
-            service: Mutex::default(),
-            caused: AtomicU64::new(0),
-            items: Bucket::default(),
-            bits: Bucket::default(),
-            used: Default::default(),
-        }
-    }
 }
 
 /// What an owner was granted, and had.
@@ -135,7 +122,7 @@ impl Served {
         let mut now = crate::lock(&self.service);
         if *now != service {
             *now = service;
-            self.version.fetch_add(1, Ordering::Release);
+            self.changes.fetch_add(1, Ordering::Release);
         }
     }
 
@@ -160,9 +147,10 @@ impl Served {
         self.caused.swap(0, Ordering::Relaxed)
     }
 
+    /// Another one with each change of the service; zero for none.
     #[inline]
     pub(super) fn version(&self) -> u32 {
-        self.version.load(Ordering::Acquire)
+        self.changes.load(Ordering::Acquire).wrapping_add(1)
     }
 
     /// Core `core`, which alone calls this with its number, was busy with it for `ns` nanoseconds.

@@ -123,21 +123,18 @@ impl FileMedium {
             })
         };
         let resident = (access == Access::Memory).then(map).and_then(Result::ok);
-        let (punches, clears) = (AtomicBool::new(true), AtomicBool::new(true));
-        let (lost, kept, held) = (AtomicBool::new(false), OnceLock::new(), OnceLock::new());
-        let (flushes, ranges) = (AtomicU64::new(0), AtomicUsize::new(0));
         let medium = FileMedium {
             file,
             is_device,
             access,
             resident,
-            punches,
-            clears,
-            lost,
-            kept,
-            held,
-            flushes,
-            ranges,
+            punches: true.into(),
+            clears: true.into(),
+            lost: false.into(),
+            kept: OnceLock::new(),
+            held: OnceLock::new(),
+            flushes: 0.into(),
+            ranges: 0.into(),
         };
         Ok((medium, len))
     }

@@ -63,7 +63,7 @@ impl dyn Scheduler {
     {
         // As in `serve`: it is given and taken back.
         port.messages.changed(2);
-        let home = Home::new();
+        let home = Home::default();
         let handle = home.lend(Box::new(task) as Box<dyn Task<Local>>);
         home.lease(Arc::clone(self).serve_task(handle))
     }
@@ -384,4 +384,4 @@ impl<Q: IngressQueue + 'static> QueueTask for NetTask<Q> {
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod turns;
+mod turns_tests;

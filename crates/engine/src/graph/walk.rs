@@ -83,7 +83,7 @@ impl Walk {
         Walk {
             core,
             epoch,
-            verdicts: Verdicts::new(),
+            verdicts: Verdicts::default(),
             floods: switch::Floods::new(),
             rewrites: RewriteBuffer::for_routers(ROUTERS),
             routers: Vec::new(),

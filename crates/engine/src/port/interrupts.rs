@@ -22,8 +22,8 @@ struct Cell {
 /// Those of all queues of a port.
 #[derive(Default)]
 pub struct QueueInterrupts {
-    ingress: [Cell; MAX_QUEUES],
-    egress: [Cell; MAX_QUEUES],
+    /// Of ingress queues, and of egress queues.
+    cells: [[Cell; MAX_QUEUES]; 2],
 }
 
 impl Cell {
@@ -40,22 +40,23 @@ impl QueueInterrupts {
     /// Counts for ingress queue `index`, or a disk's: times that there was something to tell, and interrupts that told it.
     #[inline]
     pub fn ingress(&self, index: usize, occasions: u64, interrupts: u64) {
-        if let Some(cell) = self.ingress.get(index) {
-            cell.add(occasions, interrupts);
-        }
+        self.cell(false, index).into_iter().for_each(|cell| cell.add(occasions, interrupts));
     }
 
     /// Counts for egress queue `index`, whose lock the caller has.
     #[inline]
     pub fn egress(&self, index: usize, occasions: u64, interrupts: u64) {
-        if let Some(cell) = self.egress.get(index) {
-            cell.add(occasions, interrupts);
-        }
+        self.cell(true, index).into_iter().for_each(|cell| cell.add(occasions, interrupts));
+    }
+
+    #[inline]
+    fn cell(&self, egress: bool, index: usize) -> Option<&Cell> {
+        self.cells[usize::from(egress)].get(index)
     }
 
     /// An event of this queue has to wait for the next interrupt.
     pub fn held_back(&self, egress: bool, index: usize) {
-        if let Some(cell) = if egress { &self.egress } else { &self.ingress }.get(index) {
+        if let Some(cell) = self.cell(egress, index) {
             cell.held_back.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -63,7 +64,7 @@ impl QueueInterrupts {
     /// What was counted for queue `index` of this direction; `device`: what its device says of interrupts that it moderates
     /// itself. `None`: there is nothing to tell.
     pub fn of(&self, egress: bool, index: usize, device: Option<InterruptCount>) -> Option<InterruptCount> {
-        let cell = if egress { &self.egress } else { &self.ingress }.get(index)?;
+        let cell = self.cell(egress, index)?;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let occasions = load(&cell.occasions);
         let raised = device.map_or_else(|| load(&cell.interrupts), |device| device.raised);

@@ -314,7 +314,7 @@ impl Port {
     /// Lends `queue` to the port as egress queue `index`, in place of the one that was there. The link is up while queue 0
     /// is there. The queue comes back, or ends, when no I/O core uses it any more.
     pub fn lend<Q: EgressQueue + 'static>(self: &Arc<Port>, index: usize, queue: Q) -> Lease<Q> {
-        let home = Home::new();
+        let home = Home::default();
         let lent = home.lend(Box::new(queue) as Box<dyn EgressQueue>);
         // A core that delivers here now waits for it.
         self.messages.changed(1);

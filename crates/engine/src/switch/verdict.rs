@@ -40,14 +40,8 @@ pub struct Verdicts {
 }
 
 impl Default for Verdicts {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Verdicts {
     /// No verdicts, and all the memory that will ever be needed.
-    pub fn new() -> Verdicts {
+    fn default() -> Verdicts {
         Verdicts {
             lists: vec![EMPTY; MAX_PORTS + 1].into(),
             next: vec![END; MAX_BATCH].into(),
@@ -56,7 +50,9 @@ impl Verdicts {
             also: Vec::with_capacity(MAX_ALSO * MAX_BATCH),
         }
     }
+}
 
+impl Verdicts {
     /// Forgets all verdicts.
     pub fn clear(&mut self) {
         for &port in &self.used {
@@ -212,7 +208,7 @@ mod tests {
         /// Every destination gets its own frames and the floods, in the order of the batch.
         #[test]
         fn order_is_kept(goes in prop::collection::vec(0usize..6, 0..MAX_BATCH)) {
-            let mut verdicts = Verdicts::new();
+            let mut verdicts = Verdicts::default();
             for round in 0..2 {
                 verdicts.clear();
                 for (i, to) in goes.iter().enumerate() {

@@ -172,11 +172,6 @@ impl MacTable {
         None
     }
 
-    #[cold]
-    fn claimant(&self, bucket: usize, way: usize) -> Option<PortId> {
-        Claim::from_word(self.claims[bucket][way].load(Ordering::Relaxed)).claimant()
-    }
-
     /// The ports that have the address besides its home.
     #[cold]
     fn contenders(&self, bucket: usize, way: usize) -> (Option<PortId>, Rivals) {

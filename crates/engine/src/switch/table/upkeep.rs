@@ -158,7 +158,7 @@ impl MacTable {
         let mut n = 0;
         self.each(|at, word| {
             n += u32::from(word != 0 && port_of(word) == port);
-            n += u32::from(self.claimant(at.bucket, at.way) == Some(port));
+            n += u32::from(self.contenders(at.bucket, at.way).0 == Some(port));
         });
         n
     }
