@@ -130,7 +130,7 @@ impl RewriteBuffer {
                 // The time to live. `Router::way` sends no frame on that has none left.
                 What::Forward4 => {
                     let left = head[22].saturating_sub(1);
-                    replace::<22, 24>(head, left, true);
+                    replace(&mut head[22..26], left, true);
                 }
                 // The hop limit, which no checksum covers.
                 What::Forward6 => head[21] = head[21].saturating_sub(1),
@@ -147,16 +147,16 @@ impl RewriteBuffer {
     }
 }
 
-/// Makes byte `AT` of `head` a `value`, and has the checksum at `SUM` follow if it is `summed` already. `AT` is even: the first byte of
-/// one of the checksum's words.
+/// Makes the first of four bytes a `value`. It is of a word of the checksum that stands in the last two, which follows if it is `summed`
+/// already.
 #[inline]
-fn replace<const AT: usize, const SUM: usize>(head: &mut [u8; HEAD], value: u8, summed: bool) {
-    let old = u16::from_be_bytes([head[AT], head[AT + 1]]);
-    head[AT] = value;
+fn replace(bytes: &mut [u8], value: u8, summed: bool) {
+    let [first, second, high, low] = bytes else { return };
+    let old = u16::from_be_bytes([*first, *second]);
+    *first = value;
     if summed {
-        let new = u16::from_be_bytes([head[AT], head[AT + 1]]);
-        let sum = update(u16::from_be_bytes([head[SUM], head[SUM + 1]]), old, new);
-        head[SUM..SUM + 2].copy_from_slice(&sum.to_be_bytes());
+        let sum = update(u16::from_be_bytes([*high, *low]), old, u16::from_be_bytes([value, *second]));
+        [*high, *low] = sum.to_be_bytes();
     }
 }
 
@@ -169,10 +169,10 @@ fn answer(frame: &mut Frame, v6: bool) {
     if v6 {
         head[22..54].rotate_left(16);
         head[21] = 64;
-        replace::<54, 56>(head, 129, whole);
+        replace(&mut head[54..58], 129, whole);
     } else {
         head[26..34].rotate_left(4);
-        replace::<22, 24>(head, 64, true);
-        replace::<34, 36>(head, 0, whole);
+        replace(&mut head[22..26], 64, true);
+        replace(&mut head[34..38], 0, whole);
     }
 }
