@@ -1,5 +1,6 @@
 //! Transports: the conversations with VMMs and native programs, by which rings and registers reach the engine.
 
+mod inbox;
 pub mod ring;
 mod server;
 pub mod vfio_user;

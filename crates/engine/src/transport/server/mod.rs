@@ -4,7 +4,7 @@
 //! [`OwnerLine`] always is: so it can always be stopped. A protocol says what its messages come to, and nothing else. There are two shapes:
 //!
 //! * one client at a time ([`single`]): a VMM that plugs a device of ours into its guest, for as long as the guest lives. Others that connect
-//!   meanwhile are refused. The conversation itself is [`conversation`];
+//!   meanwhile are refused. The conversation itself is [`conversation`], its messages come by a `super::inbox`;
 //! * many at a time ([`many`]): programs with requests of one size, each of which is answered at once.
 //!
 //! What a client may not do is the same everywhere: keep the thread from hearing its owner, keep the next one out by saying nothing,

@@ -1,79 +1,40 @@
 //! One conversation on a socket: messages in, answers out, and everything else that the thread waits for.
 //!
-//! Theory of operation. A message is looked at before it is taken: until it has been handled and written down (`keep`)
-//! it stays in the socket, where the next daemon finds it if this one is killed. Here descriptors are never received: a look
-//! tells that there are some, and the descriptor helper (`crate::sandbox::descriptors`) hands out duplicates of them, if they are what a VMM may give. The
-//! descriptors of a message are those that come with its bytes and with no others. A look ends behind the first piece (what
-//! one `sendmsg` sent) that has any, so if it goes beyond the message, they belong to a later one; from how many pieces some are
-//! lost when the message is taken has to be the same number. (A look for exactly the bytes of a message would not do: the kernel then
-//! looks at the next piece, too, and tells of its descriptors with no byte of it.) Taking bytes drops the descriptors that go with them,
-//! which may have to wait where the last reference to a socket goes: so the helper looks at those of later messages, too, which it keeps until
-//! a message is taken, in case that they go with it.
+//! Theory of operation. A message stays in the socket until it has been handled and written down (`keep`): there the next daemon
+//! finds it if this one is killed (`super::super::inbox`).
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags};
 use rustix::fs::sendfile;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
-use sidecore_abi::vfio_user::{command, Header, MAX_FDS};
+use sidecore_abi::vfio_user::{command, Header};
 
-use super::super::server::connection::receive;
+use super::super::inbox::{Inbox, Read};
 use super::super::server::connection::Connection;
-use super::super::server::conversation::{Awaited, ConversationEnd, Exchange, Heard, ALSO, PATIENCE};
-use super::super::server::wait::wait;
+use super::super::server::conversation::{Awaited, ConversationEnd, Exchange, Heard, ALSO};
 use super::commands;
 use super::keep::{Keep, Pending};
-use super::messages::{payload_size, Answer, Refusal};
+use super::messages::{Answer, Refusal};
 use super::session::{Session, SharedDevice};
-use crate::mem::{peeked, set_peeked, BadFile, Files};
+use crate::mem::{peeked, set_peeked, BadFile};
 use crate::port::{AttachmentStatus, Fault, Lack, Peer, Port};
-use crate::sandbox::descriptors::{self, WantedFds, Why};
-use crate::sandbox::open::passing;
 
-/// Bytes that are looked at before a message's length is known: more than most messages have.
-const FIRST_LOOK: usize = 4096;
 /// What a file that does not pass the descriptor helper costs its port, in changes: the helper ends with it, and another one is started.
 const STRANGER: usize = 1000;
 /// Messages that are handled before the thread looks at what else waits.
 const IN_A_ROW: usize = 32;
 
-/// A message on its way in: what is in the socket, up to its end or beyond.
-#[derive(Default)]
-struct Inbox {
-    bytes: Vec<u8>,
-    fds: Vec<OwnedFd>,
-    /// Pieces of it that have descriptors.
-    pieces: usize,
-    /// What the kernel calls a file that did not pass the descriptor helper.
-    stranger: Option<String>,
-}
-
-enum Read {
-    /// A message of this number of bytes.
-    Whole(Header, usize),
-    Nothing,
-    Waiting,
-    /// One with descriptors, and those of an earlier one are still being closed.
-    Closing,
-}
-
 /// A conversation.
 pub(super) struct Conversation {
     /// Before the socket: first no core touches the guest's memory any more, then the VMM learns that we are gone.
     session: Session,
-    stream: Connection,
+    inbox: Inbox,
     port: Arc<Port>,
     device: SharedDevice,
-    inbox: Inbox,
     answer: Answer,
-    /// How much of the socket was looked at, and not taken.
-    peeked: usize,
-    /// Where a file is closed that did not pass.
-    closing: Option<OwnedFd>,
-    /// A message waits for that.
+    /// A message waits until a file is closed that did not pass the descriptor helper.
     blocked: bool,
     /// The eventfd by which the ends of interrupts are told, while they are heard.
     resample: Option<Arc<OwnedFd>>,
@@ -93,17 +54,12 @@ impl Conversation {
         port: &Arc<Port>,
         device: &SharedDevice,
     ) -> std::io::Result<Conversation> {
-        stream.set_nonblocking(true)?;
-        set_peeked(&stream, 0)?;
         Ok(Conversation {
             session,
-            stream,
+            inbox: Inbox::new(stream, &port.terms)?,
             port: Arc::clone(port),
             device: Arc::clone(device),
-            inbox: Inbox { bytes: vec![0; FIRST_LOOK], ..Inbox::default() },
             answer: Answer::default(),
-            peeked: 0,
-            closing: None,
             blocked: false,
             resample: None,
             unheld: false,
@@ -118,7 +74,6 @@ impl Conversation {
         port: &Arc<Port>,
         device: &SharedDevice,
     ) -> std::io::Result<Conversation> {
-        stream.set_nonblocking(true)?;
         let left = peeked(&stream)?;
         let pending = session.keep.as_mut().map_or(Ok(None), Keep::pending)?;
         let mut exchange = Conversation::new(stream, session, port, device)?;
@@ -131,22 +86,20 @@ impl Conversation {
             }
             // Such an answer is made again, of a question that changes nothing.
             if !with_fd {
-                let ended = exchange
-                    .pass_by()
-                    .and_then(|()| exchange.take(left))
-                    .and_then(|_| exchange.send_kept(unsent));
+                let taken = exchange.inbox.pass_by::<Header>(left);
+                let ended = taken.and_then(|()| exchange.send_kept(unsent));
                 ended.map_err(|end| std::io::Error::other(format!("the client is gone: {end:?}")))?;
             }
         }
         exchange.session.done();
-        set_peeked(&exchange.stream, 0)?;
+        set_peeked(&exchange.inbox.stream, 0)?;
         Ok(exchange)
     }
 
     /// Handles what has come, up to a message after which it is better to wait.
     fn handle(&mut self) -> Result<Heard, ConversationEnd> {
         for handled in 0..IN_A_ROW {
-            let (header, size) = match self.look()? {
+            let (header, size) = match self.inbox.look()? {
                 Read::Whole(header, size) => (header, size),
                 Read::Nothing => return Ok(Heard::All),
                 // The patience with it begins now: an earlier message may have kept us waiting, too.
@@ -158,26 +111,22 @@ impl Conversation {
                 }
             };
             let fds = std::mem::take(&mut self.inbox.fds);
-            let (pieces, answer, session) = (self.inbox.pieces, &mut self.answer, &mut self.session);
+            let (answer, session) = (&mut self.answer, &mut self.session);
             let (due, result) = match self.inbox.stranger.take() {
-                Some(name) => {
+                Some((name, true)) => {
+                    self.port.terms.refused();
                     self.port.messages.changed(STRANGER);
                     commands::refuse(session, &header, strange(header.command, name), answer)
                 }
-                None => {
+                // What belongs to a later message is looked at again with that.
+                _ => {
                     let payload = &self.inbox.bytes[Header::SIZE..size];
                     commands::handle(session, &header, payload, fds, answer)
                 }
             };
-            self.session.keep(&self.stream);
+            self.session.keep(&self.inbox.stream);
             self.session.commit(size, due.then_some(&self.answer));
-            let taken = self.take(size)?;
-            self.closing.iter().for_each(descriptors::dropped);
-            if taken != pieces {
-                return Err(ConversationEnd::bad(
-                    "one piece held a message with descriptors and another one",
-                ));
-            }
+            self.inbox.take(size)?;
             if due {
                 self.send()?;
             }
@@ -191,136 +140,16 @@ impl Conversation {
         Ok(Heard::More)
     }
 
-    /// Looks for a whole message, and lets it be.
-    fn look(&mut self) -> Result<Read, ConversationEnd> {
-        self.inbox = Inbox { bytes: std::mem::take(&mut self.inbox.bytes), ..Inbox::default() };
-        let (mut have, mut end) = (0, FIRST_LOOK);
-        loop {
-            self.look_from(have)?;
-            let began = have;
-            let bytes = &mut self.inbox.bytes;
-            let got = match receive(&self.stream, &mut bytes[have..end], RecvFlags::PEEK) {
-                Ok(got) if got.bytes == 0 && have == 0 => return Err(ConversationEnd::Closed),
-                Ok(got) if got.bytes == 0 => {
-                    return Err(ConversationEnd::bad("the client left in the middle of a message"))
-                }
-                Ok(got) => got,
-                Err(Errno::AGAIN) if have == 0 => return Ok(Read::Nothing),
-                Err(Errno::AGAIN) => return Ok(Read::Waiting),
-                Err(Errno::INTR) => continue,
-                Err(_) => return Err(ConversationEnd::Closed),
-            };
-            have += got.bytes;
-            self.peeked = have;
-            let header = Header::parse(&bytes[..have.min(Header::SIZE)]);
-            let whole = header.as_ref().map(payload_size).transpose().map_err(ConversationEnd::bad)?;
-            let whole = whole.map(|payload| Header::SIZE + payload);
-            if got.with_fds {
-                if self.closing.is_some() {
-                    return Ok(Read::Closing);
-                }
-                // A look ends behind the first piece with descriptors: one that goes too far ended behind a later message's.
-                let ours = whole.is_none_or(|whole| have <= whole);
-                self.fetch(began, header.as_ref(), ours)?;
-                self.look_from(have)?;
-            }
-            let (Some(header), Some(whole)) = (header, whole) else { continue };
-            if have >= whole {
-                self.look_from(whole)?;
-                return Ok(Read::Whole(header, whole));
-            }
-            // One byte more, so that a look that goes too far shows.
-            end = end.max(whole + 1);
-            self.inbox.bytes.resize(self.inbox.bytes.len().max(end), 0);
-        }
-    }
-
-    /// Has the descriptor helper fetch the descriptors of the next piece that has any, `at` bytes behind the first that was not taken or later. Unless
-    /// they are `ours`, the helper only looks at them.
-    fn fetch(&mut self, at: usize, header: Option<&Header>, ours: bool) -> Result<(), ConversationEnd> {
-        self.inbox.pieces += usize::from(ours);
-        self.look_from(at)?;
-        let for_memory = !ours || header.is_none_or(|header| header.command == command::DMA_MAP);
-        let any = for_memory && self.port.terms.files() == Files::Any;
-        match descriptors::look(self.stream.as_fd(), WantedFds { most: MAX_FDS, any, sockets: false }) {
-            Ok(fds) if ours => self.inbox.fds.extend(fds),
-            Ok(_) => {}
-            Err(refused) => {
-                self.closing = refused.closing;
-                match refused.why {
-                    Why::Stranger(_) if !ours => {}
-                    Why::Stranger(name) => {
-                        self.port.terms.refused();
-                        self.inbox.stranger.get_or_insert(name);
-                    }
-                    why => return Err(ConversationEnd::bad(why.to_string())),
-                }
-            }
-        }
-        if self.inbox.fds.len() > MAX_FDS {
-            return Err(ConversationEnd::bad("more descriptors came along than can be taken"));
-        }
-        Ok(())
-    }
-
-    /// Has the descriptor helper look at what was looked at by an earlier daemon's.
-    fn pass_by(&mut self) -> Result<(), ConversationEnd> {
-        match receive(&self.stream, &mut [0], RecvFlags::PEEK) {
-            Ok(got) if got.with_fds => self.fetch(0, None, false),
-            _ => self.look_from(0),
-        }
-    }
-
-    /// The next look begins `at` bytes behind the first that was not taken.
-    fn look_from(&mut self, at: usize) -> Result<(), ConversationEnd> {
-        if self.peeked != at {
-            set_peeked(&self.stream, at).map_err(|_| ConversationEnd::Closed)?;
-            self.peeked = at;
-        }
-        Ok(())
-    }
-
-    /// Takes `size` bytes that were looked at; returns from how many pieces the descriptors went with them.
-    fn take(&mut self, size: usize) -> Result<usize, ConversationEnd> {
-        let (mut left, mut pieces) = (size, 0);
-        while left > 0 {
-            let end = left.min(self.inbox.bytes.len());
-            match receive(&self.stream, &mut self.inbox.bytes[..end], RecvFlags::empty()) {
-                Ok(got) if got.bytes == 0 => return Err(ConversationEnd::Closed),
-                Ok(got) => {
-                    left -= got.bytes;
-                    pieces += usize::from(got.with_fds);
-                }
-                Err(Errno::INTR) => {}
-                Err(_) => return Err(ConversationEnd::Closed),
-            }
-        }
-        self.peeked = self.peeked.saturating_sub(size);
-        Ok(pieces)
-    }
-
-    /// Waits until the client reads. `begun`: when we began to send.
-    fn wait_for_reader(&self, begun: Instant) -> Result<(), ConversationEnd> {
-        let left = PATIENCE.saturating_sub(begun.elapsed());
-        if left.is_zero() {
-            return Err(ConversationEnd::bad(format!(
-                "the client did not read our answers for {PATIENCE:?}"
-            )));
-        }
-        let mut ready = [PollFd::new(&self.stream, PollFlags::OUT)];
-        wait(&mut ready, Some(left)).map_err(|_| ConversationEnd::Closed)
-    }
-
     /// Sends the next `left` bytes of the answers that are kept.
     fn send_kept(&mut self, mut left: usize) -> Result<(), ConversationEnd> {
         let begun = Instant::now();
         while left > 0 {
             let Some(keep) = &self.session.keep else { return Err(ConversationEnd::Closed) };
-            match sendfile(&self.stream, keep.answers(), None, left) {
+            match sendfile(&self.inbox.stream, keep.answers(), None, left) {
                 Ok(0) => return Err(ConversationEnd::Closed),
                 Ok(sent) => left -= sent,
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait_for_reader(begun)?,
+                Err(Errno::AGAIN) => self.inbox.wait_for_reader(begun)?,
                 Err(_) => return Err(ConversationEnd::Closed),
             }
         }
@@ -332,20 +161,7 @@ impl Conversation {
         if self.session.keep.is_some() && self.answer.fd.is_none() {
             return self.send_kept(self.answer.bytes().len());
         }
-        let begun = Instant::now();
-        let mut fds: Vec<BorrowedFd> = self.answer.fd.iter().map(AsFd::as_fd).collect();
-        let mut bytes = self.answer.bytes();
-        while !bytes.is_empty() {
-            match passing::send(&self.stream, bytes, &fds, SendFlags::empty()) {
-                Ok(sent) => {
-                    bytes = &bytes[sent..];
-                    fds.clear();
-                }
-                Err(Errno::AGAIN) => self.wait_for_reader(begun)?,
-                Err(_) => return Err(ConversationEnd::Closed),
-            }
-        }
-        Ok(())
+        self.inbox.send(self.answer.bytes(), self.answer.fd.as_ref())
     }
 }
 
@@ -355,10 +171,10 @@ impl Exchange for Conversation {
         self.resample = resample;
         let also = [
             self.resample.as_ref().map(|fd| fd.as_fd()),
-            self.closing.as_ref().map(AsFd::as_fd),
+            self.inbox.closing.as_ref().map(AsFd::as_fd),
             self.session.keep.as_ref().map(AsFd::as_fd).filter(|_| !held),
         ];
-        Awaited { stream: &self.stream, listens: !self.blocked, also, rest }
+        Awaited { stream: &self.inbox.stream, listens: !self.blocked, also, rest }
     }
 
     fn ready(&mut self, [resampled, closed, unheld]: [bool; ALSO]) -> bool {
@@ -366,7 +182,7 @@ impl Exchange for Conversation {
             self.session.resampled(&fd);
         }
         if closed {
-            (self.closing, self.blocked) = (None, false);
+            (self.inbox.closing, self.blocked) = (None, false);
         }
         self.unheld |= unheld;
         closed || unheld
@@ -437,13 +253,13 @@ impl Exchange for Conversation {
     fn leave(&mut self) -> bool {
         let left = self.session.hand_over();
         if left {
-            self.stream.leave();
+            self.inbox.stream.leave();
         }
         left
     }
 
     fn end(mut self, _: bool) -> Option<OwnedFd> {
-        self.closing.take()
+        self.inbox.closing.take()
     }
 }
 

@@ -4,7 +4,9 @@
 use std::os::fd::OwnedFd;
 
 use rustix::io::Errno;
-use sidecore_abi::vfio_user::{flags, Header, RegionAccess, DEFAULT_MAX_TRANSFER};
+use sidecore_abi::vfio_user::{command, flags, Header, RegionAccess, DEFAULT_MAX_TRANSFER, MAX_FDS};
+
+use super::super::inbox::MessageHeader;
 
 /// Longest payload of any message.
 pub(super) const MAX_PAYLOAD: usize = RegionAccess::SIZE + DEFAULT_MAX_TRANSFER as usize;
@@ -45,24 +47,26 @@ impl Refusal {
 /// What a command comes to.
 pub(super) type Handled = Result<(), Refusal>;
 
-/// The length of the payload that follows `header`, if what follows can be a message at all.
-///
-/// # Errors
-/// What is wrong. It is unknown then where the next message begins.
-pub(super) fn payload_size(header: &Header) -> Result<usize, String> {
-    if header.flags & flags::TYPE != flags::COMMAND {
-        return Err(format!("a message with flags {:#x} is no command", header.flags));
+impl MessageHeader for Header {
+    const MAX_FDS: usize = MAX_FDS;
+
+    fn read(bytes: &[u8]) -> Result<Option<(Header, usize)>, String> {
+        let Some(header) = Header::parse(bytes) else { return Ok(None) };
+        if header.flags & flags::TYPE != flags::COMMAND {
+            return Err(format!("a message with flags {:#x} is no command", header.flags));
+        }
+        let (size, most) = (header.size as usize, Header::SIZE + MAX_PAYLOAD);
+        if !(Header::SIZE..=most).contains(&size) {
+            let (command, least) = (header.command, Header::SIZE);
+            return Err(format!(
+                "command {command} says that it has {size} bytes; {least} to {most} are possible"
+            ));
+        }
+        Ok(Some((header, size)))
     }
-    let size = (header.size as usize).checked_sub(Header::SIZE);
-    match size {
-        Some(size) if size <= MAX_PAYLOAD => Ok(size),
-        _ => Err(format!(
-            "command {} says that it has {} bytes; {} to {} are possible",
-            header.command,
-            header.size,
-            Header::SIZE,
-            Header::SIZE + MAX_PAYLOAD
-        )),
+
+    fn gives(header: Option<&Header>) -> (bool, bool) {
+        (header.is_none_or(|header| header.command == command::DMA_MAP), false)
     }
 }
 

@@ -15,6 +15,7 @@ use std::fs::File;
 
 pub(super) use sidecore_abi::vhost_user::protocol;
 
+use super::super::inbox::MessageHeader;
 use crate::mem::RegionSpec;
 
 /// What descriptors come with a message.
@@ -192,5 +193,20 @@ impl Header {
         let size = u32::try_from(payload.len()).unwrap_or(0);
         let head = [self.message.code, 1 | FLAG_REPLY, size].map(u32::to_le_bytes);
         [head.as_flattened(), payload].concat()
+    }
+}
+
+impl MessageHeader for Header {
+    /// Of one that gives memory, most regions.
+    const MAX_FDS: usize = 32;
+
+    fn read(bytes: &[u8]) -> Result<Option<(Header, usize)>, String> {
+        let header = bytes.first_chunk().map(|head| Header::parse(*head)).transpose()?;
+        Ok(header.map(|header| (header, HEADER + header.size as usize)))
+    }
+
+    fn gives(header: Option<&Header>) -> (bool, bool) {
+        let given = header.map(|header| header.message.given);
+        (given.is_none_or(|it| it == Given::Memory), given.is_none_or(|it| it == Given::Socket))
     }
 }

@@ -452,6 +452,16 @@ fn who_shuts_down_a_socket_full_of_answers_has_left() {
     assert!(matches!(exchange.listen(), Err(ConversationEnd::Closed)));
 }
 
+/// A peer that has shut its end for reading: it would wait for the answers of a conversation that goes on.
+#[test]
+fn a_conversation_ends_with_an_answer_that_cannot_be_sent() {
+    let (mut peer, ours) = UnixStream::pair().unwrap();
+    let mut exchange = Conversation::new(ours.into(), Arc::new(Mutex::new(backend()))).unwrap();
+    peer.shutdown(std::net::Shutdown::Read).unwrap();
+    peer.write_all(&[1u32, 1, 0].map(u32::to_le_bytes).concat()).unwrap();
+    assert!(matches!(exchange.listen(), Err(ConversationEnd::Closed)));
+}
+
 mod front_end {
     //! The `vhost` crate's front end over a socket pair.
     use super::*;

@@ -1,11 +1,13 @@
 //! A daemon ends at every step of a message, and the next one makes good what is left of it.
 
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use rustix::net::SendFlags;
 use sidecore_abi::vfio_user::{command, dma, flags, DmaMap, DmaUnmap, RegionAccess};
 
 use super::*;
@@ -17,6 +19,7 @@ use crate::packet::Mac;
 use crate::port::{PortId, DEFAULT_MTU};
 use crate::sandbox::holder::tests::started;
 use crate::sandbox::holder::Holder;
+use crate::sandbox::open::passing;
 
 /// Where the daemon ends. In the order in which a message passes them.
 const STEPS: [&str; 6] = ["handled", "committed", "taken", "half sent", "sent", "done"];
@@ -80,7 +83,7 @@ fn next(exchange: &mut Conversation) {
 
 /// Does what `listen` does, up to `step`, and ends as a process ends.
 fn end_at(mut exchange: Conversation, step: &str) {
-    let Ok(Read::Whole(header, size)) = exchange.look() else { panic!("no message") };
+    let Ok(Read::Whole(header, size)) = exchange.inbox.look::<Header>() else { panic!("no message") };
     let fds = std::mem::take(&mut exchange.inbox.fds);
     let payload = &exchange.inbox.bytes[Header::SIZE..size];
     let (due, result) = commands::handle(&mut exchange.session, &header, payload, fds, &mut exchange.answer);
@@ -90,11 +93,11 @@ fn end_at(mut exchange: Conversation, step: &str) {
         exchange.session.commit(size, Some(&exchange.answer));
     }
     if reached("taken") {
-        exchange.take(size).unwrap();
+        exchange.inbox.take(size).unwrap();
     }
     if reached("half sent") {
         assert_eq!(
-            sendfile(&exchange.stream, exchange.session.keep.as_ref().unwrap().answers(), None, 7),
+            sendfile(&exchange.inbox.stream, exchange.session.keep.as_ref().unwrap().answers(), None, 7),
             Ok(7)
         );
     }
