@@ -24,7 +24,7 @@ pub use opener::look;
 pub(crate) use opener::{open_early, OpenedFiles};
 pub use stats::{Ended, Latency, QueueStats, RequestError, Sums};
 
-use crate::mem::{Deadline, JournalSlot, Piece, Store};
+use crate::mem::{Deadline, JournalSlot, Mapping, Piece};
 
 /// Most queues of a disk.
 pub const MAX_QUEUES: usize = 16;
@@ -37,7 +37,7 @@ const CLEARED_A_LOOK: u64 = 64 << 10;
 #[derive(Debug)]
 pub enum Medium {
     /// Memory of ours, which is gone with the process.
-    Ram(Store),
+    Ram(Mapping),
     /// A file or block device, which the kernel reads and writes.
     File(FileMedium),
     /// Nothing: it reads as zeros, and forgets what is written.
@@ -101,7 +101,7 @@ impl Disk {
     pub fn ram(capacity: u64, block_size: u32, read_only: bool) -> io::Result<Disk> {
         let bytes = usize::try_from(capacity).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let name = format!("ram:{capacity}");
-        Ok(Disk::new(Medium::Ram(Store::new(bytes)?), name, capacity, block_size, read_only))
+        Ok(Disk::new(Medium::Ram(Mapping::anonymous(bytes)?), name, capacity, block_size, read_only))
     }
 
     /// A file or block device.

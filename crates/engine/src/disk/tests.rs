@@ -11,13 +11,13 @@ use crate::mem::{gather, Begun, Deadline, GuestMap, JournalSlots, Terms, Transfe
 
 /// Memory of a guest, cut into pieces of these lengths.
 struct Buffers {
-    _memory: Store,
+    _memory: Mapping,
     list: Vec<Piece>,
 }
 
 impl Buffers {
     fn new(lens: &[u32]) -> Buffers {
-        let memory = Store::new(1 << 16).unwrap();
+        let memory = Mapping::anonymous(1 << 16).unwrap();
         let mut at = 0;
         let mut cut = |len: &u32| {
             at += u64::from(*len);

@@ -12,8 +12,7 @@
 //! If the pool cannot reserve them all, they are mapped without a reservation: a VMM may have done so on purpose
 //! (`reserve=off`, as virtio-mem does), and has its own pages already. A missing page then costs its port (`sigbus`).
 //!
-//! Invariant: `base .. + len` is one mapping that lives exactly as long as its `Mapping`, and is watched until just
-//! before its end.
+//! Invariant: `first` is inside the mapping beside it, which is watched until just before its end.
 
 use std::fs::File;
 use std::io;
@@ -23,8 +22,9 @@ use std::sync::{Arc, Weak};
 
 use rustix::fs::{fcntl_get_seals, fcntl_getfl, fcntl_setfl, fstat, fstatfs, FileType, OFlags};
 use rustix::io::Errno;
-use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
+use rustix::mm::{madvise, Advice, MapFlags};
 
+use super::mapping::Mapping;
 use super::sigbus::{self, Flag, WatchError, WatchedMapping};
 use super::terms::{Files, Terms};
 use crate::fault::shown;
@@ -139,26 +139,21 @@ fn vet<'a>(file: &'a File, terms: &Terms) -> Result<Vetted<'a>, BadFile> {
 
 /// A stretch of a foreign file, mapped shared, readable and writable.
 #[derive(Debug)]
-pub(super) struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-    huge: bool,
-    watch: Option<WatchedMapping>,
-}
-
-// SAFETY: an address and a length; what is there is shared memory.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-/// A mapping, and where in it the stretch begins that was asked for.
-#[derive(Debug)]
-pub(super) struct Mapped {
-    pub(super) mapping: Mapping,
+pub(super) struct ForeignMapping {
+    /// Ends before the mapping does.
+    _watch: WatchedMapping,
+    memory: Mapping,
+    /// Where the stretch begins that was asked for.
     pub(super) first: NonNull<u8>,
+    huge: bool,
 }
 
-impl Mapping {
+// SAFETY: an address in the mapping; what is there is shared memory.
+unsafe impl Send for ForeignMapping {}
+// SAFETY: as above.
+unsafe impl Sync for ForeignMapping {}
+
+impl ForeignMapping {
     /// Maps the `size` bytes of `file` from `offset` on. `flag` is raised when some of it is lost.
     pub(super) fn of_peer(
         file: &File,
@@ -166,17 +161,28 @@ impl Mapping {
         size: u64,
         flag: &Flag,
         terms: &Terms,
-    ) -> Result<Mapped, BadFile> {
+    ) -> Result<ForeignMapping, BadFile> {
         let end = offset.checked_add(size).filter(|_| size > 0).ok_or(BadFile::BadRange)?;
-        Mapping::map(&vet(file, terms)?, offset, end, flag, terms)
+        ForeignMapping::map(&vet(file, terms)?, offset, end, flag, terms)
     }
 
     /// Maps a part of a file of our own, wherever that lies.
-    pub(super) fn of_ours(file: &File, offset: u64, size: u64, flag: &Flag) -> Result<Mapped, BadFile> {
-        Mapping::of_peer(file, offset, size, flag, &Terms::new(Files::Any))
+    pub(super) fn of_ours(
+        file: &File,
+        offset: u64,
+        size: u64,
+        flag: &Flag,
+    ) -> Result<ForeignMapping, BadFile> {
+        ForeignMapping::of_peer(file, offset, size, flag, &Terms::new(Files::Any))
     }
 
-    fn map(vetted: &Vetted, offset: u64, end: u64, flag: &Flag, terms: &Terms) -> Result<Mapped, BadFile> {
+    fn map(
+        vetted: &Vetted,
+        offset: u64,
+        end: u64,
+        flag: &Flag,
+        terms: &Terms,
+    ) -> Result<ForeignMapping, BadFile> {
         if let Some(file) = vetted.len.filter(|len| *len < end) {
             return Err(BadFile::TooShort { file, need: end });
         }
@@ -185,42 +191,34 @@ impl Mapping {
         let start = offset - offset % vetted.page;
         let len = (end - start).checked_next_multiple_of(vetted.page);
         let len = len.and_then(|len| usize::try_from(len).ok()).ok_or(BadFile::BadRange)?;
-        let map = |flags| {
-            let access = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: a new mapping at an address of the kernel's choice.
-            unsafe { mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED | flags, vetted.file, start) }
-        };
+        let map = |flags| Mapping::of_part(vetted.file, start, len, true, flags);
         // Pages that the pool does not have need no clearing, so nothing is allowed for that.
         let mut huge = vetted.huge;
-        let base = match map(if vetted.huge { MapFlags::empty() } else { MapFlags::NORESERVE }) {
-            Err(Errno::NOMEM) if vetted.huge => {
-                let base = map(MapFlags::NORESERVE)?;
+        let memory = match map(if vetted.huge { MapFlags::empty() } else { MapFlags::NORESERVE }) {
+            Err(e) if e.kind() == io::ErrorKind::OutOfMemory && vetted.huge => {
+                let memory = map(MapFlags::NORESERVE)?;
                 huge = false;
                 let size = vetted.page >> 10;
                 tracing::warn!(
                     "a VMM's memory of {len} bytes is mapped without a reservation: the pool of huge pages of {size} KiB \
                      cannot give all of it (vm.nr_hugepages); a page that is missing when it is used stops the port"
                 );
-                base
+                memory
             }
-            base => base?,
+            memory => memory?,
         };
-        let base = NonNull::new(base.cast::<u8>()).ok_or(BadFile::BadRange)?;
-        let mut mapping = Mapping { base, len, huge, watch: None };
-        let page = usize::try_from(vetted.page).map_err(|_| BadFile::BadRange)?;
-        mapping.watch = Some(sigbus::watch(base.as_ptr() as usize, len, page, flag, terms)?);
+        let (base, page) = (memory.base(), usize::try_from(vetted.page).map_err(|_| BadFile::BadRange)?);
+        let _watch = sigbus::watch(base.as_ptr() as usize, len, page, flag, terms)?;
         #[expect(clippy::cast_possible_truncation, reason = "below `len`, a usize")]
         // SAFETY: below `len`, as there is at least one byte.
         let first = unsafe { base.add((offset - start) as usize) };
-        Ok(Mapped { mapping, first })
+        Ok(ForeignMapping { _watch, memory, first, huge })
     }
-}
 
-impl Mapping {
     /// Bytes of it that lie in huge pages: all or none.
     pub(super) fn in_huge_pages(&self) -> u64 {
         if self.huge {
-            self.len as u64
+            self.memory.size() as u64
         } else {
             0
         }
@@ -230,38 +228,31 @@ impl Mapping {
 /// Bytes that are made present at a time: some milliseconds.
 const POPULATE: usize = 4 << 20;
 
-impl Mapping {
+impl ForeignMapping {
     /// Makes all pages of `mapping` present, on a thread of its own, one a port: the kernel may have to clear them all, or
     /// to fetch them from a disk. Ends when the mapping is not used any more.
-    pub(super) fn populate(mapping: &Arc<Mapping>, terms: &Terms) {
+    pub(super) fn populate(mapping: &Arc<ForeignMapping>, terms: &Terms) {
         let weak = Arc::downgrade(mapping);
-        terms.later(Box::new(move |terms| Mapping::populate_all(&weak, terms)));
+        terms.later(Box::new(move |terms| ForeignMapping::populate_all(&weak, terms)));
     }
 
-    fn populate_all(weak: &Weak<Mapping>, terms: &Terms) {
+    fn populate_all(weak: &Weak<ForeignMapping>, terms: &Terms) {
         let mut at = 0;
-        while let Some(mapping) = weak.upgrade().filter(|mapping| at < mapping.len) {
-            let len = POPULATE.min(mapping.len - at);
+        while let Some(mapping) = weak.upgrade().filter(|mapping| at < mapping.memory.size()) {
+            let len = POPULATE.min(mapping.memory.size() - at);
             // SAFETY: inside the mapping, which lives while we hold it; what is there does not change.
-            let part =
-                unsafe { madvise(mapping.base.as_ptr().add(at).cast(), len, Advice::LinuxPopulateWrite) };
+            let part = unsafe {
+                madvise(mapping.memory.base().as_ptr().add(at).cast(), len, Advice::LinuxPopulateWrite)
+            };
             if let Err(e) = part {
                 // The pool is empty, the file was cut short, or the kernel is older than 5.14.
-                let all = mapping.len;
+                let all = mapping.memory.size();
                 tracing::warn!("a VMM's memory is present up to byte {at} of {all} and no further: {e}");
                 return;
             }
             terms.populated(len as u64);
             at += len;
         }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        self.watch = None;
-        // SAFETY: the mapping that `map` made; each user held an owner of it.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
@@ -285,8 +276,9 @@ mod tests {
 
     #[test]
     fn memory_is_what_waits_for_nobody() {
-        let map =
-            |file: &File, terms: &Terms| Mapping::of_peer(file, 0, 16, &Flag::default(), terms).map(drop);
+        let map = |file: &File, terms: &Terms| {
+            ForeignMapping::of_peer(file, 0, 16, &Flag::default(), terms).map(drop)
+        };
         let strict = Terms::default();
         let memory: File = memfd_create(c"vetted", MemfdFlags::CLOEXEC).unwrap().into();
         assert!(matches!(map(&memory, &strict), Err(BadFile::TooShort { file: 0, need: 16 })));

@@ -15,7 +15,7 @@ use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::foreign::{BadFile, Mapped, Mapping};
+use super::foreign::{BadFile, ForeignMapping};
 use super::piece::Piece;
 use super::sigbus::Flag;
 use super::terms::Terms;
@@ -82,7 +82,7 @@ struct Region {
     user_addr: u64,
     host: NonNull<u8>,
     /// Keeps `host` mapped.
-    mapping: Arc<Mapping>,
+    mapping: Arc<ForeignMapping>,
 }
 
 impl Region {
@@ -93,13 +93,13 @@ impl Region {
         {
             return Err(MapError::BadRange { gpa: spec.gpa, size: spec.size });
         }
-        let mapped = Mapping::of_peer(&spec.file, spec.offset, spec.size, truncated, terms);
-        let Mapped { mapping, first } = mapped.map_err(|source| MapError::File { gpa: spec.gpa, source })?;
-        let mapping = Arc::new(mapping);
+        let mapped = ForeignMapping::of_peer(&spec.file, spec.offset, spec.size, truncated, terms);
+        let mapping = Arc::new(mapped.map_err(|source| MapError::File { gpa: spec.gpa, source })?);
         if terms.prefault() {
-            Mapping::populate(&mapping, terms);
+            ForeignMapping::populate(&mapping, terms);
         }
-        Ok(Region { gpa: spec.gpa, size: spec.size, user_addr: spec.user_addr, host: first, mapping })
+        let RegionSpec { gpa, size, user_addr, .. } = *spec;
+        Ok(Region { gpa, size, user_addr, host: mapping.first, mapping })
     }
 
     /// Host address of byte `offset`, which the caller has checked to be below `size`.
@@ -171,25 +171,7 @@ impl GuestMap {
     /// There are too many or too large ones; or the first region that is empty, overlaps another, or whose file is not
     /// allowed, too short or cannot be mapped.
     pub fn on(terms: &Terms, specs: &[RegionSpec]) -> Result<GuestMap, MapError> {
-        let sizes = specs.iter().map(|spec| spec.size);
-        GuestMap::check_sizes(specs.len(), sizes)?;
-        let mut order: Vec<&RegionSpec> = specs.iter().collect();
-        order.sort_by_key(|spec| spec.gpa);
-        for pair in order.windows(2) {
-            if pair[0].gpa.saturating_add(pair[0].size) > pair[1].gpa {
-                return Err(MapError::Overlap(pair[0].gpa, pair[1].gpa));
-            }
-        }
-        order.sort_by_key(|spec| spec.user_addr);
-        for pair in order.windows(2) {
-            if pair[0].user_addr.saturating_add(pair[0].size) > pair[1].user_addr {
-                return Err(MapError::UserOverlap(pair[0].user_addr, pair[1].user_addr));
-            }
-        }
-        let truncated = Flag::default();
-        let map = |spec| Region::map(spec, &truncated, terms);
-        let regions = order.into_iter().map(map).collect::<Result<Vec<_>, _>>()?;
-        Ok(GuestMap { regions, truncated, terms: terms.clone() })
+        specs.iter().try_fold(GuestMap::empty(terms), |map, spec| map.with(spec))
     }
 
     /// Bytes of it that lie in huge pages.
@@ -202,24 +184,18 @@ impl GuestMap {
         GuestMap { terms: terms.clone(), ..GuestMap::default() }
     }
 
-    fn check_sizes(count: usize, sizes: impl Iterator<Item = u64>) -> Result<(), MapError> {
-        if count > MAX_REGIONS {
-            return Err(MapError::TooMany);
-        }
-        let mut all = 0u64;
-        for size in sizes {
-            all = all.checked_add(size).filter(|all| *all <= MAX_BYTES).ok_or(MapError::TooLarge)?;
-        }
-        Ok(())
-    }
-
     /// This map and one region more. The other regions are shared with it, not mapped again.
     ///
     /// # Errors
     /// Those of [`GuestMap::on`].
     pub fn with(&self, spec: &RegionSpec) -> Result<GuestMap, MapError> {
-        let sizes = self.regions.iter().map(|region| region.size).chain([spec.size]);
-        GuestMap::check_sizes(self.regions.len() + 1, sizes)?;
+        if self.regions.len() >= MAX_REGIONS {
+            return Err(MapError::TooMany);
+        }
+        let bytes = self.regions.iter().fold(spec.size, |all, region| all.saturating_add(region.size));
+        if bytes > MAX_BYTES {
+            return Err(MapError::TooLarge);
+        }
         let place = self.regions.partition_point(|region| region.gpa < spec.gpa);
         let before = place.checked_sub(1).and_then(|before| self.regions.get(before));
         if let Some(before) = before.filter(|before| before.gpa + before.size > spec.gpa) {
@@ -410,6 +386,17 @@ mod tests {
         let aliased = |e: &MapError| matches!(e, MapError::UserOverlap(..));
         assert!(GuestMap::new(&[whole]).unwrap().with(&alias).is_err_and(|e| aliased(&e)));
         assert!(GuestMap::new(&[alias, spec(0x1000, 0x1000, 0)]).is_err_and(|e| aliased(&e)));
+    }
+
+    /// The VMM's own addresses are in another order than the guest's.
+    #[test]
+    fn the_order_of_regions_is_the_guests() {
+        let at = |gpa: u64, user_addr| RegionSpec { user_addr, ..spec(gpa, 0x1000, 0) };
+        let map = GuestMap::new(&[at(0x3000, 0x1_0000), at(0x2000, 0x2_0000), at(0x1000, 0x3_0000)]).unwrap();
+        for gpa in [0x1000, 0x2000, 0x3000] {
+            let piece = map.translate(gpa, 0x1000, &mut 0).expect("a region");
+            assert_eq!(map.gpa_of(&piece), Some(gpa));
+        }
     }
 
     #[test]

@@ -32,11 +32,11 @@ pub fn node_of(piece: &Piece) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem::store::Store;
+    use crate::mem::Mapping;
 
     #[test]
     fn memory_is_on_some_node() {
-        let store = Store::new(4096).unwrap();
+        let store = Mapping::anonymous(4096).unwrap();
         let piece = store.piece(0, 64).unwrap();
         let node = node_of(&piece);
         // Kernels without NUMA have no such call.

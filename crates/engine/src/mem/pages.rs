@@ -1,7 +1,7 @@
 //! Device pages that a guest maps: memory of ours that the VMM puts into the guest's address space, so that
 //! the guest's stores to registers there reach us without a trap.
 //!
-//! Invariant: `base .. + len` is one shared mapping of `file`, which is sealed against shrinking and growing,
+//! Invariant: the mapping is one of `file`, which is sealed against shrinking and growing,
 //! and lives exactly as long as the `SharedPages`. The bytes change at the guest's will, so they are only
 //! reached as aligned atomic words and never borrowed.
 
@@ -16,7 +16,8 @@ use rustix::fs::{
     fallocate, fcntl_add_seals, fcntl_get_seals, ftruncate, memfd_create, FallocateFlags, MemfdFlags,
     SealFlags,
 };
-use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+
+use super::mapping::Mapping;
 
 /// Takes the pages of a memory file of `len` bytes away, which a peer has had and may keep for ever: they counted as ours. It reads as zeros
 /// from now on, and a process that writes there pays for new pages.
@@ -31,14 +32,8 @@ pub fn take_pages(file: BorrowedFd<'_>, len: u64) {
 #[derive(Debug)]
 pub struct SharedPages {
     file: File,
-    base: NonNull<u8>,
-    len: usize,
+    memory: Mapping,
 }
-
-// SAFETY: the pages are only reached as atomics.
-unsafe impl Send for SharedPages {}
-// SAFETY: as above.
-unsafe impl Sync for SharedPages {}
 
 impl SharedPages {
     /// `len` bytes, rounded up to whole pages, which are all there; `name` shows up in `/proc/PID/maps`.
@@ -46,16 +41,25 @@ impl SharedPages {
     /// # Errors
     /// What the system says: here, and not by SIGBUS when a page is first touched.
     pub fn new(name: &CStr, len: usize) -> io::Result<SharedPages> {
+        let pages = SharedPages::sparse(name, len)?;
+        fallocate(&pages.file, FallocateFlags::empty(), 0, pages.size() as u64)?;
+        Ok(pages)
+    }
+
+    /// Such pages, none of which is there yet.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn sparse(name: &CStr, len: usize) -> io::Result<SharedPages> {
         let len = len.max(1).next_multiple_of(rustix::param::page_size());
         let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&fd, len as u64)?;
-        fallocate(&fd, FallocateFlags::empty(), 0, len as u64)?;
         // The VMM holds this file, too: it must not be able to pull the pages away under us.
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        SharedPages::map(fd.into(), len)
+        Ok(SharedPages { memory: Mapping::of_file(&fd, len)?, file: fd.into() })
     }
 
-    /// Pages that another process made by [`SharedPages::new`], with what stands in them.
+    /// Pages that another process made so, with what stands in them.
     ///
     /// # Errors
     /// It is not such a file, or not `len` bytes long.
@@ -67,16 +71,7 @@ impl SharedPages {
             let why = format!("these are no sealed pages of {len} bytes");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        SharedPages::map(file, len)
-    }
-
-    fn map(file: File, len: usize) -> io::Result<SharedPages> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)
-        }?;
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(SharedPages { file, base, len })
+        Ok(SharedPages { memory: Mapping::of_file(&file, len)?, file })
     }
 
     /// The memory file, to be given to the VMM.
@@ -86,37 +81,36 @@ impl SharedPages {
 
     /// The VMM that had them has gone: see [`take_pages`].
     pub fn give_up(&self) {
-        take_pages(self.file(), self.len as u64);
+        take_pages(self.file(), self.size() as u64);
     }
 
     /// Bytes, a multiple of the page size.
     pub fn size(&self) -> usize {
-        self.len
+        self.memory.size()
+    }
+
+    /// Where they begin.
+    #[inline]
+    pub fn base(&self) -> NonNull<u8> {
+        self.memory.base()
     }
 
     /// The word at byte `offset`, in the processor's byte order. None if it is misaligned or outside.
     #[inline]
     pub fn word(&self, offset: usize) -> Option<&AtomicU32> {
-        if offset % 4 != 0 || offset >= self.len {
+        if offset % 4 != 0 || offset >= self.size() {
             return None;
         }
         // SAFETY: inside the mapping and aligned (the mapping is page-aligned and a multiple of four long);
         // shared memory that others write is what atomics are for.
-        Some(unsafe { &*self.base.as_ptr().add(offset).cast::<AtomicU32>() })
+        Some(unsafe { &*self.base().as_ptr().add(offset).cast::<AtomicU32>() })
     }
 
     /// Sets the words from byte `start` to byte `end` to zero; what lies outside is left out.
     pub fn clear(&self, start: usize, end: usize) {
-        for word in (start..end.min(self.len)).step_by(4).filter_map(|offset| self.word(offset)) {
+        for word in (start..end.min(self.size())).step_by(4).filter_map(|offset| self.word(offset)) {
             word.store(0, Ordering::Relaxed);
         }
-    }
-}
-
-impl Drop for SharedPages {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; the references that `word` gave out ended before.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

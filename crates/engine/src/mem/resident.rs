@@ -9,19 +9,18 @@
 //! when the file was opened or when it was written here; all other pages are the kernel's to read. A bit that is wrong costs
 //! room or time, and no byte.
 //!
-//! Invariant: `base .. + len` is one shared mapping that lives exactly as long as the `Resident`, and is watched until just before
-//! its end. Any process that has the file may write its bytes at any time, so they are only ever copied as those of a
+//! Invariant: the mapping is watched until just before its end. Any process that has the file may write its bytes at any time, so they are only ever copied as those of a
 //! [`Piece`].
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::fs::File;
 use std::io;
-use std::ptr::NonNull;
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 
 use rustix::fs::{seek, SeekFrom};
-use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use rustix::mm::MapFlags;
 
+use super::mapping::Mapping;
 use super::piece::Piece;
 use super::sigbus::{self, Flag, WatchedMapping};
 use super::terms::Terms;
@@ -37,19 +36,15 @@ const ROOM: u64 = 4;
 /// A file that is mapped.
 #[derive(Debug)]
 pub struct Resident {
-    base: NonNull<u8>,
+    /// Ends before the mapping does.
+    _watch: WatchedMapping,
+    memory: Mapping,
     len: u64,
-    watch: Option<WatchedMapping>,
     /// Some of it was lost.
     lost: Flag,
     /// A bit for each page: it has room.
     present: Box<[AtomicU64]>,
 }
-
-// SAFETY: an address and a length; the bytes are only reached by copies through pieces.
-unsafe impl Send for Resident {}
-// SAFETY: as above.
-unsafe impl Sync for Resident {}
 
 impl Resident {
     /// The `len` bytes of `file`, which lies in tmpfs, and what it may grow by.
@@ -59,18 +54,13 @@ impl Resident {
     pub fn new(file: &File, len: u64, writable: bool) -> io::Result<Resident> {
         let len = len.saturating_mul(ROOM).next_multiple_of(PAGE);
         let bytes = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let access = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { mmap(std::ptr::null_mut(), bytes, access, flags, file, 0) }?;
-        let base = NonNull::new(base.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let memory = Mapping::of_part(file, 0, bytes, writable, MapFlags::NORESERVE)?;
         let words = usize::try_from(len.div_ceil(64 * PAGE)).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let present = zeros(words);
-        let lost = Flag::default();
-        let mut resident = Resident { base, len, watch: None, lost, present };
-        let (start, page) = (base.as_ptr() as usize, rustix::param::page_size());
-        let watch = sigbus::watch(start, bytes, page, &resident.lost, &Terms::default());
-        resident.watch = Some(watch.map_err(io::Error::other)?);
+        let (present, lost) = (zeros(words), Flag::default());
+        let (start, page) = (memory.base().as_ptr() as usize, rustix::param::page_size());
+        let watch = sigbus::watch(start, bytes, page, &lost, &Terms::default());
+        let _watch = watch.map_err(io::Error::other)?;
+        let resident = Resident { _watch, memory, len, lost, present };
         resident.look(file);
         Ok(resident)
     }
@@ -120,13 +110,7 @@ impl Resident {
     #[inline]
     fn piece(&self, at: u64, other: &Piece) -> Option<Piece> {
         let len = u32::try_from(other.len()).ok()?;
-        let inside = at.checked_add(len.into()).is_some_and(|end| end <= self.len);
-        if !inside || self.lost.is_set() {
-            return None;
-        }
-        let at = usize::try_from(at).ok()?;
-        // SAFETY: inside the mapping, as was just seen; the piece does not outlive the copy.
-        Some(unsafe { Piece::new(self.base.as_ptr().add(at), len) })
+        self.memory.piece(at, len).filter(|_| !self.lost.is_set())
     }
 
     /// Whether all that was copied so far was the file's. The handler raises the flag before it puts other memory
@@ -174,18 +158,9 @@ fn zeros(words: usize) -> Box<[AtomicU64]> {
     unsafe { Box::from_raw(zeros as *mut [AtomicU64]) }
 }
 
-impl Drop for Resident {
-    fn drop(&mut self) {
-        self.watch = None;
-        // SAFETY: the mapping that `new` made, of which no piece is left.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), usize::try_from(self.len).unwrap_or(0)) };
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mem::Store;
     use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
     use std::os::unix::fs::{FileExt, MetadataExt};
 
@@ -218,7 +193,7 @@ mod tests {
         let file = file(ROOM * LEN);
         file.write_all_at(&[7; 8192], 2 * PAGE).unwrap();
         let resident = Resident::new(&file, LEN, true).unwrap();
-        let store = Store::new(1 << 20).unwrap();
+        let store = Mapping::anonymous(1 << 20).unwrap();
         let piece = store.piece(0, 512).unwrap();
         for (at, there) in
             [(0, false), (2 * PAGE, true), (4 * PAGE - 512, true), (4 * PAGE - 256, false), (LEN, false)]
@@ -241,7 +216,7 @@ mod tests {
     fn what_the_file_has_no_more_is_not_ours() {
         let file = file(LEN);
         let resident = Resident::new(&file, LEN, true).unwrap();
-        let store = Store::new(1 << 16).unwrap();
+        let store = Mapping::anonymous(1 << 16).unwrap();
         let piece = store.piece(0, 512).unwrap();
         piece.write(&[5; 512]);
         assert!(resident.write(0, &piece) && resident.write(PAGE, &piece));
@@ -258,7 +233,7 @@ mod tests {
     fn a_file_may_grow_and_what_is_outside_is_not_ours() {
         let file = file(LEN);
         let resident = Resident::new(&file, LEN, true).unwrap();
-        let store = Store::new(1 << 16).unwrap();
+        let store = Mapping::anonymous(1 << 16).unwrap();
         let piece = store.piece(0, 512).unwrap();
         for at in [ROOM * LEN - 256, ROOM * LEN, u64::MAX - 511, u64::MAX] {
             assert!(!resident.write(at, &piece) && !resident.read(at, &piece), "{at}");

@@ -1,30 +1,23 @@
 //! Small shared files that are not guest memory: the dirty log and the journal of ring positions.
 //!
-//! Invariant: `first .. + len` is inside one mapping that lives exactly as long as the
+//! Invariant: `mapping.first .. + len` is inside one mapping that lives exactly as long as the
 //! `SharedFile`. The other side reads and writes at will, so every access is a whole atomic word at an
 //! offset that was compared with `len`. A file that is cut short reads as zeros from then on (`sigbus`).
 
 use std::fs::File;
 use std::io;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicU8, Ordering};
 
-use super::foreign::{BadFile, Mapped, Mapping};
+use super::foreign::{BadFile, ForeignMapping};
 use super::sigbus::Flag;
 use super::terms::Terms;
 
 /// A stretch of a file, mapped shared, accessed by atomic bytes and words.
 #[derive(Debug)]
 pub struct SharedFile {
-    first: NonNull<u8>,
+    mapping: ForeignMapping,
     len: usize,
-    _mapping: Mapping,
 }
-
-// SAFETY: an address and a length of shared memory that is accessed through atomics only.
-unsafe impl Send for SharedFile {}
-// SAFETY: as above.
-unsafe impl Sync for SharedFile {}
 
 impl SharedFile {
     /// Maps `len` bytes of `file`, which is our own, from byte `offset` on.
@@ -32,7 +25,7 @@ impl SharedFile {
     /// # Errors
     /// The stretch is empty, wraps or ends behind the file; or what the system says of mapping it.
     pub fn map(file: &File, offset: u64, len: u64) -> io::Result<SharedFile> {
-        let mapped = Mapping::of_ours(file, offset, len, &Flag::default());
+        let mapped = ForeignMapping::of_ours(file, offset, len, &Flag::default());
         SharedFile::of(mapped, len).map_err(io::Error::other)
     }
 
@@ -41,13 +34,11 @@ impl SharedFile {
     /// # Errors
     /// As above, or the file is none that may be given.
     pub fn lent(file: &File, offset: u64, len: u64, terms: &Terms) -> Result<SharedFile, BadFile> {
-        SharedFile::of(Mapping::of_peer(file, offset, len, &Flag::default(), terms), len)
+        SharedFile::of(ForeignMapping::of_peer(file, offset, len, &Flag::default(), terms), len)
     }
 
-    fn of(mapped: Result<Mapped, BadFile>, len: u64) -> Result<SharedFile, BadFile> {
-        let Mapped { mapping, first } = mapped?;
-        let len = usize::try_from(len).map_err(|_| BadFile::BadRange)?;
-        Ok(SharedFile { first, len, _mapping: mapping })
+    fn of(mapped: Result<ForeignMapping, BadFile>, len: u64) -> Result<SharedFile, BadFile> {
+        Ok(SharedFile { mapping: mapped?, len: usize::try_from(len).map_err(|_| BadFile::BadRange)? })
     }
 
     /// Bytes in it.
@@ -75,18 +66,18 @@ impl SharedFile {
     #[inline]
     pub fn byte(&self, offset: usize) -> Option<&AtomicU8> {
         // SAFETY: `offset < len`, so the byte is inside the mapping, which lives as long as `self`.
-        (offset < self.len).then(|| unsafe { AtomicU8::from_ptr(self.first.as_ptr().add(offset)) })
+        (offset < self.len).then(|| unsafe { AtomicU8::from_ptr(self.mapping.first.as_ptr().add(offset)) })
     }
 
     /// The eight bytes at `offset`, if they are inside and aligned.
     #[inline]
     pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
         let end = offset.checked_add(8)?;
-        if end > self.len || (self.first.as_ptr() as usize + offset) % 8 != 0 {
+        if end > self.len || (self.mapping.first.as_ptr() as usize + offset) % 8 != 0 {
             return None;
         }
         // SAFETY: inside the mapping as just checked, and aligned.
-        Some(unsafe { AtomicU64::from_ptr(self.first.as_ptr().add(offset).cast()) })
+        Some(unsafe { AtomicU64::from_ptr(self.mapping.first.as_ptr().add(offset).cast()) })
     }
 }
 

@@ -22,6 +22,8 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
@@ -31,9 +33,9 @@ use io_uring::{opcode, IoUring};
 
 use super::deadline::Deadline;
 use super::map::GuestMap;
+use super::mapping::Mapping;
 use super::piece::Piece;
 use super::rings::for_file;
-use super::store::Store;
 
 /// Bytes of a bounce buffer, and how many there are.
 const BOUNCE: u32 = 64 * 1024;
@@ -134,7 +136,8 @@ impl Iovec {
     }
 }
 
-struct RequestRing {
+/// The ring, and what is under way on it.
+pub struct RequestRing {
     ring: IoUring,
     slots: Vec<TransferSlot>,
     under_way: usize,
@@ -148,14 +151,14 @@ struct RequestRing {
     bounds: Bounds,
     /// Bytes of all that are under way.
     bytes: usize,
-    bounces: Option<Store>,
+    bounces: Option<Mapping>,
     free: Vec<usize>,
     /// What pieces lie in.
     _map: Arc<GuestMap>,
 }
 
 /// A file's ring.
-pub struct Transfers(Option<Box<RequestRing>>);
+pub struct Transfers(ManuallyDrop<Box<RequestRing>>);
 
 /// Those whose requests were not over when they were dropped.
 static PARKED: Mutex<Vec<RequestRing>> = Mutex::new(Vec::new());
@@ -175,7 +178,7 @@ impl Transfers {
     ) -> io::Result<Transfers> {
         sweep();
         let ring = for_file(file, held, depth.max(1).into())?;
-        let bounces = align.map(|_| Store::new(BOUNCES * BOUNCE as usize)).transpose()?;
+        let bounces = align.map(|_| Mapping::anonymous(BOUNCES * BOUNCE as usize)).transpose()?;
         let slots = (0..depth.max(1)).map(|_| TransferSlot::default()).collect();
         let free = (0..BOUNCES).collect();
         let requests = RequestRing {
@@ -192,100 +195,80 @@ impl Transfers {
             free,
             _map: map,
         };
-        Ok(Transfers(Some(Box::new(requests))))
+        Ok(Transfers(ManuallyDrop::new(Box::new(requests))))
     }
+}
 
-    fn requests(&mut self) -> Option<&mut RequestRing> {
-        self.0.as_deref_mut()
+impl Deref for Transfers {
+    type Target = RequestRing;
+
+    fn deref(&self) -> &RequestRing {
+        &self.0
     }
+}
 
+impl DerefMut for Transfers {
+    fn deref_mut(&mut self) -> &mut RequestRing {
+        &mut self.0
+    }
+}
+
+impl RequestRing {
     /// Most bytes of one request.
     pub fn most(&self) -> u64 {
-        self.0.as_ref().map_or(0, |requests| requests.bounds.one as u64)
-    }
-
-    /// Begins to read into `pieces`, or to write what is in them, as far as one request goes, at byte `at` of the file.
-    pub fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], how: How) -> Begun {
-        self.requests().map_or(Begun::NotNow, |requests| requests.transfer(slot, write, at, pieces, how))
-    }
-
-    /// Begins to write up to `len` zeros at byte `at`, as far as one request goes.
-    pub fn zeros(&mut self, slot: usize, at: u64, len: u64, how: How) -> Begun {
-        self.requests().map_or(Begun::NotNow, |requests| requests.zeros(slot, at, len, how))
+        self.bounds.one as u64
     }
 
     /// Begins to make all data last that were written.
     pub fn flush(&mut self, slot: usize) -> Begun {
         let flush = opcode::Fsync::new(Fixed(0)).flags(FsyncFlags::DATASYNC).build();
-        self.requests().map_or(Begun::NotNow, |requests| requests.begin(slot, &flush, true))
+        self.begin(slot, &flush, true)
     }
 
     /// Begins fallocate(2) of a stretch of the file.
     pub fn fallocate(&mut self, slot: usize, mode: i32, at: u64, len: u64) -> Begun {
         let allocate = opcode::Fallocate::new(Fixed(0), len).offset(at).mode(mode).build();
-        self.requests().map_or(Begun::NotNow, |requests| requests.begin(slot, &allocate, true))
-    }
-
-    /// Gives the kernel all that was begun, if anything was.
-    pub fn submit(&mut self) {
-        if let Some(requests) = self.requests() {
-            requests.submit();
-        }
-    }
-
-    /// The next request that is over: its slot, and what the kernel says, a number of bytes or an error below zero. None, too,
-    /// where it takes too long to have pages found that what was read goes to.
-    pub fn next_over(&mut self, deadline: Deadline) -> Option<(usize, i32)> {
-        self.requests()?.next_over(deadline)
+        self.begin(slot, &allocate, true)
     }
 
     /// Whether a request is over, or was begun and not given to the kernel.
     pub fn has_news(&mut self) -> bool {
-        self.requests().is_some_and(|requests| {
-            requests.pushed > 0 || requests.landing.is_some() || !requests.ring.completion().is_empty()
-        })
+        self.pushed > 0 || self.landing.is_some() || !self.ring.completion().is_empty()
     }
 
     /// Requests that were begun and not given to the kernel.
     pub fn pushed(&self) -> usize {
-        self.0.as_ref().map_or(0, |requests| requests.pushed)
+        self.pushed
     }
 
     /// Requests that are under way.
     pub fn under_way(&self) -> usize {
-        self.0.as_ref().map_or(0, |requests| requests.under_way)
+        self.under_way
     }
 
     /// Most requests at a time.
     pub fn depth(&self) -> usize {
-        self.0.as_ref().map_or(0, |requests| requests.slots.len())
+        self.slots.len()
     }
 
     /// Whether a worker is free: one is kept for reads.
     pub fn has_worker(&self, to_read: bool) -> bool {
-        let busy = self.0.as_ref().map_or(AT_WORKERS, |requests| requests.at_workers);
-        busy + usize::from(!to_read) < AT_WORKERS
+        self.at_workers + usize::from(!to_read) < AT_WORKERS
     }
 
     /// Waits until one is over, if any is under way and none is known to be. Not for I/O cores.
     pub fn wait(&mut self) {
-        if let Some(requests) =
-            self.requests().filter(|requests| requests.under_way > 0 && requests.landing.is_none())
-        {
-            if requests.ring.submit_and_wait(1).is_ok() {
-                requests.pushed = requests.ring.submission().len();
-            }
+        if self.under_way > 0 && self.landing.is_none() && self.ring.submit_and_wait(1).is_ok() {
+            self.pushed = self.ring.submission().len();
         }
     }
 
     /// Readable when a request is over.
-    pub fn event(&self) -> Option<BorrowedFd<'_>> {
+    pub fn event(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring is open as long as we are borrowed.
-        self.0.as_ref().map(|requests| unsafe { BorrowedFd::borrow_raw(requests.ring.as_raw_fd()) })
+        unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
-}
 
-impl RequestRing {
     /// Has `slot`, whose lists are as `entry` says, wait to be submitted. `at_worker`: a worker of the kernel's carries it out.
     fn begin(&mut self, slot: usize, entry: &Entry, at_worker: bool) -> Begun {
         let Some(place) = self.slots.get_mut(slot).filter(|place| !place.busy) else { return Begun::NotNow };
@@ -307,7 +290,8 @@ impl RequestRing {
         Begun::Yes
     }
 
-    fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], how: How) -> Begun {
+    /// Begins to read into `pieces`, or to write what is in them, as far as one request goes, at byte `at` of the file.
+    pub fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], how: How) -> Begun {
         if how.by_worker && self.at_workers >= AT_WORKERS {
             return Begun::NotNow;
         }
@@ -368,7 +352,8 @@ impl RequestRing {
         self.bytes == 0 || self.bytes.saturating_add(place.len) <= self.bounds.all
     }
 
-    fn zeros(&mut self, slot: usize, at: u64, len: u64, how: How) -> Begun {
+    /// Begins to write up to `len` zeros at byte `at`, as far as one request goes.
+    pub fn zeros(&mut self, slot: usize, at: u64, len: u64, how: How) -> Begun {
         let Some(place) = self.slots.get_mut(slot).filter(|place| !place.busy) else { return Begun::NotNow };
         place.iovecs.clear();
         let mut left = len.min(self.bounds.one as u64);
@@ -404,7 +389,8 @@ impl RequestRing {
         self.begin(slot, &entry, how.by_worker)
     }
 
-    fn submit(&mut self) {
+    /// Gives the kernel all that was begun, if anything was.
+    pub fn submit(&mut self) {
         if self.pushed > 0 {
             // What the kernel has no memory for now stays in the ring, and is submitted with what comes next.
             let _ = self.ring.submit();
@@ -412,7 +398,9 @@ impl RequestRing {
         }
     }
 
-    fn next_over(&mut self, deadline: Deadline) -> Option<(usize, i32)> {
+    /// The next request that is over: its slot, and what the kernel says, a number of bytes or an error below zero. None, too,
+    /// where it takes too long to have pages found that what was read goes to.
+    pub fn next_over(&mut self, deadline: Deadline) -> Option<(usize, i32)> {
         let (slot, result) = match self.landing.take() {
             Some(landing) => landing,
             None => {
@@ -445,7 +433,7 @@ impl RequestRing {
 }
 
 /// A bounce buffer.
-fn bounce(store: Option<&Store>, number: usize) -> Option<Piece> {
+fn bounce(store: Option<&Mapping>, number: usize) -> Option<Piece> {
     store?.piece(number as u64 * u64::from(BOUNCE), BOUNCE)
 }
 
@@ -461,7 +449,9 @@ fn sweep() {
 
 impl Drop for Transfers {
     fn drop(&mut self) {
-        if let Some(requests) = self.0.take().filter(|requests| requests.under_way > 0) {
+        // SAFETY: it is not used any more.
+        let requests = unsafe { ManuallyDrop::take(&mut self.0) };
+        if requests.under_way > 0 {
             crate::lock(&PARKED).push(*requests);
         }
     }

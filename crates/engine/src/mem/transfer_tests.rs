@@ -42,7 +42,7 @@ fn what_is_written_is_read_wherever_it_lies() {
     for align in [None, Some(Alignment { memory: 512, file: 512 })] {
         let file = file(1 << 16);
         let mut ring = ring(&file, align);
-        let memory = Store::new(1 << 16).unwrap();
+        let memory = Mapping::anonymous(1 << 16).unwrap();
         let data: Vec<u8> = (0..1024u32).map(|n| (n % 251) as u8).collect();
         memory.piece(3, 1024).unwrap().write(&data);
         let cut = [memory.piece(3, 100).unwrap(), Piece::EMPTY, memory.piece(103, 924).unwrap()];
@@ -75,7 +75,7 @@ fn what_is_written_is_read_wherever_it_lies() {
 fn what_is_under_way_is_bounded_in_bytes() {
     let file = file(1 << 16);
     let mut ring = ring(&file, None);
-    let memory = Store::new(1 << 16).unwrap();
+    let memory = Mapping::anonymous(1 << 16).unwrap();
     let piece = |len| [memory.piece(0, len).unwrap()];
     assert_eq!(ring.transfer(0, false, 0, &piece(3072), How::default()), Begun::Yes);
     assert_eq!(ring.transfer(1, false, 0, &piece(2048), How::default()), Begun::NotNow);
@@ -97,7 +97,7 @@ fn a_ring_has_few_workers_at_a_time() {
     let map = Arc::new(GuestMap::empty(&Terms::default()));
     let mut ring =
         Transfers::new((&file, None), 16, None, Bounds { one: 4096, all: 1 << 20 }, map).expect(NO_RING);
-    let memory = Store::new(4096).unwrap();
+    let memory = Mapping::anonymous(4096).unwrap();
     let here = [memory.piece(0, 512).unwrap()];
     let by_worker = How { lasting: false, by_worker: true };
     for slot in 0..AT_WORKERS / 2 {
@@ -117,7 +117,7 @@ fn a_ring_has_few_workers_at_a_time() {
 fn a_ring_reaches_one_file_alone() {
     let (ours, other) = (file(4096), file(4096));
     let mut ring = ring(&ours, None);
-    let requests = ring.requests().unwrap();
+    let requests = &mut *ring;
     let list = [Iovec::of(&Piece::EMPTY)];
     let list = list.as_ptr().cast();
     let path = c"/dev/null";
@@ -147,7 +147,7 @@ fn what_is_dropped_too_early_is_parked() {
     let map = Arc::new(GuestMap::empty(&Terms::default()));
     let mut ring = Transfers::new((&pipe, None), 1, None, Bounds { one: 4096, all: 4096 }, Arc::clone(&map))
         .expect(NO_RING);
-    let memory = Store::new(4096).unwrap();
+    let memory = Mapping::anonymous(4096).unwrap();
     assert_eq!(ring.transfer(0, false, 0, &[memory.piece(0, 8).unwrap()], How::default()), Begun::Yes);
     ring.submit();
     drop(ring);

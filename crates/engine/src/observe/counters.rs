@@ -7,17 +7,14 @@
 //! everything is accessed as `AtomicU64`/`AtomicU32`, so readers in other processes see no torn word.
 //! Only its owner may cut the file short (mode 0644); then the daemon dies by SIGBUS.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
-use rustix::mm::{mmap, munmap, MapFlags, ProtFlags};
+use rustix::fs::ftruncate;
 use sidecore_abi::counters::{
     header, slot, Block, DROPS, DROP_PLACES, FILE_SIZE, HEADER_SIZE, MAGIC, MAX_CORES, MAX_NAME, MAX_PORTS,
     SLOT_HEAD, SLOT_SIZE, VERSION,
@@ -25,12 +22,13 @@ use sidecore_abi::counters::{
 
 use crate::account::{Drops, Outcome, PortId, Tally};
 use crate::count;
+use crate::mem::{sparse_file, Mapping};
 use crate::sandbox::open::{allocate, own_file};
 
 const _: () = assert!(HEADER_SIZE % 64 == 0 && SLOT_SIZE % 64 == 0 && SLOT_HEAD % 64 == 0);
 
 struct Map {
-    base: NonNull<u8>,
+    memory: Mapping,
     /// The interrupts that each core sent to all peers: beside the file, whose blocks have no room for it.
     interrupts: [InterruptCounts; MAX_CORES],
 }
@@ -53,29 +51,17 @@ impl InterruptCounts {
     }
 }
 
-// SAFETY: the mapping is shared memory accessed through atomics only.
-unsafe impl Send for Map {}
-// SAFETY: as above.
-unsafe impl Sync for Map {}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: this is the mapping that `CounterFile::map` made, and it has no holder any more.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), FILE_SIZE) };
-    }
-}
-
 impl Map {
     fn u32(&self, offset: usize) -> &AtomicU32 {
         assert!(offset % 4 == 0 && offset + 4 <= FILE_SIZE);
         // SAFETY: in bounds and aligned, as just checked; atomics tolerate other writers.
-        unsafe { AtomicU32::from_ptr(self.base.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU32::from_ptr(self.memory.base().as_ptr().add(offset).cast()) }
     }
 
     fn u64(&self, offset: usize) -> &AtomicU64 {
         assert!(offset % 8 == 0 && offset + 8 <= FILE_SIZE);
         // SAFETY: as above.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU64::from_ptr(self.memory.base().as_ptr().add(offset).cast()) }
     }
 }
 
@@ -101,7 +87,8 @@ impl CounterFile {
     pub fn on(file: File) -> io::Result<CounterFile> {
         ftruncate(&file, 0)?;
         allocate(&file, FILE_SIZE as u64)?;
-        Self::map(file.into())
+        ftruncate(&file, FILE_SIZE as u64)?;
+        Self::map(file)
     }
 
     /// Whether a process has the file open to write, as its daemon has. `file` is open to read only: the kernel grants a lease
@@ -117,26 +104,12 @@ impl CounterFile {
     /// # Errors
     /// What the system says of making or mapping it.
     pub fn anonymous() -> io::Result<CounterFile> {
-        let name = CString::new("sidecore-counters")?;
-        Self::map(memfd_create(name.as_c_str(), MemfdFlags::CLOEXEC)?)
+        Self::map(sparse_file(c"sidecore-counters", FILE_SIZE)?)
     }
 
-    fn map(fd: OwnedFd) -> io::Result<CounterFile> {
-        ftruncate(&fd, FILE_SIZE as u64)?;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            mmap(
-                std::ptr::null_mut(),
-                FILE_SIZE,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
-                &fd,
-                0,
-            )?
-        };
-        let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        drop(fd);
-        let map = Arc::new(Map { base, interrupts: Default::default() });
+    fn map(file: File) -> io::Result<CounterFile> {
+        let memory = Mapping::of_file(&file, FILE_SIZE)?;
+        let map = Arc::new(Map { memory, interrupts: Default::default() });
         map.u32(header::VERSION).store(VERSION, Ordering::Relaxed);
         map.u32(header::PID).store(std::process::id(), Ordering::Relaxed);
         map.u32(header::REASONS).store(u32::try_from(DROPS.len()).unwrap_or(0), Ordering::Relaxed);
@@ -196,7 +169,7 @@ impl PortCounters {
         let core = core.min(MAX_CORES - 1);
         let at = self.slot + SLOT_HEAD + core * size_of::<Block>();
         // SAFETY: inside the slot and aligned (module invariant); `AtomicU64` has the layout of u64.
-        let words = unsafe { &*self.map.base.as_ptr().add(at).cast::<[AtomicU64; WORDS]>() };
+        let words = unsafe { &*self.map.memory.base().as_ptr().add(at).cast::<[AtomicU64; WORDS]>() };
         CoreBlock { words, interrupts: &self.map.interrupts[core] }
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::hand::Hand;
 use super::layout::{ends, parts_of_ends, Geometry};
-use super::region::{Mapping, Region};
+use super::region::{adopt_memory, memory, Region};
 use super::sync::{ClientRx, ClientTx};
 
 /// One of the two ends.
@@ -56,7 +56,7 @@ impl Joined {
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
     pub fn new(geometry: &Geometry, name: &str) -> io::Result<Joined> {
         let infos @ [first, _] = ends(geometry)?;
-        let memory = Arc::new(Mapping::new(&first)?);
+        let memory = memory(&first)?;
         let joined = Joined { ends: infos.map(|info| Arc::new(Region::part(info, &memory))) };
         let first = joined.end(Side::First);
         first.allocate(parts_of_ends(first.info()))?;
@@ -70,7 +70,7 @@ impl Joined {
     /// It is not the file of such memory; or as above.
     pub fn adopt(geometry: &Geometry, file: OwnedFd) -> io::Result<Joined> {
         let infos @ [first, _] = ends(geometry)?;
-        let memory = Arc::new(Mapping::adopt(&first, file)?);
+        let memory = adopt_memory(&first, file)?;
         Ok(Joined { ends: infos.map(|info| Arc::new(Region::part(info, &memory))) })
     }
 

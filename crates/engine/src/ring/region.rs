@@ -1,6 +1,6 @@
 //! One client's memory: a sealed memory file, or a part of one, filled in netmap's format and mapped.
 //!
-//! Invariant: `base .. + info.total` is one shared mapping that lives as long as any `Region` in it, of a file that
+//! Invariant: the `info.total` bytes of `memory` are one shared mapping that lives as long as any `Region` in it, of a file that
 //! cannot be cut short (sealed before another process gets it). All offsets come from `Geometry::layout`, whose parts
 //! lie inside it, aligned and without overlap. The client writes the same bytes at any time: words and slots are
 //! accessed as atomics only, buffers by copies through raw pointers. The slots of pipes are their clients' alone: the
@@ -8,21 +8,18 @@
 
 use std::io;
 use std::mem::offset_of;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
-use rustix::fs::{
-    fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create, FallocateFlags, MemfdFlags,
-    SealFlags,
-};
-use rustix::mm::{madvise, mmap, munmap, Advice, MapFlags, ProtFlags};
+use rustix::fs::{fallocate, FallocateFlags};
+use rustix::mm::{madvise, Advice};
 use sidecore_abi::netmap::{If, RingHead, SlotWord, API, IF_NAME, NI_PRIV_MEM, RESERVED_BUFS};
 use sidecore_abi::ring::{across, Client, End, Engine, Info, RingStatus};
 
 use super::layout::{idle_ring, member, parts, pipe_bufs, pipe_end, Geometry};
-use crate::mem::{prefetch_own, prefetch_read, take_pages, Piece};
+use crate::mem::{prefetch_own, prefetch_read, take_pages, Piece, SharedPages};
 
 /// The daemon ends.
 static ENDS: AtomicBool = AtomicBool::new(false);
@@ -35,66 +32,32 @@ pub fn leave_memory() {
 /// A client's memory, or its part of one that several ports share.
 pub struct Region {
     info: Info,
-    memory: Arc<Mapping>,
+    memory: Arc<SharedPages>,
 }
 
-/// A mapped memory file.
-pub(super) struct Mapping {
-    file: OwnedFd,
-    base: NonNull<u8>,
-    len: usize,
+/// A sealed file as `info` has it, without pages.
+pub(super) fn memory(info: &Info) -> io::Result<Arc<SharedPages>> {
+    let len = usize::try_from(info.total).map_err(io::Error::other)?;
+    Ok(in_huge_pages(SharedPages::sparse(c"sidecore-ring", len)?))
 }
 
-// SAFETY: an address of shared memory that is accessed through atomics and raw copies only.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
-impl Mapping {
-    /// A sealed file as `info` has it, without pages.
-    pub(super) fn new(info: &Info) -> io::Result<Mapping> {
-        let len = usize::try_from(info.total).map_err(io::Error::other)?;
-        let file = memfd_create(c"sidecore-ring", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        ftruncate(&file, info.total)?;
-        fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Mapping::of(file, len)
-    }
-
-    /// Such a file that another process made.
-    pub(super) fn adopt(info: &Info, file: OwnedFd) -> io::Result<Mapping> {
-        let sealed = fcntl_get_seals(&file)?.contains(SealFlags::SHRINK | SealFlags::GROW);
-        if !sealed || u64::try_from(fstat(&file)?.st_size) != Ok(info.total) {
-            let why = format!("this is no sealed memory of {} bytes", info.total);
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-        }
-        Mapping::of(file, usize::try_from(info.total).map_err(io::Error::other)?)
-    }
-
-    /// The whole of a file that is `len` bytes long and sealed.
-    fn of(file: OwnedFd, len: usize) -> io::Result<Mapping> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe {
-            mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0)?
-        };
-        let base: NonNull<u8> = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: advice on our own mapping; refused where the system has no huge pages for files.
-        let _ = unsafe { madvise(base.as_ptr().cast(), len, Advice::LinuxHugepage) };
-        Ok(Mapping { file, base, len })
-    }
+/// Such a file that another process made.
+pub(super) fn adopt_memory(info: &Info, file: OwnedFd) -> io::Result<Arc<SharedPages>> {
+    let len = usize::try_from(info.total).map_err(io::Error::other)?;
+    Ok(in_huge_pages(SharedPages::adopt(file, len)?))
 }
 
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: the mapping that `new` made; each user of it holds an `Arc` of it.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
-    }
+fn in_huge_pages(pages: SharedPages) -> Arc<SharedPages> {
+    // SAFETY: advice on our own mapping; refused where the system has no huge pages for files.
+    let _ = unsafe { madvise(pages.base().as_ptr().cast(), pages.size(), Advice::LinuxHugepage) };
+    Arc::new(pages)
 }
 
 /// Memory that several ports share, each with a part of its own and all with the same rings. What one port's client writes
 /// into buffers and rings all others see.
 pub struct SharedMemory {
     first: Info,
-    memory: Arc<Mapping>,
+    memory: Arc<SharedPages>,
     /// Parts that a client has had, a bit each.
     used: AtomicU32,
 }
@@ -117,7 +80,7 @@ impl SharedMemory {
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
     pub fn new(geometry: &Geometry) -> io::Result<SharedMemory> {
         let first = Self::layout(geometry, 0)?;
-        Ok(SharedMemory { first, memory: Arc::new(Mapping::new(&first)?), used: AtomicU32::new(0) })
+        Ok(SharedMemory { first, memory: memory(&first)?, used: AtomicU32::new(0) })
     }
 
     /// The part of port `number`, called `name`, and whether a client had it before: then it is as that client left it,
@@ -147,7 +110,7 @@ impl Region {
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
     pub fn new(geometry: &Geometry, name: &str) -> io::Result<Region> {
         let info = geometry.layout()?;
-        let region = Region { info, memory: Arc::new(Mapping::new(&info)?) };
+        let region = Region { info, memory: memory(&info)? };
         region.take_place(name)?;
         Ok(region)
     }
@@ -160,7 +123,7 @@ impl Region {
     pub fn for_guest(geometry: &Geometry, name: &str) -> io::Result<Region> {
         let mut info = geometry.layout()?;
         info.total = info.total.next_power_of_two();
-        let region = Region { info, memory: Arc::new(Mapping::new(&info)?) };
+        let region = Region { info, memory: memory(&info)? };
         region.take_place(name)?;
         Ok(region)
     }
@@ -172,11 +135,11 @@ impl Region {
     pub fn adopt(geometry: &Geometry, file: OwnedFd) -> io::Result<Region> {
         let mut info = geometry.layout()?;
         info.total = info.total.next_power_of_two();
-        Ok(Region { info, memory: Arc::new(Mapping::adopt(&info, file)?) })
+        Ok(Region { info, memory: adopt_memory(&info, file)? })
     }
 
     /// The part of `memory` that `info` describes.
-    pub(super) fn part(info: Info, memory: &Arc<Mapping>) -> Region {
+    pub(super) fn part(info: Info, memory: &Arc<SharedPages>) -> Region {
         Region { info, memory: Arc::clone(memory) }
     }
 
@@ -192,7 +155,7 @@ impl Region {
     /// Has the pages of these parts of the file present, each an offset and a length.
     pub(super) fn allocate(&self, parts: impl IntoIterator<Item = (u64, u64)>) -> io::Result<()> {
         for (offset, len) in parts {
-            fallocate(&self.memory.file, FallocateFlags::empty(), offset, len)?;
+            fallocate(self.file(), FallocateFlags::empty(), offset, len)?;
         }
         Ok(())
     }
@@ -212,7 +175,7 @@ impl Region {
 
     /// The memory file, for the client.
     pub fn file(&self) -> BorrowedFd<'_> {
-        self.memory.file.as_fd()
+        self.memory.file()
     }
 
     /// Address of byte `offset`, which has to be inside.
@@ -221,7 +184,7 @@ impl Region {
         #[expect(clippy::cast_possible_truncation, reason = "below total, which fits usize")]
         // SAFETY: inside the mapping, as just checked.
         unsafe {
-            self.memory.base.as_ptr().add(offset as usize)
+            self.memory.base().as_ptr().add(offset as usize)
         }
     }
 

@@ -410,7 +410,7 @@ impl BlkQueue {
 
     /// Whether something could be done now.
     fn is_ready(&mut self) -> bool {
-        if self.way.as_mut().is_some_and(Transfers::has_news) {
+        if self.way.as_mut().is_some_and(|way| way.has_news()) {
             return true;
         }
         !self.stopped
@@ -465,7 +465,7 @@ impl BlkQueue {
         // After a stop, too: flushes of other queues may wait for one of this ring.
         self.reap(deadline, &mut turn);
         if self.stopped {
-            self.way.iter_mut().for_each(Transfers::submit);
+            self.way.iter_mut().for_each(|way| way.submit());
             return Visit::default();
         }
         let end = loop {
@@ -536,7 +536,7 @@ impl<L> Task<L> for BlkQueue {
         }
         // After a stop, too, until all is over.
         let way = self.way.iter().filter(|way| !self.stopped || way.under_way() > 0);
-        way.filter_map(Transfers::event).for_each(each);
+        way.map(|way| way.event()).for_each(each);
     }
 
     fn next_look(&self) -> Option<Duration> {

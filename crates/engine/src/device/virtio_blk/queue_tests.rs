@@ -119,7 +119,7 @@ impl World {
                 given += self.reaped();
                 continue;
             }
-            let event = self.queue.way.as_ref().and_then(Transfers::event).unwrap();
+            let event = self.queue.way.as_ref().unwrap().event();
             let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
             if poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&limit)).unwrap() == 0 {
                 return false;

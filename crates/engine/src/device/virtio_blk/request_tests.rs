@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::mem::Store;
+use crate::mem::Mapping;
 
 const CAPACITY: u64 = 1 << 20;
 
@@ -14,13 +14,13 @@ fn limits() -> Limits {
 
 /// A guest's memory: its readable bytes, and so many writable ones, cut into pieces of these lengths.
 struct Guest {
-    _memory: Store,
+    _memory: Mapping,
     readable: Vec<Piece>,
     writable: Vec<Piece>,
 }
 
 /// `len` bytes from `at` on, cut at these places and then at their end.
-fn cut(memory: &Store, at: u64, len: usize, cuts: &[usize]) -> Vec<Piece> {
+fn cut(memory: &Mapping, at: u64, len: usize, cuts: &[usize]) -> Vec<Piece> {
     let mut ends: Vec<usize> = cuts.iter().map(|cut| *cut.min(&len)).collect();
     ends.push(len);
     let mut from = 0;
@@ -34,7 +34,7 @@ fn cut(memory: &Store, at: u64, len: usize, cuts: &[usize]) -> Vec<Piece> {
 
 impl Guest {
     fn new(readable: &[u8], writable: usize, cuts: &[usize]) -> Guest {
-        let memory = Store::new(1 << 20).unwrap();
+        let memory = Mapping::anonymous(1 << 20).unwrap();
         memory.piece(0, u32::try_from(readable.len()).unwrap()).unwrap().write(readable);
         let (readable, writable) =
             (cut(&memory, 0, readable.len(), cuts), cut(&memory, 1 << 19, writable, cuts));
