@@ -2,7 +2,7 @@
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::text;
+use sidecore_engine::state::{text, SwitchSpec};
 use sidecore_fuzz::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -12,7 +12,7 @@ fuzz_target!(|data: &[u8]| {
         Err(bad) => assert!(!bad.0.is_empty()),
     }
     let _ = text::port(input, KINDS);
-    let _ = text::switch(input);
+    let _ = text::named::<SwitchSpec>(input);
 });
 
 /// What was understood can be written and understood again, to the same meaning.

@@ -32,6 +32,7 @@ pub mod state;
 pub mod switch;
 pub mod transport;
 pub mod virtq;
+mod wait;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

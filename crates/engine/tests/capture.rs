@@ -1,7 +1,7 @@
 //! Captures, judged by other people's readers. Needs tcpdump and tshark.
 
 use crate::frames;
-use std::io::{Cursor, Read};
+use std::io::Cursor;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::Command;
@@ -31,9 +31,16 @@ fn capture(ports: &[&Arc<Port>], options: CaptureOptions) -> CaptureReader {
 /// Ends the capture and reads the rest.
 fn finish(mut reader: CaptureReader) -> Vec<u8> {
     reader.stopper().stop();
-    let mut bytes = Vec::new();
-    reader.read_to_end(&mut bytes).unwrap();
-    bytes
+    rest(&mut reader)
+}
+
+/// What comes of a capture that has been ended.
+pub fn rest(reader: &mut CaptureReader) -> Vec<u8> {
+    let mut all = Vec::new();
+    while let Some(bytes) = reader.next_bytes() {
+        all.extend_from_slice(bytes);
+    }
+    all
 }
 
 /// What pcap-file finds in the stream.
@@ -328,10 +335,8 @@ fn captures_share_a_port_and_ports_share_a_capture() {
     a.capture.ingress(&batch, &[]);
     b.capture.egress(&batch, &[0], &[]);
     b.capture.close();
-    let mut stream = Vec::new();
     let mut both = both;
-    both.read_to_end(&mut stream).unwrap();
-    let found = parse(&stream);
+    let found = parse(&rest(&mut both));
     assert_eq!(found.interfaces, ["a", "b"]);
     assert_eq!(found.counts, [(1, 0), (2, 0)]);
     let order: Vec<_> = found.packets.iter().map(|packet| (packet.interface, packet.flags)).collect();

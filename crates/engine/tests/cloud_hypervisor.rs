@@ -71,7 +71,7 @@ impl Rig {
         let config = E1000Config::new(model, Mac([2, 0, 0, 0, 0, at as u8]));
         let port = Arc::clone(&self.ports[at]);
         let device = E1000::new(config, Arc::clone(&port), Arc::clone(&self.cores) as Arc<dyn Scheduler>);
-        VfioUser::start(self.endpoint(at), port, Box::new(device.unwrap())).unwrap()
+        VfioUser::start(self.endpoint(at), port, Box::new(device.unwrap()), None).unwrap()
     }
 
     fn net(&self, at: usize) -> VhostUser {

@@ -49,7 +49,7 @@ impl Rig {
             let scheduler = Arc::clone(&cores) as Arc<dyn Scheduler>;
             let device = E1000::new(config, Arc::clone(&port), scheduler).unwrap();
             let endpoint = Endpoint::Listen { path: dir.join(&name), mode: None, owner: (None, None) };
-            attachments.push(VfioUser::start(endpoint, Arc::clone(&port), Box::new(device)).unwrap());
+            attachments.push(VfioUser::start(endpoint, Arc::clone(&port), Box::new(device), None).unwrap());
             ports.push(port);
         }
         let members: Vec<_> =

@@ -259,7 +259,7 @@ fn e1000(rig: &Rig, model: Model) -> (Box<dyn Attachment>, Receiver) {
     let scheduler = Arc::clone(&rig.cores) as Arc<dyn Scheduler>;
     let device = E1000::new(E1000Config::new(model, MAC), Arc::clone(&rig.sink), scheduler).unwrap();
     let endpoint = vfio_user::Endpoint::Listen { path: rig.path(), mode: None, owner: (None, None) };
-    let attachment = VfioUser::start(endpoint, Arc::clone(&rig.sink), Box::new(device)).unwrap();
+    let attachment = VfioUser::start(endpoint, Arc::clone(&rig.sink), Box::new(device), None).unwrap();
     let config = e1000::Config { ring: RING, ..e1000::Config::default() };
     let driver = e1000::E1000::open(&rig.path(), &config).unwrap();
     (Box::new(attachment), Receiver::E1000(Box::new(driver)))

@@ -53,8 +53,8 @@ impl Rig {
             let (nic, memory, beside) = ptnet::functions(config, &port, scheduler).unwrap();
             let at =
                 |name: String| Endpoint::Listen { path: dir.join(name), mode: None, owner: (None, None) };
-            let nic = VfioUser::start(at(name.clone()), Arc::clone(&port), Box::new(nic)).unwrap();
-            let memory = VfioUser::start(at(format!("{name}.mem")), beside, Box::new(memory)).unwrap();
+            let nic = VfioUser::start(at(name.clone()), Arc::clone(&port), Box::new(nic), None).unwrap();
+            let memory = VfioUser::start(at(format!("{name}.mem")), beside, Box::new(memory), None).unwrap();
             attachments.push(Functions { nic, memory });
             ports.push(port);
         }

@@ -569,7 +569,7 @@ fn a_capture_sees_frames_cross_the_real_switch_and_those_that_do_not() {
     }
     assert_eq!(dropped(), 1);
     capture.stopper().stop();
-    capture.read_to_end(&mut stream).unwrap();
+    stream.extend(crate::capture::rest(&mut capture));
 
     let path = std::env::temp_dir().join(format!("sidecore-tap-{}.pcapng", std::process::id()));
     std::fs::write(&path, &stream).unwrap();

@@ -26,7 +26,7 @@ fn linux_finds_the_device_and_uses_all_of_it() -> Result<()> {
     let device = Scratch::new(&port, cores);
     let (inside, pages) = (Arc::clone(&device.inside), Arc::clone(&device.pages));
     let endpoint = Endpoint::Listen { path: path.clone(), mode: None, owner: (None, None) };
-    let attachment = VfioUser::start(endpoint, port, Box::new(device)).unwrap();
+    let attachment = VfioUser::start(endpoint, port, Box::new(device), None).unwrap();
 
     let guest = Guest::named("scratch").nic(Nic::vfio_user(&path));
     let mut guest = guest.kernel_argument("mem=200M").kernel_argument("iomem=relaxed").boot()?;

@@ -45,11 +45,10 @@ pub fn add(args: &AddArgs) -> Outcome {
     match (args.switch, args.router) {
         (true, _) => {
             spec.switches =
-                args.specs.iter().map(|s| text::switch(s).map_err(bad)).collect::<Result<_, _>>()?
+                args.specs.iter().map(|s| text::named(s).map_err(bad)).collect::<Result<_, _>>()?
         }
         (_, true) => {
-            spec.routers =
-                args.specs.iter().map(|s| text::router(s).map_err(bad)).collect::<Result<_, _>>()?
+            spec.routers = args.specs.iter().map(|s| text::named(s).map_err(bad)).collect::<Result<_, _>>()?
         }
         _ => spec.ports = args.specs.iter().map(port).collect::<Result<_, _>>()?,
     }

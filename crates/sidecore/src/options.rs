@@ -65,7 +65,7 @@ fn flags() -> impl Iterator<Item = &'static Key> {
 impl Args for DaemonFlags {
     fn augment_args(command: Command) -> Command {
         let flag = |key: &'static Key| {
-            let sound = |text: &str| match text::daemon(&[(key.name, text)]) {
+            let sound = |text: &str| match text::from_pairs::<DaemonSpec>(&[(key.name, text)]) {
                 Ok(_) => Ok(text.to_owned()),
                 // clap says which flag it is.
                 Err(why) => Err(why.trim_start_matches(&format!("key `{}`: ", key.name)).to_owned()),
@@ -85,7 +85,9 @@ impl FromArgMatches for DaemonFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
         let given = |key: &Key| Some((key.name, matches.get_one::<String>(key.name)?.as_str()));
         let pairs: Vec<_> = flags().filter_map(given).collect();
-        text::daemon(&pairs).map(DaemonFlags).map_err(|why| Error::raw(ErrorKind::ValueValidation, why))
+        text::from_pairs::<DaemonSpec>(&pairs)
+            .map(DaemonFlags)
+            .map_err(|why| Error::raw(ErrorKind::ValueValidation, why))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {

@@ -8,11 +8,20 @@ use super::*;
 use crate::cli::Cli;
 use crate::generate::OPENAPI;
 
+/// A value of this form.
+fn example(form: &Form) -> String {
+    match form {
+        Form::Number(least, _) => least.to_string(),
+        Form::OneOf(words) => words[0].to_owned(),
+        Form::Text(_, like) | Form::List(_, like, _) => (*like).to_owned(),
+    }
+}
+
 /// A port that was given every key, each by the words of the command line.
 pub fn every_key() -> PortSpec {
     let read = |key: &Key| {
         let kind = KINDS.iter().find(|kind| kind.knows(key)).unwrap();
-        let words = format!("p={}:p,{}={}", kind.name, key.name, key.form.example());
+        let words = format!("p={}:p,{}={}", kind.name, key.name, example(&key.form));
         let port = text::port(&words, KINDS).unwrap();
         assert_eq!(port.given().map(|key| key.name).collect::<Vec<_>>(), [key.name], "{words}");
         port
@@ -32,12 +41,12 @@ fn every_key_is_read_from_words_and_written_as_it_was() {
     assert_eq!(sorted(keys(toml::Table::try_from(&port).unwrap())), sorted(all(PortSpec::KEYS)));
     assert_eq!(port.given().count() + 3, PortSpec::KEYS.len());
     let words: String =
-        SwitchSpec::KEYS[1..].iter().map(|key| format!(",{}={}", key.name, key.form.example())).collect();
-    let switch = text::switch(&format!("s{words}")).unwrap();
+        SwitchSpec::KEYS[1..].iter().map(|key| format!(",{}={}", key.name, example(&key.form))).collect();
+    let switch = text::named::<SwitchSpec>(&format!("s{words}")).unwrap();
     assert_eq!(sorted(keys(toml::Table::try_from(&switch).unwrap())), sorted(all(SwitchSpec::KEYS)));
-    let examples: Vec<_> = DaemonSpec::KEYS.iter().map(|key| (key.name, key.form.example())).collect();
+    let examples: Vec<_> = DaemonSpec::KEYS.iter().map(|key| (key.name, example(&key.form))).collect();
     let pairs: Vec<_> = examples.iter().map(|(key, value)| (*key, value.as_str())).collect();
-    let daemon = text::daemon(&pairs).unwrap();
+    let daemon = text::from_pairs::<DaemonSpec>(&pairs).unwrap();
     assert_eq!(sorted(keys(toml::Table::try_from(&daemon).unwrap())), sorted(all(DaemonSpec::KEYS)));
     for other in ["99999999999", "-", "+", "/"] {
         for key in PortSpec::KEYS.iter().filter(|key| matches!(key.form, Form::Number(..) | Form::OneOf(_))) {

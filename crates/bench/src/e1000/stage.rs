@@ -183,7 +183,7 @@ impl Stage {
 /// `device`, which listens at `path`.
 fn start(path: &Path, port: Arc<Port>, device: Box<dyn PciDevice>) -> Result<VfioUser, String> {
     let endpoint = Endpoint::Listen { path: path.to_owned(), mode: None, owner: (None, None) };
-    VfioUser::start(endpoint, port, device).map_err(text)
+    VfioUser::start(endpoint, port, device, None).map_err(text)
 }
 
 /// A device in this process.

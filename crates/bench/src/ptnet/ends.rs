@@ -140,8 +140,8 @@ impl End {
                 let (path, mode, owner) = listen(path.into());
                 vfio_user::Endpoint::Listen { path, mode, owner }
             };
-            let nic = VfioUser::start(at(""), Arc::clone(&port), Box::new(nic)).map_err(text)?;
-            let memory = VfioUser::start(at(".mem"), beside, Box::new(memory)).map_err(text)?;
+            let nic = VfioUser::start(at(""), Arc::clone(&port), Box::new(nic), None).map_err(text)?;
+            let memory = VfioUser::start(at(".mem"), beside, Box::new(memory), None).map_err(text)?;
             let config = Config { header: kind == Kind::Header, ..Config::default() };
             let mut driver = Driver::open(&path, &config).map_err(text)?;
             if !traps {

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use rustix::event::Timespec;
 use rustix::process::{pidfd_open, Pid, PidfdFlags};
 
 use crate::disk::opener::{PATIENCE, SILENT};
@@ -85,7 +84,7 @@ impl Children {
     }
 
     /// Kills openers that have had their time. How soon to do so again.
-    pub(super) fn end_late(&mut self) -> Option<Timespec> {
+    pub(super) fn end_late(&mut self) -> Option<Duration> {
         let waiting = self.0.iter_mut().filter(|it| it.path.is_some() && !it.killed);
         let left = waiting.filter_map(|opener| {
             let left = LONGEST.saturating_sub(opener.begun.elapsed());
@@ -96,7 +95,7 @@ impl Children {
             }
             (!opener.killed).then_some(left)
         });
-        left.min().and_then(|left| Timespec::try_from(left).ok())
+        left.min()
     }
 }
 

@@ -35,9 +35,9 @@ mod table;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::{recv, RecvFlags};
 
 use children::Children;
@@ -46,12 +46,13 @@ pub use rules::Rules;
 use crate::sandbox::open::broker::{answer, receive, Named, Refusal};
 use crate::sandbox::open::passing::MAX_TEXT;
 use crate::sandbox::open::socket::{listen_here, SocketError, SocketFile};
+use crate::wait::wait;
 
 /// Most sockets that it remembers.
 pub const MAX_SOCKETS: usize = 4096;
 
 /// How soon it tries again to get the socket at which operators speak.
-const AGAIN: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const AGAIN: Duration = Duration::from_millis(50);
 
 /// The socket at which operators speak.
 struct Operators {
@@ -115,10 +116,7 @@ impl Broker {
             let others = self.operators.iter().map(|operators| operators.socket.as_fd());
             let others = others.chain(self.children.ends());
             fds.extend(others.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-            match poll(&mut fds, again.as_ref()) {
-                Err(Errno::INTR) => continue,
-                ready => ready?,
-            };
+            wait(&mut fds, again)?;
             let (asked, others) =
                 (!fds[0].revents().is_empty(), fds[1..].iter().any(|fd| !fd.revents().is_empty()));
             // What an operator said before the daemon was asked counts.

@@ -76,10 +76,10 @@ pub enum Act {
 }
 
 /// The account of one port. Copies are the same account.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Overrun(Arc<Account>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Account {
     /// When its rest ends: ticks. 0: it does not rest.
     until: AtomicU64,
@@ -138,12 +138,6 @@ fn within(acts: &mut Vec<(u64, u64)>, begun: u64, took: u64) -> u64 {
     }
     acts.push((begun, took));
     inner
-}
-
-impl std::fmt::Debug for Overrun {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Overrun").field(&self.0.name).field(&self.count()).finish()
-    }
 }
 
 impl Overrun {

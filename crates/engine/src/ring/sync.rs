@@ -29,16 +29,6 @@ pub struct RingStats {
 }
 
 impl RingStats {
-    /// How often the ring was reset.
-    pub fn resets(&self) -> u32 {
-        self.resets.load(Ordering::Relaxed)
-    }
-
-    /// Why it was reset last.
-    pub fn reason(&self) -> Option<Nonsense> {
-        Nonsense::from_code(self.reason.load(Ordering::Relaxed))
-    }
-
     /// Slots that named a buffer which is not the client's, or more bytes than a buffer has.
     pub fn bad_slots(&self) -> u32 {
         self.bad_slots.load(Ordering::Relaxed)
@@ -47,7 +37,8 @@ impl RingStats {
     /// `running`, and what went wrong so far.
     pub fn describe(&self) -> String {
         let mut text = String::from("running");
-        if let (n @ 1.., Some(reason)) = (self.resets(), self.reason()) {
+        let reason = Nonsense::from_code(self.reason.load(Ordering::Relaxed));
+        if let (n @ 1.., Some(reason)) = (self.resets.load(Ordering::Relaxed), reason) {
             text.push_str(&format!(", {n} resets, the last for {}", reason.name()));
         }
         if let n @ 1.. = self.bad_slots() {

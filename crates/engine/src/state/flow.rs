@@ -37,7 +37,7 @@ view! {
 }
 
 /// What a port's counters were when they were looked at last, and when each was seen to grow.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Flow {
     before: Option<(Instant, Totals, Usage)>,
     rates: Option<[u64; 5]>,
@@ -45,20 +45,8 @@ pub(super) struct Flow {
     pub parts: Option<(u64, u64)>,
     last_in: Option<Instant>,
     last_out: Option<Instant>,
-    last_drop: [Option<Instant>; DROP_PLACES],
-}
-
-impl Default for Flow {
-    fn default() -> Flow {
-        Flow {
-            before: None,
-            rates: None,
-            parts: None,
-            last_in: None,
-            last_out: None,
-            last_drop: [None; DROP_PLACES],
-        }
-    }
+    /// Of each reason, once there was a look.
+    last_drop: Vec<Option<Instant>>,
 }
 
 impl Flow {
@@ -89,6 +77,7 @@ impl Flow {
         };
         seen(&mut self.last_in, totals.in_frames, before.in_frames);
         seen(&mut self.last_out, totals.out_frames, before.out_frames);
+        self.last_drop.resize(DROP_PLACES, None);
         for (last, (n, old)) in self.last_drop.iter_mut().zip(totals.drops.iter().zip(before.drops)) {
             seen(last, *n, old);
         }
@@ -104,9 +93,10 @@ impl Flow {
                 u64::try_from(now.saturating_duration_since(last).as_millis()).unwrap_or(u64::MAX)
             }),
         };
-        let drops = DROPS.iter().zip(self.last_drop.iter().zip(totals.drops.iter().zip(before.drops)));
+        let last_drop = self.last_drop.iter().copied().chain(std::iter::repeat(None));
+        let drops = DROPS.iter().zip(last_drop.zip(totals.drops.iter().zip(before.drops)));
         let drops = drops
-            .filter_map(|((_, name, _), (last, (n, old)))| Some(((*name).to_owned(), ago(*last, *n, old)?)));
+            .filter_map(|((_, name, _), (last, (n, old)))| Some(((*name).to_owned(), ago(last, *n, old)?)));
         let rate = |place: usize| self.rates.and_then(|rates| rates.get(place).copied());
         FlowView {
             in_rate: rate(0),

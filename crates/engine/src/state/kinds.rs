@@ -385,7 +385,7 @@ fn speak_vfio_user(
 ) -> Result<VfioUser, String> {
     set_terms(spec, port);
     let (endpoint, hold) = (endpoint(spec)?, holder_beside(spec));
-    VfioUser::start_held(endpoint, Arc::clone(port), Box::new(device), hold).map_err(|e| e.to_string())
+    VfioUser::start(endpoint, Arc::clone(port), Box::new(device), hold).map_err(|e| e.to_string())
 }
 
 /// `e1000:PATH`, `e1000e:PATH`: an Intel NIC on a vfio-user socket.

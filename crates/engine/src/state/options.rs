@@ -69,17 +69,6 @@ impl fmt::Display for Form {
     }
 }
 
-impl Form {
-    /// A value of this form.
-    pub fn example(&self) -> String {
-        match self {
-            Form::Number(least, _) => least.to_string(),
-            Form::OneOf(words) => words.first().map_or_else(String::new, |word| (*word).to_owned()),
-            Form::Text(_, like) | Form::List(_, like, _) => (*like).to_owned(),
-        }
-    }
-}
-
 /// A type of values.
 pub trait Value {
     /// How they are written.

@@ -142,12 +142,12 @@ fn the_words_of_the_command_line() {
         let error = text::port(given, FAKES).unwrap_err().to_string();
         assert_eq!(error, format!("port {given:?}: {why}"));
     }
-    let error = text::switch("s,ageing=0").unwrap_err().to_string();
+    let error = text::named::<SwitchSpec>("s,ageing=0").unwrap_err().to_string();
     assert_eq!(
         error,
         "switch \"s,ageing=0\": key `ageing`: \"0\" is not allowed; allowed: a number from 1 to 86400"
     );
-    assert_eq!(text::switch("s,ageing=5").unwrap().ageing.unwrap().get(), 5);
+    assert_eq!(text::named::<SwitchSpec>("s,ageing=5").unwrap().ageing.unwrap().get(), 5);
 }
 
 #[test]
@@ -469,7 +469,7 @@ fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration()
 fn a_switch_under_attack_gets_another_table() {
     let engine = engine();
     let ports = ["a=other:a,switch=lan,fdb=02:00:00:00:00:08", "b=other:b,switch=lan"];
-    let wanted = Spec { switches: vec![text::switch("lan").unwrap()], ..spec(&ports) };
+    let wanted = Spec { switches: vec![text::named::<SwitchSpec>("lan").unwrap()], ..spec(&ports) };
     engine.apply(&wanted, false).unwrap();
     let known =
         || engine.addresses().addresses.into_iter().map(|known| (known.mac, known.port)).collect::<Vec<_>>();

@@ -14,8 +14,7 @@ use toml::Spanned;
 
 use super::check::{check, Finding};
 use super::kinds::{find, Kind};
-use super::routes::RouterSpec;
-use super::spec::{DaemonSpec, Entry, PortSpec, Spec, SwitchSpec};
+use super::spec::{Entry, PortSpec, Spec};
 
 /// Everything that is wrong with a configuration, one line each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -204,17 +203,8 @@ pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
     from_pairs(&pairs).map_err(bad)
 }
 
-/// Reads `NAME[,key=value…]`.
-pub fn switch(text: &str) -> Result<SwitchSpec, BadSpec> {
-    named(text)
-}
-
-/// Reads `NAME[,key=value…]`. Routes have commands of their own.
-pub fn router(text: &str) -> Result<RouterSpec, BadSpec> {
-    named(text)
-}
-
-fn named<E: Entry>(text: &str) -> Result<E, BadSpec> {
+/// Reads a switch or a router: `NAME[,key=value…]`. Routes have commands of their own.
+pub fn named<E: Entry>(text: &str) -> Result<E, BadSpec> {
     let bad = |why: String| BadSpec(vec![format!("{} {text:?}: {why}", E::WHAT)]);
     let mut words = text.split(',');
     let mut pairs = vec![("name", words.next().unwrap_or_default())];
@@ -224,13 +214,8 @@ fn named<E: Entry>(text: &str) -> Result<E, BadSpec> {
     from_pairs(&pairs).map_err(bad)
 }
 
-/// Reads the options of the daemon, as key and value.
-pub fn daemon(pairs: &[(&str, &str)]) -> Result<DaemonSpec, String> {
-    from_pairs(pairs)
-}
-
-/// Reads key and value pairs one by one first, so that a bad value is reported with its key.
-fn from_pairs<T: DeserializeOwned>(pairs: &[(&str, &str)]) -> Result<T, String> {
+/// Reads options as key and value, one by one first, so that a bad value is reported with its key.
+pub fn from_pairs<T: DeserializeOwned>(pairs: &[(&str, &str)]) -> Result<T, String> {
     let read = |pairs: &[(&str, &str)]| {
         T::deserialize(MapDeserializer::new(pairs.iter().map(|&(key, value)| (key, Word(value)))))
     };

@@ -19,10 +19,10 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::server::connection::{receive, Connection};
 use super::server::conversation::{ConversationEnd, PATIENCE};
-use super::server::wait::wait;
 use crate::mem::{set_peeked, Files, Terms};
 use crate::sandbox::descriptors::{self, WantedFds, Why};
 use crate::sandbox::open::passing;
+use crate::wait::wait;
 
 /// Bytes that are looked at before a message's length is known: more than most messages have.
 const FIRST_LOOK: usize = 4096;
@@ -214,7 +214,7 @@ impl Inbox {
             )));
         }
         let mut ready = [PollFd::new(&self.stream, PollFlags::OUT)];
-        wait(&mut ready, Some(left)).map_err(|_| ConversationEnd::Closed)
+        wait(&mut ready, Some(left)).map(drop).map_err(|_| ConversationEnd::Closed)
     }
 
     /// Sends an answer whole, and a descriptor with the first of its bytes.

@@ -56,7 +56,7 @@ impl Rig {
         let device = Scratch::new(&port, cores);
         let (inside, pages) = (Arc::clone(&device.inside), Arc::clone(&device.pages));
         let endpoint = Endpoint::Listen { path: dir.join("d.sock"), mode: Some(0o600), owner: (None, None) };
-        let attachment = VfioUser::start(endpoint, Arc::clone(&port), Box::new(device)).unwrap();
+        let attachment = VfioUser::start(endpoint, Arc::clone(&port), Box::new(device), None).unwrap();
         Rig { dir, inside, pages, port, attachment: Some(attachment) }
     }
 

@@ -181,7 +181,7 @@ fn every_field_is_described_and_no_other() {
 
     let port = every_key();
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
-    let switch = text::switch("s,ageing=1,table-size=64").unwrap();
+    let switch = text::named::<SwitchSpec>("s,ageing=1,table-size=64").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
     let daemon = DaemonSpec {
         cores: Some(Cpus(vec![])),

@@ -37,9 +37,9 @@ impl Source {
         let ports =
             args.ports.iter().map(|spec| text::port(spec, KINDS).map_err(bad)).collect::<Result<_, _>>()?;
         let switches =
-            args.switches.iter().map(|spec| text::switch(spec).map_err(bad)).collect::<Result<_, _>>()?;
+            args.switches.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
         let routers =
-            args.routers.iter().map(|spec| text::router(spec).map_err(bad)).collect::<Result<_, _>>()?;
+            args.routers.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
         let socket = args.control.path();
         let daemon = DaemonSpec { socket: args.control.socket, ..args.daemon.0 };
         Ok(Source { file: args.config.map(absolute).transpose()?, ports, switches, routers, daemon, socket })

@@ -189,25 +189,20 @@ fn comment(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     option(out, OPT_COMMENT, &bytes[..COMMENT - left]);
 }
 
-/// The statistics of one interface, at the stream's end.
-pub(super) struct Statistics {
-    pub(super) interface: u32,
-    pub(super) started: Time,
-    pub(super) ended: Time,
-    pub(super) seen: u64,
-    pub(super) lost: u64,
-}
-
-impl Statistics {
-    pub(super) fn write(&self, out: &mut Vec<u8>) {
-        block(out, INTERFACE_STATISTICS, |out| {
-            out.extend(self.interface.to_le_bytes());
-            out.extend(halves(self.ended));
-            option(out, ISB_STARTTIME, &halves(self.started));
-            option(out, ISB_ENDTIME, &halves(self.ended));
-            option(out, ISB_IFRECV, &self.seen.to_le_bytes());
-            option(out, ISB_IFDROP, &self.lost.to_le_bytes());
-            option(out, OPT_END, &[]);
-        });
-    }
+/// Appends the statistics of one interface, from its beginning to now.
+pub(super) fn statistics(
+    out: &mut Vec<u8>,
+    interface: u32,
+    (started, ended): (Time, Time),
+    count: CaptureCount,
+) {
+    block(out, INTERFACE_STATISTICS, |out| {
+        out.extend(interface.to_le_bytes());
+        out.extend(halves(ended));
+        option(out, ISB_STARTTIME, &halves(started));
+        option(out, ISB_ENDTIME, &halves(ended));
+        option(out, ISB_IFRECV, &count.frames.to_le_bytes());
+        option(out, ISB_IFDROP, &count.lost.to_le_bytes());
+        option(out, OPT_END, &[]);
+    });
 }

@@ -1,37 +1,23 @@
 //! The reader's side of a capture.
 
-use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::event::{poll, PollFd, PollFlags};
-use rustix::io::Errno;
-
-use super::pcapng::{CaptureCount, CaptureOptions};
-use super::pcapng::{Statistics, Time};
+use super::pcapng::{statistics, CaptureCount, CaptureOptions, Time};
 use super::sink::{now, Sink};
 use super::slot::CapturePoint;
 
 /// A running capture: a pcapng stream. Dropping it ends the capture.
 ///
-/// It can be read as a file ([`Read`], which blocks), or in pieces by a thread that waits for its descriptor ([`AsFd`])
-/// to become readable and calls [`CaptureReader::next_bytes`].
+/// A thread waits for its descriptor ([`AsFd`]) to become readable and calls [`CaptureReader::next_bytes`].
 pub struct CaptureReader {
     sink: Arc<Sink>,
     points: Vec<Arc<dyn CapturePoint>>,
     bytes: Vec<u8>,
     read: usize,
     started: Time,
-    phase: StreamPhase,
     /// What the stream says of each interface by now.
     said: Vec<CaptureCount>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum StreamPhase {
-    Running,
-    /// The statistics have been written; what is left in `bytes` is the end.
-    Last,
 }
 
 /// Ends a capture from elsewhere: its reader gets what waits, the statistics, and the end.
@@ -59,7 +45,7 @@ impl CaptureReader {
         // The stream's head waits to be read.
         sink.wake();
         let said = vec![CaptureCount::default(); points.len()];
-        CaptureReader { sink, points, bytes, read: 0, started: now(), phase: StreamPhase::Running, said }
+        CaptureReader { sink, points, bytes, read: 0, started: now(), said }
     }
 
     /// Something to end the capture with.
@@ -90,7 +76,8 @@ impl CaptureReader {
 
     /// Gets the next full buffer, perhaps an empty one; false at the end.
     fn refill(&mut self) -> bool {
-        if self.phase == StreamPhase::Last {
+        // The statistics have been written: what was left was the end.
+        if self.points.is_empty() {
             return false;
         }
         // Asked first: whatever was put in before the end is then in this buffer or the next.
@@ -106,16 +93,12 @@ impl CaptureReader {
         for ((interface, count), said) in (0..).zip(&counts).zip(&self.said) {
             // Before the end only what is worse than the stream says.
             if ended || count.lost > said.lost {
-                let CaptureCount { frames, lost } = *count;
-                let statistics =
-                    Statistics { interface, started: self.started, ended: now, seen: frames, lost };
-                statistics.write(&mut self.bytes);
+                statistics(&mut self.bytes, interface, (self.started, now), *count);
             }
         }
         self.said = counts;
         if ended {
             self.points.clear();
-            self.phase = StreamPhase::Last;
             // A thread that waits for the descriptor must see the end.
             self.sink.wake();
         }
@@ -124,28 +107,6 @@ impl CaptureReader {
 
     fn detach(&self) {
         self.points.iter().for_each(|point| point.capture_slot().remove(&self.sink));
-    }
-}
-
-impl Read for CaptureReader {
-    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        while self.read == self.bytes.len() {
-            // The event stays raised while there is something, and when the capture has ended.
-            if self.phase == StreamPhase::Running && !self.sink.is_ended() {
-                match poll(&mut [PollFd::new(&self.sink.event(), PollFlags::IN)], None) {
-                    Ok(_) => {}
-                    Err(Errno::INTR) => continue,
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            if !self.refill() {
-                return Ok(0);
-            }
-        }
-        let n = to.len().min(self.bytes.len() - self.read);
-        to[..n].copy_from_slice(&self.bytes[self.read..self.read + n]);
-        self.read += n;
-        Ok(n)
     }
 }
 

@@ -43,13 +43,12 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use rustix::io::ioctl_fionread;
-use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::{shutdown, Shutdown};
 
 pub use server::{serve, WantedFds, Why};
 
 use crate::sandbox::open::broker::{broker, Request};
-use crate::sandbox::open::passing::{hear, say, MAX_FDS};
+use crate::sandbox::open::passing::{hear, limit, say, MAX_FDS};
 use server::{see, GIVEN, KEEP, LOOK, NONE};
 
 /// How long a helper may take over an answer. It waits for no other process before it gives one.
@@ -124,9 +123,7 @@ fn another() -> io::Result<OwnedFd> {
     let broker =
         broker().ok_or_else(|| io::Error::other("there is no broker to start a descriptor helper"))?;
     let socket = broker.fd(&Request::DescriptorHelper, &[])?;
-    for which in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&socket, which, Some(ANSWER))?;
-    }
+    limit(&socket, ANSWER)?;
     STARTED.fetch_add(1, Ordering::Relaxed);
     Ok(socket)
 }

@@ -6,8 +6,8 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
-use rustix::io::{fcntl_dupfd_cloexec, retry_on_intr};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{getpeername, AddressFamily, RecvFlags, SocketType};
 use rustix::process::{getrlimit, Resource};
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::mem::{is_eventfd, is_memory, link_name};
 use crate::sandbox::filters;
 use crate::sandbox::open::passing::{self, hear, is_for_records, say, MAX_FDS};
+use crate::wait::wait;
 
 /// The first word of each record: the protocol's number above, what is asked or answered below.
 const PROTOCOL: u64 = 0x7363_6472 << 32;
@@ -127,8 +128,7 @@ pub(super) fn attend(socket: &OwnedFd, kept: &mut Vec<OwnedFd>) -> io::Result<()
 /// Waits for the daemon's next word, or its end; false if there is none by `until`.
 fn speaks(socket: &OwnedFd, until: Option<Instant>) -> io::Result<bool> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-    let left = left.and_then(|left| Timespec::try_from(left).ok());
-    Ok(retry_on_intr(|| poll(&mut [PollFd::new(socket, PollFlags::IN)], left.as_ref()))? > 0)
+    Ok(wait(&mut [PollFd::new(socket, PollFlags::IN)], left)?)
 }
 
 /// What a look has found.

@@ -7,14 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
-use rustix::net::sockopt::{set_socket_timeout, Timeout};
 use rustix::net::SocketType;
 
 use crate::sandbox::open::broker::{broker, Request};
 use crate::sandbox::open::early::{Early, Fetched};
+use crate::sandbox::open::passing;
 use crate::sandbox::open::socket::{self, SocketError, SocketSpec};
+use crate::wait::wait;
 
 use super::program::start;
 use super::program::{make_secret, read_secret};
@@ -136,9 +137,7 @@ impl Holder {
 
     /// Whether the holder ends within [`ANSWER`]: it hangs up then, also on callers that it has not heard yet.
     fn ends(&self) -> bool {
-        let time = Timespec { tv_sec: i64::try_from(ANSWER.as_secs()).unwrap_or(0), tv_nsec: 0 };
-        let ends = || poll(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(&time));
-        rustix::io::retry_on_intr(ends).is_ok_and(|ready| ready > 0)
+        wait(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(ANSWER)).unwrap_or(false)
     }
 
     fn ask(&self, what: u64, key: u64, fd: Option<BorrowedFd>) -> io::Result<()> {
@@ -212,9 +211,7 @@ fn call(path: &Path) -> io::Result<OwnedFd> {
         let Some(socket) = socket::call_own(path, SocketType::SEQPACKET)? else { return Ok(None) };
         // It was called without waiting, and is waited for from now on.
         rustix::io::ioctl_fionbio(&socket, false)?;
-        for which in [Timeout::Recv, Timeout::Send] {
-            set_socket_timeout(&socket, which, Some(ANSWER))?;
-        }
+        passing::limit(&socket, ANSWER)?;
         Ok(Some(socket))
     };
     let socket = connected().map_err(system("call the holder"))?;

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::event::{poll, PollFd, PollFlags, Timespec};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{fstat, FileType};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_acceptconn;
@@ -14,6 +14,7 @@ use rustix::net::{accept_with, SocketFlags};
 
 use crate::sandbox::open::passing::{self, Record};
 use crate::sandbox::open::socket::SocketFile;
+use crate::wait::wait;
 
 use super::program::{read_secret, remove_secret};
 
@@ -111,15 +112,8 @@ fn next_daemon(
         let sockets = store.0.values().filter(|fd| is_socket(fd));
         fds.extend(sockets.map(|fd| PollFd::new(fd, PollFlags::empty())));
         let left = PATIENCE.saturating_sub(begun.elapsed());
-        let time = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(0),
-            tv_nsec: left.subsec_nanos().into(),
-        };
-        match poll(&mut fds, Some(&time)) {
-            Ok(0) => return Ok(None),
-            Ok(_) => {}
-            Err(Errno::INTR) => continue,
-            Err(e) => return Err(e.into()),
+        if !wait(&mut fds, Some(left))? && left.is_zero() {
+            return Ok(None);
         }
         let called = !fds[0].revents().is_empty();
         let speaks = fds[1..=callers.len()].iter().position(|fd| !fd.revents().is_empty());
@@ -145,9 +139,8 @@ fn next_daemon(
                     if left.is_zero() {
                         return Ok(None);
                     }
-                    let pause = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
                     // Only time can help.
-                    let _ = poll(&mut [], Some(&pause));
+                    let _ = wait(&mut [], Some(Duration::from_millis(100)));
                 }
                 Err(e) => return Err(e.into()),
             }

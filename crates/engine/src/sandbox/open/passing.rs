@@ -6,9 +6,10 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::io::{retry_on_intr, Errno, Result};
-use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::sockopt::{set_socket_timeout, socket_domain, socket_type, Timeout};
 use rustix::net::{
     recvmsg, sendmsg, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType,
@@ -98,6 +99,12 @@ pub(crate) fn hear(socket: impl AsFd, most: usize) -> io::Result<Record> {
     });
     let text = bytes.get(WORDS..got.bytes).unwrap_or_default().to_vec();
     Ok(Record { what, number, text, fds: got.fds, cut: got.cut })
+}
+
+/// Has nothing wait for the other end of `socket` for longer than `most`.
+pub(crate) fn limit(socket: &OwnedFd, most: Duration) -> Result<()> {
+    set_socket_timeout(socket, Timeout::Recv, Some(most))?;
+    set_socket_timeout(socket, Timeout::Send, Some(most))
 }
 
 /// Whether `socket` is one on which records come, from a process of this host.

@@ -11,7 +11,6 @@ use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MESSAGE};
 
 use super::super::server::connection::Connection;
 use super::super::server::many::{ClientConnection, Requests};
-use super::super::server::wait::has_left;
 use super::common::Common;
 use super::end::{copies, Piped};
 use super::host::{self, HostRings};
@@ -22,6 +21,7 @@ use crate::host::ring::{Monitor, RingEgress, RingIngress, RingPair, RingPortSett
 use crate::observe::capture::Watcher;
 use crate::ring::{pipe_end, Geometry, Region, ReleaseGate};
 use crate::sandbox::open::passing;
+use crate::wait::has_left;
 
 /// Conversations at a time; one more replaces the oldest that is not attached.
 const CONVERSATIONS: usize = 8;

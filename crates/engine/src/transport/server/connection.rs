@@ -6,13 +6,16 @@
 
 use std::io::IoSliceMut;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt::set_socket_oobinline;
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvFlags, ReturnFlags};
 
 use crate::sandbox::descriptors;
+use crate::wait::wait;
 
 /// A connection. When it is dropped, the other end is hung up on, and unread messages are left to a descriptor helper
 /// (`descriptors::hang_up`).
@@ -77,4 +80,24 @@ pub(in crate::transport) fn receive(
 ) -> rustix::io::Result<Got> {
     let got = recvmsg(stream, &mut [IoSliceMut::new(into)], &mut RecvAncillaryBuffer::default(), flags)?;
     Ok(Got { bytes: got.bytes, with_fds: got.flags.contains(ReturnFlags::CTRUNC) })
+}
+
+/// What is said of a port whose VMM has left a file behind that is still being closed.
+pub(in crate::transport) const CLOSING: &str =
+    "a file that its VMM gave is still being closed, because its file server does not answer; the port accepts no VMM until then";
+
+/// Waits until a file is closed; true if it is, false if `wake` is readable first. If it takes longer than a moment, `told`
+/// is called once.
+pub(in crate::transport) fn await_close(closing: &OwnedFd, wake: impl AsFd, told: impl FnOnce()) -> bool {
+    descriptors::dropped(closing);
+    let mut fds = [PollFd::new(&wake, PollFlags::IN), PollFd::new(closing, PollFlags::IN)];
+    let (mut told, mut time) = (Some(told), Some(Duration::from_millis(100)));
+    loop {
+        let closed = wait(&mut fds, time).is_err() || !fds[1].revents().is_empty();
+        if closed || !fds[0].revents().is_empty() {
+            return closed;
+        }
+        told.take().into_iter().for_each(|told| told());
+        time = None;
+    }
 }

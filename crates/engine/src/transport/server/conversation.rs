@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags};
 
 use super::socket::Listener;
-use super::wait::wait;
 use super::OwnerLine;
 use crate::fault::Fault;
 use crate::port::{AttachmentStatus, Port};
+use crate::wait::wait;
 
 /// How long a peer may take over the rest of a message, or over reading our answers.
 pub(in crate::transport) const PATIENCE: Duration = Duration::from_secs(2);
@@ -104,38 +104,32 @@ pub(in crate::transport) trait Exchange {
     fn end(self, faulty: bool) -> Option<OwnedFd>;
 }
 
-/// What a conversation has around it.
-pub(super) struct ConversationContext<'a, T> {
-    pub(super) port: &'a Port,
-    pub(super) line: &'a OwnerLine,
-    /// Where other clients connect.
-    pub(super) listener: Option<&'a Listener>,
-    /// Whether the first word has to come in time.
-    pub(super) limits_first_word: bool,
-    /// Told after messages were handled.
-    pub(super) show: &'a dyn Fn(&mut T),
-}
-
-/// Talks until there is an end.
-pub(super) fn run<T: Exchange>(exchange: &mut T, context: &ConversationContext<T>) -> ConversationEnd {
-    let port = context.port;
+/// Talks at `port` until there is an end. Other clients connect at `listener`; the first word has to come in time if that is to be
+/// limited; `show` is told after messages were handled.
+pub(super) fn run<T: Exchange>(
+    exchange: &mut T,
+    port: &Port,
+    line: &OwnerLine,
+    mut listener: Option<&Listener>,
+    limits_first_word: bool,
+    show: impl Fn(&mut T),
+) -> ConversationEnd {
     let hold = || port.messages.hold().map(|time| Instant::now() + time);
     let begun = Instant::now();
-    let (mut waiting, mut refusals, mut listener): (Option<(Instant, &str)>, u32, _) =
-        (None, 0, context.listener);
-    (context.show)(exchange);
+    let (mut waiting, mut refusals): (Option<(Instant, &str)>, u32) = (None, 0);
+    show(exchange);
     let mut held_until = hold();
     loop {
         let held = held_until.map(|until| until.saturating_duration_since(Instant::now()));
         let held = held.filter(|left| !left.is_zero());
-        let silence = (context.limits_first_word && !exchange.has_begun())
-            .then(|| FIRST_WORD.saturating_sub(begun.elapsed()));
+        let silence =
+            (limits_first_word && !exchange.has_begun()).then(|| FIRST_WORD.saturating_sub(begun.elapsed()));
         let patience = waiting.map(|(since, _)| PATIENCE.saturating_sub(since.elapsed()));
         let waits = exchange.waits(held.is_some());
         let limit = held.or(patience.map(|left| left.min(NEXT_LOOK))).or(silence);
         let limit = [limit, waits.rest].into_iter().flatten().min();
         let mut fds = vec![
-            PollFd::new(context.line, PollFlags::IN),
+            PollFd::new(line, PollFlags::IN),
             PollFd::from_borrowed_fd(port.fault.event(), PollFlags::IN),
         ];
         // A part of a message leaves the socket readable: then only time helps, and what is waited for is that it ends.
@@ -160,7 +154,7 @@ pub(super) fn run<T: Exchange>(exchange: &mut T, context: &ConversationContext<T
         let left = heard && !waits.listens;
         drop(fds);
         if called {
-            return if context.line.wishes().leave && exchange.leave() {
+            return if line.wishes().leave && exchange.leave() {
                 ConversationEnd::Left
             } else {
                 ConversationEnd::Called
@@ -177,7 +171,7 @@ pub(super) fn run<T: Exchange>(exchange: &mut T, context: &ConversationContext<T
                 if let Some(end) = exchange.stopped(fault) {
                     return end;
                 }
-                (context.show)(exchange);
+                show(exchange);
             }
         }
         let mut all_heard = true;
@@ -189,7 +183,7 @@ pub(super) fn run<T: Exchange>(exchange: &mut T, context: &ConversationContext<T
                 Ok(heard) => (waiting, all_heard) = (None, matches!(heard, Heard::All)),
                 Err(end) => return end,
             }
-            (context.show)(exchange);
+            show(exchange);
             held_until = hold();
         }
         if all_heard && silence.is_some_and(|left| left.is_zero()) && !exchange.has_begun() {

@@ -35,7 +35,6 @@ pub(super) mod conversation;
 pub(super) mod many;
 pub(super) mod single;
 pub(super) mod socket;
-pub(super) mod wait;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -46,10 +45,10 @@ use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use self::wait::wait_for;
 use crate::fault::Fault;
 use crate::port::Port;
 use crate::sandbox::filters::{enter, Kinds};
+use crate::wait::wait_for;
 
 /// What the owner of a socket wants.
 #[derive(Clone, Copy, Debug)]

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::connection::Connection;
-use super::conversation::{self, ConversationContext, ConversationEnd, Exchange};
+use super::connection::{await_close, Connection, CLOSING};
+use super::conversation::{self, ConversationEnd, Exchange};
 use super::socket::{call, Listener, PeerSource};
-use super::wait::{await_close, has_left, wait, wait_for, CLOSING};
 use super::{supervise, OwnerLine, Running};
 use crate::bucket::{nanos, nanos_at, Bucket};
 use crate::fault::{shown, Fault};
 use crate::port::{AttachmentStatus, Lack, Peer, Port};
+use crate::wait::{has_left, wait, wait_for};
 
 /// Most characters that are shown of what was wrong with a message.
 const LONGEST_WHY: usize = 400;
@@ -249,18 +249,13 @@ impl<P: Protocol> Host<P> {
         let (end, asked) = match self.protocol.begin(stream) {
             Ok(mut exchange) => {
                 let listener = self.source.listener();
-                let context = ConversationContext {
-                    port: &port,
-                    line: &self.line,
-                    listener,
-                    limits_first_word: P::LIMITS_ALL || listener.is_some(),
-                    show: &|exchange: &mut P::Exchange| {
-                        if let Some(status) = exchange.status(&detail) {
-                            self.show(status);
-                        }
-                    },
+                let show = |exchange: &mut P::Exchange| {
+                    if let Some(status) = exchange.status(&detail) {
+                        self.show(status);
+                    }
                 };
-                let end = conversation::run(&mut exchange, &context);
+                let limits = P::LIMITS_ALL || listener.is_some();
+                let end = conversation::run(&mut exchange, &port, &self.line, listener, limits, show);
                 let asked = exchange.has_asked() && begun.elapsed() >= P::BRIEFLY;
                 self.closing = exchange.end(matches!(end, ConversationEnd::Fault(..)));
                 (end, asked)

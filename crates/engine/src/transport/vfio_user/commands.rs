@@ -139,6 +139,13 @@ impl Message {
         if size < least || size > most {
             return Err(Refusal::invalid(format!("payload of {size} bytes; {least} to {most} are allowed")));
         }
+        // The structures of linux/vfio.h begin with their length.
+        if (command::DMA_MAP..=command::DEVICE_SET_IRQS).contains(&self.code) {
+            let argsz = request.payload.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+            if (argsz as usize) < least {
+                return Err(Refusal::invalid(format!("argsz is {argsz}; {least} at least are needed")));
+            }
+        }
         if request.fds.len() > self.fds {
             let (got, most) = (request.fds.len(), self.fds);
             return Err(Refusal::invalid(format!(

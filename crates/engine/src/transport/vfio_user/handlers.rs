@@ -33,7 +33,6 @@ impl Session {
 
     pub(super) fn dma_map(&mut self, request: Request, _: &mut Answer) -> Handled {
         let ask = DmaMap::parse(request.payload).unwrap_or_default();
-        at_least(ask.argsz, DmaMap::SIZE)?;
         let file = request.fds.into_iter().next();
         if file.is_none() {
             tracing::debug!(port = %self.name, address = ask.address, size = ask.size, "memory without a file");
@@ -52,7 +51,6 @@ impl Session {
 
     pub(super) fn dma_unmap(&mut self, request: Request, answer: &mut Answer) -> Handled {
         let ask = DmaUnmap::parse(request.payload).unwrap_or_default();
-        at_least(ask.argsz, DmaUnmap::SIZE)?;
         let before: Vec<u32> = self.keep.iter().flat_map(|_| self.memory.files()).collect();
         if let Some([old, new]) = self.memory.remove(&ask)? {
             let left: BTreeSet<u32> = self.keep.iter().flat_map(|_| self.memory.files()).collect();
@@ -74,9 +72,7 @@ impl Session {
         }
     }
 
-    pub(super) fn device_info(&mut self, request: Request, answer: &mut Answer) -> Handled {
-        let ask = DeviceInfo::parse(request.payload).unwrap_or_default();
-        at_least(ask.argsz, DeviceInfo::SIZE)?;
+    pub(super) fn device_info(&mut self, _: Request, answer: &mut Answer) -> Handled {
         let info = DeviceInfo {
             argsz: size_of_reply(DeviceInfo::SIZE),
             flags: device::PCI | device::RESET,
@@ -89,13 +85,11 @@ impl Session {
 
     pub(super) fn region_info(&mut self, request: Request, answer: &mut Answer) -> Handled {
         let ask = RegionInfo::parse(request.payload).unwrap_or_default();
-        at_least(ask.argsz, RegionInfo::SIZE)?;
         self.regions.describe(&ask, self.agreed.is_some_and(|agreed| agreed.takes_fds), answer)
     }
 
     pub(super) fn irq_info(&mut self, request: Request, answer: &mut Answer) -> Handled {
         let ask = IrqInfo::parse(request.payload).unwrap_or_default();
-        at_least(ask.argsz, IrqInfo::SIZE)?;
         let index = Index::new(ask.index);
         let index = index.ok_or_else(|| Refusal::invalid(format!("no interrupts of kind {}", ask.index)))?;
         let count = u32::try_from(self.interrupts.count(index)).unwrap_or(0);
@@ -111,7 +105,6 @@ impl Session {
 
     pub(super) fn set_irqs(&mut self, request: Request, _: &mut Answer) -> Handled {
         let set = SetIrqs::parse(request.payload).unwrap_or_default();
-        at_least(set.argsz, SetIrqs::SIZE)?;
         // Each one is watched anew, and a ring of io_uring made and ended for it.
         self.changes += 2 * request.fds.len();
         let ours = request.fds.iter().filter(|_| self.keep.is_some()).map(OwnedFd::try_clone).collect();
@@ -229,13 +222,6 @@ impl Session {
             self.hinted = true;
         }
     }
-}
-
-fn at_least(argsz: u32, size: usize) -> Handled {
-    if (argsz as usize) < size {
-        return Err(Refusal::invalid(format!("argsz is {argsz}; {size} at least are needed")));
-    }
-    Ok(())
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "a few dozen bytes")]

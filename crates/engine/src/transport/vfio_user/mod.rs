@@ -57,24 +57,12 @@ pub struct VfioUser {
 
 impl VfioUser {
     /// Puts `device`, which stands behind `port`, on the socket and serves one VMM after the other until this
-    /// is dropped.
-    ///
-    /// # Errors
-    /// The socket cannot be used.
-    pub fn start(
-        endpoint: Endpoint,
-        port: Arc<Port>,
-        device: Box<dyn PciDevice>,
-    ) -> Result<VfioUser, Unable> {
-        VfioUser::start_held(endpoint, port, device, None)
-    }
-
-    /// Starts with a holder at the path `hold` for each VMM. If an earlier daemon has left one there, the device
+    /// is dropped; each has a holder at the path `hold`, if one is given. If an earlier daemon has left one there, the device
     /// goes on with its VMM when this returns.
     ///
     /// # Errors
     /// The socket cannot be used.
-    pub fn start_held(
+    pub fn start(
         endpoint: Endpoint,
         port: Arc<Port>,
         device: Box<dyn PciDevice>,

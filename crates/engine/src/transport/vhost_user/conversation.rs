@@ -13,7 +13,6 @@ use rustix::event::{PollFd, PollFlags};
 use super::super::inbox::{Inbox, Read};
 use super::super::server::connection::Connection;
 use super::super::server::conversation::{Awaited, ConversationEnd, Exchange, Heard, ALSO};
-use super::super::server::wait::wait;
 use super::backend::Backend;
 use super::channel::Descriptors;
 use super::messages::{Given, Header, HEADER};
@@ -22,6 +21,7 @@ use crate::fault::Fault;
 use crate::mem::BadFile;
 use crate::port::{AttachmentStatus, Peer};
 use crate::sandbox::descriptors::Why;
+use crate::wait::wait;
 
 /// A conversation.
 pub(super) struct Conversation<D: VirtioDevice> {

@@ -20,8 +20,9 @@ pub(super) struct Addresses {
 }
 
 /// Where a ring starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Base {
+    #[default]
     Unknown,
     /// As SET_VRING_BASE gave it. It may be stale: see `journal`.
     Sent(u32),
@@ -50,9 +51,10 @@ pub(super) fn packed_from_wire(word: u32) -> Position {
 }
 
 /// The kick descriptor.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) enum Kick {
     /// Not told yet: the ring is stopped.
+    #[default]
     Unknown,
     /// There is none; the ring is to be polled.
     Polled,
@@ -60,7 +62,7 @@ pub(super) enum Kick {
 }
 
 /// A ring and what is known of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Vring {
     pub size: Option<u16>,
     pub addresses: Option<Addresses>,
@@ -78,26 +80,14 @@ pub(super) struct Vring {
 impl Vring {
     /// A ring of a port with this account.
     pub(super) fn new(overrun: &Overrun) -> Vring {
-        Vring::with(Arc::new(Signal::new(overrun)), Arc::new(Signal::new(overrun)))
-    }
-
-    fn with(notifier: Arc<Signal>, error: Arc<Signal>) -> Vring {
-        Vring {
-            size: None,
-            addresses: None,
-            base: Base::Unknown,
-            kick: Kick::Unknown,
-            enabled: None,
-            notifier,
-            error,
-            running: false,
-            refused: None,
-        }
+        let [notifier, error] = [0; 2].map(|_| Arc::new(Signal::new(overrun)));
+        Vring { notifier, error, ..Vring::default() }
     }
 
     /// Forgets what a driver set up; the VMM's own descriptors for interrupts and errors stay.
     pub(super) fn reset(&mut self) {
-        *self = Vring::with(Arc::clone(&self.notifier), Arc::clone(&self.error));
+        let Vring { notifier, error, .. } = std::mem::take(self);
+        *self = Vring { notifier, error, ..Vring::default() };
     }
 
     /// Forgets where the ring stopped, if it ran.

@@ -12,13 +12,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};
 
-use rustix::net::sockopt::{set_socket_timeout, Timeout};
-
 pub use answer::{answer, await_answer, receive, request, Answer, Refusal};
 pub(crate) use request::{is_interface, MAX_NAME};
 pub use request::{AddressIn, Named, NoRequest, Request, Socket, TapIn};
 
-use super::passing::hear;
+use super::passing::{hear, limit};
 use answer::understood;
 use request::ANSWER;
 
@@ -84,9 +82,7 @@ pub(crate) fn have_done(
 }
 
 fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
-    for which in [Timeout::Recv, Timeout::Send] {
-        set_socket_timeout(&socket, which, Some(ANSWER))?;
-    }
+    limit(&socket, ANSWER)?;
     Ok(socket)
 }
 
@@ -103,17 +99,6 @@ impl Broker {
     /// How many requests there were, and how many of them were not carried out.
     pub fn counts(&self) -> (u64, u64) {
         (self.asked.load(Relaxed), self.refused.load(Relaxed))
-    }
-
-    /// Whether it is there.
-    pub fn is_there(&self) -> bool {
-        use rustix::event::{poll, PollFd, PollFlags, Timespec};
-        let connection = crate::lock(&self.connection);
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        connection
-            .socket
-            .as_ref()
-            .is_some_and(|socket| poll(&mut [PollFd::new(socket, PollFlags::empty())], Some(&now)) == Ok(0))
     }
 
     /// Asks it.
