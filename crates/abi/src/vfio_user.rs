@@ -15,6 +15,8 @@ macro_rules! layout {
         impl $name {
             /// Bytes in a message.
             pub const SIZE: usize = $size;
+            /// The same, as fields of messages have it.
+            pub const LEN: u32 = $size;
 
             /// Reads it from the start of `bytes`, if there are enough of them.
             pub fn parse(bytes: &[u8]) -> Option<Self> {

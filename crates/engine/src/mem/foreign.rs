@@ -105,8 +105,7 @@ pub fn eventfd<T: AsFd>(fd: T, terms: &Terms) -> Result<T, BadFile> {
 }
 
 /// A file that may be mapped.
-struct Vetted<'a> {
-    file: &'a File,
+struct Vetted {
     /// The unit in which it is mapped.
     page: u64,
     /// `None`: a device node, such as a DAX device, has no length to compare with.
@@ -115,7 +114,7 @@ struct Vetted<'a> {
 }
 
 /// Looks at `file`. Nothing here waits before it is known to be memory.
-fn vet<'a>(file: &'a File, terms: &Terms) -> Result<Vetted<'a>, BadFile> {
+fn vet(file: &File, terms: &Terms) -> Result<Vetted, BadFile> {
     /// `f_type` of hugetlbfs, from linux/magic.h.
     const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
     let memory = is_memory(file);
@@ -134,7 +133,7 @@ fn vet<'a>(file: &'a File, terms: &Terms) -> Result<Vetted<'a>, BadFile> {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "magic numbers have 32 bits")]
     let huge = system.f_type as u32 == HUGETLBFS_MAGIC;
     let page = u64::try_from(system.f_bsize).ok().filter(|_| huge).filter(|size| size.is_power_of_two());
-    Ok(Vetted { file, page: page.unwrap_or(rustix::param::page_size() as u64), len, huge })
+    Ok(Vetted { page: page.unwrap_or(rustix::param::page_size() as u64), len, huge })
 }
 
 /// A stretch of a foreign file, mapped shared, readable and writable.
@@ -163,35 +162,16 @@ impl ForeignMapping {
         terms: &Terms,
     ) -> Result<ForeignMapping, BadFile> {
         let end = offset.checked_add(size).filter(|_| size > 0).ok_or(BadFile::BadRange)?;
-        ForeignMapping::map(&vet(file, terms)?, offset, end, flag, terms)
-    }
-
-    /// Maps a part of a file of our own, wherever that lies.
-    pub(super) fn of_ours(
-        file: &File,
-        offset: u64,
-        size: u64,
-        flag: &Flag,
-    ) -> Result<ForeignMapping, BadFile> {
-        ForeignMapping::of_peer(file, offset, size, flag, &Terms::new(Files::Any))
-    }
-
-    fn map(
-        vetted: &Vetted,
-        offset: u64,
-        end: u64,
-        flag: &Flag,
-        terms: &Terms,
-    ) -> Result<ForeignMapping, BadFile> {
-        if let Some(file) = vetted.len.filter(|len| *len < end) {
-            return Err(BadFile::TooShort { file, need: end });
+        let vetted = vet(file, terms)?;
+        if let Some(len) = vetted.len.filter(|len| *len < end) {
+            return Err(BadFile::TooShort { file: len, need: end });
         }
         // The kernel wants an offset of whole pages (huge pages, for hugetlbfs): map from the start of that page and
         // skip the rest.
         let start = offset - offset % vetted.page;
         let len = (end - start).checked_next_multiple_of(vetted.page);
         let len = len.and_then(|len| usize::try_from(len).ok()).ok_or(BadFile::BadRange)?;
-        let map = |flags| Mapping::of_part(vetted.file, start, len, true, flags);
+        let map = |flags| Mapping::of_part(file, start, len, true, flags);
         // Pages that the pool does not have need no clearing, so nothing is allowed for that.
         let mut huge = vetted.huge;
         let memory = match map(if vetted.huge { MapFlags::empty() } else { MapFlags::NORESERVE }) {
@@ -213,6 +193,16 @@ impl ForeignMapping {
         // SAFETY: below `len`, as there is at least one byte.
         let first = unsafe { base.add((offset - start) as usize) };
         Ok(ForeignMapping { _watch, memory, first, huge })
+    }
+
+    /// Maps a part of a file of our own, wherever that lies.
+    pub(super) fn of_ours(
+        file: &File,
+        offset: u64,
+        size: u64,
+        flag: &Flag,
+    ) -> Result<ForeignMapping, BadFile> {
+        ForeignMapping::of_peer(file, offset, size, flag, &Terms::new(Files::Any))
     }
 
     /// Bytes of it that lie in huge pages: all or none.

@@ -8,11 +8,10 @@
 //! last map that has it is dropped, which happens when the last queue that was built on such a map has been
 //! taken back, on the thread that took it back.
 //!
-//! Invariant: `Region::host .. + size` is inside `Region::mapping`, one mapping that lives exactly as long as
+//! Invariant: `Region::window` is inside `Region::mapping`, one mapping that lives exactly as long as
 //! the last `Region` that refers to it.
 
 use std::fs::File;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::foreign::{BadFile, ForeignMapping};
@@ -77,11 +76,9 @@ pub enum MapError {
 
 #[derive(Clone, Debug)]
 struct Region {
-    gpa: u64,
-    size: u64,
+    window: Window,
     user_addr: u64,
-    host: NonNull<u8>,
-    /// Keeps `host` mapped.
+    /// Keeps the window mapped.
     mapping: Arc<ForeignMapping>,
 }
 
@@ -98,18 +95,8 @@ impl Region {
         if terms.prefault() {
             ForeignMapping::populate(&mapping, terms);
         }
-        let RegionSpec { gpa, size, user_addr, .. } = *spec;
-        Ok(Region { gpa, size, user_addr, host: mapping.first, mapping })
-    }
-
-    /// Host address of byte `offset`, which the caller has checked to be below `size`.
-    #[inline]
-    fn at(&self, offset: u64) -> *mut u8 {
-        #[expect(clippy::cast_possible_truncation, reason = "below size, which was mapped and fits usize")]
-        // SAFETY: `offset` is below the region's length.
-        unsafe {
-            self.host.as_ptr().add(offset as usize)
-        }
+        let window = Window { gpa: spec.gpa, size: spec.size, host: mapping.first.as_ptr() };
+        Ok(Region { window, user_addr: spec.user_addr, mapping })
     }
 }
 
@@ -192,23 +179,23 @@ impl GuestMap {
         if self.regions.len() >= MAX_REGIONS {
             return Err(MapError::TooMany);
         }
-        let bytes = self.regions.iter().fold(spec.size, |all, region| all.saturating_add(region.size));
+        let bytes = self.regions.iter().fold(spec.size, |all, region| all.saturating_add(region.window.size));
         if bytes > MAX_BYTES {
             return Err(MapError::TooLarge);
         }
-        let place = self.regions.partition_point(|region| region.gpa < spec.gpa);
+        let place = self.regions.partition_point(|region| region.window.gpa < spec.gpa);
         let before = place.checked_sub(1).and_then(|before| self.regions.get(before));
-        if let Some(before) = before.filter(|before| before.gpa + before.size > spec.gpa) {
-            return Err(MapError::Overlap(before.gpa, spec.gpa));
+        if let Some(before) = before.filter(|before| before.window.gpa + before.window.size > spec.gpa) {
+            return Err(MapError::Overlap(before.window.gpa, spec.gpa));
         }
         if let Some(after) = self.regions.get(place) {
-            if spec.gpa.saturating_add(spec.size) > after.gpa {
-                return Err(MapError::Overlap(spec.gpa, after.gpa));
+            if spec.gpa.saturating_add(spec.size) > after.window.gpa {
+                return Err(MapError::Overlap(spec.gpa, after.window.gpa));
             }
         }
         let end = spec.user_addr.saturating_add(spec.size);
         let shares = |region: &&Region| {
-            region.user_addr < end && spec.user_addr < region.user_addr.saturating_add(region.size)
+            region.user_addr < end && spec.user_addr < region.user_addr.saturating_add(region.window.size)
         };
         if let Some(other) = self.regions.iter().find(shares) {
             return Err(MapError::UserOverlap(other.user_addr, spec.user_addr));
@@ -222,13 +209,15 @@ impl GuestMap {
     /// This map without the region that starts at `gpa`, if there is one.
     #[must_use]
     pub fn without(&self, gpa: u64) -> GuestMap {
-        let regions = self.regions.iter().filter(|region| region.gpa != gpa).cloned().collect();
+        let regions = self.regions.iter().filter(|region| region.window.gpa != gpa).cloned().collect();
         GuestMap { regions, truncated: self.truncated.clone(), terms: self.terms.clone() }
     }
 
     /// Whether there is a region of `size` bytes at `gpa`, which the VMM has at `user_addr`.
     pub fn has(&self, gpa: u64, size: u64, user_addr: u64) -> bool {
-        let same = |region: &Region| (region.gpa, region.size, region.user_addr) == (gpa, size, user_addr);
+        let same = |region: &Region| {
+            (region.window.gpa, region.window.size, region.user_addr) == (gpa, size, user_addr)
+        };
         self.regions.iter().any(same)
     }
 
@@ -245,9 +234,9 @@ impl GuestMap {
     /// Whether nothing stands in the low memory of what looks like a PC. A VMM that maps its file privately writes to pages
     /// of its own, and the file stays as it was made. The first bytes of a real guest are the first that differ.
     pub fn is_blank(&self) -> bool {
-        let Some(low) = self.regions.iter().find(|region| region.gpa == 0) else { return false };
-        let len = u32::try_from(low.size.min(LOW)).unwrap_or(0);
-        let Some(mut rest) = Self::inside(low, 0, 0, len) else { return false };
+        let Some(low) = self.regions.iter().find(|region| region.window.gpa == 0) else { return false };
+        let len = u32::try_from(low.window.size.min(LOW)).unwrap_or(0);
+        let Some(mut rest) = low.window.piece(0, len) else { return false };
         let mut bytes = [0; 4096];
         while !rest.is_empty() {
             let got = rest.read(&mut bytes);
@@ -267,9 +256,8 @@ impl GuestMap {
 
     /// The region that holds the `len` bytes at guest address `gpa`, if one holds them all.
     pub fn window(&self, gpa: u64, len: u32) -> Option<Window> {
-        let index = self.regions.partition_point(|region| region.gpa <= gpa).checked_sub(1)?;
-        let region = &self.regions[index];
-        let window = Window { gpa: region.gpa, size: region.size, host: region.host.as_ptr() };
+        let index = self.regions.partition_point(|region| region.window.gpa <= gpa).checked_sub(1)?;
+        let window = self.regions[index].window;
         window.piece(gpa, len).map(|_| window)
     }
 
@@ -277,9 +265,7 @@ impl GuestMap {
     /// of the last hit, so that the common case is one comparison.
     #[inline]
     pub fn translate(&self, gpa: u64, len: u32, hint: &mut usize) -> Option<Piece> {
-        if let Some(piece) =
-            self.regions.get(*hint).and_then(|region| Self::inside(region, region.gpa, gpa, len))
-        {
+        if let Some(piece) = self.regions.get(*hint).and_then(|region| region.window.piece(gpa, len)) {
             return Some(piece);
         }
         self.search(gpa, len, hint)
@@ -287,22 +273,10 @@ impl GuestMap {
 
     #[cold]
     fn search(&self, gpa: u64, len: u32, hint: &mut usize) -> Option<Piece> {
-        let index = self.regions.partition_point(|region| region.gpa <= gpa).checked_sub(1)?;
-        let piece = Self::inside(&self.regions[index], self.regions[index].gpa, gpa, len)?;
+        let index = self.regions.partition_point(|region| region.window.gpa <= gpa).checked_sub(1)?;
+        let piece = self.regions[index].window.piece(gpa, len)?;
         *hint = index;
         Some(piece)
-    }
-
-    #[inline]
-    fn inside(region: &Region, start: u64, addr: u64, len: u32) -> Option<Piece> {
-        let offset = addr.wrapping_sub(start);
-        if offset < region.size && u64::from(len) <= region.size - offset {
-            // SAFETY: the stretch is inside the mapping, which lives as long as the map; the user of the piece holds
-            // the map.
-            Some(unsafe { Piece::new(region.at(offset), len) })
-        } else {
-            None
-        }
     }
 
     /// The `len` bytes at guest address `gpa`, one stretch for each region: a buffer may span regions that are
@@ -323,29 +297,30 @@ impl GuestMap {
 
     /// The bytes of one region from `gpa` on, at most `len`.
     fn translate_part(&self, gpa: u64, len: u32) -> Option<Piece> {
-        let index = self.regions.partition_point(|region| region.gpa <= gpa).checked_sub(1)?;
+        let index = self.regions.partition_point(|region| region.window.gpa <= gpa).checked_sub(1)?;
         let region = &self.regions[index];
-        let left = region.size.checked_sub(gpa - region.gpa).filter(|left| *left > 0)?;
+        let left = region.window.size.checked_sub(gpa - region.window.gpa).filter(|left| *left > 0)?;
         let len = u32::try_from(left).map_or(len, |left| left.min(len));
-        Self::inside(region, region.gpa, gpa, len)
+        region.window.piece(gpa, len)
     }
 
     /// The `len` bytes at the VMM's virtual address `addr`: the form in which ring addresses arrive.
     pub fn translate_user(&self, addr: u64, len: u32) -> Option<Piece> {
-        self.regions.iter().find_map(|region| Self::inside(region, region.user_addr, addr, len))
+        let at_users = |region: &Region| Window { gpa: region.user_addr, ..region.window }.piece(addr, len);
+        self.regions.iter().find_map(at_users)
     }
 
     /// Guest addresses and sizes of its regions.
     pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.regions.iter().map(|region| (region.gpa, region.size))
+        self.regions.iter().map(|region| (region.window.gpa, region.window.size))
     }
 
     /// The guest address of a stretch that this map translated: for dirty logging.
     pub fn gpa_of(&self, piece: &Piece) -> Option<u64> {
         let at = piece.as_ptr() as usize;
         self.regions.iter().find_map(|region| {
-            let offset = (at as u64).checked_sub(region.at(0) as u64)?;
-            (offset < region.size).then_some(region.gpa + offset)
+            let offset = (at as u64).checked_sub(region.window.host as u64)?;
+            (offset < region.window.size).then_some(region.window.gpa + offset)
         })
     }
 }

@@ -21,7 +21,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::Mutex;
 
 use io_uring::IoUring;
 
@@ -59,11 +59,6 @@ impl Signal {
         Signal { overrun: overrun.clone(), ..Signal::default() }
     }
 
-    fn slot(&self) -> MutexGuard<'_, Slot> {
-        // Every change under this lock is a single store.
-        crate::lock(&self.slot)
-    }
-
     /// Signals go to `fd` from now on, which has to be an eventfd; none: they go nowhere. Called by the control plane,
     /// since it makes a ring.
     pub fn set(&self, fd: Option<OwnedFd>) {
@@ -77,7 +72,7 @@ impl Signal {
     }
 
     fn set_with(&self, fd: Option<OwnedFd>, make: impl FnOnce(OwnedFd, &mut Option<IoUring>) -> Target) {
-        let mut slot = self.slot();
+        let mut slot = crate::lock(&self.slot);
         if let Some(old) = slot.target.take() {
             slot.spare = old.into_ring();
         }
@@ -104,7 +99,7 @@ impl Signal {
         if !self.is_set() {
             return false;
         }
-        let slot = self.slot();
+        let slot = crate::lock(&self.slot);
         // It may have gone while this thread waited for the lock.
         let Some(target) = &slot.target else { return false };
         // The kernel has no memory for the request only where it is about to end processes to get some.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use serde::{Deserialize, Serialize};
 
@@ -84,20 +84,16 @@ impl Terms {
         self.0.prefault.load(Ordering::Relaxed)
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Later> {
-        crate::lock(&self.0.later)
-    }
-
     /// Has a thread of the port's make memory present: one stretch behind the other.
     pub(super) fn later(&self, work: Work) {
-        let mut list = self.waiting();
+        let mut list = crate::lock(&self.0.later);
         list.waiting.push_back(work);
         if list.running {
             return;
         }
         let ours = self.clone();
         let run = move || loop {
-            let mut list = ours.waiting();
+            let mut list = crate::lock(&ours.0.later);
             let Some(next) = list.waiting.pop_front() else {
                 list.running = false;
                 return;

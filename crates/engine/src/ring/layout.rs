@@ -158,12 +158,17 @@ fn bufs_of_one(of: &Info) -> u32 {
 
 /// What port `number` of those that share a memory has, of which `first` describes the first.
 pub(super) fn member(first: &Info, number: u32) -> Info {
-    let before = u64::from(number) * rings_of_one(first);
+    let bufs = number * bufs_of_one(first);
+    part(first, u64::from(number) * interfaces_of_one(first), u64::from(number) * rings_of_one(first), bufs)
+}
+
+/// What `first` describes, behind as many bytes of interfaces, rings and buffers.
+fn part(first: &Info, interfaces: u64, rings: u64, bufs: u32) -> Info {
     Info {
-        interface: first.interface + u64::from(number) * interfaces_of_one(first),
-        ring_pool: first.ring_pool + before * u64::from(first.ring_size),
-        words: first.words + before * size_of::<RingStatus>() as u64,
-        first_buf: first.first_buf + number * bufs_of_one(first),
+        interface: first.interface + interfaces,
+        ring_pool: first.ring_pool + rings * u64::from(first.ring_size),
+        words: first.words + rings * size_of::<RingStatus>() as u64,
+        first_buf: first.first_buf + bufs,
         ..*first
     }
 }
@@ -194,18 +199,8 @@ pub(super) fn ends(geometry: &Geometry) -> io::Result<[Info; 2]> {
     let rings = u64::from(alone.tx_rings + alone.rx_rings + IDLE);
     let interfaces = interfaces_of_one(&alone);
     let laid = lay_out(Info { own_bufs, ..alone }, 2 * interfaces, 2 * rings, 2 * own_bufs);
-    let end = |number: u32| {
-        let before = u64::from(number) * rings;
-        Info {
-            total: laid.total.next_power_of_two(),
-            ring_pool: laid.ring_pool + before * u64::from(laid.ring_size),
-            words: laid.words + before * size_of::<RingStatus>() as u64,
-            interface: u64::from(number) * interfaces,
-            first_buf: RESERVED_BUFS + number * own_bufs,
-            ..laid
-        }
-    };
-    Ok([end(0), end(1)])
+    let first = Info { total: laid.total.next_power_of_two(), ..laid };
+    Ok([first, part(&first, interfaces, rings, own_bufs)])
 }
 
 /// The parts of the memory file that both ends have.
@@ -223,20 +218,16 @@ fn pipe_interfaces(rings: u32) -> u64 {
 /// What the `end` of pipe `number` is like in the region that `of` describes.
 pub fn pipe_end(of: &Info, number: u32, end: End) -> Info {
     let before = u64::from(of.tx_rings + of.rx_rings) + 4 * u64::from(number);
-    let interface = of.interface
-        + pipe_interfaces(of.rx_rings)
-        + PIPE_IF * (2 * u64::from(number) + u64::from(end as u32 - 1));
+    let interfaces =
+        pipe_interfaces(of.rx_rings) + PIPE_IF * (2 * u64::from(number) + u64::from(end as u32 - 1));
     Info {
-        ring_pool: of.ring_pool + before * u64::from(of.ring_size),
-        words: of.words + before * size_of::<RingStatus>() as u64,
         tx_rings: 1,
         rx_rings: 1,
         host_rings: 0,
         extra_bufs: 0,
         header: 0,
         end: end as u32,
-        interface,
-        ..*of
+        ..part(of, interfaces, before, 0)
     }
 }
 

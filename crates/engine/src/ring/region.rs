@@ -109,7 +109,10 @@ impl Region {
     /// # Errors
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
     pub fn new(geometry: &Geometry, name: &str) -> io::Result<Region> {
-        let info = geometry.layout()?;
+        Region::make(geometry.layout()?, name)
+    }
+
+    fn make(info: Info, name: &str) -> io::Result<Region> {
         let region = Region { info, memory: memory(&info)? };
         region.take_place(name)?;
         Ok(region)
@@ -121,11 +124,8 @@ impl Region {
     /// # Errors
     /// As above.
     pub fn for_guest(geometry: &Geometry, name: &str) -> io::Result<Region> {
-        let mut info = geometry.layout()?;
-        info.total = info.total.next_power_of_two();
-        let region = Region { info, memory: memory(&info)? };
-        region.take_place(name)?;
-        Ok(region)
+        let info = geometry.layout()?;
+        Region::make(Info { total: info.total.next_power_of_two(), ..info }, name)
     }
 
     /// Such a region that another process made, as it left it. Each process has one; only one of them uses its rings.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
-use super::values::{forms, read_as_word, word, write_as_text};
+use super::values::{forms, in_units, read_as_word, scaled, word, write_as_text};
 use crate::core::{CpuBudget, MOST_RESERVED};
 
 /// Millionths of a core in a percent.
@@ -140,12 +140,7 @@ impl<const KNOWN: usize, const MAX: u64> FromStr for Amount<KNOWN, MAX> {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let units = &UNITS[..KNOWN];
-        let unit = units.iter().find(|(letter, _)| text.ends_with(*letter));
-        let (number, times) =
-            unit.map_or((text, 1), |(letter, times)| (text.trim_end_matches(*letter), *times));
-        // One letter, not several.
-        let whole = number.len() + usize::from(unit.is_some()) == text.len() && is_number(number);
-        match number.parse::<u64>().ok().filter(|_| whole).and_then(|n| n.checked_mul(times)) {
+        match scaled(text, units) {
             Some(n) if (1..=MAX).contains(&n) => Ok(Amount(n)),
             _ => {
                 let letters: Vec<_> = units.iter().map(|(letter, _)| letter.to_string()).collect();
@@ -161,10 +156,7 @@ impl<const KNOWN: usize, const MAX: u64> FromStr for Amount<KNOWN, MAX> {
 
 impl<const KNOWN: usize, const MAX: u64> fmt::Display for Amount<KNOWN, MAX> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match UNITS[..KNOWN].iter().rev().find(|(_, times)| self.0 % times == 0) {
-            Some((letter, times)) => write!(f, "{}{letter}", self.0 / times),
-            None => self.0.fmt(f),
-        }
+        f.write_str(&in_units(self.0, &UNITS[..KNOWN]))
     }
 }
 

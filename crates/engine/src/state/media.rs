@@ -7,7 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
-use super::values::{forms, read_as_word, word, write_as_text};
+use super::values::{forms, in_units, read_as_word, scaled, word, write_as_text};
 
 /// What a disk consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,7 @@ pub enum DiskFile {
 const MOST: u64 = 1 << 50;
 /// Its bytes are a multiple of this: the largest logical block.
 const STEP: u64 = 4096;
+const UNITS: [(char, u64); 4] = [('K', 1 << 10), ('M', 1 << 20), ('G', 1 << 30), ('T', 1 << 40)];
 
 impl DiskFile {
     /// The path, if it is one.
@@ -37,24 +38,7 @@ impl DiskFile {
 
 /// The bytes of `64M` and the like.
 fn size(text: &str) -> Option<u64> {
-    let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
-    let shift = match &text[digits.len()..] {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return None,
-    };
-    let bytes = digits.parse::<u64>().ok()?.checked_mul(1 << shift)?;
-    (bytes % STEP == 0 && (STEP..=MOST).contains(&bytes)).then_some(bytes)
-}
-
-/// Bytes as `size` reads them.
-fn shown(bytes: u64) -> String {
-    let units = [(40, "T"), (30, "G"), (20, "M"), (10, "K")];
-    let fits = units.iter().find(|(shift, _)| bytes % (1 << shift) == 0);
-    fits.map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
+    scaled(text, &UNITS).filter(|bytes| bytes % STEP == 0 && (STEP..=MOST).contains(bytes))
 }
 
 impl FromStr for DiskFile {
@@ -76,8 +60,8 @@ impl fmt::Display for DiskFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DiskFile::Path(path) => path.display().fmt(f),
-            DiskFile::Ram(bytes) => write!(f, "ram:{}", shown(*bytes)),
-            DiskFile::Null(bytes) => write!(f, "null:{}", shown(*bytes)),
+            DiskFile::Ram(bytes) => write!(f, "ram:{}", in_units(*bytes, &UNITS)),
+            DiskFile::Null(bytes) => write!(f, "null:{}", in_units(*bytes, &UNITS)),
         }
     }
 }

@@ -193,6 +193,22 @@ spell! {
     }
 }
 
+/// The number in `text`, which may have one of `units` behind it, and that unit's size.
+pub(super) fn scaled(text: &str, units: &[(char, u64)]) -> Option<u64> {
+    let unit = units.iter().find_map(|(letter, times)| Some((text.strip_suffix(*letter)?, *times)));
+    let (number, times) = unit.unwrap_or((text, 1));
+    let digits = number.bytes().all(|b| b.is_ascii_digit());
+    number.parse::<u64>().ok().filter(|_| digits)?.checked_mul(times)
+}
+
+/// `number` as [`scaled`] reads it, with the largest unit that fits.
+pub(super) fn in_units(number: u64, units: &[(char, u64)]) -> String {
+    match units.iter().rev().find(|(_, times)| number % times == 0) {
+        Some((letter, times)) => format!("{}{letter}", number / times),
+        None => number.to_string(),
+    }
+}
+
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Number<const MIN: u32, const MAX: u32>(u32);

@@ -114,21 +114,16 @@ pub(crate) fn disk_file(path: &Path, read_only: bool) -> io::Result<File> {
 /// # Errors
 /// It is not, or the system says no. No file at all is no error.
 pub fn remove_own(path: &Path) -> io::Result<()> {
-    let missing = |e: io::Error| match e.kind() {
-        io::ErrorKind::NotFound => Ok(()),
-        _ => Err(e),
+    let remove = || {
+        let spot = Spot::at(path)?;
+        let stat = fstat(spot.folder.look(&spot.name)?)?;
+        vet(&stat)?;
+        spot.remove(inode(&stat)).map(drop)
     };
-    let spot = match Spot::at(path) {
-        Ok(spot) => spot,
-        Err(e) => return missing(e),
-    };
-    let seen = match spot.folder.look(&spot.name) {
-        Ok(seen) => seen,
-        Err(e) => return missing(e),
-    };
-    let stat = fstat(&seen)?;
-    vet(&stat)?;
-    spot.remove(inode(&stat)).map(drop)
+    match remove() {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        done => done,
+    }
 }
 
 /// Makes `file` at least `bytes` long and gives it room for all of them now, so that writing to a mapping of it cannot

@@ -150,11 +150,6 @@ impl Folder {
     pub(super) fn pass(&self, name: &OsStr, other: &Folder, to: &OsStr) -> Result<(), Errno> {
         renameat_with(&self.fd, name, &other.fd, to, RenameFlags::NOREPLACE)
     }
-
-    /// Removes the folder `name`, which has to be empty.
-    pub(super) fn remove_folder(&self, name: &OsStr) -> Result<(), Errno> {
-        unlinkat(&self.fd, name, AtFlags::REMOVEDIR)
-    }
 }
 
 impl AsFd for Folder {
@@ -179,11 +174,6 @@ impl Spot {
         let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "it names no file"))?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Ok(Spot { folder: Folder::open(parent)?, name: name.to_owned(), path: path.to_owned() })
-    }
-
-    /// The path by which it was reached.
-    pub fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Removes the name if it still is that of the file `meant`; says whether it was. A stranger who puts another

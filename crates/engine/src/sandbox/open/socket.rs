@@ -228,7 +228,7 @@ fn make(spot: &Spot, wanted: &SocketSpec) -> Result<(OwnedFd, Inode), (&'static 
         // Whatever is left is in a folder of our own, under a name that no process looks up.
         let _ = rustix::fs::unlinkat(&nursery, name, AtFlags::empty());
     }
-    let _ = spot.folder.remove_folder(&its_name);
+    let _ = rustix::fs::unlinkat(&spot.folder, &*its_name, AtFlags::REMOVEDIR);
     made.map(|is| (socket, is))
 }
 

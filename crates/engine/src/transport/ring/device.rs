@@ -45,21 +45,14 @@ pub enum Why {
     Descriptors,
 }
 
+/// Their names, in that order.
+const WHY: [&str; 5] = ["user", "full", "displaced", "late", "descriptors"];
+
 /// The connections to the socket, for `show`.
 #[derive(Debug, Default)]
 pub struct Clients {
     open: AtomicU64,
-    refused: [AtomicU64; Why::ALL.len()],
-}
-
-impl Why {
-    const ALL: [(Why, &'static str); 5] = [
-        (Why::User, "user"),
-        (Why::Full, "full"),
-        (Why::Displaced, "displaced"),
-        (Why::Late, "late"),
-        (Why::Descriptors, "descriptors"),
-    ];
+    refused: [AtomicU64; WHY.len()],
 }
 
 impl Clients {
@@ -76,8 +69,7 @@ impl Clients {
 
     /// How many were refused or ended, by the name of the reason.
     pub fn refused(&self) -> Vec<(&'static str, u64)> {
-        let names = Why::ALL.iter().map(|(_, name)| *name);
-        names.zip(self.refused.iter().map(|counter| counter.load(Ordering::Relaxed))).collect()
+        WHY.into_iter().zip(self.refused.iter().map(|counter| counter.load(Ordering::Relaxed))).collect()
     }
 }
 

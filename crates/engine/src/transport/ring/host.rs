@@ -31,7 +31,7 @@ pub(super) fn of(path: &Path) -> Option<Arc<HostRings>> {
 pub(super) struct HostRings {
     port: Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
-    settings: Arc<RingPortSettings>,
+    pub(super) settings: Arc<RingPortSettings>,
     pub(super) rings: usize,
     state: Mutex<HostRingsState>,
 }
@@ -47,10 +47,6 @@ struct HostRingsState {
 }
 
 impl HostRings {
-    pub(super) fn settings(&self) -> &Arc<RingPortSettings> {
-        &self.settings
-    }
-
     /// A client has come: its host rings go live.
     pub(super) fn serve(&self, pairs: Vec<RingPair>, slots: u32) {
         let mut state = crate::lock(&self.state);

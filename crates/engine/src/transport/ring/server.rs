@@ -341,7 +341,7 @@ impl Server {
         let pairs = (0..region.info().tx_rings)
             .map(|index| {
                 let settings =
-                    host.as_ref().filter(|_| index >= own).map_or(&self.common.settings, |h| h.settings());
+                    host.as_ref().filter(|_| index >= own).map_or(&self.common.settings, |h| &h.settings);
                 RingPair::new(&region, index, settings, &self.common.port.overrun)
             })
             .collect::<io::Result<_>>()?;

@@ -139,13 +139,12 @@ impl Drop for Running {
 /// First and longest pause after a failure.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
-/// Runs `body` until it returns. After a panic `clean` gives back what the conversation held, and `body` runs again, unless
-/// the owner has asked for the end (`stops`) meanwhile. `wake` ends a pause.
+/// Runs `body` until it returns. After a panic `clean` gives back what the conversation held, and `body` runs again after a pause, unless
+/// the owner has asked for the end meanwhile.
 pub(super) fn supervise<H>(
     host: &mut H,
     port: &Port,
-    wake: impl std::os::fd::AsFd,
-    stops: impl Fn() -> bool,
+    line: &OwnerLine,
     mut clean: impl FnMut(&mut H),
     mut body: impl FnMut(&mut H),
 ) {
@@ -158,10 +157,8 @@ pub(super) fn supervise<H>(
         );
         // What is not whole any more fails once more, and is left as it is.
         let _ = catch_unwind(AssertUnwindSafe(|| clean(host)));
-        if !stops() {
-            wait_for(&wake, Some(pause));
-        }
-        if stops() {
+        let stops = || line.wishes().stop;
+        if stops() || wait_for(line, Some(pause)) && stops() {
             return;
         }
         pause = (pause * 2).min(PAUSES.1);
@@ -172,8 +169,6 @@ pub(super) fn supervise<H>(
 mod tests {
     use std::sync::Arc;
 
-    use rustix::event::{eventfd, EventfdFlags};
-
     use super::*;
     use crate::observe::CounterFile;
     use crate::port::{PortId, DEFAULT_MTU};
@@ -183,13 +178,12 @@ mod tests {
     fn a_panic_ends_a_conversation_and_not_the_port() {
         let counters = CounterFile::anonymous().unwrap().open_slot(PortId(0), "a");
         let port = Arc::new(Port::new(PortId(0), "a", counters, DEFAULT_MTU).unwrap());
-        let wake = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let line = OwnerLine::new().unwrap();
         let mut runs = 0;
         supervise(
             &mut runs,
             &port,
-            &wake,
-            || false,
+            &line,
             |_| panic!("a second one is caught, too"),
             |runs| {
                 *runs += 1;
@@ -198,7 +192,8 @@ mod tests {
         );
         assert_eq!((runs, port.fault.get()), (3, Some(Fault::Internal)));
         let mut stopped = 0;
-        supervise(&mut stopped, &port, &wake, || true, |_| (), |_| panic!("a bug"));
+        line.call(|wishes| wishes.stop = true);
+        supervise(&mut stopped, &port, &line, |_| (), |_| panic!("a bug"));
         assert_eq!(stopped, 0);
     }
 }

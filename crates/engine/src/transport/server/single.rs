@@ -130,7 +130,7 @@ impl<P: Protocol> Host<P> {
             host.set(Peer::Faulted);
             host.protocol.failed();
         };
-        supervise(self, &port, &*line, || line.wishes().stop, clean, Host::run);
+        supervise(self, &port, &line, clean, Host::run);
     }
 
     fn run(&mut self) {

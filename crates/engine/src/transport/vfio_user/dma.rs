@@ -35,11 +35,12 @@ struct Range {
 /// The ranges.
 pub(super) struct DmaTable {
     ranges: BTreeMap<u64, Range>,
-    map: Arc<GuestMap>,
+    /// The memory that can be reached.
+    pub(super) map: Arc<GuestMap>,
     /// On which the client gives its memory.
-    terms: Terms,
-    /// The name of the next file.
-    next: u32,
+    pub(super) terms: Terms,
+    /// The name of the file of the range that is added next.
+    pub(super) next: u32,
     /// Since the last save.
     changed: bool,
 }
@@ -130,11 +131,6 @@ impl DmaTable {
         Ok(changed.then(|| [before, Arc::clone(&self.map)]))
     }
 
-    /// The name of the file of the range that is added next.
-    pub(super) fn next_file(&self) -> u32 {
-        self.next
-    }
-
     /// The names of the files of all ranges that we reach.
     pub(super) fn files(&self) -> impl Iterator<Item = u32> + '_ {
         self.ranges.values().filter(|range| range.reached).map(|range| range.file)
@@ -179,16 +175,6 @@ impl DmaTable {
         }
         table.next = u32::try_from(image.get(at + 1)).unwrap_or(0);
         Ok(table)
-    }
-
-    /// On which the client gives its memory.
-    pub(super) fn terms(&self) -> &Terms {
-        &self.terms
-    }
-
-    /// The memory that can be reached.
-    pub(super) fn map(&self) -> &Arc<GuestMap> {
-        &self.map
     }
 
     /// What to tell the operator if the device cannot work with this memory.

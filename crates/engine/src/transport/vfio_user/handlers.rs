@@ -38,7 +38,7 @@ impl Session {
             tracing::debug!(port = %self.name, address = ask.address, size = ask.size, "memory without a file");
         }
         let ours = file.as_ref().filter(|_| self.keep.is_some()).map(OwnedFd::try_clone);
-        let name = self.memory.next_file();
+        let name = self.memory.next;
         if let Some(map) = self.memory.add(&ask, file)? {
             if let Some(file) = ours {
                 self.hold(key::memory(name), file);
@@ -74,7 +74,7 @@ impl Session {
 
     pub(super) fn device_info(&mut self, _: Request, answer: &mut Answer) -> Handled {
         let info = DeviceInfo {
-            argsz: size_of_reply(DeviceInfo::SIZE),
+            argsz: DeviceInfo::LEN,
             flags: device::PCI | device::RESET,
             regions: region::COUNT,
             irqs: irq::COUNT,
@@ -93,12 +93,7 @@ impl Session {
         let index = Index::new(ask.index);
         let index = index.ok_or_else(|| Refusal::invalid(format!("no interrupts of kind {}", ask.index)))?;
         let count = u32::try_from(self.interrupts.count(index)).unwrap_or(0);
-        let info = IrqInfo {
-            argsz: size_of_reply(IrqInfo::SIZE),
-            flags: irqs::info(index),
-            index: ask.index,
-            count,
-        };
+        let info = IrqInfo { argsz: IrqInfo::LEN, flags: irqs::info(index), index: ask.index, count };
         answer.put(&info.bytes());
         Ok(())
     }
@@ -113,7 +108,7 @@ impl Session {
             &set,
             &request.payload[SetIrqs::SIZE..],
             request.fds,
-            self.memory.terms(),
+            &self.memory.terms,
         )?;
         self.hold_triggers(&set, ours);
         Ok(())
@@ -222,9 +217,4 @@ impl Session {
             self.hinted = true;
         }
     }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a few dozen bytes")]
-const fn size_of_reply(size: usize) -> u32 {
-    size as u32
 }

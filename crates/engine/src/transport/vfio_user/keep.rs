@@ -206,11 +206,6 @@ impl Keep {
         }
     }
 
-    /// Forgets what is not referred to: descriptors whose message was never committed.
-    pub(super) fn forget_all(&mut self, keys: impl Iterator<Item = u64>) {
-        keys.for_each(|key| self.forget(key));
-    }
-
     /// Writes down a message of `taken` bytes that was handled, and its answer.
     pub(super) fn commit(&mut self, taken: usize, answer: Option<&Answer>) {
         let (bytes, with_fd) =

@@ -41,20 +41,15 @@ impl Regions {
         let mut info = RegionInfo { index: ask.index, size: self.size(ask.index), ..RegionInfo::default() };
         let known = self.get(ask.index);
         info.flags = if info.size > 0 { region::READ | region::WRITE } else { 0 };
-        #[expect(clippy::cast_possible_truncation, reason = "a few dozen bytes, and a few areas")]
-        let (fixed, cap) = (RegionInfo::SIZE as u32, SparseCap::SIZE as u32);
-        info.argsz = fixed;
+        info.argsz = RegionInfo::LEN;
         let Some(mappable) = known.and_then(|region| region.mappable.as_ref()).filter(|_| takes_fds) else {
             answer.put(&info.bytes());
             return Ok(());
         };
         let areas = u32::try_from(mappable.areas.len()).unwrap_or(0);
-        #[expect(clippy::cast_possible_truncation, reason = "16")]
-        {
-            info.argsz = fixed + cap + areas * SparseArea::SIZE as u32;
-        }
+        info.argsz = RegionInfo::LEN + SparseCap::LEN + areas * SparseArea::LEN;
         info.flags |= region::MMAP | region::CAPS;
-        info.cap_offset = fixed;
+        info.cap_offset = RegionInfo::LEN;
         answer.put(&info.bytes());
         if ask.argsz < info.argsz {
             return Ok(());

@@ -186,9 +186,9 @@ impl Session {
         }
         session.interrupts.set_resample(found.remove(&key::RESAMPLE));
         // Of messages that were never committed.
-        keep.forget_all(found.into_keys());
+        found.into_keys().for_each(|key| keep.forget(key));
         let mut guard = crate::lock(device);
-        guard.dma_changed(Arc::clone(session.memory.map()));
+        guard.dma_changed(Arc::clone(&session.memory.map));
         pci::resume(&mut **guard);
         drop(guard);
         session.keep = Some(keep);
@@ -198,7 +198,7 @@ impl Session {
     /// The memory that can be reached.
     #[cfg(test)]
     pub(super) fn map(&self) -> &GuestMap {
-        self.memory.map()
+        &self.memory.map
     }
 
     /// Nothing is kept any more.
@@ -233,7 +233,7 @@ impl Session {
         let Some(keep) = &mut self.keep else { return };
         keep.done();
         // Not earlier: a successor that handles the message again must find them.
-        keep.forget_all(self.orphans.drain(..).map(key::memory));
+        self.orphans.drain(..).for_each(|file| keep.forget(key::memory(file)));
     }
 
     /// Leaves the device to the next daemon. False: it is not kept, and ends with us.
@@ -261,12 +261,12 @@ impl Session {
 
     /// The client's memory, to be looked at, while the device may reach it: some times.
     pub(super) fn unlooked(&mut self) -> Option<Arc<GuestMap>> {
-        if self.looks == 0 || self.memory.map().is_empty() {
+        if self.looks == 0 || self.memory.map.is_empty() {
             return None;
         }
         let on = crate::lock(&self.device).config().command().has(Command::MASTER);
         self.looks -= u32::from(on);
-        on.then(|| Arc::clone(self.memory.map()))
+        on.then(|| Arc::clone(&self.memory.map))
     }
 
     /// Whether the client shares no memory; before it has told of any, it has not come so far.

@@ -80,11 +80,6 @@ impl<D: VirtioDevice> Backend<D> {
         set
     }
 
-    /// Whether every message that has no answer of its own may ask for one.
-    pub(super) fn acknowledges(&self) -> bool {
-        self.protocol & protocol::REPLY_ACK != 0
-    }
-
     pub(super) fn index(&self, index: u32) -> Result<usize, String> {
         let at = Some(index as usize).filter(|at| *at < self.rings.len());
         at.ok_or_else(|| format!("ring {index} does not exist, there are {}", self.rings.len()))
@@ -201,10 +196,10 @@ impl<D: VirtioDevice> Backend<D> {
     fn region(&self, index: usize, size: u16) -> Result<Region, String> {
         let given = self.inflight.as_ref().filter(|inflight| inflight.region(index).is_some());
         let slots = given.unwrap_or(&self.positions);
-        if usize::from(size) > slots.entries() {
+        if usize::from(size) > slots.entries {
             let of_whom =
                 if given.is_some() { "in the front end's" } else { "without one of the front end's" };
-            let room = slots.entries();
+            let room = slots.entries;
             return Err(format!("{size} entries are too many for its in-flight region: {room} {of_whom}"));
         }
         if given.is_some() {
@@ -264,7 +259,7 @@ impl<D: VirtioDevice> Backend<D> {
         for index in self.all() {
             self.stop(index);
             if faulty {
-                self.rings[index].report_error();
+                self.rings[index].error.raise();
             }
             self.rings[index] = Vring::new(&self.device.port().overrun);
         }

@@ -15,7 +15,7 @@ use super::super::server::connection::Connection;
 use super::super::server::conversation::{Awaited, ConversationEnd, Exchange, Heard, ALSO};
 use super::backend::Backend;
 use super::channel::Descriptors;
-use super::messages::{Given, Header, HEADER};
+use super::messages::{protocol, Given, Header, HEADER};
 use crate::device::VirtioDevice;
 use crate::fault::Fault;
 use crate::mem::BadFile;
@@ -60,7 +60,8 @@ impl<D: VirtioDevice> Conversation<D> {
     fn answer(&self, header: &Header, message: &[u8], fds: Descriptors) -> Result<(), ConversationEnd> {
         let mut backend = crate::lock(&self.backend);
         let result = backend.handle(header.message, message, fds);
-        let acknowledges = header.need_reply && backend.acknowledges() && !header.message.is_answered();
+        let may_ask = header.need_reply && backend.protocol & protocol::REPLY_ACK != 0;
+        let acknowledges = may_ask && !header.message.is_answered();
         drop(backend);
         let (answer, ended) = match result {
             Ok(answer) => (answer, Ok(())),

@@ -308,7 +308,7 @@ impl<D: VirtioDevice> Backend<D> {
         let bits = SharedFile::lent(&fds.only()?.into(), offset, size, &self.terms);
         let bits = bits.map_err(|e| format!("the dirty log is unusable: {e}"))?;
         self.changes(2);
-        let log: Arc<dyn WriteLog> = Arc::new(DirtyLog::new(bits));
+        let log: Arc<dyn WriteLog> = Arc::new(DirtyLog(bits));
         if self.features() & bit::VHOST_LOG_ALL == 0 {
             self.log = Some(log);
         } else {

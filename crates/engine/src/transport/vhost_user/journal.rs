@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::io;
 
-use crate::mem::{self, memory_file, sparse_file, BadFile, Terms, MAX_BATCH};
+use crate::mem::{self, sparse_file, BadFile, Terms, MAX_BATCH};
 use crate::virtq::{PackedJournal, Region, Whose};
 
 /// Entries of the largest ring of requests that a file of our own has room for: the most that QEMU makes.
@@ -20,8 +20,8 @@ const _: () = assert!(PackedJournal::bytes(OUR_ENTRIES) > PackedJournal::bytes(O
 pub(super) struct RingSlots {
     slots: mem::JournalSlots,
     whose: Whose,
-    /// Entries that a slot has room for.
-    entries: usize,
+    /// Entries of the largest ring of requests that fits.
+    pub(super) entries: usize,
 }
 
 impl RingSlots {
@@ -63,21 +63,13 @@ impl RingSlots {
     /// system that is full later shall not be found out by a write to the mapping.
     pub(super) fn open(file: &File, count: usize, entries: usize) -> io::Result<RingSlots> {
         crate::sandbox::open::allocate(file, (PackedJournal::bytes(entries) * count) as u64)?;
-        RingSlots::of(file, count, entries)
+        let slots = mem::JournalSlots::open(file, PackedJournal::bytes(entries), count)?;
+        Ok(RingSlots { slots, whose: Whose::Ours, entries })
     }
 
     /// Slots that live as long as this process.
     pub(super) fn anonymous(count: usize, entries: usize) -> io::Result<RingSlots> {
-        RingSlots::of(
-            &memory_file(c"sidecore-positions", PackedJournal::bytes(entries) * count)?,
-            count,
-            entries,
-        )
-    }
-
-    fn of(file: &File, count: usize, entries: usize) -> io::Result<RingSlots> {
-        let slots = mem::JournalSlots::open(file, PackedJournal::bytes(entries), count)?;
-        Ok(RingSlots { slots, whose: Whose::Ours, entries })
+        RingSlots::open(&sparse_file(c"sidecore-positions", 0)?, count, entries)
     }
 
     /// The journal of ring `index`, if there is one.
@@ -94,10 +86,5 @@ impl RingSlots {
     pub(super) fn last_word(&self) -> Option<(mem::JournalSlot, usize)> {
         let slot = self.slots.slot(0)?;
         Some((slot, PackedJournal::bytes(self.entries) / 8 - 1))
-    }
-
-    /// Entries of the largest ring of requests that fits.
-    pub(super) fn entries(&self) -> usize {
-        self.entries
     }
 }

@@ -13,15 +13,9 @@ use crate::virtq::WriteLog;
 const PAGE_SHIFT: u32 = 12;
 
 /// The bitmap that the VMM shares.
-pub(super) struct DirtyLog {
-    bits: SharedFile,
-}
+pub(super) struct DirtyLog(pub(super) SharedFile);
 
 impl DirtyLog {
-    pub(super) fn new(bits: SharedFile) -> DirtyLog {
-        DirtyLog { bits }
-    }
-
     /// Sets these bits of word `index`. False: it is behind the log's end. The VMM says with its size that it does not want
     /// those pages.
     #[inline]
@@ -29,13 +23,13 @@ impl DirtyLog {
         let Some(at) = usize::try_from(index).ok().and_then(|index| index.checked_mul(8)) else {
             return false;
         };
-        if let Some(word) = self.bits.word(at) {
+        if let Some(word) = self.0.word(at) {
             word.fetch_or(bits.to_le(), Ordering::SeqCst);
             return true;
         }
         // The log's last bytes, or all of one that is not aligned.
         let bytes = (at..).zip(bits.to_le_bytes());
-        bytes.filter_map(|(at, bits)| Some((self.bits.byte(at)?, bits))).fold(false, |_, (byte, bits)| {
+        bytes.filter_map(|(at, bits)| Some((self.0.byte(at)?, bits))).fold(false, |_, (byte, bits)| {
             if bits != 0 {
                 byte.fetch_or(bits, Ordering::SeqCst);
             }
@@ -64,7 +58,7 @@ impl WriteLog for DirtyLog {
 
     fn find(&self, gpa: u64, size: u64) {
         let byte = |gpa: u64| usize::try_from(gpa >> PAGE_SHIFT >> 3).unwrap_or(usize::MAX);
-        self.bits.find(byte(gpa), byte(gpa.saturating_add(size)));
+        self.0.find(byte(gpa), byte(gpa.saturating_add(size)));
     }
 }
 
@@ -82,7 +76,7 @@ mod tests {
         let fd = memfd_create(c"log", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, 1 << 20).unwrap();
         let file = std::fs::File::from(fd);
-        let log = DirtyLog::new(SharedFile::map(&file, offset, size).unwrap());
+        let log = DirtyLog(SharedFile::map(&file, offset, size).unwrap());
         let bytes = move || {
             let mut bytes = vec![0; 64];
             file.read_exact_at(&mut bytes, offset).unwrap();
@@ -119,7 +113,7 @@ mod tests {
         ftruncate(&fd, 64 << 12).unwrap();
         let file = fd.into();
         let pages = || rustix::fs::fstat(&file).unwrap().st_blocks / 8;
-        let log = DirtyLog::new(SharedFile::map(&file, 0, 64 << 12).unwrap());
+        let log = DirtyLog(SharedFile::map(&file, 0, 64 << 12).unwrap());
         // A page of the log is for 128 MiB.
         log.find(0x7ff_f000, 0x2000);
         assert_eq!(pages(), 2);
@@ -133,13 +127,13 @@ mod tests {
         let fd = memfd_create(c"log", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&fd, 4096).unwrap();
         let file = fd.into();
-        let log = DirtyLog::new(SharedFile::map(&file, 0, 4).unwrap());
+        let log = DirtyLog(SharedFile::map(&file, 0, 4).unwrap());
         log.wrote(0x1fff, 2);
         log.wrote(0x9000, 0);
         log.wrote(0xa000, 1);
         log.wrote(0x1f_ffff, 0x1000);
         log.wrote(u64::MAX, u32::MAX);
-        let bytes: Vec<u8> = (0..4).map(|at| log.bits.byte(at).unwrap().load(Ordering::Relaxed)).collect();
+        let bytes: Vec<u8> = (0..4).map(|at| log.0.byte(at).unwrap().load(Ordering::Relaxed)).collect();
         assert_eq!(bytes, [0b0000_0110, 0b0000_0100, 0, 0]);
     }
 }

@@ -123,11 +123,6 @@ impl Vring {
             _ => Ok(None),
         }
     }
-
-    /// Signals the ring's error eventfd.
-    pub(super) fn report_error(&self) {
-        self.error.raise();
-    }
 }
 
 /// The three parts of a ring, translated.

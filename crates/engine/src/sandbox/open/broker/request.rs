@@ -239,6 +239,17 @@ pub enum Named {
     Namespace(PathBuf),
 }
 
+/// The letters that stand for them.
+const LETTERS: [(char, fn(&str) -> Named); 7] = [
+    ('s', |path| Named::Socket(path.into())),
+    ('f', |path| Named::Folder(path.into())),
+    ('c', |path| Named::Call(path.into())),
+    ('j', |path| Named::Journal(path.into())),
+    ('d', |path| Named::Disk(path.into())),
+    ('i', |name| Named::Interface(name.into())),
+    ('n', |path| Named::Namespace(path.into())),
+];
+
 impl Named {
     /// Where the broker of the daemon with this control socket hears of it.
     pub fn place(control_socket: &Path) -> PathBuf {
@@ -246,27 +257,24 @@ impl Named {
         folder.join("ring").join(sidecore_abi::vale::OPERATORS)
     }
 
-    /// Its letter, and the name or path.
-    fn parts(&self) -> (char, &OsStr) {
+    /// The name or path.
+    fn text(&self) -> &OsStr {
         match self {
-            Named::Socket(path) => ('s', path.as_os_str()),
-            Named::Folder(path) => ('f', path.as_os_str()),
-            Named::Call(path) => ('c', path.as_os_str()),
-            Named::Journal(path) => ('j', path.as_os_str()),
-            Named::Disk(path) => ('d', path.as_os_str()),
-            Named::Interface(name) => ('i', name.as_ref()),
-            Named::Namespace(path) => ('n', path.as_os_str()),
+            Named::Interface(name) => name.as_ref(),
+            Named::Socket(path) | Named::Folder(path) | Named::Call(path) => path.as_os_str(),
+            Named::Journal(path) | Named::Disk(path) | Named::Namespace(path) => path.as_os_str(),
         }
     }
 
     /// Its text: a letter, and the name or path. `None`: no such path or name can be.
     pub fn encode(&self) -> Option<String> {
-        let (letter, text) = self.parts();
+        let text = self.text().to_str()?;
         let good = match self {
             Named::Interface(name) => is_name(name),
             _ => is_path(Path::new(text)),
         };
-        text.to_str().filter(|text| good && text.len() <= MAX_TEXT).map(|text| format!("{letter}{text}"))
+        let (letter, _) = LETTERS.iter().find(|(_, named)| named(text) == *self)?;
+        (good && text.len() <= MAX_TEXT).then(|| format!("{letter}{text}"))
     }
 
     /// What `text` says.
@@ -275,18 +283,8 @@ impl Named {
     /// Nothing that is known.
     pub fn decode(text: &[u8]) -> Result<Named, NoRequest> {
         let text = std::str::from_utf8(text).map_err(|_| NoRequest)?;
-        let (letter, text) = text.split_at_checked(1).ok_or(NoRequest)?;
-        let named = match letter {
-            "s" => Named::Socket(text.into()),
-            "f" => Named::Folder(text.into()),
-            "c" => Named::Call(text.into()),
-            "j" => Named::Journal(text.into()),
-            "d" => Named::Disk(text.into()),
-            "i" => Named::Interface(text.into()),
-            "n" => Named::Namespace(text.into()),
-            _ => return Err(NoRequest),
-        };
-        named.encode().map(|_| named).ok_or(NoRequest)
+        let known = LETTERS.iter().find_map(|(letter, named)| Some(named(text.strip_prefix(*letter)?)));
+        known.filter(|named| named.encode().is_some()).ok_or(NoRequest)
     }
 
     /// Tells the broker of the daemon with this control socket.
