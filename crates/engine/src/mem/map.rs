@@ -158,6 +158,7 @@ impl GuestMap {
     /// There are too many or too large ones; or the first region that is empty, overlaps another, or whose file is not
     /// allowed, too short or cannot be mapped.
     pub fn on(terms: &Terms, specs: &[RegionSpec]) -> Result<GuestMap, MapError> {
+        GuestMap::check_sizes(specs.iter().map(|spec| spec.size))?;
         specs.iter().try_fold(GuestMap::empty(terms), |map, spec| map.with(spec))
     }
 
@@ -171,18 +172,23 @@ impl GuestMap {
         GuestMap { terms: terms.clone(), ..GuestMap::default() }
     }
 
+    fn check_sizes(sizes: impl Iterator<Item = u64>) -> Result<(), MapError> {
+        let (mut count, mut bytes) = (0, 0u64);
+        sizes.for_each(|size| (count, bytes) = (count + 1, bytes.saturating_add(size)));
+        match count > MAX_REGIONS {
+            true => Err(MapError::TooMany),
+            false if bytes > MAX_BYTES => Err(MapError::TooLarge),
+            false => Ok(()),
+        }
+    }
+
     /// This map and one region more. The other regions are shared with it, not mapped again.
     ///
     /// # Errors
     /// Those of [`GuestMap::on`].
     pub fn with(&self, spec: &RegionSpec) -> Result<GuestMap, MapError> {
-        if self.regions.len() >= MAX_REGIONS {
-            return Err(MapError::TooMany);
-        }
-        let bytes = self.regions.iter().fold(spec.size, |all, region| all.saturating_add(region.window.size));
-        if bytes > MAX_BYTES {
-            return Err(MapError::TooLarge);
-        }
+        let others = self.regions.iter().map(|region| region.window.size);
+        GuestMap::check_sizes(others.chain([spec.size]))?;
         let place = self.regions.partition_point(|region| region.window.gpa < spec.gpa);
         let before = place.checked_sub(1).and_then(|before| self.regions.get(before));
         if let Some(before) = before.filter(|before| before.window.gpa + before.window.size > spec.gpa) {
@@ -200,8 +206,7 @@ impl GuestMap {
         if let Some(other) = self.regions.iter().find(shares) {
             return Err(MapError::UserOverlap(other.user_addr, spec.user_addr));
         }
-        let mut regions = Vec::with_capacity(self.regions.len() + 1);
-        regions.extend_from_slice(&self.regions);
+        let mut regions = self.regions.clone();
         regions.insert(place, Region::map(spec, &self.truncated, &self.terms)?);
         Ok(GuestMap { regions, truncated: self.truncated.clone(), terms: self.terms.clone() })
     }

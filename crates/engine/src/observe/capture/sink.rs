@@ -9,8 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::counters::DropReason;
 
-use super::pcapng::{CaptureCount, CaptureOptions, Direction};
-use super::pcapng::{Packet, Time, PACKET_OVERHEAD};
+use super::pcapng::{CaptureCount, CaptureOptions, Direction, Packet, Time, PACKET_OVERHEAD};
 use crate::packet::{Batch, MAX_BATCH};
 
 /// How often an I/O core looks whether the lock is free: some ten microseconds. The reader holds it for

@@ -17,8 +17,7 @@ use crate::sandbox::open::passing;
 use crate::sandbox::open::socket::{self, SocketError, SocketSpec};
 use crate::wait::wait;
 
-use super::program::start;
-use super::program::{make_secret, read_secret};
+use super::program::{make_secret, read_secret, start};
 use super::server::{hear, is_ours, say, DONE, DROP, HERE, LIST, PUT, SECRET};
 
 /// How long a holder may take over an answer. It has nothing else to do, but the machine may.

@@ -23,8 +23,7 @@ mod server;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use client::SoughtHolders;
-pub(crate) use client::{call_with_secret, connect, spawn};
+pub(crate) use client::{call_with_secret, connect, spawn, SoughtHolders};
 pub use client::{Found, Holder};
 pub(crate) use program::helper;
 pub use program::{path_beside, set_program};

@@ -39,10 +39,11 @@ impl Regions {
             return Err(Refusal::invalid(format!("no region {}", ask.index)));
         }
         let mut info = RegionInfo { index: ask.index, size: self.size(ask.index), ..RegionInfo::default() };
-        let known = self.get(ask.index);
         info.flags = if info.size > 0 { region::READ | region::WRITE } else { 0 };
         info.argsz = RegionInfo::LEN;
-        let Some(mappable) = known.and_then(|region| region.mappable.as_ref()).filter(|_| takes_fds) else {
+        let Some(mappable) =
+            self.get(ask.index).and_then(|region| region.mappable.as_ref()).filter(|_| takes_fds)
+        else {
             answer.put(&info.bytes());
             return Ok(());
         };

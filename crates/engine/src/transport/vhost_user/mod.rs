@@ -79,11 +79,7 @@ impl VhostUser {
     pub fn start<D: VirtioDevice + 'static>(config: VhostUserConfig, device: D) -> Result<VhostUser, Unable> {
         // First: the process that has the socket may use the journal.
         let source = PeerSource::new(config.endpoint)?;
-        let entries = RingSlots::ours(device.completes_in_order());
-        let positions = match config.journal {
-            None => RingSlots::anonymous(device.rings(), entries)?,
-            Some(at) => open_journal(at, &device)?,
-        };
+        let positions = open_journal(config.journal, &device)?;
         let port = Arc::clone(device.port());
         let disk = device.disk().cloned();
         let backend = Backend::new(device, positions);
@@ -93,12 +89,13 @@ impl VhostUser {
     }
 }
 
-/// The journal of the port of `device`, with room for all its rings.
-fn open_journal<D: VirtioDevice>(at: JournalAt, device: &D) -> Result<RingSlots, Unable> {
+/// The journal of the port of `device`, with room for all its rings; without a place for one it ends with the process.
+fn open_journal<D: VirtioDevice>(at: Option<JournalAt>, device: &D) -> Result<RingSlots, Unable> {
     let (rings, entries) = (device.rings(), RingSlots::ours(device.completes_in_order()));
     let opened = match at {
-        JournalAt::Path(path) => journal_at(&path).map(Some).map_err(|e| (path, e)),
-        JournalAt::Ours => journal(&device.port().name),
+        None => Ok(None),
+        Some(JournalAt::Path(path)) => journal_at(&path).map(Some).map_err(|e| (path, e)),
+        Some(JournalAt::Ours) => journal(&device.port().name),
     };
     let fail = |(path, e): (PathBuf, io::Error)| {
         let path = path.display();

@@ -52,9 +52,9 @@ pub fn maker() -> u32 {
 /// # Errors
 /// It cannot be started.
 pub fn set_broker(start: Start) -> io::Result<()> {
-    let connection = BrokerConnection { socket: Some(prepare(start()?)?), start: Some(start), last: 0 };
+    let socket = prepare(start()?)?;
     let _ = MAKER.set(rustix::process::geteuid().as_raw());
-    let _ = BROKER.set(Broker::of(connection));
+    let _ = BROKER.set(Broker::of(socket, Some(start)));
     Ok(())
 }
 
@@ -89,11 +89,12 @@ fn prepare(socket: OwnedFd) -> io::Result<OwnedFd> {
 impl Broker {
     /// The broker at the other end of `socket`; there will be no other.
     pub fn at(socket: OwnedFd) -> Broker {
-        Broker::of(BrokerConnection { socket: Some(socket), last: 0, start: None })
+        Broker::of(socket, None)
     }
 
-    fn of(connection: BrokerConnection) -> Broker {
-        Broker { connection: Mutex::new(connection), asked: AtomicU64::new(0), refused: AtomicU64::new(0) }
+    fn of(socket: OwnedFd, start: Option<Start>) -> Broker {
+        let connection = Mutex::new(BrokerConnection { socket: Some(socket), last: 0, start });
+        Broker { connection, asked: AtomicU64::new(0), refused: AtomicU64::new(0) }
     }
 
     /// How many requests there were, and how many of them were not carried out.
