@@ -239,8 +239,11 @@ pub enum Named {
     Namespace(PathBuf),
 }
 
+/// A letter, and what stands behind it as what it names.
+type Letter = (char, fn(&str) -> Named);
+
 /// The letters that stand for them.
-const LETTERS: [(char, fn(&str) -> Named); 7] = [
+const LETTERS: [Letter; 7] = [
     ('s', |path| Named::Socket(path.into())),
     ('f', |path| Named::Folder(path.into())),
     ('c', |path| Named::Call(path.into())),
