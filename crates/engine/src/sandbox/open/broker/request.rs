@@ -240,10 +240,10 @@ pub enum Named {
 }
 
 /// A letter, and what stands behind it as what it names.
-type Letter = (char, fn(&str) -> Named);
+type NamedLetter = (char, fn(&str) -> Named);
 
 /// The letters that stand for them.
-const LETTERS: [Letter; 7] = [
+const LETTERS: [NamedLetter; 7] = [
     ('s', |path| Named::Socket(path.into())),
     ('f', |path| Named::Folder(path.into())),
     ('c', |path| Named::Call(path.into())),
