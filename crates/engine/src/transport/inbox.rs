@@ -52,6 +52,9 @@ pub(super) enum Read<H> {
     Closing,
 }
 
+/// What is done, or the end of the conversation.
+type Done<T = ()> = Result<T, ConversationEnd>;
+
 /// A socket, and the message that was looked at last.
 pub(super) struct Inbox {
     pub(super) stream: Connection,
@@ -63,7 +66,8 @@ pub(super) struct Inbox {
     pieces: usize,
     /// What the kernel calls a file that did not pass the descriptor helper, and whether it belongs to this message, not to a later one.
     pub(super) stranger: Option<(String, bool)>,
-    /// How much of the socket was looked at, and not taken.
+    /// How much of the socket the look saw; and how much was looked at, and not taken.
+    pub(super) seen: usize,
     peeked: usize,
     /// Where a file is closed that did not pass.
     pub(super) closing: Option<OwnedFd>,
@@ -81,13 +85,14 @@ impl Inbox {
             fds: Vec::new(),
             pieces: 0,
             stranger: None,
+            seen: 0,
             peeked: 0,
             closing: None,
         })
     }
 
     /// Looks for a whole message, and lets it be.
-    pub(super) fn look<H: MessageHeader>(&mut self) -> Result<Read<H>, ConversationEnd> {
+    pub(super) fn look<H: MessageHeader>(&mut self) -> Done<Read<H>> {
         self.fds.clear();
         (self.pieces, self.stranger) = (0, None);
         let (mut have, mut end) = (0, FIRST_LOOK);
@@ -106,7 +111,7 @@ impl Inbox {
                 Err(_) => return Err(ConversationEnd::Closed),
             };
             have += got.bytes;
-            self.peeked = have;
+            (self.seen, self.peeked) = (have, have);
             let message = H::read(&self.bytes[..have]).map_err(ConversationEnd::bad)?;
             if got.with_fds {
                 if self.closing.is_some() {
@@ -130,12 +135,7 @@ impl Inbox {
 
     /// Has the descriptor helper fetch the descriptors of the next piece that has any, `at` bytes behind the first that was not taken or later. Unless
     /// they are `ours`, the helper only looks at them.
-    fn fetch<H: MessageHeader>(
-        &mut self,
-        at: usize,
-        header: Option<&H>,
-        ours: bool,
-    ) -> Result<(), ConversationEnd> {
+    fn fetch<H: MessageHeader>(&mut self, at: usize, header: Option<&H>, ours: bool) -> Done {
         self.pieces += usize::from(ours);
         self.look_from(at)?;
         let (memory, sockets) = H::gives(header.filter(|_| ours));
@@ -159,7 +159,7 @@ impl Inbox {
     }
 
     /// Takes the `size` bytes that an earlier daemon has looked at, whatever they are, once the descriptor helper has seen what goes with them.
-    pub(super) fn pass_by<H: MessageHeader>(&mut self, size: usize) -> Result<(), ConversationEnd> {
+    pub(super) fn pass_by<H: MessageHeader>(&mut self, size: usize) -> Done {
         match receive(&self.stream, &mut [0], RecvFlags::PEEK) {
             Ok(got) if got.with_fds => self.fetch::<H>(0, None, false)?,
             _ => self.look_from(0)?,
@@ -168,7 +168,7 @@ impl Inbox {
     }
 
     /// The next look begins `at` bytes behind the first that was not taken.
-    fn look_from(&mut self, at: usize) -> Result<(), ConversationEnd> {
+    fn look_from(&mut self, at: usize) -> Done {
         if self.peeked != at {
             set_peeked(&self.stream, at).map_err(|_| ConversationEnd::Closed)?;
             self.peeked = at;
@@ -177,7 +177,7 @@ impl Inbox {
     }
 
     /// Takes the message of `size` bytes that was looked at.
-    pub(super) fn take(&mut self, size: usize) -> Result<(), ConversationEnd> {
+    pub(super) fn take(&mut self, size: usize) -> Done {
         let taken = self.drain(size)?;
         self.closing.iter().for_each(descriptors::dropped);
         if taken != self.pieces {
@@ -187,7 +187,7 @@ impl Inbox {
     }
 
     /// Takes `size` bytes that were looked at; returns from how many pieces the descriptors went with them.
-    fn drain(&mut self, size: usize) -> Result<usize, ConversationEnd> {
+    fn drain(&mut self, size: usize) -> Done<usize> {
         let (mut left, mut pieces) = (size, 0);
         while left > 0 {
             let end = left.min(self.bytes.len());
@@ -206,7 +206,7 @@ impl Inbox {
     }
 
     /// Waits until the peer reads. `begun`: when we began to send.
-    pub(super) fn wait_for_reader(&self, begun: Instant) -> Result<(), ConversationEnd> {
+    pub(super) fn wait_for_reader(&self, begun: Instant) -> Done {
         let left = PATIENCE.saturating_sub(begun.elapsed());
         if left.is_zero() {
             return Err(ConversationEnd::bad(format!(
@@ -218,7 +218,7 @@ impl Inbox {
     }
 
     /// Sends an answer whole, and a descriptor with the first of its bytes.
-    pub(super) fn send(&self, mut bytes: &[u8], fd: Option<&OwnedFd>) -> Result<(), ConversationEnd> {
+    pub(super) fn send(&self, mut bytes: &[u8], fd: Option<&OwnedFd>) -> Done {
         let begun = Instant::now();
         let mut fd = fd.map(AsFd::as_fd);
         while !bytes.is_empty() {

@@ -168,7 +168,7 @@ fn serve_programs(engine: &Arc<Engine>, spec: &DaemonSpec) -> Result<Device, Str
     let limit = spec.vale_ports.map_or(0, |limit| limit.get() as usize);
     let mode = spec.vale_mode.map_or(0o600, |mode| mode.0);
     let owner = spec.vale_owner.as_ref().map_or(Ok((None, None)), Owner::ids)?;
-    let path = device_path().map_err(|e| e.to_string())?;
+    let path = device_path()?;
     let verbs = Box::new(Vale::new(Arc::clone(engine), limit));
     Device::start(&path, mode, owner, verbs).map_err(|e| format!("netmap programs: {e}"))
 }

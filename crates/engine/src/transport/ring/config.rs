@@ -1,6 +1,5 @@
 //! What a ring port is to be, and where its socket is.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -69,6 +68,6 @@ pub fn socket_path(name: &str) -> Result<PathBuf, String> {
 ///
 /// # Errors
 /// As [`socket_path`].
-pub fn device_path() -> io::Result<PathBuf> {
-    socket_path(sidecore_abi::vale::SOCKET).map_err(io::Error::other)
+pub fn device_path() -> Result<PathBuf, String> {
+    socket_path(sidecore_abi::vale::SOCKET)
 }

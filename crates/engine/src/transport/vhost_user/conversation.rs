@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::super::inbox::{Inbox, Read};
+use super::super::inbox::{Inbox, MessageHeader, Read};
 use super::super::server::connection::Connection;
 use super::super::server::conversation::{Awaited, ConversationEnd, Exchange, Heard, ALSO};
 use super::backend::Backend;
@@ -20,7 +20,6 @@ use crate::device::VirtioDevice;
 use crate::fault::Fault;
 use crate::mem::BadFile;
 use crate::port::{AttachmentStatus, Peer};
-use crate::sandbox::descriptors::Why;
 use crate::wait::wait;
 
 /// A conversation.
@@ -47,10 +46,16 @@ impl<D: VirtioDevice> Conversation<D> {
         let fds = Descriptors { list: std::mem::take(&mut self.inbox.fds), sockets };
         if let Some((name, ours)) = self.inbox.stranger.take() {
             crate::lock(&self.backend).terms.refused();
-            return bad(match ours {
-                true => strange(header, name),
-                false => format!("behind it: {}", Why::Stranger(name)),
-            });
+            if ours {
+                return bad(strange(header, name));
+            }
+            // The one in which the first piece with descriptors ends.
+            let (mut later, mut end) = (*header, size);
+            let seen = |end| self.inbox.bytes.get(end..self.inbox.seen).unwrap_or_default();
+            while let Ok(Some((header, whole))) = Header::read(seen(end)) {
+                (later, end) = (header, end + whole);
+            }
+            return bad(format!("behind it: {}: {}", later.message.name, strange(&later, name)));
         }
         self.inbox.take(size)?;
         Ok(fds)
