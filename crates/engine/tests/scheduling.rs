@@ -11,9 +11,8 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, IoUring};
 use rustix::event::{eventfd, EventfdFlags};
-use sidecore_engine::core::{Budget, Owner, Served, Slow, Task, Tuning, Visit, VisitEnd};
+use sidecore_engine::core::{Budget, Owner, Slow, Task, Tenant, Tuning, Visit, VisitEnd};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Local, Scheduler, Topology};
-use sidecore_engine::mem::Overrun;
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::Batch;
 use sidecore_engine::port::{EgressQueue, IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
@@ -122,9 +121,8 @@ fn two_cores(tuning: Tuning) -> CoreOptions {
 /// The owner of a disk.
 #[derive(Default)]
 struct Guest {
-    served: Served,
+    tenant: Arc<Tenant>,
     slow: Slow,
-    overrun: Overrun,
 }
 
 impl Owner for Guest {
@@ -134,14 +132,11 @@ impl Owner for Guest {
     fn name(&self) -> &str {
         "disk"
     }
-    fn served(&self) -> &Served {
-        &self.served
+    fn tenant(&self) -> &Arc<Tenant> {
+        &self.tenant
     }
     fn slow(&self) -> &Slow {
         &self.slow
-    }
-    fn overrun(&self) -> &Overrun {
-        &self.overrun
     }
 }
 
@@ -225,7 +220,7 @@ fn a_disk_and_a_queue_of_frames_share_a_core() {
     until("both are served", || {
         done.load(Ordering::Relaxed) > 1_000 && wire.got.load(Ordering::Relaxed) > 1_000
     });
-    let used = || (guest.served.usage().busy_ns, wire.source.served.usage().busy_ns);
+    let used = || (guest.tenant.usage().busy_ns, wire.source.tenant.usage().busy_ns);
     let before = used();
     until("both have used the core", || {
         let now = used();

@@ -13,7 +13,7 @@ use sidecore_engine::state::{text, BadSpec, Spec, Verb};
 use crate::api::{About, Changes, Moved};
 use crate::cli::{
     AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, LogArgs, MoveArgs, ResizeArgs, RestartArgs, SaveArgs,
-    SetArgs,
+    SetArgs, Sort,
 };
 use crate::client::{segment, Client};
 use crate::daemon::broker;
@@ -23,11 +23,12 @@ pub fn client(control: &Control) -> Result<Client, String> {
     Ok(Client::new(&control.path())?)
 }
 
-/// The collection that `--switch` or `--router` chooses.
-fn collection(switch: bool, router: bool) -> &'static str {
-    match (switch, router) {
-        (true, _) => "/v1/switches",
-        (_, true) => "/v1/routers",
+/// The collection that a flag chooses.
+fn collection(sort: &Sort) -> &'static str {
+    match sort {
+        Sort { switch: true, .. } => "/v1/switches",
+        Sort { router: true, .. } => "/v1/routers",
+        Sort { tenant: true, .. } => "/v1/tenants",
         _ => "/v1/ports",
     }
 }
@@ -41,23 +42,23 @@ pub fn add(args: &AddArgs) -> Outcome {
         find(KINDS, &port.kind)?.root(&mut port, &here);
         Ok::<_, String>(port)
     };
-    let mut spec = Spec::default();
-    match (args.switch, args.router) {
-        (true, _) => {
-            spec.switches =
-                args.specs.iter().map(|s| text::named(s).map_err(bad)).collect::<Result<_, _>>()?
-        }
-        (_, true) => {
-            spec.routers = args.specs.iter().map(|s| text::named(s).map_err(bad)).collect::<Result<_, _>>()?
-        }
-        _ => spec.ports = args.specs.iter().map(port).collect::<Result<_, _>>()?,
+    fn all<T>(specs: &[String], read: impl Fn(&String) -> Result<T, String>) -> Result<Vec<T>, String> {
+        specs.iter().map(read).collect()
+    }
+    let (mut spec, specs) = (Spec::default(), &args.specs);
+    match args.sort {
+        Sort { switch: true, .. } => spec.switches = all(specs, |s| text::named(s).map_err(bad))?,
+        Sort { router: true, .. } => spec.routers = all(specs, |s| text::named(s).map_err(bad))?,
+        Sort { tenant: true, .. } => spec.tenants = all(specs, |s| text::named(s).map_err(bad))?,
+        _ => spec.ports = all(specs, port)?,
     }
     broker::tell(&args.control.path(), &spec);
     let client = client(&args.control)?;
-    let path = collection(args.switch, args.router);
-    report(&match (args.switch, args.router) {
-        (true, _) => client.send(Method::POST, path, &spec.switches)?,
-        (_, true) => client.send(Method::POST, path, &spec.routers)?,
+    let path = collection(&args.sort);
+    report(&match args.sort {
+        Sort { switch: true, .. } => client.send(Method::POST, path, &spec.switches)?,
+        Sort { router: true, .. } => client.send(Method::POST, path, &spec.routers)?,
+        Sort { tenant: true, .. } => client.send(Method::POST, path, &spec.tenants)?,
         _ => client.send(Method::POST, path, &spec.ports)?,
     })
 }
@@ -65,7 +66,7 @@ pub fn add(args: &AddArgs) -> Outcome {
 /// `del`. All are deleted or none.
 pub fn del(args: &DelArgs) -> Outcome {
     let names: Vec<String> = args.names.iter().map(|name| segment(name)).collect();
-    let path = format!("{}?names={}", collection(args.switch, args.router), names.join(","));
+    let path = format!("{}?names={}", collection(&args.sort), names.join(","));
     report(&client(&args.control)?.delete(&path)?)
 }
 
@@ -97,7 +98,7 @@ pub fn set(args: &SetArgs) -> Outcome {
             return Err(format!("key `{key}`: given twice"));
         }
     }
-    let path = format!("{}/{}", collection(args.switch, false), segment(&args.name));
+    let path = format!("{}/{}", collection(&args.sort), segment(&args.name));
     broker::tell_change(&args.control.path(), &patch);
     report(&client(&args.control)?.send(Method::PATCH, &path, &patch)?)
 }

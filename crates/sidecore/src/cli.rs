@@ -46,10 +46,10 @@ pub enum Command {
     ///
     /// Keys: p ports, u queues, c cores, d drops; left and right choose the column to sort by, r reverses the order, q quits.
     Top(TopArgs),
-    /// Add ports, switches or routers.
+    /// Add ports, switches, routers or tenants.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Add(AddArgs),
-    /// Delete ports, switches or routers.
+    /// Delete ports, switches, routers or tenants.
     Del(DelArgs),
     /// Change a port or a switch.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
@@ -69,7 +69,7 @@ pub enum Command {
     /// Explain what a router does with a packet, and why.
     #[command(after_help = "Example: sidecore explain r 10.1.2.3 --from web")]
     Explain(ExplainArgs),
-    /// Make a file the running configuration: add, change and delete ports, switches and routers, all or nothing.
+    /// Make a file the running configuration: add, change and delete ports, switches, routers and tenants, all or nothing.
     Apply(ApplyArgs),
     /// Write the running configuration to a file.
     Save(SaveArgs),
@@ -187,6 +187,9 @@ pub struct RunArgs {
     /// Router to add to those of the file; keys: control, grace.
     #[arg(long = "router", value_name = "NAME[,KEY=VALUE]")]
     pub routers: Vec<String>,
+    /// Tenant to add to those of the file.
+    #[arg(long = "tenant", value_name = "NAME[,KEY=VALUE]")]
+    pub tenants: Vec<String>,
     #[command(flatten)]
     pub control: Control,
     #[command(flatten)]
@@ -209,6 +212,8 @@ pub enum Topic {
     Mac,
     /// Routers with their ports.
     Routers,
+    /// Tenants: their ports, and what they were granted of I/O cores, used and waited for.
+    Tenants,
     /// Routes of a router (NAME), with their next hops.
     Routes,
     /// Neighbours of all routers, with their addresses.
@@ -285,46 +290,52 @@ pub struct LogArgs {
     pub control: Control,
 }
 
+/// What a command is about, if not ports.
 #[derive(Debug, Args)]
-pub struct AddArgs {
-    /// Ports, as NAME=KIND:WHERE[,KEY=VALUE]...; with --switch: switches, as NAME[,KEY=VALUE]...
-    #[arg(required = true, value_name = "SPEC")]
-    pub specs: Vec<String>,
-    /// Add switches instead of ports.
+#[group(multiple = false)]
+pub struct Sort {
+    /// Switches instead of ports.
     #[arg(long)]
     pub switch: bool,
-    /// Add routers instead of ports, each as `NAME[,control=NAMESPACE][,grace=SECONDS]`.
-    #[arg(long, conflicts_with = "switch")]
+    /// Routers instead of ports; keys: control, grace.
+    #[arg(long)]
     pub router: bool,
+    /// Tenants instead of ports: each pays for the ports with tenant=NAME.
+    #[arg(long)]
+    pub tenant: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct AddArgs {
+    /// Ports, as NAME=KIND:WHERE[,KEY=VALUE]...; with --switch, --router, --tenant: those, as NAME[,KEY=VALUE]...
+    #[arg(required = true, value_name = "SPEC")]
+    pub specs: Vec<String>,
+    #[command(flatten)]
+    pub sort: Sort,
     #[command(flatten)]
     pub control: Control,
 }
 
 #[derive(Debug, Args)]
 pub struct DelArgs {
-    /// Names of ports, or of switches with --switch, or of routers with --router.
+    /// Names of ports, or with --switch, --router, --tenant of those.
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
-    /// Delete switches instead of ports.
-    #[arg(long)]
-    pub switch: bool,
-    /// Delete routers instead of ports.
-    #[arg(long, conflicts_with = "switch")]
-    pub router: bool,
+    #[command(flatten)]
+    pub sort: Sort,
     #[command(flatten)]
     pub control: Control,
 }
 
 #[derive(Debug, Args)]
 pub struct SetArgs {
-    /// Name of the port, or of the switch with --switch.
+    /// Name of the port, or with --switch, --router, --tenant of one of those.
     pub name: String,
     /// New values; an empty value restores the default. The command says if the port had to restart.
     #[arg(required = true, value_name = "KEY=VALUE")]
     pub pairs: Vec<String>,
-    /// Change a switch instead of a port.
-    #[arg(long)]
-    pub switch: bool,
+    #[command(flatten)]
+    pub sort: Sort,
     #[command(flatten)]
     pub control: Control,
 }

@@ -40,10 +40,13 @@ fn every_key_is_read_from_words_and_written_as_it_was() {
     let port = every_key();
     assert_eq!(sorted(keys(toml::Table::try_from(&port).unwrap())), sorted(all(PortSpec::KEYS)));
     assert_eq!(port.given().count() + 3, PortSpec::KEYS.len());
-    let words: String =
-        SwitchSpec::KEYS[1..].iter().map(|key| format!(",{}={}", key.name, example(&key.form))).collect();
-    let switch = text::named::<SwitchSpec>(&format!("s{words}")).unwrap();
+    let words = |keys: &[Key]| -> String {
+        keys[1..].iter().map(|key| format!(",{}={}", key.name, example(&key.form))).collect()
+    };
+    let switch = text::named::<SwitchSpec>(&format!("s{}", words(SwitchSpec::KEYS))).unwrap();
     assert_eq!(sorted(keys(toml::Table::try_from(&switch).unwrap())), sorted(all(SwitchSpec::KEYS)));
+    let tenant = text::named::<TenantSpec>(&format!("t{}", words(TenantSpec::KEYS))).unwrap();
+    assert_eq!(sorted(keys(toml::Table::try_from(&tenant).unwrap())), sorted(all(TenantSpec::KEYS)));
     let examples: Vec<_> = DaemonSpec::KEYS.iter().map(|key| (key.name, example(&key.form))).collect();
     let pairs: Vec<_> = examples.iter().map(|(key, value)| (*key, value.as_str())).collect();
     let daemon = text::from_pairs::<DaemonSpec>(&pairs).unwrap();
@@ -65,7 +68,8 @@ fn help_tells_of_every_key() {
     for name in ["run", "add", "set"] {
         let mut command = Cli::command();
         let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
-        for key in PortSpec::KEYS.iter().chain(SwitchSpec::KEYS).filter(|key| key.scope != Scope::Must) {
+        let keys = [PortSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS].into_iter().flatten();
+        for key in keys.filter(|key| key.scope != Scope::Must) {
             assert!(help.contains(&format!("  {}={}\n", key.name, key.form)), "{} in {help}", key.name);
             assert!(help.contains(&told(key)), "{} in {help}", key.name);
         }
@@ -103,7 +107,7 @@ fn table(keys: &[Key], port: bool) -> String {
             Scope::Must | Scope::Any => "all".to_owned(),
         };
         let changes = match (key.name, key.scope) {
-            ("name", _) => "no",
+            ("name" | "tenant", _) => "no",
             (_, Scope::Any | Scope::Frames | Scope::Learning) => "yes",
             _ => "restart",
         };
@@ -117,8 +121,8 @@ fn table(keys: &[Key], port: bool) -> String {
 fn the_documentation_has_every_key() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
     let page = std::fs::read_to_string(page).unwrap();
-    for (keys, port) in [(DaemonSpec::KEYS, false), (SwitchSpec::KEYS, false), (PortSpec::KEYS, true)] {
-        let table = table(keys, port);
+    let tables = [DaemonSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS].map(|keys| table(keys, false));
+    for table in tables.into_iter().chain([table(PortSpec::KEYS, true)]) {
         assert!(page.contains(&table), "docs/configuration.md should have this table:\n{table}");
     }
 }
@@ -126,9 +130,12 @@ fn the_documentation_has_every_key() {
 #[test]
 fn the_description_of_the_json_has_every_key() {
     let document: Value = serde_json::from_str(OPENAPI).unwrap();
-    for (name, keys) in
-        [("DaemonSpec", DaemonSpec::KEYS), ("SwitchSpec", SwitchSpec::KEYS), ("PortSpec", PortSpec::KEYS)]
-    {
+    for (name, keys) in [
+        ("DaemonSpec", DaemonSpec::KEYS),
+        ("SwitchSpec", SwitchSpec::KEYS),
+        ("TenantSpec", TenantSpec::KEYS),
+        ("PortSpec", PortSpec::KEYS),
+    ] {
         let schema = &document["components"]["schemas"][name];
         assert_eq!(schema["properties"].as_object().unwrap().len(), keys.len(), "{name}");
         let must: Vec<_> = keys.iter().filter(|key| key.scope == Scope::Must).map(|key| key.name).collect();

@@ -19,6 +19,7 @@ use sidecore_engine::state::status::{
     Addresses, ConversationCount, CoreView, Cores, Drops, FlowView, LastSecond, OverrunCount, PortState,
     PortView, Ports, Queues, SlowCount, Sums, Switches,
 };
+use sidecore_engine::state::tenants::TenantList;
 use sidecore_engine::state::ServiceView;
 
 use crate::api::About;
@@ -54,6 +55,7 @@ fn text(args: &ShowArgs, client: &Client, socket: &Path) -> Result<String, Strin
         Topic::Queues => show(args, &client.get("/v1/queues")?, |all: &Queues| queues::table(all, args.wide)),
         Topic::Port => show(args, &port::of(client, args.name.as_deref().unwrap_or_default())?, port::text),
         Topic::Routers => show(args, &client.get("/v1/routers")?, routes::routers),
+        Topic::Tenants => show(args, &client.get("/v1/tenants")?, tenants_table),
         Topic::Routes => show(args, &client.get(&routes::path(args.name.as_deref()))?, routes::routes),
         Topic::Neighbours => show(args, &client.get("/v1/neighbours")?, routes::neighbours),
         Topic::Disks => show(args, &client.get("/v1/disks")?, disks_table),
@@ -308,6 +310,21 @@ fn switches_table(answer: &Switches) -> String {
         let addresses = switch.addresses.to_string();
         let row = [switch.name.clone(), ageing, size, addresses];
         table.row(row.into_iter().chain([switch.ports.join(" ")]));
+    }
+    table.text()
+}
+
+fn tenants_table(answer: &TenantList) -> String {
+    let heads = ["tenant", ">core time", ">of late", "class", ">weight", ">granted", ">throttled", "rate"];
+    let mut table = Table::new(&[&heads[..], &[">waits (p99)", "cores", "ports"]].concat());
+    for tenant in &answer.tenants {
+        let mut row = vec![tenant.name.clone()];
+        row.extend(had(&tenant.service));
+        row.extend(granted(&tenant.service));
+        let cores: Vec<String> = tenant.cores.iter().map(usize::to_string).collect();
+        row.push(format!("{} us", tenant.wait_p99_ns / 1_000));
+        row.extend([cores.join(" "), tenant.ports.join(" ")]);
+        table.row(row);
     }
     table.text()
 }

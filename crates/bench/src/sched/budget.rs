@@ -110,11 +110,11 @@ fn measure(args: &Args, common: &Common, shares: &[u8]) -> Result<Vec<Sample>> {
                 period,
                 reclaim: false,
             });
-            port.served.set(Service { budget, ..Service::default() });
+            port.tenant.set(Service { budget, ..Service::default() });
             let (report, [busy]) = players.measure_with(
                 |_| Work::Jumbo,
                 common.repeat.window,
-                || [port.served.usage().busy_ns],
+                || [port.tenant.usage().busy_ns],
             )?;
             Ok((report, busy))
         };

@@ -1,51 +1,46 @@
-//! The owners' shares of a core: an account for each owner that has tasks on it.
+//! The tenants' shares of a core: an account for each tenant that has tasks on it.
 //!
-//! Theory of operation. When a visit is over, its time in nanoseconds, divided by the owner's weight, is added to the
-//! owner's *tag*. The core's virtual clock is the least tag of all owners that have work. An owner may be ahead of that
-//! clock by [`SLACK`]; beyond it its tasks are passed over until the others have caught up. So among owners that always
-//! have work, shares go by weight, within a visit and the slack. An owner alone is its own clock, and never waits. Two
+//! Theory of operation. When a visit is over, its time in nanoseconds, divided by the tenant's weight, is added to the
+//! tenant's *tag*. The core's virtual clock is the least tag of all tenants that have work. A tenant may be ahead of that
+//! clock by [`SLACK`]; beyond it its tasks are passed over until the others have caught up. So among tenants that always
+//! have work, shares go by weight, within a visit and the slack. A tenant alone is its own clock, and never waits. Two
 //! rules keep sleepers from gaining: a tag is never behind the clock, so silence saves up nothing; and an account
 //! outlives its tasks until the clock has reached its tag, so leaving sheds nothing (start-time fair queueing, charged
 //! afterwards).
 //!
-//! An owner with several tasks has one account, so more queues bring it no more of the core. An owner with a budget
+//! A tenant with several tasks has one account, so more queues and ports bring it no more of the core. One with a budget
 //! (`server`) goes before all others while some of it is left, and is throttled when it is used up; one that may reclaim has
 //! what others leave by its tag, as they do.
 //!
-//! A visit beyond [`LONG`] is paid for even if no other owner had work: the owner rests for as long as it took, if
+//! A visit beyond [`LONG`] is paid for even if no other tenant had work: the tenant rests for as long as it took, if
 //! others have tasks here. So a guest that rarely needs the core finds it busy for half of the time at most.
 
 use std::sync::{Arc, Weak};
 
 use super::server::BudgetServer;
-use super::service::{Class, Service, DEFAULT_WEIGHT};
-use super::slow::SLOW_VISIT;
-use super::task::Owner;
+use super::task::SLOW_VISIT;
+use super::tenant::{Class, Service, Tenant, DEFAULT_WEIGHT};
 use crate::bucket::{self, Allowed, Bucket};
-use crate::mem::Overrun;
 
-/// Nanoseconds at its rate that an owner may take at once after a while of silence,
+/// Nanoseconds at its rate that a tenant may take at once after a while of silence,
 const SAVED: u64 = 2_000_000;
 /// and what that is at least: a batch of the usual size,
 const LEAST_ITEMS: u64 = 32;
 /// or the bits of a frame of 64 KiB.
 const LEAST_BITS: u64 = 8 * 65_536;
-/// How far an owner's tag may be ahead of the clock: some turns, so that most rounds visit all.
+/// How far a tenant's tag may be ahead of the clock: some turns, so that most rounds visit all.
 pub(super) const SLACK: u64 = 100_000;
 /// What looking in vain took is charged when it is more than this, or with the next visit.
 const LOOKED: u64 = 2_000;
 /// A visit that takes longer is followed by rest.
 const LONG: u64 = SLOW_VISIT;
 
-/// One owner on one core.
+/// One tenant on one core.
 pub(super) struct Account {
     /// As long as it has tasks here.
-    owner: Option<Arc<dyn Owner>>,
-    /// Has it rest.
-    overrun: Overrun,
-    /// Its owner, to know it again: what it owes must not keep it.
-    known: Weak<dyn Owner>,
-    number: u16,
+    tenant: Option<Arc<Tenant>>,
+    /// Whose it is, to know it again: what it owes must not keep it.
+    known: Weak<Tenant>,
     /// Tasks that the core has of it.
     tasks: usize,
     /// The service as it was when it was last looked at.
@@ -71,7 +66,7 @@ pub(super) struct Account {
 /// Where a task stands at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Right {
-    /// Its owner's budget has this number of nanoseconds left, until this deadline.
+    /// Its tenant's budget has this number of nanoseconds left, until this deadline.
     Reserved { left: u64, deadline: u64 },
     /// It has its turn.
     Turn,
@@ -90,10 +85,10 @@ pub(super) struct Accounts {
     clock: u64,
     /// The least tag of those that had work in this round.
     least: u64,
-    /// The owners that had work in this round, and in the one before.
+    /// The tenants that had work in this round, and in the one before.
     busy: Vec<usize>,
     were_busy: Vec<usize>,
-    /// Owners with tasks here.
+    /// Tenants with tasks here.
     tenants: usize,
     rounds: u64,
 }
@@ -103,12 +98,10 @@ impl Accounts {
         Accounts { core, least: u64::MAX, ..Accounts::default() }
     }
 
-    /// The place of `owner`'s account, which has a task more; it brings `debt` along, and what is left of its budget, from
+    /// The place of `tenant`'s account, which has a task more; it brings `debt` along, and what is left of its budget, from
     /// another core.
-    pub(super) fn join(&mut self, owner: &Arc<dyn Owner>, carried: CarriedAccount, now: u64) -> usize {
-        let same = |account: &Account| {
-            account.number == owner.number() && std::ptr::addr_eq(account.known.as_ptr(), Arc::as_ptr(owner))
-        };
+    pub(super) fn join(&mut self, tenant: &Arc<Tenant>, carried: CarriedAccount, now: u64) -> usize {
+        let same = |account: &Account| std::ptr::eq(account.known.as_ptr(), Arc::as_ptr(tenant));
         let known = self.list.iter().position(|account| account.as_ref().is_some_and(same));
         let place = known.unwrap_or_else(|| {
             self.forget_settled();
@@ -117,14 +110,14 @@ impl Accounts {
             if free.is_none() {
                 self.list.push(None);
             }
-            self.list[place] = Some(Account::new(owner, self.clock));
+            self.list[place] = Some(Account::new(tenant, self.clock));
             place
         });
         let clock = self.clock;
         if let Some(account) = &mut self.list[place] {
             self.tenants += usize::from(account.tasks == 0);
             account.tasks += 1;
-            account.owner = Some(Arc::clone(owner));
+            account.tenant = Some(Arc::clone(tenant));
             account.refresh(now);
             account.tag = account.tag.max(clock.saturating_add(carried.debt));
             if carried.server.is_some() && account.server.is_some() && account.tasks == 1 {
@@ -141,10 +134,9 @@ impl Accounts {
         account.tasks = account.tasks.saturating_sub(1);
         let carried = CarriedAccount { debt: account.tag.saturating_sub(clock), server: account.server };
         if account.tasks == 0 {
-            if let Some(owner) = account.owner.take_if(|_| account.throttled.take().is_some()) {
-                owner.served().set_throttled(core, false);
+            if let Some(tenant) = account.tenant.take().filter(|_| account.throttled.take().is_some()) {
+                tenant.set_throttled(core, false);
             }
-            account.owner = None;
             self.tenants -= 1;
         }
         carried
@@ -173,26 +165,27 @@ impl Accounts {
     }
 
     /// Whose account it is.
-    pub(super) fn owner(&self, place: usize) -> Option<&dyn Owner> {
-        self.get(place)?.owner.as_deref()
+    pub(super) fn tenant(&self, place: usize) -> Option<&Tenant> {
+        self.get(place)?.tenant.as_deref()
     }
 
-    /// Owners that had work in the last round.
-    pub(super) fn busy_owners(&self) -> usize {
+    /// Tenants that had work in the last round.
+    pub(super) fn busy_tenants(&self) -> usize {
         self.were_busy.len()
     }
 
-    /// Whether tasks of the owner may be visited at `now`.
+    /// Whether tasks of the tenant may be visited at `now`.
     #[inline]
     pub(super) fn right(&mut self, place: usize, now: u64) -> Right {
         let (clock, core) = (self.clock, self.core);
         let Some(account) = self.get_mut(place) else { return Right::Turn };
-        if account.owner.as_ref().is_some_and(|owner| owner.served().version() != account.version) {
-            account.refresh(now);
-        }
-        if account.overrun.rests() {
-            let left = u64::try_from(account.overrun.left().as_nanos()).unwrap_or(u64::MAX);
+        let Some(tenant) = &account.tenant else { return Right::Turn };
+        if tenant.overrun.rests() {
+            let left = u64::try_from(tenant.overrun.left().as_nanos()).unwrap_or(u64::MAX);
             return account.throttle(core, now.saturating_add(left), now);
+        }
+        if tenant.version() != account.version {
+            account.refresh(now);
         }
         if now < account.rests_until {
             return account.throttle(core, account.rests_until, now);
@@ -224,7 +217,7 @@ impl Accounts {
         }
     }
 
-    /// The owner has work in this round; `before`: that is known.
+    /// The tenant has work in this round; `before`: that is known.
     #[inline]
     fn note(&mut self, place: usize, before: bool, tag: u64) {
         if !before {
@@ -242,12 +235,12 @@ impl Accounts {
         if rate.items.is_none() && rate.bits.is_none() {
             return Some(free);
         }
-        let served = account.owner.as_deref()?.served();
+        let tenant = account.tenant.as_deref()?;
         let ask = |bucket: &Bucket, rate: Option<u64>, least| {
             rate.map_or(Allowed::Now(u64::MAX), |rate| bucket.allowed(rate, least, SAVED, now))
         };
-        let items = ask(&served.items, rate.items, LEAST_ITEMS);
-        let bits = ask(&served.bits, rate.bits, LEAST_BITS);
+        let items = ask(&tenant.items, rate.items, LEAST_ITEMS);
+        let bits = ask(&tenant.bits, rate.bits, LEAST_BITS);
         let at = match (items, bits) {
             (Allowed::Now(items), Allowed::Now(bits)) => return Some((items, bits.div_ceil(8))),
             (Allowed::At(a), Allowed::At(b)) => a.max(b),
@@ -263,10 +256,9 @@ impl Accounts {
         let (clock, core) = (self.clock, self.core);
         let others = ns > LONG && self.tenants > 1;
         let Some(account) = self.get_mut(place) else { return };
-        let Some(owner) = &account.owner else { return };
-        let served = owner.served();
-        let ns = ns.saturating_add(served.take_caused()).saturating_add(std::mem::take(&mut account.looked));
-        served.add_busy(core, ns);
+        let Some(tenant) = &account.tenant else { return };
+        let ns = ns.saturating_add(tenant.take_caused()).saturating_add(std::mem::take(&mut account.looked));
+        tenant.add_busy(core, ns);
         let mut reserved = false;
         if let Some(server) = &mut account.server {
             let begun = now.saturating_sub(ns);
@@ -285,11 +277,11 @@ impl Accounts {
             account.tag = account.tag.saturating_add(u64::try_from(cost).unwrap_or(u64::MAX));
         }
         if let Some(rate) = account.service.rate.items {
-            served.items.add(bucket::time_of(items, rate), u64::MAX, bucket::parts(now));
+            tenant.items.add(bucket::time_of(items, rate), u64::MAX, bucket::parts(now));
         }
         if let Some(rate) = account.service.rate.bits {
             let time = bucket::time_of(bytes.saturating_mul(8), rate);
-            served.bits.add(time, u64::MAX, bucket::parts(now));
+            tenant.bits.add(time, u64::MAX, bucket::parts(now));
         }
         if others {
             account.rests_until = now.saturating_add(ns);
@@ -299,7 +291,7 @@ impl Accounts {
         self.note(place, before, tag);
     }
 
-    /// Its tasks were looked at for so long, and had no work. That is charged as visits are, but it does not make the owner one
+    /// Its tasks were looked at for so long, and had no work. That is charged as visits are, but it does not make the tenant one
     /// that has work.
     #[inline]
     pub(super) fn looked(&mut self, place: usize, ns: u64) {
@@ -311,7 +303,7 @@ impl Accounts {
         }
     }
 
-    /// Whether one more task of the owner may be looked at between the visits of this round: `most` may.
+    /// Whether one more task of the tenant may be looked at between the visits of this round: `most` may.
     pub(super) fn one_more_check(&mut self, place: usize, most: u8) -> bool {
         let round = self.rounds;
         let Some(account) = self.get_mut(place) else { return false };
@@ -343,7 +335,7 @@ impl Accounts {
     }
 }
 
-/// What an owner takes along from one core to another.
+/// What a tenant takes along from one core to another.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CarriedAccount {
     debt: u64,
@@ -351,12 +343,10 @@ pub(super) struct CarriedAccount {
 }
 
 impl Account {
-    fn new(owner: &Arc<dyn Owner>, clock: u64) -> Account {
+    fn new(tenant: &Arc<Tenant>, clock: u64) -> Account {
         Account {
-            number: owner.number(),
-            owner: None,
-            overrun: owner.overrun().clone(),
-            known: Arc::downgrade(owner),
+            tenant: None,
+            known: Arc::downgrade(tenant),
             tasks: 0,
             version: 0,
             service: Service::default(),
@@ -375,16 +365,16 @@ impl Account {
     /// Its service has changed.
     #[cold]
     fn refresh(&mut self, now: u64) {
-        let Some(served) = self.owner.as_deref().map(Owner::served) else { return };
-        let version = served.version();
+        let Some(tenant) = self.tenant.as_deref() else { return };
+        let version = tenant.version();
         if self.version == version {
             return;
         }
-        let service = served.service();
-        // What was taken at another rate is no debt at this one. An account that is new has seen no other: its owner's debt stays.
+        let service = tenant.service();
+        // What was taken at another rate is no debt at this one. An account that is new has seen no other: its tenant's debt stays.
         if self.version > 0 && service.rate != self.service.rate {
-            served.items.forgive();
-            served.bits.forgive();
+            tenant.items.forgive();
+            tenant.bits.forgive();
             self.rests_until = 0;
         }
         (self.version, self.scale) =
@@ -398,8 +388,8 @@ impl Account {
     #[cold]
     fn pay_looks(&mut self, core: usize, clock: u64) {
         let ns = std::mem::take(&mut self.looked);
-        if let Some(owner) = &self.owner {
-            owner.served().add_busy(core, ns);
+        if let Some(tenant) = &self.tenant {
+            tenant.add_busy(core, ns);
         }
         match &mut self.server {
             Some(server) if server.pays() => server.charge(ns),
@@ -423,8 +413,8 @@ impl Account {
     fn throttle(&mut self, core: usize, until: u64, now: u64) -> Right {
         if self.throttled.is_none() {
             self.throttled = Some(now);
-            if let Some(owner) = &self.owner {
-                owner.served().set_throttled(core, true);
+            if let Some(tenant) = &self.tenant {
+                tenant.set_throttled(core, true);
             }
         }
         Right::Throttled { until }
@@ -433,9 +423,9 @@ impl Account {
     #[inline]
     fn resume(&mut self, core: usize, now: u64) {
         if let Some(since) = self.throttled.take() {
-            if let Some(owner) = &self.owner {
-                owner.served().add_throttled(core, now.saturating_sub(since));
-                owner.served().set_throttled(core, false);
+            if let Some(tenant) = &self.tenant {
+                tenant.add_throttled(core, now.saturating_sub(since));
+                tenant.set_throttled(core, false);
             }
         }
     }

@@ -18,7 +18,7 @@
 //! the visit ends; meanwhile no core rests. Its own tasks stay there: only the core itself hands
 //! a task over, between two visits, so that a visit needs no lock.
 //!
-//! A budget is a part of one core, so all tasks of its owner must be on one core, and the budgets of a core must fit on
+//! A budget is a part of one core, so all tasks of its tenant must be on one core, and the budgets of a core must fit on
 //! it. [`pack`] decides the moves for that, whenever a budget or a task comes.
 //!
 //! This module only decides. It has no clock, no lock and no core, so a test runs an hour of decisions in milliseconds.
@@ -27,7 +27,7 @@ use super::registry::Load;
 #[cfg(doc)]
 use super::sample;
 use super::sample::{Sample, Share};
-use super::service::MOST_RESERVED;
+use super::tenant::MOST_RESERVED;
 
 /// Decisions in a row for which it has to be.
 const FOR: u32 = 3;
@@ -166,18 +166,18 @@ fn half(core: &Sample) -> Vec<u64> {
     ids
 }
 
-/// The moves after which all tasks of each owner with a budget are on one core of the first `active` ones, and the budgets of
+/// The moves after which all tasks of each tenant with a budget are on one core of the first `active` ones, and the budgets of
 /// each core fit on it, as far as that is possible.
 pub(super) fn pack(loads: &[Load], active: usize) -> Vec<(u64, usize)> {
-    // Owners with a budget: the largest first, then those that came first.
-    let mut owners: Vec<(u64, u16)> =
-        loads.iter().filter(|load| load.reserved > 0).map(|load| (load.reserved, load.owner)).collect();
-    owners.sort_unstable_by_key(|(reserved, owner)| (std::cmp::Reverse(*reserved), *owner));
-    owners.dedup_by_key(|(_, owner)| *owner);
+    // Tenants with a budget: the largest first, then those that came first.
+    let mut tenants: Vec<(u64, usize)> =
+        loads.iter().filter(|load| load.reserved > 0).map(|load| (load.reserved, load.tenant)).collect();
+    tenants.sort_unstable_by_key(|(reserved, tenant)| (std::cmp::Reverse(*reserved), *tenant));
+    tenants.dedup_by_key(|(_, tenant)| *tenant);
     let mut reserved = vec![0; active];
     let mut moves = Vec::new();
-    for (share, owner) in owners {
-        let own = || loads.iter().filter(move |load| load.owner == owner);
+    for (share, tenant) in tenants {
+        let own = || loads.iter().filter(move |load| load.tenant == tenant);
         let here = |core: usize| own().filter(|load| load.core == core).count();
         let fits = |core: &usize| reserved[*core] + share <= MOST_RESERVED;
         let most = (0..active).filter(fits).max_by_key(|core| (here(*core), std::cmp::Reverse(*core)));
@@ -430,10 +430,10 @@ mod tests {
     #[test]
     fn the_tasks_of_a_budget_are_together_and_budgets_fit_on_their_cores() {
         use crate::core::mailbox::TaskId;
-        let load = |id: u64, core: usize, owner: u16, percent: u64| Load {
+        let load = |id: u64, core: usize, tenant: usize, percent: u64| Load {
             id: TaskId(id),
             core,
-            owner,
+            tenant,
             reserved: percent * 10_000,
             busy_ns: 0,
             home: None,

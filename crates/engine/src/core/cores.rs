@@ -21,10 +21,10 @@ use super::lease::{Home, Lease, Recall};
 use super::ledger::TaskStatus;
 use super::mailbox::{CoreMessage, Mailbox, TaskId};
 use super::periodic::PeriodicThread;
-use super::registry::{Load, Registry};
+use super::registry::{number_of, Load, Registry};
 use super::run;
 use super::sample::Before;
-use super::task::{Owner, Task, TaskHandle};
+use super::task::{Task, TaskHandle};
 use super::time_spent::{CoreStatus, TimeSpent};
 use super::tuning::Tuning;
 use super::watch::{Heartbeat, Watchdog};
@@ -179,10 +179,11 @@ impl<L: Send + 'static> Cores<L> {
         let owner = handle.owner();
         self.watch.add(&owner);
         let id = TaskId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let wish = Wish { owner: owner.number(), budget: has_budget(&*owner), home: owner.node() };
+        let budget = owner.tenant().service().budget.is_some();
+        let wish = Wish { tenant: number_of(owner.tenant()), budget, home: owner.node() };
         self.registry
             .add(id, handle, |loads| choose(loads, self.active(), &self.handles.candidates(), &wish));
-        if has_budget(&*owner) {
+        if budget {
             self.pack();
         }
         let cores = Arc::clone(self);
@@ -206,7 +207,7 @@ impl<L: Send + 'static> Cores<L> {
         for number in count..before.max(count) {
             for load in self.registry.loads().iter().filter(|load| load.core == number) {
                 let loads = self.registry.loads();
-                let wish = Wish { owner: load.owner, budget: load.reserved > 0, home: load.home };
+                let wish = Wish { tenant: load.tenant, budget: load.reserved > 0, home: load.home };
                 self.move_task(load.id.0, choose(&loads, count, &self.handles.candidates(), &wish));
             }
         }
@@ -248,7 +249,7 @@ impl<L: Send + 'static> Cores<L> {
         }
     }
 
-    /// Has all tasks of each owner with a budget be on one core, and the budgets of a core fit on it, as far as that is
+    /// Has all tasks of each tenant with a budget be on one core, and the budgets of a core fit on it, as far as that is
     /// possible. Called when a budget changes.
     pub fn pack(&self) {
         for (task, to) in pack(&self.registry.loads(), self.active()) {
@@ -318,35 +319,32 @@ impl<L: Send + 'static> Cores<L> {
     }
 }
 
-fn has_budget(owner: &dyn Owner) -> bool {
-    owner.served().service().budget.is_some()
-}
-
 /// What a task needs of its core.
 struct Wish {
-    owner: u16,
-    /// Its owner has a budget, which is a part of one core.
+    tenant: usize,
+    /// That tenant has a budget, which is a part of one core.
     budget: bool,
     /// The node of its owner's memory.
     home: Option<usize>,
 }
 
-/// The core of those below `active` for a task: with its owner's other tasks if that has a budget; else on the node of its memory,
+/// The core of those below `active` for a task: with its tenant's other tasks if that has a budget; else on the node of its memory,
 /// if there is one, and where the fewest are; on one that stands only if all do.
 fn choose(loads: &[Load], active: usize, cores: &[Candidate], wish: &Wish) -> usize {
-    let Wish { owner, budget, home } = *wish;
+    let Wish { tenant, budget, home } = *wish;
     if budget {
-        if let Some(load) = loads.iter().find(|load| load.owner == owner && load.core < active) {
+        if let Some(load) = loads.iter().find(|load| load.tenant == tenant && load.core < active) {
             return load.core;
         }
     }
     let candidate = |core: usize| cores.get(core).copied().unwrap_or_default();
     let far = |core: usize| matches!((candidate(core).node, home), (Some(node), Some(home)) if node != home);
     let reserved = |core: usize| {
-        let mut owners: Vec<_> = loads.iter().filter(|load| load.core == core && load.reserved > 0).collect();
-        owners.sort_by_key(|load| load.owner);
-        owners.dedup_by_key(|load| load.owner);
-        owners.iter().map(|load| load.reserved).sum::<u64>()
+        let mut tenants: Vec<_> =
+            loads.iter().filter(|load| load.core == core && load.reserved > 0).collect();
+        tenants.sort_by_key(|load| load.tenant);
+        tenants.dedup_by_key(|load| load.tenant);
+        tenants.iter().map(|load| load.reserved).sum::<u64>()
     };
     let count = |core: usize| loads.iter().filter(|load| load.core == core).count();
     let cost = |&core: &usize| {
@@ -397,13 +395,13 @@ mod tests {
         let load = |id: u64, core: usize| Load {
             id: TaskId(id),
             core,
-            owner: 1,
+            tenant: 1,
             reserved: 0,
             busy_ns: 0,
             home: None,
         };
         let mut nodes = [Some(0), Some(1), Some(0), None].map(|node| Candidate { node, stands: false });
-        let wish = |home| Wish { owner: 9, budget: false, home };
+        let wish = |home| Wish { tenant: 9, budget: false, home };
         let loads = [load(1, 0), load(2, 0), load(3, 2)];
         assert_eq!(choose(&loads, 3, &nodes, &wish(Some(0))), 2, "the emptier one of node 0");
         assert_eq!(choose(&loads, 3, &nodes, &wish(Some(1))), 1);

@@ -21,9 +21,8 @@ mod registry;
 mod run;
 mod sample;
 mod server;
-mod service;
-mod slow;
 mod task;
+mod tenant;
 #[cfg(test)]
 pub(crate) mod tests;
 mod time_spent;
@@ -35,11 +34,10 @@ pub use cores::Cores;
 pub use histogram::Histogram;
 pub use lease::{Home, Lease, Lent, Recall};
 pub use ledger::{Heat, TaskStatus, VisitEnd};
-pub use service::{
-    Class, CpuBudget, Rate, Served, Service, Usage, DEFAULT_WEIGHT, MAX_WEIGHT, MOST_RESERVED,
+pub use task::{Budget, Owner, Slow, SlowCount, Task, TaskHandle, Visit};
+pub use tenant::{
+    Class, CpuBudget, Rate, Service, Tenant, Usage, DEFAULT_WEIGHT, MAX_WEIGHT, MOST_RESERVED,
 };
-pub use slow::{Slow, SlowCount};
-pub use task::{Budget, Owner, Task, TaskHandle, Visit};
 pub use time_spent::CoreStatus;
 pub use tuning::Tuning;
 pub(crate) use tuning::TURN;

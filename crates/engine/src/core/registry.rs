@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use super::ledger::{Heat, Ledger, TaskStatus};
 use super::mailbox::{CoreMessage, Mailbox, MigrationState, TaskId};
 use super::task::{Owner, TaskHandle};
+use super::tenant::Tenant;
 
 /// A task that some core has.
 struct Whereabouts {
@@ -39,8 +40,9 @@ impl<L> Default for Registry<L> {
 pub(super) struct Load {
     pub(super) id: TaskId,
     pub(super) core: usize,
-    pub(super) owner: u16,
-    /// Millionths of a core that its owner's budget guarantees.
+    /// Which tenant pays for it: the same number for all tasks of one.
+    pub(super) tenant: usize,
+    /// Millionths of a core that its tenant's budget guarantees.
     pub(super) reserved: u64,
     pub(super) busy_ns: u64,
     /// The NUMA node of its owner's memory.
@@ -118,7 +120,7 @@ impl<L: 'static> Registry<L> {
     pub(super) fn status(&self) -> Vec<TaskStatus> {
         // Quantiles are computed without the lock: cores take it.
         let known = |(id, entry): (&TaskId, &Whereabouts)| {
-            let throttled = entry.owner.served().is_throttled(entry.core);
+            let throttled = entry.owner.tenant().is_throttled(entry.core);
             (id.0, entry.owner.number(), entry.index, entry.core, throttled, Arc::clone(&entry.ledger))
         };
         let mut all: Vec<_> = self.entries().iter().map(known).collect();
@@ -140,12 +142,17 @@ impl<L: 'static> Registry<L> {
     }
 }
 
+/// A number that no other tenant has while this one is there.
+pub(super) fn number_of(tenant: &Arc<Tenant>) -> usize {
+    Arc::as_ptr(tenant).addr()
+}
+
 fn loads(entries: &HashMap<TaskId, Whereabouts>) -> Vec<Load> {
     let load = |(id, entry): (&TaskId, &Whereabouts)| Load {
         id: *id,
         core: entry.core,
-        owner: entry.owner.number(),
-        reserved: entry.owner.served().service().budget.map_or(0, |budget| budget.share()),
+        tenant: number_of(entry.owner.tenant()),
+        reserved: entry.owner.tenant().service().budget.map_or(0, |budget| budget.share()),
         busy_ns: entry.ledger.busy_ns(),
         home: entry.owner.node(),
     };

@@ -27,7 +27,7 @@ use super::mailbox::{Mailbox, TaskId};
 use super::pace::Pace;
 use super::poller::{Poller, Watched};
 use super::registry::Registry;
-use super::slow::SLOW_VISIT;
+use super::task::SLOW_VISIT;
 use super::task::{Budget, TaskHandle};
 use super::time_spent::TimeSpent;
 use super::timers::Timers;
@@ -70,7 +70,7 @@ pub(super) struct CoreTask<L> {
     handle: TaskHandle<L>,
     /// Its owner's number.
     number: u16,
-    /// The place of its owner's account in `accounts`.
+    /// The place of its tenant's account in `accounts`.
     account: usize,
     events: Vec<Watched>,
     ledger: Arc<Ledger>,
@@ -243,13 +243,13 @@ impl<L: 'static, C: Clock> Core<L, C> {
     /// Visits every task that is due; returns how much was moved.
     pub(super) fn round(&mut self, round: u64, now: u64) -> u64 {
         self.now = now;
-        let owners = self.accounts.busy_owners() as u64;
-        self.turn = (LONGEST_TURN / owners.max(1)).max(LEAST_TURN);
+        let tenants = self.accounts.busy_tenants() as u64;
+        self.turn = (LONGEST_TURN / tenants.max(1)).max(LEAST_TURN);
         if self.hurry {
             self.turn = self.turn.min(URGENT_TURN);
         }
         let mut all = self.look_at_cold();
-        let (mut at, mut checked) = (0, std::mem::take(&mut self.checked));
+        let (mut at, mut passed, mut checked) = (0, None, std::mem::take(&mut self.checked));
         while let Some(place) = self.polled.get(at).copied() {
             match self.is_due(place, round) {
                 Due::Visit(most) => {
@@ -266,10 +266,13 @@ impl<L: 'static, C: Clock> Core<L, C> {
                     self.polled.remove(at);
                     continue;
                 }
+                Due::Passed => passed = passed.or(Some(at)),
                 Due::Later => {}
             }
             at += 1;
         }
+        // Of several tasks of one tenant the one behind the others would never have its turn else.
+        self.polled.rotate_left(passed.unwrap_or(0));
         checked.clear();
         self.checked = checked;
         self.hurry = false;
@@ -327,11 +330,11 @@ impl<L: 'static, C: Clock> Core<L, C> {
             Right::Turn => self.most(place, u64::MAX),
             Right::Passed => {
                 self.accounts.passed(task.account);
-                Due::Later
+                Due::Passed
             }
             Right::Throttled { .. } => {
                 task.since = now;
-                Due::Later
+                Due::Passed
             }
         }
     }
@@ -342,7 +345,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         let Some(task) = self.tasks[place].as_ref() else { return Due::Later };
         let ns = self.turn.min(left);
         let items = task.pace.items(ns);
-        let Some((most, bytes)) = self.accounts.allowed(task.account, self.now) else { return Due::Later };
+        let Some((most, bytes)) = self.accounts.allowed(task.account, self.now) else { return Due::Passed };
         let items = items.min(usize::try_from(most).unwrap_or(TURN));
         Due::Visit(Budget { items, bytes: bytes.min(TURN_BYTES), ns })
     }
@@ -361,8 +364,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         if took > SLOW_VISIT {
             // Time in which others had the processor is not the task's.
             took -= self.clock.lost(took);
-            if let (Some(owner), true) = (self.accounts.owner(task.account), took > SLOW_VISIT) {
-                owner.slow().visit(Duration::from_nanos(took));
+            if took > SLOW_VISIT {
+                task.handle.owner().slow().visit(Duration::from_nanos(took));
             }
         }
         let own = took.saturating_sub(visit.others_ns);
@@ -399,12 +402,12 @@ impl<L: 'static, C: Clock> Core<L, C> {
         visit.moved
     }
 
-    /// Enters an act for the owner of `account` that took `ns` nanoseconds in its overrun, if it was long.
+    /// Enters an act for the tenant of `account` that took `ns` nanoseconds in its overrun, if it was long.
     #[inline]
     fn was_act(&self, account: usize, act: Act, ns: u64) {
         if ns > SLOW_VISIT {
-            if let Some(owner) = self.accounts.owner(account) {
-                owner.overrun().took(act, ticks().wrapping_sub(ticks_in(Duration::from_nanos(ns))));
+            if let Some(tenant) = self.accounts.tenant(account) {
+                tenant.overrun.took(act, ticks().wrapping_sub(ticks_in(Duration::from_nanos(ns))));
             }
         }
     }
@@ -500,8 +503,10 @@ impl<L: 'static, C: Clock> Core<L, C> {
             let Right::Reserved { left, deadline } = self.accounts.right(task.account, self.now) else {
                 continue;
             };
-            if first.is_none_or(|(_, _, earliest)| deadline < earliest) && self.look(place) {
-                first = Some((place, left, deadline));
+            // Tasks of one tenant take turns.
+            let order = (deadline, task.moved_at);
+            if first.is_none_or(|(_, _, earliest)| order < earliest) && self.look(place) {
+                first = Some((place, left, order));
             }
         }
         self.looked_at_all(begun);
@@ -540,6 +545,8 @@ enum Due {
     Visit(Budget),
     /// Not in this round.
     Later,
+    /// Others come first in this round, or its tenant has used up what it has; then it is the first in the next one.
+    Passed,
     /// It has been silent for too long to be polled.
     Cold,
 }

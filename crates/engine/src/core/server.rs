@@ -10,7 +10,7 @@
 //! ([`BudgetServer::pays`]). Charged here as well it would be debt: after a minute alone on the core its guarantee would be gone
 //! for many minutes.
 
-use super::service::CpuBudget;
+use super::tenant::CpuBudget;
 
 /// What is left of one owner's budget.
 #[derive(Clone, Copy, Debug)]

@@ -6,14 +6,15 @@
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::lease::Lent;
 use super::ledger::VisitEnd;
-use super::service::Served;
-use super::slow::Slow;
-use crate::mem::Overrun;
+use super::tenant::Tenant;
 
 /// Work for an I/O core. One core has it at a time; nothing in it blocks. A queue of frames is `graph::NetTask`
 /// (`graph/ingress.rs`), a disk's queue is in `device/virtio_blk/queue.rs`.
@@ -104,20 +105,58 @@ pub struct Visit {
     pub end: VisitEnd,
 }
 
-/// The owner of tasks: it pays for their time.
+/// The owner of tasks.
 pub trait Owner: Send + Sync {
     /// Its number among all owners, below 65,534.
     fn number(&self) -> u16;
     /// Its name, for the log.
     fn name(&self) -> &str;
-    /// What it is granted of the cores, and has had.
-    fn served(&self) -> &Served;
+    /// Who pays for their time: itself, or a tenant that has several owners.
+    fn tenant(&self) -> &Arc<Tenant>;
     /// Its visits that took very long.
     fn slow(&self) -> &Slow;
-    /// What it costs beyond what is usual: while that has it rest its tasks are not visited.
-    fn overrun(&self) -> &Overrun;
     /// The NUMA node that most of its memory is on, if that is known.
     fn node(&self) -> Option<usize> {
         None
+    }
+}
+
+/// A visit that takes longer counts: a full one takes some 0.05 ms. In nanoseconds.
+pub(super) const SLOW_VISIT: u64 = 1_000_000;
+
+/// What was counted of one owner.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowCount {
+    /// Visits that took longer than a millisecond of their I/O core.
+    pub batches: u64,
+    /// Microseconds of those together.
+    pub total_us: u64,
+    /// Microseconds of the longest.
+    pub longest_us: u64,
+}
+
+/// The counters of one owner's slow visits, which are so rare that I/O cores may share them.
+#[derive(Debug, Default)]
+pub struct Slow {
+    batches: AtomicU64,
+    ns: AtomicU64,
+    longest: AtomicU64,
+}
+
+impl Slow {
+    /// Counts a slow visit.
+    #[cold]
+    pub fn visit(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        self.ns.fetch_add(ns, Ordering::Relaxed);
+        self.longest.fetch_max(ns, Ordering::Relaxed);
+    }
+
+    /// What was counted so far.
+    pub fn count(&self) -> SlowCount {
+        let us = |counter: &AtomicU64| counter.load(Ordering::Relaxed) / 1_000;
+        let batches = self.batches.load(Ordering::Relaxed);
+        SlowCount { batches, total_us: us(&self.ns), longest_us: us(&self.longest) }
     }
 }

@@ -14,15 +14,13 @@ use std::time::Duration;
 
 use self::by_hand::{ByHand, Others, DELIVERY};
 use super::*;
-use crate::mem::Overrun;
 
 /// The owner of tasks.
 #[derive(Default)]
 pub(super) struct Guest {
     pub(super) number: u16,
-    pub(super) served: Served,
+    pub(super) tenant: Arc<Tenant>,
     pub(super) slow: Slow,
-    pub(super) overrun: Overrun,
 }
 
 impl Owner for Guest {
@@ -32,21 +30,23 @@ impl Owner for Guest {
     fn name(&self) -> &str {
         "guest"
     }
-    fn served(&self) -> &Served {
-        &self.served
+    fn tenant(&self) -> &Arc<Tenant> {
+        &self.tenant
     }
     fn slow(&self) -> &Slow {
         &self.slow
-    }
-    fn overrun(&self) -> &Overrun {
-        &self.overrun
     }
 }
 
 fn guest(number: u16, service: Service) -> Arc<Guest> {
     let guest = Guest { number, ..Guest::default() };
-    guest.served.set(service);
+    guest.tenant.set(service);
     Arc::new(guest)
+}
+
+/// Another owner, for which the tenant of `guest` pays, too.
+fn beside(guest: &Guest, number: u16) -> Arc<Guest> {
+    Arc::new(Guest { number, tenant: Arc::clone(&guest.tenant), ..Guest::default() })
 }
 
 /// What a test sees of a queue, and does to it.
@@ -153,7 +153,7 @@ impl Rig {
 
     /// Nanoseconds of the core that a guest had.
     fn had(guest: &Guest) -> u64 {
-        guest.served.usage().busy_ns
+        guest.tenant.usage().busy_ns
     }
 }
 

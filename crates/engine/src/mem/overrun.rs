@@ -1,4 +1,4 @@
-//! What a port's peer costs I/O cores beyond what is usual: one account for each port.
+//! What a tenant's peers cost I/O cores beyond what is usual: one account for each tenant, which is a port or several.
 //!
 //! Theory of operation. A peer (a VMM, a ring client) can make three acts of an I/O core take as long as it likes: touching a
 //! page of the memory that it gave, which it may punch out all the time; raising one of its eventfds, whose waiters the kernel
@@ -84,8 +84,8 @@ struct Account {
     /// When its rest ends: ticks. 0: it does not rest.
     until: AtomicU64,
     name: String,
-    /// Gone with the port: I/O cores keep accounts for longer, and a descriptor belongs to this.
-    fault: Weak<FaultCell>,
+    /// Of its ports. Gone with them: I/O cores keep accounts for longer, and a descriptor belongs to each of these.
+    faults: Mutex<Vec<Weak<FaultCell>>>,
     tally: Mutex<Taken>,
     total_ns: AtomicU64,
     longest_ns: AtomicU64,
@@ -141,10 +141,16 @@ fn within(acts: &mut Vec<(u64, u64)>, begun: u64, took: u64) -> u64 {
 }
 
 impl Overrun {
-    /// The account of the port called `name`, which `fault` stops.
-    pub fn new(name: &str, fault: &Arc<FaultCell>) -> Overrun {
-        let (name, fault) = (name.to_owned(), Arc::downgrade(fault));
-        Overrun(Arc::new(Account { name, fault, ..Account::default() }))
+    /// The account of the tenant called `name`.
+    pub fn new(name: &str) -> Overrun {
+        Overrun(Arc::new(Account { name: name.to_owned(), ..Account::default() }))
+    }
+
+    /// A port of the tenant stops by `fault` when that has rested too often.
+    pub fn stops(&self, fault: &Arc<FaultCell>) {
+        let mut faults = crate::lock(&self.0.faults);
+        faults.retain(|fault| fault.strong_count() > 0);
+        faults.push(Arc::downgrade(fault));
     }
 
     /// Whether it rests.
@@ -242,8 +248,9 @@ impl Overrun {
             port = account.name,
             "its memory, its eventfds or its messages held I/O cores up for more than {MOST:?} in a second: it rests for {REST:?}"
         );
-        if let Some(fault) = account.fault.upgrade().filter(|_| stops) {
-            fault.set(Fault::MemoryStalled);
+        if stops {
+            let faults = crate::lock(&account.faults);
+            faults.iter().filter_map(Weak::upgrade).for_each(|fault| fault.set(Fault::MemoryStalled));
         }
     }
 
@@ -301,7 +308,9 @@ mod tests {
 
     fn port() -> (Overrun, Arc<FaultCell>) {
         let fault = Arc::new(FaultCell::new().unwrap());
-        (Overrun::new("p", &fault), fault)
+        let overrun = Overrun::new("p");
+        overrun.stops(&fault);
+        (overrun, fault)
     }
 
     #[test]

@@ -27,7 +27,7 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Lack, Peer, QueueStatus};
 
 pub use crate::account::{DropReason, Drops, Outcome, PortId, Tally};
-pub use crate::core::{Served, Slow, SlowCount};
+pub use crate::core::{Slow, SlowCount, Tenant};
 pub use crate::fault::{Fault, FaultCell};
 
 pub use claims::{ClaimCount, Claims};
@@ -67,11 +67,11 @@ pub struct Port {
     pub waits: Waits,
     /// Interrupts for its queues.
     pub interrupts: QueueInterrupts,
-    /// What it is granted of its I/O cores, and has had.
-    pub served: Served,
+    /// Who pays for it: itself, or a tenant with several ports.
+    pub tenant: Arc<Tenant>,
     /// Its visits that took very long.
     pub slow: Slow,
-    /// What it costs them beyond what is usual.
+    /// Its tenant's account of what I/O cores lose by it.
     pub overrun: Overrun,
     /// What its conversation costs others, and how much of that it may.
     pub messages: MessageLimiter,
@@ -126,21 +126,23 @@ const NOWHERE: u32 = u32::MAX;
 const HEADER: u32 = 14;
 
 impl Port {
-    /// A port without queues and with its link down.
+    /// A port without queues and with its link down, which pays for itself.
     pub fn new(id: PortId, name: &str, counters: PortCounters, mtu: u32) -> std::io::Result<Port> {
         let fault = Arc::new(FaultCell::new()?);
+        let tenant = Arc::new(Tenant::new(name));
+        tenant.overrun.stops(&fault);
         Ok(Port {
             id,
             name: name.to_owned(),
             counters,
             slow: Slow::default(),
-            overrun: Overrun::new(name, &fault),
+            overrun: tenant.overrun.clone(),
+            tenant,
             fault,
             claims: Claims::default(),
             private_memory: PrivateMemoryCheck::default(),
             waits: Waits::default(),
             interrupts: QueueInterrupts::default(),
-            served: Served::default(),
             messages: MessageLimiter::default(),
             terms: Terms::default(),
             capture: CaptureSlot::default(),
@@ -156,6 +158,13 @@ impl Port {
             node: AtomicU32::new(NOWHERE),
             slots: egress::EgressSlots::default(),
         })
+    }
+
+    /// The port, with another one to pay for it.
+    #[must_use]
+    pub fn paid_by(self, tenant: &Arc<Tenant>) -> Port {
+        tenant.overrun.stops(&self.fault);
+        Port { tenant: Arc::clone(tenant), overrun: tenant.overrun.clone(), ..self }
     }
 
     /// Bytes of Ethernet payload that the port may send.
@@ -352,16 +361,12 @@ impl Owner for Port {
         &self.name
     }
 
-    fn served(&self) -> &Served {
-        &self.served
+    fn tenant(&self) -> &Arc<Tenant> {
+        &self.tenant
     }
 
     fn slow(&self) -> &Slow {
         &self.slow
-    }
-
-    fn overrun(&self) -> &Overrun {
-        &self.overrun
     }
 
     fn node(&self) -> Option<usize> {

@@ -20,7 +20,7 @@ use crate::policy::MacGuard;
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which part of the configuration: `daemon`, or one of the list of `switch`, `router` or `port`.
+    /// Which part of the configuration: `daemon`, or one of the list of `switch`, `router`, `tenant` or `port`.
     pub what: &'static str,
     /// Its place in that list.
     pub place: usize,
@@ -64,6 +64,7 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
     check_cores(spec, &mut found);
     (0..spec.switches.len()).for_each(|i| drop(begin(&mut found, &spec.switches, i)));
     check_routers(spec, &mut found);
+    (0..spec.tenants.len()).for_each(|i| drop(begin(&mut found, &spec.tenants, i)));
     let mut ends: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (i, port) in spec.ports.iter().enumerate() {
         let mut bad = begin(&mut found, &spec.ports, i);
@@ -82,14 +83,12 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         }
         check_kind(port, kinds, &mut bad);
         check_gateway(spec, port, &mut bad);
+        check_tenant(spec, port, &mut bad);
         check_joint(spec, port, &mut ends, &mut bad);
         check_guard(spec, i, port, &mut bad);
         check_addresses(spec, i, port, &mut bad);
     }
-    check_budgets(spec, &mut |i, key, why| {
-        let name = spec.ports[i].name.clone();
-        found.push(Finding { what: PortSpec::WHAT, place: i, name, key: key.to_owned(), why });
-    });
+    check_budgets(spec, &mut found);
     found
 }
 
@@ -353,9 +352,24 @@ fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String
     if on != DEFAULT_SWITCH && !spec.switches.iter().any(|switch| switch.name == *on) {
         bad("where", format!("there is no switch {on:?}; allowed: {}", switches(spec)));
     }
-    let idle = ["class", "weight", "budget", "reclaim", "rate", "bit-rate"];
     let why = "does not apply: the time of its frames is their senders'; allowed: at the senders' ports";
-    refuse(port, &idle, why, bad);
+    refuse(port, &SERVICE, why, bad);
+    refuse(port, &["tenant"], why, bad);
+}
+
+/// What is granted of the I/O cores.
+const SERVICE: [&str; 6] = ["class", "weight", "budget", "reclaim", "rate", "bit-rate"];
+
+/// Whether `port` has a tenant that there is, and leaves to it what is the tenant's.
+fn check_tenant(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
+    let Some(tenant) = &port.tenant else { return };
+    if !spec.tenants.iter().any(|it| it.name == *tenant) {
+        let there: Vec<_> = spec.tenants.iter().map(|it| it.name.as_str()).collect();
+        let there = if there.is_empty() { "none; add it first".to_owned() } else { there.join(", ") };
+        bad("tenant", format!("there is no tenant {tenant:?}; allowed: {there}"));
+    }
+    let why = format!("does not apply: tenant {tenant} pays for the port; allowed: at the tenant");
+    refuse(port, &SERVICE, &why, bad);
 }
 
 /// The names of all switches, for people.

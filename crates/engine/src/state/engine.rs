@@ -156,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Adds ports or switches: all of them or none.
+    /// Adds ports, switches, routers or tenants: all of them or none.
     pub fn add<E: Entry>(&self, entries: &[E]) -> Result<Vec<Change>, Error> {
         let _sought = self.seek(entries.iter().filter_map(Entry::as_port))?;
         self.change(|spec| {
@@ -202,7 +202,7 @@ impl Engine {
         })
     }
 
-    /// Removes ports, or switches that no port is joined to: all of them or none.
+    /// Removes ports, or what no port needs of the rest: all of them or none.
     pub fn del<E: Entry>(&self, names: &[impl AsRef<str>]) -> Result<Vec<Change>, Error> {
         self.change(|spec| {
             for name in names.iter().map(AsRef::as_ref) {
@@ -322,6 +322,10 @@ impl Engine {
         if !findings.is_empty() {
             return Err(BadSpec::new(&findings, |_| String::new()).into());
         }
+        let moved = keep_tenants(&state.spec.ports, &wanted.ports);
+        if !moved.is_empty() {
+            return Err(BadSpec(moved).into());
+        }
         let fixed = fixed_options(&self.daemon, &wanted.daemon);
         if !fixed.is_empty() {
             return Err(Error::Fixed(fixed));
@@ -393,6 +397,17 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.shut_down();
     }
+}
+
+/// A complaint for each port that would get another tenant while it is there.
+fn keep_tenants(running: &[PortSpec], wanted: &[PortSpec]) -> Vec<String> {
+    let moves = |port: &&PortSpec| {
+        running.iter().any(|other| other.name == port.name && other.tenant != port.tenant)
+    };
+    let why = |port: &PortSpec| {
+        format!("port {}: key `tenant`: a port keeps its tenant; delete it and add it again", port.name)
+    };
+    wanted.iter().filter(moves).map(why).collect()
 }
 
 /// The file of a disk, and whether it is only to be read.

@@ -15,7 +15,7 @@ pub(super) const PERCENT: u64 = 10_000;
 /// The period of a budget that is written in percent, in microseconds.
 const USUAL_PERIOD: u32 = 5_000;
 /// Shortest and longest period.
-const PERIODS: std::ops::RangeInclusive<u32> = 1_000..=100_000;
+const PERIODS: std::ops::RangeInclusive<u32> = 1_000..=1_000_000;
 /// Least runtime in microseconds: less is used up by a single visit.
 const LEAST_RUNTIME: u32 = 10;
 
@@ -72,7 +72,7 @@ impl FromStr for Budget {
         let no = |why: String| {
             Err(format!(
                 "{text:?} is not allowed{why}; allowed: a part of one core up to {most}%, or a runtime from \
-                 {LEAST_RUNTIME}us in each period from 1ms to 100ms, such as 2ms/10ms"
+                 {LEAST_RUNTIME}us in each period from 1ms to 1000ms, such as 2ms/10ms"
             ))
         };
         let Some((runtime_us, period_us)) = Budget::read(text) else { return no(String::new()) };
@@ -217,6 +217,7 @@ mod tests {
             ("500us/5ms", 100_000, "10%"),
             ("12us/1000us", 12_000, "12us/1ms"),
             ("95ms/100ms", 950_000, "95ms/100ms"),
+            ("70ms/200ms", 350_000, "70ms/200ms"),
         ] {
             let budget: Budget = text.parse().unwrap();
             assert_eq!((budget.share(), budget.to_string().as_str()), (share, written), "{text}");
@@ -231,7 +232,7 @@ mod tests {
             ("20ms/10ms", "more than a core"),
             ("0%", "from 10us"),
             ("9us/5ms", "from 10us"),
-            ("1ms/101ms", "to 100ms"),
+            ("1ms/1001ms", "to 1000ms"),
             ("20us/999us", "from 1ms"),
             ("20", "up to 95%"),
             ("", "up to 95%"),

@@ -12,6 +12,7 @@ use super::kinds::{find, Kind};
 use super::on_demand::OnDemand;
 use super::retire::{self, Ending, Leaver, Leaving};
 use super::spec::{PortSpec, Spec};
+use super::tenants::Tenants;
 use crate::observe::{CounterFile, Totals};
 use crate::port::{Attachment, LinkEvents, Port, PortId};
 
@@ -30,6 +31,7 @@ pub(super) struct Live {
 pub(super) struct EngineState {
     pub spec: Spec,
     pub ports: BTreeMap<String, Live>,
+    pub tenants: Tenants,
     pub ids: Ids,
     /// The sums of ports that are gone: with them, the law of conservation holds over the daemon's life.
     pub retired: Totals,

@@ -34,6 +34,7 @@ mod spec;
 pub mod status;
 #[cfg(test)]
 mod tests;
+pub mod tenants;
 pub mod text;
 mod transaction;
 pub mod values;
@@ -47,5 +48,6 @@ pub use plan::{Change, Verb};
 pub use routes::{RouteSpec, RouterSpec};
 pub use service::ServiceView;
 pub use spec::{DaemonSpec, Entry, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
+pub use tenants::TenantSpec;
 pub use text::BadSpec;
 pub use transaction::Undone;

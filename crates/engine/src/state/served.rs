@@ -1,11 +1,13 @@
 //! Queues and cores moved by hand, and what is to be done each second.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::diagnosis;
 use super::engine::{Engine, Error};
+use super::live::Live;
 use super::text::BadSpec;
-use crate::core::{CoreStatus, TaskStatus, MOST_RESERVED};
+use crate::core::{CoreStatus, TaskStatus, Tenant, MOST_RESERVED};
 use crate::port::{Lack, Port};
 
 impl Engine {
@@ -18,8 +20,9 @@ impl Engine {
         let cores = self.means.graph.cores.status();
         let mut state = crate::lock(&self.state);
         state.cores.note(now, cores);
+        state.tenants.note(now);
         for live in state.ports.values_mut() {
-            live.flow.note(now, &live.port.counters.totals(), live.port.served.usage());
+            live.flow.note(now, &live.port.counters.totals(), live.port.tenant.usage());
             let private = live.port.memory_seems_private();
             let lack = || live.attachment.as_ref().and_then(|attachment| attachment.lack());
             if live.memory.look(private || lack() == Some(Lack::Memory)) {
@@ -37,7 +40,8 @@ impl Engine {
         let cores = self.means.graph.cores.status();
         check_core(&cores, to)?;
         let tasks = self.means.graph.cores.tasks();
-        let own = || tasks.iter().filter(|task| task.owner == port.id.0);
+        let its = self.moves_with(&port);
+        let own = || tasks.iter().filter(|task| its.contains(&task.owner));
         let chosen: Vec<_> = own().filter(|task| queue.is_none_or(|queue| task.index == queue)).collect();
         if chosen.is_empty() {
             let there: Vec<_> = own().map(|task| task.index.to_string()).collect();
@@ -55,26 +59,36 @@ impl Engine {
         Ok(chosen.iter().filter(|task| self.means.graph.cores.move_task(task.id, to)).count())
     }
 
+    /// The numbers of the ports whose queues move with those of `port`: all that its tenant pays for, if that has a budget.
+    fn moves_with(&self, port: &Arc<Port>) -> Vec<u16> {
+        let bound = port.tenant.service().budget.is_some();
+        let state = crate::lock(&self.state);
+        let ports = state.ports.values().map(|live| &live.port);
+        let together = |it: &&Arc<Port>| it.id == port.id || bound && Arc::ptr_eq(&it.tenant, &port.tenant);
+        ports.filter(together).map(|it| it.id.0).collect()
+    }
+
     /// Whether core `to` can keep the budget of `port`, of whose tasks only some are to move there, beside those that it has.
     fn check_budget(&self, port: &Port, some: bool, tasks: &[TaskStatus], to: usize) -> Result<(), Error> {
-        let Some(budget) = port.served.service().budget else { return Ok(()) };
+        let Some(budget) = port.tenant.service().budget else { return Ok(()) };
         let name = &port.name;
         if some {
             return Err(Error::Cannot(format!(
-                "port {name} has a budget, which is a part of one core: all its queues move, or none"
+                "port {name} or its tenant has a budget, which is a part of one core: all queues move, or none"
             )));
         }
         let state = crate::lock(&self.state);
-        let others = state.ports.values().filter(|live| {
-            let id = live.port.id.0;
-            id != port.id.0 && tasks.iter().any(|task| (task.owner, task.core) == (id, to))
-        });
-        let reserved: u64 =
-            others.filter_map(|live| live.port.served.service().budget).map(|b| b.share()).sum();
+        let there = |live: &&Live| tasks.iter().any(|task| (task.owner, task.core) == (live.port.id.0, to));
+        let mut others: Vec<&Arc<Tenant>> =
+            state.ports.values().filter(there).map(|live| &live.port.tenant).collect();
+        others.sort_by_key(|tenant| Arc::as_ptr(tenant));
+        others.dedup_by_key(|tenant| Arc::as_ptr(tenant));
+        others.retain(|tenant| !Arc::ptr_eq(tenant, &port.tenant));
+        let reserved: u64 = others.iter().filter_map(|it| it.service().budget).map(|b| b.share()).sum();
         let left = MOST_RESERVED.saturating_sub(reserved);
         if budget.share() > left {
             return Err(Error::Cannot(format!(
-                "the budget of port {name} does not fit on I/O core {to}: {}% are left there",
+                "the budget of port {name} or its tenant does not fit on I/O core {to}: {}% are left there",
                 left / 10_000
             )));
         }
@@ -93,7 +107,7 @@ impl Engine {
         }
         match self.everything().cores_for_budgets(all) {
             Some(least) if least > count => {
-                Err(Error::Cannot(format!("budgets of ports need {least} active I/O cores")))
+                Err(Error::Cannot(format!("budgets need {least} active I/O cores")))
             }
             _ => {
                 self.means.graph.cores.set_active(count);

@@ -1,37 +1,59 @@
-//! What a port is granted of the I/O cores, for them; whether all can be kept at once; and what a port had of late.
+//! What tenants and ports are granted of the I/O cores, for them; whether all can be kept at once; and what one had of late.
 
 use std::time::Duration;
 
-use super::grants::{Budget, Tenths, PERCENT};
-use super::spec::{PortSpec, Spec};
-use super::values::Toggle;
+use super::check::Finding;
+use super::grants::{Bits, Budget, Frames, Tenths, PERCENT};
+use super::spec::{Entry, PortSpec, Spec};
+use super::tenants::TenantSpec;
+use super::values::{Number, Toggle};
 use super::view::view;
-use crate::core::{Rate, Served, Service, DEFAULT_WEIGHT, MOST_RESERVED};
+use crate::core::{Class, Rate, Service, Tenant, DEFAULT_WEIGHT, MOST_RESERVED};
 
 impl PortSpec {
-    /// What it is granted of the I/O cores.
+    /// What it is granted of the I/O cores, if it pays for itself.
     pub fn service(&self) -> Service {
-        let reclaim = self.reclaim == Some(Toggle::On);
-        Service {
-            class: self.class.unwrap_or_default(),
-            weight: self
-                .weight
-                .map_or(DEFAULT_WEIGHT, |weight| u16::try_from(weight.get()).unwrap_or(DEFAULT_WEIGHT)),
-            budget: self.budget.map(|budget| budget.on_a_core(reclaim)),
-            rate: Rate {
-                items: self.rate.map(|rate| rate.get()),
-                bits: self.bit_rate.map(|rate| rate.get()),
-            },
-        }
+        granted(self.class, self.weight, (self.budget, self.reclaim), (self.rate, self.bit_rate))
     }
 }
 
+/// What these options grant.
+pub(super) fn granted(
+    class: Option<Class>,
+    weight: Option<Number<1, 1000>>,
+    (budget, reclaim): (Option<Budget>, Option<Toggle>),
+    (items, bits): (Option<Frames>, Option<Bits>),
+) -> Service {
+    Service {
+        class: class.unwrap_or_default(),
+        weight: weight
+            .map_or(DEFAULT_WEIGHT, |weight| u16::try_from(weight.get()).unwrap_or(DEFAULT_WEIGHT)),
+        budget: budget.map(|budget| budget.on_a_core(reclaim == Some(Toggle::On))),
+        rate: Rate { items: items.map(Frames::get), bits: bits.map(Bits::get) },
+    }
+}
+
+/// Those who pay: tenants, and ports, of which those with a tenant have no budget. What each is, its place in its list, its name,
+/// its budget, and whether it may reclaim.
+fn payers(
+    spec: &Spec,
+) -> impl Iterator<Item = (&'static str, usize, &str, Option<Budget>, Option<Toggle>)> {
+    let tenants = spec.tenants.iter().enumerate();
+    let tenants = tenants.map(|(i, it)| (TenantSpec::WHAT, i, it.name.as_str(), it.budget, it.reclaim));
+    let ports = spec.ports.iter().enumerate();
+    tenants.chain(ports.map(|(i, it)| (PortSpec::WHAT, i, it.name.as_str(), it.budget, it.reclaim)))
+}
+
 /// Whether all budgets can be kept at once, as far as the number of cores is known: each is one core's.
-pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(usize, &str, String)) {
-    let alone = |port: &&PortSpec| port.reclaim.is_some() && port.budget.is_none();
-    for (i, _) in spec.ports.iter().enumerate().filter(|(_, port)| alone(port)) {
-        let why = "does not apply: there is no budget beyond which it could have more; allowed: with budget";
-        bad(i, "reclaim", why.to_owned());
+pub(super) fn check_budgets(spec: &Spec, found: &mut Vec<Finding>) {
+    let mut bad = |what, place, name: &str, key: &str, why| {
+        found.push(Finding { what, place, name: name.to_owned(), key: key.to_owned(), why });
+    };
+    for (what, place, name, budget, reclaim) in payers(spec) {
+        if reclaim.is_some() && budget.is_none() {
+            let why = "does not apply: there is no budget beyond which it could have more; allowed: with budget";
+            bad(what, place, name, "reclaim", why.to_owned());
+        }
     }
     let Some(cores) = spec.daemon.cores.as_ref().map(|cores| cores.0.len()).filter(|cores| *cores > 0) else {
         return;
@@ -39,10 +61,10 @@ pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(usize, &str, Strin
     // More of them may be active at times, and a budget is a promise for all times.
     let cores = spec.daemon.least_cores.map_or(cores, |least| cores.min(least.get() as usize));
     let mut budgets: Vec<(&str, u64)> = Vec::new();
-    for (i, port) in spec.ports.iter().enumerate() {
-        budgets.extend(port.budget.map(|budget| (port.name.as_str(), budget.share())));
+    for (what, place, name, budget, _) in payers(spec) {
+        budgets.extend(budget.map(|budget| (name, budget.share())));
         let shares = |budgets: &[(&str, u64)]| budgets.iter().map(|it| it.1).collect::<Vec<_>>();
-        if port.budget.is_none() || left(shares(&budgets), cores).is_some() {
+        if budget.is_none() || left(shares(&budgets), cores).is_some() {
             continue;
         }
         let all = budgets.iter().map(|(name, share)| format!("{name} {}", percent(*share)));
@@ -52,11 +74,11 @@ pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(usize, &str, Strin
         let allowed =
             if most == 0 { "none, nothing is left".to_owned() } else { format!("up to {}", percent(most)) };
         let why = format!(
-            "the budgets of the ports ({all}) do not fit on {cores} I/O core{}, each with {}; allowed: {allowed}",
+            "the budgets ({all}) do not fit on {cores} I/O core{}, each with {}; allowed: {allowed}",
             if cores == 1 { "" } else { "s" },
             percent(MOST_RESERVED),
         );
-        return bad(i, "budget", why);
+        return bad(what, place, name, "budget", why);
     }
 }
 
@@ -72,9 +94,9 @@ fn left(mut shares: Vec<u64>, cores: usize) -> Option<u64> {
 }
 
 impl Spec {
-    /// Cores that the budgets of its ports need, out of `cores`; `None`: more than that.
+    /// Cores that the budgets of its tenants and ports need, out of `cores`; `None`: more than that.
     pub fn cores_for_budgets(&self, cores: usize) -> Option<usize> {
-        let shares: Vec<u64> = self.ports.iter().filter_map(|port| port.budget).map(Budget::share).collect();
+        let shares: Vec<u64> = payers(self).filter_map(|(.., budget, _)| budget).map(Budget::share).collect();
         (1..=cores).find(|cores| left(shares.clone(), *cores).is_some())
     }
 }
@@ -85,12 +107,12 @@ fn percent(share: u64) -> String {
 }
 
 view! {
-    /// What a port is granted of the I/O cores, and had.
+    /// What a tenant, or a port that pays for itself, is granted of the I/O cores, and had.
     #[derive(Default)]
     ServiceView {
         /// `latency` or `throughput`.
         class: String,
-        /// Its share beside other ports.
+        /// Its share beside others that have work.
         weight: u16,
         /// Millionths of a core that its budget guarantees.
         granted_ppm?: u64,
@@ -115,8 +137,8 @@ view! {
 
 impl ServiceView {
     /// What is granted and was had, of late in these parts of the time.
-    pub(super) fn of(served: &Served, recent: Option<(u64, u64)>) -> ServiceView {
-        let (service, usage) = (served.service(), served.usage());
+    pub(super) fn of(tenant: &Tenant, recent: Option<(u64, u64)>) -> ServiceView {
+        let (service, usage) = (tenant.service(), tenant.usage());
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         ServiceView {
             class: service.class.to_string(),

@@ -11,6 +11,7 @@ use super::grants::{Bits, Budget, Cpus, Frames};
 use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
+use super::tenants::TenantSpec;
 use super::values::{
     BlockSize, Cache, Fds, Link, Mac, Macs, Mode, NameList, Nets, Number, Owner, PortMode, Role, Sandbox,
     Source, Sources, Toggle,
@@ -56,6 +57,9 @@ pub struct Spec {
     /// Routers.
     #[serde(default, rename = "router", skip_serializing_if = "Vec::is_empty")]
     pub routers: Vec<RouterSpec>,
+    /// Tenants.
+    #[serde(default, rename = "tenant", skip_serializing_if = "Vec::is_empty")]
+    pub tenants: Vec<TenantSpec>,
     /// Ports.
     #[serde(default, rename = "port", skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortSpec>,
@@ -161,6 +165,8 @@ options! {
                 "1500; an existing interface: its own; ring ports made on demand: 65535";
             /// Its carrier: with `up` it follows the peer, with `down` it is down.
             link: Link = "link", Any, "`up`";
+            /// The tenant that pays for its work, instead of itself. A port keeps its tenant.
+            tenant: String = "tenant", Any, "";
             /// How urgent its frames or requests are: those of class `latency` are served between two visits of other
             /// ports.
             class: Class = "class", Any, "`throughput`";
@@ -373,14 +379,15 @@ impl Spec {
         }
         self.switches.sort_by(|a, b| a.name.cmp(&b.name));
         self.routers.sort_by(|a, b| a.name.cmp(&b.name));
+        self.tenants.sort_by(|a, b| a.name.cmp(&b.name));
         self.ports.sort_by(|a, b| a.name.cmp(&b.name));
         self
     }
 }
 
-/// A port or a switch: what the requests that change one have in common.
+/// A port, a switch, a router or a tenant: what the requests that change one have in common.
 pub trait Entry: Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static {
-    /// Which of the two, for people.
+    /// Which of these, for people.
     const WHAT: &'static str;
 
     /// Its name.

@@ -127,7 +127,9 @@ view! {
         /// The memory that its VMM shares.
         #[serde(default)]
         memory: MemoryCount,
-        /// What it is granted of the I/O cores, and had.
+        /// The tenant that pays for it, if it does not do so itself.
+        tenant?: String,
+        /// What it, or its tenant with all its ports, is granted of the I/O cores, and had.
         #[serde(default)]
         service: ServiceView,
     }
@@ -340,7 +342,7 @@ impl Engine {
         let mut queues = Vec::new();
         for (name, live) in &state.ports {
             let task = |index| tasks.iter().find(|task| (task.owner, task.index) == (live.port.id.0, index));
-            let class = live.port.served.service().class.to_string();
+            let class = live.port.tenant.service().class.to_string();
             let status = live.attachment.as_ref().map(|attachment| attachment.status());
             queues.extend(status.into_iter().flat_map(|status| status.queues).map(|queue| QueueView {
                 port: name.clone(),
@@ -459,7 +461,8 @@ fn view(live: &Live, standing: Standing) -> PortView {
         overrun: port.overrun.count(),
         conversation: port.messages.count(),
         memory: port.terms.count(),
-        service: ServiceView::of(&port.served, live.flow.parts),
+        tenant: spec.tenant.clone(),
+        service: ServiceView::of(&port.tenant, live.flow.parts),
     };
     PortView { name: spec.name.clone(), number: port.id.0, counters: Sums::from(&totals), state: Some(state) }
 }

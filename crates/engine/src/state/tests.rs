@@ -125,9 +125,9 @@ fn the_words_of_the_command_line() {
         ("web", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=sock", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=e1000:/x", "key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface, other"),
-        ("web=sock:/x,speed=10", "key `speed`: no such key; allowed: name, kind, where, switch, wire, router, address, router-mac, rpf, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
-        ("web=sock:/x,quues=2", "key `quues`: no such key; did you mean `queues`? allowed: name, kind, where, switch, wire, router, address, router-mac, rpf, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
-        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, router, address, router-mac, rpf, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
+        ("web=sock:/x,speed=10", "key `speed`: no such key; allowed: name, kind, where, switch, wire, router, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("web=sock:/x,quues=2", "key `quues`: no such key; did you mean `queues`? allowed: name, kind, where, switch, wire, router, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, router, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
         ("web=sock:/x,queues=17", "key `queues`: \"17\" is not allowed; allowed: a number from 1 to 16"),
         ("web=sock:/x,queues=1,queues=2", "key `queues`: given twice"),
         ("web=sock:/x,queues", "\"queues\" is not key=value"),
@@ -155,7 +155,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
     const WEB: &str = "[[port]]\nname = 'web'\nkind = 'sock'\nwhere = '/w'\n";
     let cases: &[(&str, &str)] = &[
         ("port = 3", "f.toml:1: key `port` must be a list of tables; allowed: [[port]]"),
-        ("\n[ports]\n", "f.toml:2: key `ports` is unknown; allowed: [daemon], [[switch]], [[router]], [[port]]"),
+        ("\n[ports]\n", "f.toml:2: key `ports` is unknown; allowed: [daemon], [[switch]], [[router]], [[tenant]], [[port]]"),
         ("[daemon]\ncore = [1]", "f.toml:2: daemon: key `core`: unknown field `core`, expected one of `cores`, `least-cores`, `balance`, `spin`, `socket`, `socket-mode`, `socket-owner`, `counters`, `vale-ports`, `vale-mode`, `vale-owner`, `sandbox`, `user`"),
         ("[daemon]\ncores = 'all'", "f.toml:2: daemon: key `cores`: \"all\" is not allowed; allowed: numbers of processors and ranges, such as 2,3 or 4-7"),
         ("\n[daemon]\ncores = []", "f.toml:3: daemon: key `cores`: \"\" is not allowed; allowed: numbers of processors and ranges, such as 2,3 or 4-7"),
@@ -172,7 +172,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nqueues = 99", "f.toml:6: port web: key `queues`: \"99\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nqueues = [1, 2]", "f.toml:6: port web: key `queues`: \"1+2\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nmode = 0o660", "f.toml:6: port web: key `mode`: invalid type: integer `432`, expected octal digits in quotes, such as \"0660\", or a word"),
-        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, router, address, router-mac, rpf, mtu, link, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, router, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
         ("WEB\nfeatures-off = ['csum', 'gso']", "f.toml:6: port web: key `features-off`: \"gso\" is not allowed; allowed: csum, tso4"),
         ("WEB\nswitch = 'core'", "f.toml:6: port web: key `switch`: there is no switch \"core\"; allowed: lan"),
         ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins one of them; allowed: one of wire, switch"),
@@ -426,7 +426,7 @@ fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration()
         .add(&[port("a=sock:/a,class=latency,weight=7,budget=2ms/10ms,reclaim=on,rate=2k,bit-rate=1M")])
         .unwrap();
     let served = engine.port("a").unwrap();
-    let service = || served.served.service();
+    let service = || served.tenant.service();
     let first = service();
     assert_eq!(
         (first.class, first.weight, first.rate.items, first.rate.bits),
@@ -452,7 +452,7 @@ fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration()
     let why = engine.add(&[port("b=sock:/b,budget=40%")]).unwrap_err().to_string();
     assert!(
         why.contains(
-            "port b: key `budget`: the budgets of the ports (a 60%, b 40%) do not fit on 1 I/O core"
+            "port b: key `budget`: the budgets (a 60%, b 40%) do not fit on 1 I/O core"
         ),
         "{why}"
     );
@@ -463,6 +463,55 @@ fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration()
     let why = regrade(&engine, "a", ",reclaim=on").unwrap_err().to_string();
     assert!(why.contains("key `reclaim`: does not apply"), "{why}");
     assert!(engine.set_active(0).is_err() && engine.move_queues("a", None, 0).is_err());
+}
+
+#[test]
+fn a_tenant_pays_for_its_ports() {
+    use crate::core::Service;
+    let counters = CounterFile::anonymous().unwrap();
+    let daemon = DaemonSpec { cores: Some(Cpus(vec![3])), ..DaemonSpec::default() };
+    let engine = Engine::new(FAKES, graph(), counters, daemon, Box::new(|_| ()));
+    let refused = |ports: &[PortSpec]| engine.add(ports).unwrap_err().to_string();
+    let why = refused(&[port("a=sock:/a,tenant=vm")]);
+    assert!(why.contains("key `tenant`: there is no tenant \"vm\"; allowed: none; add it first"), "{why}");
+    engine.add(&[text::named::<TenantSpec>("vm,budget=60%,weight=7").unwrap()]).unwrap();
+    let why = refused(&[port("a=sock:/a,tenant=vm,weight=9")]);
+    assert!(why.contains("key `weight`: does not apply: tenant vm pays for the port"), "{why}");
+    engine.add(&[port("a=sock:/a,tenant=vm"), port("b=sock:/b,tenant=vm"), port("c=sock:/c")]).unwrap();
+    let ports = ["a", "b", "c"].map(|name| engine.port(name).unwrap());
+    assert!(Arc::ptr_eq(&ports[0].tenant, &ports[1].tenant));
+    let granted = |at: usize| ports[at].tenant.service();
+    assert_eq!((granted(1).weight, granted(2)), (7, Service::default()));
+    // A restart of one of them changes nothing of it.
+    regrade(&engine, "a", ",tenant=vm,queues=2").unwrap();
+    assert_eq!(granted(0).budget.map(|budget| budget.share()), Some(600_000));
+    let why = refused(&[port("d=sock:/d,budget=40%")]);
+    assert!(why.contains("the budgets (vm 60%, d 40%) do not fit"), "{why}");
+
+    let set = |words: &str| {
+        let words = format!("vm{words}");
+        engine.set("vm", |_: &TenantSpec| text::named(&words))
+    };
+    let changes = set(",budget=70ms/200ms").unwrap();
+    assert_eq!((&*changes[0].what, changes[0].verb), ("tenant", Verb::Changed));
+    assert_eq!(granted(1).budget.map(|budget| budget.share()), Some(350_000));
+    assert!(set(",reclaim=on").unwrap_err().to_string().contains("tenant vm: key `reclaim`: does not apply"));
+    // What is not carried out leaves it as it was.
+    let mut wanted = engine.spec();
+    wanted.tenants = vec![text::named("vm,weight=3").unwrap()];
+    wanted.ports.push(port("e=sock:/refused"));
+    engine.apply(&wanted, false).unwrap_err();
+    assert_eq!(granted(0).budget.map(|budget| budget.share()), Some(350_000));
+
+    let why = regrade(&engine, "a", "").unwrap_err().to_string();
+    assert!(why.contains("port a: key `tenant`: a port keeps its tenant"), "{why}");
+    let why = engine.del::<TenantSpec>(&["vm"]).unwrap_err().to_string();
+    assert!(why.contains("it pays for a, b"), "{why}");
+    let shown = engine.tenants().tenants;
+    assert_eq!((shown.len(), &*shown[0].ports), (1, &["a".to_owned(), "b".to_owned()][..]));
+    engine.del::<PortSpec>(&["a", "b"]).unwrap();
+    engine.del::<TenantSpec>(&["vm"]).unwrap();
+    assert!(engine.tenants().tenants.is_empty() && engine.spec().tenants.is_empty());
 }
 
 #[test]

@@ -121,6 +121,7 @@ impl<'c> Transaction<'c> {
             wanted.ports.iter().filter(|port| names.contains(&*port.name)).collect::<Vec<_>>()
         };
         let (added, restarted) = (specs(Verb::Added), specs(Verb::Restarted));
+        self.state.tenants.follow(&with_new(&self.state.spec.tenants, &self.wanted.tenants), true);
         for spec in &added {
             self.enter(spec)?;
         }
@@ -165,7 +166,10 @@ impl<'c> Transaction<'c> {
         })?;
         let counters = self.means.counters.open_slot(id, &spec.name);
         let port = match Port::new(id, &spec.name, counters.clone(), mtu(spec)) {
-            Ok(port) => Arc::new(port),
+            Ok(port) => Arc::new(match self.state.tenants.of(spec) {
+                Some(tenant) => port.paid_by(tenant),
+                None => port,
+            }),
             Err(e) => {
                 self.means.counters.close_slot(&counters);
                 self.state.ids.give_back(id);
@@ -240,6 +244,7 @@ impl<'c> Transaction<'c> {
     fn commit(&mut self) {
         let Transaction { means, state, wanted, endings, .. } = self;
         state.spec = wanted.clone();
+        state.tenants.follow(&wanted.tenants, false);
         let stay = |name: &String| wanted.ports.iter().any(|port| port.name == *name);
         let gone: Vec<String> = state.ports.keys().filter(|name| !stay(name)).cloned().collect();
         // First out of the graph, then stopped: no core finds a port whose queues are going away.
@@ -287,6 +292,7 @@ impl<'c> Transaction<'c> {
             }
         }
         self.means.publish(self.state);
+        self.state.tenants.follow(&self.state.spec.tenants, false);
         for name in forgotten {
             self.endings.extend(self.means.retire(self.state, &name, false));
         }
@@ -317,7 +323,7 @@ impl Live {
     }
 
     fn tune(&mut self, links: bool, sizes: bool) -> Result<(), String> {
-        self.port.served.set(self.spec.service());
+        grant(&self.spec, &self.port);
         if sizes {
             self.port.set_mtu(mtu(&self.spec));
         }
@@ -368,12 +374,19 @@ impl Means {
     fn attach(&self, spec: &PortSpec, port: &Arc<Port>) -> Result<Box<dyn Attachment>, String> {
         let kind = find(self.kinds, &spec.kind)?;
         port.set_mtu(mtu(spec));
-        port.served.set(spec.service());
+        grant(spec, port);
         let mut attachment = (kind.start)(spec, port, self.graph.cores.clone())?;
         if !(spec.link_wanted() && port.carrier()) {
             show_link(&mut *attachment, spec, port)?;
         }
         Ok(attachment)
+    }
+}
+
+/// Grants a port that pays for itself what its specification says; of others the tenant's does.
+fn grant(spec: &PortSpec, port: &Port) {
+    if spec.tenant.is_none() {
+        port.tenant.set(spec.service());
     }
 }
 

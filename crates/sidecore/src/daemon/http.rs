@@ -23,6 +23,7 @@ use sidecore_engine::state::routers::{Explained, Routes};
 use sidecore_engine::state::status::{Cores, OnePort, VERSION};
 use sidecore_engine::state::{
     BadSpec, Change, Engine, Entry, Error, PortSpec, RouteSpec, RouterSpec, Spec, SwitchSpec,
+    TenantSpec,
 };
 use sidecore_routing::{Controls, Routers};
 use tokio::sync::Semaphore;
@@ -102,6 +103,8 @@ routes! {
     "/v1/routers/{name}": put put::<RouterSpec>, patch set::<RouterSpec>, delete del::<RouterSpec>;
     "/v1/routers/{name}/routes": get routes, post add_route, delete del_route;
     "/v1/routers/{name}/explain": get explain;
+    "/v1/tenants": get shows!(Engine::tenants), post add::<TenantSpec>, delete del_all::<TenantSpec>;
+    "/v1/tenants/{name}": put put::<TenantSpec>, patch set::<TenantSpec>, delete del::<TenantSpec>;
     "/v1/neighbours": get shows!(Engine::neighbours);
     "/v1/mac": get shows!(Engine::addresses);
     "/v1/cores": get shows!(Engine::cores), patch set_active;
@@ -403,8 +406,8 @@ async fn scrape(State(control): State<Control>, headers: HeaderMap) -> Result<Re
     };
     let text = ask(control, |engine| {
         let (ports, queues, cores) = (engine.ports(), engine.queues(), engine.cores());
-        let disks = engine.disks().disks;
-        Ok(metrics::text(ports, queues, disks, cores, &engine.addresses(), sandbox, sockets))
+        let (disks, tenants) = (engine.disks().disks, engine.tenants().tenants);
+        Ok(metrics::text(ports, queues, disks, cores, tenants, &engine.addresses(), sandbox, sockets))
     })
     .await?;
     let text = text.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;

@@ -20,6 +20,7 @@ use sidecore_engine::state::disks::DiskView;
 use sidecore_engine::state::status::{
     Addresses, CoreView, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
 };
+use sidecore_engine::state::tenants::TenantView;
 use sidecore_engine::state::ServiceView;
 
 use crate::api::{RefusedView, SandboxView};
@@ -66,13 +67,14 @@ pub fn text(
     queues: Queues,
     disks: Vec<DiskView>,
     cores: Cores,
+    tenants: Vec<TenantView>,
     addresses: &Addresses,
     sandbox: SandboxView,
     sockets: Sockets,
 ) -> Result<String, Error> {
     let mut registry = Registry::default();
-    let snapshot =
-        Snapshot { ports, queues, disks, cores, addresses: addresses.addresses.len(), sandbox, sockets };
+    let addresses = addresses.addresses.len();
+    let snapshot = Snapshot { ports, queues, disks, cores, tenants, addresses, sandbox, sockets };
     registry.register_collector(Box::new(snapshot));
     let mut text = String::new();
     encode(&mut text, &registry)?;
@@ -85,6 +87,7 @@ struct Snapshot {
     queues: Queues,
     disks: Vec<DiskView>,
     cores: Cores,
+    tenants: Vec<TenantView>,
     addresses: usize,
     sandbox: SandboxView,
     sockets: Sockets,
@@ -130,8 +133,16 @@ impl Collector for Snapshot {
             let row = |core: &CoreView| (vec![("core", core.time.number.to_string())], value(core));
             self.cores.cores.iter().map(row).collect()
         };
+        // The time of a port with a tenant is a part of the tenant's.
         let service = |value: fn(&ServiceView) -> Option<u64>| {
-            self.plain_some(move |p| value(&p.state.as_ref()?.service))
+            self.plain_some(move |p| {
+                let own = p.state.as_ref().filter(|state| state.tenant.is_none())?;
+                value(&own.service)
+            })
+        };
+        let tenant = |value: fn(&TenantView) -> Option<u64>| -> Rows {
+            let row = |it: &TenantView| Some((vec![("tenant", it.name.clone())], value(it)?));
+            self.tenants.iter().filter_map(row).collect()
         };
         let ends = |task: &TaskStatus| {
             vec![
@@ -210,6 +221,16 @@ impl Collector for Snapshot {
                 service(|s| s.granted_ppm);
             gauge "port_used_ppm", "Millionths of an I/O core that a port had in the last second",
                 service(|s| s.used_ppm);
+            seconds "tenant_busy", "Seconds that I/O cores spent on the ports of a tenant",
+                tenant(|t| Some(t.service.busy_ns));
+            seconds "tenant_throttled", "Seconds in which a tenant had used up its budget or its rate",
+                tenant(|t| Some(t.service.throttled_ns));
+            gauge "tenant_granted_ppm", "Millionths of an I/O core that a tenant's budget guarantees",
+                tenant(|t| t.service.granted_ppm);
+            gauge "tenant_used_ppm", "Millionths of an I/O core that a tenant had in the last second",
+                tenant(|t| t.service.used_ppm);
+            gauge "tenant_wait_ns", "Nanoseconds within which 99 of 100 visits at a tenant's slowest queue came after there was work",
+                tenant(|t| Some(t.wait_p99_ns));
             counter "queue_visits", "Visits of an I/O core at a queue, by what ended them; empty: nothing was found",
                 self.per_task(ends, "end");
             counter "queue_early_visits", "Visits out of turn: the queue was stuck, urgent or had a budget left",

@@ -10,6 +10,7 @@ use sidecore_engine::state::disks::{DiskView, Disks, Resized};
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::routers::*;
 use sidecore_engine::state::status::*;
+use sidecore_engine::state::tenants::*;
 use sidecore_engine::state::{
     text, Address, Change, Cpus, DaemonSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec, Verb,
 };
@@ -183,6 +184,8 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
     let switch = text::named::<SwitchSpec>("s,ageing=1,table-size=64").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
+    let tenant_spec = text::named::<TenantSpec>("t,class=latency,weight=1,budget=20%,reclaim=on,rate=1,bit-rate=1").unwrap();
+    compare(seen, "TenantSpec", &tenant_spec, &text::named::<TenantSpec>("t").unwrap());
     let daemon = DaemonSpec {
         cores: Some(Cpus(vec![])),
         least_cores: Some("1".parse().unwrap()),
@@ -219,7 +222,7 @@ fn every_field_is_described_and_no_other() {
     let (control, grace) = (Some(s()), Some(serde_json::from_str("7").unwrap()));
     let router = RouterSpec { name: s(), routes: vec![route], control, grace };
     compare(seen, "RouterSpec", &router, &RouterSpec::new("r"));
-    let spec = Spec { daemon, switches: vec![switch], routers: vec![router], ports: vec![port] };
+    let spec = Spec { daemon, switches: vec![switch], routers: vec![router], tenants: vec![tenant_spec], ports: vec![port] };
     compare(seen, "Spec", &spec, &Spec::default());
 
     let change = Change { verb: Verb::Added, what: s(), name: s(), details: vec![] };
@@ -302,6 +305,7 @@ fn every_field_is_described_and_no_other() {
         macs: 1,
         mac_guard: Some(s()),
         claims: ClaimCount::default(),
+        tenant: Some(s()),
         peer: s(),
         pid: Some(1),
         detail: s(),
@@ -342,6 +346,7 @@ fn every_field_is_described_and_no_other() {
         mac_limit: None,
         mac_guard: None,
         pid: None,
+        tenant: None,
         hint: None,
         troubles: vec![],
         captures: vec![],
@@ -359,6 +364,17 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "SwitchView", &switch, &SwitchView { ageing: None, table_size: None, ..switch.clone() });
     let switches = Switches { version: VERSION, switches: vec![switch] };
     compare(seen, "Switches", &switches, &switches);
+    let tenant = TenantView {
+        name: s(),
+        ports: vec![],
+        service: ServiceView::default(),
+        wait_p99_ns: 0,
+        cores: vec![],
+        overrun: OverrunCount::default(),
+    };
+    compare(seen, "TenantView", &tenant, &tenant);
+    let tenants = TenantList { version: VERSION, tenants: vec![tenant] };
+    compare(seen, "TenantList", &tenants, &tenants);
     let ports = Ports { version: VERSION, running: true, ports: vec![], retired: Some(Sums::default()) };
     compare(seen, "Ports", &ports, &Ports { retired: None, ..ports.clone() });
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Mode, Sandbox};
 use sidecore_engine::state::{
-    check, text, BadSpec, Cpus, DaemonSpec, PortSpec, RouterSpec, Spec, SwitchSpec,
+    check, text, BadSpec, Cpus, DaemonSpec, PortSpec, RouterSpec, Spec, SwitchSpec, TenantSpec,
 };
 
 use crate::change::read_file;
@@ -23,6 +23,7 @@ pub struct Source {
     ports: Vec<PortSpec>,
     switches: Vec<SwitchSpec>,
     routers: Vec<RouterSpec>,
+    tenants: Vec<TenantSpec>,
     daemon: DaemonSpec,
     socket: PathBuf,
 }
@@ -40,9 +41,12 @@ impl Source {
             args.switches.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
         let routers =
             args.routers.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
+        let tenants =
+            args.tenants.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
         let socket = args.control.path();
         let daemon = DaemonSpec { socket: args.control.socket, ..args.daemon.0 };
-        Ok(Source { file: args.config.map(absolute).transpose()?, ports, switches, routers, daemon, socket })
+        let file = args.config.map(absolute).transpose()?;
+        Ok(Source { file, ports, switches, routers, tenants, daemon, socket })
     }
 
     pub fn file(&self) -> Option<&Path> {
@@ -58,6 +62,7 @@ impl Source {
         spec.daemon = self.daemon.clone().or(spec.daemon);
         spec.switches.extend(self.switches.iter().cloned());
         spec.routers.extend(self.routers.iter().cloned());
+        spec.tenants.extend(self.tenants.iter().cloned());
         spec.ports.extend(self.ports.iter().cloned());
         let findings = check(&spec, KINDS);
         match findings.is_empty() {

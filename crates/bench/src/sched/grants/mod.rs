@@ -203,7 +203,7 @@ fn measure_rates(common: &Common, settings: &[Setting]) -> Result<Vec<Sample>> {
     stage.play(common.load_core, |players| {
         let one = |limit: u32| {
             let rate = Rate { items: Some(limit.into()), bits: None };
-            port.served.set(Service { rate, ..Service::default() });
+            port.tenant.set(Service { rate, ..Service::default() });
             let report = players.measure(|_| Work::Flood, common.repeat.window)?;
             Ok(Sample::of(Some(limit.into()), report.rate(0..1), report.mode))
         };
@@ -220,7 +220,7 @@ fn measure_class(common: &Common, rule: Rule, settings: &[Setting]) -> Result<Ve
     let numbers: Vec<usize> = of_rule.collect();
     let most = numbers.iter().copied().max().unwrap_or(0);
     let stage = Stage::start(rule.way(), &common.io_cores[..1], 1 + most)?;
-    stage.guest(0).served.set(Service { class: rule.class(), ..Service::default() });
+    stage.guest(0).tenant.set(Service { class: rule.class(), ..Service::default() });
     stage.play(common.load_core, |players| {
         let one = |&floods: &usize| {
             let work = |guest: usize| match guest {

@@ -53,10 +53,10 @@ fn flood(
     service: Service,
     both: bool,
 ) -> Result<Had> {
-    ports[0].served.set(service);
+    ports[0].tenant.set(service);
     let work = |guest: usize| if guest == 0 || both { Work::Jumbo } else { Work::Nothing };
     let counters = || {
-        let [own, other] = ports.map(|port| port.served.usage().busy_ns);
+        let [own, other] = ports.map(|port| port.tenant.usage().busy_ns);
         [own, other, cores_ran()]
     };
     let (report, [own, other, ran]) = players.measure_with(work, window, counters)?;

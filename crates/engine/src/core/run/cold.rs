@@ -101,7 +101,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
             self.turn_to(place, begun);
             let moved = match self.is_due(place, 0) {
                 Due::Visit(budget) => self.visit(place, budget, false),
-                Due::Later | Due::Cold => 0,
+                Due::Later | Due::Passed | Due::Cold => 0,
             };
             if moved == 0 {
                 let begun = self.now;

@@ -59,7 +59,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         let mut events = Vec::new();
         handle.events(&mut |fd| events.extend(self.poller.watch(id, place, fd)));
         let owner: Arc<dyn Owner> = handle.owner();
-        let account = self.accounts.join(&owner, state.account, self.now);
+        let account = self.accounts.join(owner.tenant(), state.account, self.now);
         state.ledger.set_heat(Heat::Polled);
         self.tasks[place] = Some(CoreTask {
             id,
@@ -82,7 +82,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         });
         self.polled.push(place);
         // A guest that has its queues taken and given back without end pays for both ways.
-        owner.served().caused(Duration::from_nanos(self.clock.now() - self.now));
+        owner.tenant().caused(Duration::from_nanos(self.clock.now() - self.now));
     }
 
     /// Takes the task off this core: nothing of it is under way.
@@ -111,8 +111,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         let owner = task.handle.owner();
         task.handle.return_to_owner();
         let took = Duration::from_nanos(self.clock.now() - begun);
-        owner.served().caused(took);
-        owner.overrun().took(Act::Touch, ticks().wrapping_sub(ticks_in(took)));
+        owner.tenant().caused(took);
+        owner.tenant().overrun.took(Act::Touch, ticks().wrapping_sub(ticks_in(took)));
         true
     }
 

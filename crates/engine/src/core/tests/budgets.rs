@@ -18,12 +18,12 @@ fn a_budget_is_guaranteed_and_is_the_limit() {
         rig.core.run(200 * MS);
         let due = percent * 2 * MS;
         assert!(Rig::had(&bound).abs_diff(due) < 3 * MS, "{percent} %: {} of {due}", Rig::had(&bound));
-        assert!(bound.served.usage().throttled_ns > 0);
+        assert!(bound.tenant.usage().throttled_ns > 0);
         // It is seen to be throttled now and then, for the rest of each period.
         let mut seen = [0, 0];
         for _ in 0..500 {
             rig.core.run(MS / 10);
-            seen[usize::from(bound.served.is_throttled(0))] += 1;
+            seen[usize::from(bound.tenant.is_throttled(0))] += 1;
         }
         assert!(seen.iter().all(|times| *times > 0), "{percent} %: {seen:?}");
         // Beside nine that want all there is, no less.
@@ -98,7 +98,7 @@ fn a_rate_holds_for_all_queues_of_an_owner_together() {
     assert!((99_000..=101_500).contains(&done), "{done}");
     // Bits: 100 Mbit/s of frames of 60 bytes.
     let rate = Rate { items: None, bits: Some(100_000_000) };
-    bound.served.set(Service { rate, ..Service::default() });
+    bound.tenant.set(Service { rate, ..Service::default() });
     rig.core.run(1_000 * MS);
     let more: u64 = queues.iter().map(|queue| queue.done.load(Ordering::Relaxed)).sum::<u64>() - done;
     assert!((200_000..=220_000).contains(&more), "{more}");
@@ -109,14 +109,13 @@ fn what_goes_to_a_core_whose_clock_is_a_microsecond_behind_gains_and_loses_nothi
     let budget =
         CpuBudget { runtime: Duration::from_millis(1), period: Duration::from_millis(5), reclaim: false };
     let bound = guest(1, Service { budget: Some(budget), ..Service::default() });
-    let owner = Arc::clone(&bound) as Arc<dyn Owner>;
     let mut cores = [Accounts::new(0), Accounts::new(1)];
     let (mut carried, mut had, mut left) = (CarriedAccount::default(), 0, 0);
     // Core 1 is behind by a microsecond; the budget goes to and fro each 10 µs, and is used as fast as it may be.
     for turn in 0..100_000u64 {
         let core = usize::try_from(turn % 2).unwrap();
         let now = 10_000 + turn * 10_000 - 1_000 * (turn % 2);
-        let place = cores[core].join(&owner, carried, now);
+        let place = cores[core].join(&bound.tenant, carried, now);
         if let Right::Reserved { left: most, .. } = cores[core].right(place, now) {
             assert!(most <= MS, "{most} left of a runtime");
             cores[core].charge(place, 9_000, 1, 60, now + 9_000);
@@ -140,7 +139,7 @@ fn what_a_budget_guaranteed_is_no_debt_and_holds_no_clock() {
     floods.iter().for_each(|flood| _ = rig.add(flood, 100, true));
     rig.core.run(500 * MS);
     // Without its budget it is one of three, at once.
-    bound.served.set(Service::default());
+    bound.tenant.set(Service::default());
     let before = Rig::had(&bound);
     rig.core.run(60 * MS);
     let got = Rig::had(&bound) - before;
@@ -196,20 +195,19 @@ fn what_was_taken_at_another_rate_is_no_debt_at_a_new_one_or_at_none() {
         let (_, queue) = rig.add_of(&bound, 1_000, 512 << 10, true, None);
         rig.core.run(100 * MS);
         let before = queue.done.load(Ordering::Relaxed);
-        assert!(before == 1 && bound.served.is_throttled(0), "{queue:?}");
-        bound.served.set(bits(then));
+        assert!(before == 1 && bound.tenant.is_throttled(0), "{queue:?}");
+        bound.tenant.set(bits(then));
         rig.core.run(100 * MS);
         let done = queue.done.load(Ordering::Relaxed) - before;
         // Of 8 Gbit/s: 100 MB in this time.
         assert!(done > 150 && (then.is_none() || done < 250), "{then:?}: {done}");
         // What is taken at a rate stays a debt while that is the rate, whatever else changes, and on another core, too.
-        bound.served.set(bits(Some(10_000)));
+        bound.tenant.set(bits(Some(10_000)));
         rig.core.run(100 * MS);
         let before = queue.done.load(Ordering::Relaxed);
-        bound.served.set(Service { weight: 7, ..bits(Some(10_000)) });
+        bound.tenant.set(Service { weight: 7, ..bits(Some(10_000)) });
         let mut other = Accounts::new(1);
-        let place =
-            other.join(&(Arc::clone(&bound) as Arc<dyn Owner>), CarriedAccount::default(), rig.core.now());
+        let place = other.join(&bound.tenant, CarriedAccount::default(), rig.core.now());
         assert_eq!(other.allowed(place, rig.core.now()), None);
         rig.core.run(100 * MS);
         assert_eq!(queue.done.load(Ordering::Relaxed), before);

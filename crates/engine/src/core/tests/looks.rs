@@ -114,7 +114,7 @@ fn a_rule_that_is_off_does_nothing() {
     [&graded, &plain].iter().for_each(|guest| _ = rig.add(guest, 100, true));
     rig.core.run(110 * MS);
     assert!(Rig::had(&graded) > 9 * Rig::had(&plain), "the policy in force is seen by its effect");
-    graded.served.set(Service::default());
+    graded.tenant.set(Service::default());
     let before = [&graded, &plain].map(|guest| Rig::had(guest));
     rig.core.run(100 * MS);
     let had = [Rig::had(&graded) - before[0], Rig::had(&plain) - before[1]];

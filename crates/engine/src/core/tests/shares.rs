@@ -23,6 +23,39 @@ fn time_is_shared_whatever_items_cost_and_however_many_queues_bring_them() {
 }
 
 #[test]
+fn ports_of_a_tenant_have_one_share_one_budget_and_one_rate() {
+    let mut rig = Rig::new();
+    let (card, alone) = (guest(1, Service::default()), guest(2, Service::default()));
+    let disk = beside(&card, 3);
+    let (_, frames) = rig.add(&card, 100, true);
+    let (_, requests) = rig.add_of(&disk, 6_500, 4_096, true, None);
+    rig.add(&alone, 100, true);
+    rig.core.run(50 * MS);
+    let before = [Rig::had(&card), Rig::had(&alone)];
+    rig.core.run(100 * MS);
+    let had = Rig::had(&card) - before[0];
+    assert!(had.abs_diff(50 * MS) < 2 * MS && Rig::had(&disk) == Rig::had(&card), "{had}");
+    let done = || requests.done.load(Ordering::Relaxed);
+    assert!(done() > 4_000, "both are served: {}", done());
+    let budget =
+        CpuBudget { runtime: Duration::from_millis(70), period: Duration::from_millis(200), reclaim: false };
+    card.tenant.set(Service { budget: Some(budget), ..Service::default() });
+    rig.core.run(200 * MS);
+    let before = (Rig::had(&disk), done());
+    rig.core.run(2_000 * MS);
+    let (had, requests) = (Rig::had(&disk) - before.0, done() - before.1);
+    assert!(had.abs_diff(700 * MS) < 10 * MS, "{had} of 700 ms");
+    assert!(requests > 25_000, "{requests}: a half of that is 54,000");
+    let rate = Rate { items: Some(10_000), bits: None };
+    card.tenant.set(Service { rate, ..Service::default() });
+    rig.core.run(100 * MS);
+    let both = || done() + frames.done.load(Ordering::Relaxed);
+    let before = both();
+    rig.core.run(1_000 * MS);
+    assert!((9_900..10_100).contains(&(both() - before)), "{}", both() - before);
+}
+
+#[test]
 fn shares_go_by_weight() {
     let mut rig = Rig::new();
     let weights = [50u16, 100, 300, 1000];
@@ -35,7 +68,7 @@ fn shares_go_by_weight() {
         assert!(Rig::had(guest).abs_diff(due) < due / 20 + MS / 5, "{weight}: {} of {due}", Rig::had(guest));
     }
     // A change holds from the next visit on.
-    guests[0].served.set(Service { weight: 1000, ..Service::default() });
+    guests[0].tenant.set(Service { weight: 1000, ..Service::default() });
     let before = Rig::had(&guests[0]);
     rig.core.run(240 * MS);
     assert!(Rig::had(&guests[0]) - before > 90 * MS);
@@ -89,7 +122,7 @@ fn a_guest_is_charged_for_what_it_makes_others_do() {
     rig.add(&toggler, 100, true);
     rig.add(&other, 100, true);
     for _ in 0..100 {
-        toggler.served.caused(Duration::from_micros(500));
+        toggler.tenant.caused(Duration::from_micros(500));
         rig.core.run(MS);
     }
     let (had, others) = (Rig::had(&toggler), Rig::had(&other));
@@ -103,7 +136,7 @@ fn clocks_that_jump_starve_nobody() {
     let guests: Vec<_> = (0..3).map(|number| guest(number, Service::default())).collect();
     let budget =
         CpuBudget { runtime: Duration::from_millis(1), period: Duration::from_millis(5), reclaim: false };
-    guests[2].served.set(Service { budget: Some(budget), ..Service::default() });
+    guests[2].tenant.set(Service { budget: Some(budget), ..Service::default() });
     guests.iter().for_each(|guest| _ = rig.add(guest, 100, true));
     for jump in [0, 10_000 * MS, 1, 3_600_000 * MS] {
         rig.core.pass(jump);

@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use rustix::pipe::{pipe_with, PipeFlags};
 
 use super::*;
-use crate::fault::FaultCell;
 use crate::mem::{CoreTime, EVERY};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -111,8 +110,7 @@ fn thousands_of_waiters_are_the_ports_overrun() {
         });
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
         for pipe in [false, true] {
-            let fault = Arc::new(FaultCell::new().unwrap());
-            let (overrun, fd) = (Overrun::new("slow", &fault), event());
+            let (overrun, fd) = (Overrun::new("slow"), event());
             let signal = Signal::new(&overrun);
             let _sets = crowd(if pipe { &read } else { &fd });
             match pipe {

@@ -1,8 +1,8 @@
-//! What an owner is granted of the I/O cores: its class, its weight, a budget, and rates.
+//! Who pays for the work of I/O cores, with what it was granted and what cores write down about it.
 //!
-//! A [`Service`] is what the operator asks for; [`Served`] is where an owner keeps it, with what cores write down about it. A
-//! change is seen by a core at the owner's next visit: it compares a number that is raised with each change, so a visit costs
-//! one load of a line that is hardly ever written.
+//! A port is its own tenant unless the operator names one for it: then all ports of that name share one [`Service`], one
+//! account on each core and one account of overruns. A change of the service is seen by a core at the tenant's next visit: it
+//! compares a number that is raised with each change, so a visit costs one load of a line that is hardly ever written.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -13,8 +13,9 @@ use sidecore_abi::counters::MAX_CORES;
 
 use crate::bucket::Bucket;
 use crate::count;
+use crate::mem::Overrun;
 
-/// How urgent an owner's work is.
+/// How urgent a tenant's work is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Class {
     /// Served between two visits of others as soon as it has work, while it has not had more than its share.
@@ -29,7 +30,7 @@ pub enum Class {
 pub struct CpuBudget {
     /// Time of the core in each period.
     pub runtime: Duration,
-    /// 1 to 100 ms.
+    /// From 1 ms to 1 s.
     pub period: Duration,
     /// It may also have what others leave.
     pub reclaim: bool,
@@ -43,7 +44,7 @@ impl CpuBudget {
     }
 }
 
-/// Limits of what is taken from an owner's queues, a second.
+/// Limits of what is taken from a tenant's queues, a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rate {
     /// Items: frames, requests.
@@ -52,7 +53,7 @@ pub struct Rate {
     pub bits: Option<u64>,
 }
 
-/// What an owner is granted.
+/// What a tenant is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Service {
     /// How urgent its work is.
@@ -65,11 +66,11 @@ pub struct Service {
     pub rate: Rate,
 }
 
-/// The weight of an owner that was given none.
+/// The weight of a tenant that was given none.
 pub const DEFAULT_WEIGHT: u16 = 100;
 /// Most weight.
 pub const MAX_WEIGHT: u16 = 1000;
-/// Most that all budgets on a core may have of it, in millionths: control work and one visit of another owner have to fit
+/// Most that all budgets on a core may have of it, in millionths: control work and one visit of another tenant have to fit
 /// between.
 pub const MOST_RESERVED: u64 = 950_000;
 
@@ -89,9 +90,20 @@ struct Used {
     is_throttled: AtomicBool,
 }
 
-/// An owner's service, and what became of it.
+/// What a tenant had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Nanoseconds of I/O cores that its visits took, and what it caused besides.
+    pub busy_ns: u64,
+    /// Nanoseconds in which it had used its budget, or its rate, up.
+    pub throttled_ns: u64,
+}
+
+/// Who pays for tasks: a port, or all ports of a virtual machine.
 #[derive(Debug, Default)]
-pub struct Served {
+pub struct Tenant {
+    /// What it costs I/O cores beyond what is usual: while that has it rest its tasks are not visited.
+    pub overrun: Overrun,
     /// Changes of the service so far.
     changes: AtomicU32,
     service: Mutex<Service>,
@@ -102,16 +114,12 @@ pub struct Served {
     used: [Used; MAX_CORES],
 }
 
-/// What an owner was granted, and had.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Usage {
-    /// Nanoseconds of I/O cores that its visits took, and what it caused besides.
-    pub busy_ns: u64,
-    /// Nanoseconds in which it had used its budget, or its rate, up.
-    pub throttled_ns: u64,
-}
+impl Tenant {
+    /// One that is granted what is usual, called `name` in the log.
+    pub fn new(name: &str) -> Tenant {
+        Tenant { overrun: Overrun::new(name), ..Tenant::default() }
+    }
 
-impl Served {
     /// The service that holds.
     pub fn service(&self) -> Service {
         *crate::lock(&self.service)
@@ -182,13 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_is_seen_by_its_number() {
-        let served = Served::default();
-        let (before, service) = (served.version(), served.service());
-        served.set(service);
-        assert_eq!(served.version(), before);
-        served.set(Service { weight: 7, ..service });
-        assert!(served.version() != before && served.service().weight == 7);
+    fn a_budgets_share_is_its_part_of_a_period() {
         let budget = CpuBudget {
             runtime: Duration::from_micros(500),
             period: Duration::from_millis(10),
@@ -198,14 +200,24 @@ mod tests {
     }
 
     #[test]
+    fn a_change_is_seen_by_its_number() {
+        let tenant = Tenant::new("t");
+        let (before, service) = (tenant.version(), tenant.service());
+        tenant.set(service);
+        assert_eq!(tenant.version(), before);
+        tenant.set(Service { weight: 7, ..service });
+        assert!(tenant.version() != before && tenant.service().weight == 7);
+    }
+
+    #[test]
     fn what_cores_write_down_adds_up() {
-        let served = Served::default();
-        served.add_busy(0, 5);
-        served.add_busy(3, 7);
-        served.add_busy(MAX_CORES, 9);
-        served.add_throttled(1, 2);
-        assert_eq!(served.usage(), Usage { busy_ns: 12, throttled_ns: 2 });
-        served.caused(Duration::from_nanos(4));
-        assert_eq!((served.take_caused(), served.take_caused()), (4, 0));
+        let tenant = Tenant::new("t");
+        tenant.add_busy(0, 5);
+        tenant.add_busy(3, 7);
+        tenant.add_busy(MAX_CORES, 9);
+        tenant.add_throttled(1, 2);
+        assert_eq!(tenant.usage(), Usage { busy_ns: 12, throttled_ns: 2 });
+        tenant.caused(Duration::from_nanos(4));
+        assert_eq!((tenant.take_caused(), tenant.take_caused()), (4, 0));
     }
 }
