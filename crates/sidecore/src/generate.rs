@@ -181,7 +181,9 @@ mod tests {
     #[test]
     fn the_page_of_the_file_has_every_kind_and_key() {
         let page = file_page();
-        for key in [DaemonSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS, PortSpec::KEYS].into_iter().flatten() {
+        for key in
+            [DaemonSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS, PortSpec::KEYS].into_iter().flatten()
+        {
             assert!(page.contains(&format!("\\fB{}\\fR = ", key.name.replace('-', "\\-"))), "{}", key.name);
         }
         let description: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();

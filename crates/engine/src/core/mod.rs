@@ -35,9 +35,7 @@ pub use histogram::Histogram;
 pub use lease::{Home, Lease, Lent, Recall};
 pub use ledger::{Heat, TaskStatus, VisitEnd};
 pub use task::{Budget, Owner, Slow, SlowCount, Task, TaskHandle, Visit};
-pub use tenant::{
-    Class, CpuBudget, Rate, Service, Tenant, Usage, DEFAULT_WEIGHT, MAX_WEIGHT, MOST_RESERVED,
-};
+pub use tenant::{Class, CpuBudget, Rate, Service, Tenant, Usage, DEFAULT_WEIGHT, MAX_WEIGHT, MOST_RESERVED};
 pub use time_spent::CoreStatus;
 pub use tuning::Tuning;
 pub(crate) use tuning::TURN;

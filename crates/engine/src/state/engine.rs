@@ -401,9 +401,8 @@ impl Drop for Engine {
 
 /// A complaint for each port that would get another tenant while it is there.
 fn keep_tenants(running: &[PortSpec], wanted: &[PortSpec]) -> Vec<String> {
-    let moves = |port: &&PortSpec| {
-        running.iter().any(|other| other.name == port.name && other.tenant != port.tenant)
-    };
+    let moves =
+        |port: &&PortSpec| running.iter().any(|other| other.name == port.name && other.tenant != port.tenant);
     let why = |port: &PortSpec| {
         format!("port {}: key `tenant`: a port keeps its tenant; delete it and add it again", port.name)
     };

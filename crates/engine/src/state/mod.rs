@@ -32,9 +32,9 @@ mod served;
 mod service;
 mod spec;
 pub mod status;
+pub mod tenants;
 #[cfg(test)]
 mod tests;
-pub mod tenants;
 pub mod text;
 mod transaction;
 pub mod values;

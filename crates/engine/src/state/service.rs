@@ -26,8 +26,7 @@ pub(super) fn granted(
 ) -> Service {
     Service {
         class: class.unwrap_or_default(),
-        weight: weight
-            .map_or(DEFAULT_WEIGHT, |weight| u16::try_from(weight.get()).unwrap_or(DEFAULT_WEIGHT)),
+        weight: weight.map_or(DEFAULT_WEIGHT, |weight| u16::try_from(weight.get()).unwrap_or(DEFAULT_WEIGHT)),
         budget: budget.map(|budget| budget.on_a_core(reclaim == Some(Toggle::On))),
         rate: Rate { items: items.map(Frames::get), bits: bits.map(Bits::get) },
     }
@@ -35,9 +34,7 @@ pub(super) fn granted(
 
 /// Those who pay: tenants, and ports, of which those with a tenant have no budget. What each is, its place in its list, its name,
 /// its budget, and whether it may reclaim.
-fn payers(
-    spec: &Spec,
-) -> impl Iterator<Item = (&'static str, usize, &str, Option<Budget>, Option<Toggle>)> {
+fn payers(spec: &Spec) -> impl Iterator<Item = (&'static str, usize, &str, Option<Budget>, Option<Toggle>)> {
     let tenants = spec.tenants.iter().enumerate();
     let tenants = tenants.map(|(i, it)| (TenantSpec::WHAT, i, it.name.as_str(), it.budget, it.reclaim));
     let ports = spec.ports.iter().enumerate();
@@ -51,7 +48,8 @@ pub(super) fn check_budgets(spec: &Spec, found: &mut Vec<Finding>) {
     };
     for (what, place, name, budget, reclaim) in payers(spec) {
         if reclaim.is_some() && budget.is_none() {
-            let why = "does not apply: there is no budget beyond which it could have more; allowed: with budget";
+            let why =
+                "does not apply: there is no budget beyond which it could have more; allowed: with budget";
             bad(what, place, name, "reclaim", why.to_owned());
         }
     }

@@ -451,9 +451,7 @@ fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration()
     regrade(&engine, "a", ",budget=60%").unwrap();
     let why = engine.add(&[port("b=sock:/b,budget=40%")]).unwrap_err().to_string();
     assert!(
-        why.contains(
-            "port b: key `budget`: the budgets (a 60%, b 40%) do not fit on 1 I/O core"
-        ),
+        why.contains("port b: key `budget`: the budgets (a 60%, b 40%) do not fit on 1 I/O core"),
         "{why}"
     );
     assert!(why.ends_with("allowed: up to 35%"), "{why}");

@@ -22,8 +22,7 @@ use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::routers::{Explained, Routes};
 use sidecore_engine::state::status::{Cores, OnePort, VERSION};
 use sidecore_engine::state::{
-    BadSpec, Change, Engine, Entry, Error, PortSpec, RouteSpec, RouterSpec, Spec, SwitchSpec,
-    TenantSpec,
+    BadSpec, Change, Engine, Entry, Error, PortSpec, RouteSpec, RouterSpec, Spec, SwitchSpec, TenantSpec,
 };
 use sidecore_routing::{Controls, Routers};
 use tokio::sync::Semaphore;

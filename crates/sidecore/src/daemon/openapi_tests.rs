@@ -184,7 +184,9 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
     let switch = text::named::<SwitchSpec>("s,ageing=1,table-size=64").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
-    let tenant_spec = text::named::<TenantSpec>("t,class=latency,weight=1,budget=20%,reclaim=on,rate=1,bit-rate=1").unwrap();
+    let tenant_spec =
+        text::named::<TenantSpec>("t,class=latency,weight=1,budget=20%,reclaim=on,rate=1,bit-rate=1")
+            .unwrap();
     compare(seen, "TenantSpec", &tenant_spec, &text::named::<TenantSpec>("t").unwrap());
     let daemon = DaemonSpec {
         cores: Some(Cpus(vec![])),
@@ -222,7 +224,13 @@ fn every_field_is_described_and_no_other() {
     let (control, grace) = (Some(s()), Some(serde_json::from_str("7").unwrap()));
     let router = RouterSpec { name: s(), routes: vec![route], control, grace };
     compare(seen, "RouterSpec", &router, &RouterSpec::new("r"));
-    let spec = Spec { daemon, switches: vec![switch], routers: vec![router], tenants: vec![tenant_spec], ports: vec![port] };
+    let spec = Spec {
+        daemon,
+        switches: vec![switch],
+        routers: vec![router],
+        tenants: vec![tenant_spec],
+        ports: vec![port],
+    };
     compare(seen, "Spec", &spec, &Spec::default());
 
     let change = Change { verb: Verb::Added, what: s(), name: s(), details: vec![] };
