@@ -88,7 +88,9 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         check_guard(spec, i, port, &mut bad);
         check_addresses(spec, i, port, &mut bad);
     }
-    check_budgets(spec, &mut found);
+    check_budgets(spec, &mut |what, place, name, key, why| {
+        found.push(Finding { what, place, name: name.to_owned(), key: key.to_owned(), why });
+    });
     found
 }
 

@@ -1,4 +1,4 @@
-//! What a port is granted of the I/O cores, as values of options: a budget, and rates.
+//! What a tenant or a port is granted of the I/O cores, as options: a budget, rates, and all that a tenant has.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::options::{Form, Value};
-use super::values::{forms, in_units, read_as_word, scaled, word, write_as_text};
-use crate::core::{CpuBudget, MOST_RESERVED};
+use super::options::{options, Form, Key, Scope, Value};
+use super::values::{forms, in_units, read_as_word, scaled, word, write_as_text, Number, Toggle};
+use crate::core::{Class, CpuBudget, MOST_RESERVED};
 
 /// Millionths of a core in a percent.
 pub(super) const PERCENT: u64 = 10_000;
@@ -162,6 +162,31 @@ impl<const KNOWN: usize, const MAX: u64> fmt::Display for Amount<KNOWN, MAX> {
 
 read_as_word!(Budget, Amount<KNOWN, MAX> [const KNOWN: usize, const MAX: u64]);
 write_as_text!(Budget, Amount<KNOWN, MAX> [const KNOWN: usize, const MAX: u64]);
+
+options! {
+    /// One tenant.
+    TenantSpec {
+        must {
+            /// Its name: 1 to 63 letters, digits, `.`, `_` and `-`.
+            name: String = "name";
+        }
+        may {
+            /// How urgent the work of its ports is.
+            class: Class = "class", Any, "`throughput`";
+            /// Its share of an I/O core beside other tenants, and ports without one, that have work.
+            weight: Number<1, 1000> = "weight", Any, "100";
+            /// The share of one I/O core that its ports together are guaranteed and limited to. All their queues are on that
+            /// core then.
+            budget: Budget = "budget", Any, "none: its share by weight";
+            /// Whether it may use, beyond its budget, time that others leave.
+            reclaim: Toggle = "reclaim", Any, "`off`";
+            /// Most frames and requests a second that are taken from its ports together.
+            rate: Frames = "rate", Any, "no limit";
+            /// Most bits a second of the frames and requests that are taken from its ports together.
+            bit_rate: Bits = "bit-rate", Any, "no limit";
+        }
+    }
+}
 
 /// Processors, in the order in which they were given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

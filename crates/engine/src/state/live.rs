@@ -2,17 +2,19 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use sidecore_abi::counters::MAX_PORTS;
 
 use super::cores::{CoreGraph, Placed};
 use super::diagnosis::MemoryWatch;
 use super::flow::{CoreFlow, Flow};
+use super::grants::TenantSpec;
 use super::kinds::{find, Kind};
 use super::on_demand::OnDemand;
 use super::retire::{self, Ending, Leaver, Leaving};
 use super::spec::{PortSpec, Spec};
-use super::tenants::Tenants;
+use crate::core::Tenant;
 use crate::observe::{CounterFile, Totals};
 use crate::port::{Attachment, LinkEvents, Port, PortId};
 
@@ -24,6 +26,42 @@ pub(super) struct Live {
     pub stopped: Option<String>,
     pub flow: Flow,
     pub memory: MemoryWatch,
+}
+
+/// A tenant of the configuration, and what it had of late.
+pub(super) struct LiveTenant {
+    pub tenant: Arc<Tenant>,
+    pub flow: Flow,
+}
+
+/// Those of the configuration, by name.
+#[derive(Default)]
+pub(super) struct Tenants(pub BTreeMap<String, LiveTenant>);
+
+impl Tenants {
+    /// The tenant that pays for `port`, if it does not do so itself.
+    pub fn of(&self, port: &PortSpec) -> Option<&Arc<Tenant>> {
+        self.0.get(port.tenant.as_deref()?).map(|live| &live.tenant)
+    }
+
+    /// Has all of `specs` be there, as they are specified, and those of no other name unless they `stay`.
+    pub fn follow(&mut self, specs: &[TenantSpec], stay: bool) {
+        self.0.retain(|name, _| stay || specs.iter().any(|spec| spec.name == *name));
+        for spec in specs {
+            let live = self.0.entry(spec.name.clone()).or_insert_with(|| LiveTenant {
+                tenant: Arc::new(Tenant::new(&spec.name)),
+                flow: Flow::default(),
+            });
+            live.tenant.set(spec.service());
+        }
+    }
+
+    /// What they had so far is looked at, each second.
+    pub fn note(&mut self, now: Instant) {
+        for live in self.0.values_mut() {
+            live.flow.note(now, &Totals::default(), live.tenant.usage());
+        }
+    }
 }
 
 /// What is configured and what runs.

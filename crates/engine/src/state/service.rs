@@ -2,13 +2,18 @@
 
 use std::time::Duration;
 
-use super::check::Finding;
-use super::grants::{Bits, Budget, Frames, Tenths, PERCENT};
+use super::grants::{Bits, Budget, Frames, TenantSpec, Tenths, PERCENT};
 use super::spec::{Entry, PortSpec, Spec};
-use super::tenants::TenantSpec;
 use super::values::{Number, Toggle};
 use super::view::view;
 use crate::core::{Class, Rate, Service, Tenant, DEFAULT_WEIGHT, MOST_RESERVED};
+
+impl TenantSpec {
+    /// What it is granted of the I/O cores.
+    pub(super) fn service(&self) -> Service {
+        granted(self.class, self.weight, (self.budget, self.reclaim), (self.rate, self.bit_rate))
+    }
+}
 
 impl PortSpec {
     /// What it is granted of the I/O cores, if it pays for itself.
@@ -41,11 +46,9 @@ fn payers(spec: &Spec) -> impl Iterator<Item = (&'static str, usize, &str, Optio
     tenants.chain(ports.map(|(i, it)| (PortSpec::WHAT, i, it.name.as_str(), it.budget, it.reclaim)))
 }
 
-/// Whether all budgets can be kept at once, as far as the number of cores is known: each is one core's.
-pub(super) fn check_budgets(spec: &Spec, found: &mut Vec<Finding>) {
-    let mut bad = |what, place, name: &str, key: &str, why| {
-        found.push(Finding { what, place, name: name.to_owned(), key: key.to_owned(), why });
-    };
+/// Whether all budgets can be kept at once, as far as the number of cores is known: each is one core's. `bad` gets the part that
+/// cannot, its place in its list, its name, the key, and why.
+pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(&'static str, usize, &str, &str, String)) {
     for (what, place, name, budget, reclaim) in payers(spec) {
         if reclaim.is_some() && budget.is_none() {
             let why =

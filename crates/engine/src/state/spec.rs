@@ -7,11 +7,10 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::grants::{Bits, Budget, Cpus, Frames};
+use super::grants::{Bits, Budget, Cpus, Frames, TenantSpec};
 use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
-use super::tenants::TenantSpec;
 use super::values::{
     BlockSize, Cache, Fds, Link, Mac, Macs, Mode, NameList, Nets, Number, Owner, PortMode, Role, Sandbox,
     Source, Sources, Toggle,
@@ -385,6 +384,14 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// The names of the ports that a tenant pays for.
+    pub(super) fn paid_by(&self, tenant: &str) -> Vec<String> {
+        let its = self.ports.iter().filter(|port| port.tenant.as_deref() == Some(tenant));
+        its.map(|port| port.name.clone()).collect()
+    }
+}
+
 /// A port, a switch, a router or a tenant: what the requests that change one have in common.
 pub trait Entry: Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static {
     /// Which of these, for people.
@@ -442,6 +449,23 @@ impl Entry for SwitchSpec {
         let on = |port: &&PortSpec| port.joint() == Joint::Switch(name) || port.gateway_on() == Some(name);
         let port = spec.ports.iter().find(on)?;
         Some(format!("port {} is joined to it", port.name))
+    }
+}
+
+impl Entry for TenantSpec {
+    const WHAT: &'static str = "tenant";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn list(spec: &mut Spec) -> &mut Vec<TenantSpec> {
+        &mut spec.tenants
+    }
+
+    fn held(spec: &Spec, name: &str) -> Option<String> {
+        let ports = spec.paid_by(name);
+        (!ports.is_empty()).then(|| format!("it pays for {}", ports.join(", ")))
     }
 }
 
