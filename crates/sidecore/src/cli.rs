@@ -3,13 +3,15 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use sidecore_engine::state::values::{Mode, Owner};
 
 use sidecore_pktgen::args::{PktGenArgs, PORTS as PKT_GEN_PORTS};
 
 use crate::options;
+use crate::place::Cpus;
 
 /// A packet I/O engine for virtual machines, on cores of its own.
 #[derive(Debug, Parser)]
@@ -91,6 +93,14 @@ pub enum Command {
     /// Reports bad placement (vCPUs that may run on an I/O core's processor or physical core, memory of guests on another
     /// node) and the command that fixes it. vCPUs are found by the names that QEMU gives their threads.
     Place(PlaceArgs),
+    /// Reserve time of processors for the threads of the VMM behind a port.
+    ///
+    /// Each thread gets the first of these that the kernel grants: SCHED_DEADLINE (with --cpus, in an exclusive cpuset), SCHED_RR,
+    /// a cap by cpu.max, affinity. The command says what that is, and why not more. It runs with your rights, and writes down in
+    /// your runtime directory what it does, for --undo. Threads are found by the names that QEMU gives them.
+    #[command(after_help = "Examples: sidecore reserve web --runtime 5ms --period 10ms; \
+        sidecore reserve web --vcpu 0 --fifo 10 --cpus 3; sidecore reserve web --undo")]
+    Reserve(ReserveArgs),
     /// Make, join and list ports by VALE's names, as netmap's vale-ctl does.
     ///
     /// `valeS:P` is port P of switch S; `vale:P` is on the default switch. Programs that open such a name
@@ -228,6 +238,8 @@ pub enum Topic {
     Disks,
     /// Frames that were dropped, by port and reason, the most frequent first.
     Drops,
+    /// Your reservations for the threads of VMMs, which `reserve` made.
+    Reservations,
     /// The daemon: its program, and the restrictions of its sandbox.
     Daemon,
 }
@@ -439,6 +451,51 @@ pub struct PlaceArgs {
     pub json: bool,
     #[command(flatten)]
     pub control: Control,
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("what").required(true).multiple(true).args(["runtime", "fifo", "cpus", "undo"]))]
+pub struct ReserveArgs {
+    /// Name of a port of the VMM.
+    pub name: String,
+    /// Only this vCPU [default: every vCPU, I/O thread and vhost thread].
+    #[arg(long, value_name = "N")]
+    pub vcpu: Option<u32>,
+    /// Time of a processor that each thread gets in each period, such as 5ms or 500us.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "period", conflicts_with = "fifo")]
+    pub runtime: Option<Duration>,
+    /// The period.
+    #[arg(long, value_name = "TIME", value_parser = duration, requires = "runtime")]
+    pub period: Option<Duration>,
+    /// Priority of SCHED_FIFO, ahead of all ordinary threads.
+    #[arg(long, value_name = "PRIO", value_parser = clap::value_parser!(u32).range(1..=99))]
+    pub fifo: Option<u32>,
+    /// The processors to run on, such as 2-3,6.
+    #[arg(long, value_name = "LIST", value_parser = cpus)]
+    pub cpus: Option<Cpus>,
+    /// Undo what was reserved for these threads, also when the daemon has ended.
+    #[arg(long, conflicts_with_all = ["runtime", "period", "fifo", "cpus", "force"])]
+    pub undo: bool,
+    /// Change what libvirt or others have pinned, and use I/O cores' processors, too.
+    #[arg(long)]
+    pub force: bool,
+    /// Print JSON, as described in docs/json.md.
+    #[arg(long, conflicts_with = "undo")]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1_000), ("us", 1), ("s", 1_000_000)];
+    let unit = units.iter().find_map(|(unit, us)| Some((text.strip_suffix(unit)?, us)));
+    let time = unit.and_then(|(number, us)| number.parse::<u64>().ok()?.checked_mul(*us));
+    time.map(Duration::from_micros)
+        .ok_or_else(|| "allowed: a number with us, ms or s, such as 5ms".to_owned())
+}
+
+fn cpus(text: &str) -> Result<Cpus, String> {
+    Cpus::read(text).ok_or_else(|| "allowed: numbers of processors, such as 2-3,6".to_owned())
 }
 
 #[derive(Debug, Args)]

@@ -41,7 +41,7 @@ _sidecore_with_ports() {
     _sidecore "$@"
     local words="${COMP_WORDS[*]:1:2}" current="${COMP_WORDS[COMP_CWORD]}"
     case "$words" in
-    "del "* | "set "* | "restart "* | "doctor "* | "move "* | "resize "* | "capture "* | "show port")
+    "del "* | "set "* | "restart "* | "doctor "* | "move "* | "resize "* | "reserve "* | "capture "* | "show port")
         [[ "$current" == -* ]] && return
         local names
         names=$("${COMP_WORDS[0]}" show ports --json 2>/dev/null | sed -n 's/^      "name": "\(.*\)",$/\1/p')
@@ -62,7 +62,7 @@ const PORTS_IN_ZSH: &str = r#"_sidecore_with_ports() {
     _sidecore "$@"
     ret=$?
     case "${typed[2]} ${typed[3]}" in
-    "del "* | "set "* | "restart "* | "doctor "* | "move "* | "resize "* | "capture "* | "show port")
+    "del "* | "set "* | "restart "* | "doctor "* | "move "* | "resize "* | "reserve "* | "capture "* | "show port")
         if [[ "$last" != -* ]]; then
             names=(${(f)"$(${typed[1]} show ports --json 2>/dev/null | sed -n 's/^      "name": "\(.*\)",$/\1/p')"})
             compadd -- "${names[@]}" && ret=0
@@ -83,7 +83,7 @@ function __sidecore_ports
     set -l typed (commandline -opc)
     $typed[1] show ports --json 2>/dev/null | string match -gr '^      "name": "(.*)",$'
 end
-for name in del set restart doctor move resize capture
+for name in del set restart doctor move resize reserve capture
     complete -c sidecore -n "__fish_sidecore_using_subcommand $name" -f -a "(__sidecore_ports)"
 end
 complete -c sidecore -n "__fish_sidecore_using_subcommand show; and contains -- port (commandline -opc)" -f -a "(__sidecore_ports)"

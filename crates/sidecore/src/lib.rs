@@ -12,6 +12,7 @@
 //! | `doctor` | why a port has no traffic |
 //! | `top` | ports, queues, cores and drops on a terminal |
 //! | `place` | `place`: where I/O cores, guests' vCPUs and memory are, and bad placement |
+//! | `reserve` | `reserve`: time of processors for the threads of a VMM, and `show reservations` |
 //! | `pcapng` | cutting a capture into its blocks |
 //! | `vale` | `vale-ctl` |
 //! | `offline` | the counters file of a daemon that is gone |
@@ -35,6 +36,7 @@ mod offline;
 mod options;
 mod pcapng;
 mod place;
+mod reserve;
 mod route;
 mod sandbox;
 mod show;
@@ -88,6 +90,7 @@ fn run(command: Command) -> Outcome {
         Command::Resize(args) => change::resize(&args),
         Command::Cores(args) => change::set_active(&args),
         Command::Place(args) => place::run(&args),
+        Command::Reserve(args) => reserve::run(&args),
         Command::ValeCtl(args) => vale::run(&args),
         Command::Capture(args) => capture::run(&args),
         Command::PktGen(args) => sidecore_pktgen::run(&args),

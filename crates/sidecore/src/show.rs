@@ -26,6 +26,7 @@ use crate::api::About;
 use crate::cli::{ShowArgs, Topic};
 use crate::client::{Client, Failure};
 use crate::offline;
+use crate::reserve;
 use crate::table::{bytes, percent, units, Table};
 use crate::{print, Outcome};
 
@@ -59,12 +60,18 @@ fn text(args: &ShowArgs, client: &Client, socket: &Path) -> Result<String, Strin
         Topic::Routes => show(args, &client.get(&routes::path(args.name.as_deref()))?, routes::routes),
         Topic::Neighbours => show(args, &client.get("/v1/neighbours")?, routes::neighbours),
         Topic::Disks => show(args, &client.get("/v1/disks")?, disks_table),
+        Topic::Reservations => reserve::show(args),
         Topic::Daemon => show(args, &client.get("/v1/daemon")?, daemon_table),
     }
 }
 
-fn show<T: Serialize>(args: &ShowArgs, answer: &T, table: impl Fn(&T) -> String) -> Result<String, String> {
-    if !args.json {
+fn show<T: Serialize>(args: &ShowArgs, all: &T, table: impl Fn(&T) -> String) -> Result<String, String> {
+    answer(args.json, all, table)
+}
+
+/// An answer for programs, or for people.
+pub fn answer<T: Serialize>(json: bool, answer: &T, table: impl Fn(&T) -> String) -> Result<String, String> {
+    if !json {
         return Ok(table(answer));
     }
     let text = serde_json::to_string_pretty(answer).map_err(|e| e.to_string())?;

@@ -43,6 +43,7 @@ mod place;
 mod ptnet;
 mod ptnet_interface;
 mod ptnet_pipe;
+mod reserve;
 mod restart;
 mod ring;
 mod router;

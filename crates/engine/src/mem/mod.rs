@@ -18,6 +18,7 @@ mod piece;
 mod reads;
 mod resident;
 mod rings;
+mod scheduling;
 mod shared;
 pub(crate) mod sigbus;
 mod signal;
@@ -48,6 +49,7 @@ pub use piece::{
 };
 pub use resident::Resident;
 pub use rings::{prepare_signals, start as start_rings, start_helper};
+pub use scheduling::SchedulingPolicy;
 pub use shared::SharedFile;
 pub use sigbus::{noted as memory_errors, prepare as prepare_sigbus};
 pub use signal::Signal;

@@ -77,6 +77,8 @@ pub struct MessageLimiter {
     held_ns: AtomicU64,
     /// Process id of the present peer; 0: none, or unknown.
     peer: AtomicU32,
+    /// When it was met, in nanoseconds since the host's start.
+    met: AtomicU64,
     /// Whether anything was charged since the last look, and when that was, in nanoseconds.
     charged: AtomicBool,
     looked: AtomicU64,
@@ -111,9 +113,9 @@ impl Default for Buckets {
     }
 }
 
-/// Processor time of the calling thread.
-fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+/// What a clock that starts at 0 tells.
+fn time_of(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
     let (secs, nanos) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
     Duration::new(secs.unwrap_or(0), nanos.unwrap_or(0))
 }
@@ -140,6 +142,7 @@ impl MessageLimiter {
     pub fn meets(&self, socket: impl AsFd) {
         let pid =
             socket_peercred(socket).ok().and_then(|peer| u32::try_from(peer.pid.as_raw_nonzero().get()).ok());
+        self.met.store(nanos(time_of(ClockId::Boottime)), Ordering::Relaxed);
         self.peer.store(pid.unwrap_or(0), Ordering::Relaxed);
         self.buckets().had = None;
     }
@@ -152,6 +155,12 @@ impl MessageLimiter {
     /// The process of the present peer, if that is known.
     pub fn peer(&self) -> Option<u32> {
         Some(self.peer.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
+    }
+
+    /// When that peer was met, in nanoseconds since the host's start (CLOCK_BOOTTIME). A process with its number that started
+    /// later is another one.
+    pub fn met_ns(&self) -> Option<u64> {
+        self.peer().map(|_| self.met.load(Ordering::Relaxed))
     }
 
     /// A VMM has connected.
@@ -197,7 +206,7 @@ impl MessageLimiter {
         self.looked.store(nanos_at(now), Ordering::Relaxed);
         let free = if shared { Some(Duration::ZERO) } else { self.peer().and_then(process_time) };
         // Of a peer in another namespace for processes nothing is known.
-        self.hold_at(now, free.map(|free| (thread_time(), free)))
+        self.hold_at(now, free.map(|free| (time_of(ClockId::ThreadCPUTime), free)))
     }
 
     /// `had`: what the thread has had of a processor so far, and what of that is free.

@@ -91,6 +91,8 @@ view! {
         peer: String,
         /// Process id of the peer, where that can be told.
         pid?: u32,
+        /// When that peer connected, in nanoseconds since the host's start; a process `pid` that started later is another one.
+        pid_met_ns?: u64,
         /// One line for people.
         detail: String,
         /// What to do about it, if it does not work as it could.
@@ -447,6 +449,7 @@ fn view(live: &Live, standing: Standing) -> PortView {
         claims: port.claims.count(),
         peer: peer.to_owned(),
         pid: port.messages.peer(),
+        pid_met_ns: port.messages.met_ns(),
         detail,
         hint: standing.report.or(hint),
         captures: port.capture.captures(),

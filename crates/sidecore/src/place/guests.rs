@@ -59,19 +59,28 @@ pub fn read(proc: &Path, ports: &[(&str, u32)]) -> Vec<Guest> {
 }
 
 /// The name of a thread.
-pub fn comm(proc: &Path, process: u32, thread: u32) -> Option<String> {
+pub fn thread_name(proc: &Path, process: u32, thread: u32) -> Option<String> {
     let name = fs::read_to_string(proc.join(format!("{process}/task/{thread}/comm"))).ok()?;
     Some(shown(name.trim_end_matches('\n'), LONGEST_NAME))
 }
 
 fn vcpu(proc: &Path, process: u32, thread: u32) -> Option<Vcpu> {
-    let name = comm(proc, process, thread)?;
-    // QEMU's names, with `-name guest=…,debug-threads=on`, which libvirt gives.
+    let name = thread_name(proc, process, thread)?;
+    let allowed = Cpus::read(&read_status(proc, process, thread, "Cpus_allowed_list")?)?;
+    Some(Vcpu { number: vcpu_number(&name)?, thread, allowed, name })
+}
+
+/// The number of the vCPU whose thread has this name: QEMU's, with `-name guest=…,debug-threads=on`, which libvirt gives.
+pub fn vcpu_number(name: &str) -> Option<u32> {
     let number = name.strip_prefix("CPU ")?;
-    let number = number.strip_suffix("/KVM").or_else(|| number.strip_suffix("/TCG"))?.parse().ok()?;
+    number.strip_suffix("/KVM").or_else(|| number.strip_suffix("/TCG"))?.parse().ok()
+}
+
+/// A field of a thread's status.
+pub fn read_status(proc: &Path, process: u32, thread: u32, field: &str) -> Option<String> {
     let status = fs::read_to_string(proc.join(format!("{process}/task/{thread}/status"))).ok()?;
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    Some(Vcpu { number, thread, allowed: Cpus::read(allowed.trim())?, name })
+    let value = |line: &str| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim().to_owned());
+    status.lines().find_map(value)
 }
 
 /// KiB by node: of each mapping, pages by node and their size (numa(7)).

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::guests::{Guest, Vcpu};
 use super::machine::Machine;
@@ -63,6 +63,14 @@ impl fmt::Display for Cpus {
 impl Serialize for Cpus {
     fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
         sink.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Cpus {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Cpus, D::Error> {
+        let list = String::deserialize(source)?;
+        Cpus::read(&list)
+            .ok_or_else(|| serde::de::Error::custom(format!("{list:?} is no list of processors")))
     }
 }
 

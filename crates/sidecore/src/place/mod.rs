@@ -19,7 +19,10 @@ use serde::Serialize;
 use sidecore_engine::state::status::{Cores, Ports, Queues, VERSION};
 
 use self::guests::Guest;
-use self::judge::{Cpus, Finding};
+pub use self::guests::{read_status, thread_name, vcpu_number};
+pub use self::judge::Cpus;
+use self::judge::Finding;
+pub use self::machine::numbered;
 use self::machine::Machine;
 use crate::cli::PlaceArgs;
 use crate::client::Client;
@@ -126,9 +129,9 @@ fn served(before: &Queues, after: &Queues, core: usize, time: u128) -> Vec<Serve
 fn mend(finding: &mut Finding) {
     let Some(pin) = &finding.pin else { return };
     // The number may be another thread's by now.
-    let there = guests::comm(Path::new("/proc"), pin.process, pin.thread);
+    let there = thread_name(Path::new("/proc"), pin.process, pin.thread);
     let result = match there == Some(pin.name.clone()) {
-        true => set_affinity(pin.thread, &pin.cpus.0),
+        true => set_affinity(pin.thread, &pin.cpus.0).map_err(|e| e.to_string()),
         false => Err("the thread has ended".to_owned()),
     };
     match result {
@@ -137,9 +140,10 @@ fn mend(finding: &mut Finding) {
     }
 }
 
-fn set_affinity(thread: u32, cpus: &BTreeSet<usize>) -> Result<(), String> {
+/// Has a thread run on these processors only.
+pub fn set_affinity(thread: u32, cpus: &BTreeSet<usize>) -> std::io::Result<()> {
     let mut set = CpuSet::new();
     cpus.iter().filter(|cpu| **cpu < CpuSet::MAX_CPU).for_each(|cpu| set.set(*cpu));
     let thread = i32::try_from(thread).ok().and_then(rustix::process::Pid::from_raw);
-    sched_setaffinity(thread, &set).map_err(|e| e.to_string())
+    Ok(sched_setaffinity(thread, &set)?)
 }
