@@ -473,15 +473,12 @@ pub struct ReserveArgs {
     /// The processors to run on, such as 2-3,6.
     #[arg(long, value_name = "LIST", value_parser = cpus)]
     pub cpus: Option<Cpus>,
-    /// Undo what was reserved for these threads, also when the daemon has ended.
-    #[arg(long, conflicts_with_all = ["runtime", "period", "fifo", "cpus", "force"])]
+    /// Undo what was reserved for this VMM, also when the daemon has ended.
+    #[arg(long, conflicts_with_all = ["vcpu", "runtime", "period", "fifo", "cpus", "force"])]
     pub undo: bool,
-    /// Change what libvirt or others have pinned, and use I/O cores' processors, too.
+    /// Change what libvirt or others have pinned, too.
     #[arg(long)]
     pub force: bool,
-    /// Print JSON, as described in docs/json.md.
-    #[arg(long, conflicts_with = "undo")]
-    pub json: bool,
     #[command(flatten)]
     pub control: Control,
 }

@@ -131,32 +131,27 @@ fn root_is_granted_deadlines_and_undoes_them_when_the_daemon_is_gone() {
     let bed = Testbed::new();
     let daemon = daemon(&bed);
     let vmm = Vmm::start(&bed, 0, 2);
-    let text = bed.run(&["reserve", "a", "--vcpu", "0", "--runtime", "1ms", "--period", "10ms"]);
-    let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.starts_with("a: --runtime 1ms --period 10ms, for process "), "{text}");
+    let text = bed.ok(&["reserve", "a", "--vcpu", "0", "--runtime", "1ms", "--period", "10ms"]);
+    assert!(text.starts_with(&format!("a: process {}\n  vCPU 0 (thread ", vmm.child.id())), "{text}");
     let granted = "): SCHED_DEADLINE, 10.0 % of a processor, guaranteed in each period, on 0-";
     assert!(text.contains(granted), "{text}");
-    assert_eq!(vmm.policies(), [DEADLINE, OTHER, OTHER]);
-
-    // Another one for the same thread takes its place, one for another thread stands beside it.
-    bed.run(&["reserve", "a", "--vcpu", "0", "--runtime", "2ms", "--period", "10ms"]);
-    bed.run(&["reserve", "a", "--vcpu", "1", "--fifo", "7"]);
+    bed.ok(&["reserve", "a", "--vcpu", "1", "--fifo", "7"]);
     assert_eq!(vmm.policies(), [DEADLINE, FIFO, OTHER]);
     let all = reservations(&bed);
     let [first, second] = &all[..] else { panic!("{all:?}") };
-    let grant = &first["threads"][0];
-    assert_eq!((&grant["mechanism"], &grant["share_ppm"]), (&"deadline".into(), &200_000.into()));
-    assert_eq!(
-        (&second["threads"][0]["mechanism"], &second["changed"]),
-        (&"fifo".into(), &Value::Array(vec![]))
-    );
+    let (first, ports) = (&first["threads"][0], &first["ports"]);
+    assert_eq!((&first["mechanism"], &first["share_ppm"]), (&"SCHED_DEADLINE".into(), &100_000.into()));
+    assert_eq!((&second["threads"][0]["vcpu"], ports), (&1.into(), &serde_json::json!(["a"])));
+    assert_eq!((&second["changed"], &second["ended"]), (&false.into(), &false.into()));
+    let error = bed.fails(&["reserve", "a", "--fifo", "8"]);
+    assert!(error.contains(") has a reservation; first undo it: sidecore reserve a --undo"), "{error}");
 
-    // Somebody else changes it.
+    // Somebody else changes one.
     let (number, ..) = vmm.thread("CPU 1/KVM");
     needs("chrt", "util-linux");
     assert!(Command::new("chrt").args(["-o", "-p", "0", &number.to_string()]).status().unwrap().success());
-    assert_eq!(reservations(&bed)[1]["changed"][0], number);
-    assert!(bed.ok(&["show", "reservations"]).contains("it has ended, or was changed since"));
+    assert_eq!(reservations(&bed)[1]["changed"], true);
+    assert!(bed.ok(&["show", "reservations"]).contains(", of which a thread has ended or was changed since"));
 
     daemon.end(Signal::KILL);
     let text = bed.ok(&["reserve", "a", "--undo"]);
@@ -174,14 +169,14 @@ fn the_kernels_refusals_are_told_and_the_next_best_is_granted() {
     let processors = last_of_two_processors() + 1;
     // One more than fit.
     let vmm = Vmm::start(&bed, 0, processors + 1);
-    let output = bed.run(&["reserve", "a", "--runtime", "9500us", "--period", "10ms", "--json"]);
-    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let threads = answer["reservations"][0]["threads"].as_array().unwrap();
+    bed.ok(&["reserve", "a", "--runtime", "9500us", "--period", "10ms"]);
+    let all = reservations(&bed);
+    let threads = all[0]["threads"].as_array().unwrap();
     let mechanisms: Vec<&str> = threads.iter().map(|it| it["mechanism"].as_str().unwrap()).collect();
-    assert_eq!((mechanisms.len(), mechanisms[0], mechanisms[processors]), (processors + 2, "deadline", "rr"));
-    let refusal = &threads[processors]["refused"][0];
-    assert!(refusal["reason"].as_str().unwrap().starts_with("admission control: "), "{refusal}");
-    assert!(output.status.success(), "{answer}");
+    assert_eq!(mechanisms.len(), processors + 2);
+    assert_eq!((mechanisms[0], mechanisms[processors]), ("SCHED_DEADLINE", "SCHED_RR"));
+    let refusal = threads[processors]["refused"][0].as_str().unwrap();
+    assert!(refusal.starts_with("SCHED_DEADLINE: admission control: "), "{refusal}");
     bed.ok(&["reserve", "a", "--undo"]);
 
     // One that may not run everywhere, as if libvirt had pinned it.
@@ -199,7 +194,7 @@ fn the_kernels_refusals_are_told_and_the_next_best_is_granted() {
         "{text}"
     );
     assert_eq!(vmm.policies()[0], RR);
-    bed.ok(&["reserve", "a", "--undo", "--vcpu", "0"]);
+    bed.ok(&["reserve", "a", "--undo"]);
     let now = vmm.thread("CPU 0/KVM");
     assert_eq!((now.1, now.2), (OTHER, one));
     sched_setaffinity(pid(number), &before).unwrap();
@@ -255,17 +250,15 @@ fn requests_that_cannot_be_met_change_nothing_and_say_what_would_apply() {
     let _alone = alone();
     let bed = Testbed::new();
     let _daemon = daemon(&bed);
-    let io_core = last_of_two_processors().to_string();
     assert!(bed.fails(&["reserve", "a", "--cpus", "0"]).contains("no process is at the other end of a"));
     assert!(bed.fails(&["reserve", "b", "--cpus", "0"]).contains("there is no port \"b\"; there are a, r"));
     let vmm = Vmm::start(&bed, 0, 2);
     for (args, part) in [
-        (&["--runtime", "11ms", "--period", "10ms"][..], "does not fit into a period of 10ms: at least"),
-        (&["--runtime", "0ms", "--period", "10ms"], "at most 10ms"),
-        (&["--cpus", "9999"], "--cpus 9999: the machine's processors are 0-"),
+        (&["--runtime", "11ms", "--period", "10ms"][..], "--runtime: from 1us to the period, 10ms"),
+        (&["--runtime", "0ms", "--period", "10ms"], "--runtime: from 1us to the period, 10ms"),
+        (&["--cpus", "9999"], "--cpus: the machine's processors are 0-"),
         (&["--cpus", "3-2"], "the machine's processors are 0-"),
-        (&["--cpus", &io_core], "is an I/O core's; choose others, or say --force"),
-        (&["--cpus", "0", "--vcpu", "7"], "it has no such vCPU: its vCPUs are 0, 1"),
+        (&["--cpus", "0", "--vcpu", "7"], "there is no such vCPU; there are vCPU 0 (thread "),
     ] {
         let error = bed.fails(&[&["reserve", "a"], args].concat());
         assert!(error.contains(part), "{args:?}: {error}");
@@ -289,13 +282,15 @@ fn a_vmm_that_is_killed_leaves_nothing_behind() {
     let _daemon = daemon(&bed);
     for undo in [true, false] {
         let mut vmm = Vmm::start(&bed, 0, 1);
-        bed.run(&["reserve", "a", "--fifo", "1"]);
+        bed.ok(&["reserve", "a", "--fifo", "1"]);
         assert_eq!(reservations(&bed).len(), 1);
         vmm.child.kill().unwrap();
         wait(&mut vmm.child);
         assert_eq!(reservations(&bed)[0]["ended"], true);
         if undo {
-            assert!(bed.ok(&["reserve", "a", "--undo"]).contains("its threads have ended; nothing is left"));
+            assert!(bed
+                .ok(&["reserve", "a", "--undo"])
+                .contains("the threads have ended, and nothing is left behind"));
         } else {
             // The next reservation of anybody on this machine tidies up.
             bed.run(&["reserve", "a", "--fifo", "1"]);

@@ -1,17 +1,18 @@
 //! How the kernel schedules a thread: sched_setattr(2), the only call that sets SCHED_DEADLINE.
 //!
-//! Invariant of the `unsafe` here: both calls get a `sched_attr` of ours with its size. The kernel reads or writes no more than
-//! that, and keeps no pointer to it.
+//! Invariant of the `unsafe` here: `SchedulingPolicy` is the call's `struct sched_attr` in its first version, which all kernels
+//! know that this program runs on. The kernel reads or writes no more than its size, and keeps no pointer to it.
 
 use std::io;
 use std::time::Duration;
 
-use libc::sched_attr;
 use serde::{Deserialize, Serialize};
 
 /// A policy with its parameters (sched(7)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(C)]
 pub struct SchedulingPolicy {
+    size: u32,
     policy: u32,
     flags: u64,
     nice: i32,
@@ -21,37 +22,36 @@ pub struct SchedulingPolicy {
     period: u64,
 }
 
+#[allow(clippy::cast_possible_truncation, reason = "48")]
+const SIZE: u32 = size_of::<SchedulingPolicy>() as u32;
+
 impl SchedulingPolicy {
     /// SCHED_DEADLINE. Threads that this one makes are ordinary ones: without that flag it could make none.
     pub fn deadline(runtime: Duration, period: Duration) -> SchedulingPolicy {
         let [runtime, period] =
             [runtime, period].map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+        let flags = libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs().into();
+        let policy = SchedulingPolicy::real_time(libc::SCHED_DEADLINE, 0);
+        SchedulingPolicy { flags, runtime, deadline: period, period, ..policy }
+    }
+
+    /// SCHED_FIFO, SCHED_RR.
+    pub fn real_time(policy: i32, priority: u32) -> SchedulingPolicy {
         SchedulingPolicy {
-            policy: libc::SCHED_DEADLINE.unsigned_abs(),
-            flags: libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs().into(),
-            runtime,
-            deadline: period,
-            period,
+            size: SIZE,
+            policy: policy.unsigned_abs(),
+            priority,
             ..SchedulingPolicy::default()
         }
     }
 
-    /// SCHED_FIFO.
-    pub fn fifo(priority: u32) -> SchedulingPolicy {
-        let policy = libc::SCHED_FIFO.unsigned_abs();
-        SchedulingPolicy { policy, priority, ..SchedulingPolicy::default() }
-    }
-
-    /// SCHED_RR.
-    pub fn round_robin(priority: u32) -> SchedulingPolicy {
-        SchedulingPolicy { policy: libc::SCHED_RR.unsigned_abs(), ..SchedulingPolicy::fifo(priority) }
-    }
-
     /// That of a thread.
     pub fn of(thread: u32) -> io::Result<SchedulingPolicy> {
-        let mut policy = get(thread)?;
-        // The kernel tells its usual slice of ordinary threads, too, and takes a slice that it is given for a wish.
-        if policy.deadline == 0 && get(0).is_ok_and(|own| own.runtime == policy.runtime) {
+        let mut policy = SchedulingPolicy::default();
+        // SAFETY: as the invariant says.
+        done(unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut policy, SIZE, 0) })?;
+        if policy.deadline == 0 {
+            // The kernel tells its usual slice of ordinary threads here, and would take it for a wish.
             policy.runtime = 0;
         }
         Ok(policy)
@@ -59,42 +59,9 @@ impl SchedulingPolicy {
 
     /// Has the kernel schedule a thread so.
     pub fn apply(&self, thread: u32) -> io::Result<()> {
-        let attr = self.attr();
         // SAFETY: as the invariant says.
-        done(unsafe { libc::syscall(libc::SYS_sched_setattr, thread, &raw const attr, 0) })
+        done(unsafe { libc::syscall(libc::SYS_sched_setattr, thread, std::ptr::from_ref(self), 0) })
     }
-
-    fn attr(&self) -> sched_attr {
-        sched_attr {
-            size: SIZE,
-            sched_policy: self.policy,
-            sched_flags: self.flags,
-            sched_nice: self.nice,
-            sched_priority: self.priority,
-            sched_runtime: self.runtime,
-            sched_deadline: self.deadline,
-            sched_period: self.period,
-        }
-    }
-}
-
-/// Of the call's first version, which all kernels know that this program runs on.
-#[allow(clippy::cast_possible_truncation, reason = "48")]
-const SIZE: u32 = size_of::<sched_attr>() as u32;
-
-fn get(thread: u32) -> io::Result<SchedulingPolicy> {
-    let mut attr = SchedulingPolicy::default().attr();
-    // SAFETY: as the invariant says.
-    done(unsafe { libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attr, SIZE, 0) })?;
-    Ok(SchedulingPolicy {
-        policy: attr.sched_policy,
-        flags: attr.sched_flags,
-        nice: attr.sched_nice,
-        priority: attr.sched_priority,
-        runtime: attr.sched_runtime,
-        deadline: attr.sched_deadline,
-        period: attr.sched_period,
-    })
 }
 
 fn done(result: libc::c_long) -> io::Result<()> {

@@ -1,7 +1,6 @@
 //! Control groups: an exclusive set of processors, which SCHED_DEADLINE takes for a machine of its own, and a cap on processor
 //! time. Version 1 (Documentation/admin-guide/cgroup-v1/cpusets.rst) and 2 (Documentation/admin-guide/cgroup-v2.rst).
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,43 +11,29 @@ use super::threads::ThreadId;
 use crate::place::Cpus;
 
 /// The group of a thread in the hierarchy that has a controller.
-#[derive(Debug, PartialEq, Eq)]
 pub struct Group {
+    controller: &'static str,
+    /// The hierarchy is one of version 2.
+    second: bool,
     top: PathBuf,
     /// Below `top`.
     path: PathBuf,
-    second: bool,
-    controller: &'static str,
 }
 
 impl Group {
-    pub fn of(proc: &Path, id: &ThreadId, controller: &'static str) -> Result<Group, String> {
-        let groups = read(&proc.join(format!("{}/task/{}/cgroup", id.process, id.thread)))?;
-        let mounts = read(&proc.join("self/mountinfo"))?;
-        let group = |second: bool| {
-            let path = groups.lines().find_map(|line| {
-                let (number, rest) = line.split_once(':')?;
-                let (controllers, path) = rest.split_once(':')?;
-                let fits = match second {
-                    true => number == "0",
-                    false => controllers.split(',').any(|it| it == controller),
-                };
-                fits.then_some(path)
-            })?;
-            let (top, root) = mounts.lines().find_map(|line| mount(line, second, controller))?;
-            let path = Path::new(path).strip_prefix(root).ok()?;
-            Some(Group { top: top.to_owned(), path: path.to_owned(), second, controller })
-        };
-        let has = |group: &Group| {
-            read(&group.top.join("cgroup.controllers"))
-                .is_ok_and(|all| all.split_whitespace().any(|it| it == controller))
-        };
-        let found = group(false).or_else(|| group(true).filter(has));
-        found.ok_or_else(|| format!("no control group here has the controller {controller}"))
-    }
-
-    fn folder(&self) -> PathBuf {
-        self.top.join(&self.path)
+    /// Hierarchies are where systemd mounts them, below `root`.
+    pub fn of(root: &Path, id: &ThreadId, controller: &'static str) -> Result<Group, String> {
+        let groups = read(&root.join(format!("proc/{}/task/{}/cgroup", id.process, id.thread)))?;
+        let mounts = root.join("sys/fs/cgroup");
+        // Number, controllers, path (cgroups(7)); that of version 2 has number 0 and comes last.
+        let mut lines = groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+        let has = |list: &str| list.split([',', ' ']).any(|it| it == controller);
+        let handed = read(&mounts.join("cgroup.controllers")).is_ok_and(|list| has(&list));
+        let found = lines.find(|(list, _)| has(list) || list.is_empty() && handed);
+        let (list, path) = found.ok_or_else(|| format!("there is no control group for {controller}"))?;
+        let second = list.is_empty();
+        let top = if second { mounts } else { mounts.join(controller) };
+        Ok(Group { controller, second, top, path: path.trim_start_matches('/').into() })
     }
 
     /// Whether it is the hierarchy's first one.
@@ -56,14 +41,9 @@ impl Group {
         self.path.as_os_str().is_empty()
     }
 
-    /// Its name, as proc(5) has it.
-    pub fn title(&self) -> String {
-        format!("/{}", self.path.display())
-    }
-
     /// A setting of it.
-    pub fn get(&self, name: &str) -> Option<String> {
-        read(&self.folder().join(name)).ok()
+    pub fn get(&self, name: &str) -> Result<String, String> {
+        read(&self.top.join(&self.path).join(name))
     }
 
     /// The group and those above it, the hierarchy's first one at the start.
@@ -73,165 +53,124 @@ impl Group {
         line
     }
 
-    fn members(&self, folder: &Path) -> PathBuf {
-        folder.join(if self.second { "cgroup.threads" } else { "tasks" })
-    }
-
     /// Version 2: has all groups down to this one hand the controller on.
     fn hand_on(&self, reservation: &mut Reservation) -> Result<(), String> {
         for folder in self.line().into_iter().filter(|_| self.second) {
             let file = folder.join("cgroup.subtree_control");
-            if !read(&file)?.split_whitespace().any(|it| it == self.controller) {
-                let [value, before] = ["+", "-"].map(|sign| format!("{sign}{}", self.controller));
-                set(reservation, file, value, Some(before))?;
+            if !read(&file)?.split(' ').any(|it| it == self.controller) {
+                let [to, from] = ["+", "-"].map(|sign| format!("{sign}{}", self.controller));
+                set(reservation, file, to, Some(from))?;
             }
         }
         Ok(())
     }
 
-    /// Makes a group below this one, if the reservation has none of that name yet, with these settings.
-    fn below(
+    /// Moves a thread to a group below this one. The reservation's first thread there makes it, with these settings;
+    /// `check` sees what became of it.
+    fn enter(
         &self,
         reservation: &mut Reservation,
+        thread: ThreadId,
         name: &str,
         settings: &[(&str, String)],
-    ) -> Result<PathBuf, String> {
-        let folder = self.folder().join(name);
+        check: impl FnOnce(&Path) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let own = self.top.join(&self.path);
+        let folder = own.join(name);
         let step = Step::Group { folder: folder.clone() };
-        if reservation.steps.contains(&step) {
-            return Ok(folder);
+        if !reservation.steps.contains(&step) {
+            reservation.take(step).map_err(|e| failed(&folder, &e))?;
+            let threaded = self.second.then(|| ("cgroup.type", "threaded".to_owned()));
+            for (name, to) in threaded.iter().chain(settings) {
+                set(reservation, folder.join(name), to.clone(), None)?;
+            }
+            check(&folder)?;
         }
-        reservation.take(step).map_err(|e| failed(&folder, e))?;
-        if self.second {
-            set(reservation, folder.join("cgroup.type"), "threaded".to_owned(), None)?;
-        }
-        for (name, value) in settings {
-            set(reservation, folder.join(name), value.clone(), None)?;
-        }
-        Ok(folder)
-    }
-
-    fn enter(&self, reservation: &mut Reservation, thread: ThreadId, folder: &Path) -> Result<(), String> {
-        let (to, from) = (self.members(folder), self.members(&self.folder()));
-        reservation.take(Step::Move { thread, to, from }).map_err(|e| failed(folder, e))
+        let members = if self.second { "cgroup.threads" } else { "tasks" };
+        let (to, from) = (folder.join(members), own.join(members));
+        reservation.take(Step::Move { thread, to, from }).map_err(|e| failed(&folder, &e))
     }
 }
 
-/// The mount of a hierarchy and the part of it that is mounted, if that is what a line of mountinfo tells.
-fn mount<'a>(line: &'a str, second: bool, controller: &str) -> Option<(&'a Path, &'a Path)> {
-    let (left, right) = line.split_once(" - ")?;
-    let (mut left, mut right) = (left.split(' ').skip(3), right.split(' '));
-    let fits = match (right.next()?, second) {
-        ("cgroup2", true) => true,
-        ("cgroup", false) => right.nth(1)?.split(',').any(|option| option == controller),
-        _ => false,
-    };
-    let (root, top) = (left.next()?, left.next()?);
-    fits.then_some((Path::new(top), Path::new(root)))
-}
-
-/// Moves a thread to an exclusive set of processors, which is made for the reservation's first thread.
-pub fn exclusive(
-    proc: &Path,
-    reservation: &mut Reservation,
-    thread: ThreadId,
-    cpus: &Cpus,
-) -> Result<(), String> {
-    let group = Group::of(proc, &thread, "cpuset")?;
-    let name = format!("sidecore-{}-{}", thread.process, cpus.to_string().replace(',', "_"));
+/// Moves a thread to an exclusive set of processors.
+pub fn exclusive(root: &Path, to: &mut Reservation, thread: ThreadId, cpus: &Cpus) -> Result<(), String> {
+    let group = Group::of(root, &thread, "cpuset")?;
     let list = cpus.to_string();
-    let folder = if group.second {
-        group.hand_on(reservation)?;
-        // A partition need not be below another one since Linux 6.7, if all groups above it give the processors away.
-        for folder in group.line().into_iter().skip(1) {
-            let file = folder.join("cpuset.cpus.exclusive");
-            let before = read(&file).map_err(|e| format!("{e} (Linux has it since 6.7)"))?;
-            let own = Cpus::read(&before).unwrap_or_default();
-            let all: BTreeSet<usize> = own.0.union(&cpus.0).copied().collect();
-            set(reservation, file, Cpus(all).to_string(), Some(before + "\n"))?;
-        }
-        let mut settings = vec![("cpuset.cpus", list.clone())];
-        if !group.is_top() {
-            settings.push(("cpuset.cpus.exclusive", list.clone()));
-        }
-        settings.push(("cpuset.cpus.partition", "root".to_owned()));
-        let folder = group.below(reservation, &name, &settings)?;
-        match read(&folder.join("cpuset.cpus.partition"))? {
-            kind if kind == "root" => folder,
-            kind => return Err(format!("the kernel makes no partition of {list}: {kind}")),
-        }
-    } else {
+    let name = format!("sidecore-{}-{}", thread.process, list.replace(',', "_"));
+    let mut settings = vec![("cpuset.cpus", list.clone())];
+    if !group.second {
         if read(&group.top.join("cpuset.sched_load_balance"))? != "0" {
             return Err(format!(
-                "{} has sched_load_balance = 1: until it is 0, which ends balancing for everything outside of \
-                 cpusets, version 1 of control groups keeps no processors apart",
+                "{} has sched_load_balance = 1; until it is 0, which ends balancing for all that is in no \
+                 cpuset, version 1 of control groups keeps no processors apart",
                 group.top.display()
             ));
         }
-        let memory = group.get("cpuset.effective_mems").unwrap_or_default();
-        let exclusive = ("cpuset.cpu_exclusive", "1".to_owned());
-        let settings = [("cpuset.cpus", list.clone()), ("cpuset.mems", memory), exclusive];
-        group.below(reservation, &name, &settings)?
-    };
-    group.enter(reservation, thread, &folder)
+        settings.push(("cpuset.mems", group.get("cpuset.effective_mems")?));
+        settings.push(("cpuset.cpu_exclusive", "1".to_owned()));
+        return group.enter(to, thread, &name, &settings, |_| Ok(()));
+    }
+    group.hand_on(to)?;
+    // A partition need not be below another one since Linux 6.7, if all groups above it give the processors away.
+    for folder in group.line().into_iter().skip(1) {
+        let file = folder.join("cpuset.cpus.exclusive");
+        let before = read(&file).map_err(|e| format!("{e} (Linux has it since 6.7)"))?;
+        let mut all = Cpus::read(&before).unwrap_or_default();
+        all.0.extend(&cpus.0);
+        set(to, file, all.to_string(), Some(before + "\n"))?;
+    }
+    if !group.is_top() {
+        settings.push(("cpuset.cpus.exclusive", list.clone()));
+    }
+    settings.push(("cpuset.cpus.partition", "root".to_owned()));
+    group.enter(to, thread, &name, &settings, |folder| match read(&folder.join("cpuset.cpus.partition"))? {
+        kind if kind == "root" => Ok(()),
+        kind => Err(format!("the kernel makes no partition of {list}: {kind}")),
+    })
 }
 
 /// Moves a thread to a group of its own that gets this time and no more.
 pub fn cap(
-    proc: &Path,
-    reservation: &mut Reservation,
+    root: &Path,
+    to: &mut Reservation,
     thread: ThreadId,
     (runtime, period): (Duration, Duration),
 ) -> Result<(), String> {
-    let group = Group::of(proc, &thread, "cpu")?;
+    let group = Group::of(root, &thread, "cpu")?;
     let [runtime, period] = [runtime, period].map(|time| time.as_micros().to_string());
     let settings = match group.second {
         true => vec![("cpu.max", format!("{runtime} {period}"))],
         false => vec![("cpu.cfs_period_us", period), ("cpu.cfs_quota_us", runtime)],
     };
-    group.hand_on(reservation)?;
-    let folder = group.below(reservation, &format!("sidecore-{}", thread.thread), &settings)?;
-    group.enter(reservation, thread, &folder)
+    group.hand_on(to)?;
+    group.enter(to, thread, &format!("sidecore-{}", thread.thread), &settings, |_| Ok(()))
 }
 
-fn set(
-    reservation: &mut Reservation,
-    file: PathBuf,
-    value: String,
-    before: Option<String>,
-) -> Result<(), String> {
-    reservation.take(Step::Setting { file: file.clone(), value, before }).map_err(|e| failed(&file, e))
+fn set(to: &mut Reservation, file: PathBuf, value: String, from: Option<String>) -> Result<(), String> {
+    to.take(Step::Setting { file: file.clone(), to: value, from }).map_err(|e| failed(&file, &e))
 }
 
 fn read(path: &Path) -> Result<String, String> {
-    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|e| failed(path, e))
+    fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|e| failed(path, &e))
 }
 
-fn failed(path: &Path, e: io::Error) -> String {
+fn failed(path: &Path, e: &io::Error) -> String {
     format!("{}: {e}", path.display())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reserve::fake::Fake;
+    use crate::reserve::fake_tests::Fake;
 
     const THREAD: ThreadId = ThreadId { process: 77, thread: 80, start: 1_080 };
 
-    fn mounts(fake: &Fake, lines: &[(&str, &str, &str)]) {
-        let line = |(at, kind, options): &(&str, &str, &str)| {
-            format!("30 20 0:1 / {} rw shared:9 - {kind} none rw,{options}\n", fake.path(at).display())
-        };
-        fake.write("proc/self/mountinfo", &lines.iter().map(line).collect::<String>());
-    }
-
     fn settings(reservation: &Reservation, fake: &Fake) -> Vec<String> {
-        let short = |path: &Path| path.strip_prefix(fake.path("")).unwrap().display().to_string();
+        let short =
+            |path: &Path| path.strip_prefix(fake.path("sys/fs/cgroup")).unwrap().display().to_string();
         let words = |step: &Step| match step {
             Step::Group { folder } => format!("make {}", short(folder)),
-            Step::Setting { file, value, before } => {
-                format!("{} = {value}, was {before:?}", short(file))
-            }
+            Step::Setting { file, to, from } => format!("{} = {to}, was {from:?}", short(file)),
             Step::Move { to, from, .. } => format!("{} from {}", short(to), short(from)),
             other => format!("{other:?}"),
         };
@@ -242,58 +181,50 @@ mod tests {
     #[test]
     fn a_partition_is_made_below_the_threads_own_group() {
         let fake = Fake::new();
-        mounts(&fake, &[("v1", "cgroup", "memory"), ("v2", "cgroup2", "nsdelegate")]);
         fake.write("proc/77/task/80/cgroup", "4:memory:/x\n0::/a/b\n");
-        fake.write("v2/cgroup.controllers", "cpuset cpu\n");
-        fake.write("v2/cgroup.subtree_control", "cpuset\n");
-        fake.write("v2/a/cgroup.subtree_control", "cpu\n");
-        fake.write("v2/a/b/cgroup.subtree_control", "\n");
-        let proc = fake.proc();
+        fake.write("sys/fs/cgroup/cgroup.controllers", "cpuset cpu\n");
+        fake.write("sys/fs/cgroup/cgroup.subtree_control", "cpuset\n");
+        fake.write("sys/fs/cgroup/a/cgroup.subtree_control", "cpu\n");
+        fake.write("sys/fs/cgroup/a/b/cgroup.subtree_control", "\n");
+        let root = fake.root();
         let mut reservation = fake.reservation();
-        let error = exclusive(&proc, &mut reservation, THREAD, &Cpus::from([2, 3])).unwrap_err();
-        assert!(error.contains("v2/a/cpuset.cpus.exclusive: ") && error.contains("since 6.7"), "{error}");
-        fake.write("v2/a/cgroup.subtree_control", "cpu cpuset\n");
-        fake.write("v2/a/cpuset.cpus.exclusive", "5\n");
-        fake.write("v2/a/b/cpuset.cpus.exclusive", "\n");
+        let error = exclusive(&root, &mut reservation, THREAD, &Cpus::from([2, 3])).unwrap_err();
+        assert!(
+            error.contains("sys/fs/cgroup/a/cpuset.cpus.exclusive: ") && error.contains("since 6.7"),
+            "{error}"
+        );
+        fake.write("sys/fs/cgroup/a/cgroup.subtree_control", "cpu cpuset\n");
+        fake.write("sys/fs/cgroup/a/cpuset.cpus.exclusive", "5\n");
+        fake.write("sys/fs/cgroup/a/b/cpuset.cpus.exclusive", "\n");
         let mut reservation = fake.reservation();
-        exclusive(&proc, &mut reservation, THREAD, &Cpus::from([2, 3])).unwrap();
-        let set = "v2/a/b/sidecore-77-2-3";
+        exclusive(&root, &mut reservation, THREAD, &Cpus::from([2, 3])).unwrap();
+        let set = "a/b/sidecore-77-2-3";
         let first = [
-            "v2/a/b/cgroup.subtree_control = +cpuset, was Some(\"-cpuset\")".to_owned(),
-            "v2/a/cpuset.cpus.exclusive = 2-3,5, was Some(\"5\\n\")".to_owned(),
-            "v2/a/b/cpuset.cpus.exclusive = 2-3, was Some(\"\\n\")".to_owned(),
+            "a/b/cgroup.subtree_control = +cpuset, was Some(\"-cpuset\")".to_owned(),
+            "a/cpuset.cpus.exclusive = 2-3,5, was Some(\"5\\n\")".to_owned(),
+            "a/b/cpuset.cpus.exclusive = 2-3, was Some(\"\\n\")".to_owned(),
             format!("make {set}"),
             format!("{set}/cgroup.type = threaded, was None"),
             format!("{set}/cpuset.cpus = 2-3, was None"),
             format!("{set}/cpuset.cpus.exclusive = 2-3, was None"),
             format!("{set}/cpuset.cpus.partition = root, was None"),
-            format!("{set}/cgroup.threads from v2/a/b/cgroup.threads"),
+            format!("{set}/cgroup.threads from a/b/cgroup.threads"),
         ];
         assert_eq!(settings(&reservation, &fake), first);
-        assert_eq!(fake.read(&format!("{set}/cgroup.threads")), "80");
-        // The kernel says what kept it from making one.
-        let mut reservation = fake.reservation();
-        reservation.steps.push(Step::Group { folder: fake.path("v2/a/b/sidecore-77-1") });
-        fake.write(
-            "v2/a/b/sidecore-77-1/cpuset.cpus.partition",
-            "root invalid (Cpu list in cpuset.cpus not exclusive)\n",
-        );
-        let error = exclusive(&proc, &mut reservation, THREAD, &Cpus::from([1])).unwrap_err();
-        assert!(error.contains("no partition of 1: root invalid (Cpu list"), "{error}");
+        assert_eq!(fake.read(&format!("sys/fs/cgroup/{set}/cgroup.threads")), "80");
     }
 
     #[test]
     fn the_first_version_keeps_processors_apart_only_where_nothing_else_is_balanced() {
         let fake = Fake::new();
-        mounts(&fake, &[("cpuset", "cgroup", "cpuset"), ("cpu", "cgroup", "cpu,cpuacct")]);
         fake.write("proc/77/task/80/cgroup", "3:cpuset:/\n1:cpu,cpuacct:/vm\n0::/\n");
-        fake.write("cpuset/cpuset.sched_load_balance", "1\n");
-        fake.write("cpuset/cpuset.effective_mems", "0-1\n");
+        fake.write("sys/fs/cgroup/cpuset/cpuset.sched_load_balance", "1\n");
+        fake.write("sys/fs/cgroup/cpuset/cpuset.effective_mems", "0-1\n");
         let mut reservation = fake.reservation();
-        let error = exclusive(&fake.proc(), &mut reservation, THREAD, &Cpus::from([1])).unwrap_err();
+        let error = exclusive(&fake.root(), &mut reservation, THREAD, &Cpus::from([1])).unwrap_err();
         assert!(error.contains("sched_load_balance = 1") && reservation.steps.is_empty(), "{error}");
-        fake.write("cpuset/cpuset.sched_load_balance", "0\n");
-        exclusive(&fake.proc(), &mut reservation, THREAD, &Cpus::from([1])).unwrap();
+        fake.write("sys/fs/cgroup/cpuset/cpuset.sched_load_balance", "0\n");
+        exclusive(&fake.root(), &mut reservation, THREAD, &Cpus::from([1])).unwrap();
         let set = "cpuset/sidecore-77-1";
         let exclusive = [
             format!("make {set}"),
@@ -305,9 +236,9 @@ mod tests {
         assert_eq!(settings(&reservation, &fake), exclusive);
 
         let mut reservation = fake.reservation();
-        fs::create_dir_all(fake.path("cpu/vm")).unwrap();
+        fs::create_dir_all(fake.path("sys/fs/cgroup/cpu/vm")).unwrap();
         let time = (Duration::from_millis(2), Duration::from_millis(10));
-        cap(&fake.proc(), &mut reservation, THREAD, time).unwrap();
+        cap(&fake.root(), &mut reservation, THREAD, time).unwrap();
         let group = "cpu/vm/sidecore-80";
         let capped = [
             format!("make {group}"),
@@ -316,16 +247,15 @@ mod tests {
             format!("{group}/tasks from cpu/vm/tasks"),
         ];
         assert_eq!(settings(&reservation, &fake), capped);
-        assert_eq!(Group::of(&fake.proc(), &THREAD, "cpu").unwrap().title(), "/vm");
+        assert!(!Group::of(&fake.root(), &THREAD, "cpu").unwrap().is_top());
     }
 
     #[test]
     fn a_controller_that_is_not_there_is_named() {
         let fake = Fake::new();
-        mounts(&fake, &[("v2", "cgroup2", "nsdelegate")]);
-        fake.write("v2/cgroup.controllers", "memory\n");
+        fake.write("sys/fs/cgroup/cgroup.controllers", "memory\n");
         fake.write("proc/77/task/80/cgroup", "0::/vm\n");
-        let error = Group::of(&fake.proc(), &THREAD, "cpu").unwrap_err();
-        assert_eq!(error, "no control group here has the controller cpu");
+        let error = Group::of(&fake.root(), &THREAD, "cpu").err();
+        assert_eq!(error.unwrap(), "there is no control group for cpu");
     }
 }

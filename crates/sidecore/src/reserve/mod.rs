@@ -6,23 +6,22 @@
 //! daemon. It has the rights of its caller: the daemon may not change other processes.
 
 #[cfg(test)]
-mod fake;
+mod fake_tests;
 mod groups;
 mod mechanisms;
 mod record;
-mod report;
 mod threads;
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::fmt::Write;
+use std::path::Path;
 
 use rustix::param::clock_ticks_per_second;
 use rustix::process::geteuid;
-use sidecore_engine::state::status::{Cores, Ports};
+use serde::Serialize;
+use sidecore_engine::state::status::{Ports, VERSION};
 
-use self::mechanisms::{may_schedule_all, online, Wish};
-use self::record::{Mechanism, Records, Reservation};
-use self::report::Reservations;
+use self::mechanisms::{grant, may_schedule_all, online};
+use self::record::{Grant, Records, Reservation};
 use self::threads::{Thread, ThreadId};
 use crate::cli::{ReserveArgs, ShowArgs};
 use crate::client::Client;
@@ -30,54 +29,38 @@ use crate::place::thread_name;
 use crate::show::{answer, no_port};
 use crate::{print, Outcome};
 
+/// Answer to `show reservations`.
+#[derive(Serialize)]
+struct Reservations {
+    version: u32,
+    reservations: Vec<Reservation>,
+}
+
 pub fn run(args: &ReserveArgs) -> Outcome {
     let socket = std::path::absolute(args.control.path()).map_err(|e| e.to_string())?;
     let records = Records::open()?;
     if args.undo {
-        return undo(args, &socket, &records);
+        return undo(&args.name, &socket, &records);
     }
-    if let Err(left) = records.tidy() {
-        eprintln!("sidecore: of a VMM that has ended: {left}");
-    }
-    let wish = wish(args)?;
-    let client = Client::new(&socket)?;
-    let ports: Ports = client.get("/v1/ports")?;
-    let cores: Cores = client.get("/v1/cores")?;
-    let cores: BTreeSet<usize> = cores.cores.iter().filter_map(|core| core.time.cpu).collect();
-    let polled = |cpus: &BTreeSet<usize>| cpus.iter().find(|cpu| cores.contains(cpu)).copied();
-    if let Some(cpu) = wish.cpus.as_ref().and_then(|cpus| polled(&cpus.0)).filter(|_| !args.force) {
-        return Err(format!("processor {cpu} is an I/O core's; choose others, or say --force"));
-    }
-    let (process, ports) = vmm(Path::new("/proc"), &ports, &args.name)?;
-    let mut earlier = records.all()?;
-    earlier.retain(|reservation| reservation.process == process);
-    let threads = chosen(Path::new("/proc"), args, &process, &earlier)?;
-    for reservation in &mut earlier {
-        reservation.release(|id| threads.iter().any(|thread| thread.id == *id))?;
-    }
-    let (name, asked, file) = (args.name.clone(), wish.to_string(), PathBuf::new());
-    let empty = Reservation { socket, name, ports, asked, process, threads: vec![], steps: vec![], file };
-    let mut reservation = records.start(empty);
-    for thread in threads {
-        let grant = wish.grant(Path::new("/proc"), thread, &mut reservation);
-        reservation.threads.push(grant);
-        reservation.save().map_err(|e| format!("{}: {e}", reservation.file.display()))?;
-    }
-    print(&answer(args.json, &Reservations::new([&reservation]), Reservations::text)?)?;
-    for grant in &reservation.threads {
-        let ahead = wish.is_met_by(grant.mechanism) && grant.mechanism != Some(Mechanism::Affinity);
-        if let Some(cpu) = polled(&grant.cpus.0).filter(|_| ahead) {
-            let thread = grant.thread.title();
-            eprintln!(
-                "sidecore: {thread} may run on processor {cpu}, ahead of the I/O core there: see --cpus"
-            );
+    for mut ended in records.all()?.into_iter().filter(|reservation| reservation.ended) {
+        if let Err(left) = ended.undo_to(0) {
+            eprintln!("sidecore: of a VMM that has ended: {left}");
         }
     }
-    let met = reservation.threads.iter().all(|grant| wish.is_met_by(grant.mechanism));
-    reservation.threads.retain(|grant| grant.mechanism.is_some());
-    let nothing = reservation.threads.is_empty();
-    reservation.release(|_| false)?;
-    match (met, nothing) {
+    check(args)?;
+    let root = Path::new("/");
+    let proc = root.join("proc");
+    let (process, ports) = vmm(&proc, &Client::new(&socket)?.get("/v1/ports")?, &args.name)?;
+    let threads = chosen(&proc, args, &process, &records.all()?)?;
+    let (name, file) = (args.name.clone(), records.file(&process));
+    let mut reservation = Reservation { socket, name, ports, process, file, ..Reservation::default() };
+    reservation.threads =
+        threads.into_iter().map(|thread| grant(root, args, thread, &mut reservation)).collect();
+    reservation.save().map_err(|e| format!("{}: {e}", reservation.file.display()))?;
+    let enough = reservation.threads.iter().all(|grant| grant.enough);
+    let nothing = reservation.steps.is_empty();
+    print(&shown(false, vec![reservation])?)?;
+    match (enough, nothing) {
         (true, _) => Ok(()),
         (false, true) => Err("nothing was granted".to_owned()),
         (false, false) => Err(format!(
@@ -89,46 +72,63 @@ pub fn run(args: &ReserveArgs) -> Outcome {
 
 /// `show reservations`.
 pub fn show(args: &ShowArgs) -> Result<String, String> {
-    let all = Records::open()?.all()?;
-    answer(args.json, &Reservations::new(&all), Reservations::text)
+    shown(args.json, Records::open()?.all()?)
 }
 
-fn undo(args: &ReserveArgs, socket: &Path, records: &Records) -> Outcome {
+fn shown(json: bool, reservations: Vec<Reservation>) -> Result<String, String> {
+    let all = Reservations { version: VERSION, reservations };
+    answer(json, &all, |all| match all.reservations.is_empty() {
+        true => "nothing is reserved\n".to_owned(),
+        false => all.reservations.iter().map(text).collect(),
+    })
+}
+
+fn text(reservation: &Reservation) -> String {
+    let state = match (reservation.ended, reservation.changed) {
+        (true, _) => ", which has ended",
+        (false, true) => ", of which a thread has ended or was changed since",
+        (false, false) => "",
+    };
+    let mut text = format!("{}: process {}{state}\n", reservation.name, reservation.process.process);
+    for Grant { thread, mechanism, meaning, cpus, refused, .. } in &reservation.threads {
+        let _ = writeln!(text, "  {}: {mechanism}, {meaning}, on {cpus}", thread.title);
+        refused.iter().for_each(|reason| text += &format!("    not {reason}\n"));
+    }
+    text
+}
+
+fn undo(name: &str, socket: &Path, records: &Records) -> Outcome {
+    let meant = |it: &Reservation| {
+        it.socket == socket && (it.name == name || it.ports.iter().any(|port| port == name))
+    };
     let mut all = records.all()?;
-    all.retain(|reservation| {
-        reservation.socket == socket
-            && (reservation.name == args.name || reservation.ports.contains(&args.name))
-    });
+    all.retain(meant);
     if all.is_empty() {
-        return Err(format!("nothing is reserved for {}; see `sidecore show reservations`", args.name));
+        return Err(format!("nothing is reserved for {name}; see `sidecore show reservations`"));
     }
-    let mut text = String::new();
-    for reservation in &mut all {
-        let meant =
-            reservation.threads.iter().filter(|grant| args.vcpu.is_none() || grant.thread.vcpu == args.vcpu);
-        let meant: Vec<Thread> = meant.map(|grant| grant.thread.clone()).collect();
-        reservation.release(|id| args.vcpu.is_none() || meant.iter().any(|thread| thread.id == *id))?;
-        let there = |thread: &&Thread| thread.id.is_there(Path::new("/proc"));
-        let titles: Vec<String> = meant.iter().filter(there).map(Thread::title).collect();
-        text += &match titles.is_empty() {
-            true => format!("{}: its threads have ended; nothing is left of them\n", args.name),
-            false => format!("{}: as before: {}\n", args.name, titles.join(", ")),
-        };
+    for reservation in all.iter_mut().rev() {
+        reservation.undo_to(0)?;
     }
-    print(&text)
+    let threads = all.iter().flat_map(|it| &it.threads).map(|grant| &grant.thread);
+    let there = threads.filter(|thread| thread.id.is_there(Path::new("/proc")));
+    let titles: Vec<&str> = there.map(|thread| thread.title.as_str()).collect();
+    print(&match titles.is_empty() {
+        true => format!("{name}: the threads have ended, and nothing is left behind\n"),
+        false => format!("{name}: as before: {}\n", titles.join(", ")),
+    })
 }
 
-/// What is asked for, if it can be.
-fn wish(args: &ReserveArgs) -> Result<Wish, String> {
+/// Refuses what cannot be.
+fn check(args: &ReserveArgs) -> Outcome {
     let time = args.runtime.zip(args.period);
-    if let Some((runtime, period)) = time.filter(|(runtime, period)| runtime > period || runtime.is_zero()) {
-        return Err(format!("a runtime of {runtime:?} does not fit into a period of {period:?}: at least 1us, at most {period:?}"));
+    if let Some((_, period)) = time.filter(|(runtime, period)| runtime > period || runtime.is_zero()) {
+        return Err(format!("--runtime: from 1us to the period, {period:?}"));
     }
-    let (online, cpus) = (online(), args.cpus.clone());
-    if cpus.as_ref().is_some_and(|cpus| cpus.0.is_empty() || !cpus.0.is_subset(&online.0)) {
-        return Err(format!("--cpus {}: the machine's processors are {online}", cpus.unwrap_or_default()));
+    let (online, cpus) = (online(), args.cpus.clone().unwrap_or_else(online));
+    match cpus.0.is_empty() || !cpus.0.is_subset(&online.0) {
+        true => Err(format!("--cpus: the machine's processors are {online}")),
+        false => Ok(()),
     }
-    Ok(Wish { time, fifo: args.fifo, cpus })
 }
 
 /// The process that the ports of this name belong to, and all of its ports.
@@ -165,32 +165,33 @@ fn chosen(
 ) -> Result<Vec<Thread>, String> {
     let pid = process.process;
     let program = thread_name(proc, pid, pid).unwrap_or_default();
-    let user = threads::user(proc, pid);
-    if user != Some(geteuid().as_raw()) && !may_schedule_all() {
-        let user = user.map_or_else(|| "another user".to_owned(), |user| format!("user {user}"));
+    let user = threads::user(proc, pid).ok_or("the VMM has ended")?;
+    if user != geteuid().as_raw() && !may_schedule_all() {
         return Err(format!(
-            "process {pid} ({program}) is {user}'s: reserve as that user, or with CAP_SYS_NICE"
+            "process {pid} ({program}) is user {user}'s: reserve as that user, or with CAP_SYS_NICE"
         ));
     }
     let mut threads = threads::find(proc, pid);
-    if threads.is_empty() {
-        return Err(format!(
-            "process {pid} ({program}) has no thread that is named as a vCPU's: QEMU does so with -name debug-threads=on"
-        ));
-    }
-    if args.vcpu.is_some() {
-        let numbers: Vec<String> = threads.iter().filter_map(|it| Some(it.vcpu?.to_string())).collect();
-        threads.retain(|thread| thread.vcpu == args.vcpu);
-        if threads.is_empty() {
-            return Err(format!("it has no such vCPU: its vCPUs are {}", numbers.join(", ")));
-        }
-    }
-    let ours = |id: &ThreadId| earlier.iter().flat_map(|it| &it.threads).any(|grant| grant.thread.id == *id);
-    for thread in threads.iter().filter(|thread| !args.force && !ours(&thread.id)) {
-        if let Some(why) = threads::pinned(proc, &thread.id) {
+    let names = threads.iter().map(|thread| thread.title.as_str()).collect::<Vec<_>>().join(", ");
+    threads.retain(|thread| args.vcpu.is_none() || thread.vcpu == args.vcpu);
+    match (threads.is_empty(), names.is_empty()) {
+        (true, true) => Err(format!(
+            "no thread of process {pid} ({program}) has the name of a vCPU: QEMU names them with -name debug-threads=on"
+        )),
+        (true, false) => Err(format!("there is no such vCPU; there are {names}")),
+        _ => Ok(()),
+    }?;
+    for thread in &threads {
+        if earlier.iter().flat_map(|it| &it.threads).any(|grant| grant.thread.id == thread.id) {
             return Err(format!(
-                "{} {why}: change it where that was done (virsh vcpupin, vcpusched), or say --force",
-                thread.title()
+                "{} has a reservation; first undo it: sidecore reserve {} --undo",
+                thread.title, args.name
+            ));
+        }
+        if let Some(why) = threads::pinned(proc, &thread.id).filter(|_| !args.force) {
+            return Err(format!(
+                "{} {why}: change it where that was done (virsh vcpupin), or say --force",
+                thread.title
             ));
         }
     }
@@ -199,7 +200,7 @@ fn chosen(
 
 #[cfg(test)]
 mod tests {
-    use super::fake::Fake;
+    use super::fake_tests::Fake;
     use super::*;
 
     #[test]

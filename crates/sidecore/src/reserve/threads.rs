@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::place::{numbered, read_status, thread_name, vcpu_number, Cpus};
 
 /// A thread, and when it started: another one that gets its number later is not taken for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadId {
     pub process: u32,
     pub thread: u32,
@@ -34,37 +34,15 @@ impl ThreadId {
     }
 }
 
-/// What a thread does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    Vcpu,
-    Io,
-    Vhost,
-}
-
 /// A thread that a reservation can be for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Thread {
     #[serde(flatten)]
     pub id: ThreadId,
-    pub name: String,
-    pub role: Role,
-    /// Number of the vCPU.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub vcpu: Option<u32>,
-}
-
-impl Thread {
     /// As people name it.
-    pub fn title(&self) -> String {
-        let thread = self.id.thread;
-        match (self.role, self.vcpu) {
-            (_, Some(number)) => format!("vCPU {number} (thread {thread})"),
-            (Role::Vhost, _) => format!("vhost thread {thread}"),
-            _ => format!("I/O thread {thread} ({})", self.name),
-        }
-    }
+    pub title: String,
+    /// Number of the vCPU, if it runs one.
+    pub vcpu: Option<u32>,
 }
 
 /// The threads of process `process`, vCPUs first.
@@ -74,25 +52,29 @@ pub fn find(proc: &Path, process: u32) -> Vec<Thread> {
         let id = ThreadId::find(proc, of, u32::try_from(thread).ok()?)?;
         let name = thread_name(proc, of, id.thread)?;
         let vcpu = vcpu_number(&name);
-        let role = match &name {
-            _ if vcpu.is_some() => Role::Vcpu,
+        let title = match (vcpu, of == process) {
+            (Some(number), true) => format!("vCPU {number} (thread {thread})"),
+            _ if name == vhost && (of == process || is_kernels(proc, of)) => format!("vhost thread {thread}"),
             // QEMU's objects of kind iothread, with debug-threads=on.
-            name if name.starts_with("IO ") => Role::Io,
-            name if *name == vhost => Role::Vhost,
+            (None, true) if name.starts_with("IO ") => format!("I/O thread {thread} ({name})"),
             _ => return None,
         };
-        Some(Thread { id, name, role, vcpu })
+        Some(Thread { id, title, vcpu })
     };
     let own = numbered(&proc.join(format!("{process}/task")), "");
     let mut threads: Vec<Thread> = own.into_iter().filter_map(|number| thread(process, number)).collect();
+    threads.sort_by_key(|thread| thread.vcpu.map_or((1, thread.id.thread), |number| (0, number)));
     // Before Linux 6.4, vhost's threads are processes of the kernel.
-    let workers = numbered(proc, "").into_iter().filter_map(|number| {
-        let of = u32::try_from(number).ok().filter(|of| *of != process)?;
-        thread(of, number).filter(|thread| thread.role == Role::Vhost)
-    });
-    threads.extend(workers);
-    threads.sort_by_key(|thread| (thread.role, thread.vcpu, thread.id.thread));
+    let others =
+        numbered(proc, "").into_iter().filter_map(|number| Some((u32::try_from(number).ok()?, number)));
+    threads.extend(others.filter(|(of, _)| *of != process).filter_map(|(of, number)| thread(of, number)));
     threads
+}
+
+/// Whether the kernel started a process for itself: anybody can name one of theirs as it does.
+fn is_kernels(proc: &Path, process: u32) -> bool {
+    // kthreadd's.
+    read_status(proc, process, process, "PPid").is_some_and(|parent| parent == "2")
 }
 
 /// The user whose rights a process has.
@@ -115,7 +97,7 @@ pub fn pinned(proc: &Path, id: &ThreadId) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reserve::fake::Fake;
+    use crate::reserve::fake_tests::Fake;
 
     #[test]
     fn vcpus_io_and_vhost_threads_are_found_and_told_from_later_ones() {
@@ -128,10 +110,12 @@ mod tests {
         fake.thread(77, 84, "CPU ) R 1/KVM", "0-3");
         fake.thread(90, 90, "vhost-77", "0-3");
         fake.thread(91, 91, "vhost-78", "0-3");
+        fake.thread(93, 93, "vhost-77", "0-3");
+        fake.write("proc/93/task/93/status", "PPid:\t1\nCpus_allowed_list:\t0-3\n");
         fake.thread(92, 92, "CPU 0/KVM", "0-3");
         let proc = fake.proc();
         let found = find(&proc, 77);
-        let titles: Vec<String> = found.iter().map(Thread::title).collect();
+        let titles: Vec<String> = found.iter().map(|thread| thread.title.clone()).collect();
         assert_eq!(
             titles,
             [

@@ -23,6 +23,10 @@ impl Fake {
         self.0.join("proc")
     }
 
+    pub fn root(&self) -> PathBuf {
+        self.0.clone()
+    }
+
     pub fn path(&self, path: &str) -> PathBuf {
         self.0.join(path)
     }
@@ -43,11 +47,9 @@ impl Fake {
             socket: self.path("control.sock"),
             name: "vm1".to_owned(),
             ports: vec!["vm1".to_owned()],
-            asked: String::new(),
             process: ThreadId { process: 77, thread: 77, start: u64::MAX },
-            threads: vec![],
-            steps: vec![],
             file: self.path("77-0.json"),
+            ..Reservation::default()
         }
     }
 
@@ -58,7 +60,7 @@ impl Fake {
         let rest = ["0"; 18].join(" ");
         let start = 1_000 + thread;
         self.write(&format!("{at}/stat"), &format!("{thread} ({name}) S {rest} {start} 0 0\n"));
-        let status = format!("Name:\t{name}\nUid:\t0\t1000\t0\t0\nCpus_allowed_list:\t{allowed}\n");
+        let status = format!("Name:\t{name}\nPPid:\t2\nUid:\t0\t1000\t0\t0\nCpus_allowed_list:\t{allowed}\n");
         self.write(&format!("{at}/status"), &status);
         self.write(&format!("{at}/cgroup"), "0::/vm\n");
     }
