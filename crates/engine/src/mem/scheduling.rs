@@ -31,18 +31,14 @@ impl SchedulingPolicy {
         let [runtime, period] =
             [runtime, period].map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let flags = libc::SCHED_FLAG_RESET_ON_FORK.unsigned_abs().into();
-        let policy = SchedulingPolicy::real_time(libc::SCHED_DEADLINE, 0);
-        SchedulingPolicy { flags, runtime, deadline: period, period, ..policy }
+        let deadline = period;
+        SchedulingPolicy { flags, runtime, deadline, period, ..Self::real_time(libc::SCHED_DEADLINE, 0) }
     }
 
     /// SCHED_FIFO, SCHED_RR.
     pub fn real_time(policy: i32, priority: u32) -> SchedulingPolicy {
-        SchedulingPolicy {
-            size: SIZE,
-            policy: policy.unsigned_abs(),
-            priority,
-            ..SchedulingPolicy::default()
-        }
+        let (size, policy) = (SIZE, policy.unsigned_abs());
+        SchedulingPolicy { size, policy, priority, ..Self::default() }
     }
 
     /// That of a thread.
