@@ -13,9 +13,12 @@ use sidecore_pktgen::args::{PktGenArgs, PORTS as PKT_GEN_PORTS};
 use crate::options;
 use crate::place::Cpus;
 
+/// The version, and the commit that the program is built from, as far as that is known (`build.rs`).
+pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("SIDECORE_COMMIT"));
+
 /// A packet I/O engine for virtual machines, on cores of its own.
 #[derive(Debug, Parser)]
-#[command(name = "sidecore", version, propagate_version = true, max_term_width = 100)]
+#[command(name = "sidecore", version = VERSION, propagate_version = true, max_term_width = 100)]
 #[command(
     after_help = "Exit codes: 0 success; 1 failure, with the reason on standard error; 2 a wrong command line."
 )]

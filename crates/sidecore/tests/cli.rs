@@ -536,6 +536,19 @@ fn help_man_pages_and_completions_come_from_one_table() {
     assert!(bed.ok(&["man"]).contains(".TH sidecore 1"));
 }
 
+/// Of an archive that has no git, scripts/dist-check looks at the version.
+#[test]
+fn the_version_names_the_commit() {
+    let git = std::process::Command::new("git").args(["log", "-1", "--format=%H %cs"]).output();
+    let commit = git.ok().map(|output| String::from_utf8(output.stdout).unwrap()).unwrap_or_default();
+    let version = Testbed::new().ok(&["--version"]);
+    let numbers = concat!("sidecore ", env!("CARGO_PKG_VERSION"));
+    match commit.trim().split_once(' ') {
+        Some((hash, date)) => assert_eq!(version, format!("{numbers} ({} {date})\n", &hash[..10])),
+        None => assert!(version.starts_with(numbers), "{version}"),
+    }
+}
+
 #[test]
 fn without_the_program_of_the_benchmarks_bench_says_how_to_get_it() {
     let bed = Testbed::new();

@@ -211,7 +211,7 @@ async fn about(State(control): State<Control>) -> Json<About> {
     };
     Json(About {
         version: VERSION,
-        program: env!("CARGO_PKG_VERSION").to_owned(),
+        program: crate::cli::VERSION.to_owned(),
         pid: std::process::id(),
         config: control.source.file().map(std::path::Path::to_owned),
         log: super::log::filter(),
