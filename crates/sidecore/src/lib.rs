@@ -144,7 +144,7 @@ fn bench(words: &[OsString]) -> Outcome {
     let error = std::process::Command::new(&program).args(words).exec();
     Err(match error.kind() {
         std::io::ErrorKind::NotFound => format!(
-            "bench: there is no {}: `make install` installs it, `make build` and `cargo build -p sidecore-bench` build it",
+            "bench: there is no {}: the package sidecore-bench has it; `make build` and `cargo build -p sidecore-bench` build it",
             program.display()
         ),
         _ => format!("bench: cannot start {}: {error}", program.display()),
