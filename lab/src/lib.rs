@@ -27,7 +27,7 @@
 //! * [`kbuild`] makes kernel modules of ours for guests.
 //! * [`dpdk`] puts testpmd into a guest, [`fio`] is a disk with fio.
 //! * [`frr`] runs the system's FRR in namespaces.
-//! * [`system`] is a guest with systemd.
+//! * [`system`] is a guest with systemd, [`container`] a clean Debian without a guest.
 //! * [`tidy`] removes what an interrupted run leaves.
 //! * [`traffic`] is ping and iperf3, [`mod@capture`] what passed a port; [`demo`] is `make demo`,
 //!   [`bench`] compares cards in guests.
@@ -41,6 +41,7 @@ mod apt;
 mod balance;
 pub mod bench;
 pub mod capture;
+pub mod container;
 mod cpio;
 pub mod daemon;
 pub mod demo;
@@ -70,6 +71,7 @@ mod vmm;
 pub use accel::Accel;
 pub use agent::{Job, Output};
 pub use balance::Balance;
+pub use container::Container;
 pub use daemon::Daemon;
 pub use error::{Error, Result};
 pub use fetch::Lab;

@@ -3,6 +3,7 @@
 //! wants it. What systemd does not bring is busybox's.
 
 use crate::apt::{system_mirror, Apt};
+use crate::container::root;
 use crate::daemon::find_binary;
 use crate::error::{Context, Result};
 use crate::fetch::{part, Lab, GUEST_SUITE};
@@ -35,6 +36,9 @@ const FILES: [(&str, &str); 5] = [
     ),
 ];
 
+/// From here on they are units.
+const UNITS: usize = 3;
+
 /// The kernel's first program. It mounts the disk, puts what the test has in `/new` there, and becomes systemd.
 const INIT: &str = r"#!/bin/sh
 export PATH=/bin
@@ -54,10 +58,26 @@ exec switch_root /disk /lib/systemd/systemd
 /// # Errors
 /// The packages cannot be fetched, or the file system not be made.
 pub fn guest(name: &str, files: Vec<(&str, u32, Vec<u8>)>) -> Result<Spec> {
-    let lab = Lab::open()?;
     let recipe = format!("{GUEST_SUITE} {PACKAGES:?} {BYTES} {FILES:?}");
-    let disk = part(&lab.dir, "system", &recipe, fetch)?.join("disk.img");
-    let drive = format!("if=none,id=root,format=raw,snapshot=on,file={}", disk.display());
+    spec(name, &part(&Lab::open()?.dir, "system", &recipe, fetch)?, files)
+}
+
+/// [`guest`], but a clean Debian as after its installation, with dpkg and without busybox (`container.rs`).
+///
+/// # Errors
+/// As for [`guest`].
+pub fn clean(name: &str, files: Vec<(&str, u32, Vec<u8>)>) -> Result<Spec> {
+    let base = root(GUEST_SUITE)?;
+    let disk = part(&Lab::open()?.dir, "system-clean", &format!("{FILES:?}"), |work, target| {
+        output(Command::new("cp").arg("--archive").arg(&base).arg(work))?;
+        write(work, &FILES[UNITS..])?;
+        disk(work, target, 2 * BYTES)
+    })?;
+    spec(name, &disk, files)
+}
+
+fn spec(name: &str, disk: &Path, files: Vec<(&str, u32, Vec<u8>)>) -> Result<Spec> {
+    let drive = format!("if=none,id=root,format=raw,snapshot=on,file={}", disk.join("disk.img").display());
     let mut spec = Guest::named(name)
         .memory_mib(512)
         .limit(Duration::from_secs(180))
@@ -91,13 +111,7 @@ fn fetch(work: &Path, target: &Path) -> Result<()> {
         let folder = root.join(folder);
         std::fs::create_dir_all(&folder).context(|| format!("making {}", folder.display()))?;
     }
-    for (path, text) in FILES {
-        let path = root.join(path);
-        let folder = path.parent().unwrap_or(&root);
-        std::fs::create_dir_all(folder)
-            .and_then(|()| std::fs::write(&path, text))
-            .context(|| format!("writing {}", path.display()))?;
-    }
+    write(&root, &FILES)?;
     let link = |target: &str, at: &Path| {
         std::os::unix::fs::symlink(target, at).context(|| format!("making {}", at.display()))
     };
@@ -112,8 +126,24 @@ fn fetch(work: &Path, target: &Path) -> Result<()> {
     }
     // Only a manual's reader wants these.
     let _ = std::fs::remove_dir_all(root.join("usr/share"));
+    disk(&root, target, BYTES)
+}
+
+fn write(root: &Path, files: &[(&str, &str)]) -> Result<()> {
+    for (path, text) in files {
+        let path = root.join(path);
+        let folder = path.parent().unwrap_or(root);
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&path, text))
+            .context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes `target/disk.img` of the files in `root`.
+fn disk(root: &Path, target: &Path, bytes: u64) -> Result<()> {
     let image = target.join("disk.img");
-    let made = File::create(&image).and_then(|file| file.set_len(BYTES));
+    let made = File::create(&image).and_then(|file| file.set_len(bytes));
     made.context(|| format!("making {}", image.display()))?;
-    output(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(&root).arg(&image)).map(drop)
+    output(Command::new("mke2fs").args(["-q", "-t", "ext4", "-d"]).arg(root).arg(&image)).map(drop)
 }

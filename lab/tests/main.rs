@@ -24,6 +24,7 @@ mod multiqueue;
 mod netboot;
 mod netns;
 mod offloads;
+mod packages;
 mod ptnet;
 mod ptnet_pipe;
 mod r8169x;
