@@ -404,9 +404,16 @@ async fn scrape(State(control): State<Control>, headers: HeaderMap) -> Result<Re
         turned_away: sidecore_engine::sandbox::open::reserve::turned_away(),
     };
     let text = ask(control, |engine| {
-        let (ports, queues, cores) = (engine.ports(), engine.queues(), engine.cores());
-        let (disks, tenants) = (engine.disks().disks, engine.tenants().tenants);
-        Ok(metrics::text(ports, queues, disks, cores, tenants, &engine.addresses(), sandbox, sockets))
+        Ok(metrics::text(metrics::Snapshot {
+            ports: engine.ports(),
+            queues: engine.queues(),
+            disks: engine.disks().disks,
+            cores: engine.cores(),
+            tenants: engine.tenants().tenants,
+            addresses: engine.addresses().addresses.len(),
+            sandbox,
+            sockets,
+        }))
     })
     .await?;
     let text = text.map_err(|e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;

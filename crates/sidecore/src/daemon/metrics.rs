@@ -18,7 +18,7 @@ use sidecore_engine::core::TaskStatus;
 use sidecore_engine::disk::Latency;
 use sidecore_engine::state::disks::DiskView;
 use sidecore_engine::state::status::{
-    Addresses, CoreView, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
+    CoreView, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
 };
 use sidecore_engine::state::tenants::TenantView;
 use sidecore_engine::state::ServiceView;
@@ -62,35 +62,25 @@ pub struct Sockets {
 }
 
 /// The text of one scrape.
-pub fn text(
-    ports: Ports,
-    queues: Queues,
-    disks: Vec<DiskView>,
-    cores: Cores,
-    tenants: Vec<TenantView>,
-    addresses: &Addresses,
-    sandbox: SandboxView,
-    sockets: Sockets,
-) -> Result<String, Error> {
+pub fn text(snapshot: Snapshot) -> Result<String, Error> {
     let mut registry = Registry::default();
-    let addresses = addresses.addresses.len();
-    let snapshot = Snapshot { ports, queues, disks, cores, tenants, addresses, sandbox, sockets };
     registry.register_collector(Box::new(snapshot));
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
 }
 
+/// What is told of, as it is at one moment; of the switches' addresses their number.
 #[derive(Debug)]
-struct Snapshot {
-    ports: Ports,
-    queues: Queues,
-    disks: Vec<DiskView>,
-    cores: Cores,
-    tenants: Vec<TenantView>,
-    addresses: usize,
-    sandbox: SandboxView,
-    sockets: Sockets,
+pub struct Snapshot {
+    pub ports: Ports,
+    pub queues: Queues,
+    pub disks: Vec<DiskView>,
+    pub cores: Cores,
+    pub tenants: Vec<TenantView>,
+    pub addresses: usize,
+    pub sandbox: SandboxView,
+    pub sockets: Sockets,
 }
 
 type Labels = Vec<(&'static str, String)>;

@@ -12,7 +12,8 @@ use sidecore_engine::state::routers::*;
 use sidecore_engine::state::status::*;
 use sidecore_engine::state::tenants::*;
 use sidecore_engine::state::{
-    text, Address, Change, Cpus, DaemonSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec, Verb,
+    text, Address, Change, Cpus, DaemonSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec,
+    TenantSpec, Verb,
 };
 use sidecore_routing::{ControlView, RouterView, Routers};
 
