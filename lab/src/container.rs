@@ -89,6 +89,15 @@ impl Container {
     }
 }
 
+impl Drop for Container {
+    /// systemd-nspawn that is killed leaves its processes running; they end with the first of their PID namespace.
+    fn drop(&mut self) {
+        if let Some(leader) = self.leader.parse().ok().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(leader, rustix::process::Signal::KILL);
+        }
+    }
+}
+
 /// The root file system of a release, as after its installation.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ macro_rules! layout {
         impl $name {
             /// Bytes in a message.
             pub const SIZE: usize = $size;
-            /// The same, as fields of messages have it.
+            /// [`SIZE`](Self::SIZE) in the type that the messages' own fields of lengths have.
             pub const LEN: u32 = $size;
 
             /// Reads it from the start of `bytes`, if there are enough of them.

@@ -254,7 +254,7 @@ fn what_cannot_be_granted_is_refused_and_says_what_can() {
         ("weight=1001", "allowed: a number from 1 to 1000"),
         ("budget=120%", "key `budget`: \"120%\" is not allowed: it is more than a core; allowed: a part of one core up to 95%"),
         ("budget=96%", "5% of each core are kept"),
-        ("budget=2ms/200ms", "from 1ms to 100ms"),
+        ("budget=2ms/2s", "from 1ms to 1000ms"),
         ("budget=5us/1ms", "a runtime from 10us"),
         ("rate=fast", "allowed: a whole number from 1 to 1000M, with k, M behind it"),
         ("bit-rate=0", "allowed: a whole number from 1 to 1000G, with k, M, G behind it"),
