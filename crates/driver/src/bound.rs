@@ -9,7 +9,8 @@
 use std::sync::atomic::{fence, Ordering};
 
 use sidecore_abi::virtio::{
-    split as layout, AVAIL_F_NO_INTERRUPT, DESC_F_WRITE, EVENT_F_DISABLE, MAX_QUEUE_SIZE, USED_F_NO_NOTIFY,
+    split as layout, AVAIL_F_NO_INTERRUPT, DESC_F_WRITE, EVENT_F_DISABLE, EVENT_F_ENABLE,
+    MAX_QUEUE_SIZE, USED_F_NO_NOTIFY,
 };
 
 use crate::error::{Error, Result};
@@ -64,12 +65,7 @@ impl Bound {
                 parts.avail.store16(layout::AVAIL_RING / 2 + at, n, Ordering::Relaxed);
             }
         }
-        if options.packed {
-            parts.avail.store16(1, EVENT_F_DISABLE, Ordering::Relaxed);
-        } else {
-            parts.avail.store16(0, AVAIL_F_NO_INTERRUPT, Ordering::Relaxed);
-        }
-        Ok(Self {
+        let ring = Self {
             number,
             options,
             parts,
@@ -80,7 +76,21 @@ impl Bound {
             avail: start,
             used: start,
             idle: 0,
-        })
+        };
+        ring.set_interrupts(false);
+        Ok(ring)
+    }
+
+    /// Asks for interrupts or for none. A look at what is pending, if it follows, sees what came before the wish was heard.
+    pub fn set_interrupts(&self, on: bool) {
+        match (self.options.packed, on) {
+            (true, true) => self.parts.avail.store16(1, EVENT_F_ENABLE, Ordering::Relaxed),
+            (true, false) => self.parts.avail.store16(1, EVENT_F_DISABLE, Ordering::Relaxed),
+            (false, true) => self.parts.avail.store16(0, 0, Ordering::Relaxed),
+            (false, false) => self.parts.avail.store16(0, AVAIL_F_NO_INTERRUPT, Ordering::Relaxed),
+        }
+        // The wish must be visible before the ring is looked at (§2.7.7.1, §2.8.21.2).
+        fence(Ordering::SeqCst);
     }
 
     /// Changes how many bytes entry `n` offers, which the device must not hold: a buffer stays where it is, a frame in it may be

@@ -20,6 +20,7 @@
 //! | [`rtl8169`] | a driver for the Realtek NIC behind such a device |
 //! | [`ptnet`] | a driver for netmap's rings as a guest's NIC, behind two of them |
 //! | [`bound`], [`load`] | the packet generator: two ports, both ways, one thread |
+//! | [`guest_router`] | a router between two of these drivers, with a thread as its vCPU |
 //! | [`lying`] | a driver that breaks the rules on purpose |
 //!
 //! The driver trusts its device, as a guest must; what a device does wrong is still noticed and named.
@@ -30,6 +31,7 @@ mod csb;
 pub mod e1000;
 pub mod error;
 pub mod frontend;
+pub mod guest_router;
 pub mod load;
 pub mod lying;
 pub mod memory;

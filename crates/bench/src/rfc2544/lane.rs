@@ -38,7 +38,7 @@ impl End {
     /// # Errors
     /// The negotiation fails.
     pub fn virtio(frontend: Frontend, entries: u16, longest: usize, page: Page) -> Result<End> {
-        let config = load::LaneConfig { entries, longest, mergeable: true, page };
+        let config = load::LaneConfig { entries, depth: [entries; 2], longest, mergeable: true, page };
         load::Lane::new(frontend, config).map(|lane| End::Virtio(Box::new(lane))).map_err(text)
     }
 

@@ -375,7 +375,7 @@ impl E1000 {
     /// Waits for an interrupt, `limit` at most, and acknowledges it. False: none came.
     pub fn wait(&mut self, limit: Duration) -> Result<bool> {
         match &self.interrupt {
-            Interrupt::Messages(events) => Ok(events[self.pair.messages()[0]].wait(limit)? > 0),
+            Interrupt::Messages(_) => Ok(self.receive_interrupt().wait(limit)? > 0),
             Interrupt::Pin(trigger, end) => {
                 if trigger.wait(limit)? == 0 {
                     return Ok(false);
@@ -456,7 +456,7 @@ impl E1000 {
             if let Some(block) = &self.block {
                 block.want_receive(true);
                 // What came before the wish was heard is served without an interrupt.
-                self.polling = self.pair.rx.oldest().is_some_and(|(_, word)| word != 0);
+                self.polling = self.has_frames();
             }
         }
         Ok(Some(done))

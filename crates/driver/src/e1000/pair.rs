@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use super::regs::{self, BAH, BAL, HEAD, LEN, RX, SECOND, TAIL, TX};
 use super::ring::DescriptorRing;
-use super::{BUFFER, E1000};
+use super::{Interrupt, BUFFER, E1000};
 use crate::error::{Error, Result};
 use crate::memory::Memory;
+use crate::vfio::Event;
 
 /// The key of receive side scaling: that of Microsoft's verification suite, so that hashes can be looked up.
 pub const RSS_KEY: [u8; 40] = [
@@ -88,6 +89,24 @@ impl E1000 {
                 Ok(())
             }
             _ => Err(Error::Config(format!("queue {queue} of a driver with one"))),
+        }
+    }
+
+    /// Whether its transmit ring has room, as far as the driver has looked.
+    pub fn has_room(&self) -> bool {
+        self.pair.tx.has_room()
+    }
+
+    /// Whether a frame has come that was not received yet.
+    pub fn has_frames(&self) -> bool {
+        self.pair.rx.oldest().is_some_and(|(_, word)| word != 0)
+    }
+
+    /// What tells of received frames: a message of its own, or the pin.
+    pub fn receive_interrupt(&self) -> &Event {
+        match &self.interrupt {
+            Interrupt::Messages(events) => &events[self.pair.messages()[0]],
+            Interrupt::Pin(trigger, _) => trigger,
         }
     }
 

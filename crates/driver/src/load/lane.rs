@@ -19,7 +19,7 @@ use crate::memory::{prefetch, prefetch_write, Buffers, Page};
 use crate::queue::Buf;
 use crate::session::{Config, Session, Want};
 
-/// Received entries that are offered again together.
+/// Received entries that are offered again together, of rings that have room for more of them.
 const REFILL: u16 = 32;
 /// Frames ahead of the one in hand whose first line is asked for.
 const AHEAD: u16 = 16;
@@ -29,6 +29,9 @@ const AHEAD: u16 = 16;
 pub struct LaneConfig {
     /// Entries of each ring, a power of two.
     pub entries: u16,
+    /// Frames that the device has at most, which may be fewer than entries and any number: buffers to receive into, and frames to
+    /// be sent.
+    pub depth: [u16; 2],
     /// Bytes of the longest frame, sent or received.
     pub longest: usize,
     /// Mergeable receive buffers.
@@ -45,11 +48,18 @@ pub struct Lane {
     rx_buffers: Buffers,
     tx_buffers: Buffers,
     kicks: [OwnedFd; 2],
+    /// By which the device tells of received frames.
+    call: OwnedFd,
     mask: u16,
+    /// Transmit entries that are not used.
+    idle: u16,
     /// Bytes that each transmit entry offers.
     lens: Box<[u32]>,
-    /// Receive entries taken back and not yet offered again.
+    /// Frames made and not yet sent.
+    made: u16,
+    /// Receive entries taken back and not yet offered again, and how many of them are offered together.
     owed: u16,
+    refill: u16,
 }
 
 impl std::fmt::Debug for Lane {
@@ -68,7 +78,10 @@ impl Lane {
     /// # Errors
     /// The negotiation fails, or there is no memory.
     pub fn new(frontend: Frontend, config: LaneConfig) -> Result<Lane> {
-        let LaneConfig { entries, longest, mergeable, page } = config;
+        let LaneConfig { entries, depth, longest, mergeable, page } = config;
+        if depth.iter().any(|depth| !(1..=entries).contains(depth)) {
+            return Err(Error::Config(format!("{depth:?} frames at most in rings of {entries}")));
+        }
         let want = Want::default().and_if(mergeable, f::NET_MRG_RXBUF);
         let buffer = NET_HDR_LEN + longest.max(1524);
         let mut session =
@@ -85,21 +98,33 @@ impl Lane {
             })
         };
         let (mut rx, tx) = (bind(0, rx_buffers)?, bind(1, tx_buffers)?);
-        rx.offer(rx.room());
-        let clone = |queue: u16| {
-            let fd = &session.vring(queue)?.kick;
-            fd.try_clone().map_err(|e| Error::io("duplicating an eventfd", e))
-        };
-        let kicks = [clone(0)?, clone(1)?];
+        rx.offer(depth[0]);
+        let clone = |fd: &OwnedFd| fd.try_clone().map_err(|e| Error::io("duplicating an eventfd", e));
+        let kicks = [clone(&session.vring(0)?.kick)?, clone(&session.vring(1)?.kick)?];
+        let call = clone(&session.vring(0)?.call)?;
         let first = session.first_base();
         session.start(&[first; 2])?;
         let lens = vec![bytes(buffer); usize::from(entries)].into_boxed_slice();
-        Ok(Lane { session, rx, tx, rx_buffers, tx_buffers, kicks, mask: entries - 1, lens, owed: 0 })
+        Ok(Lane {
+            session,
+            rx,
+            tx,
+            rx_buffers,
+            tx_buffers,
+            kicks,
+            call,
+            mask: entries - 1,
+            idle: entries - depth[1],
+            lens,
+            made: 0,
+            owed: 0,
+            refill: depth[0].div_ceil(2).min(REFILL),
+        })
     }
 
     /// Frames that the empty transmit ring has room for.
     pub fn depth(&self) -> u16 {
-        self.mask + 1
+        self.mask + 1 - self.idle
     }
 
     /// Frames that there is room for, at least `enough` if that can be.
@@ -108,11 +133,17 @@ impl Lane {
     /// The device gave back what it was never given.
     #[inline]
     pub fn room(&mut self, enough: u16) -> Result<u16> {
-        if self.tx.room() < enough {
+        if self.left() < enough {
             let done = self.tx.pending(u16::MAX)?;
             self.tx.take_back(done)?;
         }
-        Ok(self.tx.room())
+        Ok(self.left())
+    }
+
+    /// Frames that can be made without a look at what the device has given back.
+    #[inline]
+    fn left(&self) -> u16 {
+        self.tx.room().saturating_sub(self.idle + self.made)
     }
 
     /// Sends `n ≤ room()` frames that `write` makes: it gets a buffer of the longest frame's length and tells the frame's.
@@ -121,19 +152,47 @@ impl Lane {
     /// The other side's eventfd is gone.
     #[inline]
     pub fn send(&mut self, n: u16, mut write: impl FnMut(&mut [u8]) -> usize) -> Result<()> {
-        let (first, size) = (self.tx.next(), self.tx_buffers.size);
-        let n = n.min(self.tx.room());
-        for i in 0..n {
-            let entry = first.wrapping_add(i) & self.mask;
-            // SAFETY: the entry is not with the device, and no other slice of its buffer is alive.
-            let buffer = unsafe { self.session.memory.bytes_mut(self.tx_buffers.offset(entry), size) };
-            // The header stays as the memory was made: all zero, which is that of a plain frame (virtio 1.2 §5.1.6.2).
-            let len = bytes(write(&mut buffer[NET_HDR_LEN..]) + NET_HDR_LEN);
-            if let Some(last) = self.lens.get_mut(usize::from(entry)).filter(|last| **last != len) {
-                *last = len;
-                self.tx.set_len(entry, len);
-            }
+        for _ in 0..n.min(self.left()) {
+            self.make(&mut write);
         }
+        self.publish()
+    }
+
+    /// Makes one frame as [`Lane::send`] does, which is sent with those that follow it by [`Lane::publish`]. False: no room.
+    ///
+    /// # Errors
+    /// The device gave back what it was never given.
+    #[inline]
+    pub fn put(&mut self, write: impl FnOnce(&mut [u8]) -> usize) -> Result<bool> {
+        let room = self.room(1)? > 0;
+        if room {
+            self.make(write);
+        }
+        Ok(room)
+    }
+
+    #[inline(always)]
+    fn make(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
+        let (entry, size) = (self.tx.next().wrapping_add(self.made) & self.mask, self.tx_buffers.size);
+        // SAFETY: the entry is not with the device, and no other slice of its buffer is alive.
+        let buffer = unsafe { self.session.memory.bytes_mut(self.tx_buffers.offset(entry), size) };
+        // The header stays as the memory was made: all zero, which is that of a plain frame (virtio 1.2 §5.1.6.2).
+        let len = bytes(write(&mut buffer[NET_HDR_LEN..]) + NET_HDR_LEN);
+        if let Some(last) = self.lens.get_mut(usize::from(entry)).filter(|last| **last != len) {
+            *last = len;
+            self.tx.set_len(entry, len);
+        }
+        self.made += 1;
+    }
+
+    /// Sends the frames that were made, if there are any.
+    ///
+    /// # Errors
+    /// The other side's eventfd is gone.
+    #[inline]
+    pub fn publish(&mut self) -> Result<()> {
+        let n = std::mem::take(&mut self.made);
+        let first = self.tx.next();
         // The device has long read the frames that follow: their lines can come back meanwhile.
         for i in n..n.saturating_mul(2).min(self.tx.room()) {
             prefetch_write(self.line(&self.tx_buffers, first.wrapping_add(i)));
@@ -142,6 +201,29 @@ impl Lane {
             kick(&self.kicks[1])?;
         }
         Ok(())
+    }
+
+    /// Has received frames interrupt from now on, or not any more. True: some have come and were not taken yet.
+    ///
+    /// # Errors
+    /// The device gave back what it was never given.
+    pub fn set_interrupts(&mut self, on: bool) -> Result<bool> {
+        self.rx.set_interrupts(on);
+        self.has_frames()
+    }
+
+    /// Whether frames have come and were not taken yet.
+    ///
+    /// # Errors
+    /// The device gave back what it was never given.
+    #[inline]
+    pub fn has_frames(&mut self) -> Result<bool> {
+        Ok(self.rx.pending(1)? > 0)
+    }
+
+    /// The eventfd of received frames.
+    pub fn call(&self) -> &OwnedFd {
+        &self.call
     }
 
     /// Takes at most `limit` frames that have come, and offers their buffers again; how many.
@@ -168,7 +250,7 @@ impl Lane {
         }
         self.rx.take_back(n)?;
         self.owed += n;
-        if self.owed >= REFILL {
+        if self.owed >= self.refill {
             let owed = std::mem::take(&mut self.owed);
             if self.rx.offer(owed) {
                 kick(&self.kicks[0])?;
