@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     blk, containment, draw, e1000, fib, idle, many, matrix, ptnet, pvp, rfc2544, router, routes, sched, tap,
-    vale, virtio_user,
+    vale, virtio_user, vsr,
 };
 
 /// Measure sidecore beside other programs, under the same load in the same run.
@@ -100,6 +100,10 @@ pub enum Benchmark {
     ///
     /// For a whole table of routes by BGP, and for single changes. Needs root and FRR.
     Routes(routes::Args),
+    /// A router in a guest, as the paper on virtual routers measured it: figure by figure.
+    ///
+    /// Priorities, reservations, queues and interconnects. Needs root; takes two processors.
+    Vsr(vsr::Args),
     /// RFC 2544 between two ports: rates without loss, latency by load, loss curve.
     ///
     /// With the search of RFC 9971; also the rate with half a percent of loss, the longest burst, recovery and reset. Of our
@@ -141,6 +145,7 @@ pub fn run(benchmark: &Benchmark) -> Result<(), String> {
         Benchmark::Fib(args) => fib::run(args),
         Benchmark::Router(args) => router::run(args),
         Benchmark::Routes(args) => routes::run(args),
+        Benchmark::Vsr(args) => vsr::run(args),
         Benchmark::Rfc2544(args) => rfc2544::run(args),
         Benchmark::Limit(args) => vale::run_limit(args),
         Benchmark::Share(args) => sched::share::run(args),

@@ -79,14 +79,18 @@ pub struct PathEnd {
 impl PathEnd {
     /// Makes what has to be there before any switch starts, in the namespace `net` and the directory `dir`.
     pub fn make(kind: Kind, number: u8, net: &Net, dir: &Path) -> Result<PathEnd> {
-        let near = format!("near{number}");
-        let far = if kind.is_pair() { format!("far{number}") } else { near.clone() };
-        let end = PathEnd { kind, number, path: dir.join(format!("s{number}")), near, far };
+        let end = PathEnd::there(kind, number, dir);
         if kind.is_pair() {
-            let PathEnd { near, far, .. } = &end;
-            net.veth(near, far)?;
+            net.veth(&end.near, &end.far)?;
         }
         Ok(end)
+    }
+
+    /// The same where what has to be there is.
+    pub fn there(kind: Kind, number: u8, dir: &Path) -> PathEnd {
+        let near = format!("near{number}");
+        let far = if kind.is_pair() { format!("far{number}") } else { near.clone() };
+        PathEnd { kind, number, path: dir.join(format!("s{number}")), near, far }
     }
 
     /// The port, as `sidecore run --port` takes it.
@@ -111,7 +115,13 @@ impl PathEnd {
     /// Connects to the port, or to the one that connects to `listener`, for frames of `bytes` bytes. On a thread in
     /// the namespace.
     pub fn connect(&self, listener: Option<&Listener>, bytes: usize) -> Result<Side> {
-        let end = match self.kind {
+        let far = self.kind.is_host().then(|| self.far.clone());
+        Ok(Side { end: self.open(listener, bytes)?, tags: Tags::new(self.number, bytes), far })
+    }
+
+    /// The end itself, without numbered frames.
+    pub fn open(&self, listener: Option<&Listener>, bytes: usize) -> Result<End> {
+        match self.kind {
             Kind::Ring => End::ring(&self.path.to_string_lossy(), bytes),
             Kind::VhostUser => {
                 let frontend = match listener {
@@ -121,9 +131,7 @@ impl PathEnd {
                 End::virtio(frontend.map_err(text)?, ENTRIES, bytes, Page::Small)
             }
             _ => End::host(host::Kind::Packet, &self.far, bytes),
-        };
-        let far = self.kind.is_host().then(|| self.far.clone());
-        Ok(Side { end: end?, tags: Tags::new(self.number, bytes), far })
+        }
     }
 
     /// Takes away what [`PathEnd::make`] made.
@@ -144,6 +152,13 @@ pub struct Side {
 }
 
 impl Side {
+    /// End `number` of a path at a vhost-user socket, with rings of so many entries.
+    pub fn virtio(path: &Path, number: u8, (entries, bytes): (u16, usize)) -> Result<Side> {
+        let frontend = Frontend::connect(path, START).map_err(text)?;
+        let end = End::virtio(frontend, entries, bytes, Page::Small)?;
+        Ok(Side { end, tags: Tags::new(number, bytes), far: None })
+    }
+
     /// Sends a burst, or what of at most `most` frames finds room; how many.
     #[inline]
     pub fn send(&mut self, most: usize) -> Result<usize> {

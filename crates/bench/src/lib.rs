@@ -38,6 +38,7 @@ mod storage;
 mod tap;
 mod vale;
 mod virtio_user;
+mod vsr;
 mod wake;
 
 use std::process::ExitCode;

@@ -290,12 +290,15 @@ pub struct Ovs {
     scratch: Scratch,
 }
 
+/// What its ports are called.
+const OVS_PORTS: [&str; 4] = ["a", "b", "c", "d"];
+
 /// A port of Open vSwitch.
 #[derive(Clone, Debug)]
 pub enum OvsPort {
     /// `dpdkvhostuserclient`: it connects to the socket that listens there.
     Vhost(PathBuf),
-    /// A TAP interface of the port's name: `a` the first, `b` the second.
+    /// A TAP interface of the port's name.
     Tap,
 }
 
@@ -304,13 +307,13 @@ pub enum OvsPort {
 pub enum Flows {
     /// The learning switch: action NORMAL.
     Normal,
-    /// A wire: in_port → output, both ways.
+    /// Wires: in_port → output, both ways, between the first two ports and between the next two.
     Wire,
 }
 
 impl Ovs {
-    /// Starts it with two ports and one polling thread on `core`.
-    pub fn start(core: usize, ports: &[OvsPort; 2], flows: Flows) -> Result<Self> {
+    /// Starts it with up to four ports and one polling thread on `core`.
+    pub fn start(core: usize, ports: &[OvsPort], flows: Flows) -> Result<Self> {
         // DPDK inside Open vSwitch wants this directory whatever OVS_RUNDIR says.
         let system = "/var/run/openvswitch";
         fs::create_dir_all(system).map_err(|e| PeerError(format!("making {system}: {e}")))?;
@@ -358,10 +361,10 @@ impl Ovs {
         Ok(ovs)
     }
 
-    fn configure(&self, ports: &[OvsPort; 2], flows: Flows) -> Result<()> {
+    fn configure(&self, ports: &[OvsPort], flows: Flows) -> Result<()> {
         let dir = &self.scratch;
         vsctl(dir, &["add-br", "sc0", "--", "set", "bridge", "sc0", "datapath_type=netdev"])?;
-        for (name, port) in ["a", "b"].iter().zip(ports) {
+        for (name, port) in OVS_PORTS.iter().zip(ports) {
             let options = match port {
                 OvsPort::Vhost(path) => vec![
                     "type=dpdkvhostuserclient".to_owned(),
@@ -375,8 +378,12 @@ impl Ovs {
         }
         if flows == Flows::Wire {
             call(dir, "ovs-ofctl", &["del-flows", "sc0"])?;
-            call(dir, "ovs-ofctl", &["add-flow", "sc0", "in_port=a,actions=output:b"])?;
-            call(dir, "ovs-ofctl", &["add-flow", "sc0", "in_port=b,actions=output:a"])?;
+            for pair in OVS_PORTS[..ports.len().min(OVS_PORTS.len())].chunks_exact(2) {
+                for (from, to) in [(pair[0], pair[1]), (pair[1], pair[0])] {
+                    let flow = format!("in_port={from},actions=output:{to}");
+                    call(dir, "ovs-ofctl", &["add-flow", "sc0", &flow])?;
+                }
+            }
         }
         Ok(())
     }

@@ -9,8 +9,8 @@
 use std::sync::atomic::{fence, Ordering};
 
 use sidecore_abi::virtio::{
-    split as layout, AVAIL_F_NO_INTERRUPT, DESC_F_WRITE, EVENT_F_DISABLE, EVENT_F_ENABLE,
-    MAX_QUEUE_SIZE, USED_F_NO_NOTIFY,
+    split as layout, AVAIL_F_NO_INTERRUPT, DESC_F_WRITE, EVENT_F_DISABLE, EVENT_F_ENABLE, MAX_QUEUE_SIZE,
+    USED_F_NO_NOTIFY,
 };
 
 use crate::error::{Error, Result};

@@ -133,6 +133,21 @@ fn budget() {
 }
 
 #[test]
+fn vsr() {
+    let answer = bench_with("vsr", &["--figure", "13"]);
+    positive(&answer, &["peak_mpps"]);
+    labelled(&answer);
+    // Five lengths of queues, behind wires and switches, with an I/O core and with threads; each with two loads.
+    assert_eq!(marks(&drawn(&answer)), 5 * 2 * 2 * 2);
+    let ratio = |key: &str| answer["summary"][key].as_f64().unwrap();
+    assert!(ratio("overload_ratio") > 0.0 && ratio("overload_ratio_threads") > 0.0, "{answer}");
+    let answer = bench_with("vsr", &["--figure", "router"]);
+    let number = |key: &str| answer["summary"][key].as_f64().unwrap();
+    assert!(number("mpps") > 0.0 && number("ratio_threads") > 0.0, "{answer}");
+    labelled(&answer);
+}
+
+#[test]
 fn grants() {
     let answer = bench("grants");
     positive(&answer, &["measured"]);

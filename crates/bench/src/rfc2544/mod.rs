@@ -25,11 +25,11 @@ mod loss;
 mod measure;
 mod report;
 mod search;
-mod sink;
-mod stats;
-mod target;
-mod traffic;
-mod trial;
+pub mod sink;
+pub mod stats;
+pub mod target;
+pub mod traffic;
+pub mod trial;
 
 use std::path::PathBuf;
 

@@ -108,12 +108,19 @@ pub struct Tester<'t> {
     number: u16,
     /// What the receiver has to say now and then, so that a router knows it.
     hello: Option<Vec<u8>>,
+    /// It sleeps for so long behind each turn, as its processor has other work.
+    nap: Option<Duration>,
 }
 
 impl<'t> Tester<'t> {
     /// Between these ends.
     pub fn new(traffic: &'t Traffic, from: End, to: Option<End>, hello: Option<Vec<u8>>) -> Tester<'t> {
-        Tester { traffic, from, to, per_ns: ticks_per_ns(), number: 0, hello }
+        Tester { traffic, from, to, per_ns: ticks_per_ns(), number: 0, hello, nap: None }
+    }
+
+    /// From now on it sleeps for so long behind each turn.
+    pub fn naps(&mut self, nap: Duration) {
+        self.nap = Some(nap);
     }
 
     /// Both ends.
@@ -158,6 +165,11 @@ impl<'t> Tester<'t> {
 
     /// A trial of these spells, one behind the other.
     pub fn run(&mut self, spells: &[Spell], delays: bool) -> Result<Trial> {
+        self.run_with(spells, delays, || ())
+    }
+
+    /// The same, with something that is done when the last frame was due, before it is waited for.
+    pub fn run_with(&mut self, spells: &[Spell], delays: bool, behind: impl FnOnce()) -> Result<Trial> {
         self.number = self.number.checked_add(1).unwrap_or(1);
         let mut maker = Maker::new(self.traffic, self.number);
         let mut receiver = Receiver::new(self.traffic, self.number, delays.then_some(seen))?;
@@ -210,6 +222,10 @@ impl<'t> Tester<'t> {
                     busy += after - turn;
                 }
                 turn = after;
+                if let Some(nap) = self.nap {
+                    std::thread::sleep(nap);
+                    turn = now();
+                }
                 if self.hello.is_some() && self.ns(turn - spoken) > SPEAK.as_nanos() as f64 {
                     spoken = turn;
                     self.speak()?;
@@ -218,6 +234,7 @@ impl<'t> Tester<'t> {
             trial.asked += spell.frames;
         }
         let end = now();
+        behind();
         (trial.seconds, trial.busy) = (self.ns(end - begun) / 1e9, busy as f64 / (end - begun).max(1) as f64);
         self.residual(&mut receiver, trial.sent)?;
         trial.came = receiver.came;

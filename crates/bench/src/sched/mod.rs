@@ -13,7 +13,7 @@ pub mod mix;
 pub mod moves;
 pub mod parts;
 pub mod share;
-mod stage;
+pub mod stage;
 
 use super::common::{apart, median, middle, percentile, text, Common, Result};
 use super::results::Results;

@@ -18,7 +18,8 @@ use sidecore_engine::core::Tuning;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Attachment, Port, PortId, DEFAULT_MTU};
+use sidecore_engine::port::{Attachment, Port, PortId, Tenant, DEFAULT_MTU};
+use sidecore_engine::switch::{Switch, SwitchOptions};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 
 use super::guest::Players;
@@ -109,6 +110,15 @@ impl Stage {
 
     /// The same on I/O cores with these options.
     pub fn with(options: &CoreOptions, way: Way, pairs: usize) -> Result<Stage> {
+        Stage::open(options, way, pairs, None)
+    }
+
+    /// So many pairs, for all of whose ports this tenant pays.
+    pub fn paid_by(tenant: &Arc<Tenant>, way: Way, cpus: &[usize], pairs: usize) -> Result<Stage> {
+        Stage::open(&way.options(cpus, pairs), way, pairs, Some(tenant))
+    }
+
+    fn open(options: &CoreOptions, way: Way, pairs: usize, tenant: Option<&Arc<Tenant>>) -> Result<Stage> {
         let graph = Graph::start(options).map_err(text)?;
         let counters = CounterFile::anonymous().map_err(text)?;
         let scratch = Scratch::new("sc-sched").map_err(text)?;
@@ -118,7 +128,11 @@ impl Stage {
             let mut port = |id: PortId, other: PortId| -> Result<PathBuf> {
                 let name = format!("p{}", id.0);
                 let slot = counters.open_slot(id, &name);
-                let port = Arc::new(Port::new(id, &name, slot, way.mtu).map_err(text)?);
+                let port = Port::new(id, &name, slot, way.mtu).map_err(text)?;
+                let port = Arc::new(match tenant {
+                    Some(tenant) => port.paid_by(tenant),
+                    None => port,
+                });
                 members.push((Arc::clone(&port), Attach::Wire(other)));
                 let config = NetConfig { queue_pairs: 1, ..NetConfig::default() };
                 let scheduler = Arc::clone(&graph) as Arc<dyn Scheduler>;
@@ -144,6 +158,21 @@ impl Stage {
             _counters: counters,
             _scratch: scratch,
         })
+    }
+
+    /// Joins the ports of each pair by a learning switch instead of a wire: no sender waits for its receiver then.
+    pub fn join_by_switches(&self) {
+        let mut members = Vec::with_capacity(self.ports.len());
+        for (number, pair) in self.ports.chunks(2).enumerate() {
+            let switch = Arc::new(Switch::new(&format!("s{number}"), SwitchOptions::default()));
+            members.extend(pair.iter().map(|port| (Arc::clone(port), Attach::Switch(Arc::clone(&switch)))));
+        }
+        self.graph.publish(&Arc::new(Topology::new(&members)));
+    }
+
+    /// Sockets of the guest and of what is behind it, of each pair.
+    pub fn paths(&self) -> &[[PathBuf; 2]] {
+        &self.paths
     }
 
     /// The guest's port of a pair.
@@ -199,21 +228,14 @@ pub struct Cores {
 impl Cores {
     /// Connects a driver, and waits until a core serves it.
     fn connect(&self, path: &PathBuf) -> Result<NetDriver> {
-        let served = || self.graph.status().iter().map(|core| core.queues).sum::<usize>();
-        let (before, start) = (served(), Instant::now());
-        let frontend = Frontend::connect(path, START).map_err(text)?;
         let features = sidecore_abi::virtio::features::EVENT_IDX;
         // A whole frame with its headers, and no odd size.
         let buffer = (self.way.mtu as usize + HEADERS).next_multiple_of(2048);
         let config = Config { want: Want::default().or(features), buffer, ..Config::default() };
-        let driver = NetDriver::start(frontend, config).map_err(text)?;
-        while served() == before {
-            if start.elapsed() > START {
-                return Err(format!("no I/O core serves {}", path.display()));
-            }
-            std::thread::sleep(Duration::from_micros(100));
-        }
-        Ok(driver)
+        until_served(&self.graph, || {
+            let frontend = Frontend::connect(path, START).map_err(text)?;
+            NetDriver::start(frontend, config).map_err(text)
+        })
     }
 
     /// Probes how far they are from the players.
@@ -228,6 +250,20 @@ impl Cores {
         }
         cores_ran()
     }
+}
+
+/// Has `connect` bring up a driver, and waits until a core serves it.
+pub fn until_served<D>(graph: &Graph, connect: impl FnOnce() -> Result<D>) -> Result<D> {
+    let served = || graph.status().iter().map(|core| core.queues).sum::<usize>();
+    let (before, start) = (served(), Instant::now());
+    let driver = connect()?;
+    while served() == before {
+        if start.elapsed() > START {
+            return Err("no I/O core serves a driver".to_owned());
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(driver)
 }
 
 /// Nanoseconds that the threads of I/O cores have had processors so far, by the kernel's account: without the time in which other

@@ -17,10 +17,13 @@ pub struct Hop {
     pub to: [u8; 6],
 }
 
-/// Whether a frame is forwarded: IPv4 (RFC 1812 §5.2) whose time to live is not over (§5.3.1).
+/// Whether a frame that came to a port with address `own` is forwarded: it is for the router, and IPv4 (RFC 1812 §5.2) whose time
+/// to live is not over (§5.3.1).
 #[inline]
-pub(super) fn is_routable(frame: &[u8]) -> bool {
-    frame.get(..END).is_some_and(|head| head[12..14] == [8, 0] && head[ETHERNET] >> 4 == 4 && head[TTL] > 1)
+pub(super) fn is_routable(frame: &[u8], own: [u8; 6]) -> bool {
+    frame.get(..END).is_some_and(|head| {
+        head[..6] == own && head[12..14] == [8, 0] && head[ETHERNET] >> 4 == 4 && head[TTL] > 1
+    })
 }
 
 /// Makes of a received frame the one that is sent: [`is_routable`] has seen it.
@@ -43,6 +46,9 @@ mod tests {
 
     const HOP: Hop = Hop { from: [2, 1, 1, 1, 1, 1], to: [2, 2, 2, 2, 2, 2] };
 
+    /// Where the load's frames go.
+    const OWN: [u8; 6] = [2, 0x73, 0x63, 0, 0, 2];
+
     /// The sum of the header's words, which is all ones in a right one (RFC 1071).
     fn sum(frame: &[u8]) -> u32 {
         let words = frame[ETHERNET..END].chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
@@ -56,11 +62,12 @@ mod tests {
         let mut routed = frame(0, 60);
         let before = routed.clone();
         for ttl in (1..64).rev() {
-            assert!(is_routable(&routed));
+            let own = if ttl == 63 { OWN } else { HOP.to };
+            assert!(is_routable(&routed, own));
             rewrite(&mut routed, &HOP);
             assert_eq!((routed[TTL], sum(&routed)), (ttl, 0xffff));
         }
-        assert!(!is_routable(&routed));
+        assert!(!is_routable(&routed, HOP.to));
         assert_eq!((&routed[..6], &routed[6..12]), (&HOP.to[..], &HOP.from[..]));
         assert_eq!(routed[END..], before[END..]);
     }
@@ -69,6 +76,7 @@ mod tests {
     fn other_frames_are_not_forwarded() {
         let mut other = frame(0, 60);
         other[12..14].copy_from_slice(&[0x86, 0xdd]);
-        assert!(!is_routable(&other) && !is_routable(&frame(0, 60)[..33]));
+        assert!(!is_routable(&other, OWN) && !is_routable(&frame(0, 60)[..33], OWN));
+        assert!(!is_routable(&frame(0, 60), HOP.from), "it is for another station");
     }
 }

@@ -53,7 +53,7 @@ pub struct Counts {
     pub received: u64,
     /// Frames that went out at the other port.
     pub forwarded: u64,
-    /// Frames without a way: no IPv4, or at the end of their life.
+    /// Frames without a way: for other stations, no IPv4, or at the end of their life.
     pub unroutable: u64,
     /// Frames that were routed, and found the other port's ring full.
     pub no_room: u64,
@@ -195,11 +195,12 @@ impl<N: Nic> GuestRouter<N> {
     fn poll(&mut self, port: usize) -> Result<()> {
         let [a, b] = &mut self.ports;
         let (from, to) = if port == 0 { (a, b) } else { (b, a) };
-        let (work, hop, counts) = (self.work, &self.hops[1 - port], &mut self.counts);
+        let (work, own, hop) = (self.work, self.hops[port].from, &self.hops[1 - port]);
+        let counts = &mut self.counts;
         let mut failed = Ok(());
         let frames = from.receive(self.budget, |frame| {
             work.spend();
-            if !header::is_routable(frame) {
+            if !header::is_routable(frame, own) {
                 counts.unroutable += 1;
                 return;
             }

@@ -82,8 +82,9 @@ impl Nic for Card {
     }
 }
 
-const HOPS: [Hop; 2] =
-    [Hop { from: [2, 0, 0, 0, 0, 1], to: [2; 6] }, Hop { from: [2, 0, 0, 0, 0, 2], to: [4; 6] }];
+/// The router has at both ports the address to which the load's frames go.
+const OWN: [u8; 6] = [2, 0x73, 0x63, 0, 0, 2];
+const HOPS: [Hop; 2] = [Hop { from: OWN, to: [2; 6] }, Hop { from: OWN, to: [4; 6] }];
 
 fn router(room: usize) -> (GuestRouter<Card>, [Arc<Wire>; 2]) {
     let cards = [Card::new(room), Card::new(room)];

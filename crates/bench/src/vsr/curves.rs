@@ -1,0 +1,132 @@
+//! Rate forwarded by rate offered: figures whose lines differ in how router and I/O are set up.
+
+use std::time::Duration;
+
+use super::super::common::Result;
+use super::super::sched::stage::{Way, OURS};
+use super::report::Row;
+use super::stage::{play, Bench, Cpus, Sample, Setup, OUTSIDE_RING, SHARED_CORE, THREADS};
+use super::threads::Class;
+use super::{Plan, JOINS};
+
+/// Loads of a figure, in rates that the guest would have if it did nothing but route.
+const LOADS: [f64; 9] = [0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0];
+/// Those of a figure with longer measurements, or with more lines.
+const FEWER: [f64; 7] = [0.3, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0];
+const FEWEST: [f64; 4] = [0.4, 0.8, 1.2, 1.6];
+/// Lengths of queues in the paper's Figures 13 to 15.
+pub const QUEUES: [u16; 5] = [5, 35, 50, 110, 500];
+/// The paper's period of a reservation, and its parts in Figures 14 and 15.
+pub const PERIOD: Duration = Duration::from_millis(200);
+
+/// Where the guest runs, and in which class; the class of the I/O threads.
+#[derive(Clone, Copy, Debug)]
+enum Threads {
+    /// On the I/O threads' processor.
+    Together(Class, Class),
+    /// On the load's, whenever the load sleeps.
+    Apart,
+}
+
+impl Threads {
+    fn place(self, bench: &mut Bench<'_>) -> Result<()> {
+        match self {
+            Threads::Together(vcpu, io) => bench.together(vcpu, io),
+            Threads::Apart => bench.beside_the_load(),
+        }
+    }
+}
+
+/// A line.
+struct Curve {
+    picture: &'static str,
+    name: String,
+    setup: Setup,
+    threads: Threads,
+}
+
+/// Figure 3: guest and I/O in real-time classes on one processor, and on two.
+pub fn priorities(plan: &Plan) -> Result<Vec<Row>> {
+    let mut curves = Vec::new();
+    for (switched, picture) in JOINS {
+        let setup = |way: Way| Setup { switched, ..Setup::new(way, plan.cost_ns) };
+        for (vcpu, io) in [(98, 99), (99, 98), (99, 99)] {
+            let threads = Threads::Together(Class::Fifo(vcpu), Class::Fifo(io));
+            let name = format!("vc{vcpu},vh{io}");
+            curves.push(Curve { picture, name, setup: setup(SHARED_CORE), threads });
+        }
+        let name = "separate".to_owned();
+        curves.push(Curve { picture, name, setup: setup(OURS), threads: Threads::Apart });
+    }
+    measure(plan, "3", &curves, &LOADS)
+}
+
+/// Figures 13 to 15: queues of several lengths, with an I/O core and with a thread for each device; the guest has as much of the
+/// processor as it can get, or this part of it.
+pub fn queues(plan: &Plan, figure: &str, share: Option<f64>) -> Result<Vec<Row>> {
+    let mut curves = Vec::new();
+    for (way, pictures) in [
+        (SHARED_CORE, ["I/O core, wires", "I/O core, switches"]),
+        (THREADS, ["thread per device, wires", "thread per device, switches"]),
+    ] {
+        for ((switched, _), picture) in JOINS.into_iter().zip(pictures) {
+            for queue in QUEUES {
+                let setup = Setup { switched, ..Setup::new(way, plan.cost_ns) };
+                // Where frames wait: on a wire in the sender's ring, as long as the receiver has no room.
+                let setup = match switched {
+                    true => Setup { guest: [queue, setup.guest[1]], ..setup },
+                    false => Setup { outside: queue.min(OUTSIDE_RING), ..setup },
+                };
+                let threads = match share {
+                    Some(share) => Threads::Together(Class::reserved(share, PERIOD), Class::Fair),
+                    None => Threads::Together(Class::Fifo(99), Class::Fifo(99)),
+                };
+                curves.push(Curve { picture, name: queue.to_string(), setup, threads });
+            }
+        }
+    }
+    match share {
+        // A whole number of periods.
+        Some(_) => measure(&plan.whole(PERIOD, 2), figure, &curves, &FEWEST),
+        None => measure(plan, figure, &curves, &FEWER),
+    }
+}
+
+/// All curves, by turns in each round.
+fn measure(plan: &Plan, figure: &str, curves: &[Curve], loads: &[f64]) -> Result<Vec<Row>> {
+    let loads = if plan.quick { &loads[..2] } else { loads };
+    let per_load = 1e3 / plan.cost_ns;
+    let mut samples = vec![vec![(0.0, Vec::<Sample>::new()); loads.len()]; curves.len()];
+    for round in 1..=plan.rounds {
+        for (curve, of_curve) in curves.iter().zip(&mut samples) {
+            let Curve { picture, name, .. } = curve;
+            let line = sweep(plan.cpus, curve, plan.window, loads, per_load);
+            let line = line.map_err(|e| format!("{picture}, {name}: {e}"))?;
+            let rates: Vec<String> =
+                line.iter().map(|(_, sample)| format!("{:.2}", sample.forwarded)).collect();
+            eprintln!("round {round}/{}: {picture}, {name}: {} Mpps", plan.rounds, rates.join(" "));
+            for ((x, sample), of_load) in line.into_iter().zip(of_curve) {
+                of_load.0 = x;
+                of_load.1.push(sample);
+            }
+        }
+    }
+    let row =
+        |(curve, points): (&Curve, &Vec<_>)| Row::of([figure, curve.picture, &curve.name], points, plan.full);
+    Ok(curves.iter().zip(&samples).map(row).collect())
+}
+
+/// All loads of a curve, on one stage.
+fn sweep(
+    cpus: Cpus,
+    curve: &Curve,
+    window: Duration,
+    loads: &[f64],
+    per_load: f64,
+) -> Result<Vec<(f64, Sample)>> {
+    play(&curve.setup, cpus, |bench| {
+        curve.threads.place(bench)?;
+        let one = |load: &f64| Ok((load * per_load, bench.offer(load * per_load, window)?));
+        loads.iter().map(one).collect()
+    })
+}

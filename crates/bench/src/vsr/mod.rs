@@ -1,0 +1,216 @@
+//! `sidecore bench vsr`: a router in a guest, as sections 3.1 to 3.6 of the paper on virtual routers measure it.
+//!
+//! Theory of operation. The guest is a native driver of two virtio ports that does what a kernel does that forwards (`guest_router` of
+//! the driver), on a thread that is its vCPU. What the paper's vhost-net is, is an I/O core or a thread for each device; what its
+//! physical cards are, is a load that sends at one port and receives at another one, on a processor to itself (`stage`). A frame is
+//! offered by the clock; one that finds the queue outside full is lost there.
+//!
+//! A figure is a table of lines: how router and I/O are set up, and in which class their threads are. In each round every line
+//! is measured on a stage of its own, at all loads. Loads are absolute: parts of the rate that the guest would have if it did nothing
+//! but route.
+//!
+//! | file | figures |
+//! |---|---|
+//! | `curves` | 3, 13 to 15: rate forwarded by rate offered |
+//! | `reserved` | 12: rate forwarded by the part of a processor that is reserved |
+//! | `interconnects` | 8: rate forwarded by rate offered, with other things than our switch between |
+//! | `passes`, `turns` | what a frame costs, beside testpmd and a thread for each device |
+//! | `stage`, `threads` | what is measured, and its threads' classes |
+//! | `report` | rows, numbers and pictures |
+
+mod curves;
+mod interconnects;
+mod passes;
+pub mod report;
+mod reserved;
+mod stage;
+mod threads;
+mod turns;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::common::{Common, Result};
+use super::results::Results;
+use report::Row;
+use stage::Cpus;
+
+/// How pairs of ports are joined: whether by switches, and what that is called.
+const JOINS: [(bool, &str); 2] = [(false, "wires"), (true, "switches")];
+/// Nanoseconds of a guest's time for a frame: about what a Linux guest takes, as the paper has it, and what one on DPDK does.
+const KERNEL_NS: f64 = 1000.0;
+/// One that is no limit beside what is between, and one beside which I/O on the same processor is little.
+const LITTLE_NS: f64 = 200.0;
+const MUCH_NS: f64 = 2000.0;
+const DPDK_NS: f64 = 50.0;
+/// Repetitions of the paper, and how much longer than else each measurement is.
+const REPETITIONS: u16 = 10;
+const LONGER: u32 = 5;
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shown {
+    /// Priorities of guest and I/O on one processor, and separate processors.
+    #[value(name = "3")]
+    Priorities,
+    /// What is between the network's cards and the guest's.
+    #[value(name = "8")]
+    Interconnects,
+    /// By the part of a processor that is reserved for the guest, or for its I/O.
+    #[value(name = "12")]
+    Reserved,
+    /// Lengths of queues.
+    #[value(name = "13")]
+    Queues,
+    /// Lengths of queues, with 85 % of the processor for the guest.
+    #[value(name = "14")]
+    QueuesReserved,
+    /// Lengths of queues, with 45 % of the processor for the guest.
+    #[value(name = "15")]
+    QueuesHalf,
+    /// What a frame costs, beside testpmd and a thread for each device.
+    Router,
+}
+
+/// `bench vsr`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The paper's figure.
+    #[arg(long, value_name = "N")]
+    pub figure: Shown,
+    /// Nanoseconds of the guest's processor for a frame [default: 1000; 12: 2000; 8: 200; router: 50].
+    #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u32).range(10..=100_000))]
+    pub cost: Option<u32>,
+    /// The paper's method: ten repetitions, means with their 99 % intervals.
+    #[arg(long, conflicts_with = "quick")]
+    pub full: bool,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// How it is measured.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    rounds: u16,
+    window: Duration,
+    full: bool,
+    quick: bool,
+    cost_ns: f64,
+    cpus: Cpus,
+}
+
+impl Plan {
+    fn of(args: &Args) -> Result<Plan> {
+        let common = args.common.settle()?;
+        let io = *common.io_cores.first().ok_or("no processor for I/O")?;
+        let repeat = common.repeat;
+        let (rounds, window) = match args.full {
+            true => (REPETITIONS, repeat.window * LONGER),
+            false => (repeat.rounds, repeat.window),
+        };
+        let usual = match args.figure {
+            Shown::Router => DPDK_NS,
+            Shown::Interconnects => LITTLE_NS,
+            Shown::Reserved => MUCH_NS,
+            _ => KERNEL_NS,
+        };
+        let cpus = Cpus { load: common.load_core, io };
+        let (full, quick, cost_ns) = (args.full, common.quick, args.cost.map_or(usual, f64::from));
+        Ok(Plan { rounds, window, full, quick, cost_ns, cpus })
+    }
+
+    /// With measurements of a whole number of these periods, so many at least.
+    fn whole(&self, period: Duration, least: u32) -> Plan {
+        let periods = self.window.as_nanos().div_ceil(period.as_nanos().max(1));
+        let periods = u32::try_from(periods).unwrap_or(u32::MAX).max(if self.quick { 1 } else { least });
+        Plan { window: period * periods, ..*self }
+    }
+}
+
+/// Keys that figures have.
+#[derive(Clone, Debug, Default, Serialize)]
+struct Summary {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r2: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r2_budget: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overload_ratio: Option<f64>,
+    /// The line of which it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    best: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overload_ratio_threads: Option<f64>,
+}
+
+/// `bench vsr`.
+pub fn run(args: &Args) -> Result<()> {
+    let plan = Plan::of(args)?;
+    let mut notes = Vec::new();
+    let rows = match args.figure {
+        Shown::Interconnects => {
+            let (rows, missing) = interconnects::all(&plan)?;
+            notes = missing;
+            rows
+        }
+        Shown::Priorities => curves::priorities(&plan)?,
+        Shown::Reserved => reserved::shares(&plan)?,
+        Shown::Queues => curves::queues(&plan, "13", None)?,
+        Shown::QueuesReserved => curves::queues(&plan, "14", Some(0.85))?,
+        Shown::QueuesHalf => curves::queues(&plan, "15", Some(0.45))?,
+        Shown::Router => return router(args, &plan),
+    };
+    let how = if args.full { "means and 99 % intervals" } else { "medians" };
+    let note = format!(
+        "a guest of {} ns a frame, {how} of {} rounds of {:?}; parts of a processor, of frames",
+        plan.cost_ns, plan.rounds, plan.window
+    );
+    Results::new("vsr", &note)
+        .with("cost_ns", &plan.cost_ns)?
+        .with("rows", &rows)?
+        .with("notes", &notes)?
+        .with("summary", &summary(args.figure, &rows))?
+        .give(&args.common.output, || report::draw(&rows))
+}
+
+fn router(args: &Args, plan: &Plan) -> Result<()> {
+    if args.common.output.svg.is_some() {
+        return Err("--svg: --figure router is a table".to_owned());
+    }
+    let (rows, summary, notes) = passes::measure(plan)?;
+    let note = format!(
+        "a guest of {} ns a frame between two virtio ports, medians of {} rounds of {:?}; cycles: of the I/O processor a frame",
+        plan.cost_ns, plan.rounds, plan.window
+    );
+    Results::new("vsr", &note)
+        .with("cost_ns", &plan.cost_ns)?
+        .with("rows", &rows)?
+        .with("notes", &notes)?
+        .with("summary", &summary)?
+        .give(&args.common.output, String::new)
+}
+
+fn summary(figure: Shown, rows: &[Row]) -> Summary {
+    let of = |budget: bool| rows.iter().filter(move |row| (row.picture == reserved::BUDGET) == budget);
+    let served = |by: &'static str| rows.iter().filter(move |row| row.picture.starts_with(by));
+    match figure {
+        Shown::Reserved => Summary {
+            r2: report::least_r2(of(false)),
+            r2_budget: report::least_r2(of(true)),
+            ..Summary::default()
+        },
+        Shown::Queues | Shown::QueuesReserved | Shown::QueuesHalf => {
+            let best = report::best(served(stage::SHARED_CORE.name));
+            let longest = curves::QUEUES[curves::QUEUES.len() - 1].to_string();
+            let threads = served(stage::THREADS.name).filter(|row| row.line == longest);
+            Summary {
+                overload_ratio: best.as_ref().map(|(ratio, _)| *ratio),
+                best: best.map(|(_, row)| row),
+                overload_ratio_threads: report::worst(threads),
+                ..Summary::default()
+            }
+        }
+        Shown::Priorities | Shown::Interconnects | Shown::Router => Summary::default(),
+    }
+}

@@ -1,0 +1,132 @@
+//! What a frame through a guest router costs: beside testpmd's vhost ports, and beside a thread for each device.
+//!
+//! Each of the three has the same processor and the same router, whose stack is as short as that of a router on DPDK, and which
+//! shares the other processor with the load by turns (`turns`). A polling processor is spent whether it has frames or not, so what a
+//! frame costs testpmd is all of it; our I/O core says what of it was work.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use sidecore_driver::load::{pin, ticks_per_ns};
+
+use super::super::common::{apart, median, middle, text, Range, Result};
+use super::super::distance::Mode;
+use super::super::modes::Modes;
+use super::super::peers::{Scratch, Testpmd, VhostPort};
+use super::super::sched::stage::{Way, POLLED};
+use super::stage::{Sample, THREADS};
+use super::turns::{Frames, Turns};
+use super::Plan;
+
+/// Bytes of a frame, without check sequence, and entries of rings.
+const SIZE: usize = 60;
+const RING: u16 = 1024;
+/// The three.
+const WHO: [&str; 3] = ["sidecore", "thread per device", "testpmd"];
+
+/// One of them.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pass {
+    who: &'static str,
+    mpps: Range,
+    /// Of its processor for a forwarded frame, which passes it twice.
+    cycles: f64,
+    io_busy: Option<f64>,
+    modes: Modes,
+}
+
+/// How many times as much, by the medians of rounds that were near if there are some, else of all.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Summary {
+    mpps: f64,
+    ratio_testpmd: Option<f64>,
+    cycles_ratio: Option<f64>,
+    ratio_threads: f64,
+}
+
+/// All three, by turns in each round; and why one is missing.
+pub fn measure(plan: &Plan) -> Result<(Vec<Pass>, Summary, Vec<String>)> {
+    let mut samples: [Vec<Sample>; 3] = Default::default();
+    let mut missing = Vec::new();
+    for round in 1..=plan.rounds {
+        for (number, (who, samples)) in WHO.into_iter().zip(&mut samples).enumerate() {
+            let sample = match number {
+                0 => ours(plan, POLLED),
+                1 => ours(plan, Way { interrupts: true, ..THREADS }),
+                _ if !missing.is_empty() => continue,
+                _ => testpmd(plan),
+            };
+            match sample {
+                Err(why) if number == 2 => missing.push(format!("testpmd: {why}")),
+                sample => {
+                    let sample = sample?;
+                    let (rounds, mode) = (plan.rounds, sample.mode.name());
+                    eprintln!("round {round}/{rounds}: {who}: {:.2} Mpps, {mode}", sample.forwarded);
+                    samples.push(sample);
+                }
+            }
+        }
+    }
+    let per_ns = ticks_per_ns();
+    let of = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, sample.forwarded));
+    let rows = WHO.into_iter().zip(&samples).filter(|(_, samples)| !samples.is_empty());
+    let rows: Vec<Pass> = rows
+        .map(|(who, of_who)| Pass {
+            who,
+            mpps: Range::of(of_who.iter().map(|sample| sample.forwarded)),
+            cycles: middle(of_who, |sample| cycles(sample, per_ns)),
+            io_busy: Some(middle(of_who, |sample| sample.io)).filter(|_| who == WHO[0]),
+            modes: match who == WHO[0] {
+                true => of(of_who)
+                    .over("ratio_to_testpmd", &of(&samples[2]))
+                    .over("ratio_to_threads", &of(&samples[1])),
+                false => of(of_who),
+            },
+        })
+        .collect();
+    let [ours, threads, testpmd] = &samples;
+    let ratio = |theirs: &[Sample], value: &dyn Fn(&Sample) -> f64| near(ours, value) / near(theirs, value);
+    let rate = |sample: &Sample| sample.forwarded;
+    let beside = |value: &dyn Fn(&Sample) -> f64| Some(ratio(testpmd, value)).filter(|_| !testpmd.is_empty());
+    let summary = Summary {
+        mpps: near(ours, &rate),
+        ratio_testpmd: beside(&rate),
+        cycles_ratio: beside(&|sample| cycles(sample, per_ns)),
+        ratio_threads: ratio(threads, &rate),
+    };
+    Ok((rows, summary, missing))
+}
+
+/// The median of samples that were near, if there are some.
+fn near(samples: &[Sample], value: &dyn Fn(&Sample) -> f64) -> f64 {
+    let some = samples.iter().any(|sample| sample.mode == Mode::Near);
+    median(samples.iter().filter(|sample| !some || sample.mode == Mode::Near).map(value))
+}
+
+/// Of the I/O processor for a frame.
+fn cycles(sample: &Sample, per_ns: f64) -> f64 {
+    sample.io * 1e3 * per_ns / sample.forwarded
+}
+
+fn frames(plan: &Plan) -> Frames {
+    Frames { bytes: SIZE, cost_ns: plan.cost_ns, ring: RING }
+}
+
+fn ours(plan: &Plan, way: Way) -> Result<Sample> {
+    Turns::with(way, plan.cpus, frames(plan), |turns| turns.measure(plan.window))
+}
+
+/// Four vhost ports, of which it joins the first two and the last two.
+fn testpmd(plan: &Plan) -> Result<Sample> {
+    let scratch = Scratch::new("sc-vsr").map_err(text)?;
+    // Outside, guest, guest, outside.
+    let paths: Vec<PathBuf> = ["a", "b", "c", "d"].into_iter().map(|name| scratch.file(name)).collect();
+    let ports: Vec<_> = paths.iter().map(|path| VhostPort { path: path.clone(), client: false }).collect();
+    let _testpmd = Testpmd::start(plan.cpus.io, &ports, 1).map_err(text)?;
+    let pairs = [[1, 0], [2, 3]].map(|pair: [usize; 2]| pair.map(|at| paths[at].clone()));
+    apart(|| {
+        pin(plan.cpus.load).map_err(text)?;
+        let sample = Turns::connect(&pairs, plan.cpus, frames(plan), None)?.measure(plan.window)?;
+        Ok(Sample { io: 1.0, ..sample })
+    })
+}

@@ -1,0 +1,283 @@
+//! What is measured: a guest router between two virtio ports, an I/O core or a thread for each device that serves them, and a load
+//! outside that sends at one port and receives at the other.
+//!
+//! Of two pairs of ports (`sched::stage`) the guest's ends are the router's cards, the others are the network's: *outside* is where
+//! the physical cards of the paper are. The load has a processor to itself. Each pair is a wire, or has a switch of its own.
+//!
+//! A queue's length is the number of frames that its ring holds, which need not be a power of two: the driver gives the device no more
+//! buffers than that ([`LaneConfig::depth`]).
+
+use std::time::Duration;
+
+use sidecore_driver::guest_router::{Config, Counts, GuestRouter, Hop, Vcpu, BUDGET};
+use sidecore_driver::load::{pin, Lane, LaneConfig};
+use sidecore_driver::memory::Page;
+use sidecore_driver::Frontend;
+
+use super::super::common::{apart, text, Result};
+use super::super::distance::{Distance, Mode};
+use super::super::ours::START;
+use super::super::rfc2544::lane::End;
+use super::super::rfc2544::traffic::{Lengths, Stations, Traffic, FCS};
+use super::super::rfc2544::trial::{Spell, Tester};
+use super::super::sched::stage::{until_served, Stage as Io, Way, OURS, PER_DEVICE};
+use super::threads::{self, Class, Pinned};
+
+/// Entries of rings: QEMU's default of a guest's, and as many as a card outside may have.
+pub const GUEST_RING: u16 = 256;
+pub const OUTSIDE_RING: u16 = 1024;
+/// Bytes of a frame, with check sequence.
+pub const SIZE: usize = 64;
+/// Real-time priority of the load: below that of the probes of distance.
+const LOAD_PRIORITY: u8 = 10;
+/// What the load sleeps between two turns, if the guest shares its processor.
+const NAP: Duration = Duration::from_micros(60);
+/// The station that sends, the router's two, and the one that receives.
+const SENDER: [u8; 6] = [2, 0x73, 0x63, 0, 0, 1];
+const ROUTER: [[u8; 6]; 2] = [[2, 0x73, 0x63, 0, 2, 1], [2, 0x73, 0x63, 0, 2, 2]];
+const RECEIVER: [u8; 6] = [2, 0x73, 0x63, 0, 0, 2];
+
+/// An I/O core that has no processor to itself: it sleeps when it has nothing to do, as with `spin = 0`.
+pub const SHARED_CORE: Way = Way { name: "I/O core", polls: false, ..OURS };
+/// A thread for each card.
+pub const THREADS: Way = Way { name: "thread per device", ..PER_DEVICE };
+
+/// How router and I/O are set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    pub way: Way,
+    /// By switches instead of wires.
+    pub switched: bool,
+    /// Nanoseconds of the guest's time for a frame.
+    pub cost_ns: f64,
+    /// Frames that each of the guest's rings holds: to receive, to send.
+    pub guest: [u16; 2],
+    /// Frames that wait outside at most.
+    pub outside: u16,
+}
+
+impl Setup {
+    /// A router of this cost with rings as QEMU has them, behind wires.
+    pub fn new(way: Way, cost_ns: f64) -> Setup {
+        Setup { way, switched: false, cost_ns, guest: [GUEST_RING; 2], outside: OUTSIDE_RING }
+    }
+}
+
+/// Processors: the load's, and the one of I/O (and of the guest, if it shares that).
+#[derive(Clone, Copy, Debug)]
+pub struct Cpus {
+    pub load: usize,
+    pub io: usize,
+}
+
+/// The stations of router and outside.
+pub fn hops() -> [Hop; 2] {
+    [Hop { from: ROUTER[0], to: SENDER }, Hop { from: ROUTER[1], to: RECEIVER }]
+}
+
+/// A driver of a port.
+pub fn lane(frontend: Frontend, entries: u16, depth: [u16; 2], longest: usize) -> Result<Lane> {
+    let config = LaneConfig { entries, depth, longest, mergeable: true, page: Page::Small };
+    Lane::new(frontend, config).map_err(text)
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Million frames a second: offered, and out of the router again.
+    pub offered: f64,
+    pub forwarded: f64,
+    /// Parts of the offered frames: not taken from outside, routed for nothing.
+    pub refused: f64,
+    pub wasted: f64,
+    /// Parts of a processor that the guest and the I/O threads had.
+    pub vcpu: f64,
+    pub io: f64,
+    /// Part of its time in which the load had something to do, and of the frames that it was late for.
+    pub load: f64,
+    pub late: f64,
+    pub mode: Mode,
+}
+
+/// A router that runs, and its load.
+pub struct Bench<'t> {
+    tester: Tester<'t>,
+    pub vcpu: Vcpu,
+    /// Threads that do I/O.
+    pub io: Vec<u32>,
+    cpus: Cpus,
+}
+
+/// Sets everything up, and has a thread on the load's processor do `what` with it.
+///
+/// # Errors
+/// Something is missing, or `what` fails.
+pub fn play<R: Send>(
+    setup: &Setup,
+    cpus: Cpus,
+    what: impl FnOnce(&mut Bench<'_>) -> Result<R> + Send,
+) -> Result<R> {
+    let _pinned = Pinned::new()?;
+    let io = Io::start(setup.way, &[cpus.io], 2)?;
+    if setup.switched {
+        io.join_by_switches();
+    }
+    let traffic = traffic()?;
+    let (graph, paths) = (io.graph(), io.paths());
+    apart(|| {
+        pin(cpus.load).map_err(text)?;
+        let threads = threads::io_cores();
+        let longest = SIZE - FCS;
+        let connect = |pair: usize, side: usize, entries: u16, depth: [u16; 2]| {
+            until_served(graph, || {
+                let frontend = Frontend::connect(&paths[pair][side], START).map_err(text)?;
+                lane(frontend, entries, depth, longest)
+            })
+        };
+        // Cards of the guest first: so a thread for each device serves a whole pair.
+        let card = |pair: usize| connect(pair, 0, GUEST_RING.max(ring(setup.guest)), setup.guest);
+        let cards = [card(0)?, card(1)?];
+        let outside = |pair: usize, depth: u16| {
+            let lane = connect(pair, 1, OUTSIDE_RING, [OUTSIDE_RING, depth])?;
+            Ok::<_, String>(End::Virtio(Box::new(lane)))
+        };
+        let (from, to) = (outside(0, setup.outside)?, outside(1, OUTSIDE_RING)?);
+        let config = Config { hops: hops(), cost_ns: setup.cost_ns, budget: BUDGET };
+        let router = GuestRouter::new(cards, &config).map_err(text)?;
+        let vcpu = router.start().map_err(text)?;
+        what(&mut Bench::new(&traffic, [from, to], vcpu, threads, cpus)?)
+    })
+}
+
+/// What the load sends.
+///
+/// # Errors
+/// None: it can be made.
+pub fn traffic() -> Result<Traffic> {
+    let stations = Stations { from: SENDER, to: ROUTER[0] };
+    Traffic::new(&Lengths::Fixed(SIZE), stations, 1, [None, None])
+}
+
+/// The least ring with room for so many.
+fn ring(depth: [u16; 2]) -> u16 {
+    depth[0].max(depth[1]).next_power_of_two()
+}
+
+impl<'t> Bench<'t> {
+    /// Between these ends outside; waits until frames pass. On the load's thread and processor.
+    ///
+    /// # Errors
+    /// None passes, or real-time priorities are not allowed.
+    pub fn new(
+        traffic: &'t Traffic,
+        ends: [End; 2],
+        vcpu: Vcpu,
+        io: Vec<u32>,
+        cpus: Cpus,
+    ) -> Result<Bench<'t>> {
+        let [from, to] = ends;
+        let mut tester = Tester::new(traffic, from, Some(to), None);
+        tester.connect(START)?;
+        // Other programs do not hold it up: what it could not offer would not count.
+        threads::place(threads::this(), Class::Fifo(LOAD_PRIORITY), cpus.load)?;
+        Ok(Bench { tester, vcpu, io, cpus })
+    }
+
+    /// Guest and I/O threads on the processor of I/O, in these classes.
+    ///
+    /// # Errors
+    /// It is not allowed.
+    pub fn together(&self, vcpu: Class, io: Class) -> Result<()> {
+        threads::place(self.vcpu.thread(), vcpu, self.cpus.io)?;
+        self.io.iter().try_for_each(|thread| threads::place(*thread, io, self.cpus.io))
+    }
+
+    /// The guest on the load's processor, which has it whenever the load sleeps, and the I/O threads on theirs.
+    ///
+    /// # Errors
+    /// It is not allowed.
+    pub fn beside_the_load(&mut self) -> Result<()> {
+        self.tester.naps(NAP);
+        threads::place(self.vcpu.thread(), Class::Fifo(LOAD_PRIORITY - 1), self.cpus.load)?;
+        self.io
+            .iter()
+            .try_for_each(|thread| threads::place(*thread, Class::Fifo(LOAD_PRIORITY), self.cpus.io))
+    }
+
+    /// Offers so many million frames a second for this time.
+    ///
+    /// # Errors
+    /// The other side is gone.
+    pub fn offer(&mut self, mpps: f64, time: Duration) -> Result<Sample> {
+        let cpus = [self.cpus.load, self.cpus.io];
+        let distance = Distance::before(&cpus);
+        let had = |threads: &[u32]| threads.iter().map(|thread| threads::ran(*thread)[0]).sum::<u64>();
+        let (vcpu, io) = ([self.vcpu.thread()], self.io.clone());
+        let (counts, before) = (self.vcpu.counts(), [had(&vcpu), had(&io)]);
+        let (spell, mut after) = (Spell::of(mpps * 1e6, time.as_secs_f64()), before);
+        let trial = self.tester.run_with(&[spell], false, || after = [had(&vcpu), had(&io)])?;
+        let of = |after: u64, before: u64| (after - before) as f64 / 1e9 / trial.seconds;
+        let [vcpu, io] = [of(after[0], before[0]), of(after[1], before[1])];
+        let Counts { no_room, .. } = self.vcpu.counts().since(&counts);
+        let offered = trial.offered().max(1) as f64;
+        Ok(Sample {
+            offered: offered / trial.seconds / 1e6,
+            forwarded: trial.came.frames as f64 / trial.seconds / 1e6,
+            refused: trial.refused as f64 / offered,
+            wasted: no_room as f64 / offered,
+            vcpu,
+            io,
+            load: trial.busy,
+            late: trial.late as f64 / trial.asked.max(1) as f64,
+            mode: distance.after(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use sidecore_driver::e1000;
+    use sidecore_engine::device::e1000::Model;
+    use sidecore_pktgen::end::Source;
+
+    use super::super::super::e1000::stage::{mac, Limits, Stage};
+    use super::super::super::rfc2544::traffic::Maker;
+    use super::*;
+
+    #[test]
+    fn a_guest_routes_between_emulated_cards() {
+        for model in [Model::E1000, Model::E1000e] {
+            let mut stage = Stage::that_sleeps(0).unwrap();
+            let config = e1000::Config { ring: 64, ..e1000::Config::default() };
+            // Stations 0 and 1 are the router's, 2 and 3 those outside, all on one switch.
+            let mut card = || stage.guest(model, Limits::NONE, &config).unwrap();
+            let cards = [card(), card()];
+            let (mut from, mut to) = (stage.host().unwrap(), stage.host().unwrap());
+            let hops = [Hop { from: mac(0), to: mac(2) }, Hop { from: mac(1), to: mac(3) }];
+            let config = Config { hops, cost_ns: 100.0, budget: BUDGET };
+            let vcpu = GuestRouter::new(cards, &config).unwrap().start().unwrap();
+            let stations = Stations { from: mac(2), to: mac(0) };
+            let traffic = Traffic::new(&Lengths::Fixed(SIZE), stations, 1, [None, None]).unwrap();
+            let mut maker = Maker::new(&traffic, 1);
+            let (start, mut came) = (Instant::now(), 0);
+            while came < 500 {
+                assert!(start.elapsed() < START, "{model:?}: {came} of 500, {:?}", vcpu.counts());
+                from.send_with(0, 8, |_, buffer| maker.write(buffer)).unwrap();
+                to.receive(0, |_, frame| {
+                    // The switch floods until it knows the router: other frames may come, too.
+                    if frame[..6] == mac(3) {
+                        assert_eq!((&frame[6..12], frame[22]), (&mac(1)[..], 63));
+                        came += 1;
+                    }
+                })
+                .unwrap();
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            let counts = vcpu.counts();
+            assert!(counts.forwarded >= 500 && counts.interrupts > 0, "{counts:?}");
+            vcpu.stop().unwrap();
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Threads of this process, by their numbers: scheduling class, processors, and what they had of those.
+//!
+//! `chrt` (util-linux) sets classes, as an operator does. As long as the kernel admits reservations by their sum it has every
+//! thread with one run on all processors. A benchmark needs to know on which, so it turns that off for a while ([`Pinned`]).
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{sched_setaffinity, CpuSet, Pid};
+
+use super::super::common::{text, Result};
+
+/// A scheduling class of the kernel's (sched(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// `SCHED_OTHER`.
+    Fair,
+    /// `SCHED_FIFO`.
+    Fifo(u8),
+    /// `SCHED_DEADLINE`: so much of each period.
+    Deadline { runtime: Duration, period: Duration },
+}
+
+impl Class {
+    /// A part of each period.
+    pub fn reserved(share: f64, period: Duration) -> Class {
+        Class::Deadline { runtime: period.mul_f64(share), period }
+    }
+}
+
+/// Where the kernel keeps what real-time threads together may have of a second; -1: no limit, and no admission.
+const RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
+
+/// Reservations that have ended are gone after this.
+const ENDED: Duration = Duration::from_secs(2);
+
+/// As long as this is, threads with reservations can be pinned: the kernel does not check that reservations fit.
+pub struct Pinned(String);
+
+impl Pinned {
+    /// Turns the check off.
+    ///
+    /// # Errors
+    /// It is not allowed.
+    pub fn new() -> Result<Pinned> {
+        let failed = |e: std::io::Error| format!("{RUNTIME}: {e}: reservations need root");
+        let before = fs::read_to_string(RUNTIME).map_err(failed)?;
+        fs::write(RUNTIME, "-1").map_err(failed)?;
+        Ok(Pinned(before))
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // The time of reservations that have ended counts as taken until their period is over.
+        let start = Instant::now();
+        while let Err(error) = fs::write(RUNTIME, self.0.trim()) {
+            if start.elapsed() > ENDED {
+                eprintln!("{RUNTIME} was {}, and stays -1: {error}", self.0.trim());
+                break;
+            }
+            std::thread::sleep(ENDED / 100);
+        }
+    }
+}
+
+/// Gives a thread this class on processor `cpu`.
+///
+/// # Errors
+/// It is not allowed.
+pub fn place(thread: u32, class: Class, cpu: usize) -> Result<()> {
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    let pid = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or("no number of a thread")?;
+    sched_setaffinity(Some(pid), &only).map_err(text)?;
+    match class {
+        Class::Fair => schedule(thread, &["-o", "-p", "0"]),
+        Class::Fifo(priority) => schedule(thread, &["-f", "-p", &priority.to_string()]),
+        Class::Deadline { runtime, period } => {
+            let [runtime, period] = [runtime, period].map(|time| time.as_nanos().to_string());
+            // What the thread starts has no reservation: else the kernel would let it start nothing.
+            let words = ["-R", "-d", "--sched-runtime", &runtime, "--sched-period", &period];
+            schedule(thread, &[&words[..], &["--sched-deadline", &period, "-p", "0"]].concat())
+        }
+    }
+}
+
+fn schedule(thread: u32, how: &[&str]) -> Result<()> {
+    let output = Command::new("chrt").args(how).arg(thread.to_string()).output();
+    let output = output.map_err(|e| format!("chrt (package util-linux): {e}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Err(format!("chrt {}: {}", how.join(" "), said.trim()))
+        }
+    }
+}
+
+/// The calling thread's number.
+pub fn this() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// The threads of I/O cores in this process, in the order of their numbers.
+pub fn io_cores() -> Vec<u32> {
+    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    let numbers = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+    let mut cores: Vec<(String, u32)> = numbers
+        .filter_map(|thread| {
+            Some((fs::read_to_string(format!("/proc/self/task/{thread}/comm")).ok()?, thread))
+        })
+        .filter(|(name, _)| name.starts_with("io-core-"))
+        .collect();
+    cores.sort();
+    cores.into_iter().map(|(_, thread)| thread).collect()
+}
+
+/// Nanoseconds that a thread has had processors so far, and those in which it could have run but others had them.
+pub fn ran(thread: u32) -> [u64; 2] {
+    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
+    let mut words = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
+    [words.next().unwrap_or(0), words.next().unwrap_or(0)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_known_by_its_number() {
+        std::thread::Builder::new()
+            .spawn(|| {
+                sidecore_driver::load::pin(0).unwrap();
+                let [before, _] = ran(this());
+                let start = std::time::Instant::now();
+                while start.elapsed() < Duration::from_millis(20) {}
+                assert!(ran(this())[0] > before);
+            })
+            .unwrap()
+            .join()
+            .unwrap();
+        assert_eq!(ran(u32::MAX), [0; 2]);
+    }
+}
