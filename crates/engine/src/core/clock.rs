@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use rustix::time::{clock_gettime, ClockId};
+
 use super::task::Visit;
 use crate::mem::{lost_of, ticks, ticks_are_steady, ticks_in};
 
@@ -10,7 +12,7 @@ pub(super) trait Clock {
     /// Nanoseconds since the start. Never less than what it said before.
     fn now(&mut self) -> u64;
 
-    /// Of the last `ns` nanoseconds those, at most, in which others had the processor. Not for what happens often.
+    /// Of the last `ns` nanoseconds those, at most, in which others had the processor. A system call.
     fn lost(&mut self, ns: u64) -> u64 {
         let _ = ns;
         0
@@ -31,7 +33,12 @@ pub(super) struct CoreClock {
     /// The counter at the start, and nanoseconds of a tick in 2⁻³².
     counter: Option<(u64, u64)>,
     last: u64,
+    /// When the thread was asked last what it has had of processors, and what that was.
+    asked: (u64, u64),
 }
+
+/// What the thread was asked so long ago is near enough to the begin of a visit. In nanoseconds.
+const LATELY: u64 = 1_000_000;
 
 impl CoreClock {
     /// The clock of several cores: its copies agree.
@@ -41,7 +48,7 @@ impl CoreClock {
         let rate = (1_000_000_000u128 << 32) / u128::from(ticks_in(measure).max(1));
         let rate = u64::try_from(rate).ok().filter(|_| ticks_are_steady());
         let counter = rate.map(|rate| (ticks(), rate));
-        CoreClock { start: Instant::now(), counter, last: 0 }
+        CoreClock { start: Instant::now(), counter, last: 0, asked: (0, 0) }
     }
 }
 
@@ -64,7 +71,15 @@ impl Clock for CoreClock {
 
     #[cold]
     fn lost(&mut self, ns: u64) -> u64 {
-        lost_of(ns)
+        let now = self.now();
+        let had = clock_gettime(ClockId::ThreadCPUTime);
+        let had = u64::try_from(had.tv_sec * 1_000_000_000 + had.tv_nsec).unwrap_or(0);
+        let (asked, before) = std::mem::replace(&mut self.asked, (now, had));
+        match now - asked <= ns + LATELY {
+            true => (now - asked).saturating_sub(had - before).min(ns),
+            // The notes of another thread tell it less exactly.
+            false => lost_of(ns),
+        }
     }
 }
 

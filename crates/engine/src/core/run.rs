@@ -27,8 +27,7 @@ use super::mailbox::{Mailbox, TaskId};
 use super::pace::Pace;
 use super::poller::{Poller, Watched};
 use super::registry::Registry;
-use super::task::SLOW_VISIT;
-use super::task::{Budget, TaskHandle};
+use super::task::{Budget, TaskHandle, SLOW_VISIT};
 use super::time_spent::TimeSpent;
 use super::timers::Timers;
 use super::tuning::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
@@ -361,8 +360,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         let now = self.clock.after(&visit);
         self.now = now;
         let mut took = now - begun;
-        if took > SLOW_VISIT {
-            // Time in which others had the processor is not the task's.
+        if took > budget.ns {
+            // Time in which others had the processor is not the task's: neither to pay for, nor what its items cost.
             took -= self.clock.lost(took);
             if took > SLOW_VISIT {
                 task.handle.owner().slow().visit(Duration::from_nanos(took));

@@ -192,3 +192,23 @@ fn an_owner_that_left_with_debt_is_let_go() {
     // The core holds nothing of it any more; ours is the other one.
     assert_eq!(Arc::strong_count(&owner), 1);
 }
+
+/// An item costs what the core did for it, not the time in which another program had the processor: visits stay full.
+#[test]
+fn other_programs_on_the_processor_make_no_items_dear() {
+    let items_a_visit = |others: Option<Others>| {
+        let mut rig = Rig::new();
+        let (number, _) = rig.add(&guest(1, Service::default()), 100, true);
+        if let Some(others) = others {
+            rig.core.share_with(others);
+        }
+        rig.core.run(200 * MS);
+        let status = rig.core.status(number);
+        status.items / (status.visits - status.empty)
+    };
+    let alone = items_a_visit(None);
+    for theirs in [MS / 4, MS / 2, 3 * MS] {
+        let shared = items_a_visit(Some(Others::new(MS / 3, theirs, true)));
+        assert!(shared > alone * 9 / 10, "{theirs} ns: {shared} of {alone}");
+    }
+}
