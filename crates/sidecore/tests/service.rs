@@ -266,8 +266,7 @@ fn what_cannot_be_granted_is_refused_and_says_what_can() {
     }
     bed.ok(&["set", "a", "budget=60%"]);
     let told = bed.fails(&["set", "b", "budget=2ms/5ms"]);
-    let why =
-        "the budgets (a 60%, b 40%) do not fit on 1 I/O core, each with 95%; allowed: up to 35%";
+    let why = "the budgets (a 60%, b 40%) do not fit on 1 I/O core, each with 95%; allowed: up to 35%";
     assert!(told.contains(&format!("port b: key `budget`: {why}")), "{told}");
     bed.ok(&["set", "b", "budget=35%", "class=latency", "reclaim=on"]);
     let config = bed.http("GET", "/v1/config", "").1;

@@ -131,8 +131,12 @@ impl Plan {
 /// Keys that figures have.
 #[derive(Clone, Debug, Default, Serialize)]
 struct Summary {
+    /// Of the kernel's reservations with the paper's period.
     #[serde(skip_serializing_if = "Option::is_none")]
     r2: Option<f64>,
+    /// With the shorter period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r2_short: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     r2_budget: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -192,14 +196,20 @@ fn router(args: &Args, plan: &Plan) -> Result<()> {
 }
 
 fn summary(figure: Shown, rows: &[Row]) -> Summary {
-    let of = |budget: bool| rows.iter().filter(move |row| (row.picture == reserved::BUDGET) == budget);
+    let of_kernel = || rows.iter().filter(|row| row.picture != reserved::BUDGET);
     let served = |by: &'static str| rows.iter().filter(move |row| row.picture.starts_with(by));
     match figure {
-        Shown::Reserved => Summary {
-            r2: report::least_r2(of(false)),
-            r2_budget: report::least_r2(of(true)),
-            ..Summary::default()
-        },
+        Shown::Reserved => {
+            let period = |of: Duration| move |row: &&Row| row.line == reserved::name(of);
+            let [short, papers] =
+                reserved::PERIODS.map(|of| report::least_r2(of_kernel().filter(period(of))));
+            Summary {
+                r2: papers,
+                r2_short: short,
+                r2_budget: report::least_r2(rows.iter().filter(|row| row.picture == reserved::BUDGET)),
+                ..Summary::default()
+            }
+        }
         Shown::Queues | Shown::QueuesReserved | Shown::QueuesHalf => {
             let best = report::best(served(stage::SHARED_CORE.name));
             let longest = curves::QUEUES[curves::QUEUES.len() - 1].to_string();

@@ -23,7 +23,7 @@ use super::{Plan, JOINS};
 /// The paper's parts.
 const SHARES: [f64; 7] = [0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95];
 /// Periods: one that a ring's frames bridge, and the paper's.
-const PERIODS: [Duration; 2] = [Duration::from_millis(10), PERIOD];
+pub const PERIODS: [Duration; 2] = [Duration::from_millis(10), PERIOD];
 /// The load, in rates that the guest would have if it did nothing but route.
 const LOAD: f64 = 1.2;
 /// Periods of a measurement: few, so that the machine stays the same for as long.
@@ -33,6 +33,11 @@ pub const BUDGET: &str = "a budget of its tenant";
 
 /// Of each reserved part, its samples.
 type Points = Vec<(f64, Vec<Sample>)>;
+
+/// What the line of a period is called.
+pub fn name(period: Duration) -> String {
+    format!("{} ms", period.as_millis())
+}
 
 /// Figure 12.
 pub fn shares(plan: &Plan) -> Result<Vec<Row>> {
@@ -52,7 +57,7 @@ pub fn shares(plan: &Plan) -> Result<Vec<Row>> {
                 samples.iter().map(|sample| format!("{:.3}", sample.forwarded)).collect();
             eprintln!("round {round}/{}: {picture}, {period:?}: {} Mpps", plan.rounds, rates.join(" "));
             if lines.len() <= number {
-                lines.push((picture, format!("{} ms", period.as_millis()), empty()));
+                lines.push((picture, name(period), empty()));
             }
             lines[number].2.iter_mut().zip(samples).for_each(|((_, of), sample)| of.push(sample));
         }
