@@ -1,5 +1,5 @@
 //! Eight guests on one I/O core, virtio-net and e1000e by turns, of which two flood: the six others have all their
-//! answers, and no guest gets more time than was granted.
+//! answers, and no guest gets more time than was granted. Then one guest, whose cards and disk have one budget.
 //!
 //! What is judged is the engine's own account: time that was used and granted, frames in and out, drops by name. How long anything
 //! took on a machine that emulates eight processors on two is not judged, only printed.
@@ -81,16 +81,18 @@ fn jain(shares: &[u64]) -> f64 {
     sum * sum / (count * squares).max(f64::MIN_POSITIVE)
 }
 
-/// The kernel's own generator, without end, to the sink.
-fn flood(guest: &mut Guest) -> Result<()> {
-    let (thread, device) = ("/proc/net/pktgen/kpktgend_0", "/proc/net/pktgen/eth0");
-    let words = ["count 0", "pkt_size 60", "delay 0", "clone_skb 1000", "dst 10.0.0.254"]
-        .map(|word| format!("echo {word} > {device}"));
+/// The kernel's own generator, without end, by these cards to the sink. Without any delay it would stay with the first one.
+fn flood(guest: &mut Guest, cards: &[&str]) -> Result<()> {
     guest.expect("modprobe pktgen")?;
-    guest.expect(&format!(
-        "echo add_device eth0 > {thread}; {}; echo dst_mac {SINK_MAC} > {device}",
-        words.join("; ")
-    ))?;
+    for card in cards {
+        let (thread, device) = ("/proc/net/pktgen/kpktgend_0", format!("/proc/net/pktgen/{card}"));
+        let words = ["count 0", "pkt_size 60", "delay 1", "clone_skb 1000", "dst 10.0.0.254"]
+            .map(|word| format!("echo {word} > {device}"));
+        guest.expect(&format!(
+            "echo add_device {card} > {thread}; {}; echo dst_mac {SINK_MAC} > {device}",
+            words.join("; ")
+        ))?;
+    }
     guest.run_in_background("echo start > /proc/net/pktgen/pgctrl").map(drop)
 }
 
@@ -172,7 +174,7 @@ fn two_of_eight_guests_flood_and_six_have_all_that_they_ask_for() -> Result<()> 
     }
     ask(&mut guests)?;
     for guest in &mut guests[..FLOODS] {
-        flood(guest)?;
+        flood(guest, &["eth0"])?;
     }
 
     round(&mut daemon, &mut guests, "floods without a limit")?;
@@ -205,5 +207,68 @@ fn two_of_eight_guests_flood_and_six_have_all_that_they_ask_for() -> Result<()> 
         "{:?}",
         balance.drops
     );
+    Ok(())
+}
+
+/// A disk's requests so far, and what its guest's ports have sent.
+fn moved(daemon: &mut Daemon) -> Result<[u64; 3]> {
+    let disks = daemon.show_json("disks")?;
+    let ports = daemon.show_json("ports")?;
+    let sent = |name: &str| {
+        let port = ports["ports"].as_array().unwrap().iter().find(|port| port["name"] == name).unwrap();
+        port["counters"]["in_frames"].as_u64().unwrap()
+    };
+    Ok([sent("lan"), sent("wan"), disks["disks"][0]["reads"].as_u64().unwrap()])
+}
+
+#[test]
+fn two_cards_and_a_disk_of_a_guest_have_one_budget() -> Result<()> {
+    let dir = RunDir::new("tenant")?;
+    let at = |name: &str| dir.join(name);
+    let [lan, wan, disk] = [
+        format!("lan=vhost-user:{},tenant=vm", at("lan")),
+        format!("wan=e1000e:{},tenant=vm", at("wan")),
+        format!("disk=blk:{},file=ram:64M,tenant=vm", at("disk")),
+    ];
+    let sink = format!("sink=ring:{},fdb={SINK_MAC}", at("sink"));
+    let tenant = format!("vm,budget={BUDGET}");
+    let ports = [&lan, &wan, &disk, &sink].into_iter().flat_map(|port| ["--port", port.as_str()]);
+    let arguments: Vec<&str> = ["--cores", "0", "--tenant", &tenant].into_iter().chain(ports).collect();
+    let mut daemon = Daemon::start(&arguments)?;
+    let _sink = Port::attach(&at("sink")).unwrap();
+    let mut guest = Guest::named("vm")
+        .nic(Nic::vhost_user(at("lan"), Role::QemuClient { reconnect_ms: 0 }, 1))
+        .nic(Nic::vfio_user(at("wan")))
+        .disk(at("disk"))
+        .boot()?;
+    guest.expect("ip link set eth0 up && ip link set eth1 up")?;
+    flood(&mut guest, &["eth0", "eth1"])?;
+    guest.run_in_background("while true; do dd if=/dev/vda of=/dev/null bs=64k iflag=direct; done")?;
+
+    let had = |daemon: &mut Daemon| -> Result<Value> {
+        let tenants = daemon.show_json("tenants")?;
+        Ok(tenants["tenants"][0].clone())
+    };
+    let number = |tenant: &Value, key: &str| tenant["service"][key].as_u64().unwrap();
+    let (began, before, moved_before) = (Instant::now(), had(&mut daemon)?, moved(&mut daemon)?);
+    assert_eq!(before["ports"], serde_json::json!(["disk", "lan", "wan"]), "{before:#}");
+    // Each of the three goes on.
+    loop {
+        let now = moved(&mut daemon)?;
+        let enough = |(now, before): (&u64, &u64)| *now > before + 100;
+        if now.iter().zip(&moved_before).all(enough) && began.elapsed() > Duration::from_secs(5) {
+            break;
+        }
+        assert!(began.elapsed() < LIMIT, "{now:?} after {moved_before:?}: {:#}", had(&mut daemon)?);
+    }
+    let after = had(&mut daemon)?;
+    let time = u64::try_from(began.elapsed().as_nanos()).unwrap();
+    let of = |key: &str| number(&after, key) - number(&before, key);
+    let (busy, throttled) = (of("busy_ns"), of("throttled_ns"));
+    println!("{busy} ns of {time}, {throttled} throttled, {:?} after {moved_before:?}", moved(&mut daemon)?);
+    assert!(busy > 0 && busy <= time / 1_000_000 * GRANTED + LONG_VISIT, "{after:#}");
+    assert!(throttled > time / 4, "it would not have had more: {after:#}");
+    assert_eq!(after["cores"], serde_json::json!([0]), "{after:#}");
+    daemon.balance()?;
     Ok(())
 }

@@ -9,14 +9,14 @@ const LIMIT: Duration = Duration::from_secs(60);
 const BYTES: u32 = 1_000_000;
 
 /// A family, with the addresses of both guests, and of the router towards each.
-struct Family {
-    flag: &'static str,
-    guests: [&'static str; 2],
-    gateways: [&'static str; 2],
-    bits: u8,
+pub(crate) struct Family {
+    pub(crate) flag: &'static str,
+    pub(crate) guests: [&'static str; 2],
+    pub(crate) gateways: [&'static str; 2],
+    pub(crate) bits: u8,
 }
 
-const FAMILIES: [Family; 2] = [
+pub(crate) const FAMILIES: [Family; 2] = [
     Family { flag: "-4", guests: ["10.1.0.2", "10.2.0.2"], gateways: ["10.1.0.1", "10.2.0.1"], bits: 24 },
     Family {
         flag: "-6",
@@ -41,7 +41,19 @@ fn guests_find_each_other_their_router_and_the_mtu_of_their_path() -> Result<()>
     let intel = Nic::vfio_user(socket("narrow"));
     let [mut wide, mut narrow] =
         Guest::boot_all([Guest::named("wide").nic(virtio), Guest::named("narrow").nic(intel)])?;
-    for (side, guest) in [&mut wide, &mut narrow].into_iter().enumerate() {
+    use_router(&mut wide, &mut narrow)?;
+    let drops = daemon.balance()?.drops;
+    assert!(drops.get("too_big").is_some_and(|frames| *frames > 0), "{drops:?}");
+    wide.kill();
+    narrow.kill();
+    assert!(daemon.terminate()?.success());
+    Ok(())
+}
+
+/// Gives both guests their addresses and gateways, and has them use the router in all ways. What leads to the second one
+/// takes packets of 1400 bytes at most.
+pub(crate) fn use_router(wide: &mut Guest, narrow: &mut Guest) -> Result<()> {
+    for (side, guest) in [&mut *wide, &mut *narrow].into_iter().enumerate() {
         guest.expect("ip link set eth0 up")?;
         for family in &FAMILIES {
             let Family { flag, guests, gateways, bits, .. } = family;
@@ -52,18 +64,13 @@ fn guests_find_each_other_their_router_and_the_mtu_of_their_path() -> Result<()>
     for family in &FAMILIES {
         let Family { flag, guests: [back, far], gateways: [near, _], .. } = family;
         wide.wait_until(&format!("ping {flag} -c 1 -W 1 {far}"), LIMIT)?;
-        traceroute(&mut wide, family)?;
+        traceroute(wide, family)?;
         // The guest's packets are 1500 bytes long, what is behind the router takes 1400.
-        let found = stream(&mut wide, &mut narrow, far)?;
+        let found = stream(wide, narrow, far)?;
         assert_eq!(found, 1400, "what {near} said of the way to {far}");
         // The other way its own packets fit.
-        stream(&mut narrow, &mut wide, back)?;
+        stream(narrow, wide, back)?;
     }
-    let drops = daemon.balance()?.drops;
-    assert!(drops.get("too_big").is_some_and(|frames| *frames > 0), "{drops:?}");
-    wide.kill();
-    narrow.kill();
-    assert!(daemon.terminate()?.success());
     Ok(())
 }
 
