@@ -482,33 +482,6 @@ fn the_walk_from_port_to_port_is_as_it_is_told() {
     }
 }
 
-/// The table in docs/scheduling.md names a file of the tree and the tests in it, whole or up to `…`.
-#[test]
-fn the_tests_that_are_named_are_there() {
-    let text = fs::read_to_string(root().join("docs/scheduling.md")).unwrap();
-    let (_, table) = text.split_once("## Which test shows what").unwrap();
-    let mut paths = Vec::new();
-    ["crates", "lab"].iter().for_each(|dir| sources(&root().join(dir), &mut paths));
-    let mut named = 0;
-    for row in table.lines().filter(|line| line.starts_with('|')) {
-        let mut code = String::new();
-        for word in row.split('`').skip(1).step_by(2) {
-            if word.ends_with(".rs") {
-                let files = paths.iter().filter(|path| path.ends_with(word));
-                code = files.map(|path| fs::read_to_string(path).unwrap()).collect();
-                assert!(!code.is_empty(), "no file {word}");
-            } else if word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || "_…".contains(c))
-            {
-                let end = if word.ends_with('…') { "" } else { "(" };
-                let start = format!("fn {}{end}", word.trim_end_matches('…'));
-                assert!(code.contains(&start), "no test `{word}` where the table says");
-                named += 1;
-            }
-        }
-    }
-    assert!(named > 20, "{named} tests are named");
-}
-
 /// What is behind each `start` in `text`, up to the end of the code.
 fn codes<'t>(text: &'t str, start: &'t str) -> impl Iterator<Item = &'t str> {
     text.match_indices(start).filter_map(move |(at, _)| text.get(at + start.len()..)?.split('`').next())
