@@ -32,6 +32,12 @@ impl Pace {
         items.clamp(least, TURN)
     }
 
+    /// Whether visits are short since one was dear.
+    #[inline]
+    pub(super) fn is_dear(&self) -> bool {
+        self.dear > 0
+    }
+
     /// A visit of `items` that ended at `now` took `ns`; it should have taken no more than `turn`.
     #[inline]
     pub(super) fn took(&mut self, items: usize, ns: u64, turn: u64, now: u64) {

@@ -360,8 +360,9 @@ impl<L: 'static, C: Clock> Core<L, C> {
         let now = self.clock.after(&visit);
         self.now = now;
         let mut took = now - begun;
-        if took > budget.ns {
-            // Time in which others had the processor is not the task's: neither to pay for, nor what its items cost.
+        if took > budget.ns || task.pace.is_dear() {
+            // Time in which others had the processor is not the task's: neither to pay for, nor what its items cost. If each short
+            // visit were taken for dear as others come, visits would stay short.
             took -= self.clock.lost(took);
             if took > SLOW_VISIT {
                 task.handle.owner().slow().visit(Duration::from_nanos(took));

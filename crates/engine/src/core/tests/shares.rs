@@ -212,3 +212,22 @@ fn other_programs_on_the_processor_make_no_items_dear() {
         assert!(shared > alone * 9 / 10, "{theirs} ns: {shared} of {alone}");
     }
 }
+
+/// Visits that are short, because one was dear, do not stay so where others have the processor in each of them.
+#[test]
+fn visits_are_full_again_while_other_programs_come_in_each() {
+    let mut rig = Rig::new();
+    let numbers: Vec<u64> =
+        (0..4).map(|number| rig.add(&guest(number, Service::default()), 100, true).0).collect();
+    rig.core.share_with(Others::new(0, MS / 5, false));
+    rig.core.run(20 * MS);
+    rig.core.share_with(Others::new(0, 22_000, true));
+    rig.core.run(100 * MS);
+    let before: Vec<_> = numbers.iter().map(|number| rig.core.status(*number)).collect();
+    rig.core.run(100 * MS);
+    for (number, before) in numbers.iter().zip(before) {
+        let now = rig.core.status(*number);
+        let each = (now.items - before.items) / (now.visits - before.visits).max(1);
+        assert!(each > 100, "{each} items a visit");
+    }
+}

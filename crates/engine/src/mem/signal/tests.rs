@@ -13,6 +13,8 @@ use super::*;
 use crate::mem::{CoreTime, EVERY};
 
 const LONG: Duration = Duration::from_secs(20);
+/// On a machine with much else to do, acts in which this thread waited for a processor for long are entered in no account.
+const LONGER: Duration = Duration::from_secs(120);
 
 fn event() -> OwnedFd {
     eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
@@ -119,7 +121,7 @@ fn thousands_of_waiters_are_the_ports_overrun() {
             }
             let start = Instant::now();
             while !overrun.rests() {
-                assert!(signal.raise() && start.elapsed() < LONG, "{overrun:?}");
+                assert!(signal.raise() && start.elapsed() < LONGER, "{overrun:?}");
                 while rustix::io::read(&read, &mut [0; 64]).is_ok() {}
             }
         }
