@@ -2,19 +2,23 @@
 
 use std::time::Instant;
 
-use rustix::time::{clock_gettime, ClockId};
-
 use super::task::Visit;
-use crate::mem::{lost_of, ticks, ticks_are_steady, ticks_in};
+use crate::mem::{lost_of, signalled, ticks, ticks_are_steady, ticks_in};
 
 /// What a core reads.
 pub(super) trait Clock {
     /// Nanoseconds since the start. Never less than what it said before.
     fn now(&mut self) -> u64;
 
-    /// Of the last `ns` nanoseconds those, at most, in which others had the processor. A system call.
+    /// Of the last `ns` nanoseconds those, at most, in which others had the processor. System calls.
     fn lost(&mut self, ns: u64) -> u64 {
         let _ = ns;
+        0
+    }
+
+    /// Nanoseconds that signals took since this was asked last.
+    #[inline]
+    fn signalled(&mut self) -> u64 {
         0
     }
 
@@ -33,12 +37,7 @@ pub(super) struct CoreClock {
     /// The counter at the start, and nanoseconds of a tick in 2⁻³².
     counter: Option<(u64, u64)>,
     last: u64,
-    /// When the thread was asked last what it has had of processors, and what that was.
-    asked: (u64, u64),
 }
-
-/// What the thread was asked so long ago is near enough to the begin of a visit. In nanoseconds.
-const LATELY: u64 = 1_000_000;
 
 impl CoreClock {
     /// The clock of several cores: its copies agree.
@@ -48,7 +47,7 @@ impl CoreClock {
         let rate = (1_000_000_000u128 << 32) / u128::from(ticks_in(measure).max(1));
         let rate = u64::try_from(rate).ok().filter(|_| ticks_are_steady());
         let counter = rate.map(|rate| (ticks(), rate));
-        CoreClock { start: Instant::now(), counter, last: 0, asked: (0, 0) }
+        CoreClock { start: Instant::now(), counter, last: 0 }
     }
 }
 
@@ -71,21 +70,19 @@ impl Clock for CoreClock {
 
     #[cold]
     fn lost(&mut self, ns: u64) -> u64 {
-        let now = self.now();
-        let had = clock_gettime(ClockId::ThreadCPUTime);
-        let had = u64::try_from(had.tv_sec * 1_000_000_000 + had.tv_nsec).unwrap_or(0);
-        let (asked, before) = std::mem::replace(&mut self.asked, (now, had));
-        match now - asked <= ns + LATELY {
-            true => (now - asked).saturating_sub(had - before).min(ns),
-            // The notes of another thread tell it less exactly.
-            false => lost_of(ns),
-        }
+        lost_of(ns)
+    }
+
+    #[inline]
+    fn signalled(&mut self) -> u64 {
+        u64::try_from(signalled().as_nanos()).unwrap_or(u64::MAX)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mem::CoreTime;
     use std::time::Duration;
 
     #[test]
@@ -113,5 +110,18 @@ mod tests {
         let before = clock.now();
         clock.counter = Some((ticks() + ticks_in(Duration::from_secs(10)), rate));
         assert!(clock.now() >= before && clock.now() < before + 1_000_000_000);
+    }
+
+    /// As when a VMM's memory makes a visit wait for a page: that is the visit's own time.
+    #[test]
+    fn what_a_thread_waits_for_by_itself_is_not_lost() {
+        let slept = std::thread::spawn(|| {
+            let _time = CoreTime::of_this_thread().unwrap();
+            let mut clock = CoreClock::new();
+            let nap = Duration::from_millis(20);
+            // On a machine with much else to do it waits for a processor behind a nap, too.
+            (0..50).map(|_| (std::thread::sleep(nap), clock.lost(20_000_000)).1).min()
+        });
+        assert!(slept.join().unwrap().unwrap() < 10_000_000);
     }
 }

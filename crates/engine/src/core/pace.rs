@@ -3,7 +3,8 @@
 //! Theory of operation. A visit cannot be cut short, so its bound is a number of items, by what they cost of late: a mean of
 //! visits with several items, and beside it the *dear* ones. A visit that took longer than its turn (an item went to many
 //! receivers; pages of a guest had to be found or cleared; a frame was cut into hundreds) is remembered: a guest whose items
-//! are dear now and then is not believed to be cheap in between.
+//! are dear now and then is not believed to be cheap in between. Signals are not among what items cost: a visit of one frame
+//! has as many as one of a hundred, so where a signal takes longer than a turn, short visits would stay short.
 
 use super::tuning::{MIN_WORK, TURN};
 

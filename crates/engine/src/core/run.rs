@@ -357,17 +357,23 @@ impl<L: 'static, C: Clock> Core<L, C> {
         self.heartbeat.begin(task.number);
         let begun = self.now;
         let visit = task.handle.visit(&mut self.local, budget);
-        let now = self.clock.after(&visit);
-        self.now = now;
+        let mut now = self.clock.after(&visit);
         let mut took = now - begun;
+        // A receiver gets one signal for all its items.
+        let mut apart = self.clock.signalled();
         if took > budget.ns || task.pace.is_dear() {
-            // Time in which others had the processor is not the task's: neither to pay for, nor what its items cost. If each short
-            // visit were taken for dear as others come, visits would stay short.
-            took -= self.clock.lost(took);
+            // Time in which others had the processor is neither the task's to pay for nor what its items cost; the look at it is. After
+            // a dear visit all are looked at: short ones do not pass the end of their turn, whoever came in between.
+            let lost = self.clock.lost(took);
+            now = self.clock.now();
+            took = now - begun - lost;
+            // Whom a signal woke may have had the processor in it.
+            apart = apart.saturating_sub(lost);
             if took > SLOW_VISIT {
                 task.handle.owner().slow().visit(Duration::from_nanos(took));
             }
         }
+        self.now = now;
         let own = took.saturating_sub(visit.others_ns);
         if visit.moved == 0 && visit.items == 0 {
             task.empty_visits = task.empty_visits.saturating_add(1);
@@ -382,7 +388,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
             }
             return 0;
         }
-        task.pace.took(visit.items, own, budget.ns, now);
+        task.pace.took(visit.items, own.saturating_sub(apart), budget.ns, now);
         self.accounts.charge(task.account, own, visit.items as u64, visit.bytes, now);
         let wait = begun.saturating_sub(task.waits_since.take().unwrap_or(task.since));
         task.ledger.enter(&Entry {

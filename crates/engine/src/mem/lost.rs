@@ -4,7 +4,11 @@
 //! has waited for a processor (proc(5), `schedstat`), and how many pages it had to find for it. A thread of the control plane
 //! (`core::watch`) writes that down every [`EVERY`], while the core is at work. A core compares with the last note from before an
 //! act, and only after an act that took long; acts within one another, which end together, share what it reads ([`FRESH`]). So a
-//! core at work makes no system call for this.
+//! core at work makes no system call for this, unless a visit was longer than its turn.
+//!
+//! A reservation that is used up, or a limit of a control group, is no waiting to the kernel. So the length of a visit
+//! ([`lost_of`]) is compared with the thread's time on processors, which the core asks for behind each visit that counts. What
+//! is missing it has lost, if it did not give its processor up: a thread that slept, or had to wait for a page, did.
 //!
 //! A process that is stopped (SIGSTOP) makes no notes: an act in which one is missing is entered in no account.
 //!
@@ -18,7 +22,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::ticks::{ticks, ticks_in};
+use super::ticks::{thread_time, ticks, ticks_in, time_of};
 
 /// How often a note is made.
 pub const EVERY: Duration = Duration::from_millis(10);
@@ -26,6 +30,8 @@ pub const EVERY: Duration = Duration::from_millis(10);
 const UNNOTED: Duration = Duration::from_millis(15);
 /// What was read so long ago still holds for an act that took long.
 const FRESH: Duration = Duration::from_micros(250);
+/// What the thread was asked this long before a visit is near enough to its begin.
+const LATELY: Duration = Duration::from_millis(1);
 /// Notes that are kept: an act that took longer is compared with the first one.
 const KEPT: usize = 64;
 
@@ -42,6 +48,16 @@ struct Note {
     read: u64,
 }
 
+/// A thread's time, asked by itself.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// When: ticks.
+    at: u64,
+    had_ns: u64,
+    /// How often it has given its processor up.
+    waits: u64,
+}
+
 /// An I/O core's thread, as the kernel sees it.
 pub struct CoreTime {
     schedstat: File,
@@ -54,6 +70,8 @@ thread_local! {
     static OWN: OnceCell<Arc<CoreTime>> = const { OnceCell::new() };
     /// What it has read last of itself.
     static LAST: Cell<Note> = const { Cell::new(Note { at: 0, ran_ns: 0, waited_ns: 0, pages: 0, read: 0 }) };
+    /// What it had when it was asked last.
+    static ASKED: Cell<Asked> = const { Cell::new(Asked { at: 0, had_ns: 0, waits: 0 }) };
 }
 
 impl CoreTime {
@@ -140,7 +158,15 @@ pub fn own(begun: u64, touch: bool) -> Option<u64> {
 
 /// Nanoseconds of the last `ns`, at most, in which the calling I/O core had no processor.
 pub fn lost_of(ns: u64) -> u64 {
-    let begun = ticks().wrapping_sub(ticks_in(Duration::from_nanos(ns)));
+    let (had_ns, waits) = thread_time();
+    let now = Asked { at: ticks(), had_ns, waits };
+    let before = ASKED.replace(now);
+    let passed = time_of(now.at.wrapping_sub(before.at));
+    let ran = Duration::from_nanos(now.had_ns.saturating_sub(before.had_ns));
+    if now.waits == before.waits && passed <= Duration::from_nanos(ns) + LATELY {
+        return u64::try_from(passed.saturating_sub(ran).as_nanos()).unwrap_or(u64::MAX).min(ns);
+    }
+    let begun = now.at.wrapping_sub(ticks_in(Duration::from_nanos(ns)));
     let waited = OWN.with(|own| {
         let (before, now) = own.get()?.since(begun)?;
         Some(now.waited_ns.saturating_sub(before.waited_ns))

@@ -52,7 +52,7 @@ pub use rings::{prepare_signals, start as start_rings, start_helper};
 pub use scheduling::SchedulingPolicy;
 pub use shared::SharedFile;
 pub use sigbus::{noted as memory_errors, prepare as prepare_sigbus};
-pub use signal::Signal;
+pub use signal::{signalled, Signal};
 pub use terms::{Files, MemoryCount, Terms};
 pub use ticks::{process_time, ticks, ticks_are_steady, ticks_in, time_of};
 pub use transfer::{keep_workers_away, Alignment, Begun, Bounds, How, Transfers};

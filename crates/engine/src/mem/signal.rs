@@ -17,20 +17,38 @@
 //!
 //! A signal that does not wait may still be slow. It walks the list of waiters of the eventfd, some 0.4 µs each: if a
 //! VMM hangs ten thousand epoll sets on it, a signal takes 5 ms. So each signal is timed, and what it takes too long is
-//! the port's [`Overrun`].
+//! the port's [`Overrun`]. What the thread spent on signals is known apart ([`signalled`]): a core that knows what frames cost
+//! has to leave it out, as there is one signal however many frames there were.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
+use std::time::Duration;
 
 use io_uring::IoUring;
 
 use super::overrun::{Act, Overrun};
 use super::rings::for_signals;
 use super::target::Target;
+use super::ticks::{ticks, time_of};
 
 /// Tries of a signal for which the kernel has no memory.
 const TRIES: usize = 1000;
+
+thread_local! {
+    /// Ticks that this thread spent on signals since it was asked.
+    static SIGNALLED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What the calling thread spent on signals since it asked last.
+#[inline]
+pub fn signalled() -> Duration {
+    match SIGNALLED.take() {
+        0 => Duration::ZERO,
+        spent => time_of(spent),
+    }
+}
 
 /// Signals an eventfd of a VMM, or a pipe of ours.
 #[derive(Debug, Default)]
@@ -103,7 +121,10 @@ impl Signal {
         // It may have gone while this thread waited for the lock.
         let Some(target) = &slot.target else { return false };
         // The kernel has no memory for the request only where it is about to end processes to get some.
-        self.overrun.timed(Act::Work, || (0..TRIES).any(|_| target.raise()));
+        let begun = ticks();
+        let _ = (0..TRIES).any(|_| target.raise());
+        SIGNALLED.set(SIGNALLED.get() + ticks().wrapping_sub(begun));
+        self.overrun.took(Act::Work, begun);
         true
     }
 }

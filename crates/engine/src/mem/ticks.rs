@@ -1,8 +1,10 @@
 //! A clock that costs next to nothing to read: the processor's time stamp counter (Intel SDM vol. 3B §19.17), where there is
 //! one. Its rate is measured once, and nothing is said about other processors' counters.
 //!
-//! Invariant of the `unsafe` here: reading the counter, and asking what the processor has, touches no memory.
+//! Invariant of the `unsafe` here: reading the counter, and asking what the processor has, touches no memory; the kernel is asked
+//! for times with places of ours.
 
+use std::mem::MaybeUninit;
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -56,6 +58,19 @@ pub fn process_time(pid: u32) -> Option<Duration> {
     // SAFETY: the call writes to a place of ours.
     let done = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
     done.then(|| Some(Duration::new(time.tv_sec.try_into().ok()?, time.tv_nsec.try_into().ok()?)))?
+}
+
+/// Nanoseconds of processors that the calling thread has had, and how often it has given one up to wait for something.
+pub fn thread_time() -> (u64, u64) {
+    let had = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    let had = u64::try_from(had.tv_sec * 1_000_000_000 + had.tv_nsec).unwrap_or(0);
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the call writes to a place of ours, and zeros are a value of it.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    (had, u64::try_from(usage.ru_nvcsw).unwrap_or(0))
 }
 
 /// How far the counter goes in `time`. Measures its rate when it is called first: not for hot paths.

@@ -26,6 +26,8 @@ pub(crate) struct Counted {
     looks: Arc<AtomicU64>,
     /// Other programs have the processor now and then.
     others: Option<Others>,
+    /// What a signal takes: one a visit.
+    signal: u64,
 }
 
 /// Other programs on the core's processor: each time the core has run for `core` nanoseconds they have it for `theirs`.
@@ -70,8 +72,12 @@ impl Clock for Counted {
         self.others.as_ref().filter(lately).map_or(0, |others| others.theirs.min(ns))
     }
 
+    fn signalled(&mut self) -> u64 {
+        self.signal
+    }
+
     fn after(&mut self, visit: &Visit) -> u64 {
-        self.pass(DELIVERY * visit.cost as u64);
+        self.pass(DELIVERY * visit.cost as u64 + self.signal);
         Clock::now(self)
     }
 }
@@ -99,8 +105,8 @@ impl<L: 'static> ByHand<L> {
             tuning: tuning.clone(),
             local,
         };
-        let core =
-            Core::new(parts, Counted { now: 0, rate: 2, looks: Arc::default(), others: None }).unwrap();
+        let clock = Counted { now: 0, rate: 2, looks: Arc::default(), others: None, signal: 0 };
+        let core = Core::new(parts, clock).unwrap();
         ByHand { core, mailbox, ledgers: Vec::new(), rounds: 0 }
     }
 
@@ -171,6 +177,11 @@ impl<L: 'static> ByHand<L> {
     /// From now on other programs share the processor.
     pub(crate) fn share_with(&mut self, others: Others) {
         self.core.clock.others = Some(others);
+    }
+
+    /// From now on each visit ends with a signal that takes so many nanoseconds.
+    pub(crate) fn signals_take(&mut self, ns: u64) {
+        self.core.clock.signal = ns;
     }
 
     /// How long they had it.

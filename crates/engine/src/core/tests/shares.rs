@@ -222,7 +222,25 @@ fn visits_are_full_again_while_other_programs_come_in_each() {
     rig.core.share_with(Others::new(0, MS / 5, false));
     rig.core.run(20 * MS);
     rig.core.share_with(Others::new(0, 22_000, true));
-    rig.core.run(100 * MS);
+    are_full(&mut rig, &numbers);
+}
+
+/// A signal that takes longer than a turn is no reason to send one for each item.
+#[test]
+fn visits_are_full_again_while_each_ends_with_a_slow_signal() {
+    let mut rig = Rig::new();
+    let numbers: Vec<u64> =
+        (0..10).map(|number| rig.add(&guest(number, Service::default()), 50, true).0).collect();
+    rig.core.share_with(Others::new(0, MS / 5, false));
+    rig.core.signals_take(20_000);
+    rig.core.run(20 * MS);
+    rig.core.share_with(Others::new(MS, 0, true));
+    are_full(&mut rig, &numbers);
+}
+
+/// After a while, visits to these tasks are of more than 100 items.
+fn are_full(rig: &mut Rig, numbers: &[u64]) {
+    rig.core.run(200 * MS);
     let before: Vec<_> = numbers.iter().map(|number| rig.core.status(*number)).collect();
     rig.core.run(100 * MS);
     for (number, before) in numbers.iter().zip(before) {

@@ -166,6 +166,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_tgkill ALL, [third(libc::SIGABRT)], "abort";
     SYS_sched_yield ALL, [], "contended channels";
     SYS_clock_gettime EVERY, [], "where the vDSO has no clock";
+    SYS_getrusage IO, [], "whether it waited for something";
     SYS_clock_nanosleep ALL, [], "pauses";
     SYS_getrandom EVERY, [], "keys of hash tables";
     SYS_getcpu ALL, [], "where the vDSO has none";
