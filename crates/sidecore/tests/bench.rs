@@ -2,10 +2,11 @@
 //! does other things, too.
 
 use crate::rig;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use crate::rig::Testbed;
+use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 
 /// All of them want the same two processors.
@@ -145,6 +146,25 @@ fn vsr() {
     let number = |key: &str| answer["summary"][key].as_f64().unwrap();
     assert!(number("mpps") > 0.0 && number("ratio_threads") > 0.0, "{answer}");
     labelled(&answer);
+    a_benchmark_that_ends_early_puts_the_kernels_limit_back();
+}
+
+/// It pins threads that have reservations, so it turns off the limit of the whole machine. It may not stay off.
+fn a_benchmark_that_ends_early_puts_the_kernels_limit_back() {
+    rig::needs_root();
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let limit = || std::fs::read_to_string("/proc/sys/kernel/sched_rt_runtime_us").unwrap();
+    let before = limit();
+    assert_ne!(before, "-1\n", "write 950000 to /proc/sys/kernel/sched_rt_runtime_us");
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sidecore"));
+        let command = command.args(["bench", "vsr", "--figure", "3", "--quick"]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        rig::until("limit of -1", || limit() == "-1\n");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        rig::wait(&mut child);
+        rig::until("limit as before", || limit() == before);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::net::Ipv6Addr;
 use std::time::Instant;
 
-use crate::rig::{Daemon, Testbed, LIMIT};
+use crate::rig::{until, Daemon, Testbed, LIMIT};
 use rustix::process::Signal;
 use serde_json::Value;
 use sidecore_engine::packet::Sum;
@@ -440,14 +440,6 @@ fn forged_sources_are_dropped_where_that_is_asked_for() {
     assert!(said.contains("key `rpf`: does not apply; allowed: with router"), "{said}");
     let said = bed.fails(&["set", "a", "rpf=on"]);
     assert!(said.contains("allowed: off, loose, strict"), "{said}");
-}
-
-/// Waits until `done` says so.
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < LIMIT, "no {what}");
-    }
 }
 
 /// Each with a station, and a switch between them.

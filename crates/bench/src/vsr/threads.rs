@@ -4,8 +4,9 @@
 //! thread with one run on all processors. A benchmark needs to know on which, so it turns that off for a while ([`Pinned`]).
 
 use std::fs;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use rustix::thread::{sched_setaffinity, CpuSet, Pid};
 
@@ -32,11 +33,21 @@ impl Class {
 /// Where the kernel keeps what real-time threads together may have of a second; -1: no limit, and no admission.
 const RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 
-/// Reservations that have ended are gone after this.
-const ENDED: Duration = Duration::from_secs(2);
+/// Waits until its input ends, then puts the limit `$1` back into the file `$0`. The time of reservations that have ended counts as
+/// taken until their period is over, so it tries for two seconds.
+const GUARD: &str = r#"
+    read -r _
+    for _ in $(seq 100); do
+        echo "$1" 2>&- >"$0" && exit
+        sleep 0.02
+    done
+    echo "$0 was $1, and stays $(cat "$0"): write it back" >&2
+"#;
 
 /// As long as this is, threads with reservations can be pinned: the kernel does not check that reservations fit.
-pub struct Pinned(String);
+///
+/// The limit is the whole machine's, so a process of its own ([`GUARD`]) puts it back, however this one ends.
+pub struct Pinned(Child);
 
 impl Pinned {
     /// Turns the check off.
@@ -46,21 +57,20 @@ impl Pinned {
     pub fn new() -> Result<Pinned> {
         let failed = |e: std::io::Error| format!("{RUNTIME}: {e}: reservations need root");
         let before = fs::read_to_string(RUNTIME).map_err(failed)?;
+        let mut guard = Command::new("sh");
+        guard.args(["-c", GUARD, RUNTIME, before.trim()]).stdin(Stdio::piped()).stdout(Stdio::null());
+        // In a group of its own: a terminal's Ctrl-C is not for it.
+        let pinned = Pinned(guard.process_group(0).spawn().map_err(|e| format!("sh: {e}"))?);
         fs::write(RUNTIME, "-1").map_err(failed)?;
-        Ok(Pinned(before))
+        Ok(pinned)
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // The time of reservations that have ended counts as taken until their period is over.
-        let start = Instant::now();
-        while let Err(error) = fs::write(RUNTIME, self.0.trim()) {
-            if start.elapsed() > ENDED {
-                eprintln!("{RUNTIME} was {}, and stays -1: {error}", self.0.trim());
-                break;
-            }
-            std::thread::sleep(ENDED / 100);
+        // `wait` closes the input first.
+        if let Err(error) = self.0.wait() {
+            eprintln!("{RUNTIME}: {error}");
         }
     }
 }
