@@ -86,7 +86,7 @@ impl PathEnd {
         Ok(end)
     }
 
-    /// The same where what has to be there is.
+    /// An end of what was set up before.
     pub fn there(kind: Kind, number: u8, dir: &Path) -> PathEnd {
         let near = format!("near{number}");
         let far = if kind.is_pair() { format!("far{number}") } else { near.clone() };

@@ -20,7 +20,7 @@ use sidecore_pktgen::end::{Lane, Result};
 
 /// Nothing came for so long behind the last frame: what is missing is lost.
 const QUIET: Duration = Duration::from_millis(50);
-/// The same altogether (RFC 2544 §23 e: two seconds for residual frames).
+/// What comes later than this behind the last frame is lost in any case (RFC 2544 §23 e: two seconds for residual frames).
 const RESIDUAL: Duration = Duration::from_secs(2);
 /// Frames that are due at once at most, if the tester was there.
 const MOST_DUE: u64 = 512;
@@ -168,7 +168,7 @@ impl<'t> Tester<'t> {
         self.run_with(spells, delays, || ())
     }
 
-    /// The same, with something that is done when the last frame was due, before it is waited for.
+    /// As [`run`](Self::run), and calls `behind` when the last frame was due, before it waits for what is still on its way.
     pub fn run_with(&mut self, spells: &[Spell], delays: bool, behind: impl FnOnce()) -> Result<Trial> {
         self.number = self.number.checked_add(1).unwrap_or(1);
         let mut maker = Maker::new(self.traffic, self.number);

@@ -120,7 +120,7 @@ impl Plan {
         Ok(Plan { rounds, window, full, quick, cost_ns, cpus })
     }
 
-    /// With measurements of a whole number of these periods, so many at least.
+    /// With measurements of a whole number of these periods: `least` or more.
     fn whole(&self, period: Duration, least: u32) -> Plan {
         let periods = self.window.as_nanos().div_ceil(period.as_nanos().max(1));
         let periods = u32::try_from(periods).unwrap_or(u32::MAX).max(if self.quick { 1 } else { least });

@@ -102,7 +102,7 @@ impl<'g> Turns<'g> {
         on(&Io::start(way, &[cpus.io], 2)?, cpus, frames, what)
     }
 
-    /// The same with large frames, of which the I/O core has more to copy than the guest; this tenant pays for all of them.
+    /// As [`with`](Self::with), with large frames: the I/O core has more to copy of them than the guest has. `tenant` pays for all.
     ///
     /// # Errors
     /// Something is missing, or `what` fails.
