@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::super::common::Result;
 use super::super::sched::stage::{Way, OURS};
 use super::report::Row;
-use super::stage::{play, Bench, Cpus, Sample, Setup, OUTSIDE_RING, SHARED_CORE, THREADS};
+use super::stage::{play, Cpus, Placement, Sample, Setup, ALONE, OUTSIDE_RING, SHARED_CORE, THREADS};
 use super::threads::Class;
 use super::{Plan, JOINS};
 
 /// Loads of a figure, in rates that the guest would have if it did nothing but route.
-const LOADS: [f64; 9] = [0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0];
+pub const LOADS: [f64; 9] = [0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0];
 /// Those of a figure with longer measurements, or with more lines.
 const FEWER: [f64; 7] = [0.3, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0];
 const FEWEST: [f64; 4] = [0.4, 0.8, 1.2, 1.6];
@@ -19,30 +19,12 @@ pub const QUEUES: [u16; 5] = [5, 35, 50, 110, 500];
 /// The paper's period of a reservation, and its parts in Figures 14 and 15.
 pub const PERIOD: Duration = Duration::from_millis(200);
 
-/// Where the guest runs, and in which class; the class of the I/O threads.
-#[derive(Clone, Copy, Debug)]
-enum Threads {
-    /// On the I/O threads' processor.
-    Together(Class, Class),
-    /// On the load's, whenever the load sleeps.
-    Apart,
-}
-
-impl Threads {
-    fn place(self, bench: &mut Bench<'_>) -> Result<()> {
-        match self {
-            Threads::Together(vcpu, io) => bench.together(vcpu, io),
-            Threads::Apart => bench.beside_the_load(),
-        }
-    }
-}
-
 /// A line.
-struct Curve {
-    picture: &'static str,
-    name: String,
-    setup: Setup,
-    threads: Threads,
+pub struct Curve {
+    pub picture: &'static str,
+    pub name: String,
+    pub setup: Setup,
+    pub placement: Placement,
 }
 
 /// Figure 3: guest and I/O in real-time classes on one processor, and on two.
@@ -51,12 +33,12 @@ pub fn priorities(plan: &Plan) -> Result<Vec<Row>> {
     for (switched, picture) in JOINS {
         let setup = |way: Way| Setup { switched, ..Setup::new(way, plan.cost_ns) };
         for (vcpu, io) in [(98, 99), (99, 98), (99, 99)] {
-            let threads = Threads::Together(Class::Fifo(vcpu), Class::Fifo(io));
+            let placement = Placement::Together(Class::Fifo(vcpu), Class::Fifo(io));
             let name = format!("vc{vcpu},vh{io}");
-            curves.push(Curve { picture, name, setup: setup(SHARED_CORE), threads });
+            curves.push(Curve { picture, name, setup: setup(SHARED_CORE), placement });
         }
-        let name = "separate".to_owned();
-        curves.push(Curve { picture, name, setup: setup(OURS), threads: Threads::Apart });
+        let (name, placement) = ("separate".to_owned(), Placement::IoAlone(ALONE));
+        curves.push(Curve { picture, name, setup: setup(OURS), placement });
     }
     measure(plan, "3", &curves, &LOADS)
 }
@@ -77,11 +59,11 @@ pub fn queues(plan: &Plan, figure: &str, share: Option<f64>) -> Result<Vec<Row>>
                     true => Setup { guest: [queue, setup.guest[1]], ..setup },
                     false => Setup { outside: queue.min(OUTSIDE_RING), ..setup },
                 };
-                let threads = match share {
-                    Some(share) => Threads::Together(Class::reserved(share, PERIOD), Class::Fair),
-                    None => Threads::Together(Class::Fifo(99), Class::Fifo(99)),
+                let placement = match share {
+                    Some(share) => Placement::Together(Class::reserved(share, PERIOD), Class::Fair),
+                    None => Placement::Together(Class::Fifo(99), Class::Fifo(99)),
                 };
-                curves.push(Curve { picture, name: queue.to_string(), setup, threads });
+                curves.push(Curve { picture, name: queue.to_string(), setup, placement });
             }
         }
     }
@@ -93,7 +75,7 @@ pub fn queues(plan: &Plan, figure: &str, share: Option<f64>) -> Result<Vec<Row>>
 }
 
 /// All curves, by turns in each round.
-fn measure(plan: &Plan, figure: &str, curves: &[Curve], loads: &[f64]) -> Result<Vec<Row>> {
+pub fn measure(plan: &Plan, figure: &str, curves: &[Curve], loads: &[f64]) -> Result<Vec<Row>> {
     let loads = if plan.quick { &loads[..2] } else { loads };
     let per_load = 1e3 / plan.cost_ns;
     let mut samples = vec![vec![(0.0, Vec::<Sample>::new()); loads.len()]; curves.len()];
@@ -125,7 +107,7 @@ fn sweep(
     per_load: f64,
 ) -> Result<Vec<(f64, Sample)>> {
     play(&curve.setup, cpus, |bench| {
-        curve.threads.place(bench)?;
+        bench.place(curve.placement)?;
         let one = |load: &f64| Ok((load * per_load, bench.offer(load * per_load, window)?));
         loads.iter().map(one).collect()
     })

@@ -1,4 +1,4 @@
-//! Figure 8: what is between the network's cards and the guest's.
+//! Figures 8 and 9: what is between the network's cards and the guest's.
 //!
 //! The daemon serves the guest's two virtio ports; outside are ports of every kind that it has: virtio ports and ring ports of
 //! programs, and interfaces of the host (TAP, packet sockets, AF_XDP), of which the kernel does its part; a Linux bridge is between a veth
@@ -20,7 +20,7 @@ use super::super::rfc2544::lane::End;
 use super::super::rfc2544::target::veths;
 use super::super::rfc2544::traffic::FCS;
 use super::report::Row;
-use super::stage::{hops, lane, traffic, Bench, Sample, GUEST_RING, SIZE};
+use super::stage::{hops, lane, traffic, Bench, Placement, Sample, ALONE, GUEST_RING, SIZE};
 use super::Plan;
 
 /// Million frames a second that are to be offered.
@@ -30,7 +30,7 @@ const LATE: f64 = 0.2;
 
 /// What is between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub enum Way {
     /// Ports of this kind of the daemon.
     Ours(Kind),
     /// A Linux bridge, and TAPs of the daemon.
@@ -40,7 +40,8 @@ enum Way {
 }
 
 impl Way {
-    const ALL: [Way; 7] = [
+    /// Figure 8.
+    pub const ALL: [Way; 7] = [
         Way::Ours(Kind::VhostUser),
         Way::Ours(Kind::Ring),
         Way::Ours(Kind::Xdp),
@@ -49,6 +50,8 @@ impl Way {
         Way::Bridge,
         Way::Ovs,
     ];
+    /// Figure 9: what the paper's vhost-net and netmap are here.
+    pub const TWO: [Way; 2] = [Way::Ours(Kind::VhostUser), Way::Ours(Kind::Ring)];
 
     fn name(self) -> &'static str {
         match self {
@@ -78,15 +81,15 @@ struct Line {
     missing: Option<String>,
 }
 
-/// Figure 8, and why something is missing.
-pub fn all(plan: &Plan) -> Result<(Vec<Row>, Vec<String>)> {
+/// A figure of these, and why something is missing.
+pub fn all(plan: &Plan, figure: &str, ways: &[Way]) -> Result<(Vec<Row>, Vec<String>)> {
     let loads = if plan.quick { &LOADS[..2] } else { &LOADS[..] };
     let empty = |way: Way| Line {
         way,
         points: loads.iter().map(|load| (*load, Vec::new())).collect(),
         missing: None,
     };
-    let mut lines = Way::ALL.map(empty);
+    let mut lines: Vec<Line> = ways.iter().copied().map(empty).collect();
     for round in 1..=plan.rounds {
         for line in lines.iter_mut().filter(|line| line.missing.is_none()) {
             let name = line.way.name();
@@ -107,7 +110,7 @@ pub fn all(plan: &Plan) -> Result<(Vec<Row>, Vec<String>)> {
     let there = lines.iter().filter(|line| line.missing.is_none());
     let row = |line: &Line| {
         let points: Vec<_> = line.points.iter().filter(|(_, of)| !of.is_empty()).cloned().collect();
-        Row::of(["8", "interconnects", line.way.name()], &points, plan.full)
+        Row::of([figure, "interconnects", line.way.name()], &points, plan.full)
     };
     Ok((there.map(row).collect(), lines.iter().filter_map(|line| line.missing.clone()).collect()))
 }
@@ -208,7 +211,7 @@ fn load(
     let vcpu = GuestRouter::new(cards, &config).map_err(text)?.start().map_err(text)?;
     let traffic = traffic()?;
     let mut bench = Bench::new(&traffic, [from, to], vcpu, Vec::new(), plan.cpus)?;
-    bench.beside_the_load()?;
+    bench.place(Placement::IoAlone(ALONE))?;
     let mut samples = Vec::new();
     for load in loads {
         let sample = bench.offer(*load, plan.window)?;

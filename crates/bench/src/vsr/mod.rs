@@ -12,14 +12,16 @@
 //! | file | figures |
 //! |---|---|
 //! | `curves` | 3, 13 to 15: rate forwarded by rate offered |
-//! | `reserved` | 12: rate forwarded by the part of a processor that is reserved |
-//! | `interconnects` | 8: rate forwarded by rate offered, with other things than our switch between |
+//! | `reserved` | 10 to 12: rate forwarded by the part of a processor that is reserved |
+//! | `interconnects` | 8 and 9: rate forwarded by rate offered, with other things than our switch between |
+//! | `model` | 2, 5 and 9: more processors than two, reckoned from what a frame costs, beside what two show |
 //! | `passes`, `turns` | what a frame costs, beside testpmd and a thread for each device |
 //! | `stage`, `threads` | what is measured, and its threads' classes |
 //! | `report` | rows, numbers and pictures |
 
 mod curves;
 mod interconnects;
+mod model;
 mod passes;
 pub mod report;
 mod reserved;
@@ -34,6 +36,7 @@ use serde::Serialize;
 use super::common::{Common, Result};
 use super::results::Results;
 use report::Row;
+use reserved::Part;
 use stage::Cpus;
 
 /// How pairs of ports are joined: whether by switches, and what that is called.
@@ -51,13 +54,28 @@ const LONGER: u32 = 5;
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Shown {
+    /// More processors: partly a model.
+    #[value(name = "2")]
+    Processors,
     /// Priorities of guest and I/O on one processor, and separate processors.
     #[value(name = "3")]
     Priorities,
+    /// More threads: partly a model.
+    #[value(name = "5")]
+    Threads,
     /// What is between the network's cards and the guest's.
     #[value(name = "8")]
     Interconnects,
-    /// By the part of a processor that is reserved for the guest, or for its I/O.
+    /// Ports of virtio and of netmap's kind, and more processors: partly a model.
+    #[value(name = "9")]
+    Netmap,
+    /// By the part of its processor that is reserved for I/O.
+    #[value(name = "10")]
+    ReservedIo,
+    /// By the part of its processor that is reserved for the guest.
+    #[value(name = "11")]
+    ReservedGuest,
+    /// By the part of a processor that is reserved for the guest, or for its I/O, which share it.
     #[value(name = "12")]
     Reserved,
     /// Lengths of queues.
@@ -146,20 +164,36 @@ struct Summary {
     best: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     overload_ratio_threads: Option<f64>,
+    /// Of a model's ratios to what was measured, the one that is most off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calibration_worst: Option<f64>,
 }
 
 /// `bench vsr`.
 pub fn run(args: &Args) -> Result<()> {
     let plan = Plan::of(args)?;
     let mut notes = Vec::new();
+    let mut model = None;
     let rows = match args.figure {
+        Shown::Processors | Shown::Threads | Shown::Netmap => {
+            let figure = match args.figure {
+                Shown::Processors => model::processors(&plan)?,
+                Shown::Threads => model::threads(&plan)?,
+                _ => model::netmap(&plan)?,
+            };
+            notes = [vec![model::NOTE.to_owned()], figure.missing].concat();
+            model = Some((figure.costs, figure.calibration));
+            figure.rows
+        }
         Shown::Interconnects => {
-            let (rows, missing) = interconnects::all(&plan)?;
+            let (rows, missing) = interconnects::all(&plan, "8", &interconnects::Way::ALL)?;
             notes = missing;
             rows
         }
         Shown::Priorities => curves::priorities(&plan)?,
-        Shown::Reserved => reserved::shares(&plan)?,
+        Shown::ReservedIo => reserved::shares(&plan, Part::Io)?,
+        Shown::ReservedGuest => reserved::shares(&plan, Part::Guest)?,
+        Shown::Reserved => reserved::shares(&plan, Part::Shared)?,
         Shown::Queues => curves::queues(&plan, "13", None)?,
         Shown::QueuesReserved => curves::queues(&plan, "14", Some(0.85))?,
         Shown::QueuesHalf => curves::queues(&plan, "15", Some(0.45))?,
@@ -170,12 +204,17 @@ pub fn run(args: &Args) -> Result<()> {
         "a guest of {} ns a frame, {how} of {} rounds of {:?}; parts of a processor, of frames",
         plan.cost_ns, plan.rounds, plan.window
     );
-    Results::new("vsr", &note)
+    let mut results = Results::new("vsr", &note)
         .with("cost_ns", &plan.cost_ns)?
         .with("rows", &rows)?
-        .with("notes", &notes)?
-        .with("summary", &summary(args.figure, &rows))?
-        .give(&args.common.output, || report::draw(&rows))
+        .with("notes", &notes)?;
+    let mut summary = summary(args.figure, &rows);
+    if let Some((costs, calibration)) = model {
+        let ratios = calibration.iter().map(|line| line.ratio);
+        summary.calibration_worst = ratios.max_by(|a, b| a.ln().abs().total_cmp(&b.ln().abs()));
+        results = results.with("costs", &costs)?.with("calibration", &calibration)?;
+    }
+    results.with("summary", &summary)?.give(&args.common.output, || report::draw(&rows))
 }
 
 fn router(args: &Args, plan: &Plan) -> Result<()> {
@@ -199,7 +238,7 @@ fn summary(figure: Shown, rows: &[Row]) -> Summary {
     let of_kernel = || rows.iter().filter(|row| row.picture != reserved::BUDGET);
     let served = |by: &'static str| rows.iter().filter(move |row| row.picture.starts_with(by));
     match figure {
-        Shown::Reserved => {
+        Shown::ReservedIo | Shown::ReservedGuest | Shown::Reserved => {
             let period = |of: Duration| move |row: &&Row| row.line == reserved::name(of);
             let [short, papers] =
                 reserved::PERIODS.map(|of| report::least_r2(of_kernel().filter(period(of))));
@@ -221,6 +260,6 @@ fn summary(figure: Shown, rows: &[Row]) -> Summary {
                 ..Summary::default()
             }
         }
-        Shown::Priorities | Shown::Interconnects | Shown::Router => Summary::default(),
+        _ => Summary::default(),
     }
 }

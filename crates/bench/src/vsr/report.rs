@@ -8,12 +8,22 @@ use super::super::modes::Modes;
 use super::super::rfc2544::stats::Figure;
 use super::stage::Sample;
 
-/// The figure whose points are parts of a processor.
-pub const RESERVED: &str = "12";
+/// Figures whose points are parts of a processor.
+const RESERVED: [&str; 3] = ["10", "11", "12"];
 /// A line whose rate is that much of the greatest one has reached its peak.
 const PEAK: f64 = 0.97;
 /// Load of an overload, in loads of the peak.
 const OVERLOAD: f64 = 1.5;
+
+/// Where a line is from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum How {
+    #[default]
+    Measured,
+    /// Reckoned from what a frame costs each thread.
+    Model,
+}
 
 /// A line of a figure.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -22,6 +32,8 @@ pub struct Row {
     /// What of several pictures of the figure it is in: how ports are joined, or what is reserved.
     pub picture: String,
     pub line: String,
+    #[serde(default)]
+    pub how: How,
     /// Million frames a second at the most, and the part of that which is left in an overload.
     pub peak_mpps: f64,
     pub overload: f64,
@@ -68,6 +80,7 @@ impl Row {
             figure,
             picture,
             line,
+            how: How::Measured,
             peak_mpps,
             overload: f64::NAN,
             r2: straightness(points),
@@ -78,7 +91,13 @@ impl Row {
     }
 
     fn forwarded(&self) -> Vec<(f64, f64)> {
-        let x = |point: &Point| if self.figure == RESERVED { point.x } else { point.offered_mpps };
+        let x = |point: &Point| {
+            if RESERVED.contains(&self.figure.as_str()) {
+                point.x
+            } else {
+                point.offered_mpps
+            }
+        };
         self.points.iter().map(|point| (x(point), point.forwarded_mpps)).collect()
     }
 }
@@ -167,10 +186,16 @@ pub fn least_r2<'r>(rows: impl Iterator<Item = &'r Row>) -> Option<f64> {
 fn paper(figure: &str) -> Vec<Line> {
     let peak = |name: &str, mpps: f64| Line::new(format!("paper: {name}"), vec![(mpps, mpps)]);
     match figure {
+        "2" => vec![peak("4 cores, bind", 0.9)],
         "3" => vec![peak("separate", 0.9)],
+        "5" => vec![peak("1 vhost", 0.9)],
         // "The netmap results … around 650 kpps" do not fall with more load.
-        "8" => {
-            vec![peak("macvtap", 0.9), Line::new("paper: netmap".to_owned(), vec![(0.65, 0.65), (1.4, 0.65)])]
+        "8" | "9" => {
+            let with_vhost = if figure == "9" { "vhost-net, 4 cores" } else { "macvtap" };
+            vec![
+                peak(with_vhost, 0.9),
+                Line::new("paper: netmap".to_owned(), vec![(0.65, 0.65), (1.4, 0.65)]),
+            ]
         }
         _ => Vec::new(),
     }
@@ -181,9 +206,24 @@ pub fn draw(rows: &[Row]) -> String {
     let pictures = distinct(rows.iter().map(|row| (row.figure.as_str(), row.picture.as_str())));
     let one = |(figure, picture): (&str, &str)| {
         let its = rows.iter().filter(|row| row.figure == figure && row.picture == picture);
-        let lines = its.map(|row| Line::new(row.line.clone(), row.forwarded()));
-        let lines: Vec<Line> = lines.chain(paper(figure)).collect();
-        let x = if figure == RESERVED {
+        let mut by_model = false;
+        let line = |row: &Row| {
+            let line = Line::new(row.line.clone(), row.forwarded());
+            let model = row.how == How::Model;
+            by_model |= model;
+            if model {
+                line.dashed()
+            } else {
+                line
+            }
+        };
+        let lines: Vec<Line> = its.map(line).chain(paper(figure)).collect();
+        let kind = if by_model {
+            "(model): reckoned from what a frame costs each thread; others measured; "
+        } else {
+            ""
+        };
+        let x = if RESERVED.contains(&figure) {
             "reserved part of a processor"
         } else {
             "offered, million frames a second"
@@ -191,7 +231,7 @@ pub fn draw(rows: &[Row]) -> String {
         chart(
             &format!("Figure {figure}: a router in a guest, {picture}"),
             &format!(
-                "sidecore bench vsr --figure {figure} --svg FILE; native guest; paper: what its text says"
+                "sidecore bench vsr --figure {figure} --svg FILE; {kind}native guest; paper: what its text says"
             ),
             Axis::linear(x),
             Axis::linear("forwarded, million frames a second"),

@@ -1,22 +1,27 @@
-//! Figure 12: what a router forwards by the part of a processor that was reserved.
+//! Figures 10 to 12: what a router forwards by the part of a processor that was reserved.
 //!
-//! Two parts are reserved by two schedulers. The kernel's `SCHED_DEADLINE` reserves processor time for the guest's thread, which
-//! shares a processor with the I/O thread, as in the paper. The I/O core's own budget reserves the time of I/O: there the guest is on
-//! the load's processor, frames are large, so that copying them fills the I/O core, and one tenant pays for all ports. (A frame
-//! is charged to its sender: what comes in is paid by the port outside.) What a whole core moves changes with the machine, so it
-//! is measured before and after each part, and rates are corrected by it.
+//! Parts are reserved by two schedulers. The kernel's `SCHED_DEADLINE` reserves processor time for one thread, as in the paper: in
+//! Figure 12 for the guest's, which shares a processor with the I/O thread; in Figure 11 for the guest's, which has a processor of its
+//! own, as I/O is on the load's and has what that leaves; in Figure 10 for that of the I/O core. The I/O core's own budget reserves
+//! the time of I/O, too (Figure 12): one tenant pays for all ports. (A frame is charged to its sender: what comes in is paid by the
+//! port outside.)
+//!
+//! Where it is I/O that has a part, load and guest take turns on the load's processor, and frames are large, so that copying them
+//! fills the I/O core. What a whole core moves changes with the machine, so it is measured before and after each part, and rates are
+//! corrected by it.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sidecore_engine::core::{CpuBudget, Service};
 use sidecore_engine::port::Tenant;
 
 use super::super::common::{median, Result};
+use super::super::sched::stage::cores_ran;
 use super::curves::PERIOD;
-use super::report::{Row, RESERVED};
-use super::stage::{play, Sample, Setup, SHARED_CORE};
-use super::threads::Class;
+use super::report::Row;
+use super::stage::{play, Placement, Sample, Setup, SHARED_CORE};
+use super::threads::{self, Class, Pinned};
 use super::turns::Turns;
 use super::{Plan, JOINS};
 
@@ -28,8 +33,9 @@ pub const PERIODS: [Duration; 2] = [Duration::from_millis(10), PERIOD];
 const LOAD: f64 = 1.2;
 /// Periods of a measurement: few, so that the machine stays the same for as long.
 const COUNTED: u32 = 2;
-/// The pictures.
+/// Pictures in which I/O has a part: by its tenant's budget, and by the kernel.
 pub const BUDGET: &str = "a budget of its tenant";
+const KERNEL: &str = "large frames";
 
 /// Of each reserved part, its samples.
 type Points = Vec<(f64, Vec<Sample>)>;
@@ -39,18 +45,53 @@ pub fn name(period: Duration) -> String {
     format!("{} ms", period.as_millis())
 }
 
-/// Figure 12.
-pub fn shares(plan: &Plan) -> Result<Vec<Row>> {
+/// A figure: whose part it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// 10: the I/O core's, which has a processor to itself.
+    Io,
+    /// 11: the guest's, which has one to itself.
+    Guest,
+    /// 12: the guest's, of a processor that it shares with I/O.
+    Shared,
+}
+
+impl Part {
+    fn figure(self) -> &'static str {
+        match self {
+            Part::Io => "10",
+            Part::Guest => "11",
+            Part::Shared => "12",
+        }
+    }
+
+    fn placement(self, class: Class) -> Placement {
+        match self {
+            Part::Io => Placement::IoAlone(class),
+            Part::Guest => Placement::GuestAlone(class),
+            Part::Shared => Placement::Together(class, Class::Fair),
+        }
+    }
+}
+
+/// Figures 10 to 12.
+pub fn shares(plan: &Plan, part: Part) -> Result<Vec<Row>> {
     let shares = if plan.quick { &SHARES[..2] } else { &SHARES[..] };
     let mut lines: Vec<(&str, String, Points)> = Vec::new();
     let empty = || shares.iter().map(|share| (*share, Vec::new())).collect::<Points>();
     for round in 1..=plan.rounds {
         let mut all = Vec::new();
         for period in PERIODS {
-            for (switched, picture) in JOINS {
-                all.push((picture, period, deadline(plan, switched, period, shares)?));
+            if part == Part::Io {
+                all.push((KERNEL, period, io_core(plan, period, shares)?));
+                continue;
             }
-            all.push((BUDGET, period, budget(plan, period, shares)?));
+            for (switched, picture) in JOINS {
+                all.push((picture, period, guest(plan, part, switched, period, shares)?));
+            }
+            if part == Part::Shared {
+                all.push((BUDGET, period, budget(plan, period, shares)?));
+            }
         }
         for (number, (picture, period, samples)) in all.into_iter().enumerate() {
             let rates: Vec<String> =
@@ -63,44 +104,69 @@ pub fn shares(plan: &Plan) -> Result<Vec<Row>> {
         }
     }
     let row = |(picture, line, points): &(&str, String, Points)| {
-        Row::of([RESERVED, picture, line], points, plan.full)
+        Row::of([part.figure(), picture, line], points, plan.full)
     };
     Ok(lines.iter().map(row).collect())
 }
 
-/// By the kernel: the guest's thread has these parts of the processor that it shares with I/O.
-fn deadline(plan: &Plan, switched: bool, period: Duration, shares: &[f64]) -> Result<Vec<Sample>> {
+/// By the kernel: the guest's thread has these parts.
+fn guest(plan: &Plan, part: Part, switched: bool, period: Duration, shares: &[f64]) -> Result<Vec<Sample>> {
     let setup = Setup { switched, ..Setup::new(SHARED_CORE, plan.cost_ns) };
     let window = plan.whole(period, COUNTED).window;
     play(&setup, plan.cpus, |bench| {
         let one = |share: &f64| {
-            bench.together(Class::reserved(*share, period), Class::Fair)?;
+            bench.place(part.placement(Class::reserved(*share, period)))?;
             bench.offer(LOAD * 1e3 / plan.cost_ns, window)
         };
         shares.iter().map(one).collect()
     })
 }
 
+/// By the kernel: the I/O core's thread has these parts.
+fn io_core(plan: &Plan, period: Duration, shares: &[f64]) -> Result<Vec<Sample>> {
+    let _pinned = Pinned::new()?;
+    large(plan, period, shares, &Arc::new(Tenant::new("router")), |share| {
+        let class = share.map_or(Class::Fair, |share| Class::reserved(share, period));
+        threads::io_cores().iter().try_for_each(|core| threads::place(*core, class, &[plan.cpus.io]))
+    })
+}
+
 /// By the I/O core: all frames of the router have these parts of it.
 fn budget(plan: &Plan, period: Duration, shares: &[f64]) -> Result<Vec<Sample>> {
-    let window = plan.whole(period, COUNTED).window;
     let tenant = Arc::new(Tenant::new("router"));
-    let grant = |share: Option<f64>| {
+    large(plan, period, shares, &tenant, |share| {
         let runtime = share.map(|share| period.mul_f64(share));
         let budget = runtime.map(|runtime| CpuBudget { runtime, period, reclaim: false });
         tenant.set(Service { budget, ..Service::default() });
-    };
-    Turns::jumbo(&tenant, plan.cpus, |turns| {
+        Ok(())
+    })
+}
+
+/// Large frames, where `grant` gives I/O these parts, or all of its processor; this tenant pays.
+fn large(
+    plan: &Plan,
+    period: Duration,
+    shares: &[f64],
+    tenant: &Arc<Tenant>,
+    grant: impl Fn(Option<f64>) -> Result<()> + Sync,
+) -> Result<Vec<Sample>> {
+    let window = plan.whole(period, COUNTED).window;
+    let grant = &grant;
+    Turns::jumbo(tenant, plan.cpus, |turns| {
         let mut whole = turns.measure(plan.window)?;
         let (mut samples, mut wholes) = (Vec::new(), Vec::new());
         for share in shares {
-            grant(Some(*share));
+            grant(Some(*share))?;
+            let (had, start) = (cores_ran(), Instant::now());
             let sample = turns.measure(window)?;
-            grant(None);
+            let had = (cores_ran() - had) as f64 / 1e9 / start.elapsed().as_secs_f64();
+            grant(None)?;
             let before = std::mem::replace(&mut whole, turns.measure(plan.window)?);
             let around = (before.forwarded + whole.forwarded) / 2.0;
             let mode = before.mode.and(sample.mode).and(whole.mode);
-            samples.push(Sample { forwarded: sample.forwarded / around, mode, ..sample });
+            // By its own account a core is busy while the kernel has it wait, too.
+            let io = sample.io.min(had);
+            samples.push(Sample { forwarded: sample.forwarded / around, io, mode, ..sample });
             wholes.push(around);
         }
         let usual = median(wholes);

@@ -28,9 +28,11 @@ pub const GUEST_RING: u16 = 256;
 pub const OUTSIDE_RING: u16 = 1024;
 /// Bytes of a frame, with check sequence.
 pub const SIZE: usize = 64;
-/// Real-time priority of the load: below that of the probes of distance.
+/// The load's real-time class: below that of the probes of distance.
 const LOAD_PRIORITY: u8 = 10;
-/// What the load sleeps between two turns, if the guest shares its processor.
+/// The class of one that has a processor to itself.
+pub const ALONE: Class = Class::Fifo(LOAD_PRIORITY);
+/// What the load sleeps between two turns, if others share its processor.
 const NAP: Duration = Duration::from_micros(60);
 /// The station that sends, the router's two, and the one that receives.
 const SENDER: [u8; 6] = [2, 0x73, 0x63, 0, 0, 1];
@@ -68,6 +70,21 @@ impl Setup {
 pub struct Cpus {
     pub load: usize,
     pub io: usize,
+}
+
+/// Where guest and I/O threads run, and in which classes.
+#[derive(Clone, Copy, Debug)]
+pub enum Placement {
+    /// Both on the processor of I/O: the guest in the first class, I/O in the second one.
+    Together(Class, Class),
+    /// The guest on the load's processor, which it has whenever the load sleeps; I/O has its own alone.
+    IoAlone(Class),
+    /// The other way round: I/O is on the load's.
+    GuestAlone(Class),
+    /// Both with the load on one processor.
+    One,
+    /// Both on any of the two processors, as the kernel likes.
+    Free,
 }
 
 /// The stations of router and outside.
@@ -179,29 +196,34 @@ impl<'t> Bench<'t> {
         let mut tester = Tester::new(traffic, from, Some(to), None);
         tester.connect(START)?;
         // Other programs do not hold it up: what it could not offer would not count.
-        threads::place(threads::this(), Class::Fifo(LOAD_PRIORITY), cpus.load)?;
+        threads::place(threads::this(), Class::Fifo(LOAD_PRIORITY), &[cpus.load])?;
         Ok(Bench { tester, vcpu, io, cpus })
     }
 
-    /// Guest and I/O threads on the processor of I/O, in these classes.
+    /// Guest and I/O threads are there from now on.
     ///
     /// # Errors
     /// It is not allowed.
-    pub fn together(&self, vcpu: Class, io: Class) -> Result<()> {
-        threads::place(self.vcpu.thread(), vcpu, self.cpus.io)?;
-        self.io.iter().try_for_each(|thread| threads::place(*thread, io, self.cpus.io))
-    }
-
-    /// The guest on the load's processor, which has it whenever the load sleeps, and the I/O threads on theirs.
-    ///
-    /// # Errors
-    /// It is not allowed.
-    pub fn beside_the_load(&mut self) -> Result<()> {
-        self.tester.naps(NAP);
-        threads::place(self.vcpu.thread(), Class::Fifo(LOAD_PRIORITY - 1), self.cpus.load)?;
-        self.io
-            .iter()
-            .try_for_each(|thread| threads::place(*thread, Class::Fifo(LOAD_PRIORITY), self.cpus.io))
+    pub fn place(&mut self, placement: Placement) -> Result<()> {
+        // The load goes first: it is what comes from the network.
+        let below = Class::Fifo(LOAD_PRIORITY - 1);
+        let Cpus { load, io } = self.cpus;
+        let (load, io, any) = (&[load][..], &[io][..], &[load, io][..]);
+        let (guest, others) = match placement {
+            Placement::Together(guest, others) => ((guest, io), (others, io)),
+            Placement::IoAlone(others) => ((below, load), (others, io)),
+            Placement::GuestAlone(guest) => ((guest, io), (below, load)),
+            Placement::One => ((Class::Fair, io), (Class::Fair, io)),
+            Placement::Free => ((Class::Fair, any), (Class::Fair, any)),
+        };
+        if !matches!(placement, Placement::Together(..)) {
+            self.tester.naps(NAP);
+        }
+        if matches!(placement, Placement::One) {
+            threads::place(threads::this(), ALONE, io)?;
+        }
+        threads::place(self.vcpu.thread(), guest.0, guest.1)?;
+        self.io.iter().try_for_each(|thread| threads::place(*thread, others.0, others.1))
     }
 
     /// Offers so many million frames a second for this time.

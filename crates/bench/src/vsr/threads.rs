@@ -75,13 +75,13 @@ impl Drop for Pinned {
     }
 }
 
-/// Gives a thread this class on processor `cpu`.
+/// Gives a thread this class on these processors.
 ///
 /// # Errors
 /// It is not allowed.
-pub fn place(thread: u32, class: Class, cpu: usize) -> Result<()> {
+pub fn place(thread: u32, class: Class, cpus: &[usize]) -> Result<()> {
     let mut only = CpuSet::new();
-    only.set(cpu);
+    cpus.iter().for_each(|cpu| only.set(*cpu));
     let pid = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or("no number of a thread")?;
     sched_setaffinity(Some(pid), &only).map_err(text)?;
     match class {
