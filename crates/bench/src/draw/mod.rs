@@ -39,14 +39,15 @@ pub struct Line {
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<(f64, f64)>,
-    /// It goes with the line before it, and has its colour.
     dashed: bool,
+    /// It goes with the line before it, and has its colour.
+    follows: bool,
 }
 
 impl Line {
     /// A line of a colour of its own.
     pub fn new(name: String, points: Vec<(f64, f64)>) -> Line {
-        Line { name, points, dashed: false }
+        Line { name, points, dashed: false, follows: false }
     }
 
     /// Lines of points that say whose they are, in the order in which they first come.
@@ -63,6 +64,11 @@ impl Line {
 
     /// The same as what the line before it is compared with: of that colour, dashed.
     pub fn dashed(self) -> Line {
+        Line { dashed: true, follows: true, ..self }
+    }
+
+    /// Not measured: dashed, in a colour of its own.
+    pub fn reckoned(self) -> Line {
         Line { dashed: true, ..self }
     }
 }
@@ -89,7 +95,7 @@ pub fn chart(title: &str, note: &str, x: Axis, y: Axis, lines: &[Line]) -> Strin
     sheet.labels(x.label, y);
     let mut colours = 0;
     for (index, line) in lines.iter().enumerate() {
-        colours += usize::from(!line.dashed);
+        colours += usize::from(!line.follows);
         let colour = colour(colours.max(1) - 1);
         let dash = if line.dashed { DASH } else { "" };
         let places = line.points.iter().filter_map(|p| Some((at_x(xs.place(p.0)?), at_y(ys.place(p.1)?))));

@@ -206,23 +206,16 @@ pub fn draw(rows: &[Row]) -> String {
     let pictures = distinct(rows.iter().map(|row| (row.figure.as_str(), row.picture.as_str())));
     let one = |(figure, picture): (&str, &str)| {
         let its = rows.iter().filter(|row| row.figure == figure && row.picture == picture);
-        let mut by_model = false;
         let line = |row: &Row| {
             let line = Line::new(row.line.clone(), row.forwarded());
-            let model = row.how == How::Model;
-            by_model |= model;
-            if model {
-                line.dashed()
-            } else {
-                line
+            match row.how {
+                How::Measured => line,
+                How::Model => line.reckoned(),
             }
         };
+        let by_model = its.clone().any(|row| row.how == How::Model);
         let lines: Vec<Line> = its.map(line).chain(paper(figure)).collect();
-        let kind = if by_model {
-            "(model): reckoned from what a frame costs each thread; others measured; "
-        } else {
-            ""
-        };
+        let how = if by_model { "(model): reckoned from what a frame costs; " } else { "" };
         let x = if RESERVED.contains(&figure) {
             "reserved part of a processor"
         } else {
@@ -230,9 +223,7 @@ pub fn draw(rows: &[Row]) -> String {
         };
         chart(
             &format!("Figure {figure}: a router in a guest, {picture}"),
-            &format!(
-                "sidecore bench vsr --figure {figure} --svg FILE; {kind}native guest; paper: what its text says"
-            ),
+            &format!("sidecore bench vsr --figure {figure} --svg FILE; {how}native guest; paper: its text"),
             Axis::linear(x),
             Axis::linear("forwarded, million frames a second"),
             &lines,
