@@ -149,6 +149,42 @@ fn vsr() {
     a_benchmark_that_ends_early_puts_the_kernels_limit_back();
 }
 
+#[test]
+fn vsr_with_a_processor_for_each_thread() {
+    let count = |answer: &Value, how: &str| {
+        answer["rows"].as_array().unwrap().iter().filter(|row| row["how"] == how).count()
+    };
+    for (figure, measured, model, calibrated) in [("2", 4, 1, 4), ("5", 2, 3, 2), ("9", 3, 1, 1)] {
+        let answer = bench_with("vsr", &["--figure", figure]);
+        positive(&answer, &["peak_mpps"]);
+        labelled(&answer);
+        assert_eq!((count(&answer, "measured"), count(&answer, "model")), (measured, model), "{answer}");
+        // What is reckoned is never shown as if it had been measured.
+        for row in answer["rows"].as_array().unwrap() {
+            assert_eq!(row["line"].as_str().unwrap().contains("(model)"), row["how"] == "model", "{row}");
+        }
+        let picture = drawn(&answer);
+        assert_eq!(picture.matches("(model)").count(), 1 + model, "{picture}");
+        let costs = answer["costs"].as_object().unwrap();
+        assert!(costs.values().all(|cost| cost.as_f64().unwrap() > 0.0), "{answer}");
+        let calibration = answer["calibration"].as_array().unwrap();
+        assert_eq!(calibration.len(), calibrated, "{answer}");
+        assert!(calibration.iter().all(|line| line["ratio"].is_number()), "{answer}");
+        let [("calibration_worst", worst)] = summary(&answer)[..] else { panic!("{answer}") };
+        assert!(worst.is_finite(), "{answer}");
+    }
+    // Of I/O with periods of 10 and 200 ms; of the guest behind wires and switches, too.
+    for (figure, lines) in [("10", 2), ("11", 2 * 2)] {
+        let answer = bench_with("vsr", &["--figure", figure]);
+        positive(&answer, &["peak_mpps"]);
+        labelled(&answer);
+        assert_eq!(count(&answer, "measured"), lines, "{answer}");
+        let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
+        assert_eq!(keys, ["r2", "r2_short"], "{answer}");
+        assert_eq!(marks(&drawn(&answer)), lines * 2);
+    }
+}
+
 /// It pins threads that have reservations, so it turns off the limit of the whole machine. It may not stay off.
 fn a_benchmark_that_ends_early_puts_the_kernels_limit_back() {
     rig::needs_root();
