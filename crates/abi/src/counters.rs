@@ -134,10 +134,12 @@ pub enum DropReason {
     ReversePath = 39,
     /// Another I/O core is in the receiver's queue for long, or this one has waited for the receiver's memory for too long.
     ReceiverBusy = 40,
+    /// As many frames wait in the receiver's ring as the port allows (`queue`).
+    QueueFull = 41,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 41] = [
+pub const DROPS: [(DropReason, &str, &str); 42] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -231,6 +233,7 @@ pub const DROPS: [(DropReason, &str, &str); 41] = [
         "receiver_busy",
         "an I/O core waited for the receiver's memory, or for another core in the receiver's queue, for a millisecond",
     ),
+    (DropReason::QueueFull, "queue_full", "as many frames wait in the receiver's ring as queue=N of its port allows"),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

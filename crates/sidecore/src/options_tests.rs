@@ -108,7 +108,7 @@ fn table(keys: &[Key], port: bool) -> String {
         };
         let changes = match (key.name, key.scope) {
             ("name" | "tenant", _) => "no",
-            (_, Scope::Any | Scope::Frames | Scope::Learning) => "yes",
+            ("queue", _) | (_, Scope::Any | Scope::Frames | Scope::Learning) => "yes",
             _ => "restart",
         };
         let what = key.help().trim_end_matches('.');

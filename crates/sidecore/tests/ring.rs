@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::rig::{pass, Testbed, LIMIT};
+use crate::rig::{pass, until, Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_port::{Interest, Port, WaitError};
 
@@ -40,6 +40,41 @@ fn programs_meet_on_a_switch_and_outlive_the_daemon() {
     bed.ok(&["del", "b"]);
     assert!(!b.is_attached());
     assert!(a.is_attached());
+}
+
+#[test]
+fn a_port_has_a_queue_shorter_than_its_ring() {
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", "a=ring:a", "--port", "b=ring:b,slots=256,queue=64"]);
+    let mut a = Port::attach(&bed.at("ring/a")).unwrap();
+    let mut b = Port::attach(&bed.at("ring/b")).unwrap();
+    // The switch knows where b is.
+    pass(&mut b, &mut a, &frame(1, 2, 60));
+    let mut send = |frames: usize, so_far: u64| {
+        (0..frames).for_each(|_| assert!(a.tx[0].push(&frame(2, 1, 60))));
+        a.tx[0].sync().unwrap();
+        until("end of all frames", || {
+            let counters = &bed.port("b")["counters"];
+            let [out, dropped] = [&counters["out_frames"], &counters["drops"]["queue_full"]];
+            out.as_u64().unwrap() + dropped.as_u64().unwrap_or(0) == so_far + frames as u64
+        });
+        bed.port("b")["counters"]["out_frames"].as_u64().unwrap()
+    };
+    assert_eq!(send(200, 0), 64);
+    // While it runs, and its program stays.
+    bed.ok(&["set", "b", "queue=100"]);
+    assert_eq!(send(200, 200), 100);
+    // The program takes frames, and there is room for as many.
+    assert!(b.wait(Interest::RECEIVE, Some(LIMIT)).unwrap());
+    let taken = (0..40).filter(|_| b.rx[0].take().is_some()).count();
+    b.rx[0].sync().unwrap();
+    assert_eq!((taken, send(200, 400)), (40, 140));
+    bed.ok(&["set", "b", "queue="]);
+    assert_eq!(send(50, 600), 190);
+    for (queue, why) in [("0", "64 to 32768"), ("256", "its rings have room for 255")] {
+        let said = bed.fails(&["set", "b", &format!("queue={queue}")]);
+        assert!(said.contains("queue") && said.contains(why), "{said}");
+    }
 }
 
 #[test]

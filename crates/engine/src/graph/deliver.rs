@@ -146,7 +146,7 @@ impl Delivery {
         if port.overrun.rests() {
             return none;
         }
-        self.ask(port, queue, Some(none), |queue| queue.room())?
+        Some(self.ask(port, queue, Some(none), |queue| queue.room())??.within(port.queue()))
     }
 
     /// What `look` finds at queue `queue` of `port`, in whose memory it may have to look: the time for that is its own. `busy`
@@ -373,6 +373,10 @@ impl Delivery {
                         outcome.begin(self.limit.saturating_add(of_bytes(batch, picks)));
                     }
                     let begun = outcome.begun();
+                    let picks = match port.queue() {
+                        u32::MAX => picks,
+                        most => within(most, plugged, picks, &mut outcome),
+                    };
                     // The receiver's device copies, publishes and interrupts (`EgressQueue::send`).
                     plugged.send(batch, picks, &mut outcome);
                     if self.apart && plugged.is_timed() {
@@ -392,6 +396,15 @@ impl Delivery {
         }
         more
     }
+}
+
+/// Those of `picks` with which no more than `most` frames wait in `queue`. The others are dropped.
+#[cold]
+fn within<'p>(most: u32, queue: &mut Plugged, picks: &'p [u16], outcome: &mut Outcome) -> &'p [u16] {
+    let Some(room) = queue.room() else { return picks };
+    let (now, rest) = picks.split_at(picks.len().min(room.within(most).free as usize));
+    outcome.dropped_all(rest, DropReason::QueueFull);
+    now
 }
 
 /// Bytes that are delivered in so little time that it does not matter whose they are.

@@ -61,8 +61,17 @@ pub trait EgressQueue: Any + Send {
 pub struct Room {
     /// Those that wait to be filled.
     pub free: u32,
-    /// Those of the whole ring.
+    /// All that the ring can have.
     pub size: u32,
+}
+
+impl Room {
+    /// What is left of it where only `most` buffers may be filled.
+    #[inline]
+    #[must_use]
+    pub fn within(self, most: u32) -> Room {
+        Room { free: self.free.saturating_sub(self.size.saturating_sub(most)), size: self.size.min(most) }
+    }
 }
 
 /// A queue in its slot.

@@ -83,6 +83,8 @@ pub struct Port {
     most: AtomicU32,
     /// What holds: the peer may have lowered it.
     mtu: AtomicU32,
+    /// Most frames that may wait in each of its receive rings.
+    queue: AtomicU32,
     link: AtomicBool,
     silent: AtomicBool,
     held: AtomicBool,
@@ -148,6 +150,7 @@ impl Port {
             capture: CaptureSlot::default(),
             most: AtomicU32::new(mtu),
             mtu: AtomicU32::new(mtu),
+            queue: AtomicU32::new(u32::MAX),
             link: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             held: AtomicBool::new(false),
@@ -177,6 +180,17 @@ impl Port {
     pub fn set_mtu(&self, mtu: u32) {
         self.most.store(mtu, Ordering::Relaxed);
         self.mtu.store(mtu, Ordering::Relaxed);
+    }
+
+    /// So many frames may wait in each of its receive rings; all that it has buffers for, if `None`.
+    pub fn set_queue(&self, frames: Option<u32>) {
+        self.queue.store(frames.unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
+    /// Most frames that may wait in a receive ring. Beyond any ring: there is no limit.
+    #[inline]
+    pub fn queue(&self) -> u32 {
+        self.queue.load(Ordering::Relaxed)
     }
 
     /// The peer wants an MTU of its own, for as long as it is there.

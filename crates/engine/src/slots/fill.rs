@@ -168,6 +168,7 @@ impl<H: Hands> Fill<H> {
 
     /// The client's free slots.
     pub fn room(&mut self) -> Room {
-        Room { free: self.ring.look(), size: self.ring.access.slots() }
+        // One slot is always free: head and tail that are equal mean an empty ring.
+        Room { free: self.ring.look(), size: self.ring.access.slots() - 1 }
     }
 }

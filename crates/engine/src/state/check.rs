@@ -16,6 +16,7 @@ use super::spec::{name_complaint, Entry, Joint, PortSpec, Spec, DEFAULT_SWITCH, 
 use super::values::{Mac, Number, Toggle};
 use crate::host::netns;
 use crate::policy::MacGuard;
+use crate::ring::Geometry;
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -234,6 +235,14 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
     if kind.names("file") && port.file.is_none() {
         bad("file", "it has to be given; allowed: a path, ram:SIZE, null:SIZE".to_owned());
     }
+    let slots = port.slots.map_or(Geometry::default().slots, Number::get);
+    if let (Some(queue), true) = (port.queue.filter(|queue| queue.get() >= slots), kind.names("slots")) {
+        let most = slots - 1;
+        bad(
+            "queue",
+            format!("{} is no limit: its rings have room for {most}; allowed: less than that", queue.get()),
+        );
+    }
     if let (Some(mode), true) = (port.mode, kind.names("mode")) {
         let interface = kind.location == Location::Interface;
         if mode.bits().is_some() == interface {
@@ -303,8 +312,8 @@ fn check_joint<'s>(
 
 /// Whether `port` can be an end of `pipe`.
 fn check_pipe(spec: &Spec, port: &PortSpec, pipe: &str, bad: &mut impl FnMut(&str, String)) {
-    // What a ring port may have beside its rings lies in memory of its own.
-    let beside = ["extra-bufs", "pipes", "memory", "header"];
+    // What a ring port may have beside its rings lies in memory of its own, and the slots move as they are.
+    let beside = ["extra-bufs", "pipes", "memory", "header", "queue"];
     refuse(port, &beside, "does not apply to an end of a pipe; allowed: without pipe", bad);
     if port.location.ends_with(crate::transport::ring::HOST) && port.kind == "ring" {
         bad("pipe", "host rings are no end of a pipe; allowed: of kind ptnet, or ring:NAME".to_owned());

@@ -127,6 +127,7 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
                         (QEMU: rx_queue_size=1024), more queues";
             (true, "driver", mend)
         }
+        "queue_full" => (true, "driver", "sidecore set PORT queue=…; the guest is too slow for its queue"),
         "overrun" | "receiver_busy" => {
             let mend =
                 "have the guest's memory present: QEMU -object memory-backend-memfd,…,prealloc=on; no swap";

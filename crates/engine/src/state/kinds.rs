@@ -196,7 +196,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "vhost-user",
         location: Location::Socket,
-        keys: "role mode owner queues features-off mac moderation journal memory-file prefault fd",
+        keys: "role mode owner queues features-off mac moderation queue journal memory-file prefault fd",
         features: || virtio_net::features::names(u64::MAX),
         start: start_vhost_user,
         forget: forget_vhost_user,
@@ -225,7 +225,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "e1000",
         location: Location::Socket,
-        keys: "mode owner features-off mac moderation receive-share csb memory-file prefault fd",
+        keys: "mode owner features-off mac moderation queue receive-share csb memory-file prefault fd",
         features: || [e1000::EXITLESS, e1000::PCIX].map(str::to_owned).to_vec(),
         start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
         holder: holder_beside,
@@ -234,7 +234,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "e1000e",
         location: Location::Socket,
-        keys: "mode owner features-off mac moderation receive-share memory-file prefault fd",
+        keys: "mode owner features-off mac moderation queue receive-share memory-file prefault fd",
         features: || vec![e1000::EXITLESS.to_owned()],
         start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
         holder: holder_beside,
@@ -243,7 +243,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "rtl8169",
         location: Location::Socket,
-        keys: "mode owner mac moderation csb memory-file prefault fd",
+        keys: "mode owner mac moderation queue csb memory-file prefault fd",
         start: start_rtl8169,
         holder: holder_beside,
         ..PLAIN
@@ -251,7 +251,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "ptnet",
         location: Location::Socket,
-        keys: "mode owner queues slots buf-size features-off mac moderation memory-file prefault pipe",
+        keys: "mode owner queues slots buf-size features-off mac moderation queue memory-file prefault pipe",
         features: || vec![ptnet::VNET_HDR.to_owned()],
         start: start_ptnet,
         holder: holder_beside,
@@ -261,7 +261,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "ring",
         location: Location::Ring,
-        keys: "mode owner queues slots buf-size extra-bufs pipes memory header pipe",
+        keys: "mode owner queues slots buf-size extra-bufs queue pipes memory header pipe",
         start: start_ring,
         ..PLAIN
     },

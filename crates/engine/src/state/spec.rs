@@ -240,6 +240,9 @@ options! {
             /// Smallest gap between two interrupts in microseconds, also if the driver sets a smaller one; 0: the
             /// driver's gap alone. With vhost-user it is for each queue.
             moderation: Number<0, 1000> = "moderation", Kind, "8; vhost-user: 0";
+            /// Frames that may wait in each of its receive rings, where the ring is longer. More are dropped as `queue_full`
+            /// before they are copied; on a wire they wait in the sender's ring.
+            queue: Number<64, 32_768> = "queue", Kind, "the whole ring";
             /// Percent of its time that the guest may spend on serving receive interrupts; 100: all.
             receive_share: Number<10, 100> = "receive-share", Kind, "100";
             /// Whether the card has a communication status block.
@@ -320,7 +323,10 @@ impl PortSpec {
     /// Whether `other` can be reached from this without a new attachment: only what the port itself and
     /// its place in the graph are made of differs.
     pub fn same_attachment(&self, other: &PortSpec) -> bool {
-        let attached = |port: &PortSpec| port.without(&[Scope::Any, Scope::Frames, Scope::Learning]);
+        let attached = |port: &PortSpec| PortSpec {
+            queue: None,
+            ..port.without(&[Scope::Any, Scope::Frames, Scope::Learning])
+        };
         attached(self) == attached(other)
     }
 

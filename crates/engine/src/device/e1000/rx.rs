@@ -434,6 +434,6 @@ impl RxRing {
             self.nic.irq.overloaded(self.queue);
         }
         let free = self.avail().min(allowed);
-        (!self.ring.stopped).then_some(Room { free, size: self.ring.size })
+        (!self.ring.stopped).then_some(Room { free, size: self.ring.size.saturating_sub(1) })
     }
 }

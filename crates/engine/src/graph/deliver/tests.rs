@@ -24,6 +24,8 @@ struct Sink {
     /// What each frame takes without that.
     busy: Duration,
     is_a_peers: bool,
+    /// The buffers of its ring, if they end.
+    ring: Option<u32>,
     then: Option<Then>,
 }
 
@@ -85,7 +87,9 @@ impl EgressQueue for Sink {
 
     fn room(&mut self) -> Option<Room> {
         find(self.pages);
-        None
+        let size = self.ring?;
+        let waiting = u32::try_from(self.got.lock().unwrap().len()).unwrap();
+        Some(Room { free: size - waiting, size })
     }
 
     fn is_a_peers(&self) -> bool {
@@ -115,7 +119,8 @@ impl Rig {
         let mut sinks = Vec::new();
         for number in 0..queues {
             let (got, then) = (Arc::clone(&got), then(number, &to));
-            let sink = Sink { got, number, pages: false, busy: Duration::ZERO, is_a_peers: true, then };
+            let sink =
+                Sink { got, number, pages: false, busy: Duration::ZERO, is_a_peers: true, ring: None, then };
             sinks.push(to.lend(number, sink));
         }
         let wire = [(Arc::clone(&from), Attach::Wire(PortId(1))), (Arc::clone(&to), Attach::Wire(PortId(0)))];
@@ -126,7 +131,8 @@ impl Rig {
     /// Its only queue has the kernel find pages, or works without them.
     fn slow(pages: bool, busy: Duration, is_a_peers: bool) -> Rig {
         let mut rig = Rig::new(0, |_, _| None);
-        let sink = Sink { got: Arc::clone(&rig.got), number: 0, pages, busy, is_a_peers, then: None };
+        let got = Arc::clone(&rig.got);
+        let sink = Sink { got, number: 0, pages, busy, is_a_peers, ring: None, then: None };
         rig._sinks.push(rig.to.lend(0, sink));
         rig
     }
@@ -279,6 +285,36 @@ fn what_the_host_takes_is_the_senders() {
         assert_eq!(rig.counted(), (3 * MAX_BATCH as u64, vec![]));
         assert_eq!((rig.to.overrun.count(), rig.walk.delivery.others_ns), (OverrunCount::default(), 0));
     });
+}
+
+#[test]
+fn no_more_frames_wait_than_the_port_allows() {
+    let mut rig = Rig::new(0, |_, _| None);
+    let got = Arc::clone(&rig.got);
+    let sink = Sink {
+        got,
+        number: 0,
+        pages: false,
+        busy: Duration::ZERO,
+        is_a_peers: true,
+        ring: Some(300),
+        then: None,
+    };
+    rig._sinks.push(rig.to.lend(0, sink));
+    rig.to.set_queue(Some(100));
+    rig.forward(&mut flows());
+    assert_eq!(rig.counted(), (100, vec![("queue_full", MAX_BATCH as u64 - 100)]));
+    rig.forward(&mut flows());
+    assert_eq!(rig.counted().0, 100);
+    // The receiver takes the first 30.
+    rig.got.lock().unwrap().drain(..30);
+    rig.forward(&mut flows());
+    assert_eq!(rig.counted().0, 130);
+    let room = rig.walk.delivery.room(&rig.to, 0).unwrap();
+    assert_eq!((room.free, room.size), (0, 100), "senders on wires wait");
+    rig.to.set_queue(Some(1000));
+    let room = rig.walk.delivery.room(&rig.to, 0).unwrap();
+    assert_eq!((room.free, room.size), (200, 300), "the ring is shorter");
 }
 
 #[test]
