@@ -6,8 +6,10 @@ use super::ether::{be16, Ether, IPV4, IPV6};
 /// with all options (60) and 70 bytes of extension headers; IPv4 with all options needs less.
 pub const MAX_HEADER: usize = 192;
 
+pub(super) const ICMP: u8 = 1;
 pub(super) const TCP: u8 = 6;
 pub(super) const UDP: u8 = 17;
+pub(super) const ICMPV6: u8 = 58;
 /// IPv6 extension headers (RFC 8200 §4.1).
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
@@ -42,6 +44,12 @@ impl Ip {
     pub fn parse(head: &[u8]) -> Option<Self> {
         let head = head.get(..MAX_HEADER).unwrap_or(head);
         let Ether { ethertype, l3: at, .. } = Ether::parse(head)?;
+        Ip::at(head, ethertype, at)
+    }
+
+    /// Reads the header of this type that begins at byte `at` of `head`.
+    #[inline]
+    pub fn at(head: &[u8], ethertype: u16, at: usize) -> Option<Self> {
         let first = *head.get(at)?;
         match (ethertype, first >> 4) {
             (IPV4, 4) if head.len() >= at + 20 && first & 0xf >= 5 => {
