@@ -17,7 +17,7 @@ from outside.vhost import Guest
 
 MIB = 1 << 20
 # What the names of the daemon's threads begin with: each of them has to be there to be tried.
-NAMES = ("sidecore", "io-core-", "vu-", "vfu-", "ring-", "netmap", "carriers", "rings", "control r", "core-watch", "capture", "tap ", "packet ")
+NAMES = ("sidecore", "io-core-", "vu-", "vfu-", "ring-", "netmap", "carriers", "groups", "rings", "control r", "core-watch", "capture", "tap ", "packet ")
 BROADCAST = "ff:ff:ff:ff:ff:ff"
 FRAME = vhost.frame(BROADCAST, "02:00:00:00:ee:01")
 # Threads of each kind, by how their names begin. They have four filters: of io-core, conversation, helper and control.

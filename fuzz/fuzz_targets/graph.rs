@@ -102,7 +102,8 @@ impl Rig {
             let hand = &hands[usize::from(id == 12)];
             sources.push(hand.serve(&ports[id], Source::new(&waiting[id])));
         }
-        let gateways = GATEWAYS.iter().map(|id| Gateway::open(&ports[usize::from(*id)], "s")).collect();
+        let gateways =
+            GATEWAYS.iter().map(|id| Gateway::open(&ports[usize::from(*id)], String::new())).collect();
         let second = ports[12].lend(1, Sink::new(&receivers[12]));
         let routers = ["r", "other"].map(|name| Arc::new(Router::new(name).unwrap()));
         let sinks = ports.iter().map(|_| None).collect();

@@ -136,10 +136,16 @@ pub enum DropReason {
     ReceiverBusy = 40,
     /// As many frames wait in the receiver's ring as the port allows (`queue`).
     QueueFull = 41,
+    /// No member of the group takes it.
+    NoMember = 42,
+    /// Another member of its group answers for all.
+    NotSpeaker = 43,
+    /// A member of a group says of an address that is not the group's that it is its own.
+    ForeignAddress = 44,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 42] = [
+pub const DROPS: [(DropReason, &str, &str); 45] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -234,6 +240,9 @@ pub const DROPS: [(DropReason, &str, &str); 42] = [
         "an I/O core waited for the receiver's memory, or for another core in the receiver's queue, for a millisecond",
     ),
     (DropReason::QueueFull, "queue_full", "as many frames wait in the receiver's ring as queue=N of its port allows"),
+    (DropReason::NoMember, "no_member", "no member of the group takes flows"),
+    (DropReason::NotSpeaker, "not_speaker", "another member of the group answers for all: no loss"),
+    (DropReason::ForeignAddress, "foreign_address", "a member of a group claims an address that is not the group's"),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

@@ -384,6 +384,7 @@ const UNINDEXED: &[&str] = &[
     "device/virtio_net/ingress.rs",
     "disk/file.rs",
     "disk/job.rs",
+    "graph/group",
     "graph/offload.rs",
     "host/describe.rs",
     "host/netlink.rs",

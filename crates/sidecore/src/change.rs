@@ -17,6 +17,7 @@ use crate::cli::{
 };
 use crate::client::{segment, Client};
 use crate::daemon::broker;
+use crate::group;
 use crate::{print, Outcome};
 
 pub fn client(control: &Control) -> Result<Client, String> {
@@ -29,6 +30,7 @@ fn collection(sort: &Sort) -> &'static str {
         Sort { switch: true, .. } => "/v1/switches",
         Sort { router: true, .. } => "/v1/routers",
         Sort { tenant: true, .. } => "/v1/tenants",
+        Sort { of_groups: true, .. } => "/v1/groups",
         _ => "/v1/ports",
     }
 }
@@ -50,6 +52,7 @@ pub fn add(args: &AddArgs) -> Outcome {
         Sort { switch: true, .. } => spec.switches = all(specs, |s| text::named(s).map_err(bad))?,
         Sort { router: true, .. } => spec.routers = all(specs, |s| text::named(s).map_err(bad))?,
         Sort { tenant: true, .. } => spec.tenants = all(specs, |s| text::named(s).map_err(bad))?,
+        Sort { of_groups: true, .. } => spec.groups = all(specs, |s| text::named(s).map_err(bad))?,
         _ => spec.ports = all(specs, port)?,
     }
     broker::tell(&args.control.path(), &spec);
@@ -59,6 +62,7 @@ pub fn add(args: &AddArgs) -> Outcome {
         Sort { switch: true, .. } => client.send(Method::POST, path, &spec.switches)?,
         Sort { router: true, .. } => client.send(Method::POST, path, &spec.routers)?,
         Sort { tenant: true, .. } => client.send(Method::POST, path, &spec.tenants)?,
+        Sort { of_groups: true, .. } => client.send(Method::POST, path, &spec.groups)?,
         _ => client.send(Method::POST, path, &spec.ports)?,
     })
 }
@@ -90,6 +94,10 @@ pub fn log(args: &LogArgs) -> Outcome {
 }
 
 pub fn set(args: &SetArgs) -> Outcome {
+    // No name has such a mark.
+    if args.name.contains('/') {
+        return group::set(&args.control, &args.name, &args.pairs);
+    }
     let mut patch = Map::new();
     for pair in &args.pairs {
         let (key, value) = pair.split_once('=').ok_or_else(|| format!("{pair:?} is not key=value"))?;

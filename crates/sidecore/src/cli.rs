@@ -51,14 +51,21 @@ pub enum Command {
     ///
     /// Keys: p ports, u queues, c cores, d drops; left and right choose the column to sort by, r reverses the order, q quits.
     Top(TopArgs),
-    /// Add ports, switches, routers or tenants.
+    /// Add ports, switches, routers, tenants or groups.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Add(AddArgs),
-    /// Delete ports, switches, routers or tenants.
+    /// Delete ports, switches, routers, tenants or groups.
     Del(DelArgs),
     /// Change a port or a switch.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Set(SetArgs),
+    /// Give a member of a group no new flows: those that it has go to others when they are idle.
+    ///
+    /// Flows that are not idle go, too, after the group's force-after. The member stays drained until `undrain`.
+    #[command(after_help = "Example: sidecore drain web/a --wait")]
+    Drain(DrainArgs),
+    /// Give a member of a group flows again.
+    Undrain(MemberArgs),
     /// Stop ports and start them again with their configuration.
     ///
     /// Their VMMs are disconnected. Those that can connect again do so.
@@ -74,7 +81,7 @@ pub enum Command {
     /// Explain what a router does with a packet, and why.
     #[command(after_help = "Example: sidecore explain r 10.1.2.3 --from web")]
     Explain(ExplainArgs),
-    /// Make a file the running configuration: add, change and delete ports, switches, routers and tenants, all or nothing.
+    /// Make a file the running configuration: add, change and delete ports, switches, routers, tenants and groups, all or nothing.
     Apply(ApplyArgs),
     /// Write the running configuration to a file.
     Save(SaveArgs),
@@ -203,6 +210,9 @@ pub struct RunArgs {
     /// Tenant to add to those of the file.
     #[arg(long = "tenant", value_name = "NAME[,KEY=VALUE]")]
     pub tenants: Vec<String>,
+    /// Group to add to those of the file.
+    #[arg(long = "group", value_name = "NAME[,KEY=VALUE]")]
+    pub groups: Vec<String>,
     #[command(flatten)]
     pub control: Control,
     #[command(flatten)]
@@ -227,6 +237,8 @@ pub enum Topic {
     Routers,
     /// Tenants: their ports, and what they were granted of I/O cores, used and waited for.
     Tenants,
+    /// Groups: their members, what these do, and how many of the flows' buckets they have.
+    Groups,
     /// Routes of a router (NAME), with their next hops.
     Routes,
     /// Neighbours of all routers, with their addresses.
@@ -318,11 +330,14 @@ pub struct Sort {
     /// Tenants instead of ports: each pays for the ports with tenant=NAME.
     #[arg(long)]
     pub tenant: bool,
+    /// Groups instead of ports: each has the members whose ports say group=NAME.
+    #[arg(long = "group")]
+    pub of_groups: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct AddArgs {
-    /// Ports, as NAME=KIND:WHERE[,KEY=VALUE]...; with --switch, --router, --tenant: those, as NAME[,KEY=VALUE]...
+    /// Ports, as NAME=KIND:WHERE[,KEY=VALUE]...; with --switch, --router, --tenant, --group: those, as NAME[,KEY=VALUE]...
     #[arg(required = true, value_name = "SPEC")]
     pub specs: Vec<String>,
     #[command(flatten)]
@@ -333,7 +348,7 @@ pub struct AddArgs {
 
 #[derive(Debug, Args)]
 pub struct DelArgs {
-    /// Names of ports, or with --switch, --router, --tenant of those.
+    /// Names of ports, or with --switch, --router, --tenant, --group of those.
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
     #[command(flatten)]
@@ -344,7 +359,7 @@ pub struct DelArgs {
 
 #[derive(Debug, Args)]
 pub struct SetArgs {
-    /// Name of the port, or with --switch, --router, --tenant of one of those.
+    /// Name of the port, or with --switch, --router, --tenant, --group of one of those; GROUP/MEMBER: weight=N of that.
     pub name: String,
     /// New values; an empty value restores the default. The command says if the port had to restart.
     #[arg(required = true, value_name = "KEY=VALUE")]
@@ -353,6 +368,24 @@ pub struct SetArgs {
     pub sort: Sort,
     #[command(flatten)]
     pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct MemberArgs {
+    /// The group and its member.
+    #[arg(value_name = "GROUP/MEMBER")]
+    pub member: String,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct DrainArgs {
+    #[command(flatten)]
+    pub of: MemberArgs,
+    /// Wait until the member has no flows, and say how many buckets of them are left.
+    #[arg(long)]
+    pub wait: bool,
 }
 
 /// What `route` does.

@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use clap_complete::Shell;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::options::Key;
-use sidecore_engine::state::{DaemonSpec, PortSpec, SwitchSpec, TenantSpec};
+use sidecore_engine::state::{DaemonSpec, GroupSpec, PortSpec, SwitchSpec, TenantSpec};
 
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
 use crate::options::told;
@@ -132,8 +132,8 @@ fn file_page() -> String {
     };
     let mut page = String::from(
         ".TH sidecore.toml 5\n.SH NAME\nsidecore.toml \\- configuration of sidecore\n.SH DESCRIPTION\n\
-         A TOML file for sidecore\\-run(1) and sidecore\\-apply(1), with a table [daemon], and a table [[switch]], [[router]], [[tenant]] or \
-         [[port]] for each switch, router, tenant and port. The same keys, joined by commas, are the words of sidecore\\-add(1).\n",
+         A TOML file for sidecore\\-run(1) and sidecore\\-apply(1), with a table [daemon], and a table [[switch]], [[router]], [[tenant]], [[group]] or \
+         [[port]] for each switch, router, tenant, group and port. The same keys, joined by commas, are the words of sidecore\\-add(1).\n",
     );
     let row = |name: &str, form: &str, told: &str| {
         format!(".TP\n\\fB{}\\fR = {}\n{}\n", plain(name), plain(form), plain(told))
@@ -149,6 +149,7 @@ fn file_page() -> String {
     page.push_str(".SS Routes of a router: tables [[router.routes]]\n");
     page.extend(ROUTE.iter().map(|(name, form, told)| row(name, form, told)));
     page.push_str(&section("TENANTS", TenantSpec::KEYS));
+    page.push_str(&section("GROUPS", GroupSpec::KEYS));
     page.push_str(&section("PORTS", PortSpec::KEYS));
     page.push_str(".SH KINDS OF PORTS\n");
     for kind in KINDS {
@@ -181,8 +182,9 @@ mod tests {
     #[test]
     fn the_page_of_the_file_has_every_kind_and_key() {
         let page = file_page();
-        for key in
-            [DaemonSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS, PortSpec::KEYS].into_iter().flatten()
+        for key in [DaemonSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS, GroupSpec::KEYS, PortSpec::KEYS]
+            .into_iter()
+            .flatten()
         {
             assert!(page.contains(&format!("\\fB{}\\fR = ", key.name.replace('-', "\\-"))), "{}", key.name);
         }

@@ -8,7 +8,7 @@
 //! | `api` | the JSON of the control socket that is not the engine's own |
 //! | `client` | HTTP over the control socket |
 //! | `sandbox` | what a process of ours gives up at its start |
-//! | `show`, `change`, `route`, `capture` | the commands that talk to a daemon |
+//! | `show`, `change`, `route`, `group`, `capture` | the commands that talk to a daemon |
 //! | `doctor` | why a port has no traffic |
 //! | `top` | ports, queues, cores and drops on a terminal |
 //! | `place` | `place`: where I/O cores, guests' vCPUs and memory are, and bad placement |
@@ -32,6 +32,7 @@ mod client;
 mod daemon;
 mod doctor;
 mod generate;
+mod group;
 mod offline;
 mod options;
 mod pcapng;
@@ -82,6 +83,8 @@ fn run(command: Command) -> Outcome {
         Command::Add(args) => change::add(&args),
         Command::Del(args) => change::del(&args),
         Command::Set(args) => change::set(&args),
+        Command::Drain(args) => group::drain(&args),
+        Command::Undrain(args) => group::undrain(&args),
         Command::Route(command) => route::run(&command),
         Command::Explain(args) => show::routes::explain(&args),
         Command::Apply(args) => change::apply(&args),

@@ -5,7 +5,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::options::{Key, Scope};
-use sidecore_engine::state::{text, DaemonSpec, PortSpec, SwitchSpec, TenantSpec};
+use sidecore_engine::state::{text, DaemonSpec, GroupSpec, PortSpec, SwitchSpec, TenantSpec};
 
 /// How ports and switches are written.
 pub const BRIEF: &str = "\
@@ -16,7 +16,7 @@ Ports are written NAME=KIND:WHERE[,key=value]... as in
   a=vhost-user:/run/a.sock,role=client,wire=w1
   app=ring:app,queues=2
 
-Switches and tenants are written NAME[,key=value]..., routers NAME[,control=NAMESPACE][,grace=SECONDS].
+Switches, tenants and groups are written NAME[,key=value]..., routers NAME[,control=NAMESPACE][,grace=SECONDS].
 A key that does not apply is an error, which names those that do.
 --help lists all keys.";
 
@@ -38,6 +38,7 @@ pub fn all() -> String {
     section("Keys of every switch", SwitchSpec::KEYS, Scope::Any);
     section("Keys of switches that learn", SwitchSpec::KEYS, Scope::Learning);
     section("Keys of every tenant", TenantSpec::KEYS, Scope::Any);
+    section("Keys of every group", GroupSpec::KEYS, Scope::Any);
     text
 }
 

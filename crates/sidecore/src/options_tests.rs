@@ -47,6 +47,8 @@ fn every_key_is_read_from_words_and_written_as_it_was() {
     assert_eq!(sorted(keys(toml::Table::try_from(&switch).unwrap())), sorted(all(SwitchSpec::KEYS)));
     let tenant = text::named::<TenantSpec>(&format!("t{}", words(TenantSpec::KEYS))).unwrap();
     assert_eq!(sorted(keys(toml::Table::try_from(&tenant).unwrap())), sorted(all(TenantSpec::KEYS)));
+    let group = text::named::<GroupSpec>(&format!("g{}", words(GroupSpec::KEYS))).unwrap();
+    assert_eq!(sorted(keys(toml::Table::try_from(&group).unwrap())), sorted(all(GroupSpec::KEYS)));
     let examples: Vec<_> = DaemonSpec::KEYS.iter().map(|key| (key.name, example(&key.form))).collect();
     let pairs: Vec<_> = examples.iter().map(|(key, value)| (*key, value.as_str())).collect();
     let daemon = text::from_pairs::<DaemonSpec>(&pairs).unwrap();
@@ -68,7 +70,8 @@ fn help_tells_of_every_key() {
     for name in ["run", "add", "set"] {
         let mut command = Cli::command();
         let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
-        let keys = [PortSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS].into_iter().flatten();
+        let keys =
+            [PortSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS, GroupSpec::KEYS].into_iter().flatten();
         for key in keys.filter(|key| key.scope != Scope::Must) {
             assert!(help.contains(&format!("  {}={}\n", key.name, key.form)), "{} in {help}", key.name);
             assert!(help.contains(&told(key)), "{} in {help}", key.name);
@@ -121,7 +124,8 @@ fn table(keys: &[Key], port: bool) -> String {
 fn the_documentation_has_every_key() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
     let page = std::fs::read_to_string(page).unwrap();
-    let tables = [DaemonSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS].map(|keys| table(keys, false));
+    let tables = [DaemonSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS, GroupSpec::KEYS]
+        .map(|keys| table(keys, false));
     for table in tables.into_iter().chain([table(PortSpec::KEYS, true)]) {
         assert!(page.contains(&table), "docs/configuration.md should have this table:\n{table}");
     }
@@ -134,6 +138,7 @@ fn the_description_of_the_json_has_every_key() {
         ("DaemonSpec", DaemonSpec::KEYS),
         ("SwitchSpec", SwitchSpec::KEYS),
         ("TenantSpec", TenantSpec::KEYS),
+        ("GroupSpec", GroupSpec::KEYS),
         ("PortSpec", PortSpec::KEYS),
     ] {
         let schema = &document["components"]["schemas"][name];

@@ -25,6 +25,7 @@ use sidecore_engine::state::ServiceView;
 use crate::api::About;
 use crate::cli::{ShowArgs, Topic};
 use crate::client::{Client, Failure};
+use crate::group;
 use crate::offline;
 use crate::reserve;
 use crate::table::{bytes, percent, units, Table};
@@ -57,6 +58,7 @@ fn text(args: &ShowArgs, client: &Client, socket: &Path) -> Result<String, Strin
         Topic::Port => show(args, &port::of(client, args.name.as_deref().unwrap_or_default())?, port::text),
         Topic::Routers => show(args, &client.get("/v1/routers")?, routes::routers),
         Topic::Tenants => show(args, &client.get("/v1/tenants")?, tenants_table),
+        Topic::Groups => show(args, &client.get("/v1/groups")?, group::table),
         Topic::Routes => show(args, &client.get(&routes::path(args.name.as_deref()))?, routes::routes),
         Topic::Neighbours => show(args, &client.get("/v1/neighbours")?, routes::neighbours),
         Topic::Disks => show(args, &client.get("/v1/disks")?, disks_table),
@@ -158,10 +160,11 @@ fn joined(state: &PortState) -> String {
     match (&state.wire, &state.switch) {
         (Some(wire), _) => format!("wire {wire}"),
         (None, Some(switch)) => format!("switch {switch}"),
-        (None, None) => match (&state.router, &state.pipe) {
-            (Some(router), _) => format!("router {router}"),
-            (None, Some(pipe)) => format!("pipe {pipe}"),
-            (None, None) => String::new(),
+        (None, None) => match (&state.router, &state.pipe, &state.group) {
+            (Some(router), ..) => format!("router {router}"),
+            (_, Some(pipe), _) => format!("pipe {pipe}"),
+            (.., Some(group)) => format!("group {group}"),
+            _ => String::new(),
         },
     }
 }

@@ -30,6 +30,7 @@ mod disks;
 mod doctor;
 mod files;
 mod first_use;
+mod groups;
 mod honest;
 mod host_rings;
 mod loops;

@@ -76,7 +76,7 @@ fn every_thread_has_its_filter() {
     assert_eq!(kinds, ["control", "conversation", "io-core", "helper"]);
     // Three filters for the whole process (clone3, what is fatal, what is allowed), one more for a kind's own.
     for thread in threads(&about["pid"].to_string()) {
-        let own = ["io-core", "vu-", "vfu-", "ring-", "netmap", "carriers", "rings", "core-"];
+        let own = ["io-core", "vu-", "vfu-", "ring-", "netmap", "carriers", "groups", "rings", "core-"];
         let name = thread["Name"].as_str();
         let narrow = own.iter().any(|start| name.starts_with(start));
         assert_eq!(thread["Seccomp_filters"], if narrow { "4" } else { "3" }, "{thread:?}");

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::offload::Boundary;
 use super::private::Private;
-use super::topology::{Member, Topology};
+use super::topology::{Attach, Interface, Member, Topology};
 use super::work::Stage;
 use crate::mem::{own_time, ticks, ticks_in, time_of, Act, Overrun};
 use crate::packet::{flow_hash, Batch, Offloads, ALL, MAX_BATCH};
@@ -38,6 +38,7 @@ pub(super) struct Delivery {
     apart_until: u64,
     pub(super) picks: Vec<u16>,
     by_queue: Vec<u16>,
+    by_member: Vec<u16>,
     /// Frames that were handed to ports, for the batch under way.
     pub(super) deliveries: usize,
     /// The account of the visit's owner, where both sides are dealt with apart.
@@ -61,6 +62,7 @@ impl Delivery {
             apart_until: 0,
             picks: Vec::with_capacity(MAX_BATCH),
             by_queue: Vec::with_capacity(MAX_BATCH),
+            by_member: Vec::with_capacity(MAX_BATCH),
             deliveries: 0,
             sender: Overrun::default(),
             others_ns: 0,
@@ -211,7 +213,8 @@ impl Delivery {
         }
     }
 
-    /// Delivers `self.picks` of `batch` to port `id`: to its queues, or to the work list if it is a gateway.
+    /// Delivers `self.picks` of `batch` to port `id`: to its queues, to the work list if it is a gateway, or to members if it is a
+    /// group's interface.
     #[inline]
     pub(super) fn visit(&mut self, topology: &Topology, source: &Port, id: PortId, batch: &Batch) {
         if self.picks.is_empty() {
@@ -223,7 +226,12 @@ impl Delivery {
             Some(member) if member.port.is_silent() => {
                 self.refuse(&member.port, batch, &picks, DropReason::LinkDown);
             }
-            Some(member) if member.attach.is_gateway() => self.wait(member, batch, &picks),
+            Some(member) if member.attach.goes_on() => match &member.attach {
+                Attach::Interface(interface) => {
+                    self.reach_members(topology, source, (&member.port, interface), batch, &picks);
+                }
+                _ => self.wait(member, batch, &picks),
+            },
             Some(member) if batch.any_offload => self.across(&member.port, batch, &picks),
             Some(member) => self.send(&member.port, batch, &picks),
             None => self.count_drops(source, picks.iter().map(|_| DropReason::NoDestination)),
@@ -238,6 +246,48 @@ impl Delivery {
         if !left.is_empty() {
             self.refuse(&at.port, batch, left, DropReason::Reentry);
         }
+    }
+
+    /// Delivers `picks` of `batch`, which came from `source`, to the members behind `interface`, that of port `at`.
+    #[inline(never)]
+    fn reach_members(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        (at, interface): (&Port, &Interface),
+        batch: &Batch,
+        picks: &[u16],
+    ) {
+        let up = || interface.members(|port| topology.ports.is_up(port));
+        let sorted =
+            interface.group.sort((batch, picks), &interface.own, self.core, interface.members(|_| true), up);
+        let mut mine = std::mem::take(&mut self.by_member);
+        mine.clear();
+        if sorted.lost {
+            mine.extend(sorted.lost(true, picks));
+            self.refuse(at, batch, &mine, DropReason::NoMember);
+            mine.clear();
+            mine.extend(sorted.lost(false, picks));
+        } else {
+            mine.extend_from_slice(picks);
+        }
+        let mut outcome = Outcome::new();
+        mine.iter().for_each(|pick| outcome.delivered(batch.frame(*pick).len));
+        at.counters.block(self.core).add_outcome(&outcome);
+        at.capture.egress(batch, &mine, &[]);
+        if sorted.made > 0 {
+            source.counters.block(self.core).add_made(sorted.made);
+        }
+        // They are counted with what each member gets.
+        self.deliveries -= picks.len();
+        std::mem::swap(&mut self.picks, &mut mine);
+        for (number, port) in interface.ports.iter().filter(|(number, _)| sorted.goes_to(*number)) {
+            self.picks.clear();
+            self.picks.extend(sorted.of(*number, picks));
+            self.visit(topology, source, *port, batch);
+        }
+        std::mem::swap(&mut self.picks, &mut mine);
+        self.by_member = mine;
     }
 
     /// Delivers frames that may need more than the receiver accepts.

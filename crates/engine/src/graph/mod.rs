@@ -1,7 +1,7 @@
 //! The graph: the way of frames from a sender's queue to its receivers' queues.
 //!
 //! Theory of operation. A queue with frames is a task of an I/O core (`ingress`): a visit fetches a batch, the batch *walks*
-//! from node to node (`walk`), and then the sender gets its buffers back. A node is a wire, a switch or a router; the file of
+//! from node to node (`walk`), and then the sender gets its buffers back. A node is a wire, a switch, a router or a group; the file of
 //! that name says where its frames go and which of them it drops. Each destination is *delivered* to once (`deliver`), and
 //! frames that ask for more than their receiver accepts are made plain on the way (`offload`). Frames for a router on a switch,
 //! or from it, wait in the work list (`work`) for the walk to take them on.
@@ -10,6 +10,7 @@
 //! [`Local`] has the data for all of that; nothing in it is shared or locked.
 
 mod deliver;
+mod group;
 mod ingress;
 mod local;
 mod offload;
@@ -27,10 +28,11 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+pub use group::{Candidate, Group, Own, Settled, BUCKETS, MAX_MEMBERS};
 pub use ingress::{NetTask, QueueHandle, QueueTask, Scheduler};
 pub use local::Local;
 pub use pairs::Pairs;
-pub use topology::{Attach, Topology};
+pub use topology::{Attach, Interface, Topology};
 
 use self::walk::seconds;
 use self::wire::PATIENCE;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::group::{Group, Own};
 use crate::policy::Policy;
 use crate::port::{Port, PortId, Ports};
 use crate::router::Router;
@@ -21,22 +22,68 @@ pub enum Attach {
     Gateway(Arc<Router>, Arc<Switch>),
     /// Another port: everything that comes in goes out there.
     Wire(PortId),
+    /// Nothing of its own: it is an interface of a group.
+    Interface(Arc<Interface>),
+    /// The group's interface of this port, as the member of this number.
+    Behind(PortId, u8),
+}
+
+/// An interface of a group.
+#[derive(Clone)]
+pub struct Interface {
+    /// The group.
+    pub group: Arc<Group>,
+    /// The port of each member behind it, with the member's number.
+    pub ports: Vec<(u8, PortId)>,
+    /// Its addresses, as far as the operator says.
+    pub own: Own,
+    /// What it is attached to: a switch, a wire, a router or nothing.
+    pub beyond: Attach,
+}
+
+impl Interface {
+    /// The members behind it of whose port `is` is true, a bit each.
+    #[inline]
+    pub(super) fn members(&self, is: impl Fn(PortId) -> bool) -> u64 {
+        let its = self.ports.iter().filter(|(_, port)| is(*port));
+        its.fold(0, |bits, (number, _)| bits | 1u64.checked_shl((*number).into()).unwrap_or(0))
+    }
 }
 
 impl Attach {
     /// Attaches it to `new` instead, if it is attached to `old`.
     pub fn move_to(&mut self, old: &Arc<Switch>, new: &Arc<Switch>) {
-        if let Attach::Switch(switch) | Attach::Gateway(_, switch) = self {
-            if Arc::ptr_eq(switch, old) {
+        match self {
+            Attach::Switch(switch) | Attach::Gateway(_, switch) if Arc::ptr_eq(switch, old) => {
                 *switch = Arc::clone(new);
             }
+            Attach::Interface(interface) => Arc::make_mut(interface).beyond.move_to(old, new),
+            _ => {}
+        }
+    }
+
+    /// The switch that it is on.
+    pub fn switch(&self) -> Option<&Arc<Switch>> {
+        match self {
+            Attach::Switch(switch) | Attach::Gateway(_, switch) => Some(switch),
+            Attach::Interface(interface) => interface.beyond.switch(),
+            Attach::Nothing | Attach::Router(_) | Attach::Wire(_) | Attach::Behind(..) => None,
+        }
+    }
+
+    /// The router whose interface it is.
+    fn router(&self) -> Option<&Arc<Router>> {
+        match self {
+            Attach::Router(router) | Attach::Gateway(router, _) => Some(router),
+            Attach::Interface(interface) => interface.beyond.router(),
+            Attach::Nothing | Attach::Switch(_) | Attach::Wire(_) | Attach::Behind(..) => None,
         }
     }
 
     /// Whether frames for it go on in the graph.
     #[inline]
-    pub(super) fn is_gateway(&self) -> bool {
-        matches!(self, Attach::Gateway(..))
+    pub(super) fn goes_on(&self) -> bool {
+        matches!(self, Attach::Gateway(..) | Attach::Interface(..))
     }
 }
 
@@ -69,10 +116,7 @@ impl Topology {
     ) -> Topology {
         let mut members: Vec<Option<Member>> = Vec::new();
         for (port, attach) in ports {
-            let everybody = match attach {
-                Attach::Switch(switch) | Attach::Gateway(_, switch) => on(switch, ports),
-                Attach::Nothing | Attach::Wire(_) | Attach::Router(_) => Arc::default(),
-            };
+            let everybody = attach.switch().map_or_else(Arc::default, |switch| on(switch, ports));
             let place = usize::from(port.id.0);
             if members.len() <= place {
                 members.resize_with(place + 1, || None);
@@ -90,14 +134,19 @@ impl Topology {
     /// Its routers, each once.
     pub(super) fn routers(&self) -> Vec<Arc<Router>> {
         let mut routers: Vec<Arc<Router>> = Vec::new();
-        for member in self.members.iter().flatten() {
-            if let Attach::Router(router) | Attach::Gateway(router, _) = &member.attach {
-                if !routers.iter().any(|other| Arc::ptr_eq(other, router)) {
-                    routers.push(Arc::clone(router));
-                }
+        for router in self.members.iter().flatten().filter_map(|member| member.attach.router()) {
+            if !routers.iter().any(|other| Arc::ptr_eq(other, router)) {
+                routers.push(Arc::clone(router));
             }
         }
         routers
+    }
+
+    /// The port `id` and the group's interface that it is.
+    pub(super) fn interface(&self, id: PortId) -> Option<(&Member, &Interface)> {
+        let member = self.get(id)?;
+        let Attach::Interface(interface) = &member.attach else { return None };
+        Some((member, interface))
     }
 
     #[inline]
@@ -107,9 +156,6 @@ impl Topology {
 }
 
 fn on(switch: &Arc<Switch>, ports: &[(Arc<Port>, Attach)]) -> Arc<[PortId]> {
-    let here = |attach: &Attach| match attach {
-        Attach::Switch(other) | Attach::Gateway(_, other) => Arc::ptr_eq(switch, other),
-        Attach::Nothing | Attach::Router(_) | Attach::Wire(_) => false,
-    };
+    let here = |attach: &Attach| attach.switch().is_some_and(|other| Arc::ptr_eq(switch, other));
     ports.iter().filter(|(_, attach)| here(attach)).map(|(port, _)| port.id).collect()
 }

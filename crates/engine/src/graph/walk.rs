@@ -21,6 +21,8 @@
 //! its own part at all of these routers: what guests behind one router cause at the next one takes nothing from each other,
 //! nor from what the control planes of the two say to each other.
 //!
+//! A batch from a member of a group comes to the node of the group's interface, as if that had sent it.
+//!
 //! At a gateway's port, frames that enter the router are counted and captured as coming in, and those that leave it as
 //! going out.
 
@@ -31,7 +33,7 @@ use super::deliver::Delivery;
 use super::topology::{Attach, Member, Topology};
 use super::wire::{self, WireGate};
 use super::work::Stage;
-use super::{router, switch};
+use super::{group, router, switch};
 use crate::account::{Outcome, Tally};
 use crate::packet::{Batch, ALL};
 use crate::port::{DropReason, Port, PortId};
@@ -50,6 +52,22 @@ enum Node<'t> {
     /// A switch, with the port on it by which they come.
     Switch(&'t Switch, &'t Member),
     Router(&'t Arc<Router>),
+}
+
+impl<'t> Node<'t> {
+    /// That to which the frames of port `member` go, which is attached to `attach`.
+    #[inline]
+    fn of(member: &'t Member, attach: &'t Attach) -> Node<'t> {
+        match attach {
+            // Gateways and interfaces of groups have no queues.
+            Attach::Nothing | Attach::Gateway(..) | Attach::Interface(_) | Attach::Behind(..) => {
+                Node::Nowhere(DropReason::NoDestination)
+            }
+            Attach::Wire(peer) => Node::Wire(*peer),
+            Attach::Switch(switch) => Node::Switch(switch, member),
+            Attach::Router(router) => Node::Router(router),
+        }
+    }
 }
 
 /// How a batch came to a node.
@@ -105,13 +123,11 @@ impl Walk {
         // A port that is being removed is not in the topology any more, while its queues may still be served.
         let node = match topology.get(source.id) {
             _ if source.is_silent() => Node::Nowhere(DropReason::LinkDown),
-            // Gateways have no queues.
-            None | Some(Member { attach: Attach::Nothing | Attach::Gateway(..), .. }) => {
-                Node::Nowhere(DropReason::NoDestination)
+            None => Node::Nowhere(DropReason::NoDestination),
+            Some(Member { attach: Attach::Behind(interface, number), .. }) => {
+                return self.out_of_group(topology, source, (*interface, *number), batch);
             }
-            Some(Member { attach: Attach::Wire(peer), .. }) => Node::Wire(*peer),
-            Some(member @ Member { attach: Attach::Switch(switch), .. }) => Node::Switch(switch, member),
-            Some(Member { attach: Attach::Router(router), .. }) => Node::Router(router),
+            Some(member) => Node::of(member, &member.attach),
         };
         let came = Came { port: source, sender: source.id, gate, capture: true };
         self.pass(topology, node, came, batch);
@@ -119,6 +135,62 @@ impl Walk {
             self.go_on(topology, source.id, node);
         }
         self.delivery.deliveries
+    }
+
+    /// Takes `batch`, which came from `source`, the port of member `number` of a group, out of the group's interface at port `at`.
+    /// Of frames that resolve addresses some may not leave: then the others go on as copies of their descriptions.
+    #[inline(never)]
+    fn out_of_group(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        (at, number): (PortId, u8),
+        batch: &mut Batch,
+    ) -> usize {
+        let Some((member, interface)) = topology.interface(at) else {
+            let came = Came { port: source, sender: source.id, gate: None, capture: true };
+            self.pass(topology, Node::Nowhere(DropReason::NoDestination), came, batch);
+            return 0;
+        };
+        let node = Node::of(member, &interface.beyond);
+        self.verdicts.clear();
+        let mut keep = std::mem::take(&mut self.delivery.picks);
+        if group::resolves(batch) {
+            let Walk { verdicts, .. } = self;
+            interface
+                .group
+                .judge(batch, &interface.own, number, &mut keep, |frame, why| verdicts.drop(frame, why));
+        }
+        source.capture.ingress(batch, self.verdicts.drops());
+        if self.verdicts.drops().is_empty() {
+            self.delivery.picks = keep;
+            self.leave(topology, (source.id, member, node), batch);
+        } else {
+            self.delivery.count_drops(source, self.verdicts.drops().iter().map(|(_, reason)| *reason));
+            if let Some(mut round) = self.round.take() {
+                // One batch has room for what another had.
+                round.take(batch, &keep, at);
+                self.delivery.picks = keep;
+                round.each(|_, batch| self.leave(topology, (source.id, member, node), batch));
+                self.round = Some(round);
+            }
+        }
+        if !self.delivery.work.is_empty() {
+            self.go_on(topology, source.id, node);
+        }
+        self.delivery.deliveries
+    }
+
+    /// Has `batch`, which member port `sender` sent, come in by `at`, an interface of its group that leads to `node`.
+    fn leave(
+        &mut self,
+        topology: &Topology,
+        (sender, at, node): (PortId, &Member, Node<'_>),
+        batch: &mut Batch,
+    ) {
+        at.port.counters.block(self.core).add_tally(&came_in(batch));
+        let came = Came { port: &at.port, sender, gate: None, capture: true };
+        self.pass(topology, node, came, batch);
     }
 
     #[inline]
@@ -236,23 +308,28 @@ impl Walk {
     ) {
         let Attach::Gateway(router, switch) = &at.attach else { return };
         self.delivery.forget_flows();
-        let (frames, bytes) =
-            (batch.len() as u64, batch.frames().iter().map(|frame| u64::from(frame.len)).sum());
         let counters = at.port.counters.block(self.core);
+        let tally = came_in(batch);
         if enters {
-            counters.add_tally(&Tally { frames, bytes, ..Tally::default() });
+            counters.add_tally(&tally);
             self.rewrites.next();
             let came = Came { port: &at.port, sender, gate: None, capture: true };
             self.pass(topology, Node::Router(router), came, batch);
         } else {
             let mut outcome = Outcome::new();
-            (outcome.frames, outcome.bytes) = (frames, bytes);
+            (outcome.frames, outcome.bytes) = (tally.frames, tally.bytes);
             counters.add_outcome(&outcome);
             at.port.capture.egress(batch, &ALL[..batch.len()], &[]);
             let came = Came { port: &at.port, sender, gate: None, capture: false };
             self.pass(topology, Node::Switch(switch, at), came, batch);
         }
     }
+}
+
+/// All frames of `batch`, as what a port without queues has fetched.
+fn came_in(batch: &Batch) -> Tally {
+    let bytes = batch.frames().iter().map(|frame| u64::from(frame.len)).sum();
+    Tally { frames: batch.len() as u64, bytes, ..Tally::default() }
 }
 
 /// The clock of the MAC table: seconds since the engine started, from 1 on.

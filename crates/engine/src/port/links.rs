@@ -1,8 +1,9 @@
 //! Word that the link of some port has changed, for a thread that waits for it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// Raised by ports, awaited by the control plane. Which port it was is not said: changes are rare, and the waiting
+/// Raised by ports, awaited by threads of the control plane. Which port it was is not said: changes are rare, and a waiting
 /// thread looks at all.
 #[derive(Debug, Default)]
 pub struct LinkEvents {
@@ -12,7 +13,7 @@ pub struct LinkEvents {
 
 #[derive(Debug, Default)]
 struct LinkFlags {
-    raised: bool,
+    raised: u64,
     closed: bool,
 }
 
@@ -24,7 +25,7 @@ impl LinkEvents {
 
     /// Something has changed.
     pub fn raise(&self) {
-        self.flags().raised = true;
+        self.flags().raised += 1;
         self.changed.notify_all();
     }
 
@@ -34,11 +35,17 @@ impl LinkEvents {
         self.changed.notify_all();
     }
 
-    /// Waits for a change since the last call. False: closed.
-    pub fn wait(&self) -> bool {
-        let calm = |flags: &mut LinkFlags| !flags.raised && !flags.closed;
-        let mut flags = self.changed.wait_while(self.flags(), calm).unwrap_or_else(PoisonError::into_inner);
-        flags.raised = false;
+    /// Waits for changes beyond the first `seen`, for this long at most, and counts them there. False: closed.
+    pub fn wait(&self, seen: &mut u64, most: Option<Duration>) -> bool {
+        let calm = |flags: &mut LinkFlags| flags.raised == *seen && !flags.closed;
+        let flags = match most {
+            None => self.changed.wait_while(self.flags(), calm).unwrap_or_else(PoisonError::into_inner),
+            Some(most) => {
+                let waited = self.changed.wait_timeout_while(self.flags(), most, calm);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        *seen = flags.raised;
         !flags.closed
     }
 }

@@ -1,5 +1,5 @@
-//! A router's port on a switch has no device. Frames pass it on their walk from node to node (`graph/walk`); this
-//! module gives the port its link.
+//! A router's port on a switch has no device, nor has an interface of a group. Frames pass it on their walk from node to node
+//! (`graph/walk`); this module gives the port its link.
 
 use std::sync::Arc;
 
@@ -8,10 +8,10 @@ use crate::core::Lease;
 use crate::packet::Batch;
 use crate::port::{Attachment, AttachmentStatus, EgressQueue, Peer, Port};
 
-/// A port between a router and a switch.
+/// A port between two nodes.
 pub struct Gateway {
     port: Arc<Port>,
-    switch: String,
+    detail: String,
     link: Option<Lease<NoQueue>>,
 }
 
@@ -25,9 +25,9 @@ impl EgressQueue for NoQueue {
 }
 
 impl Gateway {
-    /// Gives `port`, which stands on the switch of this name, its link.
-    pub fn open(port: &Arc<Port>, switch: &str) -> Gateway {
-        Gateway { port: Arc::clone(port), switch: switch.to_owned(), link: Some(port.lend(0, NoQueue)) }
+    /// Gives `port` its link; `detail` says what it is, for people.
+    pub fn open(port: &Arc<Port>, detail: String) -> Gateway {
+        Gateway { port: Arc::clone(port), detail, link: Some(port.lend(0, NoQueue)) }
     }
 }
 
@@ -35,7 +35,7 @@ impl Attachment for Gateway {
     fn status(&self) -> AttachmentStatus {
         AttachmentStatus {
             peer: if self.link.is_some() { Peer::Running } else { Peer::Waiting },
-            detail: format!("stands on switch {}", self.switch),
+            detail: self.detail.clone(),
             hint: None,
             lack: None,
             features: Vec::new(),

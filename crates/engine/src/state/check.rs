@@ -9,10 +9,11 @@ use sidecore_abi::counters::MAX_CORES;
 use super::control::is_control;
 use super::cores::station;
 use super::grants::Cpus;
+use super::grouping::GroupSpec;
 use super::kinds::{find, Kind, Location};
 use super::options::Scope;
 use super::service::check_budgets;
-use super::spec::{name_complaint, Entry, Joint, PortSpec, Spec, DEFAULT_SWITCH, GATEWAY};
+use super::spec::{name_complaint, Entry, Joint, PortSpec, Spec, DEFAULT_SWITCH, GATEWAY, GROUP};
 use super::values::{Mac, Number, Toggle};
 use crate::host::netns;
 use crate::policy::MacGuard;
@@ -21,7 +22,7 @@ use crate::ring::Geometry;
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which part of the configuration: `daemon`, or one of the list of `switch`, `router`, `tenant` or `port`.
+    /// Which part of the configuration: `daemon`, or one of the list of `switch`, `router`, `tenant`, `group` or `port`.
     pub what: &'static str,
     /// Its place in that list.
     pub place: usize,
@@ -66,6 +67,9 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
     (0..spec.switches.len()).for_each(|i| drop(begin(&mut found, &spec.switches, i)));
     check_routers(spec, &mut found);
     (0..spec.tenants.len()).for_each(|i| drop(begin(&mut found, &spec.tenants, i)));
+    for (i, group) in spec.groups.iter().enumerate() {
+        check_group(spec, group, &mut begin(&mut found, &spec.groups, i));
+    }
     let mut ends: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (i, port) in spec.ports.iter().enumerate() {
         let mut bad = begin(&mut found, &spec.ports, i);
@@ -85,6 +89,7 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         check_kind(port, kinds, &mut bad);
         check_gateway(spec, port, &mut bad);
         check_tenant(spec, port, &mut bad);
+        check_of_group(spec, i, port, &mut bad);
         check_joint(spec, port, &mut ends, &mut bad);
         check_guard(spec, i, port, &mut bad);
         check_addresses(spec, i, port, &mut bad);
@@ -104,8 +109,8 @@ pub(super) fn same_place(a: &PortSpec, b: &PortSpec, kinds: &[Kind]) -> bool {
         find(kinds, &port.kind).map_or_else(|_| vec![port.location.clone()], |kind| kind.locations(port))
     };
     let theirs = locations(b);
-    if a.kind == GATEWAY {
-        // A switch may have several routers.
+    if [GATEWAY, GROUP].contains(&&*a.kind) {
+        // A switch may have several routers, and a group several interfaces.
         return false;
     }
     let one = a.kind == b.kind || is_interface(a) && is_interface(b);
@@ -191,7 +196,9 @@ fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(
             }
             return;
         }
-        refuse(port, &["address", "router-mac", "rpf"], "does not apply; allowed: with router", bad);
+        let others: &[&str] =
+            if port.kind == GROUP { &["router-mac", "rpf"] } else { &["address", "router-mac", "rpf"] };
+        refuse(port, others, "does not apply; allowed: with router", bad);
         return;
     };
     if !spec.routers.iter().any(|other| other.name == router) {
@@ -269,8 +276,13 @@ fn check_joint<'s>(
     ends: &mut BTreeMap<&'s str, Vec<&'s str>>,
     bad: &mut impl FnMut(&str, String),
 ) {
-    let places =
-        [("pipe", &port.pipe), ("wire", &port.wire), ("router", &port.router), ("switch", &port.switch)];
+    let places = [
+        ("pipe", &port.pipe),
+        ("wire", &port.wire),
+        ("group", &port.group),
+        ("router", &port.router),
+        ("switch", &port.switch),
+    ];
     let given: Vec<&str> = places.iter().filter(|(_, name)| name.is_some()).map(|(key, _)| *key).collect();
     if let [key, _, ..] = *given {
         bad(key, format!("a port joins one of them; allowed: one of {}", given.join(", ")));
@@ -296,6 +308,7 @@ fn check_joint<'s>(
         Joint::Router(_) => Some("router"),
         Joint::Pipe(_) => Some("pipe"),
         Joint::Wire(_) => Some("wire"),
+        Joint::Group(_) => Some("group"),
     };
     for key in port.given().filter(|key| key.scope == Scope::Learning) {
         if let Some(what) = learns_not {
@@ -353,6 +366,11 @@ fn gateway_station(port: &PortSpec) -> Option<Mac> {
 
 /// Whether `port`, if it is to be a router's port on a switch, can be one.
 fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
+    let why = "does not apply: the time of its frames is their senders'; allowed: at the senders' ports";
+    if [GATEWAY, GROUP].contains(&&*port.kind) {
+        refuse(port, &SERVICE, why, bad);
+        refuse(port, &["tenant"], why, bad);
+    }
     if port.kind != GATEWAY {
         return;
     }
@@ -363,9 +381,6 @@ fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String
     if on != DEFAULT_SWITCH && !spec.switches.iter().any(|switch| switch.name == *on) {
         bad("where", format!("there is no switch {on:?}; allowed: {}", switches(spec)));
     }
-    let why = "does not apply: the time of its frames is their senders'; allowed: at the senders' ports";
-    refuse(port, &SERVICE, why, bad);
-    refuse(port, &["tenant"], why, bad);
 }
 
 /// What is granted of the I/O cores.
@@ -423,5 +438,82 @@ fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str
             };
             bad(key, format!("port {} has {mac} on switch {on}, too; {way}", other.name));
         }
+    }
+}
+
+fn list(names: impl IntoIterator<Item = impl fmt::Display>) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| name.to_string()).collect();
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+/// Whether `group` names members that there are.
+fn check_group(spec: &Spec, group: &GroupSpec, bad: &mut impl FnMut(&str, String)) {
+    let members = spec.members(&group.name);
+    for (key, name) in group.named().filter(|(_, name)| !members.contains(name)) {
+        bad(key, format!("there is no member {name:?}; allowed: {}", list(&members)));
+    }
+    if members.len() > crate::graph::MAX_MEMBERS {
+        bad("name", format!("it has {} members; allowed: {}", members.len(), crate::graph::MAX_MEMBERS));
+    }
+}
+
+/// Whether `port`, the one of place `i`, can be what it says it is of a group.
+fn check_of_group(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
+    let front = port.group_interface();
+    let Some(group) = front.or(port.group.as_deref()) else {
+        let keys = [("member", port.member.is_some()), ("interface", port.interface.is_some())];
+        for (key, _) in keys.iter().filter(|(_, given)| *given) {
+            bad(key, "does not apply; allowed: with group=NAME, and interface with kind group".to_owned());
+        }
+        return;
+    };
+    let key = if front.is_some() { "where" } else { "group" };
+    if !spec.groups.iter().any(|it| it.name == group) {
+        let there = list(spec.groups.iter().map(|it| &it.name));
+        bad(key, format!("there is no group {group:?}; allowed: {there}; add it first"));
+    }
+    let Some(number) = port.interface.map(Number::get) else {
+        return bad("interface", "missing; which of the group's interfaces it is, from 0 on".to_owned());
+    };
+    let earlier = || spec.ports.iter().take(i).filter(|other| other.interface == port.interface);
+    if front.is_some() {
+        if let Some(other) = earlier().find(|other| other.group_interface() == front) {
+            bad("interface", format!("port {} is interface {number} of group {group} already", other.name));
+        }
+        for key in port.given().filter(|key| ["group", "member"].contains(&key.name)) {
+            bad(
+                key.name,
+                "does not apply to an interface of a group; allowed: at its members' ports".to_owned(),
+            );
+        }
+        return;
+    }
+    let Some(member) = &port.member else {
+        return bad("member", "missing; which member of the group it belongs to".to_owned());
+    };
+    if let Some(why) = name_complaint(member) {
+        bad("member", why);
+    }
+    let same = |other: &&PortSpec| other.group == port.group && other.member == port.member;
+    if let Some(other) = earlier().find(same) {
+        let why = format!("port {} is member {member}'s there already", other.name);
+        bad("interface", format!("{number}: {why}"));
+    }
+    let fronts: Vec<&PortSpec> =
+        spec.ports.iter().filter(|other| other.group_interface() == Some(group)).collect();
+    let there = || list(fronts.iter().filter_map(|it| it.interface.map(Number::get)));
+    match fronts.iter().find(|other| other.interface == port.interface) {
+        None => {
+            let why = "a port of kind group is one";
+            bad("interface", format!("group {group} has no interface {number}; allowed: {}; {why}", there()));
+        }
+        Some(front) if front.mac.is_some() && port.mac.is_some() && front.mac != port.mac => {
+            bad("mac", format!("has to be that of port {}, the group's interface", front.name));
+        }
+        Some(_) => {}
     }
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use super::grouping::GroupSpec;
+use super::members::{GroupView, Groups};
 use super::neighbours::{mac_text, Neighbours};
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, SwitchSpec};
@@ -52,6 +55,7 @@ pub struct CoreGraph {
     /// The cores.
     pub cores: Arc<graph::Graph>,
     now: Mutex<Now>,
+    groups: Mutex<Groups>,
 }
 
 /// What is published.
@@ -68,7 +72,7 @@ struct Now {
 impl CoreGraph {
     /// The graph of these cores.
     pub fn new(cores: Arc<graph::Graph>) -> CoreGraph {
-        CoreGraph { cores, now: Mutex::default() }
+        CoreGraph { cores, now: Mutex::default(), groups: Mutex::default() }
     }
 
     /// The numbers of the ports that the cores have been told of, by name.
@@ -110,10 +114,7 @@ impl Now {
 
     /// The ports on switches, each with its switch.
     fn learned(&self) -> impl Iterator<Item = (&Arc<Port>, &Arc<Switch>)> {
-        self.ports.iter().filter_map(|(port, attach)| match attach {
-            Attach::Switch(switch) | Attach::Gateway(_, switch) => Some((port, switch)),
-            _ => None,
-        })
+        self.ports.iter().filter_map(|(port, attach)| Some((port, attach.switch()?)))
     }
 
     /// Puts the entries that stay into the MAC tables, and lets go of those that need not stay any more.
@@ -206,6 +207,7 @@ fn policy(spec: &PortSpec) -> Option<Arc<Policy>> {
 }
 
 /// What `spec`, the specification of `port`, attaches it to.
+/// But for what it is of a group.
 fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, routers: &Routers) -> Attach {
     match spec.joint() {
         Joint::Switch(name) => {
@@ -222,7 +224,7 @@ fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, r
             }
         }
         // A pipe's frames never come here.
-        Joint::Nothing | Joint::Pipe(_) => Attach::Nothing,
+        Joint::Nothing | Joint::Pipe(_) | Joint::Group(_) => Attach::Nothing,
         // What the namespace sends goes out of the port, and nothing comes back by this way but what the router sends there.
         Joint::Control(of) => {
             let port = |(other, _): &&Placed<'_>| other.name == of;
@@ -254,9 +256,25 @@ impl CoreGraph {
         Some((Arc::clone(crate::lock(&self.now).routers.get(name)?), self.cores.seconds()))
     }
 
-    /// Makes all cores use the graph of these switches, routers and ports, in which each port is joined as its specification says.
-    /// When this returns, no core uses the former one any more, and no switch remembers addresses of ports that are gone.
-    pub(super) fn publish(&self, switches: &[SwitchSpec], routers: &[RouterSpec], ports: &[Placed<'_>]) {
+    /// Looks at the members of all groups; see [`Groups::tend`].
+    pub(super) fn tend_groups(&self, now: Instant) -> Option<Duration> {
+        crate::lock(&self.groups).tend(now)
+    }
+
+    /// The groups, for people.
+    pub(super) fn groups(&self) -> Vec<GroupView> {
+        crate::lock(&self.groups).view()
+    }
+
+    /// Makes all cores use the graph of these switches, routers, groups and ports, in which each port is joined as its specification
+    /// says. When this returns, no core uses the former one any more, and no switch remembers addresses of ports that are gone.
+    pub(super) fn publish(
+        &self,
+        switches: &[SwitchSpec],
+        routers: &[RouterSpec],
+        groups: &[GroupSpec],
+        ports: &[Placed<'_>],
+    ) {
         let mut now = crate::lock(&self.now);
         let seconds = self.cores.seconds();
         let known = std::mem::take(&mut now.routers);
@@ -272,8 +290,11 @@ impl CoreGraph {
             ports.iter().filter_map(|(spec, port)| Some((port.id, policy(spec)?))).collect();
         let switches: Switches =
             switches.iter().map(|spec| (spec.name.clone(), (spec.clone(), now.switch(spec)))).collect();
-        let ports: Vec<_> =
-            ports.iter().map(|at| (Arc::clone(at.1), attach(*at, ports, &switches, &routers))).collect();
+        let mut live = crate::lock(&self.groups);
+        live.follow(groups, ports, self.cores.status().len());
+        let attach = |at: &Placed<'_>| live.attach(at.0, attach(*at, ports, &switches, &routers));
+        let ports: Vec<_> = ports.iter().map(|at| (Arc::clone(at.1), attach(at))).collect();
+        drop(live);
         let neighbours = std::mem::take(&mut now.neighbours);
         let next = Now { switches, routers, ports, policies, neighbours };
         self.cores.publish(&Arc::new(next.topology()));

@@ -84,7 +84,7 @@ pub struct Engine {
     pub(super) means: Means,
     pub(super) daemon: DaemonSpec,
     pub(super) state: Arc<Mutex<EngineState>>,
-    _follower: Follower,
+    follower: Follower,
     changed: Changed,
 }
 
@@ -102,11 +102,11 @@ impl Engine {
         changed: Changed,
     ) -> Engine {
         let state = EngineState::new();
-        graph.publish(&state.spec.switches, &[], &[]);
+        graph.publish(&state.spec.switches, &[], &[], &[]);
         let state = Arc::new(Mutex::new(state));
         let follower = Follower::start(&state);
         let means = Means { kinds, graph, counters, links: follower.events() };
-        Engine { means, daemon, state, _follower: follower, changed }
+        Engine { means, daemon, state, follower, changed }
     }
 
     /// The configuration in force, with what was chosen at the start and without what was made on demand.
@@ -156,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Adds ports, switches, routers or tenants: all of them or none.
+    /// Adds ports, switches, routers, tenants or groups: all of them or none.
     pub fn add<E: Entry>(&self, entries: &[E]) -> Result<Vec<Change>, Error> {
         let _sought = self.seek(entries.iter().filter_map(Entry::as_port))?;
         self.change(|spec| {
@@ -315,6 +315,7 @@ impl Engine {
         self.means.reap(&mut state);
         let (mut wanted, mut on_demand) = (without_control(state.spec.clone()), state.on_demand.clone());
         edit(&mut wanted, &mut on_demand)?;
+        wanted.forget_members(&state.spec);
         let mut wanted = with_control(wanted);
         // Budgets are checked against the cores that there are.
         wanted.daemon = wanted.daemon.or(self.daemon.clone());
@@ -341,6 +342,9 @@ impl Engine {
             }
             // Others may ask and change meanwhile.
             drop(state);
+            if !wanted.groups.is_empty() {
+                self.follower.tend_groups(&self.means.graph);
+            }
             let late = retire::wait_for(&endings);
             let stuck = crate::lock(&self.state).leaving.named(&late);
             stuck.iter().for_each(|port| self.means.graph.cores.evict(port));
@@ -387,7 +391,7 @@ impl Engine {
             live.port.capture.close();
         }
         state.ports.clear();
-        self.means.graph.publish(&[], &[], &[]);
+        self.means.graph.publish(&[], &[], &[], &[]);
         drop(state);
         retire::wait_for(&endings)
     }

@@ -4,18 +4,30 @@
 //! wires; so does every change of the configuration. An end's carrier is up if the other end is *ready*, which does not
 //! depend on that end's own carrier: two ends that follow each other do not hold each other down. A port on a switch
 //! always has a carrier. One that stands for a router's port before a control plane has it while that port is ready.
+//!
+//! Members of groups follow their peers, too (`members`), by a thread of their own that is there from the first group on: a
+//! member that dies must not wait for a change of the configuration that is under way.
 
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
+use super::cores::CoreGraph;
 use super::live::EngineState;
 use super::spec::{Joint, PortSpec};
 use crate::port::LinkEvents;
 
-/// The thread; it ends when this is dropped.
+/// The threads; they end when this is dropped.
 pub(super) struct Follower {
     events: Arc<LinkEvents>,
-    thread: Option<JoinHandle<()>>,
+    carriers: Option<JoinHandle<()>>,
+    groups: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Starts the thread `name`.
+fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+    let thread = crate::mem::start_helper(name.to_owned(), run);
+    thread.inspect_err(|e| tracing::error!("{name} do not follow their peers: no thread: {e}")).ok()
 }
 
 impl Follower {
@@ -23,15 +35,25 @@ impl Follower {
         let events = Arc::new(LinkEvents::default());
         let (state, waits) = (Arc::clone(state), Arc::clone(&events));
         let run = move || {
-            while waits.wait() {
+            let mut seen = 0;
+            while waits.wait(&mut seen, None) {
                 crate::lock(&state).follow();
             }
         };
-        let thread = crate::mem::start_helper("carriers".to_owned(), run);
-        if let Err(e) = &thread {
-            tracing::error!("carriers of wires do not follow the other end: no thread: {e}");
+        Follower { events, carriers: start("carriers", run), groups: Mutex::default() }
+    }
+
+    /// Has the members of groups follow their peers, from now on.
+    pub fn tend_groups(&self, graph: &Arc<CoreGraph>) {
+        let mut thread = crate::lock(&self.groups);
+        if thread.is_some() {
+            return self.events.raise();
         }
-        Follower { events, thread: thread.ok() }
+        let (graph, waits) = (Arc::clone(graph), Arc::clone(&self.events));
+        *thread = start("groups", move || {
+            let mut seen = 0;
+            while waits.wait(&mut seen, graph.tend_groups(Instant::now())) {}
+        });
     }
 
     /// Where ports tell of their links.
@@ -43,7 +65,7 @@ impl Follower {
 impl Drop for Follower {
     fn drop(&mut self) {
         self.events.close();
-        if let Some(thread) = self.thread.take() {
+        for thread in [self.carriers.take(), crate::lock(&self.groups).take()].into_iter().flatten() {
             // A panic there has been reported by the thread itself.
             let _ = thread.join();
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::media::DiskFile;
 use super::options::{Key, Scope};
-use super::spec::{name_complaint, PortSpec, GATEWAY};
+use super::spec::{name_complaint, PortSpec, GATEWAY, GROUP};
 use super::values::{BlockSize, Cache, Fd, List, Number, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::pci::PciDevice;
@@ -138,6 +138,8 @@ pub enum Location {
     Ring,
     /// The name of a switch.
     Switch,
+    /// The name of a group.
+    Group,
 }
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds 108 with the closing zero (unix(7)).
@@ -163,7 +165,7 @@ impl Location {
             {
                 Some(format!("{text:?} is no interface name; allowed: 1 to {MAX_INTERFACE} letters, digits or marks without '/'"))
             }
-            Location::Switch => name_complaint(text),
+            Location::Switch | Location::Group => name_complaint(text),
             Location::Ring if text.contains('/') => Location::Socket.complaint(text),
             Location::Ring
                 if text.is_empty()
@@ -266,11 +268,17 @@ pub const KINDS: &[Kind] = &[
         ..PLAIN
     },
     Kind { name: GATEWAY, location: Location::Switch, start: start_gateway, ..PLAIN },
+    Kind { name: GROUP, location: Location::Group, keys: "mac", start: start_interface, ..PLAIN },
 ];
 
 /// `switch:NAME`: a router's port on that switch.
 fn start_gateway(spec: &PortSpec, port: &Arc<Port>, _: Arc<dyn Scheduler>) -> Started {
-    Ok(Box::new(Gateway::open(port, &spec.location)))
+    Ok(Box::new(Gateway::open(port, format!("stands on switch {}", spec.location))))
+}
+
+/// `group:NAME`: an interface of that group.
+fn start_interface(spec: &PortSpec, port: &Arc<Port>, _: Arc<dyn Scheduler>) -> Started {
+    Ok(Box::new(Gateway::open(port, format!("is an interface of group {}", spec.location))))
 }
 
 /// `vhost-user:PATH`: virtio-net on a socket that we make, that the VMM makes, or that was passed.

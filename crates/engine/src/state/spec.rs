@@ -1,6 +1,7 @@
 //! What the operator asks for. These types are the only description of the configuration: the TOML
 //! file, the JSON of the control socket and the words of the command line are all read into them.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -8,6 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::grants::{Bits, Budget, Cpus, Frames, TenantSpec};
+use super::grouping::GroupSpec;
 use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
@@ -40,6 +42,9 @@ pub fn name_complaint(name: &str) -> Option<String> {
 /// The kind of a router's port on a switch.
 pub(super) const GATEWAY: &str = "switch";
 
+/// The kind of a group's interface.
+pub(super) const GROUP: &str = "group";
+
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
 
@@ -59,6 +64,9 @@ pub struct Spec {
     /// Tenants.
     #[serde(default, rename = "tenant", skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<TenantSpec>,
+    /// Groups.
+    #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupSpec>,
     /// Ports.
     #[serde(default, rename = "port", skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortSpec>,
@@ -152,7 +160,13 @@ options! {
             /// The pipe that it is one end of, instead of a switch: frames that one end sends arrive at the other in the same buffers, without a copy.
             /// Both ends see all of the pipe's memory.
             pipe: String = "pipe", Kind, "";
-            /// The router's addresses there, each with the length of its network.
+            /// The group that it belongs to, instead of a switch, as a port of one of its members.
+            group: String = "group", Frames, "";
+            /// The member of the group that it belongs to.
+            member: String = "member", Frames, "";
+            /// Which of the group's interfaces it is, or stands behind.
+            interface: Number<0, 15> = "interface", Frames, "";
+            /// The router's or the group's addresses there, each with the length of its network.
             address: Nets = "address", Frames, "none";
             /// The router's station address there.
             router_mac: Mac = "router-mac", Frames, "made from router, port and machine";
@@ -275,6 +289,8 @@ pub enum Joint<'s> {
     Pipe(&'s str),
     /// The port of a router, for which it stands before a control plane.
     Control(&'s str),
+    /// The group of this name, as a member's port.
+    Group(&'s str),
     /// Nothing: it is a disk, which carries no frames.
     Nothing,
 }
@@ -287,6 +303,7 @@ impl fmt::Display for Joint<'_> {
             Joint::Router(name) => write!(f, "router {name}"),
             Joint::Pipe(name) => write!(f, "pipe {name}"),
             Joint::Control(name) => write!(f, "port {name}, for its control plane"),
+            Joint::Group(name) => write!(f, "group {name}"),
             Joint::Nothing => f.write_str("nothing"),
         }
     }
@@ -309,6 +326,7 @@ impl PortSpec {
             _ if self.is_disk() => Joint::Nothing,
             _ if self.pipe.is_some() => Joint::Pipe(self.pipe.as_deref().unwrap_or_default()),
             _ if self.control_of.is_some() => Joint::Control(self.control_of.as_deref().unwrap_or_default()),
+            _ if self.group.is_some() => Joint::Group(self.group.as_deref().unwrap_or_default()),
             (Some(wire), ..) => Joint::Wire(wire),
             (None, Some(router), _) => Joint::Router(router),
             (None, None, switch) => Joint::Switch(switch.as_deref().unwrap_or(DEFAULT_SWITCH)),
@@ -318,6 +336,11 @@ impl PortSpec {
     /// The switch on which it stands as a router's port.
     pub fn gateway_on(&self) -> Option<&str> {
         (self.kind == GATEWAY && self.router.is_some()).then_some(self.location.as_str())
+    }
+
+    /// The group of which it is an interface.
+    pub fn group_interface(&self) -> Option<&str> {
+        (self.kind == GROUP).then_some(self.location.as_str())
     }
 
     /// Whether `other` can be reached from this without a new attachment: only what the port itself and
@@ -385,6 +408,7 @@ impl Spec {
         self.switches.sort_by(|a, b| a.name.cmp(&b.name));
         self.routers.sort_by(|a, b| a.name.cmp(&b.name));
         self.tenants.sort_by(|a, b| a.name.cmp(&b.name));
+        self.groups.sort_by(|a, b| a.name.cmp(&b.name));
         self.ports.sort_by(|a, b| a.name.cmp(&b.name));
         self
     }
@@ -395,6 +419,22 @@ impl Spec {
     pub(super) fn paid_by(&self, tenant: &str) -> Vec<String> {
         let its = self.ports.iter().filter(|port| port.tenant.as_deref() == Some(tenant));
         its.map(|port| port.name.clone()).collect()
+    }
+
+    /// The members of a group.
+    pub(super) fn members(&self, group: &str) -> BTreeSet<&str> {
+        let its = self.ports.iter().filter(|port| port.group.as_deref() == Some(group));
+        its.filter_map(|port| port.member.as_deref()).collect()
+    }
+
+    /// Forgets what is wanted of members that `before` had and this has not: their ports were deleted.
+    pub(super) fn forget_members(&mut self, before: &Spec) {
+        let mut groups = std::mem::take(&mut self.groups);
+        for group in &mut groups {
+            let (were, are) = (before.members(&group.name), self.members(&group.name));
+            group.keep(|name| are.contains(name) || !were.contains(name));
+        }
+        self.groups = groups;
     }
 }
 
@@ -489,5 +529,24 @@ impl Entry for RouterSpec {
     fn held(spec: &Spec, name: &str) -> Option<String> {
         let port = spec.ports.iter().find(|port| port.joint() == Joint::Router(name))?;
         Some(format!("port {} is on it", port.name))
+    }
+}
+
+impl Entry for GroupSpec {
+    const WHAT: &'static str = "group";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn list(spec: &mut Spec) -> &mut Vec<GroupSpec> {
+        &mut spec.groups
+    }
+
+    fn held(spec: &Spec, name: &str) -> Option<String> {
+        let of =
+            |port: &&PortSpec| port.group.as_deref() == Some(name) || port.group_interface() == Some(name);
+        let port = spec.ports.iter().find(of)?;
+        Some(format!("port {} is of it", port.name))
     }
 }

@@ -129,6 +129,8 @@ view! {
         /// The memory that its VMM shares.
         #[serde(default)]
         memory: MemoryCount,
+        /// The group and the member that it belongs to, as GROUP/MEMBER.
+        group?: String,
         /// The tenant that pays for it, if it does not do so itself.
         tenant?: String,
         /// What it, or its tenant with all its ports, is granted of the I/O cores, and had.
@@ -464,6 +466,11 @@ fn view(live: &Live, standing: Standing) -> PortView {
         overrun: port.overrun.count(),
         conversation: port.messages.count(),
         memory: port.terms.count(),
+        group: spec
+            .group
+            .as_ref()
+            .zip(spec.member.as_ref())
+            .map(|(group, member)| format!("{group}/{member}")),
         tenant: spec.tenant.clone(),
         service: ServiceView::of(&port.tenant, live.flow.parts),
     };

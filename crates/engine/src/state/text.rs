@@ -93,10 +93,11 @@ impl Reader<'_> {
             "switch" => self.spec.switches = self.list(value),
             "router" => self.spec.routers = self.list(value),
             "tenant" => self.spec.tenants = self.list(value),
+            "group" => self.spec.groups = self.list(value),
             "port" => self.spec.ports = self.list(value),
             other => self.complain(
                 key.span(),
-                format!("key `{other}` is unknown; allowed: [daemon], [[switch]], [[router]], [[tenant]], [[port]]"),
+                format!("key `{other}` is unknown; allowed: [daemon], [[switch]], [[router]], [[tenant]], [[group]], [[port]]"),
             ),
         }
     }
@@ -204,7 +205,7 @@ pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
     from_pairs(&pairs).map_err(bad)
 }
 
-/// Reads a switch, a router or a tenant: `NAME[,key=value…]`. Routes have commands of their own.
+/// Reads a switch, a router, a tenant or a group: `NAME[,key=value…]`. Routes have commands of their own.
 pub fn named<E: Entry>(text: &str) -> Result<E, BadSpec> {
     let bad = |why: String| BadSpec(vec![format!("{} {text:?}: {why}", E::WHAT)]);
     let mut words = text.split(',');

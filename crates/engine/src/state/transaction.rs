@@ -196,6 +196,7 @@ impl<'c> Transaction<'c> {
     fn join_early(&self, added: &[&PortSpec]) {
         let switches = with_new(&self.state.spec.switches, &self.wanted.switches);
         let routers = with_new(&self.state.spec.routers, &self.wanted.routers);
+        let groups = with_new(&self.state.spec.groups, &self.wanted.groups);
         let mut ports = self.state.placed();
         for spec in added {
             let Some(live) = self.state.ports.get(&spec.name) else { continue };
@@ -204,7 +205,7 @@ impl<'c> Transaction<'c> {
                 ports.push((spec, &live.port));
             }
         }
-        self.means.graph.publish(&switches, &routers, &ports);
+        self.means.graph.publish(&switches, &routers, &groups, &ports);
     }
 
     /// Starts what stands behind the live port of that name, as `spec` says.

@@ -23,7 +23,7 @@ pub fn bound(time: Duration) {
 
 /// Names of the threads of `tasks`, but for those that are always there.
 fn left(tasks: &Path) -> String {
-    let always = |name: &str| name == "end" || name == "carriers" || name.starts_with("io");
+    let always = |name: &str| ["end", "carriers", "groups"].contains(&name) || name.starts_with("io");
     let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
     let mut names: Vec<String> =

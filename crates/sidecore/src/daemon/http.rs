@@ -18,11 +18,13 @@ use serde_json::{Map, Value};
 use sidecore_engine::observe::capture::{start, CaptureOptions};
 use sidecore_engine::router::Net;
 use sidecore_engine::state::disks::Resized;
+use sidecore_engine::state::groups::MemberPatch;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::routers::{Explained, Routes};
 use sidecore_engine::state::status::{Cores, OnePort, VERSION};
 use sidecore_engine::state::{
-    BadSpec, Change, Engine, Entry, Error, PortSpec, RouteSpec, RouterSpec, Spec, SwitchSpec, TenantSpec,
+    BadSpec, Change, Engine, Entry, Error, GroupSpec, PortSpec, RouteSpec, RouterSpec, Spec, SwitchSpec,
+    TenantSpec,
 };
 use sidecore_routing::{Controls, Routers};
 use tokio::sync::Semaphore;
@@ -104,6 +106,9 @@ routes! {
     "/v1/routers/{name}/explain": get explain;
     "/v1/tenants": get shows!(Engine::tenants), post add::<TenantSpec>, delete del_all::<TenantSpec>;
     "/v1/tenants/{name}": put put::<TenantSpec>, patch set::<TenantSpec>, delete del::<TenantSpec>;
+    "/v1/groups": get shows!(Engine::groups), post add::<GroupSpec>, delete del_all::<GroupSpec>;
+    "/v1/groups/{name}": put put::<GroupSpec>, patch set::<GroupSpec>, delete del::<GroupSpec>;
+    "/v1/groups/{name}/members/{member}": patch set_member;
     "/v1/neighbours": get shows!(Engine::neighbours);
     "/v1/mac": get shows!(Engine::addresses);
     "/v1/cores": get shows!(Engine::cores), patch set_active;
@@ -322,6 +327,15 @@ async fn set_log(State(control): State<Control>, body: Bytes) -> Answer<About> {
     Ok(about(State(control)).await)
 }
 
+async fn set_member(
+    State(control): State<Control>,
+    Path((group, member)): Path<(String, String)>,
+    body: Bytes,
+) -> Answer<Changes> {
+    let patch: MemberPatch = read(&body)?;
+    change(control, false, move |engine| engine.set_member(&group, &member, &patch)).await
+}
+
 async fn routers(State(control): State<Control>) -> Answer<Routers> {
     let controls = Arc::clone(&control.controls);
     ask(control, move |engine| Ok(controls.routers(engine))).await.map(Json)
@@ -410,6 +424,7 @@ async fn scrape(State(control): State<Control>, headers: HeaderMap) -> Result<Re
             disks: engine.disks().disks,
             cores: engine.cores(),
             tenants: engine.tenants().tenants,
+            groups: engine.groups().groups,
             addresses: engine.addresses().addresses.len(),
             sandbox,
             sockets,

@@ -17,6 +17,7 @@ use prometheus_client::registry::Registry;
 use sidecore_engine::core::TaskStatus;
 use sidecore_engine::disk::Latency;
 use sidecore_engine::state::disks::DiskView;
+use sidecore_engine::state::groups::{GroupView, MemberView};
 use sidecore_engine::state::status::{
     CoreView, Cores, PortState, PortView, Ports, QueueView, Queues, WaitCount,
 };
@@ -78,6 +79,7 @@ pub struct Snapshot {
     pub disks: Vec<DiskView>,
     pub cores: Cores,
     pub tenants: Vec<TenantView>,
+    pub groups: Vec<GroupView>,
     pub addresses: usize,
     pub sandbox: SandboxView,
     pub sockets: Sockets,
@@ -129,6 +131,18 @@ impl Collector for Snapshot {
                 let own = p.state.as_ref().filter(|state| state.tenant.is_none())?;
                 value(&own.service)
             })
+        };
+        let group = |value: fn(&GroupView) -> Vec<(&'static str, u64)>| -> Rows {
+            let row =
+                |it: &GroupView, (how, n)| (vec![("group", it.name.clone()), ("how", String::from(how))], n);
+            self.groups.iter().flat_map(|it| value(it).into_iter().map(move |n| row(it, n))).collect()
+        };
+        let member = |value: fn(&MemberView) -> u64| -> Rows {
+            let row = |group: &GroupView, it: &MemberView| {
+                let labels = [("group", &group.name), ("member", &it.name), ("state", &it.state)];
+                (labels.map(|(label, text)| (label, text.clone())).to_vec(), value(it))
+            };
+            self.groups.iter().flat_map(|group| group.members.iter().map(move |it| row(group, it))).collect()
         };
         let tenant = |value: fn(&TenantView) -> Option<u64>| -> Rows {
             let row = |it: &TenantView| Some((vec![("tenant", it.name.clone())], value(it)?));
@@ -221,6 +235,11 @@ impl Collector for Snapshot {
                 tenant(|t| t.service.used_ppm);
             gauge "tenant_wait_ns", "Nanoseconds within which 99 of 100 visits at a tenant's slowest queue came after there was work",
                 tenant(|t| Some(t.wait_p99_ns));
+            gauge "group_member_buckets", "Buckets of flows that a member of a group has", member(|m| m.buckets.into());
+            gauge "group_member_waiting", "Buckets of a member that are to move when they are idle",
+                member(|m| m.waiting.into());
+            counter "group_moves", "Buckets of flows that moved to another member, idle ones and others",
+                group(|g| vec![("idle", g.moved_idle), ("at_once", g.moved_at_once)]);
             counter "queue_visits", "Visits of an I/O core at a queue, by what ended them; empty: nothing was found",
                 self.per_task(ends, "end");
             counter "queue_early_visits", "Visits out of turn: the queue was stuck, urgent or had a budget left",

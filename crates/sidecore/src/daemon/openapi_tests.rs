@@ -7,12 +7,13 @@ use serde::Serialize;
 use serde_json::{json, Value};
 use sidecore_engine::core::TaskStatus;
 use sidecore_engine::state::disks::{DiskView, Disks, Resized};
+use sidecore_engine::state::groups::*;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::routers::*;
 use sidecore_engine::state::status::*;
 use sidecore_engine::state::tenants::*;
 use sidecore_engine::state::{
-    text, Address, Change, Cpus, DaemonSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec,
+    text, Address, Change, Cpus, DaemonSpec, GroupSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec,
     TenantSpec, Verb,
 };
 use sidecore_routing::{ControlView, RouterView, Routers};
@@ -189,6 +190,10 @@ fn every_field_is_described_and_no_other() {
         text::named::<TenantSpec>("t,class=latency,weight=1,budget=20%,reclaim=on,rate=1,bit-rate=1")
             .unwrap();
     compare(seen, "TenantSpec", &tenant_spec, &text::named::<TenantSpec>("t").unwrap());
+    let group_spec =
+        text::named::<GroupSpec>("g,stateful=on,idle=1,force-after=never,stall=10,weights=a:1+b:2,drain=a")
+            .unwrap();
+    compare(seen, "GroupSpec", &group_spec, &text::named::<GroupSpec>("g").unwrap());
     let daemon = DaemonSpec {
         cores: Some(Cpus(vec![])),
         least_cores: Some("1".parse().unwrap()),
@@ -230,6 +235,7 @@ fn every_field_is_described_and_no_other() {
         switches: vec![switch],
         routers: vec![router],
         tenants: vec![tenant_spec],
+        groups: vec![group_spec],
         ports: vec![port],
     };
     compare(seen, "Spec", &spec, &Spec::default());
@@ -314,6 +320,7 @@ fn every_field_is_described_and_no_other() {
         macs: 1,
         mac_guard: Some(s()),
         claims: ClaimCount::default(),
+        group: Some(s()),
         tenant: Some(s()),
         peer: s(),
         pid: Some(1),
@@ -356,6 +363,7 @@ fn every_field_is_described_and_no_other() {
         mac_limit: None,
         mac_guard: None,
         pid: None,
+        group: None,
         tenant: None,
         pid_met_ns: None,
         hint: None,
@@ -386,6 +394,24 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "TenantView", &tenant, &tenant);
     let tenants = TenantList { version: VERSION, tenants: vec![tenant] };
     compare(seen, "TenantList", &tenants, &tenants);
+    let member = MemberView {
+        name: s(),
+        state: "active".to_owned(),
+        since_s: 0,
+        why: Some(s()),
+        weight: 1,
+        buckets: 0,
+        waiting: 0,
+        ports: vec![],
+    };
+    compare(seen, "MemberView", &member, &MemberView { why: None, ..member.clone() });
+    let group =
+        GroupView { name: s(), interfaces: vec![], members: vec![member], moved_idle: 0, moved_at_once: 0 };
+    compare(seen, "GroupView", &group, &group);
+    let groups = GroupList { version: VERSION, groups: vec![group] };
+    compare(seen, "GroupList", &groups, &groups);
+    let patch = MemberPatch { drain: Some(true), weight: Some(1) };
+    compare(seen, "MemberPatch", &patch, &MemberPatch { drain: None, weight: None });
     let ports = Ports { version: VERSION, running: true, ports: vec![], retired: Some(Sums::default()) };
     compare(seen, "Ports", &ports, &Ports { retired: None, ..ports.clone() });
 

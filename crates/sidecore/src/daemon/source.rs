@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::values::{Mode, Sandbox};
 use sidecore_engine::state::{
-    check, text, BadSpec, Cpus, DaemonSpec, PortSpec, RouterSpec, Spec, SwitchSpec, TenantSpec,
+    check, text, BadSpec, Cpus, DaemonSpec, GroupSpec, PortSpec, RouterSpec, Spec, SwitchSpec, TenantSpec,
 };
 
 use crate::change::read_file;
@@ -24,6 +24,7 @@ pub struct Source {
     switches: Vec<SwitchSpec>,
     routers: Vec<RouterSpec>,
     tenants: Vec<TenantSpec>,
+    groups: Vec<GroupSpec>,
     daemon: DaemonSpec,
     socket: PathBuf,
 }
@@ -43,10 +44,12 @@ impl Source {
             args.routers.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
         let tenants =
             args.tenants.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
+        let groups =
+            args.groups.iter().map(|spec| text::named(spec).map_err(bad)).collect::<Result<_, _>>()?;
         let socket = args.control.path();
         let daemon = DaemonSpec { socket: args.control.socket, ..args.daemon.0 };
         let file = args.config.map(absolute).transpose()?;
-        Ok(Source { file, ports, switches, routers, tenants, daemon, socket })
+        Ok(Source { file, ports, switches, routers, tenants, groups, daemon, socket })
     }
 
     pub fn file(&self) -> Option<&Path> {
@@ -63,6 +66,7 @@ impl Source {
         spec.switches.extend(self.switches.iter().cloned());
         spec.routers.extend(self.routers.iter().cloned());
         spec.tenants.extend(self.tenants.iter().cloned());
+        spec.groups.extend(self.groups.iter().cloned());
         spec.ports.extend(self.ports.iter().cloned());
         let findings = check(&spec, KINDS);
         match findings.is_empty() {

@@ -1,6 +1,7 @@
 //! Three switches in a row with a router between each two of them.
 
 mod chain;
+mod group;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -110,7 +111,7 @@ impl Rig {
         let (mut sinks, mut gateways) = (Vec::new(), Vec::new());
         for (id, port) in (0..).zip(&ports) {
             match GATEWAYS.contains(&id) {
-                true => gateways.push(Gateway::open(port, "s")),
+                true => gateways.push(Gateway::open(port, String::new())),
                 false => sinks.push(port.lend(0, Sink(id, Arc::clone(&got)))),
             }
         }

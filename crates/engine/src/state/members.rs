@@ -1,0 +1,566 @@
+//! The members of groups as they run: their states, their health, and the buckets that they have.
+//!
+//! ```text
+//! joining → active → draining → drained        gone: from each of them, and from there to joining
+//! ```
+//!
+//! A member is *joining* until all of its ports are up and it has sent something by each. *Active*, it gets flows. *Draining*, it
+//! keeps those that it has until they are idle, or for as long as `force-after` says; then it is *drained*. It is *gone* while one
+//! of its ports is down, at all interfaces at once, or while it makes no progress: it has taken all buffers of a port, returns none
+//! and sends nothing by any of its ports, while frames come for it. An idle member is not judged, and the last active
+//! one is not taken out for that. A member that goes again and again stays out for longer each time.
+//!
+//! A thread of its own (`follow`) looks at all members when a link changes, and some hundred times a second while there is
+//! something to wait for. It takes no lock under which ports are started or stopped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::grouping::GroupSpec;
+use super::spec::PortSpec;
+use super::values::{Mac, Number};
+use super::view::view;
+use crate::graph::{Attach, Candidate, Group, Interface, Own, Settled, MAX_MEMBERS};
+use crate::port::{DropReason, Port, PortId};
+
+/// How often members are looked at while flows move or a member makes no progress, and otherwise.
+const OFTEN: Duration = Duration::from_millis(5);
+const SELDOM: Duration = Duration::from_millis(50);
+/// A member that comes back stays out for this long, doubled each time up to the longest, until it was active for that long.
+const HOLD: Duration = Duration::from_secs(1);
+const LONGEST_HOLD: Duration = Duration::from_secs(60);
+
+/// A port, and how it is specified.
+type Placed<'p> = (&'p PortSpec, &'p Arc<Port>);
+
+view! {
+    /// One group.
+    GroupView {
+        /// Its name.
+        name: String,
+        /// The ports that are its interfaces, by number.
+        interfaces: Vec<String>,
+        /// Its members, by name.
+        members: Vec<MemberView>,
+        /// Buckets that moved while they were idle.
+        moved_idle: u64,
+        /// Buckets that moved because their member was gone, or had drained for as long as it may.
+        moved_at_once: u64,
+    }
+
+    /// A member of a group.
+    MemberView {
+        /// Its name.
+        name: String,
+        /// `joining`, `active`, `draining`, `drained` or `gone`.
+        state: String,
+        /// Seconds for which it has been that.
+        since_s: u64,
+        /// Why it is gone.
+        why?: String,
+        /// Its share beside those of other members.
+        weight: u32,
+        /// Buckets that it has, of 65,536.
+        buckets: u32,
+        /// Those of them that are to move when they are idle.
+        waiting: u32,
+        /// Its ports, by interface.
+        ports: Vec<String>,
+    }
+}
+
+/// Numbers that members may have.
+const NUMBERS: u8 = 64;
+const _: () = assert!(NUMBERS as usize == MAX_MEMBERS);
+
+/// What a member does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MemberState {
+    Joining,
+    Active,
+    Draining,
+    Drained,
+    Gone,
+}
+
+impl MemberState {
+    fn name(self) -> &'static str {
+        match self {
+            MemberState::Joining => "joining",
+            MemberState::Active => "active",
+            MemberState::Draining => "draining",
+            MemberState::Drained => "drained",
+            MemberState::Gone => "gone",
+        }
+    }
+
+    /// Whether it may have flows.
+    fn serves(self) -> bool {
+        matches!(self, MemberState::Active | MemberState::Draining | MemberState::Drained)
+    }
+}
+
+/// One port of a member.
+struct Link {
+    port: Arc<Port>,
+    /// What it had sent when it joined.
+    sent: u64,
+    /// Frames that it had taken at the last look, and those that had found no buffer.
+    taken: u64,
+    full: u64,
+}
+
+impl Link {
+    fn new(port: &Arc<Port>) -> Link {
+        Link { port: Arc::clone(port), sent: 0, taken: 0, full: 0 }
+    }
+
+    /// It has yet to send something.
+    fn begin(&mut self) {
+        self.sent = self.port.counters.totals().in_frames;
+    }
+
+    fn is_up(&self) -> bool {
+        self.port.link() && !self.port.is_silent()
+    }
+
+    /// Whether frames were for it since the last look, and none found a buffer; `None` if there were no frames. Counters say so: what
+    /// a peer does with its memory holds nobody up here.
+    fn is_stuck(&mut self) -> Option<bool> {
+        let totals = self.port.counters.totals();
+        let full = totals.drops.get(DropReason::RingFull as usize).copied().unwrap_or(0);
+        let taken = std::mem::replace(&mut self.taken, totals.out_frames) != totals.out_frames;
+        let lost = std::mem::replace(&mut self.full, full) != full;
+        (taken || lost).then_some(lost && !taken)
+    }
+}
+
+struct Member {
+    number: u8,
+    weight: u32,
+    drains: bool,
+    /// Those that there should be, one at each interface.
+    wanted: usize,
+    links: BTreeMap<u32, Link>,
+    state: MemberState,
+    since: Instant,
+    /// Why it is gone.
+    why: String,
+    /// What it had sent by all of its ports, since when it makes no progress, and when the last frame was for it.
+    sent: u64,
+    stuck: Option<Instant>,
+    asked: Instant,
+    /// It may not join before that.
+    hold: Duration,
+}
+
+impl Member {
+    fn new(number: u8, now: Instant) -> Member {
+        Member {
+            number,
+            weight: 0,
+            drains: false,
+            wanted: 0,
+            links: BTreeMap::new(),
+            state: MemberState::Joining,
+            since: now,
+            why: String::new(),
+            sent: 0,
+            stuck: None,
+            asked: now,
+            hold: Duration::ZERO,
+        }
+    }
+
+    /// What is missing of it.
+    fn lack(&mut self) -> Option<String> {
+        // What a peer sent before it went says nothing of the next one.
+        self.links.values_mut().filter(|link| !link.is_up()).for_each(Link::begin);
+        if self.links.len() < self.wanted {
+            return Some(format!("it has {} of {} ports", self.links.len(), self.wanted));
+        }
+        let down = self.links.values().find(|link| !link.is_up())?;
+        Some(format!("port {} is down", down.port.name))
+    }
+
+    /// Whether it has made no progress for as long as `stall`.
+    fn is_stuck(&mut self, stall: Duration, now: Instant) -> bool {
+        let sent = self.links.values().map(|link| link.port.counters.totals().in_frames).sum();
+        let sends = std::mem::replace(&mut self.sent, sent) != sent;
+        let looks: Vec<bool> = self.links.values_mut().filter_map(Link::is_stuck).collect();
+        let stuck = looks.contains(&true);
+        if !looks.is_empty() {
+            self.asked = now;
+        }
+        // It is not judged by what happened before it was idle.
+        let idle = now.duration_since(self.asked) >= stall;
+        if sends || idle || !looks.is_empty() && !stuck {
+            self.stuck = None;
+        } else if stuck {
+            return now.duration_since(*self.stuck.get_or_insert(now)) >= stall;
+        }
+        false
+    }
+
+    fn enter(&mut self, group: &str, name: &str, state: MemberState, why: String, now: Instant) {
+        let reason = if why.is_empty() { String::new() } else { format!(": {why}") };
+        tracing::info!(group, member = name, "{}, was {}{reason}", state.name(), self.state.name());
+        if self.state.serves() && state == MemberState::Gone {
+            let calm = self.state == MemberState::Active && now.duration_since(self.since) > LONGEST_HOLD;
+            self.hold = if calm { HOLD } else { (self.hold * 2).clamp(HOLD, LONGEST_HOLD) };
+            self.links.values_mut().for_each(Link::begin);
+        }
+        (self.state, self.since, self.why) = (state, now, why);
+    }
+
+    /// Its next state, and why it is gone. `alone`: no other one is active.
+    fn next(
+        &mut self,
+        stall: Duration,
+        alone: bool,
+        has: u32,
+        now: Instant,
+    ) -> Option<(MemberState, String)> {
+        use MemberState::{Active, Drained, Draining, Gone, Joining};
+        let stays = now.duration_since(self.since);
+        let to = |state| Some((state, String::new()));
+        let lack = self.lack();
+        if self.state.serves() {
+            let stuck = self.is_stuck(stall, now);
+            if let Some(why) = lack {
+                return Some((Gone, why));
+            }
+            if stuck && !alone {
+                return Some((Gone, format!("it has returned no buffer and sent nothing for {stall:?}")));
+            }
+        }
+        let has_sent = |link: &Link| link.port.counters.totals().in_frames > link.sent;
+        match self.state {
+            Gone if lack.is_none() && stays >= self.hold => to(Joining),
+            Joining if lack.is_none() && self.links.values().all(has_sent) => {
+                to(if self.drains { Draining } else { Active })
+            }
+            Active if self.drains => to(Draining),
+            Draining | Drained if !self.drains => to(Active),
+            Draining if has == 0 => to(Drained),
+            Drained if has > 0 => to(Draining),
+            _ => None,
+        }
+    }
+}
+
+struct LiveGroup {
+    group: Arc<Group>,
+    spec: GroupSpec,
+    /// The ports of its interfaces, by number.
+    interfaces: BTreeMap<u32, (String, PortId)>,
+    members: BTreeMap<String, Member>,
+    settled: Settled,
+    /// What the buckets were last settled by.
+    by: (Vec<Candidate>, u64, Duration),
+}
+
+impl LiveGroup {
+    fn new(spec: &GroupSpec, cores: usize) -> LiveGroup {
+        LiveGroup {
+            group: Arc::new(Group::new(cores)),
+            spec: spec.clone(),
+            interfaces: BTreeMap::new(),
+            members: BTreeMap::new(),
+            settled: Settled { buckets: [0; MAX_MEMBERS], waiting: [0; MAX_MEMBERS], moved: [0; 2] },
+            by: (Vec::new(), 0, Duration::ZERO),
+        }
+    }
+
+    /// Has the members be those of `ports`.
+    fn follow(&mut self, spec: &GroupSpec, ports: &[Placed<'_>], now: Instant) {
+        self.spec = spec.clone();
+        let number = |port: &PortSpec| port.interface.map_or(0, Number::get);
+        let fronts = ports.iter().filter(|(port, _)| port.group_interface() == Some(&spec.name));
+        self.interfaces = fronts.map(|(port, live)| (number(port), (port.name.clone(), live.id))).collect();
+        let its = |port: &&Placed<'_>| port.0.group.as_deref() == Some(&spec.name);
+        let mut links: BTreeMap<&str, BTreeMap<u32, &Arc<Port>>> = BTreeMap::new();
+        for (port, live) in ports.iter().filter(its) {
+            links.entry(port.member.as_deref().unwrap_or_default()).or_default().insert(number(port), live);
+        }
+        self.members.retain(|name, _| links.contains_key(name.as_str()));
+        for (name, links) in links {
+            let taken = |number: &u8| self.members.values().any(|member| member.number == *number);
+            let Some(free) = (0..NUMBERS).find(|number| !taken(number)) else { continue };
+            let member = self.members.entry(name.to_owned()).or_insert_with(|| Member::new(free, now));
+            (member.weight, member.drains) = (spec.weight(name), spec.drains(name));
+            member.wanted = self.interfaces.len();
+            member.links.retain(|number, link| links.get(number).is_some_and(|port| port.id == link.port.id));
+            for (number, port) in links {
+                member.links.entry(number).or_insert_with(|| Link::new(port));
+            }
+        }
+    }
+
+    /// Brings states up to date, and buckets to where they should be. Whether it has to be looked at again soon.
+    fn tend(&mut self, now: Instant) -> bool {
+        let LiveGroup { group, spec, members, settled, by, .. } = self;
+        let stall = spec.stall();
+        for name in members.keys().cloned().collect::<Vec<_>>() {
+            let active = |(other, it): (&String, &Member)| *other != name && it.state == MemberState::Active;
+            let alone = !members.iter().any(active);
+            let Some(member) = members.get_mut(&name) else { continue };
+            let has = settled.buckets.get(usize::from(member.number)).copied().unwrap_or(0);
+            while let Some((state, why)) = member.next(stall, alone, has, now) {
+                member.enter(&spec.name, &name, state, why, now);
+            }
+        }
+        let all = || members.iter();
+        let is = |state| move |(_, it): &(&String, &Member)| it.state == state;
+        let some = |state| {
+            let its = all().filter(is(state));
+            its.map(|(name, it)| Candidate::new(it.number, name, it.weight)).collect::<Vec<_>>()
+        };
+        let active = some(MemberState::Active);
+        let late = |it: &Member| spec.force_after().is_some_and(|most| now.duration_since(it.since) >= most);
+        let forced = |it: &Member| it.state == MemberState::Draining && late(it) && !active.is_empty();
+        let stays = |it: &Member| it.state.serves() && !forced(it);
+        let leave = !all().filter(|(_, it)| stays(it)).fold(0, |bits, (_, it)| bits | 1 << it.number);
+        // Flows that nobody else could have stay, or come back, where they are not wanted.
+        let last = || [some(MemberState::Draining), some(MemberState::Drained)].concat();
+        let candidates = if active.is_empty() { last() } else { active };
+        let order = [MemberState::Active, MemberState::Draining, MemberState::Drained, MemberState::Joining];
+        let speaker = order.into_iter().find_map(|state| all().find(is(state)));
+        group.set_speaker(speaker.map(|(_, it)| it.number));
+        let wanted = (candidates, leave, spec.idle());
+        let waits = settled.waiting.iter().any(|n| *n > 0);
+        if *by != wanted || waits {
+            let moved = settled.moved;
+            *settled = group.settle(&wanted.0, wanted.1, wanted.2);
+            settled.moved = [0, 1].map(|n| moved[n] + settled.moved[n]);
+            *by = wanted;
+        }
+        waits || members.values().any(|it| it.stuck.is_some())
+    }
+
+    fn view(&self, now: Instant) -> GroupView {
+        let member = |(name, it): (&String, &Member)| {
+            let count = |all: &[u32; MAX_MEMBERS]| all.get(usize::from(it.number)).copied().unwrap_or(0);
+            MemberView {
+                name: name.clone(),
+                state: it.state.name().to_owned(),
+                since_s: now.duration_since(it.since).as_secs(),
+                why: Some(it.why.clone()).filter(|why| !why.is_empty()),
+                weight: it.weight,
+                buckets: count(&self.settled.buckets),
+                waiting: count(&self.settled.waiting),
+                ports: it.links.values().map(|link| link.port.name.clone()).collect(),
+            }
+        };
+        let [moved_idle, moved_at_once] = self.settled.moved;
+        GroupView {
+            name: self.spec.name.clone(),
+            interfaces: self.interfaces.values().map(|(name, _)| name.clone()).collect(),
+            members: self.members.iter().map(member).collect(),
+            moved_idle,
+            moved_at_once,
+        }
+    }
+}
+
+/// The groups that there are.
+#[derive(Default)]
+pub(super) struct Groups(BTreeMap<String, LiveGroup>);
+
+impl Groups {
+    /// Has the groups be those of `specs`, with members of `ports`; buckets of members that are none any more move at once.
+    pub fn follow(&mut self, specs: &[GroupSpec], ports: &[Placed<'_>], cores: usize) {
+        let now = Instant::now();
+        self.0.retain(|name, _| specs.iter().any(|spec| spec.name == *name));
+        for spec in specs {
+            let live = self.0.entry(spec.name.clone()).or_insert_with(|| LiveGroup::new(spec, cores));
+            live.follow(spec, ports, now);
+            live.tend(now);
+        }
+    }
+
+    /// Looks at all members. For how long there is nothing to do but to wait for links; for ever, if there are no groups.
+    pub fn tend(&mut self, now: Instant) -> Option<Duration> {
+        let soon = self.0.values_mut().fold(false, |soon, group| group.tend(now) | soon);
+        (!self.0.is_empty()).then_some(if soon { OFTEN } else { SELDOM })
+    }
+
+    /// What `spec`, of which the rest leads `beyond`, attaches a port to that is of a group.
+    pub fn attach(&self, spec: &PortSpec, beyond: Attach) -> Attach {
+        let number = spec.interface.map_or(0, Number::get);
+        if let Some(live) = spec.group.as_ref().and_then(|group| self.0.get(group)) {
+            let member = spec.member.as_ref().and_then(|name| live.members.get(name));
+            return match (live.interfaces.get(&number), member) {
+                (Some((_, port)), Some(member)) => Attach::Behind(*port, member.number),
+                _ => Attach::Nothing,
+            };
+        }
+        let Some(live) = spec.group_interface().and_then(|group| self.0.get(group)) else { return beyond };
+        let behind = |it: &Member| Some((it.number, it.links.get(&number)?.port.id));
+        let addresses = spec.address.iter().flat_map(|nets| nets.0.iter().map(|net| net.address));
+        Attach::Interface(Arc::new(Interface {
+            group: Arc::clone(&live.group),
+            ports: live.members.values().filter_map(behind).collect(),
+            own: Own::new(addresses, spec.mac.map(|Mac(mac)| mac)),
+            beyond,
+        }))
+    }
+
+    /// For people.
+    pub fn view(&self) -> Vec<GroupView> {
+        let now = Instant::now();
+        self.0.values().map(|group| group.view(now)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::Lease;
+    use crate::observe::CounterFile;
+    use crate::packet::Batch;
+    use crate::port::{EgressQueue, Outcome, Tally, DEFAULT_MTU};
+
+    struct Peer;
+
+    impl EgressQueue for Peer {
+        fn send(&mut self, _: &Batch, _: &[u16], _: &mut Outcome) {}
+    }
+
+    struct Rig {
+        live: LiveGroup,
+        ports: Vec<Arc<Port>>,
+        peers: Vec<Option<Lease<Peer>>>,
+        now: Instant,
+        _file: CounterFile,
+    }
+
+    impl Rig {
+        /// Two members with two ports each: a has ports 0 and 1, b has 2 and 3.
+        fn new() -> Rig {
+            let file = CounterFile::anonymous().unwrap();
+            let port = |id| {
+                let counters = file.open_slot(PortId(id), &format!("p{id}"));
+                Arc::new(Port::new(PortId(id), &format!("p{id}"), counters, DEFAULT_MTU).unwrap())
+            };
+            let ports: Vec<_> = (0..4).map(port).collect();
+            let (spec, now) = (GroupSpec { name: "g".to_owned(), ..GroupSpec::default() }, Instant::now());
+            let mut live = LiveGroup::new(&spec, 1);
+            for (number, name) in [(0u8, "a"), (1, "b")] {
+                let mut member = Member::new(number, now);
+                (member.weight, member.wanted) = (100, 2);
+                let its = (0..).zip(&ports[usize::from(number) * 2..][..2]);
+                member.links = its.map(|(n, port)| (n, Link::new(port))).collect();
+                live.members.insert(name.to_owned(), member);
+            }
+            let mut rig = Rig { live, ports, peers: Vec::new(), now, _file: file };
+            rig.peers = (0..4).map(|port| Some(rig.peer(port))).collect();
+            rig
+        }
+
+        fn peer(&self, port: usize) -> Lease<Peer> {
+            self.ports[port].lend(0, Peer)
+        }
+
+        fn says(&self, ports: &[usize]) {
+            let one = Tally { frames: 1, ..Tally::default() };
+            ports.iter().for_each(|port| self.ports[*port].counters.block(0).add_tally(&one));
+        }
+
+        /// Frames were for a port: so many found a buffer, and so many did not.
+        fn gets(&self, port: usize, taken: u64, full: u32) {
+            let mut outcome = Outcome::new();
+            outcome.frames = taken;
+            outcome.drops.add(DropReason::RingFull, full);
+            self.ports[port].counters.block(0).add_outcome(&outcome);
+        }
+
+        /// The states of both, and their buckets, when some time has passed.
+        fn after(&mut self, ms: u64) -> [(&'static str, u32); 2] {
+            self.now += Duration::from_millis(ms);
+            self.live.tend(self.now);
+            ["a", "b"].map(|name| {
+                let member = &self.live.members[name];
+                (member.state.name(), self.live.settled.buckets[usize::from(member.number)])
+            })
+        }
+    }
+
+    #[test]
+    fn a_member_joins_when_it_has_spoken_by_all_ports_and_one_dead_port_takes_it_out() {
+        let mut rig = Rig::new();
+        assert_eq!(rig.after(1), [("joining", 0); 2]);
+        rig.says(&[0, 2, 3]);
+        assert_eq!(rig.after(1), [("joining", 0), ("active", 1 << 16)]);
+        rig.says(&[1]);
+        let [a, b] = rig.after(1);
+        assert_eq!((a.0, b.0, a.1 + b.1), ("active", "active", 1 << 16));
+        assert!(a.1.abs_diff(b.1) < 3000);
+        rig.peers[1] = None;
+        assert_eq!(rig.after(1), [("gone", 0), ("active", 1 << 16)]);
+        assert_eq!(rig.live.members["a"].why, "port p1 is down");
+        // Back: it has to speak again by all, and waits for longer each time.
+        rig.peers[1] = Some(rig.peer(1));
+        rig.says(&[0]);
+        assert_eq!(rig.after(900)[0].0, "gone");
+        assert_eq!(rig.after(200)[0].0, "joining");
+        rig.says(&[1]);
+        assert_eq!(rig.after(1)[0], a);
+        rig.peers[0] = None;
+        assert_eq!(rig.after(1)[0].0, "gone");
+        rig.peers[0] = Some(rig.peer(0));
+        rig.says(&[0, 1]);
+        assert_eq!((rig.after(1_900)[0].0, rig.after(200)[0].0), ("gone", "active"));
+    }
+
+    #[test]
+    fn who_takes_buffers_returns_none_and_says_nothing_is_gone_unless_it_is_the_last() {
+        let mut rig = Rig::new();
+        rig.says(&[0, 1, 2, 3]);
+        rig.after(1);
+        let states = |got: [(&'static str, u32); 2]| got.map(|it| it.0);
+        // It takes all; then it is full, but nothing more comes for it.
+        rig.gets(0, 256, 0);
+        assert_eq!(states(rig.after(1000)), ["active"; 2]);
+        rig.gets(0, 0, 9);
+        assert_eq!(states(rig.after(1)), ["active"; 2]);
+        assert_eq!(states(rig.after(10_000)), ["active"; 2]);
+        for _ in 0..20 {
+            // It sends by another port.
+            rig.gets(0, 0, 1);
+            rig.says(&[1]);
+            assert_eq!(states(rig.after(100)), ["active"; 2]);
+        }
+        for _ in 0..20 {
+            // It returns some.
+            rig.gets(0, 1, 100);
+            assert_eq!(states(rig.after(100)), ["active"; 2]);
+        }
+        let gone = (0..10).find(|_| {
+            rig.gets(0, 0, 1);
+            rig.after(100)[0] == ("gone", 0)
+        });
+        assert_eq!(gone, Some(5));
+        // The other one is the last.
+        for _ in 0..20 {
+            rig.gets(2, 0, 20);
+            assert_eq!(rig.after(100)[1], ("active", 1 << 16));
+        }
+    }
+
+    #[test]
+    fn a_drain_ends_when_flows_are_idle() {
+        let mut rig = Rig::new();
+        rig.says(&[0, 1, 2, 3]);
+        rig.after(1);
+        let drain = |rig: &mut Rig, yes| rig.live.members.get_mut("a").unwrap().drains = yes;
+        drain(&mut rig, true);
+        // No core has used any for as long as this machine runs.
+        rig.after(1);
+        assert_eq!(rig.after(1), [("drained", 0), ("active", 1 << 16)]);
+        drain(&mut rig, false);
+        let [a, _] = rig.after(1);
+        assert!(a.0 == "active" && a.1 > 30_000, "{a:?}");
+    }
+}

@@ -1,0 +1,104 @@
+//! `drain`, `undrain`, `set GROUP/MEMBER`: what is wanted of a member of a group; and `show groups`.
+
+use std::time::Duration;
+
+use hyper::Method;
+use sidecore_engine::state::groups::{GroupList, MemberPatch, MemberView};
+
+use crate::api::Changes;
+use crate::change::{client, report};
+use crate::cli::{Control, DrainArgs, MemberArgs};
+use crate::client::{segment, Client};
+use crate::table::Table;
+use crate::{print, Outcome};
+
+/// How often a member that drains is asked for.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The group and the member of `name`.
+fn parts(name: &str) -> Result<(&str, &str), String> {
+    name.split_once('/')
+        .ok_or_else(|| format!("{name:?} is no member; allowed: GROUP/MEMBER, as show groups has them"))
+}
+
+fn change(client: &Client, name: &str, patch: &MemberPatch) -> Outcome {
+    let (group, member) = parts(name)?;
+    let path = format!("/v1/groups/{}/members/{}", segment(group), segment(member));
+    let changes: Changes = client.send(Method::PATCH, &path, patch)?;
+    report(&changes)
+}
+
+/// `drain`. With `--wait` it is done when the member has no flows.
+pub fn drain(args: &DrainArgs) -> Outcome {
+    let (name, client) = (&args.of.member, client(&args.of.control)?);
+    change(&client, name, &MemberPatch { drain: Some(true), weight: None })?;
+    if args.wait {
+        wait(&client, name)?;
+    }
+    Ok(())
+}
+
+/// Waits until the member `name` has no flows, and tells of those that are left.
+fn wait(client: &Client, name: &str) -> Outcome {
+    let (mut all, mut before) = (0, u32::MAX);
+    loop {
+        let member = find(client, name)?;
+        all = all.max(member.buckets);
+        match member.state.as_str() {
+            "drained" => return print(&format!("{name} is drained\n")),
+            "gone" => return Err(format!("{name} is gone: {}", member.why.unwrap_or_default())),
+            "active" => return Err(format!("{name} drains no more: somebody had it undrained")),
+            _ if member.buckets < before => {
+                before = member.buckets;
+                print(&format!("{before} of {all} buckets left\n"))?;
+            }
+            _ => {}
+        }
+        std::thread::sleep(PAUSE);
+    }
+}
+
+/// `undrain`.
+pub fn undrain(args: &MemberArgs) -> Outcome {
+    change(&client(&args.control)?, &args.member, &MemberPatch { drain: Some(false), weight: None })
+}
+
+/// `set GROUP/MEMBER weight=N`.
+pub fn set(control: &Control, name: &str, pairs: &[String]) -> Outcome {
+    let [pair] = pairs else { return Err("a member has one key; allowed: weight=N".to_owned()) };
+    let weight = pair.strip_prefix("weight=").and_then(|weight| weight.parse().ok());
+    let Some(weight) = weight else {
+        return Err(format!("{pair:?} is not allowed; allowed: weight=N, from 1 to 1000"));
+    };
+    change(&client(control)?, name, &MemberPatch { drain: None, weight: Some(weight) })
+}
+
+/// The member of that name as it is now.
+fn find(client: &Client, name: &str) -> Result<MemberView, String> {
+    let (group, member) = parts(name)?;
+    let all: GroupList = client.get("/v1/groups")?;
+    let mut members = all.groups.into_iter().filter(|it| it.name == group).flat_map(|it| it.members);
+    members.find(|it| it.name == member).ok_or_else(|| format!("{name} was deleted meanwhile"))
+}
+
+/// `show groups`.
+pub fn table(answer: &GroupList) -> String {
+    let heads = ["group", "member", "state", ">for", ">weight", ">buckets", ">to move", "ports"];
+    let mut table = Table::new(&heads);
+    let mut notes = String::new();
+    for group in &answer.groups {
+        for member in &group.members {
+            let MemberView { name, state, since_s, why, weight, buckets, waiting, ports } = member;
+            let numbers =
+                [format!("{since_s} s"), weight.to_string(), buckets.to_string(), waiting.to_string()];
+            let row = [group.name.clone(), name.clone(), state.clone()];
+            table.row(row.into_iter().chain(numbers).chain([ports.join(" ")]));
+            notes.extend(why.iter().map(|why| format!("{}/{name}: {why}\n", group.name)));
+        }
+        if group.members.is_empty() {
+            let none = "no port says that it belongs to it: group=NAME,member=MEMBER,interface=N";
+            notes.push_str(&format!("{}: {none}\n", group.name));
+        }
+    }
+    table.text() + &notes
+}

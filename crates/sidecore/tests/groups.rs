@@ -1,0 +1,240 @@
+//! Groups of the real daemon: members are processes of their own, which answer each datagram with their name.
+
+use std::collections::BTreeMap;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
+use sidecore_driver::{Config, Frontend, NetDriver};
+
+use crate::rig::{Daemon, Testbed, LIMIT};
+
+const STATION: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const GROUP: [u8; 6] = [2, 0, 0, 0, 0, 2];
+/// Tells a process of this program which member it is, and where its socket is.
+const NAME: &str = "SIDECORE_TEST_MEMBER";
+const SOCKET: &str = "SIDECORE_TEST_SOCKET";
+/// Where a datagram has its flow, and who answered.
+const FLOW: usize = 34;
+const WHO: usize = 42;
+
+fn datagram(from: [u8; 6], to: [u8; 6], flow: u16, who: u8) -> Vec<u8> {
+    let fixed = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 9, 0, 1];
+    let ports = [flow.to_be_bytes(), [0, 9]].concat();
+    let mut bytes = [&to[..], &from, &[8, 0], &fixed, &ports, &[0; 4], &[who]].concat();
+    bytes.resize(60, 0);
+    bytes
+}
+
+/// A member: answers until it is killed.
+#[test]
+#[ignore = "the tests of this file start it as a process of its own"]
+fn member() {
+    let (name, socket) = (std::env::var(NAME).unwrap(), std::env::var(SOCKET).unwrap());
+    let mut driver = NetDriver::start(Frontend::connect(socket, LIMIT).unwrap(), Config::default()).unwrap();
+    let who = name.as_bytes()[0];
+    driver.send(0, &[&datagram(GROUP, STATION, 0, b'-')]).unwrap();
+    loop {
+        let mut answers = Vec::new();
+        driver
+            .receive(0, |_, bytes| {
+                if bytes.len() > WHO && bytes[12..14] == [8, 0] {
+                    let flow = u16::from_be_bytes([bytes[FLOW], bytes[FLOW + 1]]);
+                    answers.push(datagram(GROUP, STATION, flow, who));
+                }
+            })
+            .unwrap();
+        for answer in &answers {
+            driver.complete(0).unwrap();
+            driver.send(0, &[answer]).unwrap();
+        }
+        driver.wait(Duration::from_millis(1)).unwrap();
+    }
+}
+
+/// A member's process; it goes with this.
+struct Member(Child);
+
+impl Member {
+    fn start(bed: &Testbed, name: &str) -> Member {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--ignored", "--exact", "groups::member"]).env(NAME, name);
+        command.env(SOCKET, bed.path(&format!("{name}.sock"))).stdout(Stdio::null());
+        Member(command.spawn().unwrap())
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // Fails if it has ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+struct Rig {
+    bed: Testbed,
+    daemon: Daemon,
+    station: NetDriver,
+}
+
+impl Rig {
+    fn new(group: &str, members: &[&str]) -> Rig {
+        let bed = Testbed::new();
+        let mut args = vec!["--group".to_owned(), format!("g{group}")];
+        let mut port = |text: String| args.extend(["--port".to_owned(), text]);
+        port("g0=group:g,interface=0,address=10.9.9.9/16,mac=02:00:00:00:00:02".to_owned());
+        port(format!("s=vhost-user:{}", bed.at("s.sock")));
+        for name in members {
+            let socket = bed.at(&format!("{name}.sock"));
+            port(format!("{name}=vhost-user:{socket},group=g,member={name},interface=0"));
+        }
+        let daemon = bed.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        let socket = bed.path("s.sock");
+        let station = NetDriver::start(Frontend::connect(socket, LIMIT).unwrap(), Config::default()).unwrap();
+        Rig { bed, daemon, station }
+    }
+
+    fn member(&self, name: &str) -> Value {
+        let groups = self.bed.show("groups");
+        let members = groups["groups"][0]["members"].as_array().unwrap().clone();
+        members.into_iter().find(|it| it["name"] == name).unwrap()
+    }
+
+    fn await_state(&self, name: &str, state: &str) -> Value {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let member = self.member(name);
+            if member["state"] == state && (state != "active" || member["buckets"].as_u64().unwrap() > 1000) {
+                return member;
+            }
+            assert!(Instant::now() < deadline, "{name} is not {state}: {member}");
+        }
+    }
+
+    /// Sends one datagram of each of these flows until all are answered; who answered each first, and how long that took.
+    fn ask(&mut self, flows: std::ops::Range<u16>) -> (BTreeMap<u16, char>, Duration) {
+        let start = Instant::now();
+        let mut answers = BTreeMap::new();
+        while answers.len() < flows.len() {
+            assert!(start.elapsed() < LIMIT, "{} of {} are answered", answers.len(), flows.len());
+            for flow in flows.clone().filter(|flow| !answers.contains_key(flow)) {
+                self.station.complete(0).unwrap();
+                self.station.send(0, &[&datagram(STATION, GROUP, flow, 0)]).unwrap();
+            }
+            let until = Instant::now() + Duration::from_millis(20);
+            while answers.len() < flows.len() && Instant::now() < until {
+                self.station
+                    .receive(0, |_, bytes| {
+                        let flow = u16::from_be_bytes([bytes[FLOW], bytes[FLOW + 1]]);
+                        if flows.contains(&flow) && bytes[WHO] != 0 {
+                            answers.entry(flow).or_insert(char::from(bytes[WHO]));
+                        }
+                    })
+                    .unwrap();
+                self.station.wait(Duration::from_millis(1)).unwrap();
+            }
+        }
+        (answers, start.elapsed())
+    }
+}
+
+const FLOWS: std::ops::Range<u16> = 1000..1100;
+
+#[test]
+fn when_a_member_is_killed_only_its_flows_move_and_a_drain_moves_none_that_is_alive() {
+    let mut rig = Rig::new(",force-after=never,idle=300", &["a", "b", "c"]);
+    let members: Vec<Member> = ["a", "b", "c"].iter().map(|name| Member::start(&rig.bed, name)).collect();
+    ["a", "b", "c"].iter().for_each(|name| drop(rig.await_state(name, "active")));
+    let (before, _) = rig.ask(FLOWS);
+    assert!("abc".chars().all(|it| before.values().filter(|who| **who == it).count() > 10), "{before:?}");
+    members[0].signal(Signal::KILL);
+    let gone = rig.await_state("a", "gone");
+    assert_eq!(gone["why"], "port a is down");
+    let (after, _) = rig.ask(FLOWS);
+    for (flow, who) in &before {
+        assert!(*who == 'a' || after[flow] == *who, "flow {flow} went from {who} to {}", after[flow]);
+        assert!(after[flow] != 'a');
+    }
+    // It comes back: what was its own is its own again, when it was idle.
+    let _again = Member::start(&rig.bed, "a");
+    rig.await_state("a", "active");
+    let deadline = Instant::now() + LIMIT;
+    while rig.member("b")["waiting"] != 0 || rig.member("c")["waiting"] != 0 {
+        assert!(Instant::now() < deadline);
+    }
+    assert_eq!(rig.ask(FLOWS).0, before);
+    // While its flows are alive it keeps them, drained or not; new ones it gets none.
+    rig.bed.ok(&["drain", "g/b"]);
+    for _ in 0..5 {
+        assert_eq!(rig.ask(FLOWS).0, before);
+    }
+    assert_eq!(rig.member("b")["state"], "draining");
+    let progress = rig.bed.ok(&["drain", "g/b", "--wait"]);
+    assert!(progress.ends_with("g/b is drained\n"), "{progress}");
+    let (drained, _) = rig.ask(FLOWS);
+    assert!(drained.values().all(|who| *who != 'b'));
+    assert!(before.iter().all(|(flow, who)| *who == 'b' || drained[flow] == *who));
+    rig.bed.ok(&["undrain", "g/b"]);
+    rig.bed.ok(&["set", "g/b", "weight=50"]);
+    assert_eq!(rig.await_state("b", "active")["weight"], 50);
+    rig.daemon.await_log("drained, was draining");
+}
+
+#[test]
+fn a_member_that_stands_still_is_taken_out_and_one_that_is_idle_is_not() {
+    let mut rig = Rig::new(",stall=100", &["a", "b"]);
+    let members: Vec<Member> = ["a", "b"].iter().map(|name| Member::start(&rig.bed, name)).collect();
+    ["a", "b"].iter().for_each(|name| drop(rig.await_state(name, "active")));
+    let (before, _) = rig.ask(FLOWS);
+    members[0].signal(Signal::STOP);
+    // Nothing is for it.
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(rig.member("a")["state"], "active");
+    let (after, took) = rig.ask(FLOWS);
+    assert!(after.values().all(|who| *who == 'b'), "{after:?}");
+    let gone = rig.await_state("a", "gone");
+    assert!(gone["why"].as_str().unwrap().contains("returned no buffer"), "{gone} after {took:?}");
+    members[0].signal(Signal::CONT);
+    rig.await_state("a", "active");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(rig.ask(FLOWS).0, before);
+}
+
+#[test]
+fn bad_requests_say_what_would_be_right() {
+    let rig = Rig::new("", &["a"]);
+    for (words, why) in [
+        (&["drain", "g/x"][..], "there is no member \"x\"; there are: a"),
+        (&["drain", "h/a"], "there is no group \"h\"; there are: g"),
+        (&["drain", "g"], "allowed: GROUP/MEMBER"),
+        (&["set", "g/a", "weight=0"], "allowed: MEMBER:N with a weight from 1 to 1000"),
+        (&["set", "g/a", "mtu=9"], "allowed: weight=N"),
+        (&["set", "--group", "g", "drain=x"], "key `drain`: there is no member \"x\"; allowed: a"),
+        (&["set", "--group", "g", "force-after=soon"], "allowed: seconds from 0 to 86400, or never"),
+        (&["del", "--group", "g"], "port a is of it"),
+        (&["add", "p=ring:p,group=h,member=a,interface=0"], "there is no group \"h\"; allowed: g"),
+        (&["add", "p=ring:p,group=g,interface=0"], "key `member`: missing"),
+        (&["add", "p=ring:p,group=g,member=b"], "key `interface`: missing"),
+        (&["add", "p=ring:p,group=g,member=b,interface=1"], "group g has no interface 1; allowed: 0"),
+        (&["add", "p=ring:p,group=g,member=a,interface=0"], "port a is member a's there already"),
+        (&["add", "p=ring:p,member=a"], "allowed: with group=NAME"),
+        (&["add", "p=ring:p,group=g,member=b,interface=0,wire=w"], "allowed: one of wire, group"),
+        (&["add", "p=ring:p,group=g,member=b,interface=0,mac-limit=2"], "does not apply to a group"),
+        (&["add", "p=group:g,interface=0"], "port g0 is interface 0 of group g already"),
+        (&["add", "p=group:g,interface=1,weight=3"], "the time of its frames is their senders'"),
+    ] {
+        let told = rig.bed.fails(words);
+        assert!(told.contains(why), "{words:?}: {told}");
+    }
+    // What is wanted of a member goes with its ports.
+    rig.bed.ok(&["drain", "g/a"]);
+    rig.bed.ok(&["del", "a"]);
+    assert_eq!(rig.bed.show("groups")["groups"][0]["members"].as_array().unwrap().len(), 0);
+    assert!(rig.bed.ok(&["show", "groups"]).contains("no port says that it belongs to it"));
+}
