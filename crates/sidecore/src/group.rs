@@ -42,12 +42,18 @@ pub fn drain(args: &DrainArgs) -> Outcome {
 fn wait(client: &Client, name: &str) -> Outcome {
     let (mut all, mut before) = (0, u32::MAX);
     loop {
-        let member = find(client, name)?;
+        let (member, others) = find(client, name)?;
         all = all.max(member.buckets);
         match member.state.as_str() {
             "drained" => return print(&format!("{name} is drained\n")),
             "gone" => return Err(format!("{name} is gone: {}", member.why.unwrap_or_default())),
             "active" => return Err(format!("{name} drains no more: somebody had it undrained")),
+            "draining" if !others => {
+                let why = "keeps its flows until another member is active, and there is none";
+                return Err(format!(
+                    "{name} {why} (show groups); it drains then, or: sidecore undrain {name}"
+                ));
+            }
             _ if member.buckets < before => {
                 before = member.buckets;
                 print(&format!("{before} of {all} buckets left\n"))?;
@@ -73,12 +79,15 @@ pub fn set(control: &Control, name: &str, pairs: &[String]) -> Outcome {
     change(&client(control)?, name, &MemberPatch { drain: None, weight: Some(weight) })
 }
 
-/// The member of that name as it is now.
-fn find(client: &Client, name: &str) -> Result<MemberView, String> {
+/// The member of that name as it is now, and whether another one of its group is active.
+fn find(client: &Client, name: &str) -> Result<(MemberView, bool), String> {
     let (group, member) = parts(name)?;
     let all: GroupList = client.get("/v1/groups")?;
-    let mut members = all.groups.into_iter().filter(|it| it.name == group).flat_map(|it| it.members);
-    members.find(|it| it.name == member).ok_or_else(|| format!("{name} was deleted meanwhile"))
+    let members = all.groups.into_iter().filter(|it| it.name == group).flat_map(|it| it.members);
+    let (its, others): (Vec<_>, Vec<_>) = members.partition(|it| it.name == member);
+    let active = others.iter().any(|it| it.state == "active");
+    let its = its.into_iter().next().ok_or_else(|| format!("{name} was deleted meanwhile"))?;
+    Ok((its, active))
 }
 
 /// `show groups`.

@@ -85,11 +85,16 @@ struct Rig {
 
 impl Rig {
     fn new(group: &str, members: &[&str]) -> Rig {
+        Rig::joined(group, members, "switch=lan")
+    }
+
+    /// Station and group meet on `joint`.
+    fn joined(group: &str, members: &[&str], joint: &str) -> Rig {
         let bed = Testbed::new();
         let mut args = vec!["--group".to_owned(), format!("g{group}")];
         let mut port = |text: String| args.extend(["--port".to_owned(), text]);
-        port("g0=group:g,interface=0,address=10.9.9.9/16,mac=02:00:00:00:00:02".to_owned());
-        port(format!("s=vhost-user:{}", bed.at("s.sock")));
+        port(format!("g0=group:g,interface=0,address=10.9.9.9/16,mac=02:00:00:00:00:02,{joint}"));
+        port(format!("s=vhost-user:{},{joint}", bed.at("s.sock")));
         for name in members {
             let socket = bed.at(&format!("{name}.sock"));
             port(format!("{name}=vhost-user:{socket},group=g,member={name},interface=0"));
@@ -104,6 +109,28 @@ impl Rig {
         let groups = self.bed.show("groups");
         let members = groups["groups"][0]["members"].as_array().unwrap().clone();
         members.into_iter().find(|it| it["name"] == name).unwrap()
+    }
+
+    /// Frames that came, and copies that were made of them, were delivered or are counted as drops, once nothing moves.
+    fn await_balance(&self) {
+        let (deadline, mut last) = (Instant::now() + LIMIT, 0);
+        loop {
+            let (mut come, mut gone) = (0, 0);
+            let all = self.bed.show("ports");
+            // An interface counts what its members do, once more.
+            let ends = |port: &&Value| port["state"]["kind"] != "group";
+            for port in all["ports"].as_array().unwrap().iter().filter(ends) {
+                let of = |key: &str| port["counters"][key].as_u64().unwrap();
+                let drops = port["counters"]["drops"].as_object().unwrap();
+                come += of("in_frames") + of("made");
+                gone += of("out_frames") + drops.values().map(|n| n.as_u64().unwrap()).sum::<u64>();
+            }
+            if come == gone && come == last {
+                return;
+            }
+            last = come;
+            assert!(Instant::now() < deadline, "{come} frames came, {gone} went");
+        }
     }
 
     fn await_state(&self, name: &str, state: &str) -> Value {
@@ -184,6 +211,29 @@ fn when_a_member_is_killed_only_its_flows_move_and_a_drain_moves_none_that_is_al
     rig.bed.ok(&["set", "g/b", "weight=50"]);
     assert_eq!(rig.await_state("b", "active")["weight"], 50);
     rig.daemon.await_log("drained, was draining");
+}
+
+/// On a wire there is no switch that would drop what finds no room, and nobody waits for a member that is dead.
+#[test]
+fn on_a_wire_a_kill_loses_no_count_and_the_last_member_keeps_its_flows() {
+    let mut rig = Rig::joined("", &["a", "b"], "wire=w");
+    let members: Vec<Member> = ["a", "b"].iter().map(|name| Member::start(&rig.bed, name)).collect();
+    ["a", "b"].iter().for_each(|name| drop(rig.await_state(name, "active")));
+    rig.ask(FLOWS);
+    members[0].signal(Signal::KILL);
+    let (after, _) = rig.ask(FLOWS);
+    assert!(after.values().filter(|who| **who == 'b').count() > 10);
+    rig.await_state("a", "gone");
+    assert!(rig.ask(FLOWS).0.values().all(|who| *who == 'b'));
+    rig.await_balance();
+    let said = rig.bed.fails(&["drain", "g/b", "--wait"]);
+    assert!(said.contains("keeps its flows until another member is active"), "{said}");
+    assert!(rig.ask(FLOWS).0.values().all(|who| *who == 'b'));
+    let _again = Member::start(&rig.bed, "a");
+    rig.await_state("a", "active");
+    rig.bed.ok(&["drain", "g/b", "--wait"]);
+    assert!(rig.ask(FLOWS).0.values().all(|who| *who == 'a'));
+    rig.await_balance();
 }
 
 #[test]
