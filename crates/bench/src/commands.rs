@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
-    blk, containment, draw, e1000, fib, idle, many, matrix, ptnet, pvp, rfc2544, router, routes, sched, tap,
-    vale, virtio_user, vsr,
+    blk, containment, draw, e1000, fib, group, idle, many, matrix, ptnet, pvp, rfc2544, router, routes,
+    sched, tap, vale, virtio_user, vsr,
 };
 
 /// Measure sidecore beside other programs, under the same load in the same run.
@@ -104,6 +104,10 @@ pub enum Benchmark {
     ///
     /// Priorities, reservations, queues and interconnects. Needs root; takes two processors.
     Vsr(vsr::Args),
+    /// A group of four: flows that come and go while a member drains, comes back and is killed.
+    ///
+    /// Which of them move, what is lost, how even they are; and what a group costs each frame. Takes two processors.
+    Group(group::Args),
     /// RFC 2544 between two ports: rates without loss, latency by load, loss curve.
     ///
     /// With the search of RFC 9971; also the rate with half a percent of loss, the longest burst, recovery and reset. Of our
@@ -146,6 +150,7 @@ pub fn run(benchmark: &Benchmark) -> Result<(), String> {
         Benchmark::Router(args) => router::run(args),
         Benchmark::Routes(args) => routes::run(args),
         Benchmark::Vsr(args) => vsr::run(args),
+        Benchmark::Group(args) => group::run(args),
         Benchmark::Rfc2544(args) => rfc2544::run(args),
         Benchmark::Limit(args) => vale::run_limit(args),
         Benchmark::Share(args) => sched::share::run(args),

@@ -204,6 +204,17 @@ fn a_benchmark_that_ends_early_puts_the_kernels_limit_back() {
 }
 
 #[test]
+fn group() {
+    let answer = bench("group");
+    positive(&answer, &["drained_in_5_lives", "balance"]);
+    let number = |key: &str| answer["summary"][key].as_f64().unwrap();
+    // These hold on any machine, unless it lets a flow wait for 100 ms.
+    assert_eq!(number("reordered"), 0.0, "{answer}");
+    assert!((1.0..1.2).contains(&number("balance")) && number("balance_100k") < 1.2, "{answer}");
+    assert_eq!(marks(&drawn(&answer)), 1 + 2);
+}
+
+#[test]
 fn grants() {
     let answer = bench("grants");
     positive(&answer, &["measured"]);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::common::Result;
-use crate::{blk, fib, idle, sched, vale, vsr};
+use crate::{blk, fib, group, idle, sched, vale, vsr};
 
 /// `bench draw`.
 #[derive(Debug, clap::Args)]
@@ -37,7 +37,7 @@ struct Saved {
 type Draw = fn(Value) -> Result<String>;
 
 /// Benchmarks with a figure.
-const DRAWN: [(&str, Draw); 11] = [
+const DRAWN: [(&str, Draw); 12] = [
     ("share", |rows| redraw(rows, sched::share::draw)),
     ("mix", |rows| redraw(rows, sched::mix::draw)),
     ("parts", |rows| redraw(rows, sched::parts::draw)),
@@ -48,6 +48,7 @@ const DRAWN: [(&str, Draw); 11] = [
     ("blk", |rows| redraw(rows, blk::draw)),
     ("vale", |rows| redraw(rows, vale::draw)),
     ("fib", |rows| redraw(rows, fib::draw)),
+    ("group", |rows| redraw(rows, group::draw)),
     ("vsr", |rows| redraw(rows, vsr::report::draw)),
 ];
 

@@ -386,7 +386,7 @@ impl Means {
 
 /// Grants a port its queue, and one that pays for itself what its specification says; of others the tenant's does.
 fn grant(spec: &PortSpec, port: &Port) {
-    port.set_queue(spec.queue.map(|frames| u32::from(frames.get())));
+    port.set_queue(spec.queue.map(|frames| frames.get()));
     if spec.tenant.is_none() {
         port.tenant.set(spec.service());
     }

@@ -1,0 +1,462 @@
+//! `sidecore bench group`: flows that come and go through a group of four, while a member drains, comes back and is killed.
+//!
+//! Theory of operation. A daemon with ring ports on one I/O core; one thread on another processor is the sender and all members in
+//! turns. It knows which member had the last frame of each flow, and its number: so what it counts owes nothing to the daemon's
+//! buckets. It sends half of what a wire carries here. What a frame costs with a group of one is measured beside a switch and a
+//! wire without it, as busy time of the I/O core, by turns. Commands are given by a thread that is not pinned: a sender that
+//! waited for them would make its flows idle.
+
+use std::sync::mpsc::{channel, Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use sidecore_driver::load::pin;
+use sidecore_port::Port;
+
+use super::common::{apart, median, text, Output, Processors, Result};
+use super::draw::{chart, Axis, Line};
+use super::ours::{Daemon, Switch, START};
+use super::peers::Scratch;
+use super::results::Results;
+
+/// `bench group`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Flows at any time.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=100_000))]
+    pub flows: u32,
+    /// Alternations.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// A short look: one round with flows that live for a tenth of a second. Its figures mean nothing.
+    #[arg(long)]
+    pub quick: bool,
+    #[command(flatten)]
+    pub cpus: Processors,
+    #[command(flatten)]
+    pub output: Output,
+}
+
+const MEMBERS: usize = 4;
+const SLOTS: u16 = 1024;
+const SIZE: usize = 60;
+/// Frames that a turn sends at most: they fit into any member's ring.
+const BATCH: u64 = 256;
+/// More flows than these for the second figure of balance.
+const MANY: u32 = 100_000;
+const GROUP: [u8; 6] = [2, 0, 0, 0, 0, 2];
+const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+/// What a round found.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Round {
+    /// Flows that changed their member though it lived and they went on.
+    moved_live: u64,
+    /// Frames that did not arrive, but for those of the kill; frames of a flow that came after a later one.
+    lost: u64,
+    reordered: u64,
+    /// The part of a draining member's buckets that it had left after five mean lives.
+    drained_in_5_lives: f64,
+    /// Milliseconds from a kill until the last of the dead member's flows arrived elsewhere.
+    outage_ms: f64,
+    /// Flows of the member with the most by the mean.
+    balance: f64,
+    balance_100k: f64,
+    /// What a frame costs with a group of one by what it costs without.
+    stage_cost_switch: f64,
+    stage_cost_wire: f64,
+    /// Frames a second, in millions.
+    mpps: f64,
+}
+
+/// Where sender and receiver meet.
+const JOINTS: [&str; 2] = ["switch=lan", "wire=w"];
+
+/// A daemon, its sender's port and those that receive.
+struct Stage {
+    from: Port,
+    to: Vec<Option<Port>>,
+    switch: Switch,
+    _scratch: Scratch,
+}
+
+impl Stage {
+    /// With a group of so many members on `joint`; without a group if there are none.
+    fn start(io_core: usize, joint: &str, members: usize) -> Result<Stage> {
+        let scratch = Scratch::new("sc-group").map_err(text)?;
+        let path = |n: usize| scratch.file(format!("r{n}"));
+        let ring = |n: usize, what: &str| format!("ring:{},slots={SLOTS},{what}", path(n).display());
+        let mut ports = vec![ring(0, joint)];
+        let mut more = Vec::new();
+        if members == 0 {
+            ports.push(ring(1, joint));
+        } else {
+            ports.extend((1..=members).map(|n| ring(n, &format!("group=g,member=m{n},interface=0"))));
+            ports.push(format!("group:g,interface=0,mac=02:00:00:00:00:02,{joint}"));
+            more.extend(["--group", "g,force-after=never"]);
+        }
+        let switch = Switch::start_with(io_core, &scratch, &ports, &more).map_err(text)?;
+        let attach = |n: usize| Port::attach(&path(n).to_string_lossy()).map_err(text);
+        let from = attach(0)?;
+        let to = (1..=members.max(1)).map(|n| attach(n).map(Some)).collect::<Result<Vec<_>>>()?;
+        let mut stage = Stage { from, to, switch, _scratch: scratch };
+        for number in 0..stage.to.len() {
+            stage.introduce(number)?;
+        }
+        let start = Instant::now();
+        while members > 0 && states(&stage.switch.daemon)?.iter().any(|it| it.0 != "active" || it.1 == 0) {
+            if start.elapsed() > START {
+                return Err("members of a group do not become active".to_owned());
+            }
+        }
+        Ok(stage)
+    }
+
+    /// Has a receiver send a frame.
+    fn introduce(&mut self, number: usize) -> Result<()> {
+        let Some(port) = &mut self.to[number] else { return Ok(()) };
+        let mut frame = [0; SIZE];
+        frame[..6].copy_from_slice(&SENDER);
+        frame[6..12].copy_from_slice(&GROUP);
+        port.tx[0].push(&frame);
+        port.tx[0].sync().map_err(text)
+    }
+
+    /// Nanoseconds of the I/O core for a frame, and frames a second in millions, as fast as possible.
+    fn cost(&mut self, time: Duration) -> Result<(f64, f64)> {
+        let before = self.switch.cycles().map_err(text)?;
+        let (start, mut sent) = (Instant::now(), 0u32);
+        while start.elapsed() < time {
+            for _ in 0..BATCH.min(self.from.tx[0].space() as u64) {
+                self.from.tx[0].push(&frame(sent % 1000, 0, 0));
+                sent += 1;
+            }
+            self.from.tx[0].sync().map_err(text)?;
+            for port in self.to.iter_mut().flatten() {
+                port.rx[0].sync().map_err(text)?;
+                port.rx[0].skip(usize::MAX);
+            }
+        }
+        let mpps = f64::from(sent) / start.elapsed().as_secs_f64() / 1e6;
+        let spent = self.switch.cycles().map_err(text)?.since(before);
+        Ok((spent.per_frame() / sidecore_driver::load::ticks_per_ns(), mpps))
+    }
+}
+
+/// A datagram of flow `id`: who sends it is all that differs.
+fn frame(id: u32, place: u32, number: u32) -> [u8; SIZE] {
+    let mut frame = [0; SIZE];
+    frame[..6].copy_from_slice(&GROUP);
+    frame[6..12].copy_from_slice(&SENDER);
+    frame[12..34]
+        .copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 9, 0, 1]);
+    let [a, b, c, d] = id.to_be_bytes();
+    frame[27..30].copy_from_slice(&[a, b, c]);
+    frame[34..38].copy_from_slice(&[1, d, 0, 9]);
+    frame[39] = 26;
+    for (at, word) in [(42, id), (46, place), (50, number)] {
+        frame[at..at + 4].copy_from_slice(&word.to_be_bytes());
+    }
+    frame
+}
+
+/// State and buckets of each member.
+type States = Result<Vec<(String, u64)>>;
+
+fn states(daemon: &Daemon) -> States {
+    let answer = daemon.show("groups").map_err(text)?;
+    let members = answer["groups"][0]["members"].as_array().cloned().unwrap_or_default();
+    let state = |it: &serde_json::Value| it["state"].as_str().unwrap_or_default().to_owned();
+    Ok(members.iter().map(|it| (state(it), it["buckets"].as_u64().unwrap_or(0))).collect())
+}
+
+/// A flow of now.
+#[derive(Clone, Copy, Default)]
+struct Flow {
+    id: u32,
+    ends: f64,
+    sent: u32,
+    got: u32,
+    /// The member that had its last frame.
+    member: Option<usize>,
+}
+
+/// All flows, and what was counted of them.
+struct Flows {
+    flows: Vec<Flow>,
+    life: f64,
+    ids: u32,
+    seed: u64,
+    next: usize,
+    start: Instant,
+    rate: f64,
+    /// Up to when frames were sent, in seconds.
+    due: f64,
+    sent: u64,
+    got: u64,
+    reordered: u64,
+    moved: u64,
+    /// Flows that may move: those of this member.
+    free: Option<usize>,
+    /// When the last of those arrived at another one.
+    last: f64,
+}
+
+impl Flows {
+    fn new(flows: u32, life: Duration, rate: f64) -> Flows {
+        let mut all = Flows {
+            flows: vec![Flow::default(); flows as usize],
+            life: life.as_secs_f64(),
+            ids: 0,
+            seed: 0x9e37_79b9_7f4a_7c15,
+            next: 0,
+            start: Instant::now(),
+            rate,
+            due: 0.0,
+            sent: 0,
+            got: 0,
+            reordered: 0,
+            moved: 0,
+            free: None,
+            last: 0.0,
+        };
+        (0..all.flows.len()).for_each(|place| all.renew(place, 0.0));
+        all
+    }
+
+    fn renew(&mut self, place: usize, now: f64) {
+        // xorshift64; the life's length is exponential.
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        let part = ((self.seed >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
+        self.ids = self.ids.wrapping_add(1);
+        self.flows[place] = Flow { id: self.ids, ends: now - part.ln() * self.life, ..Flow::default() };
+    }
+
+    /// Sends what is due, and takes what has come.
+    fn turn(&mut self, stage: &mut Stage, sends: bool) -> Result<()> {
+        let now = self.start.elapsed().as_secs_f64();
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "few, and time goes on")]
+        let due = ((now - self.due) * self.rate) as u64;
+        let space = stage.from.tx[0].space() as u64;
+        if sends && due >= 32 {
+            // What could not be sent in time is not sent late: a burst would be a load of its own.
+            self.due = now;
+            for _ in 0..due.min(BATCH).min(space) {
+                self.next = (self.next + 1) % self.flows.len();
+                if self.flows[self.next].ends < now {
+                    self.renew(self.next, now);
+                }
+                let flow = &mut self.flows[self.next];
+                flow.sent += 1;
+                let place = u32::try_from(self.next).unwrap_or(u32::MAX);
+                stage.from.tx[0].push(&frame(flow.id, place, flow.sent));
+                self.sent += 1;
+            }
+        }
+        stage.from.tx[0].sync().map_err(text)?;
+        for (number, port) in stage.to.iter_mut().enumerate() {
+            let Some(port) = port else { continue };
+            port.rx[0].sync().map_err(text)?;
+            while let Some(received) = port.rx[0].take() {
+                self.came(number, &received.bytes(), now);
+            }
+        }
+        Ok(())
+    }
+
+    fn came(&mut self, member: usize, bytes: &[u8], now: f64) {
+        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let (id, place, number) = (word(42), word(46) as usize, word(50));
+        self.got += 1;
+        let Some(flow) = self.flows.get_mut(place).filter(|flow| flow.id == id) else { return };
+        self.reordered += u64::from(number <= flow.got);
+        if let Some(before) = flow.member.filter(|before| *before != member) {
+            match self.free == Some(before) {
+                true => self.last = now,
+                false => self.moved += 1,
+            }
+        }
+        (flow.got, flow.member) = (number, Some(member));
+    }
+
+    fn go_on(&mut self, stage: &mut Stage, time: Duration) -> Result<()> {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            self.turn(stage, true)?;
+        }
+        Ok(())
+    }
+
+    /// Goes on until `answer` has come.
+    fn until<T>(&mut self, stage: &mut Stage, answer: &Receiver<Result<T>>) -> Result<T> {
+        loop {
+            self.turn(stage, true)?;
+            if let Ok(answer) = answer.try_recv() {
+                return answer;
+            }
+        }
+    }
+
+    /// Frames that have not come when nothing moves any more.
+    fn lost(&mut self, stage: &mut Stage) -> Result<u64> {
+        let mut quiet = Instant::now();
+        while quiet.elapsed() < Duration::from_millis(20) && self.got < self.sent {
+            let before = self.got;
+            self.turn(stage, false)?;
+            if self.got > before {
+                quiet = Instant::now();
+            }
+        }
+        Ok(self.sent - self.got)
+    }
+
+    /// Flows of the member with the most by the mean.
+    fn balance(&self) -> f64 {
+        let of = |member: usize| self.flows.iter().filter(|flow| flow.member == Some(member)).count();
+        let each: Vec<usize> = (0..MEMBERS).map(of).collect();
+        let most = each.iter().copied().max().unwrap_or(0) as f64;
+        most * MEMBERS as f64 / each.iter().sum::<usize>().max(1) as f64
+    }
+}
+
+/// A command for the daemon, and where its answer goes.
+type Order = (Vec<&'static str>, Sender<States>);
+
+/// Has the daemon do what `words` say, if any; then the state of its members.
+fn order(orders: &Sender<Order>, words: &[&'static str]) -> Result<Receiver<States>> {
+    let (done, answer) = channel();
+    orders.send((words.to_vec(), done)).map_err(text)?;
+    Ok(answer)
+}
+
+/// Drain, comeback and kill of members, with flows of this mean life.
+fn changes(args: &Args, rate: f64, life: Duration, round: &mut Round) -> Result<()> {
+    let mut stage = Stage::start(args.cpus.io_core, JOINTS[0], MEMBERS)?;
+    let (orders, ordered) = channel::<Order>();
+    let daemon = Daemon { socket: stage.switch.daemon.socket.clone() };
+    let commands = std::thread::spawn(move || {
+        for (words, done) in ordered {
+            let did = if words.is_empty() { Ok(Vec::new()) } else { daemon.command(&words).map_err(text) };
+            // Nobody waits for it if the benchmark has failed.
+            let _ = done.send(did.and_then(|_| states(&daemon)));
+        }
+    });
+    pin(args.cpus.load_core).map_err(text)?;
+    let stage = &mut stage;
+    let mut flows = Flows::new(args.flows, life, rate);
+    flows.go_on(stage, life)?;
+    round.balance = flows.balance();
+    let before = flows.until(stage, &order(&orders, &["drain", "g/m1"])?)?[0].1;
+    flows.go_on(stage, 5 * life)?;
+    let left = flows.until(stage, &order(&orders, &[])?)?[0].1;
+    round.drained_in_5_lives = 1.0 - left as f64 / before.max(1) as f64;
+    flows.until(stage, &order(&orders, &["undrain", "g/m1"])?)?;
+    flows.go_on(stage, 2 * life)?;
+    round.lost = flows.lost(stage)?;
+    round.reordered = flows.reordered;
+    // Its frames that were under way are lost with it; only its flows may move.
+    flows.go_on(stage, life / 10)?;
+    let killed = flows.start.elapsed().as_secs_f64();
+    (flows.free, flows.last) = (Some(1), killed);
+    stage.to[1] = None;
+    flows.go_on(stage, life / 2)?;
+    round.outage_ms = (flows.last - killed) * 1e3;
+    round.moved_live = flows.moved;
+    drop(orders);
+    commands.join().map_err(|_| "the thread for commands panicked".to_owned())
+}
+
+/// How evenly many flows are shared.
+fn many(args: &Args, rate: f64, life: Duration) -> Result<f64> {
+    let mut stage = Stage::start(args.cpus.io_core, JOINTS[0], MEMBERS)?;
+    pin(args.cpus.load_core).map_err(text)?;
+    let mut flows = Flows::new(if args.quick { 10_000 } else { MANY }, life * 100, rate);
+    flows.go_on(&mut stage, life)?;
+    Ok(flows.balance())
+}
+
+/// What a frame costs with a group of one by what it costs without, and the rate without.
+fn stage_cost(args: &Args, joint: &str, time: Duration) -> Result<(f64, f64)> {
+    let mut stages = [Stage::start(args.cpus.io_core, joint, 1)?, Stage::start(args.cpus.io_core, joint, 0)?];
+    pin(args.cpus.load_core).map_err(text)?;
+    let (mut ratios, mut rate) = (Vec::new(), 0.0f64);
+    for _ in 0..3 {
+        let [group, plain] = &mut stages;
+        let ((with, _), (without, mpps)) = (group.cost(time)?, plain.cost(time)?);
+        ratios.push(with / without);
+        rate = rate.max(mpps);
+    }
+    Ok((median(ratios), rate))
+}
+
+/// `bench group`.
+pub fn run(args: &Args) -> Result<()> {
+    args.cpus.differ()?;
+    let (rounds, life, time) = match args.quick {
+        true => (1, Duration::from_millis(200), Duration::from_millis(20)),
+        false => (args.rounds, Duration::from_secs(1), Duration::from_millis(200)),
+    };
+    let mut all = Vec::new();
+    for number in 1..=rounds {
+        let mut round = Round::default();
+        (round.stage_cost_switch, _) = apart(|| stage_cost(args, JOINTS[0], time))?;
+        let (wire, carried) = apart(|| stage_cost(args, JOINTS[1], time))?;
+        round.stage_cost_wire = wire;
+        round.mpps = carried / 2.0;
+        let rate = round.mpps * 1e6;
+        apart(|| changes(args, rate, life, &mut round))?;
+        round.balance_100k = apart(|| many(args, rate, life))?;
+        eprintln!("round {number}/{rounds}: {}", serde_json::to_string(&round).map_err(text)?);
+        all.push(round);
+    }
+    let of = |value: fn(&Round) -> f64| median(all.iter().map(value));
+    // What may never be is the worst of all rounds.
+    let worst = |value: fn(&Round) -> u64| all.iter().map(value).max().unwrap_or(0);
+    let summary = Summary {
+        moved_live: worst(|it| it.moved_live),
+        lost: worst(|it| it.lost),
+        reordered: worst(|it| it.reordered),
+        drained_in_5_lives: of(|it| it.drained_in_5_lives),
+        outage_ms: of(|it| it.outage_ms),
+        balance: of(|it| it.balance),
+        balance_100k: of(|it| it.balance_100k),
+        stage_cost_switch: of(|it| it.stage_cost_switch),
+        stage_cost_wire: of(|it| it.stage_cost_wire),
+    };
+    let note = format!(
+        "{} flows with a mean life of {life:?} through {MEMBERS} members, half of what a wire carries; {rounds} rounds",
+        args.flows
+    );
+    let results = Results::new("group", &note).with("summary", &summary)?.with("rows", &all)?;
+    results.give(&args.output, || draw(&all))
+}
+
+/// Medians, and of what may never be the most.
+#[derive(Serialize)]
+struct Summary {
+    moved_live: u64,
+    lost: u64,
+    reordered: u64,
+    drained_in_5_lives: f64,
+    outage_ms: f64,
+    balance: f64,
+    balance_100k: f64,
+    stage_cost_switch: f64,
+    stage_cost_wire: f64,
+}
+
+/// What a group of one costs, by rounds.
+pub fn draw(rounds: &[Round]) -> String {
+    let line = |name: &str, value: fn(&Round) -> f64| {
+        Line::new(name.to_owned(), (1..).map(f64::from).zip(rounds.iter().map(value)).collect())
+    };
+    chart(
+        "Cost of a frame with a group of one, by the cost without",
+        "sidecore bench group --svg FILE",
+        Axis::linear("round"),
+        Axis::linear("ratio"),
+        &[line("on a switch", |it| it.stage_cost_switch), line("on a wire", |it| it.stage_cost_wire)],
+    )
+}
