@@ -283,7 +283,10 @@ impl Delivery {
         std::mem::swap(&mut self.picks, &mut mine);
         for (number, port) in interface.ports.iter().filter(|(number, _)| sorted.goes_to(*number)) {
             self.picks.clear();
-            self.picks.extend(sorted.of(*number, picks));
+            match sorted.is_for_one() {
+                true => self.picks.extend_from_slice(picks),
+                false => self.picks.extend(sorted.of(*number, picks)),
+            }
             self.visit(topology, source, *port, batch);
         }
         std::mem::swap(&mut self.picks, &mut mine);

@@ -33,7 +33,7 @@ mod tests;
 
 pub use checksum::{is_right, update, Sum};
 pub use ether::{BadMac, Ether, Mac};
-pub use flow::{flow_hash, is_about_another, symmetric_hash, FlowFields, QUOTING};
+pub use flow::{flow_hash, is_about_another, plain_hash, symmetric_hash, FlowFields, QUOTING};
 pub(crate) use frame::ALL;
 pub use frame::{
     is_group, stretch, Batch, Frame, BATCH_COST, BATCH_PIECES, BROADCAST, HEAD, MAX_BATCH, MAX_FRAME,

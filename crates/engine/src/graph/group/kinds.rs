@@ -10,7 +10,7 @@
 
 use std::net::IpAddr;
 
-use crate::packet::{is_about_another, is_group, symmetric_hash, Batch, Frame, QUOTING};
+use crate::packet::{is_about_another, is_group, plain_hash, symmetric_hash, Batch, Frame, QUOTING};
 use crate::port::DropReason;
 
 const ARP: u16 = 0x0806;
@@ -171,9 +171,11 @@ pub(super) fn may_leave(batch: &Batch, frame: &Frame, own: &Own, speaks: bool) -
 /// The hash of the flow that `frame` belongs to; of one about another packet, of that packet's.
 #[inline]
 pub(super) fn flow(batch: &Batch, frame: &Frame, key: [u64; 2]) -> u64 {
-    match is_about_another(frame.head()) {
-        false => symmetric_hash(frame.head(), key),
-        true => about(batch, frame, key),
+    let head = frame.head();
+    match plain_hash(head, key) {
+        Some(hash) => hash,
+        None if is_about_another(head) => about(batch, frame, key),
+        None => symmetric_hash(head, key),
     }
 }
 

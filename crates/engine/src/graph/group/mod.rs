@@ -237,6 +237,11 @@ impl Sorted {
         self.used & bit(number) != 0
     }
 
+    /// Whether one member gets all of them.
+    pub fn is_for_one(&self) -> bool {
+        self.used.is_power_of_two() && !self.lost
+    }
+
     /// Those of `picks`, all that were sorted, that member `number` gets.
     pub fn of<'s>(&'s self, number: u8, picks: &'s [u16]) -> impl Iterator<Item = u16> + 's {
         let its = move |it: u8| it == number || it == ALL;
