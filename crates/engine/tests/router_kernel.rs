@@ -200,6 +200,14 @@ impl Kernel {
     }
 }
 
+/// Whether `reply` is the kernel's word on a packet before `frame`, of which it was not waited for: it quotes another source.
+fn is_late(reply: &[u8], frame: &[u8]) -> bool {
+    let is_error = reply.len() >= 62 && reply[12..15] == [8, 0, 0x45] && (reply[23], reply[34]) == (1, 3);
+    // An error that is sent on has the source of `frame`; one about it quotes that.
+    let is_of_this = |frame: &[u8]| [&reply[26..30], &reply[54..58]].contains(&&frame[26..30]);
+    is_error && !(frame[12..14] == [8, 0] && frame.len() >= 34 && is_of_this(frame))
+}
+
 fn is_redirect(frame: &[u8]) -> bool {
     frame.len() > 54 && frame[12..14] == [0x86, 0xdd] && frame[20] == 58 && frame[54] == 137
 }
@@ -619,7 +627,8 @@ fn it_does_what_the_kernel_does() {
         // What the kernel tells of its IPv4 routes it tells each sender five times at once, by a limit that the host has and no
         // namespace: silence is no difference there.
         let limited = frame[12..14] == [8, 0] && matches!(why, Some("no_route" | "unreachable" | "prohibit"));
-        let theirs = kernel.send(from, &frame, if limited { 0 } else { mine.len() });
+        let mut theirs = kernel.send(from, &frame, if limited { 0 } else { mine.len() });
+        theirs.retain(|(_, reply)| !is_late(reply, &frame));
         let mine = if limited && theirs.is_empty() { Vec::new() } else { mine };
         told += u64::from(limited && !mine.is_empty());
         let clean = |all: Vec<(usize, Vec<u8>)>| {
