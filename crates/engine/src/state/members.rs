@@ -129,7 +129,9 @@ impl Link {
     /// a peer does with its memory holds nobody up here.
     fn is_stuck(&mut self) -> Option<bool> {
         let totals = self.port.counters.totals();
-        let full = totals.drops.get(DropReason::RingFull as usize).copied().unwrap_or(0);
+        let of = |reason| totals.drops.get(reason as usize).copied().unwrap_or(0);
+        // As many as its ring has, or as its port may have there.
+        let full = of(DropReason::RingFull) + of(DropReason::QueueFull);
         let taken = std::mem::replace(&mut self.taken, totals.out_frames) != totals.out_frames;
         let lost = std::mem::replace(&mut self.full, full) != full;
         (taken || lost).then_some(lost && !taken)
@@ -468,11 +470,15 @@ mod tests {
             ports.iter().for_each(|port| self.ports[*port].counters.block(0).add_tally(&one));
         }
 
-        /// Frames were for a port: so many found a buffer, and so many did not.
+        /// Of the frames for a port `taken` found a buffer, and `full` did not.
         fn gets(&self, port: usize, taken: u64, full: u32) {
+            self.gets_or_loses(port, taken, DropReason::RingFull, full);
+        }
+
+        fn gets_or_loses(&self, port: usize, taken: u64, why: DropReason, lost: u32) {
             let mut outcome = Outcome::new();
             outcome.frames = taken;
-            outcome.drops.add(DropReason::RingFull, full);
+            outcome.drops.add(why, lost);
             self.ports[port].counters.block(0).add_outcome(&outcome);
         }
 
@@ -537,8 +543,14 @@ mod tests {
             rig.gets(0, 1, 100);
             assert_eq!(states(rig.after(100)), ["active"; 2]);
         }
-        let gone = (0..10).find(|_| {
-            rig.gets(0, 0, 1);
+        // Whether its ring is full, or its queue there.
+        let gone = (0..10).find(|at| {
+            rig.gets_or_loses(
+                0,
+                0,
+                if at % 2 == 0 { DropReason::RingFull } else { DropReason::QueueFull },
+                1,
+            );
             rig.after(100)[0] == ("gone", 0)
         });
         assert_eq!(gone, Some(5));
