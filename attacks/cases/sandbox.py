@@ -56,6 +56,7 @@ def every_thread_turns_hostile(stage):
         raise Failure(f"no veth: {made.stderr.strip()}")
     daemon.name("i", "scp0")
     daemon.ask("POST", "/v1/ports", {"name": "n", "kind": "packet", "where": "scp0", "switch": "evil"})
+    daemon.ask("POST", "/v1/groups", {"name": "g"})
     capture = socket.socket(AF_UNIX)
     stage.cleanup(capture.close)
     capture.connect(daemon.control)
