@@ -356,6 +356,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         let Some(task) = self.tasks[place].as_mut() else { return 0 };
         self.heartbeat.begin(task.number);
         let begun = self.now;
+        // Signals since the last visit, such as interrupts that had to wait, are not this one's.
+        let _ = self.clock.signalled();
         let visit = task.handle.visit(&mut self.local, budget);
         let mut now = self.clock.after(&visit);
         let mut took = now - begun;

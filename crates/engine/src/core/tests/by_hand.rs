@@ -26,8 +26,11 @@ pub(crate) struct Counted {
     looks: Arc<AtomicU64>,
     /// Other programs have the processor now and then.
     others: Option<Others>,
-    /// What a signal takes: one a visit.
+    /// What a signal takes: one a visit; and those between two rounds.
     signal: u64,
+    between: u64,
+    /// What signals took since that was asked.
+    signalled: u64,
 }
 
 /// Other programs on the core's processor: each time the core has run for `core` nanoseconds they have it for `theirs`.
@@ -73,11 +76,12 @@ impl Clock for Counted {
     }
 
     fn signalled(&mut self) -> u64 {
-        self.signal
+        std::mem::take(&mut self.signalled)
     }
 
     fn after(&mut self, visit: &Visit) -> u64 {
         self.pass(DELIVERY * visit.cost as u64 + self.signal);
+        self.signalled += self.signal;
         Clock::now(self)
     }
 }
@@ -105,7 +109,15 @@ impl<L: 'static> ByHand<L> {
             tuning: tuning.clone(),
             local,
         };
-        let clock = Counted { now: 0, rate: 2, looks: Arc::default(), others: None, signal: 0 };
+        let clock = Counted {
+            now: 0,
+            rate: 2,
+            looks: Arc::default(),
+            others: None,
+            signal: 0,
+            between: 0,
+            signalled: 0,
+        };
         let core = Core::new(parts, clock).unwrap();
         ByHand { core, mailbox, ledgers: Vec::new(), rounds: 0 }
     }
@@ -162,6 +174,7 @@ impl<L: 'static> ByHand<L> {
         while self.core.clock.now < end {
             let before = self.core.clock.now;
             self.rounds += 1;
+            self.core.clock.signalled += self.core.clock.between;
             self.core.round(self.rounds, before);
             if self.core.clock.now == before {
                 self.core.clock.pass(EMPTY);
@@ -179,9 +192,9 @@ impl<L: 'static> ByHand<L> {
         self.core.clock.others = Some(others);
     }
 
-    /// From now on each visit ends with a signal that takes so many nanoseconds.
-    pub(crate) fn signals_take(&mut self, ns: u64) {
-        self.core.clock.signal = ns;
+    /// From now on each visit ends with a signal of `visit` nanoseconds, and those between two rounds take `between`.
+    pub(crate) fn signals_take(&mut self, visit: u64, between: u64) {
+        (self.core.clock.signal, self.core.clock.between) = (visit, between);
     }
 
     /// How long they had it.

@@ -232,10 +232,22 @@ fn visits_are_full_again_while_each_ends_with_a_slow_signal() {
     let numbers: Vec<u64> =
         (0..10).map(|number| rig.add(&guest(number, Service::default()), 50, true).0).collect();
     rig.core.share_with(Others::new(0, MS / 5, false));
-    rig.core.signals_take(20_000);
+    rig.core.signals_take(20_000, 0);
     rig.core.run(20 * MS);
     rig.core.share_with(Others::new(MS, 0, true));
     are_full(&mut rig, &numbers);
+}
+
+/// What a signal outside of visits takes, such as an interrupt that had to wait, does not hide what items cost.
+#[test]
+fn dear_items_are_dear_beside_slow_signals_of_others() {
+    let mut rig = Rig::new();
+    let (number, _) = rig.add(&guest(1, Service::default()), 50_000, true);
+    rig.core.signals_take(0, MS);
+    rig.core.run(100 * MS);
+    let status = rig.core.status(number);
+    let each = status.items / (status.visits - status.empty);
+    assert!(each < 8, "{each} items of 50 µs a visit");
 }
 
 /// After a while, visits to these tasks are of more than 100 items.
