@@ -245,10 +245,8 @@ fn check_kind(port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String
     let slots = port.slots.map_or(Geometry::default().slots, Number::get);
     if let (Some(queue), true) = (port.queue.filter(|queue| queue.get() >= slots), kind.names("slots")) {
         let most = slots - 1;
-        bad(
-            "queue",
-            format!("{} is no limit: its rings have room for {most}; allowed: less than that", queue.get()),
-        );
+        let allowed = if most < 64 { "none, or more slots".to_owned() } else { format!("64 to {most}") };
+        bad("queue", format!("its rings have room for {most}, less than {queue}; allowed: {allowed}"));
     }
     if let (Some(mode), true) = (port.mode, kind.names("mode")) {
         let interface = kind.location == Location::Interface;
