@@ -46,6 +46,7 @@ fn wait(client: &Client, name: &str) -> Outcome {
         all = all.max(member.buckets);
         match member.state.as_str() {
             "drained" => return print(&format!("{name} is drained\n")),
+            "joining" => return print(&format!("{name} has no flows, and gets none when it has joined\n")),
             "gone" => return Err(format!("{name} is gone: {}", member.why.unwrap_or_default())),
             "active" => return Err(format!("{name} drains no more: somebody had it undrained")),
             "draining" if !others => {

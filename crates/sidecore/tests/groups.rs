@@ -282,8 +282,12 @@ fn bad_requests_say_what_would_be_right() {
         let told = rig.bed.fails(words);
         assert!(told.contains(why), "{words:?}: {told}");
     }
+    // One that has not joined has no flows.
+    assert!(rig
+        .bed
+        .ok(&["drain", "g/a", "--wait"])
+        .ends_with("g/a has no flows, and gets none when it has joined\n"));
     // What is wanted of a member goes with its ports.
-    rig.bed.ok(&["drain", "g/a"]);
     rig.bed.ok(&["del", "a"]);
     assert_eq!(rig.bed.show("groups")["groups"][0]["members"].as_array().unwrap().len(), 0);
     assert!(rig.bed.ok(&["show", "groups"]).contains("no port says that it belongs to it"));
