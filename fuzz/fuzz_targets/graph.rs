@@ -1,5 +1,5 @@
 //! Everything between a sender's queue and its receivers': switches with guards, limits, routers on switches and
-//! beside them, wires to one queue and to several, receivers with and without offloads, with and without room, slow ones and
+//! beside them, a group of two members, wires to one queue and to several, receivers with and without offloads, with and without room, slow ones and
 //! silent ones. What came in, and was made on the way, goes out or is dropped by name; no frame comes twice; what needs an offload
 //! reaches nobody who lacks it; and from honest packets come packets whose lengths and sums are right, however they were cut and routed.
 //!
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use sidecore_engine::core::{Budget, Lease};
-use sidecore_engine::graph::{Attach, Local, Topology};
+use sidecore_engine::graph::{Attach, Candidate, Group, Interface, Local, Own, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Mac, Offloads};
 use sidecore_engine::policy::{MacGuard, Policy, SourceGuard, Storm, StormLimits};
@@ -27,10 +27,14 @@ use sidecore_fuzz::packets::{packet, Packet, Station};
 
 /// Guests 0 and 1 on the first switch, 3 and 4 on the second, 9 on the third. 2 and 5 are the first router's on the first two, 6 is a
 /// port of it beside them; 7 and 10 are the second router's on the last two. 8 stands for port 2 before a control plane. 11 and 12
-/// are a wire's, 12 with two queues. 13 is connected to nothing.
-const PORTS: u16 = 14;
+/// are a wire's, 12 with two queues. 13 is connected to nothing. 14 is a group's on the first switch, with 15 and 16 behind it.
+const PORTS: u16 = 17;
 const GATEWAYS: [u16; 4] = [2, 5, 7, 10];
 const WIRE: [u16; 2] = [11, 12];
+const GROUP: u16 = 14;
+const MEMBERS: [u16; 2] = [15, 16];
+/// Ports without a peer outside.
+const INSIDE: [u16; 5] = [2, 5, 7, 10, GROUP];
 /// Frames that wait at one port, at most.
 const MOST: usize = 200;
 /// What the receivers accept, by a number.
@@ -48,7 +52,7 @@ fn word(mac: [u8; 6]) -> u64 {
 /// The number of the switch that a port is on.
 fn on(port: u16) -> u8 {
     match port {
-        0..=2 | 8 => 0,
+        0..=2 | 8 | 14.. => 0,
         9 | 10 => 2,
         6 => 3,
         _ => 1,
@@ -79,6 +83,9 @@ struct Rig {
     local: Local,
     hands: [Arc<Hand>; 2],
     routers: [Arc<Router>; 2],
+    group: Arc<Group>,
+    /// The members that get flows, a bit each.
+    takes: u8,
     balance: i64,
     _sources: Vec<Lease<Source>>,
     _others: (Lease<Sink>, Vec<Gateway>, CounterFile),
@@ -103,7 +110,7 @@ impl Rig {
             sources.push(hand.serve(&ports[id], Source::new(&waiting[id])));
         }
         let gateways =
-            GATEWAYS.iter().map(|id| Gateway::open(&ports[usize::from(*id)], String::new())).collect();
+            INSIDE.iter().map(|id| Gateway::open(&ports[usize::from(*id)], String::new())).collect();
         let second = ports[12].lend(1, Sink::new(&receivers[12]));
         let routers = ["r", "other"].map(|name| Arc::new(Router::new(name).unwrap()));
         let sinks = ports.iter().map(|_| None).collect();
@@ -117,6 +124,8 @@ impl Rig {
             local,
             hands,
             routers,
+            group: Arc::new(Group::new(1)),
+            takes: 0,
             balance: 0,
             _sources: sources,
             _others: others,
@@ -168,7 +177,7 @@ impl Rig {
     /// Port `id` gets its receiver, or loses it.
     fn plug(&mut self, id: u16, there: bool) {
         let at = usize::from(id);
-        if GATEWAYS.contains(&id) || self.sinks[at].is_some() == there {
+        if INSIDE.contains(&id) || self.sinks[at].is_some() == there {
             return;
         }
         self.sinks[at] = there.then(|| self.ports[at].lend(0, Sink::new(&self.receivers[at])));
@@ -183,6 +192,7 @@ impl Rig {
                 Receiver { free: 1 << 20, accepts: Offloads::NONE, honest: flags & 1 == 0 };
         }
         (0..PORTS).for_each(|id| self.plug(id, true));
+        self.settle(3, 0);
         let options = SwitchOptions { table_size: 64, ageing: 30 };
         let switches = [
             Arc::new(Switch::new("a", options)),
@@ -199,6 +209,8 @@ impl Rig {
                 11 => Attach::Wire(PortId(12)),
                 12 => Attach::Wire(PortId(11)),
                 13 => Attach::Nothing,
+                GROUP => Attach::Interface(Arc::new(self.interface(switch()))),
+                15 | 16 => Attach::Behind(PortId(GROUP), u8::from(id == MEMBERS[1])),
                 _ => Attach::Switch(switch()),
             }
         };
@@ -229,6 +241,30 @@ impl Rig {
         self.local.connect(&topology);
         self.local.set_apart(false);
         switches
+    }
+
+    /// The group's interface on `switch`, with both members.
+    fn interface(&self, switch: Arc<Switch>) -> Interface {
+        let station = station(GROUP);
+        let addresses = [Ipv4Addr::from(station.four).into(), Ipv6Addr::from(station.six).into()];
+        Interface {
+            group: Arc::clone(&self.group),
+            ports: (0..).zip(MEMBERS.map(PortId)).collect(),
+            own: Own::new(addresses, Some(station.mac)),
+            beyond: Attach::Switch(switch),
+        }
+    }
+
+    /// The members of `takes`, a bit each, get flows; those of `leave` lose theirs at once.
+    fn settle(&mut self, takes: u8, leave: u8) {
+        // It takes as long as an input otherwise.
+        if std::mem::replace(&mut self.takes, takes) == takes {
+            return;
+        }
+        let its = (0..2).filter(|n| takes >> n & 1 != 0);
+        let candidates: Vec<_> = its.map(|n| Candidate::new(n, ["a", "b"][usize::from(n)], 100)).collect();
+        self.group.settle(&candidates, leave.into(), Duration::ZERO);
+        self.group.set_speaker((takes & 3 != 0).then_some(u8::from(takes & 1 == 0)));
     }
 
     fn run(&mut self, data: &[u8]) {
@@ -272,6 +308,7 @@ impl Rig {
                     match what >> 4 & 3 {
                         0 => self.plug(id, what & 0x40 == 0),
                         1 => self.ports[usize::from(id)].set_silent(what & 0x40 == 0),
+                        2 => self.settle(id as u8 & 3, id as u8 >> 2 & 3),
                         // Receivers get private copies from now on, or not any more.
                         _ => self.local.set_apart(what & 0x40 == 0),
                     }
@@ -308,7 +345,7 @@ impl Rig {
     /// A frame, and by which port it comes.
     fn frame(&self, input: &mut Input, honest: bool) -> (u16, Packet) {
         let [ends, kind, shape, len] = [(); 4].map(|()| input.byte());
-        let from = [0, 1, 3, 4, 6, 8, 9, 11, 12, 13, 0, 0, 3, 0, 11, 9][usize::from(ends & 15)];
+        let from = [0, 1, 3, 4, 6, 8, 9, 11, 12, 13, 15, 0, 3, 16, 11, 9][usize::from(ends & 15)];
         let to = u16::from(ends >> 4) % PORTS;
         // Beside the receiver itself: its router, everybody, a group, nobody.
         let home = [2, 5, 10, 6][usize::from(on(from)).min(3)];
@@ -370,7 +407,7 @@ impl Rig {
         for (id, port) in (0..).zip(&self.ports) {
             let sums = port.counters.totals();
             balance += sums.made as i64 - sums.drops.iter().sum::<u64>() as i64;
-            if !GATEWAYS.contains(&id) {
+            if !INSIDE.contains(&id) {
                 balance += sums.in_frames as i64 - sums.out_frames as i64;
             }
         }

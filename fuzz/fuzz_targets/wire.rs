@@ -2,13 +2,18 @@
 //! every segment must be as long as it says.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
-use sidecore_engine::packet::{flow_hash, Ether, Offload, Offloads, Plan, Sum, MAX_HEADER, MAX_SEGMENTS};
+use sidecore_engine::packet::{
+    flow_hash, is_about_another, plain_hash, symmetric_hash, Ether, Offload, Offloads, Plan, Sum, MAX_HEADER,
+    MAX_SEGMENTS,
+};
 use sidecore_fuzz::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
     let Some((header, frame)) = data.split_first_chunk::<12>() else { return };
     let head = &frame[..frame.len().min(64)];
-    let _ = flow_hash(head);
+    let _ = (flow_hash(head), is_about_another(head));
+    let hash = symmetric_hash(head, [1, 2]);
+    assert!(plain_hash(head, [1, 2]).is_none_or(|plain| plain == hash));
     let _ = Ether::parse(head);
     let Ok(offload) = Offload::parse(header, head, frame.len(), Offloads::ALL) else { return };
     let bound = offload.header_bound(frame.len());

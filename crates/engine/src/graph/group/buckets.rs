@@ -32,7 +32,7 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// So many buckets, a power of two, which nobody has, for so many cores.
+    /// `buckets` of them, a power of two, without a member, for `cores` cores.
     pub fn new(buckets: usize, cores: usize) -> Buckets {
         let used = || (0..buckets).map(|_| AtomicU32::new(0)).collect();
         Buckets {

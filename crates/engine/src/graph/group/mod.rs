@@ -8,7 +8,7 @@
 //! interface, as if the interface had sent it.
 //!
 //! Members see nothing of each other: a node does not send a frame back to the port by which it came, and that port is the
-//! interface. A member that is full drops its frames, and nobody waits for it, also on a wire: an interface has no ring of
+//! interface. A member that is full drops its frames, and no sender waits for it, also on a wire: an interface has no ring of
 //! its own whose room could be asked for.
 //!
 //! The control plane decides which members take flows, and calls [`Group::settle`] until all buckets are where they should be.
@@ -69,7 +69,7 @@ pub struct Settled {
 }
 
 impl Group {
-    /// A group without members, for so many cores.
+    /// A group without members, for `cores` cores.
     pub fn new(cores: usize) -> Group {
         let key = || RandomState::new().build_hasher().finish();
         Group {
@@ -127,7 +127,7 @@ impl Group {
         settled
     }
 
-    /// Has member `number` speak for all, or nobody.
+    /// Has member `number` speak for all, or none of them.
     pub fn set_speaker(&self, number: Option<u8>) {
         self.speaker.store(number.unwrap_or(NO_MEMBER), Ordering::Relaxed);
     }
@@ -148,7 +148,7 @@ impl Group {
         up: impl FnOnce() -> u64,
     ) -> Sorted {
         let (now, mut all) = (tick(), 0);
-        let mut sorted = Sorted { members: [NO_MEMBER; MAX_BATCH], used: 0, made: 0, lost: false };
+        let mut sorted = Sorted { members: [NO_MEMBER; MAX_BATCH], used: 0, up: 0, made: 0, lost: false };
         for (pick, member) in picks.iter().zip(&mut sorted.members) {
             let frame = batch.frame(*pick);
             *member = match kind(frame, own) {
@@ -170,9 +170,9 @@ impl Group {
             }
         }
         if all > 0 {
-            let up = up();
-            sorted.used |= up;
-            match u64::from(up.count_ones()).checked_sub(1) {
+            sorted.up = up();
+            sorted.used |= sorted.up;
+            match u64::from(sorted.up.count_ones()).checked_sub(1) {
                 Some(more) => sorted.made = more * all,
                 None => {
                     let every = sorted.members.iter_mut().filter(|it| **it == ALL);
@@ -225,6 +225,8 @@ pub(super) struct Sorted {
     members: [u8; MAX_BATCH],
     /// The members that get any, a bit each.
     used: u64,
+    /// The members that get what all get, a bit each.
+    up: u64,
     /// Copies beyond the first of frames that all get.
     pub made: u64,
     /// Some go to no member.
@@ -244,7 +246,8 @@ impl Sorted {
 
     /// Those of `picks`, all that were sorted, that member `number` gets.
     pub fn of<'s>(&'s self, number: u8, picks: &'s [u16]) -> impl Iterator<Item = u16> + 's {
-        let its = move |it: u8| it == number || it == ALL;
+        let all = self.up & bit(number) != 0;
+        let its = move |it: u8| it == number || it == ALL && all;
         picks.iter().zip(&self.members).filter(move |(_, it)| its(**it)).map(|(pick, _)| *pick)
     }
 

@@ -50,7 +50,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Nobody has any of so many buckets.
+    /// `buckets` of them, without a member.
     pub fn new(buckets: usize) -> Shares {
         Shares { candidates: Vec::new(), winners: vec![NO_MEMBER; buckets].into() }
     }

@@ -137,7 +137,7 @@ fn all_members_resolve_and_one_answers_for_all() {
     // Both answer; the speaker's answer comes out.
     assert_eq!(at(&rig.send(MEMBERS[1], &[resolution(4, 2, ip(FRONT), ip(0)), datagram(1, false)])), [0]);
     assert_eq!(at(&rig.send(MEMBERS[0], &[resolution(3, 2, ip(FRONT), ip(0))])), [0]);
-    // An announcement is an answer that nobody asked for: of the group's addresses only.
+    // An announcement is an answer without a question: of the group's addresses only.
     let announce = |address| resolution(3, 1, address, address);
     assert_eq!(at(&rig.send(MEMBERS[0], &[announce(ip(FRONT)), announce([10, 0, 0, 77])])), [0, 1]);
     assert_eq!(at(&rig.send(MEMBERS[0], &[advertisement(six(FRONT)), advertisement(six(9))])), [0, 1]);
@@ -166,10 +166,22 @@ fn what_is_for_the_group_itself_goes_to_the_speaker_and_members_see_nothing_of_e
     back[6..12].copy_from_slice(&mac(FRONT));
     assert_eq!(at(&rig.send(MEMBERS[1], &[back])), [0u16; 0]);
     assert_eq!(rig.drops(FRONT)["hairpin"], 1);
-    // Nobody is there any more.
+    // No member is there any more.
     let Some((_, interface)) = rig.topology.interface(PortId(FRONT)) else { panic!() };
     interface.group.settle(&[], !0, Duration::ZERO);
     interface.group.set_speaker(None);
     assert_eq!(at(&rig.send(0, &[datagram(1, true), datagram(2, true)])), [0u16; 0]);
     assert_eq!(rig.drops(FRONT)["no_member"], 2);
+}
+
+/// Found by fuzzing: a copy more than was counted.
+#[test]
+fn a_member_without_a_link_gets_no_copy_beside_its_flows() {
+    let mut rig = group();
+    // The last one's queue is taken away.
+    rig._queues.0.pop();
+    let mut frames: Vec<_> = (0..20).map(|flow| datagram(flow, true)).collect();
+    frames.push(resolution(0, 1, ip(0), ip(FRONT)));
+    let its = at(&rig.send(0, &frames)).into_iter().filter(|to| *to == MEMBERS[0]).count();
+    assert_eq!(its as u64 + rig.drops(MEMBERS[1])["link_down"], 21);
 }
