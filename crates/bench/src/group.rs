@@ -6,7 +6,7 @@
 //! wire without it, as busy time of the I/O core, by turns. Commands are given by a thread that is not pinned: a sender that
 //! waited for them would make its flows idle.
 
-use std::sync::mpsc::{channel, Receiver, Sender};
+use std::sync::mpsc::{channel, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -47,7 +47,7 @@ const MANY: u32 = 100_000;
 const GROUP: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// What a round found.
+/// What a round found; in a summary the medians, and of what may never be the most.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Round {
     /// Flows that changed their member though it lived and they went on.
@@ -81,7 +81,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// With a group of so many members on `joint`; without a group if there are none.
+    /// With a group of `members` on `joint`; without a group if there are none.
     fn start(io_core: usize, joint: &str, members: usize) -> Result<Stage> {
         let scratch = Scratch::new("sc-group").map_err(text)?;
         let path = |n: usize| scratch.file(format!("r{n}"));
@@ -293,8 +293,10 @@ impl Flows {
     fn until<T>(&mut self, stage: &mut Stage, answer: &Receiver<Result<T>>) -> Result<T> {
         loop {
             self.turn(stage, true)?;
-            if let Ok(answer) = answer.try_recv() {
-                return answer;
+            match answer.try_recv() {
+                Ok(answer) => return answer,
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) => return Err("the thread for commands has ended".to_owned()),
             }
         }
     }
@@ -339,7 +341,7 @@ fn changes(args: &Args, rate: f64, life: Duration, round: &mut Round) -> Result<
     let commands = std::thread::spawn(move || {
         for (words, done) in ordered {
             let did = if words.is_empty() { Ok(Vec::new()) } else { daemon.command(&words).map_err(text) };
-            // Nobody waits for it if the benchmark has failed.
+            // A benchmark that has failed does not wait for it.
             let _ = done.send(did.and_then(|_| states(&daemon)));
         }
     });
@@ -412,9 +414,8 @@ pub fn run(args: &Args) -> Result<()> {
         all.push(round);
     }
     let of = |value: fn(&Round) -> f64| median(all.iter().map(value));
-    // What may never be is the worst of all rounds.
     let worst = |value: fn(&Round) -> u64| all.iter().map(value).max().unwrap_or(0);
-    let summary = Summary {
+    let summary = Round {
         moved_live: worst(|it| it.moved_live),
         lost: worst(|it| it.lost),
         reordered: worst(|it| it.reordered),
@@ -424,6 +425,7 @@ pub fn run(args: &Args) -> Result<()> {
         balance_100k: of(|it| it.balance_100k),
         stage_cost_switch: of(|it| it.stage_cost_switch),
         stage_cost_wire: of(|it| it.stage_cost_wire),
+        mpps: of(|it| it.mpps),
     };
     let note = format!(
         "{} flows with a mean life of {life:?} through {MEMBERS} members, half of what a wire carries; {rounds} rounds",
@@ -431,20 +433,6 @@ pub fn run(args: &Args) -> Result<()> {
     );
     let results = Results::new("group", &note).with("summary", &summary)?.with("rows", &all)?;
     results.give(&args.output, || draw(&all))
-}
-
-/// Medians, and of what may never be the most.
-#[derive(Serialize)]
-struct Summary {
-    moved_live: u64,
-    lost: u64,
-    reordered: u64,
-    drained_in_5_lives: f64,
-    outage_ms: f64,
-    balance: f64,
-    balance_100k: f64,
-    stage_cost_switch: f64,
-    stage_cost_wire: f64,
 }
 
 /// What a group of one costs, by rounds.

@@ -213,7 +213,7 @@ fn when_a_member_is_killed_only_its_flows_move_and_a_drain_moves_none_that_is_al
     rig.daemon.await_log("drained, was draining");
 }
 
-/// On a wire there is no switch that would drop what finds no room, and nobody waits for a member that is dead.
+/// On a wire there is no switch that would drop what finds no room, and no sender waits for a member that is dead.
 #[test]
 fn on_a_wire_a_kill_loses_no_count_and_the_last_member_keeps_its_flows() {
     let mut rig = Rig::joined("", &["a", "b"], "wire=w");

@@ -175,7 +175,7 @@ pub fn traffic() -> Result<Traffic> {
     Traffic::new(&Lengths::Fixed(SIZE), stations, 1, [None, None])
 }
 
-/// The least ring with room for so many.
+/// The smallest ring that is as long as both depths.
 fn ring(depth: [u16; 2]) -> u16 {
     depth[0].max(depth[1]).next_power_of_two()
 }
@@ -226,7 +226,7 @@ impl<'t> Bench<'t> {
         self.io.iter().try_for_each(|thread| threads::place(*thread, others.0, others.1))
     }
 
-    /// Offers so many million frames a second for this time.
+    /// Offers `mpps` million frames a second for `time`.
     ///
     /// # Errors
     /// The other side is gone.

@@ -182,7 +182,7 @@ impl Port {
         self.mtu.store(mtu, Ordering::Relaxed);
     }
 
-    /// So many frames may wait in each of its receive rings; all that it has buffers for, if `None`.
+    /// Frames that may wait in each of its receive rings; as many as it has buffers for, if `None`.
     pub fn set_queue(&self, frames: Option<u32>) {
         self.queue.store(frames.unwrap_or(u32::MAX), Ordering::Relaxed);
     }

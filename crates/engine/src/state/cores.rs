@@ -206,8 +206,7 @@ fn policy(spec: &PortSpec) -> Option<Arc<Policy>> {
     policy.compile()
 }
 
-/// What `spec`, the specification of `port`, attaches it to.
-/// But for what it is of a group.
+/// What `spec`, the specification of `port`, attaches it to, if that is no group.
 fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, routers: &Routers) -> Attach {
     match spec.joint() {
         Joint::Switch(name) => {

@@ -126,7 +126,7 @@ impl Link {
     }
 
     /// Whether frames were for it since the last look, and none found a buffer; `None` if there were no frames. Counters say so: what
-    /// a peer does with its memory holds nobody up here.
+    /// a peer does with its memory delays no other member here.
     fn is_stuck(&mut self) -> Option<bool> {
         let totals = self.port.counters.totals();
         let of = |reason| totals.drops.get(reason as usize).copied().unwrap_or(0);
@@ -324,7 +324,7 @@ impl LiveGroup {
         let forced = |it: &Member| it.state == MemberState::Draining && late(it) && !active.is_empty();
         let stays = |it: &Member| it.state.serves() && !forced(it);
         let leave = !all().filter(|(_, it)| stays(it)).fold(0, |bits, (_, it)| bits | 1 << it.number);
-        // Flows that nobody else could have stay, or come back, where they are not wanted.
+        // Flows that no other member could have stay, or come back, where they are not wanted.
         let last = || [some(MemberState::Draining), some(MemberState::Drained)].concat();
         let candidates = if active.is_empty() { last() } else { active };
         let order = [MemberState::Active, MemberState::Draining, MemberState::Drained, MemberState::Joining];
