@@ -16,6 +16,7 @@ mod dpdk;
 mod e1000;
 mod e1000x;
 mod fairness;
+mod group;
 mod guest_router;
 mod holder;
 mod honest;
