@@ -124,7 +124,7 @@ impl Rig {
             local,
             hands,
             routers,
-            group: Arc::new(Group::new(1)),
+            group: Arc::new(Group::new(1, None)),
             takes: 0,
             balance: 0,
             _sources: sources,

@@ -78,6 +78,7 @@ impl Drop for Member {
 }
 
 struct Rig {
+    args: Vec<String>,
     bed: Testbed,
     daemon: Daemon,
     station: NetDriver,
@@ -99,10 +100,21 @@ impl Rig {
             let socket = bed.at(&format!("{name}.sock"));
             port(format!("{name}=vhost-user:{socket},group=g,member={name},interface=0"));
         }
+        Rig::start(bed, args)
+    }
+
+    fn start(bed: Testbed, args: Vec<String>) -> Rig {
         let daemon = bed.daemon(&args.iter().map(String::as_str).collect::<Vec<_>>());
         let socket = bed.path("s.sock");
         let station = NetDriver::start(Frontend::connect(socket, LIMIT).unwrap(), Config::default()).unwrap();
-        Rig { bed, daemon, station }
+        Rig { args, bed, daemon, station }
+    }
+
+    /// With the next daemon; this one is killed.
+    fn restarted(self) -> Rig {
+        let Rig { args, bed, daemon, .. } = self;
+        daemon.end(Signal::KILL);
+        Rig::start(bed, args)
     }
 
     fn member(&self, name: &str) -> Value {
@@ -140,7 +152,7 @@ impl Rig {
             if member["state"] == state && (state != "active" || member["buckets"].as_u64().unwrap() > 1000) {
                 return member;
             }
-            assert!(Instant::now() < deadline, "{name} is not {state}: {member}");
+            assert!(Instant::now() < deadline, "{name} is not {state}: {}", self.bed.show("groups"));
         }
     }
 
@@ -211,6 +223,35 @@ fn when_a_member_is_killed_only_its_flows_move_and_a_drain_moves_none_that_is_al
     rig.bed.ok(&["set", "g/b", "weight=50"]);
     assert_eq!(rig.await_state("b", "active")["weight"], 50);
     rig.daemon.await_log("drained, was draining");
+}
+
+#[test]
+fn a_daemon_that_is_killed_leaves_buckets_where_they_are() {
+    let mut rig = Rig::new(",idle=300000", &["a", "b", "c"]);
+    let start = |rig: &Rig, names: &[&str]| {
+        let members: Vec<_> = names.iter().map(|name| Member::start(&rig.bed, name)).collect();
+        names.iter().for_each(|name| drop(rig.await_state(name, "active")));
+        members
+    };
+    let mut members = start(&rig, &["a", "b"]);
+    let (before, _) = rig.ask(FLOWS);
+    // A third of them would be its own if they were idle.
+    members.extend(start(&rig, &["c"]));
+    assert_eq!(rig.ask(FLOWS).0, before);
+    let waiting = rig.member("a")["waiting"].as_u64().unwrap() + rig.member("b")["waiting"].as_u64().unwrap();
+    assert!(waiting > 10, "{waiting}");
+    let mut rig = rig.restarted();
+    drop(members);
+    // The one that comes back first does not get what the others have.
+    let mut members = start(&rig, &["c"]);
+    members.extend(start(&rig, &["a", "b"]));
+    assert_eq!(rig.ask(FLOWS).0, before);
+    // A group that is deleted leaves nothing behind.
+    let journals = || std::fs::read_dir(rig.bed.path("control.journals")).into_iter().flatten().flatten();
+    assert!(journals().any(|it| it.file_name() == "@g"));
+    rig.bed.ok(&["del", "g0", "a", "b", "c"]);
+    rig.bed.ok(&["del", "--group", "g"]);
+    assert!(!journals().any(|it| it.file_name() == "@g"));
 }
 
 /// On a wire there is no switch that would drop what finds no room, and no sender waits for a member that is dead.

@@ -7,6 +7,8 @@
 //! that look after something ([`start_helper`]): threads that may make none ask it, too, and they have its rights.
 //!
 //! A process without a maker (tests, benchmarks) makes them itself.
+//!
+//! Invariant of the unsafe code: the allocator is told numbers, and no memory.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -55,6 +57,7 @@ pub fn start(begin: fn()) -> io::Result<()> {
     if MAKER.get().is_some() {
         return Ok(());
     }
+    bound_arenas();
     let (orders, inbox) = sync_channel(0);
     Builder::new().name("rings".to_owned()).spawn(move || {
         begin();
@@ -63,6 +66,18 @@ pub fn start(begin: fn()) -> io::Result<()> {
     // Another thread may have been first: then this one ends, as its orders do.
     let _ = MAKER.set(Mutex::new(orders));
     Ok(())
+}
+
+/// Has the allocator use eight arenas for each processor at most, as it would by itself. The ninth thread that allocates would count the
+/// processors by opening a file, which threads with a filter may not do.
+fn bound_arenas() {
+    #[cfg(target_env = "gnu")]
+    {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let arenas = libc::c_int::try_from(8 * cpus).unwrap_or(libc::c_int::MAX);
+        // SAFETY: it takes two numbers, and locks what it sets.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, arenas) };
+    }
 }
 
 fn serve(inbox: &Receiver<Order>) {

@@ -250,6 +250,11 @@ impl CoreGraph {
         Ok(())
     }
 
+    /// Makes group `spec` if there is none, before it is published.
+    pub(super) fn prepare_group(&self, spec: &GroupSpec) {
+        crate::lock(&self.groups).prepare(spec, self.cores.status().len());
+    }
+
     /// The router of this name, and the second of its clock.
     pub fn router(&self, name: &str) -> Option<(Arc<Router>, u32)> {
         Some((Arc::clone(crate::lock(&self.now).routers.get(name)?), self.cores.seconds()))

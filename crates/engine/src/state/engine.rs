@@ -13,6 +13,7 @@ use super::cores::CoreGraph;
 use super::follow::Follower;
 use super::kinds::{find as find_kind, Kind};
 use super::live::{EngineState, Means};
+use super::members::journal_of;
 use super::on_demand::OnDemand;
 use super::plan::{between, fixed_options, Change, Verb};
 use super::retire;
@@ -25,7 +26,7 @@ use crate::disk::{self, OpenedFiles};
 use crate::observe::CounterFile;
 use crate::port::Port;
 use crate::sandbox::holder::{Holder, SoughtHolders};
-use crate::sandbox::open::sweep_journals;
+use crate::sandbox::open::{forget_journal, sweep_journals};
 
 /// Why a request was not carried out. Nothing has changed, except where the text says otherwise.
 #[derive(Debug, thiserror::Error)]
@@ -335,6 +336,8 @@ impl Engine {
         let changes = between(&state.spec, &wanted);
         self.prepare(&wanted)?;
         if how != How::Not && !changes.is_empty() {
+            wanted.groups.iter().for_each(|group| self.means.graph.prepare_group(group));
+            let before: Vec<String> = state.spec.groups.iter().map(|group| group.name.clone()).collect();
             let mut endings = Vec::new();
             let done = Transaction::new(&self.means, &mut state, &wanted, how, &mut endings).run(&changes);
             if done.is_ok() {
@@ -351,6 +354,8 @@ impl Engine {
             self.means.reap(&mut crate::lock(&self.state));
             (self.changed)(self);
             done?;
+            let gone = before.iter().filter(|name| wanted.groups.iter().all(|group| group.name != **name));
+            gone.for_each(|name| forget_journal(&journal_of(name)));
         }
         Ok(changes)
     }
@@ -358,7 +363,8 @@ impl Engine {
     /// Removes what ports that are not configured any more have left: for the start of a daemon.
     pub fn sweep(&self) {
         let state = crate::lock(&self.state);
-        sweep_journals(&state.ports.keys().map(String::as_str).collect());
+        let groups: Vec<String> = state.spec.groups.iter().map(|group| journal_of(&group.name)).collect();
+        sweep_journals(&state.ports.keys().chain(&groups).map(String::as_str).collect());
     }
 
     /// The graph, for status reports.

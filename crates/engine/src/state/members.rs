@@ -10,6 +10,9 @@
 //! and sends nothing by any of its ports, while frames come for it. An idle member is not judged, and the last active
 //! one is not taken out for that. A member that goes again and again stays out for longer each time.
 //!
+//! After a restart of the daemon a member that had buckets before is *expected*: for [`EXPECTED`] it counts as one that serves, so that
+//! buckets stay where they are until its VMM has connected again.
+//!
 //! A thread of its own (`follow`) looks at all members when a link changes, and some hundred times a second while there is
 //! something to wait for. It takes no lock under which ports are started or stopped.
 
@@ -21,8 +24,9 @@ use super::grouping::GroupSpec;
 use super::spec::PortSpec;
 use super::values::{Mac, Number};
 use super::view::view;
-use crate::graph::{Attach, Candidate, Group, Interface, Own, Settled, MAX_MEMBERS};
+use crate::graph::{Attach, Candidate, Group, Interface, KeptGroup, Own, Settled, MAX_MEMBERS};
 use crate::port::{DropReason, Port, PortId};
+use crate::sandbox::open::{journal, JournalFile};
 
 /// How often members are looked at while flows move or a member makes no progress, and otherwise.
 const OFTEN: Duration = Duration::from_millis(5);
@@ -30,6 +34,8 @@ const SELDOM: Duration = Duration::from_millis(50);
 /// A member that comes back stays out for this long, doubled each time up to the longest, until it was active for that long.
 const HOLD: Duration = Duration::from_secs(1);
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
+/// For how long a member of a former daemon keeps its buckets while it joins.
+const EXPECTED: Duration = Duration::from_secs(10);
 
 /// A port, and how it is specified.
 type Placed<'p> = (&'p PortSpec, &'p Arc<Port>);
@@ -155,6 +161,8 @@ struct Member {
     asked: Instant,
     /// It may not join before that.
     hold: Duration,
+    /// It was a member before a restart, and is expected again.
+    expected: bool,
 }
 
 impl Member {
@@ -172,7 +180,14 @@ impl Member {
             stuck: None,
             asked: now,
             hold: Duration::ZERO,
+            expected: false,
         }
+    }
+
+    /// Whether it keeps its buckets at time `now` until it has joined.
+    fn is_expected(&self, now: Instant) -> bool {
+        let joins = self.state == MemberState::Joining;
+        self.expected && joins && now.duration_since(self.since) < EXPECTED
     }
 
     /// What is missing of it.
@@ -213,7 +228,7 @@ impl Member {
             self.hold = if calm { HOLD } else { (self.hold * 2).clamp(HOLD, LONGEST_HOLD) };
             self.links.values_mut().for_each(Link::begin);
         }
-        (self.state, self.since, self.why) = (state, now, why);
+        (self.state, self.since, self.why, self.expected) = (state, now, why, false);
     }
 
     /// Its next state, and why it is gone. `alone`: no other one is active.
@@ -264,9 +279,9 @@ struct LiveGroup {
 }
 
 impl LiveGroup {
-    fn new(spec: &GroupSpec, cores: usize) -> LiveGroup {
+    fn new(spec: &GroupSpec, cores: usize, kept: Option<KeptGroup>) -> LiveGroup {
         LiveGroup {
-            group: Arc::new(Group::new(cores)),
+            group: Arc::new(Group::new(cores, kept)),
             spec: spec.clone(),
             interfaces: BTreeMap::new(),
             members: BTreeMap::new(),
@@ -287,16 +302,32 @@ impl LiveGroup {
             links.entry(port.member.as_deref().unwrap_or_default()).or_default().insert(number(port), live);
         }
         self.members.retain(|name, _| links.contains_key(name.as_str()));
-        for (name, links) in links {
-            let taken = |number: &u8| self.members.values().any(|member| member.number == *number);
-            let Some(free) = (0..NUMBERS).find(|number| !taken(number)) else { continue };
-            let member = self.members.entry(name.to_owned()).or_insert_with(|| Member::new(free, now));
+        let group = Arc::clone(&self.group);
+        let kept = |number: u8| group.kept.as_ref().map(|kept| kept.name(number.into())).unwrap_or_default();
+        let earlier: BTreeMap<String, u8> = (0..NUMBERS).map(|number| (kept(number), number)).collect();
+        let reserved = |number: &u8| links.contains_key(kept(*number).as_str());
+        for (name, links) in &links {
+            if !self.members.contains_key(*name) {
+                let taken =
+                    |number: &u8| self.members.values().any(|it| it.number == *number) || reserved(number);
+                let known = earlier.get(*name).copied();
+                let Some(number) = known.or_else(|| (0..NUMBERS).find(|it| !taken(it))) else { continue };
+                let expected = known.is_some_and(|number| group.has_buckets(number));
+                self.members.insert((*name).to_owned(), Member { expected, ..Member::new(number, now) });
+            }
+            let Some(member) = self.members.get_mut(*name) else { continue };
             (member.weight, member.drains) = (spec.weight(name), spec.drains(name));
             member.wanted = self.interfaces.len();
             member.links.retain(|number, link| links.get(number).is_some_and(|port| port.id == link.port.id));
             for (number, port) in links {
-                member.links.entry(number).or_insert_with(|| Link::new(port));
+                member.links.entry(*number).or_insert_with(|| Link::new(port));
             }
+        }
+        for kept in group.kept.iter() {
+            let names: BTreeMap<u8, &String> =
+                self.members.iter().map(|(name, it)| (it.number, name)).collect();
+            (0..NUMBERS)
+                .for_each(|number| kept.set_name(number.into(), names.get(&number).map_or("", |name| name)));
         }
     }
 
@@ -315,22 +346,25 @@ impl LiveGroup {
         }
         let all = || members.iter();
         let is = |state| move |(_, it): &(&String, &Member)| it.state == state;
-        let some = |state| {
-            let its = all().filter(is(state));
-            its.map(|(name, it)| Candidate::new(it.number, name, it.weight)).collect::<Vec<_>>()
-        };
+        let candidate = |(name, it): (&String, &Member)| Candidate::new(it.number, name, it.weight);
+        let some = |state| all().filter(is(state)).map(candidate).collect::<Vec<_>>();
+        let expected = || all().filter(|(_, it)| it.is_expected(now));
         let active = some(MemberState::Active);
         let late = |it: &Member| spec.force_after().is_some_and(|most| now.duration_since(it.since) >= most);
         let forced = |it: &Member| it.state == MemberState::Draining && late(it) && !active.is_empty();
-        let stays = |it: &Member| it.state.serves() && !forced(it);
+        let stays = |it: &Member| (it.state.serves() || it.is_expected(now)) && !forced(it);
         let leave = !all().filter(|(_, it)| stays(it)).fold(0, |bits, (_, it)| bits | 1 << it.number);
         // Flows that no other member could have stay, or come back, where they are not wanted.
         let last = || [some(MemberState::Draining), some(MemberState::Drained)].concat();
-        let candidates = if active.is_empty() { last() } else { active };
+        let mut candidates = active;
+        candidates.extend(expected().filter(|(_, it)| !it.drains).map(candidate));
+        let candidates = if candidates.is_empty() { last() } else { candidates };
         let order = [MemberState::Active, MemberState::Draining, MemberState::Drained, MemberState::Joining];
         let speaker = order.into_iter().find_map(|state| all().find(is(state)));
         group.set_speaker(speaker.map(|(_, it)| it.number));
-        let wanted = (candidates, leave, spec.idle());
+        // While one is expected no flow moves for being idle.
+        let wanted =
+            (candidates, leave, if expected().next().is_some() { Duration::MAX } else { spec.idle() });
         let waits = settled.waiting.iter().any(|n| *n > 0);
         if *by != wanted || waits {
             let moved = settled.moved;
@@ -370,13 +404,38 @@ impl LiveGroup {
 #[derive(Default)]
 pub(super) struct Groups(BTreeMap<String, LiveGroup>);
 
+/// The name of a group's file among the ports' journals; no port has such a name.
+pub(super) fn journal_of(group: &str) -> String {
+    format!("@{group}")
+}
+
 impl Groups {
+    /// Makes group `spec` if there is none yet, with what a former daemon has left of it.
+    pub fn prepare(&mut self, spec: &GroupSpec, cores: usize) {
+        if self.0.contains_key(&spec.name) {
+            return;
+        }
+        let open = || {
+            let journal =
+                journal(&journal_of(&spec.name)).map_err(|(path, e)| (path.display().to_string(), e))?;
+            let open = |it: JournalFile| {
+                KeptGroup::open(&it.file, Group::new_key()).map_err(|e| (it.path.display().to_string(), e))
+            };
+            journal.map(open).transpose()
+        };
+        let kept = open().unwrap_or_else(|(path, e)| {
+            tracing::warn!(group = %spec.name, "{path}: {e}; after a restart its flows may have other members");
+            None
+        });
+        self.0.insert(spec.name.clone(), LiveGroup::new(spec, cores, kept));
+    }
+
     /// Has the groups be those of `specs`, with members of `ports`; buckets of members that are none any more move at once.
     pub fn follow(&mut self, specs: &[GroupSpec], ports: &[Placed<'_>], cores: usize) {
         let now = Instant::now();
         self.0.retain(|name, _| specs.iter().any(|spec| spec.name == *name));
         for spec in specs {
-            let live = self.0.entry(spec.name.clone()).or_insert_with(|| LiveGroup::new(spec, cores));
+            let live = self.0.entry(spec.name.clone()).or_insert_with(|| LiveGroup::new(spec, cores, None));
             live.follow(spec, ports, now);
             live.tend(now);
         }
@@ -448,7 +507,7 @@ mod tests {
             };
             let ports: Vec<_> = (0..4).map(port).collect();
             let (spec, now) = (GroupSpec { name: "g".to_owned(), ..GroupSpec::default() }, Instant::now());
-            let mut live = LiveGroup::new(&spec, 1);
+            let mut live = LiveGroup::new(&spec, 1, None);
             for (number, name) in [(0u8, "a"), (1, "b")] {
                 let mut member = Member::new(number, now);
                 (member.weight, member.wanted) = (100, 2);

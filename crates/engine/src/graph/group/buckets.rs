@@ -19,6 +19,10 @@ use sidecore_abi::counters::MAX_CORES;
 
 use super::atomic::{fence, AtomicU32, AtomicU8, Ordering};
 
+/// Members of a group, at most.
+pub const MAX_MEMBERS: usize = 64;
+/// Buckets of a group.
+pub const BUCKETS: usize = 1 << 16;
 /// The owner of a bucket that no member has.
 pub const NO_MEMBER: u8 = 0x7f;
 /// The mover may be about to change the owner.

@@ -17,6 +17,7 @@
 
 mod atomic;
 mod buckets;
+mod kept;
 mod kinds;
 mod shares;
 
@@ -29,16 +30,14 @@ use crate::mem::{ticks, ticks_in};
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::DropReason;
 
+pub use buckets::{BUCKETS, MAX_MEMBERS};
 use buckets::{Buckets, NO_MEMBER};
+pub use kept::KeptGroup;
 pub use kinds::Own;
 use kinds::{kind, FrameKind};
 pub use shares::Candidate;
 use shares::Shares;
 
-/// Members of a group, at most.
-pub const MAX_MEMBERS: usize = 64;
-/// Buckets of a group.
-pub const BUCKETS: usize = 1 << 16;
 /// A tick of the buckets' clock is some milliseconds: 2²³ ticks of the processor's.
 const TICK: u32 = 23;
 
@@ -55,6 +54,8 @@ pub struct Group {
     /// The member that speaks for all.
     speaker: AtomicU8,
     shares: Mutex<Shares>,
+    /// What it keeps for the next daemon, if anything.
+    pub kept: Option<KeptGroup>,
 }
 
 /// What became of a group's buckets.
@@ -69,15 +70,29 @@ pub struct Settled {
 }
 
 impl Group {
-    /// A group without members, for `cores` cores.
-    pub fn new(cores: usize) -> Group {
-        let key = || RandomState::new().build_hasher().finish();
+    /// A group without members, for `cores` cores, or with the buckets of those that the former daemon has left in `kept`.
+    pub fn new(cores: usize, kept: Option<KeptGroup>) -> Group {
+        let buckets = Buckets::new(BUCKETS, cores);
+        if let Some(kept) = &kept {
+            let now = tick();
+            for bucket in (0..BUCKETS).filter(|bucket| kept.owner(*bucket) != NO_MEMBER) {
+                buckets.give(bucket, kept.owner(bucket));
+                // Its flows may be under way.
+                buckets.take(0, bucket, now);
+            }
+        }
         Group {
-            key: [key(), key()],
-            buckets: Buckets::new(BUCKETS, cores),
+            key: kept.as_ref().map_or_else(Group::new_key, KeptGroup::key),
+            buckets,
             speaker: AtomicU8::new(NO_MEMBER),
             shares: Mutex::new(Shares::new(BUCKETS)),
+            kept,
         }
+    }
+
+    /// A key that none can guess who sends frames.
+    pub fn new_key() -> [u64; 2] {
+        [(); 2].map(|()| RandomState::new().build_hasher().finish())
     }
 
     /// Moves buckets to those `candidates` that should have them: from members of `leave` (a bit each) at once, from others if the
@@ -119,12 +134,20 @@ impl Group {
                     moves
                 }
             };
-            owner = if moves { *to } else { owner };
+            if moves {
+                owner = *to;
+                self.kept.iter().for_each(|kept| kept.set_owner(bucket, owner));
+            }
             if let Some(count) = settled.buckets.get_mut(usize::from(owner)) {
                 *count += 1;
             }
         }
         settled
+    }
+
+    /// Whether member `number` has any bucket.
+    pub fn has_buckets(&self, number: u8) -> bool {
+        (0..BUCKETS).any(|bucket| self.buckets.owner(bucket) == number)
     }
 
     /// Has member `number` speak for all, or none of them.
@@ -300,7 +323,7 @@ mod tests {
         /// idle, or that member is gone or was forced to leave it.
         #[test]
         fn a_flow_changes_its_member_only_when_it_may(steps in prop::collection::vec(step(), 1..60)) {
-            let group = Group::new(2);
+            let group = Group::new(2, None);
             let (mut now, mut active, mut drains) = (1000u32, 1u64, 0u64);
             group.settle_at(&[Candidate::new(0, "m0", 100)], 0, IDLE, || now);
             let mut oracle = std::collections::BTreeMap::<usize, (u8, u32)>::new();

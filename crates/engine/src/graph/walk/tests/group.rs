@@ -27,7 +27,7 @@ fn group() -> Rig {
         }
     }
     let switches = ["a", "b", "c"].map(|name| Arc::new(Switch::new(name, SwitchOptions::default())));
-    let group = Arc::new(Group::new(1));
+    let group = Arc::new(Group::new(1, None));
     group.settle(&[Candidate::new(0, "a", 100), Candidate::new(1, "b", 100)], 0, Duration::ZERO);
     group.set_speaker(Some(0));
     let own = Own::new([ip(FRONT).into(), six(FRONT).into()], Some(mac(FRONT)));
