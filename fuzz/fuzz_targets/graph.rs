@@ -202,8 +202,8 @@ impl Rig {
         let attach = |id: u16| {
             let switch = || Arc::clone(&switches[usize::from(on(id))]);
             match id {
-                2 | 5 => Attach::Gateway(Arc::clone(&self.routers[0]), switch()),
-                7 | 10 => Attach::Gateway(Arc::clone(&self.routers[1]), switch()),
+                2 | 5 => Attach::Gateway(Arc::clone(&self.routers[0]), Box::new(Attach::Switch(switch()))),
+                7 | 10 => Attach::Gateway(Arc::clone(&self.routers[1]), Box::new(Attach::Switch(switch()))),
                 6 => Attach::Router(Arc::clone(&self.routers[0])),
                 8 => Attach::Wire(PortId(2)),
                 11 => Attach::Wire(PortId(12)),

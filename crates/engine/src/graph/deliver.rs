@@ -15,7 +15,7 @@ use std::time::Duration;
 use super::offload::Boundary;
 use super::private::Private;
 use super::topology::{Attach, Interface, Member, Topology};
-use super::work::Stage;
+use super::work::{Stage, Stop};
 use crate::mem::{own_time, ticks, ticks_in, time_of, Act, Overrun};
 use crate::packet::{flow_hash, Batch, Offloads, ALL, MAX_BATCH};
 use crate::port::{DropReason, Outcome, Plugged, Port, PortId, Reached, Room, MAX_QUEUES};
@@ -51,6 +51,10 @@ pub(super) struct Delivery {
     boundary: Boundary,
     /// Frames that came to gateways.
     pub(super) work: Box<Stage>,
+    /// What is delivered to a gateway now enters its router, or leaves it.
+    pub(super) enters: bool,
+    /// Routers that what is delivered now has passed.
+    pub(super) passed: u8,
 }
 
 impl Delivery {
@@ -70,6 +74,8 @@ impl Delivery {
             flows: Flows::default(),
             boundary: Boundary::default(),
             work: Box::new(Stage::new()),
+            enters: false,
+            passed: 0,
         }
     }
 
@@ -131,6 +137,7 @@ impl Delivery {
     #[inline]
     pub(super) fn begin(&mut self) {
         self.deliveries = 0;
+        (self.enters, self.passed) = (false, 0);
         self.forget_flows();
     }
 
@@ -242,7 +249,8 @@ impl Delivery {
     /// Has `picks` of `batch`, which came to gateway `at`, wait for the next round of the walk.
     #[cold]
     fn wait(&mut self, at: &Member, batch: &Batch, picks: &[u16]) {
-        let left = self.work.take(batch, picks, at.port.id);
+        let stop = Stop { gateway: at.port.id, enters: self.enters, passed: self.passed };
+        let left = self.work.take(batch, picks, stop);
         if !left.is_empty() {
             self.refuse(&at.port, batch, left, DropReason::Reentry);
         }
@@ -281,6 +289,8 @@ impl Delivery {
         // They are counted with what each member gets.
         self.deliveries -= picks.len();
         std::mem::swap(&mut self.picks, &mut mine);
+        // A member's gateway is no port of the router that may have sent them here.
+        let enters = std::mem::replace(&mut self.enters, true);
         for (number, port) in interface.ports.iter().filter(|(number, _)| sorted.goes_to(*number)) {
             self.picks.clear();
             match sorted.is_for_one() {
@@ -289,6 +299,7 @@ impl Delivery {
             }
             self.visit(topology, source, *port, batch);
         }
+        self.enters = enters;
         std::mem::swap(&mut self.picks, &mut mine);
         self.by_member = mine;
     }

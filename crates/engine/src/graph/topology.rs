@@ -18,8 +18,8 @@ pub enum Attach {
     Switch(Arc<Switch>),
     /// A router, whose interface it is.
     Router(Arc<Router>),
-    /// A router, whose interface on this switch it is: the graph hands frames from one to the other.
-    Gateway(Arc<Router>, Arc<Switch>),
+    /// A router, whose interface it is on a switch or behind a group's interface: the graph hands frames from one to the other.
+    Gateway(Arc<Router>, Box<Attach>),
     /// Another port: everything that comes in goes out there.
     Wire(PortId),
     /// Nothing of its own: it is an interface of a group.
@@ -54,9 +54,8 @@ impl Attach {
     /// Attaches it to `new` instead, if it is attached to `old`.
     pub fn move_to(&mut self, old: &Arc<Switch>, new: &Arc<Switch>) {
         match self {
-            Attach::Switch(switch) | Attach::Gateway(_, switch) if Arc::ptr_eq(switch, old) => {
-                *switch = Arc::clone(new);
-            }
+            Attach::Switch(switch) if Arc::ptr_eq(switch, old) => *switch = Arc::clone(new),
+            Attach::Gateway(_, beyond) => beyond.move_to(old, new),
             Attach::Interface(interface) => Arc::make_mut(interface).beyond.move_to(old, new),
             _ => {}
         }
@@ -65,7 +64,8 @@ impl Attach {
     /// The switch that it is on.
     pub fn switch(&self) -> Option<&Arc<Switch>> {
         match self {
-            Attach::Switch(switch) | Attach::Gateway(_, switch) => Some(switch),
+            Attach::Switch(switch) => Some(switch),
+            Attach::Gateway(_, beyond) => beyond.switch(),
             Attach::Interface(interface) => interface.beyond.switch(),
             Attach::Nothing | Attach::Router(_) | Attach::Wire(_) | Attach::Behind(..) => None,
         }

@@ -2,17 +2,18 @@
 //!
 //! Theory of operation. A batch comes to a *node*: a wire, a switch or a router. The node decides where each frame goes
 //! ([`Verdicts`]), and each destination is visited once with its frames (`deliver`). A destination is a port with egress
-//! queues, or a *gateway*: a router's port of kind `switch`, which is an interface of the router and a port on the switch
-//! without a device. Frames for a gateway go to the next node within the same visit. They wait in the work list
+//! queues, or a *gateway*: a router's port of kind `switch` or `router`, which is an interface of the router and a port without
+//! a device on the switch, or behind a group's interface. Frames for a gateway go to the next node within the same visit. They wait in the work list
 //! (`work`) as copies of their descriptions, and the walk comes to them when their batch has been dealt with. So no call
 //! leads into a call of its own kind, and the stack does not grow with the way. The bodies are not copied: there is still
 //! one copy to each receiver. A router changes only heads of copies, so other receivers of a frame do not see the changes.
 //!
-//! The work list is taken in rounds. What waits in a round has passed equally many nodes, and switches and routers take
-//! turns: a frame that came from a switch enters a router, and one that came from a router enters a switch.
+//! The work list is taken in rounds. Who put a frame there knows its direction: what a switch or a group gives to a gateway enters
+//! its router, and what the router itself or its control plane gives to it leaves. What leaves comes to a switch, or out of the
+//! group's interface to what is beyond that.
 //!
-//! Bounded: a frame passes [`ROUTERS`] routers at most, and the work list has an end. A frame beyond either is dropped as
-//! `reentry` at the gateway that it came to. So a circle of switches and routers holds a core for [`ROUTERS`] times as long
+//! Bounded: a frame passes [`ROUTERS`] routers at most, where a wire counts as one, and the work list has an end. A frame beyond
+//! either is dropped as `reentry` at the gateway that it came to. So a circle of switches and routers holds a core for [`ROUTERS`] times as long
 //! as one router at most, and the sender is charged for that. Frames that routers make on the way lie in one rewrite
 //! buffer. Its memory is not used again before the walk ends: a frame made in one round may still be on its way in the
 //! last.
@@ -21,7 +22,8 @@
 //! its own part at all of these routers: what guests behind one router cause at the next one takes nothing from each other,
 //! nor from what the control planes of the two say to each other.
 //!
-//! A batch from a member of a group comes to the node of the group's interface, as if that had sent it.
+//! A batch from a member of a group comes to the node of the group's interface, as if that had sent it, whether it was fetched or
+//! leaves a router.
 //!
 //! At a gateway's port, frames that enter the router are counted and captured as coming in, and those that leave it as
 //! going out.
@@ -32,7 +34,7 @@ use std::time::Instant;
 use super::deliver::Delivery;
 use super::topology::{Attach, Member, Topology};
 use super::wire::{self, WireGate};
-use super::work::Stage;
+use super::work::{Stage, Stop};
 use super::{group, router, switch};
 use crate::account::{Outcome, Tally};
 use crate::packet::{Batch, ALL};
@@ -41,7 +43,7 @@ use crate::router::{Now, RewriteBuffer, Router, RouterContext};
 use crate::switch::{Switch, Verdicts};
 
 /// Routers that a frame passes within one visit, at most.
-pub(super) const ROUTERS: usize = 16;
+pub(super) const ROUTERS: u8 = 16;
 
 /// What a batch comes to.
 #[derive(Clone, Copy)]
@@ -94,6 +96,8 @@ pub(super) struct Walk {
     /// The other work list, which takes turns with `delivery.work`: what waits there is swapped in here when a round
     /// begins, and new frames for gateways go there. None while a round is under way.
     round: Option<Box<Stage>>,
+    /// For those frames of a member's batch that may come out of its group. None while they are on their way.
+    kept: Option<Box<Batch>>,
 }
 
 impl Walk {
@@ -103,10 +107,11 @@ impl Walk {
             epoch,
             verdicts: Verdicts::default(),
             floods: switch::Floods::new(),
-            rewrites: RewriteBuffer::for_routers(ROUTERS),
+            rewrites: RewriteBuffer::for_routers(ROUTERS.into()),
             routers: Vec::new(),
             delivery: Delivery::new(core),
             round: Some(Box::new(Stage::new())),
+            kept: Some(Box::new(Batch::new())),
         }
     }
 
@@ -120,68 +125,67 @@ impl Walk {
         gate: Option<&mut WireGate>,
     ) -> usize {
         self.begin();
-        // A port that is being removed is not in the topology any more, while its queues may still be served.
-        let node = match topology.get(source.id) {
-            _ if source.is_silent() => Node::Nowhere(DropReason::LinkDown),
-            None => Node::Nowhere(DropReason::NoDestination),
-            Some(Member { attach: Attach::Behind(interface, number), .. }) => {
-                return self.out_of_group(topology, source, (*interface, *number), batch);
-            }
-            Some(member) => Node::of(member, &member.attach),
-        };
         let came = Came { port: source, sender: source.id, gate, capture: true };
-        self.pass(topology, node, came, batch);
+        match topology.get(source.id) {
+            Some(Member { attach: Attach::Behind(interface, number), .. }) if !source.is_silent() => {
+                self.out_of_group(topology, came, (*interface, *number), batch);
+            }
+            member => {
+                // A port that is being removed is not in the topology any more, while its queues may still be served.
+                let node = match member {
+                    _ if source.is_silent() => Node::Nowhere(DropReason::LinkDown),
+                    None => Node::Nowhere(DropReason::NoDestination),
+                    Some(member) => Node::of(member, &member.attach),
+                };
+                self.pass(topology, node, came, batch);
+            }
+        }
         if !self.delivery.work.is_empty() {
-            self.go_on(topology, source.id, node);
+            self.go_on(topology, source.id);
         }
         self.delivery.deliveries
     }
 
-    /// Takes `batch`, which came from `source`, the port of member `number` of a group, out of the group's interface at port `at`.
-    /// Of frames that resolve addresses some may not leave: then the others go on as copies of their descriptions.
+    /// Takes `batch`, which came by the port of member `number` of a group, out of the group's interface at port `at`. Of frames
+    /// that resolve addresses some may not leave: then the others go on as copies of their descriptions.
     #[inline(never)]
     fn out_of_group(
         &mut self,
         topology: &Topology,
-        source: &Port,
+        came: Came<'_>,
         (at, number): (PortId, u8),
         batch: &mut Batch,
-    ) -> usize {
+    ) {
         let Some((member, interface)) = topology.interface(at) else {
-            let came = Came { port: source, sender: source.id, gate: None, capture: true };
-            self.pass(topology, Node::Nowhere(DropReason::NoDestination), came, batch);
-            return 0;
+            return self.pass(topology, Node::Nowhere(DropReason::NoDestination), came, batch);
         };
         let node = Node::of(member, &interface.beyond);
-        self.verdicts.clear();
-        let mut keep = std::mem::take(&mut self.delivery.picks);
+        let Walk { verdicts, delivery, .. } = self;
+        verdicts.clear();
         if group::resolves(batch) {
-            let Walk { verdicts, .. } = self;
-            interface
-                .group
-                .judge(batch, &interface.own, number, &mut keep, |frame, why| verdicts.drop(frame, why));
+            let drop = |frame, why| verdicts.drop(frame, why);
+            interface.group.judge(batch, &interface.own, number, &mut delivery.picks, drop);
         }
-        source.capture.ingress(batch, self.verdicts.drops());
-        if self.verdicts.drops().is_empty() {
-            self.delivery.picks = keep;
-            self.leave(topology, (source.id, member, node), batch);
-        } else {
-            self.delivery.count_drops(source, self.verdicts.drops().iter().map(|(_, reason)| *reason));
-            if let Some(mut round) = self.round.take() {
+        if came.capture {
+            came.port.capture.ingress(batch, verdicts.drops());
+        }
+        if verdicts.drops().is_empty() {
+            return self.leave(topology, (came.sender, member, node), batch);
+        }
+        delivery.count_drops(came.port, verdicts.drops().iter().map(|(_, reason)| *reason));
+        if let Some(mut kept) = self.kept.take() {
+            kept.clear();
+            for pick in &self.delivery.picks {
+                let frame = batch.frame(*pick);
                 // One batch has room for what another had.
-                round.take(batch, &keep, at);
-                self.delivery.picks = keep;
-                round.each(|_, batch| self.leave(topology, (source.id, member, node), batch));
-                self.round = Some(round);
+                kept.push_described(frame, batch.body(frame));
             }
+            self.leave(topology, (came.sender, member, node), &mut kept);
+            self.kept = Some(kept);
         }
-        if !self.delivery.work.is_empty() {
-            self.go_on(topology, source.id, node);
-        }
-        self.delivery.deliveries
     }
 
-    /// Has `batch`, which member port `sender` sent, come in by `at`, an interface of its group that leads to `node`.
+    /// Has `batch`, of which `sender` is the origin, come in by `at`, an interface of a group that leads to `node`.
     fn leave(
         &mut self,
         topology: &Topology,
@@ -222,7 +226,7 @@ impl Walk {
                 self.delivery.visit(topology, source, port.id, batch);
                 // The wire leads to a gateway now: nothing of the batch may be left behind when it is given back.
                 if !self.delivery.work.is_empty() {
-                    self.go_on(topology, source.id, Node::Wire(port.id));
+                    self.go_on(topology, source.id);
                 }
             }
             // The wire is gone.
@@ -238,6 +242,15 @@ impl Walk {
     fn pass(&mut self, topology: &Topology, node: Node<'_>, came: Came<'_>, batch: &mut Batch) {
         let Walk { core, epoch, verdicts, floods, rewrites, delivery, .. } = self;
         let Came { port, sender, gate, capture } = came;
+        let node = match node {
+            Node::Router(_) | Node::Wire(_) if delivery.passed >= ROUTERS => {
+                Node::Nowhere(DropReason::Reentry)
+            }
+            node => node,
+        };
+        // A wire that leads to a gateway is its control plane's.
+        delivery.enters = matches!(node, Node::Switch(..));
+        delivery.passed += u8::from(!delivery.enters);
         verdicts.clear();
         match node {
             Node::Nowhere(why) => (0..batch.len()).for_each(|frame| verdicts.drop(frame, why)),
@@ -274,54 +287,49 @@ impl Walk {
         }
     }
 
-    /// Takes what waits in the work list through the next nodes, and so on until nothing waits any more. It comes from `node`.
+    /// Takes what waits in the work list through the next nodes, and so on until nothing waits any more.
     #[cold]
-    fn go_on(&mut self, topology: &Topology, sender: PortId, node: Node<'_>) {
+    fn go_on(&mut self, topology: &Topology, sender: PortId) {
         let Some(mut round) = self.round.take() else { return };
-        // Whether the frames of this round enter a router (they came from a switch), or leave one.
-        let mut enters = matches!(node, Node::Switch(..));
-        // Routers that they have passed.
-        let mut passed = usize::from(!enters);
         while !self.delivery.work.is_empty() {
             std::mem::swap(&mut self.delivery.work, &mut round);
-            round.each(|at, batch| match topology.get(at) {
-                Some(at) if enters && passed == ROUTERS => {
-                    self.delivery.refuse(&at.port, batch, &ALL[..batch.len()], DropReason::Reentry);
+            round.each(|stop, batch| {
+                if let Some(at) = topology.get(stop.gateway) {
+                    self.at_gateway(topology, sender, (at, stop), batch);
                 }
-                Some(at) => self.at_gateway(topology, sender, at, batch, enters),
-                None => {}
             });
-            passed += usize::from(enters);
-            enters = !enters;
         }
         self.round = Some(round);
     }
 
-    /// Has the frames of `batch` enter the router of gateway `at`, or leave it for the switch.
+    /// Has the frames of `batch` enter the router of gateway `at`, or leave it for the switch or the group, as `stop` says.
     fn at_gateway(
         &mut self,
         topology: &Topology,
         sender: PortId,
-        at: &Member,
+        (at, stop): (&Member, Stop),
         batch: &mut Batch,
-        enters: bool,
     ) {
-        let Attach::Gateway(router, switch) = &at.attach else { return };
+        let Attach::Gateway(router, beyond) = &at.attach else { return };
         self.delivery.forget_flows();
+        self.delivery.passed = stop.passed;
+        self.rewrites.next();
         let counters = at.port.counters.block(self.core);
         let tally = came_in(batch);
-        if enters {
+        let came = Came { port: &at.port, sender, gate: None, capture: stop.enters };
+        if stop.enters {
             counters.add_tally(&tally);
-            self.rewrites.next();
-            let came = Came { port: &at.port, sender, gate: None, capture: true };
-            self.pass(topology, Node::Router(router), came, batch);
-        } else {
-            let mut outcome = Outcome::new();
-            (outcome.frames, outcome.bytes) = (tally.frames, tally.bytes);
-            counters.add_outcome(&outcome);
-            at.port.capture.egress(batch, &ALL[..batch.len()], &[]);
-            let came = Came { port: &at.port, sender, gate: None, capture: false };
-            self.pass(topology, Node::Switch(switch, at), came, batch);
+            return self.pass(topology, Node::Router(router), came, batch);
+        }
+        let mut outcome = Outcome::new();
+        (outcome.frames, outcome.bytes) = (tally.frames, tally.bytes);
+        counters.add_outcome(&outcome);
+        at.port.capture.egress(batch, &ALL[..batch.len()], &[]);
+        match **beyond {
+            Attach::Behind(interface, number) => {
+                self.out_of_group(topology, came, (interface, number), batch);
+            }
+            _ => self.pass(topology, Node::of(at, beyond), came, batch),
         }
     }
 }

@@ -10,37 +10,48 @@ const BATCHES: usize = 4;
 /// Frames of one round, in their order.
 pub(super) struct Stage {
     waiting: [Waiting; BATCHES],
-    /// For the frames to one gateway, where those of a batch go to several.
+    /// For the frames of one stop, where those of a batch wait at several.
     sorted: Batch,
 }
 
-/// A batch of waiting frames, and of each frame the gateway that it came to.
+/// Where a frame waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stop {
+    /// The gateway that it came to.
+    pub gateway: PortId,
+    /// Whether it enters the gateway's router, or leaves it.
+    pub enters: bool,
+    /// Routers that it has passed.
+    pub passed: u8,
+}
+
+/// A batch of waiting frames, and where each frame waits.
 struct Waiting {
     batch: Batch,
-    gateways: Vec<PortId>,
+    stops: Vec<Stop>,
 }
 
 impl Stage {
     pub fn new() -> Stage {
-        let waiting = || Waiting { batch: Batch::new(), gateways: Vec::with_capacity(MAX_BATCH) };
+        let waiting = || Waiting { batch: Batch::new(), stops: Vec::with_capacity(MAX_BATCH) };
         Stage { waiting: std::array::from_fn(|_| waiting()), sorted: Batch::new() }
     }
 
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.waiting[0].gateways.is_empty()
+        self.waiting[0].stops.is_empty()
     }
 
-    /// Takes `picks` of `from`, which came to gateway `at`. Returns those that it has no room for.
-    pub fn take<'p>(&mut self, from: &Batch, picks: &'p [u16], at: PortId) -> &'p [u16] {
+    /// Takes `picks` of `from`, which wait at `stop`. Returns those that it has no room for.
+    pub fn take<'p>(&mut self, from: &Batch, picks: &'p [u16], stop: Stop) -> &'p [u16] {
         // No frame gets ahead of those before it, whatever room they left.
-        let mut last = self.waiting.iter().rposition(|waiting| !waiting.gateways.is_empty()).unwrap_or(0);
+        let mut last = self.waiting.iter().rposition(|waiting| !waiting.stops.is_empty()).unwrap_or(0);
         for (n, pick) in picks.iter().enumerate() {
             let frame = from.frame(*pick);
             let body = from.body(frame);
             while let Some(waiting) = self.waiting.get_mut(last) {
                 if waiting.batch.push_described(frame, body) {
-                    waiting.gateways.push(at);
+                    waiting.stops.push(stop);
                     break;
                 }
                 last += 1;
@@ -52,29 +63,29 @@ impl Stage {
         &[]
     }
 
-    /// Calls `go` with each gateway and a batch of its frames, and is empty then.
-    pub fn each(&mut self, mut go: impl FnMut(PortId, &mut Batch)) {
+    /// Calls `go` with each stop and a batch of its frames, and is empty then.
+    pub fn each(&mut self, mut go: impl FnMut(Stop, &mut Batch)) {
         let Stage { waiting, sorted } = self;
-        for Waiting { batch, gateways } in waiting {
-            match gateways.first() {
+        for Waiting { batch, stops } in waiting {
+            match stops.first() {
                 None => {}
-                Some(first) if gateways.iter().all(|at| at == first) => go(*first, batch),
+                Some(first) if stops.iter().all(|stop| stop == first) => go(*first, batch),
                 Some(_) => {
-                    for (n, at) in gateways.iter().enumerate() {
-                        if gateways.iter().take(n).any(|before| before == at) {
+                    for (n, stop) in stops.iter().enumerate() {
+                        if stops.iter().take(n).any(|before| before == stop) {
                             continue;
                         }
                         sorted.clear();
-                        for (frame, _) in batch.frames().iter().zip(&*gateways).filter(|(_, to)| *to == at) {
+                        for (frame, _) in batch.frames().iter().zip(&*stops).filter(|(_, at)| *at == stop) {
                             // What fits into the one batch fits into the other.
                             sorted.push_described(frame, batch.body(frame));
                         }
-                        go(*at, sorted);
+                        go(*stop, sorted);
                     }
                 }
             }
             batch.clear();
-            gateways.clear();
+            stops.clear();
         }
     }
 }
@@ -85,16 +96,19 @@ mod tests {
     use crate::mem::Arena;
     use crate::packet::ALL;
 
-    /// What a stage has: for each gateway, and so each batch of it, the lengths of its frames.
+    /// What a stage has: for each stop, and so each batch of it, the lengths of its frames.
     fn all(stage: &mut Stage) -> Vec<(u16, Vec<u32>)> {
         let mut got = Vec::new();
-        stage.each(|at, batch| got.push((at.0, batch.frames().iter().map(|frame| frame.len).collect())));
+        stage.each(|stop, batch| {
+            got.push((stop.gateway.0, batch.frames().iter().map(|frame| frame.len).collect()))
+        });
         got
     }
 
     #[test]
     fn a_stage_keeps_the_order_of_each_gateway_and_has_an_end() {
-        let (one, other) = (PortId(1), PortId(2));
+        let stop = |gateway| Stop { gateway: PortId(gateway), enters: true, passed: 0 };
+        let (one, other) = (stop(1), stop(2));
         let mut memory = Arena::new(1, 256);
         let piece = memory.put(0, &[7; 200], 0);
         let mut batch = Batch::new();
@@ -122,7 +136,7 @@ mod tests {
         assert!((0..256).all(|_| pieces.push(piece.first(1))));
         batch.commit();
         let mut first = 0;
-        while stage.waiting[1].gateways.is_empty() {
+        while stage.waiting[1].stops.is_empty() {
             assert!(stage.take(&batch, &[2], one).is_empty());
             first += 1;
         }

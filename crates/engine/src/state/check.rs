@@ -13,7 +13,9 @@ use super::grouping::GroupSpec;
 use super::kinds::{find, Kind, Location};
 use super::options::Scope;
 use super::service::check_budgets;
-use super::spec::{name_complaint, Entry, Joint, PortSpec, Spec, DEFAULT_SWITCH, GATEWAY, GROUP};
+use super::spec::{
+    name_complaint, Entry, Joint, PortSpec, Spec, DEFAULT_SWITCH, GATEWAY, GROUP, INSIDE, ROUTER,
+};
 use super::values::{Mac, Number, Toggle};
 use crate::host::netns;
 use crate::policy::MacGuard;
@@ -109,8 +111,7 @@ pub(super) fn same_place(a: &PortSpec, b: &PortSpec, kinds: &[Kind]) -> bool {
         find(kinds, &port.kind).map_or_else(|_| vec![port.location.clone()], |kind| kind.locations(port))
     };
     let theirs = locations(b);
-    if [GATEWAY, GROUP].contains(&&*a.kind) {
-        // A switch may have several routers, and a group several interfaces.
+    if INSIDE.contains(&&*a.kind) {
         return false;
     }
     let one = a.kind == b.kind || is_interface(a) && is_interface(b);
@@ -155,7 +156,7 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
         if let Some(why) = router.control.as_deref().and_then(netns::complaint) {
             bad("control", why);
         }
-        let mine = spec.ports.iter().filter(|port| port.joint() == Joint::Router(&router.name));
+        let mine = spec.ports.iter().filter(|port| port.router_name() == Some(&router.name));
         for port in mine.filter(|_| router.control.is_some()) {
             let why = Location::Interface.complaint(&port.name).or((port.name == "lo").then(String::new));
             if why.is_some() {
@@ -176,9 +177,7 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
                 );
             }
             let here = |name: &String| {
-                spec.ports
-                    .iter()
-                    .any(|port| port.name == *name && port.joint() == Joint::Router(&router.name))
+                spec.ports.iter().any(|port| port.name == *name && port.router_name() == Some(&router.name))
             };
             if let Some(name) = route.port.as_ref().filter(|name| !here(name)) {
                 bad("routes", format!("{prefix}: port {name} is not on this router"));
@@ -189,7 +188,7 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
 
 /// Whether the addresses of `port`, the one of place `i`, can be those of its router there.
 fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
-    let Joint::Router(router) = port.joint() else {
+    let Some(router) = port.router_name() else {
         if port.control_of.is_some() {
             if !is_control(spec, port) {
                 bad("control-of", "only a router with control=NAMESPACE makes such ports".to_owned());
@@ -204,9 +203,10 @@ fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(
     if !spec.routers.iter().any(|other| other.name == router) {
         let there: Vec<_> = spec.routers.iter().map(|other| other.name.as_str()).collect();
         let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
-        bad("router", format!("there is no router {router:?}; allowed: {there}"));
+        let key = if port.kind == ROUTER { "where" } else { "router" };
+        bad(key, format!("there is no router {router:?}; allowed: {there}"));
     }
-    let mine = port.address.as_ref().map_or(&[][..], |nets| &nets.0);
+    let mine = port.addresses(port.front(&spec.ports));
     for (n, net) in mine.iter().enumerate() {
         let it = net.address;
         let no_station = it.is_multicast()
@@ -217,8 +217,8 @@ fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(
         if no_station {
             bad("address", format!("{net} is the address of no station on a network"));
         }
-        let others = spec.ports.iter().take(i).filter(|other| other.joint() == port.joint());
-        let theirs = others.filter_map(|other| other.address.as_ref()).flat_map(|nets| &nets.0);
+        let others = spec.ports.iter().take(i).filter(|other| other.router_name() == Some(router));
+        let theirs = others.flat_map(|other| other.addresses(other.front(&spec.ports)));
         if theirs.chain(mine.iter().take(n)).any(|other| other.address == it) {
             bad("address", format!("router {router} has {it} already"));
         }
@@ -359,15 +359,21 @@ fn stands_on(port: &PortSpec) -> Option<&str> {
 
 /// The router's address on the switch, if `port` is a router's on a switch.
 fn gateway_station(port: &PortSpec) -> Option<Mac> {
-    port.gateway_on().and(port.router.as_deref()).map(|router| station(router, port))
+    port.gateway_on().and(port.router.as_deref()).map(|router| station(router, port, None))
 }
 
 /// Whether `port`, if it is to be a router's port on a switch, can be one.
 fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
     let why = "does not apply: the time of its frames is their senders'; allowed: at the senders' ports";
-    if [GATEWAY, GROUP].contains(&&*port.kind) {
+    if INSIDE.contains(&&*port.kind) {
         refuse(port, &SERVICE, why, bad);
         refuse(port, &["tenant"], why, bad);
+    }
+    if port.kind == ROUTER && port.group.is_none() {
+        bad(
+            "group",
+            "missing; a port of kind router is a member's; one on a switch is of kind switch".to_owned(),
+        );
     }
     if port.kind != GATEWAY {
         return;
@@ -488,6 +494,12 @@ fn check_of_group(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&
                 "does not apply to an interface of a group; allowed: at its members' ports".to_owned(),
             );
         }
+        let is_member = |other: &&PortSpec| other.kind == ROUTER && other.group.as_deref() == front;
+        let its = |other: &&PortSpec| is_member(other) && other.router_name() == port.router.as_deref();
+        if let Some(other) = spec.ports.iter().find(its) {
+            let why = "its packets would come back to it; allowed: another router";
+            bad("router", format!("it is a member of group {group}, by port {}: {why}", other.name));
+        }
         return;
     }
     let Some(member) = &port.member else {
@@ -509,9 +521,13 @@ fn check_of_group(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&
             let why = "a port of kind group is one";
             bad("interface", format!("group {group} has no interface {number}; allowed: {}; {why}", there()));
         }
-        Some(front) if front.mac.is_some() && port.mac.is_some() && front.mac != port.mac => {
-            bad("mac", format!("has to be that of port {}, the group's interface", front.name));
+        Some(front) => {
+            let own = [("mac", port.mac), ("router-mac", port.router_mac)];
+            for (key, _) in
+                own.iter().filter(|(_, mac)| mac.is_some() && front.mac.is_some_and(|it| Some(it) != *mac))
+            {
+                bad(key, format!("has to be that of port {}, the group's interface", front.name));
+            }
         }
-        Some(_) => {}
     }
 }

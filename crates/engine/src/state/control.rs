@@ -6,13 +6,13 @@
 
 use super::cores::station;
 use super::routes::RouterSpec;
-use super::spec::{Joint, PortSpec, Spec};
+use super::spec::{PortSpec, Spec};
 
 /// What stands behind a port's name in that of its port before the control plane.
 const END: &str = ".control";
 
-/// The port that stands for `port`, one of `router`'s, if the router has a control plane.
-fn beside(router: &RouterSpec, port: &PortSpec) -> Option<PortSpec> {
+/// The port that stands for `port`, one of `router`'s and perhaps behind `front`, if the router has a control plane.
+fn beside(router: &RouterSpec, port: &PortSpec, front: Option<&PortSpec>) -> Option<PortSpec> {
     let netns = router.control.clone()?;
     Some(PortSpec {
         name: format!("{}{END}", port.name),
@@ -20,7 +20,7 @@ fn beside(router: &RouterSpec, port: &PortSpec) -> Option<PortSpec> {
         location: port.name.clone(),
         netns: Some(netns),
         control_of: Some(port.name.clone()),
-        router_mac: Some(station(&router.name, port)),
+        router_mac: Some(station(&router.name, port, front)),
         mtu: port.mtu,
         ..PortSpec::default()
     })
@@ -29,8 +29,9 @@ fn beside(router: &RouterSpec, port: &PortSpec) -> Option<PortSpec> {
 /// The ports that `spec`'s control planes have beside the others.
 fn all(spec: &Spec) -> Vec<PortSpec> {
     let of = |port: &PortSpec| {
-        let Joint::Router(name) = port.joint() else { return None };
-        beside(spec.routers.iter().find(|router| router.name == name)?, port)
+        let name = port.router_name()?;
+        let router = spec.routers.iter().find(|router| router.name == name)?;
+        beside(router, port, port.front(&spec.ports))
     };
     spec.ports.iter().filter_map(of).collect()
 }

@@ -163,9 +163,10 @@ fn options(spec: &SwitchSpec) -> SwitchOptions {
     }
 }
 
-/// The router's station address at port `spec`.
-pub(super) fn station(router: &str, spec: &PortSpec) -> Mac {
-    spec.router_mac.unwrap_or_else(|| Mac(usual_mac(&format!("{router}/{}", spec.name)).0))
+/// The router's station address at port `spec`; that of the group's interface `front` behind which it stands, if it has none.
+pub(super) fn station(router: &str, spec: &PortSpec, front: Option<&PortSpec>) -> Mac {
+    let own = spec.router_mac.or_else(|| front?.mac);
+    own.unwrap_or_else(|| Mac(usual_mac(&format!("{router}/{}", spec.name)).0))
 }
 
 /// The routers that there are.
@@ -173,14 +174,15 @@ type Routers = BTreeMap<String, Arc<Router>>;
 
 /// What `spec`, the specification of `port`, is to a router.
 fn member((spec, port): &Placed<'_>, router: &str, ports: &[Placed<'_>]) -> Option<Member> {
-    if spec.joint() != Joint::Router(router) {
+    if spec.router_name() != Some(router) {
         return None;
     }
-    let addresses = spec.address.as_ref().map_or_else(Vec::new, |nets| nets.0.clone());
+    let front = spec.front(ports.iter().map(|(other, _)| *other));
+    let addresses = spec.addresses(front).to_vec();
     let beside = |(other, _): &&Placed<'_>| other.joint() == Joint::Control(&spec.name);
     let control = ports.iter().find(beside).map(|(_, port)| port.id);
     let rpf = spec.rpf.unwrap_or_default();
-    Some(Member { port: Arc::clone(port), mac: station(router, spec).0, addresses, control, rpf })
+    Some(Member { port: Arc::clone(port), mac: station(router, spec, front).0, addresses, control, rpf })
 }
 
 /// Has `router` be what `spec` says, with those of `ports` that are on it.
@@ -201,29 +203,31 @@ type Switches = BTreeMap<String, (SwitchSpec, Arc<Switch>)>;
 fn policy(spec: &PortSpec) -> Option<Arc<Policy>> {
     let mut policy = spec.policy();
     if let (Some(_), Joint::Router(router)) = (spec.gateway_on(), spec.joint()) {
-        policy.guard = SourceGuard::new(MacGuard::Claim, station(router, spec).number(), &[], &[], false);
+        policy.guard =
+            SourceGuard::new(MacGuard::Claim, station(router, spec, None).number(), &[], &[], false);
     }
     policy.compile()
 }
 
-/// What `spec`, the specification of `port`, attaches it to, if that is no group.
+/// What `spec`, the specification of `port`, attaches it to beside a group.
 fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, routers: &Routers) -> Attach {
     match spec.joint() {
         Joint::Switch(name) => {
             switches.get(name).map_or(Attach::Nothing, |(_, switch)| Attach::Switch(Arc::clone(switch)))
         }
-        Joint::Router(name) => {
+        Joint::Router(_) | Joint::Group(_) => {
+            let router = spec.router_name().and_then(|name| routers.get(name));
             let on = spec.gateway_on().map(|name| switches.get(name));
-            match (routers.get(name), on) {
+            match (router, on) {
                 (Some(router), None) => Attach::Router(Arc::clone(router)),
                 (Some(router), Some(Some((_, switch)))) => {
-                    Attach::Gateway(Arc::clone(router), Arc::clone(switch))
+                    Attach::Gateway(Arc::clone(router), Box::new(Attach::Switch(Arc::clone(switch))))
                 }
                 _ => Attach::Nothing,
             }
         }
         // A pipe's frames never come here.
-        Joint::Nothing | Joint::Pipe(_) | Joint::Group(_) => Attach::Nothing,
+        Joint::Nothing | Joint::Pipe(_) => Attach::Nothing,
         // What the namespace sends goes out of the port, and nothing comes back by this way but what the router sends there.
         Joint::Control(of) => {
             let port = |(other, _): &&Placed<'_>| other.name == of;

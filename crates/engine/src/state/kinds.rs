@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::media::DiskFile;
 use super::options::{Key, Scope};
-use super::spec::{name_complaint, PortSpec, GATEWAY, GROUP};
+use super::spec::{name_complaint, PortSpec, GATEWAY, GROUP, ROUTER};
 use super::values::{BlockSize, Cache, Fd, List, Number, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::pci::PciDevice;
@@ -140,6 +140,8 @@ pub enum Location {
     Switch,
     /// The name of a group.
     Group,
+    /// The name of a router.
+    Router,
 }
 
 /// Longest path of a Unix socket in bytes: `sun_path` holds 108 with the closing zero (unix(7)).
@@ -165,7 +167,7 @@ impl Location {
             {
                 Some(format!("{text:?} is no interface name; allowed: 1 to {MAX_INTERFACE} letters, digits or marks without '/'"))
             }
-            Location::Switch | Location::Group => name_complaint(text),
+            Location::Switch | Location::Group | Location::Router => name_complaint(text),
             Location::Ring if text.contains('/') => Location::Socket.complaint(text),
             Location::Ring
                 if text.is_empty()
@@ -269,6 +271,7 @@ pub const KINDS: &[Kind] = &[
     },
     Kind { name: GATEWAY, location: Location::Switch, start: start_gateway, ..PLAIN },
     Kind { name: GROUP, location: Location::Group, keys: "mac", start: start_interface, ..PLAIN },
+    Kind { name: ROUTER, location: Location::Router, start: start_member, ..PLAIN },
 ];
 
 /// `switch:NAME`: a router's port on that switch.
@@ -279,6 +282,12 @@ fn start_gateway(spec: &PortSpec, port: &Arc<Port>, _: Arc<dyn Scheduler>) -> St
 /// `group:NAME`: an interface of that group.
 fn start_interface(spec: &PortSpec, port: &Arc<Port>, _: Arc<dyn Scheduler>) -> Started {
     Ok(Box::new(Gateway::open(port, format!("is an interface of group {}", spec.location))))
+}
+
+/// `router:NAME`: that router's port behind a group's interface.
+fn start_member(spec: &PortSpec, port: &Arc<Port>, _: Arc<dyn Scheduler>) -> Started {
+    let group = spec.group.as_deref().unwrap_or_default();
+    Ok(Box::new(Gateway::open(port, format!("is router {}'s in group {group}", spec.location))))
 }
 
 /// `vhost-user:PATH`: virtio-net on a socket that we make, that the VMM makes, or that was passed.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::grouping::GroupSpec;
-use super::spec::PortSpec;
+use super::spec::{Joint, PortSpec, ROUTER};
 use super::values::{Mac, Number};
 use super::view::view;
 use crate::graph::{Attach, Candidate, Group, Interface, KeptGroup, Own, Settled, MAX_MEMBERS};
@@ -110,6 +110,8 @@ impl MemberState {
 /// One port of a member.
 struct Link {
     port: Arc<Port>,
+    /// It is a router's: no driver has to speak by it, or to return buffers.
+    native: bool,
     /// What it had sent when it joined.
     sent: u64,
     /// Frames that it had taken at the last look, and those that had found no buffer.
@@ -118,13 +120,17 @@ struct Link {
 }
 
 impl Link {
-    fn new(port: &Arc<Port>) -> Link {
-        Link { port: Arc::clone(port), sent: 0, taken: 0, full: 0 }
+    fn new(port: &Arc<Port>, native: bool) -> Link {
+        Link { port: Arc::clone(port), native, sent: 0, taken: 0, full: 0 }
     }
 
     /// It has yet to send something.
     fn begin(&mut self) {
         self.sent = self.port.counters.totals().in_frames;
+    }
+
+    fn has_spoken(&self) -> bool {
+        self.native || self.port.counters.totals().in_frames > self.sent
     }
 
     fn is_up(&self) -> bool {
@@ -134,6 +140,9 @@ impl Link {
     /// Whether frames were for it since the last look, and none found a buffer; `None` if there were no frames. Counters say so: what
     /// a peer does with its memory delays no other member here.
     fn is_stuck(&mut self) -> Option<bool> {
+        if self.native {
+            return None;
+        }
         let totals = self.port.counters.totals();
         let of = |reason| totals.drops.get(reason as usize).copied().unwrap_or(0);
         // As many as its ring has, or as its port may have there.
@@ -148,6 +157,8 @@ struct Member {
     number: u8,
     weight: u32,
     drains: bool,
+    /// Its router has a control plane.
+    controls: bool,
     /// Those that there should be, one at each interface.
     wanted: usize,
     links: BTreeMap<u32, Link>,
@@ -171,6 +182,7 @@ impl Member {
             number,
             weight: 0,
             drains: false,
+            controls: false,
             wanted: 0,
             links: BTreeMap::new(),
             state: MemberState::Joining,
@@ -252,10 +264,9 @@ impl Member {
                 return Some((Gone, format!("it has returned no buffer and sent nothing for {stall:?}")));
             }
         }
-        let has_sent = |link: &Link| link.port.counters.totals().in_frames > link.sent;
         match self.state {
             Gone if lack.is_none() && stays >= self.hold => to(Joining),
-            Joining if lack.is_none() && self.links.values().all(has_sent) => {
+            Joining if lack.is_none() && self.links.values().all(Link::has_spoken) => {
                 to(if self.drains { Draining } else { Active })
             }
             Active if self.drains => to(Draining),
@@ -297,9 +308,9 @@ impl LiveGroup {
         let fronts = ports.iter().filter(|(port, _)| port.group_interface() == Some(&spec.name));
         self.interfaces = fronts.map(|(port, live)| (number(port), (port.name.clone(), live.id))).collect();
         let its = |port: &&Placed<'_>| port.0.group.as_deref() == Some(&spec.name);
-        let mut links: BTreeMap<&str, BTreeMap<u32, &Arc<Port>>> = BTreeMap::new();
-        for (port, live) in ports.iter().filter(its) {
-            links.entry(port.member.as_deref().unwrap_or_default()).or_default().insert(number(port), live);
+        let mut links: BTreeMap<&str, BTreeMap<u32, Placed<'_>>> = BTreeMap::new();
+        for at in ports.iter().filter(its) {
+            links.entry(at.0.member.as_deref().unwrap_or_default()).or_default().insert(number(at.0), *at);
         }
         self.members.retain(|name, _| links.contains_key(name.as_str()));
         let group = Arc::clone(&self.group);
@@ -318,9 +329,14 @@ impl LiveGroup {
             let Some(member) = self.members.get_mut(*name) else { continue };
             (member.weight, member.drains) = (spec.weight(name), spec.drains(name));
             member.wanted = self.interfaces.len();
-            member.links.retain(|number, link| links.get(number).is_some_and(|port| port.id == link.port.id));
-            for (number, port) in links {
-                member.links.entry(*number).or_insert_with(|| Link::new(port));
+            let beside =
+                |port: &PortSpec| ports.iter().any(|(it, _)| it.joint() == Joint::Control(&port.name));
+            member.controls = links.values().any(|(port, _)| beside(port));
+            member
+                .links
+                .retain(|number, link| links.get(number).is_some_and(|(_, live)| live.id == link.port.id));
+            for (number, (port, live)) in links {
+                member.links.entry(*number).or_insert_with(|| Link::new(live, port.kind == ROUTER));
             }
         }
         for kept in group.kept.iter() {
@@ -360,7 +376,9 @@ impl LiveGroup {
         candidates.extend(expected().filter(|(_, it)| !it.drains).map(candidate));
         let candidates = if candidates.is_empty() { last() } else { candidates };
         let order = [MemberState::Active, MemberState::Draining, MemberState::Drained, MemberState::Joining];
-        let speaker = order.into_iter().find_map(|state| all().find(is(state)));
+        // What is for the group itself is for a control plane, if a member has one.
+        let first = |state| all().filter(is(state)).min_by_key(|(_, it)| !it.controls);
+        let speaker = order.into_iter().find_map(first);
         group.set_speaker(speaker.map(|(_, it)| it.number));
         // While one is expected no flow moves for being idle.
         let wanted =
@@ -447,14 +465,19 @@ impl Groups {
         (!self.0.is_empty()).then_some(if soon { OFTEN } else { SELDOM })
     }
 
-    /// What `spec`, of which the rest leads `beyond`, attaches a port to that is of a group.
+    /// What `spec` attaches a port to that is of a group. The rest of it leads `beyond`: from an interface to where that stands, from
+    /// a router's port to the router.
     pub fn attach(&self, spec: &PortSpec, beyond: Attach) -> Attach {
         let number = spec.interface.map_or(0, Number::get);
         if let Some(live) = spec.group.as_ref().and_then(|group| self.0.get(group)) {
             let member = spec.member.as_ref().and_then(|name| live.members.get(name));
-            return match (live.interfaces.get(&number), member) {
-                (Some((_, port)), Some(member)) => Attach::Behind(*port, member.number),
-                _ => Attach::Nothing,
+            let (Some((_, port)), Some(member)) = (live.interfaces.get(&number), member) else {
+                return Attach::Nothing;
+            };
+            let behind = Attach::Behind(*port, member.number);
+            return match beyond {
+                Attach::Router(router) => Attach::Gateway(router, Box::new(behind)),
+                _ => behind,
             };
         }
         let Some(live) = spec.group_interface().and_then(|group| self.0.get(group)) else { return beyond };
@@ -512,7 +535,7 @@ mod tests {
                 let mut member = Member::new(number, now);
                 (member.weight, member.wanted) = (100, 2);
                 let its = (0..).zip(&ports[usize::from(number) * 2..][..2]);
-                member.links = its.map(|(n, port)| (n, Link::new(port))).collect();
+                member.links = its.map(|(n, port)| (n, Link::new(port, false))).collect();
                 live.members.insert(name.to_owned(), member);
             }
             let mut rig = Rig { live, ports, peers: Vec::new(), now, _file: file };

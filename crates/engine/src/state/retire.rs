@@ -13,7 +13,7 @@ use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::spec::{PortSpec, GATEWAY};
+use super::spec::{PortSpec, INSIDE};
 use crate::observe::Totals;
 use crate::port::{Attachment, Port};
 
@@ -91,10 +91,10 @@ pub(super) struct Leaver {
 }
 
 impl Leaver {
-    /// What it has counted, as far as it counts for all ports: what has passed a router's port on a switch stayed inside.
+    /// What it has counted, as far as it counts for all ports: what has passed a port between two nodes stayed inside.
     pub(super) fn sums(&self) -> Totals {
         let all = self.port.counters.totals();
-        match self.spec.kind == GATEWAY {
+        match INSIDE.contains(&&*self.spec.kind) {
             true => Totals { in_frames: 0, in_bytes: 0, out_frames: 0, out_bytes: 0, ..all },
             false => all,
         }

@@ -20,7 +20,7 @@ use super::values::{
 use crate::core::Class;
 use crate::mem::Files;
 use crate::policy::{MacGuard, Policy, SourceGuard, Storm, StormLimits};
-use crate::router::Rpf;
+use crate::router::{Net, Rpf};
 
 /// Longest name of ports, switches and wires in bytes: the counters file has room for no more.
 pub const MAX_NAME: usize = sidecore_abi::counters::MAX_NAME;
@@ -44,6 +44,12 @@ pub(super) const GATEWAY: &str = "switch";
 
 /// The kind of a group's interface.
 pub(super) const GROUP: &str = "group";
+
+/// The kind of a router's port behind a group's interface.
+pub(super) const ROUTER: &str = "router";
+
+/// Kinds of ports between two nodes. They have no queues, and one node may have several of them.
+pub(super) const INSIDE: [&str; 3] = [GATEWAY, GROUP, ROUTER];
 
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
@@ -146,8 +152,8 @@ options! {
             name: String = "name";
             /// What it connects to; `GET /v1/daemon` lists the kinds.
             kind: String = "kind";
-            /// The path of its socket, the name of its interface, the name (or path) by which programs ask for a ring port, or
-            /// the switch that a router's port stands on.
+            /// The path of its socket, the name of its interface, the name (or path) by which programs ask for a ring port,
+            /// the switch that a router's port stands on, the group that it is an interface of, or the router that is a member.
             location: String = "where";
         }
         may {
@@ -336,6 +342,28 @@ impl PortSpec {
     /// The switch on which it stands as a router's port.
     pub fn gateway_on(&self) -> Option<&str> {
         (self.kind == GATEWAY && self.router.is_some()).then_some(self.location.as_str())
+    }
+
+    /// The router that it is an interface of.
+    pub fn router_name(&self) -> Option<&str> {
+        match self.joint() {
+            Joint::Router(name) => Some(name),
+            _ => (self.kind == ROUTER).then_some(self.location.as_str()),
+        }
+    }
+
+    /// The group's interface, one of `all`, behind which it stands.
+    pub(super) fn front<'s>(&self, all: impl IntoIterator<Item = &'s PortSpec>) -> Option<&'s PortSpec> {
+        let group = self.group.as_deref()?;
+        let is =
+            |other: &&PortSpec| other.group_interface() == Some(group) && other.interface == self.interface;
+        all.into_iter().find(is)
+    }
+
+    /// Its addresses as a router's; those of the group's interface `front` behind which it stands, if it has none.
+    pub(super) fn addresses<'s>(&'s self, front: Option<&'s PortSpec>) -> &'s [Net] {
+        let nets = self.address.as_ref().or_else(|| front?.address.as_ref());
+        nets.map_or(&[], |nets| &nets.0)
     }
 
     /// The group of which it is an interface.
@@ -527,7 +555,7 @@ impl Entry for RouterSpec {
     }
 
     fn held(spec: &Spec, name: &str) -> Option<String> {
-        let port = spec.ports.iter().find(|port| port.joint() == Joint::Router(name))?;
+        let port = spec.ports.iter().find(|port| port.router_name() == Some(name))?;
         Some(format!("port {} is on it", port.name))
     }
 }

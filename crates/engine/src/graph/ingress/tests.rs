@@ -233,7 +233,7 @@ fn what_is_held_is_settled_when_the_queue_goes_or_the_wire_does() {
     // The wire leads to a gateway meanwhile: what is held goes on to the switch there, where no other port is.
     let mut rig = stuck();
     let (router, switch) = (Router::new("r").unwrap(), Switch::new("s", SwitchOptions::default()));
-    let gateway = Attach::Gateway(Arc::new(router), Arc::new(switch));
+    let gateway = Attach::Gateway(Arc::new(router), Box::new(Attach::Switch(Arc::new(switch))));
     let [from, to] = &rig.ports;
     let joined = [(Arc::clone(from), Attach::Wire(PortId(1))), (Arc::clone(to), gateway)];
     rig.core.local().connect(&Arc::new(Topology::new(&joined)));

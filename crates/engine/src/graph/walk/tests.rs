@@ -139,8 +139,14 @@ impl Rig {
         let back = [via("0.0.0.0/0", ip(5).into()), via("::/0", six(5).into())];
         routers[1].configure(&[member(7), member(10)], &back, 1);
         let attach = |id: u16| match id {
-            2 | 5 => Attach::Gateway(Arc::clone(&routers[0]), Arc::clone(&switches[on(id)])),
-            7 | 10 => Attach::Gateway(Arc::clone(&routers[1]), Arc::clone(&switches[on(id)])),
+            2 | 5 => Attach::Gateway(
+                Arc::clone(&routers[0]),
+                Box::new(Attach::Switch(Arc::clone(&switches[on(id)]))),
+            ),
+            7 | 10 => Attach::Gateway(
+                Arc::clone(&routers[1]),
+                Box::new(Attach::Switch(Arc::clone(&switches[on(id)]))),
+            ),
             6 => Attach::Router(Arc::clone(&routers[0])),
             8 => Attach::Wire(PortId(2)),
             11 => Attach::Wire(PortId(7)),
