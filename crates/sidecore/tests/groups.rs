@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 use sidecore_driver::{Config, Frontend, NetDriver};
+use sidecore_port::{Interest, Port};
 
 use crate::rig::{Daemon, Testbed, LIMIT};
 
@@ -118,9 +119,7 @@ impl Rig {
     }
 
     fn member(&self, name: &str) -> Value {
-        let groups = self.bed.show("groups");
-        let members = groups["groups"][0]["members"].as_array().unwrap().clone();
-        members.into_iter().find(|it| it["name"] == name).unwrap()
+        member_of(&self.bed, name)
     }
 
     /// Frames that came, and copies that were made of them, were delivered or are counted as drops, once nothing moves.
@@ -146,14 +145,7 @@ impl Rig {
     }
 
     fn await_state(&self, name: &str, state: &str) -> Value {
-        let deadline = Instant::now() + LIMIT;
-        loop {
-            let member = self.member(name);
-            if member["state"] == state && (state != "active" || member["buckets"].as_u64().unwrap() > 1000) {
-                return member;
-            }
-            assert!(Instant::now() < deadline, "{name} is not {state}: {}", self.bed.show("groups"));
-        }
+        await_state(&self.bed, name, state)
     }
 
     /// Sends one datagram of each of these flows until all are answered; who answered each first, and how long that took.
@@ -180,6 +172,24 @@ impl Rig {
             }
         }
         (answers, start.elapsed())
+    }
+}
+
+/// What is shown of member `name` of the only group.
+fn member_of(bed: &Testbed, name: &str) -> Value {
+    let groups = bed.show("groups");
+    let members = groups["groups"][0]["members"].as_array().unwrap().clone();
+    members.into_iter().find(|it| it["name"] == name).unwrap()
+}
+
+fn await_state(bed: &Testbed, name: &str, state: &str) -> Value {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let member = member_of(bed, name);
+        if member["state"] == state && (state != "active" || member["buckets"].as_u64().unwrap() > 1000) {
+            return member;
+        }
+        assert!(Instant::now() < deadline, "{name} is not {state}: {member}");
     }
 }
 
@@ -332,4 +342,151 @@ fn bad_requests_say_what_would_be_right() {
     rig.bed.ok(&["del", "a"]);
     assert_eq!(rig.bed.show("groups")["groups"][0]["members"].as_array().unwrap().len(), 0);
     assert!(rig.bed.ok(&["show", "groups"]).contains("no port says that it belongs to it"));
+}
+
+/// Two networks with a station on each, and between them a group of a program and a router of the engine. The program forwards
+/// packets without counting hops, so they tell which member they have passed.
+struct Native {
+    /// The stations' ports, and the program's beside each.
+    stations: [Port; 2],
+    program: [Port; 2],
+}
+
+const STATIONS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 1, 1]];
+const FRONTS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 1, 2]];
+const TTL: usize = 22;
+
+/// A datagram from the station on network `from` to the other one.
+fn across(from: usize, flow: u16) -> Vec<u8> {
+    let mut header = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 2];
+    (header[13], header[17]) = (u8::from(from == 1), u8::from(from == 0));
+    let words = header.chunks(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]]))).sum::<u32>();
+    let folded = (words & 0xffff) + (words >> 16);
+    header[10..12].copy_from_slice(&(!(folded as u16)).to_be_bytes());
+    let ports = if from == 0 { [flow, 9] } else { [9, flow] }.map(u16::to_be_bytes).concat();
+    let mut bytes = [&FRONTS[from][..], &STATIONS[from], &[8, 0], &header, &ports, &[0, 26, 0, 0]].concat();
+    bytes.resize(60, 0);
+    bytes
+}
+
+/// The station on network `at` asks for the group's.
+fn question(at: usize) -> Vec<u8> {
+    let address = |last| [10, u8::from(at == 1), 0, last];
+    let head = [&[0xff; 6][..], &STATIONS[at], &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+    [&head[..], &STATIONS[at], &address(2), &[0; 6], &address(1), &[0; 18]].concat()
+}
+
+fn say(port: &mut Port, frames: &[Vec<u8>]) {
+    frames.iter().for_each(|frame| assert!(port.tx[0].push(frame)));
+    port.tx[0].sync().unwrap();
+}
+
+/// What has come to `port` within a moment.
+fn heard(port: &mut Port) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    port.wait(Interest::RECEIVE, Some(Duration::from_millis(1))).unwrap();
+    while let Some(frame) = port.rx[0].take() {
+        frames.push(frame.bytes().into_owned());
+    }
+    port.rx[0].sync().unwrap();
+    frames
+}
+
+impl Native {
+    /// Each flow passes to the other network. Whether it was by the router.
+    fn pass(&mut self, from: usize) -> BTreeMap<u16, bool> {
+        let (start, to) = (Instant::now(), 1 - from);
+        let mut passed = BTreeMap::new();
+        let all: Vec<_> = FLOWS.map(|flow| across(from, flow)).collect();
+        say(&mut self.stations[from], &all);
+        while passed.len() < FLOWS.len() {
+            assert!(start.elapsed() < LIMIT, "{} of {} pass from {from}", passed.len(), FLOWS.len());
+            let mut on = heard(&mut self.program[from]);
+            on.retain(|frame| frame[12..14] == [8, 0]);
+            on.iter_mut().for_each(|it| it[..12].copy_from_slice(&[STATIONS[to], FRONTS[to]].concat()));
+            say(&mut self.program[to], &on);
+            for it in heard(&mut self.stations[to]).iter().filter(|it| it[12..14] == [8, 0]) {
+                assert_eq!(it[..12], [STATIONS[to], FRONTS[to]].concat());
+                let flow = [it[34 + 2 * from], it[35 + 2 * from]];
+                passed.insert(u16::from_be_bytes(flow), it[TTL] == 63);
+            }
+        }
+        passed
+    }
+}
+
+#[test]
+fn a_router_of_the_engine_shares_flows_with_a_program_and_is_drained_as_others() {
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[
+        "--switch",
+        "wan",
+        "--group",
+        "g",
+        "--router",
+        "r",
+        "--port",
+        "g0=group:g,interface=0,mac=02:00:00:00:00:02,address=10.0.0.1/24",
+        "--port",
+        "g1=group:g,interface=1,switch=wan,mac=02:00:00:00:01:02,address=10.1.0.1/24",
+        "--port",
+        "s0=ring:s0",
+        "--port",
+        "s1=ring:s1,switch=wan",
+        "--port",
+        "z0=ring:z0,group=g,member=z,interface=0",
+        "--port",
+        "z1=ring:z1,group=g,member=z,interface=1",
+        "--port",
+        "r0=router:r,group=g,member=r,interface=0",
+        "--port",
+        "r1=router:r,group=g,member=r,interface=1",
+    ]);
+    let port = |name: &str| Port::attach(&bed.at(&format!("ring/{name}"))).unwrap();
+    let mut rig = Native { stations: ["s0", "s1"].map(port), program: ["z0", "z1"].map(port) };
+    // The router joins by itself, and answers for the group; it knows who asked.
+    await_state(&bed, "r", "active");
+    for at in [0, 1] {
+        let (start, mut answers) = (Instant::now(), Vec::new());
+        while answers.is_empty() {
+            assert!(start.elapsed() < LIMIT, "nobody answers on network {at}");
+            say(&mut rig.stations[at], &[question(at)]);
+            answers = heard(&mut rig.stations[at]);
+        }
+        assert_eq!(answers[0][..12], [STATIONS[at], FRONTS[at]].concat());
+    }
+    assert!(rig.pass(0).values().all(|routed| *routed));
+    for at in [0, 1] {
+        let mut hello = [&STATIONS[at][..], &FRONTS[at], &[0x88, 0xb5]].concat();
+        hello.resize(60, 0);
+        say(&mut rig.program[at], &[hello]);
+    }
+    await_state(&bed, "z", "active");
+    let shares = |rig: &mut Native| {
+        let there = rig.pass(0);
+        assert_eq!(rig.pass(1), there, "both directions of a flow have one member");
+        there
+    };
+    let deadline = Instant::now() + LIMIT;
+    while member_of(&bed, "r")["waiting"] != 0 {
+        assert!(Instant::now() < deadline);
+    }
+    let before = shares(&mut rig);
+    let routed = before.values().filter(|routed| **routed).count();
+    assert!((20..80).contains(&routed), "{routed}");
+    bed.ok(&["drain", "g/r", "--wait"]);
+    assert!(shares(&mut rig).values().all(|routed| !routed));
+    bed.ok(&["undrain", "g/r"]);
+    await_state(&bed, "r", "active");
+    while member_of(&bed, "z")["waiting"] != 0 {
+        assert!(Instant::now() < deadline);
+    }
+    assert_eq!(shares(&mut rig), before);
+    assert!(bed.ok(&["show", "groups"]).contains("r0 r1"));
+    assert_eq!(bed.port("r0")["state"]["detail"], "is router r's in group g");
+    // It is a member like others: its port goes down.
+    bed.ok(&["set", "r1", "link=down"]);
+    assert_eq!(await_state(&bed, "r", "gone")["why"], "port r1 is down");
+    assert!(shares(&mut rig).values().all(|routed| !routed));
+    assert!(bed.fails(&["del", "--router", "r"]).contains("port r0 is on it"));
 }

@@ -4,7 +4,8 @@
 //! joining → active → draining → drained        gone: from each of them, and from there to joining
 //! ```
 //!
-//! A member is *joining* until all of its ports are up and it has sent something by each. *Active*, it gets flows. *Draining*, it
+//! A member is *joining* until all of its ports are up and it has sent something by each; a router's port has no driver, and needs
+//! to send nothing. *Active*, it gets flows. *Draining*, it
 //! keeps those that it has until they are idle, or for as long as `force-after` says; then it is *drained*. It is *gone* while one
 //! of its ports is down, at all interfaces at once, or while it makes no progress: it has taken all buffers of a port, returns none
 //! and sends nothing by any of its ports, while frames come for it. An idle member is not judged, and the last active
@@ -375,14 +376,10 @@ impl LiveGroup {
         let mut candidates = active;
         candidates.extend(expected().filter(|(_, it)| !it.drains).map(candidate));
         let candidates = if candidates.is_empty() { last() } else { candidates };
-        let order = [MemberState::Active, MemberState::Draining, MemberState::Drained, MemberState::Joining];
-        // What is for the group itself is for a control plane, if a member has one.
-        let first = |state| all().filter(is(state)).min_by_key(|(_, it)| !it.controls);
-        let speaker = order.into_iter().find_map(first);
-        group.set_speaker(speaker.map(|(_, it)| it.number));
+        group.set_speaker(speaker(members));
         // While one is expected no flow moves for being idle.
-        let wanted =
-            (candidates, leave, if expected().next().is_some() { Duration::MAX } else { spec.idle() });
+        let idle = if expected().next().is_some() { Duration::MAX } else { spec.idle() };
+        let wanted = (candidates, leave, idle);
         let waits = settled.waiting.iter().any(|n| *n > 0);
         if *by != wanted || waits {
             let moved = settled.moved;
@@ -416,6 +413,17 @@ impl LiveGroup {
             moved_at_once,
         }
     }
+}
+
+/// The number of the member that speaks for all `members`: what is for the group itself is for a control plane, if one of them has
+/// that.
+fn speaker(members: &BTreeMap<String, Member>) -> Option<u8> {
+    let order = [MemberState::Active, MemberState::Draining, MemberState::Drained, MemberState::Joining];
+    let first = |state| {
+        let its = members.values().filter(|it| it.state == state);
+        its.min_by_key(|it| !it.controls)
+    };
+    order.into_iter().find_map(first).map(|it| it.number)
 }
 
 /// The groups that there are.
@@ -656,5 +664,26 @@ mod tests {
         drain(&mut rig, false);
         let [a, _] = rig.after(1);
         assert!(a.0 == "active" && a.1 > 30_000, "{a:?}");
+    }
+
+    #[test]
+    fn a_router_has_no_driver_to_wait_for_or_to_judge_and_its_control_plane_speaks() {
+        let mut rig = Rig::new();
+        rig.live.members.get_mut("b").unwrap().links.values_mut().for_each(|link| link.native = true);
+        assert_eq!(rig.after(1), [("joining", 0), ("active", 1 << 16)]);
+        assert_eq!(speaker(&rig.live.members), Some(1));
+        rig.says(&[0, 1]);
+        assert_eq!(rig.after(1)[0].0, "active");
+        assert_eq!(speaker(&rig.live.members), Some(0));
+        rig.live.members.get_mut("b").unwrap().controls = true;
+        assert_eq!(speaker(&rig.live.members), Some(1));
+        // Its port counts what it drops, and takes nothing.
+        for _ in 0..20 {
+            rig.gets(2, 0, 20);
+            assert_eq!(rig.after(100)[1].0, "active");
+        }
+        rig.peers[2] = None;
+        assert_eq!(rig.after(1)[1], ("gone", 0));
+        assert_eq!(speaker(&rig.live.members), Some(0));
     }
 }

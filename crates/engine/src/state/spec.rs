@@ -173,9 +173,10 @@ options! {
             /// Which of the group's interfaces it is, or stands behind.
             interface: Number<0, 15> = "interface", Frames, "";
             /// The router's or the group's addresses there, each with the length of its network.
-            address: Nets = "address", Frames, "none";
+            address: Nets = "address", Frames, "none; of kind router: those of the group's interface";
             /// The router's station address there.
-            router_mac: Mac = "router-mac", Frames, "made from router, port and machine";
+            router_mac: Mac = "router-mac", Frames,
+                "of kind router: the `mac` of the group's interface; else made from router, port and machine";
             /// Which sources the router takes packets from there (RFC 3704): `off`: all; `loose`: those that a route leads
             /// to; `strict`: those that a route leads to through this port. Others are dropped as `reverse_path`.
             rpf: Rpf = "rpf", Frames, "`off`";

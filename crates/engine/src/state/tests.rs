@@ -538,3 +538,53 @@ fn a_switch_under_attack_gets_another_table() {
     // No core uses the old one any more.
     assert_eq!(Arc::strong_count(&old), 1);
 }
+
+#[test]
+fn a_router_is_a_member_of_a_group_that_it_is_not_behind() {
+    let checked = |router: &str, front: &str, more: &str| {
+        let text = format!(
+            "[[group]]\nname = 'g'\n[[router]]\nname = 'r'\n[[router]]\nname = 's'\n\
+             [[port]]\nname = 'g0'\nkind = 'group'\nwhere = 'g'\ninterface = 0\nmac = '02:00:00:00:00:02'\n{front}\n\
+             [[port]]\nname = 'r0'\nkind = 'router'\nwhere = '{router}'\ninterface = 0\nmember = 'm'\n{more}\n"
+        );
+        text::from_toml("f.toml", &text, kinds::KINDS).map_err(|e| e.to_string())
+    };
+    let address = "address = ['10.0.0.1/24']";
+    for (front, more) in [
+        (address, "group = 'g'"),
+        (address, "group = 'g'\naddress = ['10.0.0.7/16']\nrpf = 'strict'"),
+        ("router = 's'", "group = 'g'\nrouter-mac = '02:00:00:00:00:02'"),
+        (address, "group = 'g'\n[[port]]\nname = 'p'\nkind = 'router'\nwhere = 's'\ngroup = 'g'\nmember = 'o'\ninterface = 0"),
+    ] {
+        assert_eq!(checked("r", front, more).err(), None, "{more}");
+    }
+    let second = "group = 'g'\n[[port]]\nname = 'p'\nkind = 'ring'\nwhere = 'p'\nrouter = 'r'\naddress = ['10.0.0.1/8']";
+    for (router, front, more, why) in [
+        ("x", address, "group = 'g'", "port r0: key `where`: there is no router \"x\"; allowed: r, s"),
+        ("r", address, "", "port r0: key `group`: missing; a port of kind router is a member's"),
+        ("r", "router = 'r'", "group = 'g'", "port g0: key `router`: it is a member of group g, by port r0"),
+        (
+            "r",
+            address,
+            "group = 'g'\nrouter = 's'",
+            "key `group`: a port joins one of them; allowed: one of group, router",
+        ),
+        (
+            "r",
+            address,
+            "group = 'g'\nweight = 3",
+            "key `weight`: does not apply: the time of its frames is their senders'",
+        ),
+        ("r", address, "group = 'g'\nmac = '02:00:00:00:00:02'", "key `mac`: does not apply to kind router"),
+        (
+            "r",
+            address,
+            "group = 'g'\nrouter-mac = '02:00:00:00:00:09'",
+            "key `router-mac`: has to be that of port g0",
+        ),
+        ("r", address, second, "port p: key `address`: router r has 10.0.0.1 already"),
+    ] {
+        let said = checked(router, front, more).unwrap_err();
+        assert!(said.contains(why), "{said}");
+    }
+}

@@ -30,8 +30,8 @@ use crate::mem::{ticks, ticks_in};
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::DropReason;
 
-pub use buckets::{BUCKETS, MAX_MEMBERS};
 use buckets::{Buckets, NO_MEMBER};
+pub use buckets::{BUCKETS, MAX_MEMBERS};
 pub use kept::KeptGroup;
 pub use kinds::Own;
 use kinds::{kind, FrameKind};

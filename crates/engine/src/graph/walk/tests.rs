@@ -82,6 +82,8 @@ struct Rig {
     walk: Walk,
     topology: Topology,
     switches: [Arc<Switch>; 3],
+    /// Ports between two nodes.
+    inside: Vec<u16>,
     got: Got,
     arena: Arena,
     _queues: (Vec<Lease<Sink>>, Vec<Gateway>),
@@ -177,6 +179,7 @@ impl Rig {
             walk,
             topology,
             switches,
+            inside: GATEWAYS.to_vec(),
             got,
             arena: Arena::new(64, 2048),
             _queues: (sinks, gateways),
@@ -218,7 +221,7 @@ impl Rig {
             let sums = port.counters.totals();
             came += sums.made;
             went += sums.named_drops().map(|(_, n)| n).sum::<u64>();
-            if !GATEWAYS.contains(&id) {
+            if !self.inside.contains(&id) {
                 (came, went) = (came + sums.in_frames, went + sums.out_frames);
             }
         }

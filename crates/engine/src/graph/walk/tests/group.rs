@@ -1,4 +1,5 @@
-//! A group of two members on a switch with two stations.
+//! A group of two members on a switch with two stations; and with a router as one of them, between two networks and behind another
+//! router.
 
 use super::*;
 use crate::graph::group::{Candidate, Group, Own};
@@ -51,6 +52,7 @@ fn group() -> Rig {
         walk,
         topology,
         switches,
+        inside: vec![FRONT],
         got,
         arena: Arena::new(64, 2048),
         _queues: (sinks, gateways),
@@ -184,4 +186,222 @@ fn a_member_without_a_link_gets_no_copy_beside_its_flows() {
     frames.push(resolution(0, 1, ip(0), ip(FRONT)));
     let its = at(&rig.send(0, &frames)).into_iter().filter(|to| *to == MEMBERS[0]).count();
     assert_eq!(its as u64 + rig.drops(MEMBERS[1])["link_down"], 21);
+}
+
+/// A group between two networks: 2 is its interface to station 0, 5 the one to station 3. The first member has ports 1 and 4, the second
+/// is a router with gateways 6 and 7, of which 8 stands for 6 before its control plane. The router `speaks`, or the other one does.
+/// Station 0 is on a switch, or at the other end of a `wire`.
+fn native(speaks: bool, wire: bool) -> Rig {
+    let mut rig = Rig::with(&[(6, 8)]);
+    let group = Arc::new(Group::new(1));
+    group.settle(&[Candidate::new(0, "a", 100), Candidate::new(1, "r", 100)], 0, Duration::ZERO);
+    group.set_speaker(Some(u8::from(speaks)));
+    let router = Arc::new(Router::new("r").unwrap());
+    let port = |id: u16, front: u16| RouterPort {
+        port: Arc::clone(&rig.ports[usize::from(id)]),
+        mac: mac(front),
+        addresses: vec![format!("{}/24", std::net::Ipv4Addr::from(ip(front))).parse().unwrap()],
+        control: (id == 6).then_some(PortId(8)),
+        rpf: Rpf::Off,
+    };
+    router.configure(&[port(6, 2), port(7, 5)], &[], 1);
+    let behind = |id| Attach::Behind(PortId(if [1, 6].contains(&id) { 2 } else { 5 }), u8::from(id > 5));
+    let interface = |id: u16, beyond| {
+        let [near, far] = if id == 2 { [1, 6] } else { [4, 7] };
+        Attach::Interface(Arc::new(Interface {
+            group: Arc::clone(&group),
+            ports: vec![(0, PortId(near)), (1, PortId(far))],
+            own: Own::new([ip(id).into()], Some(mac(id))),
+            beyond,
+        }))
+    };
+    let attach = |id: u16| match id {
+        0 if wire => Attach::Wire(PortId(2)),
+        2 if wire => interface(2, Attach::Wire(PortId(0))),
+        2 | 5 => interface(id, Attach::Switch(Arc::clone(&rig.switches[on(id)]))),
+        1 | 4 => behind(id),
+        6 | 7 => Attach::Gateway(Arc::clone(&router), Box::new(behind(id))),
+        8 => Attach::Wire(PortId(6)),
+        0 | 3 => Attach::Switch(Arc::clone(&rig.switches[on(id)])),
+        _ => Attach::Nothing,
+    };
+    let joined: Vec<_> = (0..).zip(&rig.ports).map(|(id, port)| (Arc::clone(port), attach(id))).collect();
+    rig.topology = Topology::new(&joined);
+    rig.walk.routers = rig.topology.routers().iter().map(RouterContext::new).collect();
+    rig.inside = vec![2, 5, 6, 7];
+    rig
+}
+
+/// The datagram of a flow to the station behind `to`, by way of `gateway`.
+fn of_flow(flow: u16, from: u16, gateway: u16, to: u16) -> Vec<u8> {
+    let mut frame = packet(from, gateway, ip(to), 20);
+    let mut ports = [1000 + flow, 53];
+    if from > to {
+        ports.reverse();
+    }
+    frame[34..38].copy_from_slice(&ports.map(u16::to_be_bytes).concat());
+    frame
+}
+
+#[test]
+fn a_router_is_a_member_beside_others_and_has_its_flows_in_both_directions() {
+    for wire in [false, true] {
+        let mut rig = native(true, wire);
+        rig.meet(0, 2);
+        rig.meet(3, 5);
+        let mut routed = BTreeSet::new();
+        for flow in 0..200 {
+            let got = rig.send(0, &[of_flow(flow, 0, 2, 3)]);
+            match at(&got)[..] {
+                [1] => assert_eq!(got[0].1, of_flow(flow, 0, 2, 3)),
+                [3] => {
+                    let frame = &got[0].1;
+                    assert_eq!((&frame[..12], frame[22]), (&[mac(3), mac(5)].concat()[..], 63));
+                    routed.insert(flow);
+                }
+                _ => panic!("{got:?}"),
+            }
+            let back = rig.send(3, &[of_flow(flow, 3, 5, 0)]);
+            assert_eq!(at(&back), [if routed.contains(&flow) { 0 } else { 4 }]);
+            assert!(back[0].0 == 4 || back[0].1[..12] == [mac(0), mac(2)].concat());
+        }
+        assert!((60..140).contains(&routed.len()), "{}", routed.len());
+        // In one batch, with what all members hear.
+        let mut many: Vec<_> = (0..200).map(|flow| of_flow(flow, 0, 2, 3)).collect();
+        many.insert(100, arp(0, 1, ip(2)));
+        let got = rig.send(0, &many);
+        let its: BTreeSet<_> = got.iter().filter(|(to, _)| *to == 3).map(|(_, it)| it[35]).collect();
+        assert_eq!(its, routed.iter().map(|flow| (1000 + flow).to_be_bytes()[1]).collect());
+        assert_eq!((got.len(), at(&got).iter().filter(|to| **to == 0).count()), (202, 1));
+        // Its port is down.
+        rig.ports[6].set_silent(true);
+        let first = of_flow(*routed.first().unwrap(), 0, 2, 3);
+        assert_eq!(at(&rig.send(0, &[first, arp(0, 1, ip(2))])), [1]);
+        assert_eq!(rig.drops(6)["link_down"], 2);
+    }
+}
+
+/// One answer comes out, whoever speaks; what a router says beside its answer comes out in any case.
+#[test]
+fn a_router_that_does_not_speak_for_its_group_answers_no_question_for_its_station() {
+    let mut rig = native(false, false);
+    assert_eq!(at(&rig.send(0, &[arp(0, 1, ip(2))])), [1]);
+    assert_eq!(rig.drops(6)["not_speaker"], 1);
+    let ping = |n: u8| {
+        let mut ping = packet(0, 2, ip(2), 4);
+        (ping[23], ping[25]) = (1, ping[25].wrapping_add(16));
+        ping[34..].fill(0);
+        (ping[34], ping[39]) = (8, n);
+        let sum = Sum::of(&ping[34..]).checksum().to_be_bytes();
+        ping[36..38].copy_from_slice(&sum);
+        ping
+    };
+    let all: Vec<_> = (0..50).map(ping).chain([arp(0, 1, ip(2))]).collect();
+    let got = rig.send(0, &all);
+    // All pings are one flow, whose member is the router or the other one.
+    let its = got.iter().filter(|(to, bytes)| *to == 0 && bytes[34] == 0).count();
+    assert!([0, 50].contains(&its) && at(&got).iter().filter(|to| **to == 1).count() == 51 - its, "{its}");
+    assert_eq!(rig.drops(6)["not_speaker"], 2);
+}
+
+#[test]
+fn the_control_plane_of_a_member_speaks_for_its_group() {
+    let mut rig = native(true, false);
+    rig.meet(0, 2);
+    let mut bgp = packet(0, 2, ip(2), 20);
+    (bgp[23], bgp[25]) = (6, bgp[25].wrapping_add(11));
+    bgp[36..38].copy_from_slice(&179u16.to_be_bytes());
+    assert_eq!(rig.send(0, &[bgp.clone()]), [(8, bgp.clone())]);
+    let answer = [&mac(0)[..], &mac(2), &bgp[12..]].concat();
+    assert_eq!(rig.send(8, &[answer.clone()]), [(0, answer)]);
+    // Of addresses it says what a member may say.
+    let announce = |address: [u8; 4]| {
+        let mut frame = arp(2, 1, address);
+        frame[28..32].copy_from_slice(&address);
+        frame
+    };
+    assert_eq!(rig.send(8, &[announce(ip(9)), announce(ip(2))]), [(0, announce(ip(2)))]);
+    assert_eq!(rig.drops(6)["foreign_address"], 1);
+}
+
+/// The chain's two routers with a group between them instead of the switch: 5, a port of the first, is the group's interface. One
+/// member has port 4, and the second router, by its gateway 7, is the other one and speaks.
+fn behind_a_router(beyond: impl FnOnce(&Arc<Router>) -> Attach) -> Rig {
+    let mut rig = Rig::new();
+    let attached = |id: u16| rig.topology.get(PortId(id)).unwrap().attach.clone();
+    let (Attach::Gateway(first, _), Attach::Gateway(second, _)) = (attached(5), attached(7)) else {
+        panic!()
+    };
+    let group = Arc::new(Group::new(1));
+    group.settle(&[Candidate::new(0, "a", 100), Candidate::new(1, "r", 100)], 0, Duration::ZERO);
+    group.set_speaker(Some(1));
+    let interface = Arc::new(Interface {
+        group,
+        ports: vec![(0, PortId(4)), (1, PortId(7))],
+        own: Own::new([ip(7).into()], Some(mac(7))),
+        beyond: beyond(&first),
+    });
+    let attach = |id| match id {
+        4 => Attach::Behind(PortId(5), 0),
+        5 => Attach::Interface(Arc::clone(&interface)),
+        7 => Attach::Gateway(Arc::clone(&second), Box::new(Attach::Behind(PortId(5), 1))),
+        _ => attached(id),
+    };
+    let joined: Vec<_> = (0..).zip(&rig.ports).map(|(id, port)| (Arc::clone(port), attach(id))).collect();
+    rig.topology = Topology::new(&joined);
+    rig
+}
+
+#[test]
+fn a_group_behind_a_router_has_routers_and_others_as_members() {
+    let mut rig = behind_a_router(|router| Attach::Router(Arc::clone(router)));
+    rig.meet(0, 2);
+    rig.meet(9, 10);
+    // The router asks for the group's station: all hear it, and one answers.
+    let got = rig.send(0, &[packet(0, 2, ip(9), 9)]);
+    assert_eq!((at(&got), &got[0].1[38..42]), (vec![4], &ip(7)[..]));
+    // The member that is a router knows who asked.
+    assert_eq!(at(&rig.send(9, &[packet(9, 10, ip(0), 9)])), [0]);
+    let mut routed = 0;
+    for flow in 0..200 {
+        let got = rig.send(0, &[of_flow(flow, 0, 2, 9)]);
+        let frame = &got[0].1;
+        let (macs, ttl) = if got[0].0 == 9 { ([mac(9), mac(10)], 62) } else { ([mac(7), mac(5)], 63) };
+        assert_eq!((got.len(), &frame[..12], frame[22]), (1, &macs.concat()[..], ttl));
+        routed += usize::from(got[0].0 == 9);
+        // Whichever member it has passed on its way there, it comes back.
+        let back = rig.send(9, &[of_flow(flow, 9, 10, 0)]);
+        assert_eq!((at(&back), back[0].1[22]), (vec![0], 62));
+        let mut back = of_flow(flow, 9, 5, 0);
+        back[6..12].copy_from_slice(&mac(7));
+        assert_eq!(at(&rig.send(4, &[back])), [0]);
+    }
+    assert!((60..140).contains(&routed), "{routed}");
+    // Both take each other for the next hop: what the router among the members has goes to and fro until it has passed enough.
+    let circle = |flow| {
+        let mut frame = of_flow(flow, 0, 2, 9);
+        frame[31] = 77;
+        frame[24..26].fill(0);
+        let sum = Sum::of(&frame[14..34]).checksum().to_be_bytes();
+        frame[24..26].copy_from_slice(&sum);
+        frame
+    };
+    let got = rig.send(0, &(0..200).map(circle).collect::<Vec<_>>());
+    assert!(got.iter().all(|(to, bytes)| (*to, bytes[22]) == (4, 63)));
+    let ends: u64 = [5, 7].iter().filter_map(|port| rig.drops(*port).get("reentry").copied()).sum();
+    assert_eq!((got.len() as u64 + ends, ends > 50), (200, true));
+}
+
+/// Connections that no configuration makes: a member's router beyond the group, and a wire back to where its frames come from.
+#[test]
+fn every_circle_through_a_group_has_an_end() {
+    let mut rig = behind_a_router(|_| Attach::Wire(PortId(7)));
+    let sent = packet(7, 9, ip(9), 9);
+    assert_eq!(at(&rig.send(11, &[sent])), [0u16; 0]);
+    assert_eq!(rig.drops(5)["reentry"], 1);
+    let mut rig = behind_a_router(|_| Attach::Nothing);
+    let second = rig.topology.routers().pop().unwrap();
+    rig = behind_a_router(|_| Attach::Router(second));
+    rig.send(0, &(0..50).map(|flow| of_flow(flow, 0, 2, 9)).collect::<Vec<_>>());
+    rig.send(9, &(0..50).map(|flow| of_flow(flow, 9, 10, 0)).collect::<Vec<_>>());
 }
