@@ -193,7 +193,7 @@ fn a_member_without_a_link_gets_no_copy_beside_its_flows() {
 /// Station 0 is on a switch, or at the other end of a `wire`.
 fn native(speaks: bool, wire: bool) -> Rig {
     let mut rig = Rig::with(&[(6, 8)]);
-    let group = Arc::new(Group::new(1));
+    let group = Arc::new(Group::new(1, None));
     group.settle(&[Candidate::new(0, "a", 100), Candidate::new(1, "r", 100)], 0, Duration::ZERO);
     group.set_speaker(Some(u8::from(speaks)));
     let router = Arc::new(Router::new("r").unwrap());
@@ -332,7 +332,7 @@ fn behind_a_router(beyond: impl FnOnce(&Arc<Router>) -> Attach) -> Rig {
     let (Attach::Gateway(first, _), Attach::Gateway(second, _)) = (attached(5), attached(7)) else {
         panic!()
     };
-    let group = Arc::new(Group::new(1));
+    let group = Arc::new(Group::new(1, None));
     group.settle(&[Candidate::new(0, "a", 100), Candidate::new(1, "r", 100)], 0, Duration::ZERO);
     group.set_speaker(Some(1));
     let interface = Arc::new(Interface {
