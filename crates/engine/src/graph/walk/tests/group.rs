@@ -313,7 +313,7 @@ fn the_control_plane_of_a_member_speaks_for_its_group() {
     bgp[36..38].copy_from_slice(&179u16.to_be_bytes());
     assert_eq!(rig.send(0, &[bgp.clone()]), [(8, bgp.clone())]);
     let answer = [&mac(0)[..], &mac(2), &bgp[12..]].concat();
-    assert_eq!(rig.send(8, &[answer.clone()]), [(0, answer)]);
+    assert_eq!(rig.send(8, std::slice::from_ref(&answer)), [(0, answer)]);
     // Of addresses it says what a member may say.
     let announce = |address: [u8; 4]| {
         let mut frame = arp(2, 1, address);
