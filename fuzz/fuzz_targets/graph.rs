@@ -1,5 +1,5 @@
 //! Everything between a sender's queue and its receivers': switches with guards, limits, routers on switches and
-//! beside them, a group of two members, wires to one queue and to several, receivers with and without offloads, with and without room, slow ones and
+//! beside them, a group of two guests and a router, wires to one queue and to several, receivers with and without offloads, with and without room, slow ones and
 //! silent ones. What came in, and was made on the way, goes out or is dropped by name; no frame comes twice; what needs an offload
 //! reaches nobody who lacks it; and from honest packets come packets whose lengths and sums are right, however they were cut and routed.
 //!
@@ -27,14 +27,15 @@ use sidecore_fuzz::packets::{packet, Packet, Station};
 
 /// Guests 0 and 1 on the first switch, 3 and 4 on the second, 9 on the third. 2 and 5 are the first router's on the first two, 6 is a
 /// port of it beside them; 7 and 10 are the second router's on the last two. 8 stands for port 2 before a control plane. 11 and 12
-/// are a wire's, 12 with two queues. 13 is connected to nothing. 14 is a group's on the first switch, with 15 and 16 behind it.
-const PORTS: u16 = 17;
+/// are a wire's, 12 with two queues. 13 is connected to nothing. 14 is a group's on the first switch, with 15 and 16 behind it, and
+/// the second router by its gateway 17.
+const PORTS: u16 = 18;
 const GATEWAYS: [u16; 4] = [2, 5, 7, 10];
 const WIRE: [u16; 2] = [11, 12];
 const GROUP: u16 = 14;
-const MEMBERS: [u16; 2] = [15, 16];
+const MEMBERS: [u16; 3] = [15, 16, 17];
 /// Ports without a peer outside.
-const INSIDE: [u16; 5] = [2, 5, 7, 10, GROUP];
+const INSIDE: [u16; 6] = [2, 5, 7, 10, GROUP, 17];
 /// Frames that wait at one port, at most.
 const MOST: usize = 200;
 /// What the receivers accept, by a number.
@@ -171,7 +172,8 @@ impl Rig {
         ];
         self.routers[0].configure(&[member(2), member(5), member(6)], &statics, 1);
         let back = [via("0.0.0.0/0", &[station(5)]), via("::/0", &[station(5)])];
-        self.routers[1].configure(&[member(7), member(10)], &back, 1);
+        let behind = Member { mac: mac(GROUP), addresses: net(GROUP), ..member(MEMBERS[2]) };
+        self.routers[1].configure(&[member(7), member(10), behind], &back, 1);
     }
 
     /// Port `id` gets its receiver, or loses it.
@@ -192,7 +194,7 @@ impl Rig {
                 Receiver { free: 1 << 20, accepts: Offloads::NONE, honest: flags & 1 == 0 };
         }
         (0..PORTS).for_each(|id| self.plug(id, true));
-        self.settle(3, 0);
+        self.settle(7, 0);
         let options = SwitchOptions { table_size: 64, ageing: 30 };
         let switches = [
             Arc::new(Switch::new("a", options)),
@@ -211,6 +213,10 @@ impl Rig {
                 13 => Attach::Nothing,
                 GROUP => Attach::Interface(Arc::new(self.interface(switch()))),
                 15 | 16 => Attach::Behind(PortId(GROUP), u8::from(id == MEMBERS[1])),
+                17 => {
+                    let behind = Attach::Behind(PortId(GROUP), 2);
+                    Attach::Gateway(Arc::clone(&self.routers[1]), Box::new(behind))
+                }
                 _ => Attach::Switch(switch()),
             }
         };
@@ -243,7 +249,7 @@ impl Rig {
         switches
     }
 
-    /// The group's interface on `switch`, with both members.
+    /// The group's interface on `switch`, with all members.
     fn interface(&self, switch: Arc<Switch>) -> Interface {
         let station = station(GROUP);
         let addresses = [Ipv4Addr::from(station.four).into(), Ipv6Addr::from(station.six).into()];
@@ -261,10 +267,11 @@ impl Rig {
         if std::mem::replace(&mut self.takes, takes) == takes {
             return;
         }
-        let its = (0..2).filter(|n| takes >> n & 1 != 0);
-        let candidates: Vec<_> = its.map(|n| Candidate::new(n, ["a", "b"][usize::from(n)], 100)).collect();
+        let its = (0..3).filter(|n| takes >> n & 1 != 0);
+        let candidates: Vec<_> =
+            its.map(|n| Candidate::new(n, ["a", "b", "r"][usize::from(n)], 100)).collect();
         self.group.settle(&candidates, leave.into(), Duration::ZERO);
-        self.group.set_speaker((takes & 3 != 0).then_some(u8::from(takes & 1 == 0)));
+        self.group.set_speaker((takes != 0).then_some(takes.trailing_zeros() as u8));
     }
 
     fn run(&mut self, data: &[u8]) {
@@ -308,7 +315,7 @@ impl Rig {
                     match what >> 4 & 3 {
                         0 => self.plug(id, what & 0x40 == 0),
                         1 => self.ports[usize::from(id)].set_silent(what & 0x40 == 0),
-                        2 => self.settle(id as u8 & 3, id as u8 >> 2 & 3),
+                        2 => self.settle(id as u8 & 7, id as u8 >> 2 & 7),
                         // Receivers get private copies from now on, or not any more.
                         _ => self.local.set_apart(what & 0x40 == 0),
                     }
