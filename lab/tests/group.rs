@@ -53,7 +53,8 @@ impl Members {
                 guest.expect(&format!("ip {flag} addr add {}/{bits} dev eth{side}", gateways[side]))?;
             }
         }
-        Ok(())
+        // While an address is tentative (RFC 4862 §5.4), errors come from that of the other card.
+        guest.wait_until("! awk '{print $5}' /proc/net/if_inet6 | grep -q '^[4567cdef]'", LIMIT)
     }
 }
 
