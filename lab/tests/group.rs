@@ -147,7 +147,7 @@ fn two_guests_are_one_router(kind: &str, driver: &'static str, card: fn(&str) ->
     let server = right.run_in_background("iperf3 --server --one-off")?;
     right.wait_until("netstat -lnt | grep -q :5201", LIMIT)?;
     let begun = sent(&mut daemon, "b1")?;
-    let streaming = left.run_in_background(&format!("iperf3 --client {far} --parallel 8 --time 5"))?;
+    let streaming = left.run_in_background(&format!("iperf3 --client {far} --parallel 16 --time 5"))?;
     wait(&mut daemon, |daemon| Ok(sent(daemon, "b1")? > begun + 100))?;
     b.crash();
     wait_states(&mut daemon, ["active", "gone"])?;
