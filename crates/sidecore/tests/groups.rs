@@ -111,10 +111,10 @@ impl Rig {
         Rig { args, bed, daemon, station }
     }
 
-    /// With the next daemon; this one is killed.
-    fn restarted(self) -> Rig {
+    /// With the next daemon; this one ends by `signal`.
+    fn restarted(self, signal: Signal) -> Rig {
         let Rig { args, bed, daemon, .. } = self;
-        daemon.end(Signal::KILL);
+        daemon.end(signal);
         Rig::start(bed, args)
     }
 
@@ -236,7 +236,7 @@ fn when_a_member_is_killed_only_its_flows_move_and_a_drain_moves_none_that_is_al
 }
 
 #[test]
-fn a_daemon_that_is_killed_leaves_buckets_where_they_are() {
+fn a_daemon_that_ends_or_is_killed_leaves_buckets_where_they_are() {
     let mut rig = Rig::new(",idle=300000", &["a", "b", "c"]);
     let start = |rig: &Rig, names: &[&str]| {
         let members: Vec<_> = names.iter().map(|name| Member::start(&rig.bed, name)).collect();
@@ -250,12 +250,14 @@ fn a_daemon_that_is_killed_leaves_buckets_where_they_are() {
     assert_eq!(rig.ask(FLOWS).0, before);
     let waiting = rig.member("a")["waiting"].as_u64().unwrap() + rig.member("b")["waiting"].as_u64().unwrap();
     assert!(waiting > 10, "{waiting}");
-    let mut rig = rig.restarted();
-    drop(members);
-    // The one that comes back first does not get what the others have.
-    let mut members = start(&rig, &["c"]);
-    members.extend(start(&rig, &["a", "b"]));
-    assert_eq!(rig.ask(FLOWS).0, before);
+    for signal in [Signal::KILL, Signal::TERM] {
+        rig = rig.restarted(signal);
+        drop(members);
+        // The one that comes back first does not get what the others have.
+        members = start(&rig, &["c"]);
+        members.extend(start(&rig, &["a", "b"]));
+        assert_eq!(rig.ask(FLOWS).0, before, "{signal:?}");
+    }
     // A group that is deleted leaves nothing behind.
     let journals = || std::fs::read_dir(rig.bed.path("control.journals")).into_iter().flatten().flatten();
     assert!(journals().any(|it| it.file_name() == "@g"));
