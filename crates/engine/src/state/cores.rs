@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::grouping::GroupSpec;
-use super::members::{GroupView, Groups};
+use super::members::{kept, GroupView, Groups};
 use super::neighbours::{mac_text, Neighbours};
 use super::routes::RouterSpec;
 use super::spec::{Joint, PortSpec, SwitchSpec};
@@ -254,9 +254,17 @@ impl CoreGraph {
         Ok(())
     }
 
-    /// Makes group `spec` if there is none, before it is published.
+    /// Makes group `spec` if there is none, before it is published. Its file is opened under no lock.
     pub(super) fn prepare_group(&self, spec: &GroupSpec) {
-        crate::lock(&self.groups).prepare(spec, self.cores.status().len());
+        if !crate::lock(&self.groups).has(&spec.name) {
+            let kept = kept(&spec.name);
+            crate::lock(&self.groups).make(spec, self.cores.status().len(), kept);
+        }
+    }
+
+    /// Ends all groups, before their members' ports do.
+    pub(super) fn end_groups(&self) {
+        crate::lock(&self.groups).end();
     }
 
     /// The router of this name, and the second of its clock.

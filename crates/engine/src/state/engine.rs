@@ -388,6 +388,8 @@ impl Engine {
     pub fn shut_down(&self) -> Vec<String> {
         let mut state = crate::lock(&self.state);
         self.means.graph.cores.rest(true);
+        // Members are not gone because their ports end: the next daemon finds their buckets with them.
+        self.means.graph.end_groups();
         let mut endings = Vec::new();
         for (name, live) in &mut state.ports {
             if let Some(mut attachment) = live.attachment.take() {

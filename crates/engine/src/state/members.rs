@@ -267,7 +267,10 @@ impl Member {
         }
         match self.state {
             Gone if lack.is_none() && stays >= self.hold => to(Joining),
-            Joining if lack.is_none() && self.links.values().all(Link::has_spoken) => {
+            // An expected one has spoken to the former daemon, and may say nothing until it gets frames.
+            Joining
+                if lack.is_none() && (self.is_expected(now) || self.links.values().all(Link::has_spoken)) =>
+            {
                 to(if self.drains { Draining } else { Active })
             }
             Active if self.drains => to(Draining),
@@ -435,25 +438,30 @@ pub(super) fn journal_of(group: &str) -> String {
     format!("@{group}")
 }
 
+/// What a former daemon has left of `group`, or a new file. None if there is no file: that is logged.
+pub(super) fn kept(group: &str) -> Option<KeptGroup> {
+    let open = |it: JournalFile| KeptGroup::open(&it.file, Group::new_key()).map_err(|e| (it.path, e));
+    let kept = journal(&journal_of(group)).and_then(|journal| journal.map(open).transpose());
+    kept.unwrap_or_else(|(path, e)| {
+        tracing::warn!(group, "{}: {e}; after a restart its flows may have other members", path.display());
+        None
+    })
+}
+
 impl Groups {
-    /// Makes group `spec` if there is none yet, with what a former daemon has left of it.
-    pub fn prepare(&mut self, spec: &GroupSpec, cores: usize) {
-        if self.0.contains_key(&spec.name) {
-            return;
-        }
-        let open = || {
-            let journal =
-                journal(&journal_of(&spec.name)).map_err(|(path, e)| (path.display().to_string(), e))?;
-            let open = |it: JournalFile| {
-                KeptGroup::open(&it.file, Group::new_key()).map_err(|e| (it.path.display().to_string(), e))
-            };
-            journal.map(open).transpose()
-        };
-        let kept = open().unwrap_or_else(|(path, e)| {
-            tracing::warn!(group = %spec.name, "{path}: {e}; after a restart its flows may have other members");
-            None
-        });
+    /// Makes group `spec`, which has this file.
+    pub fn make(&mut self, spec: &GroupSpec, cores: usize, kept: Option<KeptGroup>) {
         self.0.insert(spec.name.clone(), LiveGroup::new(spec, cores, kept));
+    }
+
+    /// Whether there is a group of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    /// Ends all of them: what they keep stays as it is.
+    pub fn end(&mut self) {
+        self.0.clear();
     }
 
     /// Has the groups be those of `specs`, with members of `ports`; buckets of members that are none any more move at once.
@@ -649,6 +657,23 @@ mod tests {
             rig.gets(2, 0, 20);
             assert_eq!(rig.after(100)[1], ("active", 1 << 16));
         }
+    }
+
+    /// Guests that are silent until frames come for them, as a router's are, would wait for each other.
+    #[test]
+    fn a_member_of_the_former_daemon_is_active_when_its_ports_are_up_if_it_comes_in_time() {
+        let mut rig = Rig::new();
+        rig.live.members.values_mut().for_each(|it| it.expected = true);
+        rig.peers = vec![None, None, Some(rig.peer(2)), Some(rig.peer(3))];
+        let [a, b] = rig.after(1);
+        assert_eq!((a.0, b.0, a.1 + b.1), ("joining", "active", 1 << 16));
+        assert!(a.1 > 30_000, "{a:?}");
+        // It is too late, and its flows are the other's.
+        assert_eq!(rig.after(10_000), [("joining", 0), ("active", 1 << 16)]);
+        (rig.peers[0], rig.peers[1]) = (Some(rig.peer(0)), Some(rig.peer(1)));
+        assert_eq!(rig.after(1)[0], ("joining", 0));
+        rig.says(&[0, 1]);
+        assert_eq!(rig.after(1)[0].0, "active");
     }
 
     #[test]
