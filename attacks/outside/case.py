@@ -328,8 +328,9 @@ class Stage:
         def sums():
             answer = self.daemon.ask("GET", "/v1/ports")
             all_of = [p["counters"] for p in answer["ports"]] + [answer["retired"]]
-            # What passes a router's port on a switch stays inside.
-            ends = [p["counters"] for p in answer["ports"] if p["state"]["kind"] != "switch"] + [answer["retired"]]
+            # What passes a port without a peer stays inside.
+            inside = ("switch", "group", "router")
+            ends = [p["counters"] for p in answer["ports"] if p["state"]["kind"] not in inside] + [answer["retired"]]
             came = sum(c["in_frames"] for c in ends) + sum(c["made"] for c in all_of)
             went = sum(c["out_frames"] for c in ends) + sum(sum(c["drops"].values()) for c in all_of)
             self.sums = came, went

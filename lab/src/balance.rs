@@ -27,8 +27,9 @@ impl Balance {
     pub(crate) fn of(ports: &Value) -> Self {
         let mut sum = Self::default();
         let each = ports["ports"].as_array().into_iter().flatten();
-        // What passes a router's port on a switch, or an interface of a group, stays inside.
-        let is_end = |port: &Value| !["switch", "group"].iter().any(|kind| port["state"]["kind"] == *kind);
+        // What passes a router's port on a switch or behind a group, or an interface of a group, stays inside.
+        let is_end =
+            |port: &Value| !["switch", "group", "router"].iter().any(|kind| port["state"]["kind"] == *kind);
         let each = each.map(|port| (&port["counters"], is_end(port)));
         for (counters, is_end) in each.chain([(&ports["retired"], true)]) {
             let number = |key: &str| counters[key].as_u64().unwrap_or_default();
