@@ -1,9 +1,9 @@
 //! Two guests that are one router: alike down to their addresses, members of a group between two others. Unmodified kernels of Debian
 //! with forwarding turned on; the others use them as they would use one router, while one is killed, comes back and is drained.
 
-use crate::router::{use_router, Family, FAMILIES};
+use crate::router::{be_router, use_router, virtio, Family, FAMILIES};
 use sidecore_lab::traffic::{iperf3, received_gbits, Pinging};
-use sidecore_lab::{Daemon, Error, Guest, Nic, Result, Role, RunDir, Spec};
+use sidecore_lab::{Daemon, Error, Guest, Nic, Result, RunDir, Spec};
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -21,14 +21,9 @@ fn two_guests_are_one_router_with_e1000e_cards() -> Result<()> {
     two_guests_are_one_router("e1000e", "e1000e", |socket| Nic::vfio_user(socket))
 }
 
-fn virtio(socket: &str) -> Nic {
-    Nic::vhost_user(socket, Role::QemuClient { reconnect_ms: 200 }, 1)
-}
-
 /// What members are made of.
 struct Members {
     dir: RunDir,
-    driver: &'static str,
     card: fn(&str) -> Nic,
 }
 
@@ -40,21 +35,6 @@ impl Members {
     fn spec(&self, name: &str) -> Spec {
         let card = |side: usize| (self.card)(&self.socket(&format!("{name}{side}"))).mac(MACS[side]);
         Guest::named(name).nic(card(0)).nic(card(1))
-    }
-
-    /// Has the guest be a router with the group's addresses.
-    fn set_up(&self, guest: &mut Guest) -> Result<()> {
-        guest.expect("sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
-        for side in 0..2 {
-            let used = guest.expect(&format!("ethtool -i eth{side} | sed -n 's/^driver: //p'"))?;
-            assert_eq!(used.trim(), self.driver);
-            guest.expect(&format!("ip link set eth{side} mtu {} up", [1500, 1400][side]))?;
-            for Family { flag, gateways, bits, .. } in &FAMILIES {
-                guest.expect(&format!("ip {flag} addr add {}/{bits} dev eth{side}", gateways[side]))?;
-            }
-        }
-        // While an address is tentative (RFC 4862 §5.4), errors come from that of the other card.
-        guest.wait_until("! awk '{print $5}' /proc/net/if_inet6 | grep -q '^[4567cdef]'", LIMIT)
     }
 }
 
@@ -89,8 +69,8 @@ fn sent(daemon: &mut Daemon, name: &str) -> Result<u64> {
     Ok(port.and_then(|port| port["counters"]["in_frames"].as_u64()).unwrap_or_default())
 }
 
-fn two_guests_are_one_router(kind: &str, driver: &'static str, card: fn(&str) -> Nic) -> Result<()> {
-    let members = Members { dir: RunDir::new("group")?, driver, card };
+fn two_guests_are_one_router(kind: &str, driver: &str, card: fn(&str) -> Nic) -> Result<()> {
+    let members = Members { dir: RunDir::new("group")?, card };
     let addresses =
         |side: usize| FAMILIES.each_ref().map(|it| format!("{}/{}", it.gateways[side], it.bits)).join("+");
     let mut ports = vec![
@@ -118,8 +98,8 @@ fn two_guests_are_one_router(kind: &str, driver: &'static str, card: fn(&str) ->
         members.spec("b"),
         Guest::named("right").nic(virtio(&members.socket("right"))),
     ])?;
-    members.set_up(&mut a)?;
-    members.set_up(&mut b)?;
+    be_router(&mut a, driver)?;
+    be_router(&mut b, driver)?;
     wait_states(&mut daemon, ["active", "active"])?;
     use_router(&mut left, &mut right)?;
 
@@ -161,7 +141,7 @@ fn two_guests_are_one_router(kind: &str, driver: &'static str, card: fn(&str) ->
 
     // It comes back, and the first one is drained meanwhile.
     let mut b = members.spec("b").boot()?;
-    members.set_up(&mut b)?;
+    be_router(&mut b, driver)?;
     wait_states(&mut daemon, ["active", "active"])?;
     daemon.command(&["drain", "g/a", "--wait"])?;
     assert_eq!(states(&mut daemon)?, ["drained", "active"]);

@@ -1,8 +1,8 @@
 //! A guest that routes between two others: two of our cards, each on a switch with one of them, and Debian's unmodified kernel with
 //! forwarding turned on. The others use it as they would use our own router: ping, traceroute, TCP both ways, the path's MTU.
 
-use crate::router::{use_router, Family, FAMILIES};
-use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
+use crate::router::{be_router, use_router, virtio};
+use sidecore_lab::{Daemon, Guest, Nic, Result, RunDir};
 
 #[test]
 fn a_guest_routes_with_virtio_cards() -> Result<()> {
@@ -12,10 +12,6 @@ fn a_guest_routes_with_virtio_cards() -> Result<()> {
 #[test]
 fn a_guest_routes_with_e1000e_cards() -> Result<()> {
     a_guest_routes("e1000e", "e1000e", |socket| Nic::vfio_user(socket))
-}
-
-fn virtio(socket: &str) -> Nic {
-    Nic::vhost_user(socket, Role::QemuClient { reconnect_ms: 200 }, 1)
 }
 
 /// Its cards are ports of this kind, served by this driver.
@@ -38,16 +34,7 @@ fn a_guest_routes(kind: &str, driver: &str, card: fn(&str) -> Nic) -> Result<()>
         Guest::named("router").nic(card(&socket("r0"))).nic(card(&socket("r1"))),
         Guest::named("right").nic(virtio(&socket("right"))),
     ])?;
-    router.expect("sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
-    for side in 0..2 {
-        let used = router.expect(&format!("ethtool -i eth{side} | sed -n 's/^driver: //p'"))?;
-        assert_eq!(used.trim(), driver);
-        // As in front of a tunnel: what leaves by the second card has 1400 bytes at most.
-        router.expect(&format!("ip link set eth{side} mtu {} up", [1500, 1400][side]))?;
-        for Family { flag, gateways, bits, .. } in &FAMILIES {
-            router.expect(&format!("ip {flag} addr add {}/{bits} dev eth{side}", gateways[side]))?;
-        }
-    }
+    be_router(&mut router, driver)?;
     use_router(&mut left, &mut right)?;
     let balance = daemon.balance()?;
     println!("{balance}; {:?}", balance.drops);

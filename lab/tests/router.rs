@@ -37,7 +37,7 @@ fn guests_find_each_other_their_router_and_the_mtu_of_their_path() -> Result<()>
         format!("narrow=e1000e:{},router=r,address={},mtu=1400", socket("narrow"), address(1)),
     );
     let mut daemon = Daemon::start(&["--router", "r", "--port", &wide, "--port", &narrow])?;
-    let virtio = Nic::vhost_user(socket("wide"), Role::QemuClient { reconnect_ms: 200 }, 1);
+    let virtio = virtio(&socket("wide"));
     let intel = Nic::vfio_user(socket("narrow"));
     let [mut wide, mut narrow] =
         Guest::boot_all([Guest::named("wide").nic(virtio), Guest::named("narrow").nic(intel)])?;
@@ -48,6 +48,27 @@ fn guests_find_each_other_their_router_and_the_mtu_of_their_path() -> Result<()>
     narrow.kill();
     assert!(daemon.terminate()?.success());
     Ok(())
+}
+
+/// A virtio card at this socket.
+pub(crate) fn virtio(socket: &str) -> Nic {
+    Nic::vhost_user(socket, Role::QemuClient { reconnect_ms: 200 }, 1)
+}
+
+/// Has a guest with two cards, which this driver serves, be the router of [`use_router`].
+pub(crate) fn be_router(guest: &mut Guest, driver: &str) -> Result<()> {
+    guest.expect("sysctl -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
+    for side in 0..2 {
+        let used = guest.expect(&format!("ethtool -i eth{side} | sed -n 's/^driver: //p'"))?;
+        assert_eq!(used.trim(), driver);
+        // As in front of a tunnel: what leaves by the second card has 1400 bytes at most.
+        guest.expect(&format!("ip link set eth{side} mtu {} up", [1500, 1400][side]))?;
+        for Family { flag, gateways, bits, .. } in &FAMILIES {
+            guest.expect(&format!("ip {flag} addr add {}/{bits} dev eth{side}", gateways[side]))?;
+        }
+    }
+    // While an address is tentative (RFC 4862 §5.4), errors come from that of the other card.
+    guest.wait_until("! grep -Eq ' [4-7c-f]. +eth' /proc/net/if_inet6", LIMIT)
 }
 
 /// Gives both guests their addresses and gateways, and has them use the router in all ways. What leads to the second one
