@@ -5,8 +5,8 @@
 //! is what the router forwards, and what is offered beyond that waits outside and is lost there, as it is on wires. Costs are measured
 //! with the thread alone on a processor, of which it may have so little (`PART`) that nothing else limits.
 //!
-//! By these costs the measured placements should forward something, too. How far that is off is the *calibration*, which is a part of the
-//! result. (Reservations as processors were tried first: a thread with 30 to 45 % of a processor forwards 0.02 to 2.4 times as much as
+//! The model also says what the placements that were measured should forward. How far that is off is the *calibration*, which is a part of
+//! the result. (Reservations as processors were tried first: a thread with 30 to 45 % of a processor forwards 0.02 to 2.4 times as much as
 //! that much of a real one. Guest and I/O wait for each other whenever a ring is full or empty, within 50 to 250 µs, and the kernel
 //! enforces reservations with the tick, of 4 ms; a thread that preempts all others each 25 µs makes that finer, and no better.)
 

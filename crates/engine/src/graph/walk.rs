@@ -2,9 +2,9 @@
 //!
 //! Theory of operation. A batch comes to a *node*: a wire, a switch or a router. The node decides where each frame goes
 //! ([`Verdicts`]), and each destination is visited once with its frames (`deliver`). A destination is a port with egress
-//! queues, or a *gateway*: a router's port of kind `switch` or `router`, which is an interface of the router and a port without
-//! a device on the switch, or behind a group's interface. Frames for a gateway go to the next node within the same visit. They wait in the work list
-//! (`work`) as copies of their descriptions, and the walk comes to them when their batch has been dealt with. So no call
+//! queues, or a *gateway*: a router's port of kind `switch` or `router`, which is an interface of the router, and a port
+//! without a device on the switch or behind a group's interface. Frames for a gateway go to the next node within the same
+//! visit. They wait in the work list (`work`) as copies of their descriptions, and the walk comes to them when their batch has been dealt with. So no call
 //! leads into a call of its own kind, and the stack does not grow with the way. The bodies are not copied: there is still
 //! one copy to each receiver. A router changes only heads of copies, so other receivers of a frame do not see the changes.
 //!
@@ -12,9 +12,9 @@
 //! its router, and what the router itself or its control plane gives to it leaves. What leaves comes to a switch, or out of the
 //! group's interface to what is beyond that.
 //!
-//! Bounded: a frame passes [`ROUTERS`] routers at most, where a wire counts as one, and the work list has an end. A frame beyond
-//! either is dropped as `reentry` at the gateway that it came to. So a circle of switches and routers holds a core for [`ROUTERS`] times as long
-//! as one router at most, and the sender is charged for that. Frames that routers make on the way lie in one rewrite
+//! Bounded: a frame passes [`ROUTERS`] routers at most, where a wire counts as one, and the work list has an end. A frame
+//! beyond either is dropped as `reentry` at the gateway that it came to. So a circle of switches and routers holds a core
+//! for [`ROUTERS`] times as long as one router at most, and the sender is charged for that. Frames that routers make on the way lie in one rewrite
 //! buffer. Its memory is not used again before the walk ends: a frame made in one round may still be on its way in the
 //! last.
 //!

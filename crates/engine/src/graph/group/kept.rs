@@ -1,8 +1,8 @@
 //! What a group keeps for the next daemon: the key of its hash, its members' numbers, and who has which bucket.
 //!
-//! Theory of operation. A file of the daemon's own, which the mover alone writes: a byte for each bucket, as soon as it has moved it. A
-//! daemon that is killed between the two leaves a bucket where it was before. That bucket was idle, or its member gone, so its
-//! flows may be at either.
+//! Theory of operation. The mover writes down the owner of each bucket that it has moved, as a byte in a file of the daemon's own.
+//! If the daemon is killed between the move and the note, the next one finds the former owner there. The bucket was
+//! idle, or its owner gone, so its flows may be at either.
 
 use std::fs::File;
 use std::io;
@@ -14,10 +14,13 @@ use crate::sandbox::open::allocate;
 
 /// The layout's name and version, in the file's first word once all else is written.
 const MAGIC: u64 = u64::from_le_bytes(*b"sc-grp-1");
-/// Where the key is, the names, of which each has so many bytes with a zero behind it, and the buckets.
+/// Where the key is.
 const KEY: usize = 8;
+/// Where members' names are.
 const NAMES: usize = 64;
+/// Bytes of a name: 63 at most, and a zero.
 const NAME: usize = 64;
+/// Where buckets' owners are.
 const OWNERS: usize = NAMES + MAX_MEMBERS * NAME;
 const BYTES: usize = OWNERS + BUCKETS;
 
@@ -25,7 +28,7 @@ const BYTES: usize = OWNERS + BUCKETS;
 pub struct KeptGroup(SharedFile);
 
 impl KeptGroup {
-    /// That in `file`, which is our own. A new one has this `key`, and no members.
+    /// Maps `file`, which is the daemon's own. A new one gets this `key`, and has no members.
     ///
     /// # Errors
     /// There is no room for it, or it cannot be mapped.

@@ -90,13 +90,13 @@ impl Group {
         }
     }
 
-    /// A key that none can guess who sends frames.
+    /// A key that senders of frames cannot guess.
     pub fn new_key() -> [u64; 2] {
         [(); 2].map(|()| RandomState::new().build_hasher().finish())
     }
 
     /// Moves buckets to those `candidates` that should have them: from members of `leave` (a bit each) at once, from others if the
-    /// bucket was idle for so long. Where there is no candidate, buckets stay where they are but for those of `leave`.
+    /// bucket was idle for `idle`. Where there is no candidate, buckets stay where they are but for those of `leave`.
     pub fn settle(&self, candidates: &[Candidate], leave: u64, idle: Duration) -> Settled {
         // The tick of the last use and the present one are not whole.
         let idle = u32::try_from(ticks_in(idle) >> TICK).unwrap_or(u32::MAX / 4) + 2;
