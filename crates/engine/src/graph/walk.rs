@@ -159,7 +159,10 @@ impl Walk {
         let Some((member, interface)) = topology.interface(at) else {
             return self.pass(topology, Node::Nowhere(DropReason::NoDestination), came, batch);
         };
-        let node = Node::of(member, &interface.beyond);
+        let node = match member.port.is_silent() {
+            true => Node::Nowhere(DropReason::LinkDown),
+            false => Node::of(member, &interface.beyond),
+        };
         let Walk { verdicts, delivery, .. } = self;
         verdicts.clear();
         if group::resolves(batch) {

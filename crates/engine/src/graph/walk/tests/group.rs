@@ -176,6 +176,18 @@ fn what_is_for_the_group_itself_goes_to_the_speaker_and_members_see_nothing_of_e
     assert_eq!(rig.drops(FRONT)["no_member"], 2);
 }
 
+#[test]
+fn nothing_passes_an_interface_whose_link_is_down() {
+    let mut rig = group();
+    rig.ports[usize::from(FRONT)].set_silent(true);
+    assert_eq!(
+        at(&rig.send(MEMBERS[0], &[datagram(0, false), resolution(3, 1, ip(FRONT), ip(0))])),
+        [0u16; 0]
+    );
+    assert_eq!(at(&rig.send(0, &[datagram(0, true)])), [1]);
+    assert_eq!(rig.drops(FRONT)["link_down"], 3);
+}
+
 /// Found by fuzzing: a copy more than was counted.
 #[test]
 fn a_member_without_a_link_gets_no_copy_beside_its_flows() {
