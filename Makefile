@@ -20,7 +20,7 @@ setup:           ## install what tests need and is missing (Debian packages; say
 
 build:           ## build the daemon, the command line and the benchmarks
 	@scripts/setup --build
-	@cargo build --$(PROFILE) -p sidecore -p sidecore-bench
+	@cargo build --$(PROFILE) -p sidecore -p sidecore-bench -p sidecore-routing
 
 test: setup      ## unit, property, model, black box, the attacks that found most, a guest for each kind of device
 	@scripts/test
@@ -60,7 +60,7 @@ install: build installed ## below PREFIX (/usr) of DESTDIR: programs, man pages,
 # What PROGRAMS has, without building it.
 installed:
 	@install -d $(DESTDIR)$(PREFIX)/bin
-	@install -sm755 -t $(DESTDIR)$(PREFIX)/bin $(PROGRAMS)/sidecore $(PROGRAMS)/sidecore-bench
+	@install -sm755 -t $(DESTDIR)$(PREFIX)/bin $(addprefix $(PROGRAMS)/,sidecore sidecore-bench sidecore-agent)
 	@install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(COMPLETIONS)
 	@$(PROGRAMS)/sidecore man $(DESTDIR)$(PREFIX)/share/man/man1
 	@$(PROGRAMS)/sidecore-bench man $(DESTDIR)$(PREFIX)/share/man/man1

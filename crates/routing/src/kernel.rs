@@ -19,7 +19,7 @@ use sidecore_engine::host::netlink::{
 use sidecore_engine::host::netns::{self, Socket};
 use sidecore_engine::packet::Mac;
 use sidecore_engine::router::Net;
-use sidecore_engine::slice::{behind, upto};
+use sidecore_engine::slice::{behind, behind_mut, put, upto};
 
 use crate::say::ip;
 
@@ -27,8 +27,11 @@ use crate::say::ip;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The kernel's messages come in blocks of at most so many bytes.
 const BLOCK: usize = 64 << 10;
+/// Changes that it is asked for together: its answers have room.
+const TOGETHER: usize = 64;
 
 /// Attributes: of links, addresses and neighbours.
+const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
@@ -55,8 +58,18 @@ pub struct Neighbour {
     pub always: bool,
 }
 
-/// An interface's number and name, and whether it leads nowhere and is there for its addresses: a loopback or dummy interface.
-pub type Link = (u32, String, bool);
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The kernel's number of it.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Its station address.
+    pub mac: Option<Mac>,
+    /// It leads nowhere and is there for its addresses: a loopback or dummy interface.
+    pub is_loopback: bool,
+}
 
 /// The sockets.
 pub struct Kernel {
@@ -118,6 +131,29 @@ impl Kernel {
         Ok(heard)
     }
 
+    /// Waits for what the kernel says next, until `end`: its length in `block`.
+    fn answer(&mut self, end: Instant) -> io::Result<usize> {
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
+            let mut fds = [PollFd::new(&self.ask, PollFlags::IN), PollFd::new(&self.end, PollFlags::IN)];
+            match poll(&mut fds, Some(&left)) {
+                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(Errno::INTR) => continue,
+                ready => ready?,
+            };
+            let [_, ended] = fds;
+            if !ended.revents().is_empty() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            match recv(&self.ask, &mut self.block[..], RecvFlags::empty()) {
+                Ok((len, _)) => return Ok(len),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
     /// All that there is of one kind; `each` gets `None` behind each block of messages. What changed meanwhile is in it or not;
     /// `false`: it may be torn.
     ///
@@ -134,23 +170,7 @@ impl Kernel {
         send(&self.ask, &request, SendFlags::empty())?;
         let (end, mut whole) = (Instant::now() + PATIENCE, true);
         loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).map_err(|_| io::ErrorKind::InvalidInput)?;
-            let mut fds = [PollFd::new(&self.ask, PollFlags::IN), PollFd::new(&self.end, PollFlags::IN)];
-            match poll(&mut fds, Some(&left)) {
-                Ok(0) => return Err(io::ErrorKind::TimedOut.into()),
-                Err(Errno::INTR) => continue,
-                ready => ready?,
-            };
-            let [_, ended] = fds;
-            if !ended.revents().is_empty() {
-                return Err(io::ErrorKind::Interrupted.into());
-            }
-            let len = match recv(&self.ask, &mut self.block[..], RecvFlags::empty()) {
-                Ok((len, _)) => len,
-                Err(Errno::AGAIN | Errno::INTR) => continue,
-                Err(e) => return Err(e.into()),
-            };
+            let len = self.answer(end)?;
             for message in messages(upto(&self.block, len)).flatten() {
                 if message.sequence != self.sequence {
                     continue;
@@ -161,16 +181,42 @@ impl Kernel {
                         each(None);
                         return Ok(whole);
                     }
-                    kind::ERROR => {
-                        let errno = word(message.body, 0).unwrap_or(0);
-                        let errno = i32::from_ne_bytes(errno.to_ne_bytes()).wrapping_neg();
-                        return Err(io::Error::from_raw_os_error(errno));
-                    }
+                    kind::ERROR => refusal(message)?,
                     _ => each(Some(message)),
                 }
             }
             each(None);
         }
+    }
+
+    /// Has the kernel take `changes`, requests that want an answer, and what it says to each.
+    ///
+    /// # Errors
+    /// It cannot be asked, or takes too long; or nobody waits for it any more.
+    pub fn change(&mut self, changes: &[Vec<u8>]) -> io::Result<Vec<io::Result<()>>> {
+        let mut answers: Vec<io::Result<()>> = Vec::new();
+        for some in changes.chunks(TOGETHER) {
+            let first = self.sequence.wrapping_add(1);
+            let mut all = Vec::new();
+            for change in some {
+                self.sequence = self.sequence.wrapping_add(1);
+                let begin = all.len();
+                all.extend(change);
+                put(behind_mut(&mut all, begin), 8, &self.sequence.to_ne_bytes());
+            }
+            send(&self.ask, &all, SendFlags::empty())?;
+            let (end, done) = (Instant::now() + PATIENCE, answers.len() + some.len());
+            while answers.len() < done {
+                let len = self.answer(end)?;
+                for message in messages(upto(&self.block, len)).flatten() {
+                    let its = message.sequence.wrapping_sub(first) as usize;
+                    if message.kind == kind::ERROR && its < some.len() {
+                        answers.push(refusal(message));
+                    }
+                }
+            }
+        }
+        Ok(answers)
     }
 
     /// All that `read` finds in a dump of `what`.
@@ -218,15 +264,26 @@ impl Kernel {
     }
 }
 
+/// What an answer says: nothing, or why not (netlink(7), NLMSG_ERROR).
+fn refusal(message: Message<'_>) -> io::Result<()> {
+    let errno =
+        word(message.body, 0).map_or(libc::EBADMSG, |it| i32::from_ne_bytes(it.to_ne_bytes()).wrapping_neg());
+    match errno {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
 /// What a message tells, if it is one of its kind and tells anything.
 type Found<T> = Result<Option<T>, Malformed>;
 
 fn link(message: Message<'_>) -> Found<Link> {
     let (index, flags) = (word(message.body, 4)?, word(message.body, 8)?);
-    let (mut name, mut dummy) = (None, false);
+    let (mut name, mut mac, mut dummy) = (None, None, false);
     for attribute in attributes(behind(message.body, 16)) {
         match attribute? {
             (IFLA_IFNAME, value) => name = Some(String::from_utf8_lossy(text(value)).into_owned()),
+            (IFLA_ADDRESS, value) => mac = bytes(value, 0).ok().map(Mac),
             (IFLA_LINKINFO, value) => {
                 let kinds = attributes(value).flatten().filter(|(what, _)| *what == IFLA_INFO_KIND);
                 dummy |= kinds.map(|(_, kind)| text(kind)).any(|kind| kind == b"dummy");
@@ -234,11 +291,11 @@ fn link(message: Message<'_>) -> Found<Link> {
             _ => {}
         }
     }
-    Ok(name.map(|name| (index, name, dummy || flags & LOOPBACK != 0)))
+    Ok(name.map(|name| Link { index, name, mac, is_loopback: dummy || flags & LOOPBACK != 0 }))
 }
 
 /// What stands before the first zero.
-fn text(value: &[u8]) -> &[u8] {
+pub(crate) fn text(value: &[u8]) -> &[u8] {
     value.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
@@ -339,7 +396,7 @@ mod tests {
             let message = messages(&all).next().unwrap().unwrap();
             link(message).unwrap()
         };
-        let is = |loopback| Some((7, "x0".to_owned(), loopback));
+        let is = |is_loopback| Some(Link { index: 7, name: "x0".to_owned(), mac: None, is_loopback });
         assert_eq!([one(0x49, None), one(0x82, Some(b"dummy\0"))], [is(true), is(true)]);
         assert_eq!(
             [one(0x1043, None), one(0x1043, Some(b"tun\0")), one(2, Some(b""))],

@@ -27,10 +27,12 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+pub mod agent;
 pub mod fpm;
-mod kernel;
+pub mod kernel;
 pub mod say;
 mod session;
+pub mod tell;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,7 +43,7 @@ use sidecore_engine::state::status::VERSION;
 use sidecore_engine::state::{Engine, RouterSpec};
 
 use self::session::{Plane, Session};
-pub use self::view::{ControlView, RouterView, Routers};
+pub use self::view::{AgentView, ControlView, RouterView, Routers};
 
 /// Seconds for which routes stay that the control plane does not say any more, unless it is said otherwise.
 const GRACE: u32 = 120;
@@ -60,7 +62,7 @@ impl Controls {
     pub fn follow(&self, engine: &Engine) {
         let mut sessions = self.lock();
         let mut before = std::mem::take(&mut *sessions);
-        for RouterSpec { name, control, grace, .. } in engine.spec().routers {
+        for RouterSpec { name, control, grace, agents, .. } in engine.spec().routers {
             let Some((router, now)) = engine.graph().router(&name) else { continue };
             let old = before.remove(&name);
             let Some(namespace) = control else {
@@ -69,14 +71,19 @@ impl Controls {
                 continue;
             };
             let grace = grace.map_or(GRACE, |grace| grace.get());
+            let agents = agents
+                .iter()
+                .flat_map(|agents| &agents.0)
+                .map(|it| (it.member.clone(), it.socket.clone()))
+                .collect();
             if let Some(old) = old.filter(|old| old.is(&router, &namespace, grace)) {
-                old.nudge();
+                old.nudge(agents);
                 sessions.insert(name, old);
                 continue;
             }
             let cores = Arc::clone(&engine.graph().cores);
             let plane = Plane::new(router, &namespace, grace, Box::new(move || cores.seconds()));
-            match plane.and_then(Session::start) {
+            match plane.and_then(|plane| Session::start(plane, agents)) {
                 Ok(session) => drop(sessions.insert(name, session)),
                 Err(e) => {
                     tracing::error!(router = %name, "nothing follows its control plane: no thread: {e}")

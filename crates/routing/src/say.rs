@@ -11,10 +11,11 @@ use sidecore_engine::router::{Change, FedHop, Net, Object, Way, MAX_HOPS};
 use sidecore_engine::slice::behind;
 
 /// Attributes of routes.
-mod rta {
+pub(crate) mod rta {
     pub const DST: u16 = 1;
     pub const OIF: u16 = 4;
     pub const GATEWAY: u16 = 5;
+    pub const PRIORITY: u16 = 6;
     pub const MULTIPATH: u16 = 9;
     pub const TABLE: u16 = 15;
     pub const VIA: u16 = 18;
@@ -32,13 +33,12 @@ mod nha {
     pub const ENCAP: u16 = 8;
 }
 
-const UNICAST: u8 = 1;
-const BLACKHOLE: u8 = 6;
-const UNREACHABLE: u8 = 7;
-const PROHIBIT: u8 = 8;
-const MAIN: u32 = 254;
-const IPV4: u8 = 2;
-const IPV6: u8 = 10;
+pub(crate) const UNICAST: u8 = 1;
+/// Kinds of routes that lead nowhere.
+const NOWHERE: [(u8, Way); 3] = [(6, Way::Blackhole), (7, Way::Unreachable), (8, Way::Prohibit)];
+pub(crate) const MAIN: u8 = 254;
+pub(crate) const IPV4: u8 = 2;
+pub(crate) const IPV6: u8 = 10;
 /// Bytes of the fixed parts.
 const ROUTE: usize = 12;
 const NEXT_HOP: usize = 8;
@@ -51,6 +51,11 @@ pub fn said(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
         kind::NEWNEXTHOP | kind::DELNEXTHOP => next_hop(message),
         _ => Ok(None),
     }
+}
+
+/// The kind of a route that leads nowhere by `way`.
+pub(crate) fn nowhere(way: &Way) -> Option<u8> {
+    NOWHERE.iter().find(|(_, other)| other == way).map(|(kind, _)| *kind)
 }
 
 /// An address of the family that its length says: the gateway of a route of one family may be of the other (RFC 5549).
@@ -108,22 +113,22 @@ fn route(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
         }
     }
     let net = net.network();
-    if table != MAIN || !is_routed(net) {
+    if table != u32::from(MAIN) || !is_routed(net) {
         return Ok(None);
     }
     if message.kind == kind::DELROUTE {
         return Ok(Some((Change::Gone(net), protocol)));
     }
     let way = match (what, object) {
-        (BLACKHOLE, _) => Way::Blackhole,
-        (UNREACHABLE, _) => Way::Unreachable,
-        (PROHIBIT, _) => Way::Prohibit,
         (UNICAST, Some(id)) if id != 0 => Way::Object(id),
         (UNICAST, _) if elsewhere => Way::Hops(Vec::new()),
         (UNICAST, _) => Way::Hops(
             paths.unwrap_or_else(|| link.map(|link| FedHop { link, gateway: near }).into_iter().collect()),
         ),
-        _ => return Ok(None),
+        _ => match NOWHERE.iter().find(|(kind, _)| *kind == what) {
+            Some((_, way)) => way.clone(),
+            None => return Ok(None),
+        },
     };
     Ok(Some((Change::Route(net, way), protocol)))
 }
@@ -218,7 +223,7 @@ mod tests {
         // No destination: the default route. By number of an object.
         let object = route4(kind::NEWROUTE, 0, UNICAST).with(rta::NH_ID, &5u32.to_ne_bytes());
         assert_eq!(one(object), Ok(Some((Change::Route(net("0.0.0.0/0"), Way::Object(5)), 186))));
-        let black = route4(kind::NEWROUTE, 8, BLACKHOLE).with(rta::DST, &[20, 0, 0, 0]);
+        let black = route4(kind::NEWROUTE, 8, 6).with(rta::DST, &[20, 0, 0, 0]);
         assert_eq!(one(black), Ok(Some((Change::Route(net("20.0.0.0/8"), Way::Blackhole), 186))));
         let gone = route4(kind::DELROUTE, 8, UNICAST).with(rta::DST, &[20, 0, 0, 0]);
         assert_eq!(one(gone), Ok(Some((Change::Gone(net("20.0.0.0/8")), 186))));
@@ -288,7 +293,7 @@ mod tests {
             let hop = Builder::new(kind::NEWNEXTHOP, 0, 0, &[IPV4, 0, 11, 0, 0, 0, 0, 0]).with(nha::ID, &9u32.to_ne_bytes());
             let hop = hop.with(nha::OIF, &2u32.to_ne_bytes()).with(nha::GATEWAY, &[10, 0, 0, 2]);
             let one = route4(kind::NEWROUTE, 16, UNICAST).with(rta::DST, &[20, 1, 0, 0]).with(rta::NH_ID, &9u32.to_ne_bytes());
-            let two = route4(kind::NEWROUTE, 8, BLACKHOLE).with(rta::DST, &[30, 0, 0, 0]);
+            let two = route4(kind::NEWROUTE, 8, 6).with(rta::DST, &[30, 0, 0, 0]);
             let gone = route4(kind::DELROUTE, 8, UNICAST).with(rta::DST, &[30, 0, 0, 0]);
             let mut bytes: Vec<u8> = [hop, one, two, gone].into_iter().flat_map(|it| frame(&it.end())).collect();
             for (at, value) in flips {

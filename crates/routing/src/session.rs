@@ -7,6 +7,7 @@
 //!
 //! **Comparison** with the kernel's table finds what zebra did not say (`compare`).
 
+mod agents;
 mod compare;
 mod pending;
 mod zebra;
@@ -27,6 +28,7 @@ use sidecore_engine::host::netns::{self, AddressIn, Socket, FPM};
 use sidecore_engine::router::{never, Net, Router, MAX_ALL_HOPS};
 use sidecore_engine::sandbox::filters;
 
+use self::agents::{AgentLink, Ports};
 use self::compare::Compare;
 use self::pending::{Pending, BATCH};
 use crate::fpm::Stream;
@@ -58,6 +60,8 @@ pub(crate) struct Plane {
     /// Readable when it is to end, and ever after: for whoever waits for something else.
     end: Arc<OwnedFd>,
     shown: Mutex<(ControlView, Seconds)>,
+    /// The agents that there are to be: of which member, at which socket.
+    agents: Mutex<Vec<(String, PathBuf)>>,
 }
 
 impl Plane {
@@ -74,7 +78,7 @@ impl Plane {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let (wake, end) = (event()?, Arc::new(event()?));
         let (namespace, stop, shown) = (namespace.to_owned(), AtomicBool::new(false), Mutex::default());
-        Ok(Plane { router, namespace, grace, clock, wake, stop, end, shown })
+        Ok(Plane { router, namespace, grace, clock, wake, stop, end, shown, agents: Mutex::default() })
     }
 }
 
@@ -93,11 +97,12 @@ struct Seconds {
 }
 
 impl Session {
-    /// Begins to follow `plane`.
+    /// Begins to follow `plane`, for these agents.
     ///
     /// # Errors
     /// There is no thread for it.
-    pub fn start(plane: Plane) -> io::Result<Session> {
+    pub fn start(mut plane: Plane, agents: Vec<(String, PathBuf)>) -> io::Result<Session> {
+        plane.agents = Mutex::new(agents);
         let plane = Arc::new(plane);
         let mut worker = Worker::new(Arc::clone(&plane));
         let name = format!("control {}", plane.router.name);
@@ -114,8 +119,13 @@ impl Session {
         Arc::ptr_eq(own, router) && its == namespace && *seconds == grace
     }
 
-    /// The router's ports are not what they were.
-    pub fn nudge(&self) {
+    /// The router's ports are not what they were, or its agents are to be these.
+    pub fn nudge(&self, agents: Vec<(String, PathBuf)>) {
+        *self.plane.agents.lock().unwrap_or_else(PoisonError::into_inner) = agents;
+        self.wake();
+    }
+
+    fn wake(&self) {
         // Fails only if it has been nudged beyond counting.
         let _ = rustix::io::write(&self.plane.wake, &1u64.to_ne_bytes());
     }
@@ -141,7 +151,7 @@ impl Drop for Session {
         self.plane.stop.store(true, Ordering::Release);
         // It is empty, so there is room.
         let _ = rustix::io::write(&*self.plane.end, &1u64.to_ne_bytes());
-        self.nudge();
+        self.wake();
         if let Some(thread) = self.thread.take() {
             // A panic there has been reported by the thread itself.
             let _ = thread.join();
@@ -170,6 +180,10 @@ struct Worker {
     begun: bool,
     /// Some ways have no hops, and that has been said.
     is_short: bool,
+    agents: Vec<AgentLink>,
+    ports: Ports,
+    /// Some agent is to be told more at once.
+    tells: bool,
 }
 
 impl Worker {
@@ -190,6 +204,9 @@ impl Worker {
             sweeping: None,
             begun: false,
             is_short: false,
+            agents: Vec::new(),
+            ports: Ports::new(),
+            tells: false,
         }
     }
 
@@ -231,6 +248,7 @@ impl Worker {
     }
 
     fn show(&mut self) {
+        self.view.agents = self.agents.iter().map(AgentLink::view).collect();
         let shown = (self.view.clone(), self.seconds);
         *self.plane.shown.lock().unwrap_or_else(PoisonError::into_inner) = shown;
     }
@@ -267,8 +285,27 @@ impl Worker {
             self.sweep();
             self.judge();
             self.compare(&mut kernel)?;
+            self.serve_agents();
             self.show();
         }
+    }
+
+    fn serve_agents(&mut self) {
+        let Worker { agents, router, ports, room, .. } = self;
+        // All of them, whatever the first ones have to tell.
+        self.tells = agents.iter_mut().fold(false, |more, agent| agent.serve(router, ports, room) | more);
+    }
+
+    /// Has the agents be those of the configuration.
+    fn look_for_agents(&mut self) {
+        self.ports = self.router.interfaces().into_iter().map(|at| (at.port, at.mac)).collect();
+        let wanted = self.plane.agents.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut old = std::mem::take(&mut self.agents);
+        for (member, path) in wanted {
+            let at = old.iter().position(|agent| agent.is(&member, &path));
+            self.agents.push(at.map_or_else(|| AgentLink::new(&member, path), |at| old.swap_remove(at)));
+        }
+        old.iter().for_each(|agent| agent.leave(&self.router));
     }
 
     /// Says so when ways have no hops for want of room, and when that is over.
@@ -289,7 +326,7 @@ impl Worker {
     /// How long there is nothing to do, unless something happens.
     fn patience(&self) -> Duration {
         match self.pending.wait(Instant::now()) {
-            _ if self.sweeping.is_some() => Duration::ZERO,
+            _ if self.sweeping.is_some() || self.tells => Duration::ZERO,
             wait => wait.unwrap_or(Duration::from_secs(1)),
         }
     }
@@ -299,13 +336,16 @@ impl Worker {
         let all = std::iter::once(self.plane.wake.as_fd()).chain(open.into_iter().flatten());
         let all = all.chain(self.zebra.iter().map(AsFd::as_fd));
         let mut fds: Vec<PollFd> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let zebra = fds.len() == 4;
+        fds.extend(self.agents.iter().filter_map(AgentLink::event));
         let most = Timespec::try_from(most).ok();
         match poll(&mut fds, most.as_ref()) {
             Err(Errno::INTR) => return Ok([false; 4]),
             ready => ready?,
         };
-        let ready: [bool; 4] =
-            std::array::from_fn(|at| fds.get(at).is_some_and(|fd| !fd.revents().is_empty()));
+        let ready: [bool; 4] = std::array::from_fn(|at| {
+            (at < 3 || zebra) && fds.get(at).is_some_and(|fd| !fd.revents().is_empty())
+        });
         if ready[0] {
             // Somebody else's wish may have been taken with it.
             let _ = rustix::io::read(&self.plane.wake, &mut [0; 8]);
@@ -335,9 +375,11 @@ impl Worker {
     /// Looks at the namespace's links, addresses and neighbours, and gives its interfaces the addresses that they are to have.
     fn look(&mut self, kernel: &mut Kernel) -> io::Result<()> {
         let links = kernel.links()?;
-        let loopbacks: BTreeSet<u32> = links.iter().filter(|link| link.2).map(|link| link.0).collect();
-        self.links = links.into_iter().map(|(index, name, _)| (index, name)).collect();
+        let loopbacks: BTreeSet<u32> =
+            links.iter().filter(|link| link.is_loopback).map(|link| link.index).collect();
+        self.links = links.into_iter().map(|link| (link.index, link.name)).collect();
         self.router.set_links(self.links.clone(), self.now());
+        self.look_for_agents();
         let there = kernel.addresses()?;
         self.own(there.iter().filter(|(index, _)| loopbacks.contains(index)).map(|(_, net)| net.address));
         let index = |name: &str| self.links.iter().find(|(_, other)| *other == name).map(|(index, _)| *index);

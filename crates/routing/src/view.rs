@@ -1,6 +1,7 @@
 //! What is shown of routers and their control planes.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use sidecore_engine::state::routers::{ClassView, InterfaceView};
@@ -79,4 +80,35 @@ pub struct ControlView {
     pub neighbours: u64,
     /// What went on to the namespace, by class.
     pub classes: Vec<ClassView>,
+    /// The agents of other members of its group, which have its routes in kernels of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentView>,
+}
+
+/// An agent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentView {
+    /// Its member of the group.
+    pub member: String,
+    /// The socket by which it is spoken to.
+    pub socket: PathBuf,
+    /// `unreachable`: the socket; `silent`: the agent; `behind`: it was told more than it has said that it has; `differs`: what it has
+    /// is not what it was told; or `consistent`.
+    pub state: String,
+    /// Routes that its kernel has.
+    pub routes: u64,
+    /// Routes that its kernel has refused.
+    pub failed: u64,
+    /// The number of the table that its kernel has.
+    pub digest: String,
+    /// Milliseconds for which it has been behind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub behind_ms: Option<u64>,
+    /// Times that it was told the whole table.
+    pub tables: u64,
+    /// Messages of its that were not sound.
+    pub malformed: u64,
+    /// Why it is unreachable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trouble: Option<String>,
 }

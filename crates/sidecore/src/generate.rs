@@ -90,13 +90,18 @@ complete -c sidecore -n "__fish_sidecore_using_subcommand show; and contains -- 
 "#;
 
 /// What a router has in the file: key, value, meaning.
-const ROUTER: [(&str, &str, &str); 4] = [
+const ROUTER: [(&str, &str, &str); 5] = [
     ("name", "NAME", "Its name: 1 to 63 letters, digits, ., _ and -"),
     ("control", "NAME|PATH", "The network namespace of its control plane, by name (ip-netns(8)) or path [default: none]"),
     (
         "grace",
         "1 to 86400",
         "Seconds after the control plane ended or came back for which the router keeps routes that were not sent again [default: 120]",
+    ),
+    (
+        "agents",
+        "MEMBER:PATH or a list",
+        "The agents of other members of its group, by the sockets of their virtio-serial ports: their guests get the control plane's routes [default: none]",
     ),
     ("routes", "tables", "Its static routes, as below"),
 ];

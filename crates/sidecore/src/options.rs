@@ -16,7 +16,8 @@ Ports are written NAME=KIND:WHERE[,key=value]... as in
   a=vhost-user:/run/a.sock,role=client,wire=w1
   app=ring:app,queues=2
 
-Switches, tenants and groups are written NAME[,key=value]..., routers NAME[,control=NAMESPACE][,grace=SECONDS].
+Switches, tenants and groups are written NAME[,key=value]..., routers
+NAME[,control=NAMESPACE][,grace=SECONDS][,agents=MEMBER:PATH+...].
 A key that does not apply is an error, which names those that do.
 --help lists all keys.";
 

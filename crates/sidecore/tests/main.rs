@@ -35,6 +35,7 @@ mod honest;
 mod host_rings;
 mod loops;
 mod moderation;
+mod msr;
 mod neighbours;
 mod packaging;
 mod pktgen;

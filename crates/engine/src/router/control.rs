@@ -36,6 +36,7 @@ impl Router {
             epochs: Epochs::new(),
             neighbours: Neighbours::new(),
             control: Mutex::new(Control::new()?),
+            copies: Mutex::default(),
         })
     }
 

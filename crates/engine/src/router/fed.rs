@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::Arc;
 
+use super::copy::{Changed, News, RouteCopy, TOLD};
 use super::digest::{Digest, Led};
 use super::groups::Groups;
 use super::net::{number, Net};
@@ -23,6 +24,7 @@ pub(super) struct Fed {
     routes: BTreeMap<Net, Said>,
     pub ways: Ways,
     digest: Digest,
+    pub changed: Changed,
     pub refused: u64,
     generation: u32,
     /// Routes of an earlier generation.
@@ -170,7 +172,9 @@ impl Fed {
         if !touched.is_empty() {
             let ways = &self.ways;
             let which = |key: &Key| matches!(key, Key::Fed(way) if ways.depends(way, &touched));
-            self.digest.again(which, |key| ways.led(key));
+            if self.digest.again(which, |key| ways.led(key)) {
+                self.changed.all();
+            }
         }
         touched
     }
@@ -179,12 +183,45 @@ impl Fed {
     pub fn set_links(&mut self, links: BTreeMap<u32, String>) {
         self.ways.links = links;
         let ways = &self.ways;
-        self.digest.again(|key| matches!(key, Key::Fed(_)), |key| ways.led(key));
+        if self.digest.again(|key| matches!(key, Key::Fed(_)), |key| ways.led(key)) {
+            self.changed.all();
+        }
     }
 
     /// What the route of `net` leads to.
     pub fn key(&self, net: &Net) -> Option<&Arc<Key>> {
         self.routes.get(net).map(|said| &said.key)
+    }
+
+    /// Where the route of `net` leads, by names.
+    pub fn led(&self, net: &Net) -> Option<Led> {
+        Some(self.ways.led(self.key(net)?))
+    }
+
+    /// What `copy` is to be told next; it counts as told from now on.
+    pub fn news(&self, copy: &mut RouteCopy) -> News {
+        let (mut news, end) = (News::default(), self.changed.end);
+        let led = |net: Net| (net, self.led(&net));
+        let known = copy.at.and_then(|at| Some((at, self.changed.since(at)?)));
+        if known.is_none() {
+            (news.begins, copy.at, copy.whole) = (true, Some(end), Some(None));
+        }
+        match (copy.whole.take(), known) {
+            (Some(behind), _) => {
+                let (nets, next) = self.some(behind, TOLD, |_| true);
+                news.routes = nets.into_iter().map(led).collect();
+                (news.ends, copy.whole) = (next.is_none(), next.map(Some));
+            }
+            (None, Some((at, changed))) => {
+                let some: Vec<Net> = changed.take(TOLD).collect();
+                copy.at = Some(at + some.len() as u64);
+                news.routes = BTreeSet::from_iter(some).into_iter().map(led).collect();
+            }
+            (None, None) => {}
+        }
+        let done = copy.whole.is_none() && copy.at == Some(end);
+        news.all = done.then(|| (end, self.digest.total()));
+        news
     }
 
     /// The route of `net` leads to `key`. False: there is no room for it.
@@ -198,7 +235,11 @@ impl Fed {
         self.digest.add(&net, key, || ways.led(key));
         // What is said while a comparison is under way is no loss of it.
         self.found += 1;
-        if let Some(old) = self.routes.insert(net, said) {
+        let old = self.routes.insert(net, said);
+        if old.as_ref().is_none_or(|old| old.key != *key) {
+            self.changed.push(net);
+        }
+        if let Some(old) = old {
             self.forget(&net, &old);
         }
         true
@@ -207,6 +248,7 @@ impl Fed {
     /// There is no route of `net` any more; false: there was none.
     pub fn leave(&mut self, net: &Net) -> bool {
         let Some(old) = self.routes.remove(net) else { return false };
+        self.changed.push(*net);
         self.forget(net, &old);
         true
     }
@@ -227,7 +269,7 @@ impl Fed {
     pub fn stale(&self, behind: Option<Net>) -> (Vec<Net>, Option<Net>) {
         match self.stale {
             0 => (Vec::new(), None),
-            _ => self.some(behind, |said| said.generation != self.generation),
+            _ => self.some(behind, LOOK, |said| said.generation != self.generation),
         }
     }
 
@@ -257,7 +299,7 @@ impl Fed {
     pub fn unfound(&self, behind: Option<Net>) -> (Vec<Net>, Option<Net>) {
         match self.routes.len() - self.found {
             0 => (Vec::new(), None),
-            _ => self.some(behind, |said| said.found != self.comparison),
+            _ => self.some(behind, LOOK, |said| said.found != self.comparison),
         }
     }
 
@@ -266,16 +308,21 @@ impl Fed {
         self.routes.get(net).is_some_and(|said| said.found != self.comparison)
     }
 
-    fn some(&self, behind: Option<Net>, which: impl Fn(&Said) -> bool) -> (Vec<Net>, Option<Net>) {
+    fn some(
+        &self,
+        behind: Option<Net>,
+        most: usize,
+        which: impl Fn(&Said) -> bool,
+    ) -> (Vec<Net>, Option<Net>) {
         let from = behind.map_or(Unbounded, Excluded);
         let (mut all, mut seen, mut last) = (Vec::new(), 0, None);
-        for (net, said) in self.routes.range((from, Unbounded)).take(LOOK) {
+        for (net, said) in self.routes.range((from, Unbounded)).take(most) {
             (seen, last) = (seen + 1, Some(*net));
             if which(said) {
                 all.push(*net);
             }
         }
-        (all, last.filter(|_| seen == LOOK))
+        (all, last.filter(|_| seen == most))
     }
 
     /// What there is of it, with what its `groups` take.

@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::copy::{News, RouteCopy};
 use super::net::Net;
 use super::rib::Control;
 use super::route::{Key, Origin, Route};
@@ -35,6 +36,25 @@ fn key(way: &Way) -> Key {
 }
 
 impl Router {
+    /// Member `name` of a group has the control plane's routes in force, or has them not.
+    pub fn set_copy(&self, name: &str, in_force: bool) {
+        let mut copies = crate::lock(&self.copies);
+        match in_force {
+            true => drop(copies.insert(name.to_owned())),
+            false => drop(copies.remove(name)),
+        }
+    }
+
+    /// Whether it has them in force.
+    pub fn has_copy(&self, name: &str) -> bool {
+        crate::lock(&self.copies).contains(name)
+    }
+
+    /// What `copy` is to be told next, of some hundred routes at most; it counts as told from now on.
+    pub fn news(&self, copy: &mut RouteCopy) -> News {
+        self.control().fed.news(copy)
+    }
+
     /// Takes what the control plane says, at second `now`: all of it holds when this returns. What comes last of a prefix counts.
     pub fn feed(&self, changes: &[Change], now: u32) {
         let control = &mut *self.control();

@@ -23,6 +23,7 @@
 
 mod class;
 mod control;
+mod copy;
 mod digest;
 mod fed;
 mod feed;
@@ -47,13 +48,15 @@ mod vector;
 pub mod view;
 mod wanted;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 
 use sidecore_fib::epoch::{Epochs, Note};
 use sidecore_fib::{v4, v6, NO_ROUTE};
 
-pub use digest::{digest, Led};
+pub use copy::{News, RouteCopy};
+pub use digest::{digest, part, Led};
 pub use gateway::Gateway;
 pub use limit::Now;
 pub use net::{never, Net};
@@ -83,6 +86,8 @@ pub struct Router {
     epochs: Epochs,
     neighbours: Neighbours,
     control: Mutex<Control>,
+    /// Members of groups that have its control plane's routes in force.
+    copies: Mutex<BTreeSet<String>>,
 }
 
 /// What one core has of a router: readers of its tables, and the plan that holds.

@@ -12,11 +12,12 @@ use super::grants::Cpus;
 use super::grouping::GroupSpec;
 use super::kinds::{find, Kind, Location};
 use super::options::Scope;
+use super::routes::{AgentAt, RouterSpec};
 use super::service::check_budgets;
 use super::spec::{
     name_complaint, Entry, Joint, PortSpec, Spec, DEFAULT_SWITCH, GATEWAY, GROUP, INSIDE, ROUTER,
 };
-use super::values::{Mac, Number, Toggle};
+use super::values::{List, Mac, Number, Toggle};
 use crate::host::netns;
 use crate::policy::MacGuard;
 use crate::ring::Geometry;
@@ -156,6 +157,7 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
         if let Some(why) = router.control.as_deref().and_then(netns::complaint) {
             bad("control", why);
         }
+        check_agents(spec, router, &mut bad);
         let mine = spec.ports.iter().filter(|port| port.router_name() == Some(&router.name));
         for port in mine.filter(|_| router.control.is_some()) {
             let why = Location::Interface.complaint(&port.name).or((port.name == "lo").then(String::new));
@@ -182,6 +184,34 @@ fn check_routers(spec: &Spec, found: &mut Vec<Finding>) {
             if let Some(name) = route.port.as_ref().filter(|name| !here(name)) {
                 bad("routes", format!("{prefix}: port {name} is not on this router"));
             }
+        }
+    }
+}
+
+/// Whether the agents of `router` are of other members of its groups, one each.
+fn check_agents(spec: &Spec, router: &RouterSpec, bad: &mut impl FnMut(&str, String)) {
+    let Some(List(agents)) = &router.agents else { return };
+    if router.control.is_none() {
+        bad("agents", "does not apply to a router without a control plane; allowed: with control".to_owned());
+    }
+    let is_own = |port: &&PortSpec| port.router_name() == Some(&router.name);
+    let groups: Vec<_> = spec.ports.iter().filter(is_own).filter_map(|port| port.group.as_ref()).collect();
+    let others = spec.ports.iter().filter(|port| !is_own(port));
+    let members: BTreeSet<&String> = others
+        .filter(|port| port.group.as_ref().is_some_and(|group| groups.contains(&group)))
+        .filter_map(|port| port.member.as_ref())
+        .collect();
+    for (i, agent) in agents.iter().enumerate() {
+        if !members.contains(&agent.member) {
+            let there = list(members.iter().copied());
+            bad(
+                "agents",
+                format!("no group of this router has another member {:?}; allowed: {there}", agent.member),
+            );
+        }
+        let same = |other: &&AgentAt| other.member == agent.member || other.socket == agent.socket;
+        if let Some(other) = agents.iter().take(i).find(same) {
+            bad("agents", format!("{agent} and {other}: one agent has one member, and a socket of its own"));
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The graph that moves packets: I/O cores and switches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::grouping::GroupSpec;
-use super::members::{kept, GroupView, Groups};
+use super::members::{kept, Feed, GroupView, Groups};
 use super::neighbours::{mac_text, Neighbours};
-use super::routes::RouterSpec;
+use super::routes::{AgentAt, RouterSpec};
 use super::spec::{Joint, PortSpec, SwitchSpec};
 use super::values::Mac;
 use super::view::view;
@@ -196,6 +196,17 @@ fn configure(router: &Router, spec: &RouterSpec, ports: &[Placed<'_>], seconds: 
     router.configure(&members, &routes, seconds);
 }
 
+/// The members that need the routes of `router`, which is what `spec` says.
+fn feeds(spec: &RouterSpec, router: Option<&Arc<Router>>, ports: &[Placed<'_>]) -> Vec<Feed> {
+    let mine = ports.iter().filter(|(port, _)| port.router_name() == Some(&spec.name));
+    let groups: BTreeSet<&String> = mine.filter_map(|(port, _)| port.group.as_ref()).collect();
+    let agents = spec.agents.iter().flat_map(|agents| &agents.0);
+    let feed = |(agent, group): (&AgentAt, &&String)| {
+        Some(Feed { group: (*group).clone(), member: agent.member.clone(), router: Arc::clone(router?) })
+    };
+    agents.flat_map(|agent| groups.iter().map(move |group| (agent, group))).filter_map(feed).collect()
+}
+
 /// The switches that there are, each as it was specified.
 type Switches = BTreeMap<String, (SwitchSpec, Arc<Switch>)>;
 
@@ -287,27 +298,28 @@ impl CoreGraph {
     pub(super) fn publish(
         &self,
         switches: &[SwitchSpec],
-        routers: &[RouterSpec],
+        specs: &[RouterSpec],
         groups: &[GroupSpec],
         ports: &[Placed<'_>],
     ) {
         let mut now = crate::lock(&self.now);
         let seconds = self.cores.seconds();
         let known = std::mem::take(&mut now.routers);
-        let mut all = Routers::new();
-        for spec in routers {
+        let mut routers = Routers::new();
+        for spec in specs {
             let Some(router) = known.get(&spec.name) else { continue };
             // Before its ports give it frames.
             configure(router, spec, ports, seconds);
-            all.insert(spec.name.clone(), Arc::clone(router));
+            routers.insert(spec.name.clone(), Arc::clone(router));
         }
-        let routers = all;
         let policies: BTreeMap<_, _> =
             ports.iter().filter_map(|(spec, port)| Some((port.id, policy(spec)?))).collect();
         let switches: Switches =
             switches.iter().map(|spec| (spec.name.clone(), (spec.clone(), now.switch(spec)))).collect();
         let mut live = crate::lock(&self.groups);
-        live.follow(groups, ports, self.cores.status().len());
+        let feeds: Vec<Feed> =
+            specs.iter().flat_map(|spec| feeds(spec, routers.get(&spec.name), ports)).collect();
+        live.follow(groups, ports, &feeds, self.cores.status().len());
         let attach = |at: &Placed<'_>| live.attach(at.0, attach(*at, ports, &switches, &routers));
         let ports: Vec<_> = ports.iter().map(|at| (Arc::clone(at.1), attach(at))).collect();
         drop(live);

@@ -27,6 +27,7 @@ use super::values::{Mac, Number};
 use super::view::view;
 use crate::graph::{Attach, Candidate, Group, Interface, KeptGroup, Own, Settled, MAX_MEMBERS};
 use crate::port::{DropReason, Port, PortId};
+use crate::router::Router;
 use crate::sandbox::open::{journal, JournalFile};
 
 /// How often members are looked at while flows move or a member makes no progress, and otherwise.
@@ -64,7 +65,7 @@ view! {
         state: String,
         /// Seconds for which it has been that.
         since_s: u64,
-        /// Why it is gone.
+        /// Why it is gone, or what it waits for before it joins.
         why?: String,
         /// Its share beside those of other members.
         weight: u32,
@@ -160,6 +161,8 @@ struct Member {
     drains: bool,
     /// Its router has a control plane.
     controls: bool,
+    /// The router whose routes it needs, told by an agent.
+    feed: Option<Arc<Router>>,
     /// Those that there should be, one at each interface.
     wanted: usize,
     links: BTreeMap<u32, Link>,
@@ -184,6 +187,7 @@ impl Member {
             weight: 0,
             drains: false,
             controls: false,
+            feed: None,
             wanted: 0,
             links: BTreeMap::new(),
             state: MemberState::Joining,
@@ -207,11 +211,23 @@ impl Member {
     fn lack(&mut self) -> Option<String> {
         // What a peer sent before it went says nothing of the next one.
         self.links.values_mut().filter(|link| !link.is_up()).for_each(Link::begin);
+        self.missing_port()
+    }
+
+    fn missing_port(&self) -> Option<String> {
         if self.links.len() < self.wanted {
             return Some(format!("it has {} of {} ports", self.links.len(), self.wanted));
         }
         let down = self.links.values().find(|link| !link.is_up())?;
         Some(format!("port {} is down", down.port.name))
+    }
+
+    /// What it waits for before it joins as `name`, with all of its ports up.
+    fn waits_for(&self, name: &str) -> Option<String> {
+        let silent = self.links.values().find(|link| !link.has_spoken());
+        let silent = silent.map(|link| format!("it has sent nothing by port {}", link.port.name));
+        let told = self.feed.as_ref().is_none_or(|router| router.has_copy(name));
+        silent.or_else(|| (!told).then(|| "its agent has not all routes in force".to_owned()))
     }
 
     /// Whether it has made no progress for as long as `stall`.
@@ -247,6 +263,7 @@ impl Member {
     /// Its next state, and why it is gone. `alone`: no other one is active.
     fn next(
         &mut self,
+        name: &str,
         stall: Duration,
         alone: bool,
         has: u32,
@@ -268,9 +285,7 @@ impl Member {
         match self.state {
             Gone if lack.is_none() && stays >= self.hold => to(Joining),
             // An expected one has spoken to the former daemon, and may say nothing until it gets frames.
-            Joining
-                if lack.is_none() && (self.is_expected(now) || self.links.values().all(Link::has_spoken)) =>
-            {
+            Joining if lack.is_none() && (self.is_expected(now) || self.waits_for(name).is_none()) => {
                 to(if self.drains { Draining } else { Active })
             }
             Active if self.drains => to(Draining),
@@ -280,6 +295,13 @@ impl Member {
             _ => None,
         }
     }
+}
+
+/// A member of a group gets the routes of a router's control plane.
+pub(super) struct Feed {
+    pub group: String,
+    pub member: String,
+    pub router: Arc<Router>,
 }
 
 struct LiveGroup {
@@ -306,7 +328,7 @@ impl LiveGroup {
     }
 
     /// Has the members be those of `ports`.
-    fn follow(&mut self, spec: &GroupSpec, ports: &[Placed<'_>], now: Instant) {
+    fn follow(&mut self, spec: &GroupSpec, ports: &[Placed<'_>], feeds: &[Feed], now: Instant) {
         self.spec = spec.clone();
         let number = |port: &PortSpec| port.interface.map_or(0, Number::get);
         let fronts = ports.iter().filter(|(port, _)| port.group_interface() == Some(&spec.name));
@@ -336,6 +358,8 @@ impl LiveGroup {
             let beside =
                 |port: &PortSpec| ports.iter().any(|(it, _)| it.joint() == Joint::Control(&port.name));
             member.controls = links.values().any(|(port, _)| beside(port));
+            let feeds = feeds.iter().find(|feed| feed.group == spec.name && feed.member == **name);
+            member.feed = feeds.map(|feed| Arc::clone(&feed.router));
             member
                 .links
                 .retain(|number, link| links.get(number).is_some_and(|(_, live)| live.id == link.port.id));
@@ -360,7 +384,7 @@ impl LiveGroup {
             let alone = !members.iter().any(active);
             let Some(member) = members.get_mut(&name) else { continue };
             let has = settled.buckets.get(usize::from(member.number)).copied().unwrap_or(0);
-            while let Some((state, why)) = member.next(stall, alone, has, now) {
+            while let Some((state, why)) = member.next(&name, stall, alone, has, now) {
                 member.enter(&spec.name, &name, state, why, now);
             }
         }
@@ -400,7 +424,10 @@ impl LiveGroup {
                 name: name.clone(),
                 state: it.state.name().to_owned(),
                 since_s: now.duration_since(it.since).as_secs(),
-                why: Some(it.why.clone()).filter(|why| !why.is_empty()),
+                why: match it.state {
+                    MemberState::Joining => it.missing_port().or_else(|| it.waits_for(name)),
+                    _ => Some(it.why.clone()).filter(|why| !why.is_empty()),
+                },
                 weight: it.weight,
                 buckets: count(&self.settled.buckets),
                 waiting: count(&self.settled.waiting),
@@ -465,12 +492,12 @@ impl Groups {
     }
 
     /// Has the groups be those of `specs`, with members of `ports`; buckets of members that are none any more move at once.
-    pub fn follow(&mut self, specs: &[GroupSpec], ports: &[Placed<'_>], cores: usize) {
+    pub fn follow(&mut self, specs: &[GroupSpec], ports: &[Placed<'_>], feeds: &[Feed], cores: usize) {
         let now = Instant::now();
         self.0.retain(|name, _| specs.iter().any(|spec| spec.name == *name));
         for spec in specs {
             let live = self.0.entry(spec.name.clone()).or_insert_with(|| LiveGroup::new(spec, cores, None));
-            live.follow(spec, ports, now);
+            live.follow(spec, ports, feeds, now);
             live.tend(now);
         }
     }

@@ -49,7 +49,7 @@ pub use engine::{Engine, Error};
 pub use grants::{Cpus, TenantSpec};
 pub use grouping::GroupSpec;
 pub use plan::{Change, Verb};
-pub use routes::{RouteSpec, RouterSpec};
+pub use routes::{AgentAt, RouteSpec, RouterSpec};
 pub use service::ServiceView;
 pub use spec::{DaemonSpec, Entry, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH};
 pub use text::BadSpec;

@@ -1,10 +1,13 @@
 //! Routers and their routes, as the operator asks for them.
 
+use std::fmt;
 use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::values::{Gateways, Number};
+use super::values::{read_as_word, word, write_as_text, Gateways, List, Number};
 use crate::port::PortId;
 use crate::router::{Net, Static, Target};
 
@@ -23,7 +26,40 @@ pub struct RouterSpec {
     /// Seconds for which routes of the control plane stay that it does not say any more, when it has gone or come back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grace: Option<Number<1, 86400>>,
+    /// The agents of other members of its group, which have the control plane's routes in force in their guests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agents: Option<List<AgentAt>>,
 }
+
+/// An agent: of which member of a group, and the socket by which it is spoken to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentAt {
+    /// The member.
+    pub member: String,
+    /// The socket: the VMM's end of a virtio-serial port.
+    pub socket: PathBuf,
+}
+
+impl FromStr for AgentAt {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let read = |(member, path): (&str, &str)| {
+            let it = AgentAt { member: member.to_owned(), socket: PathBuf::from(path) };
+            (!member.is_empty() && it.socket.is_absolute()).then_some(it)
+        };
+        let no = || format!("{text:?} is not allowed; allowed: MEMBER:/PATH, such as b:/run/b.agent");
+        text.split_once(':').and_then(read).ok_or_else(no)
+    }
+}
+
+impl fmt::Display for AgentAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.member, self.socket.display())
+    }
+}
+
+read_as_word!(AgentAt);
+write_as_text!(AgentAt);
 
 impl RouterSpec {
     /// A router without routes.

@@ -23,8 +23,8 @@ use sidecore_engine::sandbox::open::broker::Named;
 use sidecore_engine::sandbox::open::socket::SocketSpec;
 use sidecore_engine::state::kinds::{self, Location, KINDS};
 use sidecore_engine::state::media::DiskFile;
-use sidecore_engine::state::values::{Mode, Owner, Role};
-use sidecore_engine::state::{text, PortSpec, Spec};
+use sidecore_engine::state::values::{List, Mode, Owner, Role};
+use sidecore_engine::state::{text, AgentAt, PortSpec, Spec};
 use tracing::warn;
 
 use crate::api::BrokerView;
@@ -62,7 +62,8 @@ fn named(spec: &Spec) -> Vec<Named> {
     let ports = spec.ports.iter().flat_map(named_by_port);
     let namespaces =
         spec.routers.iter().filter_map(|router| at(&netns::path(router.control.as_ref()?), Named::Namespace));
-    let all = ports.chain(namespaces);
+    let agents = spec.routers.iter().filter_map(|router| router.agents.as_ref()).flat_map(|agents| &agents.0);
+    let all = ports.chain(namespaces).chain(agents.filter_map(|agent| at(&agent.socket, Named::Call)));
     // The daemon says what is wrong with a path that is none.
     all.filter(|named| named.encode().is_some()).collect()
 }
@@ -121,10 +122,13 @@ pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
     let namespace = |key: &str| at(&netns::path(patch.get(key)?.as_str()?), Named::Namespace);
     let file = patch.get("file").and_then(|file| file.as_str()?.parse::<DiskFile>().ok());
     let disk = file.as_ref().and_then(DiskFile::path).and_then(|path| at(path, Named::Disk));
+    let agents = patch.get("agents").and_then(|agents| agents.as_str()?.parse::<List<AgentAt>>().ok());
+    let agents = agents.into_iter().flat_map(|agents| agents.0);
+    let agents: Vec<_> = agents.filter_map(|agent| at(&agent.socket, Named::Call)).collect();
     [listen, call, journal, interface, disk, namespace("control"), namespace("netns")]
         .iter()
         .flatten()
-        .chain(&seconds)
+        .chain(seconds.iter().chain(&agents))
         .for_each(|named| tell_one(socket, named));
 }
 

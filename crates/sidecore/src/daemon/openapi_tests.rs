@@ -16,7 +16,7 @@ use sidecore_engine::state::{
     text, Address, Change, Cpus, DaemonSpec, GroupSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec,
     TenantSpec, Verb,
 };
-use sidecore_routing::{ControlView, RouterView, Routers};
+use sidecore_routing::{AgentView, ControlView, RouterView, Routers};
 
 use super::ROUTES;
 use crate::api::*;
@@ -120,12 +120,15 @@ fn routers(seen: &mut BTreeSet<String>) {
     compare(seen, "InterfaceView", &interface, &InterfaceView { rpf: None, ..interface.clone() });
     let class = ClassView { class: s(), passed: 1, refused: 1 };
     compare(seen, "ClassView", &class, &class);
+    let agent = AgentView { behind_ms: Some(1), trouble: Some(s()), ..AgentView::default() };
+    compare(seen, "AgentView", &agent, &AgentView::default());
     let control = ControlView {
         trouble: Some(s()),
         since_s: Some(1),
         last_message_s: Some(1),
         sweep_in_s: Some(1),
         classes: vec![class],
+        agents: vec![agent],
         ..ControlView::default()
     };
     compare(seen, "ControlView", &control, &ControlView::default());
@@ -228,7 +231,8 @@ fn every_field_is_described_and_no_other() {
     };
     compare(seen, "RouteSpec", &route, &least);
     let (control, grace) = (Some(s()), Some(serde_json::from_str("7").unwrap()));
-    let router = RouterSpec { name: s(), routes: vec![route], control, grace };
+    let agents = Some("b:/run/b.agent".parse().unwrap());
+    let router = RouterSpec { name: s(), routes: vec![route], control, grace, agents };
     compare(seen, "RouterSpec", &router, &RouterSpec::new("r"));
     let spec = Spec {
         daemon,

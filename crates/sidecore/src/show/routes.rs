@@ -1,7 +1,7 @@
 //! What routers have: ports, routes, neighbours; and `explain`, what one does with a packet.
 
 use sidecore_engine::state::routers::{Explained, HopView, Neighbours, RouteView, Routes};
-use sidecore_routing::{ControlView, Routers};
+use sidecore_routing::{AgentView, ControlView, Routers};
 
 use crate::cli::ExplainArgs;
 use crate::client::{segment, Client};
@@ -76,7 +76,34 @@ fn control(name: &str, it: &ControlView) -> String {
     for class in &it.classes {
         table.row(vec![format!("  {}", class.class), class.passed.to_string(), class.refused.to_string()]);
     }
-    text + &table.text()
+    text + &table.text() + &agents(&it.agents)
+}
+
+/// The agents of other members, if there are any.
+fn agents(all: &[AgentView]) -> String {
+    if all.is_empty() {
+        return String::new();
+    }
+    let heads =
+        ["  agent of", "state", ">routes", ">failed", "digest", ">behind", ">tables", ">malformed", "socket"];
+    let mut table = Table::new(&heads);
+    for it in all {
+        let behind = it.behind_ms.map_or_else(String::new, |ms| format!("{ms} ms"));
+        table.row(vec![
+            format!("  {}", it.member),
+            it.state.clone(),
+            it.routes.to_string(),
+            it.failed.to_string(),
+            it.digest.clone(),
+            behind,
+            it.tables.to_string(),
+            it.malformed.to_string(),
+            it.socket.display().to_string(),
+        ]);
+    }
+    let troubles =
+        all.iter().filter_map(|it| Some(format!("  agent of {}: {}\n", it.member, it.trouble.as_ref()?)));
+    format!("\n{}{}", table.text(), troubles.collect::<String>())
 }
 
 pub fn routes(answer: &Routes) -> String {

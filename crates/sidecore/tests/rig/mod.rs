@@ -27,6 +27,13 @@ pub fn needs(program: &str, package: &str) {
     assert!(places.any(|place| place.exists()), "{program} is not installed: apt-get install {package}");
 }
 
+/// A program that is built beside `sidecore`.
+pub fn beside(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_BIN_EXE_sidecore")).with_file_name(name);
+    assert!(path.exists(), "no {}: cargo build --workspace --bins", path.display());
+    path
+}
+
 /// Fails a test that only root can run.
 pub fn needs_root() {
     assert!(

@@ -1,5 +1,7 @@
 //! A control plane's routes: what they lead to, how they are counted, and how they end.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 /// Removes all that is stale, in as many steps as that takes.
@@ -26,7 +28,9 @@ proptest! {
         // Of each route: its object or hop, whether it is of this generation, whether it was found.
         let mut routes: BTreeMap<Net, (Result<u32, FedHop>, bool, bool)> = BTreeMap::new();
         let mut objects: BTreeMap<u32, FedHop> = BTreeMap::new();
-        for (what, which, to) in steps {
+        // Copies that are told at each step, at some, and at the end alone.
+        let mut copies: [(RouteCopy, BTreeMap<Net, Led>, BTreeSet<Net>); 3] = Default::default();
+        for (step, (what, which, to)) in steps.into_iter().enumerate() {
             match what {
                 0 | 1 => {
                     router.feed(&[Change::Route(net(which), Way::Object(to.into()))], 1);
@@ -71,8 +75,76 @@ proptest! {
             prop_assert_eq!(counts.stale, routes.values().filter(|it| !it.1).count());
             let unfound: Vec<Net> = routes.iter().filter(|(_, it)| !it.2).map(|(net, _)| *net).collect();
             prop_assert_eq!(router.unfound(None), (unfound, None));
+            for (n, (copy, has, again)) in copies.iter_mut().enumerate() {
+                if step % (1 + 6 * n) == 0 {
+                    prop_assert_eq!(tell(&router, copy, has, again), counts.digest);
+                    prop_assert_eq!(&*has, &led);
+                }
+            }
         }
     }
+}
+
+/// Tells a copy all that there is to tell; the digest that it is to have then.
+fn tell(
+    router: &Router,
+    copy: &mut RouteCopy,
+    has: &mut BTreeMap<Net, Led>,
+    again: &mut BTreeSet<Net>,
+) -> u64 {
+    loop {
+        let news = router.news(copy);
+        if news.begins {
+            again.clear();
+        }
+        for (net, led) in news.routes {
+            again.insert(net);
+            match led {
+                Some(led) => drop(has.insert(net, led)),
+                None => drop(has.remove(&net)),
+            }
+        }
+        if news.ends {
+            has.retain(|net, _| again.contains(net));
+        }
+        if let Some((_, digest)) = news.all {
+            return digest;
+        }
+    }
+}
+
+/// A copy that gets a whole table while that changes has the table as it is at last; one that is too far behind gets it again.
+#[test]
+fn a_table_that_changes_on_its_way_to_a_copy() {
+    let router = Router::new("r").unwrap();
+    let net = |i: u32| Net { address: IpAddr::V4((0x1400_0000 + (i << 8)).into()), len: 24 };
+    let routes = |range: std::ops::Range<u32>| {
+        range.map(|i| Change::Route(net(i), Way::Blackhole)).collect::<Vec<_>>()
+    };
+    router.feed(&routes(0..10_000), 1);
+    let (mut copy, mut has, mut again) = <(RouteCopy, BTreeMap<Net, Led>, BTreeSet<Net>)>::default();
+    let news = router.news(&mut copy);
+    assert!(news.begins && !news.ends && news.all.is_none());
+    has.extend(news.routes.into_iter().map(|(net, led)| (net, led.unwrap())));
+    again.extend(has.keys());
+    // One that was told, one that was not, and one that is new.
+    router.feed(
+        &[Change::Gone(net(1)), Change::Gone(net(9_999)), Change::Route(net(20_000), Way::Prohibit)],
+        1,
+    );
+    assert_eq!(tell(&router, &mut copy, &mut has, &mut again), router.fed().digest);
+    assert_eq!(
+        (has.len(), digest::digest(has.iter().map(|(net, led)| (*net, led)))),
+        (9_999, router.fed().digest)
+    );
+    assert!(router.news(&mut copy).routes.is_empty());
+    // It is told of each change once, and of all of them when there were too many.
+    router.feed(&[Change::Route(net(2), Way::Prohibit)], 1);
+    assert_eq!(router.news(&mut copy).routes, [(net(2), Some(Led::Prohibit))]);
+    router.feed(&routes(0..80_000), 1);
+    assert!(router.news(&mut copy.clone()).begins);
+    assert_eq!(tell(&router, &mut copy, &mut has, &mut again), router.fed().digest);
+    assert_eq!(has.len(), 80_000);
 }
 
 #[test]
