@@ -60,7 +60,7 @@ const GUEST_PROGRAMS: [&str; 3] = ["usr/bin/iperf3", "usr/sbin/ethtool", "usr/sb
 /// The loader of dynamic programs. The package's `/lib64` has an absolute link to it, which leads out of our folder.
 const LOADER: &str = "ld-linux-x86-64.so.2";
 /// Modules that a guest can load with `modprobe`; the first few are loaded at boot (see `image.rs`).
-pub(crate) const GUEST_MODULES: [&str; 24] = [
+pub(crate) const GUEST_MODULES: [&str; 25] = [
     "virtio_pci",
     "virtio_net",
     "e1000",
@@ -70,6 +70,7 @@ pub(crate) const GUEST_MODULES: [&str; 24] = [
     "pktgen",
     "virtio_blk",
     "virtio_balloon",
+    "virtio_console",
     "ext4",
     "crc32c_generic",
     "8021q",

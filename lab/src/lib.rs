@@ -38,6 +38,7 @@
 pub mod accel;
 mod agent;
 mod apt;
+pub mod back_end;
 mod balance;
 pub mod bench;
 pub mod capture;

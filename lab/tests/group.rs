@@ -163,3 +163,9 @@ fn two_guests_are_one_router(kind: &str, driver: &str, card: fn(&str) -> Nic) ->
     assert!(daemon.terminate()?.success());
     Ok(())
 }
+
+/// Two guests with agents and a router with FRR, between two neighbours: what `make demo DEMO=group` shows, and it fails where that does.
+#[test]
+fn guests_with_agents_and_a_router_with_frr_are_one_router() -> Result<()> {
+    sidecore_lab::demo::group::demo()
+}

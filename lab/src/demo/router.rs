@@ -35,8 +35,9 @@ const AWAY: Duration = Duration::from_secs(5);
 /// Datagrams: so many bits a second each way, of so many bytes.
 const RATE: &str = "4M";
 const LENGTH: u32 = 1200;
-/// No loss: what the router takes itself, and hellos to groups that a guest's card has not asked for.
-const NO_LOSS: [&str; 2] = ["to_router", "filtered"];
+/// No loss: what the router takes itself, hellos to groups that a guest's card has not asked for, and what one member of a group
+/// says for all.
+const NO_LOSS: [&str; 3] = ["to_router", "filtered", "not_speaker"];
 
 /// A neighbour with the guest across, and how each is reached.
 struct Pair {
@@ -142,9 +143,9 @@ struct Site {
 }
 
 /// What iperf3 said of one pair: datagrams each way, to the guest and from it, with those that did not arrive.
-struct Row {
-    packets: [u64; 2],
-    lost: [u64; 2],
+pub(super) struct Row {
+    pub packets: [u64; 2],
+    pub lost: [u64; 2],
 }
 
 impl Site {
@@ -315,14 +316,15 @@ impl Streams {
 
 impl Row {
     /// From iperf3's report of both ways.
-    fn parse(text: &str) -> Option<Row> {
+    pub fn parse(text: &str) -> Option<Row> {
         let report: Value = serde_json::from_str(text).ok()?;
         let streams = report["end"]["streams"].as_array()?;
-        let one = |sender: bool| {
-            let it = streams.iter().map(|it| &it["udp"]).find(|it| it["sender"] == sender)?;
-            Some((it["packets"].as_u64().filter(|packets| *packets > 0)?, it["lost_packets"].as_u64()?))
+        let sum = |sender: bool, key: &str| {
+            let its = streams.iter().map(|it| &it["udp"]).filter(|it| it["sender"] == sender);
+            its.map(|it| it[key].as_u64()).sum::<Option<u64>>()
         };
-        let (there, back) = (one(true)?, one(false)?);
+        let way = |sender| Some((sum(sender, "packets").filter(|it| *it > 0)?, sum(sender, "lost_packets")?));
+        let (there, back) = (way(true)?, way(false)?);
         Some(Row { packets: [there.0, back.0], lost: [there.1, back.1] })
     }
 }
@@ -359,7 +361,7 @@ fn await_state(daemon: &mut Daemon, wanted: impl Fn(&Value, Option<u64>) -> bool
 }
 
 /// Frames that the router dropped in between, by reason.
-fn dropped(before: &Balance, after: &Balance) -> Vec<(String, u64)> {
+pub(super) fn dropped(before: &Balance, after: &Balance) -> Vec<(String, u64)> {
     let since = |(reason, frames): (&String, &u64)| {
         let more = frames - before.drops.get(reason).copied().unwrap_or(0);
         (reason.clone(), more)
