@@ -18,6 +18,7 @@ use super::draw::{chart, Axis, Line};
 use super::ours::{Daemon, Switch, START};
 use super::peers::Scratch;
 use super::results::Results;
+use super::routes::back_ends;
 
 /// `bench group`.
 #[derive(Debug, clap::Args)]
@@ -25,6 +26,9 @@ pub struct Args {
     /// Flows at any time.
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=100_000))]
     pub flows: u32,
+    /// Routes of a control plane that eight back-ends get by agents; this part needs root and FRR.
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
+    pub routes: u32,
     /// Alternations.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
     pub rounds: u16,
@@ -67,6 +71,20 @@ pub struct Round {
     stage_cost_wire: f64,
     /// Frames a second, in millions.
     mpps: f64,
+}
+
+/// What is found: of the rounds, and of routes.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Summary {
+    #[serde(flatten)]
+    of_rounds: Round,
+    /// Milliseconds from zebra's word of a change until the last of eight kernels has it.
+    route_median_ms: f64,
+    route_p99_ms: f64,
+    /// Seconds until all eight have all routes.
+    route_whole_s: f64,
+    /// Milliseconds until one that stood still for ten seconds is consistent again.
+    route_resync_ms: f64,
 }
 
 /// Where sender and receiver meet.
@@ -415,7 +433,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let of = |value: fn(&Round) -> f64| median(all.iter().map(value));
     let worst = |value: fn(&Round) -> u64| all.iter().map(value).max().unwrap_or(0);
-    let summary = Round {
+    let of_rounds = Round {
         moved_live: worst(|it| it.moved_live),
         lost: worst(|it| it.lost),
         reordered: worst(|it| it.reordered),
@@ -427,9 +445,22 @@ pub fn run(args: &Args) -> Result<()> {
         stage_cost_wire: of(|it| it.stage_cost_wire),
         mpps: of(|it| it.mpps),
     };
+    let (changes, stands) =
+        if args.quick { (20, Duration::from_millis(100)) } else { (200, Duration::from_secs(10)) };
+    let routes = if args.quick { args.routes.min(1000) } else { args.routes };
+    let times = apart(|| back_ends::measure(routes, changes, stands))?;
+    let summary = Summary {
+        of_rounds,
+        route_median_ms: times.median_ms,
+        route_p99_ms: times.p99_ms,
+        route_whole_s: times.whole_s,
+        route_resync_ms: times.resync_ms,
+    };
     let note = format!(
-        "{} flows with a mean life of {life:?} through {MEMBERS} members, half of what a wire carries; {rounds} rounds",
-        args.flows
+        "{} flows with a mean life of {life:?} through {MEMBERS} members, half of what a wire carries; {rounds} rounds; {changes} changes of {routes} \
+         routes at {} back-ends",
+        args.flows,
+        back_ends::BACK_ENDS
     );
     let results = Results::new("group", &note).with("summary", &summary)?.with("rows", &all)?;
     results.give(&args.output, || draw(&all))

@@ -11,6 +11,7 @@
 //!
 //! A change is one prefix that gets another gateway, that goes, or that comes back. Its time begins with the first that zebra says of it.
 
+pub mod back_ends;
 mod relay;
 mod speaker;
 mod stage;
@@ -142,7 +143,7 @@ pub fn run(args: &Args) -> Result<()> {
         true => (1, args.routes.min(1000), args.changes.min(6)),
         false => (args.rounds, args.routes, args.changes),
     };
-    let mut stage = Stage::start()?;
+    let mut stage = Stage::start(0)?;
     let mut table = Table::new();
     stage.reach(&table.expected(), PATIENCE)?;
     let (mut rows, mut single) = (Vec::new(), Vec::new());

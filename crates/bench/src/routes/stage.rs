@@ -14,11 +14,14 @@ use super::super::common::{text, Result};
 use super::super::net::Net;
 use super::super::ours::{self, START};
 use super::super::peers::{Process, Scratch};
+use super::back_ends::BackEnd;
 use super::relay::{self, Relay};
 use super::speaker::{Speaker, OURS};
 
 /// The router's port, its address there, and its network.
 pub const PORT: &str = "up";
+/// The router's station address there.
+pub const ROUTER: &str = "02:00:00:00:00:09";
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 pub const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 0);
 /// The neighbour, and another gateway of its.
@@ -34,6 +37,7 @@ const FRR: &str = "/usr/lib/frr";
 pub struct Stage {
     pub speaker: Speaker,
     pub relay: Relay,
+    pub back_ends: Vec<BackEnd>,
     _frr: [Process; 2],
     _daemon: Process,
     socket: PathBuf,
@@ -42,11 +46,11 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Starts it, until the neighbour's session is open.
+    /// Starts it, until the neighbour's session is open; as many back-ends have its routes, too.
     ///
     /// # Errors
     /// FRR is not installed, there is no permission, or one of them does not start.
-    pub fn start() -> Result<Stage> {
+    pub fn start(back_ends: usize) -> Result<Stage> {
         if !Path::new(FRR).join("zebra").exists() {
             return Err(format!("{FRR}/zebra is not installed: apt-get install frr"));
         }
@@ -58,7 +62,9 @@ impl Stage {
         control.enter(without)?;
         side.enter(without)?;
         let socket = scratch.file("ctl");
-        let daemon = daemon(&scratch, &socket, &path(&control), &path(&side))?;
+        let back_ends =
+            (1..=back_ends).map(|number| BackEnd::start(&scratch, number)).collect::<Result<Vec<_>>>()?;
+        let daemon = daemon(&scratch, &socket, &path(&control), &path(&side), &back_ends)?;
         for gateway in GATEWAYS {
             side.ip(&format!("address add {gateway}/24 dev eth0"))?;
         }
@@ -70,12 +76,38 @@ impl Stage {
         Ok(Stage {
             speaker,
             relay,
+            back_ends,
             _frr: frr,
             _daemon: daemon,
             socket,
             _nets: [control, side],
             _scratch: scratch,
         })
+    }
+
+    /// Waits until each back-end has confirmed that it has the router's table, for `limit` at most. When that was seen.
+    ///
+    /// # Errors
+    /// One has another.
+    pub fn all_consistent(&self, limit: Duration) -> Result<Instant> {
+        let begun = Instant::now();
+        loop {
+            let state = routers(&self.socket)?;
+            let (now, control) = (Instant::now(), &state["routers"][0]["control"]);
+            let agents = control["agents"].as_array().cloned().unwrap_or_default();
+            let is = |agent: &Value| agent["state"] == "consistent" && agent["digest"] == control["digest"];
+            if agents.len() == self.back_ends.len() && agents.iter().all(is) {
+                return Ok(now);
+            }
+            if now - begun > limit {
+                return Err(format!(
+                    "after {} s not all back-ends have the routes: {control}",
+                    limit.as_secs()
+                ));
+            }
+            // What tells of a change is what is measured.
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Waits until the router has so many routes with this digest, for `limit` at most. When it was seen.
@@ -118,18 +150,38 @@ fn routers(socket: &Path) -> Result<Value> {
 }
 
 /// `command` in the namespace at `net`.
-fn inside(net: &str, log: PathBuf, program: &str, words: &[String]) -> Result<Process> {
+pub fn inside(net: &str, log: PathBuf, program: &str, words: &[String]) -> Result<Process> {
     Process::start("nsenter", "util-linux", log, |command| {
         command.arg(format!("--net={net}")).arg(program).args(words);
     })
     .map_err(text)
 }
 
-fn daemon(scratch: &Scratch, socket: &Path, control: &str, side: &str) -> Result<Process> {
+fn daemon(
+    scratch: &Scratch,
+    socket: &Path,
+    control: &str,
+    side: &str,
+    back_ends: &[BackEnd],
+) -> Result<Process> {
+    let agent = |(number, it): (usize, &BackEnd)| format!("m{number}:{}", it.socket.display());
+    let agents: Vec<String> = (1..).zip(back_ends).map(agent).collect();
     ours::run(scratch, |command| {
         command.arg("--socket").arg(socket);
-        command.args(["--router", &format!("r,control={control}")]);
-        command.args(["--port", &format!("{PORT}=tap:eth0,netns={side},router=r,address={ADDRESS}/24")]);
+        let agents = if agents.is_empty() { String::new() } else { format!(",agents={}", agents.join("+")) };
+        command.args(["--router", &format!("r,control={control}{agents}")]);
+        let at = format!("router=r,address={ADDRESS}/24,router-mac={ROUTER}");
+        command.args(["--port", &format!("{PORT}=tap:eth0,netns={side},{at}")]);
+        if !back_ends.is_empty() {
+            // Nothing passes the group: it makes the router and the others members of one.
+            command.args(["--group", "g", "--port", "g0=group:g,interface=0,mac=02:00:00:00:00:08"]);
+            command.args(["--port", "r0=router:r,group=g,member=r,interface=0"]);
+        }
+        for number in 1..=back_ends.len() {
+            let ring = scratch.file(format!("m{number}"));
+            let port = format!("m{number}=ring:{},group=g,member=m{number},interface=0", ring.display());
+            command.args(["--port", &port]);
+        }
     })
     .map_err(text)
 }
