@@ -1,4 +1,4 @@
-//! `sidecore bench vsr`: a router in a guest, as sections 3.1 to 3.6 of the paper on virtual routers measure it.
+//! `sidecore bench vsr`: a router in a guest, as sections 3 to 5 of the paper on virtual routers measure it.
 //!
 //! Theory of operation. The guest is a native driver of two virtio ports that does what a kernel does that forwards (`guest_router` of
 //! the driver), on a thread that is its vCPU. What the paper's vhost-net is, is an I/O core or a thread for each device; what its
@@ -15,11 +15,13 @@
 //! | `reserved` | 10 to 12: rate forwarded by the part of a processor that is reserved |
 //! | `interconnects` | 8 and 9: rate forwarded by rate offered, with other things than our switch between |
 //! | `model` | 2, 5 and 9: more processors than two, reckoned from what a frame costs, beside what two show |
+//! | `groups` | 18 and 19: several routers that act as one |
 //! | `passes`, `turns` | what a frame costs, beside testpmd and a thread for each device |
 //! | `stage`, `threads` | what is measured, and its threads' classes |
 //! | `report` | rows, numbers and pictures |
 
 mod curves;
+mod groups;
 mod interconnects;
 mod model;
 mod passes;
@@ -87,6 +89,12 @@ pub enum Shown {
     /// Lengths of queues, with 45 % of the processor for the guest.
     #[value(name = "15")]
     QueuesHalf,
+    /// A group of routers, by their number.
+    #[value(name = "18")]
+    Parallel,
+    /// A stage that balances load, alone and with back-ends.
+    #[value(name = "19")]
+    Multistage,
     /// What a frame costs, beside testpmd and a thread for each device.
     Router,
 }
@@ -164,6 +172,18 @@ struct Summary {
     best: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     overload_ratio_threads: Option<f64>,
+    /// What so many members forward by what one does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speedup_2: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speedup_3: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    speedup_4: Option<f64>,
+    /// What the stage forwards by what all back-ends do, and by what they would if each had a whole processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage_headroom: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage_headroom_whole: Option<f64>,
     /// Of a model's ratios to what was measured, the one that is most off.
     #[serde(skip_serializing_if = "Option::is_none")]
     calibration_worst: Option<f64>,
@@ -197,6 +217,14 @@ pub fn run(args: &Args) -> Result<()> {
         Shown::Queues => curves::queues(&plan, "13", None)?,
         Shown::QueuesReserved => curves::queues(&plan, "14", Some(0.85))?,
         Shown::QueuesHalf => curves::queues(&plan, "15", Some(0.45))?,
+        Shown::Parallel | Shown::Multistage => {
+            notes.push(groups::note());
+            if args.figure == Shown::Parallel {
+                groups::parallel(&plan)?
+            } else {
+                groups::multistage(&plan)?
+            }
+        }
         Shown::Router => return router(args, &plan),
     };
     let how = if args.full { "means and 99 % intervals" } else { "medians" };
@@ -259,6 +287,15 @@ fn summary(figure: Shown, rows: &[Row]) -> Summary {
                 overload_ratio_threads: report::worst(threads),
                 ..Summary::default()
             }
+        }
+        Shown::Parallel => {
+            let [speedup_2, speedup_3, speedup_4] = [2, 3, 4].map(|members| groups::speedup(rows, members));
+            Summary { speedup_2, speedup_3, speedup_4, ..Summary::default() }
+        }
+        Shown::Multistage => {
+            let stage_headroom = groups::headroom(rows);
+            let stage_headroom_whole = stage_headroom.map(|ratio| ratio * groups::SHARE);
+            Summary { stage_headroom, stage_headroom_whole, ..Summary::default() }
         }
         _ => Summary::default(),
     }
