@@ -7,6 +7,7 @@
 //! What balances load in a multistage router is the same group. Alone it has routers of the engine as members, which the I/O core
 //! does as well, so the stage itself forwards at least as much as that.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,13 +23,13 @@ use super::super::peers::{polling_thread, Scratch};
 use super::super::rfc2544::target::{gateway_says, route_to_gateway, ADDRESSES};
 use super::super::rfc2544::traffic::FCS;
 use super::curves::PERIOD;
-use super::report::Row;
+use super::report::{Point, Row};
 use super::stage::{hops, lane, traffic, Bench, Placement, Sample, ALONE, GUEST_RING, SIZE};
 use super::threads::{self, Class, Pinned};
 use super::Plan;
 
 /// The part of a processor that is a member's.
-pub const SHARE: f64 = 0.15;
+const SHARE: f64 = 0.15;
 /// Members of Figure 18 at most, and of a multistage router.
 const MOST: usize = 4;
 const BACK_ENDS: usize = 3;
@@ -58,7 +59,7 @@ struct Members {
 type Line = (Members, Vec<(f64, Vec<Sample>)>);
 
 /// What the output says.
-pub fn note() -> String {
+fn note() -> String {
     format!(
         "a guest's processor is a reservation of {:.0} % of one, {:?} in each {PERIOD:?} (SCHED_DEADLINE); the load is on the same processor",
         SHARE * 100.0,
@@ -67,7 +68,8 @@ pub fn note() -> String {
 }
 
 /// Figure 18: members that forward all they can, by their number.
-pub fn parallel(plan: &Plan) -> Result<Vec<Row>> {
+pub fn parallel(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<Row>> {
+    notes.push(note());
     let flood = FLOOD * rate(plan, MOST);
     let numbers = 1..=if plan.quick { 2 } else { MOST };
     let mut points = Vec::new();
@@ -78,7 +80,8 @@ pub fn parallel(plan: &Plan) -> Result<Vec<Row>> {
 }
 
 /// Figure 19: a multistage router, and its first stage alone.
-pub fn multistage(plan: &Plan) -> Result<Vec<Row>> {
+pub fn multistage(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<Row>> {
+    notes.push(note());
     let back_ends = |number: usize| guests(number, &LOADS.map(|load| load * rate(plan, number)));
     let mut lines =
         vec![line(Members { number: 2, native: true }, &STAGE_LOADS), back_ends(1), back_ends(BACK_ENDS)];
@@ -89,16 +92,21 @@ pub fn multistage(plan: &Plan) -> Result<Vec<Row>> {
     Ok(measure(plan, lines)?.iter().map(row).collect())
 }
 
-/// By how much members forward more than one.
-pub fn speedup(rows: &[Row], members: usize) -> Option<f64> {
-    let points = &rows.first()?.points;
-    Some(points.get(members - 1)?.forwarded_mpps / points.first()?.forwarded_mpps)
-}
-
-/// What the stage forwards by what the back-ends do.
-pub fn headroom(rows: &[Row]) -> Option<f64> {
-    let stage = rows.iter().find(|row| row.line == STAGE)?;
-    Some(stage.peak_mpps / rows.last()?.peak_mpps)
+/// What members forward by what one does, or the stage by what the back-ends do: as they are, and if each had a whole processor.
+pub fn summary(rows: &[Row]) -> BTreeMap<String, f64> {
+    let ratios = match rows {
+        [stage, .., all] => {
+            let ratio = stage.peak_mpps / all.peak_mpps;
+            vec![("stage_headroom".to_owned(), ratio), ("stage_headroom_whole".to_owned(), ratio * SHARE)]
+        }
+        [row] => {
+            let one = row.points.first().map_or(f64::NAN, |point| point.forwarded_mpps);
+            let ratio = |point: &Point| (format!("speedup_{}", point.x), point.forwarded_mpps / one);
+            row.points.iter().skip(1).map(ratio).collect()
+        }
+        [] => Vec::new(),
+    };
+    ratios.into_iter().collect()
 }
 
 /// Million frames a second of so many members that do nothing but route.
@@ -246,14 +254,14 @@ mod tests {
             let points = (1..).map(f64::from).zip(rates.iter().map(|rate| vec![sample(*rate)]));
             Row::of([figure, PICTURE, line], &points.collect::<Vec<_>>(), false)
         };
-        let rows = [row("18", "", &[0.1, 0.19, 0.3])];
-        assert_eq!(speedup(&rows, 2).map(|ratio| (ratio * 10.0).round()), Some(19.0));
-        assert_eq!(speedup(&rows, 4), None);
+        let rows = [row("18", "", &[0.1, 0.2, 0.25])];
+        let of = |rows: &[Row]| summary(rows).into_iter().collect::<Vec<_>>();
+        assert_eq!(of(&rows), [("speedup_2".to_owned(), 2.0), ("speedup_3".to_owned(), 2.5)]);
         // The points are at numbers of members, and the paper's two beside them.
         let picture = super::super::report::draw(&rows);
         assert!(picture.contains(">members<") && picture.matches("<circle ").count() == 3 + 2, "{picture}");
         let rows = [row("19", STAGE, &[1.0, 5.0]), row("19", "", &[0.1]), row("19", "", &[0.2, 0.25])];
-        assert_eq!(headroom(&rows), Some(20.0));
-        assert_eq!(headroom(&rows[1..]), None);
+        let whole = ("stage_headroom_whole".to_owned(), 20.0 * SHARE);
+        assert_eq!(of(&rows), [("stage_headroom".to_owned(), 20.0), whole]);
     }
 }

@@ -31,6 +31,7 @@ mod stage;
 mod threads;
 mod turns;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -172,18 +173,9 @@ struct Summary {
     best: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     overload_ratio_threads: Option<f64>,
-    /// What so many members forward by what one does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    speedup_2: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    speedup_3: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    speedup_4: Option<f64>,
-    /// What the stage forwards by what all back-ends do, and by what they would if each had a whole processor.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stage_headroom: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    stage_headroom_whole: Option<f64>,
+    /// Of routers that act as one.
+    #[serde(flatten)]
+    groups: BTreeMap<String, f64>,
     /// Of a model's ratios to what was measured, the one that is most off.
     #[serde(skip_serializing_if = "Option::is_none")]
     calibration_worst: Option<f64>,
@@ -217,14 +209,8 @@ pub fn run(args: &Args) -> Result<()> {
         Shown::Queues => curves::queues(&plan, "13", None)?,
         Shown::QueuesReserved => curves::queues(&plan, "14", Some(0.85))?,
         Shown::QueuesHalf => curves::queues(&plan, "15", Some(0.45))?,
-        Shown::Parallel | Shown::Multistage => {
-            notes.push(groups::note());
-            if args.figure == Shown::Parallel {
-                groups::parallel(&plan)?
-            } else {
-                groups::multistage(&plan)?
-            }
-        }
+        Shown::Parallel => groups::parallel(&plan, &mut notes)?,
+        Shown::Multistage => groups::multistage(&plan, &mut notes)?,
         Shown::Router => return router(args, &plan),
     };
     let how = if args.full { "means and 99 % intervals" } else { "medians" };
@@ -288,14 +274,8 @@ fn summary(figure: Shown, rows: &[Row]) -> Summary {
                 ..Summary::default()
             }
         }
-        Shown::Parallel => {
-            let [speedup_2, speedup_3, speedup_4] = [2, 3, 4].map(|members| groups::speedup(rows, members));
-            Summary { speedup_2, speedup_3, speedup_4, ..Summary::default() }
-        }
-        Shown::Multistage => {
-            let stage_headroom = groups::headroom(rows);
-            let stage_headroom_whole = stage_headroom.map(|ratio| ratio * groups::SHARE);
-            Summary { stage_headroom, stage_headroom_whole, ..Summary::default() }
+        Shown::Parallel | Shown::Multistage => {
+            Summary { groups: groups::summary(rows), ..Summary::default() }
         }
         _ => Summary::default(),
     }
