@@ -121,11 +121,8 @@ impl Stage {
         for number in 0..stage.to.len() {
             stage.introduce(number)?;
         }
-        let start = Instant::now();
-        while members > 0 && states(&stage.switch.daemon)?.iter().any(|it| it.0 != "active" || it.1 == 0) {
-            if start.elapsed() > START {
-                return Err("members of a group do not become active".to_owned());
-            }
+        if members > 0 {
+            until_active(&stage.switch.daemon)?;
         }
         Ok(stage)
     }
@@ -186,6 +183,20 @@ fn states(daemon: &Daemon) -> States {
     let members = answer["groups"][0]["members"].as_array().cloned().unwrap_or_default();
     let state = |it: &serde_json::Value| it["state"].as_str().unwrap_or_default().to_owned();
     Ok(members.iter().map(|it| (state(it), it["buckets"].as_u64().unwrap_or(0))).collect())
+}
+
+/// Waits until all members have flows.
+///
+/// # Errors
+/// They do not get any.
+pub fn until_active(daemon: &Daemon) -> Result<()> {
+    let start = Instant::now();
+    while states(daemon)?.iter().any(|it| it.0 != "active" || it.1 == 0) {
+        if start.elapsed() > START {
+            return Err("members of a group do not become active".to_owned());
+        }
+    }
+    Ok(())
 }
 
 /// A flow of now.

@@ -185,6 +185,23 @@ fn vsr_with_a_processor_for_each_thread() {
     }
 }
 
+#[test]
+fn vsr_of_several_routers() {
+    // Two members, and the paper's two points; three lines of two loads, and the paper's two, one and one.
+    for (figure, keys, points) in
+        [("18", &["speedup_2"][..], 2 + 2), ("19", &["stage_headroom", "stage_headroom_whole"], 3 * 2 + 4)]
+    {
+        let answer = bench_with("vsr", &["--figure", figure]);
+        positive(&answer, &["peak_mpps"]);
+        labelled(&answer);
+        assert!(answer["notes"][0].as_str().unwrap().contains("SCHED_DEADLINE"), "{answer}");
+        let summary = summary(&answer);
+        assert_eq!(summary.iter().map(|(key, _)| *key).collect::<Vec<_>>(), keys, "{answer}");
+        assert!(summary.iter().all(|(_, ratio)| *ratio > 0.0), "{answer}");
+        assert_eq!(marks(&drawn(&answer)), points, "{answer}");
+    }
+}
+
 /// It pins threads that have reservations, so it turns off the limit of the whole machine. It may not stay off.
 fn a_benchmark_that_ends_early_puts_the_kernels_limit_back() {
     rig::needs_root();

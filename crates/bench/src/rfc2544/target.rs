@@ -28,6 +28,8 @@ const ROUTER: [[u8; 6]; 2] = [[2, 0x73, 0x63, 0, 1, 1], [2, 0x73, 0x63, 0, 1, 2]
 /// Its address at the second port, and the gateway there, which is our receiver (RFC 5737).
 const ROUTER_IP: [u8; 4] = [192, 0, 2, 129];
 const GATEWAY_IP: [u8; 4] = [192, 0, 2, 130];
+/// The router's addresses with the lengths of their subnets.
+pub const ADDRESSES: [&str; 2] = ["192.0.2.1/25", "192.0.2.129/25"];
 /// Entries of a virtio port's rings.
 const ENTRIES: u16 = 1024;
 
@@ -213,15 +215,11 @@ impl<'s> Target<'s> {
 
     /// What the receiver says, so that it is known: to a router that it is the gateway, to a switch that it is there.
     pub fn hello(&self) -> Vec<u8> {
-        let mut frame = match self.who {
-            Who::Router => {
-                // An ARP request for the router's address (RFC 826), from the gateway's.
-                let head = [&[0xff; 6][..], &STATIONS.to, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
-                [&head[..], &STATIONS.to, &GATEWAY_IP, &[0; 6], &ROUTER_IP].concat()
-            }
-            // An EtherType for local experiments (IEEE 802, §9.2.4).
-            _ => [&STATIONS.from[..], &STATIONS.to, &[0x88, 0xb5]].concat(),
-        };
+        if self.who == Who::Router {
+            return gateway_says();
+        }
+        // An EtherType for local experiments (IEEE 802, §9.2.4).
+        let mut frame = [&STATIONS.from[..], &STATIONS.to, &[0x88, 0xb5]].concat();
         frame.resize(60, 0);
         frame
     }
@@ -300,17 +298,32 @@ fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, paths: &[PathBuf; 2]
             return socket;
         }
         let mac = ROUTER[number].map(|byte| format!("{byte:02x}")).join(":");
-        let address = ["192.0.2.1/25", "192.0.2.129/25"][number];
-        format!("{socket},router=r,router-mac={mac},address={address}")
+        format!("{socket},router=r,router-mac={mac},address={}", ADDRESSES[number])
     };
     let ports: Vec<String> = paths.iter().enumerate().map(port).collect();
     let more: &[&str] = if routed { &["--router", "r"] } else { &[] };
     let switch = Switch::start_with(setting.cpus.io_core, scratch, &ports, more).map_err(text)?;
     if routed {
-        let gateway = GATEWAY_IP.map(|byte| byte.to_string()).join(".");
-        switch.daemon.command(&["route", "add", "r", "0.0.0.0/0", "via", &gateway]).map_err(text)?;
+        route_to_gateway(&switch.daemon, "r")?;
     }
     Ok(switch)
+}
+
+/// What the gateway says so that a router with these addresses knows it: an ARP request for the second one (RFC 826).
+pub fn gateway_says() -> Vec<u8> {
+    let head = [&[0xff; 6][..], &STATIONS.to, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
+    let mut frame = [&head[..], &STATIONS.to, &GATEWAY_IP, &[0; 6], &ROUTER_IP].concat();
+    frame.resize(60, 0);
+    frame
+}
+
+/// Has a router send everything to the gateway.
+///
+/// # Errors
+/// The daemon refuses.
+pub fn route_to_gateway(daemon: &Daemon, router: &str) -> Result<()> {
+    let gateway = GATEWAY_IP.map(|byte| byte.to_string()).join(".");
+    daemon.command(&["route", "add", router, "0.0.0.0/0", "via", &gateway]).map(drop).map_err(text)
 }
 
 /// One of the ports that are there.

@@ -209,8 +209,8 @@ fn load(
     let (from, cards, to) = (end(0)?, [card(0)?, card(1)?], end(1)?);
     let config = Config { hops: hops(), cost_ns: plan.cost_ns, budget: BUDGET };
     let vcpu = GuestRouter::new(cards, &config).map_err(text)?.start().map_err(text)?;
-    let traffic = traffic()?;
-    let mut bench = Bench::new(&traffic, [from, to], vcpu, Vec::new(), plan.cpus)?;
+    let traffic = traffic(1)?;
+    let mut bench = Bench::new(&traffic, [from, to], None, vec![vcpu], Vec::new(), plan.cpus)?;
     bench.place(Placement::IoAlone(ALONE))?;
     let mut samples = Vec::new();
     for load in loads {

@@ -1,4 +1,4 @@
-//! `sidecore bench vsr`: a router in a guest, as sections 3.1 to 3.6 of the paper on virtual routers measure it.
+//! `sidecore bench vsr`: a router in a guest, as sections 3 to 5 of the paper on virtual routers measure it.
 //!
 //! Theory of operation. The guest is a native driver of two virtio ports that does what a kernel does that forwards (`guest_router` of
 //! the driver), on a thread that is its vCPU. What the paper's vhost-net is, is an I/O core or a thread for each device; what its
@@ -15,11 +15,13 @@
 //! | `reserved` | 10 to 12: rate forwarded by the part of a processor that is reserved |
 //! | `interconnects` | 8 and 9: rate forwarded by rate offered, with other things than our switch between |
 //! | `model` | 2, 5 and 9: more processors than two, reckoned from what a frame costs, beside what two show |
+//! | `groups` | 18 and 19: several routers that act as one |
 //! | `passes`, `turns` | what a frame costs, beside testpmd and a thread for each device |
 //! | `stage`, `threads` | what is measured, and its threads' classes |
 //! | `report` | rows, numbers and pictures |
 
 mod curves;
+mod groups;
 mod interconnects;
 mod model;
 mod passes;
@@ -29,6 +31,7 @@ mod stage;
 mod threads;
 mod turns;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -87,6 +90,12 @@ pub enum Shown {
     /// Lengths of queues, with 45 % of the processor for the guest.
     #[value(name = "15")]
     QueuesHalf,
+    /// A group of routers, by their number.
+    #[value(name = "18")]
+    Parallel,
+    /// A stage that balances load, alone and with back-ends.
+    #[value(name = "19")]
+    Multistage,
     /// What a frame costs, beside testpmd and a thread for each device.
     Router,
 }
@@ -164,6 +173,9 @@ struct Summary {
     best: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     overload_ratio_threads: Option<f64>,
+    /// Of routers that act as one.
+    #[serde(flatten)]
+    groups: BTreeMap<String, f64>,
     /// Of a model's ratios to what was measured, the one that is most off.
     #[serde(skip_serializing_if = "Option::is_none")]
     calibration_worst: Option<f64>,
@@ -197,6 +209,8 @@ pub fn run(args: &Args) -> Result<()> {
         Shown::Queues => curves::queues(&plan, "13", None)?,
         Shown::QueuesReserved => curves::queues(&plan, "14", Some(0.85))?,
         Shown::QueuesHalf => curves::queues(&plan, "15", Some(0.45))?,
+        Shown::Parallel => groups::parallel(&plan, &mut notes)?,
+        Shown::Multistage => groups::multistage(&plan, &mut notes)?,
         Shown::Router => return router(args, &plan),
     };
     let how = if args.full { "means and 99 % intervals" } else { "medians" };
@@ -259,6 +273,9 @@ fn summary(figure: Shown, rows: &[Row]) -> Summary {
                 overload_ratio_threads: report::worst(threads),
                 ..Summary::default()
             }
+        }
+        Shown::Parallel | Shown::Multistage => {
+            Summary { groups: groups::summary(rows), ..Summary::default() }
         }
         _ => Summary::default(),
     }

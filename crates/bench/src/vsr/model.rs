@@ -204,7 +204,7 @@ fn costs(plan: &Plan) -> Result<Costs> {
         let own = Setup::new(SHARED_CORE, plan.cost_ns);
         let (of_guest, of_load) = play(&own, plan.cpus, |bench| {
             bench.place(Placement::GuestAlone(part))?;
-            let guest = cost(plan, bench, bench.vcpu.thread(), own.cost_ns)?;
+            let guest = cost(plan, bench, bench.vcpus[0].thread(), own.cost_ns)?;
             Ok((guest.of_frame_ns, cost(plan, bench, threads::this(), own.cost_ns)?.part))
         })?;
         // Beside a guest that is faster than I/O, so that it is I/O that limits.

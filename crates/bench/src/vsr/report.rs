@@ -8,8 +8,15 @@ use super::super::modes::Modes;
 use super::super::rfc2544::stats::Figure;
 use super::stage::Sample;
 
-/// Figures whose points are parts of a processor.
-const RESERVED: [&str; 3] = ["10", "11", "12"];
+/// What the points of a figure are at, if not at offered rates.
+fn x_axis(figure: &str) -> Option<&'static str> {
+    match figure {
+        "10" | "11" | "12" => Some("reserved part of a processor"),
+        "18" => Some("members"),
+        _ => None,
+    }
+}
+
 /// A line whose rate is that much of the greatest one has reached its peak.
 const PEAK: f64 = 0.97;
 /// Load of an overload, in loads of the peak.
@@ -48,7 +55,7 @@ pub struct Row {
 /// A point of it: medians, or means if there is an interval.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Point {
-    /// Million frames a second that were to be offered, or the part of a processor that was reserved.
+    /// Million frames a second that were to be offered, the part of a processor that was reserved, or the number of members.
     pub x: f64,
     pub forwarded_mpps: f64,
     /// Half the width of the 99 % interval of the mean.
@@ -91,13 +98,8 @@ impl Row {
     }
 
     fn forwarded(&self) -> Vec<(f64, f64)> {
-        let x = |point: &Point| {
-            if RESERVED.contains(&self.figure.as_str()) {
-                point.x
-            } else {
-                point.offered_mpps
-            }
-        };
+        let by_x = x_axis(&self.figure).is_some();
+        let x = |point: &Point| if by_x { point.x } else { point.offered_mpps };
         self.points.iter().map(|point| (x(point), point.forwarded_mpps)).collect()
     }
 }
@@ -197,6 +199,13 @@ fn paper(figure: &str) -> Vec<Line> {
                 Line::new("paper: netmap".to_owned(), vec![(0.65, 0.65), (1.4, 0.65)]),
             ]
         }
+        // "More than 1100 kpps", and "not able to forward more than 1200".
+        "18" => vec![Line::new("paper: 4 cores".to_owned(), vec![(1.0, 0.9), (2.0, 1.2)])],
+        "19" => vec![
+            Line::new("paper: 2 cores, bind A".to_owned(), vec![(0.25, 0.25), (1.4, 0.12)]),
+            peak("2 cores, bind B", 0.2),
+            peak("2 cores, no bind", 0.1),
+        ],
         _ => Vec::new(),
     }
 }
@@ -216,16 +225,13 @@ pub fn draw(rows: &[Row]) -> String {
         let by_model = its.clone().any(|row| row.how == How::Model);
         let lines: Vec<Line> = its.map(line).chain(paper(figure)).collect();
         let how = if by_model { "(model): reckoned from what a frame costs; " } else { "" };
-        let x = if RESERVED.contains(&figure) {
-            "reserved part of a processor"
-        } else {
-            "offered, million frames a second"
-        };
+        // A stage that forwards more than ten times what members do.
+        let axis = if figure == "19" { Axis::log } else { Axis::linear };
         chart(
             &format!("Figure {figure}: a router in a guest, {picture}"),
             &format!("sidecore bench vsr --figure {figure} --svg FILE; {how}native guest; paper: its text"),
-            Axis::linear(x),
-            Axis::linear("forwarded, million frames a second"),
+            axis(x_axis(figure).unwrap_or("offered, million frames a second")),
+            axis("forwarded, million frames a second"),
             &lines,
         )
     };

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use sidecore_driver::guest_router::{Config, Counts, GuestRouter, Hop, Vcpu, BUDGET};
+use sidecore_driver::guest_router::{Config, GuestRouter, Hop, Vcpu, BUDGET};
 use sidecore_driver::load::{pin, Lane, LaneConfig};
 use sidecore_driver::memory::Page;
 use sidecore_driver::Frontend;
@@ -34,6 +34,11 @@ const LOAD_PRIORITY: u8 = 10;
 pub const ALONE: Class = Class::Fifo(LOAD_PRIORITY);
 /// What the load sleeps between two turns, if others share its processor.
 const NAP: Duration = Duration::from_micros(60);
+/// The same where each turn wakes several guests that have little of the processor.
+const LONG_NAP: Duration = Duration::from_micros(200);
+/// What the load is granted where guests have reservations: its deadline is before theirs.
+const LOAD_SHARE: f64 = 0.35;
+const LOAD_PERIOD: Duration = Duration::from_millis(1);
 /// The station that sends, the router's two, and the one that receives.
 const SENDER: [u8; 6] = [2, 0x73, 0x63, 0, 0, 1];
 const ROUTER: [[u8; 6]; 2] = [[2, 0x73, 0x63, 0, 2, 1], [2, 0x73, 0x63, 0, 2, 2]];
@@ -81,6 +86,8 @@ pub enum Placement {
     IoAlone(Class),
     /// The other way round: I/O is on the load's.
     GuestAlone(Class),
+    /// All guests in this class on the load's processor, of which the load has a reservation that goes first; I/O has its own alone.
+    Reserved(Class),
     /// Both with the load on one processor.
     One,
     /// Both on any of the two processors, as the kernel likes.
@@ -116,10 +123,10 @@ pub struct Sample {
     pub mode: Mode,
 }
 
-/// A router that runs, and its load.
+/// Routers that run, and their load.
 pub struct Bench<'t> {
     tester: Tester<'t>,
-    pub vcpu: Vcpu,
+    pub vcpus: Vec<Vcpu>,
     /// Threads that do I/O.
     pub io: Vec<u32>,
     cpus: Cpus,
@@ -139,7 +146,7 @@ pub fn play<R: Send>(
     if setup.switched {
         io.join_by_switches();
     }
-    let traffic = traffic()?;
+    let traffic = traffic(1)?;
     let (graph, paths) = (io.graph(), io.paths());
     apart(|| {
         pin(cpus.load).map_err(text)?;
@@ -162,17 +169,17 @@ pub fn play<R: Send>(
         let config = Config { hops: hops(), cost_ns: setup.cost_ns, budget: BUDGET };
         let router = GuestRouter::new(cards, &config).map_err(text)?;
         let vcpu = router.start().map_err(text)?;
-        what(&mut Bench::new(&traffic, [from, to], vcpu, threads, cpus)?)
+        what(&mut Bench::new(&traffic, [from, to], None, vec![vcpu], threads, cpus)?)
     })
 }
 
-/// What the load sends.
+/// What the load sends, in so many flows.
 ///
 /// # Errors
 /// None: it can be made.
-pub fn traffic() -> Result<Traffic> {
+pub fn traffic(flows: u64) -> Result<Traffic> {
     let stations = Stations { from: SENDER, to: ROUTER[0] };
-    Traffic::new(&Lengths::Fixed(SIZE), stations, 1, [None, None])
+    Traffic::new(&Lengths::Fixed(SIZE), stations, flows, [None, None])
 }
 
 /// The smallest ring that is as long as both depths.
@@ -181,23 +188,25 @@ fn ring(depth: [u16; 2]) -> u16 {
 }
 
 impl<'t> Bench<'t> {
-    /// Between these ends outside; waits until frames pass. On the load's thread and processor.
+    /// Between these ends outside, of which the receiver may have to say something so that it is known; waits until frames pass. On
+    /// the load's thread and processor.
     ///
     /// # Errors
     /// None passes, or real-time priorities are not allowed.
     pub fn new(
         traffic: &'t Traffic,
         ends: [End; 2],
-        vcpu: Vcpu,
+        hello: Option<Vec<u8>>,
+        vcpus: Vec<Vcpu>,
         io: Vec<u32>,
         cpus: Cpus,
     ) -> Result<Bench<'t>> {
         let [from, to] = ends;
-        let mut tester = Tester::new(traffic, from, Some(to), None);
+        let mut tester = Tester::new(traffic, from, Some(to), hello);
         tester.connect(START)?;
         // Other programs do not hold it up: what it could not offer would not count.
         threads::place(threads::this(), Class::Fifo(LOAD_PRIORITY), &[cpus.load])?;
-        Ok(Bench { tester, vcpu, io, cpus })
+        Ok(Bench { tester, vcpus, io, cpus })
     }
 
     /// Guest and I/O threads are there from now on.
@@ -213,16 +222,22 @@ impl<'t> Bench<'t> {
             Placement::Together(guest, others) => ((guest, io), (others, io)),
             Placement::IoAlone(others) => ((below, load), (others, io)),
             Placement::GuestAlone(guest) => ((guest, io), (below, load)),
+            Placement::Reserved(guests) => ((guests, load), (ALONE, io)),
             Placement::One => ((Class::Fair, io), (Class::Fair, io)),
             Placement::Free => ((Class::Fair, any), (Class::Fair, any)),
         };
         if !matches!(placement, Placement::Together(..)) {
-            self.tester.naps(NAP);
+            let longer = matches!(placement, Placement::Reserved(_));
+            self.tester.naps(if longer { LONG_NAP } else { NAP });
         }
-        if matches!(placement, Placement::One) {
-            threads::place(threads::this(), ALONE, io)?;
+        match placement {
+            Placement::One => threads::place(threads::this(), ALONE, io)?,
+            Placement::Reserved(_) => {
+                threads::place(threads::this(), Class::reserved(LOAD_SHARE, LOAD_PERIOD), load)?;
+            }
+            _ => {}
         }
-        threads::place(self.vcpu.thread(), guest.0, guest.1)?;
+        self.vcpus.iter().try_for_each(|vcpu| threads::place(vcpu.thread(), guest.0, guest.1))?;
         self.io.iter().try_for_each(|thread| threads::place(*thread, others.0, others.1))
     }
 
@@ -234,25 +249,29 @@ impl<'t> Bench<'t> {
         let cpus = [self.cpus.load, self.cpus.io];
         let distance = Distance::before(&cpus);
         let had = |threads: &[u32]| threads.iter().map(|thread| threads::ran(*thread)[0]).sum::<u64>();
-        let (vcpu, io) = ([self.vcpu.thread()], self.io.clone());
-        let (counts, before) = (self.vcpu.counts(), [had(&vcpu), had(&io)]);
+        let (vcpus, io) = (self.vcpus.iter().map(Vcpu::thread).collect::<Vec<_>>(), self.io.clone());
+        let (no_room, before) = (self.no_room(), [had(&vcpus), had(&io)]);
         let (spell, mut after) = (Spell::of(mpps * 1e6, time.as_secs_f64()), before);
-        let trial = self.tester.run_with(&[spell], false, || after = [had(&vcpu), had(&io)])?;
+        let trial = self.tester.run_with(&[spell], false, || after = [had(&vcpus), had(&io)])?;
         let of = |after: u64, before: u64| (after - before) as f64 / 1e9 / trial.seconds;
         let [vcpu, io] = [of(after[0], before[0]), of(after[1], before[1])];
-        let Counts { no_room, .. } = self.vcpu.counts().since(&counts);
         let offered = trial.offered().max(1) as f64;
         Ok(Sample {
             offered: offered / trial.seconds / 1e6,
             forwarded: trial.came.frames as f64 / trial.seconds / 1e6,
             refused: trial.refused as f64 / offered,
-            wasted: no_room as f64 / offered,
+            wasted: (self.no_room() - no_room) as f64 / offered,
             vcpu,
             io,
             load: trial.busy,
             late: trial.late as f64 / trial.asked.max(1) as f64,
             mode: distance.after(),
         })
+    }
+
+    /// Frames that were routed for nothing so far.
+    fn no_room(&self) -> u64 {
+        self.vcpus.iter().map(|vcpu| vcpu.counts().no_room).sum()
     }
 }
 
