@@ -1,6 +1,8 @@
 //! Replays what the fuzz targets have found: each input in `seeds` reaches code that no other one reaches, or was a find.
 //! Here as modules, with the targets' own assertions, and without the fuzzer.
 
+#[path = "../fuzz_targets/agent.rs"]
+mod agent;
 #[path = "../fuzz_targets/attach.rs"]
 mod attach;
 #[path = "../fuzz_targets/broker.rs"]
@@ -79,6 +81,6 @@ macro_rules! targets {
 }
 
 targets!(
-    attach, broker, config, disk, e1000, graph, fpm, messages, netmap, ptnet, requests, rings, router,
+    agent, attach, broker, config, disk, e1000, graph, fpm, messages, netmap, ptnet, requests, rings, router,
     rtl8169, tables, vfio, wire
 );

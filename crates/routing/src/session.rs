@@ -28,9 +28,10 @@ use sidecore_engine::host::netns::{self, AddressIn, Socket, FPM};
 use sidecore_engine::router::{never, Net, Router, MAX_ALL_HOPS};
 use sidecore_engine::sandbox::filters;
 
-use self::agents::{AgentLink, Ports};
+use self::agents::AgentLink;
 use self::compare::Compare;
 use self::pending::{Pending, BATCH};
+use crate::agent::feed::Ports;
 use crate::fpm::Stream;
 use crate::kernel::{Kernel, Neighbour};
 use crate::say::said;

@@ -10,6 +10,7 @@
 //! looked at each [`COMPARE`] and whenever a link or an address changes: what somebody else has deleted or altered, or the kernel has
 //! dropped with a link, is set again. When the agent ends the routes stay; the next one takes them over.
 
+pub mod feed;
 pub mod wire;
 
 use std::collections::{BTreeMap, BTreeSet};
