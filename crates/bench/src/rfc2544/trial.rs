@@ -272,8 +272,11 @@ impl<'t> Tester<'t> {
                 break;
             }
             if heard.elapsed() > QUIET / 10 {
-                // The target may share this processor.
-                std::thread::yield_now();
+                // The target may share this processor, and be in a lower class.
+                match self.nap {
+                    Some(nap) => std::thread::sleep(nap),
+                    None => std::thread::yield_now(),
+                }
             }
         }
         // Frames that came to the sender are not counted.

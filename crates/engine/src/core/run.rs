@@ -40,6 +40,8 @@ use crate::mem::{ticks, ticks_in, Act};
 const COSTLY_PAUSE: u64 = 5_000;
 /// A look at a ring's index takes less. What a task's looks take beyond this is charged in any case.
 const LONGEST_LOOK: u64 = 2_000;
+/// To ask the kernel what others had of the processor takes less.
+const LONGEST_QUESTION: u64 = 20_000;
 /// Tasks that are looked at between two visits of others: a look is a cache line.
 const CHECKED: usize = 32;
 /// Those of one owner.
@@ -367,8 +369,9 @@ impl<L: 'static, C: Clock> Core<L, C> {
             // Time in which others had the processor is neither the task's to pay for nor what its items cost; the look at it is. After
             // a dear visit all are looked at: short ones do not pass the end of their turn, whoever came in between.
             let lost = self.clock.lost(took);
-            now = self.clock.now();
-            took = now - begun - lost;
+            let end = std::mem::replace(&mut now, self.clock.now());
+            // Others may have it just then, too.
+            took = took - lost + (now - end).min(LONGEST_QUESTION);
             // Whom a signal woke may have had the processor in it.
             apart = apart.saturating_sub(lost);
             if took > SLOW_VISIT {

@@ -26,6 +26,8 @@ pub(crate) struct Counted {
     looks: Arc<AtomicU64>,
     /// Other programs have the processor now and then.
     others: Option<Others>,
+    /// How long they have it when they are asked for next.
+    asked: u64,
     /// What a signal takes: one a visit; and those between two rounds.
     signal: u64,
     between: u64,
@@ -72,7 +74,9 @@ impl Clock for Counted {
 
     fn lost(&mut self, ns: u64) -> u64 {
         let lately = |others: &&Others| others.known && others.at.saturating_add(ns) >= self.now;
-        self.others.as_ref().filter(lately).map_or(0, |others| others.theirs.min(ns))
+        let lost = self.others.as_ref().filter(lately).map_or(0, |others| others.theirs.min(ns));
+        self.now += std::mem::take(&mut self.asked);
+        lost
     }
 
     fn signalled(&mut self) -> u64 {
@@ -114,6 +118,7 @@ impl<L: 'static> ByHand<L> {
             rate: 2,
             looks: Arc::default(),
             others: None,
+            asked: 0,
             signal: 0,
             between: 0,
             signalled: 0,
@@ -190,6 +195,11 @@ impl<L: 'static> ByHand<L> {
     /// From now on other programs share the processor.
     pub(crate) fn share_with(&mut self, others: Others) {
         self.core.clock.others = Some(others);
+    }
+
+    /// Others have the processor for so long when the core asks next what they had.
+    pub(crate) fn lose_while_asking(&mut self, ns: u64) {
+        self.core.clock.asked = ns;
     }
 
     /// From now on each visit ends with a signal of `visit` nanoseconds, and those between two rounds take `between`.

@@ -225,6 +225,22 @@ fn visits_are_full_again_while_other_programs_come_in_each() {
     are_full(&mut rig, &numbers);
 }
 
+/// Others come in where the core asks what they had: an owner neither pays for that nor rests as long.
+#[test]
+fn what_others_have_while_the_core_asks_for_it_is_nobodys() {
+    let mut rig = Rig::new();
+    let guests = [1, 2].map(|number| guest(number, Service::default()));
+    // One has dear items, so that it is asked for behind each of its visits.
+    let (_, queue) = rig.add(&guests[0], 50_000, true);
+    rig.add(&guests[1], 100, true);
+    rig.core.run(20 * MS);
+    let (had, done) = (Rig::had(&guests[0]), queue.done.load(Ordering::Relaxed));
+    rig.core.lose_while_asking(2_000 * MS);
+    rig.core.run(2_020 * MS);
+    let (had, done) = (Rig::had(&guests[0]) - had, queue.done.load(Ordering::Relaxed) - done);
+    assert!(had < 12 * MS && done > 100, "{done} items, {had} ns");
+}
+
 /// A signal that takes longer than a turn is no reason to send one for each item.
 #[test]
 fn visits_are_full_again_while_each_ends_with_a_slow_signal() {
