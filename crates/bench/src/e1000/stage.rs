@@ -181,13 +181,16 @@ impl Stage {
 }
 
 /// `device`, which listens at `path`.
-fn start(path: &Path, port: Arc<Port>, device: Box<dyn PciDevice>) -> Result<VfioUser, String> {
+pub fn start(path: &Path, port: Arc<Port>, device: Box<dyn PciDevice>) -> Result<VfioUser, String> {
     let endpoint = Endpoint::Listen { path: path.to_owned(), mode: None, owner: (None, None) };
     VfioUser::start(endpoint, port, device, None).map_err(text)
 }
 
+/// A device as its conversation has it.
+pub type Device = Arc<Mutex<Box<dyn PciDevice>>>;
+
 /// A device in this process.
-pub struct Direct(pub Arc<Mutex<Box<dyn PciDevice>>>);
+pub struct Direct(pub Device);
 
 impl Direct {
     fn lock(&self) -> MutexGuard<'_, Box<dyn PciDevice>> {

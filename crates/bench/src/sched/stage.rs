@@ -15,9 +15,11 @@ use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
 use sidecore_engine::core::Tuning;
+use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
 use sidecore_engine::observe::CounterFile;
+use sidecore_engine::packet::Mac;
 use sidecore_engine::port::{Attachment, Port, PortId, Tenant, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
@@ -25,6 +27,7 @@ use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfi
 use super::guest::Players;
 use super::{apart, text, Result};
 use crate::distance::Distance;
+use crate::e1000::stage::{self as e1000, Device, Direct};
 use crate::ours::START;
 use crate::peers::Scratch;
 
@@ -32,6 +35,17 @@ use crate::peers::Scratch;
 const HEADERS: usize = 64;
 /// A core that polls for as long does not sleep in a benchmark.
 const ALWAYS: Duration = Duration::from_secs(3600);
+
+/// What a guest has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Card {
+    /// virtio-net, over vhost-user.
+    #[default]
+    Virtio,
+    /// An 82574L, over vfio-user.
+    E1000e,
+}
 
 /// How I/O is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +62,8 @@ pub struct Way {
     pub urgent: bool,
     /// What ports carry.
     pub mtu: u32,
+    /// What guests have; what is behind them is virtio-net.
+    pub card: Card,
 }
 
 /// As vhost does.
@@ -61,6 +77,7 @@ pub const OURS: Way = Way {
     interrupts: true,
     urgent: true,
     mtu: DEFAULT_MTU,
+    card: Card::Virtio,
 };
 
 /// The same for guests that poll as well, as the paper's replies without exits: no interrupt is written.
@@ -92,6 +109,8 @@ pub struct Stage {
     // In this order: attachments go before the cores that serve it.
     _attachments: Vec<Box<dyn Attachment>>,
     ports: Vec<Arc<Port>>,
+    /// The guests' cards, if they are [`Card::E1000e`].
+    devices: Vec<Device>,
     graph: Arc<Graph>,
     way: Way,
     /// Processors of the I/O cores.
@@ -123,6 +142,7 @@ impl Stage {
         let counters = CounterFile::anonymous().map_err(text)?;
         let scratch = Scratch::new("sc-sched").map_err(text)?;
         let (mut members, mut attachments, mut paths) = (Vec::new(), Vec::new(), Vec::new());
+        let mut devices = Vec::new();
         for pair in 0..u16::try_from(pairs).map_err(text)? {
             let ids = [2 * pair, 2 * pair + 1].map(PortId);
             let mut port = |id: PortId, other: PortId| -> Result<PathBuf> {
@@ -134,10 +154,18 @@ impl Stage {
                     None => port,
                 });
                 members.push((Arc::clone(&port), Attach::Wire(other)));
-                let config = NetConfig { queue_pairs: 1, ..NetConfig::default() };
                 let scheduler = Arc::clone(&graph) as Arc<dyn Scheduler>;
-                let device = VirtioNet::new(&config, port, scheduler).map_err(text)?;
                 let path = scratch.file(name);
+                if way.card == Card::E1000e && id.0 < other.0 {
+                    let config = E1000Config::new(Model::E1000e, Mac(e1000::mac(id.0.to_le_bytes()[0])));
+                    let device = E1000::new(config, Arc::clone(&port), scheduler).map_err(text)?;
+                    let attachment = e1000::start(&path, port, Box::new(device))?;
+                    devices.push(attachment.device());
+                    attachments.push(Box::new(attachment) as Box<dyn Attachment>);
+                    return Ok(path);
+                }
+                let config = NetConfig { queue_pairs: 1, ..NetConfig::default() };
+                let device = VirtioNet::new(&config, port, scheduler).map_err(text)?;
                 let endpoint = Endpoint::Listen { path: path.clone(), mode: None, owner: (None, None) };
                 let config = VhostUserConfig { endpoint, journal: None };
                 let attachment = VhostUser::start(config, device).map_err(text)?;
@@ -151,6 +179,7 @@ impl Stage {
         Ok(Stage {
             _attachments: attachments,
             ports,
+            devices,
             graph,
             way,
             cpus: options.cpus.clone(),
@@ -173,6 +202,11 @@ impl Stage {
     /// Sockets of the guest and of what is behind it, of each pair.
     pub fn paths(&self) -> &[[PathBuf; 2]] {
         &self.paths
+    }
+
+    /// What reaches the guest's card of a pair without messages, if that is a [`Card::E1000e`].
+    pub fn direct(&self, pair: usize) -> Option<Direct> {
+        self.devices.get(pair).map(|device| Direct(Arc::clone(device)))
     }
 
     /// The guest's port of a pair.

@@ -31,7 +31,7 @@ pub struct Curve {
 pub fn priorities(plan: &Plan) -> Result<Vec<Row>> {
     let mut curves = Vec::new();
     for (switched, picture) in JOINS {
-        let setup = |way: Way| Setup { switched, ..Setup::new(way, plan.cost_ns) };
+        let setup = |way: Way| Setup { switched, ..Setup::new(Way { card: plan.card, ..way }, plan.cost_ns) };
         for (vcpu, io) in [(98, 99), (99, 98), (99, 99)] {
             let placement = Placement::Together(Class::Fifo(vcpu), Class::Fifo(io));
             let name = format!("vc{vcpu},vh{io}");

@@ -1,6 +1,6 @@
 //! `sidecore bench vsr`: a router in a guest, as sections 3 to 5 of the paper on virtual routers measure it.
 //!
-//! Theory of operation. The guest is a native driver of two virtio ports that does what a kernel does that forwards (`guest_router` of
+//! Theory of operation. The guest is a native driver of two cards that does what a kernel does that forwards (`guest_router` of
 //! the driver), on a thread that is its vCPU. What the paper's vhost-net is, is an I/O core or a thread for each device; what its
 //! physical cards are, is a load that sends at one port and receives at another one, on a processor to itself (`stage`). A frame is
 //! offered by the clock; one that finds the queue outside full is lost there.
@@ -38,6 +38,7 @@ use serde::Serialize;
 
 use super::common::{Common, Result};
 use super::results::Results;
+use super::sched::stage::Card;
 use report::Row;
 use reserved::Part;
 use stage::Cpus;
@@ -109,6 +110,9 @@ pub struct Args {
     /// Nanoseconds of the guest's processor for a frame [default: 1000; 12: 2000; 8: 200; router: 50].
     #[arg(long, value_name = "NS", value_parser = clap::value_parser!(u32).range(10..=100_000))]
     pub cost: Option<u32>,
+    /// The guest's cards: with Figures 3 and 11.
+    #[arg(long, value_name = "CARD", default_value = "virtio")]
+    pub card: Card,
     /// The paper's method: ten repetitions, means with their 99 % intervals.
     #[arg(long, conflicts_with = "quick")]
     pub full: bool,
@@ -124,11 +128,17 @@ struct Plan {
     full: bool,
     quick: bool,
     cost_ns: f64,
+    card: Card,
     cpus: Cpus,
 }
 
 impl Plan {
     fn of(args: &Args) -> Result<Plan> {
+        if args.card != Card::Virtio && !matches!(args.figure, Shown::Priorities | Shown::ReservedGuest) {
+            return Err(
+                "--card: only with --figure 3 and --figure 11; the others have virtio cards".to_owned()
+            );
+        }
         let common = args.common.settle()?;
         let io = *common.io_cores.first().ok_or("no processor for I/O")?;
         let repeat = common.repeat;
@@ -144,7 +154,7 @@ impl Plan {
         };
         let cpus = Cpus { load: common.load_core, io };
         let (full, quick, cost_ns) = (args.full, common.quick, args.cost.map_or(usual, f64::from));
-        Ok(Plan { rounds, window, full, quick, cost_ns, cpus })
+        Ok(Plan { rounds, window, full, quick, cost_ns, card: args.card, cpus })
     }
 
     /// With measurements of a whole number of these periods: `least` or more.
@@ -220,6 +230,7 @@ pub fn run(args: &Args) -> Result<()> {
     );
     let mut results = Results::new("vsr", &note)
         .with("cost_ns", &plan.cost_ns)?
+        .with("card", &plan.card)?
         .with("rows", &rows)?
         .with("notes", &notes)?;
     let mut summary = summary(args.figure, &rows);

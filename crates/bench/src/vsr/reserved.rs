@@ -17,7 +17,7 @@ use sidecore_engine::core::{CpuBudget, Service};
 use sidecore_engine::port::Tenant;
 
 use super::super::common::{median, Result};
-use super::super::sched::stage::cores_ran;
+use super::super::sched::stage::{cores_ran, Way};
 use super::curves::PERIOD;
 use super::report::Row;
 use super::stage::{play, Placement, Sample, Setup, SHARED_CORE};
@@ -111,7 +111,8 @@ pub fn shares(plan: &Plan, part: Part) -> Result<Vec<Row>> {
 
 /// By the kernel: the guest's thread has these parts.
 fn guest(plan: &Plan, part: Part, switched: bool, period: Duration, shares: &[f64]) -> Result<Vec<Sample>> {
-    let setup = Setup { switched, ..Setup::new(SHARED_CORE, plan.cost_ns) };
+    let way = Way { card: plan.card, ..SHARED_CORE };
+    let setup = Setup { switched, ..Setup::new(way, plan.cost_ns) };
     let window = plan.whole(period, COUNTED).window;
     play(&setup, plan.cpus, |bench| {
         let one = |share: &f64| {

@@ -1,4 +1,4 @@
-//! What is measured: a guest router between two virtio ports, an I/O core or a thread for each device that serves them, and a load
+//! What is measured: a guest router between two cards, an I/O core or a thread for each device that serves them, and a load
 //! outside that sends at one port and receives at the other.
 //!
 //! Of two pairs of ports (`sched::stage`) the guest's ends are the router's cards, the others are the network's: *outside* is where
@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use sidecore_driver::e1000::{self, E1000};
 use sidecore_driver::guest_router::{Config, GuestRouter, Hop, Vcpu, BUDGET};
 use sidecore_driver::load::{pin, Lane, LaneConfig};
 use sidecore_driver::memory::Page;
@@ -16,6 +17,7 @@ use sidecore_driver::Frontend;
 
 use super::super::common::{apart, text, Result};
 use super::super::distance::{Distance, Mode};
+use super::super::e1000::stage::Direct;
 use super::super::ours::START;
 use super::super::rfc2544::lane::End;
 use super::super::rfc2544::traffic::{Lengths, Stations, Traffic, FCS};
@@ -147,7 +149,7 @@ pub fn play<R: Send>(
         io.join_by_switches();
     }
     let traffic = traffic(1)?;
-    let (graph, paths) = (io.graph(), io.paths());
+    let (graph, paths, direct) = (io.graph(), io.paths(), [io.direct(0), io.direct(1)]);
     apart(|| {
         pin(cpus.load).map_err(text)?;
         let threads = threads::io_cores();
@@ -158,17 +160,31 @@ pub fn play<R: Send>(
                 lane(frontend, entries, depth, longest)
             })
         };
+        let config = Config { hops: hops(), cost_ns: setup.cost_ns, budget: BUDGET };
         // Cards of the guest first: so a thread for each device serves a whole pair.
-        let card = |pair: usize| connect(pair, 0, GUEST_RING.max(ring(setup.guest)), setup.guest);
-        let cards = [card(0)?, card(1)?];
+        let vcpu = match direct {
+            [Some(first), Some(second)] => {
+                let card = |pair: usize, direct: Direct| {
+                    until_served(graph, || {
+                        let mut card =
+                            E1000::open(&paths[pair][0], &e1000::Config::default()).map_err(text)?;
+                        card.client().shortcut(Box::new(direct));
+                        Ok(card)
+                    })
+                };
+                GuestRouter::new([card(0, first)?, card(1, second)?], &config).and_then(GuestRouter::start)
+            }
+            _ => {
+                let card = |pair: usize| connect(pair, 0, GUEST_RING.max(ring(setup.guest)), setup.guest);
+                GuestRouter::new([card(0)?, card(1)?], &config).and_then(GuestRouter::start)
+            }
+        };
+        let vcpu = vcpu.map_err(text)?;
         let outside = |pair: usize, depth: u16| {
             let lane = connect(pair, 1, OUTSIDE_RING, [OUTSIDE_RING, depth])?;
             Ok::<_, String>(End::Virtio(Box::new(lane)))
         };
         let (from, to) = (outside(0, setup.outside)?, outside(1, OUTSIDE_RING)?);
-        let config = Config { hops: hops(), cost_ns: setup.cost_ns, budget: BUDGET };
-        let router = GuestRouter::new(cards, &config).map_err(text)?;
-        let vcpu = router.start().map_err(text)?;
         what(&mut Bench::new(&traffic, [from, to], None, vec![vcpu], threads, cpus)?)
     })
 }
@@ -279,7 +295,6 @@ impl<'t> Bench<'t> {
 mod tests {
     use std::time::Instant;
 
-    use sidecore_driver::e1000;
     use sidecore_engine::device::e1000::Model;
     use sidecore_pktgen::end::Source;
 
