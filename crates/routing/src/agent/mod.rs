@@ -31,8 +31,8 @@ use crate::tell::{route, Maker};
 pub const SAY: Duration = Duration::from_secs(1);
 /// How often the kernel's table is looked at, at most.
 const COMPARE: Duration = Duration::from_secs(5);
-/// A look takes at most a twentieth of the time.
-const SHARE: u32 = 20;
+/// A look takes at most a two-hundredth of the time: changes wait for its end.
+const SHARE: u32 = 200;
 /// Who makes these routes: a number that rt_protos of iproute2 leaves free, and the metric of FRR's.
 const MAKER: Maker = Maker { protocol: 83, metric: 20 };
 /// Routes that wait for the kernel together at most.
