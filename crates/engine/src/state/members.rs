@@ -1,17 +1,6 @@
-//! The members of groups as they run: their states, their health, and the buckets that they have.
+//! Groups as they run: their members (`member`), and the buckets that these have.
 //!
-//! ```text
-//! joining → active → draining → drained        gone: from each of them, and from there to joining
-//! ```
-//!
-//! A member is *joining* until all of its ports are up and it has sent something by each; a router's port has no driver, and needs
-//! to send nothing. *Active*, it gets flows. *Draining*, it
-//! keeps those that it has until they are idle, or for as long as `force-after` says; then it is *drained*. It is *gone* while one
-//! of its ports is down, at all interfaces at once, or while it makes no progress: it has taken all buffers of a port, returns none
-//! and sends nothing by any of its ports, while frames come for it. An idle member is not judged, and the last active
-//! one is not taken out for that. A member that goes again and again stays out for longer each time.
-//!
-//! After a restart of the daemon a member that had buckets before is *expected*: for [`EXPECTED`] it counts as one that serves, so that
+//! After a restart of the daemon a member that had buckets before is *expected*: for ten seconds it counts as one that serves, so that
 //! buckets stay where they are until its VMM has connected again.
 //!
 //! A thread of its own (`follow`) looks at all members when a link changes, and some hundred times a second while there is
@@ -22,22 +11,18 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::grouping::GroupSpec;
+use super::member::{Link, Member, MemberState};
 use super::spec::{Joint, PortSpec, ROUTER};
 use super::values::{Mac, Number};
 use super::view::view;
 use crate::graph::{Attach, Candidate, Group, Interface, KeptGroup, Own, Settled, MAX_MEMBERS};
-use crate::port::{DropReason, Port, PortId};
+use crate::port::{Port, PortId};
 use crate::router::Router;
 use crate::sandbox::open::{journal, JournalFile};
 
 /// How often members are looked at while flows move or a member makes no progress, and otherwise.
 const OFTEN: Duration = Duration::from_millis(5);
 const SELDOM: Duration = Duration::from_millis(50);
-/// A member that comes back stays out for this long, doubled each time up to the longest, until it was active for that long.
-const HOLD: Duration = Duration::from_secs(1);
-const LONGEST_HOLD: Duration = Duration::from_secs(60);
-/// For how long a member of a former daemon keeps its buckets while it joins.
-const EXPECTED: Duration = Duration::from_secs(10);
 
 /// A port, and how it is specified.
 type Placed<'p> = (&'p PortSpec, &'p Arc<Port>);
@@ -81,221 +66,6 @@ view! {
 /// Numbers that members may have.
 const NUMBERS: u8 = 64;
 const _: () = assert!(NUMBERS as usize == MAX_MEMBERS);
-
-/// What a member does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MemberState {
-    Joining,
-    Active,
-    Draining,
-    Drained,
-    Gone,
-}
-
-impl MemberState {
-    fn name(self) -> &'static str {
-        match self {
-            MemberState::Joining => "joining",
-            MemberState::Active => "active",
-            MemberState::Draining => "draining",
-            MemberState::Drained => "drained",
-            MemberState::Gone => "gone",
-        }
-    }
-
-    /// Whether it may have flows.
-    fn serves(self) -> bool {
-        matches!(self, MemberState::Active | MemberState::Draining | MemberState::Drained)
-    }
-}
-
-/// One port of a member.
-struct Link {
-    port: Arc<Port>,
-    /// It is a router's: no driver has to speak by it, or to return buffers.
-    native: bool,
-    /// What it had sent when it joined.
-    sent: u64,
-    /// Frames that it had taken at the last look, and those that had found no buffer.
-    taken: u64,
-    full: u64,
-}
-
-impl Link {
-    fn new(port: &Arc<Port>, native: bool) -> Link {
-        Link { port: Arc::clone(port), native, sent: 0, taken: 0, full: 0 }
-    }
-
-    /// It has yet to send something.
-    fn begin(&mut self) {
-        self.sent = self.port.counters.totals().in_frames;
-    }
-
-    fn has_spoken(&self) -> bool {
-        self.native || self.port.counters.totals().in_frames > self.sent
-    }
-
-    fn is_up(&self) -> bool {
-        self.port.link() && !self.port.is_silent()
-    }
-
-    /// Whether frames were for it since the last look, and none found a buffer; `None` if there were no frames. Counters say so: what
-    /// a peer does with its memory delays no other member here.
-    fn is_stuck(&mut self) -> Option<bool> {
-        if self.native {
-            return None;
-        }
-        let totals = self.port.counters.totals();
-        let of = |reason| totals.drops.get(reason as usize).copied().unwrap_or(0);
-        // As many as its ring has, or as its port may have there.
-        let full = of(DropReason::RingFull) + of(DropReason::QueueFull);
-        let taken = std::mem::replace(&mut self.taken, totals.out_frames) != totals.out_frames;
-        let lost = std::mem::replace(&mut self.full, full) != full;
-        (taken || lost).then_some(lost && !taken)
-    }
-}
-
-struct Member {
-    number: u8,
-    weight: u32,
-    drains: bool,
-    /// Its router has a control plane.
-    controls: bool,
-    /// The router whose routes it needs, told by an agent.
-    feed: Option<Arc<Router>>,
-    /// Those that there should be, one at each interface.
-    wanted: usize,
-    links: BTreeMap<u32, Link>,
-    state: MemberState,
-    since: Instant,
-    /// Why it is gone.
-    why: String,
-    /// What it had sent by all of its ports, since when it makes no progress, and when the last frame was for it.
-    sent: u64,
-    stuck: Option<Instant>,
-    asked: Instant,
-    /// It may not join before that.
-    hold: Duration,
-    /// It was a member before a restart, and is expected again.
-    expected: bool,
-}
-
-impl Member {
-    fn new(number: u8, now: Instant) -> Member {
-        Member {
-            number,
-            weight: 0,
-            drains: false,
-            controls: false,
-            feed: None,
-            wanted: 0,
-            links: BTreeMap::new(),
-            state: MemberState::Joining,
-            since: now,
-            why: String::new(),
-            sent: 0,
-            stuck: None,
-            asked: now,
-            hold: Duration::ZERO,
-            expected: false,
-        }
-    }
-
-    /// Whether it keeps its buckets at time `now` until it has joined.
-    fn is_expected(&self, now: Instant) -> bool {
-        let joins = self.state == MemberState::Joining;
-        self.expected && joins && now.duration_since(self.since) < EXPECTED
-    }
-
-    /// What is missing of it.
-    fn lack(&mut self) -> Option<String> {
-        // What a peer sent before it went says nothing of the next one.
-        self.links.values_mut().filter(|link| !link.is_up()).for_each(Link::begin);
-        self.missing_port()
-    }
-
-    fn missing_port(&self) -> Option<String> {
-        if self.links.len() < self.wanted {
-            return Some(format!("it has {} of {} ports", self.links.len(), self.wanted));
-        }
-        let down = self.links.values().find(|link| !link.is_up())?;
-        Some(format!("port {} is down", down.port.name))
-    }
-
-    /// What it waits for before it joins as `name`, with all of its ports up.
-    fn waits_for(&self, name: &str) -> Option<String> {
-        let silent = self.links.values().find(|link| !link.has_spoken());
-        let silent = silent.map(|link| format!("it has sent nothing by port {}", link.port.name));
-        let told = self.feed.as_ref().is_none_or(|router| router.has_copy(name));
-        silent.or_else(|| (!told).then(|| "its agent has not all routes in force".to_owned()))
-    }
-
-    /// Whether it has made no progress for as long as `stall`.
-    fn is_stuck(&mut self, stall: Duration, now: Instant) -> bool {
-        let sent = self.links.values().map(|link| link.port.counters.totals().in_frames).sum();
-        let sends = std::mem::replace(&mut self.sent, sent) != sent;
-        let looks: Vec<bool> = self.links.values_mut().filter_map(Link::is_stuck).collect();
-        let stuck = looks.contains(&true);
-        if !looks.is_empty() {
-            self.asked = now;
-        }
-        // It is not judged by what happened before it was idle.
-        let idle = now.duration_since(self.asked) >= stall;
-        if sends || idle || !looks.is_empty() && !stuck {
-            self.stuck = None;
-        } else if stuck {
-            return now.duration_since(*self.stuck.get_or_insert(now)) >= stall;
-        }
-        false
-    }
-
-    fn enter(&mut self, group: &str, name: &str, state: MemberState, why: String, now: Instant) {
-        let reason = if why.is_empty() { String::new() } else { format!(": {why}") };
-        tracing::info!(group, member = name, "{}, was {}{reason}", state.name(), self.state.name());
-        if self.state.serves() && state == MemberState::Gone {
-            let calm = self.state == MemberState::Active && now.duration_since(self.since) > LONGEST_HOLD;
-            self.hold = if calm { HOLD } else { (self.hold * 2).clamp(HOLD, LONGEST_HOLD) };
-            self.links.values_mut().for_each(Link::begin);
-        }
-        (self.state, self.since, self.why, self.expected) = (state, now, why, false);
-    }
-
-    /// Its next state, and why it is gone. `alone`: no other one is active.
-    fn next(
-        &mut self,
-        name: &str,
-        stall: Duration,
-        alone: bool,
-        has: u32,
-        now: Instant,
-    ) -> Option<(MemberState, String)> {
-        use MemberState::{Active, Drained, Draining, Gone, Joining};
-        let stays = now.duration_since(self.since);
-        let to = |state| Some((state, String::new()));
-        let lack = self.lack();
-        if self.state.serves() {
-            let stuck = self.is_stuck(stall, now);
-            if let Some(why) = lack {
-                return Some((Gone, why));
-            }
-            if stuck && !alone {
-                return Some((Gone, format!("it has returned no buffer and sent nothing for {stall:?}")));
-            }
-        }
-        match self.state {
-            Gone if lack.is_none() && stays >= self.hold => to(Joining),
-            // An expected one has spoken to the former daemon, and may say nothing until it gets frames.
-            Joining if lack.is_none() && (self.is_expected(now) || self.waits_for(name).is_none()) => {
-                to(if self.drains { Draining } else { Active })
-            }
-            Active if self.drains => to(Draining),
-            Draining | Drained if !self.drains => to(Active),
-            Draining if has == 0 => to(Drained),
-            Drained if has > 0 => to(Draining),
-            _ => None,
-        }
-    }
-}
 
 /// A member of a group gets the routes of a router's control plane.
 pub(super) struct Feed {
@@ -547,7 +317,7 @@ mod tests {
     use crate::core::Lease;
     use crate::observe::CounterFile;
     use crate::packet::Batch;
-    use crate::port::{EgressQueue, Outcome, Tally, DEFAULT_MTU};
+    use crate::port::{DropReason, EgressQueue, Outcome, Tally, DEFAULT_MTU};
 
     struct Peer;
 
@@ -616,6 +386,23 @@ mod tests {
                 (member.state.name(), self.live.settled.buckets[usize::from(member.number)])
             })
         }
+    }
+
+    #[test]
+    fn a_member_with_an_agent_joins_when_its_routes_are_in_force() {
+        let mut rig = Rig::new();
+        let router = Arc::new(Router::new("r").unwrap());
+        rig.live.members.get_mut("b").unwrap().feed = Some(Arc::clone(&router));
+        rig.says(&[0, 1, 2, 3]);
+        router.set_copy("a", true);
+        assert_eq!(rig.after(1), [("active", 1 << 16), ("joining", 0)]);
+        let why = rig.live.view(rig.now).members[1].why.clone();
+        assert_eq!(why.as_deref(), Some("its agent has not all routes in force"));
+        router.set_copy("b", true);
+        assert_eq!(rig.after(1)[1].0, "active");
+        // An agent that goes takes no member along: its kernel has the routes.
+        router.set_copy("b", false);
+        assert_eq!(rig.after(1)[1].0, "active");
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod groups;
 pub mod kinds;
 mod live;
 pub mod media;
+mod member;
 mod members;
 mod neighbours;
 mod on_demand;
