@@ -552,9 +552,8 @@ fn the_version_names_the_commit() {
 #[test]
 fn without_the_program_of_the_benchmarks_bench_says_how_to_get_it() {
     let bed = Testbed::new();
-    std::fs::copy(env!("CARGO_BIN_EXE_sidecore"), bed.path("sidecore")).unwrap();
-    let output =
-        std::process::Command::new(bed.path("sidecore")).args(["bench", "pvp", "--json"]).output().unwrap();
+    let program = bed.own_program();
+    let output = std::process::Command::new(program).args(["bench", "pvp", "--json"]).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(

@@ -261,8 +261,7 @@ fn without_io_uring_only_disks_in_files_are_missed() {
 fn a_container_without_privileges_and_io_uring_carries_frames() {
     let bed = Testbed::new();
     std::fs::set_permissions(bed.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-    let program = bed.path("sidecore");
-    std::fs::copy(env!("CARGO_BIN_EXE_sidecore"), &program).unwrap();
+    let program = bed.own_program();
     let mut command = ordinary(&bed, &program);
     let uring = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
     lack(&mut command, &uring, libc::EPERM);
@@ -281,8 +280,7 @@ fn an_ordinary_user_has_all_the_rest() {
     let bed = Testbed::new();
     std::fs::set_permissions(bed.path(""), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     // Where every user may run it.
-    let program = bed.path("sidecore");
-    std::fs::copy(env!("CARGO_BIN_EXE_sidecore"), &program).unwrap();
+    let program = bed.own_program();
     let mut command = ordinary(&bed, &program);
     let a = format!("a=vhost-user:{}", bed.at("a"));
     let b = format!("b=e1000:{}", bed.at("b"));

@@ -79,6 +79,15 @@ impl Testbed {
         self.path(name).into_os_string().into_string().unwrap()
     }
 
+    /// A copy of the program under test. By another process: what another thread starts meanwhile would have a copy of ours open to
+    /// write until it runs a program of its own, and nobody may run this one as long (execve(2), ETXTBSY).
+    pub fn own_program(&self) -> PathBuf {
+        let program = self.path("sidecore");
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sidecore")).arg(&program).status().unwrap();
+        assert!(copied.success());
+        program
+    }
+
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         std::fs::write(&path, text.replace("DIR", self.dir.to_str().unwrap())).unwrap();
