@@ -59,12 +59,19 @@ impl AgentLink {
 
     /// Does what there is to do: calls, hears, tells. Whether there is more at once.
     pub fn serve(&mut self, router: &Router, ports: &Ports, room: &mut [u8]) -> bool {
-        let now = Instant::now();
+        let (now, had) = (Instant::now(), self.feed.in_force);
         let more = self.step(router, ports, room, now).unwrap_or_else(|why| {
+            if self.trouble.as_ref() != Some(&why) {
+                tracing::warn!(router = %router.name, member = %self.member, "its agent at {}: {why}", self.path.display());
+            }
             (self.socket, self.call, self.trouble) = (None, now + AGAIN, Some(why));
             self.feed.end();
             false
         });
+        if self.feed.in_force && !had {
+            self.trouble = None;
+            tracing::info!(router = %router.name, member = %self.member, "its kernel has all {} routes", self.feed.state.routes);
+        }
         router.set_copy(&self.member, self.feed.in_force);
         more
     }
@@ -75,7 +82,7 @@ impl AgentLink {
                 return Ok(false);
             }
             let socket = socket::call(&self.path).map_err(|e| e.to_string())?;
-            (self.socket, self.trouble) = (Some(socket), None);
+            self.socket = Some(socket);
         }
         self.hear(room, now)?;
         for _ in 0..TURNS {
@@ -127,7 +134,7 @@ impl AgentLink {
             behind_ms: feed.behind(now).map(ms),
             tables: feed.tables,
             malformed: feed.malformed,
-            trouble: self.trouble.clone(),
+            trouble: self.trouble.clone().filter(|_| self.socket.is_none()),
         }
     }
 }
