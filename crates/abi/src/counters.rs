@@ -14,7 +14,7 @@
 /// First eight bytes of the file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"sidecor1");
 /// Layout version; readers refuse another.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// Ports that the file has room for.
 pub const MAX_PORTS: usize = 1024;
 /// I/O cores that the file has room for.
@@ -142,10 +142,16 @@ pub enum DropReason {
     NotSpeaker = 43,
     /// A member of a group says of an address that is not the group's that it is its own.
     ForeignAddress = 44,
+    /// A port by which it came, or would leave, does not carry its VLAN.
+    Vlan = 45,
+    /// Both ports are isolated.
+    Isolated = 46,
+    /// It is for a reserved group address (802.1Q table 8-1), whose frames end at a switch, or the port.
+    ControlFrame = 47,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 45] = [
+pub const DROPS: [(DropReason, &str, &str); 48] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -243,10 +249,17 @@ pub const DROPS: [(DropReason, &str, &str); 45] = [
     (DropReason::NoMember, "no_member", "no member of the group takes flows"),
     (DropReason::NotSpeaker, "not_speaker", "another member of the group answers for all: no loss"),
     (DropReason::ForeignAddress, "foreign_address", "a member of a group claims an address that is not the group's"),
+    (DropReason::Vlan, "vlan", "the port does not carry the frame's VLAN (vlan, trunk, native)"),
+    (DropReason::Isolated, "isolated", "both ports are isolated"),
+    (
+        DropReason::ControlFrame,
+        "control_frame",
+        "for a reserved group address: the switch (control-frames) or the port (bpdu) passes none on",
+    ),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.
-pub const DROP_PLACES: usize = 48;
+pub const DROP_PLACES: usize = 64;
 
 /// One core's counters of one port: whole cache lines, one writer.
 #[repr(C, align(64))]
@@ -273,7 +286,7 @@ pub struct Block {
     pub drops: [u64; DROP_PLACES],
 }
 
-const _: () = assert!(size_of::<Block>() == 448);
+const _: () = assert!(size_of::<Block>() == 576);
 const _: () = assert!(DROPS.len() <= DROP_PLACES);
 
 /// Bytes of a slot.

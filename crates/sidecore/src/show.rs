@@ -348,7 +348,7 @@ fn drops_table(answer: &Drops) -> String {
 }
 
 fn mac_table(answer: &Addresses) -> String {
-    let mut table = Table::new(&["switch", "address", "port", ">seen", "state"]);
+    let mut table = Table::new(&["switch", ">vlan", "address", "port", ">seen", "state"]);
     for address in &answer.addresses {
         let seen = format!("{} s ago", address.age_s);
         let state = match (&address.claimed_by, &address.held_against) {
@@ -356,7 +356,8 @@ fn mac_table(answer: &Addresses) -> String {
             (None, Some(port)) => format!("{}, not heeded from {port}", address.state),
             (None, None) => address.state.clone(),
         };
-        table.row([address.switch.clone(), address.mac.clone(), address.port.clone(), seen, state]);
+        let vlan = address.vlan.map_or_else(|| "-".to_owned(), |vlan| vlan.to_string());
+        table.row([address.switch.clone(), vlan, address.mac.clone(), address.port.clone(), seen, state]);
     }
     table.text()
 }

@@ -56,3 +56,4 @@ mod traffic;
 mod upgrade;
 mod vale;
 mod virtio_user;
+mod vlan;

@@ -15,9 +15,11 @@ use std::time::Duration;
 use super::offload::Boundary;
 use super::private::Private;
 use super::topology::{Attach, Interface, Member, Topology};
+use super::vlan::Retagged;
 use super::work::{Stage, Stop};
 use crate::mem::{own_time, ticks, ticks_in, time_of, Act, Overrun};
 use crate::packet::{flow_hash, Batch, Offloads, ALL, MAX_BATCH};
+use crate::policy::BatchVlans;
 use crate::port::{DropReason, Outcome, Plugged, Port, PortId, Reached, Room, MAX_QUEUES};
 use crate::switch::Verdicts;
 
@@ -49,6 +51,10 @@ pub(super) struct Delivery {
     private: Option<Box<Private>>,
     pub(super) flows: Flows,
     boundary: Boundary,
+    /// The VLANs of the frames of the batch under way, and whether the port on the switch by which it came is isolated.
+    pub(super) vlans: BatchVlans,
+    pub(super) isolated: bool,
+    pub(super) retagged: Option<Box<Retagged>>,
     /// Frames that came to gateways.
     pub(super) work: Box<Stage>,
     /// What is delivered to a gateway now enters its router, or leaves it.
@@ -73,6 +79,9 @@ impl Delivery {
             private: Some(Box::new(Private::new())),
             flows: Flows::default(),
             boundary: Boundary::default(),
+            vlans: BatchVlans::default(),
+            isolated: false,
+            retagged: Some(Box::new(Retagged::new())),
             work: Box::new(Stage::new()),
             enters: false,
             passed: 0,
@@ -138,7 +147,15 @@ impl Delivery {
     pub(super) fn begin(&mut self) {
         self.deliveries = 0;
         (self.enters, self.passed) = (false, 0);
+        self.leave_switch();
         self.forget_flows();
+    }
+
+    /// What is delivered now comes from no switch: it has no VLAN, and its sender is not isolated.
+    #[inline]
+    pub(super) fn leave_switch(&mut self) {
+        self.isolated = false;
+        self.vlans.set_on(false);
     }
 
     /// What is delivered now is of another batch.
@@ -233,17 +250,35 @@ impl Delivery {
             Some(member) if member.port.is_silent() => {
                 self.refuse(&member.port, batch, &picks, DropReason::LinkDown);
             }
-            Some(member) if member.attach.goes_on() => match &member.attach {
-                Attach::Interface(interface) => {
-                    self.reach_members(topology, source, (&member.port, interface), batch, &picks);
-                }
-                _ => self.wait(member, batch, &picks),
-            },
-            Some(member) if batch.any_offload => self.across(&member.port, batch, &picks),
-            Some(member) => self.send(&member.port, batch, &picks),
+            Some(member) if member.at_egress || self.vlans.is_on() => {
+                self.egress(topology, source, member, batch, &picks);
+            }
+            Some(member) => self.reach(topology, source, member, batch, &picks),
             None => self.count_drops(source, picks.iter().map(|_| DropReason::NoDestination)),
         }
         self.picks = picks;
+    }
+
+    /// Hands `picks` of `batch`, which its policy lets through, to what `member` is.
+    #[inline]
+    pub(super) fn reach(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        member: &Member,
+        batch: &Batch,
+        picks: &[u16],
+    ) {
+        match &member.attach {
+            attach if !attach.goes_on() => match batch.any_offload {
+                true => self.across(&member.port, batch, picks),
+                false => self.send(&member.port, batch, picks),
+            },
+            Attach::Interface(interface) => {
+                self.reach_members(topology, source, (&member.port, interface), batch, picks);
+            }
+            _ => self.wait(member, batch, picks),
+        }
     }
 
     /// Has `picks` of `batch`, which came to gateway `at`, wait for the next round of the walk.

@@ -3,7 +3,7 @@
 //! Theory of operation. A queue with frames is a task of an I/O core (`ingress`): a visit fetches a batch, the batch *walks*
 //! from node to node (`walk`), and then the sender gets its buffers back. A node is a wire, a switch, a router or a group; the file of
 //! that name says where its frames go and which of them it drops. Each destination is *delivered* to once (`deliver`), and
-//! frames that ask for more than their receiver accepts are made plain on the way (`offload`). Frames for a router on a switch,
+//! frames that ask for more than their receiver accepts are made plain on the way (`offload`), and get or lose a VLAN tag (`vlan`). Frames for a router on a switch,
 //! or from it, wait in the work list (`work`) for the walk to take them on.
 //!
 //! The [`Topology`] says which ports are connected. It is a snapshot that each core replaces between two visits. A core's
@@ -19,6 +19,7 @@ mod private;
 mod router;
 mod switch;
 mod topology;
+mod vlan;
 mod walk;
 mod wire;
 mod work;

@@ -6,8 +6,9 @@ use std::time::Instant;
 use super::deliver::{queues_of, Delivery};
 use super::topology::{Member, Topology};
 use crate::packet::{is_group, Batch, MAX_BATCH};
+use crate::policy::BatchVlans;
 use crate::port::{DropReason, Port, PortId};
-use crate::switch::{Members, Switch, Verdicts};
+use crate::switch::{Members, Sender, Switch, Verdicts};
 
 use sidecore_abi::counters::MAX_PORTS;
 
@@ -19,21 +20,34 @@ pub(super) fn decide(
     at: &Member,
     batch: &Batch,
     now: u32,
+    delivery: &mut Delivery,
     verdicts: &mut Verdicts,
 ) {
+    let policy = at.policy.as_deref();
+    delivery.isolated = policy.is_some_and(|policy| policy.isolated);
+    delivery.vlans.find(batch, policy.and_then(|policy| policy.vlans.as_ref()));
     let members = Members { here: &at.everybody, all: &topology.ports };
-    switch.classify(batch, &at.port, at.policy.as_deref(), now, members, verdicts);
+    let sender = Sender { port: &at.port, policy, vlans: &delivery.vlans };
+    switch.classify(batch, sender, now, members, verdicts);
+}
+
+/// Whether port `id` carries the VLAN of frame `pick`.
+fn carries(topology: &Topology, id: PortId, vlans: &BatchVlans, pick: u16) -> bool {
+    topology.get(id).is_some_and(|member| member.carries(vlans.of(pick).number()))
 }
 
 /// Frames of a batch that go to all ports, and the ports.
 pub(super) struct Floods {
     to: Vec<PortId>,
     frames: Vec<u16>,
+    /// Those for which a port has no room.
+    late: Vec<u16>,
 }
 
 impl Floods {
     pub(super) fn new() -> Floods {
-        Floods { to: Vec::with_capacity(MAX_PORTS), frames: Vec::with_capacity(MAX_BATCH) }
+        let frames = || Vec::with_capacity(MAX_BATCH);
+        Floods { to: Vec::with_capacity(MAX_PORTS), frames: frames(), late: frames() }
     }
 
     /// Finds who gets the frames of `batch` that the switch floods, which came from `at`, and which of them the limits end: those of
@@ -46,40 +60,42 @@ impl Floods {
         at: &Member,
         sender: PortId,
         batch: &Batch,
+        delivery: &Delivery,
         verdicts: &mut Verdicts,
-        core: usize,
     ) {
-        let source = &at.port;
+        let (source, vlans) = (&at.port, &delivery.vlans);
         // A port without a peer is not there: a flooded frame that it does not get is no drop.
         let there = |id: &PortId| *id != source.id && topology.ports.is_up(*id);
         self.to.clear();
         self.to.extend(at.everybody.iter().copied().filter(there));
-        let (frames, copies) = (batch.frames(), self.to.len());
+        let (frames, to) = (batch.frames(), &self.to);
+        let copies = |frame: u16| match vlans.are_alike() {
+            true => to.len(),
+            false => to.iter().filter(|id| carries(topology, **id, vlans, frame)).count(),
+        };
         let behind = topology.get(sender).filter(|behind| behind.port.id != source.id);
-        for member in [Some(at), behind].into_iter().flatten().filter(|_| copies > 0) {
+        for member in [Some(at), behind].into_iter().flatten().filter(|_| !to.is_empty()) {
             let Some(storm) = member.policy.as_ref().and_then(|policy| policy.storm.as_ref()) else {
                 continue;
             };
             let mut gate = storm.open(Instant::now());
             let own = member.port.id == source.id;
-            verdicts.limit_floods(|frame| match frames[frame].dst() {
-                dst if own || !is_group(dst) => gate.admit(dst, copies),
+            verdicts.limit_floods(|frame| match frames[usize::from(frame)].dst() {
+                dst if own || !is_group(dst) => gate.admit(dst, copies(frame)),
                 _ => Ok(()),
             });
         }
+        let mut made = 0;
+        // There may be no other port, or none that carries a frame's VLAN.
+        verdicts.limit_floods(|frame| match copies(frame).checked_sub(1) {
+            Some(more) => {
+                made += more;
+                Ok(())
+            }
+            None => Err(DropReason::NoDestination),
+        });
         verdicts.floods(&mut self.frames);
-        match self.to.len().checked_sub(1) {
-            Some(more) if !self.frames.is_empty() => {
-                source.counters.block(core).add_made((more * self.frames.len()) as u64);
-            }
-            _ => {
-                // The limit has ended all of them, or there is no other port.
-                self.frames
-                    .iter()
-                    .for_each(|pick| verdicts.drop(usize::from(*pick), DropReason::NoDestination));
-                verdicts.forget_floods();
-            }
-        }
+        source.counters.block(delivery.core).add_made(made as u64);
     }
 
     /// Delivers what the `verdicts` say of `batch`, which came from `source`: to each port its own frames, with the flooded ones
@@ -95,8 +111,13 @@ impl Floods {
     ) {
         // A frame for a station that has not spoken yet is no storm: it may take each buffer that is free, as any other.
         self.frames.retain(|pick| is_group(batch.frame(*pick).dst()));
-        for &id in &self.to {
-            verdicts.picks(id, &mut delivery.picks);
+        for at in 0..self.to.len() {
+            let id = self.to[at];
+            let Delivery { picks, vlans, .. } = &mut *delivery;
+            match vlans.are_alike() {
+                true => verdicts.picks(id, picks, |_| true),
+                false => verdicts.picks(id, picks, |pick| carries(topology, id, vlans, pick)),
+            }
             if let (true, Some(member)) = (self.frames.len() > 1, topology.get(id)) {
                 self.leave_room(delivery, &member.port, batch);
             }
@@ -108,7 +129,7 @@ impl Floods {
     /// Takes frames for groups out of what `port` is to get, until half of the buffers that it has free now are left to
     /// other frames: a flood without end would have each buffer as soon as it comes, and frames of other senders would
     /// have no chance. A lone frame may take any buffer.
-    fn leave_room(&self, delivery: &mut Delivery, port: &Port, batch: &Batch) {
+    fn leave_room(&mut self, delivery: &mut Delivery, port: &Port, batch: &Batch) {
         if port.overrun.rests() {
             // Delivery drops all its frames as `Overrun`.
             return;
@@ -116,10 +137,21 @@ impl Floods {
         // A queue in which another core stands still has no say: delivery drops its frames as `ReceiverBusy`.
         let room = |queue| Some(delivery.ask(port, queue, None, |queue| queue.room())??.free as usize);
         let Some(free) = (0..queues_of(port)).filter_map(room).max() else { return };
-        let Some(rest) = self.frames.get(free.div_ceil(2).max(1)..).filter(|rest| !rest.is_empty()) else {
+        let Floods { frames, late, .. } = self;
+        let mut room = free.div_ceil(2).max(1);
+        if room >= frames.len() {
             return;
-        };
-        delivery.picks.retain(|pick| rest.binary_search(pick).is_err());
-        delivery.refuse(port, batch, rest, DropReason::RingFull);
+        }
+        late.clear();
+        delivery.picks.retain(|pick| {
+            let flooded = frames.binary_search(pick).is_ok();
+            if flooded && room == 0 {
+                late.push(*pick);
+                return false;
+            }
+            room -= usize::from(flooded);
+            true
+        });
+        delivery.refuse(port, batch, late, DropReason::RingFull);
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::group::{Group, Own};
-use crate::policy::Policy;
+use crate::policy::{Policy, PortVlans};
 use crate::port::{Port, PortId, Ports};
 use crate::router::Router;
 use crate::switch::Switch;
@@ -91,9 +91,28 @@ impl Attach {
 pub(super) struct Member {
     pub(super) port: Arc<Port>,
     pub(super) attach: Attach,
-    /// All ports on its switch, if it is on one.
+    /// The ports on its switch, if it is on one, that its frames can come to: they carry a VLAN of its, and are not isolated from it.
     pub(super) everybody: Arc<[PortId]>,
     pub(super) policy: Option<Arc<Policy>>,
+    /// Its policy says something of frames that go out by it.
+    pub(super) at_egress: bool,
+}
+
+impl Member {
+    /// Whether it has to be asked of each frame that goes out by it.
+    #[inline]
+    pub(super) fn filters(&self) -> bool {
+        self.policy.as_ref().is_some_and(|policy| policy.no_bpdu)
+    }
+
+    /// Whether it carries VLAN `number`; 0: that of ports without VLANs.
+    pub(super) fn carries(&self, number: u16) -> bool {
+        vlans(self.policy.as_deref()).map_or(number == 0, |vlans| vlans.carries(number))
+    }
+}
+
+fn vlans(policy: Option<&Policy>) -> Option<&PortVlans> {
+    policy?.vlans.as_ref()
 }
 
 /// All ports and what they are attached to.
@@ -115,8 +134,20 @@ impl Topology {
         policy: impl Fn(PortId) -> Option<Arc<Policy>>,
     ) -> Topology {
         let mut members: Vec<Option<Member>> = Vec::new();
-        for (port, attach) in ports {
-            let everybody = attach.switch().map_or_else(Arc::default, |switch| on(switch, ports));
+        let policies: Vec<_> = ports.iter().map(|(port, _)| policy(port.id)).collect();
+        let on = |switch: &Arc<Switch>, mine: Option<&Policy>| {
+            let here = |attach: &Attach| attach.switch().is_some_and(|other| Arc::ptr_eq(switch, other));
+            let meets = |theirs: Option<&Policy>| {
+                let apart = mine.zip(theirs).is_some_and(|(a, b)| a.isolated && b.isolated);
+                !apart && PortVlans::meet(vlans(mine), vlans(theirs))
+            };
+            let its = ports.iter().zip(&policies);
+            its.filter(|((_, attach), theirs)| here(attach) && meets(theirs.as_deref()))
+                .map(|((port, _), _)| port.id)
+                .collect()
+        };
+        for ((port, attach), policy) in ports.iter().zip(&policies) {
+            let everybody = attach.switch().map_or_else(Arc::default, |switch| on(switch, policy.as_deref()));
             let place = usize::from(port.id.0);
             if members.len() <= place {
                 members.resize_with(place + 1, || None);
@@ -125,7 +156,8 @@ impl Topology {
                 port: Arc::clone(port),
                 attach: attach.clone(),
                 everybody,
-                policy: policy(port.id),
+                at_egress: policy.as_ref().is_some_and(|policy| policy.is_at_egress()),
+                policy: policy.clone(),
             });
         }
         Topology { ports: ports.iter().map(|(port, _)| Arc::clone(port)).collect(), members }
@@ -153,9 +185,4 @@ impl Topology {
     pub(super) fn get(&self, id: PortId) -> Option<&Member> {
         self.members.get(usize::from(id.0))?.as_ref()
     }
-}
-
-fn on(switch: &Arc<Switch>, ports: &[(Arc<Port>, Attach)]) -> Arc<[PortId]> {
-    let here = |attach: &Attach| attach.switch().is_some_and(|other| Arc::ptr_eq(switch, other));
-    ports.iter().filter(|(_, attach)| here(attach)).map(|(port, _)| port.id).collect()
 }

@@ -255,13 +255,14 @@ impl Walk {
         delivery.enters = matches!(node, Node::Switch(..));
         delivery.passed += u8::from(!delivery.enters);
         verdicts.clear();
+        delivery.leave_switch();
         match node {
             Node::Nowhere(why) => (0..batch.len()).for_each(|frame| verdicts.drop(frame, why)),
             Node::Wire(_) => wire::decide(delivery, topology, port, batch, gate, verdicts),
             Node::Switch(switch, at) => {
-                switch::decide(switch, topology, at, batch, seconds(*epoch), verdicts);
+                switch::decide(switch, topology, at, batch, seconds(*epoch), delivery, verdicts);
                 if verdicts.any_flood() {
-                    floods.find(topology, at, sender, batch, verdicts, *core);
+                    floods.find(topology, at, sender, batch, delivery, verdicts);
                 }
             }
             Node::Router(router) => {

@@ -304,6 +304,17 @@ impl Offload {
         [self.flags, kind, a0, a1, b0, b1, c0, c1, d0, d1, e0, e1]
     }
 
+    /// The facts of the same frame with `new` bytes in front of its payload in place of `old`.
+    #[must_use]
+    pub fn moved(self, old: usize, new: usize) -> Self {
+        let place = |at: u16| match self.needs_csum() {
+            true => u16::try_from(usize::from(at).saturating_sub(old) + new).unwrap_or(u16::MAX),
+            false => at,
+        };
+        let hdr_len = if self.hdr_len == 0 { 0 } else { place(self.hdr_len) };
+        Self { hdr_len, csum_start: place(self.csum_start), ..self }
+    }
+
     /// Whether the frame's checksum is still to be completed.
     #[must_use]
     pub const fn needs_csum(self) -> bool {

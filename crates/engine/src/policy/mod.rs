@@ -7,15 +7,19 @@
 //! What frames meet, in this order, so that each rule sees what the ones before it left: where they come in, the source
 //! guard, the VLAN, access lists, the rate, the mirror; where they go out, the VLAN, isolation, access lists, the rate.
 //! Floods are limited between the two, when it is known how many copies they make. Of these there are the guard, the number of
-//! addresses and the storm limits.
+//! addresses, the VLAN, isolation and the storm limits.
 
 mod guard;
 mod storm;
+mod vlan;
 
 use std::sync::Arc;
 
 pub use guard::{MacGuard, SourceGuard};
 pub use storm::{Storm, StormAllowance, StormLimits};
+pub use vlan::{BatchVlans, Form, InVlan, PortVlans, TagProtocol, VlanSet, MAX_VLAN};
+
+use crate::port::DropReason;
 
 /// What is configured for one port.
 #[derive(Debug, Default)]
@@ -26,13 +30,39 @@ pub struct Policy {
     pub guard: SourceGuard,
     /// How many copies its floods may make, if that is limited.
     pub storm: Option<Storm>,
+    /// The VLANs that it carries, if it is in any.
+    pub vlans: Option<PortVlans>,
+    /// It exchanges no frames with other isolated ports.
+    pub isolated: bool,
+    /// It neither sends nor receives messages of the spanning tree protocols.
+    pub no_bpdu: bool,
 }
+
+/// The address of the spanning tree protocols (802.1Q table 8-1), and that of PVST, which sends by VLAN.
+const BPDU: [u64; 2] = [0x00_00_00_c2_80_01, 0xcd_cc_cc_0c_00_01];
 
 impl Policy {
     /// `None` if it asks for nothing.
     #[must_use]
     pub fn compile(self) -> Option<Arc<Policy>> {
-        let asks = self.mac_limit != 0 || self.guard.asks() || self.storm.is_some();
+        let asks = self.mac_limit != 0 || self.guard.asks() || self.storm.is_some() || self.is_at_egress();
         asks.then(|| Arc::new(self))
+    }
+
+    /// Whether it says anything of frames that go out by the port.
+    pub fn is_at_egress(&self) -> bool {
+        self.vlans.is_some() || self.isolated || self.no_bpdu
+    }
+
+    /// Whether frames to the group address `dst` may pass the port.
+    ///
+    /// # Errors
+    /// They are of the spanning tree protocols, which end here.
+    #[inline]
+    pub fn admits_control(&self, dst: u64) -> Result<(), DropReason> {
+        match self.no_bpdu && BPDU.contains(&dst) {
+            true => Err(DropReason::ControlFrame),
+            false => Ok(()),
+        }
     }
 }

@@ -19,7 +19,7 @@ use super::spec::{
 };
 use super::values::{List, Mac, Number, Toggle};
 use crate::host::netns;
-use crate::policy::MacGuard;
+use crate::policy::{MacGuard, PortVlans};
 use crate::ring::Geometry;
 
 /// One thing that is wrong.
@@ -95,6 +95,7 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         check_of_group(spec, i, port, &mut bad);
         check_joint(spec, port, &mut ends, &mut bad);
         check_guard(spec, i, port, &mut bad);
+        check_vlans(port, &mut bad);
         check_addresses(spec, i, port, &mut bad);
     }
     check_budgets(spec, &mut |what, place, name, key, why| {
@@ -460,7 +461,9 @@ fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str
         own.into_iter().chain(port.fdb.iter().flat_map(|macs| macs.0.iter().copied())).collect::<Vec<_>>()
     };
     let mine = stays(port);
-    for other in spec.ports.iter().take(i).filter(|other| stands_on(other) == Some(on)) {
+    let vlans = port.vlans();
+    let meets = |other: &PortSpec| PortVlans::meet(vlans.as_ref(), other.vlans().as_ref());
+    for other in spec.ports.iter().take(i).filter(|other| stands_on(other) == Some(on) && meets(other)) {
         let theirs = stays(other);
         if let Some(mac) = mine.iter().find(|mac| theirs.contains(mac)) {
             let (key, way) = match port.mac == Some(*mac) && port.guard() != MacGuard::Off {
@@ -472,6 +475,27 @@ fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str
             };
             bad(key, format!("port {} has {mac} on switch {on}, too; {way}", other.name));
         }
+    }
+}
+
+/// Whether the VLANs of `port` are those of an access port, or of a trunk.
+fn check_vlans(port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
+    if port.vlan.is_some() {
+        let why = "does not apply to an access port; allowed: with trunk, without vlan";
+        refuse(port, &["trunk", "native"], why, bad);
+    } else if port.trunk.is_none() {
+        refuse(port, &["native"], "does not apply; allowed: with trunk", bad);
+    }
+    if port.vlans().is_none() {
+        refuse(port, &["vlan-proto"], "does not apply; allowed: with vlan or trunk", bad);
+    }
+    if port.native.is_none() && port.trunk.is_some() {
+        let why = "a trunk without native has no VLAN for it; allowed: with native, or vlan";
+        refuse(port, &["fdb"], why, bad);
+    }
+    if INSIDE.contains(&&*port.kind) {
+        let why = "does not apply: routers and groups take no tags; allowed: vlan, and a port for each";
+        refuse(port, &["trunk", "vlan-proto"], why, bad);
     }
 }
 

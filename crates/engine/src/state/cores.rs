@@ -9,11 +9,11 @@ use super::members::{kept, Feed, GroupView, Groups};
 use super::neighbours::{mac_text, Neighbours};
 use super::routes::{AgentAt, RouterSpec};
 use super::spec::{Joint, PortSpec, SwitchSpec};
-use super::values::Mac;
+use super::values::{Control, Mac};
 use super::view::view;
 use crate::device::e1000::usual_mac;
 use crate::graph::{self, Attach, Topology};
-use crate::policy::{MacGuard, Policy, SourceGuard};
+use crate::policy::{MacGuard, Policy, PortVlans, SourceGuard};
 use crate::port::{Port, PortId};
 use crate::router::{Member, Router};
 use crate::switch::{Kind, Switch, SwitchOptions, HOLD};
@@ -37,6 +37,8 @@ view! {
         switch: String,
         /// The address, as six pairs of hexadecimal digits.
         mac: String,
+        /// Its VLAN, if it is in one.
+        vlan?: u16,
         /// The port behind which it was last seen.
         port: String,
         /// Seconds since it was last seen.
@@ -94,7 +96,7 @@ impl Now {
         let options = options(spec);
         match self.switches.get(&spec.name) {
             Some((old, switch)) if old.table_size == spec.table_size => {
-                switch.set_ageing(options.ageing);
+                switch.set(options);
                 Arc::clone(switch)
             }
             _ => Arc::new(Switch::new(&spec.name, options)),
@@ -121,29 +123,38 @@ impl Now {
     fn pin(&self, seconds: u32) {
         for (name, (_, switch)) in &self.switches {
             let here = || {
-                let guard = |(port, other): (_, &Arc<Switch>)| {
+                let policy = |(port, other): (_, &Arc<Switch>)| {
                     let port: &Arc<Port> = port;
-                    Arc::ptr_eq(other, switch).then_some((port, &self.policies.get(&port.id)?.guard))
+                    Arc::ptr_eq(other, switch).then_some((port, &**self.policies.get(&port.id)?))
                 };
-                self.learned().filter_map(guard)
+                self.learned().filter_map(policy)
             };
             switch.table.unpin(seconds, |entry| {
-                here().any(|(port, guard)| {
+                here().any(|(port, policy)| {
+                    let carries = policy.vlans.as_ref().map_or(entry.vlan == 0, |it| it.carries(entry.vlan));
                     port.id == entry.port
                         && match entry.kind {
                             Kind::Learned => true,
-                            Kind::Pinned => guard.pinned() == Some(entry.mac),
-                            Kind::Static => guard.fixed().binary_search(&entry.mac).is_ok(),
+                            // In VLANs beside its own it was learned to be the port's.
+                            Kind::Pinned => policy.guard.pinned() == Some(entry.mac) && carries,
+                            Kind::Static => {
+                                entry.vlan == own_vlan(policy)
+                                    && policy.guard.fixed().binary_search(&entry.mac).is_ok()
+                            }
                         }
                 })
             });
-            for (port, guard) in here() {
+            for (port, policy) in here() {
+                let (guard, vlan) = (&policy.guard, own_vlan(policy));
+                if vlan == 0 && policy.vlans.is_some() {
+                    continue;
+                }
                 let own = guard.pinned().filter(|_| port.link()).map(|mac| (mac, Kind::Pinned));
                 let fixed = guard.fixed().iter().map(|mac| (*mac, Kind::Static));
                 for (mac, kind) in
                     own.into_iter().filter(|(mac, _)| !guard.fixed().contains(mac)).chain(fixed)
                 {
-                    if !switch.pin(mac, port.id, kind, seconds) {
+                    if !switch.pin(mac | u64::from(vlan) << 48, port.id, kind, seconds) {
                         tracing::warn!(
                             switch = %name, port = %port.name,
                             "the MAC table has no room to keep {}: a larger table-size has", mac_text(mac)
@@ -155,11 +166,17 @@ impl Now {
     }
 }
 
+/// The VLAN in which a port's own and fixed addresses are; 0: none.
+fn own_vlan(policy: &Policy) -> u16 {
+    policy.vlans.as_ref().map_or(0, PortVlans::own)
+}
+
 fn options(spec: &SwitchSpec) -> SwitchOptions {
     let default = SwitchOptions::default();
     SwitchOptions {
         table_size: spec.table_size.map_or(default.table_size, |n| n.get() as usize),
         ageing: spec.ageing.map_or(default.ageing, |n| n.get()),
+        control_frames: spec.control_frames == Some(Control::Pass),
     }
 }
 
@@ -357,6 +374,7 @@ impl CoreGraph {
                 addresses.push(Address {
                     switch: name.clone(),
                     mac: mac_text(entry.mac),
+                    vlan: Some(entry.vlan).filter(|vlan| *vlan != 0),
                     port: now.name(entry.port),
                     age_s: u64::from(seconds.saturating_sub(entry.seen)),
                     state: state.to_owned(),
@@ -365,7 +383,7 @@ impl CoreGraph {
                 });
             }
         }
-        addresses.sort_by(|a, b| (&a.switch, &a.mac).cmp(&(&b.switch, &b.mac)));
+        addresses.sort_by(|a, b| (&a.switch, a.vlan, &a.mac).cmp(&(&b.switch, b.vlan, &b.mac)));
         addresses
     }
 

@@ -141,7 +141,9 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
         "storm_broadcast" => (true, "frames", "sidecore set PORT storm-broadcast=…"),
         "storm_multicast" => (true, "frames", "sidecore set PORT storm-multicast=…"),
         "storm_unicast" => (true, "frames", "sidecore set PORT storm-unicast=…"),
-        "no_destination" | "hairpin" | "filtered" => (false, "frames", ""),
+        "vlan" => (true, "frames", "sidecore set PORT vlan=…, or trunk=…"),
+        "isolated" => (false, "frames", "sidecore set PORT isolated=off"),
+        "no_destination" | "hairpin" | "filtered" | "control_frame" => (false, "frames", ""),
         "to_router" | "fragmented" | "group_address" | "time_exceeded" => (false, "frames", ""),
         "no_neighbour" => (false, "frames", "sidecore show neighbours"),
         "reverse_path" => {
@@ -189,7 +191,7 @@ mod tests {
     #[test]
     fn every_drop_reason_has_advice_or_is_usual() {
         let of_routers = ["to_router", "fragmented", "group_address", "time_exceeded"];
-        let usual = [&["no_destination", "hairpin", "filtered"][..], &of_routers].concat();
+        let usual = [&["no_destination", "hairpin", "filtered", "control_frame"][..], &of_routers].concat();
         for (_, reason, _) in DROPS {
             let (wrong, _, mend) = drop_advice(reason, "p", 1500);
             assert_eq!((wrong, mend.is_some()).1, !usual.contains(&reason), "{reason}: {wrong}");

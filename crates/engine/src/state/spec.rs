@@ -14,12 +14,12 @@ use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
-    BlockSize, Cache, Fds, Link, Mac, Macs, Mode, NameList, Nets, Number, Owner, PortMode, Role, Sandbox,
-    Source, Sources, Toggle,
+    BlockSize, Cache, Control, Fds, Link, Mac, Macs, Mode, NameList, Nets, Number, Owner, PortMode, Role,
+    Sandbox, Source, Sources, Toggle, VlanNumber, VlanRanges,
 };
 use crate::core::Class;
 use crate::mem::Files;
-use crate::policy::{MacGuard, Policy, SourceGuard, Storm, StormLimits};
+use crate::policy::{MacGuard, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol};
 use crate::router::{Net, Rpf};
 
 /// Longest name of ports, switches and wires in bytes: the counters file has room for no more.
@@ -133,6 +133,8 @@ options! {
             ageing: Number<1, 86400> = "ageing", Any, "300";
             /// Addresses that it can remember, rounded up to a power of two of 4096 at least; a change starts with an empty table.
             table_size: Number<64, 1_048_576> = "table-size", Any, "8192";
+            /// Whether frames for reserved group addresses pass: LLDP, LACP, 802.1X and PAUSE (802.1Q table 8-1).
+            control_frames: Control = "control-frames", Any, "`drop`";
         }
     }
 }
@@ -201,6 +203,18 @@ options! {
             rate: Frames = "rate", Any, "no limit";
             /// Most bits a second of the frames or requests that are taken from it.
             bit_rate: Bits = "bit-rate", Any, "no limit";
+            /// The VLAN of its frames, which have no tag there: it is an access port.
+            vlan: VlanNumber = "vlan", Learning, "none: it is in no VLAN, with others that are in none";
+            /// The VLANs that it carries with tags.
+            trunk: VlanRanges = "trunk", Learning, "none";
+            /// The VLAN of frames without a tag on a trunk.
+            native: VlanNumber = "native", Learning, "none: such frames are dropped";
+            /// By which number tags are known: 0x8100, or 0x88a8, so that tags of 802.1Q inside are payload (QinQ).
+            vlan_proto: TagProtocol = "vlan-proto", Learning, "`802.1q`";
+            /// Whether it exchanges no frames with other isolated ports (a private VLAN).
+            isolated: Toggle = "isolated", Learning, "`off`";
+            /// Whether messages of the spanning tree pass, into it and out of it.
+            bpdu: Control = "bpdu", Learning, "`pass`";
             /// Source addresses that it may use; frames from more are dropped as `mac_limit`.
             mac_limit: Number<1, 65535> = "mac-limit", Learning, "no limit";
             /// How source addresses are guarded: `off`; `claim`: no other port may take its `mac`; `strict`: it may
@@ -409,7 +423,20 @@ impl PortSpec {
             mac_limit: self.mac_limit.map_or(0, Number::get),
             guard: SourceGuard::new(self.guard(), own, &fixed, &allowed, sources.contains(&Source::Vrrp)),
             storm: Storm::new(storm),
+            vlans: self.vlans(),
+            isolated: self.isolated == Some(Toggle::On),
+            no_bpdu: self.bpdu == Some(Control::Drop),
         }
+    }
+
+    /// The VLANs that it carries, if it is in any.
+    pub(super) fn vlans(&self) -> Option<PortVlans> {
+        let own = self.vlan.or(self.native);
+        (own.is_some() || self.trunk.is_some()).then(|| {
+            let own = own.and_then(|own| u16::try_from(own.get()).ok()).unwrap_or(0);
+            let tagged = self.trunk.as_ref().map(VlanRanges::set);
+            PortVlans::new(own, tagged, self.vlan_proto.unwrap_or_default())
+        })
     }
 
     /// Whether the operator wants the carrier up.

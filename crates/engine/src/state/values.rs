@@ -12,7 +12,7 @@ use super::options::{Form, Value};
 use crate::core::Class;
 use crate::host::xdp::XdpMode;
 use crate::mem::Files;
-use crate::policy::MacGuard;
+use crate::policy::{MacGuard, TagProtocol, VlanSet, MAX_VLAN};
 use crate::router::{Net, Rpf};
 use crate::sandbox::open::accounts;
 
@@ -151,6 +151,13 @@ words! {
         /// Off.
         Off = "off",
     }
+    /// What becomes of control frames.
+    Control {
+        /// They pass.
+        Pass = "pass",
+        /// They end here.
+        Drop = "drop",
+    }
     /// When what a guest wrote to its disk lasts.
     Cache {
         /// From its next flush on.
@@ -180,6 +187,10 @@ spell! {
         Off = "off",
         Claim = "claim",
         Strict = "strict",
+    }
+    TagProtocol {
+        Customer = "802.1q",
+        Service = "802.1ad",
     }
     XdpMode {
         Copy = "copy",
@@ -436,6 +447,46 @@ impl fmt::Display for Source {
     }
 }
 
+/// A VLAN's number.
+pub type VlanNumber = Number<1, { MAX_VLAN as u32 }>;
+
+/// VLANs, from one to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanRange(u16, u16);
+
+impl FromStr for VlanRange {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let number = |text: &str| text.parse().ok().filter(|number| (1..=MAX_VLAN).contains(number));
+        match (number(first), number(last)) {
+            (Some(first), Some(last)) if first <= last => Ok(VlanRange(first, last)),
+            _ => Err(format!(
+                "{text:?} is not allowed; allowed: a VLAN from 1 to {MAX_VLAN}, or a range such as 20-30"
+            )),
+        }
+    }
+}
+
+impl fmt::Display for VlanRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 == self.1 {
+            true => self.0.fmt(f),
+            false => write!(f, "{}-{}", self.0, self.1),
+        }
+    }
+}
+
+/// VLANs.
+pub type VlanRanges = List<VlanRange>;
+
+impl VlanRanges {
+    /// All of them.
+    pub(super) fn set(&self) -> VlanSet {
+        VlanSet::new(self.0.iter().map(|range| (range.0, range.1)))
+    }
+}
+
 /// Several values, joined by `+` on the command line, a list in files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct List<T>(pub Vec<T>);
@@ -480,7 +531,7 @@ impl<T: Value> Value for List<T> {
 }
 
 read_as_word!(Owner, Mac, Number<MIN, MAX> [const MIN: u32, const MAX: u32], List<T> [T: FromStr<Err: fmt::Display>]);
-write_as_text!(Mode, Mac, Source);
+write_as_text!(Mode, Mac, Source, VlanRange);
 
 forms! {
     Mode = Form::Text("OCTAL", "0660");
@@ -488,5 +539,6 @@ forms! {
     Owner = Form::Text("USER[:GROUP]", "root");
     Mac = Form::Text("MAC", "52:54:00:12:34:56");
     Source = Form::Text("MAC|vrrp", "vrrp");
+    VlanRange = Form::Text("VLAN[-VLAN]", "20-30");
     Net = Form::Text("ADDRESS/LENGTH", "10.0.0.1/24");
 }

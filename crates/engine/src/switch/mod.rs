@@ -5,8 +5,9 @@
 //! (`graph/deliver.rs`) visits each destination once with its list. Lists keep the order of the batch, and flooded
 //! frames are merged in at their position, so no flow is reordered.
 //!
-//! Every group address is flooded: LACP, LLDP, STP and the other reserved addresses of 802.1Q table 8-1
-//! included. The switch takes part in none of these protocols, and labs need them to pass.
+//! Group addresses are flooded, but for the reserved ones of 802.1Q table 8-1: LACP, LLDP, 802.1X and PAUSE end at a switch,
+//! unless the operator has it pass them on. The spanning tree's is flooded as by any switch that takes no part in it, unless a
+//! port says otherwise.
 //!
 //! Limits. The table has `table-size` addresses. A port has `mac-limit` addresses; frames from further source addresses
 //! are dropped with a name. Entries age after `ageing` seconds. A new address always finds an entry; `table` explains
@@ -21,14 +22,14 @@ mod table_tests;
 mod verdict;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 pub use claim::HOLD;
 pub use table::{Entry, Flap, Found, Kind, Learned, MacTable, Rivals, Teller};
 pub use verdict::{Verdicts, FLOOD};
 
 use crate::packet::{is_group, Batch};
-use crate::policy::Policy;
+use crate::policy::{BatchVlans, Policy};
 use crate::port::{DropReason, Port, PortId, Ports};
 
 /// What can be chosen about a switch.
@@ -38,12 +39,14 @@ pub struct SwitchOptions {
     pub table_size: usize,
     /// Seconds after which an address that was not seen is forgotten.
     pub ageing: u32,
+    /// Whether frames for reserved group addresses pass.
+    pub control_frames: bool,
 }
 
 impl Default for SwitchOptions {
     fn default() -> Self {
         // 802.1Q table 8-6 recommends 300 s.
-        SwitchOptions { table_size: 8192, ageing: 300 }
+        SwitchOptions { table_size: 8192, ageing: 300, control_frames: false }
     }
 }
 
@@ -59,6 +62,17 @@ pub struct Members<'a> {
     pub all: &'a Ports,
 }
 
+/// Where the frames of a batch come from.
+#[derive(Clone, Copy)]
+pub struct Sender<'a> {
+    /// The port on the switch.
+    pub port: &'a Port,
+    /// What it may do.
+    pub policy: Option<&'a Policy>,
+    /// The VLANs of its frames.
+    pub vlans: &'a BatchVlans,
+}
+
 /// Where an address is.
 #[derive(Clone, Copy)]
 enum Destination {
@@ -70,7 +84,15 @@ enum Destination {
     Flood,
     /// At the port that asks.
     Back,
+    /// A reserved group address, whose frames end here.
+    Reserved,
 }
+
+/// The reserved group addresses, 01:80:c2:00:00:00 to 0f, but for their last four bits, and that of the spanning tree among them.
+const RESERVED: u64 = 0x00_00_00_c2_80_01;
+const LAST: u64 = 0x0f_00_00_00_00_00;
+/// An address without the VLAN that stands above it.
+const MAC: u64 = (1 << 48) - 1;
 
 /// A key that no peer can know: the standard library's hasher is seeded by the system.
 fn random_key() -> [u64; 2] {
@@ -84,6 +106,7 @@ pub struct Switch {
     /// Its MAC table.
     pub table: MacTable,
     ageing: AtomicU32,
+    control_frames: AtomicBool,
 }
 
 impl Switch {
@@ -93,6 +116,7 @@ impl Switch {
             name: name.to_owned(),
             table: MacTable::new(options.table_size, random_key()),
             ageing: AtomicU32::new(options.ageing),
+            control_frames: AtomicBool::new(options.control_frames),
         }
     }
 
@@ -101,26 +125,44 @@ impl Switch {
         self.ageing.load(Ordering::Relaxed)
     }
 
-    /// Changes the ageing time.
-    pub fn set_ageing(&self, seconds: u32) {
-        self.ageing.store(seconds, Ordering::Relaxed);
+    /// Takes what can be changed while it runs from `options`.
+    pub fn set(&self, options: SwitchOptions) {
+        self.ageing.store(options.ageing, Ordering::Relaxed);
+        self.control_frames.store(options.control_frames, Ordering::Relaxed);
     }
 
-    /// Pass 1: a verdict for each frame of a batch from `from`, at time `now` in seconds, under the `policy` of that port.
+    /// Pass 1: a verdict for each frame of a batch from `sender`, at time `now` in seconds.
     #[inline]
     pub fn classify(
         &self,
         batch: &Batch,
-        from: &Port,
-        policy: Option<&Policy>,
+        sender: Sender<'_>,
         now: u32,
         members: Members<'_>,
         verdicts: &mut Verdicts,
     ) {
+        match sender.vlans.is_on() {
+            false => self.decide(batch, sender, now, members, |_| Ok(0), verdicts),
+            true => self.decide(batch, sender, now, members, |index| sender.vlans.key(index), verdicts),
+        }
+    }
+
+    /// As [`Switch::classify`], where `vlan` tells what stands above the addresses of a frame.
+    #[inline]
+    fn decide(
+        &self,
+        batch: &Batch,
+        Sender { port: from, policy, .. }: Sender<'_>,
+        now: u32,
+        members: Members<'_>,
+        vlan: impl Fn(usize) -> Result<u64, DropReason>,
+        verdicts: &mut Verdicts,
+    ) {
         let mut last = u64::MAX;
-        for frame in batch.frames() {
-            if frame.dst() != last {
-                last = frame.dst();
+        for (i, frame) in batch.frames().iter().enumerate() {
+            let dst = frame.dst() | vlan(i).unwrap_or(0);
+            if dst != last {
+                last = dst;
                 self.table.prefetch(last);
             }
         }
@@ -128,11 +170,17 @@ impl Switch {
         let mut last_src = u64::MAX;
         let mut last_dst = (u64::MAX, Destination::Flood);
         for (i, frame) in batch.frames().iter().enumerate() {
-            let (src, dst) = (frame.src(), frame.dst());
             if from.is_too_long(frame) {
                 verdicts.drop(i, DropReason::TooLong);
                 continue;
             }
+            let (src, dst) = match vlan(i) {
+                Ok(vlan) => (frame.src() | vlan, frame.dst() | vlan),
+                Err(reason) => {
+                    verdicts.drop(i, reason);
+                    continue;
+                }
+            };
             if src != last_src {
                 if let Err(reason) = self.source(src, from, policy, now, members) {
                     verdicts.drop(i, reason);
@@ -150,7 +198,13 @@ impl Switch {
                     verdicts.also(i, other);
                 }
                 Destination::Held(home, rivals) => self.held(i, (home, rivals), from.id, members, verdicts),
-                Destination::Flood => verdicts.flood(i),
+                Destination::Flood => {
+                    match policy.map_or(Ok(()), |policy| policy.admits_control(dst & MAC)) {
+                        Ok(()) => verdicts.flood(i),
+                        Err(reason) => verdicts.drop(i, reason),
+                    }
+                }
+                Destination::Reserved => verdicts.drop(i, DropReason::ControlFrame),
                 Destination::Back => verdicts.drop(i, DropReason::Hairpin),
             }
         }
@@ -160,7 +214,11 @@ impl Switch {
     #[inline]
     fn destination(&self, dst: u64, from: PortId, members: Members<'_>) -> Destination {
         if is_group(dst) {
-            return Destination::Flood;
+            let reserved = dst & MAC & !LAST == RESERVED && dst & LAST != 0;
+            return match reserved && !self.control_frames.load(Ordering::Relaxed) {
+                true => Destination::Reserved,
+                false => Destination::Flood,
+            };
         }
         match self.table.lookup(dst) {
             None => Destination::Flood,
@@ -216,10 +274,10 @@ impl Switch {
     ) -> Result<(), DropReason> {
         let mut by = Teller { port: from.id, limit: 0, owns: false, now, ageing: self.ageing() };
         if let Some(policy) = policy {
-            if !policy.guard.admits(src) {
+            if !policy.guard.admits(src & MAC) {
                 return Err(DropReason::MacGuard);
             }
-            (by.limit, by.owns) = (policy.mac_limit, policy.guard.owns(src));
+            (by.limit, by.owns) = (policy.mac_limit, policy.guard.owns(src & MAC));
         }
         if is_group(src) {
             return Ok(());
@@ -239,7 +297,7 @@ impl Switch {
         self.table.forget(port, stays, now, self.ageing());
     }
 
-    /// Puts `mac` behind `port` to stay; false if there is no room.
+    /// Puts `mac`, above which its VLAN stands, behind `port` to stay; false if there is no room.
     pub fn pin(&self, mac: u64, port: PortId, kind: Kind, now: u32) -> bool {
         self.table.pin(mac, &Teller { port, limit: 0, owns: true, now, ageing: self.ageing() }, kind)
     }

@@ -134,11 +134,6 @@ impl Verdicts {
         self.lists[FLOOD].head != END
     }
 
-    /// Nothing is flooded: there is no port to flood frames to.
-    pub fn forget_floods(&mut self) {
-        self.lists[FLOOD] = EMPTY;
-    }
-
     /// Whether the whole batch goes to a single destination.
     #[inline]
     pub fn is_all_for_one(&self, batch: &Batch) -> bool {
@@ -151,16 +146,18 @@ impl Verdicts {
         &self.used
     }
 
-    /// The frames for `port`, floods merged in, in the order of the batch.
+    /// The frames for `port`, with those floods that it `takes` merged in, in the order of the batch.
     #[inline]
-    pub fn picks(&self, port: PortId, picks: &mut Vec<u16>) {
+    pub fn picks(&self, port: PortId, picks: &mut Vec<u16>, takes: impl Fn(u16) -> bool) {
         picks.clear();
         let mut own = self.lists[usize::from(port.0)].head;
         let mut all = self.lists[FLOOD].head;
         while own != END || all != END {
             // END is the largest number, so the smaller one comes first.
-            let at = if own < all { &mut own } else { &mut all };
-            picks.push(*at);
+            let (at, flooded) = if own < all { (&mut own, false) } else { (&mut all, true) };
+            if !flooded || takes(*at) {
+                picks.push(*at);
+            }
             *at = self.next[usize::from(*at)];
         }
     }
@@ -171,12 +168,13 @@ impl Verdicts {
     }
 
     /// Asks about each flooded frame, in the order of the batch, and drops those that are refused.
-    pub fn limit_floods(&mut self, mut ask: impl FnMut(usize) -> Result<(), DropReason>) {
+    pub fn limit_floods(&mut self, mut ask: impl FnMut(u16) -> Result<(), DropReason>) {
         let mut at = std::mem::replace(&mut self.lists[FLOOD], EMPTY).head;
         while at != END {
             let frame = usize::from(at);
+            let asked = ask(at);
             at = self.next[frame];
-            match ask(frame) {
+            match asked {
                 Ok(()) => self.flood(frame),
                 Err(reason) => self.drop(frame, reason),
             }
@@ -220,7 +218,7 @@ mod tests {
                 }
                 let mut picks = Vec::new();
                 for port in 2..6u16 {
-                    verdicts.picks(PortId(port + round), &mut picks);
+                    verdicts.picks(PortId(port + round), &mut picks, |_| true);
                     let expected: Vec<u16> = goes.iter().enumerate()
                         .filter(|(_, to)| **to == 0 || **to == usize::from(port))
                         .map(|(i, _)| u16::try_from(i).unwrap()).collect();

@@ -187,7 +187,7 @@ fn every_field_is_described_and_no_other() {
 
     let port = every_key();
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
-    let switch = text::named::<SwitchSpec>("s,ageing=1,table-size=64").unwrap();
+    let switch = text::named::<SwitchSpec>("s,ageing=1,table-size=64,control-frames=pass").unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
     let tenant_spec =
         text::named::<TenantSpec>("t,class=latency,weight=1,budget=20%,reclaim=on,rate=1,bit-rate=1")
@@ -422,13 +422,15 @@ fn every_field_is_described_and_no_other() {
     let address = Address {
         switch: s(),
         mac: s(),
+        vlan: Some(1),
         port: s(),
         age_s: 0,
         state: s(),
         claimed_by: Some(s()),
         held_against: Some(s()),
     };
-    compare(seen, "Address", &address, &Address { claimed_by: None, held_against: None, ..address.clone() });
+    let least = Address { vlan: None, claimed_by: None, held_against: None, ..address.clone() };
+    compare(seen, "Address", &address, &least);
     let addresses = Addresses { version: VERSION, addresses: vec![address] };
     compare(seen, "Addresses", &addresses, &addresses);
     routers(seen);

@@ -2,6 +2,7 @@
 
 mod chain;
 mod group;
+mod vlan;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -183,6 +184,36 @@ impl Rig {
             got,
             arena: Arena::new(64, 2048),
             _queues: (sinks, gateways),
+            _file: file,
+        }
+    }
+
+    /// Guests on one switch, each with its policy.
+    fn switch(policies: &[Option<Arc<Policy>>]) -> Rig {
+        let file = CounterFile::anonymous().unwrap();
+        let port = |id| {
+            let name = format!("p{id}");
+            let counters = file.open_slot(PortId(id), &name);
+            Arc::new(Port::new(PortId(id), &name, counters, DEFAULT_MTU).unwrap())
+        };
+        let ports: Vec<_> = (0..).zip(policies).map(|(id, _)| port(id)).collect();
+        let got = Got::default();
+        let sinks = (0..).zip(&ports).map(|(id, port)| port.lend(0, Sink(id, Arc::clone(&got)))).collect();
+        let switches = ["a", "b", "c"].map(|name| Arc::new(Switch::new(name, SwitchOptions::default())));
+        let on = |port: &Arc<Port>| (Arc::clone(port), Attach::Switch(Arc::clone(&switches[0])));
+        let joined: Vec<_> = ports.iter().map(on).collect();
+        let topology = Topology::with_policies(&joined, |id| policies[usize::from(id.0)].clone());
+        let mut walk = Walk::new(0, Instant::now());
+        walk.delivery.limit = u64::MAX;
+        Rig {
+            ports,
+            walk,
+            topology,
+            switches,
+            inside: Vec::new(),
+            got,
+            arena: Arena::new(64, 2048),
+            _queues: (sinks, Vec::new()),
             _file: file,
         }
     }

@@ -88,6 +88,8 @@ pub enum Kind {
 pub struct Entry {
     /// The address, first byte lowest.
     pub mac: u64,
+    /// Its VLAN; 0: none.
+    pub vlan: u16,
     /// Where it lives.
     pub port: PortId,
     /// When it was last seen, in the clock that `learn` was given.

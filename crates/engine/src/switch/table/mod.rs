@@ -5,7 +5,7 @@
 //! whole: a tag, the port, and what holds the entry, which is never zero; a word of zero is empty. The time of the last
 //! sighting, in seconds, is in a second array, written only when it changes, so a busy address dirties its line once a second.
 //!
-//! **What is looked up** is an address with its VLAN (0 until ports have VLANs): 60 bits, and only 51 are left in the word. The
+//! **What is looked up** is an address with its VLAN (0: none): 60 bits, and only 51 are left in the word. The
 //! hash is a permutation of these 60 bits. Its highest bits name the bucket, its lower ones are the tag, and both together
 //! tell the address again. So no two addresses are ever taken for each other, and a table has at least 512 buckets.
 //!
@@ -141,12 +141,12 @@ impl MacTable {
         ((hash >> (self.shift & 63)) as usize & (self.buckets.len() - 1), hash & TAG)
     }
 
-    /// The address of `entry`, which is in `bucket`.
+    /// The address of `entry`, which is in `bucket`, and above it its VLAN.
     fn mac_at(&self, bucket: usize, entry: u64) -> u64 {
         let hash = (bucket as u64) << (self.shift & 63) | entry & TAG;
         let product = hash.wrapping_mul(self.inverse) & KEY;
         let product = product ^ product >> (KEY_BITS / 2);
-        ((product.wrapping_mul(self.inverse) & KEY) ^ self.key[0]) & MAC
+        (product.wrapping_mul(self.inverse) & KEY) ^ self.key[0]
     }
 
     /// Asks the cache for the line that a lookup of `mac` will read.

@@ -5,7 +5,7 @@ use super::super::atomic::Ordering;
 use super::super::claim::Claim;
 use super::super::sizes::WAYS;
 use super::{port_of, At, Entry, Flap, Kind, Learned, MacTable, Teller};
-use super::{DISPUTED, FIXED, KIND, LEARNED, PINNED, PRESSURE, STATIC, TAG, TAG_BITS, TRIES};
+use super::{DISPUTED, FIXED, KIND, LEARNED, MAC, PINNED, PRESSURE, STATIC, TAG, TAG_BITS, TRIES};
 use crate::port::PortId;
 
 impl MacTable {
@@ -119,7 +119,12 @@ impl MacTable {
             let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
             let Some((other, third)) = claim.untold() else { return };
             if self.exchange_claim(at, claim, claim.told()) && entry != 0 {
-                flaps.push(Flap { mac: self.mac_at(at.bucket, entry), home: port_of(entry), other, third });
+                flaps.push(Flap {
+                    mac: self.mac_at(at.bucket, entry) & MAC,
+                    home: port_of(entry),
+                    other,
+                    third,
+                });
             }
         });
         flaps
@@ -132,8 +137,10 @@ impl MacTable {
             PINNED => Kind::Pinned,
             _ => Kind::Learned,
         };
+        let key = self.mac_at(at.bucket, word);
         Entry {
-            mac: self.mac_at(at.bucket, word),
+            mac: key & MAC,
+            vlan: u16::try_from(key >> 48).unwrap_or(0),
             port: port_of(word),
             seen: self.seen[at.bucket][at.way].load(Ordering::Relaxed),
             kind,
