@@ -148,10 +148,12 @@ pub enum DropReason {
     Isolated = 46,
     /// It is for a reserved group address (802.1Q table 8-1), whose frames end at a switch, or the port.
     ControlFrame = 47,
+    /// More than may go out by its port (`out-rate`, `out-bit-rate`).
+    Rate = 48,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 48] = [
+pub const DROPS: [(DropReason, &str, &str); 49] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -256,6 +258,7 @@ pub const DROPS: [(DropReason, &str, &str); 48] = [
         "control_frame",
         "for a reserved group address: the switch (control-frames) or the port (bpdu) passes none on",
     ),
+    (DropReason::Rate, "rate", "more than may go out by the port (out-rate, out-bit-rate)"),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

@@ -40,7 +40,7 @@ pub(super) struct Delivery {
     apart_until: u64,
     pub(super) picks: Vec<u16>,
     by_queue: Vec<u16>,
-    by_member: Vec<u16>,
+    pub(super) by_member: Vec<u16>,
     /// Frames that were handed to ports, for the batch under way.
     pub(super) deliveries: usize,
     /// The account of the visit's owner, where both sides are dealt with apart.

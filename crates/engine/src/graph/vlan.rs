@@ -4,12 +4,14 @@
 //! private memory, as every head is, and the body is described where it lies. Where a tag moves four bytes out of the head, they lie
 //! in a slot of our own. Checksum and segmentation requests go with the frame, their offsets moved.
 
+use std::time::Instant;
+
 use super::deliver::Delivery;
 use super::topology::{Member, Topology};
 use crate::mem::{Arena, Pieces};
 use crate::packet::{stretch, Batch, Frame, ALL, HEAD, MAX_BATCH};
 use crate::policy::{Form, InVlan};
-use crate::port::{DropReason, Port};
+use crate::port::{DropReason, Port, PortId};
 use crate::slice::behind;
 
 /// Where a tag stands: behind the addresses (802.1Q §9.3).
@@ -79,10 +81,29 @@ impl Delivery {
             rest = later;
             match verdict {
                 Err(why) => self.refuse(&member.port, batch, now, why),
-                Ok(None) => self.as_they_are(topology, source, member, batch, now),
-                Ok(Some(form)) => self.retag(topology, source, member, batch, now, form),
+                Ok(form) => {
+                    let now = self.within_rate(member, batch, now);
+                    match form {
+                        None => self.as_they_are(topology, source, member, batch, now),
+                        Some(form) => self.retag(topology, source, member, batch, now, form),
+                    }
+                }
             }
         }
+    }
+
+    /// Those of `picks` that may go out by `member` now. The others are dropped.
+    #[inline]
+    fn within_rate<'p>(&self, member: &Member, batch: &Batch, picks: &'p [u16]) -> &'p [u16] {
+        let Some(rate) = member.policy.as_ref().and_then(|policy| policy.egress_rate.as_ref()) else {
+            return picks;
+        };
+        let frames = picks.iter().map(|pick| batch.frame(*pick));
+        let (now, over) = picks.split_at(rate.admit(frames, Instant::now()).min(picks.len()));
+        if !over.is_empty() {
+            self.refuse(&member.port, batch, over, DropReason::Rate);
+        }
+        now
     }
 
     /// Whether frame `pick` of `batch` may go out at `member`, and the form that it has to get, if it has another.
@@ -106,7 +127,8 @@ impl Delivery {
         }
     }
 
-    /// Delivers frames whose form is the receiver's. What they go through from here on knows no VLANs: a group's members, say.
+    /// Delivers frames whose form is the receiver's, and copies of them to its mirror. What they go through from here on knows no
+    /// VLANs: a group's members, say.
     fn as_they_are(
         &mut self,
         topology: &Topology,
@@ -117,7 +139,43 @@ impl Delivery {
     ) {
         let on = self.vlans.set_on(false);
         self.reach(topology, source, member, batch, picks);
+        if let Some(policy) = &member.policy {
+            if let Some(to) = policy.mirror[1] {
+                self.mirror(topology, &member.port, to, batch, picks);
+            }
+        }
         self.vlans.set_on(on);
+    }
+
+    /// Delivers copies of `picks` of `batch`, which pass `port`, to its mirror `to`. No policy holds there: a mirror gets all that its
+    /// ring has room for, and is not mirrored.
+    fn mirror(&mut self, topology: &Topology, port: &Port, to: PortId, batch: &Batch, picks: &[u16]) {
+        let Some(mirror) = topology.get(to) else { return };
+        if mirror.port.is_silent() || !topology.ports.is_up(mirror.port.id) {
+            return;
+        }
+        port.counters.block(self.core).add_made(picks.len() as u64);
+        self.deliveries += picks.len();
+        self.reach(topology, port, mirror, batch, picks);
+    }
+
+    /// Delivers copies of the frames of `batch`, which came in by `port`, to its mirror `to`, but of those that are dropped.
+    #[cold]
+    pub(super) fn mirror_all(
+        &mut self,
+        topology: &Topology,
+        port: &Port,
+        to: PortId,
+        batch: &Batch,
+        drops: &[(u16, DropReason)],
+    ) {
+        let mut picks = std::mem::take(&mut self.by_member);
+        picks.clear();
+        let mut dropped = [false; MAX_BATCH];
+        drops.iter().for_each(|(pick, _)| dropped[usize::from(*pick) % MAX_BATCH] = true);
+        picks.extend(ALL[..batch.len()].iter().filter(|pick| !dropped[usize::from(**pick)]));
+        self.mirror(topology, port, to, batch, &picks);
+        self.by_member = picks;
     }
 
     /// Delivers frames that have to get `form`.

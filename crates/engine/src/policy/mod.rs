@@ -7,19 +7,21 @@
 //! What frames meet, in this order, so that each rule sees what the ones before it left: where they come in, the source
 //! guard, the VLAN, access lists, the rate, the mirror; where they go out, the VLAN, isolation, access lists, the rate.
 //! Floods are limited between the two, when it is known how many copies they make. Of these there are the guard, the number of
-//! addresses, the VLAN, isolation and the storm limits.
+//! addresses, the VLAN, isolation, the rate, the mirror and the storm limits. What comes in is held to its rate by the scheduler.
 
 mod guard;
+mod rate;
 mod storm;
 mod vlan;
 
 use std::sync::Arc;
 
 pub use guard::{MacGuard, SourceGuard};
+pub use rate::EgressRate;
 pub use storm::{Storm, StormAllowance, StormLimits};
 pub use vlan::{BatchVlans, Form, InVlan, PortVlans, TagProtocol, VlanSet, MAX_VLAN};
 
-use crate::port::DropReason;
+use crate::port::{DropReason, PortId};
 
 /// What is configured for one port.
 #[derive(Debug, Default)]
@@ -34,6 +36,10 @@ pub struct Policy {
     pub vlans: Option<PortVlans>,
     /// It exchanges no frames with other isolated ports.
     pub isolated: bool,
+    /// How much goes out by it, if that is limited.
+    pub egress_rate: Option<EgressRate>,
+    /// A port that gets copies of what comes in by it, and of what goes out.
+    pub mirror: [Option<PortId>; 2],
     /// It neither sends nor receives messages of the spanning tree protocols.
     pub no_bpdu: bool,
 }
@@ -45,13 +51,18 @@ impl Policy {
     /// `None` if it asks for nothing.
     #[must_use]
     pub fn compile(self) -> Option<Arc<Policy>> {
-        let asks = self.mac_limit != 0 || self.guard.asks() || self.storm.is_some() || self.is_at_egress();
+        let asks = self.mac_limit != 0 || self.guard.asks() || self.storm.is_some();
+        let asks = asks || self.mirror[0].is_some() || self.is_at_egress();
         asks.then(|| Arc::new(self))
     }
 
     /// Whether it says anything of frames that go out by the port.
     pub fn is_at_egress(&self) -> bool {
-        self.vlans.is_some() || self.isolated || self.no_bpdu
+        self.vlans.is_some()
+            || self.isolated
+            || self.no_bpdu
+            || self.egress_rate.is_some()
+            || self.mirror[1].is_some()
     }
 
     /// Whether frames to the group address `dst` may pass the port.

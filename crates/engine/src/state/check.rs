@@ -11,7 +11,7 @@ use super::cores::station;
 use super::grants::Cpus;
 use super::grouping::GroupSpec;
 use super::kinds::{find, Kind, Location};
-use super::options::Scope;
+use super::options::{Key, Scope};
 use super::routes::{AgentAt, RouterSpec};
 use super::service::check_budgets;
 use super::spec::{
@@ -96,6 +96,7 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         check_joint(spec, port, &mut ends, &mut bad);
         check_guard(spec, i, port, &mut bad);
         check_vlans(port, &mut bad);
+        check_egress(spec, port, &mut bad);
         check_addresses(spec, i, port, &mut bad);
     }
     check_budgets(spec, &mut |what, place, name, key, why| {
@@ -339,7 +340,9 @@ fn check_joint<'s>(
         Joint::Wire(_) => Some("wire"),
         Joint::Group(_) => Some("group"),
     };
-    for key in port.given().filter(|key| key.scope == Scope::Learning) {
+    // A router's port on a switch is a port there.
+    let there = |key: &Key| port.gateway_on().is_some() && ["vlan", "isolated", "bpdu"].contains(&key.name);
+    for key in port.given().filter(|key| key.scope == Scope::Learning && !there(key)) {
         if let Some(what) = learns_not {
             let why = format!("does not apply to a {what}, which learns no addresses; allowed: with switch");
             bad(key.name, why);
@@ -493,10 +496,35 @@ fn check_vlans(port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
         let why = "a trunk without native has no VLAN for it; allowed: with native, or vlan";
         refuse(port, &["fdb"], why, bad);
     }
-    if INSIDE.contains(&&*port.kind) {
-        let why = "does not apply: routers and groups take no tags; allowed: vlan, and a port for each";
+    if port.kind == GROUP {
+        let why = "does not apply: groups take no tags; allowed: vlan";
         refuse(port, &["trunk", "vlan-proto"], why, bad);
     }
+}
+
+/// Whether the mirror of `port` can be one, and what goes out by it can be limited.
+fn check_egress(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
+    if INSIDE.contains(&&*port.kind) || port.pipe.is_some() {
+        let why = "does not apply: it has no queues of its own; allowed: at the ports of guests";
+        refuse(port, &["out-rate", "out-bit-rate", "out-burst", "mirror"], why, bad);
+    }
+    if port.out_rate.is_none() && port.out_bit_rate.is_none() {
+        refuse(port, &["out-burst"], "does not apply; allowed: with out-rate or out-bit-rate", bad);
+    }
+    let Some(name) = &port.mirror else {
+        return refuse(port, &["mirror-direction"], "does not apply; allowed: with mirror", bad);
+    };
+    let to = spec.ports.iter().find(|other| other.name == *name);
+    let why = match to {
+        None => "there is no such port",
+        Some(to) if to.name == port.name => "a port is no mirror of its own",
+        Some(to) if to.mirror.is_some() => "it has a mirror itself: its copies would be copied again",
+        Some(to) if INSIDE.contains(&&*to.kind) || to.pipe.is_some() || to.is_disk() => {
+            "it has no queues that could take copies"
+        }
+        Some(_) => return,
+    };
+    bad("mirror", format!("{name:?}: {why}; allowed: another port with queues and without a mirror"));
 }
 
 fn list(names: impl IntoIterator<Item = impl fmt::Display>) -> String {

@@ -228,8 +228,9 @@ fn feeds(spec: &RouterSpec, router: Option<&Arc<Router>>, ports: &[Placed<'_>]) 
 type Switches = BTreeMap<String, (SwitchSpec, Arc<Switch>)>;
 
 /// What port `spec` may do on its switch. A router's address there is the router's.
-fn policy(spec: &PortSpec) -> Option<Arc<Policy>> {
-    let mut policy = spec.policy();
+fn policy(spec: &PortSpec, ports: &[Placed<'_>]) -> Option<Arc<Policy>> {
+    let number = |name: &str| ports.iter().find(|(other, _)| other.name == name).map(|(_, port)| port.id);
+    let mut policy = spec.policy(number);
     if let (Some(_), Joint::Router(router)) = (spec.gateway_on(), spec.joint()) {
         policy.guard =
             SourceGuard::new(MacGuard::Claim, station(router, spec, None).number(), &[], &[], false);
@@ -330,7 +331,7 @@ impl CoreGraph {
             routers.insert(spec.name.clone(), Arc::clone(router));
         }
         let policies: BTreeMap<_, _> =
-            ports.iter().filter_map(|(spec, port)| Some((port.id, policy(spec)?))).collect();
+            ports.iter().filter_map(|(spec, port)| Some((port.id, policy(spec, ports)?))).collect();
         let switches: Switches =
             switches.iter().map(|spec| (spec.name.clone(), (spec.clone(), now.switch(spec)))).collect();
         let mut live = crate::lock(&self.groups);

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -14,12 +15,13 @@ use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
-    BlockSize, Cache, Control, Fds, Link, Mac, Macs, Mode, NameList, Nets, Number, Owner, PortMode, Role,
-    Sandbox, Source, Sources, Toggle, VlanNumber, VlanRanges,
+    BlockSize, Cache, Control, Directions, Fds, Link, Mac, Macs, Mode, NameList, Nets, Number, Owner,
+    PortMode, Role, Sandbox, Source, Sources, Toggle, VlanNumber, VlanRanges,
 };
 use crate::core::Class;
 use crate::mem::Files;
-use crate::policy::{MacGuard, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol};
+use crate::policy::{EgressRate, MacGuard, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol};
+use crate::port::PortId;
 use crate::router::{Net, Rpf};
 
 /// Longest name of ports, switches and wires in bytes: the counters file has room for no more.
@@ -203,6 +205,16 @@ options! {
             rate: Frames = "rate", Any, "no limit";
             /// Most bits a second of the frames or requests that are taken from it.
             bit_rate: Bits = "bit-rate", Any, "no limit";
+            /// Most frames a second that go out by it; more are dropped as `rate`.
+            out_rate: Frames = "out-rate", Frames, "no limit";
+            /// Most bits a second of the frames that go out by it.
+            out_bit_rate: Bits = "out-bit-rate", Frames, "no limit";
+            /// Milliseconds of these rates that it may save up.
+            out_burst: Number<1, 1000> = "out-burst", Frames, "10";
+            /// The port that gets a copy of each frame that passes it.
+            mirror: String = "mirror", Frames, "none";
+            /// Which of them: those that come in by it, those that go out, or both.
+            mirror_direction: Directions = "mirror-direction", Frames, "`both`";
             /// The VLAN of its frames, which have no tag there: it is an access port.
             vlan: VlanNumber = "vlan", Learning, "none: it is in no VLAN, with others that are in none";
             /// The VLANs that it carries with tags.
@@ -401,8 +413,8 @@ impl PortSpec {
         self.mac_guard.unwrap_or(if self.mac.is_some() { MacGuard::Claim } else { MacGuard::Off })
     }
 
-    /// What it may do to its neighbours on a switch.
-    pub fn policy(&self) -> Policy {
+    /// What it may do to its neighbours on a switch. `number` is that of the port of a name.
+    pub fn policy(&self, number: impl Fn(&str) -> Option<PortId>) -> Policy {
         let sources = self.allow_mac.as_ref().map_or(&[][..], |sources| &sources.0);
         let allowed: Vec<u64> = sources
             .iter()
@@ -424,6 +436,16 @@ impl PortSpec {
             guard: SourceGuard::new(self.guard(), own, &fixed, &allowed, sources.contains(&Source::Vrrp)),
             storm: Storm::new(storm),
             vlans: self.vlans(),
+            egress_rate: EgressRate::new(
+                self.out_rate.map(Frames::get),
+                self.out_bit_rate.map(Bits::get),
+                Duration::from_millis(self.out_burst.map_or(10, Number::get).into()),
+            ),
+            mirror: {
+                let to = self.mirror.as_deref().and_then(number);
+                let copied = |not| to.filter(|_| self.mirror_direction != Some(not));
+                [copied(Directions::Out), copied(Directions::In)]
+            },
             isolated: self.isolated == Some(Toggle::On),
             no_bpdu: self.bpdu == Some(Control::Drop),
         }
@@ -530,6 +552,11 @@ impl Entry for PortSpec {
 
     fn list(spec: &mut Spec) -> &mut Vec<PortSpec> {
         &mut spec.ports
+    }
+
+    fn held(spec: &Spec, name: &str) -> Option<String> {
+        let port = spec.ports.iter().find(|port| port.mirror.as_deref() == Some(name))?;
+        Some(format!("it is the mirror of port {}", port.name))
     }
 }
 

@@ -117,7 +117,7 @@ fn open() -> BTreeSet<String> {
 
 #[test]
 fn the_words_of_the_command_line() {
-    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,trunk=10+20-30,native=7,vlan-proto=802.1ad,isolated=on,bpdu=drop,storm-broadcast=1,storm-multicast=2,storm-unicast=3,mac-limit=3,mac-guard=strict,allow-mac=vrrp+02:00:00:00:00:07,fdb=02:00:00:00:00:08,features-off=csum+tso4,link=down,mac=52:54:00:00:00:01,journal=none");
+    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,out-rate=1k,out-bit-rate=1M,out-burst=5,trunk=10+20-30,native=7,vlan-proto=802.1ad,isolated=on,bpdu=drop,storm-broadcast=1,storm-multicast=2,storm-unicast=3,mac-limit=3,mac-guard=strict,allow-mac=vrrp+02:00:00:00:00:07,fdb=02:00:00:00:00:08,features-off=csum+tso4,link=down,mac=52:54:00:00:00:01,journal=none");
     let json = toml::to_string(&full).unwrap();
     let back = text::from_toml("x", &format!("[[switch]]\nname='s'\n[[port]]\n{json}"), FAKES).unwrap();
     assert_eq!(back.ports, [full], "the file form says the same");
@@ -125,9 +125,9 @@ fn the_words_of_the_command_line() {
         ("web", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=sock", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=e1000:/x", "key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface, other"),
-        ("web=sock:/x,speed=10", "key `speed`: no such key; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
-        ("web=sock:/x,quues=2", "key `quues`: no such key; did you mean `queues`? allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
-        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
+        ("web=sock:/x,speed=10", "key `speed`: no such key; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("web=sock:/x,quues=2", "key `quues`: no such key; did you mean `queues`? allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
         ("web=sock:/x,queues=17", "key `queues`: \"17\" is not allowed; allowed: a number from 1 to 16"),
         ("web=sock:/x,queues=1,queues=2", "key `queues`: given twice"),
         ("web=sock:/x,queues", "\"queues\" is not key=value"),
@@ -172,7 +172,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nqueues = 99", "f.toml:6: port web: key `queues`: \"99\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nqueues = [1, 2]", "f.toml:6: port web: key `queues`: \"1+2\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nmode = 0o660", "f.toml:6: port web: key `mode`: invalid type: integer `432`, expected octal digits in quotes, such as \"0660\", or a word"),
-        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
         ("WEB\nfeatures-off = ['csum', 'gso']", "f.toml:6: port web: key `features-off`: \"gso\" is not allowed; allowed: csum, tso4"),
         ("WEB\nswitch = 'core'", "f.toml:6: port web: key `switch`: there is no switch \"core\"; allowed: lan"),
         ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins one of them; allowed: one of wire, switch"),
@@ -184,6 +184,11 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nvlan-proto = '802.1ad'", "f.toml:6: port web: key `vlan-proto`: does not apply; allowed: with vlan or trunk"),
         ("WEB\ntrunk = [10]\nfdb = ['02:00:00:00:00:01']", "f.toml:7: port web: key `fdb`: a trunk without native has no VLAN for it; allowed: with native, or vlan"),
         ("WEB\nwire = 'w'\nvlan = 10", "f.toml:7: port web: key `vlan`: does not apply to a wire, which learns no addresses; allowed: with switch"),
+        ("WEB\nmirror = 'web'", "f.toml:6: port web: key `mirror`: \"web\": a port is no mirror of its own; allowed: another port with queues and without a mirror"),
+        ("WEB\nmirror = 'ids'", "f.toml:6: port web: key `mirror`: \"ids\": there is no such port; allowed: another port with queues and without a mirror"),
+        ("WEB\nmirror = 'b'\n[[port]]\nname = 'b'\nkind = 'sock'\nwhere = '/b'\nmirror = 'web'", "f.toml:6: port web: key `mirror`: \"b\": it has a mirror itself: its copies would be copied again; allowed: another port with queues and without a mirror\nf.toml:11: port b: key `mirror`: \"web\": it has a mirror itself: its copies would be copied again; allowed: another port with queues and without a mirror"),
+        ("WEB\nmirror-direction = 'in'", "f.toml:6: port web: key `mirror-direction`: does not apply; allowed: with mirror"),
+        ("WEB\nout-burst = 3", "f.toml:6: port web: key `out-burst`: does not apply; allowed: with out-rate or out-bit-rate"),
         ("WEB\nmac-guard = 'claim'", "f.toml:6: port web: key `mac-guard`: claim has nothing to pin; allowed: with mac, or off, strict"),
         ("WEB\nmac-guard = 'strict'", "f.toml:6: port web: key `mac-guard`: strict would drop every frame; allowed: with mac, allow-mac or fdb"),
         ("WEB\nmac-guard = 'on'", "f.toml:6: port web: key `mac-guard`: \"on\" is not allowed; allowed: off, claim, strict"),

@@ -151,6 +151,15 @@ words! {
         /// Off.
         Off = "off",
     }
+    /// Frames of which directions.
+    Directions {
+        /// Those that come in by a port.
+        In = "in",
+        /// Those that go out by it.
+        Out = "out",
+        /// Both.
+        Both = "both",
+    }
     /// What becomes of control frames.
     Control {
         /// They pass.

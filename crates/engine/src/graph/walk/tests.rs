@@ -1,6 +1,7 @@
 //! Three switches in a row with a router between each two of them.
 
 mod chain;
+mod egress;
 mod group;
 mod vlan;
 
