@@ -164,3 +164,55 @@ fn control_frames_pass_where_the_operator_says_so() {
     };
     assert_eq!((count("a"), count("b"), count("c")), (1, 2, 0));
 }
+
+/// An ARP request or answer, in a tag if there is one.
+fn arp(to: [u8; 6], from: u8, sender: [u8; 4], operation: u8, target: [u8; 4]) -> Vec<u8> {
+    let head = [&to[..], &mac(from), &[8, 6, 0, 1, 8, 0, 6, 4, 0, operation]].concat();
+    let mut bytes = [&head[..], &mac(from), &sender, &[0; 6], &target].concat();
+    bytes.resize(60, 0);
+    bytes
+}
+
+/// A router with a port in each of two VLANs, which guests on access ports and on a trunk have as their gateway.
+#[test]
+fn a_router_stands_in_two_vlans() {
+    let bed = Testbed::new();
+    let options = ["vlan=10", "trunk=20"];
+    let names = ["red", "up"];
+    let ports: Vec<_> = names
+        .iter()
+        .zip(options)
+        .flat_map(|(name, it)| ["--port".to_owned(), port(&bed, name, it)])
+        .collect();
+    let _daemon = bed.daemon(&ports.iter().map(String::as_str).collect::<Vec<_>>());
+    bed.ok(&["add", "--router", "r"]);
+    for (name, vlan) in [("gw10", 10), ("gw20", 20)] {
+        let last = 100 + vlan;
+        let port = format!(
+            "{name}=switch:lan,router=r,vlan={vlan},address=10.0.{vlan}.1/24,router-mac=02:00:00:00:00:{last}"
+        );
+        bed.ok(&["add", &port.replace(":110", ":0a").replace(":120", ":14")]);
+    }
+    let [mut red, mut up] = guests(&bed, names);
+    red.send(&arp(EVERYBODY, 1, [10, 0, 10, 2], 1, [10, 0, 10, 1]));
+    let answered = |guest: &mut Guest, tag: &[u8], own: u8, from: [u8; 4], to: (u8, [u8; 4])| {
+        let answer = [&arp(mac(to.0), own, from, 2, to.1)[..32], &mac(to.0), &to.1].concat();
+        guest.gets(&[&answer[..12], tag, &answer[12..]].concat());
+    };
+    answered(&mut red, &[], 10, [10, 0, 10, 1], (1, [10, 0, 10, 2]));
+    let tag = [0x81, 0, 0, 20];
+    let question = arp(EVERYBODY, 2, [10, 0, 20, 2], 1, [10, 0, 20, 1]);
+    up.send(&[&question[..12], &tag, &question[12..]].concat());
+    answered(&mut up, &tag, 20, [10, 0, 20, 1], (2, [10, 0, 20, 2]));
+    // A datagram from one VLAN to the other.
+    let packet = |dst: [u8; 6], src: [u8; 6], ttl: u8, tag: &[u8]| {
+        let mut header = [0x45, 0, 0, 84, 0, 1, 0, 0, ttl, 17, 0, 0, 10, 0, 10, 2, 10, 0, 20, 2];
+        let words = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+        let sum: u32 = words.sum();
+        let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        [&dst[..], &src, tag, &[8, 0], &header, &[0; 2], &[7; 62]].concat()
+    };
+    red.send(&packet(mac(10), mac(1), 64, &[]));
+    up.gets(&packet(mac(2), mac(20), 63, &tag));
+}

@@ -250,7 +250,10 @@ impl Delivery {
             Some(member) if member.port.is_silent() => {
                 self.refuse(&member.port, batch, &picks, DropReason::LinkDown);
             }
-            Some(member) if member.at_egress || self.vlans.is_on() => {
+            // What a router gives to its port on a switch comes in there.
+            Some(member)
+                if (member.at_egress || self.vlans.is_on()) && (self.enters || !member.attach.goes_on()) =>
+            {
                 self.egress(topology, source, member, batch, &picks);
             }
             Some(member) => self.reach(topology, source, member, batch, &picks),
