@@ -17,7 +17,9 @@ use sidecore_engine::core::{Budget, Lease};
 use sidecore_engine::graph::{Attach, Candidate, Group, Interface, Local, Own, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Mac, Offloads};
-use sidecore_engine::policy::{MacGuard, Policy, SourceGuard, Storm, StormLimits};
+use sidecore_engine::policy::{
+    EgressRate, MacGuard, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol, VlanSet,
+};
 use sidecore_engine::port::{Port, PortId};
 use sidecore_engine::router::{Gateway, Member, Net, Router, Rpf, Static, Target};
 use sidecore_engine::switch::{Kind, Switch, SwitchOptions};
@@ -195,7 +197,7 @@ impl Rig {
         }
         (0..PORTS).for_each(|id| self.plug(id, true));
         self.settle(7, 0);
-        let options = SwitchOptions { table_size: 64, ageing: 30 };
+        let options = SwitchOptions { table_size: 64, ageing: 30, control_frames: choice & 0x20 != 0 };
         let switches = [
             Arc::new(Switch::new("a", options)),
             Arc::new(Switch::new("b", options)),
@@ -224,9 +226,10 @@ impl Rig {
             (0..).zip(&self.ports).map(|(id, port)| (Arc::clone(port), attach(id))).collect();
         let policy = |id: PortId| {
             let own = word(mac(id.0));
+            let vlans = self.vlans(id.0, choice);
             if GATEWAYS.contains(&id.0) {
                 let guard = SourceGuard::new(MacGuard::Claim, own, &[], &[], false);
-                return Policy { guard, ..Policy::default() }.compile();
+                return Policy { guard, vlans, ..Policy::default() }.compile();
             }
             let mode = [MacGuard::Off, MacGuard::Claim, MacGuard::Strict, MacGuard::Off];
             let guard = SourceGuard::new(
@@ -238,7 +241,21 @@ impl Rig {
             );
             let storm = StormLimits { broadcast: 40, multicast: 20, unicast: 30 };
             let storm = (choice & 8 != 0).then(|| Storm::new(storm)).flatten();
-            Policy { mac_limit: [0, 1, 3, 0][usize::from(choice >> 4 & 3)], guard, storm }.compile()
+            // What is behind a wire or a router has egress rules, too.
+            let more = choice & 0x80 != 0;
+            let mirror = (more && id.0 % 3 == 0).then_some(PortId(13));
+            let rate = EgressRate::new(Some(1), None, Duration::from_millis(20));
+            Policy {
+                mac_limit: [0, 1, 3, 0][usize::from(choice >> 4 & 3)],
+                guard,
+                storm,
+                vlans,
+                isolated: more && id.0 < 4,
+                no_bpdu: more && id.0 & 1 == 0,
+                egress_rate: rate.filter(|_| more && [4, 6, 12].contains(&id.0)),
+                mirror: [mirror, mirror.filter(|_| id.0 != 3)],
+            }
+            .compile()
         };
         let topology = Arc::new(Topology::with_policies(&joined, policy));
         for id in GATEWAYS {
@@ -247,6 +264,21 @@ impl Rig {
         self.local.connect(&topology);
         self.local.set_apart(false);
         switches
+    }
+
+    /// The VLANs of port `id` on a switch, if there are any.
+    fn vlans(&self, id: u16, choice: u8) -> Option<PortVlans> {
+        let tagged = || Some(VlanSet::new([(10, 10), (20, 30)]));
+        let (own, tagged) = match id {
+            _ if choice & 0x40 == 0 => return None,
+            0 | 2 | 3 | 5 | 7 => (10, None),
+            1 => (0, tagged()),
+            4 => (20, tagged()),
+            GROUP => (10 * (1 + u16::from(choice & 1)), None),
+            _ => return None,
+        };
+        let service = id == 4 && choice & 2 != 0;
+        Some(PortVlans::new(own, tagged, if service { TagProtocol::Service } else { TagProtocol::Customer }))
     }
 
     /// The group's interface on `switch`, with all members.
