@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
-    blk, containment, draw, e1000, fib, group, idle, many, matrix, ptnet, pvp, rfc2544, router, routes,
-    sched, tap, vale, virtio_user, vsr,
+    blk, cost::containment, cost::policy, draw, e1000, fib, group, idle, many, matrix, ptnet, pvp, rfc2544,
+    router, routes, sched, tap, vale, virtio_user, vsr,
 };
 
 /// Measure sidecore beside other programs, under the same load in the same run.
@@ -40,6 +40,10 @@ pub enum Benchmark {
     ///
     /// By turns in daemons that run at the same time. Takes two processors.
     Containment(containment::Args),
+    /// The cost of a port's rules on a switch for a frame: VLAN, mirror, and rules at another port.
+    ///
+    /// By turns in one daemon. Takes two processors.
+    Policy(policy::Args),
     /// Native e1000 and e1000e drivers: the paper's Figure 4 with a price for each trap, and full speed.
     ///
     /// Takes two processors.
@@ -142,6 +146,7 @@ pub fn run(benchmark: &Benchmark) -> Result<(), String> {
         Benchmark::Matrix(args) => matrix::run(args),
         Benchmark::Ports(args) => many::ports(args),
         Benchmark::Containment(args) => containment::run(args),
+        Benchmark::Policy(args) => policy::run(args),
         Benchmark::E1000(args) => e1000::run(args),
         Benchmark::Ptnet(args) => ptnet::run(args),
         Benchmark::Idle(args) => idle::run(args),

@@ -11,7 +11,7 @@
 mod blk;
 mod commands;
 mod common;
-mod containment;
+mod cost;
 mod distance;
 mod draw;
 mod e1000;

@@ -101,6 +101,20 @@ fn containment() {
 }
 
 #[test]
+fn policy() {
+    let answer = bench("policy");
+    positive(&answer, &["ns_per_frame", "ratio"]);
+    let summary = summary(&answer);
+    let names: Vec<_> = summary.iter().map(|(name, _)| *name).collect();
+    assert_eq!(
+        names,
+        ["again_cost", "mirror_cost", "off_cost", "plain_cost", "receiver_cost", "vlan_cost"],
+        "{answer}"
+    );
+    labelled(&answer);
+}
+
+#[test]
 fn mix() {
     let answer = bench("mix");
     positive(&answer, &["p99_us", "p99_alone_us", "stream_mpps", "stream_alone_mpps"]);

@@ -1,19 +1,19 @@
-//! `sidecore bench containment`: the cost of sandbox, address guard and storm limits for each frame.
+//! What a frame costs the I/O core with something turned on, against without it: `bench containment`, `bench policy`.
 //!
 //! Theory of operation. A flow between two ports goes one way, between ring ports, virtio ports or e1000e cards; one thread is
 //! both ends. What is measured is the time in which the I/O core was busy, by its own account, over the frames that it took.
 //!
 //! The machine is faster in some seconds than in others, and one process is faster than another one of the same program, because
-//! its pages lie elsewhere. Both are larger than the 2 % in question. So each *set* has two daemons that run at the same time, one
-//! with the sandbox and one without, of which one moves frames while the other one's I/O core sleeps. Guard and limits are turned
-//! on and off in the running daemon. Within a set the measures take turns, [`Repeat::window`] long each; a turn's ratio is that
-//! of a measure to the mean of both plain turns of its own round. A set says the median of its rounds, and the table the median of
-//! the sets.
+//! its pages lie elsewhere. Both are larger than what is in question. So what is measured is turned on and off in the running
+//! daemon, the measures take turns, a window long each, and a turn's ratio is that of a measure to the mean of both plain
+//! turns of its own round. A set of daemons says the median of its rounds, and the table the median of the sets.
 //!
-//! `plain` and `again` are the same: what lies between them is noise. The interval holds the median with 95 %, by its order
-//! statistics, so whatever the distribution.
+//! The first two measures, `plain` and `again`, are the same: what lies between them is noise. The interval holds the median with
+//! 95 %, by its order statistics, so whatever the distribution.
 
-use std::collections::BTreeMap;
+pub mod containment;
+pub mod policy;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -24,39 +24,12 @@ use sidecore_driver::memory::Page;
 use sidecore_driver::Frontend;
 use sidecore_pktgen::end::{Blind, Lane, Source};
 
-use super::common::{apart, median, text, Processors, Repeat, Result};
+use super::common::{apart, median, text, Processors, Result};
 use super::distance::{Distance, Mode};
 use super::modes::Modes;
 use super::ours::{Switch, START};
 use super::peers::Scratch;
-use super::results::Results;
 use super::rfc2544::lane::{End, Once};
-
-/// `bench containment`.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// Kinds of ports.
-    #[arg(
-        long = "port",
-        value_name = "KIND,…",
-        value_delimiter = ',',
-        default_value = "ring,vhost-user,e1000e"
-    )]
-    pub ports: Vec<Kind>,
-    /// Pairs of daemons, one after the other.
-    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u16).range(1..))]
-    pub sets: u16,
-    #[command(flatten)]
-    pub repeat: Repeat<20>,
-    #[command(flatten)]
-    pub cpus: Processors,
-    /// A short look: one round of a few milliseconds with one pair of daemons. Its figures mean nothing.
-    #[arg(long)]
-    pub quick: bool,
-    /// Print JSON.
-    #[arg(long)]
-    pub json: bool,
-}
 
 /// Bytes of a frame, entries of a ring, frames sent at once, and frames under way at most.
 const SIZE: usize = 60;
@@ -66,7 +39,9 @@ const WINDOW: u64 = 512;
 /// Frames that have not come after this time are lost.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The ends' stations.
-const MAC: [[u8; 6]; 2] = [[2, 0x63, 0, 0, 0, 1], [2, 0x63, 0, 0, 0, 2]];
+const MAC: [[u8; 6]; 3] = [[2, 0x63, 0, 0, 0, 1], [2, 0x63, 0, 0, 0, 2], [2, 0x63, 0, 0, 0, 3]];
+/// A group that no other station is in.
+const GROUP: [u8; 6] = [0x03, 0x63, 0, 0, 0, 1];
 
 /// Kinds of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
@@ -93,21 +68,29 @@ impl Kind {
 /// What is turned on.
 struct Measure {
     name: &'static str,
-    sandbox: bool,
-    guard: bool,
-    storm: bool,
+    /// In which of a set's daemons.
+    daemon: usize,
+    /// What each port is set to, all that any measure changes.
+    options: Vec<(&'static str, Vec<String>)>,
+    /// Its frames go to all ports.
+    to_all: bool,
 }
 
-const MEASURES: [Measure; 6] = [
-    Measure { name: "plain", sandbox: false, guard: false, storm: false },
-    Measure { name: "again", sandbox: false, guard: false, storm: false },
-    Measure { name: "sandbox", sandbox: true, guard: false, storm: false },
-    Measure { name: "guard", sandbox: false, guard: true, storm: false },
-    Measure { name: "storm", sandbox: false, guard: false, storm: true },
-    Measure { name: "all", sandbox: true, guard: true, storm: true },
-];
-/// How many of them, from the first on, are plain.
+/// How many measures, from the first on, are plain.
 const PLAIN: usize = 2;
+
+/// How it is measured.
+struct Method<'a> {
+    measures: Vec<Measure>,
+    /// Arguments of each daemon of a set.
+    daemons: &'a [&'a [&'a str]],
+    /// Ports of a daemon: the flow's two, and others.
+    ports: usize,
+    cpus: Processors,
+    sets: u16,
+    rounds: u16,
+    window: Duration,
+}
 
 /// One row of the table.
 #[derive(Clone, Debug, Serialize)]
@@ -173,17 +156,17 @@ impl Driver {
     }
 }
 
-/// A daemon and both ends.
+/// A daemon and the ends at its ports.
 struct Stage {
-    ends: [Driver; 2],
+    ends: Vec<Driver>,
     switch: Switch,
-    /// What is turned on: guard, storm limits.
-    on: [bool; 2],
+    /// The measure that is turned on.
+    on: Option<&'static str>,
     _scratch: Scratch,
 }
 
 impl Stage {
-    fn start(kind: Kind, io_core: usize, sandbox: bool) -> Result<Stage> {
+    fn start(kind: Kind, method: &Method<'_>, arguments: &[&str]) -> Result<Stage> {
         let scratch = Scratch::new("sc-cost").map_err(text)?;
         let path = |n: usize| scratch.file(format!("e{n}"));
         let port = |n: usize| {
@@ -195,27 +178,23 @@ impl Stage {
             };
             format!("{}:{},mac-guard=off,{more}", kind.name(), path(n).display())
         };
-        let sandbox = if sandbox { "on" } else { "off" };
-        let switch = Switch::start_with(io_core, &scratch, &[port(0), port(1)], &["--sandbox", sandbox])
-            .map_err(text)?;
-        let ends = [Driver::connect(kind, &path(0))?, Driver::connect(kind, &path(1))?];
-        let mut stage = Stage { ends, switch, on: [false; 2], _scratch: scratch };
-        stage.introduce()?;
-        Ok(stage)
+        let ports: Vec<_> = (0..method.ports).map(port).collect();
+        let switch = Switch::start_with(method.cpus.io_core, &scratch, &ports, arguments).map_err(text)?;
+        let ends = (0..method.ports).map(|n| Driver::connect(kind, &path(n))).collect::<Result<_>>()?;
+        Ok(Stage { ends, switch, on: None, _scratch: scratch })
     }
 
     /// The receiver says a word, so that frames for it go to it alone.
     fn introduce(&mut self) -> Result<()> {
         let word = frame([0xff; 6], MAC[1]);
         let mut frame = Once(&word);
-        let [from, to] = &mut self.ends;
         // A driver may be ready before the port's carrier is; frames until then are dropped.
         let start = Instant::now();
         while start.elapsed() < START {
-            to.send(1, &mut frame)?;
+            self.ends[1].send(1, &mut frame)?;
             let until = Instant::now() + Duration::from_millis(20);
             while Instant::now() < until {
-                if from.receive()? > 0 {
+                if self.ends[0].receive()? > 0 {
                     return Ok(());
                 }
                 std::thread::yield_now();
@@ -224,35 +203,32 @@ impl Stage {
         Err(format!("no frame came within {} s", START.as_secs()))
     }
 
-    /// Turns guard and storm limits of both ports on or off.
-    fn apply(&mut self, wanted: [bool; 2]) -> Result<()> {
-        if self.on == wanted {
+    /// Turns on what `measure` has, and what no measure before it has off.
+    fn apply(&mut self, measure: &Measure) -> Result<()> {
+        if self.on == Some(measure.name) {
             return Ok(());
         }
-        let guard = format!("mac-guard={}", if wanted[0] { "strict" } else { "off" });
-        // Far above what the flow has of them, which is none.
-        let limit = if wanted[1] { "1000" } else { "" };
-        let storm = ["broadcast", "multicast", "unicast"].map(|what| format!("storm-{what}={limit}"));
-        for port in ["p0", "p1"] {
-            let words = ["set", port, &guard, &storm[0], &storm[1], &storm[2]];
+        for (port, words) in &measure.options {
+            let words: Vec<&str> =
+                ["set", port].into_iter().chain(words.iter().map(String::as_str)).collect();
             self.switch.daemon.command(&words).map_err(text)?;
         }
-        self.on = wanted;
-        Ok(())
+        self.on = Some(measure.name);
+        self.introduce()
     }
 
     /// Frames for so long, until all have come.
-    fn flow(&mut self, time: Duration) -> Result<()> {
-        self.pass(time).map_err(|missing| match self.switch.daemon.command(&["show", "drops"]) {
+    fn flow(&mut self, to: [u8; 6], time: Duration) -> Result<()> {
+        self.pass(to, time).map_err(|missing| match self.switch.daemon.command(&["show", "drops"]) {
             Ok(drops) => format!("{missing}:\n{}", String::from_utf8_lossy(&drops)),
             Err(_) => missing,
         })
     }
 
-    fn pass(&mut self, time: Duration) -> Result<()> {
-        let data = frame(MAC[1], MAC[0]);
+    fn pass(&mut self, to: [u8; 6], time: Duration) -> Result<()> {
+        let data = frame(to, MAC[0]);
         let mut frame = Once(&data);
-        let [from, to] = &mut self.ends;
+        let [from, to, others @ ..] = &mut *self.ends else { return Err("a flow has two ends".to_owned()) };
         let (mut sent, mut got) = (0, 0);
         let start = Instant::now();
         while start.elapsed() < time {
@@ -261,6 +237,9 @@ impl Stage {
                     sent += from.send(BATCH, &mut frame)?;
                 }
                 got += to.receive()?;
+                for other in &mut *others {
+                    other.receive()?;
+                }
             }
         }
         while got < sent {
@@ -273,11 +252,12 @@ impl Stage {
     }
 
     fn measure(&mut self, measure: &Measure, time: Duration, cpus: [usize; 2]) -> Result<Turn> {
-        self.apply([measure.guard, measure.storm])?;
-        self.flow(time / 5)?;
+        self.apply(measure)?;
+        let to = if measure.to_all { GROUP } else { MAC[1] };
+        self.flow(to, time / 5)?;
         let distance = Distance::before(&cpus);
         let before = self.switch.cycles().map_err(text)?;
-        self.flow(time)?;
+        self.flow(to, time)?;
         let spent = self.switch.cycles().map_err(text)?.since(before);
         Ok((distance.after(), spent.per_frame() / ticks_per_ns()))
     }
@@ -292,24 +272,60 @@ fn frame(to: [u8; 6], from: [u8; 6]) -> [u8; SIZE] {
     frame
 }
 
-/// One pair of daemons: each round's turns.
-fn set(args: &Args, kind: Kind, rounds: u16, time: Duration) -> Result<Vec<[Turn; MEASURES.len()]>> {
-    apart(|| {
-        let mut stages =
-            [Stage::start(kind, args.cpus.io_core, false)?, Stage::start(kind, args.cpus.io_core, true)?];
-        pin(args.cpus.load_core).map_err(text)?;
-        let mut all = Vec::new();
-        for round in 0..usize::from(rounds) {
-            let mut turns = [(Mode::Unknown, 0.0); MEASURES.len()];
-            for turn in 0..MEASURES.len() {
-                let at = (round + turn) % MEASURES.len();
-                let measure = &MEASURES[at];
-                turns[at] = stages[usize::from(measure.sandbox)].measure(measure, time, args.cpus.pair())?;
+impl Method<'_> {
+    /// One set of daemons: each round's turns.
+    fn set(&self, kind: Kind) -> Result<Vec<Vec<Turn>>> {
+        apart(|| {
+            let start = |arguments: &&[&str]| Stage::start(kind, self, arguments);
+            let mut stages = self.daemons.iter().map(start).collect::<Result<Vec<_>>>()?;
+            pin(self.cpus.load_core).map_err(text)?;
+            let mut all = Vec::new();
+            for round in 0..usize::from(self.rounds) {
+                let mut turns = vec![(Mode::Unknown, 0.0); self.measures.len()];
+                for turn in 0..self.measures.len() {
+                    let at = (round + turn) % self.measures.len();
+                    let measure = &self.measures[at];
+                    turns[at] = stages[measure.daemon].measure(measure, self.window, self.cpus.pair())?;
+                }
+                all.push(turns);
             }
-            all.push(turns);
+            Ok(all)
+        })
+    }
+
+    /// A row for each measure with ports of `kind`.
+    fn rows(&self, kind: Kind) -> Result<Vec<Row>> {
+        let count = self.measures.len();
+        let (mut ratios, mut samples) = (vec![Vec::new(); count], vec![Vec::<Turn>::new(); count]);
+        for number in 1..=self.sets {
+            let turns = self.set(kind)?;
+            for at in 0..count {
+                samples[at].extend(turns.iter().map(|turns| turns[at]));
+                let plain = |turns: &[Turn]| match at < PLAIN {
+                    true => turns[0].1,
+                    false => turns[..PLAIN].iter().map(|turn| turn.1).sum::<f64>() / PLAIN as f64,
+                };
+                ratios[at].push(median(turns.iter().map(|turns| turns[at].1 / plain(turns))));
+            }
+            let last = self.measures.iter().zip(&ratios).map(|(measure, ratios)| {
+                format!("{} {:.3}", measure.name, ratios.last().unwrap_or(&f64::NAN))
+            });
+            let last: Vec<String> = last.collect();
+            eprintln!("round {number}/{}: {}: {}", self.sets, kind.name(), last.join(", "));
         }
-        Ok(all)
-    })
+        let plain = Modes::of(&samples[..PLAIN].concat(), |turn| *turn);
+        let each = self.measures.iter().zip(ratios).zip(samples);
+        let row = |((measure, ratios), samples): ((&Measure, Vec<f64>), Vec<Turn>)| Row {
+            port: kind,
+            measure: measure.name,
+            ns_per_frame: median(samples.iter().map(|turn| turn.1)),
+            ratio: median(ratios.iter().copied()),
+            between: interval(&ratios),
+            sets: ratios,
+            modes: Modes::of(&samples, |turn| *turn).over("ratio_to_plain", &plain),
+        };
+        Ok(each.map(row).collect())
+    }
 }
 
 /// Where the median lies with 95 %: between two of the values. Fewer than six do not tell: then it is all of them.
@@ -328,60 +344,6 @@ fn interval(values: &[f64]) -> [f64; 2] {
     }
     let of = |at: usize| sorted.get(at).copied().unwrap_or(f64::NAN);
     [of(at), of(count.saturating_sub(at + 1))]
-}
-
-/// `bench containment`.
-///
-/// # Errors
-/// A daemon does not start, or frames are lost.
-pub fn run(args: &Args) -> Result<()> {
-    args.cpus.differ()?;
-    let (sets, rounds, time) = match args.quick {
-        true => (1, 1, Duration::from_millis(10)),
-        false => (args.sets, args.repeat.rounds, args.repeat.window),
-    };
-    let mut rows = Vec::new();
-    for &kind in &args.ports {
-        let (mut ratios, mut samples) =
-            (vec![Vec::new(); MEASURES.len()], vec![Vec::<Turn>::new(); MEASURES.len()]);
-        for number in 1..=sets {
-            let turns = set(args, kind, rounds, time)?;
-            for at in 0..MEASURES.len() {
-                samples[at].extend(turns.iter().map(|turns| turns[at]));
-                let plain = |turns: &[Turn; MEASURES.len()]| match at < PLAIN {
-                    true => turns[0].1,
-                    false => turns[..PLAIN].iter().map(|turn| turn.1).sum::<f64>() / PLAIN as f64,
-                };
-                ratios[at].push(median(turns.iter().map(|turns| turns[at].1 / plain(turns))));
-            }
-            let last: Vec<String> = MEASURES
-                .iter()
-                .zip(&ratios)
-                .map(|(measure, ratios)| {
-                    format!("{} {:.3}", measure.name, ratios.last().unwrap_or(&f64::NAN))
-                })
-                .collect();
-            eprintln!("round {number}/{sets}: {}: {}", kind.name(), last.join(", "));
-        }
-        let plain = Modes::of(&samples[..PLAIN].concat(), |turn| *turn);
-        for ((measure, ratios), samples) in MEASURES.iter().zip(ratios).zip(samples) {
-            rows.push(Row {
-                port: kind,
-                measure: measure.name,
-                ns_per_frame: median(samples.iter().map(|turn| turn.1)),
-                ratio: median(ratios.iter().copied()),
-                between: interval(&ratios),
-                sets: ratios,
-                modes: Modes::of(&samples, |turn| *turn).over("ratio_to_plain", &plain),
-            });
-        }
-    }
-    let key = |row: &Row| format!("{}_{}", row.port.name().replace('-', "_"), row.measure);
-    let summary: BTreeMap<String, f64> = rows.iter().map(|row| (key(row), row.ratio)).collect();
-    let note = format!(
-        "time of the I/O core for a frame of {SIZE} B, with against without; {sets} sets of {rounds} rounds"
-    );
-    Results::new("containment", &note).with("rows", &rows)?.with("summary", &summary)?.print(args.json)
 }
 
 #[cfg(test)]
