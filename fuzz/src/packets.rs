@@ -190,6 +190,9 @@ fn over_six(kind: u8, from: &Station, mac: [u8; 6], to: &Station, shape: u8, len
 /// # Panics
 /// If something is wrong.
 pub fn check(frame: &[u8], asked: bool, cut: bool) {
+    // No station sends a tag: the receiver's port is a trunk.
+    let tag = if matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]) { 4 } else { 0 };
+    let frame = &frame[tag..];
     let packet = &frame[14..];
     let (v6, start) = match (u16::from_be_bytes([frame[12], frame[13]]), packet[0] >> 4) {
         (0x0800, 4) => (false, usize::from(packet[0] & 15) * 4),

@@ -5,15 +5,16 @@ use std::path::{Path, PathBuf};
 
 use hyper::Method;
 use serde_json::{json, Map, Value};
+use sidecore_engine::state::acls::AclList;
 use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::{find, KINDS};
 use sidecore_engine::state::status::Cores;
-use sidecore_engine::state::{text, BadSpec, Spec, Verb};
+use sidecore_engine::state::{check, text, BadSpec, Spec, Verb};
 
 use crate::api::{About, Changes, Moved};
 use crate::cli::{
-    AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, LogArgs, MoveArgs, ResizeArgs, RestartArgs, SaveArgs,
-    SetArgs, Sort,
+    AclArgs, AddArgs, ApplyArgs, Control, CoresArgs, DelArgs, LogArgs, MoveArgs, ResizeArgs, RestartArgs,
+    SaveArgs, SetArgs, Sort,
 };
 use crate::client::{segment, Client};
 use crate::daemon::broker;
@@ -31,6 +32,7 @@ fn collection(sort: &Sort) -> &'static str {
         Sort { router: true, .. } => "/v1/routers",
         Sort { tenant: true, .. } => "/v1/tenants",
         Sort { of_groups: true, .. } => "/v1/groups",
+        Sort { acl: true, .. } => "/v1/acls",
         _ => "/v1/ports",
     }
 }
@@ -52,6 +54,7 @@ pub fn add(args: &AddArgs) -> Outcome {
         Sort { switch: true, .. } => spec.switches = all(specs, |s| text::named(s).map_err(bad))?,
         Sort { router: true, .. } => spec.routers = all(specs, |s| text::named(s).map_err(bad))?,
         Sort { tenant: true, .. } => spec.tenants = all(specs, |s| text::named(s).map_err(bad))?,
+        Sort { acl: true, .. } => return Err("sidecore acl NAME FILE adds an access list".to_owned().into()),
         Sort { of_groups: true, .. } => spec.groups = all(specs, |s| text::named(s).map_err(bad))?,
         _ => spec.ports = all(specs, port)?,
     }
@@ -128,7 +131,47 @@ pub fn read_file(file: &Path) -> Result<Spec, String> {
     let name = file.display().to_string();
     let text =
         sidecore_engine::sandbox::open::read_config(file).map_err(|e| format!("cannot read {name}: {e}"))?;
-    text::from_toml(&name, &text, KINDS).map_err(|e| e.to_string())
+    let mut spec = text::from_toml(&name, &text, KINDS).map_err(|e| e.to_string())?;
+    // A list's file lies where the configuration does, unless its path says otherwise.
+    for acl in &mut spec.acls {
+        let Some(rules) = acl.file.take() else { continue };
+        let rules = file.parent().unwrap_or(Path::new("")).join(rules);
+        acl.rules = lines(&rules)?;
+    }
+    let findings = check(&spec, KINDS);
+    match findings.is_empty() {
+        true => Ok(spec),
+        false => Err(BadSpec::new(&findings, |_| format!("{name}: ")).to_string()),
+    }
+}
+
+/// The lines of a file with rules.
+fn lines(file: &Path) -> Result<Vec<String>, String> {
+    let text = sidecore_engine::sandbox::open::read_config(file)
+        .map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// `acl`.
+pub fn acl(args: &AclArgs) -> Outcome {
+    let rules = match args.file == Path::new("-") {
+        true => {
+            std::io::read_to_string(std::io::stdin()).map(|text| text.lines().map(str::to_owned).collect())
+        }
+        false => Ok(lines(&args.file)?),
+    };
+    let rules: Vec<String> = rules.map_err(|e| format!("cannot read standard input: {e}"))?;
+    let list = json!({ "name": args.name, "rules": rules, "default": args.default });
+    let client = client(&args.control)?;
+    report(&client.send(Method::PUT, &format!("/v1/acls/{}", segment(&args.name)), &list)?)?;
+    let now: AclList = client.get("/v1/acls")?;
+    let its = now.acls.iter().filter(|list| list.name == args.name).flat_map(|list| &list.rules);
+    for rule in its {
+        if let Some(by) = &rule.hidden_by {
+            eprintln!("warning: {:?} never decides: {by:?} has all of its frames", rule.rule);
+        }
+    }
+    Ok(())
 }
 
 pub fn save(args: &SaveArgs) -> Outcome {

@@ -78,10 +78,15 @@ pub enum Command {
     /// Add or delete a route of a router while it runs.
     #[command(subcommand)]
     Route(RouteCommand),
+    /// Make a file with rules an access list, in place of the list of this name.
+    ///
+    /// Ports with acl-in=NAME or acl-out=NAME have it from the next frame on, whole.
+    #[command(after_help = "Example: sidecore acl web web.acl && sidecore set vm1 acl-in=web")]
+    Acl(AclArgs),
     /// Explain what a router does with a packet, and why.
     #[command(after_help = "Example: sidecore explain r 10.1.2.3 --from web")]
     Explain(ExplainArgs),
-    /// Make a file the running configuration: add, change and delete ports, switches, routers, tenants and groups, all or nothing.
+    /// Make a file the running configuration: add, change and delete ports, switches, routers, tenants, groups and access lists, all or nothing.
     Apply(ApplyArgs),
     /// Write the running configuration to a file.
     Save(SaveArgs),
@@ -237,6 +242,8 @@ pub enum Topic {
     Routers,
     /// Tenants: their ports, and what they were granted of I/O cores, used and waited for.
     Tenants,
+    /// Access lists: their rules, and on how many frames each decided.
+    Acl,
     /// Groups: their members, what these do, and how many of the flows' buckets they have.
     Groups,
     /// Routes of a router (NAME), with their next hops.
@@ -333,6 +340,9 @@ pub struct Sort {
     /// Groups instead of ports: each has the members whose ports say group=NAME.
     #[arg(long = "group")]
     pub of_groups: bool,
+    /// Access lists instead of ports; `sidecore acl` makes them.
+    #[arg(long)]
+    pub acl: bool,
 }
 
 #[derive(Debug, Args)]
@@ -348,7 +358,7 @@ pub struct AddArgs {
 
 #[derive(Debug, Args)]
 pub struct DelArgs {
-    /// Names of ports, or with --switch, --router, --tenant, --group of those.
+    /// Names of ports, or with --switch, --router, --tenant, --group, --acl of those.
     #[arg(required = true, value_name = "NAME")]
     pub names: Vec<String>,
     #[command(flatten)]
@@ -366,6 +376,20 @@ pub struct SetArgs {
     pub pairs: Vec<String>,
     #[command(flatten)]
     pub sort: Sort,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct AclArgs {
+    /// Name of the list.
+    pub name: String,
+    /// File with its rules, a line each; `-` is standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// What becomes of frames that no rule matches: `permit` or `deny`.
+    #[arg(long, value_name = "ACTION", default_value = "deny")]
+    pub default: String,
     #[command(flatten)]
     pub control: Control,
 }

@@ -83,6 +83,7 @@ fn run(command: Command) -> Outcome {
         Command::Add(args) => change::add(&args),
         Command::Del(args) => change::del(&args),
         Command::Set(args) => change::set(&args),
+        Command::Acl(args) => change::acl(&args),
         Command::Drain(args) => group::drain(&args),
         Command::Undrain(args) => group::undrain(&args),
         Command::Route(command) => route::run(&command),

@@ -14,6 +14,7 @@ use std::path::Path;
 use serde::Serialize;
 use sidecore_engine::core::DEFAULT_WEIGHT;
 use sidecore_engine::disk::Latency;
+use sidecore_engine::state::acls::AclList;
 use sidecore_engine::state::disks::Disks;
 use sidecore_engine::state::status::{
     Addresses, ConversationCount, CoreView, Cores, Drops, FlowView, LastSecond, OverrunCount, PortState,
@@ -57,6 +58,7 @@ fn text(args: &ShowArgs, client: &Client, socket: &Path) -> Result<String, Strin
         Topic::Queues => show(args, &client.get("/v1/queues")?, |all: &Queues| queues::table(all, args.wide)),
         Topic::Port => show(args, &port::of(client, args.name.as_deref().unwrap_or_default())?, port::text),
         Topic::Routers => show(args, &client.get("/v1/routers")?, routes::routers),
+        Topic::Acl => show(args, &client.get("/v1/acls")?, acl_table),
         Topic::Tenants => show(args, &client.get("/v1/tenants")?, tenants_table),
         Topic::Groups => show(args, &client.get("/v1/groups")?, group::table),
         Topic::Routes => show(args, &client.get(&routes::path(args.name.as_deref()))?, routes::routes),
@@ -335,6 +337,19 @@ fn tenants_table(answer: &TenantList) -> String {
         row.push(format!("{} us", tenant.wait_p99_ns / 1_000));
         row.extend([cores.join(" "), tenant.ports.join(" ")]);
         table.row(row);
+    }
+    table.text()
+}
+
+fn acl_table(answer: &AclList) -> String {
+    let mut table = Table::new(&["list", "ports", ">frames", "rule", "note"]);
+    for list in &answer.acls {
+        for (n, rule) in list.rules.iter().enumerate() {
+            let first = |text: &str| if n == 0 { text.to_owned() } else { String::new() };
+            let note = rule.hidden_by.as_ref().map_or_else(String::new, |by| format!("never decides: {by}"));
+            let ports = if list.ports.is_empty() { "-".to_owned() } else { list.ports.join(", ") };
+            table.row([first(&list.name), first(&ports), rule.frames.to_string(), rule.rule.clone(), note]);
+        }
     }
     table.text()
 }

@@ -216,3 +216,84 @@ fn a_router_stands_in_two_vlans() {
     red.send(&packet(mac(10), mac(1), 64, &[]));
     up.gets(&packet(mac(2), mac(20), 63, &tag));
 }
+
+/// A datagram from one port to another, by IPv4.
+fn datagram(from: u8, to: u8, port: u16, number: u8) -> Vec<u8> {
+    let mut header = [0x45, 0, 0, 46, 0, number, 0, 0, 64, 17, 0, 0, 10, 0, 0, from, 10, 0, 0, to];
+    let words = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1]));
+    let sum: u32 = words.sum();
+    let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    let udp = [&[0, 9][..], &port.to_be_bytes(), &[0, 26, 0, 0], &[number; 18]].concat();
+    [&mac(to)[..], &mac(from), &[8, 0], &header, &udp].concat()
+}
+
+/// A list from a configuration's file, another from the command line; replaced while frames pass; counted by rule.
+#[test]
+fn access_lists_decide_in_their_order() {
+    let bed = Testbed::new();
+    let config = bed.path("c.toml");
+    let text = format!(
+        "[[acl]]\nname = 'out'\nfile = 'web.acl'\ndefault = 'permit'\n{}",
+        ["a", "b"]
+            .map(|name| format!(
+                "[[port]]\nname = '{name}'\nkind = 'vhost-user'\nwhere = '{}'\n",
+                bed.at(&format!("{name}.sock"))
+            ))
+            .concat()
+    );
+    std::fs::write(bed.path("web.acl"), "set low = 1-1023\ndeny proto=udp dport=@low # no services\n")
+        .unwrap();
+    std::fs::write(&config, text).unwrap();
+    let _daemon = bed.daemon(&[config.to_str().unwrap()]);
+    let [mut a, mut b] = guests(&bed, ["a", "b"]);
+    b.send(&frame(EVERYBODY, 2, None, 1));
+    a.gets(&frame(EVERYBODY, 2, None, 1));
+    bed.ok(&["set", "b", "acl-out=out"]);
+    a.send(&datagram(1, 2, 53, 2));
+    a.send(&datagram(1, 2, 5353, 3));
+    b.gets(&datagram(1, 2, 5353, 3));
+    let rules = |list: &str| -> Vec<(String, u64)> {
+        let all = bed.show("acl");
+        let of =
+            all["acls"].as_array().unwrap().iter().find(|it| it["name"] == list).unwrap()["rules"].clone();
+        let row =
+            |rule: &Value| (rule["rule"].as_str().unwrap().to_owned(), rule["frames"].as_u64().unwrap());
+        of.as_array().unwrap().iter().map(row).collect()
+    };
+    let expected = [("deny proto=udp dport=@low".to_owned(), 1), ("default permit".to_owned(), 1)];
+    assert_eq!(rules("out"), expected);
+    // What comes in, by a list of its own that denies all else; another list is not touched by that.
+    std::fs::write(bed.path("in.acl"), "permit src=10.0.0.1 dst=10.0.0.2\npermit src=10.0.0.1\n").unwrap();
+    bed.ok(&["acl", "in", &bed.at("in.acl")]);
+    bed.ok(&["set", "a", "acl-in=in"]);
+    a.send(&datagram(9, 2, 5353, 4));
+    a.send(&frame(mac(2), 1, None, 5));
+    a.send(&datagram(1, 2, 5353, 6));
+    b.gets(&datagram(1, 2, 5353, 6));
+    let counted: Vec<u64> = rules("in").iter().map(|(_, frames)| *frames).collect();
+    assert_eq!(counted, [1, 0, 2]);
+    assert_eq!(rules("out").iter().map(|(_, frames)| *frames).collect::<Vec<_>>(), [1, 2]);
+    let drops = bed.show("drops");
+    let dropped = |port: &str| {
+        let its = drops["drops"].as_array().unwrap().iter();
+        its.filter(|row| row["port"] == port && row["reason"] == "acl")
+            .map(|row| row["frames"].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert_eq!((dropped("a"), dropped("b")), (2, 1));
+    // A list that is used stays; one that is wrong changes nothing.
+    assert!(bed.fails(&["del", "--acl", "in"]).contains("port a has it"));
+    std::fs::write(bed.path("in.acl"), "permit src=10.0.0.300\n").unwrap();
+    let refused = bed.fails(&["acl", "in", &bed.at("in.acl")]);
+    assert!(refused.contains("acl in: key `rules`") && refused.contains("10.0.0.300"), "{refused}");
+    a.send(&datagram(1, 2, 5353, 7));
+    b.gets(&datagram(1, 2, 5353, 7));
+    std::fs::write(bed.path("in.acl"), "deny src=10.0.0.1 proto=udp\n").unwrap();
+    bed.ok(&["acl", "in", &bed.at("in.acl"), "--default", "permit"]);
+    a.send(&datagram(1, 2, 5353, 8));
+    a.send(&frame(mac(2), 1, None, 9));
+    b.gets(&frame(mac(2), 1, None, 9));
+    bed.ok(&["set", "a", "acl-in="]);
+    bed.ok(&["del", "--acl", "in"]);
+}

@@ -19,6 +19,7 @@ use super::vlan::Retagged;
 use super::work::{Stage, Stop};
 use crate::mem::{own_time, ticks, ticks_in, time_of, Act, Overrun};
 use crate::packet::{flow_hash, Batch, Offloads, ALL, MAX_BATCH};
+use crate::policy::acl::AclCache;
 use crate::policy::BatchVlans;
 use crate::port::{DropReason, Outcome, Plugged, Port, PortId, Reached, Room, MAX_QUEUES};
 use crate::switch::Verdicts;
@@ -55,6 +56,9 @@ pub(super) struct Delivery {
     pub(super) vlans: BatchVlans,
     pub(super) isolated: bool,
     pub(super) retagged: Option<Box<Retagged>>,
+    /// What access lists decided on flows, and frames that one lets pass.
+    pub(super) acl_cache: AclCache,
+    pub(super) permitted: Vec<u16>,
     /// Frames that came to gateways.
     pub(super) work: Box<Stage>,
     /// What is delivered to a gateway now enters its router, or leaves it.
@@ -82,6 +86,8 @@ impl Delivery {
             vlans: BatchVlans::default(),
             isolated: false,
             retagged: Some(Box::new(Retagged::new())),
+            acl_cache: AclCache::default(),
+            permitted: Vec::with_capacity(MAX_BATCH),
             work: Box::new(Stage::new()),
             enters: false,
             passed: 0,
@@ -149,6 +155,14 @@ impl Delivery {
         (self.enters, self.passed) = (false, 0);
         self.leave_switch();
         self.forget_flows();
+    }
+
+    /// `batch` comes in by `at`, a port on a switch.
+    #[inline]
+    pub(super) fn enter_switch(&mut self, at: &Member, batch: &Batch) {
+        let Some(policy) = at.policy.as_deref() else { return };
+        self.isolated = policy.isolated;
+        self.vlans.find(batch, policy.vlans.as_ref());
     }
 
     /// What is delivered now comes from no switch: it has no VLAN, and its sender is not isolated.

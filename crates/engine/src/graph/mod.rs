@@ -10,6 +10,7 @@
 //! [`Local`] has the data for all of that; nothing in it is shared or locked.
 
 mod deliver;
+mod egress;
 mod group;
 mod ingress;
 mod local;

@@ -20,12 +20,10 @@ pub(super) fn decide(
     at: &Member,
     batch: &Batch,
     now: u32,
-    delivery: &mut Delivery,
+    delivery: &Delivery,
     verdicts: &mut Verdicts,
 ) {
     let policy = at.policy.as_deref();
-    delivery.isolated = policy.is_some_and(|policy| policy.isolated);
-    delivery.vlans.find(batch, policy.and_then(|policy| policy.vlans.as_ref()));
     let members = Members { here: &at.everybody, all: &topology.ports };
     let sender = Sender { port: &at.port, policy, vlans: &delivery.vlans };
     switch.classify(batch, sender, now, members, verdicts);

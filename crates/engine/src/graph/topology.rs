@@ -163,6 +163,13 @@ impl Topology {
         Topology { ports: ports.iter().map(|(port, _)| Arc::clone(port)).collect(), members }
     }
 
+    /// Whether a port has an access list.
+    pub(super) fn any_acl(&self) -> bool {
+        let acls =
+            |member: &Member| member.policy.as_ref().is_some_and(|it| it.acl.iter().any(Option::is_some));
+        self.members.iter().flatten().any(acls)
+    }
+
     /// Its routers, each once.
     pub(super) fn routers(&self) -> Vec<Arc<Router>> {
         let mut routers: Vec<Arc<Router>> = Vec::new();

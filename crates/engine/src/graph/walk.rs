@@ -256,6 +256,16 @@ impl Walk {
         delivery.passed += u8::from(!delivery.enters);
         verdicts.clear();
         delivery.leave_switch();
+        if let Node::Switch(_, at) = node {
+            delivery.enter_switch(at, batch);
+        }
+        // What a router sends by its port on a switch goes out there.
+        let acl = |member: &'_ Member| member.policy.as_ref()?.acl[usize::from(!capture)].clone();
+        if let Some(acl) = topology.get(port.id).and_then(acl) {
+            if let (true, Node::Switch(_, at)) = (delivery.filter(&acl, port, batch, capture), node) {
+                delivery.enter_switch(at, batch);
+            }
+        }
         match node {
             Node::Nowhere(why) => (0..batch.len()).for_each(|frame| verdicts.drop(frame, why)),
             Node::Wire(_) => wire::decide(delivery, topology, port, batch, gate, verdicts),

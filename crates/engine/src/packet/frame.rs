@@ -213,6 +213,19 @@ impl Batch {
         self.len = self.len.min(frames);
     }
 
+    /// Leaves only those frames whose numbers are to be kept.
+    #[cold]
+    pub fn retain(&mut self, keep: impl Fn(u16) -> bool) {
+        let mut kept = 0;
+        for (at, number) in (0..self.len).zip(0..) {
+            if keep(number) {
+                self.frames.swap(kept, at);
+                kept += 1;
+            }
+        }
+        self.len = kept;
+    }
+
     /// Its frames were dealt with by the queue that they came from: they are not part of it any more, but were looked at.
     #[cold]
     pub fn consume(&mut self) {

@@ -7,8 +7,9 @@
 //! What frames meet, in this order, so that each rule sees what the ones before it left: where they come in, the source
 //! guard, the VLAN, access lists, the rate, the mirror; where they go out, the VLAN, isolation, access lists, the rate.
 //! Floods are limited between the two, when it is known how many copies they make. Of these there are the guard, the number of
-//! addresses, the VLAN, isolation, the rate, the mirror and the storm limits. What comes in is held to its rate by the scheduler.
+//! addresses, the VLAN, isolation, access lists, the rate, the mirror and the storm limits. What comes in is held to its rate by the scheduler.
 
+pub mod acl;
 mod guard;
 mod rate;
 mod storm;
@@ -21,6 +22,7 @@ pub use rate::EgressRate;
 pub use storm::{Storm, StormAllowance, StormLimits};
 pub use vlan::{BatchVlans, Form, InVlan, PortVlans, TagProtocol, VlanSet, MAX_VLAN};
 
+use self::acl::Acl;
 use crate::port::{DropReason, PortId};
 
 /// What is configured for one port.
@@ -34,6 +36,8 @@ pub struct Policy {
     pub storm: Option<Storm>,
     /// The VLANs that it carries, if it is in any.
     pub vlans: Option<PortVlans>,
+    /// Access lists for what comes in by it, and for what goes out.
+    pub acl: [Option<Arc<Acl>>; 2],
     /// It exchanges no frames with other isolated ports.
     pub isolated: bool,
     /// How much goes out by it, if that is limited.
@@ -52,7 +56,7 @@ impl Policy {
     #[must_use]
     pub fn compile(self) -> Option<Arc<Policy>> {
         let asks = self.mac_limit != 0 || self.guard.asks() || self.storm.is_some();
-        let asks = asks || self.mirror[0].is_some() || self.is_at_egress();
+        let asks = asks || self.mirror[0].is_some() || self.acl[0].is_some() || self.is_at_egress();
         asks.then(|| Arc::new(self))
     }
 
@@ -62,6 +66,7 @@ impl Policy {
             || self.isolated
             || self.no_bpdu
             || self.egress_rate.is_some()
+            || self.acl[1].is_some()
             || self.mirror[1].is_some()
     }
 

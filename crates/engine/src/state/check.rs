@@ -73,6 +73,10 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
     for (i, group) in spec.groups.iter().enumerate() {
         check_group(spec, group, &mut begin(&mut found, &spec.groups, i));
     }
+    for (i, acl) in spec.acls.iter().enumerate() {
+        let mut bad = begin(&mut found, &spec.acls, i);
+        acl.complaint().into_iter().for_each(|(key, why)| bad(key, why));
+    }
     let mut ends: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (i, port) in spec.ports.iter().enumerate() {
         let mut bad = begin(&mut found, &spec.ports, i);
@@ -504,7 +508,17 @@ fn check_vlans(port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
 
 /// Whether the mirror of `port` can be one, and what goes out by it can be limited.
 fn check_egress(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
-    if INSIDE.contains(&&*port.kind) || port.pipe.is_some() {
+    for (key, name) in [("acl-in", &port.acl_in), ("acl-out", &port.acl_out)] {
+        let Some(name) = name else { continue };
+        if port.pipe.is_some() || port.group.is_some() {
+            let why = "does not apply: its frames do not come here; allowed: at ports of switches, wires and routers";
+            bad(key, why.to_owned());
+        } else if !spec.acls.iter().any(|acl| acl.name == *name) {
+            let there = list(spec.acls.iter().map(|acl| &acl.name));
+            bad(key, format!("there is no access list {name:?}; allowed: {there}"));
+        }
+    }
+    if INSIDE.contains(&&*port.kind) || port.pipe.is_some() || port.group.is_some() {
         let why = "does not apply: it has no queues of its own; allowed: at the ports of guests";
         refuse(port, &["out-rate", "out-bit-rate", "out-burst", "mirror"], why, bad);
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use super::acls::{AclSpec, AclView};
 use super::grouping::GroupSpec;
 use super::members::{kept, Feed, GroupView, Groups};
 use super::neighbours::{mac_text, Neighbours};
@@ -13,6 +14,7 @@ use super::values::{Control, Mac};
 use super::view::view;
 use crate::device::e1000::usual_mac;
 use crate::graph::{self, Attach, Topology};
+use crate::policy::acl::Acl;
 use crate::policy::{MacGuard, Policy, PortVlans, SourceGuard};
 use crate::port::{Port, PortId};
 use crate::router::{Member, Router};
@@ -68,6 +70,7 @@ struct Now {
     ports: Vec<(Arc<Port>, Attach)>,
     /// Of ports for which anything is configured.
     policies: BTreeMap<PortId, Arc<Policy>>,
+    acls: Acls,
     neighbours: Neighbours,
 }
 
@@ -227,10 +230,22 @@ fn feeds(spec: &RouterSpec, router: Option<&Arc<Router>>, ports: &[Placed<'_>]) 
 /// The switches that there are, each as it was specified.
 type Switches = BTreeMap<String, (SwitchSpec, Arc<Switch>)>;
 
+/// The access lists that there are, each as it was specified.
+type Acls = BTreeMap<String, (AclSpec, Arc<Acl>)>;
+
+/// The list that `spec` says: the one that there is, with its counts, if it is that.
+fn compiled(spec: &AclSpec, known: &Acls) -> (AclSpec, Arc<Acl>) {
+    match known.get(&spec.name) {
+        Some((old, acl)) if old == spec => (spec.clone(), Arc::clone(acl)),
+        _ => (spec.clone(), spec.compile()),
+    }
+}
+
 /// What port `spec` may do on its switch. A router's address there is the router's.
-fn policy(spec: &PortSpec, ports: &[Placed<'_>]) -> Option<Arc<Policy>> {
+fn policy(spec: &PortSpec, ports: &[Placed<'_>], acls: &Acls) -> Option<Arc<Policy>> {
     let number = |name: &str| ports.iter().find(|(other, _)| other.name == name).map(|(_, port)| port.id);
-    let mut policy = spec.policy(number);
+    let list = |name: &str| acls.get(name).map(|(_, acl)| Arc::clone(acl));
+    let mut policy = spec.policy(number, list);
     if let (Some(_), Joint::Router(router)) = (spec.gateway_on(), spec.joint()) {
         policy.guard =
             SourceGuard::new(MacGuard::Claim, station(router, spec, None).number(), &[], &[], false);
@@ -318,6 +333,7 @@ impl CoreGraph {
         switches: &[SwitchSpec],
         specs: &[RouterSpec],
         groups: &[GroupSpec],
+        acls: &[AclSpec],
         ports: &[Placed<'_>],
     ) {
         let mut now = crate::lock(&self.now);
@@ -330,8 +346,10 @@ impl CoreGraph {
             configure(router, spec, ports, seconds);
             routers.insert(spec.name.clone(), Arc::clone(router));
         }
+        let known = std::mem::take(&mut now.acls);
+        let acls: Acls = acls.iter().map(|spec| (spec.name.clone(), compiled(spec, &known))).collect();
         let policies: BTreeMap<_, _> =
-            ports.iter().filter_map(|(spec, port)| Some((port.id, policy(spec, ports)?))).collect();
+            ports.iter().filter_map(|(spec, port)| Some((port.id, policy(spec, ports, &acls)?))).collect();
         let switches: Switches =
             switches.iter().map(|spec| (spec.name.clone(), (spec.clone(), now.switch(spec)))).collect();
         let mut live = crate::lock(&self.groups);
@@ -342,7 +360,7 @@ impl CoreGraph {
         let ports: Vec<_> = ports.iter().map(|at| (Arc::clone(at.1), attach(at))).collect();
         drop(live);
         let neighbours = std::mem::take(&mut now.neighbours);
-        let next = Now { switches, routers, ports, policies, neighbours };
+        let next = Now { switches, routers, ports, policies, acls, neighbours };
         self.cores.publish(&Arc::new(next.topology()));
         // A budget may be another one now.
         self.cores.pack();
@@ -357,6 +375,12 @@ impl CoreGraph {
             }
         }
         now.pin(seconds);
+    }
+
+    /// The access lists, for people; `ports` says which ports have one.
+    pub(super) fn acls(&self, ports: impl Fn(&str) -> Vec<String>) -> Vec<AclView> {
+        let now = crate::lock(&self.now);
+        now.acls.iter().map(|(name, (_, acl))| AclView::of(name, acl, ports(name))).collect()
     }
 
     /// The addresses that the switches remember.

@@ -142,6 +142,7 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
         "storm_multicast" => (true, "frames", "sidecore set PORT storm-multicast=…"),
         "storm_unicast" => (true, "frames", "sidecore set PORT storm-unicast=…"),
         "vlan" => (true, "frames", "sidecore set PORT vlan=…, or trunk=…"),
+        "acl" => (false, "frames", "sidecore show acl"),
         "rate" => (false, "frames", "sidecore set PORT out-rate=…, or out-bit-rate=…"),
         "isolated" => (false, "frames", "sidecore set PORT isolated=off"),
         "no_destination" | "hairpin" | "filtered" | "control_frame" => (false, "frames", ""),

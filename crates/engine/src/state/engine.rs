@@ -103,7 +103,7 @@ impl Engine {
         changed: Changed,
     ) -> Engine {
         let state = EngineState::new();
-        graph.publish(&state.spec.switches, &[], &[], &[]);
+        graph.publish(&state.spec.switches, &[], &[], &[], &[]);
         let state = Arc::new(Mutex::new(state));
         let follower = Follower::start(&state);
         let means = Means { kinds, graph, counters, links: follower.events() };
@@ -399,7 +399,7 @@ impl Engine {
             live.port.capture.close();
         }
         state.ports.clear();
-        self.means.graph.publish(&[], &[], &[], &[]);
+        self.means.graph.publish(&[], &[], &[], &[], &[]);
         drop(state);
         retire::wait_for(&endings)
     }

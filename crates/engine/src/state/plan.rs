@@ -26,7 +26,7 @@ pub enum Verb {
 pub struct Change {
     /// What happens.
     pub verb: Verb,
-    /// `port`, `switch`, `router`, `tenant` or `group`.
+    /// `port`, `switch`, `router`, `tenant`, `group` or `acl`.
     pub what: String,
     /// The name.
     pub name: String,
@@ -41,6 +41,7 @@ pub fn between(old: &Spec, new: &Spec) -> Vec<Change> {
     compare(&old.routers, &new.routers, |_, _| Verb::Changed, &mut changes);
     compare(&old.tenants, &new.tenants, |_, _| Verb::Changed, &mut changes);
     compare(&old.groups, &new.groups, |_, _| Verb::Changed, &mut changes);
+    compare(&old.acls, &new.acls, |_, _| Verb::Changed, &mut changes);
     let verb = |a: &PortSpec, b: &PortSpec| match a.same_attachment(b) {
         true => Verb::Changed,
         false => Verb::Restarted,

@@ -4,11 +4,13 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use super::acls::AclSpec;
 use super::grants::{Bits, Budget, Cpus, Frames, TenantSpec};
 use super::grouping::GroupSpec;
 use super::media::DiskFile;
@@ -20,6 +22,7 @@ use super::values::{
 };
 use crate::core::Class;
 use crate::mem::Files;
+use crate::policy::acl::Acl;
 use crate::policy::{EgressRate, MacGuard, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol};
 use crate::port::PortId;
 use crate::router::{Net, Rpf};
@@ -75,6 +78,9 @@ pub struct Spec {
     /// Groups.
     #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<GroupSpec>,
+    /// Access lists.
+    #[serde(default, rename = "acl", skip_serializing_if = "Vec::is_empty")]
+    pub acls: Vec<AclSpec>,
     /// Ports.
     #[serde(default, rename = "port", skip_serializing_if = "Vec::is_empty")]
     pub ports: Vec<PortSpec>,
@@ -205,6 +211,10 @@ options! {
             rate: Frames = "rate", Any, "no limit";
             /// Most bits a second of the frames or requests that are taken from it.
             bit_rate: Bits = "bit-rate", Any, "no limit";
+            /// The access list for frames that come in by it.
+            acl_in: String = "acl-in", Frames, "none: all may";
+            /// The access list for frames that go out by it.
+            acl_out: String = "acl-out", Frames, "none: all may";
             /// Most frames a second that go out by it; more are dropped as `rate`.
             out_rate: Frames = "out-rate", Frames, "no limit";
             /// Most bits a second of the frames that go out by it.
@@ -413,8 +423,12 @@ impl PortSpec {
         self.mac_guard.unwrap_or(if self.mac.is_some() { MacGuard::Claim } else { MacGuard::Off })
     }
 
-    /// What it may do to its neighbours on a switch. `number` is that of the port of a name.
-    pub fn policy(&self, number: impl Fn(&str) -> Option<PortId>) -> Policy {
+    /// What it may do to its neighbours on a switch. `number` is that of the port of a name, and `list` the access list.
+    pub(super) fn policy(
+        &self,
+        number: impl Fn(&str) -> Option<PortId>,
+        list: impl Fn(&str) -> Option<Arc<Acl>>,
+    ) -> Policy {
         let sources = self.allow_mac.as_ref().map_or(&[][..], |sources| &sources.0);
         let allowed: Vec<u64> = sources
             .iter()
@@ -436,6 +450,7 @@ impl PortSpec {
             guard: SourceGuard::new(self.guard(), own, &fixed, &allowed, sources.contains(&Source::Vrrp)),
             storm: Storm::new(storm),
             vlans: self.vlans(),
+            acl: [&self.acl_in, &self.acl_out].map(|name| list(name.as_deref()?)),
             egress_rate: EgressRate::new(
                 self.out_rate.map(Frames::get),
                 self.out_bit_rate.map(Bits::get),
@@ -487,6 +502,7 @@ impl Spec {
         self.routers.sort_by(|a, b| a.name.cmp(&b.name));
         self.tenants.sort_by(|a, b| a.name.cmp(&b.name));
         self.groups.sort_by(|a, b| a.name.cmp(&b.name));
+        self.acls.sort_by(|a, b| a.name.cmp(&b.name));
         self.ports.sort_by(|a, b| a.name.cmp(&b.name));
         self
     }

@@ -12,6 +12,7 @@ use serde::forward_to_deserialize_any;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::Spanned;
 
+use super::acls::AclSpec;
 use super::check::{check, Finding};
 use super::kinds::{find, Kind};
 use super::spec::{Entry, PortSpec, Spec};
@@ -33,7 +34,7 @@ impl BadSpec {
     }
 }
 
-/// Reads the TOML text of the file `name`.
+/// Reads the TOML text of the file `name`. Files with rules of access lists are the caller's to read.
 pub fn from_toml(name: &str, text: &str, kinds: &[Kind]) -> Result<Spec, BadSpec> {
     let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
     let document = DeTable::parse(text).map_err(|e| {
@@ -51,7 +52,8 @@ pub fn from_toml(name: &str, text: &str, kinds: &[Kind]) -> Result<Spec, BadSpec
         let lines = complaints.into_iter().map(|(at, text)| format!("{name}:{}: {text}", line(at)));
         return Err(BadSpec(lines.collect()));
     }
-    let findings = check(&spec, kinds);
+    let unread = Spec { acls: spec.acls.iter().map(AclSpec::unread).collect(), ..spec.clone() };
+    let findings = check(&unread, kinds);
     if findings.is_empty() {
         return Ok(spec);
     }
@@ -94,10 +96,11 @@ impl Reader<'_> {
             "router" => self.spec.routers = self.list(value),
             "tenant" => self.spec.tenants = self.list(value),
             "group" => self.spec.groups = self.list(value),
+            "acl" => self.spec.acls = self.list(value),
             "port" => self.spec.ports = self.list(value),
             other => self.complain(
                 key.span(),
-                format!("key `{other}` is unknown; allowed: [daemon], [[switch]], [[router]], [[tenant]], [[group]], [[port]]"),
+                format!("key `{other}` is unknown; allowed: [daemon], [[switch]], [[router]], [[tenant]], [[group]], [[acl]], [[port]]"),
             ),
         }
     }

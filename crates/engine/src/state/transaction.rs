@@ -197,6 +197,7 @@ impl<'c> Transaction<'c> {
         let switches = with_new(&self.state.spec.switches, &self.wanted.switches);
         let routers = with_new(&self.state.spec.routers, &self.wanted.routers);
         let groups = with_new(&self.state.spec.groups, &self.wanted.groups);
+        let acls = with_new(&self.state.spec.acls, &self.wanted.acls);
         let mut ports = self.state.placed();
         for spec in added {
             let Some(live) = self.state.ports.get(&spec.name) else { continue };
@@ -205,7 +206,7 @@ impl<'c> Transaction<'c> {
                 ports.push((spec, &live.port));
             }
         }
-        self.means.graph.publish(&switches, &routers, &groups, &ports);
+        self.means.graph.publish(&switches, &routers, &groups, &acls, &ports);
     }
 
     /// Starts what stands behind the live port of that name, as `spec` says.

@@ -12,6 +12,7 @@ use super::options::{Form, Value};
 use crate::core::Class;
 use crate::host::xdp::XdpMode;
 use crate::mem::Files;
+use crate::policy::acl::Action;
 use crate::policy::{MacGuard, TagProtocol, VlanSet, MAX_VLAN};
 use crate::router::{Net, Rpf};
 use crate::sandbox::open::accounts;
@@ -184,6 +185,10 @@ words! {
 }
 
 spell! {
+    Action {
+        Permit = "permit",
+        Deny = "deny",
+    }
     Class {
         Latency = "latency",
         Throughput = "throughput",

@@ -95,7 +95,7 @@ const LAST: u64 = 0x0f_00_00_00_00_00;
 const MAC: u64 = (1 << 48) - 1;
 
 /// A key that no peer can know: the standard library's hasher is seeded by the system.
-fn random_key() -> [u64; 2] {
+pub(crate) fn random_key() -> [u64; 2] {
     [0, 1].map(|_| RandomState::new().build_hasher().finish())
 }
 

@@ -23,8 +23,8 @@ use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::routers::{Explained, Routes};
 use sidecore_engine::state::status::{Cores, OnePort, VERSION};
 use sidecore_engine::state::{
-    BadSpec, Change, Engine, Entry, Error, GroupSpec, PortSpec, RouteSpec, RouterSpec, Spec, SwitchSpec,
-    TenantSpec,
+    AclSpec, BadSpec, Change, Engine, Entry, Error, GroupSpec, PortSpec, RouteSpec, RouterSpec, Spec,
+    SwitchSpec, TenantSpec,
 };
 use sidecore_routing::{Controls, Routers};
 use tokio::sync::Semaphore;
@@ -109,6 +109,8 @@ routes! {
     "/v1/groups": get shows!(Engine::groups), post add::<GroupSpec>, delete del_all::<GroupSpec>;
     "/v1/groups/{name}": put put::<GroupSpec>, patch set::<GroupSpec>, delete del::<GroupSpec>;
     "/v1/groups/{name}/members/{member}": patch set_member;
+    "/v1/acls": get shows!(Engine::acls), post add::<AclSpec>, delete del_all::<AclSpec>;
+    "/v1/acls/{name}": put put::<AclSpec>, patch set::<AclSpec>, delete del::<AclSpec>;
     "/v1/neighbours": get shows!(Engine::neighbours);
     "/v1/mac": get shows!(Engine::addresses);
     "/v1/cores": get shows!(Engine::cores), patch set_active;

@@ -6,6 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 use serde_json::{json, Value};
 use sidecore_engine::core::TaskStatus;
+use sidecore_engine::policy::acl::Action;
+use sidecore_engine::state::acls::*;
 use sidecore_engine::state::disks::{DiskView, Disks, Resized};
 use sidecore_engine::state::groups::*;
 use sidecore_engine::state::kinds::KINDS;
@@ -234,8 +236,17 @@ fn every_field_is_described_and_no_other() {
     let agents = Some("b:/run/b.agent".parse().unwrap());
     let router = RouterSpec { name: s(), routes: vec![route], control, grace, agents };
     compare(seen, "RouterSpec", &router, &RouterSpec::new("r"));
+    let least = AclSpec { name: s(), ..AclSpec::default() };
+    let acl = AclSpec {
+        rules: vec!["deny".to_owned()],
+        file: Some("/x".into()),
+        default: Some(Action::Permit),
+        ..least.clone()
+    };
+    compare(seen, "AclSpec", &acl, &least);
     let spec = Spec {
         daemon,
+        acls: vec![acl],
         switches: vec![switch],
         routers: vec![router],
         tenants: vec![tenant_spec],
@@ -395,6 +406,12 @@ fn every_field_is_described_and_no_other() {
         cores: vec![],
         overrun: OverrunCount::default(),
     };
+    let rule = RuleView { rule: s(), frames: 0, hidden_by: Some(s()) };
+    compare(seen, "RuleView", &rule, &RuleView { hidden_by: None, ..rule.clone() });
+    let acl = AclView { name: s(), ports: vec![s()], rules: vec![rule] };
+    compare(seen, "AclView", &acl, &acl);
+    let acls = AclList { version: VERSION, acls: vec![acl] };
+    compare(seen, "AclList", &acls, &acls);
     compare(seen, "TenantView", &tenant, &tenant);
     let tenants = TenantList { version: VERSION, tenants: vec![tenant] };
     compare(seen, "TenantList", &tenants, &tenants);

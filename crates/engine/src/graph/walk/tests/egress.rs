@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::*;
+use crate::policy::acl::{Acl, Action};
 use crate::policy::{EgressRate, PortVlans, TagProtocol, VlanSet};
 
 const MIRROR: u16 = 3;
@@ -39,7 +40,7 @@ fn a_mirror_gets_what_passes_in_both_directions() {
         let of = |got: Vec<(u16, Vec<u8>)>, port| -> Vec<Vec<u8>> {
             got.into_iter().filter(|(to, _)| *to == port).map(|(_, frame)| frame).collect()
         };
-        assert_eq!(of(rig.send(1, &[out.clone()]), MIRROR), vec![tagged(&out); copies[0]]);
+        assert_eq!(of(rig.send(1, std::slice::from_ref(&out)), MIRROR), vec![tagged(&out); copies[0]]);
         // One without a tag comes in, too: that is dropped.
         let got = rig.send(0, &[back.clone(), tagged(&back)]);
         assert_eq!(of(got.clone(), 1), vec![back.clone()]);
@@ -57,4 +58,32 @@ fn what_is_beyond_the_rate_is_dropped_by_name() {
     assert!((10..=11).contains(&trunk), "{trunk}");
     assert_eq!(rig.drops(0)["rate"], 15 - trunk as u64);
     assert_eq!(got.iter().filter(|(to, _)| *to == 2).count(), 15, "the others' are not limited");
+}
+
+/// A list at the sender's port and one at a receiver's: each drops there, by name, and only there.
+#[test]
+fn access_lists_drop_where_they_stand() {
+    let list = |rules: &[&str]| {
+        let rules = crate::policy::acl::read_rules(rules.iter().copied()).unwrap();
+        Some(Arc::new(Acl::compile(rules, Action::Permit, [7; 8])))
+    };
+    let sender = Policy { acl: [list(&["deny dst-mac=02:00:00:00:00:02"]), None], ..Policy::default() };
+    let receiver =
+        Policy { acl: [None, list(&["deny type=0x88b5 src-mac=02:00:00:00:00:00"])], ..Policy::default() };
+    let mut rig = Rig::switch(&[sender.compile(), receiver.compile(), None]);
+    rig.walk.delivery.acl_cache.open();
+    let all: Vec<_> = [mac(2), [0xff; 6], mac(2), mac(1)].iter().map(|to| frame(*to, 0)).collect();
+    for port in 1..3 {
+        rig.send(port, &[frame([0xff; 6], port)]);
+    }
+    for _ in 0..2 {
+        let got = rig.send(0, &all);
+        assert_eq!(got, [(2, all[1].clone())]);
+    }
+    assert_eq!((rig.drops(0)["acl"], rig.drops(1)["acl"]), (4, 4));
+    // What the other two say to each other is not looked at.
+    assert_eq!(rig.send(2, &[frame(mac(1), 2)]).len(), 1);
+    let counts =
+        rig.topology.get(PortId(0)).unwrap().policy.as_ref().unwrap().acl[0].as_ref().unwrap().counts();
+    assert_eq!(counts, [4, 4]);
 }
