@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     fn members(weights: &[u32]) -> Vec<Candidate> {
-        (0..).zip(weights).map(|(n, weight)| Candidate::new(n, &format!("m{n}"), *weight)).collect()
+        (0..).zip(weights).map(|(n, weight)| Candidate::new(n, format!("m{n}"), *weight)).collect()
     }
 
     fn counts(shares: &Shares) -> [usize; 8] {

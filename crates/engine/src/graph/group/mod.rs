@@ -357,7 +357,7 @@ mod tests {
                 free.extend(oracle.iter().filter(|(_, (member, _))| leaves(*member)).map(|(bucket, _)| *bucket));
                 let takes = if active == 0 { drains } else { active };
                 let candidates: Vec<_> = (0..4u8).filter(|n| takes & bit(*n) != 0)
-                    .map(|n| Candidate::new(n, &format!("m{n}"), 100)).collect();
+                    .map(|n| Candidate::new(n, format!("m{n}"), 100)).collect();
                 let settled = group.settle_at(&candidates, leave, IDLE, || now);
                 let all: u32 = settled.buckets.iter().sum();
                 prop_assert!(all as usize == BUCKETS || active | drains == 0);

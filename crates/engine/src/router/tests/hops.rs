@@ -23,7 +23,7 @@ fn at<T>(rig: &Rig, to: &str, look: impl FnOnce(&Hops) -> T) -> T {
 
 /// The numbers of the hops that take the flows of each bucket.
 fn owners(rig: &Rig, to: &str) -> Vec<u8> {
-    let buckets = 0..BUCKETS as u32;
+    let buckets = 0..u32::try_from(BUCKETS).unwrap();
     at(rig, to, |hops| buckets.map(|bucket| number_of(hops.choose(|| bucket).unwrap())).collect())
 }
 
