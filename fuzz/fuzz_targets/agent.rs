@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sidecore_engine::router::{part, Change, FedHop, Led, Net, Router, Way};
+use sidecore_engine::router::{merged, part, Change, FedHop, Led, Net, Router, Way};
 use sidecore_fuzz::fuzz_target;
 use sidecore_routing::agent::feed::{AgentFeed, Ports};
 use sidecore_routing::agent::wire::{AgentState, Said};
@@ -29,7 +29,7 @@ fn way(it: u8) -> Way {
         0 => Way::Blackhole,
         1 => Way::Unreachable,
         2 => Way::Object(u32::from(it >> 3)),
-        it => Way::Hops((1..=it).map(hop).collect()),
+        few => Way::Hops(merged((1..=few).map(|link| (hop(link), 1 + u16::from(it >> 3) * u16::from(link))))),
     }
 }
 
@@ -63,8 +63,9 @@ impl Honest {
                         Way::Prohibit => Led::Prohibit,
                         Way::Object(_) => panic!("an object has no meaning here"),
                         Way::Hops(hops) => {
-                            let named = |hop: &FedHop| (self.links[&hop.link].clone(), hop.gateway);
-                            let mut all: Vec<_> = hops.iter().map(named).collect();
+                            let named = |hop: FedHop| (self.links[&hop.link].clone(), hop.gateway);
+                            let mut all: Vec<_> =
+                                hops.into_iter().map(|(hop, weight)| (named(hop), weight)).collect();
                             all.sort_unstable();
                             Led::Hops(all)
                         }

@@ -36,7 +36,7 @@ fn message([what, len, a, b, link, with, object, more]: [u8; 8]) -> Vec<u8> {
     let has = |bit: u8| with & 1 << bit != 0;
     if what & 2 != 0 {
         let kind = if what & 1 == 0 { kind::NEWNEXTHOP } else { kind::DELNEXTHOP };
-        let member = |it: u8| [number(it & 15), [0; 4]].concat();
+        let member = |it: u8| [number(it & 15), [it >> 4, it & 1, 0, 0]].concat();
         let mut built =
             Builder::new(kind, 0, 0, &[family, 0, 186, 0, 0, 0, 0, 0]).with(1, &number(object & 15));
         for (bit, attribute, value) in [
@@ -60,7 +60,7 @@ fn message([what, len, a, b, link, with, object, more]: [u8; 8]) -> Vec<u8> {
         let near = near(last);
         let size = (12 + near.len()) as u16;
         let gateway = [((4 + near.len()) as u16).to_ne_bytes(), 5u16.to_ne_bytes()].concat();
-        [&size.to_ne_bytes()[..], &[0, 0], &number(link & 3), &gateway, &near].concat()
+        [&size.to_ne_bytes()[..], &[0, link >> 4], &number(link & 3), &gateway, &near].concat()
     };
     let via = [&u16::from(family).to_ne_bytes()[..], &near(b)].concat();
     let mut built = Builder::new(kind, 0, 0, &[family, len, 0, 0, table, 186, 0, ways, 0, 0, 0, 0]);

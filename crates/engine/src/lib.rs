@@ -3,7 +3,7 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `bucket`, `fault`, `place` → `mem` → `sandbox` → `core` → `disk`, `virtq`, `ring` → `packet` → `account` → `observe` → `port` →
+//! `bucket`, `fault`, `place`, `shares` → `mem` → `sandbox` → `core` → `disk`, `virtq`, `ring` → `packet` → `account` → `observe` → `port` →
 //! `policy`, `slots` → `switch` → `router` → `graph` → `device`, `host` → `transport`, `broker` → `state`.
 //!
 //! `unsafe` is only in `mem`, `virtq`, `ring`, `host` and `observe`.
@@ -26,6 +26,7 @@ pub mod port;
 pub mod ring;
 pub mod router;
 pub mod sandbox;
+mod shares;
 pub mod slice;
 pub mod slots;
 pub mod state;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// The engine's modules in layers: a module may use those of earlier layers, and itself.
 const LAYERS: &[&[&str]] = &[
-    &["bucket", "count", "fault", "lock", "place", "slice", "wait"],
+    &["bucket", "count", "fault", "lock", "place", "shares", "slice", "wait"],
     &["mem"],
     &["sandbox"],
     &["core"],

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sidecore_engine::host::netlink::{attributes, bytes, kind, short, word, Malformed, Message};
-use sidecore_engine::router::{Change, FedHop, Net, Object, Way, MAX_HOPS};
+use sidecore_engine::router::{merged, Change, FedHop, Net, Object, Way, MAX_HOPS};
 use sidecore_engine::slice::behind;
 
 /// Attributes of routes.
@@ -119,12 +119,11 @@ fn route(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
     if message.kind == kind::DELROUTE {
         return Ok(Some((Change::Gone(net), protocol)));
     }
+    let path = link.map(|link| (FedHop { link, gateway: near }, 1));
     let way = match (what, object) {
         (UNICAST, Some(id)) if id != 0 => Way::Object(id),
         (UNICAST, _) if elsewhere => Way::Hops(Vec::new()),
-        (UNICAST, _) => Way::Hops(
-            paths.unwrap_or_else(|| link.map(|link| FedHop { link, gateway: near }).into_iter().collect()),
-        ),
+        (UNICAST, _) => Way::Hops(paths.unwrap_or_else(|| path.into_iter().collect())),
         _ => match NOWHERE.iter().find(|(kind, _)| *kind == what) {
             Some((_, way)) => way.clone(),
             None => return Ok(None),
@@ -133,13 +132,14 @@ fn route(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
     Ok(Some((Change::Route(net, way), protocol)))
 }
 
-/// RTA_MULTIPATH: next hops one behind the other, each with a length, a link and attributes of its own.
-fn multipath(mut rest: &[u8]) -> Result<Vec<FedHop>, Malformed> {
+/// RTA_MULTIPATH: next hops one behind the other, each with a length, its weight less one, a link and attributes of its own.
+fn multipath(mut rest: &[u8]) -> Result<Vec<(FedHop, u16)>, Malformed> {
     let mut hops = Vec::new();
     while !rest.is_empty() {
         let len = usize::from(short(rest, 0)?);
         let one = rest.get(..len).filter(|_| len >= PATH).ok_or(Malformed)?;
         let (mut hop, mut elsewhere) = (FedHop { link: word(one, 4)?, gateway: None }, false);
+        let [less] = bytes::<1>(one, 3)?;
         for attribute in attributes(behind(one, PATH)) {
             let (kind, value) = attribute?;
             match kind {
@@ -150,13 +150,11 @@ fn multipath(mut rest: &[u8]) -> Result<Vec<FedHop>, Malformed> {
             }
         }
         if !elsewhere && hops.len() < MAX_HOPS {
-            hops.push(hop);
+            hops.push((hop, u16::from(less) + 1));
         }
         rest = behind(rest, len.next_multiple_of(4));
     }
-    hops.sort_unstable();
-    hops.dedup();
-    Ok(hops)
+    Ok(merged(hops))
 }
 
 fn next_hop(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
@@ -167,10 +165,11 @@ fn next_hop(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
         let (kind, value) = attribute?;
         match kind {
             nha::ID => id = Some(word(value, 0)?),
-            // Each member: its number, and three numbers more, of which the first is a weight.
+            // Each member: its number, and its weight less one, of which older kernels have the lower byte alone; the other one is 0.
             nha::GROUP => {
-                let ids = value.chunks_exact(8).take(MAX_HOPS).map(|it| word(it, 0));
-                members = Some(ids.collect::<Result<Vec<u32>, Malformed>>()?);
+                let member = |it| Ok((word(it, 0)?, u32::from(u16::from_le_bytes(bytes(it, 4)?)) + 1));
+                let all = value.chunks_exact(8).take(MAX_HOPS).map(member);
+                members = Some(merged(all.collect::<Result<Vec<_>, Malformed>>()?));
             }
             nha::BLACKHOLE => blackhole = true,
             nha::OIF => link = Some(word(value, 0)?),
@@ -219,7 +218,7 @@ mod tests {
         let plain = route4(kind::NEWROUTE, 16, UNICAST).with(rta::DST, &[10, 9, 0, 0]);
         let hop = FedHop { link: 7, gateway: Some([10, 0, 0, 2].into()) };
         let plain = plain.with(rta::OIF, &7u32.to_ne_bytes()).with(rta::GATEWAY, &[10, 0, 0, 2]);
-        assert_eq!(one(plain), Ok(Some((Change::Route(net("10.9.0.0/16"), Way::Hops(vec![hop])), 186))));
+        assert_eq!(one(plain), Ok(Some((Change::Route(net("10.9.0.0/16"), Way::Hops(vec![(hop, 1)])), 186))));
         // No destination: the default route. By number of an object.
         let object = route4(kind::NEWROUTE, 0, UNICAST).with(rta::NH_ID, &5u32.to_ne_bytes());
         assert_eq!(one(object), Ok(Some((Change::Route(net("0.0.0.0/0"), Way::Object(5)), 186))));
@@ -232,20 +231,22 @@ mod tests {
         let six = route4(kind::NEWROUTE, 8, UNICAST).with(rta::DST, &[20, 0, 0, 0]).with(rta::VIA, &via);
         let hop = FedHop { link: 3, gateway: Some("fe80::9".parse().unwrap()) };
         let six = six.with(rta::OIF, &3u32.to_ne_bytes());
-        assert_eq!(one(six), Ok(Some((Change::Route(net("20.0.0.0/8"), Way::Hops(vec![hop])), 186))));
+        assert_eq!(one(six), Ok(Some((Change::Route(net("20.0.0.0/8"), Way::Hops(vec![(hop, 1)])), 186))));
     }
 
     #[test]
     fn several_paths_are_read() {
-        let path = |link: u32, gateway: [u8; 4]| {
+        let path = |less: u8, link: u32, gateway: [u8; 4]| {
             let link = link.to_ne_bytes();
-            [&16u16.to_ne_bytes()[..], &[0, 0], &link, &8u16.to_ne_bytes(), &5u16.to_ne_bytes(), &gateway]
+            [&16u16.to_ne_bytes()[..], &[0, less], &link, &8u16.to_ne_bytes(), &5u16.to_ne_bytes(), &gateway]
                 .concat()
         };
-        let paths = [path(7, [10, 0, 0, 3]), path(4, [10, 0, 1, 2])].concat();
+        let near = [10, 0, 0, 3];
+        let paths = [path(0, 7, near), path(255, 4, [10, 0, 1, 2]), path(1, 7, near)].concat();
         let several = route4(kind::NEWROUTE, 0, UNICAST).with(rta::MULTIPATH, &paths);
         let hop = |link, gateway: [u8; 4]| FedHop { link, gateway: Some(gateway.into()) };
-        let hops = vec![hop(4, [10, 0, 1, 2]), hop(7, [10, 0, 0, 3])];
+        // What is there twice has both weights.
+        let hops = vec![(hop(4, [10, 0, 1, 2]), 256), (hop(7, near), 3)];
         assert_eq!(one(several), Ok(Some((Change::Route(net("0.0.0.0/0"), Way::Hops(hops)), 186))));
         let mut bad = paths;
         bad[0] = 7;
@@ -260,9 +261,17 @@ mod tests {
             object(kind::NEWNEXTHOP).with(nha::OIF, &2u32.to_ne_bytes()).with(nha::GATEWAY, &[10, 0, 0, 2]);
         let expected = Object::Hop(FedHop { link: 2, gateway: Some([10, 0, 0, 2].into()) });
         assert_eq!(one(hop), Ok(Some((Change::Object(9, expected), 11))));
-        let members = [&3u32.to_ne_bytes()[..], &[0; 4], &4u32.to_ne_bytes(), &[0; 4]].concat();
-        let group = object(kind::NEWNEXTHOP).with(nha::GROUP, &members);
-        assert_eq!(one(group), Ok(Some((Change::Object(9, Object::Group(vec![3, 4])), 11))));
+        let group = |weights: [[u8; 2]; 2]| {
+            let members = [(4u32, weights[0]), (3, weights[1])];
+            let members = members.map(|(id, [low, high])| [id.to_ne_bytes(), [low, high, 0, 0]].concat());
+            one(object(kind::NEWNEXTHOP).with(nha::GROUP, &members.concat()))
+        };
+        let expected =
+            |three, four| Ok(Some((Change::Object(9, Object::Group(vec![(3, three), (4, four)])), 11)));
+        assert_eq!(group([[0, 0], [0, 0]]), expected(1, 1));
+        assert_eq!(group([[254, 0], [2, 0]]), expected(3, 255));
+        // Of 16 bits: they are made to fit.
+        assert_eq!(group([[255, 255], [255, 63]]), expected(64, 256));
         assert_eq!(one(object(kind::DELNEXTHOP)), Ok(Some((Change::ObjectGone(9), 11))));
         assert_eq!(
             one(object(kind::NEWNEXTHOP).with(nha::BLACKHOLE, &[])),

@@ -37,14 +37,15 @@ pub fn route(net: Net, way: Option<&Way>, flags: u16, sequence: u32, maker: Make
     }
     match hops {
         [] => message,
-        [hop] => {
+        [(hop, _)] => {
             let message = message.with(rta::OIF, &hop.link.to_ne_bytes());
             gateway(family, hop)
                 .into_iter()
                 .fold(message, |message, (kind, value)| message.with(kind, &value))
         }
         several => {
-            let paths: Vec<u8> = several.iter().flat_map(|hop| path(family, hop)).collect();
+            let paths: Vec<u8> =
+                several.iter().flat_map(|(hop, weight)| path(family, hop, *weight)).collect();
             message.with(rta::MULTIPATH, &paths)
         }
     }
@@ -61,8 +62,8 @@ fn gateway(family: u8, hop: &FedHop) -> Option<(u16, Vec<u8>)> {
     })
 }
 
-/// One of several hops: a length, a link and its gateway.
-fn path(family: u8, hop: &FedHop) -> Vec<u8> {
+/// One of several hops: a length, its weight less one, a link and its gateway.
+fn path(family: u8, hop: &FedHop, weight: u16) -> Vec<u8> {
     let attribute = gateway(family, hop).map_or_else(Vec::new, |(kind, value)| {
         let len = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
         let mut all = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &value].concat();
@@ -70,14 +71,15 @@ fn path(family: u8, hop: &FedHop) -> Vec<u8> {
         all
     });
     let len = u16::try_from(8 + attribute.len()).unwrap_or(u16::MAX);
-    [&len.to_ne_bytes()[..], &[0, 0], &hop.link.to_ne_bytes(), &attribute].concat()
+    let less = u8::try_from(weight.saturating_sub(1)).unwrap_or(u8::MAX);
+    [&len.to_ne_bytes()[..], &[0, less], &hop.link.to_ne_bytes(), &attribute].concat()
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use sidecore_engine::host::netlink::messages;
-    use sidecore_engine::router::Change;
+    use sidecore_engine::router::{merged, Change};
 
     use super::*;
     use crate::say::said;
@@ -95,7 +97,7 @@ mod tests {
             Just(Way::Blackhole),
             Just(Way::Unreachable),
             Just(Way::Prohibit),
-            prop::collection::btree_set(hop, 0..20).prop_map(|hops| Way::Hops(hops.into_iter().collect())),
+            prop::collection::vec((hop, 1u16..257), 0..20).prop_map(|hops| Way::Hops(merged(hops))),
         ]
     }
 

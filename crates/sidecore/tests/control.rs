@@ -184,7 +184,7 @@ pub fn neighbour(number: u8, many: u32) -> String {
     )
 }
 
-const OURS: &str = "router bgp 65000\n no bgp ebgp-requires-policy\n timers bgp 1 30\n \
+const OURS: &str = "router bgp 65000\n no bgp ebgp-requires-policy\n timers bgp 1 30\n bgp bestpath as-path multipath-relax\n \
     neighbor 10.0.1.2 remote-as 65001\n neighbor 10.0.1.2 timers connect 1\n \
     neighbor 10.0.2.2 remote-as 65002\n neighbor 10.0.2.2 timers connect 1\n";
 const FPM: &str = "fpm address 127.0.0.1 port 2620\n";

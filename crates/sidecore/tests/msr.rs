@@ -1,6 +1,7 @@
 //! A router of the engine and one of Linux as members of one group, with one control plane: FRR's routes reach the second one by its
 //! agent. The second one is a namespace here, a guest in the lab. Needs root, iproute2 and frr.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::process::{Child, Stdio};
@@ -194,6 +195,53 @@ fn an_agent_that_is_stopped_lies_or_dies_is_told_again_what_it_lacks() {
     drop((liar, listener));
     back_end.start();
     until("an honest agent", || is_consistent(&world));
+}
+
+/// A neighbour that announces a network with its bandwidth, as another one does.
+fn announces(number: u8, bandwidth: u32) -> String {
+    let end = " exit-address-family\n";
+    let more = format!("  network 20.0.0.0/24 route-map wide\n{end}");
+    let map = format!("route-map wide permit 10\n set extcommunity bandwidth {bandwidth}\n");
+    neighbour(number, 0).replacen(end, &more, 1) + &map
+}
+
+/// FRR weighs two ways by their neighbours' bandwidths: the router does, and the back-end's kernel.
+#[test]
+fn weights_reach_the_kernel_of_a_back_end() {
+    let (world, back_end) = group();
+    let _frr = world.frr();
+    let _one = Frr::start(&world.sides[0], &world.bed, "one", "", &announces(1, 300));
+    let mut two = Frr::start(&world.sides[1], &world.bed, "two", "", &announces(2, 100));
+    let json = |text: String| serde_json::from_str::<Value>(&text).unwrap_or_default();
+    let ours = || {
+        let answer = json(world.bed.ok(&["show", "routes", "r", "--json"]));
+        let route =
+            answer["routes"].as_array().unwrap().iter().find(|it| it["prefix"] == "20.0.0.0/24").cloned();
+        route.map_or(Value::Null, |route| route["hops"].clone())
+    };
+    let theirs = || {
+        let mut ip = back_end.net.command("ip");
+        let output = ip.args(["-json", "route", "show", "20.0.0.0/24", "proto", "83"]).output().unwrap();
+        json(String::from_utf8(output.stdout).unwrap())[0].clone()
+    };
+    // Three of four flows, by gateways.
+    let weights = |hops: &Value| -> BTreeMap<String, u64> {
+        let hops = hops.as_array().into_iter().flatten();
+        hops.map(|hop| (hop["gateway"].as_str().unwrap().to_owned(), hop["weight"].as_u64().unwrap_or(1)))
+            .collect()
+    };
+    let wanted = [("10.0.1.2".to_owned(), 75), ("10.0.2.2".to_owned(), 25)].into();
+    until("weights", || weights(&ours()) == wanted);
+    until("weights in the kernel", || weights(&theirs()["nexthops"]) == wanted && is_consistent(&world));
+    let text = world.bed.ok(&["show", "routes", "r"]);
+    assert!(text.lines().any(|line| line.contains("10.0.1.2") && line.contains(" 75 ")), "{text}");
+    // They stay when the kernel is looked at, and somebody has altered them.
+    back_end.net.ip("route replace 20.0.0.0/24 proto 83 metric 20 nexthop via 10.0.1.2 nexthop via 10.0.2.2");
+    until("repair", || weights(&theirs()["nexthops"]) == wanted && is_consistent(&world));
+    // One alone has no weight.
+    two.kill();
+    until("one way", || theirs()["gateway"] == "10.0.1.2" && is_consistent(&world));
+    assert!(ours()[0]["weight"].is_null() && ours().as_array().unwrap().len() == 1, "{}", ours());
 }
 
 /// Says that it has another table than it was told, for so long. Its own reading of the protocol.

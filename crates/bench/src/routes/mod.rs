@@ -123,7 +123,7 @@ struct Table {
 
 impl Table {
     fn new() -> Table {
-        let by = |gateway: Option<Ipv4Addr>| Led::Hops(vec![(PORT.to_owned(), gateway.map(Into::into))]);
+        let by = |gateway: Option<Ipv4Addr>| Led::Hops(vec![((PORT.to_owned(), gateway.map(Into::into)), 1)]);
         let connected = (Net { address: NETWORK.into(), len: 24 }, by(None));
         Table { routes: BTreeMap::new(), connected, ways: GATEWAYS.map(|gateway| by(Some(gateway))) }
     }

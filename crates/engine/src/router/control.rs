@@ -13,9 +13,10 @@ use sidecore_fib::{v4, v6};
 
 use super::fed::{Ways, LOOK};
 use super::groups::Made;
+use super::hops::{Hop, HopCounts, Hops};
 use super::neighbours::{Known, Neighbours, Reach};
 use super::net::{address, never, Net};
-use super::plan::{Group, Hop, HopCounts, Interface, Limits, Plan, Published};
+use super::plan::{Group, Interface, Limits, Plan, Published};
 use super::rib::{Control, Retired, Wanted};
 use super::route::{Key, Member, Origin, Route, Rpf, Static};
 use super::said::Way;
@@ -177,26 +178,27 @@ impl Router {
             Key::Unreachable => return plain(Group::Unreachable),
             Key::Prohibit => return plain(Group::Prohibit),
             Key::Via(hops) if own.is_some() && hops.len() > control.groups.room(number) => {
-                return Made { short: true, ..plain(Group::Via(Box::default())) }
+                return Made { short: true, ..plain(Group::Via(Hops::default())) }
             }
             Key::Via(hops) => hops,
             // A way leads somewhere that is no way.
             Key::Fed(_) => return plain(Group::Nothing),
         };
         let before = match control.groups.get(number).map(|old| &**old) {
-            Some(Group::Via(before)) => &before[..],
-            _ => &[],
+            Some(Group::Via(before)) => Some(before),
+            _ => None,
         };
-        let hop = |(port, gateway): (PortId, u128)| {
+        let hop = |((port, gateway), weight): ((PortId, u128), u16)| {
             let target = control.members.iter().find(|member| member.port.id == port)?;
             let entry = self.neighbours.pin(port, gateway, now);
-            let same = before.iter().find(|hop| (hop.port, hop.gateway) == (port, gateway));
+            let mut old = before.iter().flat_map(|before| &before.all);
+            let same = old.find(|hop| (hop.port, hop.gateway) == (port, gateway));
             let counts = same.map_or_else(|| Arc::new(HopCounts::new()), |hop| Arc::clone(&hop.counts));
-            Some(Hop { port, target: Arc::clone(&target.port), gateway, entry, counts })
+            Some(Hop { port, target: Arc::clone(&target.port), gateway, weight, entry, counts })
         };
         let hops: Box<[Hop]> = hops.into_iter().filter_map(hop).collect();
         let charge = own.map_or(0, |own| own.max(hops.len()));
-        Made { hops: charge, ..plain(Group::Via(hops)) }
+        Made { hops: charge, ..plain(Group::Via(Hops::new(hops, before))) }
     }
 
     /// Makes the groups of those ways of the control plane anew of which `which` is true; returns those that they take the place
@@ -271,7 +273,7 @@ impl Router {
                 }
             };
             if let Group::Via(hops) = &*old {
-                hops.iter().filter_map(|hop| hop.entry).for_each(|entry| self.neighbours.unpin(entry));
+                hops.all.iter().filter_map(|hop| hop.entry).for_each(|entry| self.neighbours.unpin(entry));
             }
         }
     }
@@ -335,13 +337,14 @@ impl Router {
                 gateway: address(hop.gateway),
                 port: hop.target.name.clone(),
                 link: hop.target.link(),
+                weight: hop.weight,
                 mac,
                 state: state.to_owned(),
                 frames,
                 bytes,
             }
         };
-        hops.iter().map(hop).collect()
+        hops.all.iter().map(hop).collect()
     }
 
     /// Its neighbours.
@@ -463,6 +466,7 @@ impl Router {
                     gateway: to,
                     port: port_name(&plan, *port).unwrap_or_default(),
                     link: target.is_some_and(|port| port.link()),
+                    weight: 1,
                     mac,
                     state: state.to_owned(),
                     frames: 0,

@@ -10,7 +10,8 @@
 //!
 //! * a prefix: its family (4 or 6), its length, its address (4 or 16 bytes);
 //! * a way: 0 for a blackhole, 1 for unreachable, 2 for prohibited, 3 for hops; each of these, in the order of names and
-//!   gateways: the interface's name, a zero, the gateway's family (0 for none, 4, 6), the gateway. The lowest bit of the number is set.
+//!   gateways: the interface's name, a zero, the gateway's family (0 for none, 4, 6), the gateway, and if its weight is not 1 a 255, which
+//!   no name begins with, and the weight (2 bytes, the lower first). The lowest bit of the number is set.
 //!
 //! It tells what was lost on the way. It is no proof against an attacker who chooses prefixes in order to deceive.
 
@@ -30,8 +31,9 @@ pub enum Led {
     Unreachable,
     /// Nowhere: it is prohibited.
     Prohibit,
-    /// To one of these: by which interface, and to which gateway; none: destinations are neighbours. In their order, each once.
-    Hops(Vec<(String, Option<IpAddr>)>),
+    /// To one of these: by which interface, and to which gateway; none: destinations are neighbours. With weights, as
+    /// [`super::merged`] has them.
+    Hops(Vec<((String, Option<IpAddr>), u16)>),
 }
 
 impl Led {
@@ -42,9 +44,14 @@ impl Led {
             Led::Prohibit => return Fnv::new().with(&[2]).0 | 1,
             Led::Hops(hops) => hops,
         };
-        let hop = |all: Fnv, (name, gateway): &(String, Option<IpAddr>)| {
+        let hop = |all: Fnv, ((name, gateway), weight): &((String, Option<IpAddr>), u16)| {
             let all = all.with(name.as_bytes()).with(&[0]);
-            gateway.map_or(all.with(&[0]), |gateway| all.address(gateway, &[]))
+            let all = gateway.map_or(all.with(&[0]), |gateway| all.address(gateway, &[]));
+            if *weight == 1 {
+                all
+            } else {
+                all.with(&[255]).with(&weight.to_le_bytes())
+            }
         };
         hops.iter().fold(Fnv::new().with(&[3]), hop).0 | 1
     }
@@ -156,9 +163,15 @@ mod tests {
     /// Agents of other versions work it out, too: it stays what it is.
     #[test]
     fn the_number_of_a_table_is_the_same_in_all_versions() {
-        let hops = Led::Hops(vec![("r0".to_owned(), Some([10, 0, 0, 9].into())), ("r1".to_owned(), None)]);
+        let hops = |weight| {
+            let all = [("r0".to_owned(), Some([10, 0, 0, 9].into())), ("r1".to_owned(), None)];
+            Led::Hops(all.into_iter().zip([weight, 1]).collect())
+        };
         let six = "2001:db8::/32".parse().unwrap();
-        let all = [("10.1.0.0/16".parse().unwrap(), &hops), (six, &Led::Blackhole)];
-        assert_eq!(format!("{:016x}", digest(all)), "7f9009368f4ae30b");
+        let number = |hops: &Led| {
+            let all = [("10.1.0.0/16".parse().unwrap(), hops), (six, &Led::Blackhole)];
+            format!("{:016x}", digest(all))
+        };
+        assert_eq!([number(&hops(1)), number(&hops(3))], ["7f9009368f4ae30b", "cbfd6fc66189fb0b"]);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use super::copy::{Changed, News, RouteCopy, TOLD};
 use super::digest::{Digest, Led};
 use super::groups::Groups;
+use super::hops::merged;
 use super::net::{number, Net};
 use super::route::{Key, Member};
 use super::said::{Change, FedCounts, FedHop, Object, Way, MAX_MEMBERS, MAX_OBJECTS, MAX_ROUTES};
@@ -62,15 +63,13 @@ impl Ways {
             let member = members.iter().find(|member| member.port.name == *name)?;
             Some((member.port.id, hop.gateway.map(number)))
         };
-        let here: Vec<(PortId, Option<u128>)> = hops.iter().filter_map(at).collect();
-        if let (Some((port, None)), true) = (here.first(), here.iter().all(|(_, gateway)| gateway.is_none()))
-        {
+        let here: Vec<((PortId, Option<u128>), u16)> =
+            hops.iter().filter_map(|(hop, weight)| Some((at(hop)?, *weight))).collect();
+        let mut gateways = here.iter().map(|((_, gateway), _)| gateway);
+        if let (Some(((port, None), _)), true) = (here.first(), gateways.all(Option::is_none)) {
             return Key::OnLink(*port);
         }
-        let mut via: Vec<_> = here.into_iter().filter_map(|(port, gateway)| Some((port, gateway?))).collect();
-        via.sort_unstable();
-        via.dedup();
-        Key::Via(via)
+        Key::Via(merged(here.into_iter().filter_map(|((port, gateway), it)| Some(((port, gateway?), it)))))
     }
 
     /// Where it leads by names, whatever ports there are.
@@ -84,14 +83,11 @@ impl Ways {
         let Some(hops) = self.hops(way) else { return Led::Blackhole };
         // A link without a name is none of this namespace's any more.
         let hop = |hop: &FedHop| (self.links.get(&hop.link).cloned().unwrap_or_default(), hop.gateway);
-        let mut all: Vec<_> = hops.iter().map(hop).collect();
-        all.sort_unstable();
-        all.dedup();
-        Led::Hops(all)
+        Led::Hops(merged(hops.iter().map(|(it, weight)| (hop(it), *weight))))
     }
 
     /// The hops of a way. `None`: it drops what comes.
-    fn hops(&self, way: &Way) -> Option<Vec<FedHop>> {
+    fn hops(&self, way: &Way) -> Option<Vec<(FedHop, u16)>> {
         let id = match way {
             Way::Hops(hops) => return Some(hops.clone()),
             Way::Object(id) => id,
@@ -99,11 +95,11 @@ impl Ways {
         };
         match self.objects.get(id).map(|(object, _)| object) {
             Some(Object::Blackhole) => None,
-            Some(Object::Hop(hop)) => Some(vec![*hop]),
+            Some(Object::Hop(hop)) => Some(vec![(*hop, 1)]),
             // Members are next hops: the kernel has no groups of groups.
             Some(Object::Group(ids)) => {
-                let hop = |id: &u32| match self.objects.get(id) {
-                    Some((Object::Hop(hop), _)) => Some(*hop),
+                let hop = |(id, weight): &(u32, u16)| match self.objects.get(id) {
+                    Some((Object::Hop(hop), _)) => Some((*hop, *weight)),
                     _ => None,
                 };
                 Some(ids.iter().filter_map(hop).collect())
@@ -116,7 +112,7 @@ impl Ways {
     pub fn depends(&self, way: &Way, touched: &BTreeSet<u32>) -> bool {
         let Way::Object(id) = way else { return false };
         let member = match self.objects.get(id) {
-            Some((Object::Group(ids), _)) => ids.iter().any(|id| touched.contains(id)),
+            Some((Object::Group(ids), _)) => ids.iter().any(|(id, _)| touched.contains(id)),
             _ => false,
         };
         member || touched.contains(id)

@@ -30,6 +30,7 @@ mod feed;
 mod gateway;
 mod groups;
 mod header;
+mod hops;
 mod limit;
 mod made;
 mod neighbours;
@@ -58,6 +59,7 @@ use sidecore_fib::{v4, v6, NO_ROUTE};
 pub use copy::{News, RouteCopy};
 pub use digest::{digest, part, Led};
 pub use gateway::Gateway;
+pub use hops::merged;
 pub use limit::Now;
 pub use net::{never, Net};
 pub use rewrite::RewriteBuffer;
@@ -69,7 +71,7 @@ use self::header::{ethertype, may_be_cut, packet_len, source4, source6, IPV4, V4
 use self::made::{Arrival, IcmpError};
 use self::neighbours::{Neighbours, Reach};
 use self::net::{is_link_local6, mapped};
-use self::plan::{Group, Hop, Interface, Plan, Published};
+use self::plan::{Group, Interface, Plan, Published};
 use self::punt::Class;
 use self::rib::Control;
 use self::wanted::{Family, Wanted};
@@ -173,7 +175,7 @@ impl Router {
         let (port, number, hop) = match plan.group(if near { NO_ROUTE } else { group }) {
             Group::OnLink(port) => (*port, address.number(), None),
             Group::Via(hops) => {
-                let hop = choose(hops, frame);
+                let hop = hops.choose(|| flow_hash(frame.head()));
                 let Some(hop) = hop else { return Err(DropReason::NoRoute.into()) };
                 (hop.port, hop.gateway, Some(hop))
             }
@@ -317,18 +319,6 @@ impl Router {
 /// The source of a packet.
 fn source(frame: &Frame) -> IpAddr {
     net::address(if ethertype(frame) == IPV4 { mapped(source4(frame)) } else { source6(frame) })
-}
-
-/// The hop of `hops` that takes the flow of `frame`; one whose link is down leaves its flows to the next.
-#[inline]
-fn choose<'p>(hops: &'p [Hop], frame: &Frame) -> Option<&'p Hop> {
-    if let [hop] = hops {
-        return Some(hop);
-    }
-    let first = flow_hash(frame.head()) as usize % hops.len().max(1);
-    let (before, from) = hops.split_at_checked(first)?;
-    let turn = || from.iter().chain(before);
-    turn().find(|hop| hop.target.link()).or_else(|| turn().next())
 }
 
 /// Bytes of the headers that a frame has to have whole in its head.

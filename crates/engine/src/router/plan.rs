@@ -10,13 +10,11 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use sidecore_abi::counters::MAX_CORES;
-
+use super::hops::Hops;
 use super::limit::Fair;
 use super::net::{number, Net};
 use super::punt::Punt;
 use super::route::Rpf;
-use crate::count;
 use crate::port::{Port, PortId};
 
 /// ICMP errors that an interface may send a second, and at once: RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f). Each port whose packets they are
@@ -36,56 +34,13 @@ pub(super) enum Group {
     /// Their destination is a neighbour at this port.
     OnLink(PortId),
     /// They go to one of these, by their flow.
-    Via(Box<[Hop]>),
+    Via(Hops),
     /// They are dropped without a word.
     Blackhole,
     /// Their sender is told that the destination is unreachable,
     Unreachable,
     /// or that communication is prohibited.
     Prohibit,
-}
-
-/// One next hop.
-pub(super) struct Hop {
-    pub port: PortId,
-    /// That port, for its link.
-    pub target: Arc<Port>,
-    pub gateway: u128,
-    /// Its pinned entry in the table of neighbours; none: there was no more room for such, and it is looked for as others are.
-    pub entry: Option<usize>,
-    pub counts: Arc<HopCounts>,
-}
-
-/// What a next hop was given: a line for each core, which that core alone writes.
-#[derive(Debug)]
-pub(super) struct HopCounts([Line; MAX_CORES]);
-
-#[derive(Debug, Default)]
-#[repr(align(64))]
-struct Line {
-    frames: AtomicU64,
-    bytes: AtomicU64,
-}
-
-impl HopCounts {
-    pub fn new() -> HopCounts {
-        HopCounts(std::array::from_fn(|_| Line::default()))
-    }
-
-    /// Counts a frame that `core` gives it.
-    #[inline]
-    pub fn count(&self, core: usize, bytes: u32) {
-        let Some(line) = self.0.get(core) else { return };
-        count(&line.frames, 1);
-        count(&line.bytes, bytes.into());
-    }
-
-    /// Frames and bytes.
-    pub fn sums(&self) -> (u64, u64) {
-        let sum =
-            |word: fn(&Line) -> &AtomicU64| self.0.iter().map(|it| word(it).load(Ordering::Relaxed)).sum();
-        (sum(|line| &line.frames), sum(|line| &line.bytes))
-    }
 }
 
 /// A port of the router.

@@ -52,9 +52,9 @@ impl Interface {
         match (self.rpf, group) {
             (Rpf::Off, _) => true,
             (Rpf::Loose, Group::OnLink(_)) => true,
-            (Rpf::Loose, Group::Via(hops)) => !hops.is_empty(),
+            (Rpf::Loose, Group::Via(hops)) => !hops.all.is_empty(),
             (Rpf::Strict, Group::OnLink(port)) => *port == self.id,
-            (Rpf::Strict, Group::Via(hops)) => hops.iter().any(|hop| hop.port == self.id),
+            (Rpf::Strict, Group::Via(hops)) => hops.all.iter().any(|hop| hop.port == self.id),
             _ => false,
         }
     }

@@ -8,6 +8,7 @@ use sidecore_fib::{v4, v6, Error};
 
 use super::fed::Fed;
 use super::groups::Groups;
+use super::hops::merged;
 use super::net::{number, Net};
 use super::plan::{Group, Limits, Plan};
 use super::route::{Key, Member, Origin, Route, Static, Target};
@@ -79,10 +80,8 @@ fn key(members: &[Member], route: &Static) -> Result<Key, String> {
                 let member = near.ok_or_else(|| format!("gateway {gateway} is on no port's network"))?;
                 Ok((member.port.id, number(*gateway)))
             };
-            let mut hops = gateways.iter().map(hop).collect::<Result<Vec<_>, String>>()?;
-            hops.sort_unstable();
-            hops.dedup();
-            Ok(Key::Via(hops))
+            let hops = gateways.iter().map(hop).collect::<Result<BTreeSet<_>, String>>()?;
+            Ok(Key::Via(merged(hops.into_iter().map(|hop| (hop, 1u16)))))
         }
     }
 }

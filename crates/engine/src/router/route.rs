@@ -88,7 +88,8 @@ pub(super) enum Key {
     Local,
     Broadcast,
     OnLink(PortId),
-    Via(Vec<(PortId, u128)>),
+    /// Gateways behind ports, with weights, as [`super::merged`] has them.
+    Via(Vec<((PortId, u128), u16)>),
     Blackhole,
     Unreachable,
     Prohibit,

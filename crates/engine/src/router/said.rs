@@ -30,8 +30,8 @@ pub struct FedHop {
 pub enum Way {
     /// Where the object of this number does.
     Object(u32),
-    /// To one of these.
-    Hops(Vec<FedHop>),
+    /// To one of these, by weights, as [`super::merged`] has them.
+    Hops(Vec<(FedHop, u16)>),
     /// Nowhere, silently.
     Blackhole,
     /// Nowhere: the destination is unreachable.
@@ -55,8 +55,8 @@ impl Way {
 pub enum Object {
     /// A next hop.
     Hop(FedHop),
-    /// Several objects.
-    Group(Vec<u32>),
+    /// Several objects, with weights, as [`super::merged`] has them.
+    Group(Vec<(u32, u16)>),
     /// Nothing: packets are dropped.
     Blackhole,
     /// A next hop that this router cannot use, such as one with labels.

@@ -2,6 +2,7 @@
 
 mod errors;
 mod fed;
+mod hops;
 mod punt;
 mod reverse;
 mod room;

@@ -70,6 +70,9 @@ pub struct HopView {
     pub port: String,
     /// Whether frames can be delivered there.
     pub link: bool,
+    /// Its share of flows beside those of others.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub weight: u16,
     /// Its station address, while that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mac: Option<Mac>,
@@ -79,6 +82,14 @@ pub struct HopView {
     pub frames: u64,
     /// Bytes of those frames.
     pub bytes: u64,
+}
+
+fn one() -> u16 {
+    1
+}
+
+fn is_one(weight: &u16) -> bool {
+    *weight == 1
 }
 
 /// A neighbour.

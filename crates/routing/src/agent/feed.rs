@@ -189,7 +189,9 @@ impl AgentFeed {
             Led::Unreachable => Way::Unreachable,
             Led::Prohibit => Way::Prohibit,
             Led::Hops(hops) => {
-                let hop = |(name, gateway): (String, _)| FedHop { link: self.number(&name, ports), gateway };
+                let hop = |((name, gateway), weight): ((String, _), u16)| {
+                    (FedHop { link: self.number(&name, ports), gateway }, weight)
+                };
                 Way::Hops(hops.into_iter().map(hop).collect())
             }
         }

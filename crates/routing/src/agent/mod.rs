@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use sidecore_engine::host::netlink::{self, Malformed};
 use sidecore_engine::packet::Mac;
-use sidecore_engine::router::{part, Change, FedHop, Led, Net, Way};
+use sidecore_engine::router::{merged, part, Change, FedHop, Led, Net, Way};
 
 use self::wire::{AgentState, Said, WireLink};
 use crate::fpm::Stream;
@@ -249,13 +249,13 @@ impl Agent {
     /// The way that leads here as `way` does there. `None`: an interface that it needs is missing.
     fn here(&self, way: &Way) -> Option<Way> {
         let Way::Hops(hops) = way else { return Some(way.clone()) };
-        let ports = hops.iter().filter_map(|hop| Some((hop, self.links.get(&hop.link)?.mac)));
+        let ports =
+            hops.iter().filter_map(|(hop, weight)| Some((hop, weight, self.links.get(&hop.link)?.mac)));
         let mut hops = Vec::new();
-        for (hop, mac) in ports.filter(|(_, mac)| *mac != Mac([0; 6])) {
-            hops.push(FedHop { link: *self.here.get(&mac)?, gateway: hop.gateway });
+        for (hop, weight, mac) in ports.filter(|(.., mac)| *mac != Mac([0; 6])) {
+            hops.push((FedHop { link: *self.here.get(&mac)?, gateway: hop.gateway }, *weight));
         }
-        hops.sort_unstable();
-        Some(if hops.is_empty() { Way::Blackhole } else { Way::Hops(hops) })
+        Some(if hops.is_empty() { Way::Blackhole } else { Way::Hops(merged(hops)) })
     }
 
     /// Where it leads, by names.
@@ -268,10 +268,7 @@ impl Agent {
             Way::Hops(hops) => &hops[..],
         };
         let name = |link: u32| self.links.get(&link).map(|link| link.name.clone()).unwrap_or_default();
-        let mut all: Vec<_> = hops.iter().map(|hop| (name(hop.link), hop.gateway)).collect();
-        all.sort_unstable();
-        all.dedup();
-        Led::Hops(all)
+        Led::Hops(merged(hops.iter().map(|(hop, weight)| ((name(hop.link), hop.gateway), *weight))))
     }
 
     /// Has the kernel have what is pending.

@@ -96,8 +96,8 @@ fn routers(seen: &mut BTreeSet<String>) {
     let s = String::new;
     let (ip, mac) = ("10.0.0.1".parse().unwrap(), Some("02:00:00:00:00:01".parse().unwrap()));
     let prefix = "10.0.0.0/8".parse().unwrap();
-    let hop = HopView { gateway: ip, port: s(), link: true, mac, state: s(), frames: 0, bytes: 0 };
-    compare(seen, "HopView", &hop, &HopView { mac: None, ..hop.clone() });
+    let hop = HopView { gateway: ip, port: s(), link: true, weight: 2, mac, state: s(), frames: 0, bytes: 0 };
+    compare(seen, "HopView", &hop, &HopView { weight: 1, mac: None, ..hop.clone() });
     let route = RouteView {
         prefix,
         origin: s(),

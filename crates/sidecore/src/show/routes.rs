@@ -107,7 +107,8 @@ fn agents(all: &[AgentView]) -> String {
 }
 
 pub fn routes(answer: &Routes) -> String {
-    let heads = ["prefix", "from", "action", "gateway", "port", "station", "state", ">frames", ">bytes"];
+    let heads =
+        ["prefix", "from", "action", "gateway", "port", ">weight", "station", "state", ">frames", ">bytes"];
     let mut table = Table::new(&heads);
     let mut notes = String::new();
     for route in &answer.routes {
@@ -126,13 +127,14 @@ fn rows(route: &RouteView) -> Vec<Vec<String>> {
     let mut head = vec![route.prefix.to_string(), route.origin.clone(), route.action.clone()];
     if route.hops.is_empty() {
         head.extend([String::new(), route.port.clone().unwrap_or_default()]);
-        head.resize(9, String::new());
+        head.resize(10, String::new());
         return vec![head];
     }
     let mut rows = Vec::new();
     for hop in &route.hops {
         let mut row = std::mem::replace(&mut head, vec![String::new(); 3]);
-        row.extend([hop.gateway.to_string(), hop.port.clone()]);
+        let weight = (hop.weight != 1).then(|| hop.weight.to_string());
+        row.extend([hop.gateway.to_string(), hop.port.clone(), weight.unwrap_or_default()]);
         row.push(hop.mac.map_or_else(String::new, |mac| mac.to_string()));
         row.extend([hop.state.clone(), hop.frames.to_string(), bytes(hop.bytes)]);
         rows.push(row);
@@ -206,5 +208,6 @@ fn next(hop: &HopView, it: &Explained) -> String {
         (None, _) => format!("station {}: frames are dropped, no_neighbour, until it answers", hop.state),
     };
     let link = if hop.link { "" } else { ", link down: frames are dropped, link_down" };
-    format!("next hop: {} at port {}{link}, {station}\n", hop.gateway, hop.port)
+    let weight = if hop.weight == 1 { String::new() } else { format!(", weight {}", hop.weight) };
+    format!("next hop: {} at port {}{weight}{link}, {station}\n", hop.gateway, hop.port)
 }

@@ -19,7 +19,6 @@ mod atomic;
 mod buckets;
 mod kept;
 mod kinds;
-mod shares;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -29,14 +28,14 @@ use std::time::Duration;
 use crate::mem::{ticks, ticks_in};
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::DropReason;
+pub use crate::shares::Candidate;
+use crate::shares::Shares;
 
 use buckets::{Buckets, NO_MEMBER};
 pub use buckets::{BUCKETS, MAX_MEMBERS};
 pub use kept::KeptGroup;
 pub use kinds::Own;
 use kinds::{kind, FrameKind};
-pub use shares::Candidate;
-use shares::Shares;
 
 /// A tick of the buckets' clock is some milliseconds: 2²³ ticks of the processor's.
 const TICK: u32 = 23;
@@ -115,18 +114,19 @@ impl Group {
         shares.set(candidates);
         let mut settled = Settled { buckets: [0; MAX_MEMBERS], waiting: [0; MAX_MEMBERS], moved: [0; 2] };
         for (bucket, to) in shares.winners().iter().enumerate() {
+            let to = to.unwrap_or(NO_MEMBER);
             let mut owner = self.buckets.owner(bucket);
             let at_once = owner == NO_MEMBER || leave & bit(owner) != 0;
-            let moves = match (owner == *to, at_once) {
+            let moves = match (owner == to, at_once) {
                 (true, _) => false,
                 (false, true) => {
-                    self.buckets.give(bucket, *to);
+                    self.buckets.give(bucket, to);
                     settled.moved[1] += u64::from(owner != NO_MEMBER);
                     true
                 }
-                (false, false) if *to == NO_MEMBER => false,
+                (false, false) if to == NO_MEMBER => false,
                 (false, false) => {
-                    let moves = self.buckets.give_idle(bucket, *to, idle, clock);
+                    let moves = self.buckets.give_idle(bucket, to, idle, clock);
                     settled.moved[0] += u64::from(moves);
                     if let Some(waiting) = settled.waiting.get_mut(usize::from(owner)).filter(|_| !moves) {
                         *waiting += 1;
@@ -135,7 +135,7 @@ impl Group {
                 }
             };
             if moves {
-                owner = *to;
+                owner = to;
                 self.kept.iter().for_each(|kept| kept.set_owner(bucket, owner));
             }
             if let Some(count) = settled.buckets.get_mut(usize::from(owner)) {
@@ -357,7 +357,7 @@ mod tests {
                 free.extend(oracle.iter().filter(|(_, (member, _))| leaves(*member)).map(|(bucket, _)| *bucket));
                 let takes = if active == 0 { drains } else { active };
                 let candidates: Vec<_> = (0..4u8).filter(|n| takes & bit(*n) != 0)
-                    .map(|n| Candidate::new(n, &format!("m{n}"), 100)).collect();
+                    .map(|n| Candidate::new(n, format!("m{n}"), 100)).collect();
                 let settled = group.settle_at(&candidates, leave, IDLE, || now);
                 let all: u32 = settled.buckets.iter().sum();
                 prop_assert!(all as usize == BUCKETS || active | drains == 0);

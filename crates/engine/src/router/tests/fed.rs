@@ -37,7 +37,7 @@ proptest! {
                     routes.insert(net(which), (Ok(to.into()), true, true));
                 }
                 2 => {
-                    router.feed(&[Change::Route(net(which), Way::Hops(vec![via(to)]))], 1);
+                    router.feed(&[Change::Route(net(which), Way::Hops(vec![(via(to), 1)]))], 1);
                     routes.insert(net(which), (Err(via(to)), true, true));
                 }
                 3 => {
@@ -67,7 +67,7 @@ proptest! {
                     Ok(object) => objects.get(object).copied(),
                     Err(hop) => Some(*hop),
                 };
-                (*net, Led::Hops(hop.map(named).into_iter().collect()))
+                (*net, Led::Hops(hop.map(|hop| (named(hop), 1)).into_iter().collect()))
             }).collect();
             let counts = router.fed();
             prop_assert_eq!(counts.digest, digest::digest(led.iter().map(|(net, led)| (*net, led))));
@@ -178,7 +178,7 @@ fn a_control_planes_next_hop_changes_under_its_routes() {
     rig.router.feed(
         &[Change::Route(
             net("0.0.0.0/0"),
-            Way::Hops(vec![FedHop { link: 12, gateway: Some(ip("10.0.2.9")) }]),
+            Way::Hops(vec![(FedHop { link: 12, gateway: Some(ip("10.0.2.9")) }, 1)]),
         )],
         1,
     );
@@ -189,7 +189,7 @@ fn a_control_planes_next_hop_changes_under_its_routes() {
     assert_eq!(goes(&mut rig, "20.0.9.1"), Ok(1));
     // A group of it and another one, and then of the other one alone.
     rig.router.feed(&[Change::Object(1, hop(11, "10.0.1.9")), Change::Object(2, hop(12, "10.0.2.9"))], 1);
-    rig.router.feed(&[Change::Object(7, Object::Group(vec![1, 2]))], 1);
+    rig.router.feed(&[Change::Object(7, Object::Group(vec![(1, 1), (2, 1)]))], 1);
     assert_eq!(rig.router.explain(ip("20.0.9.1"), None, 1).hops.len(), 2);
     rig.router.feed(&[Change::ObjectGone(1)], 1);
     assert_eq!(goes(&mut rig, "20.0.9.1"), Ok(2));
@@ -223,7 +223,7 @@ fn a_control_planes_next_hop_changes_under_its_routes() {
 fn own_routes_and_the_operators_go_before_the_control_planes() {
     let mut rig = Rig::new(&[via("20.0.0.0/8", &["10.0.1.9"])]);
     rig.router.set_links(links(), 1);
-    let elsewhere = || Way::Hops(vec![FedHop { link: 12, gateway: Some(ip("10.0.2.9")) }]);
+    let elsewhere = || Way::Hops(vec![(FedHop { link: 12, gateway: Some(ip("10.0.2.9")) }, 1)]);
     let all = ["20.0.0.0/8", "10.0.1.0/24", "10.0.0.1/32", "30.0.0.0/8"];
     rig.router.feed(&all.map(|prefix| Change::Route(net(prefix), elsewhere())), 1);
     assert_eq!(

@@ -1,15 +1,13 @@
-//! Which member should have which bucket: weighted rendezvous.
+//! Which candidate should have which bucket: weighted rendezvous. Candidates are members of a group, or next hops of a router.
 //!
-//! For each bucket each member draws a number from its name and the bucket's; the highest, by the members' weights, has the
+//! For each bucket each candidate draws a number from its name and the bucket's; the highest, by the weights, has the
 //! bucket (Thaler and Ravishankar, "Using name-based mappings to increase hit rates"; for weights: Resch, "New hashing
-//! algorithms for data storage"). So who else is there changes no draw: a member that comes takes its share from all others
+//! algorithms for data storage"). So who else is there changes no draw: one that comes takes its share from all others
 //! and nothing else moves, and one that goes leaves its buckets to all others by their weights.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::buckets::NO_MEMBER;
-
-/// A member that takes flows.
+/// One that takes flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Its number.
@@ -21,8 +19,8 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The member of this name and weight.
-    pub fn new(number: u8, name: &str, weight: u32) -> Candidate {
+    /// The one of this name and weight.
+    pub fn new(number: u8, name: impl Hash, weight: u32) -> Candidate {
         // Without a key of its own this hasher is the same in each process.
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);
@@ -43,16 +41,22 @@ impl Candidate {
     }
 }
 
-/// The member that each bucket should have.
+/// The number of the one of these that has `bucket`.
+pub fn owner<'c>(candidates: impl IntoIterator<Item = &'c Candidate>, bucket: usize) -> Option<u8> {
+    let draws = candidates.into_iter().map(|it| (it.draw(bucket), it.number));
+    draws.min_by(|(a, _), (b, _)| a.total_cmp(b)).map(|(_, number)| number)
+}
+
+/// The member of a group that each bucket should have.
 pub struct Shares {
     candidates: Vec<Candidate>,
-    winners: Box<[u8]>,
+    winners: Box<[Option<u8>]>,
 }
 
 impl Shares {
     /// `buckets` of them, without a member.
     pub fn new(buckets: usize) -> Shares {
-        Shares { candidates: Vec::new(), winners: vec![NO_MEMBER; buckets].into() }
+        Shares { candidates: Vec::new(), winners: vec![None; buckets].into() }
     }
 
     /// The buckets belong to these now. Draws only what has changed.
@@ -65,17 +69,15 @@ impl Shares {
         let (all, stay): (Vec<&Candidate>, Vec<_>) =
             (candidates.iter().collect(), candidates.iter().filter(is_old).collect());
         for (bucket, winner) in self.winners.iter_mut().enumerate() {
-            let champion = stay.iter().find(|it| it.number == *winner);
+            let champion = stay.iter().find(|it| Some(it.number) == *winner);
             let rivals = if champion.is_some() { &fresh } else { &all };
-            let best =
-                champion.into_iter().chain(rivals).min_by(|a, b| a.draw(bucket).total_cmp(&b.draw(bucket)));
-            *winner = best.map_or(NO_MEMBER, |it| it.number);
+            *winner = owner(champion.into_iter().chain(rivals).copied(), bucket);
         }
         self.candidates = candidates.to_vec();
     }
 
-    /// The member that should have each bucket, [`NO_MEMBER`] for none.
-    pub fn winners(&self) -> &[u8] {
+    /// The member that should have each bucket.
+    pub fn winners(&self) -> &[Option<u8>] {
         &self.winners
     }
 }
@@ -85,11 +87,13 @@ mod tests {
     use super::*;
 
     fn members(weights: &[u32]) -> Vec<Candidate> {
-        (0..).zip(weights).map(|(n, weight)| Candidate::new(n, &format!("m{n}"), *weight)).collect()
+        (0..).zip(weights).map(|(n, weight)| Candidate::new(n, format!("m{n}"), *weight)).collect()
     }
 
     fn counts(shares: &Shares) -> [usize; 8] {
-        std::array::from_fn(|n| shares.winners().iter().filter(|it| usize::from(**it) == n).count())
+        std::array::from_fn(|n| {
+            shares.winners().iter().filter(|it| it.is_some_and(|it| usize::from(it) == n)).count()
+        })
     }
 
     #[test]
@@ -102,7 +106,9 @@ mod tests {
         let before = shares.winners().to_vec();
         // One goes: only its buckets move, and when it comes back they are its own again.
         shares.set(&[&eight[..3], &eight[4..]].concat());
-        let moved = |a: &[u8], b: &[u8]| a.iter().zip(b).filter(|(a, b)| a != b && **a != 3).count();
+        let moved = |a: &[Option<u8>], b: &[Option<u8>]| {
+            a.iter().zip(b).filter(|(a, b)| a != b && **a != Some(3)).count()
+        };
         assert_eq!((moved(&before, shares.winners()), counts(&shares)[3]), (0, 0));
         shares.set(&eight);
         assert_eq!(shares.winners(), &*before);
@@ -117,6 +123,6 @@ mod tests {
             assert!(n.abs_diff(wanted) < wanted / 10, "{n} of {wanted}");
         }
         shares.set(&[]);
-        assert!(shares.winners().iter().all(|it| *it == NO_MEMBER));
+        assert!(shares.winners().iter().all(Option::is_none));
     }
 }
