@@ -305,7 +305,7 @@ fn acl_costs() {
         for batch in frames.chunks(256) {
             let headers = batch.iter().map(|frame| Headers::of(frame, 0));
             match name {
-                "headers" => headers.for_each(|headers| sum += headers.0[3] as usize & 1),
+                "headers" => headers.for_each(|headers| sum += usize::from(headers.0[3] == 1)),
                 "list" => headers.for_each(|headers| sum += acl.find(&headers)),
                 _ => cache.decide(&acl, headers, |rule| sum += rule),
             }
