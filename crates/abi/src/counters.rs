@@ -150,10 +150,14 @@ pub enum DropReason {
     ControlFrame = 47,
     /// More than may go out by its port (`out-rate`, `out-bit-rate`).
     Rate = 48,
+    /// A probe of a group that has passed its member.
+    Probe = 49,
+    /// It goes to the address of a group's probes, and is late, another member's or none.
+    BadProbe = 50,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 49] = [
+pub const DROPS: [(DropReason, &str, &str); 51] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -259,6 +263,12 @@ pub const DROPS: [(DropReason, &str, &str); 49] = [
         "for a reserved group address: the switch (control-frames) or the port (bpdu) passes none on",
     ),
     (DropReason::Rate, "rate", "more than may go out by the port (out-rate, out-bit-rate)"),
+    (DropReason::Probe, "probe", "a probe of the group has passed its member: no loss"),
+    (
+        DropReason::BadProbe,
+        "bad_probe",
+        "it goes to the address of the group's probes, and is late, another member's or none",
+    ),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.
