@@ -39,7 +39,7 @@ fn a_mirror_gets_what_passes_in_both_directions() {
         let of = |got: Vec<(u16, Vec<u8>)>, port| -> Vec<Vec<u8>> {
             got.into_iter().filter(|(to, _)| *to == port).map(|(_, frame)| frame).collect()
         };
-        assert_eq!(of(rig.send(1, &[out.clone()]), MIRROR), vec![tagged(&out); copies[0]]);
+        assert_eq!(of(rig.send(1, std::slice::from_ref(&out)), MIRROR), vec![tagged(&out); copies[0]]);
         // One without a tag comes in, too: that is dropped.
         let got = rig.send(0, &[back.clone(), tagged(&back)]);
         assert_eq!(of(got.clone(), 1), vec![back.clone()]);
