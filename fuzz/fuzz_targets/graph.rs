@@ -288,7 +288,7 @@ impl Rig {
         Interface {
             group: Arc::clone(&self.group),
             ports: (0..).zip(MEMBERS.map(PortId)).collect(),
-            own: Own::new(addresses, Some(station.mac)),
+            own: Own::new(addresses, Some(station.mac), Some([192, 0, 2, 1].into())),
             beyond: Attach::Switch(switch),
         }
     }

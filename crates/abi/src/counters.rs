@@ -152,10 +152,14 @@ pub enum DropReason {
     Rate = 48,
     /// An access list of the port says so.
     Acl = 49,
+    /// A probe of a group that has passed its member.
+    Probe = 50,
+    /// It goes to the address of a group's probes, and is late, another member's or none.
+    BadProbe = 51,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 50] = [
+pub const DROPS: [(DropReason, &str, &str); 52] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -262,6 +266,12 @@ pub const DROPS: [(DropReason, &str, &str); 50] = [
     ),
     (DropReason::Rate, "rate", "more than may go out by the port (out-rate, out-bit-rate)"),
     (DropReason::Acl, "acl", "an access list of the port (acl-in, acl-out) denies it"),
+    (DropReason::Probe, "probe", "a probe of the group has passed its member: no loss"),
+    (
+        DropReason::BadProbe,
+        "bad_probe",
+        "it goes to the address of the group's probes, and is late, another member's or none",
+    ),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

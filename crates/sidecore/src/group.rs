@@ -93,16 +93,22 @@ fn find(client: &Client, name: &str) -> Result<(MemberView, bool), String> {
 
 /// `show groups`.
 pub fn table(answer: &GroupList) -> String {
-    let heads = ["group", "member", "state", ">for", ">weight", ">buckets", ">to move", "ports"];
+    let heads = ["group", "member", "state", ">for", ">weight", ">buckets", ">to move", "probes", "ports"];
     let mut table = Table::new(&heads);
     let mut notes = String::new();
     for group in &answer.groups {
         for member in &group.members {
-            let MemberView { name, state, since_s, why, weight, buckets, waiting, ports } = member;
+            let MemberView { name, state, since_s, why, weight, buckets, waiting, probes_missed, ports } =
+                member;
             let numbers =
                 [format!("{since_s} s"), weight.to_string(), buckets.to_string(), waiting.to_string()];
+            let probes = match probes_missed {
+                None => "-".to_owned(),
+                Some(0) => "ok".to_owned(),
+                Some(missed) => format!("missed {missed}"),
+            };
             let row = [group.name.clone(), name.clone(), state.clone()];
-            table.row(row.into_iter().chain(numbers).chain([ports.join(" ")]));
+            table.row(row.into_iter().chain(numbers).chain([probes, ports.join(" ")]));
             notes.extend(why.iter().map(|why| format!("{}/{name}: {why}\n", group.name)));
         }
         if group.members.is_empty() {

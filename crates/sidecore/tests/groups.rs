@@ -9,6 +9,7 @@ use serde_json::Value;
 use sidecore_driver::{Config, Frontend, NetDriver};
 use sidecore_port::{Interest, Port};
 
+use crate::rig::net::Net;
 use crate::rig::{Daemon, Testbed, LIMIT};
 
 const STATION: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -320,6 +321,8 @@ fn bad_requests_say_what_would_be_right() {
         (&["set", "g/a", "mtu=9"], "allowed: weight=N"),
         (&["set", "--group", "g", "drain=x"], "key `drain`: there is no member \"x\"; allowed: a"),
         (&["set", "--group", "g", "force-after=soon"], "allowed: seconds from 0 to 86400, or never"),
+        (&["set", "--group", "g", "probe=x"], "key `probe`: "),
+        (&["set", "--group", "g", "probe-floor=2"], "does not apply; allowed: with probe=ADDRESS"),
         (&["del", "--group", "g"], "port a is of it"),
         (&["add", "p=ring:p,group=h,member=a,interface=0"], "there is no group \"h\"; allowed: g"),
         (&["add", "p=ring:p,group=g,interface=0"], "key `member`: missing"),
@@ -491,4 +494,93 @@ fn a_router_of_the_engine_shares_flows_with_a_program_and_is_drained_as_others()
     assert_eq!(await_state(&bed, "r", "gone")["why"], "port r1 is down");
     assert!(shares(&mut rig).values().all(|routed| !routed));
     assert!(bed.fails(&["del", "--router", "r"]).contains("port r0 is on it"));
+}
+
+/// A kernel with the addresses of the group, and the routes of the documentation's recipe.
+fn kernel(name: &str) -> (Net, [String; 2]) {
+    let net = Net::new();
+    let port = |at: usize| {
+        let netns = net.path();
+        format!("{name}{at}=tap:{name}{at},netns={netns},group=g,member={name},interface={at}")
+    };
+    let ports = [0, 1].map(port);
+    (net, ports)
+}
+
+fn set_up(net: &Net, name: &str) {
+    for at in [0, 1] {
+        net.ip(&format!("link set {name}{at} address 02:00:00:00:0{at}:02"));
+        net.ip(&format!("address add 10.{at}.0.1/24 dev {name}{at}"));
+        net.ip(&format!("link set {name}{at} up"));
+    }
+    net.ip(&format!("route add 192.0.2.1 dev {name}1"));
+    net.ip(&format!("neigh add 192.0.2.1 lladdr 02:00:00:00:00:99 dev {name}1 nud permanent"));
+    net.ip(&format!("route add 192.0.2.0 dev {name}0"));
+    inside(net, "echo 1 > /proc/sys/net/ipv4/conf/all/rp_filter");
+    // It has to say something by each port.
+    inside(net, "for to in 10.0.0.9 10.1.0.9; do echo > /dev/udp/$to/9; done");
+}
+
+fn inside(net: &Net, script: &str) {
+    assert!(net.command("bash").args(["-c", script]).status().unwrap().success(), "{script}");
+}
+
+#[test]
+fn a_kernel_that_forwards_nothing_is_taken_out_by_probes_and_let_back() {
+    let bed = Testbed::new();
+    let kernels = ["a", "b"].map(kernel);
+    let fronts = [
+        "g0=group:g,interface=0,mac=02:00:00:00:00:02,address=10.0.0.1/24",
+        "g1=group:g,interface=1,switch=wan,mac=02:00:00:00:01:02,address=10.1.0.1/24",
+        "s0=ring:s0",
+        "s1=ring:s1,switch=wan",
+    ];
+    let mut args = vec!["--switch", "wan", "--group", "g,probe=192.0.2.1,stall=200"];
+    let members = kernels.iter().flat_map(|(_, ports)| ports.iter().map(String::as_str));
+    fronts.into_iter().chain(members).for_each(|port| args.extend(["--port", port]));
+    let daemon = bed.daemon(&args);
+    let forward = |net: &Net, yes: u8| inside(net, &format!("echo {yes} > /proc/sys/net/ipv4/ip_forward"));
+    for ((net, _), name) in kernels.iter().zip(["a", "b"]) {
+        set_up(net, name);
+        forward(net, 1);
+    }
+    ["a", "b"].iter().for_each(|name| drop(await_state(&bed, name, "active")));
+    let table = bed.ok(&["show", "groups"]);
+    assert!(table.lines().filter(|line| line.contains("  ok  ")).count() == 2, "{table}");
+    // It still answers, and forwards nothing.
+    forward(&kernels[0].0, 0);
+    daemon.await_log("gone, was active: it has missed 3 probes in a row");
+    assert_ne!(member_of(&bed, "a")["state"], "active");
+    // The other one is left, whatever it does.
+    forward(&kernels[1].0, 0);
+    let missed = |name: &str| member_of(&bed, name)["probes_missed"].as_u64().unwrap();
+    let start = Instant::now();
+    while missed("b") < 5 {
+        assert!(start.elapsed() < LIMIT);
+    }
+    assert_eq!(member_of(&bed, "b")["state"], "active");
+    kernels.iter().for_each(|(net, _)| forward(net, 1));
+    ["a", "b"].iter().for_each(|name| drop(await_state(&bed, name, "active")));
+    assert_eq!(missed("a"), 0);
+    // What a stranger sends there passes for nothing, and no probe comes out.
+    let mut stations = ["s0", "s1"].map(|name| Port::attach(&bed.at(&format!("ring/{name}"))).unwrap());
+    let mut forged = across(0, 9);
+    forged[30..34].copy_from_slice(&[192, 0, 2, 1]);
+    let words = forged[14..34].chunks(2).map(|it| u32::from(u16::from_be_bytes([it[0], it[1]])));
+    let sum = words.sum::<u32>() - u32::from(u16::from_be_bytes([forged[24], forged[25]]));
+    let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+    forged[24..26].copy_from_slice(&sum.to_be_bytes());
+    say(&mut stations[0], &[forged]);
+    let dropped = |name: &str| {
+        let of = |port: &str| bed.port(port)["counters"]["drops"][name].as_u64().unwrap_or(0);
+        of("a1") + of("b1")
+    };
+    let (start, before) = (Instant::now(), dropped("probe"));
+    let mut strays = Vec::new();
+    while dropped("bad_probe") == 0 || dropped("probe") < before + 6 {
+        assert!(start.elapsed() < LIMIT, "{} {}", dropped("bad_probe"), dropped("probe"));
+        strays.extend(heard(&mut stations[1]));
+    }
+    strays.retain(|it| it[12..14] == [8, 0] && it[30..33] == [192, 0, 2]);
+    assert_eq!(strays, [[0u8; 0]; 0]);
 }

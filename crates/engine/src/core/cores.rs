@@ -281,6 +281,13 @@ impl<L: Send + 'static> Cores<L> {
         });
     }
 
+    /// Has the first core do `what` between two visits, when it gets to it: nobody waits for that.
+    pub fn post(&self, what: impl FnOnce(&mut L) + Send + 'static) {
+        let Some(first) = self.handles.0.first() else { return };
+        let (answer, _) = sync_channel(1);
+        first.mailbox.post(CoreMessage::Do { what: Box::new(what), answer });
+    }
+
     /// Has the cores visit no task, or visit them again. They take and hand back tasks meanwhile. When this returns nothing is
     /// under way.
     pub fn rest(&self, rest: bool) {

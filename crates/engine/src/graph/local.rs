@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::group::Probes;
 use super::topology::Topology;
 use super::walk::Walk;
 use crate::mem::ticks_in;
@@ -40,6 +41,11 @@ impl Local {
 }
 
 impl Local {
+    /// Gives `probes` to their members. Between two visits: the batch is free.
+    pub fn probe(&mut self, probes: Probes) {
+        self.walk.probe(&self.topology, probes, &mut self.batch);
+    }
+
     /// A core's without a core, for tests and fuzzers that visit queues themselves: no fetch and no delivery is late, however long
     /// it takes, so the same frames do the same again.
     pub fn by_hand() -> Local {

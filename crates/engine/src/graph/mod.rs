@@ -30,7 +30,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-pub use group::{Candidate, Group, KeptGroup, Own, Settled, BUCKETS, MAX_MEMBERS};
+pub use group::{Candidate, Group, KeptGroup, Own, Probes, Settled, BUCKETS, MAX_MEMBERS};
 pub use ingress::{NetTask, QueueHandle, QueueTask, Scheduler};
 pub use local::Local;
 pub use pairs::Pairs;

@@ -32,6 +32,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::deliver::Delivery;
+use super::group::Probes;
 use super::topology::{Attach, Member, Topology};
 use super::wire::{self, WireGate};
 use super::work::{Stage, Stop};
@@ -146,8 +147,8 @@ impl Walk {
         self.delivery.deliveries
     }
 
-    /// Takes `batch`, which came by the port of member `number` of a group, out of the group's interface at port `at`. Of frames
-    /// that resolve addresses some may not leave: then the others go on as copies of their descriptions.
+    /// Takes `batch`, which came by the port of member `number` of a group, out of the group's interface at port `at`. Probes, and
+    /// some frames that resolve addresses, may not leave: then the others go on as copies of their descriptions.
     #[inline(never)]
     fn out_of_group(
         &mut self,
@@ -165,7 +166,7 @@ impl Walk {
         };
         let Walk { verdicts, delivery, .. } = self;
         verdicts.clear();
-        if group::resolves(batch) {
+        if group::any_judged(batch, &interface.own) {
             let drop = |frame, why| verdicts.drop(frame, why);
             interface.group.judge(batch, &interface.own, number, &mut delivery.picks, drop);
         }
@@ -198,6 +199,26 @@ impl Walk {
         at.port.counters.block(self.core).add_tally(&came_in(batch));
         let came = Came { port: &at.port, sender, gate: None, capture: true };
         self.pass(topology, node, came, batch);
+    }
+
+    /// Gives `probes` to those of their members that are still there, each as all of a `batch`.
+    pub(super) fn probe(&mut self, topology: &Topology, mut probes: Probes, batch: &mut Batch) {
+        let Some((_, interface)) = topology.interface(probes.at) else { return };
+        probes.each(&interface.group.probes, batch, |member, batch| {
+            let its = interface.ports.iter().find(|(other, _)| *other == member);
+            let Some(Member { port, .. }) = its.and_then(|(_, port)| topology.get(*port)) else { return };
+            let begun = self.delivery.start(&port.overrun);
+            self.begin();
+            self.delivery.enters = true;
+            self.delivery.picks.clear();
+            self.delivery.picks.push(0);
+            port.counters.block(self.core).add_made(1);
+            self.delivery.visit(topology, port, port.id, batch);
+            if !self.delivery.work.is_empty() {
+                self.go_on(topology, port.id);
+            }
+            self.delivery.end(begun);
+        });
     }
 
     #[inline]

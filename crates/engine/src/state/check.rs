@@ -556,6 +556,15 @@ fn check_group(spec: &Spec, group: &GroupSpec, bad: &mut impl FnMut(&str, String
     for (key, name) in group.named().filter(|(_, name)| !members.contains(name)) {
         bad(key, format!("there is no member {name:?}; allowed: {}", list(&members)));
     }
+    let fronts = spec.ports.iter().filter(|port| port.group_interface() == Some(&group.name));
+    let first = fronts.min_by_key(|port| port.interface.map_or(0, Number::get));
+    match (group.probe, group.probe_floor, first) {
+        (Some(_), _, Some(first)) if first.mac.is_none() => {
+            bad("probe", format!("port {}, by which probes come, has no mac; set one first", first.name));
+        }
+        (None, Some(_), _) => bad("probe-floor", "does not apply; allowed: with probe=ADDRESS".to_owned()),
+        _ => {}
+    }
     if members.len() > crate::graph::MAX_MEMBERS {
         bad("name", format!("it has {} members; allowed: {}", members.len(), crate::graph::MAX_MEMBERS));
     }

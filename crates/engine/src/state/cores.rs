@@ -318,7 +318,9 @@ impl CoreGraph {
 
     /// Looks at the members of all groups; see [`Groups::tend`].
     pub(super) fn tend_groups(&self, now: Instant) -> Option<Duration> {
-        crate::lock(&self.groups).tend(now)
+        // A core has only got what was made before groups ended.
+        let send = |probes| self.cores.post(|local| local.probe(probes));
+        crate::lock(&self.groups).tend(now, send)
     }
 
     /// The groups, for people.

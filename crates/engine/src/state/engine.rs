@@ -387,9 +387,10 @@ impl Engine {
     /// ports that have not ended within [`retire::PATIENCE`]: the process should end without them.
     pub fn shut_down(&self) -> Vec<String> {
         let mut state = crate::lock(&self.state);
-        self.means.graph.cores.rest(true);
-        // Members are not gone because their ports end: the next daemon finds their buckets with them.
+        // Members are not gone because their ports end: the next daemon finds their buckets with them. No probe is on its way
+        // when the cores rest.
         self.means.graph.end_groups();
+        self.means.graph.cores.rest(true);
         let mut endings = Vec::new();
         for (name, live) in &mut state.ports {
             if let Some(mut attachment) = live.attachment.take() {

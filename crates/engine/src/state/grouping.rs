@@ -4,6 +4,7 @@
 //! behind.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -86,6 +87,11 @@ options! {
             force_after: ForceAfter = "force-after", Any, "30";
             /// Milliseconds after which a member is gone that has returned no buffers and sent nothing while frames came for it.
             stall: Number<10, 60_000> = "stall", Any, "500";
+            /// Where probes go through members, one each `stall`: an address that they route out by an interface of the group; who
+            /// misses three is gone.
+            probe: IpAddr = "probe", Any, "no probes";
+            /// The number of active members below which probes take no member out.
+            probe_floor: Number<1, 64> = "probe-floor", Any, "half of the members, rounded up";
             /// Shares of members beside those of others.
             weights: List<MemberWeight> = "weights", Any, "100 each";
             /// Members that get no new flows.
@@ -107,6 +113,10 @@ impl GroupSpec {
 
     pub(super) fn stall(&self) -> Duration {
         Duration::from_millis(self.stall.map_or(500, Number::get).into())
+    }
+
+    pub(super) fn probe_floor(&self, members: usize) -> usize {
+        self.probe_floor.map_or(members.div_ceil(2), |floor| floor.get() as usize)
     }
 
     pub(super) fn weight(&self, member: &str) -> u32 {

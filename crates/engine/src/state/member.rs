@@ -9,6 +9,10 @@
 //! of its ports is down, at all interfaces at once, or while it makes no progress: it has taken all buffers of a port, returns none
 //! and sends nothing by any of its ports, while frames come for it. An idle member is not judged, and the last active
 //! one is not taken out for that. A member that goes again and again stays out for longer each time.
+//!
+//! With probes it is gone, too, when it has missed a few in a row, and joins when it has passed a few; but only where others enough are
+//! active (their floor). A member that is busy may well drop a probe. So one that sends out elsewhere a good part of what comes in
+//! where probes do passes them, whatever becomes of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +24,12 @@ use crate::router::Router;
 /// A member that comes back stays out for this long, doubled each time up to the longest, until it was active for that long.
 const HOLD: Duration = Duration::from_secs(1);
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
+/// A member that misses this many probes in a row is gone, and one that passes this many may join.
+const MISSES: i32 = 3;
+const PASSES: i32 = 5;
+/// So many frames between two probes tell whether a member forwards: it does if it sends one for each so many of them.
+const TELLING: u64 = 64;
+const PART: u64 = 4;
 /// For how long a member of a former daemon keeps its buckets while it joins.
 const EXPECTED: Duration = Duration::from_secs(10);
 
@@ -65,6 +75,18 @@ pub(super) struct Link {
 impl Link {
     pub fn new(port: &Arc<Port>, native: bool) -> Link {
         Link { port: Arc::clone(port), native, sent: 0, taken: 0, full: 0 }
+    }
+
+    /// Frames into the member, and those that it has sent.
+    fn passed(&self) -> [u64; 2] {
+        let totals = self.port.counters.totals();
+        let [out, into] = [totals.in_frames, totals.out_frames];
+        // At a router's port what enters the router counts as coming in.
+        if self.native {
+            [out, into]
+        } else {
+            [into, out]
+        }
     }
 
     /// It has yet to send something.
@@ -119,6 +141,12 @@ pub(super) struct Member {
     pub hold: Duration,
     /// It was a member before a restart, and is expected again.
     pub expected: bool,
+    /// Probes that it has passed in a row; missed ones are less than none.
+    pub probes: i32,
+    /// Whether probes can take it out, or keep it from joining.
+    pub judged: bool,
+    /// Frames into it where probes come in, and those that it had sent elsewhere, at the last probe.
+    pub passed: [u64; 2],
 }
 
 impl Member {
@@ -139,6 +167,9 @@ impl Member {
             asked: now,
             hold: Duration::ZERO,
             expected: false,
+            probes: 0,
+            judged: false,
+            passed: [0; 2],
         }
     }
 
@@ -168,7 +199,33 @@ impl Member {
         let silent = self.links.values().find(|link| !link.has_spoken());
         let silent = silent.map(|link| format!("it has sent nothing by port {}", link.port.name));
         let told = self.feed.as_ref().is_none_or(|router| router.has_copy(name));
-        silent.or_else(|| (!told).then(|| "its agent has not all routes in force".to_owned()))
+        let probed = !self.judged || self.probes >= PASSES;
+        silent
+            .or_else(|| (!told).then(|| "its agent has not all routes in force".to_owned()))
+            .or_else(|| (!probed).then(|| format!("it has yet to pass {PASSES} probes in a row")))
+    }
+
+    /// Whether it has missed so many probes that it is taken out.
+    fn misses_probes(&self) -> bool {
+        self.judged && self.probes <= -MISSES
+    }
+
+    /// Its last probe, by interface `front`, has `passed` it or not; there may have been none.
+    pub fn note_probe(&mut self, front: u32, passed: Option<bool>) {
+        let side = |first: bool, way: usize| {
+            let its = self.links.iter().filter(|(number, _)| (**number == front) == first);
+            its.map(|(_, link)| link.passed()[way]).sum::<u64>()
+        };
+        let now = [side(true, 0), side(false, 1)];
+        let before = std::mem::replace(&mut self.passed, now);
+        let [into, out] = [0, 1].map(|way| now[way].wrapping_sub(before[way]));
+        let forwards = into >= TELLING && out >= into / PART;
+        self.probes = match passed {
+            _ if self.missing_port().is_some() => 0,
+            None => self.probes,
+            Some(passed) if passed || forwards => self.probes.max(0).saturating_add(1),
+            Some(_) => self.probes.min(0).saturating_sub(1),
+        };
     }
 
     /// Whether it has made no progress for as long as `stall`.
@@ -196,7 +253,10 @@ impl Member {
         if self.state.serves() && state == MemberState::Gone {
             let calm = self.state == MemberState::Active && now.duration_since(self.since) > LONGEST_HOLD;
             self.hold = if calm { HOLD } else { (self.hold * 2).clamp(HOLD, LONGEST_HOLD) };
-            self.links.values_mut().for_each(Link::begin);
+            // One that misses probes says enough when it passes them.
+            if !self.misses_probes() {
+                self.links.values_mut().for_each(Link::begin);
+            }
         }
         (self.state, self.since, self.why, self.expected) = (state, now, why, false);
     }
@@ -221,6 +281,9 @@ impl Member {
             }
             if stuck && !alone {
                 return Some((Gone, format!("it has returned no buffer and sent nothing for {stall:?}")));
+            }
+            if self.misses_probes() {
+                return Some((Gone, format!("it has missed {MISSES} probes in a row")));
             }
         }
         match self.state {

@@ -15,7 +15,7 @@ use super::member::{Link, Member, MemberState};
 use super::spec::{Joint, PortSpec, ROUTER};
 use super::values::{Mac, Number};
 use super::view::view;
-use crate::graph::{Attach, Candidate, Group, Interface, KeptGroup, Own, Settled, MAX_MEMBERS};
+use crate::graph::{Attach, Candidate, Group, Interface, KeptGroup, Own, Probes, Settled, MAX_MEMBERS};
 use crate::port::{Port, PortId};
 use crate::router::Router;
 use crate::sandbox::open::{journal, JournalFile};
@@ -58,6 +58,8 @@ view! {
         buckets: u32,
         /// Those of them that are to move when they are idle.
         waiting: u32,
+        /// Probes in a row that it has missed; absent if it gets none.
+        probes_missed?: u32,
         /// Its ports, by interface.
         ports: Vec<String>,
     }
@@ -77,12 +79,15 @@ pub(super) struct Feed {
 struct LiveGroup {
     group: Arc<Group>,
     spec: GroupSpec,
-    /// The ports of its interfaces, by number.
-    interfaces: BTreeMap<u32, (String, PortId)>,
+    /// The ports of its interfaces, by number, and the station address of each.
+    interfaces: BTreeMap<u32, (String, PortId, Option<Mac>)>,
     members: BTreeMap<String, Member>,
     settled: Settled,
     /// What the buckets were last settled by.
     by: (Vec<Candidate>, u64, Duration),
+    /// When the next probes are due, and what those share that are on their way to a core.
+    probe_at: Instant,
+    pending: Arc<()>,
 }
 
 impl LiveGroup {
@@ -94,15 +99,21 @@ impl LiveGroup {
             members: BTreeMap::new(),
             settled: Settled { buckets: [0; MAX_MEMBERS], waiting: [0; MAX_MEMBERS], moved: [0; 2] },
             by: (Vec::new(), 0, Duration::ZERO),
+            probe_at: Instant::now(),
+            pending: Arc::default(),
         }
     }
 
     /// Has the members be those of `ports`.
     fn follow(&mut self, spec: &GroupSpec, ports: &[Placed<'_>], feeds: &[Feed], now: Instant) {
+        if self.spec.probe != spec.probe {
+            self.members.values_mut().for_each(|it| it.probes = 0);
+        }
         self.spec = spec.clone();
         let number = |port: &PortSpec| port.interface.map_or(0, Number::get);
         let fronts = ports.iter().filter(|(port, _)| port.group_interface() == Some(&spec.name));
-        self.interfaces = fronts.map(|(port, live)| (number(port), (port.name.clone(), live.id))).collect();
+        let front = |(port, live): &Placed<'_>| (number(port), (port.name.clone(), live.id, port.mac));
+        self.interfaces = fronts.map(front).collect();
         let its = |port: &&Placed<'_>| port.0.group.as_deref() == Some(&spec.name);
         let mut links: BTreeMap<&str, BTreeMap<u32, Placed<'_>>> = BTreeMap::new();
         for at in ports.iter().filter(its) {
@@ -150,9 +161,12 @@ impl LiveGroup {
         let LiveGroup { group, spec, members, settled, by, .. } = self;
         let stall = spec.stall();
         for name in members.keys().cloned().collect::<Vec<_>>() {
-            let active = |(other, it): (&String, &Member)| *other != name && it.state == MemberState::Active;
-            let alone = !members.iter().any(active);
+            let active =
+                |(other, it): &(&String, &Member)| **other != name && it.state == MemberState::Active;
+            let (others, floor) = (members.iter().filter(active).count(), spec.probe_floor(members.len()));
             let Some(member) = members.get_mut(&name) else { continue };
+            let alone = others == 0;
+            member.judged = spec.probe.is_some() && others >= floor;
             let has = settled.buckets.get(usize::from(member.number)).copied().unwrap_or(0);
             while let Some((state, why)) = member.next(&name, stall, alone, has, now) {
                 member.enter(&spec.name, &name, state, why, now);
@@ -187,6 +201,27 @@ impl LiveGroup {
         waits || members.values().any(|it| it.stuck.is_some())
     }
 
+    /// Notes what has become of the last probes, and makes the next ones if it is time.
+    fn probe(&mut self, now: Instant) -> Option<Probes> {
+        let to = self.spec.probe?;
+        if Arc::strong_count(&self.pending) > 1 {
+            // Members have all their time from when a core has sent them.
+            self.probe_at = now + self.spec.stall();
+        }
+        if now < self.probe_at {
+            return None;
+        }
+        self.probe_at = now + self.spec.stall();
+        let (front, (_, at, mac)) = self.interfaces.first_key_value()?;
+        let Mac(mac) = (*mac)?;
+        for member in self.members.values_mut() {
+            member.note_probe(*front, self.group.probes.passed(member.number));
+        }
+        let up = self.members.values().filter(|it| it.missing_port().is_none());
+        let up: Vec<u8> = up.map(|it| it.number).collect();
+        Some(Probes::new(*at, mac, to, &up, &self.pending))
+    }
+
     fn view(&self, now: Instant) -> GroupView {
         let member = |(name, it): (&String, &Member)| {
             let count = |all: &[u32; MAX_MEMBERS]| all.get(usize::from(it.number)).copied().unwrap_or(0);
@@ -201,13 +236,14 @@ impl LiveGroup {
                 weight: it.weight,
                 buckets: count(&self.settled.buckets),
                 waiting: count(&self.settled.waiting),
+                probes_missed: self.spec.probe.map(|_| it.probes.min(0).unsigned_abs()),
                 ports: it.links.values().map(|link| link.port.name.clone()).collect(),
             }
         };
         let [moved_idle, moved_at_once] = self.settled.moved;
         GroupView {
             name: self.spec.name.clone(),
-            interfaces: self.interfaces.values().map(|(name, _)| name.clone()).collect(),
+            interfaces: self.interfaces.values().map(|(name, ..)| name.clone()).collect(),
             members: self.members.iter().map(member).collect(),
             moved_idle,
             moved_at_once,
@@ -272,8 +308,10 @@ impl Groups {
         }
     }
 
-    /// Looks at all members. For how long there is nothing to do but to wait for links; for ever, if there are no groups.
-    pub fn tend(&mut self, now: Instant) -> Option<Duration> {
+    /// Looks at all members, and has `send` send their probes. For how long there is nothing to do but to wait for links; for ever,
+    /// if there are no groups.
+    pub fn tend(&mut self, now: Instant, mut send: impl FnMut(Probes)) -> Option<Duration> {
+        self.0.values_mut().filter_map(|group| group.probe(now)).for_each(&mut send);
         let soon = self.0.values_mut().fold(false, |soon, group| group.tend(now) | soon);
         (!self.0.is_empty()).then_some(if soon { OFTEN } else { SELDOM })
     }
@@ -284,7 +322,7 @@ impl Groups {
         let number = spec.interface.map_or(0, Number::get);
         if let Some(live) = spec.group.as_ref().and_then(|group| self.0.get(group)) {
             let member = spec.member.as_ref().and_then(|name| live.members.get(name));
-            let (Some((_, port)), Some(member)) = (live.interfaces.get(&number), member) else {
+            let (Some((_, port, _)), Some(member)) = (live.interfaces.get(&number), member) else {
                 return Attach::Nothing;
             };
             let behind = Attach::Behind(*port, member.number);
@@ -299,7 +337,7 @@ impl Groups {
         Attach::Interface(Arc::new(Interface {
             group: Arc::clone(&live.group),
             ports: live.members.values().filter_map(behind).collect(),
-            own: Own::new(addresses, spec.mac.map(|Mac(mac)| mac)),
+            own: Own::new(addresses, spec.mac.map(|Mac(mac)| mac), live.spec.probe),
             beyond,
         }))
     }
@@ -336,15 +374,19 @@ mod tests {
     impl Rig {
         /// Two members with two ports each: a has ports 0 and 1, b has 2 and 3.
         fn new() -> Rig {
+            Rig::of(2)
+        }
+
+        fn of(members: u8) -> Rig {
             let file = CounterFile::anonymous().unwrap();
             let port = |id| {
                 let counters = file.open_slot(PortId(id), &format!("p{id}"));
                 Arc::new(Port::new(PortId(id), &format!("p{id}"), counters, DEFAULT_MTU).unwrap())
             };
-            let ports: Vec<_> = (0..4).map(port).collect();
+            let ports: Vec<_> = (0..2 * u16::from(members)).map(port).collect();
             let (spec, now) = (GroupSpec { name: "g".to_owned(), ..GroupSpec::default() }, Instant::now());
             let mut live = LiveGroup::new(&spec, 1, None);
-            for (number, name) in [(0u8, "a"), (1, "b")] {
+            for (number, name) in (0..members).zip(["a", "b", "c", "d"]) {
                 let mut member = Member::new(number, now);
                 (member.weight, member.wanted) = (100, 2);
                 let its = (0..).zip(&ports[usize::from(number) * 2..][..2]);
@@ -352,7 +394,7 @@ mod tests {
                 live.members.insert(name.to_owned(), member);
             }
             let mut rig = Rig { live, ports, peers: Vec::new(), now, _file: file };
-            rig.peers = (0..4).map(|port| Some(rig.peer(port))).collect();
+            rig.peers = (0..rig.ports.len()).map(|port| Some(rig.peer(port))).collect();
             rig
         }
 
@@ -386,6 +428,115 @@ mod tests {
                 (member.state.name(), self.live.settled.buckets[usize::from(member.number)])
             })
         }
+    }
+
+    impl Rig {
+        /// Of all members, one after the other, whether they pass `count` probes; their states then.
+        fn probed(&mut self, passed: &[bool], count: usize) -> String {
+            for _ in 0..count {
+                self.now += Duration::from_millis(500);
+                let noted = self.live.members.values_mut().zip(passed);
+                noted.for_each(|(member, passed)| member.note_probe(0, Some(*passed)));
+                self.live.tend(self.now);
+            }
+            self.live.members.values().map(|it| it.state.name().chars().next().unwrap()).collect()
+        }
+
+        fn with_probes(members: u8, floor: Option<&str>) -> Rig {
+            let mut rig = Rig::of(members);
+            rig.live.spec.probe = Some([192, 0, 2, 1].into());
+            rig.live.spec.probe_floor = floor.map(|floor| floor.parse().unwrap());
+            rig.says(&(0..rig.ports.len()).collect::<Vec<_>>());
+            rig
+        }
+    }
+
+    #[test]
+    fn a_member_that_forwards_nothing_is_gone_after_three_probes_and_joins_after_five() {
+        let mut rig = Rig::with_probes(2, None);
+        // The first one joins in any case, the other one when it has shown that it forwards.
+        assert_eq!(rig.after(1), [("active", 1 << 16), ("joining", 0)]);
+        let why = rig.live.view(rig.now).members[1].why.clone();
+        assert_eq!(why.as_deref(), Some("it has yet to pass 5 probes in a row"));
+        assert_eq!((rig.probed(&[true; 2], 4), rig.probed(&[true; 2], 1)), ("aj".into(), "aa".into()));
+        // It misses some, but not in a row.
+        for _ in 0..5 {
+            assert_eq!(rig.probed(&[false, true], 2), "aa");
+            assert_eq!(rig.probed(&[true; 2], 1), "aa");
+        }
+        assert_eq!(rig.probed(&[false, true], 2), "aa");
+        assert_eq!(rig.live.view(rig.now).members[0].probes_missed, Some(2));
+        assert_eq!(rig.probed(&[false, true], 1), "ga");
+        assert_eq!(rig.live.members["a"].why, "it has missed 3 probes in a row");
+        // Back: what it passes while it has to stay out counts; one that it misses has it begin anew.
+        assert_eq!((rig.probed(&[true; 2], 4), rig.probed(&[false, true], 1)), ("ja".into(), "ja".into()));
+        assert_eq!((rig.probed(&[true; 2], 4), rig.probed(&[true; 2], 1)), ("ja".into(), "aa".into()));
+        // Then the other one, whose ports also go: nothing counts that was before.
+        rig.peers[2] = None;
+        assert_eq!(rig.probed(&[true; 2], 1), "ag");
+        rig.peers[2] = Some(rig.peer(2));
+        rig.says(&[2, 3]);
+        assert_eq!((rig.probed(&[true; 2], 4), rig.probed(&[true; 2], 1)), ("aj".into(), "aa".into()));
+    }
+
+    #[test]
+    fn probes_alone_take_out_no_more_members_than_down_to_the_floor() {
+        for (floor, left) in [(None, "ggaa"), (Some("3"), "gaaa"), (Some("1"), "ggga"), (Some("9"), "aaaa")] {
+            let mut rig = Rig::with_probes(4, floor);
+            assert_eq!(rig.probed(&[true; 4], 5), "aaaa");
+            assert_eq!(rig.probed(&[false; 4], 3), left, "{floor:?}");
+            // However long that lasts: they do not take turns.
+            let waits = left.replace('g', "j");
+            assert_eq!((rig.probed(&[false; 4], 5), rig.probed(&[false; 4], 200)), (waits.clone(), waits));
+        }
+        // Who is out comes back when another one's port goes down, whatever its probes say, and makes room again.
+        let mut rig = Rig::with_probes(4, None);
+        rig.probed(&[true; 4], 5);
+        assert_eq!(rig.probed(&[false, false, true, true], 9), "jjaa");
+        rig.peers[4] = None;
+        assert_eq!(rig.probed(&[false, false, true, true], 2), "ajga");
+        rig.peers[4] = Some(rig.peer(4));
+        rig.says(&[4, 5]);
+        assert_eq!(rig.probed(&[false, false, true, true], 20), "jjaa");
+        // Without probes nothing of that is left.
+        rig.live.spec.probe = None;
+        assert_eq!(rig.probed(&[false; 4], 200), "aaaa");
+    }
+
+    #[test]
+    fn a_member_that_visibly_forwards_is_not_judged_by_probes_that_it_drops() {
+        let mut rig = Rig::with_probes(2, None);
+        rig.probed(&[true; 2], 5);
+        let busy = |rig: &mut Rig, into: u64, out: u64| {
+            rig.gets(0, into, 0);
+            rig.ports[1].counters.block(0).add_tally(&Tally { frames: out, ..Tally::default() });
+            rig.probed(&[false, true], 1)
+        };
+        for _ in 0..9 {
+            assert_eq!(busy(&mut rig, 1000, 300), "aa");
+        }
+        assert_eq!(busy(&mut rig, 60, 60), "aa");
+        assert_eq!(busy(&mut rig, 1000, 200), "aa");
+        assert_eq!(busy(&mut rig, 0, 9000), "ga");
+    }
+
+    #[test]
+    fn probes_are_made_each_stall_for_members_with_a_link_when_the_last_ones_are_sent() {
+        let mut rig = Rig::with_probes(2, None);
+        rig.peers[1] = None;
+        let made = |rig: &mut Rig, ms| {
+            rig.now += Duration::from_millis(ms);
+            rig.live.probe(rig.now)
+        };
+        assert!(made(&mut rig, 1).is_none(), "it has no interface");
+        rig.live.interfaces.insert(0, ("g0".to_owned(), PortId(9), Some(Mac([2; 6]))));
+        assert!(made(&mut rig, 499).is_none());
+        let first = made(&mut rig, 1).unwrap();
+        assert_eq!(first.all.iter().map(|it| it.0).collect::<Vec<_>>(), [1]);
+        assert!(made(&mut rig, 600).is_none(), "a core has yet to send them");
+        drop(first);
+        assert!(made(&mut rig, 499).is_none());
+        assert!(made(&mut rig, 1).is_some());
     }
 
     #[test]

@@ -555,4 +555,5 @@ forms! {
     Source = Form::Text("MAC|vrrp", "vrrp");
     VlanRange = Form::Text("VLAN[-VLAN]", "20-30");
     Net = Form::Text("ADDRESS/LENGTH", "10.0.0.1/24");
+    IpAddr = Form::Text("ADDRESS", "192.0.2.1");
 }

@@ -238,6 +238,8 @@ impl Collector for Snapshot {
             gauge "group_member_buckets", "Buckets of flows that a member of a group has", member(|m| m.buckets.into());
             gauge "group_member_waiting", "Buckets of a member that are to move when they are idle",
                 member(|m| m.waiting.into());
+            gauge "group_member_missed_probes", "Probes that a member of a group has missed in a row",
+                member(|m| m.probes_missed.unwrap_or(0).into());
             counter "group_moves", "Buckets of flows that moved to another member, idle ones and others",
                 group(|g| vec![("idle", g.moved_idle), ("at_once", g.moved_at_once)]);
             counter "queue_visits", "Visits of an I/O core at a queue, by what ended them; empty: nothing was found",

@@ -196,7 +196,7 @@ fn every_field_is_described_and_no_other() {
             .unwrap();
     compare(seen, "TenantSpec", &tenant_spec, &text::named::<TenantSpec>("t").unwrap());
     let group_spec =
-        text::named::<GroupSpec>("g,stateful=on,idle=1,force-after=never,stall=10,weights=a:1+b:2,drain=a")
+        text::named::<GroupSpec>("g,stateful=on,idle=1,force-after=never,stall=10,probe=192.0.2.1,probe-floor=1,weights=a:1+b:2,drain=a")
             .unwrap();
     compare(seen, "GroupSpec", &group_spec, &text::named::<GroupSpec>("g").unwrap());
     let daemon = DaemonSpec {
@@ -423,9 +423,10 @@ fn every_field_is_described_and_no_other() {
         weight: 1,
         buckets: 0,
         waiting: 0,
+        probes_missed: Some(0),
         ports: vec![],
     };
-    compare(seen, "MemberView", &member, &MemberView { why: None, ..member.clone() });
+    compare(seen, "MemberView", &member, &MemberView { why: None, probes_missed: None, ..member.clone() });
     let group =
         GroupView { name: s(), interfaces: vec![], members: vec![member], moved_idle: 0, moved_at_once: 0 };
     compare(seen, "GroupView", &group, &group);

@@ -21,19 +21,23 @@ impl Net {
             command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let net = Net { holder, bed: Testbed::new() };
         let ours = std::fs::read_link("/proc/self/ns/net").unwrap();
-        let theirs = format!("/proc/{}/ns/net", net.holder.id());
         let start = Instant::now();
-        while std::fs::read_link(&theirs).is_ok_and(|net| net == ours) {
+        while std::fs::read_link(net.path()).is_ok_and(|net| net == ours) {
             assert!(start.elapsed() < LIMIT);
             std::thread::yield_now();
         }
         net
     }
 
+    /// The file that it is.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.holder.id())
+    }
+
     /// A command inside.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.holder.id())).arg(program);
+        command.arg(format!("--net={}", self.path())).arg(program);
         command.env("SIDECORE_SOCKET", self.bed.path("control.sock")).env_remove("NOTIFY_SOCKET");
         command.current_dir(self.bed.path(".")).stdin(Stdio::null());
         command

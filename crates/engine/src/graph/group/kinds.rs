@@ -29,28 +29,43 @@ const SOLICITS: [u8; 2] = [133, 135];
 const ADVERTISES: [u8; 3] = [134, 136, 137];
 const ADVERTISEMENT: u8 = 136;
 
-/// The addresses of an interface, as numbers; IPv4 in its mapped form. Of a family without one, any may be used.
+/// The addresses of an interface, as numbers; IPv4 in its mapped form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Own(Vec<u128>);
+pub struct Own {
+    /// Of a family without one, any may be used.
+    addresses: Vec<u128>,
+    /// The higher one of those two that probes go to and come from.
+    probe: Option<u128>,
+}
 
 impl Own {
-    /// These addresses, and the link-local one that belongs to station `mac` (RFC 4291 appendix A).
-    pub fn new(addresses: impl IntoIterator<Item = IpAddr>, mac: Option<[u8; 6]>) -> Own {
+    /// These addresses, and the link-local one that belongs to station `mac` (RFC 4291 appendix A); `probe` is the address of probes.
+    pub fn new(
+        addresses: impl IntoIterator<Item = IpAddr>,
+        mac: Option<[u8; 6]>,
+        probe: Option<IpAddr>,
+    ) -> Own {
         let mut own: Vec<u128> = addresses.into_iter().map(number).collect();
         if let (Some([a, b, c, d, e, f]), true) = (mac, own.iter().any(|it| !is_v4(*it))) {
             let station = u64::from_be_bytes([a ^ 2, b, c, 0xff, 0xfe, d, e, f]);
             own.push(0xfe80 << 112 | u128::from(station));
         }
-        Own(own)
+        Own { addresses: own, probe: probe.map(|it| number(it) | 1) }
     }
 
     fn has(&self, address: u128) -> bool {
-        self.0.contains(&address)
+        self.addresses.contains(&address)
+    }
+
+    /// Whether `frame` is a probe, or about one.
+    #[inline]
+    pub(super) fn is_probe(&self, frame: &Frame) -> bool {
+        self.probe.is_some_and(|probe| destination(frame) | 1 == probe)
     }
 
     /// Whether a member may say that `address` is its own.
     fn admits(&self, address: u128) -> bool {
-        self.has(address) || !self.0.iter().any(|it| is_v4(*it) == is_v4(address))
+        self.has(address) || !self.addresses.iter().any(|it| is_v4(*it) == is_v4(address))
     }
 }
 
@@ -93,6 +108,15 @@ fn six(bytes: &[u8], at: usize) -> u128 {
     address.map_or(0, |it| u128::from_be_bytes(*it))
 }
 
+/// The address that `frame` goes to, if it is one of IP.
+fn destination(frame: &Frame) -> u128 {
+    match ethertype(frame) {
+        IPV4 => four(frame.head(), 30),
+        IPV6 => six(frame.head(), 38),
+        _ => 0,
+    }
+}
+
 /// The message of Neighbor Discovery that `frame` is. Such messages have no headers in between: RFC 6980 §5.
 #[inline]
 fn discovery(frame: &Frame) -> Option<u8> {
@@ -112,7 +136,7 @@ pub(super) fn kind(frame: &Frame, own: &Own) -> FrameKind {
     if is_resolution(frame) {
         return FrameKind::All;
     }
-    match is_group(frame.dst()) || !own.0.is_empty() && is_for_own(frame, own) {
+    match is_group(frame.dst()) || !own.addresses.is_empty() && is_for_own(frame, own) {
         true => FrameKind::Own,
         false => FrameKind::Flow,
     }
@@ -121,9 +145,9 @@ pub(super) fn kind(frame: &Frame, own: &Own) -> FrameKind {
 /// Whether `frame` is of a routing protocol, and for one of these addresses.
 fn is_for_own(frame: &Frame, own: &Own) -> bool {
     let head = frame.head();
-    let (protocol, at, to) = match ethertype(frame) {
-        IPV4 => (head.get(23), 14 + usize::from(frame.head[14] & 0xf) * 4, four(head, 30)),
-        IPV6 => (head.get(20), 54, six(head, 38)),
+    let (protocol, at) = match ethertype(frame) {
+        IPV4 => (head.get(23), 14 + usize::from(frame.head[14] & 0xf) * 4),
+        IPV6 => (head.get(20), 54),
         _ => return false,
     };
     let port = |at: usize| {
@@ -135,7 +159,7 @@ fn is_for_own(frame: &Frame, own: &Own) -> bool {
         Some(protocol) => ROUTERS.contains(protocol),
         None => false,
     };
-    speaks && own.has(to)
+    speaks && own.has(destination(frame))
 }
 
 /// Whether a `frame` that resolves addresses may come out of an interface with these; it came from the member that speaks for all,

@@ -19,6 +19,7 @@ mod atomic;
 mod buckets;
 mod kept;
 mod kinds;
+mod probe;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -36,6 +37,8 @@ pub use buckets::{BUCKETS, MAX_MEMBERS};
 pub use kept::KeptGroup;
 pub use kinds::Own;
 use kinds::{kind, FrameKind};
+use probe::ProbeStates;
+pub use probe::Probes;
 
 /// A tick of the buckets' clock is some milliseconds: 2²³ ticks of the processor's.
 const TICK: u32 = 23;
@@ -53,6 +56,8 @@ pub struct Group {
     /// The member that speaks for all.
     speaker: AtomicU8,
     shares: Mutex<Shares>,
+    /// What has become of probes through members.
+    pub probes: ProbeStates,
     /// What it keeps for the next daemon, if anything.
     pub kept: Option<KeptGroup>,
 }
@@ -85,6 +90,7 @@ impl Group {
             buckets,
             speaker: AtomicU8::new(NO_MEMBER),
             shares: Mutex::new(Shares::new(BUCKETS)),
+            probes: ProbeStates::new(),
             kept,
         }
     }
@@ -219,7 +225,11 @@ impl Group {
     ) {
         keep.clear();
         for (pick, frame) in (0..).zip(batch.frames()) {
-            match kinds::may_leave(batch, frame, own, self.speaker() == number) {
+            let verdict = match own.is_probe(frame) {
+                true => Err(self.probes.came(batch, frame, number)),
+                false => kinds::may_leave(batch, frame, own, self.speaker() == number),
+            };
+            match verdict {
                 Ok(()) => keep.push(pick),
                 Err(why) => drop(usize::from(pick), why),
             }
@@ -229,8 +239,8 @@ impl Group {
 
 /// Whether some frame of `batch` is one that [`Group::judge`] judges.
 #[inline]
-pub(super) fn resolves(batch: &Batch) -> bool {
-    batch.frames().iter().any(kinds::is_resolution)
+pub(super) fn any_judged(batch: &Batch, own: &Own) -> bool {
+    batch.frames().iter().any(|frame| kinds::is_resolution(frame) || own.is_probe(frame))
 }
 
 /// In place of a member's number: all of them.

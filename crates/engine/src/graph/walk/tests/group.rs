@@ -2,9 +2,10 @@
 //! router.
 
 use super::*;
-use crate::graph::group::{Candidate, Group, Own};
+use crate::graph::group::{Candidate, Group, Own, Probes};
 use crate::graph::topology::Interface;
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// The group's interface, and its members' ports.
@@ -12,7 +13,14 @@ const FRONT: u16 = 2;
 const MEMBERS: [u16; 2] = [3, 4];
 const OSPF: [u8; 6] = [1, 0, 0x5e, 0, 0, 5];
 
+/// Where probes go.
+const PROBE: [u8; 4] = [192, 0, 2, 1];
+
 fn group() -> Rig {
+    probed(PROBE.into())
+}
+
+fn probed(to: IpAddr) -> Rig {
     let file = CounterFile::anonymous().unwrap();
     let port = |id| {
         let counters = file.open_slot(PortId(id), &format!("p{id}"));
@@ -31,7 +39,7 @@ fn group() -> Rig {
     let group = Arc::new(Group::new(1, None));
     group.settle(&[Candidate::new(0, "a", 100), Candidate::new(1, "b", 100)], 0, Duration::ZERO);
     group.set_speaker(Some(0));
-    let own = Own::new([ip(FRONT).into(), six(FRONT).into()], Some(mac(FRONT)));
+    let own = Own::new([ip(FRONT).into(), six(FRONT).into()], Some(mac(FRONT)), Some(to));
     let interface = Interface {
         group,
         ports: vec![(0, PortId(MEMBERS[0])), (1, PortId(MEMBERS[1]))],
@@ -216,14 +224,16 @@ fn native(speaks: bool, wire: bool) -> Rig {
         control: (id == 6).then_some(PortId(8)),
         rpf: Rpf::Off,
     };
-    router.configure(&[port(6, 2), port(7, 5)], &[], 1);
+    let target = Target::Via(vec![ip(3).into()], None);
+    let probes = Static { prefix: "192.0.2.0/31".parse().unwrap(), target };
+    router.configure(&[port(6, 2), port(7, 5)], &[probes], 1);
     let behind = |id| Attach::Behind(PortId(if [1, 6].contains(&id) { 2 } else { 5 }), u8::from(id > 5));
     let interface = |id: u16, beyond| {
         let [near, far] = if id == 2 { [1, 6] } else { [4, 7] };
         Attach::Interface(Arc::new(Interface {
             group: Arc::clone(&group),
             ports: vec![(0, PortId(near)), (1, PortId(far))],
-            own: Own::new([ip(id).into()], Some(mac(id))),
+            own: Own::new([ip(id).into()], Some(mac(id)), Some(PROBE.into())),
             beyond,
         }))
     };
@@ -242,6 +252,71 @@ fn native(speaks: bool, wire: bool) -> Rig {
     rig.walk.routers = rig.topology.routers().iter().map(RouterContext::new).collect();
     rig.inside = vec![2, 5, 6, 7];
     rig
+}
+
+/// What comes into members, or elsewhere, for probes.
+fn probe(rig: &mut Rig, to: IpAddr) -> Vec<(u16, Vec<u8>)> {
+    let probes = Probes::new(PortId(FRONT), mac(FRONT), to, &[0, 1], &Arc::default());
+    rig.walk.probe(&rig.topology, probes, &mut Batch::new());
+    std::mem::take(&mut rig.got.lock().unwrap())
+}
+
+fn passed(rig: &Rig) -> [Option<bool>; 2] {
+    let (_, interface) = rig.topology.interface(PortId(FRONT)).unwrap();
+    [0, 1].map(|member| interface.group.probes.passed(member))
+}
+
+#[test]
+fn a_probe_counts_once_for_its_member_alone_and_nothing_of_it_leaves_the_group() {
+    for to in [IpAddr::from(PROBE), IpAddr::from(six(9))] {
+        let mut rig = probed(to);
+        assert_eq!(passed(&rig), [None; 2]);
+        let got = probe(&mut rig, to);
+        let (a, b) = (&got[0].1, &got[1].1);
+        assert_eq!(at(&got), MEMBERS);
+        assert_eq!(a[..12], [mac(FRONT), mac(FRONT ^ 1)].concat());
+        if to.is_ipv4() {
+            assert_eq!((a[22], Sum::of(&a[14..34]).value()), (2, 0xffff));
+        } else {
+            let mut sum = Sum::pseudo(&a[22..38], &a[38..54], 17, 16);
+            sum.add(&a[54..70]);
+            assert_eq!((a[21], sum.value(), a.len()), (2, 0xffff, 70));
+        }
+        // Another one's, one of another number, one to where they come from, as an error goes, and one cut short.
+        let mut forged = [a, b, b, b].map(Clone::clone);
+        let number = if to.is_ipv4() { 49 } else { 69 };
+        forged[1][number] ^= 1;
+        forged[2][if to.is_ipv4() { 33 } else { 53 }] ^= 1;
+        forged[3].truncate(number);
+        assert_eq!(at(&rig.send(MEMBERS[1], &forged)), [0u16; 0]);
+        let sent = [b.clone(), datagram(1, false), b.clone()];
+        assert_eq!(at(&rig.send(MEMBERS[1], &sent[..1])), [0u16; 0]);
+        assert!(rig.switches[0].table.lookup(u64::from_le_bytes([2, 0, 0, 0, 0, 2, 0, 0])).is_none());
+        assert_eq!(at(&rig.send(MEMBERS[1], &sent[1..])), [0, 1]);
+        assert_eq!(passed(&rig), [Some(false), Some(true)]);
+        // It is late.
+        assert_eq!(at(&rig.send(MEMBERS[0], std::slice::from_ref(a))), [0u16; 0]);
+        assert_eq!(passed(&rig), [None; 2]);
+        assert_eq!((rig.drops(4)["probe"], rig.drops(4)["bad_probe"], rig.drops(3)["bad_probe"]), (1, 5, 1));
+        let totals = rig.ports[3].counters.totals();
+        assert_eq!((totals.made, totals.out_frames), (1, 1));
+    }
+}
+
+#[test]
+fn a_router_among_the_members_passes_probes_if_it_has_the_route() {
+    let mut rig = native(true, false);
+    rig.meet(3, 5);
+    let got = probe(&mut rig, PROBE.into());
+    assert_eq!((at(&got), passed(&rig)), (vec![1], [Some(false), Some(true)]));
+    assert_eq!(rig.drops(7)["probe"], 1);
+    // The other one forwards it, too.
+    let mut through = probe(&mut rig, PROBE.into()).remove(0).1;
+    through[22] -= 1;
+    assert_eq!(at(&rig.send(4, &[through])), [0u16; 0]);
+    assert_eq!(passed(&rig), [Some(true); 2]);
+    // And one that goes elsewhere is a packet.
+    assert_eq!(at(&probe(&mut rig, ip(3).into())), [1, 3]);
 }
 
 /// The datagram of a flow to the station behind `to`, by way of `gateway`.
@@ -350,7 +425,7 @@ fn behind_a_router(beyond: impl FnOnce(&Arc<Router>) -> Attach) -> Rig {
     let interface = Arc::new(Interface {
         group,
         ports: vec![(0, PortId(4)), (1, PortId(7))],
-        own: Own::new([ip(7).into()], Some(mac(7))),
+        own: Own::new([ip(7).into()], Some(mac(7)), None),
         beyond: beyond(&first),
     });
     let attach = |id| match id {
