@@ -17,6 +17,7 @@ use sidecore_engine::core::{Budget, Lease};
 use sidecore_engine::graph::{Attach, Candidate, Group, Interface, Local, Own, Topology};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Mac, Offloads};
+use sidecore_engine::policy::acl::{read_rules, Acl, Action};
 use sidecore_engine::policy::{
     EgressRate, MacGuard, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol, VlanSet,
 };
@@ -245,7 +246,16 @@ impl Rig {
             let more = choice & 0x80 != 0;
             let mirror = (more && id.0 % 3 == 0).then_some(PortId(13));
             let rate = EgressRate::new(Some(1), None, Duration::from_millis(20));
+            let list = || {
+                let rules = [
+                    "permit proto=tcp dport=0-40000",
+                    "deny proto=tcp+udp src=10.0.0.0/13",
+                    "deny type=arp dst=10.0.0.0/29",
+                ];
+                Arc::new(Acl::compile(read_rules(rules).unwrap(), Action::Permit, [0x9e37_79b9; 8]))
+            };
             Policy {
+                acl: [(more && id.0 & 2 != 0).then(list), (more && id.0 & 4 != 0).then(list)],
                 mac_limit: [0, 1, 3, 0][usize::from(choice >> 4 & 3)],
                 guard,
                 storm,

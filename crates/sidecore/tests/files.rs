@@ -54,7 +54,7 @@ fn no_room_for_counters_is_an_error_at_the_start() {
 #[test]
 fn no_room_for_a_journal_is_an_error_of_add() {
     let bed = Testbed::new();
-    let tmpfs = Tmpfs::mount(bed.path("run"), "8m");
+    let tmpfs = Tmpfs::mount(bed.path("run"), "12m");
     let socket = tmpfs.0.join("control.sock");
     let socket = socket.to_str().unwrap();
     let _daemon = Daemon::start(bed.command().args(["run", "--socket", socket]));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::acls::{AclSpec, AclView};
+use super::acl::AclSpec;
 use super::grouping::GroupSpec;
 use super::members::{kept, Feed, GroupView, Groups};
 use super::neighbours::{mac_text, Neighbours};
@@ -379,10 +379,10 @@ impl CoreGraph {
         now.pin(seconds);
     }
 
-    /// The access lists, for people; `ports` says which ports have one.
-    pub(super) fn acls(&self, ports: impl Fn(&str) -> Vec<String>) -> Vec<AclView> {
+    /// The access lists, by name.
+    pub(super) fn acls(&self) -> Vec<(String, Arc<Acl>)> {
         let now = crate::lock(&self.now);
-        now.acls.iter().map(|(name, (_, acl))| AclView::of(name, acl, ports(name))).collect()
+        now.acls.iter().map(|(name, (_, acl))| (name.clone(), Arc::clone(acl))).collect()
     }
 
     /// The addresses that the switches remember.

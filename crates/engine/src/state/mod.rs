@@ -9,6 +9,7 @@
 //! graph, published whole (`CoreGraph::publish`). Port kinds are rows of a table (`kinds`); this module knows none of them
 //! by name.
 
+mod acl;
 pub mod acls;
 mod check;
 mod control;
@@ -45,7 +46,7 @@ mod transaction;
 pub mod values;
 mod view;
 
-pub use acls::AclSpec;
+pub use acl::AclSpec;
 pub use check::{check, Finding};
 pub use cores::{Address, CoreGraph, Standing};
 pub use engine::{Engine, Error};

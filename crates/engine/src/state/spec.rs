@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::acls::AclSpec;
+use super::acl::AclSpec;
 use super::grants::{Bits, Budget, Cpus, Frames, TenantSpec};
 use super::grouping::GroupSpec;
 use super::media::DiskFile;
@@ -628,6 +628,24 @@ impl Entry for RouterSpec {
     fn held(spec: &Spec, name: &str) -> Option<String> {
         let port = spec.ports.iter().find(|port| port.router_name() == Some(name))?;
         Some(format!("port {} is on it", port.name))
+    }
+}
+
+impl Entry for AclSpec {
+    const WHAT: &'static str = "acl";
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn list(spec: &mut Spec) -> &mut Vec<AclSpec> {
+        &mut spec.acls
+    }
+
+    fn held(spec: &Spec, name: &str) -> Option<String> {
+        let its = |list: &Option<String>| list.as_deref() == Some(name);
+        let port = spec.ports.iter().find(|port| its(&port.acl_in) || its(&port.acl_out))?;
+        Some(format!("port {} has it", port.name))
     }
 }
 

@@ -12,7 +12,7 @@ use serde::forward_to_deserialize_any;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::Spanned;
 
-use super::acls::AclSpec;
+use super::acl::AclSpec;
 use super::check::{check, Finding};
 use super::kinds::{find, Kind};
 use super::spec::{Entry, PortSpec, Spec};

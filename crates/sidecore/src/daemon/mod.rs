@@ -109,7 +109,7 @@ pub fn run(args: RunArgs) -> Outcome {
     set_directory(path).map_err(|e| format!("ring ports: {e}"))?;
     let counter_file = claimed.file.try_clone().and_then(CounterFile::on).map_err(|e| match e.kind() {
         std::io::ErrorKind::StorageFull => format!(
-            "there is no room for the counters file {} (about 4 MB): {e}; make room, or choose another path with --counters",
+            "there is no room for the counters file {} (about 10 MB): {e}; make room, or choose another path with --counters",
             counters.display()
         ),
         _ => format!("cannot make counters file {}: {e}", counters.display()),

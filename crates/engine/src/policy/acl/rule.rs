@@ -111,13 +111,13 @@ struct Draft(Vec<Entry>);
 
 impl Draft {
     /// Each entry also has one of these: a word, what is looked at of it, and what that is.
-    fn one_of(&mut self, all: &[Words]) -> Result<(), String> {
+    fn one_of(&mut self, all: &[Clause]) -> Result<(), String> {
         if self.0.len().saturating_mul(all.len()) > MOST {
             return Err(format!(
                 "it becomes more than {MOST} entries; allowed: several rules, or wider ranges"
             ));
         }
-        let with = |entry: &Entry, words: &Words| {
+        let with = |entry: &Entry, words: &Clause| {
             let mut entry = *entry;
             for &(word, mask, value) in words {
                 if entry.mask[word] & mask & (entry.value[word] ^ value) != 0 {
@@ -173,11 +173,11 @@ impl Rule {
 /// The entries of a rule with these keys.
 fn entries(action: Action, mut given: BTreeMap<&str, String>) -> Result<Vec<Entry>, String> {
     let mut draft = Draft(vec![Entry::default()]);
-    let mut each = |key: &str, read: &dyn Fn(&str) -> Option<Vec<Words>>, allowed: &str| {
+    let mut each = |key: &str, read: &dyn Fn(&str) -> Option<Vec<Clause>>, allowed: &str| {
         let Some(text) = given.remove(key) else { return Ok(None) };
         let parts = text.split([',', '+']).map(|part| read(part.trim()));
         let bad = || format!("key `{key}`: {text:?} is not allowed; allowed: {allowed}");
-        let all: Vec<Words> = parts.collect::<Option<Vec<_>>>().ok_or_else(bad)?.concat();
+        let all: Vec<Clause> = parts.collect::<Option<Vec<_>>>().ok_or_else(bad)?.concat();
         Ok::<_, String>(Some(all))
     };
     let fixed = [
@@ -208,7 +208,7 @@ fn entries(action: Action, mut given: BTreeMap<&str, String>) -> Result<Vec<Entr
         return Err("icmp is of proto=icmp or proto=icmpv6".to_owned());
     }
     // IPv6 says so beside its words.
-    let families = |of: &Option<Vec<Words>>| -> Vec<usize> { of.iter().flatten().map(Vec::len).collect() };
+    let families = |of: &Option<Vec<Clause>>| -> Vec<usize> { of.iter().flatten().map(Vec::len).collect() };
     let (from, to) = (families(&src), families(&dst));
     if from.iter().chain(&to).any(|it| Some(it) != from.first().or(to.first())) {
         return Err("its addresses are of IPv4 and of IPv6; allowed: a rule for each".to_owned());
@@ -248,13 +248,13 @@ fn entries(action: Action, mut given: BTreeMap<&str, String>) -> Result<Vec<Entr
 }
 
 /// What some words of an entry are: the word, what is looked at of it, and what that is.
-type Words = Vec<(usize, u64, u64)>;
+type Clause = Vec<(usize, u64, u64)>;
 
-fn exact(field: Field, value: u64) -> Words {
+fn exact(field: Field, value: u64) -> Clause {
     vec![(field.0, field.all(), field.at(value))]
 }
 
-fn mac(field: Field, text: &str) -> Option<Vec<Words>> {
+fn mac(field: Field, text: &str) -> Option<Vec<Clause>> {
     let number = |text: &str| {
         let [a, b, c, d, e, f] = text.parse::<Mac>().ok()?.0;
         Some(u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
@@ -265,7 +265,7 @@ fn mac(field: Field, text: &str) -> Option<Vec<Words>> {
 }
 
 /// A number, or all from one to another: as few prefixes of its bits as have just these.
-fn range(field: Field, text: &str, most: u64) -> Option<Vec<Words>> {
+fn range(field: Field, text: &str, most: u64) -> Option<Vec<Clause>> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let number = |text: &str| text.parse::<u64>().ok().filter(|it| *it <= most);
     let (mut first, last) = (number(first)?, number(last)?);
@@ -284,7 +284,7 @@ fn range(field: Field, text: &str, most: u64) -> Option<Vec<Words>> {
     Some(all)
 }
 
-fn ethertype(text: &str) -> Option<Vec<Words>> {
+fn ethertype(text: &str) -> Option<Vec<Clause>> {
     let number = match text {
         "ipv4" => 0x0800,
         "ipv6" => 0x86dd,
@@ -294,7 +294,7 @@ fn ethertype(text: &str) -> Option<Vec<Words>> {
     Some(vec![exact(TYPE, number.into())])
 }
 
-fn protocol(text: &str) -> Option<Vec<Words>> {
+fn protocol(text: &str) -> Option<Vec<Clause>> {
     let number = match text {
         "icmp" => 1,
         "tcp" => 6,
@@ -305,7 +305,7 @@ fn protocol(text: &str) -> Option<Vec<Words>> {
     Some(vec![exact(PROTO, number.into())])
 }
 
-fn prefix(word: usize, text: &str) -> Option<Vec<Words>> {
+fn prefix(word: usize, text: &str) -> Option<Vec<Clause>> {
     let (address, len) = match text.split_once('/') {
         None => (text, None),
         Some((address, len)) => (address, Some(len.parse::<u32>().ok()?)),
@@ -331,7 +331,7 @@ fn prefix(word: usize, text: &str) -> Option<Vec<Words>> {
     Some(vec![words])
 }
 
-fn message(text: &str) -> Option<Vec<Words>> {
+fn message(text: &str) -> Option<Vec<Clause>> {
     let (kind, code) = match text.split_once('/') {
         None => (text, None),
         Some((kind, code)) => (kind, Some(code.parse::<u8>().ok()?)),
@@ -341,7 +341,7 @@ fn message(text: &str) -> Option<Vec<Words>> {
     Some(vec![words])
 }
 
-fn flag(text: &str) -> Option<Vec<Words>> {
+fn flag(text: &str) -> Option<Vec<Clause>> {
     let name = text.strip_prefix('!');
     let bit = ["fin", "syn", "rst", "psh", "ack", "urg"].iter().position(|it| *it == name.unwrap_or(text))?;
     let bit = FLAGS.at(1 << bit);
