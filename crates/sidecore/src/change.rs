@@ -54,7 +54,7 @@ pub fn add(args: &AddArgs) -> Outcome {
         Sort { switch: true, .. } => spec.switches = all(specs, |s| text::named(s).map_err(bad))?,
         Sort { router: true, .. } => spec.routers = all(specs, |s| text::named(s).map_err(bad))?,
         Sort { tenant: true, .. } => spec.tenants = all(specs, |s| text::named(s).map_err(bad))?,
-        Sort { acl: true, .. } => return Err("sidecore acl NAME FILE adds an access list".to_owned().into()),
+        Sort { acl: true, .. } => return Err("sidecore acl NAME FILE adds an access list".to_owned()),
         Sort { of_groups: true, .. } => spec.groups = all(specs, |s| text::named(s).map_err(bad))?,
         _ => spec.ports = all(specs, port)?,
     }

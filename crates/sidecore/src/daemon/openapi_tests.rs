@@ -15,8 +15,8 @@ use sidecore_engine::state::routers::*;
 use sidecore_engine::state::status::*;
 use sidecore_engine::state::tenants::*;
 use sidecore_engine::state::{
-    text, Address, Change, Cpus, DaemonSpec, GroupSpec, RouteSpec, RouterSpec, ServiceView, Spec, SwitchSpec,
-    TenantSpec, Verb,
+    text, AclSpec, Address, Change, Cpus, DaemonSpec, GroupSpec, RouteSpec, RouterSpec, ServiceView, Spec,
+    SwitchSpec, TenantSpec, Verb,
 };
 use sidecore_routing::{AgentView, ControlView, RouterView, Routers};
 
