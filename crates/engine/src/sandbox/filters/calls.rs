@@ -182,6 +182,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_readv IO, [], "frames from a TAP";
     SYS_writev IO.union(SLOW), [], "frames to a TAP; the log";
     SYS_sendto IO.union(TALK), [], "a packet socket's or an AF_XDP socket's wake-up; messages";
+    SYS_sendto HE, [Is(5, 0)], "the handler of SIGTERM and SIGHUP, which any thread may run, tells the control thread";
     SYS_sendmmsg IO, [], "frames to a packet socket";
     SYS_recvfrom IO.union(TALK), [], "an AF_XDP socket's wake-up; messages";
     SYS_fcntl ALL, [command(libc::F_DUPFD_CLOEXEC), command(libc::F_GETFL), command(libc::F_GETFD)],
