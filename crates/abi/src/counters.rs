@@ -156,10 +156,16 @@ pub enum DropReason {
     Probe = 50,
     /// It goes to the address of a group's probes, and is late, another member's or none.
     BadProbe = 51,
+    /// It claims an address of IP that its port may not use (`allow-ip`).
+    IpGuard = 52,
+    /// It answers DHCP requests, and its port may not (`dhcp-guard`).
+    DhcpGuard = 53,
+    /// It is a router advertisement or redirect, and its port may send none (`ra-guard`).
+    RaGuard = 54,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 52] = [
+pub const DROPS: [(DropReason, &str, &str); 55] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -272,6 +278,9 @@ pub const DROPS: [(DropReason, &str, &str); 52] = [
         "bad_probe",
         "it goes to the address of the group's probes, and is late, another member's or none",
     ),
+    (DropReason::IpGuard, "ip_guard", "it claims an address of IP that the port may not use (allow-ip)"),
+    (DropReason::DhcpGuard, "dhcp_guard", "the port may not answer DHCP requests (dhcp-guard)"),
+    (DropReason::RaGuard, "ra_guard", "the port may send no router advertisements or redirects (ra-guard)"),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

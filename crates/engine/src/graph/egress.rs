@@ -10,7 +10,7 @@ use super::deliver::Delivery;
 use super::topology::{Attach, Member, Topology};
 use crate::packet::{Batch, ALL, MAX_BATCH};
 use crate::policy::acl::{Acl, Headers};
-use crate::policy::Form;
+use crate::policy::{Form, IpGuard, Policy};
 use crate::port::{DropReason, Outcome, Port, PortId};
 
 impl Delivery {
@@ -187,26 +187,54 @@ impl Delivery {
 }
 
 impl Delivery {
-    /// Takes the frames out of `batch` that `acl` refuses. They came by `port`, or leave a router by it; captures see them
-    /// if they are `new`. Whether there were any.
+    /// Takes the frames out of `batch` that the guard and the access list in `policy` refuse. They came by `port` if they are `new`,
+    /// which captures see, or leave a router by it, where there is no guard. Whether there were any.
+    #[inline]
+    pub(super) fn filter(&mut self, policy: &Policy, port: &Port, batch: &mut Batch, new: bool) -> bool {
+        let (guard, acl) = (policy.ip_guard.as_ref().filter(|_| new), &policy.acl[usize::from(!new)]);
+        (guard.is_some() || acl.is_some()) && self.filter_ingress(guard, acl.as_deref(), port, batch, new)
+    }
+
+    /// As [`Delivery::filter`].
     #[cold]
-    pub(super) fn filter(&mut self, acl: &Acl, port: &Port, batch: &mut Batch, new: bool) -> bool {
+    fn filter_ingress(
+        &mut self,
+        guard: Option<&IpGuard>,
+        acl: Option<&Acl>,
+        port: &Port,
+        batch: &mut Batch,
+        new: bool,
+    ) -> bool {
         let mut refused = std::mem::take(&mut self.by_member);
         refused.clear();
-        let all = 0..u16::try_from(batch.len()).unwrap_or(u16::MAX);
-        self.judge_all(acl, batch, all, |pick| refused.push(pick));
-        let any = !refused.is_empty();
-        if any {
-            let mut outcome = Outcome::new();
-            outcome.trace = (new && port.capture.is_on()).then(Vec::new);
+        let mut outcome = Outcome::new();
+        outcome.trace = (new && port.capture.is_on()).then(Vec::new);
+        let mut passing = std::mem::take(&mut self.permitted);
+        passing.clear();
+        passing.extend(ALL.iter().take(batch.len()));
+        if let Some(guard) = guard {
+            passing.retain(|pick| {
+                let verdict = guard.admits(batch, batch.frame(*pick));
+                verdict.inspect_err(|why| outcome.dropped(*pick, *why)).is_ok()
+            });
+        }
+        if let Some(acl) = acl {
+            self.judge_all(acl, batch, passing.iter().copied(), |pick| refused.push(pick));
             outcome.dropped_all(&refused, DropReason::Acl);
+            passing.retain(|pick| refused.binary_search(pick).is_err());
+        }
+        let any = passing.len() < batch.len();
+        if any {
             port.counters.block(self.core).add_outcome(&outcome);
-            if let Some(drops) = &outcome.trace {
+            if let Some(drops) = &mut outcome.trace {
+                drops.sort_unstable_by_key(|(pick, _)| *pick);
+                refused.clear();
+                refused.extend(drops.iter().map(|(pick, _)| *pick));
                 port.capture.refused(batch, &refused, drops);
             }
-            batch.retain(|frame| refused.binary_search(&frame).is_err());
+            batch.retain(|frame| passing.binary_search(&frame).is_ok());
         }
-        self.by_member = refused;
+        (self.by_member, self.permitted) = (refused, passing);
         any
     }
 

@@ -281,9 +281,8 @@ impl Walk {
             delivery.enter_switch(at, batch);
         }
         // What a router sends by its port on a switch goes out there.
-        let acl = |member: &'_ Member| member.policy.as_ref()?.acl[usize::from(!capture)].clone();
-        if let Some(acl) = topology.get(port.id).and_then(acl) {
-            if let (true, Node::Switch(_, at)) = (delivery.filter(&acl, port, batch, capture), node) {
+        if let Some(policy) = topology.get(port.id).and_then(|member| member.policy.as_ref()) {
+            if let (true, Node::Switch(_, at)) = (delivery.filter(policy, port, batch, capture), node) {
                 delivery.enter_switch(at, batch);
             }
         }

@@ -80,6 +80,13 @@ impl Fields {
     }
 }
 
+/// The target of the neighbour advertisement (RFC 4861 §4.4) in the frame that begins with `head`.
+#[must_use]
+pub fn advertised(head: &[u8]) -> Option<u128> {
+    let (ICMPV6, at) = Ip::parse(head)?.l4? else { return None };
+    head.get(at + 8..)?.first_chunk::<16>().map(|it| Ipv6Addr::from(*it).to_bits())
+}
+
 fn mapped(address: [u8; 4]) -> u128 {
     Ipv4Addr::from(address).to_ipv6_mapped().to_bits()
 }

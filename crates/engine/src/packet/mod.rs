@@ -34,7 +34,7 @@ mod tests;
 
 pub use checksum::{is_right, update, Sum};
 pub use ether::{BadMac, Ether, Mac};
-pub use fields::{Fields, L4};
+pub use fields::{advertised, Fields, L4};
 pub use flow::{flow_hash, is_about_another, plain_hash, symmetric_hash, FlowFields, QUOTING};
 pub(crate) use frame::ALL;
 pub use frame::{

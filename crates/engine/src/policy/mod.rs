@@ -4,13 +4,13 @@
 //! configuration makes another. A port for which nothing is configured has none, and pays for none: an honest guest may be
 //! a VRRP router, a nested bridge or a load generator.
 //!
-//! What frames meet, in this order, so that each rule sees what the ones before it left: where they come in, the source
-//! guard, the VLAN, access lists, the rate, the mirror; where they go out, the VLAN, isolation, access lists, the rate.
-//! Floods are limited between the two, when it is known how many copies they make. Of these there are the guard, the number of
-//! addresses, the VLAN, isolation, access lists, the rate, the mirror and the storm limits. What comes in is held to its rate by the scheduler.
+//! What frames meet, in this order: where they come in, the IP guard, the access list, the VLAN, the guard and the number of MAC
+//! addresses, the mirror; then the storm limits, when it is known how many copies floods make; where they go out, isolation, the
+//! VLAN, the access list, the rate, the mirror. What comes in is held to its rate by the scheduler.
 
 pub mod acl;
 mod guard;
+mod ip_guard;
 mod rate;
 mod storm;
 mod vlan;
@@ -18,6 +18,7 @@ mod vlan;
 use std::sync::Arc;
 
 pub use guard::{MacGuard, SourceGuard};
+pub use ip_guard::IpGuard;
 pub use rate::EgressRate;
 pub use storm::{Storm, StormAllowance, StormLimits};
 pub use vlan::{BatchVlans, Form, InVlan, PortVlans, TagProtocol, VlanSet, MAX_VLAN};
@@ -36,6 +37,8 @@ pub struct Policy {
     pub storm: Option<Storm>,
     /// The VLANs that it carries, if it is in any.
     pub vlans: Option<PortVlans>,
+    /// What its frames may claim to be, if that is limited.
+    pub ip_guard: Option<IpGuard>,
     /// Access lists for what comes in by it, and for what goes out.
     pub acl: [Option<Arc<Acl>>; 2],
     /// It exchanges no frames with other isolated ports.
@@ -56,7 +59,8 @@ impl Policy {
     #[must_use]
     pub fn compile(self) -> Option<Arc<Policy>> {
         let asks = self.mac_limit != 0 || self.guard.asks() || self.storm.is_some();
-        let asks = asks || self.mirror[0].is_some() || self.acl[0].is_some() || self.is_at_egress();
+        let asks = asks || self.ip_guard.is_some() || self.mirror[0].is_some();
+        let asks = asks || self.acl[0].is_some() || self.is_at_egress();
         asks.then(|| Arc::new(self))
     }
 

@@ -23,7 +23,9 @@ use super::values::{
 use crate::core::Class;
 use crate::mem::Files;
 use crate::policy::acl::Acl;
-use crate::policy::{EgressRate, MacGuard, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol};
+use crate::policy::{
+    EgressRate, IpGuard, MacGuard, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol,
+};
 use crate::port::PortId;
 use crate::router::{Net, Rpf};
 
@@ -211,6 +213,12 @@ options! {
             rate: Frames = "rate", Any, "no limit";
             /// Most bits a second of the frames or requests that are taken from it.
             bit_rate: Bits = "bit-rate", Any, "no limit";
+            /// Addresses and networks of IP that its frames may claim, also by ARP and neighbour discovery.
+            allow_ip: Nets = "allow-ip", Frames, "all";
+            /// Whether answers of DHCP servers that come in by it are dropped.
+            dhcp_guard: Toggle = "dhcp-guard", Frames, "`off`";
+            /// Whether router advertisements and redirects that come in by it are dropped.
+            ra_guard: Toggle = "ra-guard", Frames, "`off`";
             /// The access list for frames that come in by it.
             acl_in: String = "acl-in", Frames, "none: all may";
             /// The access list for frames that go out by it.
@@ -450,6 +458,11 @@ impl PortSpec {
             guard: SourceGuard::new(self.guard(), own, &fixed, &allowed, sources.contains(&Source::Vrrp)),
             storm: Storm::new(storm),
             vlans: self.vlans(),
+            ip_guard: IpGuard::new(
+                self.allow_ip.as_ref().map(|nets| nets.0.iter().map(|net| (net.address, net.len))),
+                self.dhcp_guard == Some(Toggle::On),
+                self.ra_guard == Some(Toggle::On),
+            ),
             acl: [&self.acl_in, &self.acl_out].map(|name| list(name.as_deref()?)),
             egress_rate: EgressRate::new(
                 self.out_rate.map(Frames::get),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::policy::acl::{Acl, Action};
-use crate::policy::{EgressRate, PortVlans, TagProtocol, VlanSet};
+use crate::policy::{EgressRate, IpGuard, PortVlans, TagProtocol, VlanSet};
 
 const MIRROR: u16 = 3;
 
@@ -86,4 +86,112 @@ fn access_lists_drop_where_they_stand() {
     let counts =
         rig.topology.get(PortId(0)).unwrap().policy.as_ref().unwrap().acl[0].as_ref().unwrap().counts();
     assert_eq!(counts, [4, 4]);
+}
+
+/// A frame for everybody of this type.
+fn packet(ethertype: u16, rest: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = [&[0xff; 6][..], &mac(0), &ethertype.to_be_bytes(), &rest.concat()].concat();
+    bytes.resize(bytes.len().max(100), 0);
+    bytes
+}
+
+fn ipv4(src: [u8; 4], protocol: u8, rest: &[u8]) -> Vec<u8> {
+    packet(0x0800, &[&[0x45, 0, 0, 60, 0, 0, 0, 0, 64, protocol, 0, 0], &src, &[192, 0, 2, 99], rest])
+}
+
+fn ipv6(src: &str, next: u8, rest: &[&[u8]]) -> Vec<u8> {
+    let src: std::net::Ipv6Addr = src.parse().unwrap();
+    let head = [0x60, 0, 0, 0, 0, 60, next, 255];
+    packet(0x86dd, &[&head, &src.octets(), &[0xff; 16], &rest.concat()])
+}
+
+fn arp(sender: [u8; 4]) -> Vec<u8> {
+    packet(0x0806, &[&[0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 0], &sender, &[0; 6], &[192, 0, 2, 99]])
+}
+
+/// A neighbour advertisement of `target`.
+fn advertisement(target: &str) -> Vec<u8> {
+    let target: std::net::Ipv6Addr = target.parse().unwrap();
+    [&[136, 0, 0, 0, 0x60, 0, 0, 0][..], &target.octets()].concat()
+}
+
+fn tagged(tags: usize, frame: &[u8]) -> Vec<u8> {
+    [&frame[..12], &[0x81, 0, 0, 10].repeat(tags), &frame[12..]].concat()
+}
+
+#[test]
+fn guards_drop_what_claims_to_be_another() {
+    // Destination options: of 8 bytes, and of 200.
+    let (short, long) = ([58, 0, 1, 4, 0, 0, 0, 0], [&[58, 24, 1, 198][..], &[0; 196]].concat());
+    let advertised = advertisement("2001:db8:0:1::9");
+    let claims = [
+        ipv4([192, 0, 2, 8], 6, &[]),
+        ipv4([10, 0, 0, 1], 17, &[0, 68, 0, 67]),
+        arp([192, 0, 2, 1]),
+        // Not of Ethernet and IPv4.
+        packet(0x0806, &[&[0; 28]]),
+        ipv6("2001:db8:0:1::1", 6, &[]),
+        ipv6("2001:db8::7", 58, &[&advertised]),
+        ipv6("::", 60, &[&short, &advertised]),
+        tagged(2, &ipv6("fe80::1", 58, &[&advertised])),
+        // A fragment's target is not looked for.
+        ipv6("fe80::1", 44, &[&[58, 0, 0, 1, 0, 0, 0, 1], &advertisement("2001:db8::7")]),
+        ipv6("2001:db8::7", 60, &[&long, &advertisement("2001:db8::7")]),
+        tagged(3, &ipv4([192, 0, 2, 7], 6, &[])),
+    ];
+    let answers = [
+        ipv4([192, 0, 2, 7], 17, &[0, 67, 0, 68]),
+        ipv6("fe80::1", 17, &[&[2, 0x23, 2, 0x22]]),
+        tagged(1, &ipv4([192, 0, 2, 7], 17, &[0, 67, 0, 68])),
+    ];
+    let router = |kind: u8| [kind, 0, 0, 0, 0, 0, 0, 0];
+    let routes = [
+        ipv6("fe80::1", 58, &[&router(134)]),
+        ipv6("2001:db8::7", 58, &[&router(137)]),
+        ipv6("fe80::1", 60, &[&short, &router(134)]),
+        ipv6("fe80::1", 44, &[&[58, 0, 0, 1, 0, 0, 0, 1], &router(134)]),
+        tagged(2, &ipv6("fe80::1", 60, &[&short, &router(134)])),
+    ];
+    let honest = [
+        ipv4([192, 0, 2, 7], 6, &[]),
+        ipv4([198, 51, 100, 77], 17, &[0, 53, 0, 67]),
+        ipv4([0; 4], 17, &[0, 68, 0, 67]),
+        arp([192, 0, 2, 7]),
+        arp([0; 4]),
+        ipv6("2001:db8::1:7", 17, &[&[2, 0x22, 2, 0x23]]),
+        ipv6("::", 58, &[&[135, 0, 0, 0]]),
+        ipv6("fe80::1", 58, &[&advertisement("2001:db8::7")]),
+        ipv6("fe80::1", 60, &[&short, &advertisement("fe80::1")]),
+        packet(0x88b5, &[]),
+        tagged(1, &arp([192, 0, 2, 7])),
+    ];
+    let nets = ["192.0.2.7", "198.51.100.0", "2001:db8::"].map(|it| it.parse().unwrap());
+    let nets = || Some(nets.into_iter().zip([32, 24, 64]));
+    for (addresses, dhcp, ra) in
+        [(true, false, false), (false, true, false), (false, false, true), (true, true, true)]
+    {
+        let ip_guard = IpGuard::new(nets().filter(|_| addresses), dhcp, ra);
+        let mut rig = Rig::switch(&[Policy { ip_guard, ..Policy::default() }.compile(), None]);
+        // What is not dropped, and how many others are for each reason.
+        let mut drops = |frames: &[Vec<u8>]| {
+            let before = rig.drops(0);
+            let got = rig.send(0, frames).len();
+            let now = rig.drops(0);
+            let count = |drops: &BTreeMap<&str, u64>, reason| drops.get(reason).copied().unwrap_or(0);
+            let of = |reason| count(&now, reason) - count(&before, reason);
+            (got, [of("ip_guard"), of("dhcp_guard"), of("ra_guard")])
+        };
+        assert_eq!(drops(&honest), (honest.len(), [0; 3]));
+        let (no_answers, no_routes) =
+            (if dhcp { (0, [0, 3, 0]) } else { (3, [0; 3]) }, if ra { (0, [0, 0, 5]) } else { (5, [0; 3]) });
+        assert_eq!((drops(&answers), drops(&routes)), (no_answers, no_routes));
+        // Whose transport is not found may be an answer or an advertisement.
+        let got = match (addresses, dhcp, ra) {
+            (true, false, false) => (0, [11, 0, 0]),
+            (false, true, false) => (9, [0, 2, 0]),
+            (false, false, true) => (9, [0, 0, 2]),
+            _ => (0, [9, 0, 2]),
+        };
+        assert_eq!(drops(&claims), got);
+    }
 }

@@ -1,0 +1,117 @@
+//! The IP guard of a port: which addresses of IP its frames may claim, and whether it may answer as a DHCP server or speak as a
+//! router.
+//!
+//! A frame claims an address as the source of IPv4 or IPv6, as the sender of ARP (RFC 826), and as the target of a neighbour
+//! advertisement (RFC 4861 §4.4). The unspecified address claims nothing: it is that of who has none yet (RFC 2131 §4.1, RFC 4862
+//! §5.4, RFC 5227 §2.1). Nor do link-local addresses of IPv6, which each interface makes for itself.
+//!
+//! Messages of ICMPv6, and what lies behind extension headers, are looked for in the frame's first [`MAX_HEADER`] bytes. Those behind its head
+//! lie in the sender's memory, and are read once more than the receiver's copy is made (SECURITY.md). Whose
+//! transport is not found there, or has more than two tags before it, is dropped: RFC 7113 §2 tells why.
+
+use std::net::IpAddr;
+
+use crate::packet::{advertised, Batch, Fields, Frame, L4, MAX_HEADER};
+use crate::port::DropReason;
+
+const ICMPV6: u8 = 58;
+const UDP: u8 = 17;
+const IPV4: u16 = 0x0800;
+const ARP: u16 = 0x0806;
+const IPV6: u16 = 0x86dd;
+/// Tags of 802.1Q and of 802.1ad.
+const TAGS: [u16; 2] = [0x8100, 0x88a8];
+/// Router advertisement and redirect (RFC 4861 §4.2, §4.5), neighbour advertisement.
+const OF_ROUTERS: [u16; 2] = [134, 137];
+const ADVERTISEMENT: u16 = 136;
+/// Ports of servers of DHCP (RFC 2131 §4.1) and DHCPv6 (RFC 9915 §7.2).
+const SERVERS: [u16; 2] = [67, 547];
+/// The unspecified addresses; IPv4 is mapped.
+const UNSPECIFIED: [u128; 2] = [0, 0xffff << 32];
+/// fe80::/10.
+const LINK_LOCAL: u128 = 0xfe80 << 112;
+const LINK_LOCAL_MASK: u128 = 0xffc0 << 112;
+
+/// What a port's frames may claim to be. See the module.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpGuard {
+    /// Masks and what addresses are under them, if only some may be used. IPv4 is mapped.
+    allowed: Option<Box<[(u128, u128)]>>,
+    no_dhcp: bool,
+    no_ra: bool,
+}
+
+fn number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(it) => it.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(it) => it.to_bits(),
+    }
+}
+
+impl IpGuard {
+    /// The guard of a port whose frames may claim addresses of these networks (an address and how many bits of it name the network; `None`:
+    /// any), that answers no DHCP requests, and sends no router advertisements and redirects. `None` if that asks for nothing.
+    pub fn new(
+        allowed: Option<impl Iterator<Item = (IpAddr, u8)>>,
+        no_dhcp: bool,
+        no_ra: bool,
+    ) -> Option<IpGuard> {
+        let network = |(address, len): (IpAddr, u8)| {
+            let bits = if address.is_ipv4() { 96 + u32::from(len) } else { len.into() };
+            let mask = u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0);
+            (mask, number(address) & mask)
+        };
+        let allowed = allowed.map(|nets| nets.map(network).collect());
+        (allowed.is_some() || no_dhcp || no_ra).then_some(IpGuard { allowed, no_dhcp, no_ra })
+    }
+
+    /// Whether `frame` of `batch` may come in.
+    ///
+    /// # Errors
+    /// It claims to be what the port is not.
+    pub fn admits(&self, batch: &Batch, frame: &Frame) -> Result<(), DropReason> {
+        // Without a whole Ethernet header it is too short for whatever comes next.
+        let Some(mut fields) = Fields::find(frame.head()) else { return Ok(()) };
+        let mut claimed = Some(fields.src);
+        if fields.ethertype == IPV6 && (fields.protocol == ICMPV6 || fields.l4 == L4::Hidden) {
+            let mut bytes = [0; MAX_HEADER];
+            let len = batch.read(frame, 0, &mut bytes);
+            let bytes = bytes.get(..len).unwrap_or_default();
+            fields = Fields::find(bytes).unwrap_or(fields);
+            if let (ICMPV6, L4::Ports(ADVERTISEMENT, ..)) = (fields.protocol, fields.l4) {
+                claimed = advertised(bytes);
+            }
+        }
+        let (protocol, l4) = (fields.protocol, fields.l4);
+        let unseen = TAGS.contains(&fields.ethertype)
+            || fields.ethertype == IPV6 && l4 == L4::Hidden && protocol != UDP && protocol != 6;
+        if self.no_ra {
+            let routes = matches!(l4, L4::Ports(kind, ..) if OF_ROUTERS.contains(&kind));
+            if unseen || protocol == ICMPV6 && routes {
+                return Err(DropReason::RaGuard);
+            }
+        }
+        if self.no_dhcp {
+            let serves = match l4 {
+                L4::Ports(source, ..) => SERVERS.contains(&source),
+                l4 => l4 == L4::Hidden,
+            };
+            if unseen || protocol == UDP && serves {
+                return Err(DropReason::DhcpGuard);
+            }
+        }
+        let Some(allowed) = &self.allowed else { return Ok(()) };
+        let may = |address: u128| {
+            UNSPECIFIED.contains(&address)
+                || address & LINK_LOCAL_MASK == LINK_LOCAL
+                || allowed.iter().any(|(mask, net)| address & mask == *net)
+        };
+        let is = match fields.ethertype {
+            // What is no ARP of Ethernet and IPv4 has no source here, which is no address of IPv4.
+            ARP => fields.src != 0 && may(fields.src),
+            IPV4 | IPV6 => !unseen && may(fields.src) && claimed.is_some_and(may),
+            _ => !unseen,
+        };
+        is.then_some(()).ok_or(DropReason::IpGuard)
+    }
+}
