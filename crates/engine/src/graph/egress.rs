@@ -83,7 +83,12 @@ impl Delivery {
 
     /// Whether frame `pick` of `batch` may go out at `member`, and the form that it has to get, if it has another.
     #[inline]
-    fn judge(&self, member: &Member, batch: &Batch, pick: u16) -> Result<Option<Form>, DropReason> {
+    pub(super) fn judge(
+        &self,
+        member: &Member,
+        batch: &Batch,
+        pick: u16,
+    ) -> Result<Option<Form>, DropReason> {
         let policy = member.policy.as_deref();
         if let Some(policy) = policy {
             if self.isolated && policy.isolated {

@@ -11,6 +11,7 @@
 
 mod deliver;
 mod egress;
+mod explain;
 mod group;
 mod ingress;
 mod local;
@@ -30,6 +31,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+pub use explain::{Fate, Step};
 pub use group::{Candidate, Group, KeptGroup, Own, Probes, Settled, BUCKETS, MAX_MEMBERS};
 pub use ingress::{NetTask, QueueHandle, QueueTask, Scheduler};
 pub use local::Local;

@@ -63,7 +63,10 @@ impl Floods {
     ) {
         let (source, vlans) = (&at.port, &delivery.vlans);
         // A port without a peer is not there: a flooded frame that it does not get is no drop.
-        let there = |id: &PortId| *id != source.id && topology.ports.is_up(*id);
+        let one = vlans.is_on() && vlans.are_alike();
+        let there = |id: &PortId| {
+            *id != source.id && topology.ports.is_up(*id) && (!one || carries(topology, *id, vlans, 0))
+        };
         self.to.clear();
         self.to.extend(at.everybody.iter().copied().filter(there));
         let (frames, to) = (batch.frames(), &self.to);

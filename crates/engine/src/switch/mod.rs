@@ -141,21 +141,43 @@ impl Switch {
         members: Members<'_>,
         verdicts: &mut Verdicts,
     ) {
+        let admit = |src| self.source(src, sender.port, sender.policy, now, members);
         match sender.vlans.is_on() {
-            false => self.decide(batch, sender, now, members, |_| Ok(0), verdicts),
-            true => self.decide(batch, sender, now, members, |index| sender.vlans.key(index), verdicts),
+            false => self.decide(batch, sender, members, |_| Ok(0), admit, verdicts),
+            true => self.decide(batch, sender, members, |index| sender.vlans.key(index), admit, verdicts),
         }
     }
 
-    /// As [`Switch::classify`], where `vlan` tells what stands above the addresses of a frame.
+    /// As [`Switch::classify`], but nothing is learned.
+    pub fn foresee(&self, batch: &Batch, sender: Sender<'_>, members: Members<'_>, verdicts: &mut Verdicts) {
+        let admit = |src| match sender.policy {
+            Some(policy) if !policy.guard.admits(src & MAC) => Err(DropReason::MacGuard),
+            Some(policy) if policy.mac_limit != 0 && !is_group(src) && src & MAC != 0 => {
+                let costs_nothing = |it: Found| {
+                    [Some(it.port), it.claimant].contains(&Some(sender.port.id))
+                        || it.fixed && members.all.is_up(it.port)
+                        || it.rivals != Rivals::NONE
+                };
+                let known = self.table.lookup(src).is_some_and(costs_nothing);
+                let room = known || self.table.count(sender.port.id) < policy.mac_limit;
+                room.then_some(()).ok_or(DropReason::MacLimit)
+            }
+            _ => Ok(()),
+        };
+        let vlan = |index| if sender.vlans.is_on() { sender.vlans.key(index) } else { Ok(0) };
+        self.decide(batch, sender, members, vlan, admit, verdicts);
+    }
+
+    /// As [`Switch::classify`], where `vlan` tells what stands above the addresses of a frame, and `admit` whether one may come from a
+    /// source.
     #[inline]
     fn decide(
         &self,
         batch: &Batch,
         Sender { port: from, policy, .. }: Sender<'_>,
-        now: u32,
         members: Members<'_>,
         vlan: impl Fn(usize) -> Result<u64, DropReason>,
+        admit: impl Fn(u64) -> Result<(), DropReason>,
         verdicts: &mut Verdicts,
     ) {
         let mut last = u64::MAX;
@@ -182,7 +204,7 @@ impl Switch {
                 }
             };
             if src != last_src {
-                if let Err(reason) = self.source(src, from, policy, now, members) {
+                if let Err(reason) = admit(src) {
                     verdicts.drop(i, reason);
                     continue;
                 }

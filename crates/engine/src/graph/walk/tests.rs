@@ -2,6 +2,7 @@
 
 mod chain;
 mod egress;
+mod explain;
 mod group;
 mod vlan;
 

@@ -166,7 +166,7 @@ impl MacTable {
                     0 => (None, Rivals::NONE),
                     _ => self.contenders(index, way),
                 };
-                return Some(Found { port: port_of(word), claimant, rivals });
+                return Some(Found { port: port_of(word), fixed: word & FIXED != 0, claimant, rivals });
             }
         }
         None
