@@ -83,9 +83,19 @@ pub enum Command {
     /// Ports with acl-in=NAME or acl-out=NAME have it from the next frame on, whole.
     #[command(after_help = "Example: sidecore acl web web.acl && sidecore set vm1 acl-in=web")]
     Acl(AclArgs),
-    /// Explain what a router does with a packet, and why.
-    #[command(after_help = "Example: sidecore explain r 10.1.2.3 --from web")]
+    /// Explain what a router does with a packet, or what becomes of a frame that comes in by a port, and why.
+    ///
+    /// Nothing is sent, learned or counted, and nothing taken from limits. Fields of a frame: src-mac, dst-mac, vlan, type, src, dst,
+    /// proto, sport, dport, icmp, flags, len.
+    #[command(
+        after_help = "Examples: sidecore explain r 10.1.2.3 --from web; sidecore explain --from web dst-mac=02:00:00:00:00:02 src-mac=02:00:00:00:00:01 src=10.0.0.1 dst=10.0.0.2 proto=tcp dport=80"
+    )]
     Explain(ExplainArgs),
+    /// Show what happens to the next frames that come in by a port: port by port, with times.
+    ///
+    /// Frames are known again by their bytes, whatever stations, tags and hop counts they have.
+    #[command(after_help = "Examples: sidecore trace web; sidecore trace web --next 20 'icmp or arp'")]
+    Trace(TraceArgs),
     /// Make a file the running configuration: add, change and delete ports, switches, routers, tenants, groups and access lists, all or nothing.
     Apply(ApplyArgs),
     /// Write the running configuration to a file.
@@ -124,11 +134,13 @@ pub enum Command {
         after_help = "Examples: sidecore vale-ctl -n p1; sidecore vale-ctl -a vale0:p1; sidecore vale-ctl -l"
     )]
     ValeCtl(ValeCtlArgs),
-    /// Capture the frames of a port in both directions, as pcapng.
+    /// Capture the frames of ports, or of all, in both directions, as pcapng.
     ///
     /// Inbound is into the switch, outbound is out of it. A dropped frame has the reason in a comment.
-    /// The port's traffic does not change. SIGINT ends the capture and leaves a complete file.
-    #[command(after_help = "Example: sidecore capture web -w - | tcpdump -n -r -")]
+    /// The ports' traffic does not change. SIGINT ends the capture and leaves a complete file.
+    #[command(
+        after_help = "Examples: sidecore capture web -w - | tcpdump -n -r -; sidecore capture --on-drop -w drops.pcapng; sidecore capture web db --filter 'udp port 53' -C 10M -W 5 -w dns.pcapng"
+    )]
     Capture(CaptureArgs),
     /// Send, receive and measure on a port, with the options and the output of netmap's pkt-gen.
     ///
@@ -448,14 +460,31 @@ pub struct RouteDelArgs {
 
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// Name of the router.
-    pub router: String,
-    /// The packet's destination.
-    pub to: std::net::IpAddr,
-    /// The port that the packet comes from.
+    /// A router and a destination; or with --from a frame: hexadecimal digits, a capture file, whose first frame it is, or
+    /// fields such as dst-mac=MAC src-mac=MAC src=ADDRESS dst=ADDRESS proto=tcp dport=80.
+    #[arg(required = true, value_name = "WHAT")]
+    pub what: Vec<String>,
+    /// The port by which the packet or the frame comes in.
     #[arg(long, value_name = "PORT")]
     pub from: Option<String>,
     /// Print JSON, as described in docs/json.md.
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// Name of the port.
+    pub port: String,
+    /// Only frames that match this expression, which tcpdump compiles (pcap-filter(7)).
+    #[arg(value_name = "FILTER")]
+    pub filter: Option<String>,
+    /// How many frames.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    pub next: u64,
+    /// Print a JSON object in a line for each frame, as described in docs/json.md.
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
@@ -615,13 +644,46 @@ pub struct ValeVerb {
     pub poll_off: Option<String>,
 }
 
+/// Bytes of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileSize(pub u64);
+
+impl std::str::FromStr for FileSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is no size; allowed: at least 64k, such as 10M or 1G");
+        let (digits, unit) = match text.strip_suffix(['k', 'M', 'G']) {
+            Some(digits) if text.ends_with('k') => (digits, 1 << 10),
+            Some(digits) if text.ends_with('M') => (digits, 1 << 20),
+            Some(digits) => (digits, 1 << 30),
+            None => (text, 1),
+        };
+        let size = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
+        size.filter(|size| *size >= 64 << 10).map(FileSize).ok_or_else(bad)
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
-    /// Name of the port.
-    pub port: String,
+    /// Names of the ports [default: all].
+    #[arg(value_name = "PORT")]
+    pub ports: Vec<String>,
     /// Output file; `-` is standard output.
     #[arg(short, long, value_name = "FILE")]
     pub write: PathBuf,
+    /// Keep only frames that match this expression, which tcpdump compiles (pcap-filter(7)).
+    #[arg(short, long, value_name = "EXPRESSION")]
+    pub filter: Option<String>,
+    /// Keep only frames that are dropped.
+    #[arg(long)]
+    pub on_drop: bool,
+    /// Begin a new file at this size, such as 10M: FILE.0, FILE.1, …
+    #[arg(short = 'C', long, value_name = "SIZE")]
+    pub file_size: Option<FileSize>,
+    /// Most files, of which the oldest is written over.
+    #[arg(short = 'W', long, value_name = "N", requires = "file_size", value_parser = clap::value_parser!(u32).range(1..))]
+    pub files: Option<u32>,
     /// Most bytes of a frame to keep [default: all].
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(14..=262_144))]
     pub snaplen: Option<u32>,

@@ -31,6 +31,7 @@ mod cli;
 mod client;
 mod daemon;
 mod doctor;
+mod explain;
 mod generate;
 mod group;
 mod offline;
@@ -43,6 +44,7 @@ mod sandbox;
 mod show;
 mod table;
 mod top;
+mod trace;
 mod vale;
 
 use std::ffi::OsString;
@@ -87,7 +89,8 @@ fn run(command: Command) -> Outcome {
         Command::Drain(args) => group::drain(&args),
         Command::Undrain(args) => group::undrain(&args),
         Command::Route(command) => route::run(&command),
-        Command::Explain(args) => show::routes::explain(&args),
+        Command::Explain(args) => explain::run(&args),
+        Command::Trace(args) => trace::run(&args),
         Command::Apply(args) => change::apply(&args),
         Command::Save(args) => change::save(&args),
         Command::Move(args) => change::move_queues(&args),

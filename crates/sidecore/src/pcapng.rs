@@ -1,6 +1,11 @@
 //! Cutting a pcapng stream of the daemon's into its blocks (`pcap_file` reads them).
 
+use std::borrow::Cow;
+use std::time::Duration;
+
 use byteorder_slice::LittleEndian;
+use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
+use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::blocks::interface_statistics::InterfaceStatisticsOption;
 use pcap_file::pcapng::blocks::ENHANCED_PACKET_BLOCK;
 use pcap_file::pcapng::{Block, RawBlock};
@@ -48,6 +53,67 @@ impl Blocks {
     }
 }
 
+/// A block of a capture.
+pub enum Part<'b> {
+    /// Its bytes belong to the beginning of each file: the section, or an interface of this name.
+    Head(&'b [u8], Option<String>),
+    /// A frame.
+    Packet(Packet<'b>),
+    /// Anything else.
+    Other(&'b [u8]),
+}
+
+/// A frame of a capture.
+pub struct Packet<'b> {
+    /// The block.
+    pub whole: &'b [u8],
+    /// Its port's interface in the capture.
+    pub interface: u32,
+    /// Since 1970.
+    pub time: Duration,
+    /// Its bytes, as many as were kept of `len`.
+    pub bytes: Cow<'b, [u8]>,
+    pub len: u32,
+    /// It came in.
+    pub inbound: bool,
+    /// The reason, if it was dropped.
+    pub dropped: Option<String>,
+}
+
+/// The blocks of a stretch of whole blocks.
+pub fn parts(stretch: &[u8]) -> impl Iterator<Item = Part<'_>> {
+    blocks(stretch).map(|(block, whole)| match block.try_into_block::<LittleEndian>() {
+        Ok(Block::SectionHeader(_)) => Part::Head(whole, None),
+        Ok(Block::InterfaceDescription(interface)) => {
+            let name = interface.options.iter().find_map(|option| match option {
+                InterfaceDescriptionOption::IfName(name) => Some(name.to_string()),
+                _ => None,
+            });
+            Part::Head(whole, name)
+        }
+        Ok(Block::EnhancedPacket(packet)) => {
+            let dropped = packet.options.iter().find_map(|option| match option {
+                EnhancedPacketOption::Comment(text) => text.strip_prefix("dropped: ").map(str::to_owned),
+                _ => None,
+            });
+            let inbound = packet
+                .options
+                .iter()
+                .any(|it| matches!(it, EnhancedPacketOption::Flags(flags) if flags & 3 == 1));
+            Part::Packet(Packet {
+                whole,
+                interface: packet.interface_id,
+                time: packet.timestamp,
+                bytes: packet.data,
+                len: packet.original_len,
+                inbound,
+                dropped,
+            })
+        }
+        _ => Part::Other(whole),
+    })
+}
+
 /// Keeps at most `left` frames of a stretch of whole blocks, and all other blocks; lowers `left`.
 pub fn keep_frames(stretch: &[u8], left: &mut u64) -> Vec<u8> {
     let mut kept = Vec::with_capacity(stretch.len());
@@ -86,11 +152,6 @@ impl Lost {
     }
 }
 
-/// Frames in a stretch of whole blocks.
-pub fn count_frames(stretch: &[u8]) -> u64 {
-    blocks(stretch).map(|(block, _)| u64::from(block.type_ == ENHANCED_PACKET_BLOCK)).sum()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -110,7 +171,6 @@ mod tests {
         }
         let mut blocks = Blocks::default();
         assert_eq!(blocks.push(&stream[..stream.len() - 1]).unwrap(), stream[..stream.len() - 12]);
-        assert_eq!(count_frames(&stream), 2);
         let mut left = 1;
         assert_eq!(
             keep_frames(&stream, &mut left),

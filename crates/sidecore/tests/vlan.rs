@@ -7,14 +7,14 @@ use crate::rig::{Testbed, LIMIT};
 use serde_json::Value;
 use sidecore_driver::{Config, Frontend, NetDriver};
 
-const EVERYBODY: [u8; 6] = [0xff; 6];
+pub const EVERYBODY: [u8; 6] = [0xff; 6];
 
-fn mac(guest: u8) -> [u8; 6] {
+pub fn mac(guest: u8) -> [u8; 6] {
     [2, 0, 0, 0, 0, guest]
 }
 
 /// A frame with this tag, if there is one, and this number.
-fn frame(to: [u8; 6], from: u8, tag: Option<u16>, number: u8) -> Vec<u8> {
+pub fn frame(to: [u8; 6], from: u8, tag: Option<u16>, number: u8) -> Vec<u8> {
     let tag = tag.map_or_else(Vec::new, |tci| [&[0x81, 0][..], &tci.to_be_bytes()].concat());
     let mut bytes = [&to[..], &mac(from), &tag, &[0x88, 0xb5, number]].concat();
     bytes.resize(100 + tag.len(), number);
@@ -22,7 +22,7 @@ fn frame(to: [u8; 6], from: u8, tag: Option<u16>, number: u8) -> Vec<u8> {
 }
 
 /// A guest, and what came to it and was not looked at.
-struct Guest(NetDriver, VecDeque<Vec<u8>>);
+pub struct Guest(NetDriver, VecDeque<Vec<u8>>);
 
 impl Guest {
     fn meet(bed: &Testbed, name: &str) -> Guest {
@@ -31,13 +31,13 @@ impl Guest {
         Guest(driver, VecDeque::new())
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub fn send(&mut self, bytes: &[u8]) {
         self.0.complete(0).unwrap();
         self.0.send(0, &[bytes]).unwrap();
     }
 
     /// Waits for `expected`, before which nothing else comes.
-    fn gets(&mut self, expected: &[u8]) {
+    pub fn gets(&mut self, expected: &[u8]) {
         let deadline = Instant::now() + LIMIT;
         loop {
             let Guest(driver, got) = self;
@@ -51,7 +51,7 @@ impl Guest {
     }
 }
 
-fn guests<const N: usize>(bed: &Testbed, names: [&str; N]) -> [Guest; N] {
+pub fn guests<const N: usize>(bed: &Testbed, names: [&str; N]) -> [Guest; N] {
     let guests = names.map(|name| Guest::meet(bed, name));
     let deadline = Instant::now() + LIMIT;
     let runs = |port: &Value| port["state"]["peer"] == "running";
@@ -61,7 +61,7 @@ fn guests<const N: usize>(bed: &Testbed, names: [&str; N]) -> [Guest; N] {
     guests
 }
 
-fn port(bed: &Testbed, name: &str, options: &str) -> String {
+pub fn port(bed: &Testbed, name: &str, options: &str) -> String {
     format!("{name}=vhost-user:{},{options}", bed.at(&format!("{name}.sock")))
 }
 

@@ -13,7 +13,7 @@ use super::spec::{Joint, PortSpec, SwitchSpec};
 use super::values::{Control, Mac};
 use super::view::view;
 use crate::device::e1000::usual_mac;
-use crate::graph::{self, Attach, Topology};
+use crate::graph::{self, Attach, Step, Topology};
 use crate::policy::acl::Acl;
 use crate::policy::{MacGuard, Policy, PortVlans, SourceGuard};
 use crate::port::{Port, PortId};
@@ -309,6 +309,17 @@ impl CoreGraph {
     /// Ends all groups, before their members' ports do.
     pub(super) fn end_groups(&self) {
         crate::lock(&self.groups).end();
+    }
+
+    /// What would become of `frame` if it came in by port `from`.
+    pub(super) fn explain(&self, from: PortId, frame: &[u8]) -> Vec<Step> {
+        let topology = crate::lock(&self.now).topology();
+        topology.explain(from, frame)
+    }
+
+    /// The name of the port with number `id`.
+    pub(super) fn port_name(&self, id: PortId) -> String {
+        crate::lock(&self.now).name(id)
     }
 
     /// The router of this name, and the second of its clock.

@@ -17,6 +17,7 @@ mod cores;
 mod diagnosis;
 pub mod disks;
 mod engine;
+pub mod explain;
 mod flow;
 mod follow;
 mod grants;

@@ -251,7 +251,10 @@ fn an_address_of_a_port_that_is_down_moves_at_once() {
     let table = MacTable::new(64, KEY);
     table.learn(MAC, &by(P, 1), up);
     assert_eq!(table.learn(MAC, &by(Q, 1), |port| port != P), Learned::Moved(P));
-    assert_eq!(table.lookup(MAC), Some(Found { port: Q, fixed: false, claimant: None, rivals: Rivals::NONE }));
+    assert_eq!(
+        table.lookup(MAC),
+        Some(Found { port: Q, fixed: false, claimant: None, rivals: Rivals::NONE })
+    );
     counts_are_true(&table);
 }
 

@@ -15,15 +15,16 @@ use axum::{Json, Router};
 use serde::de::DeserializeOwned;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use sidecore_engine::observe::capture::{start, CaptureOptions};
+use sidecore_engine::observe::capture::{start, CaptureOptions, CapturePoint};
 use sidecore_engine::router::Net;
 use sidecore_engine::state::disks::Resized;
+use sidecore_engine::state::explain::FrameExplained;
 use sidecore_engine::state::groups::MemberPatch;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::routers::{Explained, Routes};
 use sidecore_engine::state::status::{Cores, OnePort, VERSION};
 use sidecore_engine::state::{
-    AclSpec, BadSpec, Change, Engine, Entry, Error, GroupSpec, PortSpec, RouteSpec, RouterSpec, Spec,
+    AclSpec, BadSpec, Change, Engine, Entry, Error, GroupSpec, Joint, PortSpec, RouteSpec, RouterSpec, Spec,
     SwitchSpec, TenantSpec,
 };
 use sidecore_routing::{Controls, Routers};
@@ -95,6 +96,7 @@ routes! {
     "/v1/config": get shows!(Engine::spec), put apply;
     "/v1/ports": get shows!(Engine::ports), post add::<PortSpec>, delete del_all::<PortSpec>;
     "/v1/ports/{name}": get port, put put::<PortSpec>, patch set::<PortSpec>, delete del::<PortSpec>;
+    "/v1/ports/{name}/explain": post explain_frame;
     "/v1/ports/{name}/move": post move_queues;
     "/v1/ports/{name}/resize": post resize;
     "/v1/ports/{name}/restart": post restart;
@@ -117,7 +119,8 @@ routes! {
     "/v1/queues": get shows!(Engine::queues);
     "/v1/disks": get shows!(Engine::disks);
     "/v1/drops": get shows!(|engine| engine.ports().drops());
-    "/v1/capture/{port}": get capture;
+    "/v1/capture": get capture_all;
+    "/v1/capture/{ports}": get capture;
     "/metrics": get scrape;
     "/openapi.json": get openapi;
 }
@@ -383,6 +386,27 @@ async fn explain(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct AskedFrame {
+    /// Hexadecimal digits.
+    frame: String,
+}
+
+async fn explain_frame(
+    State(control): State<Control>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Answer<FrameExplained> {
+    let AskedFrame { frame } = read(&body)?;
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    let bytes: Option<Vec<u8>> = frame.as_bytes().chunks(2).map(pair).collect();
+    let bytes = bytes.filter(|_| frame.len() % 2 == 0 && !frame.contains('+')).ok_or_else(|| {
+        Refusal::new(StatusCode::BAD_REQUEST, "frame: an even number of hexadecimal digits".to_owned())
+    })?;
+    ask(control, move |engine| engine.explain_frame(&name, &bytes)).await.map(Json)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Move {
     queue: Option<usize>,
     core: usize,
@@ -453,9 +477,25 @@ struct CaptureQuery {
 
 async fn capture(
     State(control): State<Control>,
-    Path(name): Path<String>,
+    Path(names): Path<String>,
     Query(query): Query<CaptureQuery>,
 ) -> Result<Response, Refusal> {
+    let names = names.split('+').map(str::to_owned).collect();
+    capture_of(control, names, query).await
+}
+
+async fn capture_all(
+    State(control): State<Control>,
+    Query(query): Query<CaptureQuery>,
+) -> Result<Response, Refusal> {
+    let all = ask(control.clone(), |engine| Ok(engine.spec().ports)).await?;
+    let has_frames = |port: &PortSpec| !matches!(port.joint(), Joint::Nothing);
+    let names = all.into_iter().filter(has_frames).map(|port| port.name).collect();
+    capture_of(control, names, query).await
+}
+
+/// A capture of the ports of these names.
+async fn capture_of(control: Control, names: Vec<String>, query: CaptureQuery) -> Result<Response, Refusal> {
     let default = CaptureOptions::default();
     let snaplen = query.snaplen.unwrap_or(default.snaplen);
     if !(14..=default.snaplen).contains(&snaplen) || query.count == Some(0) {
@@ -467,9 +507,12 @@ async fn capture(
         let text = format!("the request is refused: {}", Why::Captures);
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
     })?;
-    let port = ask(control, move |engine| engine.port(&name)).await?;
+    let found =
+        move |engine: &Engine| names.iter().map(|name| engine.port(name)).collect::<Result<Vec<_>, _>>();
+    let ports = ask(control, found).await?;
+    let points = ports.into_iter().map(|port| port as Arc<dyn CapturePoint>).collect();
     let fail = |e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot capture: {e}"));
-    let reader = start(vec![port], CaptureOptions { snaplen, ..default }).map_err(fail)?;
+    let reader = start(points, CaptureOptions { snaplen, ..default }).map_err(fail)?;
     let body = super::capture::body(reader, query.count, slot).map_err(fail)?;
     Ok(([(header::CONTENT_TYPE, "application/x-pcapng")], body).into_response())
 }

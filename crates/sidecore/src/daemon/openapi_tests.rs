@@ -9,6 +9,7 @@ use sidecore_engine::core::TaskStatus;
 use sidecore_engine::policy::acl::Action;
 use sidecore_engine::state::acls::*;
 use sidecore_engine::state::disks::{DiskView, Disks, Resized};
+use sidecore_engine::state::explain::*;
 use sidecore_engine::state::groups::*;
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::routers::*;
@@ -179,6 +180,10 @@ fn routers(seen: &mut BTreeSet<String>) {
         ..explained.clone()
     };
     compare(seen, "Explained", &explained, &least);
+    let step = StepView { port: s(), action: s(), why: Some(s()), about: Some(s()), routed: Some(least) };
+    compare(seen, "StepView", &step, &StepView { why: None, about: None, routed: None, ..step.clone() });
+    let frame = FrameExplained { version: VERSION, from: s(), steps: vec![step] };
+    compare(seen, "FrameExplained", &frame, &frame);
 }
 
 #[test]

@@ -1,12 +1,10 @@
-//! What routers have: ports, routes, neighbours; and `explain`, what one does with a packet.
+//! What routers have: ports, routes, neighbours; and what one does with a packet.
 
 use sidecore_engine::state::routers::{Explained, HopView, Neighbours, RouteView, Routes};
 use sidecore_routing::{AgentView, ControlView, Routers};
 
-use crate::cli::ExplainArgs;
-use crate::client::{segment, Client};
+use crate::client::segment;
 use crate::table::{bytes, Table};
-use crate::{print, Outcome};
 
 /// Where the routes of a router are.
 pub fn path(router: Option<&str>) -> String {
@@ -158,20 +156,8 @@ pub fn neighbours(answer: &Neighbours) -> String {
     table.text()
 }
 
-/// `explain`.
-pub fn explain(args: &ExplainArgs) -> Outcome {
-    let client = Client::new(&args.control.path())?;
-    let from = args.from.as_ref().map_or_else(String::new, |from| format!("&from={}", segment(from)));
-    let to = segment(&args.to.to_string());
-    let answer: Explained =
-        client.get(&format!("/v1/routers/{}/explain?to={to}{from}", segment(&args.router)))?;
-    if !args.json {
-        return print(&explained(&answer));
-    }
-    print(&(serde_json::to_string_pretty(&answer).map_err(|e| e.to_string())? + "\n"))
-}
-
-fn explained(it: &Explained) -> String {
+/// What a router does with a packet.
+pub fn explained(it: &Explained) -> String {
     let mut text = format!("{} on router {}", it.to, it.router);
     if let Some(from) = &it.from {
         text.push_str(&format!(", from port {from}"));
