@@ -166,3 +166,150 @@ fn a_file_comes_back_as_it_was(vm: &mut Guest, host: &Host, dir: &RunDir) -> Res
     host.netns.expect(&format!("cmp {sent} {got}"))?;
     vm.expect("rm /tmp/got").map(drop)
 }
+
+/// Guests of two tenants, a web server for both of them on a trunk, and an intrusion detection that gets copies of its traffic.
+fn site(dir: &RunDir) -> String {
+    let socket = |name: &str| dir.join(name);
+    format!(
+        "[[acl]]
+name = 'web'
+rules = [
+    'permit type=arp',
+    'permit proto=icmp icmp=8',
+    'permit proto=tcp dport=80 vlan=10',
+    'deny proto=tcp dport=80',
+]
+
+[[switch]]
+name = 'ids'
+
+[[port]]
+name = 'web'
+kind = 'vhost-user'
+where = '{}'
+trunk = [10, 20]
+acl-out = 'web'
+mirror = 'ids'
+
+[[port]]
+name = 'red'
+kind = 'e1000e'
+where = '{}'
+vlan = 10
+
+[[port]]
+name = 'blue'
+kind = 'vhost-user'
+where = '{}'
+vlan = 20
+
+[[port]]
+name = 'ids'
+kind = 'vhost-user'
+where = '{}'
+switch = 'ids'
+",
+        socket("web"),
+        socket("red"),
+        socket("blue"),
+        socket("ids")
+    )
+}
+
+#[test]
+fn a_lab_of_four_guests() -> Result<()> {
+    let dir = RunDir::new("site")?;
+    let file = dir.join("site.toml");
+    std::fs::write(&file, site(&dir)).unwrap();
+    let mut daemon = Daemon::start(&[&file])?;
+    let guest = |name: &str, card: fn(&str) -> Nic| Guest::named(name).nic(card(&dir.join(name)));
+    let [mut web, mut red, mut blue, mut ids] = Guest::boot_all([
+        guest("web", virtio),
+        guest("red", |socket| Nic::vfio_user(socket)),
+        guest("blue", virtio),
+        guest("ids", virtio),
+    ])?;
+    ids.expect("ip link set eth0 up")?;
+    web.expect("modprobe 8021q && ip link set eth0 up && mkdir /www && echo it works > /www/index.html")?;
+    for (vlan, tenant) in [(10, &mut red), (20, &mut blue)] {
+        web.expect(&format!("ip link add link eth0 name eth0.{vlan} type vlan id {vlan}"))?;
+        web.expect(&format!("ip addr add 10.0.{vlan}.1/24 dev eth0.{vlan} && ip link set eth0.{vlan} up"))?;
+        tenant.address(&format!("10.0.{vlan}.2/24"))?;
+    }
+    web.expect("httpd -p 80 -h /www && httpd -p 8080 -h /www")?;
+
+    // Both reach the server, and it them.
+    reaches(&mut red, "10.0.10.1")?;
+    reaches(&mut blue, "10.0.20.1")?;
+    let capture = daemon.capture("ids")?;
+    for (tenant, address) in [(&mut red, "10.0.10.1"), (&mut blue, "10.0.20.1")] {
+        let text = tenant.expect(&format!("ping -c 5 -i 0.1 {address}"))?;
+        assert_eq!(Ping::parse(&text).unwrap().lost(), 0, "{text}");
+    }
+    // The list permits no answers to what the server asks.
+    assert!(!web.run("ping -c 1 -W 2 10.0.10.2")?.success());
+
+    // Tenants do not reach each other, whatever addresses they take.
+    red.expect("ip addr add 10.0.99.1/24 dev eth0")?;
+    blue.expect("ip addr add 10.0.99.2/24 dev eth0")?;
+    assert!(!red.run("ping -c 2 -W 1 10.0.99.2")?.success());
+    assert!(!blue.run("ping -c 2 -W 1 10.0.99.1")?.success());
+    assert!(blue.run("arping -c 2 -w 2 -I eth0 10.0.10.2")?.text.contains("Received 0 "));
+
+    // The page is red's alone, and only at the usual port.
+    let fetch = |from: &mut Guest, place: &str| {
+        from.run(&format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {place}"))
+    };
+    let page = fetch(&mut red, "10.0.10.1 80")?;
+    assert!(page.success() && page.text.ends_with("it works\n"), "{}", page.text);
+    for (tenant, place) in [(&mut red, "10.0.10.1 8080"), (&mut blue, "10.0.20.1 80")] {
+        let page = fetch(tenant, place)?;
+        assert!(!page.success() && page.text.contains("timed out"), "{place}: {}", page.text);
+    }
+
+    // The list has counted all of that.
+    let lists = daemon.show_json("acl")?;
+    let list = &lists["acls"][0];
+    assert_eq!(list["ports"], serde_json::json!(["web out"]), "{list:#}");
+    let frames: Vec<u64> =
+        list["rules"].as_array().unwrap().iter().map(|rule| rule["frames"].as_u64().unwrap()).collect();
+    let [arp, asked, pages, refused, others] = frames[..] else { panic!("{list:#}") };
+    println!("{arp} ARP, {asked} echo requests, {pages} of pages, {refused} refused, {others} others");
+    assert!(arp >= 2 && asked >= 12 && pages >= 3, "{list:#}");
+    // A connection that nobody answers is asked for more than once: within three seconds twice.
+    assert!(refused >= 1 && others >= 2, "{list:#}");
+
+    // Copies of what passed, as it looks at the server's port.
+    reaches(&mut red, "10.0.10.1")?;
+    let file = capture.end()?;
+    let copies = |filter: &str| Ok::<_, sidecore_lab::Error>(delivered(&file, filter, &["vlan.id"])?.len());
+    assert_eq!(copies("!vlan")?, 0);
+    assert_eq!(copies("vlan.id == 20 && icmp.type == 8")?, 5);
+    assert_eq!(copies("vlan.id == 20 && icmp.type == 0")?, 5);
+    assert!(copies("vlan.id == 10 && icmp.type == 0 && ip.src == 10.0.10.1")? >= 6);
+    assert_eq!(
+        copies("icmp.type == 0 && ip.src == 10.0.10.2")?,
+        0,
+        "an answer that the list refuses was copied"
+    );
+    let page = copies("vlan.id == 10 && tcp.dstport == 80")?;
+    assert!(page >= 3 && copies("vlan.id == 10 && tcp.srcport == 80")? >= 2, "{page} frames to the server");
+    assert_eq!(copies("vlan.id == 20 && tcp")?, 0, "a refused connection was copied");
+    assert_eq!(copies("tcp.port == 8080")?, 0, "a refused connection was copied");
+    let ports = daemon.show_json("ports")?;
+    let port = ports["ports"].as_array().unwrap().iter().find(|port| port["name"] == "ids").unwrap();
+    let delivered = port["counters"]["out_frames"].as_u64().unwrap();
+    let received = format!("test $(cat /sys/class/net/eth0/statistics/rx_packets) -ge {delivered}");
+    ids.wait_until(&received, LIMIT)?;
+
+    let balance = daemon.balance()?;
+    println!("{balance}; {:?}", balance.drops);
+    let known = ["acl", "filtered", "link_down", "no_destination", "ring_full", "vlan"];
+    assert!(balance.drops.keys().all(|reason| known.contains(&reason.as_str())), "{:?}", balance.drops);
+    assert!(balance.drops["acl"] >= refused + others, "{:?}", balance.drops);
+    for guest in [web, red, blue, ids] {
+        guest.kill();
+    }
+    assert!(daemon.terminate()?.success());
+    Ok(())
+}
