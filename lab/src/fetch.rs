@@ -2,7 +2,7 @@
 //!
 //! The folder is `.lab` at the root of the workspace, or what `SIDECORE_LAB_DIR` names. It gets a QEMU of at
 //! least 10.1 (the first with a vfio-user client) unless the system has one, Debian 12's kernel and its network
-//! modules, busybox, iperf3 and ethtool. Everything comes from Debian's archive through apt (see `apt.rs`);
+//! modules, busybox, iperf3, ethtool and iproute2's bridge. Everything comes from Debian's archive through apt (see `apt.rs`);
 //! about 115 MB are downloaded and 200 MB stay. What few guests want, such as DPDK, is fetched when it is first
 //! asked for, in the same way. A second call finds the stamps and does nothing; calls from several processes
 //! wait for one another.
@@ -36,8 +36,10 @@ const VMM_KEEP: [&str; 5] = [
     "usr/share/seabios",
 ];
 /// Tools of the guests, with the libraries of those that are not static. kexec knows of Xen.
-const GUEST_PACKAGES: [&str; 17] = [
+const GUEST_PACKAGES: [&str; 19] = [
     "busybox-static",
+    "iproute2",
+    "libcap2",
     "iperf3",
     "libiperf0",
     "libsctp1",
@@ -56,7 +58,7 @@ const GUEST_PACKAGES: [&str; 17] = [
     "libc6",
 ];
 /// The dynamic programs among them.
-const GUEST_PROGRAMS: [&str; 3] = ["usr/bin/iperf3", "usr/sbin/ethtool", "usr/sbin/kexec"];
+const GUEST_PROGRAMS: [&str; 4] = ["usr/bin/iperf3", "usr/sbin/bridge", "usr/sbin/ethtool", "usr/sbin/kexec"];
 /// The loader of dynamic programs. The package's `/lib64` has an absolute link to it, which leads out of our folder.
 const LOADER: &str = "ld-linux-x86-64.so.2";
 /// Modules that a guest can load with `modprobe`; the first few are loaded at boot (see `image.rs`).

@@ -36,3 +36,4 @@ mod rtl8169;
 mod service;
 mod tidy;
 mod troubles;
+mod vlan;

@@ -130,6 +130,10 @@ fn two_tenants_share_a_trunk_and_see_nothing_of_each_other() {
     bed.ok(&["set", "blue", "isolated=off"]);
     red.send(&frame(mac(2), 1, None, 9));
     blue.gets(&frame(mac(2), 1, None, 9));
+    // Where a port does not carry a VLAN any more, nobody is known behind it.
+    bed.ok(&["set", "red", "vlan=10"]);
+    blue.send(&frame(mac(1), 2, None, 10));
+    up.gets(&frame(mac(1), 2, Some(20), 10));
 }
 
 /// LLDP ends at a switch, unless it is to pass; the spanning tree passes, unless a port says otherwise.

@@ -68,9 +68,13 @@ impl Floods {
             *id != source.id && topology.ports.is_up(*id) && (!one || carries(topology, *id, vlans, 0))
         };
         self.to.clear();
-        self.to.extend(at.everybody.iter().copied().filter(there));
+        // In a batch of one VLAN they are the ports that carry it.
+        let alike = vlans.are_alike();
+        let takes =
+            |id: &PortId| there(id) && (!(alike && vlans.is_on()) || carries(topology, *id, vlans, 0));
+        self.to.extend(at.everybody.iter().copied().filter(takes));
         let (frames, to) = (batch.frames(), &self.to);
-        let copies = |frame: u16| match vlans.are_alike() {
+        let copies = |frame: u16| match alike {
             true => to.len(),
             false => to.iter().filter(|id| carries(topology, **id, vlans, frame)).count(),
         };

@@ -106,6 +106,11 @@ impl Now {
         }
     }
 
+    /// The VLANs of the port with number `id`.
+    fn vlans(&self, id: PortId) -> Option<&PortVlans> {
+        self.policies.get(&id)?.vlans.as_ref()
+    }
+
     /// The name of the port with number `id`.
     fn name(&self, id: PortId) -> String {
         let port = self.ports.iter().find(|(port, _)| port.id == id);
@@ -134,7 +139,7 @@ impl Now {
             };
             switch.table.unpin(seconds, |entry| {
                 here().any(|(port, policy)| {
-                    let carries = policy.vlans.as_ref().map_or(entry.vlan == 0, |it| it.carries(entry.vlan));
+                    let carries = carries(policy.vlans.as_ref(), entry.vlan);
                     port.id == entry.port
                         && match entry.kind {
                             Kind::Learned => true,
@@ -167,6 +172,11 @@ impl Now {
             }
         }
     }
+}
+
+/// Whether a port with these VLANs carries this one; 0: frames that are in none.
+fn carries(vlans: Option<&PortVlans>, vlan: u16) -> bool {
+    vlans.map_or(vlan == 0, |vlans| vlans.carries(vlan))
 }
 
 /// The VLAN in which a port's own and fixed addresses are; 0: none.
@@ -383,8 +393,11 @@ impl CoreGraph {
         // No core learns by the old topology any more: what it taught about ports that left can go.
         for (port, switch) in before.learned() {
             let stays = now.learned().any(|(other, on)| other.id == port.id && Arc::ptr_eq(on, switch));
+            let (then, is) = (before.vlans(port.id), now.vlans(port.id));
             if !stays {
                 switch.forget(port.id, false, seconds);
+            } else if then != is {
+                switch.forget_vlans(port.id, |vlan| carries(is, vlan), seconds);
             }
         }
         now.pin(seconds);

@@ -319,6 +319,11 @@ impl Switch {
         self.table.forget(port, stays, now, self.ageing());
     }
 
+    /// Forgets what it knows of `port` in VLANs that the port does not carry any more.
+    pub fn forget_vlans(&self, port: PortId, carries: impl Fn(u16) -> bool, now: u32) {
+        self.table.forget_vlans(port, carries, now, self.ageing());
+    }
+
     /// Puts `mac`, above which its VLAN stands, behind `port` to stay; false if there is no room.
     pub fn pin(&self, mac: u64, port: PortId, kind: Kind, now: u32) -> bool {
         self.table.pin(mac, &Teller { port, limit: 0, owns: true, now, ageing: self.ageing() }, kind)

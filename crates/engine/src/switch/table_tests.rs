@@ -338,3 +338,21 @@ fn a_static_entry_stays_whatever_happens_to_its_port() {
     table.forget(P, false, 3, AGEING);
     assert_eq!((table.lookup(MAC), table.count(P)), (None, 0));
 }
+
+#[test]
+fn a_port_that_leaves_a_vlan_is_forgotten_there() {
+    let table = MacTable::new(64, KEY);
+    let [ten, twenty] = [10, 20].map(|vlan: u64| MAC | vlan << 48);
+    let home = |key| table.lookup(key).map(|found| found.port);
+    table.learn(ten, &by(P, 1), up);
+    table.learn(twenty, &by(P, 1), up);
+    assert_eq!(table.learn(ten, &by(Q, 2), up), Learned::Claimed(P));
+    table.forget_vlans(P, |vlan| vlan == 20, 3, AGEING);
+    assert_eq!((home(ten), home(twenty)), (Some(Q), Some(P)), "who claimed it has it");
+    // So is a claim.
+    assert_eq!(table.learn(twenty, &by(Q, 4), up), Learned::Claimed(P));
+    table.forget_vlans(Q, |vlan| vlan == 10, 5, AGEING);
+    assert_eq!(table.lookup(twenty).and_then(|found| found.claimant), None);
+    assert_eq!((home(ten), home(twenty)), (Some(Q), Some(P)));
+    counts_are_true(&table);
+}

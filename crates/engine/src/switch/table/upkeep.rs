@@ -39,17 +39,36 @@ impl MacTable {
     /// Forgets everything behind `port`, but for static entries if `stays`. A port that claims one of its addresses
     /// gets it.
     pub fn forget(&self, port: PortId, stays: bool, now: u32, ageing: u32) {
+        let goes = |_, entry| !(stays && port_of(entry) == port && entry & KIND == STATIC);
+        self.forget_if(port, now, ageing, goes);
+    }
+
+    /// Forgets what is behind `port`, or what it claims, in VLANs that it does not carry.
+    pub fn forget_vlans(&self, port: PortId, carries: impl Fn(u16) -> bool, now: u32, ageing: u32) {
+        let goes = |at, entry| entry != 0 && !carries(self.vlan_at(at, entry));
+        self.forget_if(port, now, ageing, goes);
+    }
+
+    fn forget_if(&self, port: PortId, now: u32, ageing: u32, goes: impl Fn(At, u64) -> bool) {
         self.each(|at, entry| {
             let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
-            if entry != 0 && port_of(entry) == port && !(stays && entry & KIND == STATIC) {
+            let (own, claims) = (entry != 0 && port_of(entry) == port, claim.port() == Some(port));
+            if !(own || claims) || !goes(at, entry) {
+                return;
+            }
+            if own {
                 self.give_up(at, entry, now, ageing);
-            } else if claim.port() == Some(port) {
+            } else {
                 self.exchange_claim(at, claim, Claim::NONE);
                 if entry & DISPUTED != 0 {
                     self.exchange(at, entry, entry & !DISPUTED);
                 }
             }
         });
+    }
+
+    fn vlan_at(&self, at: At, entry: u64) -> u16 {
+        u16::try_from(self.mac_at(at.bucket, entry) >> 48).unwrap_or(0)
     }
 
     /// Puts `mac` behind `by.port` to stay; false if there is no room.

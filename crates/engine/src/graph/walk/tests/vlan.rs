@@ -194,6 +194,16 @@ fn what_a_port_does_not_carry_is_dropped_there_by_name() {
     assert_eq!(rig.drops(0)["control_frame"], 1);
 }
 
+/// A flood is no loss where its VLAN is not carried, however many others the sender shares with that port.
+#[test]
+fn a_flood_is_for_those_who_carry_its_vlan() {
+    let mut rig = rig(&[trunk(&[10, 20]), access(10), access(20)]);
+    let sent = |vlan| frame(0, 5, &[([0x81, 0], vlan)], 64);
+    assert_eq!(rig.send(0, &[sent(10), sent(10)]).len(), 2);
+    assert_eq!(rig.send(0, &[sent(10), sent(20)]).len(), 2);
+    assert!((0..3).all(|port| rig.drops(port).is_empty()));
+}
+
 /// All of a batch goes by the trunk with a tag, in as many rounds as that takes, and each frame once.
 #[test]
 fn a_full_batch_gets_its_tags() {
