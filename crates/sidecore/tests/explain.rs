@@ -15,7 +15,7 @@ fn scene() -> (Testbed, crate::rig::Daemon, [Guest; 4]) {
         &format!(
             "[[acl]]\nname = \"web\"\nrules = [\"deny type=0x88b5 src-mac=02:00:00:00:00:09\"]\ndefault = \"permit\"\n{}",
             [("red", "vlan = 10"), ("web", "vlan = 10\nacl-out = \"web\"\nmirror = \"ids\""), ("blue", "vlan = 20"), ("ids", "switch = \"ids\"")]
-                .map(|(name, options)| format!("[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\npath = \"{}\"\n{options}\n", bed.at(&format!("{name}.sock"))))
+                .map(|(name, options)| format!("[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nwhere = \"{}\"\n{options}\n", bed.at(&format!("{name}.sock"))))
                 .concat(),
         ),
     );

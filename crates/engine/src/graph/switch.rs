@@ -63,16 +63,14 @@ impl Floods {
     ) {
         let (source, vlans) = (&at.port, &delivery.vlans);
         // A port without a peer is not there: a flooded frame that it does not get is no drop.
-        let one = vlans.is_on() && vlans.are_alike();
+        let alike = vlans.are_alike();
+        // All frames of one VLAN go to ports that carry it.
+        let one = vlans.is_on() && alike;
         let there = |id: &PortId| {
             *id != source.id && topology.ports.is_up(*id) && (!one || carries(topology, *id, vlans, 0))
         };
         self.to.clear();
-        // In a batch of one VLAN they are the ports that carry it.
-        let alike = vlans.are_alike();
-        let takes =
-            |id: &PortId| there(id) && (!(alike && vlans.is_on()) || carries(topology, *id, vlans, 0));
-        self.to.extend(at.everybody.iter().copied().filter(takes));
+        self.to.extend(at.everybody.iter().copied().filter(there));
         let (frames, to) = (batch.frames(), &self.to);
         let copies = |frame: u16| match alike {
             true => to.len(),
