@@ -4,22 +4,22 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
 
 use crate::rig::{wait, Testbed};
-use crate::vlan::{frame, guests, mac, port, Guest, EVERYBODY};
+use crate::vlan::{frame, guests, mac, Guest, EVERYBODY};
 use serde_json::Value;
 
 /// A daemon with three guests, of which the third is in another VLAN and the second has an access list and a mirror.
 fn scene() -> (Testbed, crate::rig::Daemon, [Guest; 4]) {
     let bed = Testbed::new();
-    let file = bed.write(
+    bed.write(
         "a.toml",
         &format!(
-            "[[acl]]\nname = \"web\"\nrules = [\"deny type=0x88b5 src-mac=02:00:00:00:00:09\"]\ndefault = \"permit\"\n{}",
+            "[[switch]]\nname = \"ids\"\n[[acl]]\nname = \"web\"\nrules = [\"deny type=0x88b5 src-mac=02:00:00:00:00:09\"]\ndefault = \"permit\"\n{}",
             [("red", "vlan = 10"), ("web", "vlan = 10\nacl-out = \"web\"\nmirror = \"ids\""), ("blue", "vlan = 20"), ("ids", "switch = \"ids\"")]
                 .map(|(name, options)| format!("[[port]]\nname = \"{name}\"\nkind = \"vhost-user\"\nwhere = \"{}\"\n{options}\n", bed.at(&format!("{name}.sock"))))
                 .concat(),
         ),
     );
-    let daemon = bed.daemon(&[&file]);
+    let daemon = bed.daemon(&["a.toml"]);
     let guests = guests(&bed, ["red", "web", "blue", "ids"]);
     (bed, daemon, guests)
 }
@@ -95,7 +95,7 @@ fn what_is_explained_happens_and_nothing_before() {
 /// A guest may claim its own addresses only, and is no server and no router.
 #[test]
 fn guards_follow_set_and_drop_by_name() {
-    let (bed, _daemon, [mut red, mut web, ..]) = scene();
+    let (bed, _daemon, [mut red, mut web, _blue, _ids]) = scene();
     let datagram = |last: u8, sport: u8| {
         let head =
             [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, last, 192, 0, 2, 99, 0, sport, 0, 68];
@@ -127,7 +127,7 @@ fn begun(bed: &Testbed, args: &[&str]) -> (Child, BufReader<std::process::ChildS
 
 #[test]
 fn a_trace_follows_frames_from_port_to_port() {
-    let (bed, _daemon, [mut red, mut web, ..]) = scene();
+    let (bed, _daemon, [mut red, mut web, _blue, _ids]) = scene();
     let (mut trace, out) = begun(&bed, &["trace", "red", "--next", "2", "--json", "ether[14] > 4"]);
     let watched = || bed.port("red")["state"]["captures"].as_array().is_some_and(|all| !all.is_empty());
     crate::rig::until("trace", watched);
@@ -154,7 +154,7 @@ fn a_trace_follows_frames_from_port_to_port() {
 
 #[test]
 fn captures_keep_what_is_asked_for() {
-    let (bed, _daemon, [mut red, mut web, ..]) = scene();
+    let (bed, _daemon, [mut red, mut web, _blue, _ids]) = scene();
     let (mut drops, mut out) = begun(&bed, &["capture", "--on-drop", "--count", "1", "-w", "-"]);
     // The beginning of the file comes when the capture has begun.
     let mut head = [0; 28];

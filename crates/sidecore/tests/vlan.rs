@@ -61,7 +61,7 @@ pub fn guests<const N: usize>(bed: &Testbed, names: [&str; N]) -> [Guest; N] {
     guests
 }
 
-pub fn port(bed: &Testbed, name: &str, options: &str) -> String {
+fn port(bed: &Testbed, name: &str, options: &str) -> String {
     format!("{name}=vhost-user:{},{options}", bed.at(&format!("{name}.sock")))
 }
 
