@@ -19,7 +19,8 @@ use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Mac, Offloads};
 use sidecore_engine::policy::acl::{read_rules, Acl, Action};
 use sidecore_engine::policy::{
-    EgressRate, MacGuard, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol, VlanSet,
+    EgressRate, IpGuard, MacGuard, Mirror, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol,
+    VlanSet,
 };
 use sidecore_engine::port::{Port, PortId};
 use sidecore_engine::router::{Gateway, Member, Net, Router, Rpf, Static, Target};
@@ -263,7 +264,13 @@ impl Rig {
                 isolated: more && id.0 < 4,
                 no_bpdu: more && id.0 & 1 == 0,
                 egress_rate: rate.filter(|_| more && [4, 6, 12].contains(&id.0)),
-                mirror: [mirror, mirror.filter(|_| id.0 != 3)],
+                mirror: mirror.map(|to| Mirror { to, ways: [true, id.0 != 3], acl: None, snap: None }),
+                ip_guard: IpGuard::new(
+                    more.then(|| [("10.0.0.0".parse().unwrap(), 8)].into_iter()),
+                    more,
+                    more,
+                )
+                .filter(|_| id.0 == 1),
             }
             .compile()
         };

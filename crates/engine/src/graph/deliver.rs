@@ -59,6 +59,9 @@ pub(super) struct Delivery {
     /// What access lists decided on flows, and frames that one lets pass.
     pub(super) acl_cache: AclCache,
     pub(super) permitted: Vec<u16>,
+    /// Frames for a mirror, and the batch in which they are cut.
+    pub(super) copied: Vec<u16>,
+    pub(super) cut: Option<Box<Batch>>,
     /// Frames that came to gateways.
     pub(super) work: Box<Stage>,
     /// What is delivered to a gateway now enters its router, or leaves it.
@@ -88,6 +91,8 @@ impl Delivery {
             retagged: Some(Box::new(Retagged::new())),
             acl_cache: AclCache::default(),
             permitted: Vec::with_capacity(MAX_BATCH),
+            copied: Vec::with_capacity(MAX_BATCH),
+            cut: Some(Box::new(Batch::new())),
             work: Box::new(Stage::new()),
             enters: false,
             passed: 0,

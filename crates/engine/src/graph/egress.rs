@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use super::deliver::Delivery;
 use super::topology::{Attach, Member, Topology};
-use crate::packet::{Batch, ALL, MAX_BATCH};
+use crate::packet::{stretch, Batch, Offload, ALL, HEAD, MAX_BATCH};
 use crate::policy::acl::{Acl, Headers};
-use crate::policy::{Form, IpGuard, Policy};
-use crate::port::{DropReason, Outcome, Port, PortId};
+use crate::policy::{Form, IpGuard, Mirror, Policy};
+use crate::port::{DropReason, Outcome, Port};
 
 impl Delivery {
     /// Delivers `picks` of `batch` to `member` as its policy says, and in the form that it has for their VLANs.
@@ -119,43 +119,71 @@ impl Delivery {
     ) {
         let on = self.vlans.set_on(false);
         self.reach(topology, source, member, batch, picks);
-        if let Some(policy) = &member.policy {
-            if let Some(to) = policy.mirror[1] {
-                self.mirror(topology, &member.port, to, batch, picks);
-            }
+        if let Some(mirror) = member.policy.as_ref().and_then(|policy| policy.copies(1)) {
+            self.mirror(topology, &member.port, mirror, batch, picks.iter().copied());
         }
         self.vlans.set_on(on);
     }
 
-    /// Delivers copies of `picks` of `batch`, which pass `port`, to its mirror `to`. No policy holds there: a mirror gets all that its
-    /// ring has room for, and is not mirrored.
-    fn mirror(&mut self, topology: &Topology, port: &Port, to: PortId, batch: &Batch, picks: &[u16]) {
-        let Some(mirror) = topology.get(to) else { return };
-        if mirror.port.is_silent() || !topology.ports.is_up(mirror.port.id) {
-            return;
-        }
-        port.counters.block(self.core).add_made(picks.len() as u64);
-        self.deliveries += picks.len();
-        self.reach(topology, port, mirror, batch, picks);
-    }
-
-    /// Delivers copies of the frames of `batch`, which came in by `port`, to its mirror `to`, but of those that are dropped.
+    /// Delivers copies of the frames of `batch`, which came in by `port`, to its mirror, but of those that are dropped.
     #[cold]
     pub(super) fn mirror_all(
         &mut self,
         topology: &Topology,
         port: &Port,
-        to: PortId,
+        mirror: &Mirror,
         batch: &Batch,
         drops: &[(u16, DropReason)],
     ) {
-        let mut picks = std::mem::take(&mut self.by_member);
-        picks.clear();
         let mut dropped = [false; MAX_BATCH];
         drops.iter().for_each(|(pick, _)| dropped[usize::from(*pick) % MAX_BATCH] = true);
-        picks.extend(ALL[..batch.len()].iter().filter(|pick| !dropped[usize::from(**pick)]));
-        self.mirror(topology, port, to, batch, &picks);
-        self.by_member = picks;
+        let picks = ALL[..batch.len()].iter().filter(|pick| !dropped[usize::from(**pick)]);
+        self.mirror(topology, port, mirror, batch, picks.copied());
+    }
+
+    /// Delivers copies of `picks` of `batch`, which pass `port`, to its mirror. No policy holds there: a mirror gets all that its
+    /// ring has room for, and is not mirrored.
+    fn mirror(
+        &mut self,
+        topology: &Topology,
+        port: &Port,
+        mirror: &Mirror,
+        batch: &Batch,
+        picks: impl Iterator<Item = u16>,
+    ) {
+        let Some(to) = topology.get(mirror.to) else { return };
+        if to.port.is_silent() || !topology.ports.is_up(to.port.id) {
+            return;
+        }
+        let mut copied = std::mem::take(&mut self.copied);
+        copied.clear();
+        copied.extend(picks);
+        if let Some(acl) = &mirror.acl {
+            let mut unwanted = std::mem::take(&mut self.by_member);
+            unwanted.clear();
+            self.judge_all(acl, batch, copied.iter().copied(), |pick| unwanted.push(pick));
+            copied.retain(|pick| unwanted.binary_search(pick).is_err());
+            self.by_member = unwanted;
+        }
+        port.counters.block(self.core).add_made(copied.len() as u64);
+        self.deliveries += copied.len();
+        match mirror.snap.zip(self.cut.take()) {
+            None => self.reach(topology, port, to, batch, &copied),
+            Some((snap, mut cut)) => {
+                cut.clear();
+                for frame in copied.iter().map(|pick| batch.frame(*pick)) {
+                    let len = (frame.len as usize).min(snap.into());
+                    let mut body = stretch(batch.body(frame), HEAD, len);
+                    // One batch has room for what another had. What offloads are left to do, nobody does.
+                    cut.push_with(&frame.head, len, Offload::NONE, |to| body.all(|piece| to.push(piece)));
+                }
+                self.forget_flows();
+                self.reach(topology, port, to, &cut, &ALL[..cut.len()]);
+                self.forget_flows();
+                self.cut = Some(cut);
+            }
+        }
+        self.copied = copied;
     }
 
     /// Delivers frames that have to get `form`.

@@ -205,8 +205,10 @@ impl<'t> Way<'t> {
     /// The mirror of `at` gets a copy, if it has one for what comes in by it (0) or goes out (1).
     fn mirrored(&mut self, at: &Member, way: usize) {
         let dropped = matches!(self.steps.last(), Some(Step { port, fate: Fate::Dropped(_), .. }) if *port == at.port.id);
-        let mirror = at.policy.as_ref().and_then(|policy| policy.mirror[way]).filter(|_| !dropped);
-        if let Some(mirror) = mirror.and_then(|to| self.topology.get(to)) {
+        let mirror = at.policy.as_ref().and_then(|policy| policy.copies(way)).filter(|_| !dropped);
+        let headers = Headers::of(self.batch.frame(0).head(), 0);
+        let wanted = mirror.filter(|it| it.acl.as_ref().is_none_or(|acl| acl.permits(acl.find(&headers))));
+        if let Some(mirror) = wanted.and_then(|it| self.topology.get(it.to)) {
             if !mirror.port.is_silent() && self.topology.ports.is_up(mirror.port.id) {
                 self.step(mirror.port.id, Fate::Out, format!("a copy: mirror of {}", at.port.name));
             }

@@ -165,8 +165,12 @@ impl Topology {
 
     /// Whether a port has an access list.
     pub(super) fn any_acl(&self) -> bool {
-        let acls =
-            |member: &Member| member.policy.as_ref().is_some_and(|it| it.acl.iter().any(Option::is_some));
+        let acls = |member: &Member| {
+            let of = |it: &Policy| {
+                it.acl.iter().any(Option::is_some) || it.mirror.as_ref().is_some_and(|it| it.acl.is_some())
+            };
+            member.policy.as_deref().is_some_and(of)
+        };
         self.members.iter().flatten().any(acls)
     }
 

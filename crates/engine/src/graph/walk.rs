@@ -303,8 +303,8 @@ impl Walk {
         if capture {
             port.capture.ingress(batch, verdicts.drops());
             let policy = topology.get(port.id).and_then(|member| member.policy.as_ref());
-            if let Some(to) = policy.and_then(|policy| policy.mirror[0]) {
-                delivery.mirror_all(topology, port, to, batch, verdicts.drops());
+            if let Some(mirror) = policy.and_then(|policy| policy.copies(0)) {
+                delivery.mirror_all(topology, port, mirror, batch, verdicts.drops());
             }
         }
         match node {

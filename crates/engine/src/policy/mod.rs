@@ -26,6 +26,19 @@ pub use vlan::{BatchVlans, Form, InVlan, PortVlans, TagProtocol, VlanSet, MAX_VL
 use self::acl::Acl;
 use crate::port::{DropReason, PortId};
 
+/// Copies of the frames that pass a port.
+#[derive(Debug)]
+pub struct Mirror {
+    /// The port that gets them.
+    pub to: PortId,
+    /// Of what comes in, and of what goes out.
+    pub ways: [bool; 2],
+    /// Only of frames that this list permits.
+    pub acl: Option<Arc<Acl>>,
+    /// Bytes of a copy, at most.
+    pub snap: Option<u16>,
+}
+
 /// What is configured for one port.
 #[derive(Debug, Default)]
 pub struct Policy {
@@ -45,8 +58,8 @@ pub struct Policy {
     pub isolated: bool,
     /// How much goes out by it, if that is limited.
     pub egress_rate: Option<EgressRate>,
-    /// A port that gets copies of what comes in by it, and of what goes out.
-    pub mirror: [Option<PortId>; 2],
+    /// Who gets copies of what passes it.
+    pub mirror: Option<Mirror>,
     /// It neither sends nor receives messages of the spanning tree protocols.
     pub no_bpdu: bool,
 }
@@ -59,9 +72,15 @@ impl Policy {
     #[must_use]
     pub fn compile(self) -> Option<Arc<Policy>> {
         let asks = self.mac_limit != 0 || self.guard.asks() || self.storm.is_some();
-        let asks = asks || self.ip_guard.is_some() || self.mirror[0].is_some();
+        let asks = asks || self.ip_guard.is_some() || self.copies(0).is_some();
         let asks = asks || self.acl[0].is_some() || self.is_at_egress();
         asks.then(|| Arc::new(self))
+    }
+
+    /// Its mirror, if that gets copies of what comes in (0) or goes out (1).
+    #[inline]
+    pub fn copies(&self, way: usize) -> Option<&Mirror> {
+        self.mirror.as_ref().filter(|mirror| mirror.ways[way])
     }
 
     /// Whether it says anything of frames that go out by the port.
@@ -71,7 +90,7 @@ impl Policy {
             || self.no_bpdu
             || self.egress_rate.is_some()
             || self.acl[1].is_some()
-            || self.mirror[1].is_some()
+            || self.copies(1).is_some()
     }
 
     /// Whether frames to the group address `dst` may pass the port.

@@ -18,7 +18,7 @@ view! {
     AclView {
         /// Its name.
         name: String,
-        /// The ports that have it: `NAME in` or `NAME out`.
+        /// The ports that have it: `NAME in`, `NAME out` or `NAME mirror`.
         ports: Vec<String>,
         /// Its rules, and at last its default.
         rules: Vec<RuleView>,
@@ -63,10 +63,13 @@ impl Engine {
             let of = |list: &Option<String>, port: &str, way: &str| {
                 (list.as_deref() == Some(name)).then(|| format!("{port} {way}"))
             };
-            let both = spec
-                .ports
-                .iter()
-                .map(|port| [of(&port.acl_in, &port.name, "in"), of(&port.acl_out, &port.name, "out")]);
+            let both = spec.ports.iter().map(|port| {
+                [
+                    of(&port.acl_in, &port.name, "in"),
+                    of(&port.acl_out, &port.name, "out"),
+                    of(&port.mirror_acl, &port.name, "mirror"),
+                ]
+            });
             both.flatten().flatten().collect()
         };
         AclList {

@@ -506,9 +506,15 @@ fn check_vlans(port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
     }
 }
 
+/// Keys of ports whose frames are fetched from a queue.
+const GUESTS_ONLY: [&str; 7] =
+    ["allow-ip", "dhcp-guard", "ra-guard", "out-rate", "out-bit-rate", "out-burst", "mirror"];
+
 /// Whether the mirror of `port` can be one, and what goes out by it can be limited.
 fn check_egress(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
-    for (key, name) in [("acl-in", &port.acl_in), ("acl-out", &port.acl_out)] {
+    for (key, name) in
+        [("acl-in", &port.acl_in), ("acl-out", &port.acl_out), ("mirror-acl", &port.mirror_acl)]
+    {
         let Some(name) = name else { continue };
         if port.pipe.is_some() || port.group.is_some() {
             let why = "does not apply: its frames do not come here; allowed: at ports of switches, wires and routers";
@@ -520,13 +526,18 @@ fn check_egress(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, String)
     }
     if INSIDE.contains(&&*port.kind) || port.pipe.is_some() || port.group.is_some() {
         let why = "does not apply: it has no queues of its own; allowed: at the ports of guests";
-        refuse(port, &["out-rate", "out-bit-rate", "out-burst", "mirror"], why, bad);
+        refuse(port, &GUESTS_ONLY, why, bad);
     }
     if port.out_rate.is_none() && port.out_bit_rate.is_none() {
         refuse(port, &["out-burst"], "does not apply; allowed: with out-rate or out-bit-rate", bad);
     }
     let Some(name) = &port.mirror else {
-        return refuse(port, &["mirror-direction"], "does not apply; allowed: with mirror", bad);
+        return refuse(
+            port,
+            &["mirror-direction", "mirror-acl", "mirror-snap"],
+            "does not apply; allowed: with mirror",
+            bad,
+        );
     };
     let to = spec.ports.iter().find(|other| other.name == *name);
     let why = match to {

@@ -24,7 +24,7 @@ use crate::core::Class;
 use crate::mem::Files;
 use crate::policy::acl::Acl;
 use crate::policy::{
-    EgressRate, IpGuard, MacGuard, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol,
+    EgressRate, IpGuard, MacGuard, Mirror, Policy, PortVlans, SourceGuard, Storm, StormLimits, TagProtocol,
 };
 use crate::port::PortId;
 use crate::router::{Net, Rpf};
@@ -233,6 +233,10 @@ options! {
             mirror: String = "mirror", Frames, "none";
             /// Which of them: those that come in by it, those that go out, or both.
             mirror_direction: Directions = "mirror-direction", Frames, "`both`";
+            /// An access list; only frames that it permits are copied.
+            mirror_acl: String = "mirror-acl", Frames, "none: all are";
+            /// Bytes of a copy; longer frames are cut.
+            mirror_snap: Number<64, 65535> = "mirror-snap", Frames, "all";
             /// The VLAN of its frames, which have no tag there: it is an access port.
             vlan: VlanNumber = "vlan", Learning, "none: it is in no VLAN, with others that are in none";
             /// The VLANs that it carries with tags.
@@ -463,17 +467,18 @@ impl PortSpec {
                 self.dhcp_guard == Some(Toggle::On),
                 self.ra_guard == Some(Toggle::On),
             ),
-            acl: [&self.acl_in, &self.acl_out].map(|name| list(name.as_deref()?)),
+            acl: [&self.acl_in, &self.acl_out].map(|name| name.as_deref().and_then(&list)),
             egress_rate: EgressRate::new(
                 self.out_rate.map(Frames::get),
                 self.out_bit_rate.map(Bits::get),
                 Duration::from_millis(self.out_burst.map_or(10, Number::get).into()),
             ),
-            mirror: {
-                let to = self.mirror.as_deref().and_then(number);
-                let copied = |not| to.filter(|_| self.mirror_direction != Some(not));
-                [copied(Directions::Out), copied(Directions::In)]
-            },
+            mirror: self.mirror.as_deref().and_then(number).map(|to| Mirror {
+                to,
+                ways: [Directions::Out, Directions::In].map(|not| self.mirror_direction != Some(not)),
+                acl: self.mirror_acl.as_deref().and_then(&list),
+                snap: self.mirror_snap.and_then(|snap| u16::try_from(snap.get()).ok()),
+            }),
             isolated: self.isolated == Some(Toggle::On),
             no_bpdu: self.bpdu == Some(Control::Drop),
         }
@@ -657,7 +662,10 @@ impl Entry for AclSpec {
 
     fn held(spec: &Spec, name: &str) -> Option<String> {
         let its = |list: &Option<String>| list.as_deref() == Some(name);
-        let port = spec.ports.iter().find(|port| its(&port.acl_in) || its(&port.acl_out))?;
+        let port = spec
+            .ports
+            .iter()
+            .find(|port| its(&port.acl_in) || its(&port.acl_out) || its(&port.mirror_acl))?;
         Some(format!("port {} has it", port.name))
     }
 }

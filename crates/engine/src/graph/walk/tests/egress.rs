@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::policy::acl::{Acl, Action};
-use crate::policy::{EgressRate, IpGuard, PortVlans, TagProtocol, VlanSet};
+use crate::policy::{EgressRate, IpGuard, Mirror, PortVlans, TagProtocol, VlanSet};
 
 const MIRROR: u16 = 3;
 
@@ -15,7 +15,7 @@ fn frame(to: [u8; 6], from: u16) -> Vec<u8> {
 }
 
 /// A trunk, an access port in VLAN 10, another, and one beside them.
-fn rig(mirror: [Option<PortId>; 2], rate: Option<EgressRate>) -> Rig {
+fn rig(mirror: Option<Mirror>, rate: Option<EgressRate>) -> Rig {
     let vlans = |own, tagged: Option<u16>| {
         let set = tagged.map(|number| VlanSet::new([(number, number)]));
         Some(PortVlans::new(own, set, TagProtocol::Customer))
@@ -32,10 +32,11 @@ fn rig(mirror: [Option<PortId>; 2], rate: Option<EgressRate>) -> Rig {
 /// A mirror gets what passes the port, in the form that it has there, and not what is dropped.
 #[test]
 fn a_mirror_gets_what_passes_in_both_directions() {
-    let to = Some(PortId(MIRROR));
+    let to = PortId(MIRROR);
     let tagged = |frame: &Vec<u8>| [&frame[..12], &[0x81, 0, 0, 10], &frame[12..]].concat();
     let (out, back) = (frame([0xff; 6], 1), frame(mac(1), 0));
-    for (mirror, copies) in [([to, to], [1, 1]), ([to, None], [0, 1]), ([None, to], [1, 0])] {
+    for (ways, copies) in [([true, true], [1, 1]), ([true, false], [0, 1]), ([false, true], [1, 0])] {
+        let mirror = Some(Mirror { to, ways, acl: None, snap: None });
         let mut rig = rig(mirror, None);
         let of = |got: Vec<(u16, Vec<u8>)>, port| -> Vec<Vec<u8>> {
             got.into_iter().filter(|(to, _)| *to == port).map(|(_, frame)| frame).collect()
@@ -52,7 +53,7 @@ fn a_mirror_gets_what_passes_in_both_directions() {
 fn what_is_beyond_the_rate_is_dropped_by_name() {
     // Ten frames are saved up, and no more come back while the test runs.
     let rate = EgressRate::new(Some(10), None, Duration::from_secs(1));
-    let mut rig = rig([None, None], rate);
+    let mut rig = rig(None, rate);
     let got = rig.send(1, &vec![frame([0xff; 6], 1); 15]);
     let trunk = got.iter().filter(|(to, _)| *to == 0).count();
     assert!((10..=11).contains(&trunk), "{trunk}");
@@ -194,4 +195,30 @@ fn guards_drop_what_claims_to_be_another() {
         };
         assert_eq!(drops(&claims), got);
     }
+}
+
+/// A mirror that wants some frames only, and of them the beginning.
+#[test]
+fn a_mirror_gets_what_its_list_permits_and_no_more_bytes_than_it_wants() {
+    let rules = crate::policy::acl::read_rules(["deny dst-mac=02:00:00:00:00:01"]).unwrap();
+    let acl = Some(Arc::new(Acl::compile(rules, Action::Permit, [7; 8])));
+    let mirror = Mirror { to: PortId(2), ways: [true, false], acl, snap: Some(70) };
+    let sender = Policy { mirror: Some(mirror), ..Policy::default() };
+    let mut rig = Rig::switch(&[sender.compile(), None, None]);
+    rig.walk.delivery.acl_cache.open();
+    rig.send(1, &[frame([0xff; 6], 1)]);
+    let (unwanted, long) = (frame(mac(1), 0), packet(0x88b5, &[&[7; 300]]));
+    let mut short = long[..66].to_vec();
+    short[..6].copy_from_slice(&mac(9));
+    let got = rig.send(0, &[unwanted.clone(), long.clone(), short.clone()]);
+    let of =
+        |port| got.iter().filter(|(to, _)| *to == port).map(|(_, frame)| frame.clone()).collect::<Vec<_>>();
+    assert_eq!(of(1), [unwanted, long.clone(), short.clone()]);
+    // The flood and the frame to nowhere come to it as to any port, too.
+    let mut mirrored = of(2);
+    for whole in [&long, &short] {
+        let at = mirrored.iter().position(|frame| frame == whole).unwrap();
+        mirrored.remove(at);
+    }
+    assert_eq!(mirrored, [long[..70].to_vec(), short]);
 }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::graph::explain::Fate;
 use crate::policy::acl::{read_rules, Acl, Action};
-use crate::policy::{IpGuard, PortVlans, TagProtocol, VlanSet};
+use crate::policy::{IpGuard, Mirror, PortVlans, TagProtocol, VlanSet};
 
 const PORTS: u16 = 5;
 
@@ -19,7 +19,7 @@ fn policy(id: u16) -> impl Strategy<Value = Option<Arc<Policy>>> {
         (prop::sample::select(vec![0u16, 0, 10, 10, 20]), prop::sample::subsequence(vec![10u16, 20], 0..=2));
     let flags = prop::array::uniform4(prop::bool::weighted(0.2));
     let lists = prop::array::uniform2(prop::option::weighted(0.3, 0usize..3));
-    let mirror = prop::array::uniform2(prop::option::weighted(0.2, 0..PORTS));
+    let mirror = prop::option::weighted(0.3, (0..PORTS, any::<[bool; 2]>(), any::<bool>()));
     let guards = (prop::sample::select(vec![0u32, 0, 0, 1]), any::<bool>(), 0usize..4);
     (vlans, flags, lists, mirror, guards).prop_map(
         move |(
@@ -52,7 +52,12 @@ fn policy(id: u16) -> impl Strategy<Value = Option<Arc<Policy>>> {
                         }
                     })
                 }),
-                mirror: mirror.map(|to| to.filter(|to| *to != id).map(PortId)),
+                mirror: mirror.filter(|(to, ..)| *to != id).map(|(to, ways, some)| Mirror {
+                    to: PortId(to),
+                    ways,
+                    acl: some.then(|| self::list(&["deny type=ipv4"], Action::Permit)),
+                    snap: None,
+                }),
                 mac_limit,
                 guard: SourceGuard::new(mode, own_mac, &[], &[], false),
                 ip_guard: IpGuard::new(nets.filter(|_| ip == 1), ip == 2, ip == 2),
