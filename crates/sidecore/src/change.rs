@@ -122,8 +122,13 @@ pub fn apply(args: &ApplyArgs) -> Outcome {
     if !args.dry_run {
         broker::tell(&control.path(), &spec);
     }
-    let answer = client(&control)?.send(Method::PUT, path, &spec);
-    report(&answer.map_err(|e| format!("{}: {e}", args.file.display()))?)
+    let client = client(&control)?;
+    let answer = client.send(Method::PUT, path, &spec);
+    report(&answer.map_err(|e| format!("{}: {e}", args.file.display()))?)?;
+    if !args.dry_run && !spec.acls.is_empty() {
+        hidden(&client.get("/v1/acls")?, |_| true, |text| eprintln!("warning: {text}"));
+    }
+    Ok(())
 }
 
 /// Reads and checks a configuration file.
@@ -164,14 +169,20 @@ pub fn acl(args: &AclArgs) -> Outcome {
     let list = json!({ "name": args.name, "rules": rules, "default": args.default });
     let client = client(&args.control)?;
     report(&client.send(Method::PUT, &format!("/v1/acls/{}", segment(&args.name)), &list)?)?;
-    let now: AclList = client.get("/v1/acls")?;
-    let its = now.acls.iter().filter(|list| list.name == args.name).flat_map(|list| &list.rules);
-    for rule in its {
-        if let Some(by) = &rule.hidden_by {
-            eprintln!("warning: {:?} never decides: {by:?} has all of its frames", rule.rule);
+    hidden(&client.get("/v1/acls")?, |list| list == args.name, |text| eprintln!("warning: {text}"));
+    Ok(())
+}
+
+/// Says which rules never decide, of the lists that are `meant`.
+pub fn hidden(now: &AclList, meant: impl Fn(&str) -> bool, say: impl Fn(&str)) {
+    for list in now.acls.iter().filter(|list| meant(&list.name)) {
+        for rule in &list.rules {
+            if let Some(by) = &rule.hidden_by {
+                let (name, rule) = (&list.name, &rule.rule);
+                say(&format!("acl {name}: {rule:?} never decides: {by:?} has all of its frames"));
+            }
         }
     }
-    Ok(())
 }
 
 pub fn save(args: &SaveArgs) -> Outcome {

@@ -3,7 +3,7 @@
 use super::engine::Engine;
 use super::status::VERSION;
 use super::view::view;
-use crate::policy::acl::{shadowed, Acl};
+use crate::policy::acl::Acl;
 
 view! {
     /// Answer to `show acl`.
@@ -39,7 +39,7 @@ impl AclView {
     /// A list that these `ports` have.
     fn of(name: &str, acl: &Acl, ports: Vec<String>) -> AclView {
         let rules = acl.rules();
-        let hidden = shadowed(rules);
+        let hidden = acl.hidden();
         let default = if acl.permits(rules.len()) { "default permit" } else { "default deny" };
         let texts = rules.iter().map(ToString::to_string).chain([default.to_owned()]);
         let row = |(n, (rule, frames)): (usize, (String, u64))| RuleView {

@@ -166,11 +166,17 @@ impl Reader<'_> {
     }
 }
 
-/// The words of a port, in which what follows an address without a key is one more address.
+/// Keys with several values.
+const LISTS: [&str; 5] = ["address=", "trunk=", "allow-ip=", "allow-mac=", "fdb="];
+
+/// The words of a port, in which what follows a value of a list without a key is one more of it.
 fn join_lists<'t>(words: impl Iterator<Item = &'t str>) -> Vec<String> {
     let mut joined: Vec<String> = Vec::new();
     for word in words {
-        match joined.last_mut().filter(|last| last.starts_with("address=") && !word.contains('=')) {
+        match joined
+            .last_mut()
+            .filter(|last| !word.contains('=') && LISTS.iter().any(|key| last.starts_with(key)))
+        {
             Some(last) => {
                 last.push('+');
                 last.push_str(word);

@@ -527,7 +527,7 @@ const MOST: usize = 1024;
 impl<T: FromStr<Err: fmt::Display>> FromStr for List<T> {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let words: Vec<&str> = text.split('+').collect();
+        let words: Vec<&str> = text.split(['+', ',']).collect();
         if words.len() > MOST || words.contains(&"") {
             return Err(format!("{text:?} is not allowed; allowed: 1 to {MOST} values joined by '+'"));
         }

@@ -138,6 +138,7 @@ pub fn run(args: RunArgs) -> Outcome {
     engine.graph().cores.rest(false);
     engine.sweep();
     claimed.keep();
+    tell_hidden(&engine);
     let device = serve_programs(&engine, &spec.daemon)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -230,6 +231,11 @@ async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> O
     Ok(())
 }
 
+/// Rules of access lists that never decide.
+fn tell_hidden(engine: &Engine) {
+    crate::change::hidden(&engine.acls(), |_| true, |text| warn!("{text}"));
+}
+
 /// SIGHUP: the file again. An error changes nothing and is logged.
 async fn reload(control: &Control, manager: &Manager) {
     let mut states = vec![NotifyState::Reloading];
@@ -238,7 +244,9 @@ async fn reload(control: &Control, manager: &Manager) {
     let control = control.clone();
     let applied = tokio::task::spawn_blocking(move || {
         let spec = control.source.read()?;
-        control.engine.apply(&spec, false).map_err(|e| e.to_string())
+        let changes = control.engine.apply(&spec, false).map_err(|e| e.to_string())?;
+        tell_hidden(&control.engine);
+        Ok::<_, String>(changes)
     });
     match applied.await {
         Ok(Ok(changes)) => info!(changes = changes.len(), "the configuration was applied again"),

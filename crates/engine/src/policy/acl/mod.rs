@@ -23,5 +23,5 @@ mod tests;
 
 pub use cache::AclCache;
 pub use headers::Headers;
-pub use rule::{read_rules, shadowed, Action, BadRule, Rule};
+pub use rule::{read_rules, Action, BadRule, Rule};
 pub use table::Acl;

@@ -89,21 +89,6 @@ pub fn read_rules<'t>(lines: impl IntoIterator<Item = &'t str>) -> Result<Vec<Ru
     Ok(rules)
 }
 
-/// Rules that can never match, each with the earlier rule that has all of its frames. Only single rules are compared: what
-/// several have together is not found.
-pub fn shadowed(rules: &[Rule]) -> Vec<(usize, usize)> {
-    let covers = |a: &Entry, b: &Entry| {
-        (0..WORDS).all(|n| a.mask[n] & !b.mask[n] == 0 && b.value[n] & a.mask[n] == a.value[n])
-    };
-    let hides = |a: &Rule, b: &Rule| b.entries.iter().all(|b| a.entries.iter().any(|a| covers(a, b)));
-    let found = |(n, rule): (usize, &Rule)| {
-        // Compared with those that have few entries: the work has an end.
-        let earlier = rules.iter().take(n).position(|it| it.entries.len() <= 64 && hides(it, rule))?;
-        Some((n, earlier))
-    };
-    rules.iter().enumerate().filter_map(found).collect()
-}
-
 type Sets = BTreeMap<String, String>;
 
 /// The entries that a rule has so far.

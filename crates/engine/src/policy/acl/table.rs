@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use sidecore_abi::counters::MAX_CORES;
 
 use super::headers::{Headers, SEEN, WORDS};
-use super::rule::{Action, Rule};
+use super::rule::{Action, Entry, Rule};
 
 /// No rule.
 const NONE: u32 = u32::MAX;
@@ -124,18 +124,41 @@ impl Acl {
                 continue;
             }
             let words: [u64; WORDS] = std::array::from_fn(|n| headers.0[n] & shape.mask[n]);
-            let last = shape.slots.len() - 1;
-            let mut at = self.hash(&words) & last;
-            // At least half of them are empty.
-            while let Some(slot) = shape.slots.get(at).filter(|slot| slot.rule != NONE) {
-                if slot.value == words {
-                    best = best.min(slot.rule);
-                    break;
-                }
-                at = (at + 1) & last;
-            }
+            best = self.look(shape, &words).map_or(best, |rule| best.min(rule));
         }
         (best as usize).min(self.rules.len())
+    }
+
+    /// Rules that can never match, each with an earlier one that has all of its frames. What several earlier rules have together is not
+    /// found, nor what one of many entries has.
+    pub fn hidden(&self) -> Vec<(usize, usize)> {
+        let earlier = |entry: &Entry| -> Vec<u32> {
+            let wider = |shape: &&Shape| (0..WORDS).all(|n| shape.mask[n] & !entry.mask[n] == 0);
+            let under = |shape: &Shape| std::array::from_fn(|n| entry.value[n] & shape.mask[n]);
+            self.shapes.iter().filter(wider).filter_map(|shape| self.look(shape, &under(shape))).collect()
+        };
+        let found = |(number, rule): (usize, &Rule)| {
+            let (first, others) = rule.entries.split_first()?;
+            let all = earlier(first).into_iter().filter(|it| (*it as usize) < number);
+            let by = all.filter(|it| others.iter().all(|entry| earlier(entry).contains(it))).min()?;
+            Some((number, by as usize))
+        };
+        self.rules.iter().enumerate().filter_map(found).collect()
+    }
+
+    /// The earliest rule with an entry of `shape` for these words.
+    #[inline]
+    fn look(&self, shape: &Shape, words: &[u64; WORDS]) -> Option<u32> {
+        let last = shape.slots.len() - 1;
+        let mut at = self.hash(words) & last;
+        // At least half of them are empty.
+        while let Some(slot) = shape.slots.get(at).filter(|slot| slot.rule != NONE) {
+            if slot.value == *words {
+                return Some(slot.rule);
+            }
+            at = (at + 1) & last;
+        }
+        None
     }
 
     /// Whether the rule of that number, or the default, lets frames pass.
