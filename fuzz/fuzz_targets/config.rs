@@ -1,6 +1,7 @@
 //! Arbitrary configuration: an error that says something, or a specification that says itself again.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
+use sidecore_engine::policy::acl::{read_rules, Acl, Action, Headers};
 use sidecore_engine::state::kinds::KINDS;
 use sidecore_engine::state::{text, SwitchSpec};
 use sidecore_fuzz::fuzz_target;
@@ -13,6 +14,11 @@ fuzz_target!(|data: &[u8]| {
     }
     let _ = text::port(input, KINDS);
     let _ = text::named::<SwitchSpec>(input);
+    if let Ok(rules) = read_rules(input.lines().take(8)) {
+        let (count, acl) = (rules.len(), Acl::compile(rules, Action::Deny, [0x9e37_79b9; 8]));
+        assert!(acl.find(&Headers::of(data, 0)) <= count);
+        assert!(acl.hidden().iter().all(|(rule, by)| by < rule));
+    }
 });
 
 /// What was understood can be written and understood again, to the same meaning.

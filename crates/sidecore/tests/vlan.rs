@@ -267,6 +267,9 @@ fn access_lists_decide_in_their_order() {
     };
     let expected = [("deny proto=udp dport=@low".to_owned(), 1), ("default permit".to_owned(), 1)];
     assert_eq!(rules("out"), expected);
+    let metrics = bed.http("GET", "/metrics", "").1;
+    let row = "sidecore_acl_frames_total{acl=\"out\",number=\"1\",rule=\"deny proto=udp dport=@low\"} 1\n";
+    assert!(metrics.contains(row), "{metrics}");
     // What comes in, by a list of its own that denies all else; another list is not touched by that.
     std::fs::write(bed.path("in.acl"), "permit src=10.0.0.1 dst=10.0.0.2\npermit src=10.0.0.1\n").unwrap();
     bed.ok(&["acl", "in", &bed.at("in.acl")]);

@@ -451,6 +451,7 @@ async fn scrape(State(control): State<Control>, headers: HeaderMap) -> Result<Re
             cores: engine.cores(),
             tenants: engine.tenants().tenants,
             groups: engine.groups().groups,
+            acls: engine.acls().acls,
             addresses: engine.addresses().addresses.len(),
             sandbox,
             sockets,

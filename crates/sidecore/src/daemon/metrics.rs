@@ -16,6 +16,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use sidecore_engine::core::TaskStatus;
 use sidecore_engine::disk::Latency;
+use sidecore_engine::state::acls::{AclView, RuleView};
 use sidecore_engine::state::disks::DiskView;
 use sidecore_engine::state::groups::{GroupView, MemberView};
 use sidecore_engine::state::status::{
@@ -80,6 +81,7 @@ pub struct Snapshot {
     pub cores: Cores,
     pub tenants: Vec<TenantView>,
     pub groups: Vec<GroupView>,
+    pub acls: Vec<AclView>,
     pub addresses: usize,
     pub sandbox: SandboxView,
     pub sockets: Sockets,
@@ -240,6 +242,7 @@ impl Collector for Snapshot {
                 member(|m| m.waiting.into());
             gauge "group_member_missed_probes", "Probes that a member of a group has missed in a row",
                 member(|m| m.probes_missed.unwrap_or(0).into());
+            counter "acl_frames", "Frames on which a rule of an access list decided", self.acl_frames();
             counter "group_moves", "Buckets of flows that moved to another member, idle ones and others",
                 group(|g| vec![("idle", g.moved_idle), ("at_once", g.moved_at_once)]);
             counter "queue_visits", "Visits of an I/O core at a queue, by what ended them; empty: nothing was found",
@@ -394,6 +397,19 @@ impl Snapshot {
             (vec![("threads", refused.threads.clone()), ("call", refused.call.clone())], refused.count)
         };
         self.sandbox.refused.iter().map(row).collect()
+    }
+
+    /// By list and rule. Two rules may be alike: they have numbers.
+    fn acl_frames(&self) -> Rows {
+        let rows = |list: &AclView| -> Rows {
+            let row = |(number, it): (u32, &RuleView)| {
+                let labels =
+                    [("acl", list.name.clone()), ("number", number.to_string()), ("rule", it.rule.clone())];
+                (labels.to_vec(), it.frames)
+            };
+            (1..).zip(&list.rules).map(row).collect()
+        };
+        self.acls.iter().flat_map(rows).collect()
     }
 
     /// Nanoseconds.
