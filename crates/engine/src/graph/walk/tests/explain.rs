@@ -72,8 +72,11 @@ fn ip4(id: u16) -> std::net::IpAddr {
     std::net::Ipv4Addr::from(ip(id)).into()
 }
 
+/// Its protocol, and the VLAN.
+type Tag = ([u8; 2], u16);
+
 /// Who sends, whose address it uses, to whom, the tag, and what.
-fn sent() -> impl Strategy<Value = (u16, u16, u16, Option<([u8; 2], u16)>, u8)> {
+fn sent() -> impl Strategy<Value = (u16, u16, u16, Option<Tag>, u8)> {
     let tag =
         (prop::sample::select(vec![[0x81u8, 0], [0x88, 0xa8]]), prop::sample::select(vec![0u16, 10, 20, 30]));
     (
@@ -86,7 +89,7 @@ fn sent() -> impl Strategy<Value = (u16, u16, u16, Option<([u8; 2], u16)>, u8)> 
         .prop_map(|(from, spoofed, to, tag, what)| (from, spoofed.unwrap_or(from), to, tag, what))
 }
 
-fn frame(src: u16, to: u16, tag: Option<([u8; 2], u16)>, what: u8) -> Vec<u8> {
+fn frame(src: u16, to: u16, tag: Option<Tag>, what: u8) -> Vec<u8> {
     let dst = match to {
         6 => [0xff; 6],
         7 => [1, 0x80, 0xc2, 0, 0, 0],
