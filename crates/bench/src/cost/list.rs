@@ -47,7 +47,7 @@ impl Rule {
         let len = [13, 16, 20, 24, 28][shape as usize % 5];
         // The second byte is the shape's, with room for its shortest prefix.
         let first = if permits { 10 } else { 20 + place };
-        let src = first << 24 | (12 * shape) << 16 | (number % 256) << 8 | place % 16 * 16;
+        let src = first << 24 | (12 * shape) << 16 | (number % 256) << 8 | (place % 16 * 16);
         let dst = 172 << 24 | 16 << 16 | shape << 8;
         let port = |base: u32| u16::try_from(base + number).ok();
         Rule {
@@ -63,7 +63,7 @@ impl Rule {
     fn text(&self, keys: [&str; 4], between: &str) -> String {
         let network = |(address, len)| format!("{}/{len}", Ipv4Addr::from_bits(address));
         let [from, to] = self.ports.map(|port| port.map(|port| port.to_string()));
-        let values = [Some(self.src).map(network), self.dst.map(network), from, to];
+        let values = [Some(network(self.src)), self.dst.map(network), from, to];
         let word = |(key, value): (&str, Option<String>)| Some(format!("{key}={}", value?));
         keys.into_iter().zip(values).filter_map(word).collect::<Vec<_>>().join(between)
     }
