@@ -388,6 +388,14 @@ impl Ovs {
         Ok(())
     }
 
+    /// Has exactly these flows, one a line, as `ovs-ofctl` reads them.
+    pub fn set_flows(&self, flows: &str) -> Result<()> {
+        let file = self.scratch.file("flows");
+        fs::write(&file, flows).map_err(|e| PeerError(format!("writing {}: {e}", file.display())))?;
+        call(&self.scratch, "ovs-ofctl", &["del-flows", "sc0"])?;
+        call(&self.scratch, "ovs-ofctl", &["add-flows", "sc0", &file.to_string_lossy()]).map(drop)
+    }
+
     /// The polling thread's own account so far: busy cycles, idle cycles, packets.
     pub fn cycles(&self) -> Result<(f64, f64, f64)> {
         let control = self.scratch.file("vswitchd.ctl");

@@ -105,10 +105,23 @@ fn policy() {
     let answer = bench("policy");
     positive(&answer, &["ns_per_frame", "ratio"]);
     let summary = summary(&answer);
-    let names: Vec<_> = summary.iter().map(|(name, _)| *name).collect();
+    let (beside, own): (Vec<_>, Vec<_>) =
+        summary.iter().map(|(name, _)| *name).partition(|name| *name == "ratio_ovs");
+    // Open vSwitch is there, or it is said why not.
+    assert_eq!(beside.is_empty(), answer["missing"]["ovs"].is_string(), "{answer}");
+    answer["beside"].as_array().unwrap().iter().for_each(|row| is_labelled(&row["modes"]));
     assert_eq!(
-        names,
-        ["again_cost", "mirror_cost", "off_cost", "plain_cost", "receiver_cost", "vlan_cost"],
+        own,
+        [
+            "acl_1000_cost",
+            "again_cost",
+            "flows_cost",
+            "mirror_cost",
+            "off_cost",
+            "plain_cost",
+            "receiver_cost",
+            "vlan_cost"
+        ],
         "{answer}"
     );
     labelled(&answer);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::super::common::{Processors, Repeat, Result};
 use super::super::results::Results;
-use super::{Kind, Measure, Method, Row, SIZE};
+use super::{Kind, Measure, Method, Row, Traffic, SIZE};
 
 /// `bench containment`.
 #[derive(Debug, clap::Args)]
@@ -44,7 +44,7 @@ fn measure(name: &'static str, sandbox: bool, guard: bool, storm: bool) -> Measu
     let storm = ["broadcast", "multicast", "unicast"].map(|what| format!("storm-{what}={limit}"));
     let words = [&[guard][..], &storm].concat();
     let options = vec![("p0", words.clone()), ("p1", words)];
-    Measure { name, daemon: usize::from(sandbox), options, to_all: false }
+    Measure { name, daemon: usize::from(sandbox), options, traffic: Traffic::One, against: None }
 }
 
 /// `bench containment`.
@@ -66,7 +66,8 @@ pub fn run(args: &Args) -> Result<()> {
         measure("all", true, true, true),
     ];
     let daemons: [&[&str]; 2] = [&["--sandbox", "off"], &["--sandbox", "on"]];
-    let method = Method { measures, daemons: &daemons, ports: 2, cpus: args.cpus, sets, rounds, window };
+    let method =
+        Method { measures, daemons: &daemons, ports: 2, list: None, cpus: args.cpus, sets, rounds, window };
     let rows: Vec<Vec<Row>> = args.ports.iter().map(|kind| method.rows(*kind)).collect::<Result<_>>()?;
     let rows = rows.concat();
     let key = |row: &Row| format!("{}_{}", row.port.name().replace('-', "_"), row.measure);

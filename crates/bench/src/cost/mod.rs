@@ -6,14 +6,17 @@
 //! The machine is faster in some seconds than in others, and one process is faster than another one of the same program, because
 //! its pages lie elsewhere. Both are larger than what is in question. So what is measured is turned on and off in the running
 //! daemon, the measures take turns, a window long each, and a turn's ratio is that of a measure to the mean of both plain
-//! turns of its own round. A set of daemons says the median of its rounds, and the table the median of the sets.
+//! turns of its own round; what has frames of many flows is compared with the turn of these without it. A set of daemons says the median of its rounds, and the table the median of the sets.
 //!
 //! The first two measures, `plain` and `again`, are the same: what lies between them is noise. The interval holds the median with
 //! 95 %, by its order statistics, so whatever the distribution.
 
+mod beside;
 pub mod containment;
+mod list;
 pub mod policy;
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -29,10 +32,10 @@ use super::distance::{Distance, Mode};
 use super::modes::Modes;
 use super::ours::{Switch, START};
 use super::peers::Scratch;
-use super::rfc2544::lane::{End, Once};
+use super::rfc2544::lane::{End, Frames, Once, SIZE};
+use list::List;
 
-/// Bytes of a frame, entries of a ring, frames sent at once, and frames under way at most.
-const SIZE: usize = 60;
+/// Entries of a ring, frames sent at once, and frames under way at most.
 const ENTRIES: u16 = 1024;
 const BATCH: usize = 128;
 const WINDOW: u64 = 512;
@@ -65,6 +68,18 @@ impl Kind {
     }
 }
 
+/// Which frames a measure has.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Traffic {
+    /// All alike, for the receiver.
+    #[default]
+    One,
+    /// All alike, for all ports.
+    ToAll,
+    /// Those of the list, for the receiver.
+    Many,
+}
+
 /// What is turned on.
 struct Measure {
     name: &'static str,
@@ -72,8 +87,9 @@ struct Measure {
     daemon: usize,
     /// What each port is set to, all that any measure changes.
     options: Vec<(&'static str, Vec<String>)>,
-    /// Its frames go to all ports.
-    to_all: bool,
+    traffic: Traffic,
+    /// The measure that it is compared with, if that is not the plain ones.
+    against: Option<&'static str>,
 }
 
 /// How many measures, from the first on, are plain.
@@ -86,6 +102,8 @@ struct Method<'a> {
     daemons: &'a [&'a [&'a str]],
     /// Ports of a daemon: the flow's two, and others.
     ports: usize,
+    /// The access list that each daemon has, as [`list::NAME`], and its frames.
+    list: Option<&'a List>,
     cpus: Processors,
     sets: u16,
     rounds: u16,
@@ -134,7 +152,7 @@ impl Driver {
 
     /// Sends at most so many; how many.
     #[inline]
-    fn send(&mut self, most: usize, frame: &mut Once<'_>) -> Result<u64> {
+    fn send(&mut self, most: usize, frame: &mut impl Source) -> Result<u64> {
         let sent = match self {
             Driver::Lane(end) => {
                 let room = end.room()?.min(most);
@@ -156,9 +174,59 @@ impl Driver {
     }
 }
 
+/// The ends at a switch's ports: the sender, the receiver, and others.
+struct Ends(Vec<Driver>);
+
+impl Ends {
+    /// The receiver says a word, so that frames for it go to it alone.
+    fn introduce(&mut self) -> Result<()> {
+        let word = frame([0xff; 6], MAC[1]);
+        let mut frame = Once(&word);
+        // A driver may be ready before the port's carrier is; frames until then are dropped.
+        let start = Instant::now();
+        while start.elapsed() < START {
+            self.0[1].send(1, &mut frame)?;
+            let until = Instant::now() + Duration::from_millis(20);
+            while Instant::now() < until {
+                if self.0[0].receive()? > 0 {
+                    return Ok(());
+                }
+                std::thread::yield_now();
+            }
+        }
+        Err(format!("no frame came within {} s", START.as_secs()))
+    }
+
+    /// Frames for so long, and so many at least, until all have come. How many a second, in millions.
+    fn flow(&mut self, frames: &mut Frames<'_>, time: Duration, least: usize) -> Result<f64> {
+        let [from, to, others @ ..] = &mut *self.0 else { return Err("a flow has two ends".to_owned()) };
+        let (mut sent, mut got) = (0, 0);
+        let start = Instant::now();
+        while start.elapsed() < time || sent < least as u64 {
+            for _ in 0..16 {
+                if sent - got <= WINDOW - BATCH as u64 {
+                    sent += from.send(BATCH, frames)?;
+                }
+                got += to.receive()?;
+                for other in &mut *others {
+                    other.receive()?;
+                }
+            }
+        }
+        let end = Instant::now();
+        while got < sent {
+            if end.elapsed() > PATIENCE {
+                return Err(format!("{} of {sent} frames did not arrive", sent - got));
+            }
+            got += to.receive()?;
+        }
+        Ok(got as f64 / start.elapsed().as_secs_f64() / 1e6)
+    }
+}
+
 /// A daemon and the ends at its ports.
 struct Stage {
-    ends: Vec<Driver>,
+    ends: Ends,
     switch: Switch,
     /// The measure that is turned on.
     on: Option<&'static str>,
@@ -180,27 +248,13 @@ impl Stage {
         };
         let ports: Vec<_> = (0..method.ports).map(port).collect();
         let switch = Switch::start_with(method.cpus.io_core, &scratch, &ports, arguments).map_err(text)?;
-        let ends = (0..method.ports).map(|n| Driver::connect(kind, &path(n))).collect::<Result<_>>()?;
-        Ok(Stage { ends, switch, on: None, _scratch: scratch })
-    }
-
-    /// The receiver says a word, so that frames for it go to it alone.
-    fn introduce(&mut self) -> Result<()> {
-        let word = frame([0xff; 6], MAC[1]);
-        let mut frame = Once(&word);
-        // A driver may be ready before the port's carrier is; frames until then are dropped.
-        let start = Instant::now();
-        while start.elapsed() < START {
-            self.ends[1].send(1, &mut frame)?;
-            let until = Instant::now() + Duration::from_millis(20);
-            while Instant::now() < until {
-                if self.ends[0].receive()? > 0 {
-                    return Ok(());
-                }
-                std::thread::yield_now();
-            }
+        if let Some(list) = method.list {
+            let file = scratch.file("acl");
+            std::fs::write(&file, &list.rules).map_err(text)?;
+            switch.daemon.command(&["acl", list::NAME, &file.to_string_lossy()]).map_err(text)?;
         }
-        Err(format!("no frame came within {} s", START.as_secs()))
+        let ends = (0..method.ports).map(|n| Driver::connect(kind, &path(n))).collect::<Result<_>>()?;
+        Ok(Stage { ends: Ends(ends), switch, on: None, _scratch: scratch })
     }
 
     /// Turns on what `measure` has, and what no measure before it has off.
@@ -214,50 +268,38 @@ impl Stage {
             self.switch.daemon.command(&words).map_err(text)?;
         }
         self.on = Some(measure.name);
-        self.introduce()
+        self.ends.introduce()
     }
 
-    /// Frames for so long, until all have come.
-    fn flow(&mut self, to: [u8; 6], time: Duration) -> Result<()> {
-        self.pass(to, time).map_err(|missing| match self.switch.daemon.command(&["show", "drops"]) {
-            Ok(drops) => format!("{missing}:\n{}", String::from_utf8_lossy(&drops)),
-            Err(_) => missing,
+    /// As [`Ends::flow`].
+    fn flow(&mut self, frames: &mut Frames<'_>, time: Duration, least: usize) -> Result<f64> {
+        self.ends.flow(frames, time, least).map_err(|missing| {
+            match self.switch.daemon.command(&["show", "drops"]) {
+                Ok(drops) => format!("{missing}:\n{}", String::from_utf8_lossy(&drops)),
+                Err(_) => missing,
+            }
         })
     }
 
-    fn pass(&mut self, to: [u8; 6], time: Duration) -> Result<()> {
-        let data = frame(to, MAC[0]);
-        let mut frame = Once(&data);
-        let [from, to, others @ ..] = &mut *self.ends else { return Err("a flow has two ends".to_owned()) };
-        let (mut sent, mut got) = (0, 0);
-        let start = Instant::now();
-        while start.elapsed() < time {
-            for _ in 0..16 {
-                if sent - got <= WINDOW - BATCH as u64 {
-                    sent += from.send(BATCH, &mut frame)?;
-                }
-                got += to.receive()?;
-                for other in &mut *others {
-                    other.receive()?;
-                }
-            }
-        }
-        while got < sent {
-            if start.elapsed() > time + PATIENCE {
-                return Err(format!("{} of {sent} frames did not arrive", sent - got));
-            }
-            got += to.receive()?;
-        }
-        Ok(())
-    }
-
-    fn measure(&mut self, measure: &Measure, time: Duration, cpus: [usize; 2]) -> Result<Turn> {
+    /// With frames of `list`, if the measure has many. Before it counts, each of them has passed.
+    fn measure(
+        &mut self,
+        measure: &Measure,
+        list: Option<&List>,
+        time: Duration,
+        cpus: [usize; 2],
+    ) -> Result<Turn> {
         self.apply(measure)?;
-        let to = if measure.to_all { GROUP } else { MAC[1] };
-        self.flow(to, time / 5)?;
+        let alike = [frame(if measure.traffic == Traffic::ToAll { GROUP } else { MAC[1] }, MAC[0])];
+        let frames = match list.filter(|_| measure.traffic == Traffic::Many) {
+            Some(list) => &*list.frames,
+            None => &alike,
+        };
+        let (each, mut frames) = (frames.len(), Frames { frames, next: 0 });
+        self.flow(&mut frames, time / 5, each)?;
         let distance = Distance::before(&cpus);
         let before = self.switch.cycles().map_err(text)?;
-        self.flow(to, time)?;
+        self.flow(&mut frames, time, 0)?;
         let spent = self.switch.cycles().map_err(text)?.since(before);
         Ok((distance.after(), spent.per_frame() / ticks_per_ns()))
     }
@@ -285,12 +327,20 @@ impl Method<'_> {
                 for turn in 0..self.measures.len() {
                     let at = (round + turn) % self.measures.len();
                     let measure = &self.measures[at];
-                    turns[at] = stages[measure.daemon].measure(measure, self.window, self.cpus.pair())?;
+                    turns[at] =
+                        stages[measure.daemon].measure(measure, self.list, self.window, self.cpus.pair())?;
                 }
                 all.push(turns);
             }
             Ok(all)
         })
+    }
+
+    /// The measures that this one is compared with.
+    fn against(&self, at: usize) -> Range<usize> {
+        let name = self.measures[at].against;
+        let other = self.measures.iter().position(|measure| Some(measure.name) == name);
+        other.map_or(0..if at < PLAIN { 1 } else { PLAIN }, |other| other..other + 1)
     }
 
     /// A row for each measure with ports of `kind`.
@@ -301,9 +351,9 @@ impl Method<'_> {
             let turns = self.set(kind)?;
             for at in 0..count {
                 samples[at].extend(turns.iter().map(|turns| turns[at]));
-                let plain = |turns: &[Turn]| match at < PLAIN {
-                    true => turns[0].1,
-                    false => turns[..PLAIN].iter().map(|turn| turn.1).sum::<f64>() / PLAIN as f64,
+                let against = self.against(at);
+                let plain = |turns: &[Turn]| {
+                    turns[against.clone()].iter().map(|turn| turn.1).sum::<f64>() / against.len() as f64
                 };
                 ratios[at].push(median(turns.iter().map(|turns| turns[at].1 / plain(turns))));
             }
@@ -313,18 +363,20 @@ impl Method<'_> {
             let last: Vec<String> = last.collect();
             eprintln!("round {number}/{}: {}: {}", self.sets, kind.name(), last.join(", "));
         }
-        let plain = Modes::of(&samples[..PLAIN].concat(), |turn| *turn);
-        let each = self.measures.iter().zip(ratios).zip(samples);
-        let row = |((measure, ratios), samples): ((&Measure, Vec<f64>), Vec<Turn>)| Row {
+        let modes = |samples: &[Turn]| Modes::of(samples, |turn| *turn);
+        // Of both plain measures for these, too.
+        let plain =
+            |at: usize| modes(&samples[if at < PLAIN { 0..PLAIN } else { self.against(at) }].concat());
+        let row = |(at, ratios): (usize, Vec<f64>)| Row {
             port: kind,
-            measure: measure.name,
-            ns_per_frame: median(samples.iter().map(|turn| turn.1)),
+            measure: self.measures[at].name,
+            ns_per_frame: median(samples[at].iter().map(|turn| turn.1)),
             ratio: median(ratios.iter().copied()),
             between: interval(&ratios),
             sets: ratios,
-            modes: Modes::of(&samples, |turn| *turn).over("ratio_to_plain", &plain),
+            modes: modes(&samples[at]).over("ratio_to_plain", &plain(at)),
         };
-        Ok(each.map(row).collect())
+        Ok(ratios.into_iter().enumerate().map(row).collect())
     }
 }
 

@@ -1,11 +1,13 @@
 //! The ends of a path: any kind of port, as one type, asked once for a burst.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
 
 use sidecore_driver::load;
 use sidecore_driver::memory::Page;
 use sidecore_driver::Frontend;
+use sidecore_engine::packet::Sum;
 
 use sidecore_pktgen::end::host::{self, HostLane};
 use sidecore_pktgen::end::ring::{self, RingLane};
@@ -13,6 +15,8 @@ use sidecore_pktgen::end::{Lane, Opened, Result, Sink, Source, Taken, Want};
 
 use super::super::common::text;
 
+/// Bytes of a frame of [`Frames`], without check sequence.
+pub const SIZE: usize = 60;
 /// Frames sent at once.
 const BURST: usize = 128;
 /// Frames of a bare ring.
@@ -86,6 +90,35 @@ impl Source for Once<'_> {
         buffer[..self.0.len()].copy_from_slice(self.0);
         self.0.len()
     }
+}
+
+/// Frames by turns.
+pub struct Frames<'f> {
+    pub frames: &'f [[u8; SIZE]],
+    pub next: usize,
+}
+
+impl Source for Frames<'_> {
+    #[inline]
+    fn write(&mut self, buffer: &mut [u8]) -> usize {
+        if let Some(frame) = self.frames.get(self.next) {
+            buffer[..SIZE].copy_from_slice(frame);
+        }
+        self.next = if self.next + 1 < self.frames.len() { self.next + 1 } else { 0 };
+        SIZE
+    }
+}
+
+/// A packet of UDP: to and from these stations, from and to these addresses and ports.
+pub fn udp(stations: [[u8; 6]; 2], addresses: [Ipv4Addr; 2], ports: [u16; 2]) -> [u8; SIZE] {
+    let mut frame = [0; SIZE];
+    frame[..12].copy_from_slice(stations.as_flattened());
+    frame[12..26].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0]);
+    frame[26..34].copy_from_slice(addresses.map(|it| it.octets()).as_flattened());
+    frame[34..40].copy_from_slice([ports[0], ports[1], 26].map(u16::to_be_bytes).as_flattened());
+    let sum = Sum::of(&frame[14..34]).checksum().to_be_bytes();
+    frame[24..26].copy_from_slice(&sum);
+    frame
 }
 
 /// A ring in private memory: what is sent lies there until it is taken.

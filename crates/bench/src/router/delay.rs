@@ -16,7 +16,8 @@ use sidecore_pktgen::end::{Lane, Sink, Source};
 use super::super::common::{middle, text, Result};
 use super::super::distance::{Distance, Mode};
 use super::super::modes::Modes;
-use super::ends::{Ends, Frames, LOST_AFTER, SIZE};
+use super::super::rfc2544::lane::{Frames, SIZE};
+use super::ends::{Ends, LOST_AFTER};
 use super::report::Case;
 
 /// Frames a second: a core has 10 µs for each.

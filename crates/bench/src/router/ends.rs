@@ -12,11 +12,9 @@ use sidecore_engine::packet::Sum;
 use super::super::common::{page, text, Result};
 use super::super::distance::{Distance, Mode};
 use super::super::ours::START;
-use super::super::rfc2544::lane::{End, Once};
-use sidecore_pktgen::end::{Blind, Lane, Source};
+use super::super::rfc2544::lane::{udp, End, Frames, Once, SIZE};
+use sidecore_pktgen::end::{Blind, Lane};
 
-/// Bytes of a frame, without check sequence.
-pub const SIZE: usize = 60;
 /// Gateways that routes lead to.
 pub const GATEWAYS: u32 = 16;
 /// Frames sent at once.
@@ -111,37 +109,13 @@ pub struct Ends<'s> {
     pub to: End,
 }
 
-/// Frames by turns.
-pub struct Frames<'f> {
-    pub frames: &'f [[u8; SIZE]],
-    pub next: usize,
-}
-
-impl Source for Frames<'_> {
-    #[inline]
-    fn write(&mut self, buffer: &mut [u8]) -> usize {
-        if let Some(frame) = self.frames.get(self.next) {
-            buffer[..SIZE].copy_from_slice(frame);
-        }
-        self.next = if self.next + 1 < self.frames.len() { self.next + 1 } else { 0 };
-        SIZE
-    }
-}
-
 /// A frame to `dst` through the router.
 pub fn frame(dst: IpAddr) -> [u8; SIZE] {
     let mut frame = [0; SIZE];
     frame[..6].copy_from_slice(&ROUTER[0]);
     frame[6..12].copy_from_slice(&SENDER);
     match dst {
-        IpAddr::V4(dst) => {
-            frame[12..14].copy_from_slice(&[8, 0]);
-            frame[14..26].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0]);
-            frame[26..30].copy_from_slice(&[10, 255, 0, 2]);
-            frame[30..34].copy_from_slice(&dst.octets());
-            let sum = Sum::of(&frame[14..34]).checksum().to_be_bytes();
-            frame[24..26].copy_from_slice(&sum);
-        }
+        IpAddr::V4(dst) => return udp([ROUTER[0], SENDER], [Ipv4Addr::new(10, 255, 0, 2), dst], [0; 2]),
         IpAddr::V6(dst) => {
             frame[12..14].copy_from_slice(&[0x86, 0xdd]);
             frame[14..22].copy_from_slice(&[0x60, 0, 0, 0, 0, 6, 59, 64]);

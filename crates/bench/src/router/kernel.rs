@@ -11,7 +11,8 @@ use sidecore_engine::router::{Static, Target};
 
 use super::super::common::{text, Result};
 use super::super::net::{received, Net};
-use super::ends::{gateway4, own4, Frames, GATEWAYS, SIZE};
+use super::super::rfc2544::lane::{Frames, SIZE};
+use super::ends::{gateway4, own4, GATEWAYS};
 use sidecore_pktgen::end::host;
 use sidecore_pktgen::end::Lane;
 

@@ -14,7 +14,8 @@ use sidecore_engine::router::Static;
 
 use super::super::common::{apart, text, Result};
 use super::super::peers::{self, Process, Scratch};
-use super::ends::{is_far, Ends, Kind, SIZE};
+use super::super::rfc2544::lane::SIZE;
+use super::ends::{is_far, Ends, Kind};
 
 /// Where the package has its examples.
 const EXAMPLES: &str = "/usr/share/dpdk/examples";

@@ -22,15 +22,16 @@ use super::common::{Common, Result};
 use super::distance::Mode;
 use super::fib::tables::{self, Keys, Random, Route};
 use super::results::Results;
+use super::rfc2544::lane::SIZE;
 use delay::{DelayRow, Delays};
-use ends::{frame, is_far, Kind, Sample, SIZE};
+use ends::{frame, is_far, Kind, Sample};
 use kernel::Kernel;
 use l3fwd::L3fwd;
 use report::{picture, Case, Row, Summary};
 use stage::{via, Between, Stage};
 
 /// Flows that are many.
-const MANY: usize = 100_000;
+pub const MANY: usize = 100_000;
 /// Routes that the kernel is given at most.
 const KERNEL_ROUTES: usize = 10_000;
 

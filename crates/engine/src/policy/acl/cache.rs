@@ -5,27 +5,32 @@ use super::table::Acl;
 use crate::mem::prefetch_read;
 use crate::packet::MAX_BATCH;
 
-/// Pairs of flows that are remembered: 8 MiB, of which only what is used is ever there.
-const PAIRS: usize = 1 << 16;
+/// Places for flows: 16 MiB, of which only what is used is ever there.
+const PLACES: usize = 1 << 18;
+/// Places that a flow may be at, one behind the other: of 100,000 flows 12 in 1,000 find none of theirs free.
+const WAYS: usize = 4;
 /// Words of a flow: what its frames are, and behind that the list that decided on it, and by which rule. A cache line.
 const FLOW: usize = WORDS + 1;
 
 /// What was found for flows before.
 #[derive(Default)]
 pub struct AclCache {
-    /// Pairs of flows, of which the one that was used last comes first. Empty until it is needed.
+    /// Places. Empty until it is needed.
     memory: Vec<u64>,
     /// The first word that begins a cache line.
     base: usize,
-    /// Of the batch under way: words, and where the pair of each frame begins.
+    /// Of the batch under way: words, and the first place of each frame.
     batch: Vec<(Headers, usize)>,
+    /// Flows that were forgotten for others. Which one of those at hand is forgotten goes by turns: if it were the one that was used
+    /// longest ago, flows that come in the same order again and again would all be forgotten before they come.
+    forgotten: usize,
 }
 
 impl AclCache {
     /// Makes room, if there is none. The system clears the memory when it is used.
     pub fn open(&mut self) {
         if self.memory.is_empty() {
-            self.memory = vec![0; PAIRS * 2 * FLOW + FLOW];
+            self.memory = vec![0; (PLACES + WAYS) * FLOW + FLOW];
             self.base = self.memory.as_ptr().align_offset(64).min(FLOW);
             self.batch = Vec::with_capacity(MAX_BATCH);
         }
@@ -34,33 +39,37 @@ impl AclCache {
     /// Has `acl` decide on frames with these words, a batch at most: `told` gets the rule of each, in their order.
     #[inline]
     pub fn decide(&mut self, acl: &Acl, frames: impl Iterator<Item = Headers>, mut told: impl FnMut(usize)) {
-        let AclCache { memory, base, batch } = self;
+        let AclCache { memory, base, batch, forgotten } = self;
+        let places = memory.get_mut(*base..).unwrap_or_default().as_chunks_mut::<FLOW>().0;
         batch.clear();
         for headers in frames.take(MAX_BATCH) {
-            let pair = (acl.hash(&headers.0) >> 20) % PAIRS;
-            let at = *base + pair * 2 * FLOW;
-            if let Some(first) = memory.get(at) {
-                prefetch_read(std::ptr::from_ref(first).cast());
+            let at = (acl.hash(&headers.0) >> 20) % PLACES;
+            if let Some(first) = places.get(at) {
+                prefetch_read(first.as_ptr().cast());
             }
             batch.push((headers, at));
         }
         for (headers, at) in &*batch {
-            let Some(pair) = memory.get_mut(*at..*at + 2 * FLOW) else {
+            let Some(near) = places.get_mut(*at..*at + WAYS) else {
                 told(acl.find(headers));
                 continue;
             };
-            let is = |flow: &[u64]| flow[..WORDS] == headers.0 && flow[WORDS] >> 32 == u64::from(acl.id);
-            let (first, second) = pair.split_at_mut(FLOW);
-            if !is(first) {
-                first.swap_with_slice(second);
-                if !is(first) {
-                    let rule = acl.find(headers) as u64;
-                    first[..WORDS].copy_from_slice(&headers.0);
-                    first[WORDS] = u64::from(acl.id) << 32 | rule;
-                }
-            }
-            // Behind the list's number.
-            told(usize::try_from(first[WORDS] & u64::from(u32::MAX)).unwrap_or(usize::MAX));
+            let is = |flow: &&[u64; FLOW]| {
+                let other = (0..WORDS).fold(0, |other, n| other | (flow[n] ^ headers.0[n]));
+                other | (flow[WORDS] >> 32 ^ u64::from(acl.id)) == 0
+            };
+            let known = near.iter().find(is).map(|flow| flow[WORDS] & u64::from(u32::MAX));
+            let rule = known.unwrap_or_else(|| {
+                let rule = acl.find(headers) as u64;
+                let at = near.iter().position(|flow| flow[WORDS] == 0).unwrap_or_else(|| {
+                    *forgotten = forgotten.wrapping_add(1);
+                    *forgotten % WAYS
+                });
+                near[at][..WORDS].copy_from_slice(&headers.0);
+                near[at][WORDS] = u64::from(acl.id) << 32 | rule;
+                rule
+            });
+            told(usize::try_from(rule).unwrap_or(usize::MAX));
         }
     }
 }
