@@ -27,9 +27,14 @@ pub struct AclCache {
 }
 
 impl AclCache {
+    /// Whether there is room.
+    pub fn is_open(&self) -> bool {
+        !self.memory.is_empty()
+    }
+
     /// Makes room, if there is none. The system clears the memory when it is used.
     pub fn open(&mut self) {
-        if self.memory.is_empty() {
+        if !self.is_open() {
             self.memory = vec![0; (PLACES + WAYS) * FLOW + FLOW];
             self.base = self.memory.as_ptr().align_offset(64).min(FLOW);
             self.batch = Vec::with_capacity(MAX_BATCH);
