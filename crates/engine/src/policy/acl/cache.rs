@@ -47,11 +47,10 @@ impl AclCache {
     #[inline]
     pub fn decide(&mut self, acl: &Acl, frames: impl Iterator<Item = Headers>, mut told: impl FnMut(usize)) {
         let AclCache { memory, base, batch, forgotten } = self;
-        let places = memory.get_mut(*base..).unwrap_or_default().as_chunks_mut::<FLOW>().0;
         batch.clear();
         for headers in frames.take(MAX_BATCH) {
-            let at = (acl.hash(&headers.0) >> 20) % PLACES;
-            if let Some(first) = places.get(at) {
+            let at = *base + (acl.hash(&headers.0) >> 20) % PLACES * FLOW;
+            if let Some(first) = memory.get(at..at + FLOW) {
                 prefetch_read(first.as_ptr().cast());
                 // The flow is there, or behind it.
                 prefetch_read(first.as_ptr_range().end.cast());
@@ -59,23 +58,27 @@ impl AclCache {
             batch.push((headers, at));
         }
         for (headers, at) in &*batch {
-            let Some(near) = places.get_mut(*at..*at + WAYS) else {
+            let Some(near) = memory.get_mut(*at..*at + WAYS * FLOW) else {
                 told(acl.find(headers));
                 continue;
             };
+            let mut flows = near.chunks_exact(FLOW).filter_map(|flow| flow.first_chunk::<FLOW>());
             let is = |flow: &&[u64; FLOW]| {
                 let other = (0..WORDS).fold(0, |other, n| other | (flow[n] ^ headers.0[n]));
                 other | (flow[WORDS] >> 32 ^ u64::from(acl.id)) == 0
             };
-            let known = near.iter().find(is).map(|flow| flow[WORDS] & u64::from(u32::MAX));
+            let known = flows.find(is).map(|flow| flow[WORDS] & u64::from(u32::MAX));
             let rule = known.unwrap_or_else(|| {
                 let rule = acl.find(headers) as u64;
-                let at = near.iter().position(|flow| flow[WORDS] == 0).unwrap_or_else(|| {
+                let free = near.chunks_exact(FLOW).position(|flow| flow[WORDS] == 0);
+                let at = free.unwrap_or_else(|| {
                     *forgotten = forgotten.wrapping_add(1);
                     *forgotten % WAYS
                 });
-                near[at][..WORDS].copy_from_slice(&headers.0);
-                near[at][WORDS] = u64::from(acl.id) << 32 | rule;
+                if let Some(flow) = near.chunks_exact_mut(FLOW).nth(at) {
+                    flow[..WORDS].copy_from_slice(&headers.0);
+                    flow[WORDS] = u64::from(acl.id) << 32 | rule;
+                }
                 rule
             });
             told(usize::try_from(rule).unwrap_or(usize::MAX));

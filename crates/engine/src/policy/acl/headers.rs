@@ -60,7 +60,7 @@ impl Headers {
         let word = |at: usize| head[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
         let (protocol, flags) = (head[23], if head[23] == TCP { head[47] } else { 0 });
         // Type, version and length; more fragments, or an offset.
-        if word(12) >> 40 != 0x0800_45 || word(14) & 0x3fff != 0 || !matches!(protocol, TCP | UDP) {
+        if word(12) >> 40 != 0x0008_0045 || word(14) & 0x3fff != 0 || !matches!(protocol, TCP | UDP) {
             return None;
         }
         let mapped = |address: u64| 0xffff << 32 | address;
