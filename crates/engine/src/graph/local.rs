@@ -62,10 +62,15 @@ impl Local {
 
     /// Ports are connected in this way from now on: what a core does when a topology is published.
     pub fn connect(&mut self, topology: &Arc<Topology>) {
+        self.learn(topology);
+        self.walk.routers = topology.routers().iter().map(RouterContext::new).collect();
+    }
+
+    /// The same without routers.
+    pub(super) fn learn(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
         if topology.any_acl() {
             self.walk.delivery.acl_cache.open();
         }
-        self.walk.routers = topology.routers().iter().map(RouterContext::new).collect();
     }
 }

@@ -98,7 +98,7 @@ impl Graph {
         let ready: Vec<_> = self.cores.status().iter().map(|_| contexts()).collect();
         let ready = Mutex::new(ready);
         self.cores.each(move |local| {
-            local.topology = Arc::clone(&topology);
+            local.learn(&topology);
             let contexts = crate::lock(&ready).pop();
             local.walk.routers = contexts.unwrap_or_default();
         });

@@ -38,7 +38,7 @@ pub use journal::{journals, memory_file, sparse_file, JournalSlot, JournalSlots}
 pub use lock::lock_file;
 pub use lost::{lost_of, own as own_time, CoreTime, EVERY};
 pub use map::{GuestMap, MapError, RegionSpec, Window, MAX_REGIONS};
-pub use mapping::Mapping;
+pub use mapping::{in_huge_pages, Mapping, HUGE_PAGE};
 pub use nodes::node_of;
 pub use overrun::{Act, Overrun, OverrunCount};
 pub use pages::{take_pages, SharedPages};

@@ -11,6 +11,8 @@ use crate::core::Home;
 use crate::graph::{Attach, CoreOptions, Graph, Topology};
 use crate::observe::CounterFile;
 use crate::packet::MAX_BATCH;
+use crate::policy::acl::{Acl, Action};
+use crate::policy::Policy;
 use crate::port::{DropReason, EgressQueue, Outcome, PortId, Room, DEFAULT_MTU};
 use crate::router::Router;
 use crate::switch::{Switch, SwitchOptions};
@@ -360,6 +362,28 @@ fn an_evicted_port_has_no_queues_anywhere_and_its_leases_stay_good() {
     graph.publish(&Arc::default());
     assert_eq!(sender.waiting.lock().unwrap().len(), 1);
     assert!(send.take_back().is_some() && receive.take_back().is_some());
+}
+
+/// Cores remember what access lists said from the topology on in which a port has one.
+#[test]
+fn each_core_has_room_for_what_lists_said_when_a_port_has_one() {
+    let file = CounterFile::anonymous().unwrap();
+    let port = Arc::new(Port::new(PortId(0), "a", file.open_slot(PortId(0), "a"), DEFAULT_MTU).unwrap());
+    let graph = Graph::start(&CoreOptions::default()).unwrap();
+    let open = |topology: Topology| {
+        graph.publish(&Arc::new(topology));
+        let open = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&open);
+        graph.each(move |local| {
+            count.fetch_add(local.walk.delivery.acl_cache.is_open().into(), Ordering::Relaxed);
+        });
+        open.load(Ordering::Relaxed)
+    };
+    let ports = [(port, Attach::Switch(Arc::new(Switch::new("s", SwitchOptions::default()))))];
+    assert_eq!(open(Topology::new(&ports)), 0);
+    let list = Some(Arc::new(Acl::compile(Vec::new(), Action::Permit, [7; 8])));
+    let policy = Policy { acl: [list, None], ..Policy::default() }.compile();
+    assert_eq!(open(Topology::with_policies(&ports, |_| policy.clone())), graph.status().len());
 }
 
 #[test]

@@ -203,6 +203,23 @@ proptest! {
         }
     }
 
+    /// What is found without questions is what all are asked.
+    #[test]
+    fn plain_frames_have_the_headers_of_any(
+        protocol in prop::sample::select(vec![6u8, 17, 1]),
+        (version, more) in (prop::sample::select(vec![0x45u8, 0x46, 0x60]), prop::sample::select(vec![0u16, 0x2000, 0x4000, 3])),
+        mut bytes in prop::collection::vec(any::<u8>(), 48..70),
+        vlan in prop::sample::select(vec![0u16, 5]),
+    ) {
+        bytes[12..15].copy_from_slice(&[8, 0, version]);
+        bytes[20..22].copy_from_slice(&more.to_be_bytes());
+        bytes[23] = protocol;
+        let found = Headers::plain(bytes.first_chunk().unwrap(), vlan);
+        let is_plain = version == 0x45 && matches!(more, 0 | 0x4000) && protocol != 1;
+        prop_assert_eq!(found, is_plain.then(|| Headers::any(&bytes, vlan)));
+        prop_assert_eq!(Headers::of(&bytes, vlan), Headers::any(&bytes, vlan));
+    }
+
     /// A range of ports is its ports.
     #[test]
     fn a_range_is_all_its_ports(first in any::<u16>(), last in any::<u16>()) {
