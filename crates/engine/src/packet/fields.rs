@@ -64,7 +64,9 @@ impl Fields {
         if ether.ethertype == ARP {
             fields.resolve(head.get(ether.l3..).unwrap_or_default());
         } else if let Some(ip) = Ip::at(head, ether.ethertype, ether.l3) {
-            (fields.src, fields.dst) = (address(head, &ip, ip.src)?, address(head, &ip, ip.dst)?);
+            // That of the fixed header, by which the packet travels: what a routing header names may lie behind the bytes at hand.
+            let dst = ip.src + ip.address_len();
+            (fields.src, fields.dst) = (address(head, &ip, ip.src)?, address(head, &ip, dst)?);
             (fields.protocol, fields.l4) = transport(head, &ip);
         }
         Some(fields)
@@ -195,6 +197,17 @@ mod tests {
         // Headers that end behind the bytes at hand.
         let long = six(60, &[&options[..], &PORTS].concat());
         assert_eq!((l4(&long[..58]), l4(&long[..64])), (L4::Hidden, L4::Hidden));
+    }
+
+    /// A routing header (RFC 8754 §2) that names another destination behind the bytes at hand hides neither address.
+    #[test]
+    fn a_routing_header_hides_no_address() {
+        let mut routed = six(43, &[&[6, 2, 0, 1][..], &[0; 20], &PORTS].concat());
+        let seen = |bytes: &[u8]| Fields::find(bytes).map(|it| (it.src, it.dst));
+        for (kind, len) in [(0, 78), (0, 64), (4, 64), (4, 54)] {
+            routed[56] = kind;
+            assert_eq!(seen(&routed[..len]), Some((1, 2)), "{kind} {len}");
+        }
     }
 
     #[test]
