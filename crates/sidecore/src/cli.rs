@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use sidecore_engine::state::media::size;
 use sidecore_engine::state::values::{Mode, Owner};
 
 use sidecore_pktgen::args::{PktGenArgs, PORTS as PKT_GEN_PORTS};
@@ -645,28 +646,14 @@ pub struct ValeVerb {
 }
 
 /// Bytes of a file.
-#[derive(Clone, Copy, Debug)]
-pub struct FileSize(pub u64);
-
-impl std::str::FromStr for FileSize {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is no size; allowed: at least 64k, such as 10M or 1G");
-        let (digits, unit) = match text.strip_suffix(['k', 'M', 'G']) {
-            Some(digits) if text.ends_with('k') => (digits, 1 << 10),
-            Some(digits) if text.ends_with('M') => (digits, 1 << 20),
-            Some(digits) => (digits, 1 << 30),
-            None => (text, 1),
-        };
-        let size = digits.parse::<u64>().ok().and_then(|n| n.checked_mul(unit));
-        size.filter(|size| *size >= 64 << 10).map(FileSize).ok_or_else(bad)
-    }
+fn file_size(text: &str) -> Result<u64, String> {
+    let bad = || format!("{text:?} is no size; allowed: at least 64K, such as 10M or 1G");
+    size(text).filter(|bytes| *bytes >= 64 << 10).ok_or_else(bad)
 }
 
 #[derive(Debug, Args)]
 pub struct CaptureArgs {
-    /// Names of the ports [default: all].
+    /// Names of the ports [default: all that are there when it begins].
     #[arg(value_name = "PORT")]
     pub ports: Vec<String>,
     /// Output file; `-` is standard output.
@@ -679,8 +666,8 @@ pub struct CaptureArgs {
     #[arg(long)]
     pub on_drop: bool,
     /// Begin a new file at this size, such as 10M: FILE.0, FILE.1, …
-    #[arg(short = 'C', long, value_name = "SIZE")]
-    pub file_size: Option<FileSize>,
+    #[arg(short = 'C', long, value_name = "SIZE", value_parser = file_size)]
+    pub file_size: Option<u64>,
     /// Most files, of which the oldest is written over.
     #[arg(short = 'W', long, value_name = "N", requires = "file_size", value_parser = clap::value_parser!(u32).range(1..))]
     pub files: Option<u32>,

@@ -129,7 +129,8 @@ fn begun(bed: &Testbed, args: &[&str]) -> (Child, BufReader<std::process::ChildS
 fn a_trace_follows_frames_from_port_to_port() {
     let (bed, _daemon, [mut red, mut web, _blue, _ids]) = scene();
     let (mut trace, out) = begun(&bed, &["trace", "red", "--next", "2", "--json", "ether[14] > 4"]);
-    let watched = || bed.port("red")["state"]["captures"].as_array().is_some_and(|all| !all.is_empty());
+    // Ports are captured in the order of their names: this is the last one.
+    let watched = || bed.port("web")["state"]["captures"].as_array().is_some_and(|all| !all.is_empty());
     crate::rig::until("trace", watched);
     for number in [1, 5, 6] {
         red.send(&frame(EVERYBODY, if number == 6 { 9 } else { 1 }, None, number));
@@ -148,6 +149,9 @@ fn a_trace_follows_frames_from_port_to_port() {
         lines.iter().map(steps).collect::<Vec<_>>(),
         [passed.to_vec(), vec![step("red", "in", ""), step("web", "out", "acl")]]
     );
+    let empty = Testbed::new();
+    let _daemon = empty.daemon(&[]);
+    assert!(empty.fails(&["capture", "-w", "x"]).contains("there is no port to capture"));
     assert!(bed.fails(&["trace", "nix"]).contains("there is no port \"nix\""));
     assert!(bed.fails(&["trace", "red", "tcp port"]).contains("pcap-filter(7)"));
 }
@@ -183,7 +187,7 @@ fn captures_keep_what_is_asked_for() {
 
     // A ring of files, each of which is whole.
     let mut ring = bed.command();
-    ring.args(["capture", "web", "-w", "ring.pcapng", "-C", "64k", "-W", "2", "--count", "2000"]);
+    ring.args(["capture", "web", "-w", "ring.pcapng", "-C", "64K", "-W", "2", "--count", "2000"]);
     let mut ring = ring.spawn().unwrap();
     crate::rig::until("file", || {
         std::fs::metadata(bed.path("ring.pcapng.0")).is_ok_and(|file| file.len() > 0)

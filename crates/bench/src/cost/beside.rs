@@ -75,7 +75,7 @@ impl Beside {
     }
 }
 
-/// The same frames through Open vSwitch.
+/// Sends the frames of `bench policy` through Open vSwitch, whose flows are the list.
 fn ovs(method: &Method<'_>, list: &List) -> Result<Vec<Sample>> {
     let scratch = Scratch::new("sc-list").map_err(text)?;
     let paths = ["a", "b"].map(|name| scratch.file(name));

@@ -79,7 +79,7 @@ impl Rule {
 }
 
 impl List {
-    /// With frames of so many flows, in random order.
+    /// The list, with frames of `flows` flows in random order.
     pub fn new(flows: usize) -> List {
         let rules: Vec<_> = (0..RULES).map(Rule::new).collect();
         let ours = |rule: &Rule| {

@@ -197,7 +197,7 @@ impl Ends {
         Err(format!("no frame came within {} s", START.as_secs()))
     }
 
-    /// Frames for so long, and so many at least, until all have come. How many a second, in millions.
+    /// Sends for `time`, and `least` frames at least; waits until all have come. How many came in a second, in millions.
     fn flow(&mut self, frames: &mut Frames<'_>, time: Duration, least: usize) -> Result<f64> {
         let [from, to, others @ ..] = &mut *self.0 else { return Err("a flow has two ends".to_owned()) };
         let (mut sent, mut got) = (0, 0);

@@ -174,7 +174,7 @@ impl Delivery {
                 for frame in copied.iter().map(|pick| batch.frame(*pick)) {
                     let len = (frame.len as usize).min(snap.into());
                     let mut body = stretch(batch.body(frame), HEAD, len);
-                    // One batch has room for what another had. What offloads are left to do, nobody does.
+                    // One batch has room for what another had. The copy asks for no offloads: a checksum that was to be made is not.
                     cut.push_with(&frame.head, len, Offload::NONE, |to| body.all(|piece| to.push(piece)));
                 }
                 self.forget_flows();

@@ -66,7 +66,7 @@ impl Local {
         self.walk.routers = topology.routers().iter().map(RouterContext::new).collect();
     }
 
-    /// The same without routers.
+    /// Batches go through `topology` from now on. Who calls this also replaces what the core has of the routers.
     pub(super) fn learn(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
         if topology.any_acl() {

@@ -4,11 +4,13 @@ use serde::{de::Error, Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
 /// EtherType of IPv4.
-pub(super) const IPV4: u16 = 0x0800;
+pub(crate) const IPV4: u16 = 0x0800;
 /// EtherType of IPv6.
-pub(super) const IPV6: u16 = 0x86dd;
+pub(crate) const IPV6: u16 = 0x86dd;
+/// EtherType of ARP.
+pub(crate) const ARP: u16 = 0x0806;
 /// 802.1Q customer tag, 802.1ad service tag, and the older number some switches use for the outer tag.
-const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+pub(crate) const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
 
 /// The big-endian number at `at`, if the bytes reach that far.
 #[inline]

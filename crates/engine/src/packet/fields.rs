@@ -2,11 +2,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::ether::{be16, Ether, Mac};
+use super::ether::{be16, Ether, Mac, ARP};
 use super::ip::{Ip, FRAGMENT, ICMP, ICMPV6, TCP, UDP};
 
-/// EtherType of ARP, and of what it resolves: IPv4 (RFC 826).
-const ARP: u16 = 0x0806;
+/// How ARP begins that resolves addresses of IPv4 to stations of Ethernet (RFC 826).
 const ARP_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 /// What there is behind the IP header.

@@ -7,9 +7,9 @@ use super::ether::{be16, Ether, IPV4, IPV6};
 pub const MAX_HEADER: usize = 192;
 
 pub(super) const ICMP: u8 = 1;
-pub(super) const TCP: u8 = 6;
-pub(super) const UDP: u8 = 17;
-pub(super) const ICMPV6: u8 = 58;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const ICMPV6: u8 = 58;
 /// IPv6 extension headers (RFC 8200 §4.1).
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;

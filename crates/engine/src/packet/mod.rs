@@ -34,6 +34,7 @@ mod tests;
 
 pub use checksum::{is_right, update, Sum};
 pub use ether::{BadMac, Ether, Mac};
+pub(crate) use ether::{ARP, IPV4, IPV6, TAGS};
 pub use fields::{advertised, Fields, L4};
 pub use flow::{flow_hash, is_about_another, plain_hash, symmetric_hash, FlowFields, QUOTING};
 pub(crate) use frame::ALL;
@@ -42,5 +43,6 @@ pub use frame::{
     MAX_PIECES, MIN_FRAME, SEGMENT_COST,
 };
 pub use ip::{Outline4, MAX_HEADER};
+pub(crate) use ip::{ICMPV6, TCP, UDP};
 pub use offload::{BadOffload, Gso, Offload, Offloads};
 pub use segment::{Plan, Segment, MAX_SEGMENTS};

@@ -5,22 +5,17 @@
 //! advertisement (RFC 4861 §4.4). The unspecified address claims nothing: it is that of who has none yet (RFC 2131 §4.1, RFC 4862
 //! §5.4, RFC 5227 §2.1). Nor do link-local addresses of IPv6, which each interface makes for itself.
 //!
-//! Messages of ICMPv6, and what lies behind extension headers, are looked for in the frame's first [`MAX_HEADER`] bytes. Those behind its head
-//! lie in the sender's memory, and are read once more than the receiver's copy is made (SECURITY.md). Whose
-//! transport is not found there, or has more than two tags before it, is dropped: RFC 7113 §2 tells why.
+//! Messages of ICMPv6, and what lies behind extension headers, are looked for in the frame's first [`MAX_HEADER`] bytes. Those
+//! behind the head lie in the sender's memory: the guard reads them once, and the receiver gets a copy that is made later
+//! (SECURITY.md). A packet whose transport is not found there, or stands behind more than two tags, is dropped; RFC 7113 §2 tells why.
 
 use std::net::IpAddr;
 
-use crate::packet::{advertised, Batch, Fields, Frame, L4, MAX_HEADER};
+use crate::packet::{
+    advertised, Batch, Fields, Frame, ARP, ICMPV6, IPV4, IPV6, L4, MAX_HEADER, TAGS, TCP, UDP,
+};
 use crate::port::DropReason;
 
-const ICMPV6: u8 = 58;
-const UDP: u8 = 17;
-const IPV4: u16 = 0x0800;
-const ARP: u16 = 0x0806;
-const IPV6: u16 = 0x86dd;
-/// Tags of 802.1Q and of 802.1ad.
-const TAGS: [u16; 2] = [0x8100, 0x88a8];
 /// Router advertisement and redirect (RFC 4861 §4.2, §4.5), neighbour advertisement.
 const OF_ROUTERS: [u16; 2] = [134, 137];
 const ADVERTISEMENT: u16 = 136;
@@ -84,7 +79,7 @@ impl IpGuard {
         }
         let (protocol, l4) = (fields.protocol, fields.l4);
         let unseen = TAGS.contains(&fields.ethertype)
-            || fields.ethertype == IPV6 && l4 == L4::Hidden && protocol != UDP && protocol != 6;
+            || fields.ethertype == IPV6 && l4 == L4::Hidden && ![TCP, UDP].contains(&protocol);
         if self.no_ra {
             let routes = matches!(l4, L4::Ports(kind, ..) if OF_ROUTERS.contains(&kind));
             if unseen || protocol == ICMPV6 && routes {

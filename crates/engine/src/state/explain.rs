@@ -6,7 +6,7 @@ use super::engine::{Engine, Error};
 use super::status::VERSION;
 use super::view::view;
 use crate::graph::{Fate, Step};
-use crate::packet::{Fields, Mac};
+use crate::packet::{Ether, Fields, ARP};
 use crate::port::DropReason;
 use crate::router::view::Explained;
 use crate::router::Router;
@@ -88,9 +88,7 @@ impl Engine {
 
 /// Where the packet in `frame` goes, if it is one for the station of `router` at `port`.
 fn packet(router: &Router, port: &str, frame: &[u8]) -> Option<IpAddr> {
-    let fields = Fields::find(frame).filter(|fields| fields.dst != 0)?;
+    let fields = Fields::find(frame).filter(|fields| fields.dst != 0 && fields.ethertype != ARP)?;
     let here = router.interfaces().into_iter().find(|it| it.port == port)?;
-    let station = |Mac([a, b, c, d, e, f])| u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-    let to = Ipv6Addr::from_bits(fields.dst).to_canonical();
-    (fields.dst_mac == station(here.mac) && fields.ethertype != 0x0806).then_some(to)
+    (Ether::parse(frame)?.dst == here.mac).then(|| Ipv6Addr::from_bits(fields.dst).to_canonical())
 }

@@ -36,8 +36,8 @@ impl DiskFile {
     }
 }
 
-/// The bytes of `64M` and the like.
-fn size(text: &str) -> Option<u64> {
+/// The bytes of `64M` and the like: pages of 4 KiB, and at most 1 PiB.
+pub fn size(text: &str) -> Option<u64> {
     scaled(text, &UNITS).filter(|bytes| bytes % STEP == 0 && (STEP..=MOST).contains(bytes))
 }
 

@@ -1,7 +1,7 @@
 //! `capture`: the frames of ports, from the daemon into files or a pipe.
 //!
 //! The daemon makes the stream; here it is only cut into whole blocks, so that a capture that is
-//! interrupted leaves a file that every reader takes, and those frames are left out that nobody asked for.
+//! interrupted leaves a file that every reader takes. Frames that the filter refuses are left out.
 
 mod files;
 mod filter;
@@ -46,7 +46,7 @@ pub fn run(args: &CaptureArgs) -> Outcome {
     let path = path(&args.ports, &query);
     let client = Client::new(&args.control.path())?;
     client.stream(&path, |mut body| {
-        let (path, size, files) = (args.write.clone(), args.file_size.map(|size| size.0), args.files);
+        let (path, size, files) = (args.write.clone(), args.file_size, args.files);
         let (filter, on_drop) = (filter.clone(), args.on_drop);
         let mut left = args.count.unwrap_or(u64::MAX);
         async move {

@@ -511,6 +511,12 @@ async fn capture_of(control: Control, names: Vec<String>, query: CaptureQuery) -
     let found =
         move |engine: &Engine| names.iter().map(|name| engine.port(name)).collect::<Result<Vec<_>, _>>();
     let ports = ask(control, found).await?;
+    if ports.is_empty() {
+        return Err(Refusal::new(
+            StatusCode::CONFLICT,
+            "there is no port to capture: sidecore add makes one",
+        ));
+    }
     let points = ports.into_iter().map(|port| port as Arc<dyn CapturePoint>).collect();
     let fail = |e| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot capture: {e}"));
     let reader = start(points, CaptureOptions { snaplen, ..default }).map_err(fail)?;

@@ -10,17 +10,14 @@
 
 use std::net::IpAddr;
 
-use crate::packet::{is_about_another, is_group, plain_hash, symmetric_hash, Batch, Frame, QUOTING};
+use crate::packet::{
+    is_about_another, is_group, plain_hash, symmetric_hash, Batch, Frame, ARP, ICMPV6, IPV4, IPV6, QUOTING,
+    TCP, UDP,
+};
 use crate::port::DropReason;
 
-const ARP: u16 = 0x0806;
-const IPV4: u16 = 0x0800;
-const IPV6: u16 = 0x86dd;
-const ICMPV6: u8 = 58;
 /// Protocols of routers among themselves: IGMP, OSPF, PIM, VRRP.
 const ROUTERS: [u8; 4] = [2, 89, 103, 112];
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 /// Their ports: BGP (RFC 4271), BFD (RFC 5881 and RFC 5883).
 const BGP: u16 = 179;
 const BFD: [u16; 3] = [3784, 3785, 4784];

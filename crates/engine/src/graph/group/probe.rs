@@ -15,13 +15,12 @@ use std::sync::Arc;
 
 use super::buckets::MAX_MEMBERS;
 use crate::mem::{Arena, Pieces};
-use crate::packet::{Batch, Frame, Offload, Sum, HEAD};
+use crate::packet::{Batch, Frame, Offload, Sum, HEAD, UDP};
 use crate::port::{DropReason, PortId};
 use crate::slice::{behind, put};
 
 /// It passes the member, and dies at the next router should it ever get there.
 const HOPS: u8 = 2;
-const UDP: u8 = 17;
 const ETHERTYPE4: [u8; 2] = [8, 0];
 const ETHERTYPE6: [u8; 2] = [0x86, 0xdd];
 /// From one discard service to another (RFC 863): the number follows.

@@ -1,4 +1,4 @@
-//! What was found for flows before: one core's.
+//! What one core remembers of flows: the rule that decided on their frames.
 
 use super::headers::{Headers, WORDS};
 use super::table::Acl;
@@ -12,7 +12,7 @@ const WAYS: usize = 8;
 /// Words of a flow: what its frames are, and behind that the list that decided on it, and by which rule. A cache line.
 const FLOW: usize = WORDS + 1;
 
-/// What was found for flows before.
+/// Which rule decided on which flow. See the module.
 #[derive(Default)]
 pub struct AclCache {
     /// Places. Empty until it is needed.
@@ -21,8 +21,8 @@ pub struct AclCache {
     base: usize,
     /// Of the batch under way: words, and the first place of each frame.
     batch: Vec<(Headers, usize)>,
-    /// Flows that were forgotten for others. Which one of those at hand is forgotten goes by turns: if it were the one that was used
-    /// longest ago, flows that come in the same order again and again would all be forgotten before they come.
+    /// How many flows made room for others. Of the flows at hand, each makes room in its turn: if it were the one that was used longest
+    /// ago, flows that come in one order again and again would all be gone before they come.
     forgotten: usize,
 }
 

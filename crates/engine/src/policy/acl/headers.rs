@@ -1,10 +1,6 @@
 //! What rules look at in a frame.
 
-use crate::packet::{Fields, L4};
-
-/// Numbers of protocols.
-const TCP: u8 = 6;
-const UDP: u8 = 17;
+use crate::packet::{Fields, IPV4, L4, TCP, UDP};
 
 /// Words of what rules look at.
 pub(super) const WORDS: usize = 7;
@@ -53,8 +49,8 @@ impl Field {
 }
 
 impl Headers {
-    /// Those of the most frequent frames, without the questions that others raise: no tag, a whole packet of IPv4 without options, and TCP
-    /// or UDP.
+    /// Those of the most frequent frames by a shorter way: without a tag, and with a whole packet of IPv4 without options, of TCP or
+    /// UDP.
     #[inline]
     pub(super) fn plain(head: &[u8; 48], vlan: u16) -> Option<Headers> {
         let word = |at: usize| head[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));
@@ -65,7 +61,7 @@ impl Headers {
         }
         let mapped = |address: u64| 0xffff << 32 | address;
         let seen = FLAGS.at(flags.into()) | PROTO.at(protocol.into()) | SEEN.at(PORTS | HAS_FLAGS);
-        let (to, from) = (word(0) >> 16 | VLAN.at(vlan.into()), word(6) >> 16 | TYPE.at(0x0800));
+        let (to, from) = (word(0) >> 16 | VLAN.at(vlan.into()), word(6) >> 16 | TYPE.at(IPV4.into()));
         let (src, dst) = (mapped(word(26) >> 32), mapped(word(30) >> 32));
         Some(Headers([to, from, word(34) >> 32 | seen, 0, src, 0, dst]))
     }
