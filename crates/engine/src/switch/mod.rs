@@ -209,6 +209,10 @@ impl Switch {
                     continue;
                 }
                 last_src = src;
+                if src == last_dst.0 {
+                    // It was looked for before it was learned.
+                    last_dst.0 = u64::MAX;
+                }
             }
             if dst != last_dst.0 {
                 last_dst = (dst, self.destination(dst, from.id, members));
@@ -220,6 +224,7 @@ impl Switch {
                     verdicts.also(i, other);
                 }
                 Destination::Held(home, rivals) => self.held(i, (home, rivals), from.id, members, verdicts),
+                Destination::Flood if src == dst => verdicts.drop(i, DropReason::Hairpin),
                 Destination::Flood => {
                     match policy.map_or(Ok(()), |policy| policy.admits_control(dst & MAC)) {
                         Ok(()) => verdicts.flood(i),

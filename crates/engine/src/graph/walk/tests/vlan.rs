@@ -204,6 +204,15 @@ fn a_flood_is_for_those_who_carry_its_vlan() {
     assert!((0..3).all(|port| rig.drops(port).is_empty()));
 }
 
+/// A frame for an address that a frame between them was learned from goes where that is, as by a Linux bridge.
+#[test]
+fn an_address_is_looked_up_again_once_it_has_spoken() {
+    let mut rig = rig(&[access(10), access(10)]);
+    let (asks, itself) = (frame(3, 4, &[], 60), frame(4, 4, &[], 60));
+    assert_eq!(rig.send(0, &[asks.clone(), itself, asks]).len(), 1);
+    assert_eq!(rig.drops(0)["hairpin"], 2);
+}
+
 /// All of a batch goes by the trunk with a tag, in as many rounds as that takes, and each frame once.
 #[test]
 fn a_full_batch_gets_its_tags() {
