@@ -375,7 +375,7 @@ impl Rig {
                     match what >> 6 {
                         0 => switch.forget(id, now & 1 == 0, now),
                         1 => drop(switch.table.flaps()),
-                        _ => drop(switch.age(now)),
+                        _ => drop(switch.age(now, |_| false)),
                     }
                 }
                 14 => {

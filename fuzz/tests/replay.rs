@@ -33,6 +33,8 @@ mod router;
 mod rtl8169;
 #[path = "../fuzz_targets/tables.rs"]
 mod tables;
+#[path = "../fuzz_targets/tunnel.rs"]
+mod tunnel;
 #[path = "../fuzz_targets/vfio.rs"]
 mod vfio;
 #[path = "../fuzz_targets/wire.rs"]
@@ -82,5 +84,5 @@ macro_rules! targets {
 
 targets!(
     agent, attach, broker, config, disk, e1000, graph, fpm, messages, netmap, ptnet, requests, rings, router,
-    rtl8169, tables, vfio, wire
+    rtl8169, tables, tunnel, vfio, wire
 );

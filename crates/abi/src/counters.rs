@@ -162,10 +162,16 @@ pub enum DropReason {
     DhcpGuard = 53,
     /// It is a router advertisement or redirect, and its port may send none (`ra-guard`).
     RaGuard = 54,
+    /// It is no datagram of VXLAN, or says no VNI.
+    VxlanHeader = 55,
+    /// No port has its VNI.
+    VxlanVni = 56,
+    /// It comes from no endpoint of its VNI.
+    VxlanPeer = 57,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 55] = [
+pub const DROPS: [(DropReason, &str, &str); 58] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -281,6 +287,9 @@ pub const DROPS: [(DropReason, &str, &str); 55] = [
     (DropReason::IpGuard, "ip_guard", "it claims an address of IP that the port may not use (allow-ip)"),
     (DropReason::DhcpGuard, "dhcp_guard", "the port may not answer DHCP requests (dhcp-guard)"),
     (DropReason::RaGuard, "ra_guard", "the port may send no router advertisements or redirects (ra-guard)"),
+    (DropReason::VxlanHeader, "vxlan_header", "it is no datagram of VXLAN, or says no VNI"),
+    (DropReason::VxlanVni, "vxlan_vni", "no port at the address has its VNI (vni)"),
+    (DropReason::VxlanPeer, "vxlan_peer", "it comes from an address that is no endpoint of its VNI (peers)"),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

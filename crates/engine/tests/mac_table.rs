@@ -160,7 +160,7 @@ fn a_move_meets_ageing_and_a_pin() {
             table.learn(2, &by(R, 2), |port| port != P);
         },
         |table| {
-            table.age(400, 300);
+            table.age(400, 300, |_| false);
             table.pin(2, &by(Q, 400), Kind::Pinned);
         },
     );

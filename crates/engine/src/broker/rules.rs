@@ -67,6 +67,7 @@ impl Rules {
             Named::Journal(_) => "opens journals outside the daemon's folder",
             Named::Disk(_) => "opens disks",
             Named::Interface(_) => "opens interfaces",
+            Named::Address(_) => "opens sockets of UDP",
             Named::Namespace(_) => "enters network namespaces",
         };
         let why = format!(

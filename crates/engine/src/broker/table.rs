@@ -13,6 +13,7 @@ use crate::host::interface::{packet_socket_here, Interface};
 use crate::host::netns::{self, FPM};
 use crate::host::tap;
 use crate::host::tap::sys::{queue_here, Attach};
+use crate::host::vxlan;
 use crate::host::xdp::{bpf, sys};
 use crate::sandbox::holder;
 use crate::sandbox::open::broker::{Answer, Named, Refusal, Request, Socket};
@@ -110,6 +111,10 @@ impl Broker {
             Request::Xdp { name, buffer } => {
                 self.rules.allow(Named::Interface(name.clone()))?;
                 Ok(Answer::fd(sys::socket_here(buffer)?))
+            }
+            Request::Udp { at } => {
+                self.rules.allow(Named::Address(at.ip().to_string()))?;
+                Ok(Answer::fd(vxlan::socket::open_here(at)?))
             }
             Request::Sockets { queues } => Ok(Answer::fd(bpf::socket_map_here(queues)?)),
             Request::Enter { queue } => {

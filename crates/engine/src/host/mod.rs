@@ -10,6 +10,7 @@ mod nic;
 pub mod packet;
 pub mod ring;
 pub mod tap;
+pub mod vxlan;
 mod watcher;
 pub mod xdp;
 

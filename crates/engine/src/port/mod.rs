@@ -87,6 +87,7 @@ pub struct Port {
     queue: AtomicU32,
     link: AtomicBool,
     silent: AtomicBool,
+    told: AtomicBool,
     held: AtomicBool,
     carrier: AtomicBool,
     events: OnceLock<Arc<LinkEvents>>,
@@ -119,7 +120,18 @@ impl Ports {
     /// Whether port `id` is one of them and has its link up.
     #[inline]
     pub fn is_up(&self, id: PortId) -> bool {
-        self.0.get(usize::from(id.0)).is_some_and(|port| port.as_ref().is_some_and(|port| port.link()))
+        self.get(id).is_some_and(Port::link)
+    }
+
+    /// Whether a station behind port `id` lives there until it is clear that it has moved.
+    #[inline]
+    pub fn keeps(&self, id: PortId) -> bool {
+        self.get(id).is_some_and(|port| port.link() && !port.is_told())
+    }
+
+    #[inline]
+    fn get(&self, id: PortId) -> Option<&Port> {
+        self.0.get(usize::from(id.0))?.as_deref()
     }
 }
 
@@ -153,6 +165,7 @@ impl Port {
             queue: AtomicU32::new(u32::MAX),
             link: AtomicBool::new(false),
             silent: AtomicBool::new(false),
+            told: AtomicBool::new(false),
             held: AtomicBool::new(false),
             carrier: AtomicBool::new(true),
             events: OnceLock::new(),
@@ -237,6 +250,17 @@ impl Port {
     /// Has it send and receive nothing, whether or not what stands behind it complies; or lets it again.
     pub fn set_silent(&self, silent: bool) {
         self.silent.store(silent, Ordering::Relaxed);
+    }
+
+    /// Whether a control plane tells of the stations behind it: none are learned there, and one that speaks at another port has moved.
+    #[inline]
+    pub fn is_told(&self) -> bool {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    /// Has a control plane tell of the stations behind it.
+    pub fn set_told(&self) {
+        self.told.store(true, Ordering::Relaxed);
     }
 
     /// Whether there is a receiver behind it: the link is up, or is down only because the device was told that there is

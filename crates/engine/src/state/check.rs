@@ -10,7 +10,7 @@ use super::control::is_control;
 use super::cores::station;
 use super::grants::Cpus;
 use super::grouping::GroupSpec;
-use super::kinds::{find, Kind, Location};
+use super::kinds::{find, Kind, Location, VXLAN};
 use super::options::{Key, Scope};
 use super::routes::{AgentAt, RouterSpec};
 use super::service::check_budgets;
@@ -20,6 +20,7 @@ use super::spec::{
 use super::values::{List, Mac, Number, Toggle};
 use crate::host::netns;
 use crate::policy::{MacGuard, PortVlans};
+use crate::port::DEFAULT_MTU;
 use crate::ring::Geometry;
 
 /// One thing that is wrong.
@@ -100,6 +101,7 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
         check_joint(spec, port, &mut ends, &mut bad);
         check_guard(spec, i, port, &mut bad);
         check_vlans(port, &mut bad);
+        check_tunnel(spec, port, kinds, &mut bad);
         check_egress(spec, port, &mut bad);
         check_addresses(spec, i, port, &mut bad);
     }
@@ -503,6 +505,32 @@ fn check_vlans(port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
     if port.kind == GROUP {
         let why = "does not apply: groups take no tags; allowed: vlan";
         refuse(port, &["trunk", "vlan-proto"], why, bad);
+    }
+}
+
+/// Whether a tunnel has what it needs, and `port` has no longer frames than the tunnel of its switch.
+fn check_tunnel(spec: &Spec, port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String)) {
+    let mtu = |port: &PortSpec| port.mtu.map_or(DEFAULT_MTU, Number::get);
+    if port.kind == VXLAN {
+        if port.vni.is_none() {
+            bad("vni", "it has to be given; allowed: 1 to 16777215".to_owned());
+        }
+        return;
+    }
+    // An interface that is there may have any.
+    let own = find(kinds, &port.kind).is_ok_and(|kind| kind.location != Location::Interface);
+    let is =
+        |other: &&PortSpec| other.kind == VXLAN && other.joint() == port.joint() && mtu(other) < mtu(port);
+    let narrow = spec.ports.iter().find(is).filter(|_| own || port.mtu.is_some());
+    if let (Some(tunnel), Joint::Switch(_)) = (narrow, port.joint()) {
+        let (name, most) = (&tunnel.name, mtu(tunnel));
+        bad(
+            "mtu",
+            format!(
+                "{}, and the tunnel {name} of its switch carries {most}; allowed: {most} or less",
+                mtu(port)
+            ),
+        );
     }
 }
 

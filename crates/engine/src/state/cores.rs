@@ -14,6 +14,7 @@ use super::values::{Control, Mac};
 use super::view::view;
 use crate::device::e1000::usual_mac;
 use crate::graph::{self, Attach, Step, Topology};
+use crate::host::vxlan;
 use crate::policy::acl::Acl;
 use crate::policy::{MacGuard, Policy, PortVlans, SourceGuard};
 use crate::port::{Port, PortId};
@@ -127,8 +128,14 @@ impl Now {
         self.ports.iter().filter_map(|(port, attach)| Some((port, attach.switch()?)))
     }
 
+    /// Ports of whose stations control planes tell.
+    fn told(&self) -> Vec<PortId> {
+        self.ports.iter().filter(|(port, _)| port.is_told()).map(|(port, _)| port.id).collect()
+    }
+
     /// Puts the entries that stay into the MAC tables, and lets go of those that need not stay any more.
     fn pin(&self, seconds: u32) {
+        let told = self.told();
         for (name, (_, switch)) in &self.switches {
             let here = || {
                 let policy = |(port, other): (_, &Arc<Switch>)| {
@@ -138,19 +145,20 @@ impl Now {
                 self.learned().filter_map(policy)
             };
             switch.table.unpin(seconds, |entry| {
-                here().any(|(port, policy)| {
-                    let carries = carries(policy.vlans.as_ref(), entry.vlan);
-                    port.id == entry.port
-                        && match entry.kind {
-                            Kind::Learned => true,
-                            // In VLANs beside its own it was learned to be the port's.
-                            Kind::Pinned => policy.guard.pinned() == Some(entry.mac) && carries,
-                            Kind::Static => {
-                                entry.vlan == own_vlan(policy)
-                                    && policy.guard.fixed().binary_search(&entry.mac).is_ok()
+                told.contains(&entry.port)
+                    || here().any(|(port, policy)| {
+                        let carries = carries(policy.vlans.as_ref(), entry.vlan);
+                        port.id == entry.port
+                            && match entry.kind {
+                                Kind::Learned => true,
+                                // In VLANs beside its own it was learned to be the port's.
+                                Kind::Pinned => policy.guard.pinned() == Some(entry.mac) && carries,
+                                Kind::Static => {
+                                    entry.vlan == own_vlan(policy)
+                                        && policy.guard.fixed().binary_search(&entry.mac).is_ok()
+                                }
                             }
-                        }
-                })
+                    })
             });
             for (port, policy) in here() {
                 let (guard, vlan) = (&policy.guard, own_vlan(policy));
@@ -332,6 +340,12 @@ impl CoreGraph {
         crate::lock(&self.now).name(id)
     }
 
+    /// What `ask` finds at the switch of this name, at the second of its clock.
+    pub(super) fn table<T>(&self, name: &str, ask: impl FnOnce(&Switch, u32) -> T) -> Option<T> {
+        let switch = Arc::clone(&crate::lock(&self.now).switches.get(name)?.1);
+        Some(ask(&switch, self.cores.seconds()))
+    }
+
     /// The router of this name, and the second of its clock.
     pub fn router(&self, name: &str) -> Option<(Arc<Router>, u32)> {
         Some((Arc::clone(crate::lock(&self.now).routers.get(name)?), self.cores.seconds()))
@@ -452,10 +466,12 @@ impl CoreGraph {
     pub(super) fn tick(&self) {
         let mut now = crate::lock(&self.now);
         let seconds = self.cores.seconds();
+        vxlan::age(seconds);
+        let told = now.told();
         let mut switches = std::mem::take(&mut now.switches);
         let mut changed = false;
         for (name, (spec, switch)) in &mut switches {
-            if switch.age(seconds) {
+            if switch.age(seconds, |port| told.contains(&port)) {
                 tracing::warn!(
                     switch = %name,
                     "single buckets of the MAC table overflow, as under an attack: it was emptied and has another hash key"

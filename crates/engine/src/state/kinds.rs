@@ -23,6 +23,7 @@ use crate::host::netns;
 use crate::host::packet::{self, PacketConfig};
 use crate::host::passed;
 use crate::host::tap::{remove_tap, Tap, TapConfig, TapIn, TapSource};
+use crate::host::vxlan::{self, Vxlan, VxlanConfig};
 use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::port::{Attachment, Port, MAX_QUEUES};
 use crate::ring::Geometry;
@@ -80,6 +81,9 @@ impl Kind {
         if let Some(netns) = &spec.netns {
             return vec![netns::path(netns).join(&spec.location).to_string_lossy().into_owned()];
         }
+        if let (Location::Address, Some(vni)) = (self.location, spec.vni) {
+            return vec![format!("{}, VNI {vni}", spec.location)];
+        }
         let second = self.second.map(|end| format!("{}{end}", spec.location));
         std::iter::once(spec.location.clone()).chain(second).collect()
     }
@@ -136,6 +140,8 @@ pub enum Location {
     Interface,
     /// The name by which native programs ask for a ring port, or the path of its socket.
     Ring,
+    /// An address of the host, with a port or without.
+    Address,
     /// The name of a switch.
     Switch,
     /// The name of a group.
@@ -167,6 +173,7 @@ impl Location {
             {
                 Some(format!("{text:?} is no interface name; allowed: 1 to {MAX_INTERFACE} letters, digits or marks without '/'"))
             }
+            Location::Address => vxlan::address(text).err(),
             Location::Switch | Location::Group | Location::Router => name_complaint(text),
             Location::Ring if text.contains('/') => Location::Socket.complaint(text),
             Location::Ring
@@ -194,6 +201,9 @@ pub(super) const PLAIN: Kind = Kind {
     forget: |_| (),
     second: None,
 };
+
+/// The kind of tunnels.
+pub(super) const VXLAN: &str = "vxlan";
 
 /// The kinds that this build has.
 pub const KINDS: &[Kind] = &[
@@ -225,6 +235,13 @@ pub const KINDS: &[Kind] = &[
         ..PLAIN
     },
     Kind { name: "packet", location: Location::Interface, keys: "queues", start: start_packet, ..PLAIN },
+    Kind {
+        name: VXLAN,
+        location: Location::Address,
+        keys: "vni peers ttl dscp",
+        start: start_vxlan,
+        ..PLAIN
+    },
     Kind { name: "xdp", location: Location::Interface, keys: "queues mode", start: start_xdp, ..PLAIN },
     Kind {
         name: "e1000",
@@ -517,6 +534,18 @@ fn start_packet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>
         mtu: spec.mtu.map(|mtu| mtu.get()),
     };
     started(packet::start(&config, Arc::clone(port), scheduler))
+}
+
+/// `vxlan:ADDRESS[:PORT]`: a tunnel to other hosts.
+fn start_vxlan(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
+    let config = VxlanConfig {
+        at: vxlan::address(&spec.location)?,
+        vni: spec.vni.map(Number::get).ok_or("vni: it has to be given")?,
+        peers: spec.peers.as_ref().map(|peers| peers.0.clone()),
+        ttl: spec.ttl.map_or(64, |ttl| u8::try_from(ttl.get()).unwrap_or(u8::MAX)),
+        dscp: spec.dscp.map_or(0, |dscp| u8::try_from(dscp.get()).unwrap_or(0)),
+    };
+    started(Vxlan::start(config, port, &scheduler))
 }
 
 /// `xdp:IFNAME`: an interface that the host has, by AF_XDP.

@@ -17,8 +17,8 @@ use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
-    BlockSize, Cache, Control, Directions, Fds, Link, Mac, Macs, Mode, NameList, Nets, Number, Owner,
-    PortMode, Role, Sandbox, Source, Sources, Toggle, VlanNumber, VlanRanges,
+    BlockSize, Cache, Control, Directions, Fds, Gateways, Link, Mac, Macs, Mode, NameList, Nets, Number,
+    Owner, PortMode, Role, Sandbox, Source, Sources, Toggle, VlanNumber, VlanRanges,
 };
 use crate::core::Class;
 use crate::mem::Files;
@@ -165,7 +165,7 @@ options! {
             /// What it connects to; `GET /v1/daemon` lists the kinds.
             kind: String = "kind";
             /// The path of its socket, the name of its interface, the name (or path) by which programs ask for a ring port,
-            /// the switch that a router's port stands on, the group that it is an interface of, or the router that is a member.
+            /// the switch that a router's port stands on, the address of a tunnel's end here, the group that it is an interface of, or the router that is a member.
             location: String = "where";
         }
         may {
@@ -325,6 +325,14 @@ options! {
             netns: String = "netns", Kind, "the daemon's";
             /// The router's port that it represents to the control plane. Only a router's `control` makes such ports.
             control_of: String = "control-of", Kind, "none";
+            /// The VXLAN network identifier, always required.
+            vni: Number<1, 16_777_215> = "vni", Kind, "";
+            /// Addresses of the other endpoints of its VNI.
+            peers: Gateways = "peers", Kind, "those of which the switch's control plane tells";
+            /// TTL of its datagrams.
+            ttl: Number<1, 255> = "ttl", Kind, "64";
+            /// DSCP of its datagrams.
+            dscp: Number<0, 63> = "dscp", Kind, "0";
             /// Open descriptors of the daemon to use: of a tap one for each queue, else one socket.
             fd: Fds = "fd", Kind, "";
         }

@@ -306,10 +306,10 @@ impl Switch {
             }
             (by.limit, by.owns) = (policy.mac_limit, policy.guard.owns(src & MAC));
         }
-        if is_group(src) {
+        if is_group(src) || from.is_told() {
             return Ok(());
         }
-        match self.table.learn(src, &by, |port| members.all.is_up(port)) {
+        match self.table.learn(src, &by, |port| members.all.keeps(port)) {
             Learned::Limit => return Err(DropReason::MacLimit),
             Learned::Claimed(_) => from.claims.heeded(),
             Learned::Pinned(_) => from.claims.pinned(),
@@ -334,10 +334,23 @@ impl Switch {
         self.table.pin(mac, &Teller { port, limit: 0, owns: true, now, ageing: self.ageing() }, kind)
     }
 
-    /// Forgets addresses that have aged. For the control plane, every second. True: the table is under attack, and the switch
-    /// needs another one.
-    pub fn age(&self, now: u32) -> bool {
-        self.table.age(now, self.ageing());
+    /// A control plane says that `mac`, above which its VLAN stands, is behind `port`, for good if it is `sticky`. False: there is no
+    /// room, or another port has it for good.
+    pub fn tell(&self, mac: u64, port: PortId, sticky: bool, now: u32) -> bool {
+        // Whoever has it by having spoken has lost it.
+        let by = Teller { port, limit: 0, owns: false, now, ageing: 0 };
+        match self.table.learn(mac, &by, |_| true) {
+            Learned::Known | Learned::New | Learned::Moved(_) => {
+                !sticky || self.pin(mac, port, Kind::Static, now)
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets addresses that have aged, but for those at ports where they `stay`. For the control plane, every second. True: the
+    /// table is under attack, and the switch needs another one.
+    pub fn age(&self, now: u32, stay: impl Fn(PortId) -> bool) -> bool {
+        self.table.age(now, self.ageing(), stay);
         self.table.pressed()
     }
 }

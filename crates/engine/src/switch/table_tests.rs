@@ -120,7 +120,7 @@ proptest! {
                     prop_assert!(after <= before || limit == 0 || after <= limit);
                 }
                 Op::Pass(seconds) => now += seconds,
-                Op::Age => table.age(now, AGEING),
+                Op::Age => table.age(now, AGEING, |_| false),
                 Op::Forget(port, stays) => table.forget(PortId(port), stays, now, AGEING),
                 Op::Pin(nth, port, fixed) => {
                     let kind = if fixed { Kind::Static } else { Kind::Pinned };
@@ -215,7 +215,7 @@ fn a_silent_port_gets_its_count_back_when_its_address_ages() {
 fn a_clock_that_a_core_saw_tick_first_ages_nothing() {
     let table = MacTable::new(64, KEY);
     table.learn(MAC, &by(P, 11), up);
-    table.age(10, AGEING);
+    table.age(10, AGEING, |_| false);
     assert_eq!(table.entries().len(), 1);
 }
 
@@ -234,10 +234,10 @@ fn both_get_the_frames_until_it_is_clear_who_has_the_address() {
     assert_eq!((found(), table.count(Q)), (Some((P, None)), 0));
     // It falls silent for good: the other one has it, and its claim is its entry.
     table.learn(MAC, &by(Q, 5), up);
-    table.age(303, AGEING);
+    table.age(303, AGEING, |_| false);
     assert_eq!(found(), Some((P, Some(Q))), "not before it has aged");
     table.learn(MAC, &by(Q, 303), up);
-    table.age(304, AGEING);
+    table.age(304, AGEING, |_| false);
     assert_eq!((found(), table.count(P), table.count(Q)), (Some((Q, None)), 0, 1));
     // A third claims, too, then its home goes down.
     table.learn(MAC, &by(R, 305), up);
@@ -306,7 +306,7 @@ fn a_pinned_address_moves_only_while_its_port_is_down() {
     let found = || table.lookup(MAC).map(|found| found.port);
     assert!(table.pin(MAC, &by(P, 1), Kind::Pinned));
     assert_eq!(table.learn(MAC, &by(Q, 2), up), Learned::Pinned(P));
-    table.age(1000, AGEING);
+    table.age(1000, AGEING, |_| false);
     assert_eq!((found(), table.count(P), table.count(Q)), (Some(P), 1, 0));
     assert_eq!(table.learn(MAC, &by(Q, 1001), |port| port != P), Learned::Moved(P));
     // It is back, and says so itself.
@@ -321,7 +321,7 @@ fn a_pinned_address_moves_only_while_its_port_is_down() {
     assert_eq!((found(), table.count(Q)), (Some(P), 0));
     // No longer the port's own: it ages like others.
     table.unpin(1006, |_| false);
-    table.age(1006 + AGEING, AGEING);
+    table.age(1006 + AGEING, AGEING, |_| false);
     assert_eq!(found(), None);
     counts_are_true(&table);
 }

@@ -17,7 +17,7 @@ use rustix::net::sockopt::{socket_domain, socket_type};
 use rustix::net::{socketpair, AddressFamily, SocketFlags, SocketType};
 use serde_json::{Map, Value};
 use sidecore_engine::broker::Rules;
-use sidecore_engine::host::netns;
+use sidecore_engine::host::{netns, vxlan};
 use sidecore_engine::sandbox::open;
 use sidecore_engine::sandbox::open::broker::Named;
 use sidecore_engine::sandbox::open::socket::SocketSpec;
@@ -72,6 +72,10 @@ fn at(path: &Path, named: fn(PathBuf) -> Named) -> Option<Named> {
     std::path::absolute(path).ok().map(named)
 }
 
+fn address(location: &str) -> Option<Named> {
+    Some(Named::Address(vxlan::address(location).ok()?.ip().to_string()))
+}
+
 fn named_by_port(port: &PortSpec) -> Vec<Named> {
     let kind = kinds::find(KINDS, &port.kind).ok();
     let location = kind.map(|kind| kind.location);
@@ -87,8 +91,9 @@ fn named_by_port(port: &PortSpec) -> Vec<Named> {
         Some(namespace) => Named::Namespace(netns::path(namespace)),
         None => Named::Interface(port.location.clone()),
     });
+    let address = (location == Some(Location::Address)).then(|| address(&port.location)).flatten();
     let disk = port.file.as_ref().and_then(DiskFile::path).and_then(|path| at(path, Named::Disk));
-    sockets.into_iter().chain([journal, interface, disk].into_iter().flatten()).collect()
+    sockets.into_iter().chain([journal, interface, address, disk].into_iter().flatten()).collect()
 }
 
 /// The same of a configuration's text, which is root's own.
@@ -125,7 +130,8 @@ pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
     let agents = patch.get("agents").and_then(|agents| agents.as_str()?.parse::<List<AgentAt>>().ok());
     let agents = agents.into_iter().flat_map(|agents| agents.0);
     let agents: Vec<_> = agents.filter_map(|agent| at(&agent.socket, Named::Call)).collect();
-    [listen, call, journal, interface, disk, namespace("control"), namespace("netns")]
+    let address = patch.get("where").and_then(|at| address(at.as_str()?));
+    [listen, call, journal, interface, address, disk, namespace("control"), namespace("netns")]
         .iter()
         .flatten()
         .chain(seconds.iter().chain(&agents))

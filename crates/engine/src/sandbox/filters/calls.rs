@@ -183,7 +183,8 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_writev IO.union(SLOW), [], "frames to a TAP; the log";
     SYS_sendto IO.union(TALK), [], "a packet socket's or an AF_XDP socket's wake-up; messages";
     SYS_sendto HE, [Is(5, 0)], "the handler of SIGTERM and SIGHUP, which any thread may run, tells the control thread";
-    SYS_sendmmsg IO, [], "frames to a packet socket";
+    SYS_sendmmsg IO, [], "frames to a packet socket, or into a tunnel";
+    SYS_recvmmsg IO, [], "frames out of a tunnel";
     SYS_recvfrom IO.union(TALK), [], "an AF_XDP socket's wake-up; messages";
     SYS_fcntl ALL, [command(libc::F_DUPFD_CLOEXEC), command(libc::F_GETFL), command(libc::F_GETFD)],
         "a queue's kick is watched by a duplicate";
@@ -223,7 +224,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_io_uring_setup HE, [], "a ring for each interrupt, and for each queue of a disk";
     SYS_io_uring_register HE, [], "its restrictions";
     SYS_io_uring_register TALK, [command(REGISTER_EVENTFD), command(UNREGISTER_EVENTFD)], "the eventfd that it signals";
-    SYS_connect CT, [], "a listener that is there already";
+    SYS_connect CT, [], "a listener that is there already; the MTU of the way to a peer";
     SYS_bind CT, [], "sockets of interfaces";
     SYS_getsockname TALK, [], "the same";
     SYS_getpeername TALK.union(DH), [], "the same";

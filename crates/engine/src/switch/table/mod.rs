@@ -96,6 +96,8 @@ pub struct MacTable {
     shift: u32,
     /// Entries that had to make room before they had aged.
     evicted: Apart,
+    /// How often an address came, went or moved.
+    changes: Apart,
 }
 
 /// A place in the table.
@@ -122,7 +124,17 @@ impl MacTable {
             inverse: (0..5).fold(factor, better),
             shift: KEY_BITS - buckets.trailing_zeros(),
             evicted: Apart(AtomicU32::new(0)),
+            changes: Apart(AtomicU32::new(0)),
         }
+    }
+
+    fn changed(&self) {
+        self.changes.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Grows when an address comes, goes or moves.
+    pub fn changes(&self) -> u32 {
+        self.changes.0.load(Ordering::Relaxed)
     }
 
     /// How many addresses fit.
@@ -247,6 +259,7 @@ impl MacTable {
         self.touch(at, by.now);
         self.sub(port_of(entry));
         self.set_claim(at, Claim::NONE);
+        self.changed();
         Learned::Moved(port_of(entry))
     }
 
@@ -341,6 +354,7 @@ impl MacTable {
             }
             self.set_claim(at, Claim::NONE);
             self.settle(at, word);
+            self.changed();
             return Learned::New;
         }
         self.sub(by.port);
@@ -387,6 +401,7 @@ impl MacTable {
         if done {
             self.sub(port_of(entry));
             self.set_claim(at, Claim::NONE);
+            self.changed();
         }
         done
     }

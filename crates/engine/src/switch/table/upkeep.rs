@@ -5,7 +5,7 @@ use super::super::atomic::Ordering;
 use super::super::claim::Claim;
 use super::super::sizes::WAYS;
 use super::{port_of, At, Entry, Flap, Kind, Learned, MacTable, Teller};
-use super::{DISPUTED, FIXED, KIND, LEARNED, MAC, PINNED, PRESSURE, STATIC, TAG, TAG_BITS, TRIES};
+use super::{DISPUTED, FIXED, KIND, LEARNED, MAC, PINNED, PORT, PRESSURE, STATIC, TAG, TAG_BITS, TRIES};
 use crate::port::PortId;
 
 impl MacTable {
@@ -18,12 +18,12 @@ impl MacTable {
         }
     }
 
-    /// Forgets what was not seen for `ageing` seconds.
-    pub fn age(&self, now: u32, ageing: u32) {
+    /// Forgets what was not seen for `ageing` seconds, but at ports where it does `stay`.
+    pub fn age(&self, now: u32, ageing: u32, stay: impl Fn(PortId) -> bool) {
         self.each(|at, entry| {
             let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
             let age = now.saturating_sub(self.seen[at.bucket][at.way].load(Ordering::Relaxed));
-            if entry != 0 && entry & FIXED == 0 && age >= ageing {
+            if entry != 0 && entry & FIXED == 0 && age >= ageing && !stay(port_of(entry)) {
                 self.give_up(at, entry, now, ageing);
             } else if claim.claimant().is_some() && (entry & DISPUTED == 0 || claim.age(now) >= ageing)
                 || claim.was_held() && !claim.is_held(now)
@@ -65,6 +65,17 @@ impl MacTable {
                 }
             }
         });
+    }
+
+    /// Forgets `mac` if it is behind `port`.
+    pub fn forget_one(&self, mac: u64, port: PortId) {
+        let (bucket, tag) = self.place_of(mac);
+        for at in (0..WAYS).map(|way| At { bucket, way }) {
+            let entry = self.word(at).load(Ordering::Relaxed);
+            if entry != 0 && entry & (TAG | PORT) == tag | u64::from(port.0) << TAG_BITS {
+                self.remove(at, entry);
+            }
+        }
     }
 
     fn vlan_at(&self, at: At, entry: u64) -> u16 {

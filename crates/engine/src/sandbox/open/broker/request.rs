@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -106,6 +106,8 @@ pub enum Request {
     Packet { name: String, buffer: u32 },
     /// An AF_XDP socket for an interface, and bytes for its buffer.
     Xdp { name: String, buffer: u32 },
+    /// A UDP socket at an address; with port 0 at a port that is free.
+    Udp { at: SocketAddr },
     /// A map of AF_XDP sockets.
     Sockets { queues: u32 },
     /// Puts a socket into a map; both go along.
@@ -185,6 +187,7 @@ impl Request {
                 is_name(name)
             }
             Request::Sockets { queues } => (1..=MAX_QUEUES).contains(queues),
+            Request::Udp { at } => !at.ip().is_unspecified(),
             Request::Remove { .. }
             | Request::Enter { .. }
             | Request::Config
@@ -235,6 +238,8 @@ pub enum Named {
     Disk(PathBuf),
     /// The interface of this name.
     Interface(String),
+    /// Sockets of UDP at this address.
+    Address(String),
     /// The network namespace at this path: TAPs, addresses and sockets in it.
     Namespace(PathBuf),
 }
@@ -243,13 +248,14 @@ pub enum Named {
 type NamedLetter = (char, fn(&str) -> Named);
 
 /// The letters that stand for them.
-const LETTERS: [NamedLetter; 7] = [
+const LETTERS: [NamedLetter; 8] = [
     ('s', |path| Named::Socket(path.into())),
     ('f', |path| Named::Folder(path.into())),
     ('c', |path| Named::Call(path.into())),
     ('j', |path| Named::Journal(path.into())),
     ('d', |path| Named::Disk(path.into())),
     ('i', |name| Named::Interface(name.into())),
+    ('a', |ip| Named::Address(ip.into())),
     ('n', |path| Named::Namespace(path.into())),
 ];
 
@@ -263,7 +269,7 @@ impl Named {
     /// The name or path.
     fn text(&self) -> &OsStr {
         match self {
-            Named::Interface(name) => name.as_ref(),
+            Named::Interface(name) | Named::Address(name) => name.as_ref(),
             Named::Socket(path) | Named::Folder(path) | Named::Call(path) => path.as_os_str(),
             Named::Journal(path) | Named::Disk(path) | Named::Namespace(path) => path.as_os_str(),
         }
@@ -274,6 +280,7 @@ impl Named {
         let text = self.text().to_str()?;
         let good = match self {
             Named::Interface(name) => is_name(name),
+            Named::Address(ip) => ip.parse::<IpAddr>().is_ok_and(|parsed| parsed.to_string() == *ip),
             _ => is_path(Path::new(text)),
         };
         let (letter, _) = LETTERS.iter().find(|(_, named)| named(text) == *self)?;
@@ -325,6 +332,8 @@ mod tests {
             Request::Tap { name: name(), create: true, multi: false },
             Request::Packet { name: name(), buffer: 8 << 20 },
             Request::Xdp { name: name(), buffer: 0 },
+            Request::Udp { at: ([10, 0, 0, 1], 4789).into() },
+            Request::Udp { at: ([7u16; 8], 0).into() },
             Request::Sockets { queues: 16 },
             Request::Enter { queue: 3 },
             Request::Attach { name: name(), native: true },
@@ -373,10 +382,10 @@ mod tests {
             let text = request.encode().unwrap();
             assert_eq!(Request::decode(&text), Ok(request));
         }
-        for text in ["s/a", "f/a", "c/a", "j/a", "d/a", "isc0", "n/a"] {
+        for text in ["s/a", "f/a", "c/a", "j/a", "d/a", "isc0", "n/a", "a10.0.0.1", "a2001:db8::1"] {
             assert_eq!(Named::decode(text.as_bytes()).unwrap().encode().unwrap(), text);
         }
-        for bad in ["", "s", "sa", "x/a", "i/a", "éa"] {
+        for bad in ["", "s", "sa", "x/a", "i/a", "éa", "a10.0.0.01", "a/a"] {
             assert_eq!(Named::decode(bad.as_bytes()), Err(NoRequest), "{bad}");
         }
     }

@@ -1,0 +1,285 @@
+//! Tunnels over the loopback interface: what goes into one end comes out of the other, and what must not come in is named.
+
+use std::net::UdpSocket;
+
+use proptest::prelude::*;
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
+
+use super::gro::join;
+use super::*;
+use crate::mem::Arena;
+use crate::packet::{Batch, Gso, Offload, Offloads, Plan, Sum, HEAD, MAX_HEADER};
+use crate::port::{DropReason, EgressQueue, IngressQueue, Outcome, Tally};
+
+/// A station of the test.
+fn mac(n: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, n]
+}
+
+fn frame(to: [u8; 6], from: [u8; 6], len: usize) -> Vec<u8> {
+    let mut bytes = [&to[..], &from, &[0x88, 0xb5]].concat();
+    bytes.extend((14..len).map(|n| u8::try_from(n % 251).unwrap()));
+    bytes
+}
+
+/// One end of a tunnel at 127.0.0.`host`.
+struct End {
+    ingress: VxlanIngress,
+    egress: VxlanEgress,
+    underlay: Arc<Underlay>,
+    vteps: Arc<Vteps>,
+    vni: u32,
+}
+
+impl End {
+    fn new(host: u8, port: u16, vni: u32, peers: &[u8]) -> End {
+        let peers = peers.iter().map(|peer| IpAddr::from([127, 0, 0, *peer])).collect();
+        let at = SocketAddr::from(([127, 0, 0, host], port));
+        let config = VxlanConfig { at, vni, peers: Some(peers), ttl: 64, dscp: 0 };
+        let vteps = Arc::new(Vteps::new(config.peers.as_deref()));
+        let underlay = Underlay::join(at, vni, &vteps).unwrap();
+        let sources = (0..SOURCES).map(|_| source(&config).unwrap()).collect();
+        End {
+            ingress: VxlanIngress::new(Arc::clone(&underlay), Arc::clone(&vteps), vni),
+            egress: VxlanEgress::new(sources, Arc::clone(&vteps), port, vni),
+            underlay,
+            vteps,
+            vni,
+        }
+    }
+
+    fn send(&mut self, frames: &[Vec<u8>]) -> Outcome {
+        let mut arena = Arena::new(frames.len(), 2048);
+        let mut batch = Batch::new();
+        for (slot, bytes) in frames.iter().enumerate() {
+            let piece = (bytes.len() > HEAD).then(|| arena.put(slot, bytes, HEAD));
+            let pushed = batch.push_with(&bytes[..bytes.len().min(HEAD)], bytes.len(), Offload::NONE, |to| {
+                piece.is_none_or(|piece| to.push(piece))
+            });
+            assert!(pushed);
+        }
+        let mut outcome = Outcome::new();
+        let picks: Vec<u16> = (0..).take(frames.len()).collect();
+        self.egress.send(&batch, &picks, &mut outcome);
+        outcome
+    }
+
+    /// What comes in until there are `count` frames or drops.
+    fn receive(&mut self, count: usize) -> (Vec<Vec<u8>>, Tally) {
+        let (mut got, mut all) = (Vec::new(), Tally::default());
+        while all.frames < count as u64 {
+            let patience = Timespec { tv_sec: 20, tv_nsec: 0 };
+            let waits = self.ingress.want_kicks(true);
+            let fd = self.ingress.kick_fd().unwrap();
+            assert!(waits || poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&patience)).unwrap() == 1);
+            let (mut batch, mut tally) = (Batch::new(), Tally::default());
+            self.ingress.fetch(&mut batch, &mut tally);
+            for frame in batch.frames() {
+                let mut bytes = vec![0; frame.len as usize];
+                assert_eq!(batch.read(frame, 0, &mut bytes), bytes.len());
+                got.push(bytes);
+            }
+            self.ingress.release(&mut tally);
+            all.frames += tally.frames;
+            all.drops.merge(&tally.drops);
+        }
+        (got, all)
+    }
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.underlay.leave(self.vni);
+    }
+}
+
+fn dropped(tally: &Tally, why: DropReason) -> u32 {
+    tally.drops.counts()[why as usize]
+}
+
+#[test]
+fn addresses_as_people_write_them() {
+    let said = |text| address(text).map(|at| at.to_string()).unwrap_or_default();
+    assert_eq!(said("10.0.0.1"), "10.0.0.1:4789");
+    assert_eq!(said("10.0.0.1:8472"), "10.0.0.1:8472");
+    assert_eq!(said("[2001:db8::1]"), "[2001:db8::1]:4789");
+    assert_eq!(said("[2001:db8::1]:1"), "[2001:db8::1]:1");
+    for bad in ["", "eth0", "0.0.0.0", "[::]", "224.0.0.1", "10.0.0.1:0", "10.0.0.1/24"] {
+        assert!(address(bad).unwrap_err().contains("192.0.2.1"), "{bad}");
+    }
+}
+
+#[test]
+fn frames_come_out_as_they_went_in_and_stations_are_learned() {
+    let (mut a, mut b) = (End::new(11, 14789, 7, &[12, 13]), End::new(12, 14789, 7, &[11]));
+    let mut c = End::new(13, 14789, 7, &[11]);
+    let all: Vec<_> = [14, 60, 64, 65, 1000, 1514].map(|len| frame([0xff; 6], mac(1), len)).to_vec();
+    assert_eq!(a.send(&all).frames, 6);
+    assert_eq!((b.receive(6).0, c.receive(6).0), (all.clone(), all));
+    // Each of them knows where it is now, and the answer goes there alone.
+    let answers: Vec<_> = (0..200).map(|n| frame(mac(1), mac(2), 60 + n % 7)).collect();
+    assert_eq!(b.send(&answers).frames, 200);
+    assert_eq!(a.receive(200).0, answers);
+    let question = vec![frame(mac(2), mac(1), 100)];
+    a.send(&question);
+    a.send(&[frame([0xff; 6], mac(3), 99)]);
+    assert_eq!(b.receive(2).0[0], question[0]);
+    assert_eq!(c.receive(1).0, [frame([0xff; 6], mac(3), 99)]);
+    assert_eq!(a.vteps.counts(), (2, 1));
+    // One without others has nowhere to send to.
+    let mut alone = End::new(14, 14789, 7, &[]);
+    assert_eq!(alone.send(&question).drops.counts()[DropReason::NoDestination as usize], 1);
+}
+
+#[test]
+fn each_network_gets_its_own_and_strangers_are_named() {
+    let (mut a, mut red, mut blue) =
+        (End::new(21, 24789, 1, &[22]), End::new(22, 24789, 1, &[21]), End::new(22, 24789, 2, &[23]));
+    let same = Vteps::new(None);
+    assert!(Underlay::join(SocketAddr::from(([127, 0, 0, 22], 24789)), 2, &Arc::new(same)).is_err());
+    let raw = UdpSocket::bind("127.0.0.23:0").unwrap();
+    let datagram = |flags: u8, vni: u8, len: usize| {
+        [&[flags, 0, 0, 0, 0, 0, vni, 0], &frame([0xff; 6], mac(9), 80)[..len]].concat()
+    };
+    let strange = [(8, 2, 80), (8, 1, 80), (8, 3, 80), (0, 2, 80), (0x48, 2, 80), (8, 2, 13), (8, 2, 0)]
+        .map(|(f, v, n)| datagram(f, v, n));
+    for bytes in strange.iter().map(Vec::as_slice).chain([&[8u8, 0, 0][..], &[]]) {
+        raw.send_to(bytes, "127.0.0.22:24789").unwrap();
+    }
+    a.send(&[frame(mac(4), mac(5), 70)]);
+    // Reserved bits mean nothing (RFC 7348 §5); the rest is dropped by whom it reached.
+    let (got, tally) = blue.receive(4 + 1 + 3);
+    assert_eq!(got, [frame([0xff; 6], mac(9), 80), frame([0xff; 6], mac(9), 80)]);
+    let of = |why| dropped(&tally, why);
+    assert_eq!((of(DropReason::TooShort), of(DropReason::VxlanVni), of(DropReason::VxlanHeader)), (2, 1, 3));
+    let (got, tally) = red.receive(2);
+    assert_eq!(got, [frame(mac(4), mac(5), 70)]);
+    assert_eq!(dropped(&tally, DropReason::VxlanPeer), 1);
+}
+
+/// What one network leaves unread stops no other, and is counted once there are too many.
+#[test]
+fn a_network_that_does_not_read_stops_no_other() {
+    let (mut one, mut two) = (End::new(31, 34789, 1, &[32]), End::new(31, 34789, 2, &[32]));
+    let (mut red, mut blue) = (End::new(32, 34789, 1, &[31]), End::new(32, 34789, 2, &[31]));
+    // Of two lengths in turn: each is a datagram of its own.
+    let many: Vec<_> = (0..200).map(|n| frame(mac(1), mac(2), 60 + n % 2)).collect();
+    for _ in 0..4 {
+        one.send(&many);
+        two.send(&many[..100]);
+        assert_eq!(blue.receive(100).0, many[..100]);
+    }
+    let (got, tally) = red.receive(800);
+    assert_eq!(got.len() + dropped(&tally, DropReason::HostOverrun) as usize, 800);
+    assert!(got.len() >= 100, "{}", got.len());
+    one.send(&many);
+    assert_eq!(red.receive(200).0, many);
+}
+
+/// A TCP segment over IPv4 or IPv6.
+fn segment(v6: bool, sequence: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+    let mut tcp =
+        [&[0, 80, 1, 2][..], &sequence.to_be_bytes(), &[0, 0, 0, 9, 0x80, flags, 1, 0, 0, 0, 0, 0]].concat();
+    tcp.extend_from_slice(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
+    tcp.extend_from_slice(payload);
+    let len = u16::try_from(tcp.len()).unwrap();
+    let (ether, ip, addresses) = match v6 {
+        true => {
+            let addresses = [[7; 16], [9; 16]].concat();
+            let ip = [&[0x60, 0, 0, 0][..], &len.to_be_bytes(), &[6, 64], &addresses].concat();
+            ([0x86, 0xdd], ip, addresses)
+        }
+        false => {
+            let addresses = vec![10, 0, 0, 1, 10, 0, 0, 2];
+            let fixed =
+                [&[0x45, 0][..], &(len + 20).to_be_bytes(), &[0, 0, 0x40, 0, 64, 6, 0, 0], &addresses];
+            let mut ip = fixed.concat();
+            let sum = Sum::of(&ip).checksum();
+            ip[10..12].copy_from_slice(&sum.to_be_bytes());
+            ([8, 0], ip, addresses)
+        }
+    };
+    let (src, dst) = addresses.split_at(addresses.len() / 2);
+    let mut sum = Sum::pseudo(src, dst, 6, tcp.len());
+    sum.add(&tcp);
+    tcp[16..18].copy_from_slice(&sum.checksum().to_be_bytes());
+    [&mac(1)[..], &mac(2), &ether, &ip, &tcp].concat()
+}
+
+/// The segments of a frame, as the graph makes them.
+fn cut(frame: &[u8], offload: Offload) -> Vec<Vec<u8>> {
+    let head = frame[..offload.header_bound(frame.len())].to_vec();
+    let plan = Plan::new(&head, frame.len(), offload, 0).unwrap();
+    let one = |index| {
+        let mut header = [0; MAX_HEADER];
+        let segment = plan.segment(index, &mut header).unwrap();
+        segment.seal(&mut header, Sum::of(&frame[segment.summed.clone()]));
+        [&header[..segment.header_len], &frame[segment.payload.clone()]].concat()
+    };
+    (0..plan.count()).map(one).collect()
+}
+
+proptest! {
+    /// What is joined, cut again, is what it was; and nothing is joined that a sender's card would not have cut.
+    #[test]
+    fn streams_are_joined_and_cut_again(
+        v6 in any::<bool>(), size in 1usize..1400, count in 1usize..60, last in 1usize..1400, odd in 0usize..60, what in 0u8..8,
+    ) {
+        let mut sequence = 0xffff_f000u32;
+        let mut frames = Vec::new();
+        for n in 0..count {
+            let len = if n + 1 == count { last.min(size) } else { size };
+            let payload: Vec<u8> = (0..len).map(|at| u8::try_from((at * 7 + n) % 251).unwrap()).collect();
+            let flags = if n + 1 == count { 0x18 } else { 0x10 };
+            frames.push(segment(v6, sequence, flags, &payload));
+            sequence = sequence.wrapping_add(u32::try_from(len).unwrap());
+        }
+        // One that does not belong, or that is broken.
+        let l4 = if v6 { 54 } else { 34 };
+        let spoilt = (odd < count).then_some(odd);
+        if let Some(at) = spoilt {
+            let end = frames[at].len() - 1;
+            match what {
+                0 => frames[at][end] ^= 1,
+                1 => frames[at][l4 + 7] ^= 1,
+                2 => frames[at][0] ^= 4,
+                3 => frames[at].push(0),
+                4 => frames[at].truncate(end),
+                5 => frames[at][l4 + 13] |= 2,
+                6 => frames[at][16] ^= 1,
+                _ => frames[at][l4 + 16] ^= 1,
+            }
+        }
+        // What the one frame must be: whole segments of one stream up to that.
+        let expected = spoilt.unwrap_or(count);
+        let most = |n: usize| frames[..n].iter().map(|it| it.len()).sum::<usize>() - (n - 1) * (l4 + 32) <= 65_535;
+        let expected = (0..=expected).rev().find(|n| *n < 2 || most(*n)).unwrap();
+        let joined = join(frames.iter().map(Vec::as_slice));
+        // A changed address that the checksum does not cover leaves a first frame good.
+        let first_is_other = spoilt == Some(0) && what == 2;
+        match joined {
+            None => prop_assert!(expected < 2),
+            Some(joined) => {
+                prop_assert!(!first_is_other);
+                prop_assert_eq!(joined.count, expected);
+                let mut whole = frames[0].clone();
+                frames[1..joined.count].iter().for_each(|it| whole.extend_from_slice(&it[joined.payload..]));
+                prop_assert_eq!(whole.len(), joined.len);
+                for (at, pair) in joined.patches {
+                    whole[at..at + 2].copy_from_slice(&pair);
+                }
+                let facts = joined.offload.check(&whole[..HEAD.min(whole.len())], whole.len(), Offloads::ALL);
+                let facts = facts.unwrap();
+                prop_assert_eq!(facts.gso, if v6 { Gso::Tcp6 } else { Gso::Tcp4 });
+                let cut = cut(&whole, facts);
+                let same = |(a, b): (&Vec<u8>, &Vec<u8>)| {
+                    // Numbers of IPv4 packets go up with each, which says nothing where they may not be cut.
+                    let blank = |it: &Vec<u8>| { let mut it = it.clone(); if !v6 { it[18..20].fill(0); it[24..26].fill(0); } it };
+                    blank(a) == blank(b)
+                };
+                prop_assert_eq!(cut.len(), joined.count);
+                prop_assert!(cut.iter().zip(&frames).all(same));
+            }
+        }
+    }
+}
