@@ -7,7 +7,7 @@
 //! I/O core (RPS); ratios are to the better of the two. All stand ready all the time, and runs alternate.
 //!
 //! TCP is one connection of iperf3, and the receiver's figure counts. Through the kernel's devices its segments of 64 KiB pass as they
-//! are: nothing cuts them on a cable that is a veth pair, which no card with a wire does without help for VXLAN. Frames of 64
+//! are: nothing cuts them on a cable that is a veth pair. A card with a wire does; so a third kernel (`kernel-cut`) cuts them by software before the cable. Frames of 64
 //! and 1500 bytes are one flow of UDP (`flow`); the first has its check sequence counted, which no such interface sees, the second its headers left out.
 //! Neither sender nor receiver has a processor of its own; the distance of a run is that of the two I/O cores.
 
@@ -57,6 +57,15 @@ enum Load {
 impl Load {
     const ALL: [Load; 3] = [Load::Tcp, Load::Frames64, Load::Frames1500];
 
+    /// Who carries it: frames are never cut.
+    fn candidates(self) -> &'static [Candidate] {
+        if self == Load::Tcp {
+            &Candidate::ALL
+        } else {
+            &Candidate::ALL[..3]
+        }
+    }
+
     /// Its name, and the unit of its figures.
     fn names(self) -> [&'static str; 2] {
         match self {
@@ -91,26 +100,27 @@ struct Row {
     modes: Modes,
 }
 
-/// Ours against the better kernel.
+/// Ours against the better kernel, and against the one that cuts segments.
 #[derive(Clone, Debug, Serialize)]
 struct Summary {
     ratio_kernel_tcp: f64,
+    ratio_kernel_cut_tcp: f64,
     ratio_kernel_64: f64,
     ratio_kernel_1500: f64,
 }
 
 impl Summary {
     fn of(rows: &[Row]) -> Summary {
-        let ratio = |load: Load| {
-            let of = |is_ours: bool| {
-                let its = rows.iter().filter(|row| row.load == load.names()[0]);
-                let its = its.filter(|row| (row.candidate == Candidate::Sidecore.name()) == is_ours);
-                its.map(|row| row.median).fold(f64::NAN, f64::max)
-            };
-            of(true) / of(false)
+        let of = |load: Load, candidate: Candidate| {
+            let mut its = rows.iter().filter(|row| row.load == load.names()[0]);
+            its.find(|row| row.candidate == candidate.name()).map_or(f64::NAN, |row| row.median)
         };
+        let ours = |load| of(load, Candidate::Sidecore);
+        let kernels = |load| of(load, Candidate::Kernel).max(of(load, Candidate::KernelRps));
+        let ratio = |load| ours(load) / kernels(load);
         Summary {
             ratio_kernel_tcp: ratio(Load::Tcp),
+            ratio_kernel_cut_tcp: ours(Load::Tcp) / of(Load::Tcp, Candidate::KernelCut),
             ratio_kernel_64: ratio(Load::Frames64),
             ratio_kernel_1500: ratio(Load::Frames1500),
         }
@@ -127,24 +137,20 @@ pub fn run(args: &Args) -> Result<()> {
     let rounds = if args.quick { 1 } else { args.rounds };
     let stages: Vec<Stage> =
         Candidate::ALL.iter().map(|it| Stage::start(*it, io_cores)).collect::<Result<_>>()?;
-    let mut samples = vec![Vec::new(); Load::ALL.len() * Candidate::ALL.len()];
+    let cases = Load::ALL.iter().flat_map(|load| load.candidates().iter().zip(&stages).map(|it| (*load, it)));
+    let mut cases: Vec<_> = cases.map(|(load, (it, stage))| (load, *it, stage, Vec::new())).collect();
     for round in 1..=rounds {
-        let mut cases = samples.iter_mut();
-        for load in Load::ALL {
-            for (candidate, stage) in Candidate::ALL.into_iter().zip(&stages) {
-                let sample = one(args, stage, load, io_cores);
-                let ([load, unit], name) = (load.names(), candidate.name());
-                let sample = sample.map_err(|e| format!("{name}, {load}: {e}"))?;
-                let (figure, mode) = (sample.figure, sample.mode.name());
-                eprintln!("round {round}/{rounds}: {name}, {load}: {figure:.3} {unit}, {mode}");
-                cases.next().into_iter().for_each(|of| of.push(sample.clone()));
-            }
+        for (load, candidate, stage, samples) in &mut cases {
+            let ([name, unit], who) = (load.names(), candidate.name());
+            let sample = one(args, stage, *load, io_cores).map_err(|e| format!("{who}, {name}: {e}"))?;
+            let (figure, mode) = (sample.figure, sample.mode.name());
+            eprintln!("round {round}/{rounds}: {who}, {name}: {figure:.3} {unit}, {mode}");
+            samples.push(sample);
         }
     }
-    let cases = Load::ALL.into_iter().flat_map(|load| Candidate::ALL.map(|it| (load, it)));
-    let rows: Vec<Row> = cases.zip(&samples).map(|(case, samples)| row(case, samples)).collect();
+    let rows: Vec<Row> = cases.iter().map(|(load, it, _, samples)| row((*load, *it), samples)).collect();
     let note = "one flow between guests of two hosts: ours by TAPs and a daemon on each host, the kernel's by veth pairs, its bridge \
-        and its VXLAN, without and with RPS; ratios: to the better of them; busy: I/O cores of sender's and receiver's host";
+        and its VXLAN, without and with RPS, or with segments cut before the cable (kernel-cut); other ratios: to the better of the first two; busy: I/O cores of sender's and receiver's host";
     Results::new("vxlan", note).with("rows", &rows)?.with("summary", &Summary::of(&rows))?.print(args.json)
 }
 
@@ -185,12 +191,13 @@ mod tests {
     #[test]
     fn the_better_kernel_counts() {
         let sample = |figure| [Sample { figure, lost: 0, busy: vec![0.5, 1.0], mode: Mode::Near }];
-        let figures = [(Load::Tcp, [8.0, 20.0, 16.0]), (Load::Frames64, [1.0, 0.25, 0.5])];
+        let figures = [(Load::Tcp, [8.0, 20.0, 16.0, 4.0]), (Load::Frames64, [1.0, 0.25, 0.5, 0.0])];
         let rows = figures.iter().flat_map(|(load, figures)| {
-            Candidate::ALL.iter().zip(figures).map(|(it, figure)| row((*load, *it), &sample(*figure)))
+            load.candidates().iter().zip(figures).map(|(it, figure)| row((*load, *it), &sample(*figure)))
         });
         let summary = Summary::of(&rows.collect::<Vec<_>>());
-        assert_eq!((summary.ratio_kernel_tcp, summary.ratio_kernel_64), (0.4, 2.0));
+        let Summary { ratio_kernel_tcp, ratio_kernel_cut_tcp, ratio_kernel_64, .. } = summary;
+        assert_eq!((ratio_kernel_tcp, ratio_kernel_cut_tcp, ratio_kernel_64), (0.4, 2.0, 2.0));
         assert!(summary.ratio_kernel_1500.is_nan());
     }
 }

@@ -33,11 +33,14 @@ pub enum Candidate {
     Kernel,
     /// The same, but the second host receives on the second processor (RPS).
     KernelRps,
+    /// As it comes, but large segments are cut before they go over the cable, as for a card that cannot do so within VXLAN.
+    KernelCut,
 }
 
 impl Candidate {
     /// All.
-    pub const ALL: [Candidate; 3] = [Candidate::Sidecore, Candidate::Kernel, Candidate::KernelRps];
+    pub const ALL: [Candidate; 4] =
+        [Candidate::Sidecore, Candidate::Kernel, Candidate::KernelRps, Candidate::KernelCut];
 
     /// Its name in tables and JSON.
     pub fn name(self) -> &'static str {
@@ -45,6 +48,7 @@ impl Candidate {
             Candidate::Sidecore => "sidecore",
             Candidate::Kernel => "kernel",
             Candidate::KernelRps => "kernel-rps",
+            Candidate::KernelCut => "kernel-cut",
         }
     }
 }
@@ -68,11 +72,14 @@ impl Stage {
             hosts[1].enter(|| std::fs::write(RPS, mask).map_err(|e| format!("{RPS}: {e}")))?;
         }
         join(&hosts, CABLE)?;
+        if candidate == Candidate::KernelCut {
+            hosts.iter().try_for_each(|net| net.ip("link set cable gso_max_segs 1"))?;
+        }
         let mut stage = Stage { daemons: Vec::new(), guests, hosts, _scratch: Vec::new() };
         for (i, io_core) in io_cores.into_iter().enumerate() {
             match candidate {
                 Candidate::Sidecore => stage.ours(i, io_core)?,
-                Candidate::Kernel | Candidate::KernelRps => stage.kernel(i)?,
+                _ => stage.kernel(i)?,
             }
             let guest = &stage.guests[i];
             address(guest, i, GUEST)?;
