@@ -149,8 +149,9 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     let rows: Vec<Row> = cases.iter().map(|(load, it, _, samples)| row((*load, *it), samples)).collect();
-    let note = "one flow between guests of two hosts: ours by TAPs and a daemon on each host, the kernel's by veth pairs, its bridge \
-        and its VXLAN, without and with RPS, or with segments cut before the cable (kernel-cut); other ratios: to the better of the first two; busy: I/O cores of sender's and receiver's host";
+    let note = "one flow between guests of two hosts: ours by TAPs and a daemon on each host, the kernel's by veth pairs, bridge \
+        and VXLAN, as it comes, with RPS, or with segments cut before the cable (kernel-cut); busy: I/O cores of sender's and receiver's \
+        host; ratios: to the better of the first two kernels, or to kernel-cut";
     Results::new("vxlan", note).with("rows", &rows)?.with("summary", &Summary::of(&rows))?.print(args.json)
 }
 
