@@ -54,6 +54,7 @@ mod rtl8169;
 mod sandbox;
 mod service;
 mod traffic;
+mod tunnel;
 mod upgrade;
 mod vale;
 mod virtio_user;

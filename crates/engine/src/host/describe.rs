@@ -1,10 +1,11 @@
-//! From bytes that the host has handed over to a frame in a batch.
+//! From bytes that the host has handed over to a frame in a batch, and from there to what the kernel gathers.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+use libc::iovec;
 use sidecore_abi::virtio::NET_HDR_LEN;
 
 use crate::mem::Piece;
-use crate::packet::{Batch, Offload, Offloads, HEAD};
+use crate::packet::{Batch, Frame, Offload, Offloads, HEAD};
 use crate::port::DropReason;
 use crate::slice::{behind, put, upto};
 
@@ -72,6 +73,26 @@ pub(super) fn describe(
     }
     batch.commit();
     Ok(())
+}
+
+/// Has `vectors` lead to `header`, the head of `frame` and its body; returns how many that takes.
+#[inline]
+pub(super) fn gather(vectors: &mut [iovec], header: &[u8], frame: &Frame, body: &[Piece]) -> usize {
+    let head = frame.head();
+    let mut rest = frame.len as usize - head.len();
+    let near = [header, head].map(|bytes| (bytes.as_ptr().cast_mut(), bytes.len()));
+    let far = body.iter().map(|piece| {
+        let len = piece.len().min(rest);
+        rest -= len;
+        (piece.as_ptr(), len)
+    });
+    let mut used = 0;
+    for (to, (base, len)) in vectors.iter_mut().zip(near.into_iter().chain(far)) {
+        *to = iovec { iov_base: base.cast(), iov_len: len };
+        used += 1;
+    }
+    debug_assert_eq!(rest, 0, "the pieces of a frame hold all of it");
+    used
 }
 
 /// Moves the offsets of a header behind a tag that was put back; offsets that mean nothing do no harm.

@@ -15,10 +15,11 @@ use rustix::io::Errno;
 use sidecore_abi::virtio::NET_HDR_LEN;
 
 use super::sys::HEADER;
+use crate::host::describe::gather;
 use crate::mem::Piece;
 use crate::packet::{Batch, Frame, MAX_PIECES};
 use crate::port::{DropReason, EgressQueue, Fault, Outcome, Port};
-use crate::slice::behind;
+use crate::slice::{behind, upto};
 
 /// Most frames of one call.
 const MESSAGES: usize = 64;
@@ -54,19 +55,7 @@ impl PacketEgress {
     /// Fills in message `index` with a frame; its vectors begin at `at`. Returns where they end.
     fn fill(&mut self, index: usize, at: usize, frame: &Frame, body: &[Piece]) -> usize {
         self.headers[index] = frame.offload.to_bytes(0);
-        let header = self.headers[index].as_mut_ptr();
-        let head = frame.head_len();
-        self.vectors[at] = iovec { iov_base: header.cast(), iov_len: HEADER };
-        self.vectors[at + 1] = iovec { iov_base: frame.head.as_ptr().cast_mut().cast(), iov_len: head };
-        let mut rest = frame.len as usize - head;
-        let mut end = at + 2;
-        for piece in body {
-            let len = piece.len().min(rest);
-            self.vectors[end] = iovec { iov_base: piece.as_ptr().cast(), iov_len: len };
-            rest -= len;
-            end += 1;
-        }
-        debug_assert_eq!(rest, 0, "the pieces of a frame hold all of it");
+        let end = at + gather(&mut self.vectors[at..], upto(&self.headers[index], HEADER), frame, body);
         let message = &mut self.messages[index].msg_hdr;
         message.msg_iov = self.vectors[at..end].as_mut_ptr();
         message.msg_iovlen = (end - at) as _;

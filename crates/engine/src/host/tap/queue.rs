@@ -15,12 +15,12 @@ use std::sync::Arc;
 use libc::iovec;
 use rustix::io::Errno;
 
-use crate::host::describe::{describe, Facts};
+use crate::host::describe::{describe, gather, Facts};
 use crate::host::mapping::Mapping;
 use crate::mem::Piece;
 use crate::packet::{Batch, Frame, Offloads, HEAD, MAX_PIECES};
 use crate::port::{DropReason, EgressQueue, Fault, IngressQueue, Outcome, Port, Tally};
-use crate::slice::behind;
+use crate::slice::{behind, upto};
 
 /// Longest frame that a TAP hands over: 64 KiB of IP, Ethernet and two VLAN tags, rounded up. Longer
 /// ones are cut by the kernel and dropped by us.
@@ -155,18 +155,7 @@ impl TapEgress {
     /// Hands one frame to the host.
     fn write(&mut self, frame: &Frame, body: &[Piece]) -> Result<(), Errno> {
         let header = frame.offload.to_bytes(0);
-        let head = frame.head_len();
-        self.vectors[0] = iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: self.queue.header };
-        self.vectors[1] = iovec { iov_base: frame.head.as_ptr().cast_mut().cast(), iov_len: head };
-        let mut rest = frame.len as usize - head;
-        let mut used = 2;
-        for (vector, piece) in self.vectors[2..].iter_mut().zip(body) {
-            let len = piece.len().min(rest);
-            *vector = iovec { iov_base: piece.as_ptr().cast(), iov_len: len };
-            rest -= len;
-            used += 1;
-        }
-        debug_assert_eq!(rest, 0, "the pieces of a frame hold all of it");
+        let used = gather(&mut self.vectors[..], upto(&header, self.queue.header), frame, body);
         let first = usize::from(self.queue.header == 0);
         let vectors = &self.vectors[first..used];
         // SAFETY: at most 258 vectors, fewer than IOV_MAX; each leads to readable memory (module

@@ -12,17 +12,19 @@
 //! to pieces that the batch keeps mapped; the kernel copies, and answers EFAULT rather than raise a signal if memory has vanished.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-use libc::{c_int, iovec, mmsghdr, sockaddr_storage};
+use libc::{c_int, iovec, mmsghdr, msghdr};
 use rustix::io::Errno;
+use rustix::net::SocketAddrAny;
 
-use super::socket::{name, HAS_VNI, HEADER};
+use super::socket::{HAS_VNI, HEADER};
 use super::vteps::{Known, Vteps};
-use crate::packet::{flow_hash, Batch, Frame, MAX_BATCH, MAX_PIECES};
+use crate::host::describe::gather;
+use crate::packet::{flow_hash, Batch, MAX_BATCH, MAX_PIECES};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::slice::behind;
 
@@ -65,7 +67,7 @@ pub(super) struct VxlanEgress {
     failed: Box<[Option<DropReason>]>,
     messages: Box<[mmsghdr]>,
     vectors: Box<[iovec]>,
-    names: Box<[(sockaddr_storage, u32)]>,
+    names: Box<[SocketAddrAny]>,
     controls: Box<[[u64; 3]]>,
     /// The kernel cuts messages for this interface.
     cuts: bool,
@@ -76,8 +78,8 @@ unsafe impl Send for VxlanEgress {}
 
 impl VxlanEgress {
     pub(super) fn new(sockets: Vec<OwnedFd>, vteps: Arc<Vteps>, port: u16, vni: u32) -> VxlanEgress {
-        // SAFETY: all-zero bytes are a valid message, and a valid address of no family.
-        let (message, name): (mmsghdr, sockaddr_storage) = unsafe { std::mem::zeroed() };
+        // SAFETY: all-zero bytes are a valid message.
+        let message: mmsghdr = unsafe { std::mem::zeroed() };
         let [_, a, b, c] = vni.to_be_bytes();
         VxlanEgress {
             sockets,
@@ -89,7 +91,7 @@ impl VxlanEgress {
             failed: vec![None; MAX_BATCH].into(),
             messages: vec![message; MESSAGES].into(),
             vectors: vec![iovec { iov_base: ptr::null_mut(), iov_len: 0 }; VECTORS].into(),
-            names: vec![(name, 0); MESSAGES].into(),
+            names: (0..MESSAGES).map(|_| to(None, port)).collect(),
             controls: vec![[0; 3]; MESSAGES].into(),
             cuts: true,
         }
@@ -149,7 +151,8 @@ impl VxlanEgress {
                 if next > first && !joins || !fits {
                     break;
                 }
-                (vectors, bytes) = (gather(&self.header, batch, frame, &mut self.vectors, vectors), long);
+                vectors += gather(&mut self.vectors[vectors..], &self.header[..], frame, batch.body(frame));
+                bytes = long;
                 next += 1;
                 if frame.len < size {
                     break;
@@ -159,8 +162,7 @@ impl VxlanEgress {
                 break;
             }
             let index = self.spans.len();
-            let at = known.address(copy.vtep).map(|at| SocketAddr::new(at, self.port));
-            self.names[index] = at.map_or_else(|| (self.names[index].0, 0), name);
+            self.names[index] = to(known.address(copy.vtep), self.port);
             let train = if next - first > 1 { size as usize + HEADER } else { 0 };
             self.address(index, begin..vectors, train);
             self.spans.push((first, next));
@@ -171,8 +173,7 @@ impl VxlanEgress {
     /// Has message `index` consist of these vectors, and be cut into datagrams of `train` bytes, if that is not 0.
     fn address(&mut self, index: usize, vectors: std::ops::Range<usize>, train: usize) {
         let header = &mut self.messages[index].msg_hdr;
-        let (name, len) = &mut self.names[index];
-        (header.msg_name, header.msg_namelen) = (ptr::from_mut(name).cast(), *len);
+        set_name(header, &self.names[index]);
         (header.msg_iovlen, header.msg_iov) = (vectors.len() as _, self.vectors[vectors].as_mut_ptr());
         (header.msg_control, header.msg_controllen) = (ptr::null_mut(), 0);
         if train > 0 {
@@ -223,12 +224,12 @@ impl VxlanEgress {
     fn alone(&mut self, batch: &Batch, at: usize) {
         let Copy { socket, vtep, pick, .. } = self.copies[at];
         let mut vectors = [iovec { iov_base: ptr::null_mut(), iov_len: 0 }; 2 + MAX_PIECES];
-        let used = gather(&self.header, batch, batch.frame(pick), &mut vectors, 0);
+        let frame = batch.frame(pick);
+        let used = gather(&mut vectors, &self.header[..], frame, batch.body(frame));
         // SAFETY: all-zero bytes are a valid message.
         let mut message: mmsghdr = unsafe { std::mem::zeroed() };
-        let known = self.vteps.read().address(vtep);
-        let (mut to, len) = name(SocketAddr::new(known.unwrap_or([0, 0, 0, 0].into()), self.port));
-        (message.msg_hdr.msg_name, message.msg_hdr.msg_namelen) = (ptr::from_mut(&mut to).cast(), len);
+        let name = to(self.vteps.read().address(vtep), self.port);
+        set_name(&mut message.msg_hdr, &name);
         (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (vectors.as_mut_ptr(), used as _);
         if let Err(error) = send(&self.sockets[usize::from(socket)], std::slice::from_mut(&mut message)) {
             self.fail(at..at + 1, why(error));
@@ -242,6 +243,15 @@ impl VxlanEgress {
     }
 }
 
+/// Where a datagram goes. To an endpoint that has gone meanwhile the kernel sends none.
+fn to(at: Option<IpAddr>, port: u16) -> SocketAddrAny {
+    SocketAddr::new(at.unwrap_or(Ipv4Addr::BROADCAST.into()), port).into()
+}
+
+fn set_name(header: &mut msghdr, name: &SocketAddrAny) {
+    (header.msg_name, header.msg_namelen) = (name.as_ptr().cast_mut().cast(), name.addr_len());
+}
+
 /// Why a datagram was refused.
 fn why(error: Errno) -> DropReason {
     match error {
@@ -250,21 +260,6 @@ fn why(error: Errno) -> DropReason {
         Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN => DropReason::LinkDown,
         _ => DropReason::HostRefused,
     }
-}
-
-/// Has vectors from `at` on lead to the header and the bytes of `frame`; returns where they end.
-fn gather(header: &[u8; HEADER], batch: &Batch, frame: &Frame, vectors: &mut [iovec], at: usize) -> usize {
-    let head = frame.head_len();
-    vectors[at] = iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: HEADER };
-    vectors[at + 1] = iovec { iov_base: frame.head.as_ptr().cast_mut().cast(), iov_len: head };
-    let mut rest = frame.len as usize - head;
-    let mut end = at + 2;
-    for piece in batch.body(frame) {
-        let len = piece.len().min(rest);
-        vectors[end] = iovec { iov_base: piece.as_ptr().cast(), iov_len: len };
-        (rest, end) = (rest - len, end + 1);
-    }
-    end
 }
 
 /// Hands messages to the kernel; returns how many it took.

@@ -15,13 +15,15 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 
-use libc::{c_int, iovec, mmsghdr, sockaddr_in, sockaddr_in6, sockaddr_storage};
-use rustix::net::{bind, socket_with, AddressFamily, SocketFlags, SocketType};
+use libc::{c_int, iovec, mmsghdr};
+use rustix::net::addr::SocketAddrStorage;
+use rustix::net::{bind, socket_with, AddressFamily, SocketAddrAny, SocketFlags, SocketType};
 
 use super::vteps::Vteps;
 use crate::host::interface::{set_option, set_receive_buffer, set_send_buffer};
@@ -73,7 +75,7 @@ struct Inbox {
     lanes: Vec<Lane>,
     messages: Box<[mmsghdr]>,
     vectors: Box<[iovec]>,
-    names: Box<[sockaddr_storage]>,
+    names: Box<[MaybeUninit<SocketAddrStorage>]>,
     controls: Box<[[u64; 4]]>,
 }
 
@@ -191,8 +193,8 @@ impl Underlay {
 
 impl Inbox {
     fn new() -> Inbox {
-        // SAFETY: all-zero bytes are a valid message, and a valid address of no family.
-        let (message, name): (mmsghdr, sockaddr_storage) = unsafe { std::mem::zeroed() };
+        // SAFETY: all-zero bytes are a valid message.
+        let message: mmsghdr = unsafe { std::mem::zeroed() };
         let vector = iovec { iov_base: ptr::null_mut(), iov_len: SLOT };
         Inbox {
             free: (0..).take(SLOTS).collect(),
@@ -200,7 +202,7 @@ impl Inbox {
             lanes: Vec::new(),
             messages: vec![message; MESSAGES].into(),
             vectors: vec![vector; MESSAGES].into(),
-            names: vec![name; MESSAGES].into(),
+            names: vec![MaybeUninit::uninit(); MESSAGES].into(),
             controls: vec![[0; 4]; MESSAGES].into(),
         }
     }
@@ -224,7 +226,7 @@ impl Inbox {
             self.vectors[index].iov_base = unsafe { underlay.slots.address().add(slot * SLOT) }.cast();
             let header = &mut self.messages[index].msg_hdr;
             header.msg_name = ptr::from_mut(&mut self.names[index]).cast();
-            header.msg_namelen = size_of::<sockaddr_storage>() as _;
+            header.msg_namelen = size_of::<SocketAddrStorage>() as _;
             header.msg_iov = &mut self.vectors[index];
             header.msg_iovlen = 1;
             header.msg_control = self.controls[index].as_mut_ptr().cast();
@@ -253,7 +255,9 @@ impl Inbox {
         let (message, begin) = (&self.messages[index], usize::from(slot) * SLOT);
         let len = (message.msg_len as usize).min(SLOT);
         let train = if message.msg_hdr.msg_controllen == 0 { len } else { gro_size(&self.controls[index]) };
-        let from = address(&self.names[index]);
+        // SAFETY: the kernel has filled in that many bytes.
+        let from = unsafe { SocketAddrAny::new(self.names[index], message.msg_hdr.msg_namelen) };
+        let from = SocketAddr::try_from(from).ok().map(|from| from.ip());
         let share = MESSAGES.max(SLOTS / 2 / self.lanes.len().max(1));
         // The last lane, and the endpoint that the sender is there.
         let mut last: Option<(usize, Option<u16>)> = None;
@@ -321,47 +325,6 @@ fn gro_size(control: &[u64; 4]) -> usize {
         ([libc::SOL_UDP, UDP_GRO], [size, _]) => usize::try_from(size).unwrap_or(usize::MAX),
         _ => usize::MAX,
     }
-}
-
-fn address(name: &sockaddr_storage) -> Option<IpAddr> {
-    match c_int::from(name.ss_family) {
-        libc::AF_INET => {
-            // SAFETY: the kernel filled in an address of this family.
-            let it = unsafe { *ptr::from_ref(name).cast::<sockaddr_in>() };
-            Some(Ipv4Addr::from(it.sin_addr.s_addr.to_ne_bytes()).into())
-        }
-        libc::AF_INET6 => {
-            // SAFETY: as above.
-            let it = unsafe { *ptr::from_ref(name).cast::<sockaddr_in6>() };
-            Some(Ipv6Addr::from(it.sin6_addr.s6_addr).into())
-        }
-        _ => None,
-    }
-}
-
-/// The same for the kernel: an address, and its length.
-pub(super) fn name(of: SocketAddr) -> (sockaddr_storage, u32) {
-    // SAFETY: all-zero bytes are a valid address of no family.
-    let mut name: sockaddr_storage = unsafe { std::mem::zeroed() };
-    let len = match of {
-        SocketAddr::V4(it) => {
-            // SAFETY: room for an address of any family.
-            let to = unsafe { &mut *ptr::from_mut(&mut name).cast::<sockaddr_in>() };
-            to.sin_family = libc::AF_INET as _;
-            to.sin_port = it.port().to_be();
-            to.sin_addr.s_addr = u32::from_ne_bytes(it.ip().octets());
-            size_of::<sockaddr_in>()
-        }
-        SocketAddr::V6(it) => {
-            // SAFETY: as above.
-            let to = unsafe { &mut *ptr::from_mut(&mut name).cast::<sockaddr_in6>() };
-            to.sin6_family = libc::AF_INET6 as _;
-            to.sin6_port = it.port().to_be();
-            to.sin6_addr.s6_addr = it.ip().octets();
-            size_of::<sockaddr_in6>()
-        }
-    };
-    (name, len as u32)
 }
 
 /// A socket at this address; with port 0 at a port that nothing has.
