@@ -41,9 +41,13 @@ const IFA_LOCAL: u16 = 2;
 const LOOPBACK: u32 = 0x8;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
+/// The family of bridges (AF_BRIDGE), and a flag of their entries.
+const BRIDGE: u8 = 7;
+const STICKY: u8 = 0x40;
 /// States of neighbours (linux/neighbour.h): one that is known, and one that always holds.
 const REACHABLE: u16 = 0x02;
-const ALWAYS: u16 = 0x40 | 0x80;
+const PERMANENT: u16 = 0x80;
+const ALWAYS: u16 = 0x40 | PERMANENT;
 
 /// What is told of a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +60,23 @@ pub struct Neighbour {
     pub mac: Option<Mac>,
     /// An operator has said so.
     pub always: bool,
+}
+
+/// An entry of a bridge's table, at one of the bridge's ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// The kernel's number of the port.
+    pub link: u32,
+    /// Its address; zero: all whose addresses are not known.
+    pub mac: [u8; 6],
+    /// The tunnel endpoint behind which it is.
+    pub behind: Option<IpAddr>,
+    /// It moves nowhere.
+    pub sticky: bool,
+    /// It is the port's own address.
+    pub own: bool,
+    /// It has come, and not gone.
+    pub there: bool,
 }
 
 /// An interface.
@@ -86,6 +107,8 @@ pub struct Kernel {
 pub struct Heard {
     /// Neighbours, in the order in which they were told of.
     pub neighbours: Vec<Neighbour>,
+    /// Entries of bridges, in that order.
+    pub stations: Vec<Station>,
     /// Links or addresses are not what they were.
     pub links: bool,
     /// Something was lost: all has to be asked for.
@@ -124,6 +147,9 @@ impl Kernel {
             for message in messages(upto(&self.block, len)).flatten() {
                 match message.kind {
                     kind::NEWLINK | kind::DELLINK | kind::NEWADDR | kind::DELADDR => heard.links = true,
+                    _ if message.body.first() == Some(&BRIDGE) => {
+                        heard.stations.extend(station(message).ok().flatten());
+                    }
                     _ => heard.neighbours.extend(neighbour(message).ok().flatten()),
                 }
             }
@@ -250,6 +276,14 @@ impl Kernel {
         self.all(kind::GETNEIGH, &[0; 12], neighbour)
     }
 
+    /// All entries of bridges.
+    ///
+    /// # Errors
+    /// As of `dump`.
+    pub fn stations(&mut self) -> io::Result<Vec<Station>> {
+        self.all(kind::GETNEIGH, &[BRIDGE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], station)
+    }
+
     /// All next hops and routes, of both families; whether that is the whole of them as they were at one time. `None` comes behind each
     /// block: then there is time for something else.
     ///
@@ -337,6 +371,30 @@ fn neighbour(message: Message<'_>) -> Found<Neighbour> {
     })
 }
 
+fn station(message: Message<'_>) -> Found<Station> {
+    if !matches!(message.kind, kind::NEWNEIGH | kind::DELNEIGH) || message.body.first() != Some(&BRIDGE) {
+        return Ok(None);
+    }
+    let (link, state) = (word(message.body, 4)?, netlink::short(message.body, 8)?);
+    let [flags] = bytes(message.body, 10)?;
+    let (mut behind_it, mut mac) = (None, None);
+    for attribute in attributes(behind(message.body, 12)) {
+        match attribute? {
+            (NDA_DST, value) => behind_it = Some(ip(value)?),
+            (NDA_LLADDR, value) => mac = bytes(value, 0).ok(),
+            _ => {}
+        }
+    }
+    Ok(mac.map(|mac| Station {
+        link,
+        mac,
+        behind: behind_it,
+        sticky: flags & STICKY != 0 || state & ALWAYS != 0,
+        own: state & PERMANENT != 0,
+        there: message.kind == kind::NEWNEIGH,
+    }))
+}
+
 #[cfg(test)]
 mod tests {
     use rustix::event::{eventfd, EventfdFlags};
@@ -402,6 +460,39 @@ mod tests {
             [one(0x1043, None), one(0x1043, Some(b"tun\0")), one(2, Some(b""))],
             [is(false), is(false), is(false)]
         );
+    }
+
+    #[test]
+    fn entries_of_bridges_are_read() {
+        let (mac, zero) = ([2, 0, 0, 0, 0, 9], [0; 6]);
+        let read = |what: u16, state: u16, flags: u8, mac: [u8; 6], behind: &[u8]| {
+            let fixed =
+                [&[BRIDGE, 0, 0, 0][..], &9u32.to_ne_bytes(), &state.to_ne_bytes(), &[flags, 0]].concat();
+            let builder = Builder::new(what, 0, 0, &fixed).with(NDA_LLADDR, &mac);
+            let all = if behind.is_empty() { builder } else { builder.with(NDA_DST, behind) }.end();
+            let whole = station(messages(&all).next().unwrap().unwrap());
+            // Cut anywhere it is none, or says less.
+            for cut in 16..all.len() {
+                let message = Message { kind: what, flags: 0, sequence: 0, body: &all[16..cut] };
+                let _ = station(message);
+            }
+            whole.unwrap().unwrap()
+        };
+        let one = Station {
+            link: 9,
+            mac,
+            behind: Some([10, 0, 0, 2].into()),
+            sticky: false,
+            own: false,
+            there: true,
+        };
+        assert_eq!(read(kind::NEWNEIGH, 2, 0x12, mac, &[10, 0, 0, 2]), one);
+        assert_eq!(read(kind::DELNEIGH, 2, 0x12, mac, &[10, 0, 0, 2]), Station { there: false, ..one });
+        assert!(read(kind::NEWNEIGH, 0x40, 0x12, mac, &[10, 0, 0, 2]).sticky);
+        assert!(read(kind::NEWNEIGH, 2, 0x52, mac, &[10, 0, 0, 2]).sticky);
+        let six = Station { mac: zero, behind: Some([7u16; 8].into()), sticky: true, own: true, ..one };
+        assert_eq!(read(kind::NEWNEIGH, 0x80, 2, zero, &[0, 7].repeat(8)), six);
+        assert_eq!(read(kind::NEWNEIGH, 0x80, 4, mac, &[]).behind, None);
     }
 
     #[test]

@@ -30,6 +30,7 @@
 pub mod agent;
 pub mod fpm;
 pub mod kernel;
+mod overlay;
 pub mod say;
 mod session;
 pub mod tell;
@@ -38,10 +39,13 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use sidecore_engine::host::netns;
+use sidecore_engine::host::shadow::Shadow;
 use sidecore_engine::router::Router;
 use sidecore_engine::state::status::VERSION;
-use sidecore_engine::state::{Engine, RouterSpec};
+use sidecore_engine::state::{Engine, RouterSpec, SwitchSpec};
 
+use self::overlay::Span;
 use self::session::{Plane, Session};
 pub use self::view::{AgentView, ControlView, RouterView, Routers};
 
@@ -50,7 +54,7 @@ const GRACE: u32 = 120;
 
 /// The control planes that are followed, by the names of their routers.
 #[derive(Default)]
-pub struct Controls(Mutex<BTreeMap<String, Session>>);
+pub struct Controls(Mutex<BTreeMap<String, Session>>, Mutex<BTreeMap<String, Span>>);
 
 impl Controls {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Session>> {
@@ -60,6 +64,7 @@ impl Controls {
     /// Has each router of `engine` with a control plane be followed. What a control plane has said that is not wanted any more is
     /// forgotten.
     pub fn follow(&self, engine: &Engine) {
+        self.follow_switches(engine);
         let mut sessions = self.lock();
         let mut before = std::mem::take(&mut *sessions);
         for RouterSpec { name, control, grace, agents, .. } in engine.spec().routers {
@@ -92,8 +97,38 @@ impl Controls {
         }
     }
 
+    /// Has each switch of `engine` with a control plane be followed.
+    fn follow_switches(&self, engine: &Engine) {
+        let mut spans = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut before = std::mem::take(&mut *spans);
+        for SwitchSpec { name, control, vni, .. } in engine.spec().switches {
+            let (Some(control), Some(vni)) = (control, vni) else { continue };
+            let Some(overlay) = engine.overlay(&name) else { continue };
+            let shadow = Shadow { netns: netns::path(&control), vni: vni.get(), local: overlay.local() };
+            if let Some(old) = before.remove(&name) {
+                if old.is(&shadow, &overlay) {
+                    spans.insert(name, old);
+                    continue;
+                }
+                if old.has(&shadow) {
+                    drop(old);
+                } else {
+                    old.remove();
+                }
+            }
+            match Span::start(&name, shadow, overlay) {
+                Ok(span) => drop(spans.insert(name, span)),
+                Err(e) => {
+                    tracing::error!(switch = %name, "nothing follows its control plane: no thread: {e}")
+                }
+            }
+        }
+        before.into_values().for_each(Span::remove);
+    }
+
     /// Ends all of them.
     pub fn end(&self) {
+        drop(std::mem::take(&mut *self.1.lock().unwrap_or_else(PoisonError::into_inner)));
         drop(std::mem::take(&mut *self.lock()));
     }
 

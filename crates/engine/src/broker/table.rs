@@ -156,6 +156,24 @@ impl Broker {
                 self.rules.allow_change(&netns, &name)?;
                 done(netns::set_mtu_here(&netns, &name, mtu))
             }
+            Request::Shadow(shadow) => {
+                let [bridge, ..] = shadow.names();
+                self.rules.allow_tap(&shadow.netns, &bridge)?;
+                shadow.make_here()?;
+                self.rules.gave(shadow.netns, bridge);
+                Ok(Answer::default())
+            }
+            Request::ShadowOut(shadow) => {
+                let [bridge, ..] = shadow.names();
+                self.rules.allow_change(&shadow.netns, &bridge)?;
+                self.rules.took(shadow.netns.clone(), bridge);
+                done(shadow.remove_here())
+            }
+            Request::Entries(entries) => {
+                let [bridge, ..] = entries.shadow.names();
+                self.rules.allow_change(&entries.shadow.netns, &bridge)?;
+                done(entries.write_here())
+            }
             Request::AddressIn(wanted) => {
                 self.rules.allow_change(&wanted.netns, &wanted.name)?;
                 done(netns::set_address_here(&wanted))

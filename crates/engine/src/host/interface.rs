@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libc::{c_int, c_short, c_ulong, c_void};
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{netdevice, socket_with, sockopt, AddressFamily, SocketFlags, SocketType};
+use rustix::net::{netdevice, socket_with, sockopt, AddressFamily, Protocol, SocketFlags, SocketType};
 
 use crate::sandbox::open::broker::{have_done, obtain, Request};
 pub(super) use crate::sandbox::open::broker::{is_interface, MAX_NAME};
@@ -233,8 +233,13 @@ impl Interface {
 
 /// A socket of rtnetlink(7) in the calling thread's namespace that is told of `groups`.
 pub(super) fn netlink_socket(groups: u32) -> io::Result<OwnedFd> {
+    netlink_socket_of(None, groups)
+}
+
+/// The same of another protocol of netlink(7).
+pub(super) fn netlink_socket_of(protocol: Option<Protocol>, groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+    let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;
     rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
     Ok(fd)
 }

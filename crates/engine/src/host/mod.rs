@@ -9,6 +9,7 @@ pub mod netns;
 mod nic;
 pub mod packet;
 pub mod ring;
+pub mod shadow;
 pub mod tap;
 pub mod vxlan;
 mod watcher;

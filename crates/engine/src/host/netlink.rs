@@ -15,6 +15,7 @@ pub mod kind {
     pub const NEWLINK: u16 = 16;
     pub const DELLINK: u16 = 17;
     pub const GETLINK: u16 = 18;
+    pub const SETLINK: u16 = 19;
     pub const NEWADDR: u16 = 20;
     pub const DELADDR: u16 = 21;
     pub const GETADDR: u16 = 22;

@@ -19,14 +19,16 @@ use std::path::{Path, PathBuf};
 use libc::c_ulong;
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{open as open_file, Mode, OFlags};
+use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::sockopt::set_socket_reuseaddr;
 use rustix::net::{listen, send, socket_with, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::thread::{move_into_link_name_space, LinkNameSpaceType};
 
-use super::interface::{netlink_socket, set_receive_buffer, Interface};
+use super::interface::{netlink_socket, netlink_socket_of, set_receive_buffer, Interface};
 use super::netlink::{self, kind, Builder};
 use crate::sandbox::open::broker::{have_done, obtain, Request};
 pub use crate::sandbox::open::broker::{AddressIn, Socket};
+use crate::slice::upto;
 
 /// Where zebra connects to (FRR's documentation of FPM).
 pub const FPM: u16 = 2620;
@@ -76,6 +78,7 @@ pub(crate) fn open_here(netns: &Path, socket: Socket) -> io::Result<OwnedFd> {
     inside(netns, || match socket {
         Socket::Ask => routes(0),
         Socket::Hear => routes(GROUPS),
+        Socket::Look => netlink_socket_of(Some(SOCK_DIAG), 0),
         Socket::Listen(port) => {
             Interface::new("lo")?.bring_up_here()?;
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -89,7 +92,7 @@ pub(crate) fn open_here(netns: &Path, socket: Socket) -> io::Result<OwnedFd> {
 }
 
 /// A socket of rtnetlink that is told of `groups`, with much room.
-fn routes(groups: u32) -> io::Result<OwnedFd> {
+pub(super) fn routes(groups: u32) -> io::Result<OwnedFd> {
     let fd = netlink_socket(groups)?;
     set_receive_buffer(&fd, BUFFER)?;
     Ok(fd)
@@ -152,21 +155,31 @@ pub(crate) fn set_address_here(wanted: &AddressIn) -> io::Result<()> {
         };
         let flags = netlink::REQUEST | netlink::ACK | how;
         let message = Builder::new(what, flags, 1, &fixed);
-        send(&fd, &message.with(IFA_LOCAL, &bytes).with(IFA_ADDRESS, &bytes).end(), SendFlags::empty())?;
-        poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&PATIENCE))?;
-        let mut answer = [0; 512];
-        let (len, _) = rustix::net::recv(&fd, &mut answer, RecvFlags::empty())?;
-        let first = netlink::messages(answer.get(..len).unwrap_or_default()).next();
-        let said = match first {
-            Some(Ok(message)) if message.kind == kind::ERROR => netlink::word(message.body, 0),
-            _ => Err(netlink::Malformed),
-        };
-        match said.map(|errno| i32::from_ne_bytes(errno.to_ne_bytes())) {
-            Ok(0) => Ok(()),
-            Ok(errno) => Err(io::Error::from_raw_os_error(errno.wrapping_neg())),
-            Err(_) => Err(io::ErrorKind::InvalidData.into()),
-        }
+        ask(&fd, &message.with(IFA_LOCAL, &bytes).with(IFA_ADDRESS, &bytes).end())
     })
+}
+
+/// Has the kernel do what `message` asks for, which wants an answer.
+pub(super) fn ask(fd: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    send(fd, message, SendFlags::empty())?;
+    said(fd)
+}
+
+/// The next answer.
+pub(super) fn said(fd: &OwnedFd) -> io::Result<()> {
+    poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&PATIENCE))?;
+    let mut answer = [0; 4096];
+    let (len, _) = rustix::net::recv(fd, &mut answer, RecvFlags::empty())?;
+    let first = netlink::messages(upto(&answer, len)).next();
+    let said = match first {
+        Some(Ok(message)) if message.kind == kind::ERROR => netlink::word(message.body, 0),
+        _ => Err(netlink::Malformed),
+    };
+    match said.map(|errno| i32::from_ne_bytes(errno.to_ne_bytes())) {
+        Ok(0) => Ok(()),
+        Ok(errno) => Err(io::Error::from_raw_os_error(errno.wrapping_neg())),
+        Err(_) => Err(io::ErrorKind::InvalidData.into()),
+    }
 }
 
 fn set_mac(interface: &Interface, mac: [u8; 6]) -> io::Result<()> {

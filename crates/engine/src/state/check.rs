@@ -15,7 +15,7 @@ use super::options::{Key, Scope};
 use super::routes::{AgentAt, RouterSpec};
 use super::service::check_budgets;
 use super::spec::{
-    name_complaint, Entry, Joint, PortSpec, Spec, DEFAULT_SWITCH, GATEWAY, GROUP, INSIDE, ROUTER,
+    name_complaint, Entry, Joint, PortSpec, Spec, SwitchSpec, DEFAULT_SWITCH, GATEWAY, GROUP, INSIDE, ROUTER,
 };
 use super::values::{List, Mac, Number, Toggle};
 use crate::host::netns;
@@ -68,7 +68,9 @@ fn begin<'f, E: Entry>(
 pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
     let mut found = Vec::new();
     check_cores(spec, &mut found);
-    (0..spec.switches.len()).for_each(|i| drop(begin(&mut found, &spec.switches, i)));
+    for (i, switch) in spec.switches.iter().enumerate() {
+        check_overlay(spec, switch, &mut begin(&mut found, &spec.switches, i));
+    }
     check_routers(spec, &mut found);
     (0..spec.tenants.len()).for_each(|i| drop(begin(&mut found, &spec.tenants, i)));
     for (i, group) in spec.groups.iter().enumerate() {
@@ -508,12 +510,41 @@ fn check_vlans(port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
     }
 }
 
+/// Whether a switch with a control plane has the tunnel of which that tells.
+fn check_overlay(spec: &Spec, switch: &SwitchSpec, bad: &mut impl FnMut(&str, String)) {
+    let Some(control) = &switch.control else {
+        if switch.vni.is_some() {
+            bad("vni", "does not apply; allowed: with control".to_owned());
+        }
+        return;
+    };
+    if let Some(why) = netns::complaint(control) {
+        bad("control", why);
+    }
+    let tunnels: Vec<_> = spec.ports.iter().filter(|port| port.is_told_on(&switch.name)).collect();
+    match (tunnels.as_slice(), switch.vni) {
+        ([tunnel], Some(vni)) if tunnel.vni == Some(vni) => {}
+        ([_], _) => bad("vni", "is not that of the tunnel; allowed: the same vni at both".to_owned()),
+        (all, _) => bad(
+            "control",
+            format!("needs one tunnel without peers on the switch, and there are {}; allowed: one port of kind vxlan", all.len()),
+        ),
+    }
+}
+
 /// Whether a tunnel has what it needs, and `port` has no longer frames than the tunnel of its switch.
 fn check_tunnel(spec: &Spec, port: &PortSpec, kinds: &[Kind], bad: &mut impl FnMut(&str, String)) {
     let mtu = |port: &PortSpec| port.mtu.map_or(DEFAULT_MTU, Number::get);
     if port.kind == VXLAN {
         if port.vni.is_none() {
             bad("vni", "it has to be given; allowed: 1 to 16777215".to_owned());
+        }
+        let told = |switch: &SwitchSpec| switch.control.is_some() && port.is_told_on(&switch.name);
+        if port.peers.is_none() && !spec.switches.iter().any(told) {
+            bad(
+                "peers",
+                "it has to be given; allowed: addresses of other hosts, or a switch with control".to_owned(),
+            );
         }
         return;
     }

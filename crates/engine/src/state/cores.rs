@@ -46,7 +46,7 @@ view! {
         port: String,
         /// Seconds since it was last seen.
         age_s: u64,
-        /// Why it is there: `learned`, `pinned` (the port's own) or `static` (`fdb`).
+        /// Why it is there: `learned`, `pinned` (the port's own), `static` (`fdb`) or `evpn` (its control plane says so).
         state: String,
         /// Another port where it was seen, which gets its frames, too, until it is clear where it is.
         claimed_by?: String,
@@ -426,12 +426,13 @@ impl CoreGraph {
     /// The addresses that the switches remember.
     pub(super) fn addresses(&self) -> Vec<Address> {
         let now = crate::lock(&self.now);
-        let seconds = self.cores.seconds();
+        let (seconds, told) = (self.cores.seconds(), now.told());
         let mut addresses = Vec::new();
         for (name, (_, switch)) in &now.switches {
             for entry in switch.table.entries() {
                 let held = entry.held.filter(|(_, since)| seconds.saturating_sub(*since) < HOLD);
                 let state = match entry.kind {
+                    _ if told.contains(&entry.port) => "evpn",
                     Kind::Learned => "learned",
                     Kind::Pinned => "pinned",
                     Kind::Static => "static",

@@ -60,6 +60,11 @@ impl Overlay {
         self.local
     }
 
+    /// What tells the tunnel from another one in its place.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.vteps) as usize
+    }
+
     /// The endpoints to which floods go; false if there are too many.
     pub fn flood(&self, to: &[IpAddr]) -> bool {
         self.vteps.flood(to)

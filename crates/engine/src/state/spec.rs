@@ -145,6 +145,11 @@ options! {
             table_size: Number<64, 1_048_576> = "table-size", Any, "8192";
             /// Whether frames for reserved group addresses pass: LLDP, LACP, 802.1X and PAUSE (802.1Q table 8-1).
             control_frames: Control = "control-frames", Any, "`drop`";
+            /// The network namespace of the routing daemon that tells of its stations on other hosts (EVPN): a name (ip-netns(8))
+            /// or a path.
+            control: String = "control", Any, "none";
+            /// The VXLAN network identifier that it is there, as that of its tunnel.
+            vni: Number<1, 16_777_215> = "vni", Any, "";
         }
     }
 }

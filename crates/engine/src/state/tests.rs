@@ -163,7 +163,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
             "[daemon]\ncores = [2, 1, 2]",
             "f.toml:2: daemon: key `cores`: processor 2 is named twice; allowed: one I/O core each",
         ),
-        ("[[switch]]\nname = 's'\nage = 3", "f.toml:3: switch s: key `age`: unknown field `age`, expected one of `name`, `ageing`, `table-size`, `control-frames`"),
+        ("[[switch]]\nname = 's'\nage = 3", "f.toml:3: switch s: key `age`: unknown field `age`, expected one of `name`, `ageing`, `table-size`, `control-frames`, `control`, `vni`"),
         ("WEB\nmode = 'copy'", "f.toml:6: port web: key `mode`: is none that kind sock knows; allowed: octal digits, such as 0660"),
         ("[[router]]\nname = 'r'\ncontrol = '../../etc/passwd'", "f.toml:3: router r: key `control`: \"../../etc/passwd\" is no network namespace; allowed: a name as of `ip netns add`, or a path from / on without . and .., of letters, digits and marks"),
         ("[[switch]]\nageing = 3", "f.toml:1: switch: missing field `name`"),

@@ -60,8 +60,9 @@ pub fn start(socket: &Path, config: Option<&Path>, spec: &Spec, strict: bool) ->
 /// The paths that a configuration names, each for what it is for.
 fn named(spec: &Spec) -> Vec<Named> {
     let ports = spec.ports.iter().flat_map(named_by_port);
-    let namespaces =
-        spec.routers.iter().filter_map(|router| at(&netns::path(router.control.as_ref()?), Named::Namespace));
+    let controls = spec.routers.iter().map(|router| &router.control);
+    let controls = controls.chain(spec.switches.iter().map(|switch| &switch.control));
+    let namespaces = controls.filter_map(|control| at(&netns::path(control.as_ref()?), Named::Namespace));
     let agents = spec.routers.iter().filter_map(|router| router.agents.as_ref()).flat_map(|agents| &agents.0);
     let all = ports.chain(namespaces).chain(agents.filter_map(|agent| at(&agent.socket, Named::Call)));
     // The daemon says what is wrong with a path that is none.

@@ -14,7 +14,7 @@ use std::sync::{Mutex, OnceLock};
 
 pub use answer::{answer, await_answer, receive, request, Answer, Refusal};
 pub(crate) use request::{is_interface, MAX_NAME};
-pub use request::{AddressIn, Named, NoRequest, Request, Socket, TapIn};
+pub use request::{AddressIn, Entries, Named, NoRequest, Request, Shadow, Socket, TapIn};
 
 use super::passing::{hear, limit};
 use answer::understood;

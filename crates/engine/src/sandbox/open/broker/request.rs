@@ -69,11 +69,66 @@ pub struct AddressIn {
     pub there: bool,
 }
 
+/// What a routing daemon sees of a switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shadow {
+    /// Where the namespace is.
+    pub netns: PathBuf,
+    /// The VXLAN network identifier.
+    pub vni: u32,
+    /// The address of our endpoint.
+    pub local: IpAddr,
+}
+
+/// Stations of ours in the table of a shadow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entries {
+    /// The shadow.
+    pub shadow: Shadow,
+    /// Whether they are to be there.
+    pub there: bool,
+    /// They are configured, and move nowhere.
+    pub fixed: bool,
+    /// Their addresses in hexadecimal digits, one behind the other.
+    pub text: String,
+}
+
+/// Digits of an address.
+const DIGITS: usize = 12;
+
+impl Shadow {
+    fn is_sound(&self) -> bool {
+        is_path(&self.netns) && self.vni < 1 << 24
+    }
+}
+
+impl Entries {
+    /// Most of them that one request holds.
+    pub const MOST: usize = MAX_TEXT / 2 / DIGITS;
+
+    /// Such of these stations.
+    pub fn new(shadow: &Shadow, there: bool, fixed: bool, macs: &[[u8; 6]]) -> Entries {
+        let text = macs.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
+        Entries { shadow: shadow.clone(), there, fixed, text }
+    }
+
+    /// Their addresses.
+    pub fn macs(&self) -> impl Iterator<Item = [u8; 6]> + '_ {
+        self.text.as_bytes().chunks_exact(DIGITS).map(|digits| {
+            let number = std::str::from_utf8(digits).ok().and_then(|it| u64::from_str_radix(it, 16).ok());
+            let [_, _, a, b, c, d, e, f] = number.unwrap_or(0).to_be_bytes();
+            [a, b, c, d, e, f]
+        })
+    }
+}
+
 /// A socket in a network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Socket {
     /// rtnetlink, to ask.
     Ask,
+    /// sock_diag(7), to ask who listens.
+    Look,
     /// rtnetlink, which tells of links, neighbours and addresses.
     Hear,
     /// A listener for TCP at 127.0.0.1 and this port; the loopback interface is brought up for it.
@@ -143,6 +198,12 @@ pub enum Request {
     TapOut { netns: PathBuf, name: String },
     /// The MTU of an interface in a network namespace.
     MtuIn { netns: PathBuf, name: String, mtu: u32 },
+    /// A switch's shadow in a network namespace is made, or taken.
+    Shadow(Shadow),
+    /// A switch's shadow goes.
+    ShadowOut(Shadow),
+    /// The table of a shadow changes.
+    Entries(Entries),
     /// An interface in a network namespace has an address, or has it not any more.
     AddressIn(AddressIn),
 }
@@ -187,6 +248,11 @@ impl Request {
                 is_name(name)
             }
             Request::Sockets { queues } => (1..=MAX_QUEUES).contains(queues),
+            Request::Shadow(shadow) | Request::ShadowOut(shadow) => shadow.is_sound(),
+            Request::Entries(Entries { shadow, text, .. }) => {
+                let good = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
+                shadow.is_sound() && text.len() % DIGITS == 0 && text.bytes().all(good)
+            }
             Request::Udp { at } => !at.ip().is_unspecified(),
             Request::Remove { .. }
             | Request::Enter { .. }
@@ -317,6 +383,7 @@ mod tests {
     fn all() -> Vec<Request> {
         let path = || PathBuf::from("/run/x/a.sock");
         let name = || "sc0".to_owned();
+        let shadow = || Shadow { netns: path(), vni: 100, local: [10, 0, 0, 1].into() };
         vec![
             Request::Listen {
                 path: path(),
@@ -332,6 +399,10 @@ mod tests {
             Request::Tap { name: name(), create: true, multi: false },
             Request::Packet { name: name(), buffer: 8 << 20 },
             Request::Xdp { name: name(), buffer: 0 },
+            Request::Shadow(shadow()),
+            Request::ShadowOut(shadow()),
+            Request::Entries(Entries::new(&shadow(), true, false, &[[2, 0, 0, 0, 0, 1], [0xfe; 6]])),
+            Request::Inside { netns: path(), socket: Socket::Look },
             Request::Udp { at: ([10, 0, 0, 1], 4789).into() },
             Request::Udp { at: ([7u16; 8], 0).into() },
             Request::Sockets { queues: 16 },

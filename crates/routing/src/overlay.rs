@@ -1,0 +1,469 @@
+//! The thread of one switch that spans hosts: what a routing daemon that speaks EVPN says of other hosts, and is told of this one.
+//!
+//! Theory of operation. The routing daemon works on the switch's shadow, a bridge in its namespace (`host/shadow.rs` of the engine). What it
+//! enters at the VXLAN device there goes into the switch's table: routes of type 2 are stations, those of type 3 the endpoints that get
+//! floods. Stations that our switch learns, moves or forgets are entered at the shadow's other port, and the routing daemon
+//! announces them. Which host has a station that both claim is the routing daemon's to decide (RFC 7432 §15): we follow.
+//!
+//! **Stale entries.** An entry that goes is in force for a moment more ([`HOLD`]): it may come again at once. If then nobody listens for BGP in
+//! the namespace where somebody did, bgpd has ended, and with it went all that it had said. What went stays for [`GRACE`], unless it comes
+//! again before. A withdrawal by a bgpd that lives is obeyed. zebra leaves its entries in the kernel when it is killed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
+use sidecore_engine::host::netlink::{self, messages, Builder};
+use sidecore_engine::host::netns::{self, Socket};
+use sidecore_engine::host::shadow::{Entries, Shadow};
+use sidecore_engine::sandbox::filters;
+use sidecore_engine::slice::upto;
+use sidecore_engine::state::Overlay;
+
+use crate::kernel::{Kernel, Station};
+
+/// How soon a change of the switch's table is seen.
+const LOOK: Duration = Duration::from_millis(20);
+/// How soon it is tried again to get into the namespace.
+const AGAIN: Duration = Duration::from_secs(1);
+/// For how long an entry holds that was taken out by a routing daemon that lives.
+const HOLD: Duration = Duration::from_millis(300);
+/// And by one that has gone.
+const GRACE: Duration = Duration::from_secs(120);
+/// The port of BGP.
+const BGP: u16 = 179;
+/// Those who have no address: all that are not known.
+const UNKNOWN: [u8; 6] = [0; 6];
+
+/// A switch that is followed, until this is dropped. What was said of it stays in force.
+pub(crate) struct Span {
+    shadow: Shadow,
+    /// The tunnel's, as long as it runs.
+    tunnel: usize,
+    end: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Span {
+    /// Begins to follow what is said of `overlay`, the tunnel of `switch`.
+    ///
+    /// # Errors
+    /// There is no thread for it.
+    pub fn start(switch: &str, shadow: Shadow, overlay: Overlay) -> io::Result<Span> {
+        let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let tunnel = overlay.id();
+        let mut worker = Worker {
+            switch: switch.to_owned(),
+            shadow: shadow.clone(),
+            overlay,
+            end: Arc::clone(&end),
+            links: [0; 2],
+            table: Table::default(),
+            announced: BTreeMap::new(),
+            inherited: None,
+            seen: None,
+            trouble: None,
+        };
+        let thread = std::thread::Builder::new().name(format!("control {switch}")).spawn(move || {
+            filters::enter(filters::Kinds::CONVERSATION);
+            worker.run();
+        })?;
+        Ok(Span { shadow, tunnel, end, thread: Some(thread) })
+    }
+
+    /// Whether it is the one with this shadow and this tunnel.
+    pub fn is(&self, shadow: &Shadow, overlay: &Overlay) -> bool {
+        self.has(shadow) && self.tunnel == overlay.id()
+    }
+
+    /// Whether it has this shadow.
+    pub fn has(&self, shadow: &Shadow) -> bool {
+        self.shadow == *shadow
+    }
+
+    /// The switch has no control plane any more.
+    pub fn remove(self) {
+        let shadow = self.shadow.clone();
+        drop(self);
+        // With its namespace it has gone already.
+        if let Err(e) = shadow.remove().or_else(|e| if shadow.netns.exists() { Err(e) } else { Ok(()) }) {
+            tracing::warn!("the shadow of VNI {} stays in its namespace: {e}", shadow.vni);
+        }
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        // It is empty, so there is room.
+        let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What is said: a station, and the endpoint behind which it is; of those that are not known each endpoint.
+type Said = ([u8; 6], IpAddr);
+
+/// What a routing daemon has said, and not taken back for long.
+#[derive(Default)]
+struct Table {
+    /// Whether each moves nowhere.
+    said: BTreeMap<Said, bool>,
+    /// What was taken back, when that counts, and whether it waits for a routing daemon that has gone.
+    stale: BTreeMap<Said, (Instant, bool)>,
+    /// Somebody has listened for BGP.
+    has_listened: bool,
+}
+
+/// What becomes of the switch's table.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Changes {
+    put: Vec<([u8; 6], IpAddr, bool)>,
+    take: Vec<[u8; 6]>,
+    floods: bool,
+}
+
+impl Table {
+    /// The routing daemon has entered this, or taken it out.
+    fn hear(&mut self, station: &Station, now: Instant, changes: &mut Changes) {
+        let Some(behind) = station.behind else { return };
+        let said = (station.mac, behind);
+        if !station.there {
+            if self.said.contains_key(&said) {
+                self.stale.entry(said).or_insert((now + HOLD, false));
+            }
+            return;
+        }
+        self.stale.remove(&said);
+        if self.said.insert(said, station.sticky) == Some(station.sticky) {
+            return;
+        }
+        match station.mac {
+            UNKNOWN => changes.floods = true,
+            mac => {
+                // It is behind one endpoint: where it was before it is not any more.
+                let others: Vec<Said> = self.of(mac).filter(|other| *other != said).collect();
+                others.iter().for_each(|other| self.forget(other));
+                changes.put.push((mac, behind, station.sticky));
+            }
+        }
+    }
+
+    fn of(&self, mac: [u8; 6]) -> impl Iterator<Item = Said> + '_ {
+        let least = IpAddr::from([0; 4]);
+        self.said
+            .range((mac, least)..)
+            .take_while(move |((other, _), _)| *other == mac)
+            .map(|(said, _)| *said)
+    }
+
+    fn forget(&mut self, said: &Said) {
+        self.said.remove(said);
+        self.stale.remove(said);
+    }
+
+    /// What is in the kernel's table now is all that there is.
+    fn compare(&mut self, stations: &[Station], now: Instant, changes: &mut Changes) {
+        stations.iter().for_each(|station| self.hear(station, now, changes));
+        let there: BTreeSet<Said> = stations.iter().filter_map(|it| Some((it.mac, it.behind?))).collect();
+        let gone = self.said.keys().filter(|said| !there.contains(said));
+        gone.for_each(|said| _ = self.stale.entry(*said).or_insert((now + HOLD, false)));
+    }
+
+    /// What was taken back long enough ago goes, if who listens for BGP says so: `listens`.
+    fn sweep(&mut self, now: Instant, listens: impl FnOnce() -> Option<bool>, changes: &mut Changes) {
+        let is_due = |(_, (at, _)): &(&Said, &(Instant, bool))| *at <= now;
+        let due: Vec<(Said, bool)> =
+            self.stale.iter().filter(is_due).map(|(said, (_, waits))| (*said, *waits)).collect();
+        if due.is_empty() {
+            return;
+        }
+        let has_gone = self.has_listened && listens() == Some(false);
+        for (said, waits) in due {
+            if has_gone && !waits {
+                self.stale.insert(said, (now + GRACE, true));
+                continue;
+            }
+            self.forget(&said);
+            match said.0 {
+                UNKNOWN => changes.floods = true,
+                mac => changes.take.push(mac),
+            }
+        }
+    }
+
+    fn floods(&self) -> Vec<IpAddr> {
+        self.of(UNKNOWN).map(|(_, at)| at).collect()
+    }
+}
+
+struct Worker {
+    switch: String,
+    shadow: Shadow,
+    overlay: Overlay,
+    end: Arc<OwnedFd>,
+    /// The numbers of the shadow's VXLAN device, and of the port behind which our stations are.
+    links: [u32; 2],
+    table: Table,
+    /// Stations of ours that the shadow has, and whether each is configured.
+    announced: BTreeMap<[u8; 6], bool>,
+    /// Those of them that an earlier daemon has entered, and until when they may speak again.
+    inherited: Option<(BTreeSet<[u8; 6]>, Instant)>,
+    /// The state of the switch's table in which they were looked at.
+    seen: Option<u32>,
+    trouble: Option<String>,
+}
+
+impl Worker {
+    fn run(&mut self) {
+        while let Err(why) = self.serve() {
+            let why = why.to_string();
+            if self.trouble.as_ref() != Some(&why) {
+                tracing::error!(switch = %self.switch, "its control plane: {why}");
+                self.trouble = Some(why);
+            }
+            match self.wait(None, AGAIN) {
+                Ok([false, _]) => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Waits until this is to end, or the kernel has something to say.
+    fn wait(&self, kernel: Option<&Kernel>, most: Duration) -> io::Result<[bool; 2]> {
+        let all = std::iter::once(self.end.as_fd()).chain(kernel.map(Kernel::event));
+        let mut fds: Vec<PollFd> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        match poll(&mut fds, Timespec::try_from(most).ok().as_ref()) {
+            Err(rustix::io::Errno::INTR) => return Ok([false; 2]),
+            ready => ready?,
+        };
+        Ok(std::array::from_fn(|at| fds.get(at).is_some_and(|fd| !fd.revents().is_empty())))
+    }
+
+    /// Follows both sides until that is to end, or is of no use any more.
+    fn serve(&mut self) -> io::Result<()> {
+        self.shadow.make()?;
+        let mut kernel = Kernel::new(&self.shadow.netns, &self.end)?;
+        let look = netns::open(&self.shadow.netns, Socket::Look)?;
+        let links = kernel.links()?;
+        let number =
+            |name: &String| links.iter().find(|link| link.name == *name).map_or(0, |link| link.index);
+        let [_, vxlan, port, _] = self.shadow.names();
+        self.links = [number(&vxlan), number(&port)];
+        self.take_over(&mut kernel)?;
+        self.trouble = None;
+        tracing::info!(switch = %self.switch, "its control plane is in namespace {}", self.shadow.netns.display());
+        loop {
+            let [ended, said] = self.wait(Some(&kernel), LOOK)?;
+            if ended {
+                return Ok(());
+            }
+            let (now, mut changes) = (Instant::now(), Changes::default());
+            if said {
+                let heard = kernel.hear()?;
+                if heard.lost {
+                    self.take_over(&mut kernel)?;
+                }
+                let [vxlan, _] = self.links;
+                let of = heard.stations.iter().filter(|station| station.link == vxlan);
+                of.for_each(|station| self.table.hear(station, now, &mut changes));
+            }
+            self.sweep(&look, now, &mut changes);
+            self.carry_out(&changes);
+            self.announce()?;
+        }
+    }
+
+    /// Takes all that the kernel's table has.
+    fn take_over(&mut self, kernel: &mut Kernel) -> io::Result<()> {
+        let ([vxlan, port], mut changes) = (self.links, Changes::default());
+        let all = kernel.stations()?;
+        let (far, near): (Vec<Station>, Vec<Station>) = all
+            .into_iter()
+            .filter(|it| it.link == vxlan || it.link == port && !it.own)
+            .partition(|it| it.link == vxlan);
+        self.table.compare(&far, Instant::now(), &mut changes);
+        self.announced = near.into_iter().map(|station| (station.mac, station.sticky)).collect();
+        let inherited = || (self.announced.keys().copied().collect(), Instant::now() + GRACE);
+        self.inherited.get_or_insert_with(inherited);
+        self.seen = None;
+        self.carry_out(&changes);
+        Ok(())
+    }
+
+    fn sweep(&mut self, look: &OwnedFd, now: Instant, changes: &mut Changes) {
+        if !self.table.has_listened || !self.table.stale.is_empty() {
+            let listens = listens(look).ok();
+            self.table.has_listened |= listens == Some(true);
+            self.table.sweep(now, || listens, changes);
+        }
+    }
+
+    fn carry_out(&mut self, changes: &Changes) {
+        let mut refused = 0;
+        for (mac, at, sticky) in &changes.put {
+            refused += usize::from(!self.overlay.put(*mac, *at, *sticky));
+        }
+        changes
+            .take
+            .iter()
+            .filter(|mac| self.table.of(**mac).next().is_none())
+            .for_each(|mac| self.overlay.take(*mac));
+        if changes.floods && !self.overlay.flood(&self.table.floods()) {
+            refused += 1;
+        }
+        if refused > 0 {
+            tracing::warn!(
+                switch = %self.switch,
+                "its control plane says of {refused} addresses what cannot be: they are configured here, or there is no room"
+            );
+        }
+    }
+
+    /// Enters what the switch has learned into the shadow, and takes out what it has forgotten.
+    fn announce(&mut self) -> io::Result<()> {
+        let now = self.overlay.changes();
+        let waits =
+            self.inherited.as_ref().filter(|(macs, until)| !macs.is_empty() && Instant::now() < *until);
+        let waits = waits.map(|(macs, _)| macs.clone());
+        if let (None, Some((macs, _))) = (&waits, &mut self.inherited) {
+            // Those that have not spoken are not here any more.
+            self.seen = self.seen.filter(|_| macs.is_empty());
+            macs.clear();
+        }
+        if self.seen == Some(now) {
+            return Ok(());
+        }
+        let here: BTreeMap<[u8; 6], bool> =
+            self.overlay.local_macs().into_iter().map(|it| (it.mac, it.fixed)).collect();
+        for fixed in [false, true] {
+            let new =
+                here.iter().filter(|(mac, its)| **its == fixed && self.announced.get(*mac) != Some(its));
+            self.write(true, fixed, new.map(|(mac, _)| *mac).collect())?;
+        }
+        let stays = |mac: &[u8; 6]| waits.as_ref().is_some_and(|macs| macs.contains(mac));
+        let mut there = here.clone();
+        let mut gone = Vec::new();
+        for (mac, fixed) in self.announced.iter().filter(|(mac, _)| !here.contains_key(*mac)) {
+            match stays(mac) {
+                true => drop(there.insert(*mac, *fixed)),
+                false => gone.push(*mac),
+            }
+        }
+        self.write(false, false, gone)?;
+        (self.announced, self.seen) = (there, Some(now));
+        Ok(())
+    }
+
+    fn write(&self, there: bool, fixed: bool, macs: Vec<[u8; 6]>) -> io::Result<()> {
+        macs.chunks(Entries::MOST).try_for_each(|some| Entries::new(&self.shadow, there, fixed, some).write())
+    }
+}
+
+/// Whether somebody in the namespace of `look` listens for BGP (sock_diag(7)).
+fn listens(look: &OwnedFd) -> io::Result<bool> {
+    const BY_FAMILY: u16 = 20;
+    const LISTEN: u32 = 1 << 10;
+    let mut found = false;
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        let (family, tcp) = (u8::try_from(family).unwrap_or(0), u8::try_from(libc::IPPROTO_TCP).unwrap_or(0));
+        let fixed = [&[family, tcp, 0, 0][..], &LISTEN.to_ne_bytes(), &[0; 48]].concat();
+        let request = Builder::new(BY_FAMILY, netlink::REQUEST | netlink::DUMP, 1, &fixed).end();
+        rustix::net::send(look, &request, rustix::net::SendFlags::empty())?;
+        let mut block = vec![0; 32 << 10];
+        'all: loop {
+            let patience = Timespec { tv_sec: 2, tv_nsec: 0 };
+            if poll(&mut [PollFd::new(look, PollFlags::IN)], Some(&patience))? == 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let (len, _) = rustix::net::recv(look, &mut block[..], rustix::net::RecvFlags::empty())?;
+            for message in messages(upto(&block, len)).flatten() {
+                if message.kind != BY_FAMILY {
+                    // All was told, or it is refused.
+                    break 'all;
+                }
+                found |= netlink::bytes(message.body, 4).is_ok_and(|port| u16::from_be_bytes(port) == BGP);
+            }
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const M: [u8; 6] = [2, 0, 0, 0, 0, 1];
+
+    fn at(last: u8) -> IpAddr {
+        [10, 0, 0, last].into()
+    }
+
+    fn entry(mac: [u8; 6], behind: u8, there: bool) -> Station {
+        Station { link: 1, mac, behind: Some(at(behind)), sticky: false, own: false, there }
+    }
+
+    /// What becomes of the switch's table when these are heard at this time.
+    fn hear(table: &mut Table, entries: &[Station], now: Instant) -> Changes {
+        let mut changes = Changes::default();
+        entries.iter().for_each(|station| table.hear(station, now, &mut changes));
+        changes
+    }
+
+    fn sweep(table: &mut Table, now: Instant, listens: bool) -> Changes {
+        let mut changes = Changes::default();
+        table.sweep(now, || Some(listens), &mut changes);
+        changes
+    }
+
+    #[test]
+    fn a_station_moves_at_once_and_goes_a_moment_later() {
+        let (mut table, start) = (Table { has_listened: true, ..Table::default() }, Instant::now());
+        let first = hear(&mut table, &[entry(UNKNOWN, 2, true), entry(M, 2, true), entry(M, 2, true)], start);
+        assert_eq!(first, Changes { put: vec![(M, at(2), false)], take: vec![], floods: true });
+        // FRR enters where it is now, and takes out where it was; the other way round it is the same.
+        let moved = hear(&mut table, &[entry(M, 3, true), entry(M, 2, false)], start);
+        assert_eq!(moved.put, [(M, at(3), false)]);
+        let back = hear(&mut table, &[entry(M, 3, false), entry(M, 2, true)], start);
+        assert_eq!(back.put, [(M, at(2), false)]);
+        assert_eq!(sweep(&mut table, start + HOLD, true), Changes::default());
+        hear(&mut table, &[entry(M, 2, false), entry(UNKNOWN, 2, false)], start);
+        assert_eq!(sweep(&mut table, start + HOLD / 2, true), Changes::default());
+        let gone = sweep(&mut table, start + HOLD, true);
+        assert_eq!((gone, table.floods()), (Changes { put: vec![], take: vec![M], floods: true }, vec![]));
+    }
+
+    #[test]
+    fn what_goes_with_its_daemon_stays_for_a_while() {
+        let (mut table, start) = (Table { has_listened: true, ..Table::default() }, Instant::now());
+        hear(&mut table, &[entry(M, 2, true), entry([4; 6], 2, true)], start);
+        hear(&mut table, &[entry(M, 2, false), entry([4; 6], 2, false)], start);
+        assert_eq!(sweep(&mut table, start + HOLD, false), Changes::default());
+        // One of them is said again by the next one: nothing has happened to it.
+        assert_eq!(hear(&mut table, &[entry(M, 2, true)], start + GRACE / 2), Changes::default());
+        assert_eq!(sweep(&mut table, start + GRACE, true), Changes::default());
+        assert_eq!(sweep(&mut table, start + HOLD + GRACE, false).take, [[4; 6]]);
+        assert_eq!(sweep(&mut table, start + HOLD + 2 * GRACE, false), Changes::default());
+        // Where nobody has ever listened nothing can be told from that.
+        table.has_listened = false;
+        hear(&mut table, &[entry(M, 2, false)], start);
+        assert_eq!(sweep(&mut table, start + HOLD, false).take, [M]);
+    }
+
+    #[test]
+    fn what_was_missed_is_found_by_comparing() {
+        let (mut table, start, mut changes) = (Table::default(), Instant::now(), Changes::default());
+        hear(&mut table, &[entry(M, 2, true), entry([4; 6], 2, true)], start);
+        table.compare(&[entry([4; 6], 3, true), entry([6; 6], 2, true)], start, &mut changes);
+        assert_eq!(changes.put, [([4; 6], at(3), false), ([6; 6], at(2), false)]);
+        assert_eq!(sweep(&mut table, start + HOLD, true).take, [M]);
+        assert_eq!(table.said.len(), 2);
+    }
+}
