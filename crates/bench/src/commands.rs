@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
     blk, cost::containment, cost::policy, draw, e1000, fib, group, idle, many, matrix, ptnet, pvp, rfc2544,
-    router, routes, sched, tap, vale, virtio_user, vsr,
+    router, routes, sched, tap, vale, virtio_user, vsr, vxlan,
 };
 
 /// Measure sidecore beside other programs, under the same load in the same run.
@@ -104,6 +104,10 @@ pub enum Benchmark {
     ///
     /// For a whole table of routes by BGP, and for single changes. Needs root and FRR.
     Routes(routes::Args),
+    /// A switch over two hosts by VXLAN: TCP, and frames of 64 and 1500 bytes of one flow.
+    ///
+    /// Beside the kernel's VXLAN and bridge. Needs root, iperf3 and iproute2; takes two processors.
+    Vxlan(vxlan::Args),
     /// A router in a guest, as the paper on virtual routers measured it: figure by figure.
     ///
     /// Priorities, reservations, queues and interconnects. Needs root; takes two processors.
@@ -154,6 +158,7 @@ pub fn run(benchmark: &Benchmark) -> Result<(), String> {
         Benchmark::Fib(args) => fib::run(args),
         Benchmark::Router(args) => router::run(args),
         Benchmark::Routes(args) => routes::run(args),
+        Benchmark::Vxlan(args) => vxlan::run(args),
         Benchmark::Vsr(args) => vsr::run(args),
         Benchmark::Group(args) => group::run(args),
         Benchmark::Rfc2544(args) => rfc2544::run(args),

@@ -40,6 +40,7 @@ mod tap;
 mod vale;
 mod virtio_user;
 mod vsr;
+mod vxlan;
 mod wake;
 
 use std::process::ExitCode;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
@@ -60,6 +61,11 @@ impl Net {
         self.keeper.id()
     }
 
+    /// Where it can be opened.
+    pub fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.id())
+    }
+
     /// Runs `f` in the namespace, on a thread of its own.
     pub fn enter<R: Send>(&self, f: impl FnOnce() -> Result<R> + Send) -> Result<R> {
         thread::scope(|scope| {
@@ -98,11 +104,37 @@ pub fn ip(words: &[&str]) -> Result<()> {
 
 /// Frames that an interface of this thread's namespace has received.
 pub fn received(interface: &str) -> Result<u64> {
-    // `/sys` is that of the process.
-    let devices = std::fs::read_to_string("/proc/thread-self/net/dev").map_err(|e| e.to_string())?;
-    let line = devices.lines().find_map(|line| line.trim().strip_prefix(&format!("{interface}:")));
-    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
-    number.ok_or_else(|| format!("no counters of interface {interface}"))
+    Received::of(interface)?.frames()
+}
+
+/// The same of the namespace in which it was made, for any thread.
+pub struct Received {
+    devices: File,
+    line: String,
+}
+
+impl Received {
+    /// Of an interface of this thread's namespace.
+    pub fn of(interface: &str) -> Result<Received> {
+        // `/sys` is that of the process.
+        let devices = File::open("/proc/thread-self/net/dev").map_err(|e| e.to_string())?;
+        Ok(Received { devices, line: format!("{interface}:") })
+    }
+
+    /// How many.
+    pub fn frames(&self) -> Result<u64> {
+        let (mut bytes, mut len) = ([0; 4096], 0);
+        while let Some(rest) = bytes.get_mut(len..).filter(|rest| !rest.is_empty()) {
+            match self.devices.read_at(rest, len as u64).map_err(|e| e.to_string())? {
+                0 => break,
+                more => len += more,
+            }
+        }
+        let devices = String::from_utf8_lossy(&bytes[..len]);
+        let line = devices.lines().find_map(|line| line.trim().strip_prefix(&self.line));
+        let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+        number.ok_or_else(|| format!("no counters of interface {}", self.line))
+    }
 }
 
 /// The error of a program that is not there.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use super::net::Net;
 use super::peers::{PeerError, Process, Scratch};
 
 /// Longest wait for a start.
@@ -118,10 +119,28 @@ impl Daemon {
 /// # Errors
 /// It ends before that; the text has its last words.
 pub fn run(scratch: &Scratch, set: impl FnOnce(&mut Command)) -> Result<Process, PeerError> {
-    let log = scratch.file("log");
-    let mut process = Process::start(&program()?.to_string_lossy(), "sidecore", log.clone(), |command| {
+    launch(scratch, (&program()?.to_string_lossy(), "sidecore"), |command| set(command.arg("run")))
+}
+
+/// The same in the network namespace `net`.
+///
+/// # Errors
+/// As of [`run`].
+pub fn run_in(net: &Net, scratch: &Scratch, set: impl FnOnce(&mut Command)) -> Result<Process, PeerError> {
+    let program = program()?;
+    launch(scratch, ("nsenter", "util-linux"), |command| {
+        command.arg(format!("--net={}", net.path())).arg(program);
         set(command.arg("run"));
-    })?;
+    })
+}
+
+fn launch(
+    scratch: &Scratch,
+    (program, package): (&str, &str),
+    set: impl FnOnce(&mut Command),
+) -> Result<Process, PeerError> {
+    let log = scratch.file("log");
+    let mut process = Process::start(program, package, log.clone(), set)?;
     let ready = || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().any(|line| line == "ready"));
     process.wait_until("it is ready", START, ready)?;
     Ok(process)

@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Result<()> {
     let cpus = modes::anywhere(Some(args.io_core));
     let run = |nets: &[Net; 2]| -> Result<(Mode, f64)> {
         let distance = Distance::before(&cpus);
-        let gbits = iperf(nets, args)?;
+        let gbits = iperf(nets, args.seconds, args.streams)?;
         Ok((distance.after(), gbits))
     };
     for _ in 0..args.rounds {
@@ -176,15 +176,15 @@ impl Bridge {
 }
 
 /// Gives `interface` the address of side `i`.
-fn address(net: &Net, i: usize, interface: &str) -> Result<()> {
+pub fn address(net: &Net, i: usize, interface: &str) -> Result<()> {
     net.ip(&format!("addr add 10.8.0.{}/24 dev {interface}", i + 1))
 }
 
 /// One run from the first namespace to the second; Gbit/s at the receiver.
-fn iperf(nets: &[Net; 2], options: &Args) -> Result<f64> {
+pub fn iperf(nets: &[Net; 2], seconds: u32, streams: u32) -> Result<f64> {
     let mut server = nets[1].enter(Server::start)?;
     let output = nets[0].enter(|| {
-        let (seconds, streams) = (options.seconds.to_string(), options.streams.to_string());
+        let (seconds, streams) = (seconds.to_string(), streams.to_string());
         let mut client = Command::new("iperf3");
         client.args(["-J", "-c", "10.8.0.2", "-t", &seconds, "-P", &streams]);
         client.output().map_err(missing("iperf3"))

@@ -128,6 +128,15 @@ fn policy() {
 }
 
 #[test]
+fn vxlan() {
+    let answer = bench("vxlan");
+    positive(&answer, &["median"]);
+    let keys: Vec<_> = summary(&answer).into_iter().map(|(key, _)| key).collect();
+    assert_eq!(keys, ["ratio_kernel_1500", "ratio_kernel_64", "ratio_kernel_cut_tcp", "ratio_kernel_tcp"]);
+    labelled(&answer);
+}
+
+#[test]
 fn mix() {
     let answer = bench("mix");
     positive(&answer, &["p99_us", "p99_alone_us", "stream_mpps", "stream_alone_mpps"]);

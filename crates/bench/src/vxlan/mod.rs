@@ -1,0 +1,204 @@
+//! `sidecore bench vxlan`: a switch over two hosts by VXLAN, beside the kernel's.
+//!
+//! Theory of operation. Each host is a network namespace, and so is the guest on it; a veth pair between the hosts is the cable (`stage`).
+//! Ours is a daemon on each host, with an I/O core, whose switch has a VXLAN port with the other host as its peer, and a TAP in the guest's namespace. The
+//! kernel has its own VXLAN device on a bridge, and a veth pair to the guest: what a host without us would have. It is
+//! measured twice, as it comes (all of a flow's work is done on the sender's processor), and with a second host that receives on the processor of our second
+//! I/O core (RPS); ratios are to the better of the two. All stand ready all the time, and runs alternate.
+//!
+//! TCP is one connection of iperf3, and the receiver's figure counts. Through the kernel's devices its segments of 64 KiB pass as they
+//! are: nothing cuts them on a cable that is a veth pair. A card with a wire does; so a third kernel (`kernel-cut`) cuts them by software before the cable. Frames of 64
+//! and 1500 bytes are one flow of UDP (`flow`); the first has its check sequence counted, which no such interface sees, the second its headers left out.
+//! Neither sender nor receiver has a processor of its own; the distance of a run is that of the two I/O cores.
+
+mod flow;
+mod stage;
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::common::{median, Result};
+use super::distance::{Distance, Mode};
+use super::modes::Modes;
+use super::results::Results;
+use super::tap::iperf;
+use flow::Flow;
+use stage::{Candidate, Stage};
+
+/// `bench vxlan`.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Alternations between the candidates.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    pub rounds: u16,
+    /// Length of each measurement.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// Processors for the I/O cores of the two daemons.
+    #[arg(long = "io-core", value_name = "CPU,CPU", value_delimiter = ',', default_value = "0,1")]
+    pub io_cores: Vec<usize>,
+    /// A short look: one round. Its figures mean little.
+    #[arg(long)]
+    pub quick: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What goes from guest to guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    Tcp,
+    Frames64,
+    Frames1500,
+}
+
+impl Load {
+    const ALL: [Load; 3] = [Load::Tcp, Load::Frames64, Load::Frames1500];
+
+    /// Who carries it: frames are never cut.
+    fn candidates(self) -> &'static [Candidate] {
+        if self == Load::Tcp {
+            &Candidate::ALL
+        } else {
+            &Candidate::ALL[..3]
+        }
+    }
+
+    /// Its name, and the unit of its figures.
+    fn names(self) -> [&'static str; 2] {
+        match self {
+            Load::Tcp => ["tcp", "Gbit/s"],
+            Load::Frames64 => ["64", "Mpps"],
+            Load::Frames1500 => ["1500", "Mpps"],
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+struct Sample {
+    figure: f64,
+    lost: u64,
+    busy: Vec<f64>,
+    mode: Mode,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Row {
+    load: &'static str,
+    candidate: &'static str,
+    unit: &'static str,
+    /// The median of the runs, and all of them.
+    median: f64,
+    samples: Vec<f64>,
+    /// Frames that did not arrive, of all runs; iperf3's are sent again.
+    lost: u64,
+    /// The part of the time in which the I/O cores were busy: the sender's host, the receiver's.
+    busy: Vec<f64>,
+    modes: Modes,
+}
+
+/// Ours against the better kernel, and against the one that cuts segments.
+#[derive(Clone, Debug, Serialize)]
+struct Summary {
+    ratio_kernel_tcp: f64,
+    ratio_kernel_cut_tcp: f64,
+    ratio_kernel_64: f64,
+    ratio_kernel_1500: f64,
+}
+
+impl Summary {
+    fn of(rows: &[Row]) -> Summary {
+        let of = |load: Load, candidate: Candidate| {
+            let mut its = rows.iter().filter(|row| row.load == load.names()[0]);
+            its.find(|row| row.candidate == candidate.name()).map_or(f64::NAN, |row| row.median)
+        };
+        let ours = |load| of(load, Candidate::Sidecore);
+        let kernels = |load| of(load, Candidate::Kernel).max(of(load, Candidate::KernelRps));
+        let ratio = |load| ours(load) / kernels(load);
+        Summary {
+            ratio_kernel_tcp: ratio(Load::Tcp),
+            ratio_kernel_cut_tcp: ours(Load::Tcp) / of(Load::Tcp, Candidate::KernelCut),
+            ratio_kernel_64: ratio(Load::Frames64),
+            ratio_kernel_1500: ratio(Load::Frames1500),
+        }
+    }
+}
+
+/// `bench vxlan`.
+///
+/// # Errors
+/// A program is missing, something does not start, or nothing arrives.
+pub fn run(args: &Args) -> Result<()> {
+    let io_cores: [usize; 2] =
+        args.io_cores.clone().try_into().map_err(|_| "--io-core takes two processors")?;
+    let rounds = if args.quick { 1 } else { args.rounds };
+    let stages: Vec<Stage> =
+        Candidate::ALL.iter().map(|it| Stage::start(*it, io_cores)).collect::<Result<_>>()?;
+    let cases = Load::ALL.iter().flat_map(|load| load.candidates().iter().zip(&stages).map(|it| (*load, it)));
+    let mut cases: Vec<_> = cases.map(|(load, (it, stage))| (load, *it, stage, Vec::new())).collect();
+    for round in 1..=rounds {
+        for (load, candidate, stage, samples) in &mut cases {
+            let ([name, unit], who) = (load.names(), candidate.name());
+            let sample = one(args, stage, *load, io_cores).map_err(|e| format!("{who}, {name}: {e}"))?;
+            let (figure, mode) = (sample.figure, sample.mode.name());
+            eprintln!("round {round}/{rounds}: {who}, {name}: {figure:.3} {unit}, {mode}");
+            samples.push(sample);
+        }
+    }
+    let rows: Vec<Row> = cases.iter().map(|(load, it, _, samples)| row((*load, *it), samples)).collect();
+    let note = "one flow between guests of two hosts: ours by TAPs and a daemon on each host, the kernel's by veth pairs, bridge \
+        and VXLAN, as it comes, with RPS, or with segments cut before the cable (kernel-cut); busy: I/O cores of sender's and receiver's \
+        host; ratios: to the better of the first two kernels, or to kernel-cut";
+    Results::new("vxlan", note).with("rows", &rows)?.with("summary", &Summary::of(&rows))?.print(args.json)
+}
+
+fn one(args: &Args, stage: &Stage, load: Load, io_cores: [usize; 2]) -> Result<Sample> {
+    let time = Duration::from_secs(args.seconds.into());
+    let distance = Distance::before(&io_cores);
+    let before = stage.spent()?;
+    let (figure, lost) = match load {
+        Load::Tcp => (iperf(&stage.guests, args.seconds, 1)?, 0),
+        Load::Frames64 => Flow::new(&stage.guests, 60)?.measure(time)?,
+        Load::Frames1500 => Flow::new(&stage.guests, 1514)?.measure(time)?,
+    };
+    let part =
+        |(after, before): ([f64; 2], [f64; 2])| (after[0] - before[0]) / (after[1] - before[1]).max(1.0);
+    let busy = stage.spent()?.into_iter().zip(before).map(part).collect();
+    Ok(Sample { figure, lost, busy, mode: distance.after() })
+}
+
+fn row((load, candidate): (Load, Candidate), samples: &[Sample]) -> Row {
+    let [load, unit] = load.names();
+    let cores = samples.first().map_or(0, |it| it.busy.len());
+    Row {
+        load,
+        candidate: candidate.name(),
+        unit,
+        median: median(samples.iter().map(|it| it.figure)),
+        samples: samples.iter().map(|it| it.figure).collect(),
+        lost: samples.iter().map(|it| it.lost).sum(),
+        busy: (0..cores).map(|core| median(samples.iter().map(|it| it.busy[core]))).collect(),
+        modes: Modes::of(samples, |it| (it.mode, it.figure)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_better_kernel_counts() {
+        let sample = |figure| [Sample { figure, lost: 0, busy: vec![0.5, 1.0], mode: Mode::Near }];
+        let figures = [(Load::Tcp, [8.0, 20.0, 16.0, 4.0]), (Load::Frames64, [1.0, 0.25, 0.5, 0.0])];
+        let rows = figures.iter().flat_map(|(load, figures)| {
+            load.candidates().iter().zip(figures).map(|(it, figure)| row((*load, *it), &sample(*figure)))
+        });
+        let summary = Summary::of(&rows.collect::<Vec<_>>());
+        let Summary { ratio_kernel_tcp, ratio_kernel_cut_tcp, ratio_kernel_64, .. } = summary;
+        assert_eq!((ratio_kernel_tcp, ratio_kernel_cut_tcp, ratio_kernel_64), (0.4, 2.0, 2.0));
+        assert!(summary.ratio_kernel_1500.is_nan());
+    }
+}
