@@ -167,8 +167,8 @@ impl Entries {
             }
             rustix::net::send(&fd, &all, rustix::net::SendFlags::empty())?;
             // One that is not there any more, or behind another port by now, is not ours to take out.
-            let answers = (0..count).map(|_| said(&fd)).collect::<Vec<_>>().into_iter();
-            answers.map(|it| it.or_else(|e| if self.there { Err(e) } else { Ok(()) })).collect()
+            let answers: Vec<_> = (0..count).map(|_| said(&fd)).collect();
+            answers.into_iter().try_for_each(|it| it.or_else(|e| if self.there { Err(e) } else { Ok(()) }))
         })
     }
 }

@@ -179,7 +179,7 @@ impl VxlanEgress {
         if train > 0 {
             let [a, b, c, d] = libc::SOL_UDP.to_ne_bytes();
             let [e, f, g, h] = UDP_SEGMENT.to_ne_bytes();
-            let [low, high] = (train as u16).to_ne_bytes();
+            let [low, high] = u16::try_from(train).unwrap_or(u16::MAX).to_ne_bytes();
             let kind = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
             self.controls[index] = [CONTROL_LEN, kind, u64::from_ne_bytes([low, high, 0, 0, 0, 0, 0, 0])];
             header.msg_control = self.controls[index].as_mut_ptr().cast();
@@ -264,7 +264,7 @@ fn why(error: Errno) -> DropReason {
 
 /// Hands messages to the kernel; returns how many it took.
 fn send(socket: &OwnedFd, messages: &mut [mmsghdr]) -> Result<usize, Errno> {
-    let (count, flags) = (messages.len() as u32, libc::MSG_DONTWAIT);
+    let (count, flags) = (u32::try_from(messages.len()).unwrap_or(0), libc::MSG_DONTWAIT);
     // SAFETY: `count` messages whose vectors lead to readable memory (module invariant).
     let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count, flags as _) };
     usize::try_from(sent).map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))

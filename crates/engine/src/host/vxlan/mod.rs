@@ -34,7 +34,7 @@ use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 use egress::VxlanEgress;
 use ingress::VxlanIngress;
 pub use socket::{age, vteps};
-use socket::{open, Underlay, HEADER};
+use socket::{open, Underlay};
 pub use vteps::{Vteps, MAX_VTEPS};
 
 /// The UDP port of RFC 7348.
@@ -42,7 +42,7 @@ const PORT: u16 = 4789;
 /// Sockets that send, each with a source port of its own.
 const SOURCES: usize = 8;
 /// What a datagram has beside the payload of its frame: headers of IPv4 or IPv6, UDP, VXLAN and Ethernet.
-const OVERHEAD: [u32; 2] = [20 + 8 + HEADER as u32 + 14, 40 + 8 + HEADER as u32 + 14];
+const OVERHEAD: [u32; 2] = [20 + 8 + 8 + 14, 40 + 8 + 8 + 14];
 
 /// A VXLAN port to be.
 #[derive(Clone, Debug)]

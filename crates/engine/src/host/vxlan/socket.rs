@@ -40,6 +40,9 @@ const SLOTS: usize = 256;
 const SLOT: usize = 1 << 16;
 /// Most datagrams of one call.
 const MESSAGES: usize = 32;
+/// Bytes of an address of any family.
+#[expect(clippy::cast_possible_truncation, reason = "it has 128")]
+const NAME: u32 = size_of::<SocketAddrStorage>() as u32;
 /// Room in the kernel for what comes while cores are busy, and for what goes out.
 const BUFFER: u32 = 8 << 20;
 
@@ -226,7 +229,7 @@ impl Inbox {
             self.vectors[index].iov_base = unsafe { underlay.slots.address().add(slot * SLOT) }.cast();
             let header = &mut self.messages[index].msg_hdr;
             header.msg_name = ptr::from_mut(&mut self.names[index]).cast();
-            header.msg_namelen = size_of::<SocketAddrStorage>() as _;
+            header.msg_namelen = NAME;
             header.msg_iov = &mut self.vectors[index];
             header.msg_iovlen = 1;
             header.msg_control = self.controls[index].as_mut_ptr().cast();
@@ -234,10 +237,10 @@ impl Inbox {
             header.msg_flags = 0;
         }
         let (messages, flags) = (self.messages.as_mut_ptr(), libc::MSG_DONTWAIT);
+        let most = u32::try_from(count).unwrap_or(0);
         // SAFETY: `count` messages; what they lead to is alive, and the slots are free (module invariant).
-        let got = unsafe {
-            libc::recvmmsg(underlay.fd.as_raw_fd(), messages, count as _, flags as _, ptr::null_mut())
-        };
+        let got =
+            unsafe { libc::recvmmsg(underlay.fd.as_raw_fd(), messages, most, flags as _, ptr::null_mut()) };
         let got = usize::try_from(got).unwrap_or(0).min(count);
         let slots: [u16; MESSAGES] =
             std::array::from_fn(|index| self.free.iter().rev().nth(index).copied().unwrap_or(0));
@@ -276,7 +279,7 @@ impl Inbox {
                 refuse(DropReason::VxlanHeader);
                 continue;
             };
-            if !last.is_some_and(|(lane, _)| self.lanes[lane].vni == vni) {
+            if last.is_none_or(|(lane, _)| self.lanes[lane].vni != vni) {
                 let lane = self.lanes.iter().position(|lane| lane.vni == vni);
                 let vtep = |lane: usize| self.lanes[lane].vteps.read().number(from?);
                 last = lane.map(|lane| (lane, vtep(lane)));
