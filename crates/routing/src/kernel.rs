@@ -381,7 +381,7 @@ fn station(message: Message<'_>) -> Found<Station> {
     for attribute in attributes(behind(message.body, 12)) {
         match attribute? {
             (NDA_DST, value) => behind_it = Some(ip(value)?),
-            (NDA_LLADDR, value) => mac = bytes(value, 0).ok(),
+            (NDA_LLADDR, value) if value.len() == 6 => mac = Some(bytes(value, 0)?),
             _ => {}
         }
     }

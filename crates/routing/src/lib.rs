@@ -103,7 +103,11 @@ impl Controls {
         let mut before = std::mem::take(&mut *spans);
         for SwitchSpec { name, control, vni, .. } in engine.spec().switches {
             let (Some(control), Some(vni)) = (control, vni) else { continue };
-            let Some(overlay) = engine.overlay(&name) else { continue };
+            let Some(overlay) = engine.overlay(&name) else {
+                // Its tunnel does not run just now. The shadow stays: without it all other hosts would hear that we have nothing.
+                drop(before.remove(&name));
+                continue;
+            };
             let shadow = Shadow { netns: netns::path(&control), vni: vni.get(), local: overlay.local() };
             if let Some(old) = before.remove(&name) {
                 if old.is(&shadow, &overlay) {

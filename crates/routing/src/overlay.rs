@@ -3,10 +3,12 @@
 //! Theory of operation. The routing daemon works on the switch's shadow, a bridge in its namespace (`host/shadow.rs` of the engine). What it
 //! enters at the VXLAN device there goes into the switch's table: routes of type 2 are stations, those of type 3 the endpoints that get
 //! floods. Stations that our switch learns, moves or forgets are entered at the shadow's other port, and the routing daemon
-//! announces them. Which host has a station that both claim is the routing daemon's to decide (RFC 7432 §15): we follow.
+//! announces them. Which host has a station that both claim is the routing daemon's to decide (RFC 7432 §15): we follow. The bridge's own
+//! entry says at which port it is; the VXLAN device's says behind which endpoint, and zebra leaves that where it is when the station
+//! comes here. A station that goes back there changes nothing but the bridge's entry.
 //!
-//! **Stale entries.** An entry that goes is in force for a moment more ([`HOLD`]): it may come again at once. If then nobody listens for BGP in
-//! the namespace where somebody did, bgpd has ended, and with it went all that it had said. What went stays for [`GRACE`], unless it comes
+//! **Stale entries.** An entry that goes is in force for a moment more ([`HOLD`]): it may come again at once. If nobody listens for BGP in the
+//! namespace meanwhile, where somebody did, bgpd has ended, and with it went all that it had said. What went stays for [`GRACE`], unless it comes
 //! again before. A withdrawal by a bgpd that lives is obeyed. zebra leaves its entries in the kernel when it is killed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -169,6 +171,12 @@ impl Table {
         self.stale.remove(said);
     }
 
+    /// A station is at the VXLAN device again.
+    fn again(&self, mac: [u8; 6], changes: &mut Changes) {
+        let all = self.of(mac).filter_map(|said| Some((mac, said.1, *self.said.get(&said)?)));
+        changes.put.extend(all);
+    }
+
     /// What is in the kernel's table now is all that there is.
     fn compare(&mut self, stations: &[Station], now: Instant, changes: &mut Changes) {
         stations.iter().for_each(|station| self.hear(station, now, changes));
@@ -177,20 +185,21 @@ impl Table {
         gone.for_each(|said| _ = self.stale.entry(*said).or_insert((now + HOLD, false)));
     }
 
-    /// What was taken back long enough ago goes, if who listens for BGP says so: `listens`.
-    fn sweep(&mut self, now: Instant, listens: impl FnOnce() -> Option<bool>, changes: &mut Changes) {
-        let is_due = |(_, (at, _)): &(&Said, &(Instant, bool))| *at <= now;
-        let due: Vec<(Said, bool)> =
-            self.stale.iter().filter(is_due).map(|(said, (_, waits))| (*said, *waits)).collect();
-        if due.is_empty() {
-            return;
+    /// Whether it matters who listens for BGP.
+    fn is_asking(&self) -> bool {
+        !self.has_listened || self.stale.values().any(|(_, waits)| !waits)
+    }
+
+    /// What was taken back long enough ago goes. If nobody listens for BGP any more it waits: a successor may be there before it is due.
+    fn sweep(&mut self, now: Instant, listens: Option<bool>, changes: &mut Changes) {
+        self.has_listened |= listens == Some(true);
+        if self.has_listened && listens == Some(false) {
+            let new = self.stale.values_mut().filter(|(_, waits)| !waits);
+            new.for_each(|it| *it = (now + GRACE, true));
         }
-        let has_gone = self.has_listened && listens() == Some(false);
-        for (said, waits) in due {
-            if has_gone && !waits {
-                self.stale.insert(said, (now + GRACE, true));
-                continue;
-            }
+        let due = self.stale.iter().filter(|(_, (at, _))| *at <= now);
+        let due: Vec<Said> = due.map(|(said, _)| *said).collect();
+        for said in due {
             self.forget(&said);
             match said.0 {
                 UNKNOWN => changes.floods = true,
@@ -252,11 +261,7 @@ impl Worker {
         self.shadow.make()?;
         let mut kernel = Kernel::new(&self.shadow.netns, &self.end)?;
         let look = netns::open(&self.shadow.netns, Socket::Look)?;
-        let links = kernel.links()?;
-        let number =
-            |name: &String| links.iter().find(|link| link.name == *name).map_or(0, |link| link.index);
-        let [_, vxlan, port, _] = self.shadow.names();
-        self.links = [number(&vxlan), number(&port)];
+        self.links = self.numbers(&mut kernel)?;
         self.take_over(&mut kernel)?;
         self.trouble = None;
         tracing::info!(switch = %self.switch, "its control plane is in namespace {}", self.shadow.netns.display());
@@ -268,16 +273,47 @@ impl Worker {
             let (now, mut changes) = (Instant::now(), Changes::default());
             if said {
                 let heard = kernel.hear()?;
+                heard.stations.iter().for_each(|station| self.hear(station, now, &mut changes));
+                if heard.links && self.numbers(&mut kernel)? != self.links {
+                    return Err(io::Error::new(io::ErrorKind::NotFound, "somebody has removed its devices"));
+                }
+                // What was told before the loss is older than what the kernel has now.
                 if heard.lost {
+                    self.carry_out(&std::mem::take(&mut changes));
                     self.take_over(&mut kernel)?;
                 }
-                let [vxlan, _] = self.links;
-                let of = heard.stations.iter().filter(|station| station.link == vxlan);
-                of.for_each(|station| self.table.hear(station, now, &mut changes));
             }
-            self.sweep(&look, now, &mut changes);
+            if self.table.is_asking() {
+                self.table.sweep(now, listens(&look).ok(), &mut changes);
+            } else {
+                self.table.sweep(now, None, &mut changes);
+            }
             self.carry_out(&changes);
             self.announce()?;
+        }
+    }
+
+    /// The kernel's numbers of the shadow's VXLAN device, and of its port for our stations.
+    fn numbers(&self, kernel: &mut Kernel) -> io::Result<[u32; 2]> {
+        let links = kernel.links()?;
+        let [_, vxlan, port, _] = self.shadow.names();
+        Ok([vxlan, port].map(|name| links.iter().find(|link| link.name == name).map_or(0, |link| link.index)))
+    }
+
+    /// An entry of the shadow has changed.
+    fn hear(&mut self, station: &Station, now: Instant, changes: &mut Changes) {
+        let ([vxlan, port], mac) = (self.links, station.mac);
+        if station.link == vxlan && station.behind.is_some() {
+            self.table.hear(station, now, changes);
+        } else if station.link == vxlan && station.there && self.announced.get(&mac) != Some(&true) {
+            // It is not here any more, and may come back.
+            self.announced.remove(&mac);
+            self.table.again(mac, changes);
+        } else if station.link == port && station.there && !station.own && !self.announced.contains_key(&mac) {
+            // An older message said that it had gone when this was written: where it is now shows when it speaks.
+            self.announced.insert(mac, station.sticky);
+            self.overlay.take(mac);
+            self.seen = None;
         }
     }
 
@@ -289,8 +325,10 @@ impl Worker {
             .into_iter()
             .filter(|it| it.link == vxlan || it.link == port && !it.own)
             .partition(|it| it.link == vxlan);
-        self.table.compare(&far, Instant::now(), &mut changes);
         self.announced = near.into_iter().map(|station| (station.mac, station.sticky)).collect();
+        let at_bridge = far.iter().filter(|station| station.behind.is_none());
+        at_bridge.for_each(|station| self.table.again(station.mac, &mut changes));
+        self.table.compare(&far, Instant::now(), &mut changes);
         let inherited = || (self.announced.keys().copied().collect(), Instant::now() + GRACE);
         self.inherited.get_or_insert_with(inherited);
         self.seen = None;
@@ -298,17 +336,11 @@ impl Worker {
         Ok(())
     }
 
-    fn sweep(&mut self, look: &OwnedFd, now: Instant, changes: &mut Changes) {
-        if !self.table.has_listened || !self.table.stale.is_empty() {
-            let listens = listens(look).ok();
-            self.table.has_listened |= listens == Some(true);
-            self.table.sweep(now, || listens, changes);
-        }
-    }
-
     fn carry_out(&mut self, changes: &Changes) {
         let mut refused = 0;
-        for (mac, at, sticky) in &changes.put {
+        // The bridge has those that were announced here, whatever was said of them before.
+        let here = |mac: &[u8; 6]| self.announced.get(mac) == Some(&false);
+        for (mac, at, sticky) in changes.put.iter().filter(|(mac, ..)| !here(mac)) {
             refused += usize::from(!self.overlay.put(*mac, *at, *sticky));
         }
         changes
@@ -419,7 +451,7 @@ mod tests {
 
     fn sweep(table: &mut Table, now: Instant, listens: bool) -> Changes {
         let mut changes = Changes::default();
-        table.sweep(now, || Some(listens), &mut changes);
+        table.sweep(now, Some(listens), &mut changes);
         changes
     }
 
@@ -455,6 +487,28 @@ mod tests {
         table.has_listened = false;
         hear(&mut table, &[entry(M, 2, false)], start);
         assert_eq!(sweep(&mut table, start + HOLD, false).take, [M]);
+    }
+
+    /// bgpd is started again before what it had said is due to go.
+    #[test]
+    fn a_daemon_that_is_back_at_once_has_gone_nevertheless() {
+        let (mut table, start) = (Table { has_listened: true, ..Table::default() }, Instant::now());
+        hear(&mut table, &[entry(M, 2, true)], start);
+        hear(&mut table, &[entry(M, 2, false)], start);
+        assert!(table.is_asking());
+        assert_eq!(sweep(&mut table, start + HOLD / 3, false), Changes::default());
+        assert!(!table.is_asking());
+        assert_eq!(sweep(&mut table, start + HOLD, true), Changes::default());
+        assert_eq!(sweep(&mut table, start + HOLD / 3 + GRACE, true).take, [M]);
+    }
+
+    #[test]
+    fn a_station_that_was_here_is_where_it_was_before() {
+        let (mut table, mut changes) = (Table::default(), Changes::default());
+        hear(&mut table, &[entry(M, 2, true)], Instant::now());
+        table.again([6; 6], &mut changes);
+        table.again(M, &mut changes);
+        assert_eq!(changes, Changes { put: vec![(M, at(2), false)], take: vec![], floods: false });
     }
 
     #[test]

@@ -39,6 +39,7 @@ mod loops;
 mod moderation;
 mod msr;
 mod neighbours;
+mod overlay;
 mod packaging;
 mod pktgen;
 mod pktgen_host;

@@ -164,6 +164,8 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
             "f.toml:2: daemon: key `cores`: processor 2 is named twice; allowed: one I/O core each",
         ),
         ("[[switch]]\nname = 's'\nage = 3", "f.toml:3: switch s: key `age`: unknown field `age`, expected one of `name`, `ageing`, `table-size`, `control-frames`, `control`, `vni`"),
+        ("[[switch]]\nname = 's'\nvni = 5", "f.toml:3: switch s: key `vni`: does not apply; allowed: with control"),
+        ("[[switch]]\nname = 's'\ncontrol = 'n'\nvni = 5\n[[switch]]\nname = 't'\ncontrol = '/run/netns/n'\nvni = 5", "f.toml:4: switch s: key `vni`: another switch has it in this namespace; allowed: each vni once in a namespace\nf.toml:3: switch s: key `control`: needs one tunnel without peers on the switch, and there are 0; allowed: one port of kind vxlan\nf.toml:8: switch t: key `vni`: another switch has it in this namespace; allowed: each vni once in a namespace\nf.toml:7: switch t: key `control`: needs one tunnel without peers on the switch, and there are 0; allowed: one port of kind vxlan"),
         ("WEB\nmode = 'copy'", "f.toml:6: port web: key `mode`: is none that kind sock knows; allowed: octal digits, such as 0660"),
         ("[[router]]\nname = 'r'\ncontrol = '../../etc/passwd'", "f.toml:3: router r: key `control`: \"../../etc/passwd\" is no network namespace; allowed: a name as of `ip netns add`, or a path from / on without . and .., of letters, digits and marks"),
         ("[[switch]]\nageing = 3", "f.toml:1: switch: missing field `name`"),

@@ -1,0 +1,78 @@
+//! A switch that follows a routing daemon. The daemon is this test, which writes into the kernel's tables what FRR 8.4 writes there.
+
+use crate::rig::net::Net;
+use crate::rig::{needs, until, Daemon, Testbed};
+use crate::vlan::{frame, guests, EVERYBODY};
+use rustix::process::Signal;
+
+fn daemon(bed: &Testbed, control: &Net) -> Daemon {
+    let switch = format!("lan,control={},vni=100", control.path());
+    let guest = format!("vm=vhost-user:{}", bed.at("vm.sock"));
+    let port = std::net::UdpSocket::bind("127.0.8.1:0").unwrap().local_addr().unwrap().port();
+    let over = format!("over=vxlan:127.0.8.1:{port},vni=100");
+    bed.daemon(&["--switch", &switch, "--port", &over, "--port", &guest])
+}
+
+/// At which port of the shadow its bridge has a station.
+fn shadow(control: &Net, mac: u8) -> Option<String> {
+    let output = control.command("bridge").args(["fdb", "show"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mac = format!("02:00:00:00:00:{mac:02x} dev ");
+    let line = text.lines().find(|line| line.starts_with(&mac) && line.contains(" master "))?;
+    line.split(' ').nth(2).map(str::to_owned)
+}
+
+/// At which port the switch has it.
+fn at(bed: &Testbed, mac: u8) -> Option<String> {
+    let (table, mac) = (bed.show("mac"), format!("02:00:00:00:00:{mac:02x}"));
+    let row = table["addresses"].as_array().unwrap().iter().find(|row| row["mac"] == mac)?;
+    row["port"].as_str().map(str::to_owned)
+}
+
+/// What zebra does where a station is behind another host, or is not any more.
+fn far(control: &Net, what: &str, mac: u8) {
+    let line = format!("fdb {what} 02:00:00:00:00:{mac:02x} dev scvx100 dst 127.0.8.2 self master extern_learn");
+    let output = control.command("bridge").args(line.split(' ')).output().unwrap();
+    assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn stations_move_between_hosts_and_the_shadow_outlives_the_daemon() {
+    needs("bridge", "iproute2");
+    let (bed, control) = (Testbed::new(), Net::new());
+    let first = daemon(&bed, &control);
+    let [mut vm] = guests(&bed, ["vm"]);
+    let is = |port: &str| Some(port.to_owned());
+
+    vm.send(&frame(EVERYBODY, 1, None, 1));
+    until("station that is announced", || shadow(&control, 1) == is("scfd100"));
+    far(&control, "replace", 2);
+    far(&control, "replace", 3);
+    until("station of another host", || at(&bed, 2) == is("over") && at(&bed, 3) == is("over"));
+
+    // It comes here, goes back, and comes again. What was said of it stays in the VXLAN device's own table, as zebra has it.
+    for number in 2..5 {
+        vm.send(&frame(EVERYBODY, 2, None, number));
+        until("station that has come", || shadow(&control, 2) == is("scfd100") && at(&bed, 2) == is("vm"));
+        far(&control, "replace", 2);
+        until("station that has gone back", || at(&bed, 2) == is("over"));
+        assert_eq!(shadow(&control, 2), is("scvx100"));
+    }
+    vm.send(&frame(EVERYBODY, 2, None, 5));
+    until("station that has come", || shadow(&control, 2) == is("scfd100"));
+
+    // The next daemon takes the shadow as it is.
+    first.end(Signal::KILL);
+    assert_eq!([1, 2, 3].map(|mac| shadow(&control, mac)), [is("scfd100"), is("scfd100"), is("scvx100")]);
+    let _second = daemon(&bed, &control);
+    until("station that was said before", || at(&bed, 3) == is("over"));
+    assert_eq!(at(&bed, 2), None, "it has moved here, and has not spoken yet");
+    assert_eq!([1, 2].map(|mac| shadow(&control, mac)), [is("scfd100"), is("scfd100")]);
+
+    far(&control, "del", 3);
+    until("withdrawal that is obeyed", || at(&bed, 3).is_none());
+    control.ip("link del scvx100");
+    until("device that is made again", || {
+        control.command("ip").args(["link", "show", "scvx100"]).output().unwrap().status.success()
+    });
+}
