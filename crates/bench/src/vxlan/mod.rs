@@ -11,6 +11,7 @@
 //! and 1500 bytes are one flow of UDP (`flow`); the first has its check sequence counted, which no such interface sees, the second its headers left out.
 //! Neither sender nor receiver has a processor of its own; the distance of a run is that of the two I/O cores.
 
+pub mod evpn;
 mod flow;
 mod stage;
 
@@ -125,6 +126,16 @@ pub fn run(args: &Args) -> Result<()> {
     let io_cores: [usize; 2] =
         args.io_cores.clone().try_into().map_err(|_| "--io-core takes two processors")?;
     let rounds = if args.quick { 1 } else { args.rounds };
+    if std::env::var("EVPN").is_ok() {
+        let mut fabric = evpn::Fabric::start(std::env::var("OURS").is_ok().then_some(io_cores))?;
+        for n in 1..=8 {
+            eprintln!("{:?}", fabric.moves(n)?);
+        }
+        for n in 1..=3 {
+            eprintln!("{:?}", fabric.many(n, 20000)?);
+        }
+        return Ok(());
+    }
     let stages: Vec<Stage> =
         Candidate::ALL.iter().map(|it| Stage::start(*it, io_cores)).collect::<Result<_>>()?;
     let mut samples = vec![Vec::new(); Load::ALL.len() * Candidate::ALL.len()];
