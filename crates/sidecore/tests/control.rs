@@ -156,6 +156,13 @@ impl Frr {
         serde_json::from_slice(&vtysh.output().unwrap().stdout).unwrap_or_default()
     }
 
+    /// Kills the one that was started last.
+    pub fn kill_last(&mut self) {
+        let mut last = self.0.pop().unwrap();
+        last.kill().unwrap();
+        last.wait().unwrap();
+    }
+
     pub fn kill(&mut self) {
         for child in &mut self.0 {
             // Fails if it has ended already.

@@ -34,6 +34,7 @@ mod first_use;
 mod groups;
 mod honest;
 mod host_rings;
+mod hosts;
 mod loops;
 mod moderation;
 mod msr;

@@ -75,18 +75,30 @@ impl Shadow {
             let fd = routes(0)?;
             make(&fd, &bridge, "bridge", &[(IFLA_BR_AGEING_TIME, AGEING.to_ne_bytes().to_vec())])?;
             let peer = [vec![0; 16], attribute(IFLA_IFNAME, end.as_bytes())].concat();
-            match make(&fd, &port, "veth", &[(VETH_INFO_PEER | NESTED, peer)]) {
-                // It is there; nothing of it can be changed.
-                Err(e) if matches!(e.raw_os_error(), Some(libc::EEXIST | libc::EOPNOTSUPP)) => {}
-                made => made?,
-            }
+            // What is there stays as it is.
+            let is_there = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EEXIST | libc::EOPNOTSUPP));
+            make(&fd, &port, "veth", &[(VETH_INFO_PEER | NESTED, peer)]).or_else(|e| {
+                if is_there(&e) {
+                    Ok(())
+                } else {
+                    Err(e)
+                }
+            })?;
             let local = match self.local {
                 IpAddr::V4(it) => (IFLA_VXLAN_LOCAL, it.octets().to_vec()),
                 IpAddr::V6(it) => (IFLA_VXLAN_LOCAL6, it.octets().to_vec()),
             };
             let id = (IFLA_VXLAN_ID, self.vni.to_ne_bytes().to_vec());
             let udp = (IFLA_VXLAN_PORT, 4789u16.to_be_bytes().to_vec());
-            make(&fd, &vxlan, "vxlan", &[id, local, (IFLA_VXLAN_LEARNING, vec![0]), udp])?;
+            let all = [id, local, (IFLA_VXLAN_LEARNING, vec![0]), udp];
+            // Of one that is there the port cannot even be said again.
+            make(&fd, &vxlan, "vxlan", &all).or_else(|e| {
+                if is_there(&e) {
+                    make(&fd, &vxlan, "vxlan", &all[..3])
+                } else {
+                    Err(e)
+                }
+            })?;
             let master = Interface::new(&bridge)?.index()?.to_ne_bytes();
             for name in [&bridge, &end, &port, &vxlan] {
                 let index = Interface::new(name)?.index()?;
