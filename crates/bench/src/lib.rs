@@ -18,6 +18,7 @@ mod e1000;
 mod echo;
 mod ends;
 mod fib;
+mod frr;
 mod group;
 mod idle;
 mod many;

@@ -1,10 +1,13 @@
 //! Our own switch as a benchmark's candidate: started as a user would, asked as a user would.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use super::common::text;
 use super::net::Net;
 use super::peers::{PeerError, Process, Scratch};
 
@@ -112,6 +115,20 @@ impl Daemon {
             false => Err(failed(String::from_utf8_lossy(&output.stderr).trim())),
         }
     }
+}
+
+/// What the daemon's control socket answers at `path`. A command that asks would take longer than most of what is measured.
+///
+/// # Errors
+/// It does not answer, or no JSON.
+pub fn get(socket: &Path, path: &str) -> Result<serde_json::Value, String> {
+    let mut stream = UnixStream::connect(socket).map_err(text)?;
+    let request = format!("GET {path} HTTP/1.0\r\nHost: sidecore\r\n\r\n");
+    stream.write_all(request.as_bytes()).map_err(text)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(text)?;
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
+    serde_json::from_str(body).map_err(|e| format!("{}: {e}", socket.display()))
 }
 
 /// Starts `sidecore run` with the words that `set` gives it, and waits until it is ready.

@@ -12,10 +12,11 @@ use rustix::net::{bind, recv, socket_with, AddressFamily, RecvFlags, SocketFlags
 use rustix::process::{kill_process, Pid, Signal};
 
 use super::super::common::{median, percentile, text, Result};
+use super::super::frr::inside;
 use super::super::net::Net;
 use super::super::peers::{Process, Scratch};
 use super::speaker::Prefix;
-use super::stage::{inside, Stage, GATEWAYS, ROUTER};
+use super::stage::{Stage, GATEWAYS, ROUTER};
 use super::{Table, LITTLE, PATIENCE};
 
 /// As many as the aim names.
@@ -49,7 +50,7 @@ impl BackEnd {
         }
         let words = ["--listen".to_owned(), socket.to_string_lossy().into_owned()];
         let log = scratch.file(format!("m{number}.log"));
-        let agent = inside(&format!("/proc/{}/ns/net", net.id()), log, &program.to_string_lossy(), &words)?;
+        let agent = inside(&net, log, &program.to_string_lossy(), &words)?;
         let told = net.enter(|| {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let told = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None).map_err(text)?;

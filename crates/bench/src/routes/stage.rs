@@ -1,18 +1,16 @@
 //! What is measured, as a user would have it: the daemon with a router, FRR as its control plane, a neighbour behind its port.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use super::super::common::{text, Result};
+use super::super::frr::Frr;
 use super::super::net::Net;
-use super::super::ours::{self, START};
+use super::super::ours;
 use super::super::peers::{Process, Scratch};
 use super::back_ends::BackEnd;
 use super::relay::{self, Relay};
@@ -31,14 +29,12 @@ const BGP: u16 = 179;
 /// How often the router is asked: so much at most is too late what is told of it.
 const PAUSE: Duration = Duration::from_micros(500);
 
-const FRR: &str = "/usr/lib/frr";
-
 /// All of it. What is first ends first.
 pub struct Stage {
     pub speaker: Speaker,
     pub relay: Relay,
     pub back_ends: Vec<BackEnd>,
-    _frr: [Process; 2],
+    _frr: Frr,
     _daemon: Process,
     socket: PathBuf,
     _nets: [Net; 2],
@@ -51,12 +47,9 @@ impl Stage {
     /// # Errors
     /// FRR is not installed, there is no permission, or one of them does not start.
     pub fn start(back_ends: usize) -> Result<Stage> {
-        if !Path::new(FRR).join("zebra").exists() {
-            return Err(format!("{FRR}/zebra is not installed: apt-get install frr"));
-        }
+        Frr::is_there()?;
         let scratch = Scratch::new("sc-routes").map_err(text)?;
         let (control, side) = (Net::new()?, Net::new()?);
-        let path = |net: &Net| format!("/proc/{}/ns/net", net.id());
         // Addresses of IPv6 would be routes, too.
         let without = || fs::write("/proc/sys/net/ipv6/conf/default/disable_ipv6", "1").map_err(text);
         control.enter(without)?;
@@ -64,14 +57,19 @@ impl Stage {
         let socket = scratch.file("ctl");
         let back_ends =
             (1..=back_ends).map(|number| BackEnd::start(&scratch, number)).collect::<Result<Vec<_>>>()?;
-        let daemon = daemon(&scratch, &socket, &path(&control), &path(&side), &back_ends)?;
+        let daemon = daemon(&scratch, &socket, &control.path(), &side.path(), &back_ends)?;
         for gateway in GATEWAYS {
             side.ip(&format!("address add {gateway}/24 dev eth0"))?;
         }
         side.ip("link set eth0 up")?;
         // It is to be there before zebra looks for it.
         let relay = control.enter(Relay::start)?;
-        let frr = frr(&scratch, &path(&control))?;
+        let zebra = format!("fpm address 127.0.0.1 port {}\n", relay::PORT);
+        let neighbour = GATEWAYS[0];
+        let bgp = format!(
+            "router bgp 65000\n no bgp ebgp-requires-policy\n neighbor {neighbour} remote-as {OURS}\n neighbor {neighbour} passive\n"
+        );
+        let frr = Frr::start(&scratch, "frr", &control, &zebra, &bgp)?;
         let speaker = side.enter(|| Speaker::connect(SocketAddrV4::new(ADDRESS, BGP), GATEWAYS[0]))?;
         Ok(Stage {
             speaker,
@@ -92,7 +90,7 @@ impl Stage {
     pub fn all_consistent(&self, limit: Duration) -> Result<Instant> {
         let begun = Instant::now();
         loop {
-            let state = routers(&self.socket)?;
+            let state = ours::get(&self.socket, "/v1/routers")?;
             let (now, control) = (Instant::now(), &state["routers"][0]["control"]);
             let agents = control["agents"].as_array().cloned().unwrap_or_default();
             let is = |agent: &Value| agent["state"] == "consistent" && agent["digest"] == control["digest"];
@@ -117,7 +115,7 @@ impl Stage {
     pub fn reach(&self, expected: &(u64, String), limit: Duration) -> Result<Instant> {
         let begun = Instant::now();
         loop {
-            let state = routers(&self.socket)?;
+            let state = ours::get(&self.socket, "/v1/routers")?;
             let now = Instant::now();
             let control = &state["routers"][0]["control"];
             let has = (control["routes"].as_u64(), control["digest"].as_str());
@@ -136,25 +134,6 @@ impl Stage {
             std::thread::sleep(PAUSE);
         }
     }
-}
-
-/// What the daemon's control socket says of its routers. A command that asks would take longer than most of what is measured.
-fn routers(socket: &Path) -> Result<Value> {
-    let mut stream = UnixStream::connect(socket).map_err(text)?;
-    let request = b"GET /v1/routers HTTP/1.0\r\nHost: sidecore\r\n\r\n";
-    stream.write_all(request).map_err(text)?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).map_err(text)?;
-    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body).unwrap_or_default();
-    serde_json::from_str(body).map_err(|e| format!("{}: {e}", socket.display()))
-}
-
-/// `command` in the namespace at `net`.
-pub fn inside(net: &str, log: PathBuf, program: &str, words: &[String]) -> Result<Process> {
-    Process::start("nsenter", "util-linux", log, |command| {
-        command.arg(format!("--net={net}")).arg(program).args(words);
-    })
-    .map_err(text)
 }
 
 fn daemon(
@@ -184,39 +163,4 @@ fn daemon(
         }
     })
     .map_err(text)
-}
-
-/// zebra and bgpd, which become a user of their own.
-fn frr(scratch: &Scratch, net: &str) -> Result<[Process; 2]> {
-    let dir = scratch.file("frr");
-    fs::create_dir(&dir).map_err(text)?;
-    let open = |path: &Path, mode| fs::set_permissions(path, PermissionsExt::from_mode(mode)).map_err(text);
-    open(&scratch.file(""), 0o755)?;
-    open(&dir, 0o777)?;
-    let at = |name: &str| dir.join(name).to_string_lossy().into_owned();
-    let zebra = format!("fpm address 127.0.0.1 port {}\n", relay::PORT);
-    let neighbour = GATEWAYS[0];
-    let bgp = format!(
-        "router bgp 65000\n no bgp ebgp-requires-policy\n neighbor {neighbour} remote-as {OURS}\n neighbor {neighbour} passive\n"
-    );
-    let start = |name: &str, config: &str, more: &[&str]| {
-        fs::write(at(&format!("{name}.conf")), config).map_err(text)?;
-        let mut words = Vec::new();
-        for (key, value) in [
-            ("-f", at(&format!("{name}.conf"))),
-            ("-i", at(&format!("{name}.pid"))),
-            ("-z", at("zserv.api")),
-            ("--vty_socket", at("")),
-            ("-P", "0".to_owned()),
-        ] {
-            words.extend([key.to_owned(), value]);
-        }
-        words.extend(more.iter().map(|word| (*word).to_owned()));
-        inside(net, scratch.file(format!("{name}.log")), &format!("{FRR}/{name}"), &words)
-    };
-    let mut zebra = start("zebra", &zebra, &["-M", "dplane_fpm_nl"])?;
-    let listens = || dir.join("zserv.api").exists();
-    zebra.wait_until("it listens", START, listens).map_err(text)?;
-    let bgpd = start("bgpd", &bgp, &[])?;
-    Ok([zebra, bgpd])
 }

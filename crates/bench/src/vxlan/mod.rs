@@ -9,8 +9,11 @@
 //! TCP is one connection of iperf3, and the receiver's figure counts. Through the kernel's devices its segments of 64 KiB pass as they
 //! are: nothing cuts them on a cable that is a veth pair. A card with a wire does; so a third kernel (`kernel-cut`) cuts them by software before the cable. Frames of 64
 //! and 1500 bytes are one flow of UDP (`flow`); the first has its check sequence counted, which no such interface sees, the second its headers left out.
+//! At last FRR tells both hosts of stations (`evpn`).
+//!
 //! Neither sender nor receiver has a processor of its own; the distance of a run is that of the two I/O cores.
 
+mod evpn;
 mod flow;
 mod stage;
 
@@ -107,10 +110,14 @@ struct Summary {
     ratio_kernel_cut_tcp: f64,
     ratio_kernel_64: f64,
     ratio_kernel_1500: f64,
+    /// Of ours with FRR, if that is there: medians, and frames of all moves that arrived twice.
+    move_ms: Option<f64>,
+    macs_20k_s: Option<f64>,
+    duplicates: Option<usize>,
 }
 
 impl Summary {
-    fn of(rows: &[Row]) -> Summary {
+    fn of(rows: &[Row], control: Option<&evpn::Row>) -> Summary {
         let of = |load: Load, candidate: Candidate| {
             let mut its = rows.iter().filter(|row| row.load == load.names()[0]);
             its.find(|row| row.candidate == candidate.name()).map_or(f64::NAN, |row| row.median)
@@ -123,6 +130,9 @@ impl Summary {
             ratio_kernel_cut_tcp: ours(Load::Tcp) / of(Load::Tcp, Candidate::KernelCut),
             ratio_kernel_64: ratio(Load::Frames64),
             ratio_kernel_1500: ratio(Load::Frames1500),
+            move_ms: control.map(|row| row.move_ms),
+            macs_20k_s: control.map(|row| row.macs_s),
+            duplicates: control.map(|row| row.duplicates),
         }
     }
 }
@@ -151,8 +161,21 @@ pub fn run(args: &Args) -> Result<()> {
     let rows: Vec<Row> = cases.iter().map(|(load, it, _, samples)| row((*load, *it), samples)).collect();
     let note = "one flow between guests of two hosts: ours by TAPs and a daemon on each host, the kernel's by veth pairs, bridge \
         and VXLAN, as it comes, with RPS, or with segments cut before the cable (kernel-cut); busy: I/O cores of sender's and receiver's \
-        host; ratios: to the better of the first two kernels, or to kernel-cut";
-    Results::new("vxlan", note).with("rows", &rows)?.with("summary", &Summary::of(&rows))?.print(args.json)
+        host; ratios: to the better of the first two kernels, or to kernel-cut; control: FRR, from the first frame of a station that has \
+        moved until one arrives there, and from when bgpd has all stations until the switch has";
+    // Their processors are FRR's now.
+    drop(cases);
+    drop(stages);
+    let (control, notes) = match evpn::run(args, io_cores) {
+        Ok(control) => (control, Vec::new()),
+        Err(why) => (Vec::new(), vec![format!("control plane: {why}")]),
+    };
+    Results::new("vxlan", note)
+        .with("rows", &rows)?
+        .with("control", &control)?
+        .with("notes", &notes)?
+        .with("summary", &Summary::of(&rows, control.first()))?
+        .print(args.json)
 }
 
 fn one(args: &Args, stage: &Stage, load: Load, io_cores: [usize; 2]) -> Result<Sample> {
@@ -196,7 +219,7 @@ mod tests {
         let rows = figures.iter().flat_map(|(load, figures)| {
             load.candidates().iter().zip(figures).map(|(it, figure)| row((*load, *it), &sample(*figure)))
         });
-        let summary = Summary::of(&rows.collect::<Vec<_>>());
+        let summary = Summary::of(&rows.collect::<Vec<_>>(), None);
         let Summary { ratio_kernel_tcp, ratio_kernel_cut_tcp, ratio_kernel_64, .. } = summary;
         assert_eq!((ratio_kernel_tcp, ratio_kernel_cut_tcp, ratio_kernel_64), (0.4, 2.0, 2.0));
         assert!(summary.ratio_kernel_1500.is_nan());

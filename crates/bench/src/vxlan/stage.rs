@@ -11,7 +11,7 @@ use super::super::tap::address;
 /// The guests' interface.
 pub const GUEST: &str = "eth0";
 /// The MTU of the cable: a guest's, headers of VXLAN, and some room.
-const CABLE: u32 = 1600;
+pub const CABLE: u32 = 1600;
 /// Processors to which the kernel moves what devices receive that are made later.
 const RPS: &str = "/proc/sys/net/core/rps_default_mask";
 
@@ -104,17 +104,9 @@ impl Stage {
 
     fn kernel(&self, i: usize) -> Result<()> {
         let (host, far) = (&self.hosts[i], self.guests[i].id());
-        // They are not there if that part of the kernel is not.
-        let off = |path: &&str| std::path::Path::new(path).exists().then(|| std::fs::write(path, "0"));
-        host.enter(|| FIREWALL.iter().filter_map(off).collect::<std::io::Result<()>>().map_err(text))?;
-        host.ip("link add br0 type bridge")?;
-        let (here, there) = (vtep(i), vtep(1 - i));
-        host.ip(&format!("link add over type vxlan id 100 local {here} remote {there} dstport 4789"))?;
+        bridge(host, &format!("local {} remote {}", vtep(i), vtep(1 - i)))?;
         host.ip(&format!("link add guest type veth peer name {GUEST} netns {far}"))?;
-        for port in ["over", "guest"] {
-            host.ip(&format!("link set {port} mtu 1500 master br0 up"))?;
-        }
-        host.ip("link set br0 up")
+        host.ip("link set guest master br0 up")
     }
 
     /// Time in which the daemons' I/O cores were busy, and all of it; nothing if there are none.
@@ -127,6 +119,16 @@ impl Stage {
         };
         self.daemons.iter().map(of).collect()
     }
+}
+
+/// Makes a bridge of the kernel's with a VXLAN device, whose ends are `ends`.
+pub fn bridge(host: &Net, ends: &str) -> Result<()> {
+    // They are not there if that part of the kernel is not.
+    let off = |path: &&str| std::path::Path::new(path).exists().then(|| std::fs::write(path, "0"));
+    host.enter(|| FIREWALL.iter().filter_map(off).collect::<std::io::Result<()>>().map_err(text))?;
+    host.ip("link add br0 type bridge")?;
+    host.ip(&format!("link add over type vxlan id 100 {ends} dstport 4789"))?;
+    ["br0 up", "over mtu 1500 master br0 up"].iter().try_for_each(|it| host.ip(&format!("link set {it}")))
 }
 
 /// Lays a cable between two namespaces, with this MTU, and gives its ends the addresses of [`vtep`].

@@ -1,0 +1,348 @@
+//! The same two hosts with FRR as their control plane (EVPN, RFC 7432 and 8365): stations that move, and many that come.
+//!
+//! FRR on each host speaks BGP with the other over a cable. For ours that is a namespace of its own, in which our daemon keeps
+//! what FRR expects of a host; the kernel is one itself. Two guests are on the first host and one is on the second.
+//!
+//! A station that has spoken on the first host speaks once on the second, as a virtual machine does when it has moved. Before and after it, a guest of
+//! the first host sends it numbered frames, every [`EVERY`]. `move_ms` is the time until the first of them arrives at the new place.
+//! Each station moves once: FRR freezes those that move often.
+//!
+//! Then many stations speak on the first host at once. `macs_s` is the time from when the second host's bgpd has all of them (it is asked all
+//! the time) until its switch has, `whole_s` from the first one's frame on.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use sidecore_pktgen::end::{host, Lane, Sink, Source};
+
+use super::super::common::{middle, text, Result};
+use super::super::frr::Frr;
+use super::super::net::Net;
+use super::super::ours::{self, Daemon, START};
+use super::super::peers::{Process, Scratch};
+use super::super::rfc2544::lane::{udp, End, Once, SIZE};
+use super::stage::{bridge, join, vtep, CABLE, GUEST};
+use super::Args;
+
+/// From one frame to the next.
+const EVERY: Duration = Duration::from_micros(200);
+/// How long frames are sent before a move, and after the first of them has arrived.
+const AROUND: Duration = Duration::from_millis(100);
+/// How long a change may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Where a frame's number is: behind its headers.
+const NUMBER: usize = 42;
+/// Frames sent at once while many stations come, and the time between: a TAP keeps 500.
+const BURST: usize = 32;
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Moves in a round, and stations that come at once.
+const MOVES: u16 = 3;
+const MACS: usize = 20_000;
+
+type Mac = [u8; 6];
+/// The guest that sends.
+const TALKER: Mac = [2, 0, 0, 0, 4, 1];
+const ALL: Mac = [0xff; 6];
+
+/// Where guests are: the station before it moves, the one that sends, the station after it has moved.
+const AT: [usize; 3] = [0, 0, 1];
+
+/// All of it. What is first ends first.
+struct Fabric {
+    ends: [End; 3],
+    daemons: Vec<(Process, Daemon)>,
+    frr: Vec<Frr>,
+    _guests: [Net; 3],
+    hosts: [Net; 2],
+    _controls: Option<[Net; 2]>,
+    _scratches: Vec<Scratch>,
+}
+
+/// A station has moved.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    ms: f64,
+    /// Frames that arrived twice, and that did not.
+    duplicates: usize,
+    lost: usize,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    candidate: &'static str,
+    /// Milliseconds of moves: the median, and all.
+    pub move_ms: f64,
+    moves: Vec<f64>,
+    pub duplicates: usize,
+    lost: usize,
+    /// How many stations came at once, and seconds from when bgpd had them: the median, and all.
+    macs: usize,
+    pub macs_s: f64,
+    in_force: Vec<f64>,
+    /// From the first one's frame on: the median.
+    whole_s: f64,
+}
+
+/// Ours, and the kernel.
+///
+/// # Errors
+/// FRR is not installed, something does not start, or a change does not come.
+pub fn run(args: &Args, io_cores: [usize; 2]) -> Result<Vec<Row>> {
+    let (rounds, moves, macs) = if args.quick { (1, 1, 1000) } else { (args.rounds, MOVES, MACS) };
+    let names = ["sidecore", "kernel"];
+    let mut fabrics = [Fabric::start(Some(io_cores))?, Fabric::start(None)?];
+    let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
+    for round in 1..=rounds {
+        for ((name, fabric), (moved, came)) in names.iter().zip(&mut fabrics).zip(&mut found) {
+            for number in 0..moves {
+                moved.push(fabric.moves(round * moves + number)?);
+            }
+            let [in_force, whole] = fabric.many(round, macs)?;
+            let ms = moved.last().map_or(f64::NAN, |it| it.ms);
+            eprintln!(
+                "round {round}/{rounds}: {name}: moved in {ms:.1} ms, {macs} in force after {in_force:.2} s"
+            );
+            came.push((in_force, whole));
+        }
+    }
+    let row = |(candidate, (moved, came)): (&'static str, &(Vec<Move>, Vec<(f64, f64)>))| Row {
+        candidate,
+        move_ms: middle(moved, |it| it.ms),
+        moves: moved.iter().map(|it| it.ms).collect(),
+        duplicates: moved.iter().map(|it| it.duplicates).sum(),
+        lost: moved.iter().map(|it| it.lost).sum(),
+        macs,
+        macs_s: middle(came, |it| it.0),
+        in_force: came.iter().map(|it| it.0).collect(),
+        whole_s: middle(came, |it| it.1),
+    };
+    Ok(names.into_iter().zip(&found).map(row).collect())
+}
+
+impl Fabric {
+    /// Starts it, with daemons of ours on these processors or with the kernel, until frames for everybody arrive.
+    fn start(io_cores: Option<[usize; 2]>) -> Result<Fabric> {
+        Frr::is_there()?;
+        let mut scratches = Vec::new();
+        let pair = || Ok::<_, String>([Net::quiet()?, Net::quiet()?]);
+        let (hosts, controls) = (pair()?, io_cores.map(|_| pair()).transpose()?);
+        let guests = [Net::quiet()?, Net::quiet()?, Net::quiet()?];
+        join(&hosts, CABLE)?;
+        controls.iter().try_for_each(|nets| join(nets, CABLE))?;
+        let mut daemons = Vec::new();
+        for (host, net) in hosts.iter().enumerate() {
+            let here =
+                || guests.iter().zip(AT).filter(|(_, at)| *at == host).map(|(guest, _)| guest).enumerate();
+            match (&controls, io_cores) {
+                (Some(controls), Some(io_cores)) => {
+                    let scratch = Scratch::new("sc-evpn").map_err(text)?;
+                    let socket = scratch.file("ctl");
+                    let process = ours::run_in(net, &scratch, |command| {
+                        command.args(["--cores", &io_cores[host].to_string(), "--socket"]).arg(&socket);
+                        command.args(["--switch", &format!("lan,control={},vni=100", controls[host].path())]);
+                        command.args(["--port", &format!("over=vxlan:{},vni=100,switch=lan", vtep(host))]);
+                        for (n, guest) in here() {
+                            let port = format!("g{n}=tap:{GUEST},netns={},switch=lan", guest.path());
+                            command.args(["--port", &port]);
+                        }
+                    });
+                    daemons.push((process.map_err(text)?, Daemon { socket: Some(socket) }));
+                    scratches.push(scratch);
+                }
+                _ => {
+                    bridge(net, &format!("local {} nolearning", vtep(host)))?;
+                    net.ip("link set over type bridge_slave learning off neigh_suppress on")?;
+                    here().try_for_each(|(n, guest)| {
+                        let far = guest.id();
+                        net.ip(&format!("link add g{n} type veth peer name {GUEST} netns {far}"))?;
+                        net.ip(&format!("link set g{n} master br0 up"))
+                    })?;
+                }
+            }
+        }
+        guests.iter().try_for_each(|guest| guest.ip(&format!("link set {GUEST} up")))?;
+        let scratch = Scratch::new("sc-evpn").map_err(text)?;
+        let frr = |host: usize| {
+            let (here, there) = (vtep(host), vtep(1 - host));
+            let bgp = format!(
+                "router bgp 65000\n bgp router-id {here}\n no bgp default ipv4-unicast\n \
+                 neighbor {there} remote-as 65000\n neighbor {there} timers connect 1\n \
+                 address-family l2vpn evpn\n  neighbor {there} activate\n  advertise-all-vni\n exit-address-family\n"
+            );
+            let net = &controls.as_ref().unwrap_or(&hosts)[host];
+            Frr::start(&scratch, &format!("frr{host}"), net, "", &bgp)
+        };
+        let frr = vec![frr(0)?, frr(1)?];
+        let end = |guest: &Net| guest.enter(|| End::host(host::Kind::Packet, GUEST, SIZE));
+        let ends = [end(&guests[0])?, end(&guests[1])?, end(&guests[2])?];
+        scratches.push(scratch);
+        let mut fabric =
+            Fabric { ends, daemons, frr, _guests: guests, hosts, _controls: controls, _scratches: scratches };
+        let mut heard = Heard::of([ALL, TALKER]);
+        until("frames for everybody arrive", || {
+            fabric.ends[1].send(1, &mut Once(&frame(ALL, TALKER, 0)))?;
+            fabric.ends[2].receive(usize::MAX, &mut heard)?;
+            Ok(!heard.numbers.is_empty())
+        })?;
+        Ok(fabric)
+    }
+
+    /// Station `number` moves.
+    fn moves(&mut self, number: u16) -> Result<Move> {
+        let [high, low] = number.to_be_bytes();
+        let mac = [2, 0, 0, 5, high, low];
+        let text = mac.map(|byte| format!("{byte:02x}")).join(":");
+        self.ends[0].send(1, &mut Once(&frame(TALKER, mac, 0)))?;
+        until("the station is known", || {
+            let said = self.frr[1].ask("zebra", &format!("show evpn mac vni 100 mac {text}"))?;
+            Ok(said.to_string().contains("\"remote\""))
+        })?;
+        let mut heard = [Heard::of([mac, TALKER]), Heard::of([mac, TALKER])];
+        let (mut sent, mut moved, mut arrived) = (0, None, None::<Instant>);
+        let begun = Instant::now();
+        while arrived.is_none_or(|at| at.elapsed() < AROUND) {
+            if begun.elapsed() > PATIENCE {
+                return Err(format!("nothing arrives at {text} where it has moved"));
+            }
+            if moved.is_none() && begun.elapsed() > AROUND {
+                self.ends[2].send(1, &mut Once(&frame(ALL, mac, 0)))?;
+                moved = Some(Instant::now());
+            }
+            self.ends[1].send(1, &mut Once(&frame(mac, TALKER, sent)))?;
+            sent += 1;
+            self.hear(&mut heard)?;
+            if arrived.is_none() && moved.is_some() && !heard[1].numbers.is_empty() {
+                arrived = Some(Instant::now());
+            }
+            std::thread::sleep(EVERY);
+        }
+        std::thread::sleep(AROUND);
+        self.hear(&mut heard)?;
+        let mut numbers = heard.map(|it| it.numbers).concat();
+        let all = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        let ms = arrived.zip(moved).map_or(f64::NAN, |(at, from)| (at - from).as_secs_f64() * 1e3);
+        let lost = usize::try_from(sent).unwrap_or(usize::MAX) - numbers.len();
+        Ok(Move { ms, duplicates: all - numbers.len(), lost })
+    }
+
+    fn hear(&mut self, heard: &mut [Heard; 2]) -> Result<()> {
+        let [before, _, after] = &mut self.ends;
+        for (end, heard) in [before, after].into_iter().zip(heard) {
+            while end.receive(usize::MAX, heard)?.frames > 0 {}
+        }
+        Ok(())
+    }
+
+    /// So many stations come that were not there in rounds before: seconds until they are in force, from when bgpd has them and from the
+    /// first frame on.
+    fn many(&mut self, round: u16, macs: usize) -> Result<[f64; 2]> {
+        let (told, forced) = (self.told()?, self.forced()?);
+        let mut source = Stations { round, next: 0 };
+        let begun = Instant::now();
+        while source.next < macs {
+            let room = self.ends[0].room()?.min(BURST).min(macs - source.next);
+            self.ends[0].send(room, &mut source)?;
+            std::thread::sleep(PAUSE);
+        }
+        let mut all_told = None;
+        until("all stations are in force", || {
+            if all_told.is_none() && self.told()? >= told + macs {
+                all_told = Some(Instant::now());
+            }
+            Ok(self.forced()? >= forced + macs)
+        })?;
+        // They may be in force before one could ask.
+        let in_force_s = all_told.map_or(0.0, |at| at.elapsed().as_secs_f64());
+        Ok([in_force_s, begun.elapsed().as_secs_f64()])
+    }
+
+    /// Routes that the second host's bgpd has from the first.
+    fn told(&self) -> Result<usize> {
+        let said = self.frr[1].ask("bgpd", "show bgp l2vpn evpn summary")?;
+        let count = said["peers"][vtep(0)]["pfxRcd"].as_u64().ok_or_else(|| format!("bgpd: {said}"))?;
+        usize::try_from(count).map_err(text)
+    }
+
+    /// Stations of the first host that the second host's switch has.
+    fn forced(&self) -> Result<usize> {
+        match self.daemons.get(1).and_then(|(_, daemon)| daemon.socket.as_ref()) {
+            Some(socket) => {
+                let port = ours::get(socket, "/v1/ports/over")?.to_string();
+                let count = port
+                    .split_once(" endpoints")
+                    .and_then(|(_, rest)| rest.split_whitespace().find_map(|word| word.parse().ok()));
+                count.ok_or(format!("the tunnel does not say how many are behind it: {port}"))
+            }
+            None => self.hosts[1].enter(|| {
+                let fdb = std::process::Command::new("bridge").args(["fdb", "show", "dev", "over"]).output();
+                let fdb = String::from_utf8_lossy(&fdb.map_err(text)?.stdout).into_owned();
+                Ok(fdb.lines().filter(|line| line.contains("master")).count())
+            }),
+        }
+    }
+}
+
+/// Waits until `what`.
+fn until(what: &str, mut is: impl FnMut() -> Result<bool>) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let last = is();
+        if last == Ok(true) {
+            return Ok(());
+        }
+        if begun.elapsed() > START.max(PATIENCE) {
+            return Err(format!("it takes more than {PATIENCE:?} until {what}: {last:?}"));
+        }
+        // Others' progress, of which nothing tells us.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A numbered frame.
+fn frame(to: Mac, from: Mac, number: u64) -> [u8; SIZE] {
+    let mut frame = udp([to, from], [[10, 8, 2, 1].into(), [10, 8, 2, 2].into()], [4000, 4001]);
+    frame[NUMBER..NUMBER + 8].copy_from_slice(&number.to_be_bytes());
+    frame
+}
+
+/// A frame from each of many stations to one that is there.
+struct Stations {
+    round: u16,
+    next: usize,
+}
+
+impl Source for Stations {
+    fn write(&mut self, buffer: &mut [u8]) -> usize {
+        let [.., a, b, c] = self.next.to_be_bytes();
+        self.next += 1;
+        let [.., round] = self.round.to_be_bytes();
+        Once(&frame(TALKER, [2, 6, round, a, b, c], 0)).write(buffer)
+    }
+}
+
+/// Numbers of frames from one station to another.
+struct Heard {
+    stations: [Mac; 2],
+    numbers: Vec<u64>,
+}
+
+impl Heard {
+    fn of(stations: [Mac; 2]) -> Heard {
+        Heard { stations, numbers: Vec::new() }
+    }
+}
+
+impl Sink for Heard {
+    const READS: bool = true;
+
+    fn frame(&mut self, bytes: &[u8]) {
+        let number = bytes.get(NUMBER..NUMBER + 8).and_then(|number| number.try_into().ok());
+        if bytes.get(..12) == Some(self.stations.as_flattened()) {
+            self.numbers.extend(number.map(u64::from_be_bytes));
+        }
+    }
+}
