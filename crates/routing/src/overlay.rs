@@ -309,7 +309,8 @@ impl Worker {
             // It is not here any more, and may come back.
             self.announced.remove(&mac);
             self.table.again(mac, changes);
-        } else if station.link == port && station.there && !station.own && !self.announced.contains_key(&mac) {
+        } else if station.link == port && station.there && !station.own && !self.announced.contains_key(&mac)
+        {
             // An older message said that it had gone when this was written: where it is now shows when it speaks.
             self.announced.insert(mac, station.sticky);
             self.overlay.take(mac);

@@ -210,6 +210,20 @@ fn a_switch_spans_three_hosts_by_evpn() {
     });
     until("its answer", || pings(&one.station, 2, 56));
 
+    // It goes back, and comes again: FRR's entries from before are still there, and tell nothing of it.
+    one.station.ip(&format!("link set vm address {moved}"));
+    two.station.ip(&format!("link set vm address {}", mac(2)));
+    until("the way back", || {
+        pings(&one.station, 3, 56) && two.knows(moved) == Some(("over".to_owned(), "evpn".to_owned()))
+    });
+    until("its answer", || pings(&two.station, 1, 56));
+    one.station.ip(&format!("link set vm address {}", mac(1)));
+    two.station.ip(&format!("link set vm address {moved}"));
+    until("the second move", || {
+        pings(&two.station, 3, 56) && one.knows(moved) == Some(("over".to_owned(), "evpn".to_owned()))
+    });
+    until("its answer", || pings(&one.station, 2, 56));
+
     // A routing daemon that lives and withdraws is obeyed.
     let router = ["configure terminal", "router bgp 65000"];
     two.vtysh(&[router[0], router[1], "neighbor 10.99.0.1 shutdown"]);
@@ -234,6 +248,11 @@ fn a_switch_spans_three_hosts_by_evpn() {
     one.start();
     assert!(two.shadow_has(&mac(1)), "its routes stay");
     one.enter(&mac(1));
+    // What moved here before is not at its old place for the next daemon.
+    two.daemon.take().unwrap().end(Signal::KILL);
+    two.start();
+    assert_ne!(two.knows(moved).map(|(_, state)| state).as_deref(), Some("evpn"));
+    two.enter(moved);
     until("answers after a restart", || pings(&one.station, 2, 56) && pings(&one.station, 3, 56));
     assert_eq!(one.knows(moved).unwrap().1, "evpn");
 

@@ -31,7 +31,8 @@ fn at(bed: &Testbed, mac: u8) -> Option<String> {
 
 /// What zebra does where a station is behind another host, or is not any more.
 fn far(control: &Net, what: &str, mac: u8) {
-    let line = format!("fdb {what} 02:00:00:00:00:{mac:02x} dev scvx100 dst 127.0.8.2 self master extern_learn");
+    let line =
+        format!("fdb {what} 02:00:00:00:00:{mac:02x} dev scvx100 dst 127.0.8.2 self master extern_learn");
     let output = control.command("bridge").args(line.split(' ')).output().unwrap();
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
 }
@@ -41,6 +42,11 @@ fn stations_move_between_hosts_and_the_shadow_outlives_the_daemon() {
     needs("bridge", "iproute2");
     let (bed, control) = (Testbed::new(), Net::new());
     let first = daemon(&bed, &control);
+    // A tunnel runs as soon as it has somewhere to send to.
+    let endpoint = "fdb append 00:00:00:00:00:00 dev scvx100 dst 127.0.8.2 self permanent";
+    until("shadow", || {
+        control.command("bridge").args(endpoint.split(' ')).output().unwrap().status.success()
+    });
     let [mut vm] = guests(&bed, ["vm"]);
     let is = |port: &str| Some(port.to_owned());
 

@@ -523,7 +523,10 @@ fn check_overlay(spec: &Spec, switch: &SwitchSpec, bad: &mut impl FnMut(&str, St
     }
     let place = |it: &SwitchSpec| Some((netns::path(it.control.as_ref()?), it.vni));
     if spec.switches.iter().any(|other| other.name != switch.name && place(other) == place(switch)) {
-        bad("vni", "another switch has it in this namespace; allowed: each vni once in a namespace".to_owned());
+        bad(
+            "vni",
+            "another switch has it in this namespace; allowed: each vni once in a namespace".to_owned(),
+        );
     }
     let tunnels: Vec<_> = spec.ports.iter().filter(|port| port.is_told_on(&switch.name)).collect();
     match (tunnels.as_slice(), switch.vni) {
