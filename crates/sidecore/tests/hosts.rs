@@ -165,7 +165,7 @@ fn a_switch_spans_three_hosts_by_evpn() {
         needs(program, package);
     }
     let (fabric, third) = (Fabric::new(), Testbed::new());
-    let (mut one, two) = (Host::new(&fabric, 1), Host::new(&fabric, 2));
+    let (mut one, mut two) = (Host::new(&fabric, 1), Host::new(&fabric, 2));
     let (far, far_station, _far_frr) = kernel(&fabric, &third);
 
     // Each station reaches each other one, with frames as long as any, and longer ones are the stations' own to refuse.
