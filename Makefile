@@ -40,7 +40,7 @@ lint:            ## formatting, lints and the rules of the house
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets -- -D warnings
 
-demo:            ## four unmodified VMs and the host exchange traffic; DEMO=router: a router with FRR; DEMO=group: three routers as one
+demo:            ## four unmodified VMs and the host exchange traffic; DEMO=router: a router with FRR; DEMO=group: three routers as one; DEMO=hosts: one switch over three hosts
 	@scripts/demo $(DEMO)
 
 bench:           ## our switch beside DPDK's and Open vSwitch's

@@ -7,12 +7,14 @@
 //! namespace of its own: the addresses and routes of this machine are not touched. All processes end and the
 //! namespace goes before the last line is printed, whatever happened.
 //!
-//! [`router`] is another demo, a router with FRR, and [`group`] one more: three routers that act as one.
+//! [`router`] is another demo, a router with FRR, [`group`] one more: three routers that act as one, and [`hosts`] a switch over three
+//! hosts.
 //!
 //! [`prepare`] does what takes long and needs no daemon: downloads, the driver for the guests' kernel, and the decision
 //! between KVM and TCG.
 
 pub mod group;
+pub mod hosts;
 pub mod router;
 
 use crate::disk::BOOT_BYTES;

@@ -9,6 +9,7 @@ const USAGE: &str =
     "usage: sidecore-lab demo                 four VMs and the host exchange traffic (as root)
        sidecore-lab demo router          two VMs, two neighbours and a router whose FRR is killed (as root)
        sidecore-lab demo group           two VMs and a router that act as one router between two neighbours (as root)
+       sidecore-lab demo hosts           a VM on each of three hosts with one switch; one moves to another host (as root)
        sidecore-lab bench-e1000 [ROUNDS [OPTION…]]
                                          our Intel cards beside QEMU's own, in guests; 5 rounds without a number;
                                          options are those of our ports, such as moderation=100,
@@ -53,6 +54,7 @@ fn with_guests(words: &[&str]) -> Result<()> {
         Some((&"demo", [])) => demo::demo(),
         Some((&"demo", ["router"])) => demo::router::demo(),
         Some((&"demo", ["group"])) => demo::group::demo(),
+        Some((&"demo", ["hosts"])) => demo::hosts::demo(),
         Some((&"bench-e1000", [])) => beside::e1000(5, &[]),
         Some((&"bench-e1000", [rounds, options @ ..])) => match rounds.parse() {
             Ok(rounds @ 1..) => beside::e1000(rounds, options),

@@ -20,6 +20,7 @@ mod group;
 mod guest_router;
 mod holder;
 mod honest;
+mod hosts;
 mod kexec;
 mod migration;
 mod multiqueue;
