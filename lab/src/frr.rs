@@ -2,9 +2,11 @@
 //!
 //! The daemons of one namespace find each other by a folder of their own, which belongs to FRR's user: they give up root.
 
+use crate::apt::{system_mirror, Apt};
 use crate::error::{Context, Error, Result};
+use crate::fetch::part;
 use crate::process::{output, Process};
-use crate::Netns;
+use crate::{Lab, Netns};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -63,6 +65,25 @@ impl Frr {
     pub fn kill(mut self) {
         self.0.iter_mut().for_each(Process::kill);
     }
+}
+
+/// Debian 13's FRR, unpacked into a folder of the lab's with the libraries that it loads, its own loader among them: what
+/// `SIDECORE_FRR` names for tests.
+///
+/// # Errors
+/// It cannot be fetched.
+pub fn debian_13() -> Result<PathBuf> {
+    const SUITE: &str = "trixie";
+    const KEEP: [&str; 3] = ["usr/lib/frr", "usr/lib/x86_64-linux-gnu", "usr/lib64"];
+    part(&Lab::open()?.dir, "frr", &format!("{SUITE} {KEEP:?}"), |work, target| {
+        let (apt, root) = (Apt::new(&work.join("apt"), &system_mirror()?, &[SUITE])?, work.join("root"));
+        apt.unpack_with_dependencies(SUITE, &["frr"], &root)?;
+        std::fs::create_dir_all(target.join("usr/lib")).context(|| format!("making {}", target.display()))?;
+        KEEP.iter().try_for_each(|path| {
+            std::fs::rename(root.join(path), target.join(path))
+                .context(|| format!("{path} in Debian's packages"))
+        })
+    })
 }
 
 fn daemon(netns: &Netns, folder: &Path, name: &str, conf: &str) -> Result<Process> {

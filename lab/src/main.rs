@@ -1,7 +1,7 @@
 //! `sidecore-lab`: the lab for people and Makefiles.
 
 use sidecore_lab::{
-    bench::beside, bench::figure4, bench::ptnet, demo, fetch, tidy, Accel, Error, Lab, Result,
+    bench::beside, bench::figure4, bench::ptnet, demo, fetch, frr, tidy, Accel, Error, Lab, Result,
 };
 use std::process::ExitCode;
 
@@ -20,6 +20,7 @@ const USAGE: &str =
                                          ptnet beside our other cards and QEMU's virtio-net, in guests; names are those of
                                          cards (vhost-user, ptnet, e1000e, rtl8169, qemu-virtio) and tests (rr, udp, tcp)
        sidecore-lab fetch                download what guests need, if it is not there
+       sidecore-lab fetch frr            download Debian 13's FRR, if it is not there, and print where it is
        sidecore-lab prepare              download what the demo needs, and find out how guests run here
        sidecore-lab accel                print how guests run here: kvm or tcg
        sidecore-lab shell [QEMU ARGS]    boot a guest with its console here; ctrl-a x ends it";
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
             tidy::Tidy::start().and_then(|_tidy| with_guests(&words))
         }
         Some((&"fetch", [])) => fetched(),
+        Some((&"fetch", ["frr"])) => frr::debian_13().map(|folder| println!("{}", folder.display())),
         Some((&"prepare", [])) => demo::prepare(),
         Some((&"accel", [])) => Accel::decide().map(|accel| println!("{accel}")),
         Some((&"shell", rest)) => shell(rest),

@@ -127,7 +127,7 @@ impl Frr {
         let start = |(program, configuration): &(&str, &str)| {
             let conf = at(&format!("{program}.conf"));
             std::fs::write(&conf, configuration).unwrap();
-            let mut command = net.command(&format!("/usr/lib/frr/{program}"));
+            let mut command = installed_or_unpacked(net, program);
             command.args(["-f", &conf, "-i", &at(&format!("{program}.pid"))]);
             command.args(["-z", &at("zserv.api"), "--vty_socket", &at(""), "-P", "0"]);
             let ready = match *program {
@@ -177,6 +177,19 @@ impl Drop for Frr {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// The system's daemon, or that of the FRR which is unpacked at `SIDECORE_FRR` (`sidecore-lab fetch frr`), with libraries of its own.
+fn installed_or_unpacked(net: &Net, program: &str) -> Command {
+    let Ok(root) = std::env::var("SIDECORE_FRR") else {
+        return net.command(&format!("/usr/lib/frr/{program}"));
+    };
+    let libraries = format!("{root}/usr/lib/x86_64-linux-gnu");
+    let mut command = net.command(&format!("{root}/usr/lib64/ld-linux-x86-64.so.2"));
+    command.args(["--library-path", &format!("{libraries}:{libraries}/frr")]);
+    command.arg(format!("{root}/usr/lib/frr/{program}"));
+    command.args(["--moduledir", &format!("{libraries}/frr/modules")]);
+    command
 }
 
 /// What a neighbour announces: its own address, and `many` networks of 256 addresses.
