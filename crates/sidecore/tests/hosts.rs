@@ -237,6 +237,11 @@ fn a_switch_spans_three_hosts_by_evpn() {
     // Longer than what a living one takes out holds: nothing tells of what does not happen.
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!((one.endpoints(), one.knows(moved).unwrap().1), (2, "evpn".to_owned()));
+    // What it sends arrives, although others have heard that it has gone.
+    let strange = || two.bed.port("over")["counters"]["drops"]["vxlan_peer"].as_u64().unwrap_or(0);
+    let before = strange();
+    assert!(!pings(&one.station, 2, 56), "the answer has no way back");
+    assert_eq!(strange(), before);
     one.frr = None;
     one.route();
     until("answers with new daemons", || {

@@ -31,8 +31,9 @@ fn at(bed: &Testbed, mac: u8) -> Option<String> {
 
 /// What zebra does where a station is behind another host, or is not any more.
 fn far(control: &Net, what: &str, mac: u8) {
-    let line =
-        format!("fdb {what} 02:00:00:00:00:{mac:02x} dev scvx100 dst 127.0.8.2 self master extern_learn");
+    let line = format!(
+        "fdb {what} 02:00:00:00:00:{mac:02x} dev scvx100 dst 127.0.8.2 self master dynamic extern_learn"
+    );
     let output = control.command("bridge").args(line.split(' ')).output().unwrap();
     assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
 }

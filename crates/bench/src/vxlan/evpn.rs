@@ -89,6 +89,9 @@ pub struct Row {
     whole_s: f64,
 }
 
+/// Moves that were seen, and of stations that came together the times until they were told and in force.
+type Seen = (Vec<Move>, Vec<(f64, f64)>);
+
 /// Ours, and the kernel.
 ///
 /// # Errors
@@ -111,7 +114,7 @@ pub fn run(args: &Args, io_cores: [usize; 2]) -> Result<Vec<Row>> {
             came.push((in_force, whole));
         }
     }
-    let row = |(candidate, (moved, came)): (&'static str, &(Vec<Move>, Vec<(f64, f64)>))| Row {
+    let row = |(candidate, (moved, came)): (&'static str, &Seen)| Row {
         candidate,
         move_ms: middle(moved, |it| it.ms),
         moves: moved.iter().map(|it| it.ms).collect(),

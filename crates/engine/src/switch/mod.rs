@@ -224,7 +224,10 @@ impl Switch {
                     verdicts.also(i, other);
                 }
                 Destination::Held(home, rivals) => self.held(i, (home, rivals), from.id, members, verdicts),
-                Destination::Flood if src == dst => verdicts.drop(i, DropReason::Hairpin),
+                // A station's own; an address of zeros is none's.
+                Destination::Flood if src == dst && src & MAC != 0 && !is_group(dst) => {
+                    verdicts.drop(i, DropReason::Hairpin);
+                }
                 Destination::Flood => {
                     match policy.map_or(Ok(()), |policy| policy.admits_control(dst & MAC)) {
                         Ok(()) => verdicts.flood(i),

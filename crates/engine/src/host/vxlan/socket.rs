@@ -281,7 +281,7 @@ impl Inbox {
             };
             if last.is_none_or(|(lane, _)| self.lanes[lane].vni != vni) {
                 let lane = self.lanes.iter().position(|lane| lane.vni == vni);
-                let vtep = |lane: usize| self.lanes[lane].vteps.read().number(from?);
+                let vtep = |lane: usize| self.lanes[lane].vteps.admits(from?);
                 last = lane.map(|lane| (lane, vtep(lane)));
             }
             let Some((lane, vtep)) = last else {

@@ -14,6 +14,8 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Most endpoints that take floods or have stations.
 pub const MAX_VTEPS: usize = 1024;
+/// Seconds for which frames are taken from an endpoint of which the control plane says no more.
+const GRACE: u32 = 120;
 /// Most stations.
 const MAX_STATIONS: usize = 1 << 18;
 
@@ -37,6 +39,8 @@ struct Vtep {
     at: IpAddr,
     floods: bool,
     stations: u32,
+    /// When it took floods or had stations last.
+    last: u32,
 }
 
 struct Station {
@@ -45,13 +49,6 @@ struct Station {
 }
 
 impl Known {
-    /// The number of the endpoint at this address, if it is one.
-    pub(super) fn number(&self, at: IpAddr) -> Option<u16> {
-        let number = *self.numbers.get(&at)?;
-        let vtep = self.endpoints.get(usize::from(number))?;
-        (vtep.floods || vtep.stations > 0).then_some(number)
-    }
-
     /// The address of endpoint `number`.
     pub(super) fn address(&self, number: u16) -> Option<IpAddr> {
         Some(self.endpoints.get(usize::from(number))?.at)
@@ -79,7 +76,7 @@ impl Known {
             _ => self.endpoints.iter().position(unused)?,
         };
         let number = u16::try_from(place).ok()?;
-        let vtep = Vtep { at, floods: false, stations: 0 };
+        let vtep = Vtep { at, floods: false, stations: 0, last: 0 };
         match self.endpoints.get_mut(place) {
             Some(old) => _ = self.numbers.remove(&std::mem::replace(old, vtep).at),
             None => self.endpoints.push(vtep),
@@ -119,6 +116,17 @@ impl Vteps {
         self.told
     }
 
+    /// The number of the endpoint at this address, if frames from there are taken: it is one, or was one a while ago. What a control
+    /// plane says of a host whose routing daemon was killed is gone before that host has lost its way to others.
+    pub(super) fn admits(&self, at: IpAddr) -> Option<u16> {
+        let known = self.read();
+        let number = *known.numbers.get(&at)?;
+        let vtep = known.endpoints.get(usize::from(number))?;
+        let was =
+            self.told && vtep.last > 0 && self.now.load(Ordering::Relaxed).saturating_sub(vtep.last) < GRACE;
+        (vtep.floods || vtep.stations > 0 || was).then_some(number)
+    }
+
     pub(super) fn read(&self) -> RwLockReadGuard<'_, Known> {
         self.known.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -130,7 +138,10 @@ impl Vteps {
     /// These endpoints, and no others, get floods from now on; false if there are too many.
     pub fn flood(&self, to: &[IpAddr]) -> bool {
         let mut known = self.write();
-        known.endpoints.iter_mut().for_each(|vtep| vtep.floods = false);
+        let now = self.now.load(Ordering::Relaxed).max(1);
+        for vtep in known.endpoints.iter_mut().filter(|vtep| vtep.floods) {
+            (vtep.floods, vtep.last) = (false, now);
+        }
         to.iter().fold(true, |all, at| {
             let number = known.enter(*at);
             let vtep = number.and_then(|number| known.endpoints.get_mut(usize::from(number)));
@@ -149,6 +160,9 @@ impl Vteps {
         let mut known = self.write();
         if let Some(old) = known.stations.remove(&mac) {
             known.count(old.vtep, -1);
+            if let Some(vtep) = known.endpoints.get_mut(usize::from(old.vtep)) {
+                vtep.last = self.now.load(Ordering::Relaxed).max(1);
+            }
         }
     }
 
@@ -228,17 +242,19 @@ mod tests {
     #[test]
     fn what_a_control_plane_tells_holds_until_it_says_otherwise() {
         let vteps = Vteps::new(None);
-        assert_eq!(vteps.read().number(ONE), None);
+        assert_eq!(vteps.admits(ONE), None);
         assert!(vteps.flood(&[ONE]) && vteps.put(2, TWO));
         vteps.learn(&[(2, 0), (4, 0)]);
         vteps.age(1000, 300);
-        let number = |at| vteps.read().number(at);
+        let number = |at| vteps.admits(at);
         assert_eq!((vteps.read().find(2), vteps.read().find(4)), (number(TWO), None));
         assert_eq!(vteps.read().floods().collect::<Vec<_>>(), [0]);
         vteps.take(2);
-        assert_eq!(number(TWO), None, "it has nothing to say here");
         vteps.flood(&[]);
-        assert_eq!((number(ONE), vteps.counts()), (None, (0, 0)));
+        vteps.age(1000 + GRACE - 1, 300);
+        assert_eq!((number(ONE), number(TWO)), (Some(0), Some(1)), "they may not know yet");
+        vteps.age(1000 + GRACE, 300);
+        assert_eq!((number(ONE), number(TWO), vteps.counts()), (None, None, (0, 0)));
     }
 
     #[test]
@@ -249,6 +265,6 @@ mod tests {
         assert!(!vteps.put(1 << 40, at(MAX_VTEPS)) && !vteps.flood(&[at(MAX_VTEPS)]));
         vteps.take(0);
         assert!(vteps.put(1 << 40, at(MAX_VTEPS)));
-        assert_eq!((vteps.read().number(at(0)), vteps.read().number(at(MAX_VTEPS))), (None, Some(0)));
+        assert_eq!((vteps.admits(at(0)), vteps.admits(at(MAX_VTEPS))), (None, Some(0)));
     }
 }
