@@ -34,15 +34,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const NUMBER: usize = 42;
 /// Frames sent at once while many stations come, and the time between: a TAP keeps 500.
 const BURST: usize = 32;
-const PAUSE: Duration = Duration::from_micros(100);
+const PAUSE: Duration = Duration::from_micros(500);
 /// When all of them speak once more.
-const AGAIN: Duration = Duration::from_secs(4);
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// Moves in a round, and stations that come at once.
 const MOVES: u16 = 3;
 const MACS: usize = 20_000;
-/// Stations that our switches have room for, which limits the rounds.
-const TABLE: usize = 1 << 18;
+/// Rounds at most, and the size of our switches' tables: so large that no bucket of it overflows by the stations of these rounds.
+const ROUNDS: u16 = 5;
+const TABLE: usize = 1 << 20;
 
 type Mac = [u8; 6];
 /// The guest that sends.
@@ -97,7 +98,8 @@ type Seen = (Vec<Move>, Vec<(f64, f64)>);
 /// # Errors
 /// FRR is not installed, something does not start, or a change does not come.
 pub fn run(args: &Args, io_cores: [usize; 2]) -> Result<Vec<Row>> {
-    let (rounds, moves, macs) = if args.quick { (1, 1, 1000) } else { (args.rounds.min(10), MOVES, MACS) };
+    let (rounds, moves, macs) =
+        if args.quick { (1, 1, 1000) } else { (args.rounds.min(ROUNDS), MOVES, MACS) };
     let names = ["sidecore", "kernel"];
     let mut fabrics = [Fabric::start(Some(io_cores))?, Fabric::start(None)?];
     let mut found = [(Vec::new(), Vec::new()), (Vec::new(), Vec::new())];
