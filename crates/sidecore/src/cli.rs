@@ -13,6 +13,7 @@ use sidecore_pktgen::args::{PktGenArgs, PORTS as PKT_GEN_PORTS};
 
 use crate::options;
 use crate::place::Cpus;
+use crate::web::Listen;
 
 /// The version, and the commit that the program is built from, as far as that is known (`build.rs`).
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), env!("SIDECORE_COMMIT"));
@@ -97,6 +98,11 @@ pub enum Command {
     /// Frames are known again by their bytes, whatever stations, tags and hop counts they have.
     #[command(after_help = "Examples: sidecore trace web; sidecore trace web --next 20 'icmp or arp'")]
     Trace(TraceArgs),
+    /// Serve a page that shows what runs: the topology with its traffic, ports, I/O cores, and the way of a frame.
+    ///
+    /// It is a client of the control socket, with your rights. On TCP it prints a URL with a token; a unix socket is for a reverse proxy.
+    #[command(after_help = "Examples: sidecore web; sidecore web --listen unix:/run/sidecore/web.sock")]
+    Web(WebArgs),
     /// Make a file the running configuration: add, change and delete ports, switches, routers, tenants, groups and access lists, all or nothing.
     Apply(ApplyArgs),
     /// Write the running configuration to a file.
@@ -488,6 +494,18 @@ pub struct TraceArgs {
     /// Print a JSON object in a line for each frame, as described in docs/json.md.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct WebArgs {
+    /// Where to listen: an address of this host with a port, or unix:PATH.
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8484")]
+    pub listen: Listen,
+    /// Let the page change ports, and drain members of groups.
+    #[arg(long)]
+    pub write: bool,
     #[command(flatten)]
     pub control: Control,
 }

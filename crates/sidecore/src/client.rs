@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
@@ -47,8 +48,20 @@ impl From<Failure> for String {
 
 /// A daemon, by its socket.
 pub struct Client {
-    socket: PathBuf,
+    remote: Remote,
     runtime: tokio::runtime::Runtime,
+}
+
+/// A daemon, by its socket, for programs that wait for several things at once.
+#[derive(Clone)]
+pub struct Remote {
+    socket: PathBuf,
+}
+
+/// A connection to it, for one request after the other.
+pub struct Connection<'r> {
+    remote: &'r Remote,
+    sender: SendRequest<Full<Bytes>>,
 }
 
 impl Client {
@@ -56,7 +69,7 @@ impl Client {
     pub fn new(socket: &Path) -> Result<Client, Failure> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|e| Failure::Broken(format!("cannot start: {e}")))?;
-        Ok(Client { socket: socket.to_owned(), runtime })
+        Ok(Client { remote: Remote::new(socket), runtime })
     }
 
     /// Asks for `path`.
@@ -87,50 +100,64 @@ impl Client {
         read: impl FnOnce(Incoming) -> F,
     ) -> Result<(), String> {
         self.runtime.block_on(async {
-            let response = self.response(Method::GET, path, Bytes::new()).await?;
+            let response = self.remote.response(Method::GET, path, Bytes::new()).await?;
             read(response.into_body()).await
         })
     }
 
     fn call<T: DeserializeOwned>(&self, method: Method, path: &str, body: Bytes) -> Result<T, Failure> {
-        let limit = if method == Method::GET { ANSWER } else { Duration::MAX };
-        let answer = self.runtime.block_on(async {
-            let whole = async {
-                let response = self.response(method, path, body).await?;
-                let body = response.into_body().collect().await;
-                body.map(|body| body.to_bytes()).map_err(|e| self.broken(&e))
-            };
-            match tokio::time::timeout(limit, whole).await {
-                Ok(answer) => answer,
-                Err(_) => Err(self.silent()),
-            }
-        })?;
-        serde_json::from_slice(&answer).map_err(|e| self.broken(&e))
+        self.runtime.block_on(self.remote.call(method, path, body))
+    }
+}
+
+impl Remote {
+    /// The daemon behind `socket`. Nothing is sent yet.
+    pub fn new(socket: &Path) -> Remote {
+        Remote { socket: socket.to_owned() }
     }
 
-    /// The response to a request, if it is a success.
-    async fn response(&self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, Failure> {
+    /// The answer to one request.
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, Failure> {
+        let limit = if method == Method::GET { ANSWER } else { Duration::MAX };
+        let whole =
+            async { whole(self.response(method, path, body).await?).await.map_err(|e| self.broken(&e)) };
+        match tokio::time::timeout(limit, whole).await {
+            Ok(answer) => serde_json::from_slice(&answer?).map_err(|e| self.broken(&e)),
+            Err(_) => Err(self.silent()),
+        }
+    }
+
+    /// Connects.
+    pub async fn connect(&self) -> Result<Connection<'_>, Failure> {
         let stream = tokio::net::UnixStream::connect(&self.socket).await.map_err(|e| match e.kind() {
             ErrorKind::NotFound | ErrorKind::ConnectionRefused => Failure::NotRunning(self.socket.clone()),
             _ => self.broken(&e),
         })?;
-        let (mut sender, connection) =
+        let (sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| self.broken(&e))?;
         // Its errors reach the sender.
         tokio::spawn(connection);
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header("host", "sidecore")
-            .header("content-type", "application/json")
-            .body(Full::new(body))
-            .map_err(|e| self.broken(&e))?;
-        let response = sender.send_request(request).await.map_err(|e| self.broken(&e))?;
-        if response.status().is_success() {
+        Ok(Connection { remote: self, sender })
+    }
+
+    /// The response to a request, if it is a success.
+    pub async fn response(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Failure> {
+        let response = self.connect().await?.request(method, path, body).await?;
+        let status = response.status();
+        if status.is_success() {
             return Ok(response);
         }
-        let status = response.status();
-        let body = response.into_body().collect().await.map_err(|e| self.broken(&e))?.to_bytes();
+        let body = whole(response).await.map_err(|e| self.broken(&e))?;
         let text = serde_json::from_slice::<Refused>(&body).map(|refused| refused.error);
         Err(Failure::Refused(text.unwrap_or_else(|_| format!("the daemon answered {status}"))))
     }
@@ -164,6 +191,44 @@ impl Client {
         }
         Failure::Broken(text)
     }
+}
+
+impl Connection<'_> {
+    /// The response to a request, whatever its status.
+    pub async fn request(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Response<Incoming>, Failure> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", "sidecore")
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .map_err(|e| self.remote.broken(&e))?;
+        self.sender.send_request(request).await.map_err(|e| self.remote.broken(&e))
+    }
+
+    /// The answer to `path`, if it comes in time and is a success.
+    pub async fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, Failure> {
+        let remote = self.remote;
+        let whole = async {
+            let response = self.request(Method::GET, path, Bytes::new()).await?;
+            let status = response.status();
+            let body = whole(response).await.map_err(|e| remote.broken(&e))?;
+            match status.is_success() {
+                true => serde_json::from_slice(&body).map_err(|e| remote.broken(&e)),
+                false => Err(Failure::Refused(format!("the daemon answered {status} to {path}"))),
+            }
+        };
+        tokio::time::timeout(ANSWER, whole).await.unwrap_or_else(|_| Err(remote.silent()))
+    }
+}
+
+async fn whole(response: Response<Incoming>) -> Result<Bytes, hyper::Error> {
+    response.into_body().collect().await.map(|body| body.to_bytes())
 }
 
 /// State and parent of process `pid`: number, name in brackets, state, parent (proc(5)).

@@ -28,7 +28,7 @@ struct Report {
 
 /// What was found of one port.
 #[derive(Debug, Serialize)]
-struct Findings {
+pub struct Findings {
     port: String,
     kind: String,
     #[serde(rename = "where")]
@@ -78,7 +78,8 @@ pub fn run(args: &DoctorArgs) -> Outcome {
     }
 }
 
-fn examine(port: &PortView, queues: &[QueueView], about: &About) -> Option<Findings> {
+/// What there is to say of a port.
+pub fn examine(port: &PortView, queues: &[QueueView], about: &About) -> Option<Findings> {
     let state = port.state.as_ref()?;
     let mut troubles = state.troubles.clone();
     if state.peer == "waiting" && state.link_wanted == "up" {

@@ -37,8 +37,7 @@ pub fn run(args: &ExplainArgs) -> Outcome {
                 .into(),
         ),
         (what, Some(from)) => {
-            let frame = frame(what)?;
-            let digits: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+            let digits = digits(&frame(what)?);
             let path = format!("/v1/ports/{}/explain", segment(from));
             let answer: FrameExplained = client.send(Method::POST, &path, &json!({ "frame": digits }))?;
             show(args.json, &answer, text)
@@ -84,22 +83,32 @@ fn frame(what: &[String]) -> Result<Vec<u8>, String> {
             let first = read?.frames().next().map(<[u8]>::to_vec);
             first.ok_or_else(|| format!("{one}: it holds no packets"))
         }
-        _ if what.iter().all(|word| word.contains('=')) => build(what),
-        _ => {
-            let digits: Vec<u8> = what.concat().bytes().filter(|byte| !b":-. ".contains(byte)).collect();
-            let pairs = digits.chunks(2).map(|pair| {
-                let pair = std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
-                u8::from_str_radix(pair, 16).ok()
-            });
-            let bytes: Option<Vec<u8>> = pairs.collect();
-            bytes.ok_or_else(|| {
-                format!(
-                    "{:?} is no frame; allowed: hexadecimal digits, a capture file, or fields: {KEYS}",
-                    what.join(" ")
-                )
-            })
-        }
+        _ => typed(what),
     }
+}
+
+/// The same, but for a capture.
+pub fn typed(what: &[String]) -> Result<Vec<u8>, String> {
+    if !what.is_empty() && what.iter().all(|word| word.contains('=')) {
+        return build(what);
+    }
+    let digits: Vec<u8> = what.concat().bytes().filter(|byte| !b":-. ".contains(byte)).collect();
+    let pairs = digits.chunks(2).map(|pair| {
+        let pair = std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?;
+        u8::from_str_radix(pair, 16).ok()
+    });
+    let bytes: Option<Vec<u8>> = pairs.collect();
+    bytes.ok_or_else(|| {
+        format!(
+            "{:?} is no frame; allowed: hexadecimal digits, a capture file, or fields: {KEYS}",
+            what.join(" ")
+        )
+    })
+}
+
+/// A frame as hexadecimal digits.
+pub fn digits(frame: &[u8]) -> String {
+    frame.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Fields by their keys, each of which is taken once.

@@ -11,6 +11,7 @@
 //! | `show`, `change`, `route`, `group`, `capture` | the commands that talk to a daemon |
 //! | `doctor` | why a port has no traffic |
 //! | `top` | ports, queues, cores and drops on a terminal |
+//! | `web` | a page that shows all of this |
 //! | `place` | `place`: where I/O cores, guests' vCPUs and memory are, and bad placement |
 //! | `reserve` | `reserve`: time of processors for the threads of a VMM, and `show reservations` |
 //! | `pcapng` | cutting a capture into its blocks |
@@ -46,6 +47,7 @@ mod table;
 mod top;
 mod trace;
 mod vale;
+mod web;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -91,6 +93,7 @@ fn run(command: Command) -> Outcome {
         Command::Route(command) => route::run(&command),
         Command::Explain(args) => explain::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Web(args) => web::run(&args),
         Command::Apply(args) => change::apply(&args),
         Command::Save(args) => change::save(&args),
         Command::Move(args) => change::move_queues(&args),

@@ -4,9 +4,11 @@
 //! those that ports and routers change: its stations, its tags, and in IP what counts hops.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
 use serde_json::json;
 use sidecore_engine::packet::{Ether, Fields, Mac, L4};
 use tokio::signal::unix::{signal, SignalKind};
@@ -124,7 +126,7 @@ fn about(packet: &Packet<'_>) -> String {
 }
 
 /// What was read of the stream so far.
-struct Trace {
+pub struct Trace {
     port: String,
     filter: Option<Filter>,
     left: u64,
@@ -135,6 +137,12 @@ struct Trace {
 }
 
 impl Trace {
+    /// Of the next `left` frames of `port`.
+    pub fn new(port: String, filter: Option<Filter>, left: u64) -> Trace {
+        let (names, waiting) = (Vec::new(), BTreeMap::new());
+        Trace { port, filter, left, names, waiting, next: 0, now: Duration::ZERO }
+    }
+
     fn packet(&mut self, packet: &Packet<'_>) {
         let name = usize::try_from(packet.interface).ok().and_then(|at| self.names.get(at));
         let port = name.cloned().unwrap_or_default();
@@ -162,14 +170,14 @@ impl Trace {
         }
     }
 
-    /// Prints those that nothing more will be heard of, or all.
-    fn tell(&mut self, json: bool, all: bool) -> Outcome {
+    /// Says those that nothing more will be heard of, or all.
+    fn tell(&mut self, json: bool, all: bool, say: &impl Fn(String) -> Outcome) -> Outcome {
         while let Some(first) = self.waiting.first_entry() {
             if !all && self.now.saturating_sub(first.get().came) < PATIENCE {
                 break;
             }
             let (number, traced) = first.remove_entry();
-            print(&if json { traced.json(number) } else { traced.text(number) })?;
+            say(if json { traced.json(number) } else { traced.text(number) })?;
         }
         Ok(())
     }
@@ -180,42 +188,19 @@ pub fn run(args: &TraceArgs) -> Outcome {
     let filter = args.filter.as_deref().map(Filter::compile).transpose()?;
     let client = Client::new(&args.control.path())?;
     client.get::<serde_json::Value>(&format!("/v1/ports/{}", crate::client::segment(&args.port)))?;
-    client.stream(&path(&[], &[]), |mut body| {
-        let (port, names, waiting) = (args.port.clone(), Vec::new(), BTreeMap::new());
-        let (filter, now) = (filter.clone(), Duration::ZERO);
-        let mut trace = Trace { port, filter, left: args.next, names, waiting, next: 0, now };
+    client.stream(&path(&[], &[]), |body| {
+        let trace = Trace::new(args.port.clone(), filter, args.next);
         let json = args.json;
         async move {
             let on = |kind| signal(kind).map_err(|e| format!("cannot watch signals: {e}"));
             let (mut int, mut term) = (on(SignalKind::interrupt())?, on(SignalKind::terminate())?);
-            let (mut blocks, mut lost) = (Blocks::default(), Lost::default());
-            while trace.left > 0 || !trace.waiting.is_empty() {
-                let frame = tokio::select! {
-                    frame = body.frame() => frame,
-                    // Nothing comes: what was waited for has not come, either.
-                    () = tokio::time::sleep(PATIENCE), if !trace.waiting.is_empty() => {
-                        trace.tell(json, true)?;
-                        continue;
-                    }
-                    _ = int.recv() => None,
-                    _ = term.recv() => None,
-                };
-                let Some(frame) = frame else { break };
-                let frame = frame.map_err(|e| format!("the daemon broke the trace off: {e}"))?;
-                let Ok(piece) = frame.into_data() else { continue };
-                let whole = blocks.push(&piece)?;
-                for part in parts(&whole) {
-                    match part {
-                        Part::Head(_, Some(name)) => trace.names.push(name),
-                        Part::Packet(packet) => trace.packet(&packet),
-                        Part::Head(_, None) | Part::Other(_) => {}
-                    }
+            let end = async {
+                tokio::select! {
+                    _ = int.recv() => {}
+                    _ = term.recv() => {}
                 }
-                lost.look(&whole);
-                trace.tell(json, false)?;
-            }
-            trace.tell(json, true)?;
-            match lost.frames() {
+            };
+            match read(body, trace, end, json, |text| print(&text)).await? {
                 0 => {}
                 lost => {
                     eprintln!("sidecore: {lost} frames were not seen: they come faster than they are read")
@@ -224,6 +209,44 @@ pub fn run(args: &TraceArgs) -> Outcome {
             Ok(())
         }
     })
+}
+
+/// Reads a capture of all ports until all is said, or until `end`; how many frames were lost.
+pub async fn read(
+    mut body: Incoming,
+    mut trace: Trace,
+    end: impl Future<Output = ()>,
+    json: bool,
+    say: impl Fn(String) -> Outcome,
+) -> Result<u64, String> {
+    let (mut blocks, mut lost) = (Blocks::default(), Lost::default());
+    tokio::pin!(end);
+    while trace.left > 0 || !trace.waiting.is_empty() {
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            // Nothing comes: what was waited for has not come, either.
+            () = tokio::time::sleep(PATIENCE), if !trace.waiting.is_empty() => {
+                trace.tell(json, true, &say)?;
+                continue;
+            }
+            () = &mut end => None,
+        };
+        let Some(frame) = frame else { break };
+        let frame = frame.map_err(|e| format!("the daemon broke the trace off: {e}"))?;
+        let Ok(piece) = frame.into_data() else { continue };
+        let whole = blocks.push(&piece)?;
+        for part in parts(&whole) {
+            match part {
+                Part::Head(_, Some(name)) => trace.names.push(name),
+                Part::Packet(packet) => trace.packet(&packet),
+                Part::Head(_, None) | Part::Other(_) => {}
+            }
+        }
+        lost.look(&whole);
+        trace.tell(json, false, &say)?;
+    }
+    trace.tell(json, true, &say)?;
+    Ok(lost.frames())
 }
 
 #[cfg(test)]
