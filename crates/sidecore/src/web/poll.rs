@@ -216,7 +216,9 @@ pub async fn samples(history: Arc<History>, remote: Remote) {
 /// How it stands with a daemon that answers.
 fn about(daemon: Value) -> Value {
     let program = daemon["program"].as_str().unwrap_or("unknown");
-    let text = match program == VERSION {
+    // Not the commit, which is in brackets.
+    let number = |version: &str| version.split(' ').next().unwrap_or_default().to_owned();
+    let text = match number(program) == number(VERSION) {
         true => String::new(),
         false => format!("the daemon is of version {program}, this page of {VERSION}: what one of them does not know is missing"),
     };

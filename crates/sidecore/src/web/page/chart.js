@@ -1,25 +1,34 @@
 // Numbers over time, drawn by uPlot: the history first, then each second as it comes.
 
-import { clock, el, get, segment, text } from "./dom.js";
+import { clock, el, get, nanoseconds, percent, segment, short, text } from "./dom.js";
 import { listen, live, row } from "./live.js";
 
+const HEIGHT = 140;
+/** Beside an axis there is room for a number; what it counts is in the title. */
+const axis_of = (format) => ([percent, nanoseconds].includes(format) ? format : short);
 const colours = ["--line-1", "--line-2", "--line-3"];
-export const SPANS = [["5 minutes", 300], ["15 minutes", 900], ["1 hour", 3600]];
+const SPANS = [["5 minutes", 300], ["15 minutes", 900], ["1 hour", 3600]];
+/** How many seconds all charts show. */
+let span = 300;
+
+/** The choice of that. */
+export function spans() {
+  const choice = el("select", null, SPANS.map(([label, seconds]) => el("option", { value: seconds, selected: seconds === span }, label)));
+  choice.addEventListener("change", () => { span = Number(choice.value); dispatchEvent(new Event("span")); });
+  return el("label", { class: "span" }, el("span", null, "The last"), choice);
+}
 
 /**
  * Charts of one row. `charts`: title, format, and series of [label, column of the row]. Ends when the function that it returns is called.
  */
 export function charts(place, kind, name, all) {
-  let data = null, span = 300, ended = false;
+  let data = null, ended = false, parts = [];
   const stage = el("div", { class: "charts" });
-  const choice = el("select", { "aria-label": "Span of time" }, SPANS.map(([label, seconds]) => el("option", { value: seconds }, label)));
-  choice.addEventListener("change", () => { span = Number(choice.value); draw(); });
-  place.append(el("label", { class: "span" }, el("span", null, "Last "), choice), stage);
+  place.append(stage);
   const place_of = () => {
     const list = { port: live.scene?.ports.map((port) => port.name), core: live.scene?.cores.map(String), tenant: live.scene?.tenants }[kind];
     return list?.indexOf(name) ?? -1;
   };
-  let parts = [];
 
   function make() {
     const style = getComputedStyle(document.documentElement);
@@ -33,12 +42,12 @@ export function charts(place, kind, name, all) {
       const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { show: false }, font: "12px system-ui" };
       const plot = new uPlot({
         width: 300,
-        height: 150,
+        height: HEIGHT,
         ms: 1,
         cursor: { y: false },
         legend: { show: false },
         scales: { x: { time: true }, y: { range: (_, low, high) => [0, top ?? Math.max(high || 0, 1) * 1.1] } },
-        axes: [{ ...axis, values: (_, ticks) => ticks.map(clock), space: 80 }, { ...axis, size: 92, values: (_, ticks) => ticks.map(format) }],
+        axes: [{ ...axis, values: (_, ticks) => ticks.map(clock), space: 80, size: 28 }, { ...axis, size: 62, values: (_, ticks) => ticks.map(axis_of(format)) }],
         series: [{}, ...series.map(([label], at) => ({ label, stroke: colour(colours[at]), width: 1.5, points: { show: false } }))],
       }, [[], ...series.map(() => [])], box);
       const words = series.map(([label], at) => el("span", { class: `key key-${at + 1}` }, label));
@@ -58,7 +67,7 @@ export function charts(place, kind, name, all) {
     for (const part of parts) {
       const columns = part.series.map(([, column]) => (from < 0 ? [] : data.columns[column].slice(from, to)));
       const width = Math.max(200, part.box.clientWidth);
-      if (part.plot.width !== width) part.plot.setSize({ width, height: 150 });
+      if (part.plot.width !== width) part.plot.setSize({ width, height: HEIGHT });
       part.plot.setData([times, ...columns]);
       part.plot.setScale("x", { min: till - span * 1000, max: till });
       const last = columns.map((column) => column.at(-1));
@@ -87,6 +96,7 @@ export function charts(place, kind, name, all) {
 
   const again = () => { stage.replaceChildren(); make(); draw(); };
   addEventListener("theme", again);
+  addEventListener("span", draw);
   const resized = new ResizeObserver(() => draw());
   resized.observe(stage);
   const deaf = listen((what) => { if (what === "sample" || what === "time") add(); });
@@ -95,6 +105,7 @@ export function charts(place, kind, name, all) {
   return () => {
     ended = true;
     removeEventListener("theme", again);
+    removeEventListener("span", draw);
     resized.disconnect();
     deaf();
     parts.forEach((part) => part.plot.destroy());

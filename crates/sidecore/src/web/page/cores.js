@@ -1,7 +1,7 @@
 // I/O cores and tenants over time, and who has how much.
 
 import { el, frames, nanoseconds, percent, segment, table } from "./dom.js";
-import { charts } from "./chart.js";
+import { charts, spans } from "./chart.js";
 import { listen, live, row } from "./live.js";
 
 const MOST = 20;
@@ -9,7 +9,7 @@ const MOST = 20;
 export function view(place) {
   const shares = el("div"), stages = el("div");
   let ends = [], drawn = "";
-  place.append(el("h2", null, "Cores and tenants"), stages, el("section", null, el("h3", null, "Who has how much"), shares));
+  place.append(el("h2", null, "Cores and tenants"), spans(), stages, el("section", null, el("h3", null, "Who has how much"), shares));
 
   function draw() {
     const { scene } = live;
@@ -27,7 +27,7 @@ export function view(place) {
       };
       scene.cores.forEach((number) => stage(`I/O core ${number}`, "core", String(number), [
         { title: "Time", format: percent, top: 1e6, series: [["busy", 0], ["idle", 1], ["asleep", 2]] },
-        { title: "Frames", format: frames, series: [["frames", 3]] },
+        { title: "Frames a second", format: frames, series: [["frames", 3]] },
       ]));
       scene.tenants.forEach((name) => stage(`Tenant ${name}`, "tenant", name, [
         { title: "Share of an I/O core", format: percent, series: [["used", 0], ["held back", 1]] },

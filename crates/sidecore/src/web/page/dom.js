@@ -28,7 +28,7 @@ const STEPS = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
 /** A number with three digits or so: 1234567 is 1.23 M. */
 export function short(number) {
-  if (number === null || number === undefined || Number.isNaN(number)) return "–";
+  if (number === null || number === undefined || Number.isNaN(number)) return "– ";
   for (const [step, letter] of STEPS) {
     if (Math.abs(number) >= step) {
       const value = number / step;
@@ -37,8 +37,9 @@ export function short(number) {
   }
   return `${Math.round(number * 10) / 10} `;
 }
-export const frames = (number) => `${short(number)}frames/s`;
-export const requests = (number) => `${short(number)}requests/s`;
+const counted = (what) => (number) => `${short(number).replace(/ ?$/, " ")}${what}/s`;
+export const frames = counted("frames");
+export const requests = counted("requests");
 export const bits = (number) => `${short(number)}bit/s`;
 export const percent = (ppm) => (ppm === null || ppm === undefined ? "–" : `${(ppm / 1e4).toFixed(ppm < 1e5 ? 1 : 0)} %`);
 /** Digits in groups of three. */

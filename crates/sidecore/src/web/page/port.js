@@ -1,7 +1,7 @@
 // The page of a port: what is wrong, numbers over time, queues, disks, its share, its VMM; capture, and with --write changes.
 
 import { bits, bytes, el, field, frames, get, nanoseconds, percent, post, requests, segment, session, table, text, whole, words } from "./dom.js";
-import { charts } from "./chart.js";
+import { charts, spans } from "./chart.js";
 import { listen, live } from "./live.js";
 import { state, who } from "./topology.js";
 
@@ -116,7 +116,7 @@ export function view(place, name) {
   const line = el("p", { class: "note" });
   const parts = Object.fromEntries(["doctor", "facts", "lost", "counters", "queues", "disk"].map((part) => [part, el("div")]));
   const section = (title, part) => el("section", null, el("h3", null, title), part);
-  const wide = el("section", { class: "wide" }, el("h3", null, "Over time"));
+  const wide = el("section", { class: "wide" }, el("h3", null, "Over time"), spans());
   const failed = el("p", { class: "error" });
   failed.hidden = true;
   place.append(el("p", null, el("a", { href: "#/" }, "Topology")), el("h2", null, `Port ${name}`), line, failed);
@@ -137,9 +137,9 @@ export function view(place, name) {
       failed.hidden = true;
       const own = disks.disks.find((disk) => disk.port === name);
       put("doctor", diagnosis(found ?? { checks: [] }));
-      put("facts", facts(one.port, standing()));
-      put("lost", lost(one.port));
-      put("counters", counters(one.port));
+      put("facts", facts(one, standing()));
+      put("lost", lost(one));
+      put("counters", counters(one));
       put("queues", queues(all.queues.filter((queue) => queue.port === name)));
       put("disk", own ? disk(own) : el("span"));
     } catch (error) {
@@ -164,9 +164,9 @@ export function view(place, name) {
   const rate = disks ? requests : frames;
   const [into, out] = disks ? ["writes", "reads"] : ["in, from it", "out, to it"];
   const end = charts(wide, "port", name, [
-    { title: disks ? "Requests" : "Frames", format: rate, series: [[into, 0], [out, 2]] },
-    { title: "Bits", format: bits, series: [[into, 1], [out, 3]] },
-    { title: disks ? "Errors" : "Drops", format: (number) => rate(number), series: [[disks ? "failed" : "dropped", 4]] },
+    { title: disks ? "Requests a second" : "Frames a second", format: rate, series: [[into, 0], [out, 2]] },
+    { title: "Bits a second", format: bits, series: [[into, 1], [out, 3]] },
+    { title: disks ? "Errors a second" : "Drops a second", format: rate, series: [[disks ? "failed" : "dropped", 4]] },
     { title: "Share of an I/O core", format: percent, series: [["used", 5]] },
     { title: "Wait of its slowest queue", format: nanoseconds, series: [["p99", 6]] },
   ]);

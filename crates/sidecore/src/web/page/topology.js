@@ -101,6 +101,7 @@ const cut = (name, width, letter = 7) => {
 /** Who is at the other end of a port. */
 export function who(port) {
   if (inner(port)) return `${inner(port)} ${port.where}`;
+  if (port.group) return `member ${port.group.split("/")[1]}${port.vm ? `, ${port.vm}` : ""}`;
   if (port.vm) return port.vm;
   if (["tap", "packet", "xdp"].includes(port.kind)) return `interface ${port.where}`;
   if (port.kind === "vxlan") return `tunnel ${port.where}`;
@@ -163,7 +164,8 @@ export function topology(place, { marks } = {}) {
     const room = card.w - 34;
     const part = {
       port,
-      many,
+      // What is read aloud, and shown under the pointer.
+      title: svg("title"),
       edge: svg("path", { class: "edge", d: `M${x - STUB + 4},${y + card.h / 2}H${x}` }),
       rate: svg("text", { class: "rate", x: x + 10, y: y + card.h - 9 }),
       badge: svg("text", { class: "badge", x: x + card.w - 22, y: y + 17, "text-anchor": "end" }),
@@ -172,7 +174,7 @@ export function topology(place, { marks } = {}) {
     const lines = [svg("text", { class: "name", x: x + 10, y: y + (many ? 15 : 18) }, cut(port.name, room, 7.5))];
     if (!many) lines.push(svg("text", { class: "who", x: x + 10, y: y + 35 }, cut(who(port), card.w - 16, 6.6)));
     part.node = svg("a", { href: `#/port/${segment(port.name)}`, "data-port": port.name },
-      svg("title", null, `${port.name}: ${port.kind} ${port.where}; ${who(port)}; ${port.detail}`),
+      part.title,
       part.edge,
       svg("rect", { class: "card", x, y, width: card.w, height: card.h, rx: 6 }),
       svg("circle", { class: "dot", cx: x + card.w - 12, cy: y + (many ? 11 : 14), r: 4 }),
@@ -199,14 +201,14 @@ export function topology(place, { marks } = {}) {
       const short = (rate) => unit(port)(rate).replace(/ ?(frames|requests)/, "");
       const rates = state(port) === "up" ? `in ${short(from)}  out ${short(to)}` : { off: "off", down: "no link" }[state(port)] ?? port.fault ?? "faulted";
       text(part.rate, cut(lit ? `drops ${short(drop.rate)}: ${words(drop.reason)}` : rates, part.room, 6.4));
-      attribute(part.node, "aria-label", `Port ${port.name}, ${who(port)}, ${state(port)}, `
-        + `in ${unit(port)(from)}, out ${unit(port)(to)}${lit ? `, drops: ${words(drop.reason)}` : ""}`
-        + `${port.wrong.length ? `, wrong: ${port.wrong.map(words).join(", ")}` : ""}`);
+      const { name, kind, detail, wrong } = port;
+      text(part.title, `${name}, port: ${part.rate.textContent}; ${state(port)}; ${kind} ${port.where}; ${who(port)}; ${detail}`
+        + `${wrong.length ? `; wrong: ${wrong.map(words).join(", ")}` : ""}`);
     }
     for (const bar of bars) {
       const sum = bar.ports.reduce((sum, { at }) => sum + (row("port", at)?.[0] ?? 0), 0);
       const rate = bar.ports.reduce((sum, { at }) => sum + (row("port", at)?.[1] ?? 0), 0);
-      text(bar.sum, bar.wide ? `${bar.ports.length} ports  ${frames(sum)}  ${bits(rate)}` : bar.ports.length > 1 ? frames(sum) : "");
+      text(bar.sum, bar.wide ? `${bar.ports.length} ports, ${frames(sum)}, ${bits(rate)}` : bar.ports.length > 1 ? frames(sum) : "");
     }
   }
 
