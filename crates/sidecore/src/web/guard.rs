@@ -119,7 +119,7 @@ pub async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next
             if same(&token, &guard.token) && request.uri().path() == "/" =>
         {
             let cookie = format!("{}={token}; Path=/; HttpOnly; SameSite=Strict", guard.cookie);
-            let to = "<!doctype html><meta http-equiv=\"refresh\" content=\"0;url=/\"><title>sidecore</title><a href=\"/\">sidecore</a>";
+            let to = "<!doctype html><meta http-equiv=\"refresh\" content=\"0;url=/\"><link rel=\"icon\" href=\"data:,\"><title>sidecore</title><a href=\"/\">sidecore</a>";
             (
                 [(header::SET_COOKIE, cookie), (header::CONTENT_TYPE, "text/html; charset=utf-8".to_owned())],
                 to,

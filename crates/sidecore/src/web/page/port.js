@@ -39,7 +39,7 @@ function queues(all) {
     queue.served ? nanoseconds(queue.served.wait_p50_ns) : "", queue.served ? nanoseconds(queue.served.wait_p99_ns) : "",
     queue.served ? whole(queue.served.items) : "",
   ]);
-  return rows.length ? table("Queues", ["queue", "state", "kind", ">entries", "served by", ">wait p50", ">wait p99", ">frames"], rows)
+  return rows.length ? table("Queues now", ["queue", "state", "kind", ">entries", "served by", ">wait p50", ">wait p99", ">frames"], rows)
     : el("p", { class: "note" }, "It has no queues now.");
 }
 
@@ -120,8 +120,9 @@ export function view(place, name) {
   const failed = el("p", { class: "error" });
   failed.hidden = true;
   place.append(el("p", null, el("a", { href: "#/" }, "Topology")), el("h2", null, `Port ${name}`), line, failed);
-  const columns = el("div", { class: "columns" }, section("Diagnosis", parts.doctor), section("What it is", parts.facts), wide,
-    parts.disk, section("Dropped", parts.lost), section("Queues", parts.queues), section("Counters", parts.counters), capture(name));
+  const deeds = el("div", { class: "stack" }, capture(name));
+  const columns = el("div", { class: "columns" }, section("Diagnosis", parts.doctor), section("What it is", parts.facts), deeds, wide,
+    el("section", { class: "wide" }, el("h3", null, "Queues"), parts.queues), section("Counters", parts.counters), section("Dropped", parts.lost), parts.disk);
   place.append(columns);
   let ended = false, timer, asked = new AbortController();
 
@@ -141,7 +142,7 @@ export function view(place, name) {
       put("lost", lost(one));
       put("counters", counters(one));
       put("queues", queues(all.queues.filter((queue) => queue.port === name)));
-      put("disk", own ? disk(own) : el("span"));
+      if (own) put("disk", disk(own));
     } catch (error) {
       if (ended) return;
       failed.hidden = false;
@@ -160,7 +161,7 @@ export function view(place, name) {
     text(line, port ? `${who(port)}; ${state(port)}${live.paused ? "; tables are of now, charts end at the time shown" : ""}` : "There is no port of this name now.");
   }
 
-  if (session.write) columns.append(changes(name, first, refresh));
+  if (session.write) deeds.append(changes(name, first, refresh));
   const rate = disks ? requests : frames;
   const [into, out] = disks ? ["writes", "reads"] : ["in, from it", "out, to it"];
   const end = charts(wide, "port", name, [
