@@ -61,3 +61,4 @@ mod upgrade;
 mod vale;
 mod virtio_user;
 mod vlan;
+mod web;

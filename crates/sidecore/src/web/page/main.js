@@ -38,7 +38,8 @@ function route(focus) {
   document.title = `${what || name || "topology"} – sidecore`;
   const ended = (views[name] ?? topology)(main, what);
   end = typeof ended === "function" ? ended : () => {};
-  if (focus) main.focus();
+  if (focus) main.focus({ preventScroll: true });
+  scrollTo(0, 0);
 }
 
 function status() {

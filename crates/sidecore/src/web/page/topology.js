@@ -24,10 +24,10 @@ function hubs(scene) {
   scene.switches.forEach((it) => add(`switch:${it.name}`));
   scene.routers.forEach((it) => add(`router:${it.name}`));
   scene.groups.forEach((it) => add(`group:${it.name}`));
-  const order = (port, at) => [port.group ?? "", inner(port) ? 0 : 1, at];
+  const number = (a, b) => a.localeCompare(b, "en", { numeric: true });
   scene.ports
-    .map((port, at) => ({ port, at, order: order(port, at) }))
-    .sort((a, b) => a.order[0].localeCompare(b.order[0]) || a.order[1] - b.order[1] || a.at - b.at)
+    .map((port, at) => ({ port, at }))
+    .sort(({ port: a }, { port: b }) => number(a.group ?? "", b.group ?? "") || Boolean(inner(b)) - Boolean(inner(a)) || number(a.name, b.name))
     .forEach((it) => add(hub(it.port)).ports.push(it));
   const rank = ["switch", "router", "group", "wire", "pipe", "disks"];
   const kind = (it) => rank.indexOf(it.key.split(":")[0]);
@@ -39,15 +39,16 @@ function hubs(scene) {
 /** Places of bars and ports for a width: bars side by side where they fit. */
 export function layout(scene, width) {
   const all = hubs(scene), many = scene.ports.length > 60;
-  const card = { w: many ? 150 : 190, h: many ? 38 : 62 };
-  const column = card.w + STUB + GAP;
+  const least = (many ? 150 : 190) + STUB + GAP;
   const links = all.flatMap((from) => from.ports
     .filter(({ port }) => inner(port))
     .map(({ port, at }) => ({ at, from: from.key, to: `${inner(port)}:${port.where}` }))
     .filter((link) => all.some((it) => it.key === link.to)));
   const gutter = links.length ? GAP + links.length * LANE : 0;
-  const room = Math.max(column, width - gutter);
-  const most = Math.max(1, Math.floor(room / column));
+  const room = Math.max(least, width - gutter);
+  const most = Math.max(1, Math.floor((room + GAP) / least));
+  const column = Math.floor((room + GAP) / most);
+  const card = { w: column - STUB - GAP, h: many ? 38 : 62 };
   const bars = [], shelves = [];
   let x = 0, y = 0, high = 0;
   const channel = () => 14 + links.length * LANE;
@@ -63,7 +64,7 @@ export function layout(scene, width) {
     const rows = Math.max(1, Math.ceil(ports.length / most));
     const columns = Math.max(1, Math.ceil(ports.length / rows));
     const w = columns * column;
-    if (x > 0 && x + w > room) begin();
+    if (x > 0 && x + w - GAP > room) begin();
     const bar = { key, x: gutter + x, y, w: w - GAP, shelf: shelves.length - 1, ports: [] };
     ports.forEach((it, place) => {
       const px = bar.x + Math.floor(place / rows) * column + STUB;
@@ -72,7 +73,7 @@ export function layout(scene, width) {
     });
     bars.push(bar);
     high = Math.max(high, BAR + GAP + rows * (card.h + (many ? 5 : GAP)));
-    x += w + GAP;
+    x += w;
   }
   const find = (key) => bars.find((bar) => bar.key === key);
   const ends = new Map();
@@ -89,7 +90,7 @@ export function layout(scene, width) {
     const middle = a.shelf === b.shelf ? `H${bx}` : `H${left}V${by}H${bx}`;
     return { at, d: `M${ax},${a.y}V${ay}${middle}V${b.y}`, to: { x: bx, y: b.y } };
   });
-  return { card, many, bars, lanes, width: Math.max(width, gutter + column), height: y + high + GAP };
+  return { card, many, bars, lanes, width: Math.max(width, gutter + least), height: y + high + GAP };
 }
 
 /** As many letters as fit; a letter is about so many pixels wide. */
@@ -200,7 +201,7 @@ export function topology(place, { marks } = {}) {
       attribute(part.edge, "stroke-width", String(traffic > 0 ? Math.min(10, 1.5 + Math.log10(1 + traffic) * 1.2).toFixed(1) : 1.5));
       const short = (rate) => unit(port)(rate).replace(/ ?(frames|requests)/, "");
       const rates = state(port) === "up" ? `in ${short(from)}  out ${short(to)}` : { off: "off", down: "no link" }[state(port)] ?? port.fault ?? "faulted";
-      text(part.rate, cut(lit ? `drops ${short(drop.rate)}: ${words(drop.reason)}` : rates, part.room, 6.4));
+      text(part.rate, cut(lit ? `${words(drop.reason)}: drops ${short(drop.rate)}` : rates, part.room, 6.4));
       const { name, kind, detail, wrong } = port;
       text(part.title, `${name}, port: ${part.rate.textContent}; ${state(port)}; ${kind} ${port.where}; ${who(port)}; ${detail}`
         + `${wrong.length ? `; wrong: ${wrong.map(words).join(", ")}` : ""}`);
