@@ -233,7 +233,7 @@ fn without_write_it_only_shows() {
     web.post("/api/explain/a", &json!({ "what": bed.at("frame") })).is(400, "is no frame");
     let what = "dst-mac=02:00:00:00:00:02 src-mac=02:00:00:00:00:01";
     let steps = web.post("/api/explain/a", &json!({ "what": what })).json();
-    assert_eq!(steps["steps"][0]["why"], "link_down", "{steps}");
+    assert_eq!(steps["steps"][0]["why"], "no_destination", "{steps}");
     let refused = web.get("/api/trace/c");
     assert!(refused.status == 409 && refused.body.contains("no port \\\"c\\\""), "{}", refused.body);
     assert_eq!(web.get("/api/capture/a?seconds=0").head.contains("filename=\"a.pcapng\""), true);
