@@ -158,7 +158,7 @@ pub(crate) fn sharing_lists<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 /// The private folder; see the head of this module.
-fn lab_dir() -> Result<PathBuf> {
+pub(crate) fn lab_dir() -> Result<PathBuf> {
     if let Some(dir) = std::env::var_os("SIDECORE_LAB_DIR") {
         return std::path::absolute(&dir).context(|| format!("SIDECORE_LAB_DIR={}", dir.to_string_lossy()));
     }

@@ -26,6 +26,7 @@
 //! * [`disk`] plugs disks, and makes one that a guest boots from.
 //! * [`kbuild`] makes kernel modules of ours for guests.
 //! * [`dpdk`] puts testpmd into a guest, [`fio`] is a disk with fio.
+//! * [`browser`] is a Chromium for the page.
 //! * [`frr`] runs the system's FRR in namespaces.
 //! * [`system`] is a guest with systemd, [`container`] a clean Debian without a guest.
 //! * [`tidy`] removes what an interrupted run leaves.
@@ -41,6 +42,7 @@ mod apt;
 pub mod back_end;
 mod balance;
 pub mod bench;
+pub mod browser;
 pub mod capture;
 pub mod container;
 mod cpio;

@@ -38,3 +38,4 @@ mod service;
 mod tidy;
 mod troubles;
 mod vlan;
+mod web;
