@@ -21,6 +21,8 @@ use crate::cli::VERSION;
 use crate::client::{Connection, Failure, Remote};
 
 const SECOND: Duration = Duration::from_secs(1);
+/// In so many seconds once all queues are asked for: their answer is as long as that of the ports.
+const WAITS_EVERY: u32 = 5;
 /// Bytes of the longest line of events.
 const LINE: usize = 64 << 10;
 /// Most characters of a VM's name.
@@ -188,6 +190,9 @@ struct Poll {
     /// Names of VMs by the process.
     names: HashMap<u32, String>,
     reasons: HashMap<String, Arc<str>>,
+    looks: u32,
+    /// How long the slowest queue of a port waits.
+    waits: HashMap<String, u64>,
 }
 
 /// Samples for ever.
@@ -244,18 +249,21 @@ impl Poll {
             self.since.replace(now).map_or(f64::NAN, |since| now.duration_since(since).as_secs_f64());
         let Cores { cores } = ask(connection, "/v1/cores").await?;
         let Tenants { tenants } = ask(connection, "/v1/tenants").await?;
-        let Queues { queues } = ask(connection, "/v1/queues").await?;
+        if self.looks % WAITS_EVERY == 0 {
+            let Queues { queues } = ask(connection, "/v1/queues").await?;
+            self.waits.clear();
+            for Queue { port, served } in queues {
+                let wait = self.waits.entry(port).or_default();
+                *wait = (*wait).max(served.map_or(0, |served| served.wait_p99_ns));
+            }
+        }
+        self.looks += 1;
         let Disks { disks } = ask(connection, "/v1/disks").await?;
         let [switches, routers, groups]: [Value; 3] = [
             ask(connection, "/v1/switches").await?,
             ask(connection, "/v1/routers").await?,
             ask(connection, "/v1/groups").await?,
         ];
-        let mut waits: HashMap<&str, u64> = HashMap::new();
-        for Queue { port, served } in &queues {
-            let wait = waits.entry(port).or_default();
-            *wait = (*wait).max(served.as_ref().map_or(0, |served| served.wait_p99_ns));
-        }
         let disks: HashMap<&str, &Disk> = disks.iter().map(|disk| (&*disk.port, disk)).collect();
         let mut sums = HashMap::with_capacity(ports.len());
         let (mut rows, mut drops, mut names) = (Vec::new(), Vec::new(), Vec::new());
@@ -276,7 +284,7 @@ impl Poll {
                 }
             }
             row[5] = ppm(port.state.service.used_ppm);
-            row[6] = waits.get(&*port.name).copied().unwrap_or(0) as f32;
+            row[6] = self.waits.get(&port.name).copied().unwrap_or(0) as f32;
             rows.push(row);
             names.push(format!("port:{}", port.name));
             sums.insert(port.name.clone(), new);
