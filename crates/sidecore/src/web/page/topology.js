@@ -45,7 +45,7 @@ export function layout(scene, width) {
     .map(({ port, at }) => ({ at, from: from.key, to: `${inner(port)}:${port.where}` }))
     .filter((link) => all.some((it) => it.key === link.to)));
   const gutter = links.length ? GAP + links.length * LANE : 0;
-  const room = Math.max(least, width - gutter);
+  const room = Math.max(least, width - gutter - 2);
   const most = Math.max(1, Math.floor((room + GAP) / least));
   const column = Math.floor((room + GAP) / most);
   const card = { w: column - STUB - GAP, h: many ? 38 : 62 };
@@ -149,7 +149,7 @@ export function topology(place, { marks } = {}) {
         trunks,
         svg("rect", { class: `bar ${kind}`, x: bar.x, y: bar.y, width: bar.w, height: BAR, rx: 6 }),
         head, sum, bar.ports.map((it) => port(it, card, plan.many))));
-      bars.push({ sum, ports: bar.ports, wide: bar.w > 300 });
+      bars.push({ sum, ports: bar.ports, wide: bar.w > 400 });
     }
     picture.setAttribute("viewBox", `0 0 ${plan.width} ${plan.height}`);
     picture.setAttribute("width", plan.width);
