@@ -8,7 +8,8 @@
 //! | `stream` | the same as it comes, for pages that are open |
 //! | `ask` | what the page asks for beyond that, and with `--write` what it changes |
 //!
-//! The page is in `page/`: modules as browsers take them, and uPlot, whose licence is beside it. A page that is slow, or sleeps, holds
+//! The page is in `page/`: modules as browsers take them, and uPlot 1.6.32 (`npm pack uplot`; `dist/uPlot.iife.min.js`), whose licence
+//! is beside it. A page that is slow, or sleeps, holds
 //! nobody up: it has a place in the history, and gets what is newest when it reads again.
 
 mod ask;
