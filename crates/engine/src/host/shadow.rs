@@ -40,6 +40,7 @@ const VETH_INFO_PEER: u16 = 1;
 /// These are made of others.
 const NESTED: u16 = 0x8000;
 /// Of neighbours (linux/neighbour.h): the address, that the entry is the bridge's, and whether it is for good.
+const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NTF_MASTER: u8 = 4;
 const REACHABLE: u16 = 2;
@@ -165,7 +166,7 @@ impl Shadow {
 }
 
 impl Entries {
-    /// Enters stations behind us into the shadow's table, or takes them out.
+    /// Enters stations behind us, or addresses of these, into the shadow's tables, or takes them out.
     ///
     /// # Errors
     /// There is no such shadow, or the system refuses it.
@@ -179,22 +180,34 @@ impl Entries {
 
     /// The work itself, for the broker and for a process without one.
     pub(crate) fn write_here(&self) -> io::Result<()> {
-        let [_, _, port, _] = self.shadow.names();
+        let [bridge, _, port, _] = self.shadow.names();
+        // Neighbours are those of the bridge itself.
+        let at = if self.with_ip { bridge } else { port };
         inside(&self.shadow.netns, || {
-            let (fd, index) = (routes(0)?, Interface::new(&port)?.index()?);
-            let state = if self.fixed { FOR_GOOD } else { REACHABLE };
+            let (fd, index) = (routes(0)?, Interface::new(&at)?.index()?);
+            let (state, whose) = match self {
+                Entries { with_ip: true, .. } => (FOR_GOOD, 0),
+                Entries { fixed: true, .. } => (FOR_GOOD, NTF_MASTER),
+                _ => (REACHABLE, NTF_MASTER),
+            };
             let (what, how) = match self.there {
                 true => (kind::NEWNEIGH, netlink::CREATE | netlink::REPLACE),
                 false => (kind::DELNEIGH, 0),
             };
-            let family = u8::try_from(libc::AF_BRIDGE).unwrap_or(0);
             let [low, high] = state.to_ne_bytes();
-            let fixed = [&[family, 0, 0, 0][..], &index.to_ne_bytes(), &[low, high, NTF_MASTER, 0]].concat();
             let flags = netlink::REQUEST | netlink::ACK | how;
             let (mut all, mut count) = (Vec::new(), 0);
-            for mac in self.macs() {
+            for (mac, ip) in self.all() {
+                let (family, ip) = match ip {
+                    None => (libc::AF_BRIDGE, vec![]),
+                    Some(IpAddr::V4(it)) => (libc::AF_INET, it.octets().to_vec()),
+                    Some(IpAddr::V6(it)) => (libc::AF_INET6, it.octets().to_vec()),
+                };
+                let family = u8::try_from(family).unwrap_or(0);
+                let fixed = [&[family, 0, 0, 0][..], &index.to_ne_bytes(), &[low, high, whose, 0]].concat();
                 count += 1;
-                all.extend(Builder::new(what, flags, count, &fixed).with(NDA_LLADDR, &mac).end());
+                let message = Builder::new(what, flags, count, &fixed).with(NDA_LLADDR, &mac);
+                all.extend(if ip.is_empty() { message } else { message.with(NDA_DST, &ip) }.end());
             }
             rustix::net::send(&fd, &all, rustix::net::SendFlags::empty())?;
             // One that is not there any more, or behind another port by now, is not ours to take out.
