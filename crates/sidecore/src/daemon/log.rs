@@ -34,7 +34,7 @@ const EVERY: Duration = Duration::from_secs(10);
 /// How often those that were left out are told.
 const TELL: Duration = Duration::from_secs(60);
 /// Places and ports that are told apart.
-const PLACES: usize = 1024;
+const PLACES: usize = 4096;
 /// Whose lines peers cause.
 const ENGINE: &str = "sidecore_engine";
 const ROUTING: &str = "sidecore_routing";
