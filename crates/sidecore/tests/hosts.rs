@@ -254,10 +254,21 @@ fn a_switch_spans_three_hosts_by_evpn() {
     assert!(two.shadow_has(&mac(1)), "its routes stay");
     one.enter(&mac(1));
     // What moved here before is not at its old place for the next daemon.
+    let (log, mut monitor) = (one.bed.path("fdb"), one.control.command("bridge"));
+    let mut monitor =
+        monitor.args(["monitor", "fdb"]).stdout(std::fs::File::create(&log).unwrap()).spawn().unwrap();
     two.daemon.take().unwrap().end(Signal::KILL);
     two.start();
     assert_ne!(two.knows(moved).map(|(_, state)| state).as_deref(), Some("evpn"));
-    two.enter(moved);
+    // It need not even speak: others hear of a new station at its host, and nothing of it.
+    two.enter("02:00:00:00:00:99");
+    until("a new station", || pings(&two.station, 3, 56) && one.shadow_has("02:00:00:00:00:99"));
+    let heard = || std::fs::read_to_string(&log).unwrap();
+    until("news of it", || heard().contains("02:00:00:00:00:99"));
+    monitor.kill().unwrap();
+    monitor.wait().unwrap();
+    assert!(!heard().contains(moved), "{}", heard());
+    two.station.ip(&format!("link set vm address {moved}"));
     until("answers after a restart", || pings(&one.station, 2, 56) && pings(&one.station, 3, 56));
     assert_eq!(one.knows(moved).unwrap().1, "evpn");
 

@@ -5,7 +5,8 @@
 //! behind which the stations of our switch are entered. No frame ever passes. All of it stays when the daemon ends: the routing
 //! daemon goes on announcing what is behind us, and a successor finds what it said.
 //!
-//! Learning is off, and nothing ages: whoever made an entry removes it.
+//! Learning is off, and nothing ages: whoever made an entry removes it. A successor does not even say again how the devices are to be: at each
+//! message of them zebra reads the bridge's table anew, and takes a station that has moved here for one that is elsewhere.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,9 +14,10 @@ use std::os::fd::OwnedFd;
 
 use super::interface::Interface;
 use super::netlink::{self, kind, Builder};
-use super::netns::{ask, inside, routes, said};
+use super::netns::{answer, ask, inside, routes, said};
 use crate::sandbox::open::broker::{have_done, Request};
 pub use crate::sandbox::open::broker::{Entries, Shadow};
+use crate::slice::behind;
 
 /// Attributes of links (linux/if_link.h).
 const IFLA_IFNAME: u16 = 3;
@@ -73,6 +75,9 @@ impl Shadow {
         let [bridge, vxlan, port, end] = self.names();
         inside(&self.netns, || {
             let fd = routes(0)?;
+            if self.is_made(&fd) {
+                return Ok(());
+            }
             make(&fd, &bridge, "bridge", &[(IFLA_BR_AGEING_TIME, AGEING.to_ne_bytes().to_vec())])?;
             let peer = [vec![0; 16], attribute(IFLA_IFNAME, end.as_bytes())].concat();
             // What is there stays as it is.
@@ -84,10 +89,7 @@ impl Shadow {
                     Err(e)
                 }
             })?;
-            let local = match self.local {
-                IpAddr::V4(it) => (IFLA_VXLAN_LOCAL, it.octets().to_vec()),
-                IpAddr::V6(it) => (IFLA_VXLAN_LOCAL6, it.octets().to_vec()),
-            };
+            let local = self.address();
             let id = (IFLA_VXLAN_ID, self.vni.to_ne_bytes().to_vec());
             let udp = (IFLA_VXLAN_PORT, 4789u16.to_be_bytes().to_vec());
             let all = [id, local, (IFLA_VXLAN_LEARNING, vec![0]), udp];
@@ -115,6 +117,35 @@ impl Shadow {
             }
             Ok(())
         })
+    }
+
+    /// Its endpoint's address, as an attribute of the VXLAN device.
+    fn address(&self) -> (u16, Vec<u8>) {
+        match self.local {
+            IpAddr::V4(it) => (IFLA_VXLAN_LOCAL, it.octets().to_vec()),
+            IpAddr::V6(it) => (IFLA_VXLAN_LOCAL6, it.octets().to_vec()),
+        }
+    }
+
+    /// Whether all of it is as [`Shadow::make_here`] leaves it, which brings the VXLAN device up at its end.
+    fn is_made(&self, fd: &OwnedFd) -> bool {
+        let numbers = self.names().map(|name| Interface::new(&name).and_then(|it| it.index()));
+        let [Ok(bridge), Ok(vxlan), Ok(_), Ok(_)] = numbers else { return false };
+        let fixed = [&[0; 4][..], &vxlan.to_ne_bytes(), &[0; 8]].concat();
+        let message = Builder::new(kind::GETLINK, netlink::REQUEST, 1, &fixed).end();
+        let answer = rustix::net::send(fd, &message, rustix::net::SendFlags::empty())
+            .map_err(io::Error::from)
+            .and_then(|_| answer(fd));
+        let answer = answer.unwrap_or_default();
+        let Some(Ok(link)) = netlink::messages(&answer).next() else { return false };
+        let is_up = netlink::word(link.body, 8).is_ok_and(|flags| flags & 1 != 0);
+        let find = |all, kind| netlink::attributes(all).flatten().find(|it| it.0 == kind).map(|it| it.1);
+        let all = behind(link.body, 16);
+        let data = find(all, IFLA_LINKINFO).and_then(|info| find(info, IFLA_INFO_DATA));
+        let (kind, local) = self.address();
+        is_up
+            && find(all, IFLA_MASTER) == Some(&bridge.to_ne_bytes())
+            && data.and_then(|data| find(data, kind)) == Some(&local)
     }
 
     /// The work itself, for the broker and for a process without one.
