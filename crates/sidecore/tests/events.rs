@@ -350,7 +350,6 @@ fn the_command_prints_the_history_and_follows_over_a_restart() {
 #[test]
 fn the_read_socket_shows_and_changes_nothing() {
     let bed = Testbed::new();
-    let place = bed.at("read.sock");
     // Elsewhere than the control socket, as its group may be.
     std::fs::create_dir(bed.path("beside")).unwrap();
     let beside = bed.at("beside/read.sock");
@@ -410,7 +409,6 @@ fn the_read_socket_shows_and_changes_nothing() {
         said.contains("read socket") && said.contains("choose another path with --read-socket"),
         "{said}"
     );
-    drop(place);
 }
 
 #[test]
@@ -437,8 +435,11 @@ fn each_line_of_the_log_can_be_json() {
     }
 }
 
+/// Labels, with their values where there is one.
+type Labels = Vec<(String, Option<String>)>;
+
 /// The metrics that `text` names, each with the labels by which it is asked for, and their values if it says one.
-fn asked(text: &str) -> Vec<(String, Vec<(String, Option<String>)>)> {
+fn asked(text: &str) -> Vec<(String, Labels)> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let starts = text.match_indices("sidecore_").filter(|(at, _)| !text[..*at].ends_with(word));
     let one = |(at, _): (usize, &str)| {
