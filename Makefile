@@ -75,6 +75,7 @@ installed:
 	@sed 's|/usr/bin/|$(PREFIX)/bin/|' packaging/sidecore.service >$(DESTDIR)$(PREFIX)/lib/systemd/system/sidecore.service
 	@install -Dm644 -t $(DESTDIR)$(PREFIX)/share/sidecore packaging/disks.conf packaging/netns.conf
 	@install -m755 -t $(DESTDIR)$(PREFIX)/share/sidecore packaging/two-vms
+	@install -Dm644 -t $(DESTDIR)$(PREFIX)/share/sidecore/grafana packaging/grafana/*
 	@install -Dm644 packaging/sidecore.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/sidecore.conf
 	@[ -e $(DESTDIR)/etc/sidecore/sidecore.toml ] || install -Dm644 packaging/sidecore.toml $(DESTDIR)/etc/sidecore/sidecore.toml
 

@@ -41,7 +41,7 @@ impl Common {
         }
         let mut settled = self.clone();
         if self.quick {
-            settled.repeat = Repeat { rounds: 1, window: Duration::from_millis(20) };
+            settled.repeat = Repeat { rounds: 1, window: Duration::from_millis(100) };
         }
         Ok(settled)
     }

@@ -23,11 +23,12 @@ use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use sidecore_engine::host::netlink::{self, messages, Builder};
 use sidecore_engine::host::netns::{self, Socket};
 use sidecore_engine::host::shadow::{Entries, Shadow};
+use sidecore_engine::packet::Mac;
 use sidecore_engine::sandbox::filters;
 use sidecore_engine::slice::upto;
 use sidecore_engine::state::Overlay;
 
-use crate::kernel::{Kernel, Station};
+use crate::kernel::{Kernel, Neighbour, Station};
 
 /// How soon a change of the switch's table is seen.
 const LOOK: Duration = Duration::from_millis(20);
@@ -64,7 +65,8 @@ impl Span {
             shadow: shadow.clone(),
             overlay,
             end: Arc::clone(&end),
-            links: [0; 2],
+            links: [0; 3],
+            addresses: BTreeMap::new(),
             table: Table::default(),
             announced: BTreeMap::new(),
             inherited: None,
@@ -218,8 +220,10 @@ struct Worker {
     shadow: Shadow,
     overlay: Overlay,
     end: Arc<OwnedFd>,
-    /// The numbers of the shadow's VXLAN device, and of the port behind which our stations are.
-    links: [u32; 2],
+    /// The numbers of the shadow's bridge, of its VXLAN device, and of the port behind which our stations are.
+    links: [u32; 3],
+    /// Addresses of stations of ours that the shadow has.
+    addresses: BTreeMap<IpAddr, [u8; 6]>,
     table: Table,
     /// Stations of ours that the shadow has, and whether each is configured.
     announced: BTreeMap<[u8; 6], bool>,
@@ -274,6 +278,7 @@ impl Worker {
             if said {
                 let heard = kernel.hear()?;
                 heard.stations.iter().for_each(|station| self.hear(station, now, &mut changes));
+                heard.neighbours.iter().for_each(|neighbour| self.resolve(neighbour));
                 if heard.links && self.numbers(&mut kernel)? != self.links {
                     return Err(io::Error::new(io::ErrorKind::NotFound, "somebody has removed its devices"));
                 }
@@ -293,21 +298,23 @@ impl Worker {
         }
     }
 
-    /// The kernel's numbers of the shadow's VXLAN device, and of its port for our stations.
-    fn numbers(&self, kernel: &mut Kernel) -> io::Result<[u32; 2]> {
+    /// The kernel's numbers of the shadow's bridge, of its VXLAN device, and of its port for our stations.
+    fn numbers(&self, kernel: &mut Kernel) -> io::Result<[u32; 3]> {
         let links = kernel.links()?;
-        let [_, vxlan, port, _] = self.shadow.names();
-        Ok([vxlan, port].map(|name| links.iter().find(|link| link.name == name).map_or(0, |link| link.index)))
+        let [bridge, vxlan, port, _] = self.shadow.names();
+        Ok([bridge, vxlan, port]
+            .map(|name| links.iter().find(|link| link.name == name).map_or(0, |link| link.index)))
     }
 
     /// An entry of the shadow has changed.
     fn hear(&mut self, station: &Station, now: Instant, changes: &mut Changes) {
-        let ([vxlan, port], mac) = (self.links, station.mac);
+        let ([_, vxlan, port], mac) = (self.links, station.mac);
         if station.link == vxlan && station.behind.is_some() {
             self.table.hear(station, now, changes);
         } else if station.link == vxlan && station.there && self.announced.get(&mac) != Some(&true) {
-            // It is not here any more, and may come back.
+            // It is not here any more, and may come back. Its addresses are now what was said of it there.
             self.announced.remove(&mac);
+            self.addresses.retain(|_, whose| *whose != mac);
             self.table.again(mac, changes);
         } else if station.link == port && station.there && !station.own && !self.announced.contains_key(&mac)
         {
@@ -318,15 +325,31 @@ impl Worker {
         }
     }
 
+    /// An address of the shadow's bridge has a station, or none any more.
+    fn resolve(&mut self, neighbour: &Neighbour) {
+        let (ip, mac) = (neighbour.address, neighbour.mac.map(|Mac(mac)| mac));
+        if neighbour.link == self.links[0] {
+            if self.addresses.get(&ip).is_some_and(|whose| Some(*whose) != mac) {
+                self.addresses.remove(&ip);
+            }
+            self.overlay.resolve(ip, mac);
+        }
+    }
+
     /// Takes all that the kernel's table has.
     fn take_over(&mut self, kernel: &mut Kernel) -> io::Result<()> {
-        let ([vxlan, port], mut changes) = (self.links, Changes::default());
+        let ([bridge, vxlan, port], mut changes) = (self.links, Changes::default());
         let all = kernel.stations()?;
         let (far, near): (Vec<Station>, Vec<Station>) = all
             .into_iter()
             .filter(|it| it.link == vxlan || it.link == port && !it.own)
             .partition(|it| it.link == vxlan);
         self.announced = near.into_iter().map(|station| (station.mac, station.sticky)).collect();
+        let neighbours = kernel.neighbours()?;
+        neighbours.iter().for_each(|neighbour| self.resolve(neighbour));
+        let known = neighbours.iter().filter(|it| it.link == bridge);
+        let known = known.filter_map(|it| it.mac.map(|Mac(mac)| (it.address, mac)));
+        self.addresses = known.filter(|(_, mac)| self.announced.contains_key(mac)).collect();
         let at_bridge = far.iter().filter(|station| station.behind.is_none());
         at_bridge.for_each(|station| self.table.again(station.mac, &mut changes));
         self.table.compare(&far, Instant::now(), &mut changes);
@@ -391,6 +414,21 @@ impl Worker {
             }
         }
         self.write(false, false, gone)?;
+        let mut addresses = self.addresses.clone();
+        addresses.retain(|_, whose| there.contains_key(whose));
+        let gone: Vec<_> = self
+            .addresses
+            .iter()
+            .filter(|it| !addresses.contains_key(it.0))
+            .map(|it| (*it.0, *it.1))
+            .collect();
+        let mut new = self.overlay.addresses(|mac| here.contains_key(&mac));
+        new.retain(|(ip, mac)| addresses.insert(*ip, *mac) != Some(*mac));
+        for (is_there, all) in [(false, gone), (true, new)] {
+            let mut some = all.chunks(Entries::MOST_WITH_IP);
+            some.try_for_each(|some| Entries::with_ip(&self.shadow, is_there, some).write())?;
+        }
+        self.addresses = addresses;
         (self.announced, self.seen) = (there, Some(now));
         Ok(())
     }

@@ -173,6 +173,40 @@ pub struct Moved {
     pub queues: usize,
 }
 
+/// An event, as `GET /v1/events` sends it. Names are there if it is about such a thing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EventView {
+    /// Its number; those of a later daemon are larger.
+    pub seq: u64,
+    /// When it was, in milliseconds of Unix time.
+    pub time_ms: u64,
+    /// Which kind: `link`, `fault`, `peer`, `drain`, `move`, `throttle`, `configuration`, or `missed`.
+    pub event: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub switch: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub router: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub member: Option<String>,
+    /// A queue of the port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<u64>,
+    /// The I/O core that serves the queue now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub core: Option<u64>,
+    /// Of `missed`: how many events are not told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missed: Option<u64>,
+    /// For people.
+    pub text: String,
+}
+
 /// Answer to a request that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {

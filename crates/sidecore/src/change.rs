@@ -9,7 +9,7 @@ use sidecore_engine::state::acls::AclList;
 use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::kinds::{find, KINDS};
 use sidecore_engine::state::status::Cores;
-use sidecore_engine::state::{check, text, BadSpec, Spec, Verb};
+use sidecore_engine::state::{check, text, BadSpec, Change, Spec, Verb};
 
 use crate::api::{About, Changes, Moved};
 use crate::cli::{
@@ -272,24 +272,30 @@ fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     })
 }
 
+/// What `change` does, or would do, for people.
+pub fn told(change: &Change, dry_run: bool) -> String {
+    let verb = match (dry_run, change.verb) {
+        (false, Verb::Added) => "added",
+        (false, Verb::Removed) => "deleted",
+        (false, Verb::Restarted) => "restarted",
+        (false, Verb::Changed) => "changed",
+        (true, Verb::Added) => "would add",
+        (true, Verb::Removed) => "would delete",
+        (true, Verb::Restarted) => "would restart",
+        (true, Verb::Changed) => "would change",
+    };
+    let mut text = format!("{verb} {} {}", change.what, change.name);
+    if !change.details.is_empty() {
+        text.push_str(&format!(" ({})", change.details.join(", ")));
+    }
+    text
+}
+
 /// Says what changed.
 pub fn report(answer: &Changes) -> Outcome {
     let mut text = String::new();
     for change in &answer.changes {
-        let verb = match (answer.dry_run, change.verb) {
-            (false, Verb::Added) => "added",
-            (false, Verb::Removed) => "deleted",
-            (false, Verb::Restarted) => "restarted",
-            (false, Verb::Changed) => "changed",
-            (true, Verb::Added) => "would add",
-            (true, Verb::Removed) => "would delete",
-            (true, Verb::Restarted) => "would restart",
-            (true, Verb::Changed) => "would change",
-        };
-        text.push_str(&format!("{verb} {} {}", change.what, change.name));
-        if !change.details.is_empty() {
-            text.push_str(&format!(" ({})", change.details.join(", ")));
-        }
+        text.push_str(&told(change, answer.dry_run));
         text.push('\n');
     }
     if answer.changes.is_empty() {

@@ -53,6 +53,9 @@ pub enum Command {
     ///
     /// Keys: p ports, u queues, c cores, d drops; left and right choose the column to sort by, r reverses the order, q quits.
     Top(TopArgs),
+    /// Print what has happened: VMMs that came or left, links, faults, queues that moved, changes of the configuration.
+    #[command(after_help = "Examples: sidecore events; sidecore events --follow --json")]
+    Events(EventsArgs),
     /// Add ports, switches, routers, tenants or groups.
     #[command(after_help = options::BRIEF, after_long_help = options::all())]
     Add(AddArgs),
@@ -322,6 +325,18 @@ pub struct DoctorArgs {
 
 #[derive(Debug, Args)]
 pub struct TopArgs {
+    #[command(flatten)]
+    pub control: Control,
+}
+
+#[derive(Debug, Args)]
+pub struct EventsArgs {
+    /// Go on with what happens, also after the daemon was restarted.
+    #[arg(long)]
+    pub follow: bool,
+    /// Print JSON, an object a line, as described in docs/json.md.
+    #[arg(long)]
+    pub json: bool,
     #[command(flatten)]
     pub control: Control,
 }

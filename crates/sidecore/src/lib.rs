@@ -9,6 +9,7 @@
 //! | `client` | HTTP over the control socket |
 //! | `sandbox` | what a process of ours gives up at its start |
 //! | `show`, `change`, `route`, `group`, `capture` | the commands that talk to a daemon |
+//! | `events` | what has happened |
 //! | `doctor` | why a port has no traffic |
 //! | `top` | ports, queues, cores and drops on a terminal |
 //! | `web` | a page that shows all of this |
@@ -32,6 +33,7 @@ mod cli;
 mod client;
 mod daemon;
 mod doctor;
+mod events;
 mod explain;
 mod generate;
 mod group;
@@ -81,6 +83,7 @@ fn run(command: Command) -> Outcome {
         Command::Run(args) => daemon::run(args),
         Command::Show(args) => show::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Events(args) => events::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Restart(args) => change::restart(&args),
         Command::Log(args) => change::log(&args),

@@ -109,6 +109,15 @@ impl Host {
         detail.split(": ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
     }
 
+    /// The station which the shadow has at that address of another host's.
+    fn resolves(&self, address: &str) -> Option<String> {
+        let shown =
+            self.control.command("ip").args(["-j", "neigh", "show", "dev", "scbr100"]).output().unwrap();
+        let all: Value = serde_json::from_slice(&shown.stdout).unwrap();
+        let of = |it: &&Value| it["dst"] == address && it.get("extern_learn").is_some();
+        Some(all.as_array()?.iter().find(of)?["lladdr"].as_str()?.to_owned())
+    }
+
     /// What the shadow's VXLAN device has of `mac`.
     fn shadow_has(&self, mac: &str) -> bool {
         let shown = self.control.command("bridge").args(["fdb", "show", "dev", "scvx100"]).output().unwrap();
@@ -177,6 +186,12 @@ fn a_switch_spans_three_hosts_by_evpn() {
     assert_eq!(one.knows(&mac(2)), Some(("over".to_owned(), "evpn".to_owned())));
     assert_eq!(one.knows(&mac(1)), Some(("vm".to_owned(), "learned".to_owned())));
     assert_eq!(one.endpoints(), 2);
+    // Whose address is whose has come along, and a question for it still finds its way.
+    until("addresses", || {
+        two.resolves("192.168.7.1") == Some(mac(1)) && one.resolves("192.168.7.2") == Some(mac(2))
+    });
+    one.station.ip("neigh flush dev vm");
+    until("answer", || pings(&one.station, 2, 56));
     for (to, station) in [(2, &two.station), (3, &far_station)] {
         let mut server =
             station.command("iperf3").args(["-s", "-1"]).stdout(std::process::Stdio::null()).spawn().unwrap();
@@ -209,6 +224,7 @@ fn a_switch_spans_three_hosts_by_evpn() {
             .any(|line| line.starts_with(moved) && line.contains("dst 10.9.0.2"))
     });
     until("its answer", || pings(&one.station, 2, 56));
+    until("its address", || one.resolves("192.168.7.2").as_deref() == Some(moved));
 
     // It goes back, and comes again: FRR's entries from before are still there, and tell nothing of it.
     one.station.ip(&format!("link set vm address {moved}"));
@@ -254,10 +270,21 @@ fn a_switch_spans_three_hosts_by_evpn() {
     assert!(two.shadow_has(&mac(1)), "its routes stay");
     one.enter(&mac(1));
     // What moved here before is not at its old place for the next daemon.
+    let (log, mut monitor) = (one.bed.path("fdb"), one.control.command("bridge"));
+    let mut monitor =
+        monitor.args(["monitor", "fdb"]).stdout(std::fs::File::create(&log).unwrap()).spawn().unwrap();
     two.daemon.take().unwrap().end(Signal::KILL);
     two.start();
     assert_ne!(two.knows(moved).map(|(_, state)| state).as_deref(), Some("evpn"));
-    two.enter(moved);
+    // It need not even speak: others hear of a new station at its host, and nothing of it.
+    two.enter("02:00:00:00:00:99");
+    until("a new station", || pings(&two.station, 3, 56) && one.shadow_has("02:00:00:00:00:99"));
+    let heard = || std::fs::read_to_string(&log).unwrap();
+    until("news of it", || heard().contains("02:00:00:00:00:99"));
+    monitor.kill().unwrap();
+    monitor.wait().unwrap();
+    assert!(!heard().contains(moved), "{}", heard());
+    two.station.ip(&format!("link set vm address {moved}"));
     until("answers after a restart", || pings(&one.station, 2, 56) && pings(&one.station, 3, 56));
     assert_eq!(one.knows(moved).unwrap().1, "evpn");
 

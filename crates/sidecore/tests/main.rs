@@ -28,6 +28,7 @@ mod disk_kill;
 mod disk_lies;
 mod disks;
 mod doctor;
+mod events;
 mod explain;
 mod files;
 mod first_use;

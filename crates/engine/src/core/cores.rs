@@ -230,15 +230,23 @@ impl<L: Send + 'static> Cores<L> {
             Some(Action::Add(tasks)) => {
                 let count = self.set_active(self.active() + 1);
                 let moved = tasks.iter().filter(|task| self.move_task(**task, count - 1)).count();
-                tracing::info!(cores = count, tasks = moved, "an I/O core was full: one more has tasks now");
+                tracing::info!(
+                    event = "move",
+                    cores = count,
+                    tasks = moved,
+                    "an I/O core was full: one more has tasks now"
+                );
             }
             Some(Action::Remove) => {
                 let count = self.set_active(self.active() - 1);
-                tracing::info!(cores = count, "one I/O core less is enough: the last one rests");
+                tracing::info!(
+                    event = "move",
+                    cores = count,
+                    "one I/O core less is enough: the last one rests"
+                );
             }
             Some(Action::Move(task, to)) => {
-                let moved = self.move_task(task, to);
-                tracing::debug!(task, to, moved, "a task moved to another I/O core");
+                self.move_task(task, to);
             }
             None => {}
         }
@@ -261,8 +269,13 @@ impl<L: Send + 'static> Cores<L> {
     pub fn move_task(&self, id: u64, to: usize) -> bool {
         let _moving = crate::lock(&self.moving);
         let (answer, answers) = sync_channel(1);
-        self.registry.send(TaskId(id), to, answer);
-        answers.recv().unwrap_or(false)
+        let sent = self.registry.send(TaskId(id), to, answer);
+        let moved = answers.recv().unwrap_or(false);
+        if let Some((owner, queue)) = sent.filter(|_| moved) {
+            let port = owner.name();
+            tracing::debug!(event = "move", port, queue, core = to, "I/O core {to} serves queue {queue} now");
+        }
+        moved
     }
 
     /// Returns all tasks of the owner of this number to it, though they are not recalled: the thread that should recall

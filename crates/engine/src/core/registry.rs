@@ -82,13 +82,18 @@ impl<L: 'static> Registry<L> {
         mailbox.post(CoreMessage::GiveBack { id, answer });
     }
 
-    /// Has the core that has the task give it to core `to`, and say whether it did.
-    pub(super) fn send(&self, id: TaskId, to: usize, answer: SyncSender<bool>) {
+    /// Has the core that has the task give it to core `to`, and say whether it did. Whose task it is, and its number there.
+    pub(super) fn send(
+        &self,
+        id: TaskId,
+        to: usize,
+        answer: SyncSender<bool>,
+    ) -> Option<(Arc<dyn Owner>, usize)> {
         let entries = self.entries();
-        let Some(entry) = entries.get(&id).filter(|entry| entry.core != to) else { return };
-        if let (Some(mailbox), true) = (self.mailbox(entry.core), self.mailbox(to).is_some()) {
-            mailbox.post(CoreMessage::Move { id, to, answer });
-        }
+        let entry = entries.get(&id).filter(|entry| entry.core != to)?;
+        self.mailbox(to)?;
+        self.mailbox(entry.core)?.post(CoreMessage::Move { id, to, answer });
+        Some((Arc::clone(&entry.owner), entry.index))
     }
 
     /// A core gives core `to` a task.

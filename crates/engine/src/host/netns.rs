@@ -28,7 +28,6 @@ use super::interface::{netlink_socket, netlink_socket_of, set_receive_buffer, In
 use super::netlink::{self, kind, Builder};
 use crate::sandbox::open::broker::{have_done, obtain, Request};
 pub use crate::sandbox::open::broker::{AddressIn, Socket};
-use crate::slice::upto;
 
 /// Where zebra connects to (FRR's documentation of FPM).
 pub const FPM: u16 = 2620;
@@ -165,13 +164,18 @@ pub(super) fn ask(fd: &OwnedFd, message: &[u8]) -> io::Result<()> {
     said(fd)
 }
 
-/// The next answer.
-pub(super) fn said(fd: &OwnedFd) -> io::Result<()> {
+/// The bytes of the next answer.
+pub(super) fn answer(fd: &OwnedFd) -> io::Result<Vec<u8>> {
     poll(&mut [PollFd::new(fd, PollFlags::IN)], Some(&PATIENCE))?;
-    let mut answer = [0; 4096];
-    let (len, _) = rustix::net::recv(fd, &mut answer, RecvFlags::empty())?;
-    let first = netlink::messages(upto(&answer, len)).next();
-    let said = match first {
+    let mut answer = vec![0; 8192];
+    let (len, _) = rustix::net::recv(fd, &mut answer[..], RecvFlags::empty())?;
+    answer.truncate(len);
+    Ok(answer)
+}
+
+/// The next answer: it is done, or why it is not.
+pub(super) fn said(fd: &OwnedFd) -> io::Result<()> {
+    let said = match netlink::messages(&answer(fd)?).next() {
         Some(Ok(message)) if message.kind == kind::ERROR => netlink::word(message.body, 0),
         _ => Err(netlink::Malformed),
     };

@@ -5,7 +5,8 @@
 //! behind which the stations of our switch are entered. No frame ever passes. All of it stays when the daemon ends: the routing
 //! daemon goes on announcing what is behind us, and a successor finds what it said.
 //!
-//! Learning is off, and nothing ages: whoever made an entry removes it.
+//! Learning is off, and nothing ages: whoever made an entry removes it. A successor does not even say again how the devices are to be: at each
+//! message of them zebra reads the bridge's table anew, and takes a station that has moved here for one that is elsewhere.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,9 +14,10 @@ use std::os::fd::OwnedFd;
 
 use super::interface::Interface;
 use super::netlink::{self, kind, Builder};
-use super::netns::{ask, inside, routes, said};
+use super::netns::{answer, ask, inside, routes, said};
 use crate::sandbox::open::broker::{have_done, Request};
 pub use crate::sandbox::open::broker::{Entries, Shadow};
+use crate::slice::behind;
 
 /// Attributes of links (linux/if_link.h).
 const IFLA_IFNAME: u16 = 3;
@@ -38,6 +40,7 @@ const VETH_INFO_PEER: u16 = 1;
 /// These are made of others.
 const NESTED: u16 = 0x8000;
 /// Of neighbours (linux/neighbour.h): the address, that the entry is the bridge's, and whether it is for good.
+const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NTF_MASTER: u8 = 4;
 const REACHABLE: u16 = 2;
@@ -73,6 +76,9 @@ impl Shadow {
         let [bridge, vxlan, port, end] = self.names();
         inside(&self.netns, || {
             let fd = routes(0)?;
+            if self.is_made(&fd) {
+                return Ok(());
+            }
             make(&fd, &bridge, "bridge", &[(IFLA_BR_AGEING_TIME, AGEING.to_ne_bytes().to_vec())])?;
             let peer = [vec![0; 16], attribute(IFLA_IFNAME, end.as_bytes())].concat();
             // What is there stays as it is.
@@ -84,10 +90,7 @@ impl Shadow {
                     Err(e)
                 }
             })?;
-            let local = match self.local {
-                IpAddr::V4(it) => (IFLA_VXLAN_LOCAL, it.octets().to_vec()),
-                IpAddr::V6(it) => (IFLA_VXLAN_LOCAL6, it.octets().to_vec()),
-            };
+            let local = self.address();
             let id = (IFLA_VXLAN_ID, self.vni.to_ne_bytes().to_vec());
             let udp = (IFLA_VXLAN_PORT, 4789u16.to_be_bytes().to_vec());
             let all = [id, local, (IFLA_VXLAN_LEARNING, vec![0]), udp];
@@ -117,6 +120,35 @@ impl Shadow {
         })
     }
 
+    /// Its endpoint's address, as an attribute of the VXLAN device.
+    fn address(&self) -> (u16, Vec<u8>) {
+        match self.local {
+            IpAddr::V4(it) => (IFLA_VXLAN_LOCAL, it.octets().to_vec()),
+            IpAddr::V6(it) => (IFLA_VXLAN_LOCAL6, it.octets().to_vec()),
+        }
+    }
+
+    /// Whether all of it is as [`Shadow::make_here`] leaves it, which brings the VXLAN device up at its end.
+    fn is_made(&self, fd: &OwnedFd) -> bool {
+        let numbers = self.names().map(|name| Interface::new(&name).and_then(|it| it.index()));
+        let [Ok(bridge), Ok(vxlan), Ok(_), Ok(_)] = numbers else { return false };
+        let fixed = [&[0; 4][..], &vxlan.to_ne_bytes(), &[0; 8]].concat();
+        let message = Builder::new(kind::GETLINK, netlink::REQUEST, 1, &fixed).end();
+        let answer = rustix::net::send(fd, &message, rustix::net::SendFlags::empty())
+            .map_err(io::Error::from)
+            .and_then(|_| answer(fd));
+        let answer = answer.unwrap_or_default();
+        let Some(Ok(link)) = netlink::messages(&answer).next() else { return false };
+        let is_up = netlink::word(link.body, 8).is_ok_and(|flags| flags & 1 != 0);
+        let find = |all, kind| netlink::attributes(all).flatten().find(|it| it.0 == kind).map(|it| it.1);
+        let all = behind(link.body, 16);
+        let data = find(all, IFLA_LINKINFO).and_then(|info| find(info, IFLA_INFO_DATA));
+        let (kind, local) = self.address();
+        is_up
+            && find(all, IFLA_MASTER) == Some(&bridge.to_ne_bytes())
+            && data.and_then(|data| find(data, kind)) == Some(&local)
+    }
+
     /// The work itself, for the broker and for a process without one.
     pub(crate) fn remove_here(&self) -> io::Result<()> {
         let [bridge, vxlan, port, _] = self.names();
@@ -134,7 +166,7 @@ impl Shadow {
 }
 
 impl Entries {
-    /// Enters stations behind us into the shadow's table, or takes them out.
+    /// Enters stations behind us, or addresses of these, into the shadow's tables, or takes them out.
     ///
     /// # Errors
     /// There is no such shadow, or the system refuses it.
@@ -148,22 +180,34 @@ impl Entries {
 
     /// The work itself, for the broker and for a process without one.
     pub(crate) fn write_here(&self) -> io::Result<()> {
-        let [_, _, port, _] = self.shadow.names();
+        let [bridge, _, port, _] = self.shadow.names();
+        // Neighbours are those of the bridge itself.
+        let at = if self.with_ip { bridge } else { port };
         inside(&self.shadow.netns, || {
-            let (fd, index) = (routes(0)?, Interface::new(&port)?.index()?);
-            let state = if self.fixed { FOR_GOOD } else { REACHABLE };
+            let (fd, index) = (routes(0)?, Interface::new(&at)?.index()?);
+            let (state, whose) = match self {
+                Entries { with_ip: true, .. } => (FOR_GOOD, 0),
+                Entries { fixed: true, .. } => (FOR_GOOD, NTF_MASTER),
+                _ => (REACHABLE, NTF_MASTER),
+            };
             let (what, how) = match self.there {
                 true => (kind::NEWNEIGH, netlink::CREATE | netlink::REPLACE),
                 false => (kind::DELNEIGH, 0),
             };
-            let family = u8::try_from(libc::AF_BRIDGE).unwrap_or(0);
             let [low, high] = state.to_ne_bytes();
-            let fixed = [&[family, 0, 0, 0][..], &index.to_ne_bytes(), &[low, high, NTF_MASTER, 0]].concat();
             let flags = netlink::REQUEST | netlink::ACK | how;
             let (mut all, mut count) = (Vec::new(), 0);
-            for mac in self.macs() {
+            for (mac, ip) in self.all() {
+                let (family, ip) = match ip {
+                    None => (libc::AF_BRIDGE, vec![]),
+                    Some(IpAddr::V4(it)) => (libc::AF_INET, it.octets().to_vec()),
+                    Some(IpAddr::V6(it)) => (libc::AF_INET6, it.octets().to_vec()),
+                };
+                let family = u8::try_from(family).unwrap_or(0);
+                let fixed = [&[family, 0, 0, 0][..], &index.to_ne_bytes(), &[low, high, whose, 0]].concat();
                 count += 1;
-                all.extend(Builder::new(what, flags, count, &fixed).with(NDA_LLADDR, &mac).end());
+                let message = Builder::new(what, flags, count, &fixed).with(NDA_LLADDR, &mac);
+                all.extend(if ip.is_empty() { message } else { message.with(NDA_DST, &ip) }.end());
             }
             rustix::net::send(&fd, &all, rustix::net::SendFlags::empty())?;
             // One that is not there any more, or behind another port by now, is not ours to take out.

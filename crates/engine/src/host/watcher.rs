@@ -39,7 +39,7 @@ impl Watcher {
                 return;
             }
             if let Some(fault) = port.fault.get() {
-                tracing::error!(port = %port.name, "{fault}; the port stops");
+                tracing::error!(event = "fault", port = %port.name, "{fault}; the port stops");
                 return end();
             }
             let readable = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());

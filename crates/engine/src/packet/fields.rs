@@ -1,12 +1,31 @@
 //! The fields of a frame that a filter looks at, from its Ethernet addresses to the flags of TCP.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::ether::{be16, Ether, Mac, ARP};
+use super::frame::{Batch, Frame};
 use super::ip::{Ip, FRAGMENT, ICMP, ICMPV6, TCP, UDP};
+use crate::slice::upto;
 
 /// How ARP begins that resolves addresses of IPv4 to stations of Ethernet (RFC 826).
 const ARP_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
+
+/// Types of ICMPv6 (RFC 4861 §4.3, §4.4).
+const SOLICITATION: u16 = 135;
+/// A neighbour advertisement.
+pub const ADVERTISEMENT: u16 = 136;
+
+/// The unspecified addresses; IPv4 is mapped.
+pub const UNSPECIFIED: [u128; 2] = [0, 0xffff << 32];
+
+/// `address` as a number; IPv4 is mapped.
+#[must_use]
+pub fn ip_number(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(it) => it.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(it) => it.to_bits(),
+    }
+}
 
 /// What there is behind the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +100,24 @@ impl Fields {
     }
 }
 
-/// The target of the neighbour advertisement (RFC 4861 §4.4) in the frame that begins with `head`.
+/// Whose address the sender of a frame for many says that it has, and for which it asks, by ARP or Neighbor Discovery.
+/// `None`: the frame is of neither.
+#[must_use]
+pub fn asks(batch: &Batch, frame: &Frame) -> Option<(u128, Option<u128>)> {
+    const REQUEST: u16 = 1;
+    let mut bytes = [0; 86];
+    let len = batch.read(frame, 0, &mut bytes);
+    let bytes = upto(&bytes, len);
+    let fields = Fields::find(bytes).filter(|fields| fields.tag == 0)?;
+    match (fields.ethertype, fields.protocol, fields.l4) {
+        (ARP, ..) => Some((fields.src, (be16(bytes, 20) == Some(REQUEST)).then_some(fields.dst))),
+        (_, ICMPV6, L4::Ports(SOLICITATION, ..)) => Some((fields.src, advertised(bytes))),
+        (_, ICMPV6, L4::Ports(ADVERTISEMENT, ..)) => Some((advertised(bytes)?, None)),
+        _ => None,
+    }
+}
+
+/// The target of the neighbour solicitation or advertisement (RFC 4861 §4.4) in the frame that begins with `head`.
 #[must_use]
 pub fn advertised(head: &[u8]) -> Option<u128> {
     let (ICMPV6, at) = Ip::parse(head)?.l4? else { return None };

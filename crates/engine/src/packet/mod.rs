@@ -35,7 +35,7 @@ mod tests;
 pub use checksum::{is_right, update, Sum};
 pub use ether::{BadMac, Ether, Mac};
 pub(crate) use ether::{ARP, IPV4, IPV6, TAGS};
-pub use fields::{advertised, Fields, L4};
+pub use fields::{advertised, asks, ip_number, Fields, ADVERTISEMENT, L4, UNSPECIFIED};
 pub use flow::{flow_hash, is_about_another, plain_hash, symmetric_hash, FlowFields, QUOTING};
 pub(crate) use frame::ALL;
 pub use frame::{

@@ -12,17 +12,15 @@
 use std::net::IpAddr;
 
 use crate::packet::{
-    advertised, Batch, Fields, Frame, ARP, ICMPV6, IPV4, IPV6, L4, MAX_HEADER, TAGS, TCP, UDP,
+    advertised, ip_number, Batch, Fields, Frame, ADVERTISEMENT, ARP, ICMPV6, IPV4, IPV6, L4, MAX_HEADER,
+    TAGS, TCP, UDP, UNSPECIFIED,
 };
 use crate::port::DropReason;
 
-/// Router advertisement and redirect (RFC 4861 §4.2, §4.5), neighbour advertisement.
+/// Router advertisement and redirect (RFC 4861 §4.2, §4.5).
 const OF_ROUTERS: [u16; 2] = [134, 137];
-const ADVERTISEMENT: u16 = 136;
 /// Ports of servers of DHCP (RFC 2131 §4.1) and DHCPv6 (RFC 9915 §7.2).
 const SERVERS: [u16; 2] = [67, 547];
-/// The unspecified addresses; IPv4 is mapped.
-const UNSPECIFIED: [u128; 2] = [0, 0xffff << 32];
 /// fe80::/10.
 const LINK_LOCAL: u128 = 0xfe80 << 112;
 const LINK_LOCAL_MASK: u128 = 0xffc0 << 112;
@@ -36,13 +34,6 @@ pub struct IpGuard {
     no_ra: bool,
 }
 
-fn number(address: IpAddr) -> u128 {
-    match address {
-        IpAddr::V4(it) => it.to_ipv6_mapped().to_bits(),
-        IpAddr::V6(it) => it.to_bits(),
-    }
-}
-
 impl IpGuard {
     /// The guard of a port whose frames may claim addresses of these networks (an address and how many bits of it name the network; `None`:
     /// any), that answers no DHCP requests, and sends no router advertisements and redirects. `None` if that asks for nothing.
@@ -54,7 +45,7 @@ impl IpGuard {
         let network = |(address, len): (IpAddr, u8)| {
             let bits = if address.is_ipv4() { 96 + u32::from(len) } else { len.into() };
             let mask = u128::MAX.checked_shl(128 - bits.min(128)).unwrap_or(0);
-            (mask, number(address) & mask)
+            (mask, ip_number(address) & mask)
         };
         let allowed = allowed.map(|nets| nets.map(network).collect());
         (allowed.is_some() || no_dhcp || no_ra).then_some(IpGuard { allowed, no_dhcp, no_ra })

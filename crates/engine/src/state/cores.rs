@@ -496,7 +496,7 @@ impl CoreGraph {
         let mut neighbours = std::mem::take(&mut now.neighbours);
         for (name, (_, switch)) in &now.switches {
             for report in neighbours.note(switch.table.flaps(), seconds, |id| now.name(id)) {
-                tracing::warn!(switch = %name, "{report}");
+                tracing::warn!(event = "fault", switch = %name, "{report}");
             }
         }
         now.neighbours = neighbours;

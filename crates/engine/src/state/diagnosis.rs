@@ -189,7 +189,7 @@ pub(super) fn log_memory(name: &str, private: bool) {
         true => "looks private: its driver has started, and the daemon reads nothing but zeros",
         false => "is not shared with us",
     };
-    tracing::warn!(port = %name, "the guest's memory {what}; the port will carry nothing. {SHARE}");
+    tracing::warn!(event = "fault", port = %name, "the guest's memory {what}; the port will carry nothing. {SHARE}");
 }
 
 #[cfg(test)]

@@ -50,13 +50,14 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// The counters stand so now.
-    pub fn note(&mut self, now: Instant, totals: &Totals, usage: Usage) {
+    /// The counters stand so now. What there is to say if it has begun to be throttled, or is not any more.
+    pub fn note(&mut self, now: Instant, totals: &Totals, usage: Usage) -> Option<&'static str> {
+        let was_throttled = self.is_throttled();
         let before = self.before.map_or_else(Totals::default, |(_, totals, _)| totals);
         if let Some((then, _, had)) = self.before {
             let time = now.saturating_duration_since(then);
             if time < SHORTEST {
-                return;
+                return None;
             }
             let rate = |now: u64, before: u64| per_second(now.saturating_sub(before), time);
             let part = |now: u64, before: u64| ppm(now.saturating_sub(before), time);
@@ -82,6 +83,15 @@ impl Flow {
             seen(last, *n, old);
         }
         self.before = Some((now, *totals, usage));
+        match self.is_throttled() {
+            throttled if throttled == was_throttled => None,
+            true => Some("it is throttled: its budget or its rate is used up"),
+            false => Some("it is not throttled any more"),
+        }
+    }
+
+    fn is_throttled(&self) -> bool {
+        self.parts.is_some_and(|(_, throttled)| throttled > 0)
     }
 
     /// For people and programs; the counters stand so now.

@@ -87,11 +87,16 @@ impl EngineState {
         };
         let up: Vec<bool> = self.ports.iter().map(|(name, live)| carrier(name, &live.spec)).collect();
         for (live, up) in self.ports.values_mut().zip(up) {
+            let wanted = live.spec.link_wanted();
+            let link = live.port.link() && wanted && up;
+            if std::mem::replace(&mut live.link, link) != link {
+                let how = if link { "up" } else { "down" };
+                tracing::debug!(event = "link", port = live.port.name, "its link is {how}");
+            }
             if live.port.carrier() == up {
                 continue;
             }
             live.port.set_carrier(up);
-            let wanted = live.spec.link_wanted();
             if let Some(Err(e)) = live.attachment.as_mut().map(|device| device.follow(up && wanted)) {
                 tracing::warn!(port = %live.port.name, "its carrier does not follow its wire: {e}");
             }

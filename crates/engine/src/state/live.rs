@@ -24,6 +24,8 @@ pub(super) struct Live {
     pub port: Arc<Port>,
     pub attachment: Option<Box<dyn Attachment>>,
     pub stopped: Option<String>,
+    /// Its link, as it was told last.
+    pub link: bool,
     pub flow: Flow,
     pub memory: MemoryWatch,
 }
@@ -58,8 +60,10 @@ impl Tenants {
 
     /// What they had so far is looked at, each second.
     pub fn note(&mut self, now: Instant) {
-        for live in self.0.values_mut() {
-            live.flow.note(now, &Totals::default(), live.tenant.usage());
+        for (name, live) in &mut self.0 {
+            if let Some(how) = live.flow.note(now, &Totals::default(), live.tenant.usage()) {
+                tracing::debug!(event = "throttle", tenant = name, "{how}");
+            }
         }
     }
 }

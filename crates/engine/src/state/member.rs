@@ -249,7 +249,14 @@ impl Member {
 
     pub fn enter(&mut self, group: &str, name: &str, state: MemberState, why: String, now: Instant) {
         let reason = if why.is_empty() { String::new() } else { format!(": {why}") };
-        tracing::info!(group, member = name, "{}, was {}{reason}", state.name(), self.state.name());
+        tracing::info!(
+            event = "drain",
+            group,
+            member = name,
+            "{}, was {}{reason}",
+            state.name(),
+            self.state.name()
+        );
         if self.state.serves() && state == MemberState::Gone {
             let calm = self.state == MemberState::Active && now.duration_since(self.since) > LONGEST_HOLD;
             self.hold = if calm { HOLD } else { (self.hold * 2).clamp(HOLD, LONGEST_HOLD) };

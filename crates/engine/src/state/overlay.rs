@@ -86,9 +86,21 @@ impl Overlay {
         self.graph.table(&self.switch, |switch, _| switch.table.forget_one(mac | self.vlan, self.port));
     }
 
-    /// Is another number when the switch has learned, moved or forgotten an address.
+    /// Is another number when the switch has learned, moved or forgotten a station, or one has another address.
     pub fn changes(&self) -> u32 {
-        self.graph.table(&self.switch, |switch, _| switch.table.changes()).unwrap_or(0)
+        let changes = self.graph.table(&self.switch, |switch, _| switch.table.changes()).unwrap_or(0);
+        changes.wrapping_add(self.vteps.news())
+    }
+
+    /// The address `ip` is that of this station elsewhere, or of none.
+    pub fn resolve(&self, ip: IpAddr, mac: Option<[u8; 6]>) {
+        self.vteps.resolve(ip, mac.map(number));
+    }
+
+    /// Addresses of the stations that are here, and whose each is.
+    pub fn addresses(&self, is_here: impl Fn([u8; 6]) -> bool) -> Vec<(IpAddr, [u8; 6])> {
+        let all = self.vteps.addresses(|mac| is_here(bytes(mac)));
+        all.into_iter().map(|(ip, mac)| (ip, bytes(mac))).collect()
     }
 
     /// The stations behind the switch's other ports.
@@ -98,12 +110,13 @@ impl Overlay {
             .into_iter()
             .flatten()
             .filter(|entry| entry.port != self.port && u64::from(entry.vlan) << 48 == self.vlan);
-        here.map(|entry| {
-            let [a, b, c, d, e, f, ..] = entry.mac.to_le_bytes();
-            LocalMac { mac: [a, b, c, d, e, f], fixed: entry.kind != Kind::Learned }
-        })
-        .collect()
+        here.map(|entry| LocalMac { mac: bytes(entry.mac), fixed: entry.kind != Kind::Learned }).collect()
     }
+}
+
+fn bytes(number: u64) -> [u8; 6] {
+    let [a, b, c, d, e, f, ..] = number.to_le_bytes();
+    [a, b, c, d, e, f]
 }
 
 /// An address as switches have it: its first byte is the lowest.

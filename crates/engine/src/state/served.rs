@@ -22,7 +22,10 @@ impl Engine {
         state.cores.note(now, cores);
         state.tenants.note(now);
         for live in state.ports.values_mut() {
-            live.flow.note(now, &live.port.counters.totals(), live.port.tenant.usage());
+            let how = live.flow.note(now, &live.port.counters.totals(), live.port.tenant.usage());
+            if let Some(how) = how.filter(|_| live.spec.tenant.is_none()) {
+                tracing::debug!(event = "throttle", port = live.spec.name, "{how}");
+            }
             let private = live.port.memory_seems_private();
             let lack = || live.attachment.as_ref().and_then(|attachment| attachment.lack());
             if live.memory.look(private || lack() == Some(Lack::Memory)) {

@@ -17,8 +17,8 @@ use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
-    BlockSize, Cache, Control, Directions, Fds, Gateways, Link, Mac, Macs, Mode, NameList, Nets, Number,
-    Owner, PortMode, Role, Sandbox, Source, Sources, Toggle, VlanNumber, VlanRanges,
+    BlockSize, Cache, Control, Directions, Fds, Gateways, Link, LogFormat, Mac, Macs, Mode, NameList, Nets,
+    Number, Owner, PortMode, Role, Sandbox, Source, Sources, Toggle, VlanNumber, VlanRanges,
 };
 use crate::core::Class;
 use crate::mem::Files;
@@ -109,6 +109,14 @@ options! {
             socket_mode: Mode = "socket-mode", Any, "`0660`";
             /// Owner of the control socket: `USER`, `USER:GROUP` or `:GROUP`.
             socket_owner: Owner = "socket-owner", Any, "the user that starts the daemon";
+            /// Path of a second control socket, which only shows what is so, and `/metrics`.
+            read_socket: PathBuf = "read-socket", Any, "none";
+            /// Permission bits of the read socket, octal.
+            read_socket_mode: Mode = "read-socket-mode", Any, "`0660`";
+            /// Owner of the read socket.
+            read_socket_owner: Owner = "read-socket-owner", Any, "the user that starts the daemon";
+            /// How lines of the log are written.
+            log_format: LogFormat = "log-format", Any, "`text`";
             /// Path of the counters file.
             counters: PathBuf = "counters", Any, "the control socket's with the ending `.counters`";
             /// Largest number of ring ports that netmap programs may make on demand; 0: none.

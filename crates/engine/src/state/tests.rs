@@ -156,7 +156,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
     let cases: &[(&str, &str)] = &[
         ("port = 3", "f.toml:1: key `port` must be a list of tables; allowed: [[port]]"),
         ("\n[ports]\n", "f.toml:2: key `ports` is unknown; allowed: [daemon], [[switch]], [[router]], [[tenant]], [[group]], [[acl]], [[port]]"),
-        ("[daemon]\ncore = [1]", "f.toml:2: daemon: key `core`: unknown field `core`, expected one of `cores`, `least-cores`, `balance`, `spin`, `socket`, `socket-mode`, `socket-owner`, `counters`, `vale-ports`, `vale-mode`, `vale-owner`, `sandbox`, `user`"),
+        ("[daemon]\ncore = [1]", "f.toml:2: daemon: key `core`: unknown field `core`, expected one of `cores`, `least-cores`, `balance`, `spin`, `socket`, `socket-mode`, `socket-owner`, `read-socket`, `read-socket-mode`, `read-socket-owner`, `log-format`, `counters`, `vale-ports`, `vale-mode`, `vale-owner`, `sandbox`, `user`"),
         ("[daemon]\ncores = 'all'", "f.toml:2: daemon: key `cores`: \"all\" is not allowed; allowed: numbers of processors and ranges, such as 2,3 or 4-7"),
         ("\n[daemon]\ncores = []", "f.toml:3: daemon: key `cores`: \"\" is not allowed; allowed: numbers of processors and ranges, such as 2,3 or 4-7"),
         (

@@ -137,7 +137,7 @@ impl<'c> Transaction<'c> {
         for spec in early {
             match (self.start(spec), self.how) {
                 (Err((name, cause)), How::EachAlone) => {
-                    tracing::error!(port = %name, "it does not start, and is tried again each second: {cause}");
+                    tracing::error!(event = "fault", port = %name, "it does not start, and is tried again each second: {cause}");
                     self.set_stopped(&name, cause);
                 }
                 (started, _) => started?,
@@ -184,6 +184,7 @@ impl<'c> Transaction<'c> {
             port,
             attachment: None,
             stopped: None,
+            link: false,
             flow: Flow::default(),
             memory: MemoryWatch::default(),
         };
@@ -358,11 +359,11 @@ impl Means {
             match self.attach(&live.spec, &live.port) {
                 Ok(attachment) => {
                     (live.attachment, live.stopped, came) = (Some(attachment), None, true);
-                    tracing::info!(port = %name, "it has started");
+                    tracing::info!(event = "fault", port = %name, "it has started");
                 }
                 Err(cause) => {
                     if live.stopped.as_ref() != Some(&cause) {
-                        tracing::error!(port = %name, "it does not start: {cause}");
+                        tracing::error!(event = "fault", port = %name, "it does not start: {cause}");
                     }
                     live.stopped = Some(cause);
                 }

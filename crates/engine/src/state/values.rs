@@ -129,6 +129,13 @@ words! {
         /// The VMM listens, we connect, and connect again.
         Client = "client",
     }
+    /// How lines of the log are written.
+    LogFormat {
+        /// For people.
+        Text = "text",
+        /// An object of JSON each.
+        Json = "json",
+    }
     /// What the daemon takes from itself.
     Sandbox {
         /// Nothing.

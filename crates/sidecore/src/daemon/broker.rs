@@ -64,7 +64,11 @@ fn named(spec: &Spec) -> Vec<Named> {
     let controls = controls.chain(spec.switches.iter().map(|switch| &switch.control));
     let namespaces = controls.filter_map(|control| at(&netns::path(control.as_ref()?), Named::Namespace));
     let agents = spec.routers.iter().filter_map(|router| router.agents.as_ref()).flat_map(|agents| &agents.0);
-    let all = ports.chain(namespaces).chain(agents.filter_map(|agent| at(&agent.socket, Named::Call)));
+    let readers = spec.daemon.read_socket.iter().filter_map(|path| at(path, Named::Socket));
+    let all = ports
+        .chain(namespaces)
+        .chain(readers)
+        .chain(agents.filter_map(|agent| at(&agent.socket, Named::Call)));
     // The daemon says what is wrong with a path that is none.
     all.filter(|named| named.encode().is_some()).collect()
 }

@@ -30,7 +30,7 @@ pub fn body(reader: CaptureReader, count: Option<u64>, slot: OwnedSemaphorePermi
         pump(reader, count, &sender);
         drop(slot);
     })?;
-    Ok(Body::new(Stream { pieces, stop }))
+    Ok(Body::new(Stream { pieces, _held: Stop(stop) }))
 }
 
 /// Moves pieces from the capture to the client until either ends.
@@ -53,13 +53,16 @@ fn pump(mut reader: CaptureReader, count: Option<u64>, sender: &Sender<Bytes>) {
     }
 }
 
-/// The response body; dropping it, as when the client goes away, ends the capture.
-struct Stream {
-    pieces: Receiver<Bytes>,
-    stop: CaptureStop,
+/// A response body that others write; it is dropped when it has ended, or the client goes away.
+pub struct Stream<T> {
+    pub pieces: Receiver<Bytes>,
+    pub _held: T,
 }
 
-impl hyper::body::Body for Stream {
+/// Ends a capture when it is dropped.
+struct Stop(CaptureStop);
+
+impl<T: Unpin> hyper::body::Body for Stream<T> {
     type Data = Bytes;
     type Error = std::convert::Infallible;
 
@@ -71,8 +74,8 @@ impl hyper::body::Body for Stream {
     }
 }
 
-impl Drop for Stream {
+impl Drop for Stop {
     fn drop(&mut self) {
-        self.stop.stop();
+        self.0.stop();
     }
 }

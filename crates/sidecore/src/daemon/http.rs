@@ -4,11 +4,13 @@
 //! text for people and a status for programs: 400 the request makes no sense, 404 there is no such thing,
 //! 409 it is in the way of something else, 413 it is too large, 500 the host refused, 503 there are too many.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
-use axum::http::{header, HeaderMap, StatusCode};
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{header, HeaderMap, Method, StatusCode};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::MethodRouter;
 use axum::{Json, Router};
@@ -30,16 +32,21 @@ use sidecore_engine::state::{
 use sidecore_routing::{Controls, Routers};
 use tokio::sync::Semaphore;
 
+use super::events::Events;
 use super::listen::Tally;
 use super::metrics;
 use super::slots::Why;
 use super::source::Source;
 use crate::api::{About, Changes, ClientsView, DoorView, KindView, Moved, Refused, SocketView};
+use crate::change::told;
 use crate::generate::OPENAPI;
 use crate::sandbox::InForce;
 
 /// Captures that may run at once.
 pub const CAPTURES: usize = 32;
+
+/// Readers of events that there may be at once.
+pub const READERS: usize = 16;
 
 /// Bytes of the longest refusal that the library makes: it cites what it could not read.
 const LONGEST_WORD: usize = 64 << 10;
@@ -56,6 +63,10 @@ pub struct Control {
     pub sandbox: Arc<InForce>,
     /// Slots of captures.
     pub captures: Arc<Semaphore>,
+    /// What has happened.
+    pub events: Arc<Events>,
+    /// Slots of its readers.
+    pub readers: Arc<Semaphore>,
     /// Refusals.
     pub tally: Arc<Tally>,
     /// Connections of netmap programs.
@@ -82,6 +93,26 @@ macro_rules! routes {
                 .layer(axum::middleware::map_response(in_json))
         }
     };
+}
+
+/// The routes that only show what is so: those of the read socket. `control` is the path of the control socket.
+pub fn reader(app: Router, control: PathBuf) -> Router {
+    let control: Arc<std::path::Path> = control.into();
+    app.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
+        let (control, method, path) =
+            (Arc::clone(&control), request.method().clone(), request.uri().path().to_owned());
+        async move {
+            let shows = matches!(method, Method::GET | Method::HEAD) && !path.starts_with("/v1/capture");
+            if shows {
+                return next.run(request).await;
+            }
+            let why = format!(
+                "this socket only shows what is so; {method} {path} is for the control socket: --socket {}",
+                control.display()
+            );
+            Refusal::new(StatusCode::FORBIDDEN, why).into_response()
+        }
+    }))
 }
 
 /// A handler that answers with what the engine says of itself.
@@ -118,6 +149,7 @@ routes! {
     "/v1/cores": get shows!(Engine::cores), patch set_active;
     "/v1/queues": get shows!(Engine::queues);
     "/v1/disks": get shows!(Engine::disks);
+    "/v1/events": get events;
     "/v1/drops": get shows!(|engine| engine.ports().drops());
     "/v1/capture": get capture_all;
     "/v1/capture/{ports}": get capture;
@@ -195,16 +227,27 @@ async fn change(
     f: impl FnOnce(&Engine) -> Result<Vec<Change>, Error> + Send + 'static,
 ) -> Answer<Changes> {
     let changes = ask(control, f).await?;
-    for change in changes.iter().filter(|_| !dry_run) {
-        tracing::info!(
-            what = change.what,
-            name = change.name,
-            details = change.details.join(", "),
-            "{:?}",
-            change.verb
-        );
+    if !dry_run {
+        tell(&changes);
     }
     Ok(Json(Changes { version: VERSION, dry_run, changes }))
+}
+
+/// Logs what has changed.
+pub fn tell(changes: &[Change]) {
+    for change in changes {
+        let of = |sort: &str| Some(change.name.as_str()).filter(|_| change.what == sort);
+        tracing::info!(
+            event = "configuration",
+            port = of("port"),
+            switch = of("switch"),
+            router = of("router"),
+            tenant = of("tenant"),
+            group = of("group"),
+            "{}",
+            told(change, false)
+        );
+    }
 }
 
 /// Reads a body, whatever content type it claims.
@@ -328,7 +371,7 @@ struct Logged {
 async fn set_log(State(control): State<Control>, body: Bytes) -> Answer<About> {
     let Logged { log } = read(&body)?;
     super::log::set(&log).map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
-    tracing::info!(filter = log, "the log has a new filter");
+    tracing::info!(event = "configuration", "the log has a new filter: {log}");
     Ok(about(State(control)).await)
 }
 
@@ -463,6 +506,35 @@ async fn scrape(State(control): State<Control>, headers: HeaderMap) -> Result<Re
         true => ([(header::CONTENT_TYPE, metrics::CLASSIC_TYPE)], metrics::classic(&text)).into_response(),
         false => ([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response(),
     })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EventsQuery {
+    after: Option<u64>,
+    follow: Option<bool>,
+}
+
+async fn events(
+    State(control): State<Control>,
+    Query(EventsQuery { after, follow }): Query<EventsQuery>,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    // What a browser says when it connects again is newer than its address.
+    let last = headers.get("last-event-id").map(|id| {
+        let number = id.to_str().ok().and_then(|id| id.parse().ok());
+        number.ok_or_else(|| {
+            Refusal::new(StatusCode::BAD_REQUEST, "Last-Event-ID: it is the number of an event")
+        })
+    });
+    let after = last.transpose()?.or(after);
+    let slot = control.readers.try_acquire_owned().map_err(|_| {
+        control.tally.count(Why::Events, "");
+        let text = format!("the request is refused: {}", Why::Events);
+        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
+    })?;
+    let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
+    Ok((head, control.events.body(after, follow.unwrap_or(true), slot)).into_response())
 }
 
 async fn openapi() -> impl IntoResponse {

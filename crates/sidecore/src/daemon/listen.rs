@@ -125,6 +125,7 @@ pub async fn serve(listener: UnixListener, app: Router, tally: Arc<Tally>, mut s
     let accepting = accept(&listener, &slots, &tally);
     let mut accepting = Box::pin(accepting);
     let ended = stopped.clone();
+    let mut open = 0;
     loop {
         tokio::select! {
             // Nothing is sent: it ends with its sender.
@@ -138,7 +139,9 @@ pub async fn serve(listener: UnixListener, app: Router, tally: Arc<Tally>, mut s
             Some(_) = connections.join_next() => {}
             _ = second.tick() => sweep(&slots, &tally),
         }
-        tally.open.store(lock(&slots).len() as u64, Relaxed);
+        // There may be another socket beside this one.
+        let before = std::mem::replace(&mut open, lock(&slots).len() as u64);
+        tally.open.fetch_add(open.wrapping_sub(before), Relaxed);
     }
     drop(accepting);
     drop(listener);

@@ -13,14 +13,18 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use sidecore_engine::bucket::{nanos, nanos_at, Bucket};
+use sidecore_engine::state::values::LogFormat;
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
+use tracing::subscriber::Interest;
 use tracing::{Event, Level, Metadata};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{FilterExt, LevelFilter, Targets};
 use tracing_subscriber::layer::{Context, Filter, SubscriberExt};
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{reload, Layer};
 
+use super::events::{Events, Told};
+use crate::api::EventView;
 use crate::Outcome;
 
 /// Lines of one place and port that are told at once.
@@ -30,13 +34,14 @@ const EVERY: Duration = Duration::from_secs(10);
 /// How often those that were left out are told.
 const TELL: Duration = Duration::from_secs(60);
 /// Places and ports that are told apart.
-const PLACES: usize = 1024;
+const PLACES: usize = 4096;
 /// Whose lines peers cause.
 const ENGINE: &str = "sidecore_engine";
 const ROUTING: &str = "sidecore_routing";
 const VALE: &str = "sidecore::daemon::vale";
 
-static LIMIT: OnceLock<Arc<Limit>> = OnceLock::new();
+/// The limits of lines and of events.
+static LIMITS: OnceLock<[Arc<Limit>; 2]> = OnceLock::new();
 
 /// Puts another filter in force; false: nothing logs any more.
 type Reload = Box<dyn Fn(Targets) -> bool + Send>;
@@ -44,20 +49,23 @@ type Reload = Box<dyn Fn(Targets) -> bool + Send>;
 /// The filter in force as it was written, and how it is replaced.
 static FILTER: OnceLock<Mutex<(String, Reload)>> = OnceLock::new();
 
-/// Begins to log, what `filter` says.
-pub(super) fn to_stderr(filter: &str) -> Outcome {
+/// Begins to log, what `filter` says, and to note `events`.
+pub(super) fn to_stderr(filter: &str, format: LogFormat, events: &Arc<Events>) -> Outcome {
     use std::io::IsTerminal;
     let parsed = parse(filter).map_err(|why| format!("--log {why}"))?;
     let (parsed, handle) = reload::Layer::new(parsed);
     // There is one log, and it begins once.
     let _ =
         FILTER.set(Mutex::new((filter.to_owned(), Box::new(move |filter| handle.reload(filter).is_ok()))));
-    let limit = Arc::clone(LIMIT.get_or_init(Arc::default));
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_filter(Limited(limit));
-    tracing_subscriber::registry().with(parsed).with(lines).init();
+    let [lines_limit, events_limit] = LIMITS.get_or_init(Default::default).clone();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = match format {
+        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    let lines = lines.with_filter(parsed.and(Limited { limit: lines_limit, of_events: false }));
+    let events = Told(Arc::clone(events)).with_filter(Limited { limit: events_limit, of_events: true });
+    tracing_subscriber::registry().with(lines).with(events).init();
     Ok(())
 }
 
@@ -98,9 +106,14 @@ fn parse(filter: &str) -> Result<Targets, String> {
 }
 
 /// Tells what was left out; called every second.
-pub(super) fn tell_left_out() {
-    let Some(limit) = LIMIT.get() else { return };
-    for (port, place, left_out) in limit.left_out(Instant::now()) {
+pub(super) fn tell_left_out(events: &Events) {
+    let Some([of_lines, of_events]) = LIMITS.get() else { return };
+    for (port, _, left_out) in of_events.left_out(Instant::now()) {
+        let text = format!("{left_out} similar events were left out: their peer causes too many");
+        let (event, port) = ("missed".to_owned(), Some(port).filter(|port| !port.is_empty()));
+        events.push(EventView { event, port, missed: Some(left_out), text, ..EventView::default() });
+    }
+    for (port, place, left_out) in of_lines.left_out(Instant::now()) {
         // The place's own words, as far as they do not depend on the case, are its file and line.
         tracing::warn!(%port, place, left_out, "similar lines were left out: their peer causes too many");
     }
@@ -169,43 +182,66 @@ impl Limit {
     }
 }
 
-/// The limit as a filter of lines.
-struct Limited(Arc<Limit>);
+/// The limit as a filter of lines, or of events.
+struct Limited {
+    limit: Arc<Limit>,
+    of_events: bool,
+}
 
 impl<S> Filter<S> for Limited {
-    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
-        true
+    fn enabled(&self, place: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        !self.of_events || place.fields().field("event").is_some()
+    }
+
+    fn callsite_enabled(&self, place: &'static Metadata<'static>) -> Interest {
+        match !self.of_events || place.fields().field("event").is_some() {
+            // Not always: then the library would not forget that one event was refused before it comes to the next.
+            true => Interest::sometimes(),
+            false => Interest::never(),
+        }
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(if self.of_events { LevelFilter::DEBUG } else { LevelFilter::TRACE })
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
         let place = event.metadata();
         let from = |those: &&str| place.target().starts_with(*those);
-        if ![ENGINE, ROUTING, VALE].iter().any(from) || *place.level() > Level::INFO {
+        let unlimited = !self.of_events && *place.level() > Level::INFO;
+        if ![ENGINE, ROUTING, VALE].iter().any(from) || unlimited {
             return true;
         }
         let mut whose = Whose::default();
         event.record(&mut whose);
-        self.0.admit(place.callsite(), place, &whose.name(), Instant::now())
+        self.limit.admit(place.callsite(), place, &whose.name(), Instant::now())
     }
 }
 
 /// The fields of an event that say who has caused it.
 #[derive(Default)]
 struct Whose {
-    port: String,
+    name: String,
     user: Option<String>,
 }
 
 impl Whose {
     fn name(self) -> String {
-        self.user.map_or(self.port, |user| format!("user {user}"))
+        self.user.map_or(self.name, |user| format!("user {user}"))
     }
 }
 
 impl Visit for Whose {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.record_debug(field, &format_args!("{value}"));
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         match field.name() {
-            "port" => self.port = format!("{value:?}"),
+            // One has the names of a thing within another, such as a group's member.
+            "port" | "switch" | "router" | "tenant" | "group" | "member" => {
+                self.name.push_str(&format!("{value:?}"));
+            }
             "user" => self.user = Some(format!("{value:?}")),
             _ => {}
         }
@@ -230,7 +266,8 @@ mod tests {
         let told = (0..1000).filter(|_| at("a", 0)).count();
         assert_eq!(told, BURST as usize);
         assert!(at("b", 0), "a neighbour has lines of its own");
-        assert_eq!((0..10).filter(|_| at("a", 10)).count(), 1, "then one at a time");
+        // The clock of buckets may begin a little after `start`.
+        assert_eq!((0..10).filter(|_| at("a", 11)).count(), 1, "then one at a time");
         assert!(limit.left_out(start + Duration::from_secs(59)).is_empty());
         let due = limit.left_out(start + TELL);
         assert_eq!(due.iter().map(|(port, _, n)| (port.as_str(), *n)).collect::<Vec<_>>(), [("a", 993)]);
@@ -248,9 +285,13 @@ mod tests {
         assert_eq!(limit.lines().len(), PLACES + 1);
     }
 
-    struct Told(Arc<AtomicU32>);
+    fn limited() -> Limited {
+        Limited { limit: Arc::default(), of_events: false }
+    }
 
-    impl<S: Subscriber> Layer<S> for Told {
+    struct Counts(Arc<AtomicU32>);
+
+    impl<S: Subscriber> Layer<S> for Counts {
         fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
@@ -260,7 +301,7 @@ mod tests {
     #[test]
     fn lines_that_routing_daemons_cause_are_limited() {
         let told = Arc::<AtomicU32>::default();
-        let layer = Told(Arc::clone(&told)).with_filter(Limited(Arc::default()));
+        let layer = Counts(Arc::clone(&told)).with_filter(limited());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             for _ in 0..100 {
                 tracing::warn!(target: "sidecore_routing::session", router = "r", "it has gone");
@@ -270,11 +311,27 @@ mod tests {
         assert_eq!(told.load(Ordering::Relaxed), BURST + 100);
     }
 
+    /// Whatever their level is; lines that are no events are none.
+    #[test]
+    fn events_that_a_peer_causes_are_limited_for_each_thing_that_they_are_about() {
+        let told = Arc::<AtomicU32>::default();
+        let limit = Limited { limit: Arc::default(), of_events: true };
+        let layer = Counts(Arc::clone(&told)).with_filter(limit);
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            for member in (0..100).flat_map(|_| ["a", "b"]) {
+                tracing::debug!(target: ENGINE, event = "drain", group = "g", member, "gone");
+                tracing::info!(target: "sidecore::daemon", event = "configuration", "changed");
+                tracing::info!(target: ENGINE, member, "no event");
+            }
+        });
+        assert_eq!(told.load(Ordering::Relaxed), 2 * BURST + 200);
+    }
+
     /// A user has no more lines in the log by naming more ports.
     #[test]
     fn a_user_has_one_limit_for_all_ports_that_it_names() {
         let told = Arc::<AtomicU32>::default();
-        let layer = Told(Arc::clone(&told)).with_filter(Limited(Arc::default()));
+        let layer = Counts(Arc::clone(&told)).with_filter(limited());
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
             for (i, user) in (0..200).flat_map(|i| [(i, Some(7_u32)), (i, None)]) {
                 tracing::info!(target: ENGINE, port = %i, user, "made");

@@ -13,6 +13,7 @@
 pub mod broker;
 mod capture;
 mod end;
+mod events;
 mod http;
 mod limit;
 mod listen;
@@ -24,6 +25,7 @@ mod socket;
 mod source;
 pub mod vale;
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,16 +34,18 @@ use sidecore_engine::core::Tuning;
 use sidecore_engine::graph::{CoreOptions, Graph};
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::values::{Owner, Sandbox, Toggle};
+use sidecore_engine::state::values::{LogFormat, Owner, Sandbox, Toggle};
 use sidecore_engine::state::{CoreGraph, Cpus, DaemonSpec, Engine};
 use sidecore_engine::transport::ring::{device_path, set_directory, Device};
 use sidecore_routing::Controls;
 use tokio::net::UnixListener;
 use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::{watch, Semaphore};
+use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
-use self::http::{Control, CAPTURES};
+use self::events::Events;
+use self::http::{Control, CAPTURES, READERS};
 use self::listen::Tally;
 use self::manager::Manager;
 use self::socket::{claim, ControlSocket};
@@ -65,9 +69,11 @@ const KEEP: Duration = Duration::from_secs(2);
 const END: Duration = Duration::from_secs(6);
 
 pub fn run(args: RunArgs) -> Outcome {
-    log::to_stderr(&args.log)?;
+    let filter = args.log.clone();
     let source = Source::new(args)?;
     let mut spec = source.read()?;
+    let events = Arc::new(Events::new());
+    log::to_stderr(&filter, spec.daemon.log_format.unwrap_or(LogFormat::Text), &events)?;
     let demanded = spec.daemon.sandbox.is_some();
     spec.daemon = source.complete(spec.daemon)?;
     let DaemonSpec {
@@ -105,7 +111,13 @@ pub fn run(args: RunArgs) -> Outcome {
     sidecore_engine::sandbox::descriptors::start()
         .map_err(|e| format!("cannot start the descriptor helper: {e}"))?;
     let path = socket;
-    let socket = ControlSocket::bind(path, spec.daemon.socket_mode, spec.daemon.socket_owner.as_ref())?;
+    let DaemonSpec { socket_mode, socket_owner, read_socket, read_socket_mode, read_socket_owner, .. } =
+        &spec.daemon;
+    let socket = ControlSocket::bind(path, *socket_mode, socket_owner.as_ref(), "--socket")?;
+    let read_socket = read_socket.as_ref().map(|path| {
+        ControlSocket::bind(path, *read_socket_mode, read_socket_owner.as_ref(), "--read-socket")
+    });
+    let read_socket = read_socket.transpose()?;
     set_directory(path).map_err(|e| format!("ring ports: {e}"))?;
     let counter_file = claimed.file.try_clone().and_then(CounterFile::on).map_err(|e| match e.kind() {
         std::io::ErrorKind::StorageFull => format!(
@@ -153,10 +165,12 @@ pub fn run(args: RunArgs) -> Outcome {
         source: Arc::new(source),
         sandbox: Arc::new(sandbox),
         captures: Arc::new(Semaphore::new(CAPTURES)),
+        events,
+        readers: Arc::new(Semaphore::new(READERS)),
         tally: Arc::new(Tally::default()),
         netmap: device.clients(),
     };
-    let ended = runtime.block_on(serve(control, &socket, &manager));
+    let ended = runtime.block_on(serve(control, (&socket, path), read_socket.as_ref(), &manager));
     runtime.shutdown_timeout(GRACE);
     drop(device);
     controls.end();
@@ -175,15 +189,25 @@ fn serve_programs(engine: &Arc<Engine>, spec: &DaemonSpec) -> Result<Device, Str
 }
 
 /// Serves until a signal ends it.
-async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> Outcome {
+async fn serve(
+    control: Control,
+    (socket, path): (&ControlSocket, &Path),
+    read_socket: Option<&ControlSocket>,
+    manager: &Manager,
+) -> Outcome {
     let on = |kind| signal(kind).map_err(|e| format!("cannot watch signals: {e}"));
     let (mut term, mut int) = (on(SignalKind::terminate())?, on(SignalKind::interrupt())?);
     let mut hangup = on(SignalKind::hangup())?;
-    let listener = socket.listener().and_then(UnixListener::from_std);
-    let listener = listener.map_err(|e| format!("cannot listen on the control socket: {e}"))?;
     let app = http::router(control.clone());
+    let reader = http::reader(app.clone(), path.to_owned());
     let (stop, stopped) = watch::channel(());
-    let server = tokio::spawn(listen::serve(listener, app, Arc::clone(&control.tally), stopped));
+    let mut servers = JoinSet::new();
+    for (socket, app) in [(socket, app)].into_iter().chain(read_socket.map(|socket| (socket, reader))) {
+        let listener = socket.listener().and_then(UnixListener::from_std);
+        let listener = listener.map_err(|e| format!("cannot listen on a control socket: {e}"))?;
+        servers.spawn(listen::serve(listener, app, Arc::clone(&control.tally), stopped.clone()));
+    }
+    drop(stopped);
     let mut second = tokio::time::interval(Duration::from_secs(1));
 
     print("ready\n")?;
@@ -196,7 +220,7 @@ async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> O
                 _ = hangup.recv() => reload(&control, manager).await,
                 _ = second.tick() => {
                     sandbox::tell_refused();
-                    log::tell_left_out();
+                    log::tell_left_out(&control.events);
                     let engine = Arc::clone(&control.engine);
                     // It cannot fail; a panic in it is logged by the hook and must not end the daemon.
                     let tick = move || {
@@ -220,13 +244,14 @@ async fn serve(control: Control, socket: &ControlSocket, manager: &Manager) -> O
     sidecore_engine::ring::leave_memory();
     // No new request; ports stop, which ends captures as it should; then what is under way may finish.
     drop(stop);
-    let Control { engine, controls, .. } = control.clone();
+    let Control { engine, controls, events, .. } = control.clone();
     let stop = move || {
         controls.end();
-        engine.shut_down()
+        engine.shut_down();
+        events.end();
     };
     let _ = tokio::task::spawn_blocking(stop).await;
-    let _ = tokio::time::timeout(GRACE, server).await;
+    let _ = tokio::time::timeout(GRACE, async { while servers.join_next().await.is_some() {} }).await;
     sandbox::tell_refused();
     Ok(())
 }
@@ -249,8 +274,11 @@ async fn reload(control: &Control, manager: &Manager) {
         Ok::<_, String>(changes)
     });
     match applied.await {
-        Ok(Ok(changes)) => info!(changes = changes.len(), "the configuration was applied again"),
-        Ok(Err(why)) => error!("the configuration was not applied: {why}"),
+        Ok(Ok(changes)) => {
+            http::tell(&changes);
+            info!(changes = changes.len(), "the configuration was applied again");
+        }
+        Ok(Err(why)) => error!(event = "configuration", "the configuration was not applied: {why}"),
         Err(e) => error!("the configuration was not applied: {e}"),
     }
     manager.tell(&[NotifyState::Ready]);

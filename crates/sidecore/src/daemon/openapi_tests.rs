@@ -213,6 +213,10 @@ fn every_field_is_described_and_no_other() {
         socket: Some("/s".into()),
         socket_mode: Some("0600".parse().unwrap()),
         socket_owner: Some("root".parse().unwrap()),
+        read_socket: Some("/r".into()),
+        read_socket_mode: Some("0600".parse().unwrap()),
+        read_socket_owner: Some("root".parse().unwrap()),
+        log_format: Some("json".parse().unwrap()),
         counters: Some("/c".into()),
         vale_ports: Some("1".parse().unwrap()),
         vale_mode: Some("0600".parse().unwrap()),
@@ -267,6 +271,21 @@ fn every_field_is_described_and_no_other() {
     compare(seen, "Changes", &changes, &changes);
     let moved = Moved { version: VERSION, queues: 1 };
     compare(seen, "Moved", &moved, &moved);
+    let names = || Some(s());
+    let numbers = || Some(1);
+    let event = EventView {
+        port: names(),
+        switch: names(),
+        router: names(),
+        tenant: names(),
+        group: names(),
+        member: names(),
+        queue: numbers(),
+        core: numbers(),
+        missed: numbers(),
+        ..EventView::default()
+    };
+    compare(seen, "EventView", &event, &EventView::default());
     let refused = Refused { version: VERSION, error: s() };
     compare(seen, "Refused", &refused, &refused);
     let kind = KindView { name: s(), keys: vec![], features: vec![] };

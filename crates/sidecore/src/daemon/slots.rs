@@ -52,13 +52,15 @@ pub enum Why {
     Accept,
     /// There are as many captures as there may be.
     Captures,
+    /// There are as many readers of events as there may be.
+    Events,
     /// Its body is too large.
     Body,
 }
 
 impl Why {
     /// All of them.
-    pub const ALL: [Why; 10] = [
+    pub const ALL: [Why; 11] = [
         Why::User,
         Why::Others,
         Why::Full,
@@ -68,6 +70,7 @@ impl Why {
         Why::Unread,
         Why::Accept,
         Why::Captures,
+        Why::Events,
         Why::Body,
     ];
 
@@ -83,6 +86,7 @@ impl Why {
             Why::Unread => "unread",
             Why::Accept => "accept",
             Why::Captures => "captures",
+            Why::Events => "events",
             Why::Body => "body",
         }
     }
@@ -104,6 +108,9 @@ impl fmt::Display for Why {
             Why::Accept => f.write_str("it could not be accepted"),
             Why::Captures => {
                 write!(f, "there are {} captures, the most that may run at once; end one", super::http::CAPTURES)
+            }
+            Why::Events => {
+                write!(f, "there are {} readers of events, the most that there may be; end one", super::http::READERS)
             }
             Why::Body => write!(f, "its body is larger than {} bytes, the most that is taken", super::listen::BODY),
         }

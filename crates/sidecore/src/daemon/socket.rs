@@ -108,17 +108,22 @@ fn make_directory(path: &Path) -> Result<(), String> {
         .map_err(|e| format!("cannot make directory {}: {e}{}", directory.display(), advice(directory)))
 }
 
-/// The control socket. It is removed when this is dropped.
+/// The control socket, or the one for readers. It is removed when this is dropped.
 pub struct ControlSocket {
     file: SocketFile,
     listener: UnixListener,
 }
 
 impl ControlSocket {
-    /// Listens at `path`, in place of a socket without a listener.
-    pub fn bind(path: &Path, mode: Option<Mode>, owner: Option<&Owner>) -> Result<ControlSocket, String> {
-        let fail =
-            |what: &str, e: &dyn std::fmt::Display| format!("control socket {}: {what}: {e}", path.display());
+    /// Listens at `path`, in place of a socket without a listener. `flag` is what chooses another path.
+    pub fn bind(
+        path: &Path,
+        mode: Option<Mode>,
+        owner: Option<&Owner>,
+        flag: &str,
+    ) -> Result<ControlSocket, String> {
+        let name = if flag == "--socket" { "control socket" } else { "read socket" };
+        let fail = |what: &str, e: &dyn std::fmt::Display| format!("{name} {}: {what}: {e}", path.display());
         make_directory(path)?;
         let owner = owner.map_or(Ok((None, None)), Owner::ids).map_err(|e| fail("owner", &e))?;
         let mode = Some(mode.map_or(0o600, |mode| mode.0));
@@ -126,10 +131,10 @@ impl ControlSocket {
         let wanted = SocketSpec { path: path.to_owned(), kind, mode, owner, backlog: BACKLOG };
         let (listener, file) = listen_at(&wanted).map_err(|e| match e {
             SocketError::InUse(_) => {
-                fail("cannot listen", &"another daemon does; choose another path with --socket")
+                fail("cannot listen", &format!("another daemon does; choose another path with {flag}"))
             }
             SocketError::NoSocket(_) => fail("cannot listen", &"the file exists and is no socket"),
-            e => format!("control socket: {e}"),
+            e => format!("{name}: {e}"),
         })?;
         sidecore_engine::mem::take_no_descriptors(&listener);
         Ok(ControlSocket { file, listener: listener.into() })

@@ -90,6 +90,7 @@ impl Source {
             counters: Some(daemon.counters.unwrap_or_else(|| offline::beside(&socket))),
             socket: Some(socket),
             socket_mode: Some(daemon.socket_mode.unwrap_or(Mode(0o660))),
+            read_socket_mode: Some(daemon.read_socket_mode.unwrap_or(Mode(0o660))),
             vale_ports: Some(daemon.vale_ports.map_or_else(|| VALE_PORTS.parse(), Ok)?),
             vale_mode: Some(daemon.vale_mode.unwrap_or(Mode(0o600))),
             sandbox: Some(sandbox),

@@ -103,7 +103,7 @@ impl VxlanEgress {
         let socket = flow_hash(frame.head()) as usize % self.sockets.len();
         let socket = u16::try_from(socket).unwrap_or(0);
         let copy = |vtep| Copy { socket, vtep, place, pick };
-        if let Some(vtep) = known.find(frame.dst()) {
+        if let Some(vtep) = known.find(frame.dst()).or_else(|| self.vteps.asked(known, batch, frame)) {
             return self.copies.push(copy(vtep));
         }
         let before = self.copies.len();

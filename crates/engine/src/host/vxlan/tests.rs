@@ -33,9 +33,12 @@ struct End {
 
 impl End {
     fn new(host: u8, port: u16, vni: u32, peers: &[u8]) -> End {
-        let peers = peers.iter().map(|peer| IpAddr::from([127, 0, 0, *peer])).collect();
-        let at = SocketAddr::from(([127, 0, 0, host], port));
-        let config = VxlanConfig { at, vni, peers: Some(peers), ttl: 64, dscp: 0 };
+        End::of(host, port, vni, Some(peers.iter().map(|peer| at(*peer)).collect()))
+    }
+
+    fn of(host: u8, port: u16, vni: u32, peers: Option<Vec<IpAddr>>) -> End {
+        let at = SocketAddr::new(at(host), port);
+        let config = VxlanConfig { at, vni, peers, ttl: 64, dscp: 0 };
         let vteps = Arc::new(Vteps::new(config.peers.as_deref()));
         let underlay = Underlay::join(at, vni, &vteps).unwrap();
         let sources = (0..SOURCES).map(|_| source(&config).unwrap()).collect();
@@ -91,6 +94,10 @@ impl Drop for End {
     fn drop(&mut self) {
         self.underlay.leave(self.vni);
     }
+}
+
+fn at(host: u8) -> IpAddr {
+    [127, 0, 0, host].into()
 }
 
 fn dropped(tally: &Tally, why: DropReason) -> u32 {
@@ -155,6 +162,70 @@ fn each_network_gets_its_own_and_strangers_are_named() {
     let (got, tally) = red.receive(2);
     assert_eq!(got, [frame(mac(4), mac(5), 70)]);
     assert_eq!(dropped(&tally, DropReason::VxlanPeer), 1);
+}
+
+/// A question by ARP: the station `from` with the address 10.0.0.`own` asks for 10.0.0.`whom`.
+fn arp(from: u8, own: [u8; 4], whom: [u8; 4], operation: u8) -> Vec<u8> {
+    let fixed = [8, 6, 0, 1, 8, 0, 6, 4, 0, operation];
+    [&[0xff; 6][..], &mac(from), &fixed, &mac(from), &own, &[0; 6], &whom, &[0; 18]].concat()
+}
+
+/// A neighbour solicitation (RFC 4861 §4.3).
+fn solicit(from: u8, own: u8, whom: u8) -> Vec<u8> {
+    let address = |n: u8| [&[0xfd][..], &[0; 14], &[n]].concat();
+    let own = if own == 0 { vec![0; 16] } else { address(own) };
+    let (group, option) = ([0x33, 0x33, 0xff, 0, 0, whom], [&[1, 1][..], &mac(from)].concat());
+    let ip = [&[0x60, 0, 0, 0, 0, 32, 58, 255][..], &own, &[0xff; 16]].concat();
+    let icmp = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &address(whom), &option].concat();
+    [&group[..], &mac(from), &[0x86, 0xdd], &ip, &icmp].concat()
+}
+
+#[test]
+fn who_asks_for_an_address_that_is_known_asks_one_endpoint() {
+    let mut a = End::of(41, 44789, 7, None);
+    let (mut b, mut c) = (End::new(42, 44789, 7, &[41]), End::new(43, 44789, 7, &[41]));
+    assert!(
+        a.vteps.flood(&[at(42), at(43)]) && a.vteps.put(u64::from_le_bytes([2, 0, 0, 0, 0, 2, 0, 0]), at(42))
+    );
+    let two = Some(u64::from_le_bytes([2, 0, 0, 0, 0, 2, 0, 0]));
+    a.vteps.resolve([10, 0, 0, 2].into(), two);
+    a.vteps.resolve("fd00::2".parse().unwrap(), two);
+    // That of a station which nobody has told of.
+    a.vteps.resolve([10, 0, 0, 3].into(), Some(77));
+    let ip = |n| [10, 0, 0, n];
+    let known = [arp(1, ip(1), ip(2), 1), solicit(1, 1, 2), arp(1, [0; 4], ip(2), 1), solicit(1, 0, 2)];
+    let all = [
+        arp(1, ip(1), ip(3), 1),
+        arp(1, ip(1), ip(4), 1),
+        solicit(1, 1, 4),
+        // What is said to all: a station's own address, also where another has it, and an answer.
+        arp(2, ip(2), ip(2), 1),
+        arp(2, ip(1), ip(2), 1),
+        arp(1, ip(1), ip(2), 2),
+    ];
+    a.send(&known);
+    a.send(&all);
+    let mut got = b.receive(known.len() + all.len()).0;
+    got.sort();
+    let mut both = [&known[..], &all].concat();
+    both.sort();
+    assert_eq!(got, both);
+    let (mut got, mut all) = (c.receive(all.len()).0, all.to_vec());
+    got.sort();
+    all.sort();
+    assert_eq!(got, all);
+    // The last one to say so has an address; one without says nothing.
+    let here = |is_here: fn(u64) -> bool| {
+        let mut all: Vec<_> = a.vteps.addresses(is_here).into_iter().map(|it| it.0.to_string()).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(here(|_| true), ["10.0.0.1", "10.0.0.2", "fd00::1"]);
+    assert_eq!(here(|mac| Some(mac) == Some(u64::from_le_bytes([2, 0, 0, 0, 0, 2, 0, 0]))), ["10.0.0.2"]);
+    assert!(here(|_| true).len() == 1 && a.vteps.news() > 2);
+    a.vteps.resolve([10, 0, 0, 2].into(), None);
+    a.send(&known[..1]);
+    assert_eq!(c.receive(1).0, known[..1]);
 }
 
 /// What one network leaves unread stops no other, and is counted once there are too many.

@@ -5,19 +5,27 @@
 //! the second nothing is learned. A frame for a station that is not known, and for a group, goes to each endpoint that takes
 //! floods (RFC 7348 §4.2, by head-end replication). What comes from an address that is no endpoint is refused.
 //!
+//! A request for an address of which the control plane has told whose it is (RFC 7432 §10) goes to the endpoint of that station only. So
+//! the station answers itself, and it also hears who else claims its address. Whose address is whose here is noted
+//! from what stations say of themselves on its way to the endpoints.
+//!
 //! I/O cores read under a lock that they take once for a batch. It is written where a station is new or has moved.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::packet::{asks, ip_number, Batch, Frame, UNSPECIFIED};
 
 /// Most endpoints that take floods or have stations.
 pub const MAX_VTEPS: usize = 1024;
 /// Seconds for which frames are taken from an endpoint of which the control plane says no more.
 const GRACE: u32 = 120;
-/// Most stations.
+/// Most stations, and addresses of theirs.
 const MAX_STATIONS: usize = 1 << 18;
+/// Most addresses of stations here.
+const MAX_HERE: usize = 1 << 14;
 
 /// The endpoints of one VNI.
 pub struct Vteps {
@@ -26,6 +34,9 @@ pub struct Vteps {
     told: bool,
     /// The switch's clock: seconds.
     now: AtomicU32,
+    /// Addresses of stations here, IPv4 mapped, and how often one of them was new.
+    here: Mutex<HashMap<u128, u64>>,
+    news: AtomicU32,
 }
 
 #[derive(Default)]
@@ -33,6 +44,8 @@ pub(super) struct Known {
     endpoints: Vec<Vtep>,
     numbers: HashMap<IpAddr, u16>,
     stations: HashMap<u64, Station>,
+    /// Their addresses, IPv4 mapped.
+    addresses: HashMap<u128, u64>,
 }
 
 struct Vtep {
@@ -106,7 +119,13 @@ impl Known {
 impl Vteps {
     /// Those at `peers`; without, a control plane tells of them.
     pub(super) fn new(peers: Option<&[IpAddr]>) -> Vteps {
-        let vteps = Vteps { known: RwLock::default(), told: peers.is_none(), now: AtomicU32::new(0) };
+        let vteps = Vteps {
+            known: RwLock::default(),
+            told: peers.is_none(),
+            now: AtomicU32::new(0),
+            here: Mutex::default(),
+            news: AtomicU32::new(0),
+        };
         vteps.flood(peers.unwrap_or_default());
         vteps
     }
@@ -164,6 +183,40 @@ impl Vteps {
                 vtep.last = self.now.load(Ordering::Relaxed).max(1);
             }
         }
+    }
+
+    /// The address `ip` is that of this station, or of none.
+    pub fn resolve(&self, ip: IpAddr, mac: Option<u64>) {
+        let addresses = &mut self.write().addresses;
+        match mac {
+            Some(mac) if addresses.len() < MAX_STATIONS => _ = addresses.insert(ip_number(ip), mac),
+            _ => _ = addresses.remove(&ip_number(ip)),
+        }
+    }
+
+    /// The endpoint of the station for which a frame for many asks, if that is known; whose address the sender has is noted.
+    pub(super) fn asked(&self, known: &Known, batch: &Batch, frame: &Frame) -> Option<u16> {
+        let (whose, whom) = if self.told { asks(batch, frame)? } else { return None };
+        let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_room = here.len() < MAX_HERE || here.contains_key(&whose);
+        if has_room && !UNSPECIFIED.contains(&whose) && here.insert(whose, frame.src()) != Some(frame.src()) {
+            self.news.fetch_add(1, Ordering::Relaxed);
+        }
+        drop(here);
+        // Who asks for its own address tells everybody.
+        known.find(*known.addresses.get(&whom?).filter(|mac| **mac != frame.src())?)
+    }
+
+    /// Changes when a station here has another address.
+    pub fn news(&self) -> u32 {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    /// Addresses of stations here; those of others are forgotten.
+    pub fn addresses(&self, is_here: impl Fn(u64) -> bool) -> Vec<(IpAddr, u64)> {
+        let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);
+        here.retain(|_, mac| is_here(*mac));
+        here.iter().map(|(ip, mac)| (Ipv6Addr::from(*ip).to_canonical(), *mac)).collect()
     }
 
     /// Frames came from these stations behind these endpoints.

@@ -197,11 +197,11 @@ impl Requests for Server {
             Role::Client(client) => {
                 drop(client);
                 self.memory.iter_mut().for_each(|memory| memory.leave_extra(Holder::Client));
-                tracing::info!(port = %self.common.port.name, "its client is gone");
+                tracing::info!(event = "peer", port = %self.common.port.name, "its client is gone");
             }
             Role::Piped(piped) => {
                 drop(piped);
-                tracing::info!(port = %self.common.port.name, "its client is gone");
+                tracing::info!(event = "peer", port = %self.common.port.name, "its client is gone");
             }
             Role::End(end) => {
                 if let Some(memory) = &mut self.memory {
@@ -292,6 +292,7 @@ impl Server {
         let shown = monitors.iter().try_for_each(|monitor| client.show(monitor));
         shown.map_err(|e| self.failed("a monitor", &e))?;
         self.conversations[index].role = Role::Client(client);
+        tracing::debug!(event = "peer", port = %self.common.port.name, "a client has connected");
         let wants = extra_bufs.max(self.common.info.extra_bufs);
         let extra_bufs = self.memory.as_mut().map_or(0, |memory| memory.take_extra(Holder::Client, wants));
         let info = Info { header: self.common.settings.header(), extra_bufs, ..*region.info() };

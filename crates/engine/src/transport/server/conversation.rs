@@ -198,7 +198,7 @@ pub(super) fn run<T: Exchange>(
             port.messages.refused(refused.into());
             refusals += u32::from(refused);
             if refused && refusals == 1 {
-                tracing::warn!(port = %port.name, "a second VMM has called and was refused: give each VMM a port of its own");
+                tracing::warn!(event = "peer", port = %port.name, "a second VMM has called and was refused: give each VMM a port of its own");
             }
             // It is still readable.
             listener = listener.filter(|_| refused);

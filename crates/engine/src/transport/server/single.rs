@@ -236,7 +236,7 @@ impl<P: Protocol> Host<P> {
     fn converse(&mut self, stream: Connection, left: bool) {
         let port = Arc::clone(&self.port);
         if !left {
-            tracing::info!(port = %port.name, "a VMM has connected");
+            tracing::info!(event = "peer", port = %port.name, "a VMM has connected");
             port.messages.connected();
         }
         port.messages.meets(&stream);
@@ -261,7 +261,7 @@ impl<P: Protocol> Host<P> {
                 (end, asked)
             }
             Err(e) => {
-                tracing::warn!(port = %port.name, "the connection cannot be used: {e}");
+                tracing::warn!(event = "fault", port = %port.name, "the connection cannot be used: {e}");
                 (ConversationEnd::Closed, false)
             }
         };
@@ -269,9 +269,11 @@ impl<P: Protocol> Host<P> {
         port.memory_is_gone();
         match end {
             ConversationEnd::Called => {}
-            ConversationEnd::Left => tracing::info!(port = %port.name, "the VMM is left to the next daemon"),
+            ConversationEnd::Left => {
+                tracing::info!(event = "peer", port = %port.name, "the VMM is left to the next daemon")
+            }
             ConversationEnd::Closed => {
-                tracing::info!(port = %port.name, "the VMM has left");
+                tracing::info!(event = "peer", port = %port.name, "the VMM has left");
                 if asked {
                     // A good one: what an earlier one did is in the log.
                     self.last_fault = None;
@@ -290,13 +292,13 @@ impl<P: Protocol> Host<P> {
             ConversationEnd::Silent => {
                 let (name, what) = P::SILENCE;
                 port.messages.said_nothing();
-                tracing::warn!(port = %port.name, "a client connected and was disconnected: it {what} in time");
+                tracing::warn!(event = "fault", port = %port.name, "a client connected and was disconnected: it {what} in time");
                 self.last_fault = Some(format!("{name}: the client {what} in time"));
             }
             ConversationEnd::Fault(fault, why) => {
                 let (name, why) = (fault.name(), shown(&why, LONGEST_WHY));
                 port.fault.set(fault);
-                tracing::warn!(port = %port.name, fault = %name, "the conversation was ended: {why}");
+                tracing::warn!(event = "fault", port = %port.name, fault = %name, "the conversation was ended: {why}");
                 self.last_fault = Some(if why.starts_with(&name) { why } else { format!("{name}: {why}") });
                 self.set(Peer::Faulted);
                 wait_for(&*self.line, Some(fault.penalty().max(PAUSES.1)));

@@ -213,7 +213,7 @@ impl Exchange for Conversation {
 
     /// A fault stops the queues, not the conversation: the guest can reset the device.
     fn stopped(&mut self, fault: Fault) -> Option<ConversationEnd> {
-        tracing::warn!(port = %self.port.name, fault = %fault.name(), "the device was stopped: {fault}");
+        tracing::warn!(event = "fault", port = %self.port.name, fault = %fault.name(), "the device was stopped: {fault}");
         crate::lock(&self.device).faulted(fault);
         // But for those that a reset does not mend.
         (!fault.penalty().is_zero()).then(|| ConversationEnd::Fault(fault, fault.to_string()))

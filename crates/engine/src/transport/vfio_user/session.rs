@@ -145,11 +145,11 @@ impl Session {
         });
         match adopted {
             Ok(adopted) => {
-                tracing::info!(port = %name, "goes on with the VMM of an earlier daemon");
+                tracing::info!(event = "peer", port = %name, "goes on with the VMM of an earlier daemon");
                 Some(adopted)
             }
             Err(why) => {
-                tracing::warn!(port = %name, "the VMM of an earlier daemon is disconnected: {why}");
+                tracing::warn!(event = "peer", port = %name, "the VMM of an earlier daemon is disconnected: {why}");
                 if let Ok(Some((holder, _))) = Holder::find(path) {
                     // One that is gone meanwhile keeps nothing.
                     keys.iter().for_each(|key| drop(holder.forget(*key)));

@@ -277,7 +277,7 @@ impl Vale {
             port.owner = format!("{user}:{group}").parse().ok();
         }
         self.add(who, true, &[port.clone()], |_| ())?;
-        tracing::info!(port = %port.name, user, "made for a program");
+        tracing::info!(event = "configuration", port = %port.name, user, "made for a program");
         Ok(Reply::done(name.base, 0, 0))
     }
 
@@ -327,7 +327,7 @@ impl Vale {
         }
         let (wire, mtu) = (Some(name.base.to_owned()), ANY_FRAME.parse().ok());
         self.add(who, false, &[PortSpec { wire, mtu, ..ring(name.base, name.base, ask)? }], |_| ())?;
-        tracing::info!(port = %name.base, user = who.ids.0, "made by a netmap program, to stay");
+        tracing::info!(event = "configuration", port = %name.base, user = who.ids.0, "made by a netmap program, to stay");
         Ok(Reply::done(name.base, 0, 0))
     }
 
@@ -349,7 +349,7 @@ impl Vale {
             return refused!(BUSY, "port {name}: a program has it open");
         }
         self.remove(name)?;
-        tracing::info!(port = %name, user = who.ids.0, "removed by a netmap program");
+        tracing::info!(event = "configuration", port = %name, user = who.ids.0, "removed by a netmap program");
         Ok(Reply::done(name, 0, 0))
     }
 
@@ -409,7 +409,13 @@ impl Vale {
             }
             None => return refused!(NXIO, "there is no port and no interface of the host {short:?}"),
         }
-        tracing::info!(port = short, switch, user = who.ids.0, "attached by a netmap program");
+        tracing::info!(
+            event = "configuration",
+            port = short,
+            switch,
+            user = who.ids.0,
+            "attached by a netmap program"
+        );
         self.place(at)
     }
 
@@ -434,7 +440,7 @@ impl Vale {
         self.further.get_mut(name).map(Vec::pop);
         tap.iter().chain(goes.then_some(name)).for_each(|gone| _ = self.made.remove(gone));
         self.polled.remove(name);
-        tracing::info!(port = %name, switch = at.0, user = who.ids.0, "detached by a netmap program");
+        tracing::info!(event = "configuration", port = %name, switch = at.0, user = who.ids.0, "detached by a netmap program");
         Ok(reply)
     }
 

@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ pub struct Shadow {
     pub local: IpAddr,
 }
 
-/// Stations of ours in the table of a shadow.
+/// Stations of ours in the table of a shadow, or addresses of IP that they have.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entries {
     /// The shadow.
@@ -89,12 +89,15 @@ pub struct Entries {
     pub there: bool,
     /// They are configured, and move nowhere.
     pub fixed: bool,
+    /// An address of IP stands behind each, mapped if it is of IPv4.
+    pub with_ip: bool,
     /// Their addresses in hexadecimal digits, one behind the other.
     pub text: String,
 }
 
-/// Digits of an address.
+/// Digits of a station's address, and of one of IP.
 const DIGITS: usize = 12;
+const IP_DIGITS: usize = 32;
 
 impl Shadow {
     fn is_sound(&self) -> bool {
@@ -103,21 +106,39 @@ impl Shadow {
 }
 
 impl Entries {
-    /// Most of them that one request holds.
+    /// Most of them that one request holds, without addresses of IP and with these.
     pub const MOST: usize = MAX_TEXT / 2 / DIGITS;
+    /// With these.
+    pub const MOST_WITH_IP: usize = MAX_TEXT / 2 / (DIGITS + IP_DIGITS);
 
     /// Such of these stations.
     pub fn new(shadow: &Shadow, there: bool, fixed: bool, macs: &[[u8; 6]]) -> Entries {
         let text = macs.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
-        Entries { shadow: shadow.clone(), there, fixed, text }
+        Entries { shadow: shadow.clone(), there, fixed, with_ip: false, text }
     }
 
-    /// Their addresses.
-    pub fn macs(&self) -> impl Iterator<Item = [u8; 6]> + '_ {
-        self.text.as_bytes().chunks_exact(DIGITS).map(|digits| {
-            let number = std::str::from_utf8(digits).ok().and_then(|it| u64::from_str_radix(it, 16).ok());
-            let [_, _, a, b, c, d, e, f] = number.unwrap_or(0).to_be_bytes();
-            [a, b, c, d, e, f]
+    /// Such of these addresses of IP, each with its station.
+    pub fn with_ip(shadow: &Shadow, there: bool, all: &[(IpAddr, [u8; 6])]) -> Entries {
+        let mapped = |ip: IpAddr| match ip {
+            IpAddr::V4(it) => it.to_ipv6_mapped(),
+            IpAddr::V6(it) => it,
+        };
+        let bytes = all.iter().flat_map(|(ip, mac)| mac.iter().copied().chain(mapped(*ip).octets()));
+        let text = bytes.map(|byte| format!("{byte:02x}")).collect();
+        Entries { shadow: shadow.clone(), there, fixed: false, with_ip: true, text }
+    }
+
+    fn digits(&self) -> usize {
+        DIGITS + if self.with_ip { IP_DIGITS } else { 0 }
+    }
+
+    /// Their addresses, and those of IP.
+    pub fn all(&self) -> impl Iterator<Item = ([u8; 6], Option<IpAddr>)> + '_ {
+        self.text.as_bytes().chunks_exact(self.digits()).map(|digits| {
+            let (mac, ip) = digits.split_at(DIGITS);
+            let number = |digits| u128::from_str_radix(std::str::from_utf8(digits).unwrap_or("0"), 16);
+            let [.., a, b, c, d, e, f] = number(mac).unwrap_or(0).to_be_bytes();
+            ([a, b, c, d, e, f], number(ip).ok().map(|ip| Ipv6Addr::from(ip).to_canonical()))
         })
     }
 }
@@ -249,9 +270,10 @@ impl Request {
             }
             Request::Sockets { queues } => (1..=MAX_QUEUES).contains(queues),
             Request::Shadow(shadow) | Request::ShadowOut(shadow) => shadow.is_sound(),
-            Request::Entries(Entries { shadow, text, .. }) => {
+            Request::Entries(entries) => {
+                let Entries { shadow, text, .. } = entries;
                 let good = |byte: u8| byte.is_ascii_digit() || matches!(byte, b'a'..=b'f');
-                shadow.is_sound() && text.len() % DIGITS == 0 && text.bytes().all(good)
+                shadow.is_sound() && text.len() % entries.digits() == 0 && text.bytes().all(good)
             }
             Request::Udp { at } => !at.ip().is_unspecified(),
             Request::Remove { .. }
@@ -402,6 +424,7 @@ mod tests {
             Request::Shadow(shadow()),
             Request::ShadowOut(shadow()),
             Request::Entries(Entries::new(&shadow(), true, false, &[[2, 0, 0, 0, 0, 1], [0xfe; 6]])),
+            Request::Entries(Entries::with_ip(&shadow(), false, &[([10, 0, 0, 1].into(), [2; 6])])),
             Request::Inside { netns: path(), socket: Socket::Look },
             Request::Udp { at: ([10, 0, 0, 1], 4789).into() },
             Request::Udp { at: ([7u16; 8], 0).into() },
