@@ -203,7 +203,9 @@ fn only_who_has_the_token_may_ask_and_only_from_its_own_page() {
         web.raw("POST", "/api/set/a", &lines).is(403, "own token");
     }
     assert_eq!(bed.port("a")["state"]["link_wanted"], "up");
+    let mut live = web.live();
     web.post("/api/set/a", &json!({ "link": "down" })).is(200, "changed");
+    live.await_event("event", |it| it["event"] == "configuration" && it["port"] == "a");
     assert_eq!(bed.port("a")["state"]["link_wanted"], "down");
     web.post("/api/set/a", &json!({ "mtu": "x" })).is(400, "key `mtu`");
     // What it does not offer is not passed on.

@@ -401,17 +401,20 @@ fn vm(pid: u32) -> String {
 
 /// Events for ever. A daemon that does not know of them is asked again when it may be another one.
 pub async fn events(history: Arc<History>, remote: Remote) {
+    let mut last = None;
     loop {
         // What ends it ends `samples`, too, which says so.
-        let _ = follow(&history, &remote).await;
+        let _ = follow(&history, &remote, &mut last).await;
         tokio::time::sleep(SECOND).await;
     }
 }
 
-async fn follow(history: &History, remote: &Remote) -> Result<(), String> {
+/// Those that come behind number `last`, which goes on with them. A number of an earlier daemon is none of a later one's.
+async fn follow(history: &History, remote: &Remote, last: &mut Option<u64>) -> Result<(), String> {
     let fail = |e: &dyn Display| e.to_string();
     let mut connection = remote.connect().await?;
-    let response = connection.request(Method::GET, "/v1/events", Bytes::new()).await?;
+    let path = last.map_or_else(|| "/v1/events".to_owned(), |last| format!("/v1/events?after={last}"));
+    let response = connection.request(Method::GET, &path, Bytes::new()).await?;
     if response.status() == StatusCode::NOT_FOUND {
         // Until this connection ends, the daemon is the same.
         return std::future::pending().await;
@@ -428,6 +431,7 @@ async fn follow(history: &History, remote: &Remote) -> Result<(), String> {
             let event =
                 line.strip_prefix(b"data:").and_then(|data| serde_json::from_slice::<Value>(data).ok());
             if let Some(event) = event {
+                *last = event["seq"].as_u64().or(*last);
                 history.event(event.to_string());
             }
         }
