@@ -35,6 +35,7 @@ struct Answer {
     status: u16,
     head: String,
     body: String,
+    bytes: Vec<u8>,
 }
 
 impl Answer {
@@ -57,23 +58,25 @@ fn talk(mut stream: impl Read + Write, method: &str, path: &str, lines: &[String
     stream.write_all((head + body).as_bytes()).unwrap();
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
-    let answer = String::from_utf8(answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let end = answer.windows(4).position(|it| it == b"\r\n\r\n").unwrap();
+    let (head, body) = (std::str::from_utf8(&answer[..end]).unwrap(), &answer[end + 4..]);
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     // Bodies that are passed on come in pieces, each behind its length.
-    let body = match head.contains("transfer-encoding: chunked") {
+    let bytes = match head.contains("transfer-encoding: chunked") {
         true => pieces(body),
-        false => body.to_owned(),
+        false => body.to_vec(),
     };
-    Answer { status, head: head.to_lowercase(), body }
+    let body = String::from_utf8_lossy(&bytes).into_owned();
+    Answer { status, head: format!("{}\r\n", head.to_lowercase()), body, bytes }
 }
 
-fn pieces(mut rest: &str) -> String {
-    let mut whole = String::new();
-    while let Some((length, after)) = rest.split_once("\r\n") {
-        let length = usize::from_str_radix(length, 16).unwrap();
-        whole.push_str(&after[..length]);
-        rest = after[length..].trim_start_matches("\r\n");
+fn pieces(mut rest: &[u8]) -> Vec<u8> {
+    let mut whole = Vec::new();
+    while let Some(end) = rest.windows(2).position(|it| it == b"\r\n") {
+        let length = usize::from_str_radix(std::str::from_utf8(&rest[..end]).unwrap(), 16).unwrap();
+        let piece = &rest[end + 2..];
+        whole.extend(&piece[..length]);
+        rest = &piece[length + 2..];
     }
     whole
 }
@@ -238,7 +241,6 @@ fn without_write_it_only_shows() {
     assert_eq!(steps["steps"][0]["why"], "no_destination", "{steps}");
     let refused = web.get("/api/trace/c");
     assert!(refused.status == 409 && refused.body.contains("no port \\\"c\\\""), "{}", refused.body);
-    assert_eq!(web.get("/api/capture/a?seconds=0").head.contains("filename=\"a.pcapng\""), true);
 }
 
 #[test]
@@ -312,7 +314,13 @@ fn traffic_and_drops_are_what_the_daemon_counts() {
     live.await_event("scene", |it| it["ports"][0]["link"] == "up");
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x88, 0xb5];
     frame.resize(60, 0);
-    // No program is at b.
+    // No program is at b. A capture has them, too, and ends as a whole file.
+    let (address, lines) = (web.address.clone(), web.lines());
+    let capture = std::thread::spawn(move || {
+        let stream = TcpStream::connect(address).unwrap();
+        talk(stream, "GET", "/api/capture/a?seconds=2", &lines, "")
+    });
+    until("capture", || bed.port("a")["state"]["captures"].is_array());
     (0..10).for_each(|_| assert!(a.tx[0].push(&frame)));
     a.tx[0].sync().unwrap();
     let sample = live.await_event("sample", |it| it["drops"] != json!([]));
@@ -321,6 +329,11 @@ fn traffic_and_drops_are_what_the_daemon_counts() {
     let (port, reason) = (sample["drops"][0][0].as_u64().unwrap(), sample["drops"][0][1].as_str().unwrap());
     let name = ["a", "b"][usize::try_from(port).unwrap()];
     assert!(bed.port(name)["counters"]["drops"][reason].as_u64().unwrap() >= 1, "{sample} {counted}");
+    let captured = capture.join().unwrap();
+    assert!(captured.head.contains("filename=\"a.pcapng\""), "{}", captured.head);
+    let mut reader = pcap_file::pcapng::PcapNgReader::new(&captured.bytes[..]).unwrap();
+    let blocks = std::iter::from_fn(|| Some(reader.next_block()?.unwrap().into_enhanced_packet().is_some()));
+    assert_eq!(blocks.filter(|packet| *packet).count(), 10);
     // The numbers of all seconds together are the counter.
     let numbers = web.get("/api/history?row=port:a").json();
     let sum: f64 = numbers["columns"][0].as_array().unwrap().iter().filter_map(Value::as_f64).sum();

@@ -108,7 +108,7 @@ pub async fn view(State(page): State<Page>, uri: Uri) -> Result<Response, No> {
         view.clone().count() == place.clone().count()
             && view.zip(place).all(|(it, part)| it == "*" || it == part)
     };
-    if !VIEWS.iter().any(|view| is(&view)) {
+    if !VIEWS.iter().any(is) {
         return Err(No(StatusCode::NOT_FOUND, format!("the page has no view {place}")));
     }
     let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
@@ -207,7 +207,8 @@ pub async fn capture(
     Query(Capturing { seconds, count }): Query<Capturing>,
 ) -> Result<Response, No> {
     let query: Vec<String> = count.map(|count| format!("count={count}")).into_iter().collect();
-    let response = page.remote.response(Method::GET, &path(&[port.clone()], &query), Bytes::new()).await?;
+    let response =
+        page.remote.response(Method::GET, &path(std::slice::from_ref(&port), &query), Bytes::new()).await?;
     let end = tokio::time::sleep(Duration::from_secs(seconds.unwrap_or(10).min(LONGEST)));
     let body = pieces(|sender| async move {
         let (mut body, mut blocks) = (response.into_body(), Blocks::default());

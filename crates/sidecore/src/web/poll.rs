@@ -246,7 +246,7 @@ impl Poll {
         let Ports { ports } = connection.get("/v1/ports").await?;
         let now = Instant::now();
         let seconds =
-            self.since.replace(now).map_or(f64::NAN, |since| now.duration_since(since).as_secs_f64());
+            self.since.replace(now).map_or(f32::NAN, |since| now.duration_since(since).as_secs_f32());
         let Cores { cores } = ask(connection, "/v1/cores").await?;
         let Tenants { tenants } = ask(connection, "/v1/tenants").await?;
         if self.looks % WAITS_EVERY == 0 {
@@ -379,9 +379,9 @@ fn port_sums(port: &Port, disk: Option<&Disk>) -> Sums {
 }
 
 /// So many more in so many seconds. Of a port that is new, or was made anew: unknown.
-fn rate(old: Option<u64>, new: u64, seconds: f64) -> f32 {
+fn rate(old: Option<u64>, new: u64, seconds: f32) -> f32 {
     let more = old.and_then(|old| new.checked_sub(old));
-    more.map_or(f32::NAN, |more| (more as f64 / seconds) as f32)
+    more.map_or(f32::NAN, |more| more as f32 / seconds)
 }
 
 fn ppm(share: Option<u32>) -> f32 {
