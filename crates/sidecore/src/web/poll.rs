@@ -40,7 +40,7 @@ struct Port {
     #[serde(default)]
     counters: Counters,
     #[serde(default)]
-    state: State,
+    state: PortNow,
 }
 
 #[derive(Default, Deserialize)]
@@ -55,7 +55,7 @@ struct Counters {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct State {
+struct PortNow {
     #[serde(flatten)]
     stands: Stands,
     troubles: Vec<Trouble>,
