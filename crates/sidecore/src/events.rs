@@ -1,7 +1,7 @@
 //! `events`: what has happened to a daemon, and with `--follow` what happens.
 
 use std::io::{ErrorKind, Write};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -23,7 +23,7 @@ struct Reader {
     met: bool,
     /// It was said that the daemon is gone.
     missing: bool,
-    /// Nobody reads what is printed.
+    /// The reader of what is printed has closed it.
     closed: bool,
 }
 
@@ -106,7 +106,13 @@ fn for_people(event: &EventView) -> String {
     format!("{}  {:13}  {about}{}", time(event.time_ms), event.event, event.text)
 }
 
-/// Milliseconds of Unix time, as the log writes it.
+/// Milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Milliseconds since 1970, as the log writes them.
 fn time(ms: u64) -> String {
     let (days, rest) = (ms / 86_400_000, ms % 86_400_000);
     // Years begin in March, so that a leap day is a year's last; day 0 is that of the year 0.

@@ -87,7 +87,7 @@ fn frame(what: &[String]) -> Result<Vec<u8>, String> {
     }
 }
 
-/// The same, but for a capture.
+/// The frame that these words say, by hexadecimal digits or by fields.
 pub fn typed(what: &[String]) -> Result<Vec<u8>, String> {
     if !what.is_empty() && what.iter().all(|word| word.contains('=')) {
         return build(what);

@@ -5,8 +5,8 @@
 //! behind which the stations of our switch are entered. No frame ever passes. All of it stays when the daemon ends: the routing
 //! daemon goes on announcing what is behind us, and a successor finds what it said.
 //!
-//! Learning is off, and nothing ages: whoever made an entry removes it. A successor does not even say again how the devices are to be: at each
-//! message of them zebra reads the bridge's table anew, and takes a station that has moved here for one that is elsewhere.
+//! Learning is off, and nothing ages: whoever made an entry removes it. A successor leaves devices alone that are as they should be:
+//! after each change of one zebra reads the bridge's table anew, and takes a station that has moved here for one that is elsewhere.
 
 use std::io;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 const VETH_INFO_PEER: u16 = 1;
 /// These are made of others.
 const NESTED: u16 = 0x8000;
-/// Of neighbours (linux/neighbour.h): the address, that the entry is the bridge's, and whether it is for good.
+/// Of neighbours (linux/neighbour.h): the addresses of IP and of the station, that the entry is the bridge's, and whether it is for good.
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NTF_MASTER: u8 = 4;

@@ -50,7 +50,7 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// The counters stand so now. What there is to say if it has begun to be throttled, or is not any more.
+    /// Takes the counters as they are `now`. Returns a text where the port begins to be throttled, or ends to be.
     pub fn note(&mut self, now: Instant, totals: &Totals, usage: Usage) -> Option<&'static str> {
         let was_throttled = self.is_throttled();
         let before = self.before.map_or_else(Totals::default, |(_, totals, _)| totals);

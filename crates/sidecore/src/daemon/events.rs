@@ -1,13 +1,12 @@
 //! Events: what the log says of changes, kept for programs, and `GET /v1/events`.
 //!
 //! A line of the log whose place in the code has the field `event` is an event, whatever the log's filter says. The last
-//! [`KEPT`] of them are kept. A reader is no more than a place in this history: one that is slow holds nobody up, and is told how
-//! many events were gone before it came to them.
+//! [`KEPT`] of them are kept. A reader is no more than a place in this history: a slow one delays neither the daemon nor other readers, and is
+//! told how many events were gone before it came to them.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use sidecore_engine::fault::shown;
@@ -19,6 +18,7 @@ use tracing_subscriber::layer::{Context, Layer};
 
 use super::capture::Stream;
 use crate::api::EventView;
+use crate::events::now_ms;
 
 /// Events that are kept.
 const KEPT: usize = 1024;
@@ -124,11 +124,6 @@ impl Events {
         });
         Body::new(Stream { pieces, _held: slot })
     }
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// `event` as a server-sent event with this number.

@@ -186,7 +186,7 @@ pub async fn trace(
         };
         let (outcome, ()) = tokio::join!(reading, writing);
         if let Err(why) = outcome {
-            // Nobody reads any more: nobody to tell.
+            // This fails where the page is gone, and with it whoever asked.
             let _ = sender.send(format!("{}\n", json!({ "error": why })).into()).await;
         }
     });
@@ -200,7 +200,7 @@ pub struct Capturing {
     count: Option<u64>,
 }
 
-/// A capture of a port, which ends after so many seconds or frames, with whole blocks.
+/// A capture of a port, in whole blocks. It ends after `seconds`, or after `count` frames.
 pub async fn capture(
     State(page): State<Page>,
     Path(port): Path<String>,

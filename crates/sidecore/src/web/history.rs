@@ -1,12 +1,11 @@
 //! What was found in the last hour: a row of numbers for each port, I/O core and tenant and second.
 //!
-//! A sample points to the scene of its second: what there was, and how it stood. Scenes change seldom. Both are counted by their bytes,
+//! A sample points to the scene of its second: ports, switches and the rest, and their states. Scenes change seldom. Both are counted by their bytes,
 //! and the oldest go: with many ports, or much change, the history is shorter than an hour, and the page says from when it is.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Bytes;
 use serde_json::{json, Value};
@@ -19,13 +18,13 @@ const BYTES: usize = 30 << 20;
 /// Events that are kept.
 const EVENTS: usize = 500;
 
-/// Numbers in a row. Of ports: frames and bits a second from it, the same to it, drops a second, millionths of a core, and
-/// nanoseconds that its slowest queue waits (of disks: writes, reads, errors); of cores: millionths busy, idle and asleep, frames
+/// Numbers in a row. Of ports: frames and bits a second from it, frames and bits a second to it, drops a second, millionths of a
+/// core, and nanoseconds that its slowest queue waits (of disks: writes, reads, errors); of cores: millionths busy, idle and asleep, frames
 /// a second, queues; of tenants: millionths of a core, millionths held back, nanoseconds. Unknown: not a number.
 pub const COLUMNS: usize = 7;
 pub type Row = [f32; COLUMNS];
 
-/// What there is, and how it stands.
+/// Ports, switches, routers, groups, cores and tenants, and their states.
 #[derive(Default)]
 pub struct Scene {
     /// For the page.
@@ -221,12 +220,6 @@ impl History {
 
 fn scene_bytes(scene: &Scene) -> usize {
     scene.json.len() + scene.rows.iter().map(|row| row.len() + size_of::<String>()).sum::<usize>()
-}
-
-/// Milliseconds since 1970.
-pub fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

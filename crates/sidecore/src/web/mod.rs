@@ -5,12 +5,12 @@
 //! | `guard` | who may ask: token, `Host`, `Origin`, and what browsers are told of safety |
 //! | `poll` | asks the daemon once in a second, and follows its events |
 //! | `history` | what that found in the last hour, in bounded memory |
-//! | `stream` | the same as it comes, for pages that are open |
+//! | `stream` | sends pages that are open each new second and event |
 //! | `ask` | what the page asks for beyond that, and with `--write` what it changes |
 //!
 //! The page is in `page/`: modules as browsers take them, and uPlot 1.6.32 (`npm pack uplot`; `dist/uPlot.iife.min.js`), whose licence
-//! is beside it. A page that is slow, or sleeps, holds
-//! nobody up: it has a place in the history, and gets what is newest when it reads again.
+//! is beside it. A page that is slow, or sleeps, delays no other one: it has a place in the history, and gets the newest second when it
+//! reads again.
 
 mod ask;
 mod guard;
@@ -122,7 +122,7 @@ async fn serve(args: &WebArgs) -> Outcome {
     outcome
 }
 
-/// A socket that its owner alone may connect to, until he gives it to his proxy. One that nobody listens on any more is replaced.
+/// A socket that its owner alone may connect to, until the operator gives it to a proxy. One without a listener is replaced.
 fn bind(path: &Path) -> std::io::Result<tokio::net::UnixListener> {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(std::io::Error::new(ErrorKind::AddrInUse, "another process listens there")),

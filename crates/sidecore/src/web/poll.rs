@@ -16,12 +16,13 @@ use serde_json::{json, Value};
 use sidecore_engine::fault::shown;
 use tokio::time::MissedTickBehavior;
 
-use super::history::{now_ms, History, Row, Sample, Scene, COLUMNS};
+use super::history::{History, Row, Sample, Scene, COLUMNS};
 use crate::cli::VERSION;
 use crate::client::{Connection, Failure, Remote};
+use crate::events::now_ms;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// In so many seconds once all queues are asked for: their answer is as long as that of the ports.
+/// Seconds between two questions for all queues: their answer is as long as that for the ports.
 const WAITS_EVERY: u32 = 5;
 /// Bytes of the longest line of events.
 const LINE: usize = 64 << 10;
@@ -195,7 +196,7 @@ struct Poll {
     waits: HashMap<String, u64>,
 }
 
-/// Samples for ever.
+/// Takes a sample every second, until the process ends.
 pub async fn samples(history: Arc<History>, remote: Remote) {
     let mut second = tokio::time::interval(SECOND);
     second.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -329,7 +330,7 @@ impl Poll {
         Ok(Sample { time_ms: now_ms(), scene, rows: rows.into(), drops: drops.into() })
     }
 
-    /// What there is, without what changes by itself from second to second.
+    /// Ports and the rest with their states, without numbers, which change from second to second.
     fn scene(&mut self, ports: &[Port], cores: &[Core], tenants: &[Tenant], joints: [&Value; 3]) -> String {
         let ports: Vec<Value> = ports
             .iter()
@@ -378,7 +379,7 @@ fn port_sums(port: &Port, disk: Option<&Disk>) -> Sums {
     }
 }
 
-/// So many more in so many seconds. Of a port that is new, or was made anew: unknown.
+/// By how much a counter grows in a second. Of a port that is new, or was made anew: unknown.
 fn rate(old: Option<u64>, new: u64, seconds: f32) -> f32 {
     let more = old.and_then(|old| new.checked_sub(old));
     more.map_or(f32::NAN, |more| more as f32 / seconds)
@@ -399,7 +400,7 @@ fn vm(pid: u32) -> String {
     shown(name.unwrap_or_default().trim_end_matches('\n'), NAME)
 }
 
-/// Events for ever. A daemon that does not know of them is asked again when it may be another one.
+/// Follows the daemon's events until the process ends. A daemon that does not know of them is asked again when it may be another one.
 pub async fn events(history: Arc<History>, remote: Remote) {
     let mut last = None;
     loop {

@@ -190,7 +190,7 @@ fn who_asks_for_an_address_that_is_known_asks_one_endpoint() {
     let two = Some(u64::from_le_bytes([2, 0, 0, 0, 0, 2, 0, 0]));
     a.vteps.resolve([10, 0, 0, 2].into(), two);
     a.vteps.resolve("fd00::2".parse().unwrap(), two);
-    // That of a station which nobody has told of.
+    // The control plane has told of this address, and not where its station is.
     a.vteps.resolve([10, 0, 0, 3].into(), Some(77));
     let ip = |n| [10, 0, 0, n];
     let known = [arp(1, ip(1), ip(2), 1), solicit(1, 1, 2), arp(1, [0; 4], ip(2), 1), solicit(1, 0, 2)];

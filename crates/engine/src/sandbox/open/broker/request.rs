@@ -106,9 +106,9 @@ impl Shadow {
 }
 
 impl Entries {
-    /// Most of them that one request holds, without addresses of IP and with these.
+    /// Most stations that one request holds.
     pub const MOST: usize = MAX_TEXT / 2 / DIGITS;
-    /// With these.
+    /// Most addresses of IP that one request holds, each with its station.
     pub const MOST_WITH_IP: usize = MAX_TEXT / 2 / (DIGITS + IP_DIGITS);
 
     /// Such of these stations.
