@@ -425,8 +425,12 @@ impl Worker {
         let mut new = self.overlay.addresses(|mac| here.contains_key(&mac));
         new.retain(|(ip, mac)| addresses.insert(*ip, *mac) != Some(*mac));
         for (is_there, all) in [(false, gone), (true, new)] {
-            let mut some = all.chunks(Entries::MOST_WITH_IP);
-            some.try_for_each(|some| Entries::with_ip(&self.shadow, is_there, some).write())?;
+            for some in all.chunks(Entries::MOST_WITH_IP) {
+                // A station may say that it has any address, and as many as the kernel's table does not hold.
+                if let Err(why) = Entries::with_ip(&self.shadow, is_there, some).write() {
+                    tracing::warn!(switch = %self.switch, "addresses of stations cannot all be announced: {why}");
+                }
+            }
         }
         self.addresses = addresses;
         (self.announced, self.seen) = (there, Some(now));

@@ -1,5 +1,7 @@
 //! A switch that follows a routing daemon. The daemon is this test, which writes into the kernel's tables what FRR 8.4 writes there.
 
+use std::net::Ipv6Addr;
+
 use crate::rig::net::Net;
 use crate::rig::{needs, until, Daemon, Testbed};
 use crate::vlan::{frame, guests, EVERYBODY};
@@ -67,6 +69,20 @@ fn stations_move_between_hosts_and_the_shadow_outlives_the_daemon() {
     }
     vm.send(&frame(EVERYBODY, 2, None, 5));
     until("station that has come", || shadow(&control, 2) == is("scfd100"));
+
+    // An address that the kernel refuses, here because the bridge has no IPv6, does not end the control plane.
+    control.ip("link set scbr100 mtu 1200");
+    let mac = [2, 0, 0, 0, 0, 1];
+    let [own, other, group] =
+        ["fd00::1", "fd00::2", "ff02::1:ff00:2"].map(|it| it.parse::<Ipv6Addr>().unwrap().octets());
+    let ip = [&[0x60, 0, 0, 0, 0, 32, 58, 255][..], &own, &group].concat();
+    let icmp = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &other, &[1, 1], &mac].concat();
+    vm.send(&[&[0x33, 0x33, 0xff, 0, 0, 2][..], &mac, &[0x86, 0xdd], &ip, &icmp].concat());
+    first.await_log("addresses of stations cannot all be announced");
+    vm.send(&frame(EVERYBODY, 6, None, 6));
+    until("a further station", || shadow(&control, 6) == is("scfd100"));
+    let log = first.rest_of_log();
+    assert!(!log.contains("its control plane: "), "{log}");
 
     // The next daemon takes the shadow as it is.
     first.end(Signal::KILL);
