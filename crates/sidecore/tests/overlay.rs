@@ -8,7 +8,7 @@ use crate::vlan::{frame, guests, EVERYBODY};
 use rustix::process::Signal;
 
 fn daemon(bed: &Testbed, control: &Net) -> Daemon {
-    let switch = format!("lan,control={},vni=100", control.path());
+    let switch = format!("lan,control={},vni=100,table-size=1048576", control.path());
     let guest = format!("vm=vhost-user:{}", bed.at("vm.sock"));
     let port = std::net::UdpSocket::bind("127.0.8.1:0").unwrap().local_addr().unwrap().port();
     let over = format!("over=vxlan:127.0.8.1:{port},vni=100");
@@ -98,4 +98,26 @@ fn stations_move_between_hosts_and_the_shadow_outlives_the_daemon() {
     until("device that is made again", || {
         control.command("ip").args(["link", "show", "scvx100"]).output().unwrap().status.success()
     });
+}
+
+/// The kernel tells of fewer changes than these at once: the rest has to be asked for, whenever it came.
+#[test]
+fn many_stations_that_come_at_once_are_all_in_force() {
+    const STATIONS: u32 = 30_000;
+    needs("bridge", "iproute2");
+    let (bed, control) = (Testbed::new(), Net::new());
+    let _daemon = daemon(&bed, &control);
+    let entry = |n: u32| {
+        let [_, a, b, c] = n.to_be_bytes();
+        format!("fdb add 02:00:00:{a:02x}:{b:02x}:{c:02x} dev scvx100 dst 127.0.8.2 self master dynamic extern_learn\n")
+    };
+    let batch = bed.at("batch");
+    std::fs::write(&batch, (0..STATIONS).map(entry).collect::<String>()).unwrap();
+    until("shadow", || {
+        control.command("ip").args(["link", "show", "scvx100"]).output().unwrap().status.success()
+    });
+    let output = control.command("bridge").args(["-batch", &batch]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let behind = format!("{STATIONS} addresses behind");
+    until("all of them", || bed.show("ports").to_string().contains(&behind));
 }
