@@ -138,7 +138,7 @@ impl Kernel {
     /// The socket is of no use any more.
     pub fn hear(&mut self) -> io::Result<Heard> {
         let mut heard = Heard::default();
-        for _ in 0..64 {
+        for _ in 0..1024 {
             let (len, whole) = match recv(&self.hear, &mut self.block[..], RecvFlags::TRUNC) {
                 Ok(lengths) => lengths,
                 Err(Errno::AGAIN | Errno::INTR) => break,
