@@ -20,9 +20,34 @@ impl Drop for Running {
     }
 }
 
+/// `sidecore web --write` for `daemon`, and the URL that it prints.
+fn start(daemon: &Daemon) -> (Running, String) {
+    let sidecore = std::env::current_exe().unwrap().with_file_name("../sidecore");
+    let mut web = Command::new(&sidecore);
+    web.args(["web", "--listen", "127.0.0.1:0", "--write", "--socket", daemon.socket()]);
+    let mut web = Running(web.stdout(Stdio::piped()).spawn().unwrap());
+    let url = line(&mut web);
+    (web, url)
+}
+
+/// The first line that it prints.
+fn line(running: &mut Running) -> String {
+    let mut line = String::new();
+    BufReader::new(running.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    line.trim_end().to_owned()
+}
+
+/// Node (`apt-get install nodejs`) with a script of ours, these words, and where its packages are.
+fn node(script: &str, words: &[&str]) -> Result<Command> {
+    let mut node = Command::new("node");
+    node.arg(format!("{}/web/{script}.mjs", env!("CARGO_MANIFEST_DIR")))
+        .args(words)
+        .arg(browser::packages()?);
+    Ok(node)
+}
+
 #[test]
 fn the_page_shows_what_is_so() -> Result<()> {
-    let packages = browser::packages()?;
     let dir = RunDir::new("page")?;
     // Paths with markup.
     let sockets = ["a", "b"].map(|name| dir.join(&format!("{name}<b onclick=x>.sock")));
@@ -49,16 +74,48 @@ fn the_page_shows_what_is_so() -> Result<()> {
     a.wait_until("netstat -lnt | grep -q :5201", Duration::from_secs(60))?;
     b.run_in_background("iperf3 --client 10.0.0.2 --udp --bitrate 1M --length 1200 --time 600")?;
 
-    let sidecore = std::env::current_exe().unwrap().with_file_name("../sidecore");
-    let mut web = Command::new(&sidecore);
-    web.args(["web", "--listen", "127.0.0.1:0", "--write", "--socket", daemon.socket()]);
-    let mut web = Running(web.stdout(Stdio::piped()).spawn().unwrap());
-    let mut url = String::new();
-    BufReader::new(web.0.stdout.take().unwrap()).read_line(&mut url).unwrap();
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/web/page.mjs");
-    let words =
-        [script, url.trim_end(), daemon.socket(), HOSTILE, &b.pid().to_string(), packages.to_str().unwrap()];
-    let looked = Command::new("node").args(words).status().expect("node: apt-get install nodejs");
+    let (_web, url) = start(&daemon);
+    let words = [&url, daemon.socket(), HOSTILE, &b.pid().to_string()];
+    let looked = node("page", &words)?.status().unwrap();
     assert!(looked.success(), "{looked}");
+    Ok(())
+}
+
+/// Seconds of a processor that all threads of a process have taken.
+fn processor(pid: u32) -> f64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let nanoseconds = tasks.map(|task| {
+        let text = std::fs::read_to_string(task.unwrap().path().join("schedstat")).unwrap();
+        text.split(' ').next().unwrap().parse::<f64>().unwrap()
+    });
+    nanoseconds.sum::<f64>() / 1e9
+}
+
+#[test]
+#[ignore = "it measures, for a minute"]
+fn what_a_page_of_200_ports_costs() -> Result<()> {
+    const WHILE: Duration = Duration::from_secs(30);
+    let dir = RunDir::new("page")?;
+    let ports: Vec<_> = (0..200).map(|n| format!("p{n}=vhost-user:{}", dir.join(&format!("{n}")))).collect();
+    let arguments: Vec<_> = ports.iter().flat_map(|port| ["--port", port.as_str()]).collect();
+    let daemon = Daemon::start(&arguments)?;
+    let share = || {
+        let before = processor(daemon.pid());
+        std::thread::sleep(WHILE);
+        (processor(daemon.pid()) - before) / WHILE.as_secs_f64()
+    };
+    let alone = share();
+    let (web, url) = start(&daemon);
+    let mut browser = node("paint", &[&url])?;
+    let mut browser = browser.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map(Running).unwrap();
+    let paint = line(&mut browser);
+    let with = share();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", web.0.id())).unwrap();
+    let memory = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
+    println!("daemon: {:.2} % of a processor, {:.2} % without a page", with * 100.0, alone * 100.0);
+    println!("page: {memory}; first paint {paint}");
+    // It ends with its input.
+    drop(browser.0.stdin.take());
+    assert!(browser.0.wait().unwrap().success());
     Ok(())
 }
