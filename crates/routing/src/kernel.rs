@@ -100,6 +100,8 @@ pub struct Kernel {
     end: Arc<OwnedFd>,
     sequence: u32,
     block: Box<[u8]>,
+    /// Something was lost, and what else is lost before all has been read is not said again (`NETLINK_S_CONGESTED`).
+    lost: bool,
 }
 
 /// What there was to hear.
@@ -111,7 +113,7 @@ pub struct Heard {
     pub stations: Vec<Station>,
     /// Links or addresses are not what they were.
     pub links: bool,
-    /// Something was lost: all has to be asked for.
+    /// Something was lost, and all else has been heard: it has to be asked for.
     pub lost: bool,
 }
 
@@ -122,7 +124,7 @@ impl Kernel {
     /// There is no such namespace, or it cannot be entered.
     pub fn new(netns: &Path, end: &Arc<OwnedFd>) -> io::Result<Kernel> {
         let (hear, ask) = (netns::open(netns, Socket::Hear)?, netns::open(netns, Socket::Ask)?);
-        Ok(Kernel { hear, ask, end: Arc::clone(end), sequence: 0, block: vec![0; BLOCK].into() })
+        Ok(Kernel { hear, ask, end: Arc::clone(end), sequence: 0, block: vec![0; BLOCK].into(), lost: false })
     }
 
     /// Readable when there is something to hear.
@@ -136,14 +138,14 @@ impl Kernel {
     /// The socket is of no use any more.
     pub fn hear(&mut self) -> io::Result<Heard> {
         let mut heard = Heard::default();
-        for _ in 0..64 {
+        for _ in 0..1024 {
             let (len, whole) = match recv(&self.hear, &mut self.block[..], RecvFlags::TRUNC) {
                 Ok(lengths) => lengths,
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 Err(Errno::NOBUFS) => (0, usize::MAX),
                 Err(e) => return Err(e.into()),
             };
-            heard.lost |= whole > len;
+            self.lost |= whole > len;
             for message in messages(upto(&self.block, len)).flatten() {
                 match message.kind {
                     kind::NEWLINK | kind::DELLINK | kind::NEWADDR | kind::DELADDR => heard.links = true,
@@ -153,6 +155,11 @@ impl Kernel {
                     _ => heard.neighbours.extend(neighbour(message).ok().flatten()),
                 }
             }
+        }
+        if self.lost {
+            let mut fds = [PollFd::new(&self.hear, PollFlags::IN)];
+            self.lost = matches!(poll(&mut fds, Some(&Timespec::default())), Ok(1));
+            heard.lost = !self.lost;
         }
         Ok(heard)
     }

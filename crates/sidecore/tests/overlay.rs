@@ -8,7 +8,7 @@ use crate::vlan::{frame, guests, EVERYBODY};
 use rustix::process::Signal;
 
 fn daemon(bed: &Testbed, control: &Net) -> Daemon {
-    let switch = format!("lan,control={},vni=100", control.path());
+    let switch = format!("lan,control={},vni=100,table-size=1048576", control.path());
     let guest = format!("vm=vhost-user:{}", bed.at("vm.sock"));
     let port = std::net::UdpSocket::bind("127.0.8.1:0").unwrap().local_addr().unwrap().port();
     let over = format!("over=vxlan:127.0.8.1:{port},vni=100");
@@ -98,4 +98,34 @@ fn stations_move_between_hosts_and_the_shadow_outlives_the_daemon() {
     until("device that is made again", || {
         control.command("ip").args(["link", "show", "scvx100"]).output().unwrap().status.success()
     });
+}
+
+/// The kernel keeps fewer changes than these for one who does not read. What is lost has to be asked for, also what comes while that is done.
+#[test]
+fn stations_that_come_faster_than_they_are_read_are_all_in_force() {
+    const STATIONS: u32 = 30_000;
+    needs("bridge", "iproute2");
+    let (bed, control) = (Testbed::new(), Net::new());
+    let daemon = daemon(&bed, &control);
+    let entry = |n: u32| {
+        let [_, a, b, c] = n.to_be_bytes();
+        let mac = format!("02:00:00:{a:02x}:{b:02x}:{c:02x}");
+        format!("fdb add {mac} dev scvx100 dst 127.0.8.2 self master dynamic extern_learn\n")
+    };
+    let come = |from: u32| {
+        let batch = bed.at("batch");
+        std::fs::write(&batch, (from..from + STATIONS).map(entry).collect::<String>()).unwrap();
+        let output = control.command("bridge").args(["-batch", &batch]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let shadow = ["link", "show", "scvx100"];
+    until("shadow", || control.command("ip").args(shadow).output().unwrap().status.success());
+    daemon.signal(Signal::STOP);
+    come(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| come(STATIONS));
+        daemon.signal(Signal::CONT);
+    });
+    let behind = format!("{} addresses behind", 2 * STATIONS);
+    until("all of them", || bed.show("ports").to_string().contains(&behind));
 }

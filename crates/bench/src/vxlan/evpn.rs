@@ -254,7 +254,7 @@ impl Fabric {
     fn many(&mut self, round: u16, macs: usize) -> Result<[f64; 2]> {
         let (told, forced) = (self.told()?, self.forced()?);
         let (begun, mut all_told, mut spoken) = (Instant::now(), None, None::<Instant>);
-        until("all stations are in force", || {
+        let come = until("all stations are in force", || {
             if all_told.is_none() && self.told()? >= told + macs {
                 all_told = Some(Instant::now());
             }
@@ -264,6 +264,12 @@ impl Fabric {
                 spoken = Some(Instant::now());
             }
             Ok(self.forced()? >= forced + macs)
+        });
+        come.map_err(|error| match (self.told(), self.forced()) {
+            (Ok(now), Ok(here)) => {
+                format!("{error}; of {macs} its bgpd has {}, its switch {}", now - told, here - forced)
+            }
+            _ => error,
         })?;
         // They may be in force before one could ask.
         let in_force_s = all_told.map_or(0.0, |at| at.elapsed().as_secs_f64());

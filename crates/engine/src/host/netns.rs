@@ -60,8 +60,8 @@ pub fn complaint(text: &str) -> Option<String> {
 
 /// The multicast groups of links, neighbours, IPv4 and IPv6 addresses (linux/rtnetlink.h).
 const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x100;
-/// Room for what comes while no thread reads: a namespace may have many neighbours.
-const BUFFER: u32 = 4 << 20;
+/// Room for what comes while no thread reads: 20,000 stations that come at once are 40,000 messages, of 768 bytes each.
+const BUFFER: u32 = 16 << 20;
 
 /// Opens `socket` in the namespace at `netns`.
 ///
