@@ -1,12 +1,12 @@
-// Looks at the page in Chromium: node page.mjs URL SOCKET NAME SENDER RECEIVER PACKAGES
-// SOCKET is the daemon's, NAME what the VMs at its ports a and b call themselves, SENDER and RECEIVER their processes.
+// Looks at the page in Chromium: node page.mjs URL SOCKET NAME B PACKAGES
+// SOCKET is the daemon's, NAME what the VM at its port a is called, B the process of the one at port b. They send to each other.
 
 import assert from "node:assert/strict";
 import { existsSync, readFileSync } from "node:fs";
 import { request } from "node:http";
 import { createRequire } from "node:module";
 
-const [url, socketPath, name, sender, receiver, packages] = process.argv.slice(2);
+const [url, socketPath, name, b, packages] = process.argv.slice(2);
 const require = createRequire(`${packages}/package.json`);
 const puppeteer = require("puppeteer-core");
 const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
@@ -52,6 +52,8 @@ async function until(what, done) {
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
 }
+/** Clicks the button with this text when it is there. */
+const press = (label) => page.locator(`::-p-xpath(//button[.="${label}"])`).click();
 async function accessible(where) {
   await page.evaluate(axe);
   const { violations } = await page.evaluate(() => globalThis.axe.run());
@@ -74,14 +76,15 @@ try {
   // What a VM and a configuration call themselves is text.
   assert((await content(port("a"))).includes(name));
   assert((await content(port("a"))).includes("a<b onclick=x>.sock"));
+  // One without a name is called as its process.
+  assert((await content(port("b"))).includes(readFileSync(`/proc/${b}/comm`, "utf8").trim()));
   await markup();
 
-  // The counters are the daemon's.
+  // The counters go on.
   await go("#/port/a");
   await page.waitForSelector(".checks li");
   const before = (await api("/v1/ports/a")).counters.in_frames;
-  const shown = await until("counter of frames", async () => { const it = await number("in frames"); return it > before && it; });
-  assert(shown <= (await api("/v1/ports/a")).counters.in_frames);
+  await until("counter of frames", async () => await number("in frames") > before);
   await until("chart", () => page.$eval(".chart", (node) => node.getAttribute("aria-label")?.includes("frames/s at the end")));
   await markup();
   await accessible("port");
@@ -94,6 +97,15 @@ try {
   const steps = await page.$$eval("main table tbody tr", (rows) => rows.map((row) => row.cells[1].textContent));
   assert.equal(steps[0], "a");
   await page.waitForSelector(port("a", ".way"));
+
+  // The way of the next pings.
+  await page.select('[name="by"]', "a");
+  await page.type('[name="filter"]', "icmp and dst 10.0.0.3");
+  await press("Trace");
+  await page.waitForFunction(() => document.querySelectorAll(".traced").length === 3);
+  const ways = await page.$$eval(".traced", (all) => all.map((it) => [...it.querySelectorAll("tbody tr")].map((row) => row.cells[1].textContent)));
+  assert.deepEqual(ways, Array(3).fill(["a", "b"]));
+  await page.waitForSelector(port("b", ".way"));
   await accessible("why");
   await go("#/cores");
   await page.waitForSelector(".chart canvas");
@@ -106,7 +118,7 @@ try {
   await go("#/");
   await page.waitForSelector(port("b", ".up"));
   const since = Date.now();
-  process.kill(Number(receiver), "SIGKILL");
+  process.kill(Number(b), "SIGKILL");
   await page.waitForSelector(port("b", ".down"));
   assert(Date.now() - since <= 2000, `${Date.now() - since} ms`);
 
@@ -129,10 +141,20 @@ try {
 
   // What changes is written, and read.
   await go("#/port/a");
-  await page.waitForSelector(".changes button");
-  await page.evaluate(() => [...document.querySelectorAll("button")].find((it) => it.textContent === "Link down").click());
+  await press("Link down");
   await until("link down", async () => (await api("/v1/ports/a")).state.link_wanted === "down");
-  process.kill(Number(sender), "SIGKILL");
+  // Now the guest sends no more, and all numbers are the daemon's.
+  await until("the daemon's numbers", async () => {
+    const { drops, ...counters } = (await api("/v1/ports/a")).counters;
+    const all = Object.entries({ ...counters, ...drops });
+    const shown = await Promise.all(all.map(([name]) => number(name.replaceAll("_", " "))));
+    return all.every(([, value], at) => value === shown[at]);
+  });
+  await go("#/port/m0");
+  for (const [label, state] of [["Drain g/m", "drained"], ["Undrain g/m", "active"]]) {
+    await press(label);
+    await until(state, async () => (await api("/v1/groups")).groups[0].members[0].state === state);
+  }
 
   // Narrow and dark.
   await page.click("#theme");

@@ -415,7 +415,7 @@ mod tests {
             let kind = SocketType::SEQPACKET;
             let (ask, answers) = socketpair(AddressFamily::UNIX, kind, SocketFlags::NONBLOCK, None).unwrap();
             let (hear, end) = (eventfd(0, EventfdFlags::NONBLOCK).unwrap(), Arc::clone(end));
-            (Kernel { hear, ask, end, sequence: 0, block: vec![0; BLOCK].into() }, answers)
+            (Kernel { hear, ask, end, sequence: 0, block: vec![0; BLOCK].into(), lost: false }, answers)
         }
     }
 

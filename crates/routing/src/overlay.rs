@@ -72,6 +72,7 @@ impl Span {
             inherited: None,
             seen: None,
             trouble: None,
+            waits: false,
         };
         let thread = std::thread::Builder::new().name(format!("control {switch}")).spawn(move || {
             filters::enter(filters::Kinds::CONVERSATION);
@@ -187,6 +188,11 @@ impl Table {
         gone.for_each(|said| _ = self.stale.entry(*said).or_insert((now + HOLD, false)));
     }
 
+    /// How many wait for a routing daemon that has gone.
+    fn waiting(&self) -> usize {
+        self.stale.values().filter(|(_, waits)| *waits).count()
+    }
+
     /// Whether it matters who listens for BGP.
     fn is_asking(&self) -> bool {
         !self.has_listened || self.stale.values().any(|(_, waits)| !waits)
@@ -232,6 +238,8 @@ struct Worker {
     /// The state of the switch's table in which they were looked at.
     seen: Option<u32>,
     trouble: Option<String>,
+    /// Entries wait for a routing daemon, and that has been said.
+    waits: bool,
 }
 
 impl Worker {
@@ -239,7 +247,7 @@ impl Worker {
         while let Err(why) = self.serve() {
             let why = why.to_string();
             if self.trouble.as_ref() != Some(&why) {
-                tracing::error!(switch = %self.switch, "its control plane: {why}");
+                tracing::error!(event = "routing", switch = %self.switch, "its control plane: {why}");
                 self.trouble = Some(why);
             }
             match self.wait(None, AGAIN) {
@@ -268,7 +276,7 @@ impl Worker {
         self.links = self.numbers(&mut kernel)?;
         self.take_over(&mut kernel)?;
         self.trouble = None;
-        tracing::info!(switch = %self.switch, "its control plane is in namespace {}", self.shadow.netns.display());
+        tracing::info!(event = "routing", switch = %self.switch, "its control plane is in namespace {}", self.shadow.netns.display());
         loop {
             let [ended, said] = self.wait(Some(&kernel), LOOK)?;
             if ended {
@@ -294,6 +302,7 @@ impl Worker {
                 self.table.sweep(now, None, &mut changes);
             }
             self.carry_out(&changes);
+            self.say(self.table.waiting());
             self.announce()?;
         }
     }
@@ -358,6 +367,23 @@ impl Worker {
         self.seen = None;
         self.carry_out(&changes);
         Ok(())
+    }
+
+    /// Tells when entries begin to wait for a routing daemon, and when none does any more.
+    fn say(&mut self, waiting: usize) {
+        match (std::mem::replace(&mut self.waits, waiting > 0), waiting) {
+            (false, 1..) => tracing::warn!(
+                event = "routing",
+                switch = %self.switch,
+                "its BGP daemon has gone; {waiting} entries stay for {} s", GRACE.as_secs()
+            ),
+            (true, 0) => tracing::info!(
+                event = "routing",
+                switch = %self.switch,
+                "entries of the BGP daemon that had gone were said again, or have been removed"
+            ),
+            _ => {}
+        }
     }
 
     fn carry_out(&mut self, changes: &Changes) {

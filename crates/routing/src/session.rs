@@ -238,9 +238,11 @@ impl Worker {
     fn trouble(&mut self, why: Option<String>) {
         if self.view.trouble != why {
             match &why {
-                Some(why) => tracing::error!(router = %self.router.name, "its control plane: {why}"),
+                Some(why) => {
+                    tracing::error!(event = "routing", router = %self.router.name, "its control plane: {why}")
+                }
                 None => {
-                    tracing::info!(router = %self.router.name, "its control plane is in namespace {}", self.plane.namespace)
+                    tracing::info!(event = "routing", router = %self.router.name, "its control plane is in namespace {}", self.plane.namespace)
                 }
             }
             self.view.trouble = why;

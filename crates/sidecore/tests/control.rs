@@ -374,6 +374,8 @@ pub fn passes_with_frr(mut world: World) {
     let (sent, lost) = stream(one, two, LIMIT, a_while(Duration::from_secs(2)));
     assert_eq!(lost, 0, "of {sent} while FRR was away");
     assert_eq!((world.count("stale"), &world.state()["digest"]), (u64::from(MANY) + 4, &digest));
+    let gone = format!("router r: zebra has gone; {} routes stay for ", MANY + 4);
+    assert!(world.bed.ok(&["events"]).contains(&gone), "{gone}");
     frr = world.frr();
     let begun = Instant::now();
     let (sent, lost) = stream(one, two, LIMIT, || {

@@ -83,7 +83,12 @@ fn pieces(mut rest: &[u8]) -> Vec<u8> {
 
 impl Web {
     fn start(bed: &Testbed, args: &[&str]) -> Web {
-        let mut child = bed.command().arg("web").args(args).stdout(Stdio::piped()).spawn().unwrap();
+        Web::start_with(bed, args, Stdio::inherit())
+    }
+
+    fn start_with(bed: &Testbed, args: &[&str], stderr: Stdio) -> Web {
+        let mut command = bed.command();
+        let mut child = command.arg("web").args(args).stdout(Stdio::piped()).stderr(stderr).spawn().unwrap();
         let mut place = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut place).unwrap();
         let place = place.trim_end().to_owned();
@@ -241,6 +246,33 @@ fn without_write_it_only_shows() {
     assert_eq!(steps["steps"][0]["why"], "no_destination", "{steps}");
     let refused = web.get("/api/trace/c");
     assert!(refused.status == 409 && refused.body.contains("no port \\\"c\\\""), "{}", refused.body);
+}
+
+#[test]
+fn whoever_connects_without_a_token_takes_neither_memory_nor_the_page_for_long() {
+    let bed = Testbed::new();
+    let mut web = Web::start_with(&bed, &["--listen", "127.0.0.1:0"], Stdio::piped());
+    let mut said = BufReader::new(web.child.stderr.take().unwrap());
+    // More than have a place: the others are closed.
+    let mut strangers: Vec<TcpStream> = (0..400).map(|_| web.stream()).collect();
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(line.contains("256 connections are open"), "{line}");
+    assert_eq!(strangers.last_mut().unwrap().read(&mut [0]).unwrap(), 0);
+    let descriptors = std::fs::read_dir(format!("/proc/{}/fd", web.child.id())).unwrap().count();
+    assert!(descriptors < 300 && web.memory_kib() < 30 << 10, "{descriptors}, {} KiB", web.memory_kib());
+    // One that was refused, and one that sends no head, lose their place. So others have it.
+    for head in ["GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", ""] {
+        let mut stream = strangers.remove(0);
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer.contains("401 Unauthorized"), !head.is_empty(), "{answer}");
+    }
+    web.get("/").is(200, "<title>sidecore</title>");
+    kill_process(Pid::from_child(&web.child), Signal::TERM).unwrap();
+    line.clear();
+    assert_eq!(said.read_line(&mut line).unwrap(), 0, "{line}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ impl Worker {
         (self.view.connected, self.seconds.since) = (true, Some(now));
         self.view.connections += 1;
         self.renew(now);
-        tracing::info!(router = %self.router.name, "zebra has connected");
+        tracing::info!(event = "routing", router = %self.router.name, "zebra has connected");
         self.zebra = Some(zebra);
     }
 
@@ -38,6 +38,7 @@ impl Worker {
         (self.view.connected, self.seconds.since) = (false, None);
         self.renew(now);
         tracing::warn!(
+            event = "routing",
             router = %self.router.name,
             "zebra has gone; {} routes stay for {} s", self.router.fed().routes, self.plane.grace
         );
@@ -98,7 +99,7 @@ impl Worker {
             (Some(_), gone) => self.sweeping = Some((next, gone)),
             (None, 0) => {}
             (None, gone) => {
-                tracing::warn!(router = %self.router.name, "{gone} routes that zebra has not sent again were removed");
+                tracing::warn!(event = "routing", router = %self.router.name, "{gone} routes that zebra has not sent again were removed");
             }
         }
     }

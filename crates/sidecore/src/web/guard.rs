@@ -127,7 +127,7 @@ pub async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next
                 .into_response()
         }
         (Ok(()), _) => next.run(request).await,
-        (Err((status, why)), _) => (status, why).into_response(),
+        (Err((status, why)), _) => (status, [(header::CONNECTION, "close")], why).into_response(),
     };
     for (name, value) in SAFETY {
         response.headers_mut().insert(name, HeaderValue::from_static(value));

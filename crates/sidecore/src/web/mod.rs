@@ -23,17 +23,30 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::{get, post};
+use axum::serve::Listener;
 use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use tokio::signal::unix::{signal, SignalKind};
+use tokio::sync::Semaphore;
 
 use self::guard::Guard;
 use self::history::History;
 use crate::cli::WebArgs;
 use crate::client::Remote;
 use crate::{print, Outcome};
+
+/// Connections at once. A browser has six at most.
+const CONNECTIONS: usize = 256;
+/// How long a connection may be open before a request's head is there.
+const HEAD: Duration = Duration::from_secs(10);
+/// Bytes that HTTP keeps of a connection's head.
+const BUFFER: usize = 16 << 10;
 
 /// Where a page is to be had.
 #[derive(Clone, Debug)]
@@ -98,13 +111,13 @@ async fn serve(args: &WebArgs) -> Outcome {
                 let address = listener.local_addr().map_err(fail)?;
                 let guard = Guard::new(Some(address.ip()), args.write)?;
                 print(&format!("http://{address}/?token={}\n", guard.token))?;
-                axum::serve(listener, router(page(guard))).await.map_err(fail)
+                answer(listener, router(page(guard))).await
             }
             Listen::Unix(path) => {
                 let fail = |e| format!("cannot listen on {}: {e}", path.display());
                 let listener = bind(path).map_err(fail)?;
                 print(&format!("unix:{}\n", path.display()))?;
-                axum::serve(listener, router(page(Guard::new(None, args.write)?))).await.map_err(fail)
+                answer(listener, router(page(Guard::new(None, args.write)?))).await
             }
         }
     };
@@ -120,6 +133,29 @@ async fn serve(args: &WebArgs) -> Outcome {
         }
     }
     outcome
+}
+
+/// Answers until the process ends.
+async fn answer(mut listener: impl Listener, router: Router) -> Outcome {
+    let (places, mut said) = (Arc::new(Semaphore::new(CONNECTIONS)), false);
+    let mut http = http1::Builder::new();
+    // Who has no token sends a head once, and in time.
+    http.timer(TokioTimer::new()).header_read_timeout(HEAD).max_buf_size(BUFFER);
+    loop {
+        let (stream, _) = listener.accept().await;
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            if !std::mem::replace(&mut said, true) {
+                eprintln!("sidecore: {CONNECTIONS} connections are open: more are closed at once. This is said once; `ss -tnp` shows whose they are");
+            }
+            continue;
+        };
+        let talk = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+        tokio::spawn(async move {
+            // It fails where the other side hangs up.
+            let _ = talk.await;
+            drop(place);
+        });
+    }
 }
 
 /// A socket that its owner alone may connect to, until the operator gives it to a proxy. One without a listener is replaced.

@@ -331,7 +331,7 @@ impl Poll {
     }
 
     /// Ports and the rest with their states, without numbers, which change from second to second.
-    fn scene(&mut self, ports: &[Port], cores: &[Core], tenants: &[Tenant], joints: [&Value; 3]) -> String {
+    fn scene(&mut self, ports: &[Port], cores: &[Core], tenants: &[Tenant], joints: [&Value; 3]) -> Box<str> {
         let ports: Vec<Value> = ports
             .iter()
             .map(|Port { name, state, .. }| {
@@ -365,6 +365,7 @@ impl Poll {
             "groups": groups.collect::<Vec<_>>(),
         })
         .to_string()
+        .into()
     }
 }
 
