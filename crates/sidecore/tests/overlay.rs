@@ -129,3 +129,34 @@ fn stations_that_come_faster_than_they_are_read_are_all_in_force() {
     let behind = format!("{} addresses behind", 2 * STATIONS);
     until("all of them", || bed.show("ports").to_string().contains(&behind));
 }
+
+/// More addresses than the kernel lets a namespace have of those that it may take out (arp(7), `gc_thresh3`: 1024).
+#[test]
+fn addresses_of_many_stations_stay_announced() {
+    const STATIONS: u16 = 1500;
+    needs("ip", "iproute2");
+    let (bed, control) = (Testbed::new(), Net::new());
+    let _daemon = daemon(&bed, &control);
+    let endpoint = "fdb append 00:00:00:00:00:00 dev scvx100 dst 127.0.8.2 self permanent";
+    until("shadow", || {
+        control.command("bridge").args(endpoint.split(' ')).output().unwrap().status.success()
+    });
+    let [mut vm] = guests(&bed, ["vm"]);
+    let ask = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        let (mac, ip) = ([2, 0, 0, 1, high, low], [10, 1, high, low]);
+        let arp = [&[0, 1, 8, 0, 6, 4, 0, 1][..], &mac, &ip, &[0; 6], &[10, 1, 99, 1]].concat();
+        [&[0xff; 6][..], &mac, &[8, 6], &arp, &[0; 18]].concat()
+    };
+    let announced = || {
+        let output = control.command("ip").args(["neigh", "show", "dev", "scbr100"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().lines().filter(|line| line.starts_with("10.1.")).count()
+    };
+    let mut next = 0;
+    // A guest's broadcasts are limited.
+    until("all addresses", || {
+        (next..next + 100).for_each(|number| vm.send(&ask(number)));
+        next = (next + 100) % STATIONS;
+        announced() == usize::from(STATIONS)
+    });
+}

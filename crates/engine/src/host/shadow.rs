@@ -43,8 +43,10 @@ const NESTED: u16 = 0x8000;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NTF_MASTER: u8 = 4;
-const REACHABLE: u16 = 2;
-const FOR_GOOD: u16 = 0x40;
+const REACHABLE: [u8; 2] = 2u16.to_ne_bytes();
+const FOR_GOOD: [u8; 2] = 0x40u16.to_ne_bytes();
+/// Of neighbours, the kernel takes all others out where there are many (arp(7), `gc_thresh2`).
+const PERMANENT: [u8; 2] = 0x80u16.to_ne_bytes();
 /// Hundredths of a second for which an entry is kept: eleven days, which begin anew with each change.
 const AGEING: u32 = 100_000_000;
 
@@ -184,9 +186,9 @@ impl Entries {
         // Neighbours are those of the bridge itself.
         let at = if self.with_ip { bridge } else { port };
         inside(&self.shadow.netns, || {
-            let (fd, index) = (routes(0)?, Interface::new(&at)?.index()?);
+            let (fd, index) = (routes(0)?, Interface::new(&at)?.index()?.to_ne_bytes());
             let (state, whose) = match self {
-                Entries { with_ip: true, .. } => (FOR_GOOD, 0),
+                Entries { with_ip: true, .. } => (PERMANENT, 0),
                 Entries { fixed: true, .. } => (FOR_GOOD, NTF_MASTER),
                 _ => (REACHABLE, NTF_MASTER),
             };
@@ -194,7 +196,6 @@ impl Entries {
                 true => (kind::NEWNEIGH, netlink::CREATE | netlink::REPLACE),
                 false => (kind::DELNEIGH, 0),
             };
-            let [low, high] = state.to_ne_bytes();
             let flags = netlink::REQUEST | netlink::ACK | how;
             let (mut all, mut count) = (Vec::new(), 0);
             for (mac, ip) in self.all() {
@@ -204,7 +205,7 @@ impl Entries {
                     Some(IpAddr::V6(it)) => (libc::AF_INET6, it.octets().to_vec()),
                 };
                 let family = u8::try_from(family).unwrap_or(0);
-                let fixed = [&[family, 0, 0, 0][..], &index.to_ne_bytes(), &[low, high, whose, 0]].concat();
+                let fixed = [&[family, 0, 0, 0][..], &index, &state, &[whose, 0]].concat();
                 count += 1;
                 let message = Builder::new(what, flags, count, &fixed).with(NDA_LLADDR, &mac);
                 all.extend(if ip.is_empty() { message } else { message.with(NDA_DST, &ip) }.end());
