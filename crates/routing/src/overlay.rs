@@ -546,11 +546,13 @@ mod tests {
         let (mut table, start) = (Table { has_listened: true, ..Table::default() }, Instant::now());
         hear(&mut table, &[entry(M, 2, true), entry([4; 6], 2, true)], start);
         hear(&mut table, &[entry(M, 2, false), entry([4; 6], 2, false)], start);
-        assert_eq!(sweep(&mut table, start + HOLD, false), Changes::default());
+        assert_eq!((sweep(&mut table, start + HOLD, false), table.waiting()), (Changes::default(), 2));
         // One of them is said again by the next one: nothing has happened to it.
         assert_eq!(hear(&mut table, &[entry(M, 2, true)], start + GRACE / 2), Changes::default());
+        assert_eq!(table.waiting(), 1);
         assert_eq!(sweep(&mut table, start + GRACE, true), Changes::default());
         assert_eq!(sweep(&mut table, start + HOLD + GRACE, false).take, [[4; 6]]);
+        assert_eq!(table.waiting(), 0);
         assert_eq!(sweep(&mut table, start + HOLD + 2 * GRACE, false), Changes::default());
         // Where nobody has ever listened nothing can be told from that.
         table.has_listened = false;
