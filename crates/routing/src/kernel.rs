@@ -60,6 +60,8 @@ pub struct Neighbour {
     pub mac: Option<Mac>,
     /// An operator has said so.
     pub always: bool,
+    /// In the state in which addresses of our stations are entered, and zebra enters none.
+    pub permanent: bool,
 }
 
 /// An entry of a bridge's table, at one of the bridge's ports.
@@ -369,9 +371,10 @@ fn neighbour(message: Message<'_>) -> Found<Neighbour> {
     let Some(address) = address.filter(|it| !it.is_multicast()) else { return Ok(None) };
     let there = message.kind == kind::NEWNEIGH;
     let (known, always) = (state & (REACHABLE | ALWAYS) != 0, state & ALWAYS != 0);
-    let gone = Neighbour { link, address, mac: None, always: false };
+    let permanent = state & PERMANENT != 0;
+    let gone = Neighbour { link, address, mac: None, always: false, permanent: false };
     Ok(match mac {
-        Some(mac) if there && known => Some(Neighbour { link, address, mac: Some(mac), always }),
+        Some(mac) if there && known => Some(Neighbour { link, address, mac: Some(mac), always, permanent }),
         // In between: what is known of it holds.
         _ if there && mac.is_some() => None,
         _ => Some(gone),
@@ -505,11 +508,14 @@ mod tests {
     #[test]
     fn neighbours_are_read() {
         let mac = [2, 0, 0, 0, 0, 9];
-        let known =
-            |always| Neighbour { link: 9, address: [10, 0, 0, 2].into(), mac: Some(Mac(mac)), always };
+        let known = |always| {
+            let mac = Some(Mac(mac));
+            Neighbour { link: 9, address: [10, 0, 0, 2].into(), mac, always, permanent: always }
+        };
         assert_eq!(one(kind::NEWNEIGH, REACHABLE, Some(mac)), Some(known(false)));
         assert_eq!(one(kind::NEWNEIGH, 0x80, Some(mac)), Some(known(true)));
         assert_eq!(one(kind::NEWNEIGH, 0x04, Some(mac)), None, "stale: as it was");
+        assert_eq!(one(kind::NEWNEIGH, 0x40, Some(mac)), Some(Neighbour { always: true, ..known(false) }));
         let gone = Neighbour { mac: None, ..known(false) };
         assert_eq!(one(kind::NEWNEIGH, 0x20, None), Some(gone), "failed");
         assert_eq!(one(kind::DELNEIGH, 0x80, Some(mac)), Some(gone));

@@ -228,8 +228,8 @@ struct Worker {
     end: Arc<OwnedFd>,
     /// The numbers of the shadow's bridge, of its VXLAN device, and of the port behind which our stations are.
     links: [u32; 3],
-    /// Addresses of stations of ours that the shadow has.
-    addresses: BTreeMap<IpAddr, [u8; 6]>,
+    /// Addresses of stations of ours that the shadow has, and whether each is as we entered it: zebra enters those of stations that move.
+    addresses: BTreeMap<IpAddr, ([u8; 6], bool)>,
     table: Table,
     /// Stations of ours that the shadow has, and whether each is configured.
     announced: BTreeMap<[u8; 6], bool>,
@@ -321,9 +321,9 @@ impl Worker {
         if station.link == vxlan && station.behind.is_some() {
             self.table.hear(station, now, changes);
         } else if station.link == vxlan && station.there && self.announced.get(&mac) != Some(&true) {
-            // It is not here any more, and may come back. Its addresses are now what was said of it there.
+            // It is not here any more, and may come back. Those of its addresses that zebra has not taken over go.
             self.announced.remove(&mac);
-            self.addresses.retain(|_, whose| *whose != mac);
+            self.seen = None;
             self.table.again(mac, changes);
         } else if station.link == port && station.there && !station.own && !self.announced.contains_key(&mac)
         {
@@ -338,8 +338,9 @@ impl Worker {
     fn resolve(&mut self, neighbour: &Neighbour) {
         let (ip, mac) = (neighbour.address, neighbour.mac.map(|Mac(mac)| mac));
         if neighbour.link == self.links[0] {
-            if self.addresses.get(&ip).is_some_and(|whose| Some(*whose) != mac) {
-                self.addresses.remove(&ip);
+            match self.addresses.get_mut(&ip) {
+                Some((whose, ours)) if Some(*whose) == mac => *ours = neighbour.permanent,
+                _ => _ = self.addresses.remove(&ip),
             }
             self.overlay.resolve(ip, mac);
         }
@@ -356,9 +357,9 @@ impl Worker {
         self.announced = near.into_iter().map(|station| (station.mac, station.sticky)).collect();
         let neighbours = kernel.neighbours()?;
         neighbours.iter().for_each(|neighbour| self.resolve(neighbour));
-        let known = neighbours.iter().filter(|it| it.link == bridge);
-        let known = known.filter_map(|it| it.mac.map(|Mac(mac)| (it.address, mac)));
-        self.addresses = known.filter(|(_, mac)| self.announced.contains_key(mac)).collect();
+        let known = neighbours.iter().filter(|it| it.link == bridge && it.permanent);
+        let known = known.filter_map(|it| it.mac.map(|Mac(mac)| (it.address, (mac, true))));
+        self.addresses = known.filter(|(_, (mac, _))| self.announced.contains_key(mac)).collect();
         let at_bridge = far.iter().filter(|station| station.behind.is_none());
         at_bridge.for_each(|station| self.table.again(station.mac, &mut changes));
         self.table.compare(&far, Instant::now(), &mut changes);
@@ -441,15 +442,21 @@ impl Worker {
         }
         self.write(false, false, gone)?;
         let mut addresses = self.addresses.clone();
-        addresses.retain(|_, whose| there.contains_key(whose));
+        addresses.retain(|_, (whose, _)| there.contains_key(whose));
         let gone: Vec<_> = self
             .addresses
             .iter()
-            .filter(|it| !addresses.contains_key(it.0))
-            .map(|it| (*it.0, *it.1))
+            .filter(|(ip, (_, ours))| *ours && !addresses.contains_key(ip))
+            .map(|(ip, (whose, _))| (*ip, *whose))
             .collect();
         let mut new = self.overlay.addresses(|mac| here.contains_key(&mac));
-        new.retain(|(ip, mac)| addresses.insert(*ip, *mac) != Some(*mac));
+        new.retain(|(ip, mac)| {
+            let is_new = addresses.get(ip).is_none_or(|(whose, _)| whose != mac);
+            if is_new {
+                addresses.insert(*ip, (*mac, true));
+            }
+            is_new
+        });
         for (is_there, all) in [(false, gone), (true, new)] {
             for some in all.chunks(Entries::MOST_WITH_IP) {
                 // A station may say that it has any address, and as many as the kernel's table does not hold.

@@ -443,7 +443,7 @@ impl Worker {
         Ok(())
     }
 
-    fn tell(&mut self, Neighbour { link, address, mac, always }: Neighbour) {
+    fn tell(&mut self, Neighbour { link, address, mac, always, .. }: Neighbour) {
         if let Some(name) = self.links.get(&link) {
             self.view.neighbours += 1;
             self.router.kernel_neighbour(name, address, mac, always, self.now());

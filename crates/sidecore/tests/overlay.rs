@@ -15,6 +15,12 @@ fn daemon(bed: &Testbed, control: &Net) -> Daemon {
     bed.daemon(&["--switch", &switch, "--port", &over, "--port", &guest])
 }
 
+/// Tells of an endpoint: a tunnel runs as soon as it has somewhere to send to.
+fn endpoint(control: &Net) {
+    let line = "fdb append 00:00:00:00:00:00 dev scvx100 dst 127.0.8.2 self permanent";
+    until("shadow", || control.command("bridge").args(line.split(' ')).output().unwrap().status.success());
+}
+
 /// At which port of the shadow its bridge has a station.
 fn shadow(control: &Net, mac: u8) -> Option<String> {
     let output = control.command("bridge").args(["fdb", "show"]).output().unwrap();
@@ -45,11 +51,7 @@ fn stations_move_between_hosts_and_the_shadow_outlives_the_daemon() {
     needs("bridge", "iproute2");
     let (bed, control) = (Testbed::new(), Net::new());
     let first = daemon(&bed, &control);
-    // A tunnel runs as soon as it has somewhere to send to.
-    let endpoint = "fdb append 00:00:00:00:00:00 dev scvx100 dst 127.0.8.2 self permanent";
-    until("shadow", || {
-        control.command("bridge").args(endpoint.split(' ')).output().unwrap().status.success()
-    });
+    endpoint(&control);
     let [mut vm] = guests(&bed, ["vm"]);
     let is = |port: &str| Some(port.to_owned());
 
@@ -137,10 +139,7 @@ fn addresses_of_many_stations_stay_announced() {
     needs("ip", "iproute2");
     let (bed, control) = (Testbed::new(), Net::new());
     let _daemon = daemon(&bed, &control);
-    let endpoint = "fdb append 00:00:00:00:00:00 dev scvx100 dst 127.0.8.2 self permanent";
-    until("shadow", || {
-        control.command("bridge").args(endpoint.split(' ')).output().unwrap().status.success()
-    });
+    endpoint(&control);
     let [mut vm] = guests(&bed, ["vm"]);
     let ask = |number: u16| {
         let [high, low] = number.to_be_bytes();
@@ -159,4 +158,14 @@ fn addresses_of_many_stations_stay_announced() {
         next = (next + 100) % STATIONS;
         announced() == usize::from(STATIONS)
     });
+
+    // Two of them move to another host, and zebra has said where the second one's address is: the first one's goes.
+    control.ip("neigh replace 10.1.0.1 lladdr 02:00:00:01:00:01 dev scbr100 nud noarp extern_learn");
+    for mac in ["02:00:00:01:00:00", "02:00:00:01:00:01"] {
+        let line = format!("fdb replace {mac} dev scvx100 dst 127.0.8.2 self master dynamic extern_learn");
+        assert!(control.command("bridge").args(line.split(' ')).output().unwrap().status.success());
+    }
+    until("an address that is not announced any more", || announced() == usize::from(STATIONS) - 1);
+    until("stations that have moved", || bed.show("ports").to_string().contains("2 addresses behind"));
+    assert_eq!(announced(), usize::from(STATIONS) - 1);
 }

@@ -267,7 +267,11 @@ impl Fabric {
         });
         come.map_err(|error| match (self.told(), self.forced()) {
             (Ok(now), Ok(here)) => {
-                format!("{error}; of {macs} its bgpd has {}, its switch {}", now - told, here - forced)
+                format!(
+                    "{error}; of {macs} its bgpd has {}, its switch {}",
+                    now.saturating_sub(told),
+                    here.saturating_sub(forced)
+                )
             }
             _ => error,
         })?;
