@@ -16,7 +16,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = text::named::<SwitchSpec>(input);
     if let Ok(rules) = read_rules(input.lines().take(8)) {
         let (count, acl) = (rules.len(), Acl::compile(rules, Action::Deny, [0x9e37_79b9; 8]));
-        assert!(acl.find(&Headers::of(data, 0)) <= count);
+        assert!(acl.find(&Headers::find(data, 0)) <= count);
         assert!(acl.hidden().iter().all(|(rule, by)| by < rule));
     }
 });

@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(rules.len(), 1000);
         let acl = Acl::compile(rules, Action::Deny, [7; 8]);
         assert_eq!(acl.hidden(), []);
-        let found: BTreeSet<_> = list.frames.iter().map(|frame| acl.find(&Headers::of(frame, 0))).collect();
+        let found: BTreeSet<_> = list.frames.iter().map(|frame| acl.find(&Headers::find(frame, 0))).collect();
         assert_eq!(found, (980..1000).collect());
         assert!(found.iter().all(|rule| acl.permits(*rule)));
         let flows: BTreeSet<_> = list.frames.iter().map(|frame| &frame[26..38]).collect();

@@ -11,7 +11,7 @@
 use crate::fault::Fault;
 use crate::mem::{gather, Arena, GuestMap, Piece, Pieces};
 use crate::packet::{
-    stretch, Batch, Frame, Offload, Offloads, Sum, HEAD, MAX_BATCH, MAX_HEADER, MAX_PIECES, MIN_FRAME,
+    sum, Batch, Frame, Offload, Offloads, HEAD, MAX_BATCH, MAX_HEADER, MAX_PIECES, MIN_FRAME,
 };
 use crate::port::DropReason;
 use crate::slice::{behind, behind_mut, put, upto, upto_mut};
@@ -210,7 +210,7 @@ impl<'a> Packet<'a> {
         if span.start >= end || span.store + 2 > len {
             return Ok(());
         }
-        let checksum = match self.sum(span.start, end).checksum() {
+        let checksum = match sum(self.frame.head(), behind(self.list, self.at), span.start, end).checksum() {
             // RFC 768: zero would mean that there is none.
             0 if udp => 0xffff,
             checksum => checksum,
@@ -244,22 +244,5 @@ impl<'a> Packet<'a> {
         *there = self.headers.put(self.slot, behind(upto(&header, end), HEAD), 0);
         self.at = place;
         Ok(())
-    }
-
-    /// The sum over bytes `from..to` of the frame.
-    fn sum(&self, from: usize, to: usize) -> Sum {
-        let mut sum = Sum::default();
-        if from < HEAD {
-            sum.add(behind(upto(&self.frame.head, to), from));
-        }
-        for mut part in stretch(behind(self.list, self.at), from, to) {
-            let mut chunk = [0; 1024];
-            while !part.is_empty() {
-                let n = part.read(&mut chunk);
-                part.advance(n);
-                sum.add(upto(&chunk, n));
-            }
-        }
-        sum
     }
 }

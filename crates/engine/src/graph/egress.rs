@@ -293,7 +293,7 @@ impl Delivery {
         mut refuse: impl FnMut(u16),
     ) {
         let Delivery { acl_cache, vlans, core, .. } = self;
-        let headers = |pick: u16| Headers::of(batch.frame(pick).head(), vlans.of(pick).number());
+        let headers = |pick: u16| Headers::of(batch, batch.frame(pick), vlans.of(pick).number());
         let mut asked = picks.clone();
         acl_cache.decide(acl, picks.map(headers), |rule| {
             acl.count(*core, rule);

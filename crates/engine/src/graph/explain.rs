@@ -124,7 +124,7 @@ impl<'t> Way<'t> {
 
     /// The rule that decides, and whether it lets the frame pass.
     fn permits(&mut self, at: PortId, acl: &Acl) -> bool {
-        let headers = Headers::of(self.batch.frame(0).head(), self.delivery.vlans.of(0).number());
+        let headers = Headers::of(self.batch, self.batch.frame(0), self.delivery.vlans.of(0).number());
         let number = acl.find(&headers);
         let rule =
             acl.rules().get(number).map_or("the default of its access list".to_owned(), ToString::to_string);
@@ -206,7 +206,7 @@ impl<'t> Way<'t> {
     fn mirrored(&mut self, at: &Member, way: usize) {
         let dropped = matches!(self.steps.last(), Some(Step { port, fate: Fate::Dropped(_), .. }) if *port == at.port.id);
         let mirror = at.policy.as_ref().and_then(|policy| policy.copies(way)).filter(|_| !dropped);
-        let headers = Headers::of(self.batch.frame(0).head(), 0);
+        let headers = Headers::of(self.batch, self.batch.frame(0), 0);
         let wanted = mirror.filter(|it| it.acl.as_ref().is_none_or(|acl| acl.permits(acl.find(&headers))));
         if let Some(mirror) = wanted.and_then(|it| self.topology.get(it.to)) {
             if !mirror.port.is_silent() && self.topology.ports.is_up(mirror.port.id) {

@@ -8,7 +8,7 @@
 
 use crate::mem::Arena;
 use crate::packet::{
-    stretch, BadOffload, Batch, Frame, Offload, Offloads, Plan, Segment, Sum, HEAD, MAX_HEADER,
+    stretch, sum, BadOffload, Batch, Frame, Offload, Offloads, Plan, Segment, Sum, HEAD, MAX_HEADER,
 };
 use crate::slice::{behind, behind_mut, put, upto, upto_mut};
 
@@ -98,6 +98,10 @@ impl Boundary {
         let end = (at + 2).max(HEAD).min(len);
         let copied = bytes.get_mut(..end).ok_or(BadOffload::HeaderTooLong)?;
         whole.read(0, copied);
+        // Headers that lie behind the head were not judged when the frame came, or not in private memory.
+        if end > HEAD {
+            offload.check(copied, len, Offloads::ALL)?;
+        }
         copied.get_mut(at..at + 2).ok_or(BadOffload::CsumOutside)?.copy_from_slice(&checksum);
         if self.push(whole, upto(&bytes, end), end, len) {
             Ok(())
@@ -178,16 +182,7 @@ impl Whole<'_> {
 
     /// The checksum's sum over bytes `from..to` of the frame.
     fn sum(&self, from: usize, to: usize) -> Sum {
-        let mut sum = Sum::default();
-        let mut chunk = [0; 1024];
-        let mut at = from;
-        while at < to {
-            let n = chunk.len().min(to - at);
-            self.read(at, upto_mut(&mut chunk, n));
-            sum.add(upto(&chunk, n));
-            at += n;
-        }
-        sum
+        sum(self.frame.head(), self.batch.body(self.frame), from, to)
     }
 }
 

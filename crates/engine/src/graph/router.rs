@@ -18,12 +18,13 @@ use crate::switch::Verdicts;
 pub(super) fn decide(
     contexts: &mut [RouterContext],
     router: &Arc<Router>,
-    batch: &Batch,
+    batch: &mut Batch,
     port: &Port,
     now: &Now,
     out: &mut RewriteBuffer,
     verdicts: &mut Verdicts,
 ) {
+    batch.take_priorities();
     match contexts.iter_mut().find(|context| context.is_of(router)) {
         Some(context) => context.decide(batch, port, now, out, verdicts),
         None => (0..batch.len()).for_each(|frame| verdicts.drop(frame, DropReason::NoDestination)),

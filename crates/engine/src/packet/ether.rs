@@ -10,7 +10,12 @@ pub(crate) const IPV6: u16 = 0x86dd;
 /// EtherType of ARP.
 pub(crate) const ARP: u16 = 0x0806;
 /// 802.1Q customer tag, 802.1ad service tag, and the older number some switches use for the outer tag.
-pub(crate) const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+pub(super) const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+
+/// Smaller numbers in the place of an EtherType are lengths (802.3 §3.2.6), and LLC follows.
+const LEAST_TYPE: u16 = 0x0600;
+/// Organizations whose SNAP headers name EtherTypes: RFC 1042, and bridge tunnels (802.1H).
+const OF_TYPES: [[u8; 3]; 2] = [[0, 0, 0], [0, 0, 0xf8]];
 
 /// The big-endian number at `at`, if the bytes reach that far.
 #[inline]
@@ -106,10 +111,54 @@ impl Ether {
         let mut ether =
             Ether { dst: Mac(dst), src: Mac(src), tci: None, ethertype: be16(frame, 12)?, l3: 14 };
         for _ in 0..2 {
-            let tag = (be16(frame, ether.l3), be16(frame, ether.l3 + 2));
-            let (true, (Some(tci), Some(inner))) = (TAGS.contains(&ether.ethertype), tag) else { break };
-            ether = Ether { tci: ether.tci.or(Some(tci)), ethertype: inner, l3: ether.l3 + 4, ..ether };
+            let Some(inner) = ether.untagged(frame) else { break };
+            ether = inner;
         }
         Some(ether)
+    }
+
+    /// What is in the tag that the type names.
+    #[inline]
+    fn untagged(self, frame: &[u8]) -> Option<Self> {
+        if !TAGS.contains(&self.ethertype) {
+            return None;
+        }
+        let (tci, ethertype) = (be16(frame, self.l3)?, be16(frame, self.l3 + 2)?);
+        Some(Ether { tci: self.tci.or(Some(tci)), ethertype, l3: self.l3 + 4, ..self })
+    }
+
+    /// What is in the SNAP header behind a length. Whether the length is right, no receiver asks that takes
+    /// such frames (VU#855201).
+    fn unwrapped(self, frame: &[u8]) -> Option<Self> {
+        let [dsap, ssap, control, oui @ .., a, b] = *frame.get(self.l3..)?.first_chunk::<8>()?;
+        // Without the bits for groups, responses, and polls (802.2 §3.3.1, §5.4.1).
+        let snap = [dsap & !1, ssap & !1, control & !0x10] == [0xaa, 0xaa, 3] && OF_TYPES.contains(&oui);
+        (self.ethertype < LEAST_TYPE && snap).then_some(Ether {
+            ethertype: u16::from_be_bytes([a, b]),
+            l3: self.l3 + 8,
+            ..self
+        })
+    }
+
+    /// What is behind all tags and SNAP headers, in whatever order.
+    pub(super) fn innermost(mut self, frame: &[u8]) -> Self {
+        while let Some(inner) = self.untagged(frame).or_else(|| self.unwrapped(frame)) {
+            self = inner;
+        }
+        self
+    }
+
+    /// Whether the [innermost](Ether::innermost) header could hide an EtherType: a tag or SNAP header that is
+    /// cut off or malformed, LLC that says IP or ARP (RFC 1042), or a length with an IP header instead of
+    /// LLC.
+    pub(super) fn hides(&self, frame: &[u8]) -> bool {
+        if self.ethertype >= LEAST_TYPE {
+            return TAGS.contains(&self.ethertype);
+        }
+        match frame.get(self.l3..).unwrap_or_default() {
+            [0xaa, 0xaa, 3, oui @ ..] => oui.first_chunk().is_none_or(|oui| OF_TYPES.contains(oui)),
+            [sap, ..] => matches!(sap & !1, 0xaa | 0x06 | 0x98 | 0x44..=0x4e | 0x60..=0x6e),
+            [] => true,
+        }
     }
 }

@@ -2,17 +2,20 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::ether::{be16, Ether, Mac, ARP};
+use super::ether::{be16, Ether, Mac, ARP, IPV4, IPV6};
 use super::frame::{Batch, Frame};
-use super::ip::{Ip, FRAGMENT, ICMP, ICMPV6, TCP, UDP};
-use crate::slice::upto;
+use super::ip::{Ip, Upper, ICMP, ICMPV6, MAX_HEADER, TCP, UDP};
+use crate::slice::{behind, upto};
 
+/// Bytes of ARP for addresses of IPv4 and Ethernet, and of a request what its operation is.
+const ARP_LEN: usize = 28;
+const REQUEST: u16 = 1;
 /// How ARP begins that resolves addresses of IPv4 to stations of Ethernet (RFC 826).
 const ARP_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
-/// Types of ICMPv6 (RFC 4861 §4.3, §4.4).
-const SOLICITATION: u16 = 135;
-/// A neighbour advertisement.
+/// Neighbour solicitation and advertisement: types of ICMPv6 (RFC 4861 §4.3, §4.4).
+pub const SOLICITATION: u16 = 135;
+/// See [`SOLICITATION`].
 pub const ADVERTISEMENT: u16 = 136;
 
 /// The unspecified addresses; IPv4 is mapped.
@@ -30,12 +33,14 @@ pub fn ip_number(address: IpAddr) -> u128 {
 /// What there is behind the IP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum L4 {
-    /// It is no IP packet, or its protocol has no ports.
+    /// It is no IP packet, or its protocol has no ports: ESP, GRE, no next header, one that is not known.
     None,
     /// A fragment without the ports, which are in the first one.
     Later,
     /// The ports lie behind the bytes at hand, or where no honest sender puts them (RFC 1858).
     Hidden,
+    /// The headers cannot be followed to a protocol within the bytes at hand. It may be any.
+    Unknown,
     /// Source and destination, of ICMP type and code; and the flags, if they lie within the bytes at hand. Other protocols than
     /// TCP have none set.
     Ports(u16, u16, Option<u8>),
@@ -50,7 +55,7 @@ pub struct Fields {
     pub src_mac: u64,
     /// The VLAN of its outermost tag; 0: none.
     pub tag: u16,
-    /// What follows its tags.
+    /// What follows its tags and SNAP headers.
     pub ethertype: u16,
     /// The protocol in IP; 0 of other frames.
     pub protocol: u8,
@@ -60,14 +65,47 @@ pub struct Fields {
     pub dst: u128,
     /// What follows.
     pub l4: L4,
+    /// For which address an ARP request or a neighbour solicitation asks, or which one a neighbour
+    /// advertisement announces.
+    pub target: Option<u128>,
 }
 
 impl Fields {
-    /// Those of the frame that begins with `head`. `None`: it has no whole Ethernet header.
+    /// Those of `frame`: found in its head, and only if something is missing there, in as many bytes as
+    /// headers may have.
+    #[must_use]
+    pub fn of(batch: &Batch, frame: &Frame) -> Option<Fields> {
+        let near = Fields::find(frame.head())?;
+        if near.is_whole() || frame.len as usize <= frame.head.len() {
+            return Some(near);
+        }
+        let mut bytes = [0; MAX_HEADER];
+        let len = batch.read(frame, 0, &mut bytes);
+        Fields::find(upto(&bytes, len))
+    }
+
+    /// Whether all that rules look at lies in `head`, with which a frame of `len` bytes begins.
+    #[must_use]
+    #[inline]
+    pub fn end_in(head: &[u8], len: usize) -> bool {
+        // IPv4 without tags and options, but for later fragments: the most frequent frames.
+        let plain = |it: &[u8; 48]| {
+            it[12..15] == [8, 0, 0x45]
+                && [it[20] & 0x1f, it[21]] == [0, 0]
+                && matches!(it[23], TCP | UDP | ICMP)
+        };
+        len <= head.len()
+            || head.first_chunk().is_some_and(plain)
+            || Fields::find(head).is_none_or(|fields| fields.is_whole())
+    }
+
+    /// Those of the frame that begins with `head`, of which at most [`MAX_HEADER`] bytes are looked at.
+    /// `None`: it has no whole Ethernet header.
     #[must_use]
     #[inline]
     pub fn find(head: &[u8]) -> Option<Fields> {
-        let ether = Ether::parse(head)?;
+        let head = upto(head, MAX_HEADER);
+        let ether = Ether::parse(head)?.innermost(head);
         let number = |Mac([a, b, c, d, e, f])| u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
         let mut fields = Fields {
             dst_mac: number(ether.dst),
@@ -78,14 +116,16 @@ impl Fields {
             src: 0,
             dst: 0,
             l4: L4::None,
+            target: None,
         };
-        if ether.ethertype == ARP {
-            fields.resolve(head.get(ether.l3..).unwrap_or_default());
-        } else if let Some(ip) = Ip::at(head, ether.ethertype, ether.l3) {
-            // That of the fixed header, by which the packet travels: what a routing header names may lie behind the bytes at hand.
-            let dst = ip.src + ip.address_len();
-            (fields.src, fields.dst) = (address(head, &ip, ip.src)?, address(head, &ip, dst)?);
-            (fields.protocol, fields.l4) = transport(head, &ip);
+        match ether.ethertype {
+            ARP => fields.resolve(behind(head, ether.l3)),
+            IPV4 | IPV6 => match Ip::at(head, ether.ethertype, ether.l3) {
+                Some(ip) => fields.packet(head, &ip),
+                None => fields.l4 = L4::Unknown,
+            },
+            _ if ether.hides(head) => fields.l4 = L4::Unknown,
+            _ => {}
         }
         Some(fields)
     }
@@ -93,10 +133,52 @@ impl Fields {
     /// Who asks by ARP, and for whom.
     fn resolve(&mut self, arp: &[u8]) {
         let address = |at: usize| arp.get(at..)?.first_chunk().copied();
-        if arp.starts_with(&ARP_IPV4) {
+        if arp.len() < ARP_LEN {
+            self.l4 = L4::Unknown;
+        } else if arp.starts_with(&ARP_IPV4) {
             self.src = address(14).map_or(0, mapped);
             self.dst = address(24).map_or(0, mapped);
+            self.target = (be16(arp, 6) == Some(REQUEST)).then_some(self.dst);
         }
+    }
+
+    #[inline]
+    fn packet(&mut self, head: &[u8], ip: &Ip) {
+        // The destination is that of the fixed header, by which the packet travels: what a routing header
+        // names may lie behind the bytes at hand.
+        let both = [ip.src, ip.src + ip.address_len()].map(|at| address(head, ip, at).unwrap_or(0));
+        [self.src, self.dst] = both;
+        (self.protocol, self.l4) = match ip.upper {
+            Upper::At(protocol, at) => (protocol, ports(head, protocol, at)),
+            // RFC 1858: the second fragment may not begin within the header of TCP.
+            Upper::Later(TCP, 1) => (TCP, L4::Hidden),
+            Upper::Later(protocol, _) => (protocol, L4::Later),
+            Upper::Hidden => (0, L4::Unknown),
+        };
+        if let (true, Upper::At(_, at)) = (self.is_about_neighbour(), ip.upper) {
+            self.target = behind(head, at + 8).first_chunk().map(|it| u128::from_be_bytes(*it));
+        }
+    }
+
+    /// Whether it may be of `protocol`, with ports of which `is` says yes, as far as that can be seen.
+    #[must_use]
+    pub fn may_be(&self, protocol: u8, is: impl Fn(u16, u16) -> bool) -> bool {
+        match self.l4 {
+            L4::Unknown => true,
+            L4::Ports(from, to, _) => self.protocol == protocol && is(from, to),
+            l4 => self.protocol == protocol && l4 == L4::Hidden,
+        }
+    }
+
+    /// Whether it is a neighbour solicitation or advertisement.
+    fn is_about_neighbour(&self) -> bool {
+        self.protocol == ICMPV6 && matches!(self.l4, L4::Ports(SOLICITATION | ADVERTISEMENT, ..))
+    }
+
+    /// Whether nothing that rules look at is missing.
+    fn is_whole(&self) -> bool {
+        let missing = matches!(self.l4, L4::Unknown | L4::Hidden | L4::Ports(_, _, None));
+        !missing && (self.target.is_some() || !self.is_about_neighbour())
     }
 }
 
@@ -104,24 +186,12 @@ impl Fields {
 /// `None`: the frame is of neither.
 #[must_use]
 pub fn asks(batch: &Batch, frame: &Frame) -> Option<(u128, Option<u128>)> {
-    const REQUEST: u16 = 1;
-    let mut bytes = [0; 86];
-    let len = batch.read(frame, 0, &mut bytes);
-    let bytes = upto(&bytes, len);
-    let fields = Fields::find(bytes).filter(|fields| fields.tag == 0)?;
-    match (fields.ethertype, fields.protocol, fields.l4) {
-        (ARP, ..) => Some((fields.src, (be16(bytes, 20) == Some(REQUEST)).then_some(fields.dst))),
-        (_, ICMPV6, L4::Ports(SOLICITATION, ..)) => Some((fields.src, advertised(bytes))),
-        (_, ICMPV6, L4::Ports(ADVERTISEMENT, ..)) => Some((advertised(bytes)?, None)),
-        _ => None,
+    let fields = Fields::of(batch, frame).filter(|fields| fields.tag == 0)?;
+    match (fields.ethertype, fields.l4) {
+        (ARP, _) => Some((fields.src, fields.target)),
+        (_, L4::Ports(ADVERTISEMENT, ..)) if fields.protocol == ICMPV6 => Some((fields.target?, None)),
+        _ => fields.is_about_neighbour().then_some((fields.src, fields.target)),
     }
-}
-
-/// The target of the neighbour solicitation or advertisement (RFC 4861 §4.4) in the frame that begins with `head`.
-#[must_use]
-pub fn advertised(head: &[u8]) -> Option<u128> {
-    let (ICMPV6, at) = Ip::parse(head)?.l4? else { return None };
-    head.get(at + 8..)?.first_chunk::<16>().map(|it| Ipv6Addr::from(*it).to_bits())
 }
 
 fn mapped(address: [u8; 4]) -> u128 {
@@ -139,37 +209,6 @@ fn address(head: &[u8], ip: &Ip, at: usize) -> Option<u128> {
     Some(if number >> 32 == 0xffff { number | 1 << 127 } else { number })
 }
 
-/// The protocol of a packet, and what is seen of it.
-#[inline]
-fn transport(head: &[u8], ip: &Ip) -> (u8, L4) {
-    if let Some((protocol, at)) = ip.l4 {
-        return (protocol, ports(head, protocol, at));
-    }
-    let Some(&named) = head.get(ip.named.0) else { return (0, L4::Hidden) };
-    if !ip.v6 {
-        // A fragment: RFC 791 §3.1. The second one may not begin within the header of TCP.
-        let offset = be16(head, ip.at + 6).unwrap_or(0) & 0x1fff;
-        return match offset {
-            0 => (named, ports(head, named, ip.end)),
-            1 if named == TCP => (named, L4::Hidden),
-            _ => (named, L4::Later),
-        };
-    }
-    if named != FRAGMENT {
-        return (named, L4::Hidden);
-    }
-    // RFC 8200 §4.5.
-    let at = match ip.named {
-        (_, u8::MAX) => ip.end,
-        (at, _) => at + (usize::from(head.get(at + 1).copied().unwrap_or(0)) + 1) * 8,
-    };
-    match (head.get(at), be16(head, at + 2)) {
-        (Some(&next), Some(offset)) if offset >> 3 == 0 => (next, ports(head, next, at + 8)),
-        (Some(&next), Some(_)) => (next, L4::Later),
-        _ => (named, L4::Hidden),
-    }
-}
-
 /// The ports of a packet whose transport header begins at byte `at`.
 #[inline]
 fn ports(head: &[u8], protocol: u8, at: usize) -> L4 {
@@ -178,15 +217,18 @@ fn ports(head: &[u8], protocol: u8, at: usize) -> L4 {
         TCP => pair().map_or(L4::Hidden, |(from, to)| L4::Ports(from, to, head.get(at + 13).copied())),
         UDP => pair().map_or(L4::Hidden, |(from, to)| L4::Ports(from, to, Some(0))),
         ICMP | ICMPV6 => be16(head, at).map_or(L4::Hidden, |both| L4::Ports(both >> 8, both & 0xff, Some(0))),
-        // Extension headers behind a fragment's may lead to ports.
-        0 | 43 | 60 => L4::Hidden,
         _ => L4::None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use super::super::wrapped_tests::wrapped;
+    use super::super::{Offload, HEAD};
     use super::*;
+    use crate::mem::Arena;
 
     fn frame(ethertype: u16, rest: &[&[u8]]) -> Vec<u8> {
         [&[0x02, 0, 0, 0, 0, 9, 0x02, 0, 0, 0, 0, 1][..], &ethertype.to_be_bytes(), &rest.concat()].concat()
@@ -231,7 +273,97 @@ mod tests {
         assert_eq!((l4(&fragment(0)), l4(&fragment(7))), (tcp, L4::Later));
         // Headers that end behind the bytes at hand.
         let long = six(60, &[&options[..], &PORTS].concat());
-        assert_eq!((l4(&long[..58]), l4(&long[..64])), (L4::Hidden, L4::Hidden));
+        assert_eq!(
+            (l4(&long[..54]), l4(&long[..58]), l4(&long[..64])),
+            (L4::Unknown, L4::Hidden, L4::Hidden)
+        );
+        // A fragment whose first header is not the transport's; protocols of their own, among them such as
+        // could be followed.
+        let behind =
+            |kind: u8, next: u8| l4(&six(kind, &[&[next, 0, 0, 0, 0, 0, 0, 0][..], &PORTS].concat()));
+        assert_eq!((behind(44, 6), behind(44, 60)), (tcp, L4::Unknown));
+        assert_eq!([47, 50, 59, 132, 253].map(|kind| behind(kind, 6)), [L4::None; 5]);
+        assert_eq!([135, 139, 140].map(|kind| (behind(kind, 59), behind(kind, 6))), [(L4::None, tcp); 3]);
+        assert_eq!(l4(&frame(0x0800, &[&[0x65; 40]])), L4::Unknown);
+    }
+
+    /// A frame of 802.2 is what it says that it is, unless it could hide an EtherType.
+    #[test]
+    fn honest_llc_is_what_it_is_and_other_llc_is_not_known() {
+        let l4 = |len: u16, llc: &[u8]| {
+            let fields = Fields::find(&frame(len, &[llc, &[0; 40]])).unwrap();
+            (fields.ethertype, fields.l4)
+        };
+        // The spanning tree, IS-IS, NetBIOS, what an access point says of a new station, IPX; discovery of
+        // Cisco's, AppleTalk.
+        for llc in [&[0x42, 0x42, 3][..], &[0xfe, 0xfe, 3], &[0xf0, 0xf0, 3], &[0, 1, 0xaf], &[0xff; 3]] {
+            assert_eq!(l4(38, llc), (38, L4::None), "{llc:x?}");
+        }
+        for oui in [[0, 0, 0x0c], [8, 0, 7]] {
+            assert_eq!(l4(38, &[&[0xaa, 0xaa, 3][..], &oui, &[8, 0]].concat()), (38, L4::None));
+        }
+        // No SNAP that anybody sends; IP and ARP by RFC 1042; IP behind a length.
+        for llc in [&[0xaa, 0xaa, 0xf3][..], &[6, 6, 3], &[0x98, 0x98, 3], &[0x45, 0, 0], &[0x60, 0, 0]] {
+            assert_eq!(l4(38, llc), (38, L4::Unknown), "{llc:x?}");
+        }
+        // Cut off: a SNAP header, what stands behind a length, a tag, ARP.
+        for bytes in [frame(8, &[&[0xaa, 0xaa, 3, 0, 0, 0, 8]]), frame(0, &[]), frame(0x8100, &[&[0, 0]])] {
+            assert_eq!(Fields::find(&bytes).unwrap().l4, L4::Unknown, "{bytes:x?}");
+        }
+        assert_eq!(Fields::find(&frame(0x0806, &[&ARP_IPV4, &[0; 21]])).unwrap().l4, L4::Unknown);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2048))]
+        /// The transport is found behind whatever stands in front of it, or it is known to be hidden.
+        #[test]
+        fn headers_are_followed_as_far_as_they_can_be(
+            it in wrapped(),
+            (protocol, from, to, flags) in (prop::sample::select(vec![6u8, 17, 58]), any::<u16>(), any::<u16>(), any::<u8>()),
+        ) {
+            let mut rest = PORTS;
+            rest[..2].copy_from_slice(&from.to_be_bytes());
+            rest[2..4].copy_from_slice(&to.to_be_bytes());
+            rest[13] = flags;
+            let rest = [&rest[..], &[9; 40]].concat();
+            let src = if it.v6 { 5 } else { mapped([10, 0, 0, 1]) };
+            let (bytes, at) = it.frame(src, protocol, &rest);
+            let fields = Fields::find(&bytes).unwrap();
+            let seen = MAX_HEADER.saturating_sub(at);
+            let whole = match protocol {
+                6 => (seen >= 4).then_some(L4::Ports(from, to, (seen > 13).then_some(flags))),
+                17 => (seen >= 4).then_some(L4::Ports(from, to, Some(0))),
+                _ => (seen >= 2).then_some(L4::Ports(from >> 8, from & 0xff, Some(0))),
+            };
+            match whole {
+                Some(whole) => prop_assert_eq!((fields.src, fields.protocol, fields.l4), (src, protocol, whole)),
+                None => prop_assert!(fields.may_be(protocol, |_, _| false), "{:?}", fields),
+            }
+            let is_asked = protocol == 58 && matches!(from >> 8, 135 | 136);
+            prop_assert_eq!(fields.target.is_some(), is_asked && seen >= 24);
+            // In a batch: nothing is missing where it is said that nothing is.
+            let mut batch = Batch::new();
+            let mut arena = Arena::new(1, bytes.len() + HEAD);
+            let far = arena.put(0, &bytes, HEAD.min(bytes.len()));
+            prop_assert!(batch.push_with(&bytes, bytes.len(), Offload::NONE, |pieces| bytes.len() <= HEAD || pieces.push(far)));
+            let frame = batch.frame(0);
+            prop_assert_eq!(Fields::of(&batch, frame), Some(fields));
+            if Fields::end_in(frame.head(), bytes.len()) {
+                prop_assert_eq!(Fields::find(frame.head()), Some(fields));
+            }
+        }
+
+        /// Of any bytes the fields are found in as many as may be looked at, and their being whole is no
+        /// guess.
+        #[test]
+        fn any_bytes_have_fields(mut bytes in prop::collection::vec(any::<u8>(), 14..250), ethertype in prop::sample::select(vec![0x0800u16, 0x86dd, 0x0806, 0x8100, 0x20])) {
+            bytes[12..14].copy_from_slice(&ethertype.to_be_bytes());
+            let fields = Fields::find(&bytes);
+            prop_assert_eq!(fields, Fields::find(upto(&bytes, MAX_HEADER)));
+            if Fields::end_in(upto(&bytes, HEAD), bytes.len()) {
+                prop_assert_eq!(Fields::find(upto(&bytes, HEAD)), fields);
+            }
+        }
     }
 
     /// A routing header (RFC 8754 §2) that names another destination behind the bytes at hand hides neither address.

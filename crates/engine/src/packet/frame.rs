@@ -10,8 +10,10 @@
 
 use std::time::Duration;
 
+use super::checksum::Sum;
+use super::ether::TAGS;
 use super::offload::{Gso, Offload};
-use crate::mem::{ticks, ticks_in, Deadline, Piece, Pieces};
+use crate::mem::{gather, ticks, ticks_in, Deadline, Piece, Pieces};
 pub use crate::mem::{BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 use crate::slice::{behind, behind_mut, put, upto};
 
@@ -151,6 +153,20 @@ pub fn stretch(body: &[Piece], from: usize, to: usize) -> impl Iterator<Item = P
             part.first(to - begin.max(from))
         })
     })
+}
+
+/// The sum over bytes `from..to` of a frame with this head, whose bytes behind it are those of `body`.
+pub fn sum(head: &[u8], body: &[Piece], from: usize, to: usize) -> Sum {
+    let mut sum = Sum::of(behind(upto(head, to), from));
+    for mut part in stretch(body, from, to) {
+        let mut chunk = [0; 1024];
+        while !part.is_empty() {
+            let n = part.read(&mut chunk);
+            part.advance(n);
+            sum.add(upto(&chunk, n));
+        }
+    }
+    sum
 }
 
 /// Frames taken together from one queue.
@@ -427,6 +443,26 @@ impl Batch {
         }
     }
 
+    /// Takes the tags off its frames that only tell a priority: those of VLAN 0 (802.1Q §6.9.1, table 9-2).
+    pub fn take_priorities(&mut self) {
+        let [customer, ..] = TAGS.map(u16::to_be_bytes);
+        for frame in self.frames.iter_mut().take(self.len) {
+            // A header is left behind the tag.
+            while frame.head[12..14] == customer
+                && [frame.head[14] & 0xf, frame.head[15]] == [0; 2]
+                && frame.len >= MIN_FRAME + 4
+            {
+                frame.head.copy_within(16.., 12);
+                let body = self.pieces.range_mut(frame.piece as usize, frame.pieces.into());
+                let (_, end) = frame.head.split_at_mut(HEAD - 4);
+                let taken = gather(body, 0, end);
+                frame.piece += u32::try_from(taken).unwrap_or(0);
+                frame.pieces -= u16::try_from(taken).unwrap_or(0);
+                (frame.len, frame.offload) = (frame.len - 4, frame.offload.moved(4, 0));
+            }
+        }
+    }
+
     /// The pieces behind the head of `frame`.
     #[inline]
     pub fn body(&self, frame: &Frame) -> &[Piece] {
@@ -564,6 +600,59 @@ mod tests {
         assert_eq!((batch.cost, batch.room()), (0, MAX_BATCH));
         batch.set_limit(3);
         assert_eq!(batch.room(), 3);
+    }
+
+    /// A tag that tells a priority goes, wherever the frame's bytes lie, and no other one.
+    #[test]
+    fn priorities_are_taken_off() {
+        let rest: Vec<u8> = (0..100).collect();
+        for (tags, left) in
+            [(vec![0u16], 0), (vec![0xe000], 0), (vec![0, 0], 0), (vec![0, 7], 1), (vec![7], 1), (vec![], 0)]
+        {
+            for (len, cuts) in
+                [(0, vec![]), (40, vec![]), (50, vec![]), (100, vec![64, 65, 66, 70]), (100, vec![64, 100])]
+            {
+                let tag = |tci: &u16| [0x8100u16, *tci].map(u16::to_be_bytes).concat();
+                let tagged = |tags: &[u16]| {
+                    [&[2; 12][..], &tags.iter().flat_map(tag).collect::<Vec<_>>(), &[8, 0], &rest[..len]]
+                        .concat()
+                };
+                let bytes = tagged(&tags);
+                let ends = cuts
+                    .iter()
+                    .copied()
+                    .chain([bytes.len()])
+                    .filter(|end| *end > HEAD && *end <= bytes.len());
+                let mut begin = HEAD;
+                let parts: Vec<_> = ends
+                    .map(|end| std::mem::replace(&mut begin, end)..end)
+                    .filter(|it| !it.is_empty())
+                    .collect();
+                let mut arena = Arena::new(parts.len().max(1), 256);
+                let pieces: Vec<_> = parts
+                    .iter()
+                    .enumerate()
+                    .map(|(slot, part)| arena.put(slot, &bytes[..part.end], part.start))
+                    .collect();
+                let offload =
+                    Offload { flags: Offload::NEEDS_CSUM, csum_start: 60, csum_offset: 6, ..Offload::NONE };
+                let mut batch = Batch::new();
+                assert!(batch.push_with(&bytes, bytes.len(), offload, |all| pieces
+                    .iter()
+                    .all(|piece| all.push(*piece))));
+                batch.take_priorities();
+                let expected = tagged(&tags[tags.len() - left..]);
+                let frame = batch.frame(0);
+                let mut got = vec![0; expected.len()];
+                assert_eq!(
+                    (frame.len as usize, batch.read(frame, 0, &mut got)),
+                    (expected.len(), expected.len()),
+                    "{tags:?} {len}"
+                );
+                assert_eq!(got, expected, "{tags:?} {cuts:?}");
+                assert_eq!(usize::from(frame.offload.csum_start) + bytes.len() - expected.len(), 60);
+            }
+        }
     }
 
     #[test]

@@ -9,14 +9,33 @@ pub const MAX_HEADER: usize = 192;
 pub(super) const ICMP: u8 = 1;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
+pub(super) const GRE: u8 = 47;
 pub(crate) const ICMPV6: u8 = 58;
-/// IPv6 extension headers (RFC 8200 §4.1).
+/// IPv6 extension headers (RFC 8200 §4.1; the others are listed by IANA as RFC 7045 §3 asks).
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 pub(super) const FRAGMENT: u8 = 44;
 pub(super) const DESTINATION: u8 = 60;
+const MOBILITY: u8 = 135;
+const HIP: u8 = 139;
+const SHIM6: u8 = 140;
+/// No next header (RFC 8200 §4.7).
+const NOTHING: u8 = 59;
+/// The authentication header, of IPv4 as well (RFC 4302).
+const AUTHENTICATION: u8 = 51;
 /// Length of the fixed IPv6 header.
 pub(super) const IPV6_LEN: usize = 40;
+
+/// What the chain of a packet's headers leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Upper {
+    /// The header of this protocol, which begins at this byte, among the bytes at hand or behind them.
+    At(u8, usize),
+    /// A fragment without it: what its first header is said to be, and its offset in units of 8 bytes.
+    Later(u8, u16),
+    /// The chain cannot be followed within the bytes at hand.
+    Hidden,
+}
 
 /// The outline of a frame's IP header; all offsets count from the start of the frame.
 #[derive(Clone, Copy, Debug)]
@@ -30,10 +49,12 @@ pub(super) struct Ip {
     pub src: usize,
     /// The destination that the pseudo header names (RFC 8200 §8.1): behind a routing header, the last one.
     pub dst: usize,
-    /// The transport protocol and where its header begins. `None` for a fragment and where the extension
-    /// headers cannot be followed within the bytes at hand.
+    /// What its headers lead to.
+    pub upper: Upper,
+    /// That, of a packet whose transport may be summed and cut: `None` for fragments, behind an
+    /// authentication header, and where the destination of the pseudo header is not known.
     pub l4: Option<(u8, usize)>,
-    /// The byte that names the transport protocol, and the extension header (or 255) that it lies in.
+    /// The byte that names the next protocol, and the header (or 255) that it lies in: where the chain ends.
     pub named: (usize, u8),
 }
 
@@ -51,47 +72,68 @@ impl Ip {
     #[inline]
     pub fn at(head: &[u8], ethertype: u16, at: usize) -> Option<Self> {
         let first = *head.get(at)?;
-        match (ethertype, first >> 4) {
-            (IPV4, 4) if head.len() >= at + 20 && first & 0xf >= 5 => {
-                let end = at + usize::from(first & 0xf) * 4;
-                // RFC 791 §3.1: a fragment has an offset, or more fragments behind it.
-                let whole = be16(head, at + 6)? & 0x3fff == 0;
-                let l4 = if whole { Some((*head.get(at + 9)?, end)) } else { None };
-                Some(Ip { at, v6: false, end, src: at + 12, dst: at + 16, l4, named: (at + 9, 255) })
-            }
-            (IPV6, 6) if head.len() >= at + IPV6_LEN => {
-                let end = at + IPV6_LEN;
-                let mut ip =
-                    Ip { at, v6: true, end, src: at + 8, dst: at + 24, l4: None, named: (at + 6, 255) };
-                ip.l4 = ip.follow(head);
-                Some(ip)
-            }
-            _ => None,
-        }
+        let (v6, fixed, end) = match (ethertype, first >> 4) {
+            (IPV4, 4) if first & 0xf >= 5 => (false, 20, at + usize::from(first & 0xf) * 4),
+            (IPV6, 6) => (true, IPV6_LEN, at + IPV6_LEN),
+            _ => return None,
+        };
+        head.get(at..at + fixed)?;
+        let [src, dst, named] = if v6 { [8, 24, 6] } else { [12, 16, 9] }.map(|place| at + place);
+        let mut ip = Ip { at, v6, end, src, dst, upper: Upper::Hidden, l4: None, named: (named, 255) };
+        ip.follow(head);
+        Some(ip)
     }
 
-    /// Walks the extension headers. Each is at least 8 bytes, so that the walk ends with `head`.
-    fn follow(&mut self, head: &[u8]) -> Option<(u8, usize)> {
-        let mut at = self.end;
+    /// Walks the headers between that of IP and the transport's. Each is at least 8 bytes, so that the walk
+    /// ends with `head`; `None` if it does so.
+    #[inline]
+    fn follow(&mut self, head: &[u8]) -> Option<()> {
+        let (mut at, mut whole) = (self.end, true);
+        if !self.v6 {
+            // RFC 791 §3.1: a fragment has an offset, or more fragments behind it.
+            let fragment = be16(head, self.at + 6)?;
+            whole = fragment & 0x3fff == 0;
+            if fragment & 0x1fff != 0 {
+                self.upper = Upper::Later(*head.get(self.named.0)?, fragment & 0x1fff);
+                return Some(());
+            }
+        }
         loop {
             let kind = *head.get(self.named.0)?;
-            match kind {
-                HOP_BY_HOP | ROUTING | DESTINATION => {
-                    let length = (usize::from(*head.get(at + 1)?) + 1) * 8;
-                    if kind == ROUTING && *head.get(at + 3)? > 0 {
-                        self.dst = match *head.get(at + 2)? {
-                            _ if length < 24 => return None,
-                            0 | 2 => at + length - 16, // RFC 2460 §4.4, RFC 6275 §6.4: the last comes last
-                            4 => at + 8,               // RFC 8754 §2: the last comes first
-                            _ => return None,
-                        };
+            let byte = |n: usize| head.get(at + n).copied();
+            let units = |n: u8, unit: usize| (usize::from(n) + 1) * unit;
+            let length = match kind {
+                HOP_BY_HOP | ROUTING | DESTINATION if self.v6 => units(byte(1)?, 8),
+                FRAGMENT if self.v6 => {
+                    // RFC 8200 §4.5.
+                    let place = be16(head, at + 2)?;
+                    if place >> 3 != 0 {
+                        self.upper = Upper::Later(byte(0)?, place >> 3);
+                        return Some(());
                     }
-                    self.named = (at, kind);
-                    at += length;
+                    8
                 }
-                FRAGMENT => return None,
-                _ => return Some((kind, at)),
+                // They are protocols of their own, too, and then nothing follows (RFC 6275 §6.1.1, RFC 7401
+                // §5.1).
+                MOBILITY | HIP | SHIM6 if self.v6 && byte(0)? != NOTHING => units(byte(1)?, 8),
+                AUTHENTICATION => units(byte(1)?, 4) + 4,
+                _ => {
+                    self.upper = Upper::At(kind, at);
+                    self.l4 = whole.then_some((kind, at));
+                    return Some(());
+                }
+            };
+            whole &= matches!(kind, HOP_BY_HOP | ROUTING | DESTINATION);
+            if kind == ROUTING && byte(3)? > 0 {
+                match byte(2)? {
+                    _ if length < 24 => whole = false,
+                    0 | 2 => self.dst = at + length - 16, // RFC 2460 §4.4, RFC 6275 §6.4: the last comes last
+                    4 => self.dst = at + 8,               // RFC 8754 §2: the last comes first
+                    _ => whole = false,
+                }
             }
+            self.named = (at, kind);
+            at += length;
         }
     }
 

@@ -31,15 +31,17 @@ mod offload;
 mod segment;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) mod wrapped_tests;
 
 pub use checksum::{is_right, update, Sum};
 pub use ether::{BadMac, Ether, Mac};
-pub(crate) use ether::{ARP, IPV4, IPV6, TAGS};
-pub use fields::{advertised, asks, ip_number, Fields, ADVERTISEMENT, L4, UNSPECIFIED};
+pub(crate) use ether::{ARP, IPV4, IPV6};
+pub use fields::{asks, ip_number, Fields, ADVERTISEMENT, L4, SOLICITATION, UNSPECIFIED};
 pub use flow::{flow_hash, is_about_another, plain_hash, symmetric_hash, FlowFields, QUOTING};
 pub(crate) use frame::ALL;
 pub use frame::{
-    is_group, stretch, Batch, Frame, BATCH_COST, BATCH_PIECES, BROADCAST, HEAD, MAX_BATCH, MAX_FRAME,
+    is_group, stretch, sum, Batch, Frame, BATCH_COST, BATCH_PIECES, BROADCAST, HEAD, MAX_BATCH, MAX_FRAME,
     MAX_PIECES, MIN_FRAME, SEGMENT_COST,
 };
 pub use ip::{Outline4, MAX_HEADER};

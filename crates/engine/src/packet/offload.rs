@@ -2,7 +2,7 @@
 
 use super::checksum::Sum;
 use super::ether::be16;
-use super::ip::{Ip, IPV6_LEN, MAX_HEADER, TCP, UDP};
+use super::ip::{Ip, Upper, GRE, ICMPV6, IPV6_LEN, MAX_HEADER, TCP, UDP};
 use std::{fmt, ops::BitOr};
 
 /// A set of offloads: what a sender may ask of us, what a receiver takes, or what a frame requires.
@@ -94,6 +94,10 @@ pub enum BadOffload {
     /// The checksum would begin before the end of the IP header or be stored behind the frame's end.
     #[error("the checksum lies outside of the frame's transport part")]
     CsumOutside,
+    /// The checksum is neither the transport's nor that of a packet within: completing it would change what
+    /// rules have judged.
+    #[error("the checksum is not that of the frame's transport")]
+    CsumElsewhere,
     /// Segmentation without a checksum to complete (virtio 1.2 §5.1.6.2.1 wants both).
     #[error("segmentation is asked for without checksum")]
     GsoWithoutCsum,
@@ -246,8 +250,13 @@ impl Offload {
     /// is safe to pass on: without unknown flags (to be ignored, virtio 1.2 §5.1.6.2.2), without fields that
     /// mean nothing, and with a `hdr_len` within the frame, since a TAP device refuses others.
     ///
-    /// `head` is the frame's first bytes in private memory, 64 or the whole frame. Of IPv6 extension headers
-    /// that end behind `head` nothing is said before a [`Plan`](super::Plan) is made.
+    /// `head` is the frame's first bytes in private memory, 64 or more or the whole frame. Where the headers
+    /// lead behind it, the facts are judged again when these are in private memory: before rules ask for
+    /// them, and before a checksum is completed or a [`Plan`](super::Plan) made.
+    ///
+    /// What rules have judged may not change afterwards, so a checksum may be asked for in two places: where
+    /// the transport has its own; and in a packet that UDP or a tunnel's protocol carries, where no rule
+    /// looks. Guests with L2TP, GUE or FOU ask for these (Linux's local checksum offload).
     ///
     /// # Errors
     /// The first contradiction found.
@@ -273,8 +282,24 @@ impl Offload {
             return Err(BadOffload::CsumOutside);
         }
         let kept = Offload { flags: Self::NEEDS_CSUM, ..self };
+        // What the headers lead to behind the bytes at hand is not known yet.
+        let open = head.len() < frame_len.min(MAX_HEADER) && start >= head.len();
         if self.gso == Gso::None {
-            return Ok(Offload { hdr_len: 0, gso_size: 0, ..kept });
+            let is = match ip.upper {
+                Upper::At(protocol, at) if start == at => match (protocol, head.get(at)) {
+                    (GRE, None) => open,
+                    // RFC 2784 §2.1: the C bit says that there is one.
+                    (GRE, Some(flags)) => self.csum_offset == 4 && flags & 0x80 != 0,
+                    _ => Some(self.csum_offset) == field(protocol),
+                },
+                Upper::At(protocol, at) => carries(protocol).is_some_and(|header| start >= at + header),
+                Upper::Later(..) => false,
+                Upper::Hidden => open,
+            };
+            return match is {
+                true => Ok(Offload { hdr_len: 0, gso_size: 0, ..kept }),
+                false => Err(BadOffload::CsumElsewhere),
+            };
         }
         if self.gso_size == 0 {
             return Err(BadOffload::ZeroGsoSize);
@@ -286,7 +311,7 @@ impl Offload {
         };
         let transport = match ip.l4 {
             Some(found) => found == (protocol, start),
-            None => ip.v6 && head.len() < frame_len,
+            None => ip.upper == Upper::Hidden && open,
         };
         if !version || !transport || self.csum_offset != check_at {
             return Err(BadOffload::WrongProtocol);
@@ -442,6 +467,28 @@ impl Offload {
         header[seed_at..seed_at + 2].copy_from_slice(&seed.to_be_bytes());
         debug_assert_eq!(be16(header, seed_at), Some(seed));
         Ok(())
+    }
+}
+
+/// Where a transport header has its checksum, if that is the sum of 16 bits from there to the packet's end:
+/// TCP, UDP, DCCP (RFC 4340 §9), ICMPv6, UDP-Lite.
+fn field(protocol: u8) -> Option<u16> {
+    match protocol {
+        TCP => Some(16),
+        UDP | 33 | 136 => Some(6),
+        ICMPV6 => Some(2),
+        _ => None,
+    }
+}
+
+/// Behind how many bytes of its header a protocol may carry a packet: UDP; GRE, L2TP (RFC 3931), MPLS (RFC
+/// 4023); IP in IP.
+fn carries(protocol: u8) -> Option<usize> {
+    match protocol {
+        UDP => Some(8),
+        GRE | 115 | 137 => Some(4),
+        4 | 41 => Some(20),
+        _ => None,
     }
 }
 

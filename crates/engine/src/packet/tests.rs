@@ -1,7 +1,9 @@
 //! Properties of the wire module. `etherparse`, which shares no code with it, judges every segment.
 #![allow(clippy::cast_possible_truncation)]
 
+use super::wrapped_tests::{wrapped, Link, Wrapped};
 use super::{ether::be16, ip::Ip, *};
+use crate::slice::upto;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::{collection::vec, prelude::*};
 use serde::{de::value::Error, de::value::StrDeserializer, Deserialize, Serialize};
@@ -345,6 +347,57 @@ proptest! {
         prop_assert_eq!((plain.hdr_len, plain.gso_size), (0, 0));
         plain.complete(&mut frame).unwrap();
         prop_assert_eq!(frame, done);
+    }
+
+    /// Whatever a sender asks for, a completed checksum changes nothing that rules look at.
+    #[test]
+    fn no_checksum_request_changes_what_rules_look_at(
+        it in wrapped(),
+        protocol in prop::sample::select(vec![1u8, 4, 6, 17, 33, 41, 47, 50, 58, 89, 115, 132, 136, 137]),
+        rest in vec(any::<u8>(), 60),
+        (apart, csum_offset) in (prop_oneof![Just(0i32), -40..60i32], 0..20u16),
+    ) {
+        let (frame, at) = it.frame(1 << 120 | 0xffff_0a00_0001, protocol, &rest);
+        let csum_start = (at as i32 + apart).max(0) as u16;
+        let facts = Offload { flags: Offload::NEEDS_CSUM, csum_start, csum_offset, ..Offload::NONE };
+        let Ok(near) = facts.check(upto(&frame, 64), frame.len(), Offloads::CSUM) else { return Ok(()) };
+        // Judged again when more is seen.
+        let again = near.check(upto(&frame, MAX_HEADER), frame.len(), Offloads::CSUM);
+        if again.is_ok() {
+            let mut done = frame.clone();
+            near.complete(&mut done).unwrap();
+            prop_assert_eq!(Fields::find(&done), Fields::find(&frame));
+        }
+    }
+
+    /// What guests ask for is taken: the transport's own checksum behind tags and extension headers, and
+    /// those of packets within.
+    #[test]
+    fn honest_checksum_requests_are_taken(it in wrapped(), tags in 0usize..=2, rest in vec(any::<u8>(), 120)) {
+        let tag = |_| Link::Tag(0x8100, 7);
+        let it = Wrapped { links: (0..tags).map(tag).collect(), ..it };
+        let checked = |protocol: u8, apart: usize, csum_offset: u16, flags: u8| {
+            let (mut frame, at) = it.frame(1, protocol, &rest);
+            frame[at] = flags;
+            let csum_start = (at + apart) as u16;
+            let facts = Offload { flags: Offload::NEEDS_CSUM, csum_start, csum_offset, ..Offload::NONE };
+            let all = [64, MAX_HEADER].map(|seen| facts.check(upto(&frame, seen), frame.len(), Offloads::CSUM));
+            (all == [Ok(facts); 2], at < MAX_HEADER)
+        };
+        for (protocol, csum_offset) in [(6, 16), (17, 6), (136, 6), (33, 6), (58, 2), (47, 4)] {
+            let (taken, seen) = checked(protocol, 0, csum_offset, 0x80);
+            prop_assert!(taken || !seen, "{protocol}");
+            // GRE without a checksum; other fields.
+            let refused = [(protocol, 0, 0x80), (protocol, csum_offset + 2, 0x80), (47, 4, 0)];
+            for (protocol, csum_offset, flags) in refused {
+                prop_assert!(!checked(protocol, 0, csum_offset, flags).0, "{protocol} {csum_offset}");
+            }
+        }
+        for (protocol, apart) in [(17, 8 + 8 + 14 + 20), (17, 8 + 8), (47, 4 + 40), (4, 20), (41, 40), (115, 4 + 14 + 20), (137, 4 + 20)] {
+            let (taken, seen) = checked(protocol, apart, 16, 0);
+            prop_assert!(taken || !seen, "{protocol} {apart}");
+        }
+        prop_assert!(!checked(17, 7, 16, 0).0 && !checked(6, 20, 16, 0).0 && !checked(58, 8, 16, 0).0);
     }
 
     #[test]

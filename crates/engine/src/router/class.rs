@@ -1,5 +1,5 @@
-//! What a frame for the router itself is: its class for the control plane, whether it is for a group of its own link, whether a
-//! kernel would obey it, and whether it is what it seems to be.
+//! What a frame for the router itself is: its class for the control plane, whether it is for a group of its
+//! own link, and whether a kernel would obey it.
 //!
 //! All of this is judged in the frame's private head. What would lead a kernel behind the head, where the sender may still change it, counts as
 //! the worst that may stand there.
@@ -7,7 +7,7 @@
 use super::header::{ethertype, ARP, IPV4, IPV6, L3, V6_LEN};
 use super::made::{ICMP, ICMP6, UDP};
 use super::punt::Class;
-use crate::packet::{Frame, HEAD};
+use crate::packet::Frame;
 
 const BGP_PORT: u16 = 179;
 /// Control packets and echoes between neighbours, and control packets over several hops (RFC 5881 §4, RFC 5883 §5).
@@ -107,22 +107,6 @@ pub(super) fn is_obeyed(frame: &Frame) -> bool {
         (IPV6, HOP_BY_HOP | ROUTING | DESTINATION, _) => true,
         _ => false,
     }
-}
-
-/// Whether the checksum of `frame` is still to be made, and put where it changes what was judged here: where its protocol has none.
-pub(super) fn is_disguised(frame: &Frame) -> bool {
-    let (head, offload) = (&frame.head, &frame.offload);
-    let (protocol, at) = match ethertype(frame) {
-        IPV4 => (head[23], behind4(frame)),
-        _ => (head[20], L3 + V6_LEN),
-    };
-    let field = match protocol {
-        TCP => Some(at + 16),
-        UDP => Some(at + 6),
-        _ => None,
-    };
-    let place = usize::from(offload.csum_start) + usize::from(offload.csum_offset);
-    offload.needs_csum() && place < HEAD && Some(place) != field
 }
 
 /// Whether the hop limit of `frame` says that no router has passed it on: its sender is a neighbour (RFC 5082).

@@ -1,7 +1,8 @@
 //! The headers of a frame that is to be routed, judged in its private head.
 //!
-//! What a router must look at before it believes a header: RFC 1812 §5.2.2, RFC 8200 §3. Frames with VLAN tags are none of
-//! its own, so a header begins behind 14 bytes.
+//! What a router must look at before it believes a header: RFC 1812 §5.2.2, RFC 8200 §3. Frames of VLANs are
+//! none of its own, and tags that only tell a priority have been taken off, so a header begins behind 14
+//! bytes.
 
 use super::net::{is_group4, is_group6, is_martian4, is_martian6, is_martian_source4, is_special4, mapped};
 use super::plan::Plan;
@@ -182,10 +183,10 @@ pub(super) fn packet_len(frame: &Frame) -> u32 {
     }
 }
 
-/// Whether this IPv4 packet may be cut into fragments (RFC 791 §3.1); those with options or of offloads are not.
+/// Whether this IPv4 packet may be cut into fragments (RFC 791 §3.1); those with options are not.
 #[cold]
 pub(super) fn may_be_cut(frame: &Frame) -> bool {
-    frame.head[20] & 0x40 == 0 && frame.head[14] == 0x45 && frame.offload.is_none()
+    frame.head[20] & 0x40 == 0 && frame.head[14] == 0x45
 }
 
 fn segment(frame: &Frame, header: u32) -> u32 {

@@ -1,13 +1,16 @@
 //! Frames that a router makes itself: errors, answers and requests. They are delivered when the batch that gave rise to
 //! them has been.
 
+use std::ops::Range;
+
 use super::header::{destination6, ethertype, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
 use super::limit::Now;
 use super::plan::Interface;
 use crate::account::DropReason;
 use crate::mem::{Arena, Pieces};
-use crate::packet::{stretch, Batch, Frame, Offload, Sum, HEAD};
+use crate::packet::{stretch, sum, Batch, Frame, Gso, Offload, Plan, Sum, HEAD, MAX_HEADER};
 use crate::port::PortId;
+use crate::slice::{behind, behind_mut, put, upto, upto_mut};
 
 /// Frames that one batch may give rise to.
 const SLOTS: usize = 64;
@@ -140,31 +143,93 @@ impl Made {
         self.end_with(to, self.bytes.len(), |pieces| far.is_none_or(|far| pieces.push(far)));
     }
 
-    /// Cuts the IPv4 packet of `frame` into fragments that fit through `mtu`, for station `mac` behind `to` (RFC 791 §3.2); its bytes stay
-    /// where they are. What became of it.
+    /// Cuts the IPv4 packet of `frame` into fragments that fit through `mtu`, for station `mac` behind `to`
+    /// (RFC 791 §3.2). What its sender left to others is done first: its checksum, and its segments. Its
+    /// bytes stay where they are. What became of it.
     #[cold]
     pub fn fragments(
         &mut self,
         batch: &Batch,
         frame: &Frame,
-        to: &Interface,
-        mac: u64,
+        onward: (&Interface, u64),
         mtu: u32,
     ) -> DropReason {
-        let head = &frame.head;
-        let word = |at: usize| {
-            u16::from_be_bytes([head.get(at).copied().unwrap_or(0), head.get(at + 1).copied().unwrap_or(0)])
+        let before = (self.batch.len(), self.to.len());
+        let why = self.parts(batch, frame, |made, header, payload| {
+            made.cut(batch, frame, (header, payload), onward, mtu as usize)
+        });
+        if why != DropReason::Fragmented {
+            // All or none of them.
+            self.batch.truncate(before.0);
+            self.to.truncate(before.1);
+        }
+        why
+    }
+
+    /// Calls `cut` with each packet that `frame` is to be, one after the other: its first bytes, and which of
+    /// the frame's follow.
+    fn parts(
+        &mut self,
+        batch: &Batch,
+        frame: &Frame,
+        mut cut: impl FnMut(&mut Made, &[u8], Range<usize>) -> DropReason,
+    ) -> DropReason {
+        let (offload, len) = (frame.offload, frame.len as usize);
+        let sum = |bytes: Range<usize>| sum(frame.head(), batch.body(frame), bytes.start, bytes.end);
+        let mut header = [0; MAX_HEADER];
+        if matches!(offload.gso, Gso::None | Gso::Ufo) {
+            let end = L3 + usize::from(u16::from_be_bytes([frame.head[16], frame.head[17]]));
+            let mut near = HEAD.min(end);
+            if offload.needs_csum() {
+                let (at, checksum) = offload.checksum(sum(offload.csum_start.into()..len));
+                near = near.max(at + 2);
+                if near > end.min(MAX_HEADER) {
+                    return DropReason::BadOffload;
+                }
+                batch.read(frame, 0, upto_mut(&mut header, near));
+                put(&mut header, at, &checksum);
+            } else {
+                put(&mut header, 0, upto(&frame.head, near));
+            }
+            return cut(self, upto(&header, near), near..end);
+        }
+        let bound = offload.header_bound(len);
+        batch.read(frame, 0, upto_mut(&mut header, bound));
+        let Ok(plan) = Plan::new(upto(&header, bound), len, offload, 0) else {
+            return DropReason::BadOffload;
         };
-        let payload = usize::from(word(16)).saturating_sub(V4_LEN);
+        for index in 0..plan.count() {
+            let mut header = [0; MAX_HEADER];
+            let Some(segment) = plan.segment(index, &mut header) else { break };
+            segment.seal(&mut header, sum(segment.summed.clone()));
+            match cut(self, upto(&header, segment.header_len), segment.payload) {
+                DropReason::Fragmented => {}
+                why => return why,
+            }
+        }
+        DropReason::Fragmented
+    }
+
+    /// Cuts the IPv4 packet that begins with `header`, behind which the bytes `rest` of `frame` follow.
+    fn cut(
+        &mut self,
+        batch: &Batch,
+        frame: &Frame,
+        (header, rest): (&[u8], Range<usize>),
+        (to, mac): (&Interface, u64),
+        mtu: usize,
+    ) -> DropReason {
+        let word = |at: usize| behind(header, at).first_chunk().map_or(0, |bytes| u16::from_be_bytes(*bytes));
+        let own = behind(header, L3 + V4_LEN);
+        let payload = own.len() + rest.len();
         // All but the last have a multiple of eight bytes.
-        let room = (mtu as usize).saturating_sub(V4_LEN);
+        let room = mtu.saturating_sub(V4_LEN);
         let unit = room / 8 * 8;
         if unit == 0 || payload.div_ceil(unit).max(1) > SLOTS - self.batch.len() {
             return DropReason::TooBig;
         }
         let (more, place) = (word(20) & MORE, word(20) & !(MORE | 0xc000));
         let [a, b, c, d, e, f, ..] = mac.to_le_bytes();
-        let before = (self.batch.len(), self.to.len());
         let mut from = 0;
         // One at least: what is too long for the link may be padding.
         loop {
@@ -172,24 +237,33 @@ impl Made {
             let len = if left <= room { left } else { unit };
             let more = if from + len < payload { MORE } else { more };
             self.begin([a, b, c, d, e, f], to, IPV4);
-            self.bytes.extend(crate::slice::upto(crate::slice::behind(head, L3), V4_LEN));
+            self.bytes.extend(upto(behind(header, L3), V4_LEN));
             let field = |value: usize| u16::try_from(value).unwrap_or(0).to_be_bytes();
             let place = more | place.wrapping_add(u16::try_from(from / 8).unwrap_or(0)) & 0x1fff;
-            crate::slice::put(&mut self.bytes, 16, &field(V4_LEN + len));
-            crate::slice::put(&mut self.bytes, 20, &place.to_be_bytes());
-            crate::slice::put(&mut self.bytes, 22, &[head[22].saturating_sub(1), head[23], 0, 0]);
-            let sum = Sum::of(crate::slice::behind(&self.bytes, L3));
+            put(&mut self.bytes, 16, &field(V4_LEN + len));
+            put(&mut self.bytes, 20, &place.to_be_bytes());
+            let [hops, protocol] = word(22).to_be_bytes();
+            put(&mut self.bytes, 22, &[hops.saturating_sub(1), protocol, 0, 0]);
+            let sum = Sum::of(behind(&self.bytes, L3));
             self.seal(24, sum);
-            let near = len.min(HEAD - L3 - V4_LEN);
-            self.bytes.resize(L3 + V4_LEN + near, 0);
-            let first = L3 + V4_LEN + from;
-            batch.read(frame, first, crate::slice::behind_mut(&mut self.bytes, L3 + V4_LEN));
-            let whole = self.bytes.len() + len - near;
-            let mut far = stretch(batch.body(frame), first + near, first + len);
-            if !self.end_with(to.id, whole, |pieces| far.all(|piece| pieces.push(piece))) {
-                // All or none of them.
-                self.batch.truncate(before.0);
-                self.to.truncate(before.1);
+            let near = upto(behind(own, from), len);
+            self.bytes.extend(near);
+            // Of the frame's own bytes, as many as a head has room for; the others stay where they are.
+            let mut first = rest.start + (from + near.len()).saturating_sub(own.len());
+            let last = first + len - near.len();
+            let (begun, fits) = (self.bytes.len(), HEAD.saturating_sub(self.bytes.len()).min(last - first));
+            self.bytes.resize(begun + fits, 0);
+            batch.read(frame, first, behind_mut(&mut self.bytes, begun));
+            first += fits;
+            let whole = self.bytes.len() + last - first;
+            let far = (self.bytes.len() > HEAD && self.used < self.arena.slots())
+                .then(|| self.arena.put(self.used, &self.bytes, HEAD));
+            if self.bytes.len() > HEAD && far.is_none() {
+                return DropReason::TooManyPieces;
+            }
+            self.used += usize::from(far.is_some());
+            let mut pieces = far.into_iter().chain(stretch(batch.body(frame), first, last));
+            if !self.end_with(to.id, whole, |all| pieces.all(|piece| all.push(piece))) {
                 return DropReason::TooManyPieces;
             }
             from += len;
@@ -239,7 +313,7 @@ impl Made {
         self.header4(service, len, own, source4(frame));
         self.message(batch, frame, (kind, code, word), repeated);
         let at = L3 + V4_LEN;
-        let sum = Sum::of(crate::slice::behind(&self.bytes, at));
+        let sum = Sum::of(behind(&self.bytes, at));
         self.seal(at + 2, sum);
         self.end(from.id);
     }
@@ -266,7 +340,7 @@ impl Made {
         self.bytes.extend([0, 0, HOPS, ICMP, 0, 0]);
         self.bytes.extend(src.to_be_bytes());
         self.bytes.extend(dst.to_be_bytes());
-        let sum = Sum::of(crate::slice::behind(&self.bytes, at));
+        let sum = Sum::of(behind(&self.bytes, at));
         self.seal(at + 10, sum);
     }
 
@@ -284,17 +358,17 @@ impl Made {
         self.bytes.extend(word.to_be_bytes());
         let at = self.bytes.len();
         self.bytes.resize(at + repeated, 0);
-        batch.read(frame, L3, crate::slice::behind_mut(&mut self.bytes, at));
+        batch.read(frame, L3, behind_mut(&mut self.bytes, at));
     }
 
     fn seal(&mut self, at: usize, sum: Sum) {
-        crate::slice::put(&mut self.bytes, at, &sum.checksum().to_be_bytes());
+        put(&mut self.bytes, at, &sum.checksum().to_be_bytes());
     }
 
     /// The checksum of an ICMPv6 message, with its pseudo header.
     fn seal6(&mut self, src: u128, dst: u128) {
         let at = L3 + V6_LEN;
-        let message = crate::slice::behind(&self.bytes, at);
+        let message = behind(&self.bytes, at);
         let mut sum = Sum::pseudo(&src.to_be_bytes(), &dst.to_be_bytes(), ICMP6, message.len());
         sum.add(message);
         self.seal(at + 2, sum);

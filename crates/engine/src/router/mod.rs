@@ -229,7 +229,7 @@ impl Router {
             hop.counts.count(now.core, frame.len);
         }
         if cut {
-            return Err(out.made.fragments(arrival().batch, frame, to, mac, mtu).into());
+            return Err(out.made.fragments(arrival().batch, frame, (to, mac), mtu).into());
         }
         Ok(Some(Onward { to, mac }))
     }
@@ -242,9 +242,6 @@ impl Router {
             (Refused::Drop(why), _) => verdicts.drop(index, why),
             (Refused::Own, None) => verdicts.drop(index, DropReason::ToRouter),
             (Refused::Own, Some(_)) if class::is_obeyed(frame) => verdicts.drop(index, DropReason::ToRouter),
-            (Refused::Own, Some(_)) if class::is_disguised(frame) => {
-                verdicts.drop(index, DropReason::BadOffload);
-            }
             (Refused::Own, Some(control)) => {
                 let class = class::class(frame);
                 // Who is behind another port could speak in a neighbour's name: a hop limit proves only that it is near.

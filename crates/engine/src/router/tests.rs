@@ -117,6 +117,10 @@ impl Rig {
     }
 
     fn send(&mut self, port: usize, frames: &[Vec<u8>]) -> Done {
+        self.send_with(port, frames, crate::packet::Offload::NONE)
+    }
+
+    fn send_with(&mut self, port: usize, frames: &[Vec<u8>], offload: crate::packet::Offload) -> Done {
         let mut batch = Batch::new();
         for (slot, bytes) in frames.iter().enumerate() {
             let (frame, pieces) = batch.next_frame().unwrap();
@@ -128,7 +132,7 @@ impl Rig {
                 assert!(pieces.push(self.arena.put(slot, bytes, HEAD)));
                 frame.pieces = 1;
             }
-            frame.offload = crate::packet::Offload::NONE;
+            frame.offload = offload;
             batch.commit();
         }
         self.verdicts.clear();

@@ -1,6 +1,6 @@
 //! What rules look at in a frame.
 
-use crate::packet::{Fields, IPV4, L4, TCP, UDP};
+use crate::packet::{Batch, Fields, Frame, IPV4, L4, TCP, UDP};
 
 /// Words of what rules look at.
 pub(super) const WORDS: usize = 7;
@@ -21,19 +21,24 @@ pub(super) const TYPE: Field = Field(1, 48, 16);
 pub(super) const DPORT: Field = Field(2, 0, 16);
 pub(super) const SPORT: Field = Field(2, 16, 16);
 pub(super) const FLAGS: Field = Field(2, 32, 8);
-pub(super) const PROTO: Field = Field(2, 40, 8);
-/// What is known of ports and flags: the bits below.
-pub(super) const SEEN: Field = Field(2, 48, 8);
+/// One bit more than a protocol's number has, for those that are not known.
+pub(super) const PROTO: Field = Field(2, 40, 9);
+/// What is known of protocol, ports and flags: the bits below.
+pub(super) const SEEN: Field = Field(2, 49, 8);
 /// The words of the two addresses; IPv4 is mapped (RFC 4291 §2.5.5.2).
 pub(super) const SRC: usize = 3;
 pub(super) const DST: usize = 5;
 
-/// The ports are there; the flags are; it is a later fragment; ports cannot be seen; flags cannot be seen.
+/// The ports are there; the flags are; it is a later fragment; ports cannot be seen; flags cannot be seen;
+/// nor the protocol.
 pub(super) const PORTS: u64 = 1;
 pub(super) const HAS_FLAGS: u64 = 1 << 1;
 pub(super) const LATER: u64 = 1 << 2;
 pub(super) const NO_PORTS: u64 = 1 << 3;
 pub(super) const NO_FLAGS: u64 = 1 << 4;
+pub(super) const NO_PROTO: u64 = 1 << 5;
+/// Is no protocol's number: no rule names it.
+const UNKNOWN: u64 = 1 << 8;
 
 impl Field {
     /// `value` where it stands in its word.
@@ -66,17 +71,22 @@ impl Headers {
         Some(Headers([to, from, word(34) >> 32 | seen, 0, src, 0, dst]))
     }
 
-    /// Those of the frame that begins with `head` and is in VLAN `vlan`; 0: in that of its tag, if it has one.
+    /// Those of `frame` of `batch`, which is in VLAN `vlan`; 0: in that of its tag, if it has one.
     #[inline]
-    pub fn of(head: &[u8], vlan: u16) -> Headers {
-        let plain = head.first_chunk().and_then(|head| Headers::plain(head, vlan));
-        plain.unwrap_or_else(|| Headers::any(head, vlan))
+    pub fn of(batch: &Batch, frame: &Frame, vlan: u16) -> Headers {
+        let plain = frame.head().first_chunk().and_then(|head| Headers::plain(head, vlan));
+        plain.unwrap_or_else(|| Headers::any(Fields::of(batch, frame), vlan))
+    }
+
+    /// As [`Headers::of`], for the frame that begins with `bytes`.
+    pub fn find(bytes: &[u8], vlan: u16) -> Headers {
+        Headers::any(Fields::find(bytes), vlan)
     }
 
     /// Those of any frame.
-    pub(super) fn any(head: &[u8], vlan: u16) -> Headers {
+    fn any(fields: Option<Fields>, vlan: u16) -> Headers {
         let mut words = [0; WORDS];
-        let Some(fields) = Fields::find(head) else { return Headers(words) };
+        let Some(fields) = fields else { return Headers(words) };
         let vlan = if vlan == 0 { fields.tag } else { vlan };
         words[0] = fields.dst_mac | VLAN.at(vlan.into());
         words[1] = fields.src_mac | TYPE.at(fields.ethertype.into());
@@ -84,10 +94,12 @@ impl Headers {
             L4::None => 0,
             L4::Later => LATER,
             L4::Hidden => NO_PORTS | NO_FLAGS,
+            L4::Unknown => NO_PROTO,
             L4::Ports(_, _, None) => PORTS | NO_FLAGS,
             L4::Ports(_, _, Some(_)) => PORTS | HAS_FLAGS,
         };
-        words[2] = PROTO.at(fields.protocol.into()) | SEEN.at(seen);
+        let protocol = if seen == NO_PROTO { UNKNOWN } else { fields.protocol.into() };
+        words[2] = PROTO.at(protocol) | SEEN.at(seen);
         if let L4::Ports(source, destination, flags) = fields.l4 {
             words[2] |= SPORT.at(source.into()) | DPORT.at(destination.into());
             words[2] |= FLAGS.at(flags.unwrap_or(0).into());

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use super::headers::{
-    halves, Field, DPORT, DST, DST_MAC, FLAGS, HAS_FLAGS, LATER, NO_FLAGS, NO_PORTS, PORTS, PROTO, SEEN,
-    SPORT, SRC, SRC_MAC, TYPE, VLAN, WORDS,
+    halves, Field, DPORT, DST, DST_MAC, FLAGS, HAS_FLAGS, LATER, NO_FLAGS, NO_PORTS, NO_PROTO, PORTS, PROTO,
+    SEEN, SPORT, SRC, SRC_MAC, TYPE, VLAN, WORDS,
 };
 use crate::packet::Mac;
 
@@ -198,31 +198,34 @@ fn entries(action: Action, mut given: BTreeMap<&str, String>) -> Result<Vec<Entr
     if from.iter().chain(&to).any(|it| Some(it) != from.first().or(to.first())) {
         return Err("its addresses are of IPv4 and of IPv6; allowed: a rule for each".to_owned());
     }
-    for all in fixed.iter().chain([&src, &dst, &proto]).flatten() {
+    for all in fixed.iter().chain([&src, &dst]).flatten() {
         draft.one_of(all)?;
     }
     let seen = |bits: u64| vec![(SEEN.0, SEEN.at(bits), SEEN.at(bits))];
-    let asks = sport.is_some() || dport.is_some() || icmp.is_some();
-    if !asks && flags.is_none() {
-        return Ok(draft.0);
-    }
-    // What the rule says where ports or flags cannot be seen.
+    // What the rule says where protocol, ports or flags cannot be seen: RFC 7045 §2.3, RFC 7112 §5.
     let mut all = Vec::new();
-    let mut unseen = Draft(draft.0.clone());
-    match action {
-        Action::Permit => unseen.one_of(&[seen(LATER)])?,
-        Action::Deny => unseen.one_of(&[seen(NO_PORTS)])?,
+    let unseen = |draft: &Draft, bits: u64| {
+        let mut unseen = Draft(draft.0.clone());
+        unseen.one_of(&[seen(bits)]).map(|()| unseen.0)
+    };
+    if let Some(proto) = &proto {
+        if action == Action::Deny {
+            all.extend(unseen(&draft, NO_PROTO)?);
+        }
+        draft.one_of(proto)?;
     }
-    all.extend(unseen.0);
+    if sport.is_none() && dport.is_none() && icmp.is_none() && flags.is_none() {
+        all.extend(draft.0);
+        return Ok(all);
+    }
+    all.extend(unseen(&draft, if action == Action::Permit { LATER } else { NO_PORTS })?);
     draft.one_of(&[seen(PORTS)])?;
     for words in [&sport, &dport, &icmp].into_iter().flatten() {
         draft.one_of(words)?;
     }
     if let Some(flags) = flags {
         if action == Action::Deny {
-            let mut unseen = Draft(draft.0.clone());
-            unseen.one_of(&[seen(NO_FLAGS)])?;
-            all.extend(unseen.0);
+            all.extend(unseen(&draft, NO_FLAGS)?);
         }
         // All of them together, unlike other values.
         draft.one_of(&[flags.concat()])?;

@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::packet::{Fields, L4};
+use crate::packet::wrapped_tests::wrapped;
+use crate::packet::{Batch, Fields, L4};
+use crate::slice::upto;
 
 const KEY: [u64; 8] = [
     0x9e37_79b9_7f4a_7c15,
@@ -78,7 +80,10 @@ impl Plain {
         let outer = self.vlan.is_none_or(|range| within(range, vlan))
             && near(self.src, it.src)
             && near(self.dst, it.dst)
-            && self.proto.is_none_or(|proto| proto == it.protocol);
+            && self.proto.is_none_or(|proto| match it.l4 {
+                L4::Unknown => !self.permit,
+                _ => proto == it.protocol,
+            });
         let ports = self.has_ports() && (self.sport.is_some() || !self.dport.is_empty());
         let flags = self.flags.filter(|_| self.proto == Some(6));
         if !outer || !ports && flags.is_none() {
@@ -87,7 +92,7 @@ impl Plain {
         match it.l4 {
             L4::None => false,
             L4::Later => self.permit,
-            L4::Hidden => !self.permit,
+            L4::Hidden | L4::Unknown => !self.permit,
             L4::Ports(from, to, bits) => {
                 (!ports
                     || self.sport.is_none_or(|range| within(range, from))
@@ -127,7 +132,7 @@ fn rule() -> impl Strategy<Value = Plain> {
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let ends = (0u8..6, 0u8..6, prop::sample::select(vec![1u8, 6, 17, 58, 47]));
     let port = prop_oneof![0u16..8, any::<u16>()];
-    let more = (0u8..4, prop::sample::select(vec![0u16, 0x2000, 1, 7]), 14usize..90);
+    let more = (0u8..6, prop::sample::select(vec![0u16, 0x2000, 1, 7]), 14usize..90);
     (0u8..3, ends, (port.clone(), port, any::<u8>()), more).prop_map(
         |(tag, (src, dst, proto), (from, to, flags), (family, fragment, cut))| {
             let mut frame = vec![2; 12];
@@ -157,6 +162,14 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
                         frame.extend_from_slice(&[proto, 0, high, low, 0, 0, 0, 0]);
                     }
                 }
+                // Headers that cannot be followed; LLC that hides something.
+                3 => {
+                    frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 60, 64]);
+                    frame.extend_from_slice(
+                        &[&[0x20, 1, 0xd, 0xb8][..], &[0; 11], &[src], &[0; 16], &[proto, 255]].concat(),
+                    );
+                }
+                4 => frame.extend_from_slice(&[0, 8, 0xaa, 0xaa, 3, 0, 0, 0]),
                 _ => frame.extend_from_slice(&[0x88, 0xb5]),
             }
             frame.extend(l4);
@@ -182,7 +195,7 @@ proptest! {
         let acl = Acl::compile(read, default, KEY);
         let mut cache = AclCache::default();
         cache.open();
-        let headers: Vec<_> = frames.iter().map(|(bytes, vlan)| Headers::of(bytes, *vlan)).collect();
+        let headers: Vec<_> = frames.iter().map(|(bytes, vlan)| Headers::find(bytes, *vlan)).collect();
         let mut cached = vec![usize::MAX; frames.len()];
         for _ in 0..2 {
             let mut places = cached.iter_mut();
@@ -216,8 +229,38 @@ proptest! {
         bytes[23] = protocol;
         let found = Headers::plain(bytes.first_chunk().unwrap(), vlan);
         let is_plain = version == 0x45 && matches!(more, 0 | 0x4000) && protocol != 1;
-        prop_assert_eq!(found, is_plain.then(|| Headers::any(&bytes, vlan)));
-        prop_assert_eq!(Headers::of(&bytes, vlan), Headers::any(&bytes, vlan));
+        prop_assert_eq!(found, is_plain.then(|| Headers::find(&bytes, vlan)));
+        let mut batch = Batch::new();
+        prop_assert!(batch.push_short(upto(&bytes, 64)));
+        prop_assert_eq!(Headers::of(&batch, batch.frame(0), vlan), Headers::find(upto(&bytes, 64), vlan));
+    }
+
+    /// Nothing gets past a rule that denies by standing behind other headers, and none of them opens a rule
+    /// that permits.
+    #[test]
+    fn no_header_in_front_of_a_packet_changes_what_rules_say(it in wrapped(), port in 20u16..24, flags in 0u8..64) {
+        let rules = ["proto=tcp dport=22", "proto=tcp", "proto=tcp flags=ack+!syn", "proto=icmpv6 icmp=134"];
+        let transport = |bytes: &[u8]| [bytes, &[0; 20]].concat();
+        let tcp = transport(&[&[0, 80][..], &port.to_be_bytes(), &[0; 8], &[0x50, flags]].concat());
+        let ra = transport(&[134, 0]);
+        let src = if it.v6 { 1 << 120 } else { 0xffff_0a00_0001 };
+        for (rule, protocol, rest, is) in [
+            (0, 6, &tcp, port == 22), (1, 6, &tcp, true), (2, 6, &tcp, flags & 0x12 == 0x10), (3, 58, &ra, true),
+            (0, 17, &tcp, false), (1, 17, &tcp, false), (2, 58, &ra, false), (3, 6, &tcp, false),
+        ] {
+            let (bytes, at) = it.frame(src, protocol, rest);
+            let decide = |word: &str, default| {
+                let rule = format!("{word} {}", rules[rule]).parse().unwrap();
+                let acl = Acl::compile(vec![rule], default, KEY);
+                acl.permits(acl.find(&Headers::find(&bytes, 0)))
+            };
+            let (denied, permitted) = (!decide("deny", Action::Permit), decide("permit", Action::Deny));
+            match at + 14 <= crate::packet::MAX_HEADER {
+                true => prop_assert_eq!((denied, permitted), (is, is)),
+                // What is not seen: a rule that denies has it, one that permits does not.
+                false => prop_assert!((denied || !is) && (!permitted || is)),
+            }
+        }
     }
 
     /// A range of ports is its ports.
@@ -231,7 +274,7 @@ proptest! {
             let mut frame = vec![0; 42];
             (frame[12], frame[14], frame[23]) = (8, 0x45, 17);
             frame[36..38].copy_from_slice(&port.to_be_bytes());
-            prop_assert_eq!(acl.find(&Headers::of(&frame, 0)) == 0, (first..=last).contains(&port));
+            prop_assert_eq!(acl.find(&Headers::find(&frame, 0)) == 0, (first..=last).contains(&port));
         }
     }
 }
@@ -285,7 +328,7 @@ fn lists_do_not_remember_for_each_other() {
     let (open, closed) = (list(Action::Permit), list(Action::Deny));
     let mut cache = AclCache::default();
     cache.open();
-    let headers = Headers::of(&[2; 60], 0);
+    let headers = Headers::find(&[2; 60], 0);
     for acl in [&open, &closed, &open] {
         cache.decide(acl, [headers; 3].into_iter(), |rule| acl.count(1, rule));
     }
@@ -320,7 +363,7 @@ fn acl_costs() {
         let start = std::time::Instant::now();
         let mut sum = 0;
         for batch in frames.chunks(256) {
-            let headers = batch.iter().map(|frame| Headers::of(frame, 0));
+            let headers = batch.iter().map(|frame| Headers::find(frame, 0));
             match name {
                 "headers" => headers.for_each(|headers| sum += usize::from(headers.0[3] == 1)),
                 "list" => headers.for_each(|headers| sum += acl.find(&headers)),

@@ -1,6 +1,7 @@
 //! What senders are told, and what is cut for a smaller MTU.
 
 use super::*;
+use crate::packet::{Gso, Offload};
 
 /// The message in an error that was made for the station behind port 0, checked.
 fn told(done: &Done, v6: bool) -> (u8, u8, u32, Vec<u8>) {
@@ -137,6 +138,64 @@ fn what_may_be_cut_goes_on_in_fragments() {
     let done = rig.send(0, &frames);
     assert_eq!(done.went, [Err("fragmented"), Err("fragmented"), Err("too_big")]);
     assert_eq!(done.made.len(), 60);
+}
+
+/// What a sender left to others is done before its packet is cut: the fragments are those of whole packets,
+/// each with a right checksum.
+#[test]
+fn offloads_are_done_before_a_packet_is_cut() {
+    let mut rig = Rig::new(&[]);
+    rig.ports[1].set_mtu(572);
+    let kinds = [(Gso::None, 17, 0, 6), (Gso::None, 6, 0, 16), (Gso::None, 17, 28, 16), (Gso::Ufo, 17, 0, 6)];
+    let cut = [(Gso::Tcp4, 6, 0, 16), (Gso::Udp4, 17, 0, 6)];
+    for ((gso, protocol, inner, csum_offset), len) in
+        kinds.into_iter().chain(cut).flat_map(|kind| [601usize, 1400, 1480].map(|len| (kind, len)))
+    {
+        let mut payload: Vec<u8> = (0..len).map(|n| u8::try_from(n % 251).unwrap()).collect();
+        let header = if protocol == 6 { 20 } else { 8 };
+        payload[12] = 0x50;
+        let mut packet = packet4("10.0.0.9", "10.0.1.9", 64, protocol, &payload);
+        packet[6] = 0;
+        packet[10..12].fill(0);
+        let sum = Sum::of(&packet[..20]).checksum().to_be_bytes();
+        packet[10..12].copy_from_slice(&sum);
+        let mut frame = ether(0, 0x0800, &packet);
+        let csum_start = 34 + inner;
+        let field = usize::from(csum_start + csum_offset);
+        frame[field..field + 2].copy_from_slice(
+            &Sum::pseudo(&packet[12..16], &packet[16..20], protocol, len).value().to_be_bytes(),
+        );
+        let gso_size = if gso == Gso::None { 0 } else { 700 };
+        let offload =
+            Offload { flags: Offload::NEEDS_CSUM, gso, gso_size, csum_start, csum_offset, ..Offload::NONE };
+        let done = rig.send_with(0, &[frame.clone()], offload);
+        assert_eq!(done.went, [Err("fragmented")], "{offload:?} {len}");
+        // By their identification, the packets that they make.
+        let mut packets: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+        for (_, fragment) in &done.made {
+            assert!(fragment.len() <= 14 + 572 && Sum::of(&fragment[14..34]).value() == 0xffff);
+            let packet = packets.entry(be(fragment, 18)).or_default();
+            assert_eq!((be(fragment, 20) & 0x1fff) * 8, packet.len());
+            packet.extend_from_slice(&fragment[34..]);
+        }
+        let got: Vec<u8> = packets
+            .values()
+            .flat_map(|it| if packets.len() == 1 { &it[..] } else { &it[header..] })
+            .copied()
+            .collect();
+        if packets.len() == 1 {
+            let mut whole = frame.clone();
+            offload.complete(&mut whole).unwrap();
+            assert!(got == whole[34..] || gso != Gso::None, "{offload:?} {len}");
+        } else {
+            assert_eq!(got, payload[header..], "{offload:?} {len}");
+        }
+        for packet in packets.values().filter(|_| inner == 0) {
+            let mut sum = Sum::pseudo(&frame[26..30], &frame[30..34], protocol, packet.len());
+            sum.add(packet);
+            assert_eq!(sum.value(), 0xffff, "{offload:?} {len}");
+        }
+    }
 }
 
 fn be(frame: &[u8], at: usize) -> usize {

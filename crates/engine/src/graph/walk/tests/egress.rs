@@ -106,14 +106,19 @@ fn ipv6(src: &str, next: u8, rest: &[&[u8]]) -> Vec<u8> {
     packet(0x86dd, &[&head, &src.octets(), &[0xff; 16], &rest.concat()])
 }
 
-fn arp(sender: [u8; 4]) -> Vec<u8> {
-    packet(0x0806, &[&[0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 0], &sender, &[0; 6], &[192, 0, 2, 99]])
+fn arp(sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+    packet(0x0806, &[&[0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0, 0], &sender, &[0; 6], &target])
 }
 
-/// A neighbour advertisement of `target`.
-fn advertisement(target: &str) -> Vec<u8> {
+/// A neighbour solicitation (135) or advertisement (136) of `target`.
+fn neighbour(kind: u8, target: &str) -> Vec<u8> {
     let target: std::net::Ipv6Addr = target.parse().unwrap();
-    [&[136, 0, 0, 0, 0x60, 0, 0, 0][..], &target.octets()].concat()
+    [&[kind, 0, 0, 0, 0x60, 0, 0, 0][..], &target.octets()].concat()
+}
+
+/// In LLC and SNAP, with a length that lies.
+fn snap(oui: u8, frame: &[u8]) -> Vec<u8> {
+    [&frame[..12], &[0, 9, 0xaa, 0xaa, 3, 0, 0, oui], &frame[12..]].concat()
 }
 
 fn tagged(tags: usize, frame: &[u8]) -> Vec<u8> {
@@ -123,12 +128,14 @@ fn tagged(tags: usize, frame: &[u8]) -> Vec<u8> {
 #[test]
 fn guards_drop_what_claims_to_be_another() {
     // Destination options: of 8 bytes, and of 200.
-    let (short, long) = ([58, 0, 1, 4, 0, 0, 0, 0], [&[58, 24, 1, 198][..], &[0; 196]].concat());
-    let advertised = advertisement("2001:db8:0:1::9");
+    let short = [58, 0, 1, 4, 0, 0, 0, 0];
+    let long = |next| [&[next, 24, 1, 198][..], &[0; 196]].concat();
+    let advertised = neighbour(136, "2001:db8:0:1::9");
+    let (own, other) = ([192, 0, 2, 7], [192, 0, 2, 1]);
     let claims = [
         ipv4([192, 0, 2, 8], 6, &[]),
         ipv4([10, 0, 0, 1], 17, &[0, 68, 0, 67]),
-        arp([192, 0, 2, 1]),
+        arp(other, other),
         // Not of Ethernet and IPv4.
         packet(0x0806, &[&[0; 28]]),
         ipv6("2001:db8:0:1::1", 6, &[]),
@@ -137,15 +144,35 @@ fn guards_drop_what_claims_to_be_another() {
         tagged(2, &ipv6("fe80::1", 58, &[&advertised])),
         // A routing header, whose addresses lie behind the head.
         ipv6("2001:db8:0:1::1", 43, &[&[6, 2, 0, 1], &[0; 20]]),
-        // A fragment's target is not looked for.
-        ipv6("fe80::1", 44, &[&[58, 0, 0, 1, 0, 0, 0, 1], &advertisement("2001:db8::7")]),
-        ipv6("2001:db8::7", 60, &[&long, &advertisement("2001:db8::7")]),
-        tagged(3, &ipv4([192, 0, 2, 7], 6, &[])),
+        ipv6("fe80::1", 44, &[&[58, 0, 0, 1, 0, 0, 0, 1], &advertised]),
+        tagged(3, &ipv4([192, 0, 2, 8], 6, &[])),
+        snap(0xf8, &arp(other, own)),
+        tagged(1, &snap(0, &ipv4([192, 0, 2, 8], 6, &[]))),
+        // Who asks for an address, without one of its own, makes its owner give it up.
+        arp([0; 4], other),
+        ipv6("::", 58, &[&neighbour(135, "2001:db8:0:1::9")]),
+        ipv6("::", 60, &[&short, &neighbour(135, "2001:db8:0:1::9")]),
+        // A solicitation that is cut off.
+        ipv6("::", 58, &[&neighbour(135, "2001:db8::7")])[..72].to_vec(),
+    ];
+    // A message of which only the protocol is seen.
+    let message = [ipv6("2001:db8::7", 60, &[&long(58), &neighbour(136, "2001:db8::7")])];
+    let unseen = [
+        ipv6("2001:db8::7", 60, &[&long(60), &short, &neighbour(136, "2001:db8::7")]),
+        packet(38, &[&[6, 6, 3, 0x45]]),
+        packet(38, &[&[0x45, 0, 0, 60]]),
+        packet(38, &[&[0xaa, 0xaa, 0xf3, 0, 0, 0, 8, 0]]),
+        packet(0x0800, &[&[0x65; 40]]),
     ];
     let answers = [
-        ipv4([192, 0, 2, 7], 17, &[0, 67, 0, 68]),
+        ipv4(own, 17, &[0, 67, 0, 68]),
+        ipv4(own, 17, &[4, 43, 0, 68]),
+        // To a relay.
+        ipv4(own, 17, &[0, 67, 0, 67]),
         ipv6("fe80::1", 17, &[&[2, 0x23, 2, 0x22]]),
-        tagged(1, &ipv4([192, 0, 2, 7], 17, &[0, 67, 0, 68])),
+        ipv6("fe80::1", 17, &[&[6, 0x0b, 2, 0x22]]),
+        tagged(1, &ipv4(own, 17, &[0, 67, 0, 68])),
+        snap(0, &ipv4(own, 17, &[4, 43, 0, 68])),
     ];
     let router = |kind: u8| [kind, 0, 0, 0, 0, 0, 0, 0];
     let routes = [
@@ -154,19 +181,29 @@ fn guards_drop_what_claims_to_be_another() {
         ipv6("fe80::1", 60, &[&short, &router(134)]),
         ipv6("fe80::1", 44, &[&[58, 0, 0, 1, 0, 0, 0, 1], &router(134)]),
         tagged(2, &ipv6("fe80::1", 60, &[&short, &router(134)])),
+        ipv6("fe80::1", 60, &[&[44, 0, 1, 4, 0, 0, 0, 0, 60, 0, 0, 1, 0, 0, 0, 1], &short, &router(134)]),
+        tagged(1, &snap(0xf8, &ipv6("fe80::1", 58, &[&router(134)]))),
     ];
     let honest = [
-        ipv4([192, 0, 2, 7], 6, &[]),
+        ipv4(own, 6, &[]),
         ipv4([198, 51, 100, 77], 17, &[0, 53, 0, 67]),
         ipv4([0; 4], 17, &[0, 68, 0, 67]),
-        arp([192, 0, 2, 7]),
-        arp([0; 4]),
+        arp(own, other),
+        arp(own, own),
+        arp([0; 4], own),
         ipv6("2001:db8::1:7", 17, &[&[2, 0x22, 2, 0x23]]),
-        ipv6("::", 58, &[&[135, 0, 0, 0]]),
-        ipv6("fe80::1", 58, &[&advertisement("2001:db8::7")]),
-        ipv6("fe80::1", 60, &[&short, &advertisement("fe80::1")]),
+        ipv6("::", 58, &[&neighbour(135, "2001:db8::7")]),
+        ipv6("::", 58, &[&neighbour(135, "fe80::1:9")]),
+        ipv6("2001:db8::7", 58, &[&neighbour(135, "2001:db8:0:1::9")]),
+        ipv6("fe80::1", 58, &[&neighbour(136, "2001:db8::7")]),
+        ipv6("fe80::1", 60, &[&short, &neighbour(136, "fe80::1")]),
         packet(0x88b5, &[]),
-        tagged(1, &arp([192, 0, 2, 7])),
+        tagged(1, &arp(own, other)),
+        tagged(3, &ipv4(own, 6, &[])),
+        snap(0, &arp(own, other)),
+        // The spanning tree, and Cisco's.
+        packet(38, &[&[0x42, 0x42, 3]]),
+        packet(38, &[&[0xaa, 0xaa, 3, 0, 0, 0x0c, 1, 0x0b]]),
     ];
     let nets = ["192.0.2.7", "198.51.100.0", "2001:db8::"].map(|it| it.parse().unwrap());
     let nets = || Some(nets.into_iter().zip([32, 24, 64]));
@@ -185,17 +222,17 @@ fn guards_drop_what_claims_to_be_another() {
             (got, [of("ip_guard"), of("dhcp_guard"), of("ra_guard")])
         };
         assert_eq!(drops(&honest), (honest.len(), [0; 3]));
-        let (no_answers, no_routes) =
-            (if dhcp { (0, [0, 3, 0]) } else { (3, [0; 3]) }, if ra { (0, [0, 0, 5]) } else { (5, [0; 3]) });
-        assert_eq!((drops(&answers), drops(&routes)), (no_answers, no_routes));
-        // Whose transport is not found may be an answer or an advertisement.
-        let got = match (addresses, dhcp, ra) {
-            (true, false, false) => (0, [12, 0, 0]),
-            (false, true, false) => (10, [0, 2, 0]),
-            (false, false, true) => (10, [0, 0, 2]),
-            _ => (0, [10, 0, 2]),
+        let all = |frames: &[Vec<u8>], by: Option<usize>| match by {
+            None => (frames.len(), [0; 3]),
+            Some(by) => (0, std::array::from_fn(|at| if at == by { frames.len() as u64 } else { 0 })),
         };
-        assert_eq!(drops(&claims), got);
+        assert_eq!(drops(&answers), all(&answers, dhcp.then_some(1)));
+        assert_eq!(drops(&routes), all(&routes, ra.then_some(2)));
+        assert_eq!(drops(&claims), all(&claims, addresses.then_some(0)));
+        // Whose headers cannot be followed may be an answer or an advertisement.
+        let by = |any: &[(bool, usize)]| any.iter().find(|(on, _)| *on).map(|(_, by)| *by);
+        assert_eq!(drops(&unseen), all(&unseen, by(&[(ra, 2), (dhcp, 1), (addresses, 0)])));
+        assert_eq!(drops(&message), all(&message, by(&[(ra, 2), (addresses, 0)])));
     }
 }
 
