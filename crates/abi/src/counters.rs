@@ -223,7 +223,7 @@ pub const DROPS: [(DropReason, &str, &str); 58] = [
     ),
     (DropReason::ToRouter, "to_router", "addressed to the router itself, which took it: no loss"),
     (DropReason::NotForRouter, "not_for_router", "addressed to a station other than the router"),
-    (DropReason::NotRouted, "not_routed", "neither IPv4 nor IPv6, or with a VLAN tag: routers do not forward it"),
+    (DropReason::NotRouted, "not_routed", "neither IPv4 nor IPv6, or with the tag of a VLAN: routers do not forward it"),
     (
         DropReason::BadHeader,
         "bad_header",

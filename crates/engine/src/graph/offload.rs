@@ -217,6 +217,30 @@ mod tests {
         (bytes, offload)
     }
 
+    /// Headers that lead behind the head are judged when a checksum is completed there: a sender can have changed them.
+    #[test]
+    fn a_checksum_behind_the_head_is_the_transports_or_none() {
+        for extensions in 2..=10 {
+            let start = 54 + 8 * extensions;
+            let next = |at: usize| if at + 8 < start { 60 } else { 17 };
+            let mut bytes = [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, 60, 64], &[1; 32]].concat();
+            (54..start).step_by(8).for_each(|at| bytes.extend([next(at), 0, 1, 4, 0, 0, 0, 0]));
+            bytes.extend([0x12, 0x34, 0, 80, 0, 60, 0, 0]);
+            bytes.extend([7; 52]);
+            let mut memory = Arena::new(1, bytes.len() + HEAD);
+            let far = memory.put(0, &bytes, HEAD);
+            let convert = |csum_offset: u16| {
+                let csum_start = u16::try_from(start).unwrap();
+                let asked = Offload { flags: Offload::NEEDS_CSUM, csum_start, csum_offset, ..Offload::NONE };
+                let mut original = Batch::new();
+                assert!(original.push_with(&bytes, bytes.len(), asked, |pieces| pieces.push(far)));
+                Boundary::default().convert(&original, original.frame(0), Offloads::NONE, |_, _| {})
+            };
+            assert_eq!(convert(6), Ok(1), "{extensions}");
+            assert_eq!(convert(2), Err(BadOffload::CsumElsewhere), "{extensions}");
+        }
+    }
+
     proptest! {
         /// Headers shorter and longer than a frame's private head; every byte of the payload, once, in order.
         #[test]

@@ -1,7 +1,7 @@
 //! A router as a node: each frame gets its destination and its new head, and what the router says itself is delivered behind
 //! them.
 //!
-//! Frames are captured as they came, then rewritten. A frame that the router makes counts as *made* at the port whose batch
+//! Frames are captured as they came, but for tags that only tell a priority, then rewritten. A frame that the router makes counts as *made* at the port whose batch
 //! gave rise to it.
 
 use std::sync::Arc;

@@ -150,8 +150,9 @@ impl Fields {
         [self.src, self.dst] = both;
         (self.protocol, self.l4) = match ip.upper {
             Upper::At(protocol, at) => (protocol, ports(head, protocol, at)),
-            // RFC 1858: the second fragment may not begin within the header of TCP.
-            Upper::Later(TCP, 1) => (TCP, L4::Hidden),
+            // RFC 1858: the second fragment may not begin within the header of TCP. In IPv6 no fragments may
+            // overlap (RFC 5722).
+            Upper::Later(TCP, 1) if !ip.v6 => (TCP, L4::Hidden),
             Upper::Later(protocol, _) => (protocol, L4::Later),
             Upper::Hidden => (0, L4::Unknown),
         };

@@ -404,11 +404,7 @@ impl Offload {
     pub fn half_made(frame: &[u8]) -> Option<Offload> {
         let ip = Ip::parse(frame)?;
         let (protocol, l4) = ip.l4?;
-        let csum_offset = match protocol {
-            TCP => 16,
-            UDP => 6,
-            _ => return None,
-        };
+        let csum_offset = field(protocol).filter(|_| matches!(protocol, TCP | UDP))?;
         let field = be16(frame, l4 + usize::from(csum_offset))?;
         // What the IP header says is there: short frames are padded (RFC 791 §3.1, RFC 8200 §3).
         let end = if ip.v6 {

@@ -3,12 +3,14 @@
 
 use std::ops::Range;
 
-use super::header::{destination6, ethertype, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
+use super::class::TCP;
+use super::header::{ethertype, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
 use super::limit::Now;
+use super::net::is_group6;
 use super::plan::Interface;
 use crate::account::DropReason;
 use crate::mem::{Arena, Pieces};
-use crate::packet::{stretch, sum, Batch, Frame, Gso, Offload, Plan, Sum, HEAD, MAX_HEADER};
+use crate::packet::{stretch, sum, Batch, Fields, Frame, Gso, Offload, Plan, Sum, HEAD, L4, MAX_HEADER};
 use crate::port::PortId;
 use crate::slice::{behind, behind_mut, put, upto, upto_mut};
 
@@ -289,7 +291,7 @@ impl Made {
         let v6 = ethertype(frame) == IPV6;
         // A group cannot be told, and has sent nothing.
         let allowed = self.has_room() && frame.head[6] & 1 == 0;
-        if !allowed || !if v6 { may_tell6(batch, frame) } else { may_tell4(batch, frame) } {
+        if !allowed || !may_tell(batch, frame) {
             return;
         }
         if !from.limits.errors.take(now.sender, now.micros()) {
@@ -439,46 +441,20 @@ fn station_of_group(group: u128) -> [u8; 6] {
     [0x33, 0x33, a, b, c, d]
 }
 
-/// Whether the sender of this IPv4 packet may be told of an error: it is the first fragment and no error itself.
-fn may_tell4(batch: &Batch, frame: &Frame) -> bool {
-    let head = &frame.head;
-    if u16::from_be_bytes([head[20], head[21]]) & 0x1fff != 0 {
-        return false;
+/// Whether the sender of this packet may be told of an error: it is no error itself, nor a later fragment, nor
+/// can it be an error behind headers that lead too far; and it comes from one station (RFC 4443 §2.4 (e)).
+fn may_tell(batch: &Batch, frame: &Frame) -> bool {
+    let Some(fields) = Fields::of(batch, frame) else { return false };
+    let [src, dst] = [fields.src, fields.dst];
+    match (fields.ethertype, fields.protocol, fields.l4) {
+        (_, _, L4::Later | L4::Unknown) | (IPV4, ICMP, L4::Hidden) | (IPV6, ICMP6, L4::Hidden) => false,
+        (IPV4, TCP, L4::Hidden) if frame.head[21] == 1 => false,
+        (IPV6, ..) if is_group6(src) || src == 0 || is_group6(dst) => false,
+        // Echo, its reply, timestamps, information and address masks are questions and answers; all else may be
+        // an error.
+        (IPV4, ICMP, L4::Ports(kind, ..)) => matches!(kind, 0 | 8 | 13..=18),
+        // RFC 4443 §2.1: errors are those below 128; RFC 4443 §2.4 (e.2): no redirect.
+        (IPV6, ICMP6, L4::Ports(kind, ..)) => kind >= 128 && kind != 137,
+        _ => true,
     }
-    let mut kind = [0];
-    let at = L3 + usize::from(head[14] & 0xf) * 4;
-    // Echo, its reply, timestamps, information and address masks are questions and answers; all else may be an error.
-    head[23] != ICMP || batch.read(frame, at, &mut kind) == 1 && matches!(kind, [0 | 8 | 13..=18])
-}
-
-/// Whether the sender of this IPv6 packet may be told of an error. It is no error itself, also behind extension headers; one that is cut
-/// short, or a later fragment, gets none.
-fn may_tell6(batch: &Batch, frame: &Frame) -> bool {
-    let (mut next, mut at) = (frame.head[20], L3 + V6_LEN);
-    if super::net::is_group6(source6(frame))
-        || source6(frame) == 0
-        || super::net::is_group6(destination6(frame))
-    {
-        return false;
-    }
-    for _ in 0..8 {
-        let mut ext = [0; 8];
-        match next {
-            // Hop by hop, routing, destination options.
-            0 | 43 | 60 if batch.read(frame, at, &mut ext) == 8 => {
-                (next, at) = (ext[0], at + (usize::from(ext[1]) + 1) * 8);
-            }
-            44 if batch.read(frame, at, &mut ext) == 8 => {
-                if u16::from_be_bytes([ext[2], ext[3]]) & 0xfff8 != 0 {
-                    return false;
-                }
-                (next, at) = (ext[0], at + 8);
-            }
-            0 | 43 | 44 | 60 => return false,
-            // RFC 4443 §2.1: errors are those below 128; RFC 4443 §2.4 (e.2): no redirect.
-            ICMP6 => return batch.read(frame, at, &mut ext) > 0 && ext[0] >= 128 && ext[0] != 137,
-            _ => return true,
-        }
-    }
-    false
 }
