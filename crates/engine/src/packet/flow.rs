@@ -1,7 +1,5 @@
 //! What a flow is known by, and a number that is the same for all frames of one, for the choice of a queue.
 
-use std::ops::Range;
-
 use super::ether::{be16, IPV4, IPV6};
 use super::ip::{Ip, ICMP, ICMPV6, TCP, UDP};
 
@@ -20,44 +18,12 @@ pub fn flow_hash(head: &[u8]) -> u32 {
         return finish(mix_all(&macs));
     };
     // Both addresses are there: they belong to the fixed header.
-    let hash = mix_all(head.get(ip.src..ip.src + 2 * ip.address_len()).unwrap_or_default());
+    let hash = mix_all(head.get(ip.addresses()).unwrap_or_default());
     // The protocol is not mixed in: for the choice of a queue TCP and UDP may share one.
     let Some((TCP | UDP, at)) = ip.l4 else { return finish(hash) };
     // Behind two tags and IPv6 the first 64 bytes end between the ports: one is better than none.
     let port = |at| u64::from(be16(head, at).unwrap_or(0));
     finish(mix(hash, port(at) << 16 | port(at + 2)))
-}
-
-/// Where the fields of a frame lie that its flow is known by; offsets from the start of the frame.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FlowFields {
-    /// Where the IP header begins.
-    pub ip: usize,
-    /// Source and destination, as the IP header has them.
-    pub addresses: Range<usize>,
-    /// IPv6 with extension headers.
-    pub extended: bool,
-    /// Where the TCP header begins, at any place: it may lie behind the bytes at hand. `None`: it is not TCP, a
-    /// fragment, or extension headers cannot be followed within these bytes.
-    pub tcp: Option<usize>,
-}
-
-impl FlowFields {
-    /// Those of the frame that begins with `head`. `None`: not IP, or without a whole and well-formed fixed header.
-    #[must_use]
-    #[inline]
-    pub fn find(head: &[u8]) -> Option<FlowFields> {
-        let ip = Ip::parse(head)?;
-        let tcp = ip.l4.filter(|(protocol, _)| *protocol == TCP).map(|(_, at)| at);
-        let addresses = ip.src..ip.src + 2 * ip.address_len();
-        Some(FlowFields { ip: ip.at, addresses, extended: ip.named.1 != u8::MAX, tcp })
-    }
-
-    /// Whether it is IPv6.
-    #[must_use]
-    pub fn is_v6(&self) -> bool {
-        self.addresses.len() > 8
-    }
 }
 
 /// Hashes what a flow is known by in both of its directions: the addresses, the protocol and the ports of a frame that begins

@@ -1,5 +1,7 @@
 //! Where the IP header of a frame lies and where its transport header begins.
 
+use std::ops::Range;
+
 use super::ether::{be16, Ether, IPV4, IPV6};
 
 /// The longest headers that can be segmented, Ethernet to TCP: room for two VLAN tags (22), IPv6 (40), TCP
@@ -39,7 +41,7 @@ pub(super) enum Upper {
 
 /// The outline of a frame's IP header; all offsets count from the start of the frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ip {
+pub(crate) struct Ip {
     /// Where the header begins.
     pub at: usize,
     pub v6: bool,
@@ -50,7 +52,7 @@ pub(super) struct Ip {
     /// The destination that the pseudo header names (RFC 8200 §8.1): behind a routing header, the last one.
     pub dst: usize,
     /// What its headers lead to.
-    pub upper: Upper,
+    pub(super) upper: Upper,
     /// That, of a packet whose transport may be summed and cut: `None` for fragments, behind an
     /// authentication header, and where the destination of the pseudo header is not known.
     pub l4: Option<(u8, usize)>,
@@ -137,6 +139,19 @@ impl Ip {
         }
     }
 
+    /// The first byte after the packet in the frame that begins with `head`, by its header (RFC 791 §3.1, RFC 8200
+    /// §3): a frame may be longer, or shorter.
+    pub fn packet_end(&self, head: &[u8]) -> Option<usize> {
+        let (from, length) = if self.v6 { (self.end, self.at + 4) } else { (self.at, self.at + 2) };
+        Some(from + usize::from(be16(head, length)?))
+    }
+
+    /// Both addresses, as the fixed header has them.
+    pub fn addresses(&self) -> Range<usize> {
+        let src = self.at + if self.v6 { 8 } else { 12 };
+        src..src + 2 * self.address_len()
+    }
+
     /// Length of an address, in bytes.
     pub fn address_len(&self) -> usize {
         if self.v6 {
@@ -144,40 +159,5 @@ impl Ip {
         } else {
             4
         }
-    }
-}
-
-/// Where the parts of an IPv4 packet lie, for devices that find their way through headers themselves; all places count from the start of the frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outline4 {
-    /// Where the header begins.
-    pub at: usize,
-    /// The first byte after it.
-    pub transport: usize,
-    /// The first byte after the packet, by its header; the frame may be shorter.
-    pub end: usize,
-    /// The transport protocol; none of a fragment.
-    pub protocol: Option<u8>,
-    /// Source and destination address.
-    pub src: usize,
-    /// See `src`.
-    pub dst: usize,
-}
-
-impl Outline4 {
-    /// Reads the header of the frame that begins with `head`. `None`: not IPv4, or not a whole and well-formed fixed header.
-    #[must_use]
-    pub fn of(head: &[u8]) -> Option<Outline4> {
-        let ip = Ip::parse(head).filter(|ip| !ip.v6)?;
-        let total = usize::from(be16(head, ip.at + 2)?);
-        let protocol = ip.l4.map(|(protocol, _)| protocol);
-        Some(Outline4 {
-            at: ip.at,
-            transport: ip.end,
-            end: ip.at + total,
-            protocol,
-            src: ip.src,
-            dst: ip.dst,
-        })
     }
 }

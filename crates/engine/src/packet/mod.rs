@@ -38,13 +38,13 @@ pub use checksum::{is_right, update, Sum};
 pub use ether::{BadMac, Ether, Mac};
 pub(crate) use ether::{ARP, IPV4, IPV6};
 pub use fields::{asks, ip_number, Fields, ADVERTISEMENT, L4, SOLICITATION, UNSPECIFIED};
-pub use flow::{flow_hash, is_about_another, plain_hash, symmetric_hash, FlowFields, QUOTING};
+pub use flow::{flow_hash, is_about_another, plain_hash, symmetric_hash, QUOTING};
 pub(crate) use frame::ALL;
 pub use frame::{
     is_group, stretch, sum, Batch, Frame, BATCH_COST, BATCH_PIECES, BROADCAST, HEAD, MAX_BATCH, MAX_FRAME,
     MAX_PIECES, MIN_FRAME, SEGMENT_COST,
 };
-pub use ip::{Outline4, MAX_HEADER};
-pub(crate) use ip::{ICMPV6, TCP, UDP};
+pub use ip::MAX_HEADER;
+pub(crate) use ip::{Ip, ICMPV6, TCP, UDP};
 pub use offload::{BadOffload, Gso, Offload, Offloads};
 pub use segment::{Plan, Segment, MAX_SEGMENTS};

@@ -2,7 +2,7 @@
 
 use super::checksum::Sum;
 use super::ether::be16;
-use super::ip::{Ip, Upper, GRE, ICMPV6, IPV6_LEN, MAX_HEADER, TCP, UDP};
+use super::ip::{Ip, Upper, GRE, ICMPV6, MAX_HEADER, TCP, UDP};
 use std::{fmt, ops::BitOr};
 
 /// A set of offloads: what a sender may ask of us, what a receiver takes, or what a frame requires.
@@ -406,12 +406,8 @@ impl Offload {
         let (protocol, l4) = ip.l4?;
         let csum_offset = field(protocol).filter(|_| matches!(protocol, TCP | UDP))?;
         let field = be16(frame, l4 + usize::from(csum_offset))?;
-        // What the IP header says is there: short frames are padded (RFC 791 §3.1, RFC 8200 §3).
-        let end = if ip.v6 {
-            ip.at + IPV6_LEN + usize::from(be16(frame, ip.at + 4)?)
-        } else {
-            ip.at + usize::from(be16(frame, ip.at + 2)?)
-        };
+        // What the IP header says is there: short frames are padded.
+        let end = ip.packet_end(frame)?;
         let len = end.checked_sub(l4)?;
         let address = |at: usize| frame.get(at..at + ip.address_len());
         let pseudo = Sum::pseudo(address(ip.src)?, address(ip.dst)?, protocol, len);

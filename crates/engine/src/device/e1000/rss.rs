@@ -14,7 +14,7 @@
 
 use super::regs;
 use super::state::Registers;
-use crate::packet::{is_group, FlowFields, Frame};
+use crate::packet::{is_group, Frame, Ip, TCP};
 use crate::slice::{upto, upto_mut};
 
 /// Registers of the key.
@@ -118,14 +118,14 @@ impl Rss {
             return None;
         }
         let head = frame.head();
-        let fields = FlowFields::find(head).filter(|fields| fields.ip <= DEEPEST)?;
+        let ip = Ip::parse(head).filter(|ip| ip.at <= DEEPEST)?;
         let mut input = [0; INPUT];
-        let (addresses, ports) = input.split_at_mut(fields.addresses.len());
-        addresses.copy_from_slice(head.get(fields.addresses.clone())?);
+        let (addresses, ports) = input.split_at_mut(2 * ip.address_len());
+        addresses.copy_from_slice(head.get(ip.addresses())?);
         let len = addresses.len();
         let wanted = regs.get(regs::MRQC);
-        let by_fixed = regs.get(regs::RFCTL) & regs::RFCTL_IPV6_EX_DIS != 0 && fields.extended;
-        let (tcp, plain) = match fields.is_v6() {
+        let by_fixed = regs.get(regs::RFCTL) & regs::RFCTL_IPV6_EX_DIS != 0 && ip.named.1 != u8::MAX;
+        let (tcp, plain) = match ip.v6 {
             false => ((regs::MRQC_TCP_IPV4, Kind::TcpIpv4), [(regs::MRQC_IPV4, Kind::Ipv4); 2]),
             true => (
                 (if by_fixed { 0 } else { regs::MRQC_TCP_IPV6 }, Kind::TcpIpv6),
@@ -135,7 +135,10 @@ impl Rss {
                 ],
             ),
         };
-        let there = fields.tcp.filter(|_| wanted & tcp.0 != 0).and_then(|at| head.get(at..at + PORTS));
+        let there = ip
+            .l4
+            .filter(|l4| l4.0 == TCP && wanted & tcp.0 != 0)
+            .and_then(|(_, at)| head.get(at..at + PORTS));
         if let Some(there) = there {
             upto_mut(ports, PORTS).copy_from_slice(there);
             return Some((tcp.1, self.hash(upto(&input, len + PORTS))));

@@ -8,7 +8,7 @@
 use super::regs::desc::{IPCS, LGSEN, MSS, MSS_SHIFT, TAGC, TAG_SHIFT, TCPCS, UDPCS};
 use crate::device::packet::{Packet, Span};
 use crate::mem::Arena;
-use crate::packet::{Batch, Gso, Offload, Outline4, Sum};
+use crate::packet::{Batch, Gso, Ip, Offload, Sum};
 use crate::port::DropReason;
 use crate::slice::{behind, put, upto};
 
@@ -63,7 +63,7 @@ pub(super) fn make(
 
 #[cold]
 fn segmentation(packet: &mut Packet, word: u64) -> Result<(), DropReason> {
-    let outline = Outline4::of(packet.head()).ok_or(DropReason::BadOffload)?;
+    let ip = Ip::parse(packet.head()).filter(|ip| !ip.v6).ok_or(DropReason::BadOffload)?;
     #[expect(clippy::cast_possible_truncation, reason = "eleven bits, and places in a header")]
     let facts = Offload {
         flags: Offload::NEEDS_CSUM,
@@ -71,7 +71,7 @@ fn segmentation(packet: &mut Packet, word: u64) -> Result<(), DropReason> {
         ecn: false,
         hdr_len: 0,
         gso_size: (word >> MSS_SHIFT & MSS) as u16,
-        csum_start: outline.transport as u16,
+        csum_start: ip.end as u16,
         csum_offset: TCP_CHECKSUM as u16,
     };
     packet.segmentation(facts)
@@ -80,20 +80,24 @@ fn segmentation(packet: &mut Packet, word: u64) -> Result<(), DropReason> {
 /// The part makes checksums of IPv4 alone, and leaves a packet that is none as it is.
 #[cold]
 fn checksums(packet: &mut Packet, word: u64) -> Result<(), DropReason> {
-    let Some(outline) = Outline4::of(packet.head()) else { return Ok(()) };
+    let head = packet.head();
+    let Some((ip, end)) = Ip::parse(head).filter(|ip| !ip.v6).and_then(|ip| Some((ip, ip.packet_end(head)?)))
+    else {
+        return Ok(());
+    };
     if word & IPCS != 0 {
-        ip_checksum(packet, &outline)?;
+        ip_checksum(packet, &ip)?;
     }
-    let offset = match outline.protocol {
-        Some(TCP) if word & TCPCS != 0 => TCP_CHECKSUM,
-        Some(UDP) if word & UDPCS != 0 => UDP_CHECKSUM,
+    let offset = match ip.l4 {
+        Some((TCP, _)) if word & TCPCS != 0 => TCP_CHECKSUM,
+        Some((UDP, _)) if word & UDPCS != 0 => UDP_CHECKSUM,
         _ => return Ok(()),
     };
-    let (start, end) = (outline.transport, outline.end.min(packet.len()));
+    let (start, end) = (ip.end, end.min(packet.len()));
     let Some(len) = end.checked_sub(start).filter(|len| *len >= offset + 2) else { return Ok(()) };
-    let protocol = outline.protocol.unwrap_or(0);
+    let protocol = ip.l4.map_or(0, |(protocol, _)| protocol);
     packet.rewrite(start + offset + 2, |header| {
-        let (src, dst) = (upto(behind(header, outline.src), 4), upto(behind(header, outline.dst), 4));
+        let (src, dst) = (upto(behind(header, ip.src), 4), upto(behind(header, ip.dst), 4));
         let seed = Sum::pseudo(src, dst, protocol, len).value();
         put(header, start + offset, &seed.to_be_bytes());
         Ok(())
@@ -103,11 +107,11 @@ fn checksums(packet: &mut Packet, word: u64) -> Result<(), DropReason> {
     packet.checksum(Span { start, store: start + offset, end }, offset == UDP_CHECKSUM)
 }
 
-fn ip_checksum(packet: &mut Packet, outline: &Outline4) -> Result<(), DropReason> {
-    packet.rewrite(outline.transport, |header| {
-        put(header, outline.at + IP_CHECKSUM, &[0; 2]);
-        let sum = Sum::of(behind(upto(header, outline.transport), outline.at)).checksum();
-        put(header, outline.at + IP_CHECKSUM, &sum.to_be_bytes());
+fn ip_checksum(packet: &mut Packet, ip: &Ip) -> Result<(), DropReason> {
+    packet.rewrite(ip.end, |header| {
+        put(header, ip.at + IP_CHECKSUM, &[0; 2]);
+        let sum = Sum::of(behind(upto(header, ip.end), ip.at)).checksum();
+        put(header, ip.at + IP_CHECKSUM, &sum.to_be_bytes());
         Ok(())
     })
 }

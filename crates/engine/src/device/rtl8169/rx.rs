@@ -25,7 +25,7 @@ use crate::device::packet::MIN_PADDED;
 use crate::device::source::{tag, FrameBytes, Shortage};
 use crate::fault::Fault;
 use crate::mem::{prefetch_own, GuestMap, Piece};
-use crate::packet::{is_group, Batch, Frame, Offload, Outline4, BROADCAST};
+use crate::packet::{is_group, Batch, Frame, Ip, Offload, BROADCAST};
 use crate::port::{DropReason, EgressQueue, Outcome, Room};
 use crate::slice::behind;
 
@@ -90,11 +90,12 @@ impl Rules {
         };
         let tag = tag.map_or(0, |tci| desc::TAVA | u64::from(tci.swap_bytes()) << desc::TAG_SHIFT);
         let checked = self.checked && frame.offload.flags & Offload::DATA_VALID != 0;
-        let protocol = if checked { Outline4::of(frame.head()).and_then(|it| it.protocol) } else { None };
+        let protocol =
+            if checked { Ip::parse(frame.head()).filter(|ip| !ip.v6).and_then(|ip| ip.l4) } else { None };
         kind | tag
             | match protocol {
-                Some(TCP) => desc::TCP,
-                Some(UDP) => desc::UDP,
+                Some((TCP, _)) => desc::TCP,
+                Some((UDP, _)) => desc::UDP,
                 _ => 0,
             }
     }
