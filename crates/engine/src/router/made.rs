@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use super::class::TCP;
 use super::header::{ethertype, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6_LEN};
 use super::limit::Now;
 use super::net::is_group6;
