@@ -8,6 +8,7 @@
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -87,7 +88,10 @@ impl Listener {
     /// Listens at `path`, replacing a socket that no process serves.
     pub fn new(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref().to_path_buf();
-        if UnixStream::connect(&path).is_err() {
+        // Connecting to a file that is no socket is refused, too (unix(7)).
+        let is_socket = std::fs::symlink_metadata(&path).is_ok_and(|it| it.file_type().is_socket());
+        let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
+        if is_socket && UnixStream::connect(&path).is_err_and(refused) {
             let _ = std::fs::remove_file(&path);
         }
         let socket = UnixListener::bind(&path)

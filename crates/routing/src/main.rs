@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::net::SocketType;
+use sidecore_engine::sandbox::open::socket::{listen_at, SocketSpec};
 use sidecore_routing::agent::Agent;
 use sidecore_routing::kernel::Kernel;
 
@@ -72,8 +74,12 @@ fn device(path: &str) -> io::Result<Never> {
 }
 
 fn listen(path: &Path) -> io::Result<Never> {
-    let named = |e: io::Error| io::Error::new(e.kind(), format!("{}: {e}", path.display()));
-    let listener = UnixListener::bind(path).map_err(named)?;
+    let (kind, backlog) = (SocketType::STREAM, 128);
+    let wanted = SocketSpec { path: path.to_owned(), kind, mode: None, owner: (None, None), backlog };
+    // One that an agent before has left, which was killed, is replaced.
+    let (listener, _) = listen_at(&wanted).map_err(io::Error::other)?;
+    let listener = UnixListener::from(listener);
+    listener.set_nonblocking(false)?;
     let (mut agent, _end) = agent()?;
     loop {
         let (mut stream, _) = listener.accept()?;

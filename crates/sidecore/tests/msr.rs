@@ -60,8 +60,6 @@ fn group() -> (World, BackEnd) {
 
 impl BackEnd {
     fn start(&mut self) {
-        // Left by one that was killed.
-        let _ = std::fs::remove_file(&self.socket);
         let mut command = self.net.command(rig::beside("sidecore-agent").to_str().unwrap());
         let child = command.arg("--listen").arg(&self.socket).stdin(Stdio::null()).spawn().unwrap();
         self.agent = Some(child);
@@ -153,6 +151,16 @@ fn an_agent_that_is_stopped_lies_or_dies_is_told_again_what_it_lacks() {
     back_end.net.ip("route add 77.0.0.0/8 via 10.0.1.2 proto 83 metric 20");
     until("repair", || back_end.routes() == all && is_consistent(&world));
 
+    // Further interfaces have these station addresses, as a VLAN's has that of its parent: they are newer, and one has an address.
+    back_end.net.ip("link add v0 address 02:00:00:00:00:01 type veth peer name v1 address 02:00:00:00:00:02");
+    back_end.net.ip("link set v0 up");
+    back_end.net.ip("link set v1 up");
+    back_end.net.ip("address add 10.0.7.1/24 dev v0");
+    // All have been looked at again when one that was deleted behind that is back.
+    back_end.net.ip("route del 20.0.9.0/24 proto 83");
+    until("repair", || back_end.routes() == all && is_consistent(&world));
+    back_end.net.ip("link del v0");
+
     // While it stands still most routes go, and their peer comes back with others: then it is right at once.
     back_end.signal(Signal::STOP);
     one.kill();
@@ -181,6 +189,7 @@ fn an_agent_that_is_stopped_lies_or_dies_is_told_again_what_it_lacks() {
     // One that says what is no message is left, and called again; one that says that it has what it has not is told all again, ever
     // less often.
     back_end.kill();
+    // It left its socket.
     std::fs::remove_file(&back_end.socket).unwrap();
     let listener = UnixListener::bind(&back_end.socket).unwrap();
     let (mut liar, _) = listener.accept().unwrap();

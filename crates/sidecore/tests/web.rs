@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{kill_process, Pid, Signal};
@@ -293,7 +295,7 @@ fn a_unix_socket_is_its_owners() {
         .is(200, "\"a\"");
     ask("GET", "/api/v1/ports", &["host: net.example.org", "origin: https://example.org"]).is(403, "Origin");
     ask("POST", "/api/set/a", &["host: net.example.org"]).is(403, "own token");
-    assert!(bed.fails(&["web", "--listen", &listen]).contains("another process listens there"));
+    assert!(bed.fails(&["web", "--listen", &listen]).contains("another process listens at"));
     // One that was killed leaves its file, and one that ends takes it along.
     web.child.kill().unwrap();
     web.child.wait().unwrap();
@@ -302,6 +304,14 @@ fn a_unix_socket_is_its_owners() {
     kill_process(Pid::from_child(&web.child), Signal::TERM).unwrap();
     assert!(wait(&mut web.child).success());
     assert!(!path.exists());
+    // What is no socket is not in its way: connecting to that is refused, too. Nor is a link followed.
+    let file = bed.write("precious", "text");
+    std::os::unix::fs::symlink(&file, bed.path("link")).unwrap();
+    for name in ["precious", "link"] {
+        let refused = bed.fails(&["web", "--listen", &format!("unix:{}", bed.at(name))]);
+        assert!(refused.contains("exists and is no socket"), "{refused}");
+        assert_eq!(std::fs::read_to_string(bed.path(name)).unwrap(), "text");
+    }
     let refused = bed.run(&["web", "--listen", "0.0.0.0:1"]);
     let said = String::from_utf8(refused.stderr).unwrap();
     assert!(refused.status.code() == Some(2) && said.contains("ssh -L"), "{said}");
@@ -379,14 +389,21 @@ fn traffic_and_drops_are_what_the_daemon_counts() {
     assert!(gone.elapsed() < Duration::from_secs(2), "{:?}", gone.elapsed());
 }
 
-/// A daemon of an earlier version, as far as one can still be had: it answers little.
-fn older(listener: &UnixListener) {
+/// A daemon of an earlier version, as far as one can still be had: it answers little. It ends when it was asked `most` times
+/// for events.
+fn older(listener: &UnixListener, most: usize) {
+    let asked = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
+        let asked = Arc::clone(&asked);
         let mut stream = BufReader::new(stream.unwrap());
         std::thread::spawn(move || {
             let mut line = String::new();
             while stream.read_line(&mut line).is_ok_and(|read| read > 0) {
                 if let Some(path) = line.strip_prefix("GET ").and_then(|rest| rest.split(' ').next()) {
+                    if path == "/v1/events" && asked.fetch_add(1, Ordering::Relaxed) >= most {
+                        let event = "HTTP/1.1 200 OK\r\n\r\ndata:{\"seq\":1,\"event\":\"newer\"}\n";
+                        return stream.get_mut().write_all(event.as_bytes()).unwrap();
+                    }
                     let (status, body) = match path {
                         "/v1/daemon" => ("200 OK", r#"{"version":1,"program":"0.0.9 (0)","pid":1}"#),
                         "/v1/ports" => ("200 OK", r#"{"ports":[{"name":"old","counters":{"in_frames":1}}]}"#),
@@ -409,7 +426,7 @@ fn older(listener: &UnixListener) {
 fn an_older_daemon_is_shown_as_far_as_it_goes() {
     let bed = Testbed::new();
     let listener = UnixListener::bind(bed.path("control.sock")).unwrap();
-    std::thread::spawn(move || older(&listener));
+    std::thread::spawn(move || older(&listener, 1));
     let web = Web::on_tcp(&bed, &[]);
     let mut live = web.live();
     let status = live.await_event("status", |it| it["state"] == "running");
@@ -417,6 +434,8 @@ fn an_older_daemon_is_shown_as_far_as_it_goes() {
     live.await_event("scene", |it| it["ports"][0]["name"] == "old" && it["switches"] == json!([]));
     live.await_event("sample", |it| it["rows"].as_array().unwrap().len() == 1);
     web.get("/api/doctor/old").is(409, "no such path");
+    // Another daemon has come by now, and it has events.
+    live.await_event("event", |it| it["event"] == "newer");
 }
 
 #[test]

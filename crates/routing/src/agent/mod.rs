@@ -13,8 +13,10 @@
 pub mod feed;
 pub mod wire;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use sidecore_engine::host::netlink::{self, Malformed};
@@ -58,8 +60,8 @@ pub struct Agent {
     before: Vec<u8>,
     stream: Stream,
     links: BTreeMap<u32, WireLink>,
-    /// Interfaces here, by their station addresses.
-    here: BTreeMap<Mac, u32>,
+    /// Interfaces here, by their station addresses, each with its own addresses.
+    here: BTreeMap<Mac, Vec<(u32, Vec<Net>)>>,
     routes: BTreeMap<Net, Told>,
     /// Prefixes that the kernel is to be told of.
     pending: BTreeSet<Net>,
@@ -241,9 +243,29 @@ impl Agent {
 
     /// Looks which interfaces there are.
     fn look(&mut self) -> io::Result<()> {
-        let links = self.kernel.links()?;
-        self.here = links.into_iter().filter_map(|link| Some((link.mac?, link.index))).collect();
+        let mut nets: BTreeMap<u32, Vec<Net>> = BTreeMap::new();
+        for (index, net) in self.kernel.addresses()? {
+            nets.entry(index).or_default().push(net);
+        }
+        self.here.clear();
+        for link in self.kernel.links()? {
+            let Some(mac) = link.mac else { continue };
+            let own = nets.remove(&link.index).unwrap_or_default();
+            self.here.entry(mac).or_default().push((link.index, own));
+        }
         Ok(())
+    }
+
+    /// The interface here with this station address by which `gateway` is reached. Others may have the address, too: a VLAN's has that of
+    /// its parent, and a bridge or bond that of one of its ports. So one in whose network the gateway is goes first, then one with an
+    /// address that is not link-local, then one with any, then the oldest.
+    fn interface(&self, mac: Mac, gateway: Option<IpAddr>) -> Option<u32> {
+        let local = |net: &Net| matches!(net.address, IpAddr::V6(it) if it.is_unicast_link_local());
+        let rank = |(index, nets): &&(u32, Vec<Net>)| {
+            let leads = gateway.is_some_and(|gateway| nets.iter().any(|net| net.contains(gateway)));
+            (leads, !nets.iter().all(local), !nets.is_empty(), Reverse(*index))
+        };
+        self.here.get(&mac)?.iter().max_by_key(rank).map(|(index, _)| *index)
     }
 
     /// The way that leads here as `way` does there. `None`: an interface that it needs is missing.
@@ -253,7 +275,7 @@ impl Agent {
             hops.iter().filter_map(|(hop, weight)| Some((hop, weight, self.links.get(&hop.link)?.mac)));
         let mut hops = Vec::new();
         for (hop, weight, mac) in ports.filter(|(.., mac)| *mac != Mac([0; 6])) {
-            hops.push((FedHop { link: *self.here.get(&mac)?, gateway: hop.gateway }, *weight));
+            hops.push((FedHop { link: self.interface(mac, hop.gateway)?, gateway: hop.gateway }, *weight));
         }
         Some(if hops.is_empty() { Way::Blackhole } else { Way::Hops(merged(hops)) })
     }

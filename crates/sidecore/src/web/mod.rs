@@ -18,9 +18,8 @@ mod history;
 mod poll;
 mod stream;
 
-use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +31,8 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use rustix::net::SocketType;
+use sidecore_engine::sandbox::open::socket::{listen_at, SocketFile, SocketSpec};
 use tokio::signal::unix::{signal, SignalKind};
 use tokio::sync::Semaphore;
 
@@ -43,6 +44,8 @@ use crate::{print, Outcome};
 
 /// Connections at once. A browser has six at most.
 const CONNECTIONS: usize = 256;
+/// Connections that may wait.
+const BACKLOG: i32 = 128;
 /// How long a connection may be open before a request's head is there.
 const HEAD: Duration = Duration::from_secs(10);
 /// Bytes that HTTP keeps of a connection's head.
@@ -99,6 +102,7 @@ async fn serve(args: &WebArgs) -> Outcome {
     let (mut int, mut term) = (on(SignalKind::interrupt())?, on(SignalKind::terminate())?);
     tokio::spawn(poll::samples(Arc::clone(&history), Remote::new(&socket)));
     tokio::spawn(poll::events(Arc::clone(&history), Remote::new(&socket)));
+    let mut file = None;
     let serving = async {
         match &args.listen {
             Listen::Tcp(address) => {
@@ -114,8 +118,14 @@ async fn serve(args: &WebArgs) -> Outcome {
                 answer(listener, router(page(guard))).await
             }
             Listen::Unix(path) => {
+                let (kind, backlog) = (SocketType::STREAM, BACKLOG);
+                // Its owner alone may connect, until the operator gives it to a proxy.
+                let wanted =
+                    SocketSpec { path: path.clone(), kind, mode: Some(0o600), owner: (None, None), backlog };
+                let (listener, made) = listen_at(&wanted).map_err(|e| e.to_string())?;
+                file = Some(made);
                 let fail = |e| format!("cannot listen on {}: {e}", path.display());
-                let listener = bind(path).map_err(fail)?;
+                let listener = tokio::net::UnixListener::from_std(listener.into()).map_err(fail)?;
                 print(&format!("unix:{}\n", path.display()))?;
                 answer(listener, router(page(Guard::new(None, args.write)?))).await
             }
@@ -126,12 +136,7 @@ async fn serve(args: &WebArgs) -> Outcome {
         _ = int.recv() => Ok(()),
         _ = term.recv() => Ok(()),
     };
-    if let Listen::Unix(path) = &args.listen {
-        // Another one may have it by now, and then it stays.
-        if outcome.is_ok() {
-            let _ = std::fs::remove_file(path);
-        }
-    }
+    file.iter().for_each(SocketFile::remove);
     outcome
 }
 
@@ -156,19 +161,6 @@ async fn answer(mut listener: impl Listener, router: Router) -> Outcome {
             drop(place);
         });
     }
-}
-
-/// A socket that its owner alone may connect to, until the operator gives it to a proxy. One without a listener is replaced.
-fn bind(path: &Path) -> std::io::Result<tokio::net::UnixListener> {
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => return Err(std::io::Error::new(ErrorKind::AddrInUse, "another process listens there")),
-        Err(e) if e.kind() == ErrorKind::ConnectionRefused => std::fs::remove_file(path)?,
-        Err(_) => {}
-    }
-    let before = rustix::process::umask(rustix::fs::Mode::from_bits_retain(0o177));
-    let listener = tokio::net::UnixListener::bind(path);
-    rustix::process::umask(before);
-    listener
 }
 
 const JS: &str = "text/javascript; charset=utf-8";

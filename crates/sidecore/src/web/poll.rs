@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use http_body_util::BodyExt;
-use hyper::{Method, StatusCode};
+use hyper::Method;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
@@ -401,7 +401,8 @@ fn vm(pid: u32) -> String {
     shown(name.unwrap_or_default().trim_end_matches('\n'), NAME)
 }
 
-/// Follows the daemon's events until the process ends. A daemon that does not know of them is asked again when it may be another one.
+/// Follows the daemon's events until the process ends. A daemon that does not know of them is asked each second: it may be another one by
+/// then.
 pub async fn events(history: Arc<History>, remote: Remote) {
     let mut last = None;
     loop {
@@ -417,10 +418,6 @@ async fn follow(history: &History, remote: &Remote, last: &mut Option<u64>) -> R
     let mut connection = remote.connect().await?;
     let path = last.map_or_else(|| "/v1/events".to_owned(), |last| format!("/v1/events?after={last}"));
     let response = connection.request(Method::GET, &path, Bytes::new()).await?;
-    if response.status() == StatusCode::NOT_FOUND {
-        // Until this connection ends, the daemon is the same.
-        return std::future::pending().await;
-    }
     if !response.status().is_success() {
         return Err(response.status().to_string());
     }
