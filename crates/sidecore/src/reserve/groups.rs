@@ -58,8 +58,8 @@ impl Group {
         for folder in self.line().into_iter().filter(|_| self.second) {
             let file = folder.join("cgroup.subtree_control");
             if !read(&file)?.split(' ').any(|it| it == self.controller) {
-                let [to, from] = ["+", "-"].map(|sign| format!("{sign}{}", self.controller));
-                set(reservation, file, to, Some(from))?;
+                let step = Step::HandOn { file: file.clone(), controller: self.controller.to_owned() };
+                reservation.take(step).map_err(|e| failed(&file, &e))?;
             }
         }
         Ok(())
@@ -82,7 +82,9 @@ impl Group {
             reservation.take(step).map_err(|e| failed(&folder, &e))?;
             let threaded = self.second.then(|| ("cgroup.type", "threaded".to_owned()));
             for (name, to) in threaded.iter().chain(settings) {
-                set(reservation, folder.join(name), to.clone(), None)?;
+                let file = folder.join(name);
+                let step = Step::Setting { file: file.clone(), to: to.clone() };
+                reservation.take(step).map_err(|e| failed(&file, &e))?;
             }
             check(&folder)?;
         }
@@ -115,9 +117,11 @@ pub fn exclusive(root: &Path, to: &mut Reservation, thread: ThreadId, cpus: &Cpu
     for folder in group.line().into_iter().skip(1) {
         let file = folder.join("cpuset.cpus.exclusive");
         let before = read(&file).map_err(|e| format!("{e} (Linux has it since 6.7)"))?;
-        let mut all = Cpus::read(&before).unwrap_or_default();
-        all.0.extend(&cpus.0);
-        set(to, file, all.to_string(), Some(before + "\n"))?;
+        let before = Cpus::read(&before).unwrap_or_default();
+        let more = Cpus(cpus.0.difference(&before.0).copied().collect());
+        if !more.0.is_empty() {
+            to.take(Step::Cpus { file: file.clone(), more }).map_err(|e| failed(&file, &e))?;
+        }
     }
     if !group.is_top() {
         settings.push(("cpuset.cpus.exclusive", list.clone()));
@@ -146,10 +150,6 @@ pub fn cap(
     group.enter(to, thread, &format!("sidecore-{}", thread.thread), &settings, |_| Ok(()))
 }
 
-fn set(to: &mut Reservation, file: PathBuf, value: String, from: Option<String>) -> Result<(), String> {
-    to.take(Step::Setting { file: file.clone(), to: value, from }).map_err(|e| failed(&file, &e))
-}
-
 fn read(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map(|text| text.trim().to_owned()).map_err(|e| failed(path, &e))
 }
@@ -170,7 +170,9 @@ mod tests {
             |path: &Path| path.strip_prefix(fake.path("sys/fs/cgroup")).unwrap().display().to_string();
         let words = |step: &Step| match step {
             Step::Group { folder } => format!("make {}", short(folder)),
-            Step::Setting { file, to, from } => format!("{} = {to}, was {from:?}", short(file)),
+            Step::Setting { file, to } => format!("{} = {to}", short(file)),
+            Step::Cpus { file, more } => format!("{} and {more}", short(file)),
+            Step::HandOn { file, controller } => format!("{} + {controller}", short(file)),
             Step::Move { to, from, .. } => format!("{} from {}", short(to), short(from)),
             other => format!("{other:?}"),
         };
@@ -200,14 +202,14 @@ mod tests {
         exclusive(&root, &mut reservation, THREAD, &Cpus::from([2, 3])).unwrap();
         let set = "a/b/sidecore-77-2-3";
         let first = [
-            "a/b/cgroup.subtree_control = +cpuset, was Some(\"-cpuset\")".to_owned(),
-            "a/cpuset.cpus.exclusive = 2-3,5, was Some(\"5\\n\")".to_owned(),
-            "a/b/cpuset.cpus.exclusive = 2-3, was Some(\"\\n\")".to_owned(),
+            "a/b/cgroup.subtree_control + cpuset".to_owned(),
+            "a/cpuset.cpus.exclusive and 2-3".to_owned(),
+            "a/b/cpuset.cpus.exclusive and 2-3".to_owned(),
             format!("make {set}"),
-            format!("{set}/cgroup.type = threaded, was None"),
-            format!("{set}/cpuset.cpus = 2-3, was None"),
-            format!("{set}/cpuset.cpus.exclusive = 2-3, was None"),
-            format!("{set}/cpuset.cpus.partition = root, was None"),
+            format!("{set}/cgroup.type = threaded"),
+            format!("{set}/cpuset.cpus = 2-3"),
+            format!("{set}/cpuset.cpus.exclusive = 2-3"),
+            format!("{set}/cpuset.cpus.partition = root"),
             format!("{set}/cgroup.threads from a/b/cgroup.threads"),
         ];
         assert_eq!(settings(&reservation, &fake), first);
@@ -228,9 +230,9 @@ mod tests {
         let set = "cpuset/sidecore-77-1";
         let exclusive = [
             format!("make {set}"),
-            format!("{set}/cpuset.cpus = 1, was None"),
-            format!("{set}/cpuset.mems = 0-1, was None"),
-            format!("{set}/cpuset.cpu_exclusive = 1, was None"),
+            format!("{set}/cpuset.cpus = 1"),
+            format!("{set}/cpuset.mems = 0-1"),
+            format!("{set}/cpuset.cpu_exclusive = 1"),
             format!("{set}/tasks from cpuset/tasks"),
         ];
         assert_eq!(settings(&reservation, &fake), exclusive);
@@ -242,8 +244,8 @@ mod tests {
         let group = "cpu/vm/sidecore-80";
         let capped = [
             format!("make {group}"),
-            format!("{group}/cpu.cfs_period_us = 10000, was None"),
-            format!("{group}/cpu.cfs_quota_us = 2000, was None"),
+            format!("{group}/cpu.cfs_period_us = 10000"),
+            format!("{group}/cpu.cfs_quota_us = 2000"),
             format!("{group}/tasks from cpu/vm/tasks"),
         ];
         assert_eq!(settings(&reservation, &fake), capped);

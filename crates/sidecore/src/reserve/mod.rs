@@ -42,8 +42,9 @@ pub fn run(args: &ReserveArgs) -> Outcome {
     if args.undo {
         return undo(&args.name, &socket, &records);
     }
-    for mut ended in records.all()?.into_iter().filter(|reservation| reservation.ended) {
-        if let Err(left) = ended.undo_to(0) {
+    let (ended, mut others): (Vec<_>, Vec<_>) = records.all()?.into_iter().partition(|it| it.ended);
+    for mut ended in ended {
+        if let Err(left) = ended.undo(&mut others) {
             eprintln!("sidecore: of a VMM that has ended: {left}");
         }
     }
@@ -101,13 +102,12 @@ fn undo(name: &str, socket: &Path, records: &Records) -> Outcome {
     let meant = |it: &Reservation| {
         it.socket == socket && (it.name == name || it.ports.iter().any(|port| port == name))
     };
-    let mut all = records.all()?;
-    all.retain(meant);
+    let (mut all, mut others): (Vec<_>, Vec<_>) = records.all()?.into_iter().partition(meant);
     if all.is_empty() {
         return Err(format!("nothing is reserved for {name}; see `sidecore show reservations`"));
     }
     for reservation in all.iter_mut().rev() {
-        reservation.undo_to(0)?;
+        reservation.undo(&mut others)?;
     }
     let threads = all.iter().flat_map(|it| &it.threads).map(|grant| &grant.thread);
     let there = threads.filter(|thread| thread.id.is_there(Path::new("/proc")));

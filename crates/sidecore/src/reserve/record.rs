@@ -5,6 +5,7 @@
 //! A record is a file in the runtime directory of the user who reserved. Undoing follows what the file says, so the
 //! folder has to be that user's own.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -25,8 +26,12 @@ const PROC: &str = "/proc";
 pub enum Step {
     /// A control group is made.
     Group { folder: PathBuf },
-    /// A control group's setting; what is not known to have been before goes with its group.
-    Setting { file: PathBuf, to: String, from: Option<String> },
+    /// A setting of a control group that we made, with which it goes.
+    Setting { file: PathBuf, to: String },
+    /// Processors that a control group's file did not have; other reservations add theirs.
+    Cpus { file: PathBuf, more: Cpus },
+    /// A controller that a control group did not hand on to those below it.
+    HandOn { file: PathBuf, controller: String },
     /// A thread moves; both are files that take its number.
     Move { thread: ThreadId, to: PathBuf, from: PathBuf },
     /// A thread is pinned.
@@ -39,7 +44,9 @@ impl Step {
     fn carry_out(&self) -> io::Result<()> {
         match self {
             Step::Group { folder } => fs::create_dir(folder),
-            Step::Setting { file, to, .. } => fs::write(file, to),
+            Step::Setting { file, to } => fs::write(file, to),
+            Step::Cpus { file, more } => change(file, |cpus| cpus.extend(&more.0)),
+            Step::HandOn { file, controller } => fs::write(file, format!("+{controller}")),
             Step::Move { thread, to, .. } => fs::write(to, thread.thread.to_string()),
             Step::Pin { thread, to, .. } => set_affinity(thread.thread, &to.0),
             Step::Policy { thread, to, .. } => to.apply(thread.thread),
@@ -54,7 +61,9 @@ impl Step {
         }
         let done = match self {
             Step::Group { folder } => fs::remove_dir(folder),
-            Step::Setting { file, from, .. } => from.as_ref().map_or(Ok(()), |from| fs::write(file, from)),
+            Step::Setting { .. } => Ok(()),
+            Step::Cpus { file, more } => change(file, |cpus| cpus.retain(|cpu| !more.0.contains(cpu))),
+            Step::HandOn { file, controller } => fs::write(file, format!("-{controller}")),
             Step::Move { thread, from, .. } => fs::write(from, thread.thread.to_string()),
             Step::Pin { thread, from, .. } => set_affinity(thread.thread, &from.0),
             Step::Policy { thread, from, .. } => from.apply(thread.thread),
@@ -63,7 +72,7 @@ impl Step {
             // The group has gone, or the thread.
             Err(Some(libc::ENOENT | libc::ESRCH)) => Ok(()),
             // Others use the controller, too, by now.
-            Err(Some(libc::EBUSY)) if matches!(self, Step::Setting { .. }) => Ok(()),
+            Err(Some(libc::EBUSY)) if matches!(self, Step::HandOn { .. }) => Ok(()),
             _ => done,
         }
     }
@@ -78,6 +87,14 @@ impl Step {
             _ => true,
         }
     }
+}
+
+/// Changes the processors that a control group's file lists.
+fn change(file: &Path, change: impl FnOnce(&mut BTreeSet<usize>)) -> io::Result<()> {
+    let mut cpus = Cpus::read(fs::read_to_string(file)?.trim()).unwrap_or_default();
+    change(&mut cpus.0);
+    // Nothing at all would not be taken for a list.
+    fs::write(file, format!("{cpus}\n"))
 }
 
 /// What a thread has got.
@@ -141,6 +158,23 @@ impl Reservation {
             Some(failed) => Err(failed.to_owned()),
             None => Ok(()),
         }
+    }
+
+    /// Undoes all of it but what `others` still need, which is theirs to undo from now on.
+    pub fn undo(&mut self, others: &mut [Reservation]) -> Result<(), String> {
+        let needs = |other: &Reservation, file: &Path| {
+            let below = |folder: &Path| file.parent().is_some_and(|it| folder.starts_with(it));
+            other.steps.iter().any(|step| matches!(step, Step::Group { folder } if below(folder)))
+        };
+        for (at, step) in self.steps.clone().into_iter().enumerate().rev() {
+            let Step::HandOn { file, .. } = &step else { continue };
+            if let Some(heir) = others.iter_mut().find(|other| needs(other, file)) {
+                heir.steps.insert(0, step);
+                heir.save().map_err(|e| format!("{}: {e}", heir.file.display()))?;
+                self.steps.remove(at);
+            }
+        }
+        self.undo_to(0)
     }
 
     /// Finds out what has become of it.
@@ -252,11 +286,9 @@ mod tests {
         let before = thread.allowed(Path::new(PROC)).unwrap();
         let one = Cpus(before.0.iter().take(1).copied().collect());
         reservation.threads.push(grant);
-        fake.write("top", "a");
-        for value in ["b", "c"] {
-            let was = Some(fake.read("top"));
-            let step = Step::Setting { file: fake.path("top"), to: value.to_owned(), from: was };
-            reservation.take(step).unwrap();
+        fake.write("top", "7\n");
+        for more in [[2], [3]] {
+            reservation.take(Step::Cpus { file: fake.path("top"), more: more.into() }).unwrap();
         }
         reservation.take(Step::Group { folder: fake.path("group") }).unwrap();
         reservation.take(Step::Pin { thread, to: one.clone(), from: before.clone() }).unwrap();
@@ -273,11 +305,46 @@ mod tests {
         let file = reservation.file.clone();
         let mut reservation = Reservation { file, ..serde_json::from_slice(&text).unwrap() };
         reservation.undo_to(kept).unwrap();
-        assert_eq!((reservation.steps.len(), fake.read("top")), (kept, "c".to_owned()));
+        assert_eq!((reservation.steps.len(), fake.read("top").trim()), (kept, "2-3,7"));
         reservation.undo_to(0).unwrap();
-        assert_eq!(fake.read("top"), "a");
+        assert_eq!(fake.read("top"), "7\n");
         assert_eq!(thread.allowed(Path::new(PROC)), Some(before));
         assert!(!fake.path("group").exists() && !reservation.file.exists());
+    }
+
+    /// Two VMs in one group: what the first reserved there goes, what the second needs stays until that is undone, too.
+    #[test]
+    fn what_another_reservation_needs_is_undone_with_that() {
+        let fake = Fake::new();
+        fake.write("vm/cpuset.cpus.exclusive", "7\n");
+        fake.write("vm/cgroup.subtree_control", "");
+        let mut all = [("a", 2), ("b", 3)].map(|(name, cpu)| {
+            let file = fake.path(&format!("{name}.json"));
+            let mut one = Reservation { file, ..fake.reservation() };
+            if name == "a" {
+                let file = fake.path("vm/cgroup.subtree_control");
+                one.take(Step::HandOn { file, controller: "cpuset".to_owned() }).unwrap();
+            }
+            one.take(Step::Cpus { file: fake.path("vm/cpuset.cpus.exclusive"), more: [cpu].into() }).unwrap();
+            one.take(Step::Group { folder: fake.path(&format!("vm/{name}")) }).unwrap();
+            one
+        });
+        let [a, b] = &mut all;
+        assert_eq!(fake.read("vm/cpuset.cpus.exclusive").trim(), "2-3,7");
+        a.undo(std::slice::from_mut(b)).unwrap();
+        let now = |file: &str| fake.read(&format!("vm/{file}")).trim().to_owned();
+        assert_eq!(
+            (now("cpuset.cpus.exclusive"), now("cgroup.subtree_control")),
+            ("3,7".into(), "+cpuset".into())
+        );
+        let kept: Reservation = serde_json::from_slice(&fs::read(&b.file).unwrap()).unwrap();
+        assert_eq!(kept.steps, b.steps, "another process undoes it");
+        b.undo(&mut []).unwrap();
+        assert_eq!(
+            (now("cpuset.cpus.exclusive"), now("cgroup.subtree_control")),
+            ("7".into(), "-cpuset".into())
+        );
+        assert!(!a.file.exists() && !b.file.exists());
     }
 
     #[test]
