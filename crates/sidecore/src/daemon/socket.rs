@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{flock, FlockOperation};
 use rustix::net::SocketType;
@@ -15,6 +16,10 @@ use sidecore_engine::state::values::{Mode, Owner};
 
 /// Connections that may wait. A client that does not block finds no place in a full queue, and fails: a flood must not fill it.
 const BACKLOG: i32 = 1024;
+
+/// How long a daemon that was killed may take to end, with its locks, and how often that is looked at.
+const DYING: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// The counters file, which is this process's own until this is dropped.
 pub struct Claim {
@@ -76,26 +81,31 @@ pub fn claim(path: &Path) -> Result<Claim, String> {
             path.display()
         )
     };
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+    let is_free = || match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {
-            let found = own_file(path, 0o644).map_err(fail)?.file;
-            let read = File::open(format!("/proc/self/fd/{}", found.as_raw_fd())).map_err(fail)?;
+            let found = own_file(path, 0o644)?.file;
+            let read = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
             drop(found);
             // A daemon of an older version has no such lock file.
-            if CounterFile::is_written(&read) {
-                return Err(taken());
-            }
-            drop(read);
-            let file = own_file(path, 0o644).map_err(fail)?.file;
-            // For such a daemon that comes later. A reader that keeps it from us keeps nothing else from us.
-            let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
-            // `show` reads it for any user, whatever the umask. Not ours: then its owner has decided.
-            let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
-            Ok(Claim { file, _lock: lock, made: new.then(|| [path.to_owned(), beside.into()]) })
+            Ok(!CounterFile::is_written(&read))
         }
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(taken()),
-        Err(e) => Err(fail(e.into())),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(e) => Err(e.into()),
+    };
+    // No event tells that whoever has it is gone.
+    let end = Instant::now() + DYING;
+    while !is_free().map_err(fail)? {
+        if Instant::now() > end {
+            return Err(taken());
+        }
+        std::thread::sleep(LOOK);
     }
+    let file = own_file(path, 0o644).map_err(fail)?.file;
+    // For such a daemon that comes later. A reader that keeps it from us keeps nothing else from us.
+    let _ = flock(&file, FlockOperation::NonBlockingLockExclusive);
+    // `show` reads it for any user, whatever the umask. Not ours: then its owner has decided.
+    let _ = file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o644));
+    Ok(Claim { file, _lock: lock, made: new.then(|| [path.to_owned(), beside.into()]) })
 }
 
 /// The directory of sockets that have the default path is ours to make; others must be there.
@@ -150,5 +160,34 @@ impl ControlSocket {
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.file.remove();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::OpenOptionsExt;
+
+    use super::*;
+
+    /// A daemon that was killed has its locks until the kernel has taken its memory away.
+    #[test]
+    fn the_next_daemon_waits_for_one_that_is_dying() {
+        let folder = std::env::temp_dir().join(format!("sidecore-claim-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (path, beside) = (folder.join("c"), folder.join("c.lock"));
+        let dying =
+            File::options().write(true).create(true).truncate(false).mode(0o600).open(&beside).unwrap();
+        flock(&dying, FlockOperation::LockExclusive).unwrap();
+        let next = std::thread::spawn(move || claim(&path).map(drop));
+        let is_it = |link: std::fs::DirEntry| std::fs::read_link(link.path()).is_ok_and(|it| it == beside);
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().flatten().map(is_it);
+        // It finds the file locked as soon as it has it open.
+        while open().filter(|it| *it).count() < 2 && !next.is_finished() {
+            std::thread::yield_now();
+        }
+        drop(dying);
+        let claimed = next.join().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+        claimed.unwrap();
     }
 }
