@@ -49,6 +49,11 @@ impl HugePages {
         pages
     }
 
+    /// How many the pool has, in use or not.
+    pub fn all(&self) -> u64 {
+        pool() as u64
+    }
+
     /// A file of huge pages.
     pub fn file(&self, size: u64) -> File {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;

@@ -8,7 +8,7 @@
 //! guest cannot begin ([`Current::is_joined`]) until the VMM has connected both again.
 //!
 //! Memory that a former VMM keeps counts as the daemon's. So a region that is replaced is emptied
-//! ([`Region::give_up`]), unless a VMM is still connected with it.
+//! ([`Region::give_up`]): at once, or when the function that still has a VMM with it loses that.
 //!
 //! A region changes, too, when the NIC is taken over from another process, with its memory; the memory device follows.
 //!
@@ -161,7 +161,13 @@ impl Current {
     /// The VMM of `side`, which had `bar`, has left.
     pub(super) fn leave(&self, side: PtnetFunction, bar: &Arc<Bar>) {
         let mut state = crate::lock(&self.state);
-        if Arc::ptr_eq(&state.bar, bar) && state.had[side as usize] == Had::Here {
+        if !Arc::ptr_eq(&state.bar, bar) {
+            drop(state);
+            // It was replaced while this VMM had it, by one that came to the other function.
+            if matches!(self.source, RegionSource::Own(..)) {
+                bar.region.give_up();
+            }
+        } else if state.had[side as usize] == Had::Here {
             state.had[side as usize] = Had::Gone;
             if let (RegionSource::Pipe(end), false) = (&self.source, state.had.contains(&Had::Here)) {
                 end.leave();

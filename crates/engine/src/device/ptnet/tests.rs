@@ -565,6 +565,9 @@ fn each_vmm_has_memory_of_its_own() {
             let before = served(&rig);
             assert_eq!(before, mapped(&rig.memory));
             rig.fill(0, &[0xee; 60], 0);
+            let former = rig.nic.bar.region.file().try_clone_to_owned().unwrap();
+            let pages = || rustix::fs::fstat(&former).unwrap().st_blocks;
+            assert!(pages() > 0);
             ends[first](&mut rig);
             // A function's next VMM can come as soon as the former one has left that function.
             let (early, late) = if overlap { (first, 1 - first) } else { (second, 1 - second) };
@@ -578,6 +581,7 @@ fn each_vmm_has_memory_of_its_own() {
             begins[late](&mut rig);
             assert_eq!(served(&rig), mapped(&rig.memory), "{first} {second} {overlap}");
             assert_ne!(served(&rig), before, "{first} {second} {overlap}");
+            assert_eq!(pages(), 0, "{first} {second} {overlap}: what the former VMM may keep");
             rig.come();
             assert_eq!(rig.command(CREATE), 0, "{first} {second} {overlap}");
             assert_ne!(rig.poll(0).0, [[0xee; 60]]);
