@@ -30,6 +30,9 @@ pub(super) trait Clock {
     }
 }
 
+/// Nanoseconds by which processors' counters, and the kernel's clock, may differ.
+const APART: u64 = 1_000_000_000;
+
 /// The processor's counter, where it runs at one rate; else the kernel's clock.
 #[derive(Clone, Debug)]
 pub(super) struct CoreClock {
@@ -49,6 +52,21 @@ impl CoreClock {
         let counter = rate.map(|rate| (ticks(), rate));
         CoreClock { start: Instant::now(), counter, last: 0 }
     }
+
+    fn kernel(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// The counter says that it is `now`, which is less than before. Where it has begun anew, as after the machine was
+    /// suspended (Intel SDM vol. 3B §19.17), it counts from the kernel's time on, on which all copies agree.
+    #[cold]
+    fn behind(&mut self, now: u64) -> u64 {
+        let kernel = self.kernel();
+        let Some((start, rate)) = self.counter.as_mut().filter(|_| kernel > now + APART) else { return now };
+        let passed = (u128::from(kernel) << 32) / u128::from(*rate).max(1);
+        *start = ticks().wrapping_sub(u64::try_from(passed).unwrap_or(0));
+        kernel
+    }
 }
 
 impl Clock for CoreClock {
@@ -57,13 +75,14 @@ impl Clock for CoreClock {
         let now = match self.counter {
             #[expect(clippy::cast_possible_truncation, reason = "584 years of nanoseconds")]
             Some((start, rate)) => {
-                // A thread that moves to a processor whose counter is behind reads less than before.
                 let passed = ticks().wrapping_sub(start);
+                // A thread that moves to a processor whose counter is behind reads less than before.
                 let passed = if passed > u64::MAX / 2 { 0 } else { passed };
                 ((u128::from(passed) * u128::from(rate)) >> 32) as u64
             }
-            None => u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX),
+            None => self.kernel(),
         };
+        let now = if now == 0 || now + APART < self.last { self.behind(now) } else { now };
         self.last = self.last.max(now);
         self.last
     }
@@ -110,6 +129,25 @@ mod tests {
         let before = clock.now();
         clock.counter = Some((ticks() + ticks_in(Duration::from_secs(10)), rate));
         assert!(clock.now() >= before && clock.now() < before + 1_000_000_000);
+    }
+
+    /// A machine that was suspended begins its counter anew: the clock goes on, and all of its copies agree.
+    #[test]
+    fn a_counter_that_begins_anew_goes_on_from_the_kernels_time() {
+        let (second, begun) = (ticks_in(Duration::from_secs(1)), Instant::now());
+        for start in [ticks().wrapping_add(90 * second), ticks().wrapping_sub(10 * second)] {
+            let mut clock = CoreClock::new();
+            let Some((_, rate)) = clock.counter else { panic!("this test needs an invariant counter") };
+            (clock.start, clock.last) = (begun - Duration::from_secs(100), 99_000_000_000);
+            clock.counter = Some((start, rate));
+            let (now, real) = (clock.now(), clock.kernel());
+            assert!(now >= 100_000_000_000 && now <= real, "{now} {real}");
+            let later = Instant::now();
+            while later.elapsed() < Duration::from_millis(2) {
+                std::hint::spin_loop();
+            }
+            assert!(clock.now() > now, "it goes on");
+        }
     }
 
     /// As when a VMM's memory makes a visit wait for a page: that is the visit's own time.
