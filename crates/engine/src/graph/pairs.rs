@@ -34,9 +34,14 @@ impl<I, E> Pairs<I, E> {
     /// Takes all back, egress first, so that the link goes down before frames cease to come. No core uses any of them when
     /// this returns.
     pub fn take_back(&mut self) {
+        self.end_receiving();
+        self.ingress.clear();
+    }
+
+    /// Takes the egress queues back.
+    pub fn end_receiving(&mut self) {
         // Queue 0 is the link: it goes last.
         while self.egress.pop().is_some() {}
-        self.ingress.clear();
     }
 }
 

@@ -26,6 +26,9 @@ pub trait Attachment: Send {
         None
     }
 
+    /// A second has passed: looks at what no event tells of.
+    fn look(&self) {}
+
     /// The disk that it is, if it is one.
     fn disk(&self) -> Option<&Arc<Disk>> {
         None

@@ -26,6 +26,7 @@ impl Engine {
             if let Some(how) = how.filter(|_| live.spec.tenant.is_none()) {
                 tracing::debug!(event = "throttle", port = live.spec.name, "{how}");
             }
+            live.attachment.iter().for_each(|attachment| attachment.look());
             let private = live.port.memory_seems_private();
             let lack = || live.attachment.as_ref().and_then(|attachment| attachment.lack());
             if live.memory.look(private || lack() == Some(Lack::Memory)) {

@@ -16,6 +16,9 @@
 //! descriptor's interface nothing is changed but header size and offloads, because it may lie in another
 //! network namespace, where its name means another interface to us.
 //!
+//! An interface that is set down (`ip link set … down`) has no link: each second its state is looked at, by a queue's
+//! descriptor, and the egress queues are the port's only while it is up.
+//!
 //! Faults. An interface that is deleted under us reads and writes EBADFD from then on, and would be
 //! readable for ever: the queue stops itself with `Fault::InterfaceGone`, and a small thread that waits
 //! for the port's fault takes the queues back at once, so that the port's link goes down and no core is
@@ -88,6 +91,22 @@ impl AttachedTap {
         let lent = std::mem::take(&mut *crate::lock(&self.lent));
         drop(lent);
     }
+
+    /// Whether the interface is up, as an administrator has it.
+    fn is_up(&self) -> bool {
+        self.queues.first().is_some_and(|queue| sys::is_up(&queue.fd))
+    }
+
+    /// Has the port's link be as the interface's state.
+    fn follow(&self) {
+        let mut lent = crate::lock(&self.lent);
+        let up = self.is_up() && self.port.fault.get().is_none();
+        if up != self.port.link() {
+            lent.end_receiving();
+            let queues = self.queues.iter().filter(|_| up);
+            queues.for_each(|queue| lent.receive(&self.port, TapEgress::new(Arc::clone(queue))));
+        }
+    }
 }
 
 impl Tap {
@@ -156,10 +175,8 @@ impl Tap {
         );
         tap.watcher = Some(watcher.map_err(failed_at(&tap.name, "cannot start its thread"))?);
         let attached = &tap.attached;
+        attached.follow();
         let mut lent = crate::lock(&attached.lent);
-        for queue in &attached.queues {
-            lent.receive(&attached.port, TapEgress::new(Arc::clone(queue)));
-        }
         for queue in ingress {
             lent.send(&attached.port, &scheduler, queue);
         }
@@ -235,8 +252,13 @@ impl Attachment for Tap {
             features.push("vnet_hdr".to_owned());
             features.extend(self.accepts.to_string().split(',').map(str::to_owned));
         }
+        let (peer, carrier) = match (fault, self.attached.is_up()) {
+            (Some(_), _) => (Peer::Faulted, carrier),
+            (None, true) => (Peer::Running, carrier),
+            (None, false) => (Peer::Waiting, "down: it is set down (ip link set … up)"),
+        };
         AttachmentStatus {
-            peer: if fault.is_some() { Peer::Faulted } else { Peer::Running },
+            peer,
             detail: format!("interface {} ({origin}), carrier {carrier}", self.name),
             hint: self.for_all.then(|| FOR_ALL.to_owned()),
             lack: None,
@@ -251,6 +273,10 @@ impl Attachment for Tap {
             (Some(interface), None) => interface.set_mtu(mtu).map_err(failed_at(&self.name, NO_MTU)),
             (None, None) => Err(mtu_of_passed(&self.name)),
         }
+    }
+
+    fn look(&self) {
+        self.attached.follow();
     }
 
     fn set_link(&mut self, up: bool) -> Result<(), String> {

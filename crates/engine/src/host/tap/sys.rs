@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use libc::{c_int, c_ulong};
+use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{open, Mode, OFlags};
 
 use crate::host::interface::{done, ioctl, name_in, request};
@@ -159,6 +160,13 @@ pub(super) fn set_vnet_header(queue: &OwnedFd, size: usize) -> io::Result<()> {
 /// Tells the interface which frames the reader of its queues can take: `TUN_F_…`.
 pub(super) fn set_offload(queue: &OwnedFd, bits: u32) -> io::Result<()> {
     set_value(queue, libc::TUNSETOFFLOAD as c_ulong, bits.into())
+}
+
+/// Whether the interface is up, as an administrator has it: only then is a queue writable (tun_chr_poll, since Linux 5.2). In
+/// whichever namespace it lies, this needs no rights there.
+pub(super) fn is_up(queue: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(queue, PollFlags::OUT)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::OUT)
 }
 
 /// Puts the interface's carrier up or down.
