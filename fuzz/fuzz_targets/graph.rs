@@ -199,7 +199,8 @@ impl Rig {
         }
         (0..PORTS).for_each(|id| self.plug(id, true));
         self.settle(7, 0);
-        let options = SwitchOptions { table_size: 64, ageing: 30, control_frames: choice & 0x20 != 0 };
+        let (control_frames, moves) = (choice & 0x20 != 0, choice & 0x40 != 0);
+        let options = SwitchOptions { table_size: 64, ageing: 30, control_frames, moves };
         let switches = [
             Arc::new(Switch::new("a", options)),
             Arc::new(Switch::new("b", options)),
@@ -374,7 +375,7 @@ impl Rig {
                     let switch = &switches[usize::from(what >> 4) % 3];
                     match what >> 6 {
                         0 => switch.forget(id, now & 1 == 0, now),
-                        1 => drop(switch.table.flaps()),
+                        1 => switch.table.disputes(now, |_| ()),
                         _ => drop(switch.age(now, |_| false)),
                     }
                 }

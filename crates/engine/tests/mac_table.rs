@@ -40,7 +40,7 @@ const Q: PortId = PortId(1);
 const R: PortId = PortId(2);
 
 fn by(port: PortId, now: u32) -> Teller {
-    Teller { port, limit: 0, owns: false, now, ageing: 300 }
+    Teller { port, limit: 0, owns: false, moves: false, now, ageing: 300 }
 }
 
 /// Two threads at one bucket of two places.

@@ -420,6 +420,50 @@ impl Native {
     }
 }
 
+/// An ARP request of the group for 10.0.0.1.
+fn arp(from: u8) -> Vec<u8> {
+    let question = [0, 1, 8, 0, 6, 4, 0, 1];
+    let mut bytes = [&[0xff; 6][..], &GROUP, &[8, 6], &question, &GROUP, &[10, 0, 0, from], &[0; 6]].concat();
+    bytes.extend([10, 0, 0, 1]);
+    bytes.resize(60, 0);
+    bytes
+}
+
+/// Where the interface is a router's port, `address` there is the router's, and at a member's port the group's.
+#[test]
+fn the_group_is_a_neighbour_of_the_router_that_it_stands_at() {
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&[
+        "--group",
+        "g",
+        "--router",
+        "s",
+        "--port",
+        "g0=group:g,interface=0,mac=02:00:00:00:00:02,router=s,address=10.0.0.1/24",
+        "--port",
+        "a=ring:a,group=g,member=a,interface=0,address=10.0.0.2/24",
+    ]);
+    let mut a = Port::attach(&bed.at("ring/a")).unwrap();
+    let deadline = Instant::now() + LIMIT;
+    let known = loop {
+        say(&mut a, &[arp(2), arp(9)]);
+        let all = bed.show("neighbours");
+        let known: Vec<_> =
+            all["neighbours"].as_array().unwrap().iter().map(|it| it["address"].clone()).collect();
+        if !known.is_empty() || Instant::now() > deadline {
+            break known;
+        }
+    };
+    assert_eq!(known, ["10.0.0.2"]);
+    assert!(
+        bed.port("a")["counters"]["drops"]["foreign_address"].as_u64() > Some(0),
+        "{}",
+        bed.show("drops")
+    );
+    let refused = bed.fails(&["add", "b=ring:b,switch=lan,address=10.0.0.3/24"]);
+    assert!(refused.contains("key `address`: does not apply"), "{refused}");
+}
+
 #[test]
 fn a_router_of_the_engine_shares_flows_with_a_program_and_is_drained_as_others() {
     let bed = Testbed::new();

@@ -80,6 +80,21 @@ fn state(bed: &Testbed, name: &str, key: &str) -> Value {
     bed.port(name)["state"][key].clone()
 }
 
+/// Waits until `doctor` finds that a port and another one have one address, and says that `cure` helps.
+fn await_doctor(bed: &Testbed, port: &str, cure: &str) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        // It fails where something is wrong.
+        let report: Value = serde_json::from_slice(&bed.run(&["doctor", port, "--json"]).stdout).unwrap();
+        let checks = report["ports"][0]["checks"].as_array().unwrap();
+        if let Some(check) = checks.iter().find(|check| check["name"] == "address_twice") {
+            assert!(check["text"].as_str().unwrap().contains(cure), "{check}");
+            return;
+        }
+        assert!(Instant::now() < deadline, "{report}");
+    }
+}
+
 fn reason(drops: &Value, port: &str, reason: &str) -> bool {
     drops["drops"].as_array().unwrap().iter().any(|drop| drop["port"] == port && drop["reason"] == reason)
 }
@@ -109,6 +124,8 @@ fn who_only_receives_goes_on_receiving() {
         (&row["port"], &row["claimed_by"], &row["state"]),
         (&"v".into(), &"a".into(), &"learned".into())
     );
+    // Who looks why a router is not rid of its frames learns what to choose.
+    await_doctor(&bed, "v", "sidecore set a mac-move=learn");
     // The victim speaks: the claim was wrong, and the attacker gets no more than floods.
     send(&mut victim, &frame(SENDER, VICTIM, 60));
     await_number(&mut sender, 60);
@@ -184,6 +201,70 @@ fn an_address_that_goes_to_and_fro_is_held_and_both_ports_are_named() {
         assert!(hint.as_str().is_some_and(|hint| hint.contains("(a loop)")), "{port}: {hint}");
     }
     assert_eq!(state(&bed, "s", "hint"), Value::Null);
+}
+
+/// Two stations with one address ping five times a second: each claim is refuted at once, and nothing is held.
+#[test]
+fn two_stations_with_one_address_are_named() {
+    let bed = Testbed::new();
+    let daemon = daemon(&bed, [""; 3]);
+    let [mut sender, mut victim, mut attacker] = three(&bed);
+    let deadline = Instant::now() + LIMIT;
+    let mut number = 0;
+    while state(&bed, "v", "hint") == Value::Null {
+        for station in [&mut attacker, &mut victim] {
+            number += 1;
+            send(station, &frame(SENDER, VICTIM, number));
+            await_number(&mut sender, number);
+        }
+        // The rate is what the test is about: a faster one is a flap.
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(Instant::now() < deadline, "nobody is named");
+    }
+    let line = daemon.await_log("02:00:00:00:00:02 comes in by ports");
+    assert!(line.contains("ports v and a") || line.contains("ports a and v"), "{line}");
+    for port in ["a", "v"] {
+        await_doctor(&bed, port, "give one of them another (QEMU: mac=…)");
+    }
+    assert_eq!((state(&bed, "a", "mac_flap"), state(&bed, "s", "hint")), (0.into(), Value::Null));
+}
+
+/// A virtual router's address goes to its new master by that one's first frame, and the former one gets nothing more.
+#[test]
+fn a_station_moves_at_once_where_the_operator_says_so() {
+    let virtual_router = |id| [0, 0, 0x5e, 0, 1, id];
+    let moved = |bed: &Testbed, station: [u8; 6]| {
+        let [mut sender, mut former, mut master] = three(bed);
+        send(&mut former, &frame(SENDER, station, 1));
+        await_number(&mut sender, 1);
+        send(&mut master, &frame(SENDER, station, 2));
+        await_number(&mut sender, 2);
+        send(&mut sender, &frame(station, SENDER, 3));
+        await_number(&mut master, 3);
+        // Behind that, on the same way.
+        send(&mut sender, &frame(BROADCAST, SENDER, 4));
+        let (mut seen, deadline) = (Vec::new(), Instant::now() + LIMIT);
+        while !seen.contains(&4) {
+            former.receive(0, |_, bytes| seen.push(bytes[NUMBER])).unwrap();
+            assert!(Instant::now() < deadline);
+        }
+        !seen.contains(&3)
+    };
+    let bed = Testbed::new();
+    let _daemon =
+        daemon(&bed, ["", "", ",mac-guard=strict,allow-mac=vrrp+02:00:00:00:00:02+02:00:00:00:00:03"]);
+    assert!(moved(&bed, virtual_router(1)), "allow-mac=vrrp");
+    assert!(!moved(&bed, VICTIM), "by default both get its frames");
+    bed.ok(&["set", "a", "mac-move=learn"]);
+    assert!(moved(&bed, ATTACKER), "at the port");
+    bed.ok(&["set", "a", "mac-move=claim"]);
+    assert!(!moved(&bed, virtual_router(2)), "what is said goes before what follows");
+    let bed = Testbed::new();
+    let ports = ["s", "v", "a"].map(|name| sock(&bed, name, ""));
+    let ports = ports.iter().flat_map(|port| ["--port", port]);
+    let _daemon =
+        bed.daemon(&["--switch", "lan,mac-move=learn"].into_iter().chain(ports).collect::<Vec<_>>());
+    assert!(moved(&bed, VICTIM), "at the switch");
 }
 
 #[test]

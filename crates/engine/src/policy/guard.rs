@@ -83,7 +83,12 @@ impl SourceGuard {
         src != 0 && src == self.own
             || self.fixed.binary_search(&src).is_ok()
             || self.allowed.binary_search(&src).is_ok()
-            || self.vrrp && VRRP.contains(&(src & WITHOUT_LAST))
+            || self.is_virtual(src)
+    }
+
+    /// Whether `src` is a virtual router's, and those are allowed.
+    pub fn is_virtual(&self, src: u64) -> bool {
+        self.vrrp && VRRP.contains(&(src & WITHOUT_LAST))
     }
 }
 
@@ -114,6 +119,12 @@ mod tests {
         );
         assert_eq!((strict.pinned(), strict.owns(own), strict.owns(other)), (Some(own), true, false));
         assert_eq!(guard(MacGuard::Off, &[], false).pinned(), None);
+        let of_routers = |guard: &SourceGuard| all.map(|src| guard.is_virtual(src));
+        assert_eq!(of_routers(&strict), [false; 7]);
+        assert_eq!(
+            of_routers(&guard(MacGuard::Strict, &[], true)),
+            [false, false, false, true, true, false, false]
+        );
         let unknown = SourceGuard::new(MacGuard::Strict, 0, &[], &[other], false);
         assert_eq!((unknown.pinned(), unknown.owns(0), unknown.admits(other)), (None, false, true));
     }

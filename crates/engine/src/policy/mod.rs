@@ -46,6 +46,8 @@ pub struct Policy {
     pub mac_limit: u32,
     /// Which source addresses it may use, and which are its own.
     pub guard: SourceGuard,
+    /// Whether an address that comes in by it lives there at once; else as at its switch, but for virtual routers'.
+    pub moves: Option<bool>,
     /// How many copies its floods may make, if that is limited.
     pub storm: Option<Storm>,
     /// The VLANs that it carries, if it is in any.
@@ -71,7 +73,7 @@ impl Policy {
     /// `None` if it asks for nothing.
     #[must_use]
     pub fn compile(self) -> Option<Arc<Policy>> {
-        let asks = self.mac_limit != 0 || self.guard.asks() || self.storm.is_some();
+        let asks = self.mac_limit != 0 || self.guard.asks() || self.moves.is_some() || self.storm.is_some();
         let asks = asks || self.ip_guard.is_some() || self.copies(0).is_some();
         let asks = asks || self.acl[0].is_some() || self.is_at_egress();
         asks.then(|| Arc::new(self))

@@ -235,8 +235,10 @@ fn check_addresses(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(
             }
             return;
         }
-        let others: &[&str] =
-            if port.kind == GROUP { &["router-mac", "rpf"] } else { &["address", "router-mac", "rpf"] };
+        // Where the group's interface is a router's port, members say what the group is called there.
+        let front = port.front(&spec.ports).is_some_and(|front| front.router.is_some());
+        let others = ["address", "router-mac", "rpf"];
+        let others = &others[usize::from(port.kind == GROUP || front)..];
         refuse(port, others, "does not apply; allowed: with router", bad);
         return;
     };

@@ -10,7 +10,7 @@ use super::members::{kept, Feed, GroupView, Groups};
 use super::neighbours::{mac_text, Neighbours};
 use super::routes::{AgentAt, RouterSpec};
 use super::spec::{Joint, PortSpec, SwitchSpec};
-use super::values::{Control, Mac};
+use super::values::{Control, Mac, MacMove};
 use super::view::view;
 use crate::device::e1000::usual_mac;
 use crate::graph::{self, Attach, Step, Topology};
@@ -198,6 +198,7 @@ fn options(spec: &SwitchSpec) -> SwitchOptions {
         table_size: spec.table_size.map_or(default.table_size, |n| n.get() as usize),
         ageing: spec.ageing.map_or(default.ageing, |n| n.get()),
         control_frames: spec.control_frames == Some(Control::Pass),
+        moves: spec.mac_move == Some(MacMove::Learn),
     }
 }
 
@@ -393,7 +394,7 @@ impl CoreGraph {
         let feeds: Vec<Feed> =
             specs.iter().flat_map(|spec| feeds(spec, routers.get(&spec.name), ports)).collect();
         live.follow(groups, ports, &feeds, self.cores.status().len());
-        let attach = |at: &Placed<'_>| live.attach(at.0, attach(*at, ports, &switches, &routers));
+        let attach = |at: &Placed<'_>| live.attach(at.0, ports, attach(*at, ports, &switches, &routers));
         let ports: Vec<_> = ports.iter().map(|at| (Arc::clone(at.1), attach(at))).collect();
         drop(live);
         let neighbours = std::mem::take(&mut now.neighbours);
@@ -495,9 +496,11 @@ impl CoreGraph {
         let routers: Vec<_> = now.routers.values().cloned().collect();
         let mut neighbours = std::mem::take(&mut now.neighbours);
         for (name, (_, switch)) in &now.switches {
-            for report in neighbours.note(switch.table.flaps(), seconds, |id| now.name(id)) {
-                tracing::warn!(event = "fault", switch = %name, "{report}");
-            }
+            switch.table.disputes(seconds, |dispute| {
+                if let Some(report) = neighbours.note(&dispute, seconds, |id| now.name(id)) {
+                    tracing::warn!(event = "fault", switch = %name, "{report}");
+                }
+            });
         }
         now.neighbours = neighbours;
         drop(now);

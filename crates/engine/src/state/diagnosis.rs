@@ -40,6 +40,8 @@ pub(super) struct Facts<'f> {
     /// Absent: it could not be started.
     pub status: Option<&'f AttachmentStatus>,
     pub stopped: Option<&'f str>,
+    /// What it and another port do with one address.
+    pub report: Option<&'f str>,
     pub flow: &'f FlowView,
 }
 
@@ -49,7 +51,7 @@ pub(super) fn diagnose(facts: &Facts) -> Vec<Diagnosis> {
     let mut say = |wrong: bool, about: &str, name: &str, text: String, mend: Option<String>| {
         found.push(Diagnosis { name: name.to_owned(), about: about.to_owned(), wrong, text, mend });
     };
-    let Facts { spec, port, status, stopped, flow } = facts;
+    let Facts { spec, port, status, stopped, report, flow } = facts;
     let name = &spec.name;
     if let Some(why) = stopped {
         say(true, "peer", "stopped", format!("it could not be started: {why}"), None);
@@ -71,6 +73,9 @@ pub(super) fn diagnose(facts: &Facts) -> Vec<Diagnosis> {
             let text = format!("the other end of {line} has no peer");
             say(true, "link", "wire_down", text, Some("sidecore show ports".to_owned()));
         }
+    }
+    if let Some(report) = report {
+        say(true, "frames", "address_twice", (*report).to_owned(), None);
     }
     for (reason, ago) in flow.last_drop_ms.iter().filter(|(_, ago)| **ago <= RECENT_MS) {
         let meaning = DROPS.iter().find(|(_, name, _)| name == reason).map_or("", |row| row.2);

@@ -318,7 +318,7 @@ impl Groups {
 
     /// What `spec` attaches a port to that is of a group. The rest of it leads `beyond`: from an interface to where that stands, from
     /// a router's port to the router.
-    pub fn attach(&self, spec: &PortSpec, beyond: Attach) -> Attach {
+    pub fn attach(&self, spec: &PortSpec, ports: &[Placed<'_>], beyond: Attach) -> Attach {
         let number = spec.interface.map_or(0, Number::get);
         if let Some(live) = spec.group.as_ref().and_then(|group| self.0.get(group)) {
             let member = spec.member.as_ref().and_then(|name| live.members.get(name));
@@ -333,7 +333,14 @@ impl Groups {
         }
         let Some(live) = spec.group_interface().and_then(|group| self.0.get(group)) else { return beyond };
         let behind = |it: &Member| Some((it.number, it.links.get(&number)?.port.id));
-        let addresses = spec.address.iter().flat_map(|nets| nets.0.iter().map(|net| net.address));
+        // The address of a router's port is the router's: what the group is called there, its members' ports say.
+        let of_group = |port: &PortSpec| match spec.router {
+            None => port.name == spec.name,
+            Some(_) => port.front([spec]).is_some(),
+        };
+        let nets =
+            ports.iter().filter(|(port, _)| of_group(port)).filter_map(|(port, _)| port.address.as_ref());
+        let addresses = nets.flat_map(|nets| nets.0.iter().map(|net| net.address));
         Attach::Interface(Arc::new(Interface {
             group: Arc::clone(&live.group),
             ports: live.members.values().filter_map(behind).collect(),

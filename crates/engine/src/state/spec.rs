@@ -17,8 +17,8 @@ use super::media::DiskFile;
 use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
-    BlockSize, Cache, Control, Directions, Fds, Gateways, Link, LogFormat, Mac, Macs, Mode, NameList, Nets,
-    Number, Owner, PortMode, Role, Sandbox, Source, Sources, Toggle, VlanNumber, VlanRanges,
+    BlockSize, Cache, Control, Directions, Fds, Gateways, Link, LogFormat, Mac, MacMove, Macs, Mode,
+    NameList, Nets, Number, Owner, PortMode, Role, Sandbox, Source, Sources, Toggle, VlanNumber, VlanRanges,
 };
 use crate::core::Class;
 use crate::mem::Files;
@@ -153,6 +153,9 @@ options! {
             table_size: Number<64, 1_048_576> = "table-size", Any, "8192";
             /// Whether frames for reserved group addresses pass: LLDP, LACP, 802.1X and PAUSE (802.1Q table 8-1).
             control_frames: Control = "control-frames", Any, "`drop`";
+            /// What becomes of an address that comes in by another port than before: with `claim` both ports get its frames
+            /// until it is clear where it is, with `learn` it has moved (802.1Q §8.7).
+            mac_move: MacMove = "mac-move", Any, "`claim`";
             /// The network namespace of the routing daemon that tells of its stations on other hosts (EVPN): a name (ip-netns(8))
             /// or a path.
             control: String = "control", Any, "none";
@@ -197,7 +200,8 @@ options! {
             member: String = "member", Frames, "";
             /// Which of the group's interfaces it is, or stands behind.
             interface: Number<0, 15> = "interface", Frames, "";
-            /// The router's or the group's addresses there, each with the length of its network.
+            /// The router's or the group's addresses there, each with the length of its network; at a member's port behind an
+            /// interface with `router`, the group's.
             address: Nets = "address", Frames, "none; of kind router: those of the group's interface";
             /// The router's station address there.
             router_mac: Mac = "router-mac", Frames,
@@ -269,6 +273,8 @@ options! {
             mac_guard: MacGuard = "mac-guard", Learning, "`claim` with `mac`, else `off`";
             /// Further source addresses that it may use under `mac-guard=strict`; `vrrp`: those of all virtual routers.
             allow_mac: Sources = "allow-mac", Learning, "none";
+            /// What becomes of an address of another port that comes in by this one: `claim` or `learn`, as at the switch.
+            mac_move: MacMove = "mac-move", Learning, "the switch's; with `allow-mac=vrrp`, of virtual routers: `learn`";
             /// Addresses that are always behind it: they are never learned elsewhere, do not age, and stay when it
             /// goes down.
             fdb: Macs = "fdb", Learning, "none";
@@ -430,9 +436,10 @@ impl PortSpec {
         all.into_iter().find(is)
     }
 
-    /// Its addresses as a router's; those of the group's interface `front` behind which it stands, if it has none.
+    /// Its addresses as a router's; the group's at the interface `front` behind which it stands, if it has none.
     pub(super) fn addresses<'s>(&'s self, front: Option<&'s PortSpec>) -> &'s [Net] {
-        let nets = self.address.as_ref().or_else(|| front?.address.as_ref());
+        let of_group = || front.filter(|front| front.router.is_none())?.address.as_ref();
+        let nets = self.address.as_ref().or_else(of_group);
         nets.map_or(&[], |nets| &nets.0)
     }
 
@@ -481,6 +488,7 @@ impl PortSpec {
         Policy {
             mac_limit: self.mac_limit.map_or(0, Number::get),
             guard: SourceGuard::new(self.guard(), own, &fixed, &allowed, sources.contains(&Source::Vrrp)),
+            moves: self.mac_move.map(|it| it == MacMove::Learn),
             storm: Storm::new(storm),
             vlans: self.vlans(),
             ip_guard: IpGuard::new(

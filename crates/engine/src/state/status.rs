@@ -414,8 +414,9 @@ fn view(live: &Live, standing: Standing) -> PortView {
     let status = attachment.as_ref().map(|attachment| attachment.status());
     let totals = port.counters.totals();
     let flow = live.flow.view(Instant::now(), &totals);
-    let troubles =
-        diagnose(&Facts { spec, port, status: status.as_ref(), stopped: stopped.as_deref(), flow: &flow });
+    let (report, stopped_by) = (standing.report.as_deref(), stopped.as_deref());
+    let facts = Facts { spec, port, status: status.as_ref(), stopped: stopped_by, report, flow: &flow };
+    let troubles = diagnose(&facts);
     let (peer, detail, hint, features, queues) = match status {
         Some(status) => {
             let ingress =

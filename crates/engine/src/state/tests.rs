@@ -117,7 +117,7 @@ fn open() -> BTreeSet<String> {
 
 #[test]
 fn the_words_of_the_command_line() {
-    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,allow-ip=192.0.2.7/32+2001:db8::/64,dhcp-guard=on,ra-guard=on,out-rate=1k,out-bit-rate=1M,out-burst=5,trunk=10,20-30,native=7,vlan-proto=802.1ad,isolated=on,bpdu=drop,storm-broadcast=1,storm-multicast=2,storm-unicast=3,mac-limit=3,mac-guard=strict,allow-mac=vrrp+02:00:00:00:00:07,fdb=02:00:00:00:00:08,features-off=csum+tso4,link=down,mac=52:54:00:00:00:01,journal=none");
+    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,allow-ip=192.0.2.7/32+2001:db8::/64,dhcp-guard=on,ra-guard=on,out-rate=1k,out-bit-rate=1M,out-burst=5,trunk=10,20-30,native=7,vlan-proto=802.1ad,isolated=on,bpdu=drop,storm-broadcast=1,storm-multicast=2,storm-unicast=3,mac-limit=3,mac-guard=strict,allow-mac=vrrp+02:00:00:00:00:07,mac-move=learn,fdb=02:00:00:00:00:08,features-off=csum+tso4,link=down,mac=52:54:00:00:00:01,journal=none");
     let json = toml::to_string(&full).unwrap();
     let back = text::from_toml("x", &format!("[[switch]]\nname='s'\n[[port]]\n{json}"), FAKES).unwrap();
     assert_eq!(back.ports, [full], "the file form says the same");
@@ -125,9 +125,9 @@ fn the_words_of_the_command_line() {
         ("web", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=sock", "allowed: NAME=KIND:WHERE[,key=value]…"),
         ("web=e1000:/x", "key `kind`: \"e1000\" is not a kind that this build has; allowed: sock, iface, other"),
-        ("web=sock:/x,speed=10", "key `speed`: no such key; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, allow-ip, dhcp-guard, ra-guard, acl-in, acl-out, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, mirror-acl, mirror-snap, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
-        ("web=sock:/x,quues=2", "key `quues`: no such key; did you mean `queues`? allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, allow-ip, dhcp-guard, ra-guard, acl-in, acl-out, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, mirror-acl, mirror-snap, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
-        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, allow-ip, dhcp-guard, ra-guard, acl-in, acl-out, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, mirror-acl, mirror-snap, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
+        ("web=sock:/x,speed=10", "key `speed`: no such key; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, allow-ip, dhcp-guard, ra-guard, acl-in, acl-out, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, mirror-acl, mirror-snap, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, mac-move, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("web=sock:/x,quues=2", "key `quues`: no such key; did you mean `queues`? allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, allow-ip, dhcp-guard, ra-guard, acl-in, acl-out, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, mirror-acl, mirror-snap, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, mac-move, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("t=iface:t0,role=server", "key `role`: does not apply to kind iface; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, allow-ip, dhcp-guard, ra-guard, acl-in, acl-out, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, mirror-acl, mirror-snap, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, mac-move, fdb, storm-broadcast, storm-multicast, storm-unicast, queues, fd"),
         ("web=sock:/x,queues=17", "key `queues`: \"17\" is not allowed; allowed: a number from 1 to 16"),
         ("web=sock:/x,queues=1,queues=2", "key `queues`: given twice"),
         ("web=sock:/x,queues", "\"queues\" is not key=value"),
@@ -163,7 +163,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
             "[daemon]\ncores = [2, 1, 2]",
             "f.toml:2: daemon: key `cores`: processor 2 is named twice; allowed: one I/O core each",
         ),
-        ("[[switch]]\nname = 's'\nage = 3", "f.toml:3: switch s: key `age`: unknown field `age`, expected one of `name`, `ageing`, `table-size`, `control-frames`, `control`, `vni`"),
+        ("[[switch]]\nname = 's'\nage = 3", "f.toml:3: switch s: key `age`: unknown field `age`, expected one of `name`, `ageing`, `table-size`, `control-frames`, `mac-move`, `control`, `vni`"),
         ("[[switch]]\nname = 's'\nvni = 5", "f.toml:3: switch s: key `vni`: does not apply; allowed: with control"),
         ("[[switch]]\nname = 's'\ncontrol = 'n'\nvni = 5\n[[switch]]\nname = 't'\ncontrol = '/run/netns/n'\nvni = 5", "f.toml:4: switch s: key `vni`: another switch has it in this namespace; allowed: each vni once in a namespace\nf.toml:3: switch s: key `control`: needs one tunnel without peers on the switch, and there are 0; allowed: one port of kind vxlan\nf.toml:8: switch t: key `vni`: another switch has it in this namespace; allowed: each vni once in a namespace\nf.toml:7: switch t: key `control`: needs one tunnel without peers on the switch, and there are 0; allowed: one port of kind vxlan"),
         ("WEB\nmode = 'copy'", "f.toml:6: port web: key `mode`: is none that kind sock knows; allowed: octal digits, such as 0660"),
@@ -174,7 +174,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nqueues = 99", "f.toml:6: port web: key `queues`: \"99\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nqueues = [1, 2]", "f.toml:6: port web: key `queues`: \"1+2\" is not allowed; allowed: a number from 1 to 16"),
         ("WEB\nmode = 0o660", "f.toml:6: port web: key `mode`: invalid type: integer `432`, expected octal digits in quotes, such as \"0660\", or a word"),
-        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, allow-ip, dhcp-guard, ra-guard, acl-in, acl-out, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, mirror-acl, mirror-snap, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
+        ("WEB\nfd = 7", "f.toml:6: port web: key `fd`: does not apply to kind sock; allowed: name, kind, where, switch, wire, router, group, member, interface, address, router-mac, rpf, mtu, link, tenant, class, weight, budget, reclaim, rate, bit-rate, allow-ip, dhcp-guard, ra-guard, acl-in, acl-out, out-rate, out-bit-rate, out-burst, mirror, mirror-direction, mirror-acl, mirror-snap, vlan, trunk, native, vlan-proto, isolated, bpdu, mac-limit, mac-guard, allow-mac, mac-move, fdb, storm-broadcast, storm-multicast, storm-unicast, role, mode, owner, queues, features-off, mac, journal"),
         ("WEB\nfeatures-off = ['csum', 'gso']", "f.toml:6: port web: key `features-off`: \"gso\" is not allowed; allowed: csum, tso4"),
         ("WEB\nswitch = 'core'", "f.toml:6: port web: key `switch`: there is no switch \"core\"; allowed: lan"),
         ("WEB\nswitch = 'lan'\nwire = 'w'", "f.toml:7: port web: key `wire`: a port joins one of them; allowed: one of wire, switch"),
@@ -541,6 +541,7 @@ fn a_switch_under_attack_gets_another_table() {
         port: crate::port::PortId(engine.graph().ports()["b"]),
         limit: 0,
         owns: false,
+        moves: false,
         now: 1,
         ageing: 300,
     };

@@ -175,6 +175,13 @@ words! {
         /// They end here.
         Drop = "drop",
     }
+    /// What a frame says of an address that another port has.
+    MacMove {
+        /// That it may have moved.
+        Claim = "claim",
+        /// That it has moved.
+        Learn = "learn",
+    }
     /// When what a guest wrote to its disk lasts.
     Cache {
         /// From its next flush on.

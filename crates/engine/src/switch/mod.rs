@@ -24,8 +24,8 @@ mod verdict;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-pub use claim::HOLD;
-pub use table::{Entry, Flap, Found, Kind, Learned, MacTable, Rivals, Teller};
+pub use claim::{Contest, HOLD};
+pub use table::{Dispute, Entry, Found, Kind, Learned, MacTable, Rivals, Teller};
 pub use verdict::{Verdicts, FLOOD};
 
 use crate::packet::{is_group, Batch};
@@ -41,12 +41,14 @@ pub struct SwitchOptions {
     pub ageing: u32,
     /// Whether frames for reserved group addresses pass.
     pub control_frames: bool,
+    /// Whether an address moves by the first frame from another port.
+    pub moves: bool,
 }
 
 impl Default for SwitchOptions {
     fn default() -> Self {
         // 802.1Q table 8-6 recommends 300 s.
-        SwitchOptions { table_size: 8192, ageing: 300, control_frames: false }
+        SwitchOptions { table_size: 8192, ageing: 300, control_frames: false, moves: false }
     }
 }
 
@@ -107,6 +109,7 @@ pub struct Switch {
     pub table: MacTable,
     ageing: AtomicU32,
     control_frames: AtomicBool,
+    moves: AtomicBool,
 }
 
 impl Switch {
@@ -117,6 +120,7 @@ impl Switch {
             table: MacTable::new(options.table_size, random_key()),
             ageing: AtomicU32::new(options.ageing),
             control_frames: AtomicBool::new(options.control_frames),
+            moves: AtomicBool::new(options.moves),
         }
     }
 
@@ -129,6 +133,7 @@ impl Switch {
     pub fn set(&self, options: SwitchOptions) {
         self.ageing.store(options.ageing, Ordering::Relaxed);
         self.control_frames.store(options.control_frames, Ordering::Relaxed);
+        self.moves.store(options.moves, Ordering::Relaxed);
     }
 
     /// Pass 1: a verdict for each frame of a batch from `sender`, at time `now` in seconds.
@@ -302,12 +307,14 @@ impl Switch {
         now: u32,
         members: Members<'_>,
     ) -> Result<(), DropReason> {
-        let mut by = Teller { port: from.id, limit: 0, owns: false, now, ageing: self.ageing() };
+        let moves = self.moves.load(Ordering::Relaxed);
+        let mut by = Teller { port: from.id, limit: 0, owns: false, moves, now, ageing: self.ageing() };
         if let Some(policy) = policy {
             if !policy.guard.admits(src & MAC) {
                 return Err(DropReason::MacGuard);
             }
             (by.limit, by.owns) = (policy.mac_limit, policy.guard.owns(src & MAC));
+            by.moves = policy.moves.unwrap_or(moves || policy.guard.is_virtual(src & MAC));
         }
         if is_group(src) || from.is_told() {
             return Ok(());
@@ -334,14 +341,18 @@ impl Switch {
 
     /// Puts `mac`, above which its VLAN stands, behind `port` to stay; false if there is no room.
     pub fn pin(&self, mac: u64, port: PortId, kind: Kind, now: u32) -> bool {
-        self.table.pin(mac, &Teller { port, limit: 0, owns: true, now, ageing: self.ageing() }, kind)
+        self.table.pin(
+            mac,
+            &Teller { port, limit: 0, owns: true, moves: false, now, ageing: self.ageing() },
+            kind,
+        )
     }
 
     /// A control plane says that `mac`, above which its VLAN stands, is behind `port`, for good if it is `sticky`. False: there is no
     /// room, or another port has it for good.
     pub fn tell(&self, mac: u64, port: PortId, sticky: bool, now: u32) -> bool {
         // Whoever has it by having spoken has lost it.
-        let by = Teller { port, limit: 0, owns: false, now, ageing: 0 };
+        let by = Teller { port, limit: 0, owns: false, moves: false, now, ageing: 0 };
         match self.table.learn(mac, &by, |_| true) {
             Learned::Known | Learned::New | Learned::Moved(_) => {
                 !sticky || self.pin(mac, port, Kind::Static, now)

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::claim::{HOLD, MOVES};
-use super::table::{Found, Kind, Learned, MacTable, Rivals, Teller};
+use super::claim::{Contest, HOLD, MOVES};
+use super::table::{Dispute, Found, Kind, Learned, MacTable, Rivals, Teller};
 use crate::port::PortId;
 
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3211];
@@ -16,11 +16,17 @@ const Q: PortId = PortId(2);
 const R: PortId = PortId(3);
 
 fn by(port: PortId, now: u32) -> Teller {
-    Teller { port, limit: 0, owns: false, now, ageing: AGEING }
+    Teller { port, limit: 0, owns: false, moves: false, now, ageing: AGEING }
 }
 
 fn up(_: PortId) -> bool {
     true
+}
+
+fn disputes(table: &MacTable, now: u32) -> Vec<Dispute> {
+    let mut all = Vec::new();
+    table.disputes(now, |it| all.push(it));
+    all
 }
 
 fn counts_are_true(table: &MacTable) {
@@ -44,7 +50,7 @@ fn bucket_of(table: &MacTable, n: usize) -> Vec<u64> {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Learn { nth: usize, port: u16, limit: u32, owns: bool },
+    Learn { nth: usize, port: u16, limit: u32, owns: bool, moves: bool },
     Pass(u32),
     Age,
     Forget(u16, bool),
@@ -54,8 +60,8 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        20 => (0usize..60, 0u16..5, prop_oneof![Just(0u32), 1u32..6], prop::bool::weighted(0.05))
-            .prop_map(|(nth, port, limit, owns)| Op::Learn { nth, port, limit, owns }),
+        20 => (0usize..60, 0u16..5, prop_oneof![Just(0u32), 1u32..6], prop::bool::weighted(0.05), any::<bool>())
+            .prop_map(|(nth, port, limit, owns, moves)| Op::Learn { nth, port, limit, owns, moves }),
         3 => (1u32..200).prop_map(Op::Pass),
         2 => Just(Op::Age),
         1 => (0u16..5, any::<bool>()).prop_map(|(port, stays)| Op::Forget(port, stays)),
@@ -112,8 +118,8 @@ proptest! {
         let mut now = 1;
         for op in ops {
             match op {
-                Op::Learn { nth, port, limit, owns } => {
-                    let by = Teller { limit, owns, ..by(PortId(port), now) };
+                Op::Learn { nth, port, limit, owns, moves } => {
+                    let by = Teller { limit, owns, moves, ..by(PortId(port), now) };
                     let before = table.count(PortId(port));
                     table.learn(macs[nth], &by, |port| port != PortId(down));
                     let after = table.count(PortId(port));
@@ -266,7 +272,7 @@ fn an_address_that_goes_to_and_fro_stays_where_it_is() {
         assert_eq!(table.learn(MAC, &by(Q, 5), up), Learned::Claimed(P));
         table.learn(MAC, &by(P, 5), up);
     }
-    assert!(table.flaps().is_empty());
+    assert!(disputes(&table, 5).is_empty());
     assert_eq!(table.learn(MAC, &by(Q, 5), up), Learned::Held(P));
     assert_eq!(table.learn(MAC, &by(Q, 5 + HOLD - 1), up), Learned::Held(P));
     // Which port is right is not known: both go on getting the frames, and so does a third that uses it.
@@ -275,9 +281,9 @@ fn an_address_that_goes_to_and_fro_stays_where_it_is() {
     assert_eq!(table.learn(MAC, &by(P, 6), up), Learned::Known);
     assert_eq!(table.learn(MAC, &by(R, 6), up), Learned::Held(P));
     assert!(rivals().has(Q) && rivals().has(R), "the home's word counts no more than that of others");
-    let flaps = table.flaps();
-    assert_eq!((flaps.len(), flaps[0].home, flaps[0].other, flaps[0].mac), (1, P, Q, MAC));
-    assert!(table.flaps().is_empty(), "told once");
+    let held = Dispute { contest: Contest::Held, mac: MAC, home: P, other: Q, third: None };
+    assert_eq!(disputes(&table, 6), [held]);
+    assert!(disputes(&table, 6).is_empty(), "told once");
     assert_eq!((table.count(P), table.count(Q)), (1, 0));
     assert_eq!(table.learn(MAC, &by(Q, 5 + HOLD), up), Learned::Claimed(P), "the hold ends");
     table.learn(MAC, &by(P, 5 + HOLD), up);
@@ -295,8 +301,70 @@ fn an_address_that_goes_to_and_fro_stays_where_it_is() {
     while table.learn(MAC, &by(port, 200), up) != Learned::Held(P) {
         port = if port == Q { R } else { Q };
     }
-    let flaps = table.flaps();
+    let flaps = disputes(&table, 200);
     assert_eq!((flaps[0].home, flaps[0].other.min(flaps[0].third.unwrap())), (P, Q));
+    counts_are_true(&table);
+}
+
+/// Two stations with one address, at rates at which nothing is held; a pair of VRRP routers that fails over all the time is none.
+#[test]
+fn an_address_that_two_use_by_turns_is_told_of() {
+    for (gap, told) in [(1, true), (3, true), (4, false)] {
+        let table = MacTable::new(64, KEY);
+        table.learn(MAC, &by(P, 1), up);
+        let mut seconds = None;
+        for now in (5..45).step_by(gap) {
+            let _ = table.learn(MAC, &by(Q, now), up);
+            table.learn(MAC, &by(P, now), up);
+            if let Some(it) = disputes(&table, now).first() {
+                assert_eq!((it.contest, it.home, it.other, it.third), (Contest::ByTurns, P, Q, None));
+                seconds = seconds.or(Some(now - 5));
+            }
+        }
+        assert_eq!(seconds, told.then_some(4 * gap as u32), "every {gap} s");
+        assert!(disputes(&table, 60).is_empty(), "it has ended");
+        counts_are_true(&table);
+    }
+}
+
+#[test]
+fn a_claim_that_lasts_is_told_of_until_it_ends() {
+    let table = MacTable::new(64, KEY);
+    table.learn(MAC, &by(P, 1), up);
+    table.learn(MAC, &by(Q, 10), up);
+    assert!(disputes(&table, 12).is_empty(), "its home may just be about to speak");
+    let lasting = [Dispute { contest: Contest::Lasting, mac: MAC, home: P, other: Q, third: None }];
+    assert_eq!((disputes(&table, 14), disputes(&table, 200)), (lasting.into(), lasting.into()));
+    table.learn(MAC, &by(P, 201), up);
+    assert!(disputes(&table, 210).is_empty());
+}
+
+/// IEEE 802.1Q §8.7: a frame from another port moves the address.
+#[test]
+fn an_address_that_may_move_does_so_by_its_first_frame() {
+    let table = MacTable::new(64, KEY);
+    let moves = |port, now| Teller { moves: true, ..by(port, now) };
+    table.learn(MAC, &by(P, 1), up);
+    assert_eq!(table.learn(MAC, &by(R, 1), up), Learned::Claimed(P));
+    let alone = |port| Some(Found { port, fixed: false, claimant: None, rivals: Rivals::NONE });
+    for now in 2..40 {
+        let (to, from) = if now % 2 == 0 { (Q, P) } else { (P, Q) };
+        assert_eq!(table.learn(MAC, &moves(to, now * 4), up), Learned::Moved(from));
+        assert_eq!(table.lookup(MAC), alone(to));
+        assert!(disputes(&table, now * 4).is_empty(), "a pair of routers");
+        counts_are_true(&table);
+    }
+    // Two stations have it: both are named, and it is never held.
+    for now in 200..210 {
+        for _ in 0..2 * MOVES {
+            assert_eq!(table.learn(MAC, &moves(Q, now), up), Learned::Moved(P));
+            assert_eq!(table.learn(MAC, &moves(P, now), up), Learned::Moved(Q));
+        }
+    }
+    assert_eq!(disputes(&table, 210)[0].contest, Contest::ByTurns);
+    // Nobody's choice moves what is pinned.
+    assert!(table.pin(MAC, &by(P, 211), Kind::Pinned));
+    assert_eq!(table.learn(MAC, &moves(Q, 212), up), Learned::Pinned(P));
     counts_are_true(&table);
 }
 

@@ -194,8 +194,10 @@ fn every_field_is_described_and_no_other() {
 
     let port = every_key();
     compare(seen, "PortSpec", &port, &text::port("p=vhost-user:/p", KINDS).unwrap());
-    let switch =
-        text::named::<SwitchSpec>("s,ageing=1,table-size=64,control-frames=pass,control=frr,vni=7").unwrap();
+    let switch = text::named::<SwitchSpec>(
+        "s,ageing=1,table-size=64,control-frames=pass,mac-move=learn,control=frr,vni=7",
+    )
+    .unwrap();
     compare(seen, "SwitchSpec", &switch, &SwitchSpec::new("s"));
     let tenant_spec =
         text::named::<TenantSpec>("t,class=latency,weight=1,budget=20%,reclaim=on,rate=1,bit-rate=1")

@@ -1,5 +1,6 @@
 //! What the MAC table is told of a frame's sender, and what it answers to cores and to people.
 
+use super::super::claim::Contest;
 use crate::port::PortId;
 
 /// The port that says that an address is here, and what the switch thinks of that port.
@@ -11,6 +12,8 @@ pub struct Teller {
     pub limit: u32,
     /// Whether the address is the port's own, to be pinned.
     pub owns: bool,
+    /// Whether an address that lives at another port moves here at once.
+    pub moves: bool,
     /// The time in seconds.
     pub now: u32,
     /// Seconds after which an entry that was not seen counts for nothing.
@@ -24,7 +27,7 @@ pub enum Learned {
     Known,
     /// The address is new.
     New,
-    /// The address has moved here from this port, which is down or has not been heard for long.
+    /// The address has moved here from this port, which is down or has not been heard for long, or because it may.
     Moved(PortId),
     /// The address lives at this port and is claimed here: both get its frames now.
     Claimed(PortId),
@@ -104,12 +107,14 @@ pub struct Entry {
     pub held: Option<(PortId, u32)>,
 }
 
-/// An address that went to and fro between two ports.
+/// An address that two ports have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Flap {
+pub struct Dispute {
+    /// In which way.
+    pub contest: Contest,
     /// The address.
     pub mac: u64,
-    /// Where it stays.
+    /// Where it lives.
     pub home: PortId,
     /// Where it came in, too.
     pub other: PortId,

@@ -23,8 +23,9 @@
 //! its link or ages (the claim was right). So a station that moves is reached at once, and a station whose address is
 //! forged still gets its frames, even if it never sends. If the home refutes more than `claim::MOVES` claims within a
 //! second, the address is *held* at its home for `claim::HOLD` seconds. The home itself may be the thief, so all ports
-//! that use the address meanwhile are its *rivals* and get its frames. A *pinned* entry cannot be claimed while its
-//! port has a carrier, a *static* one never; neither ages or makes room.
+//! that use the address meanwhile are its *rivals* and get its frames. Where an address *moves* by the first frame from
+//! another port (802.1Q §8.7), that is no claim. A *pinned* entry can neither be claimed nor move while its port has a
+//! carrier, a *static* one never; neither ages or makes room.
 //!
 //! **Counts.** Each entry and each claim counts for its port. A core raises a count before it exchanges the word for
 //! which the count stands, and lowers it after the exchange that removed one, if it won that exchange. So a count is
@@ -39,7 +40,7 @@
 mod answers;
 mod upkeep;
 
-pub use answers::{Entry, Flap, Found, Kind, Learned, Rivals, Teller};
+pub use answers::{Dispute, Entry, Found, Kind, Learned, Rivals, Teller};
 
 use super::atomic::{AtomicU32, AtomicU64, Ordering};
 use super::claim::Claim;
@@ -239,7 +240,7 @@ impl MacTable {
             return Learned::Pinned(home);
         }
         let age = by.now.saturating_sub(self.seen[at.bucket][at.way].load(Ordering::Relaxed));
-        if !by.owns && age < by.ageing && alive(home) {
+        if !by.owns && !by.moves && age < by.ageing && alive(home) {
             return self.claim(at, entry, by);
         }
         self.take_over(at, entry, by, kind_of(by))
@@ -257,10 +258,13 @@ impl MacTable {
             return Learned::Known;
         }
         self.touch(at, by.now);
-        self.sub(port_of(entry));
-        self.set_claim(at, Claim::NONE);
+        let home = port_of(entry);
+        self.sub(home);
+        let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
+        // How often it moves is counted.
+        self.set_claim(at, if by.moves { claim.next(home, by.now).refuted() } else { Claim::NONE });
         self.changed();
-        Learned::Moved(port_of(entry))
+        Learned::Moved(home)
     }
 
     /// `by.port` claims the address of `entry`.
@@ -411,8 +415,8 @@ impl MacTable {
         let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
         match claim.claimant().filter(|port| *port != port_of(entry) && claim.age(now) < ageing) {
             Some(port) => {
-                let by =
-                    Teller { port, limit: 0, owns: false, now: now.saturating_sub(claim.age(now)), ageing };
+                let now = now.saturating_sub(claim.age(now));
+                let by = Teller { port, limit: 0, owns: false, moves: false, now, ageing };
                 self.take_over(at, entry, &by, LEARNED);
             }
             None => {

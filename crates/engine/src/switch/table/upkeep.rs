@@ -2,9 +2,9 @@
 //! and lists them. It changes words by the same exchanges as the cores (`super`).
 
 use super::super::atomic::Ordering;
-use super::super::claim::Claim;
+use super::super::claim::{Claim, Contest};
 use super::super::sizes::WAYS;
-use super::{port_of, At, Entry, Flap, Kind, Learned, MacTable, Teller};
+use super::{port_of, At, Dispute, Entry, Kind, Learned, MacTable, Teller};
 use super::{DISPUTED, FIXED, KIND, LEARNED, MAC, PINNED, PORT, PRESSURE, STATIC, TAG, TAG_BITS, TRIES};
 use crate::port::PortId;
 
@@ -142,22 +142,17 @@ impl MacTable {
         self.evicted.0.store(PRESSURE, Ordering::Relaxed);
     }
 
-    /// Addresses that have begun to be held since this was asked last.
-    pub fn flaps(&self) -> Vec<Flap> {
-        let mut flaps = Vec::new();
+    /// Shows addresses that two ports have at time `now`; those that are held once.
+    pub fn disputes(&self, now: u32, mut see: impl FnMut(Dispute)) {
         self.each(|at, entry| {
             let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
-            let Some((other, third)) = claim.untold() else { return };
-            if self.exchange_claim(at, claim, claim.told()) && entry != 0 {
-                flaps.push(Flap {
-                    mac: self.mac_at(at.bucket, entry) & MAC,
-                    home: port_of(entry),
-                    other,
-                    third,
-                });
+            let Some((contest, other, third)) = claim.dispute(now) else { return };
+            let is_new = contest != Contest::Held || self.exchange_claim(at, claim, claim.told());
+            if is_new && entry != 0 {
+                let (mac, home) = (self.mac_at(at.bucket, entry) & MAC, port_of(entry));
+                see(Dispute { contest, mac, home, other, third });
             }
         });
-        flaps
     }
 
     fn entry(&self, at: At, word: u64) -> Entry {
