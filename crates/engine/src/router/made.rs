@@ -9,7 +9,7 @@ use super::net::is_group6;
 use super::plan::Interface;
 use crate::account::DropReason;
 use crate::mem::{Arena, Pieces};
-use crate::packet::{stretch, sum, Batch, Fields, Frame, Gso, Offload, Plan, Sum, HEAD, L4, MAX_HEADER};
+use crate::packet::{stretch, sum, Batch, Fields, Frame, Gso, Offload, Plan, Sum, HEAD, L4, MAX_HEADER, TCP};
 use crate::port::PortId;
 use crate::slice::{behind, behind_mut, put, upto, upto_mut};
 
