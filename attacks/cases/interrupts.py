@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import socket
 import struct
 import threading
 import time
@@ -44,17 +45,22 @@ def interrupted(stage, turn):
     stage.judge(overrun["rests"] > 0, "an I/O core walks all its waiters, each time")
 
 
-@attack()
-def eventfd_with_40000_waiters(stage):
-    """An interrupt's eventfd has 40,000 waiters: what raising it costs is the port's overrun."""
-    stage.start("vhost-user:DIR/evil.sock", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
+def interrupt_with_waiters(stage, options, call):
+    """A guest is interrupted by `call`, which gives the daemon's end and its own."""
+    stage.start(f"vhost-user:DIR/evil.sock{options}", ports=["other=vhost-user:DIR/other.sock,switch=evil"])
     guest = Guest(stage.at("evil.sock"), receive=128)
     stage.cleanup(guest.close)
-    stage.crowd(guest.rx.call)
+    theirs, ours = call(guest)
+    stage.crowd(ours)
     seen = 0
 
-    def recycle():  # as a guest would: each buffer is offered again
+    def recycle():  # as a guest would: the interrupt is read, and each buffer is offered again
         nonlocal seen
+        try:
+            while theirs != ours and os.read(ours, 4096):
+                pass
+        except BlockingIOError:
+            pass
         used = guest.rx.used_index()
         while seen != used:
             head = struct.unpack_from("<I", guest.memory, guest.rx.used + 4 + 8 * (seen % guest.rx.size))[0]
@@ -63,6 +69,27 @@ def eventfd_with_40000_waiters(stage):
 
     interrupted(stage, recycle)
     guest.front.close()
+
+
+@attack()
+def eventfd_with_40000_waiters(stage):
+    """An interrupt's eventfd has 40,000 waiters: what raising it costs is the port's overrun."""
+    interrupt_with_waiters(stage, "", lambda guest: (guest.rx.call, guest.rx.call))
+
+
+@attack()
+def call_socket_with_40000_waiters(stage):
+    """An interrupt's socket has 40,000 waiters at its other end: what sending to it costs is the port's overrun."""
+
+    def call(guest):
+        theirs, ours = socket.socketpair()
+        stage.cleanup(lambda: [theirs.close(), ours.close()])
+        ours.setblocking(False)
+        guest.front.send(vhost.SET_VRING_CALL, struct.pack("<Q", 0), [theirs.fileno()])
+        guest.front.sync()
+        return theirs.fileno(), ours.fileno()
+
+    interrupt_with_waiters(stage, ",call-socket=on", call)
 
 
 @attack()

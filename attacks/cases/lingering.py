@@ -54,6 +54,21 @@ def give(stage, kept, k, data):
     client.close()
 
 
+def give_holding(stage, kept, k, data, count=1):
+    """Sends `data`, and with it the last references to connected sockets in which a socket that lingers waits to be read."""
+    sockets = []
+    for _ in range(count):
+        ours, theirs = socket.socketpair()
+        kept.append(theirs)
+        give(stage, kept, theirs, b"x")
+        sockets.append(ours)
+    try:
+        vhost.send_fds(k, data, [each.fileno() for each in sockets])
+    except OSError as error:
+        stage.notes["refused"] = error.strerror
+    [each.close() for each in sockets]
+
+
 def serves(stage, name, k):
     try:
         k.sendall(HELLO[name])
@@ -165,35 +180,19 @@ def linger_in_a_channel(stage):
     message = struct.pack("<III", 21, 1, 0)  # SET_BACKEND_REQ_FD
     backend_req = 1 << 5
 
-    def channel():
-        """A connected socket in which a socket that lingers waits to be read."""
-        ours, theirs = socket.socketpair()
-        kept.append(theirs)
-        give(stage, kept, theirs, b"x")
-        return ours
-
-    def send(k, data, count):
-        sockets = [channel() for _ in range(count)]
-        try:
-            vhost.send_fds(k, data, [each.fileno() for each in sockets])
-        except OSError as error:
-            stage.notes["refused"] = error.strerror
-        # The receiver has the last reference.
-        [each.close() for each in sockets]
-
     def unasked(front):
-        send(front.sock, message, 1)
+        give_holding(stage, kept, front.sock, message, 1)
 
     def in_twos(front):
-        send(front.sock, message, 2)
+        give_holding(stage, kept, front.sock, message, 2)
 
     def in_pieces(front):
-        send(front.sock, message[:6], 1)
-        send(front.sock, message[6:], 1)
+        give_holding(stage, kept, front.sock, message[:6], 1)
+        give_holding(stage, kept, front.sock, message[6:], 1)
 
     def replaced(front):
-        send(front.sock, message, 1)
-        send(front.sock, message, 1)
+        give_holding(stage, kept, front.sock, message, 1)
+        give_holding(stage, kept, front.sock, message, 1)
 
     with stage.during():
         for way in (unasked, in_twos, in_pieces, replaced):
@@ -209,6 +208,42 @@ def linger_in_a_channel(stage):
                 stage.problems.append(f"{way.__name__}: the next VMM is not served: {error!r}")
                 break
             stage.notes[way.__name__] = round(time.monotonic() - start, 2)
+
+
+@attack()
+def linger_in_a_call_socket(stage):
+    """The sockets that interrupt a VMM hold sockets that linger, unread; they come in pieces, in twos, as kicks, before their header, unasked for, and are replaced."""
+    stage.start(ports=[f"{name}=vhost-user:DIR/{name}.sock,switch=evil{takes}" for name, takes in (("v", ",call-socket=on"), ("w", ""))])
+    kept = []
+    stage.cleanup(lambda: [k.close() for k in kept])
+    message = lambda request: struct.pack("<IIIQ", request, 1, 8, 0)
+    call = message(vhost.SET_VRING_CALL)
+    ways = {
+        "unasked": [("w", call, 1)],
+        "in twos": [("v", call, 2)],
+        "in pieces": [("v", call[:14], 1), ("v", call[14:], 1)],
+        "before its header": [("v", struct.pack("<II", vhost.SET_FEATURES, 1), 1), ("v", struct.pack("<IQ", 8, 0), 0)],
+        "as a kick": [("v", message(vhost.SET_VRING_KICK), 1)],
+        "replaced": [("v", call, 1)] * 3,
+        "left": [("v", call, 1)],
+    }
+    with stage.during():
+        for way, pieces in ways.items():
+            name = pieces[0][0]
+            guest = vhost.Guest(stage.at(f"{name}.sock"), receive=64)
+            for _, data, count in pieces:
+                give_holding(stage, kept, guest.front.sock, data, count)
+            if way in ("replaced", "left"):
+                guest.front.sync()
+            pause(0.3)
+            guest.close()
+            start = time.monotonic()
+            try:
+                vhost.Guest(stage.at(f"{name}.sock"), receive=64).close()
+            except (Failure, OSError, vhost.Refused) as error:
+                stage.problems.append(f"{way}: the next VMM is not served: {error!r}")
+                break
+            stage.notes[way] = round(time.monotonic() - start, 2)
 
 
 @attack(most=True)

@@ -183,16 +183,16 @@ fn fetch(dir: &Path) -> Result<Lab> {
         None => Vmm::private(&part(dir, "qemu", &vmm_recipe(), fetch_vmm)?)?,
     };
     let guest = part(dir, "guest", &guest_recipe(), fetch_guest)?;
-    let image = part(dir, "image", &(guest_recipe() + image::INIT + image::AGENT), |_, image| {
-        image::build(&guest, image)
+    let version = guest.join("version");
+    let version = std::fs::read_to_string(&version).context(|| format!("reading {}", version.display()))?;
+    let image = part(dir, "image", &(guest_recipe() + &image::recipe()), |_, image| {
+        image::build(&guest.join("root"), &guest.join("modules"), &version, image)
     })?;
     let tools = part(dir, "tools", &(guest_recipe() + TOOL), |_, tools| host_tools(tools))?;
-    let read =
-        |file: PathBuf| std::fs::read_to_string(&file).context(|| format!("reading {}", file.display()));
     Ok(Lab {
         dir: dir.to_owned(),
         kernel: guest.join("vmlinuz"),
-        kernel_version: read(guest.join("version"))?,
+        kernel_version: version,
         initramfs: image.join("initramfs.cpio"),
         tools,
         vmm,
@@ -260,7 +260,7 @@ fn fetch_vmm(work: &Path, target: &Path) -> Result<()> {
     Ok(())
 }
 
-fn guest_recipe() -> String {
+pub(crate) fn guest_recipe() -> String {
     format!("{GUEST_SUITE} {GUEST_PACKAGES:?} {GUEST_PROGRAMS:?} {GUEST_MODULES:?}")
 }
 
@@ -277,16 +277,7 @@ fn fetch_guest(work: &Path, target: &Path) -> Result<()> {
     copy(&root.join(format!("boot/vmlinuz-{version}")), &target.join("vmlinuz"))?;
     std::fs::write(target.join("version"), &version).context(|| "writing the kernel's version".to_owned())?;
     let all = Modules::find(&root.join("lib/modules").join(&version))?;
-    let modules = all.closure(&GUEST_MODULES)?;
-    for module in &modules {
-        let to = target.join("modules").join(&module.path);
-        std::fs::create_dir_all(to.parent().unwrap_or(target))
-            .context(|| format!("making {}", to.display()))?;
-        std::fs::write(&to, &module.bytes).context(|| format!("writing {}", to.display()))?;
-    }
-    let dep = target.join("modules/modules.dep");
-    std::fs::write(&dep, crate::modules::modules_dep(&modules))
-        .context(|| format!("writing {}", dep.display()))?;
+    all.copy(&GUEST_MODULES, &target.join("modules"))?;
 
     copy(&root.join("bin/busybox"), &target.join("root/bin/busybox"))?;
     for program in GUEST_PROGRAMS {

@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a guest may take to boot. Two cores that emulate several guests at once are slow.
-const BOOT_LIMIT: Duration = Duration::from_secs(180);
+pub(crate) const BOOT_LIMIT: Duration = Duration::from_secs(180);
 /// How long QEMU may take for a command.
 const QMP_LIMIT: Duration = Duration::from_secs(30);
 /// How much of a log an error shows: a kernel's last words are up to 60 lines.
@@ -153,8 +153,7 @@ impl Spec {
     /// The lab cannot be fetched, QEMU refuses an argument, or the kernel does not come up.
     pub fn boot(self) -> Result<Guest> {
         let mut guest = self.start(&[])?;
-        let ready = guest.agent.wait_ready(BOOT_LIMIT);
-        guest.explain("booting", ready)?;
+        guest.wait_ready(BOOT_LIMIT)?;
         Ok(guest)
     }
 
@@ -197,7 +196,7 @@ impl Spec {
                 lab.initramfs.clone()
             } else {
                 let image = dir.path().join("initramfs.cpio");
-                image::with_extra(lab, &self.files, &image)?;
+                image::with_extra(&lab.initramfs, &self.files, &image)?;
                 image
             };
             command.arg("-kernel").arg(&lab.kernel).arg("-initrd").arg(image).args(["-append", &append]);
@@ -229,20 +228,25 @@ impl Spec {
         let log_too = log.try_clone().context(|| "making qemu.log".to_owned())?;
         command.stdin(Stdio::null()).stdout(log).stderr(log_too);
         let process = Process::spawn(command, inherit)?;
-        let mut guest = Guest {
-            agent: Agent::new(port, &nonce),
-            name: self.name,
-            process,
-            qmp: None,
-            dir,
-            macs,
-            limit: self.limit,
-            explained: false,
-        };
+        let mut guest = Guest::of(self.name, process, Agent::new(port, &nonce), dir, self.limit);
+        guest.macs = macs;
         let qmp = Qmp::new(qmp, BOOT_LIMIT);
         guest.qmp = Some(guest.explain("starting QEMU", qmp)?);
         Ok(guest)
     }
+}
+
+/// Boots several guests at once.
+pub(crate) fn all_at_once<T: Send + 'static, const N: usize>(
+    specs: [T; N],
+    boot: fn(T) -> Result<Guest>,
+) -> Result<[Guest; N]> {
+    let threads = specs.map(|spec| std::thread::spawn(move || boot(spec)));
+    let guests: Result<Vec<Guest>> = threads
+        .into_iter()
+        .map(|thread| thread.join().map_err(|_| Error::new("a thread that booted a guest panicked"))?)
+        .collect();
+    guests?.try_into().map_err(|_| Error::new("a guest is missing"))
 }
 
 /// For every guest. Without hardware virtualisation on a loaded machine a guest's clock stands still for longer
@@ -263,8 +267,8 @@ pub(crate) fn machine(command: &mut Command, accel: Accel, memory_mib: u32, vcpu
     command.args(["-smp", &vcpus.to_string(), "-m", &format!("{memory_mib}M")]);
 }
 
-/// A connected pair: ours, and the one that QEMU inherits.
-fn control_socket() -> Result<(UnixStream, OwnedFd)> {
+/// A connected pair: ours, and the one that the guest's process inherits.
+pub(crate) fn control_socket() -> Result<(UnixStream, OwnedFd)> {
     let (ours, theirs) = UnixStream::pair().context(|| "making a control socket".to_owned())?;
     Ok((ours, theirs.into()))
 }
@@ -318,6 +322,17 @@ impl Guest {
         }
     }
 
+    /// The guest that `process` is or runs, and that `agent` speaks with.
+    pub(crate) fn of(name: String, process: Process, agent: Agent, dir: RunDir, limit: Duration) -> Guest {
+        Guest { name, process, qmp: None, agent, dir, macs: Vec::new(), limit, explained: false }
+    }
+
+    /// Waits until it takes commands.
+    pub(crate) fn wait_ready(&mut self, limit: Duration) -> Result<()> {
+        let ready = self.agent.wait_ready(limit);
+        self.explain("booting", ready)
+    }
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.name
@@ -328,7 +343,7 @@ impl Guest {
         self.macs.get(index).map(String::as_str)
     }
 
-    /// The process id of the VMM.
+    /// The process id of the VMM, or of a guest that has none.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -428,12 +443,7 @@ impl Guest {
     /// # Errors
     /// As for [`Spec::boot`]; those that did boot are killed.
     pub fn boot_all<const N: usize>(specs: [Spec; N]) -> Result<[Self; N]> {
-        let threads = specs.map(|spec| std::thread::spawn(|| spec.boot()));
-        let guests: Result<Vec<Self>> = threads
-            .into_iter()
-            .map(|thread| thread.join().map_err(|_| Error::new("a thread that booted a guest panicked"))?)
-            .collect();
-        guests?.try_into().map_err(|_| Error::new("a guest is missing"))
+        all_at_once(specs, Spec::boot)
     }
 
     /// Gives `eth0` an address such as `10.0.0.1/24` and sets it up.
@@ -481,7 +491,7 @@ impl Guest {
         self.explain(command, ready)
     }
 
-    /// Powers the guest off from inside and waits until QEMU has ended.
+    /// Powers the guest off from inside and waits until its process has ended.
     ///
     /// # Errors
     /// It does not end, or not with status 0.
@@ -490,7 +500,7 @@ impl Guest {
         self.explain("powering off", sent)?;
         let ended = self.process.wait(self.limit).and_then(|status| match status.success() {
             true => Ok(()),
-            false => Err(Error::new(format!("QEMU ended with {status}"))),
+            false => Err(Error::new(format!("it ended with {status}"))),
         });
         self.explain("powering off", ended)?;
         self.dir.keep(false);
@@ -555,18 +565,16 @@ impl Guest {
         result.map_err(|e| {
             self.explained = true;
             self.dir.keep(true);
-            let ended = self.process.wait(Duration::from_millis(200)).map(|s| format!(" (QEMU ended: {s})"));
+            let ended = self.process.wait(Duration::from_millis(200)).map(|s| format!(" (it ended: {s})"));
             let ended = ended.unwrap_or_default();
             Error::new(format!("guest {}, {doing}: {e}{ended}\n{}", self.name, self.logs()))
         })
     }
 
     fn logs(&self) -> String {
-        let part = |name: &str| {
-            let path = self.dir.path().join(name);
-            format!("--- the end of {} ---\n{}\n", path.display(), tail(&path, LINES))
-        };
-        part("qemu.log") + &part("console.log")
+        let logs = ["qemu.log", "console.log"].map(|name| self.dir.path().join(name));
+        let there = logs.iter().filter(|path| path.exists());
+        there.map(|path| format!("--- the end of {} ---\n{}\n", path.display(), tail(path, LINES))).collect()
     }
 }
 

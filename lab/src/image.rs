@@ -6,13 +6,12 @@
 
 use crate::cpio::Archive;
 use crate::error::{Context, Result};
-use crate::fetch::Lab;
 use crate::process::output;
 use std::path::Path;
 use std::process::Command;
 
 /// The first program of a guest.
-pub(crate) const INIT: &str = r#"#!/bin/sh
+const INIT: &str = r#"#!/bin/sh
 export PATH=/bin HOME=/root LD_LIBRARY_PATH=/lib
 mount -t devtmpfs dev /dev
 # The first root file system is everybody's to write, which nobody who loads plugins likes.
@@ -54,15 +53,19 @@ while :; do sleep 1000; done
 
 /// The shell behind the second serial port. The port stays open from before `ready` is said, because opening it
 /// empties its buffer; and the commands come through a pipe, because a shell that reads a terminal would prompt.
-pub(crate) const AGENT: &str = r#"stty raw -echo
+const AGENT: &str = r#"stty raw -echo
 printf '\036%s ready 0 0\036' "$1"
 dd bs=4k | sh
 "#;
 
-/// Modules that `/init` loads are named in the script; the others wait for `modprobe`.
-pub(crate) fn build(guest: &Path, target: &Path) -> Result<()> {
-    let read = |path: &Path| std::fs::read(path).context(|| format!("reading {}", path.display()));
-    let version = String::from_utf8_lossy(&read(&guest.join("version"))?).into_owned();
+/// What of an image stands in this file.
+pub(crate) fn recipe() -> String {
+    INIT.to_owned() + AGENT
+}
+
+/// Makes an image of the programs in `root` and the `modules` of kernel `version`. Modules that `/init` loads are
+/// named in the script; the others wait for `modprobe`.
+pub(crate) fn build(root: &Path, modules: &Path, version: &str, target: &Path) -> Result<()> {
     let mut archive = Archive::default();
     for folder in ["dev", "proc", "sys", "tmp", "run", "root", "etc"] {
         archive.directory(folder);
@@ -74,9 +77,8 @@ pub(crate) fn build(guest: &Path, target: &Path) -> Result<()> {
     archive.file("agent", 0o644, AGENT.as_bytes());
     archive.file("etc/passwd", 0o644, b"root::0:0:root:/root:/bin/sh\n");
     archive.file("etc/group", 0o644, b"root:x:0:\n");
-    let root = guest.join("root");
-    tree(&mut archive, &root, &root, "")?;
-    tree(&mut archive, &guest.join("modules"), &guest.join("modules"), &format!("lib/modules/{version}/"))?;
+    tree(&mut archive, root, root, "")?;
+    tree(&mut archive, modules, modules, &format!("lib/modules/{version}/"))?;
     let busybox = root.join("bin/busybox");
     let own: Vec<String> = files(&root.join("bin"))?;
     for applet in output(Command::new(&busybox).arg("--list"))?.lines() {
@@ -96,10 +98,9 @@ pub(crate) struct Extra {
     pub(crate) data: Vec<u8>,
 }
 
-/// The common image followed by an archive of `extra`, in `target`.
-pub(crate) fn with_extra(lab: &Lab, extra: &[Extra], target: &Path) -> Result<()> {
-    let mut image =
-        std::fs::read(&lab.initramfs).context(|| format!("reading {}", lab.initramfs.display()))?;
+/// The image `common` followed by an archive of `extra`, in `target`.
+pub(crate) fn with_extra(common: &Path, extra: &[Extra], target: &Path) -> Result<()> {
+    let mut image = std::fs::read(common).context(|| format!("reading {}", common.display()))?;
     let mut archive = Archive::default();
     for file in extra {
         archive.file(file.path.trim_start_matches('/'), file.mode, &file.data);

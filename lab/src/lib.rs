@@ -22,6 +22,7 @@
 //! * [`guest`] starts a VM, runs commands in it, speaks QMP with its VMM, migrates and kills it.
 //! * [`nic`] are the ways to plug a network card: vhost-user, vfio-user, QEMU's own, a cable between two guests.
 //! * [`daemon`] runs the `sidecore` binary, [`netns`] makes network namespaces beside the guests.
+//! * [`uml`] is a guest without a VMM.
 //! * [`netboot`] serves guests that boot over the network.
 //! * [`disk`] plugs disks, and makes one that a guest boots from.
 //! * [`kbuild`] makes kernel modules of ours for guests.
@@ -69,6 +70,7 @@ mod rundir;
 pub mod system;
 pub mod tidy;
 pub mod traffic;
+pub mod uml;
 mod vmm;
 
 pub use accel::Accel;
@@ -82,3 +84,4 @@ pub use guest::{Guest, Migration, Spec};
 pub use netns::Netns;
 pub use nic::{Nic, Role};
 pub use rundir::RunDir;
+pub use uml::Uml;

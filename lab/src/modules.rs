@@ -33,6 +33,20 @@ impl Modules {
         Ok(Self { root: root.to_owned(), files })
     }
 
+    /// Copies the modules `wanted`, and all that they need, to `target` with their `modules.dep`.
+    pub(crate) fn copy(&self, wanted: &[&str], target: &Path) -> Result<()> {
+        let modules = self.closure(wanted)?;
+        let files = modules.iter().map(|module| (module.path.clone(), module.bytes.clone()));
+        let dep = ("modules.dep".into(), modules_dep(&modules).into_bytes());
+        for (path, bytes) in files.chain([dep]) {
+            let to = target.join(path);
+            std::fs::create_dir_all(to.parent().unwrap_or(target))
+                .and_then(|()| std::fs::write(&to, bytes))
+                .context(|| format!("writing {}", to.display()))?;
+        }
+        Ok(())
+    }
+
     /// The modules `wanted` and all they need, each after those that it needs, and for each the modules that it
     /// needs directly or indirectly.
     pub(crate) fn closure(&self, wanted: &[&str]) -> Result<Vec<Module>> {

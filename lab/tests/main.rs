@@ -37,5 +37,6 @@ mod rtl8169;
 mod service;
 mod tidy;
 mod troubles;
+mod uml;
 mod vlan;
 mod web;

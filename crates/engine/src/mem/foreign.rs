@@ -23,6 +23,8 @@ use std::sync::{Arc, Weak};
 use rustix::fs::{fcntl_get_seals, fcntl_getfl, fcntl_setfl, fstat, fstatfs, FileType, OFlags};
 use rustix::io::Errno;
 use rustix::mm::{madvise, Advice, MapFlags};
+use rustix::net::sockopt::{socket_domain, socket_type};
+use rustix::net::{getpeername, AddressFamily, SocketType};
 
 use super::mapping::Mapping;
 use super::sigbus::{self, Flag, WatchError, WatchedMapping};
@@ -87,6 +89,13 @@ pub fn is_memory(fd: impl AsFd) -> bool {
 /// Whether `fd` is an eventfd. Never waits.
 pub fn is_eventfd(fd: impl AsFd) -> bool {
     link_name(fd.as_fd()) == "anon_inode:[eventfd]"
+}
+
+/// Whether `fd` is a connected stream socket of this host: who may write to it without waiting. Never waits.
+pub fn is_stream(fd: impl AsFd) -> bool {
+    socket_domain(&fd) == Ok(AddressFamily::UNIX)
+        && socket_type(&fd) == Ok(SocketType::STREAM)
+        && getpeername(fd).is_ok()
 }
 
 /// Makes an event descriptor of `fd`: it must be an eventfd, and a full counter must not block. (Another process that

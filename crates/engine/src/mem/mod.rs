@@ -31,7 +31,7 @@ mod words;
 
 pub use arena::Arena;
 pub use deadline::Deadline;
-pub use foreign::{eventfd, is_eventfd, is_memory, link_name, BadFile};
+pub use foreign::{eventfd, is_eventfd, is_memory, is_stream, link_name, BadFile};
 #[cfg(test)]
 pub(crate) use journal::last_store;
 pub use journal::{journals, memory_file, sparse_file, JournalSlot, JournalSlots};

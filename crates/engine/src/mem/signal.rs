@@ -15,6 +15,11 @@
 //! an empty file by the kernel's older asynchronous I/O (io_submit(2)), which signals an eventfd when it is done
 //! (`IOCB_FLAG_RESFD`). That costs some 1.5 µs.
 //!
+//! A VMM without eventfds (User-mode Linux) gives the end of a stream socket of this host instead, where the
+//! operator allows it. A `send` to it with MSG_DONTWAIT heeds no flag of the file, and takes no lock that readers
+//! hold while they sleep. Older kernels (6.1 is one) have it wait for the collection of sockets in flight, where
+//! processes have sent thousands of those: another reason to allow it only to a VMM that needs it.
+//!
 //! A signal that does not wait may still be slow. It walks the list of waiters of the eventfd, some 0.4 µs each: if a
 //! VMM hangs ten thousand epoll sets on it, a signal takes 5 ms. So each signal is timed, and what it takes too long is
 //! the port's [`Overrun`]. What the thread spent on signals is known apart ([`signalled`]): a core that knows what frames cost
@@ -30,7 +35,7 @@ use io_uring::IoUring;
 
 use super::overrun::{Act, Overrun};
 use super::rings::for_signals;
-use super::target::Target;
+use super::target::{Raised, Target};
 use super::ticks::{ticks, time_of};
 
 /// Tries of a signal for which the kernel has no memory.
@@ -50,7 +55,7 @@ pub fn signalled() -> Duration {
     }
 }
 
-/// Signals an eventfd of a VMM, or a pipe of ours.
+/// Signals an eventfd or a socket of a VMM, or a pipe of ours.
 #[derive(Debug, Default)]
 pub struct Signal {
     set: AtomicBool,
@@ -89,6 +94,21 @@ impl Signal {
         self.set_with(Some(fd), |fd, _| Target::of_pipe(fd));
     }
 
+    /// Signals are 8 bytes, as an eventfd gives them, that are sent to `fd` from now on: the end of a connected
+    /// stream socket of this host. A full one says enough, and one that was shut turns them off.
+    pub fn set_socket(&self, fd: OwnedFd) {
+        self.set_with(Some(fd), |fd, _| Target::of_socket(fd));
+    }
+
+    /// The socket that signals went to, if it was one; from now on they go nowhere. Whoever takes it has to close
+    /// it, which may wait.
+    pub fn take_socket(&self) -> Option<OwnedFd> {
+        let mut slot = crate::lock(&self.slot);
+        let target = slot.target.take_if(|target| target.is_socket())?;
+        self.set.store(false, Ordering::Release);
+        Some(target.into_fd())
+    }
+
     fn set_with(&self, fd: Option<OwnedFd>, make: impl FnOnce(OwnedFd, &mut Option<IoUring>) -> Target) {
         let mut slot = crate::lock(&self.slot);
         if let Some(old) = slot.target.take() {
@@ -122,7 +142,10 @@ impl Signal {
         let Some(target) = &slot.target else { return false };
         // The kernel has no memory for the request only where it is about to end processes to get some.
         let begun = ticks();
-        let _ = (0..TRIES).any(|_| target.raise());
+        let raised = (0..TRIES).map(|_| target.raise()).find(|raised| !matches!(raised, Raised::NoMemory));
+        if matches!(raised, Some(Raised::Gone)) {
+            self.set.store(false, Ordering::Release);
+        }
         SIGNALLED.set(SIGNALLED.get() + ticks().wrapping_sub(begun));
         self.overrun.took(Act::Work, begun);
         true

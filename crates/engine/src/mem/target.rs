@@ -1,4 +1,4 @@
-//! The eventfd itself, with the way to signal it; or our end of a pipe.
+//! The eventfd itself, with the way to signal it; or our end of a pipe, or the end of a VMM's socket.
 //!
 //! Invariant that the `unsafe` here keeps: no request refers to memory.
 
@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 
 use io_uring::{opcode, IoUring};
+use rustix::io::Errno;
+use rustix::net::{send, SendFlags};
 
 use super::reads::Reads;
 use super::rings::for_signals;
@@ -19,9 +21,20 @@ enum SignalBy {
     Read(&'static Reads),
     /// By a write that does not wait: it is a pipe's end, and ours alone.
     Pipe,
+    /// By a send that does not wait: it is the end of a stream socket of this host, whoever has it as well.
+    Socket,
 }
 
-/// An eventfd that signals go to, or the end of a pipe.
+/// What became of a signal.
+pub(super) enum Raised {
+    Done,
+    /// The kernel had no memory for the request.
+    NoMemory,
+    /// The other end of the socket was shut, for good.
+    Gone,
+}
+
+/// An eventfd that signals go to, or the end of a pipe or a socket.
 pub(super) struct Target {
     fd: OwnedFd,
     by: SignalBy,
@@ -42,6 +55,21 @@ impl Target {
         Target { fd, by: SignalBy::Pipe }
     }
 
+    /// The end `fd` of a connected stream socket of this host.
+    pub(super) fn of_socket(fd: OwnedFd) -> Target {
+        Target { fd, by: SignalBy::Socket }
+    }
+
+    /// Whether it is such an end.
+    pub(super) fn is_socket(&self) -> bool {
+        matches!(self.by, SignalBy::Socket)
+    }
+
+    /// The descriptor, with no way to signal it.
+    pub(super) fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
     /// `fd` as where the system has no rings.
     #[cfg(test)]
     pub(super) fn without_ring(fd: OwnedFd) -> Target {
@@ -59,24 +87,39 @@ impl Target {
         ring.submitter().unregister_eventfd().is_ok().then_some(ring)
     }
 
-    /// Signals it; false if the kernel had no memory for the request.
-    pub(super) fn raise(&self) -> bool {
-        let ring = match &self.by {
-            SignalBy::Ring(ring) => ring,
-            SignalBy::Read(reads) => return reads.signal(&self.fd),
+    /// Signals it.
+    pub(super) fn raise(&self) -> Raised {
+        let taken = match &self.by {
+            SignalBy::Ring(ring) => {
+                let mut ring = crate::lock(ring);
+                let nothing = opcode::Nop::new().build();
+                // SAFETY: this request refers to no memory.
+                let room = unsafe { ring.submission().push(&nothing) }.is_ok();
+                let taken = ring.submit().is_ok_and(|taken| taken > 0);
+                ring.completion().for_each(drop);
+                room && taken
+            }
+            SignalBy::Read(reads) => reads.signal(&self.fd),
             SignalBy::Pipe => {
                 // What is full, or has no reader any more, needs none.
                 let _ = rustix::io::write(&self.fd, &[1]);
-                return true;
+                true
+            }
+            SignalBy::Socket => {
+                let one = 1u64.to_ne_bytes();
+                match send(&self.fd, &one, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    // A full one says enough.
+                    Ok(_) | Err(Errno::AGAIN) => true,
+                    Err(Errno::NOMEM | Errno::NOBUFS) => false,
+                    Err(_) => return Raised::Gone,
+                }
             }
         };
-        let mut ring = crate::lock(ring);
-        let nothing = opcode::Nop::new().build();
-        // SAFETY: this request refers to no memory.
-        let room = unsafe { ring.submission().push(&nothing) }.is_ok();
-        let taken = ring.submit().is_ok_and(|taken| taken > 0);
-        ring.completion().for_each(drop);
-        room && taken
+        if taken {
+            Raised::Done
+        } else {
+            Raised::NoMemory
+        }
     }
 }
 
@@ -117,7 +160,7 @@ mod tests {
         assert!(ring.submitter().register_files(&[0]).is_err());
         assert!(ring.submitter().register_restrictions(&mut [Restriction::sqe_op(18)]).is_err());
         drop(ring);
-        assert!(target.raise());
+        assert!(matches!(target.raise(), Raised::Done));
         let mut count = [0; 8];
         rustix::io::read(target.fd(), &mut count).unwrap();
         assert_eq!(u64::from_ne_bytes(count), 4);

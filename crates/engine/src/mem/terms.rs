@@ -1,5 +1,5 @@
-//! The terms on which the peer of one port gives us memory: which files it may give, what is done with them, and how
-//! much it has given. Everything that is mapped for a port refers to the same terms.
+//! The terms on which the peer of one port gives us memory and interrupts: which files it may give, what is done
+//! with them, and how much it has given. Everything that is mapped for a port refers to the same terms.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -38,6 +38,7 @@ pub struct Terms(Arc<TermValues>);
 struct TermValues {
     any_file: AtomicBool,
     prefault: AtomicBool,
+    call_sockets: AtomicBool,
     refused: AtomicU64,
     populated: AtomicU64,
     later: Mutex<Later>,
@@ -82,6 +83,16 @@ impl Terms {
     /// Whether they are.
     pub(super) fn prefault(&self) -> bool {
         self.0.prefault.load(Ordering::Relaxed)
+    }
+
+    /// Whether its interrupts may be sockets, from now on.
+    pub fn set_call_sockets(&self, on: bool) {
+        self.0.call_sockets.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether they may be.
+    pub fn call_sockets(&self) -> bool {
+        self.0.call_sockets.load(Ordering::Relaxed)
     }
 
     /// Has a thread of the port's make memory present: one stretch behind the other.

@@ -210,7 +210,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "vhost-user",
         location: Location::Socket,
-        keys: "role mode owner queues features-off mac moderation queue journal memory-file prefault fd",
+        keys: "role mode owner queues features-off mac moderation queue journal memory-file prefault call-socket fd",
         features: || virtio_net::features::names(u64::MAX),
         start: start_vhost_user,
         forget: forget_vhost_user,
@@ -219,7 +219,7 @@ pub const KINDS: &[Kind] = &[
     Kind {
         name: "blk",
         location: Location::Socket,
-        keys: "file readonly cache queues serial block-size role mode owner features-off journal memory-file prefault fd",
+        keys: "file readonly cache queues serial block-size role mode owner features-off journal memory-file prefault call-socket fd",
         frames: false,
         features: virtio_blk::feature_names,
         start: start_blk,
@@ -348,6 +348,7 @@ fn start_blk(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
 fn speak_vhost_user<D: VirtioDevice + 'static>(spec: &PortSpec, port: &Port, device: D) -> Started {
     let endpoint = endpoint(spec)?;
     set_terms(spec, port);
+    port.terms.set_call_sockets(spec.call_socket == Some(Toggle::On));
     let journal = match &spec.journal {
         Some(path) if path.as_os_str() == "none" => None,
         Some(path) => Some(JournalAt::Path(path.clone())),

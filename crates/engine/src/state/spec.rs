@@ -340,6 +340,9 @@ options! {
             memory_file: Files = "memory-file", Kind, "`memory`";
             /// Whether all pages of the guest's memory are made present when the VMM gives it.
             prefault: Toggle = "prefault", Kind, "`off`";
+            /// Whether interrupts may be ends of connected sockets, as User-mode Linux gives them, and a channel is
+            /// offered.
+            call_socket: Toggle = "call-socket", Kind, "`off`";
             /// The network namespace that the interface lies in: a name (ip-netns(8)) or a path.
             netns: String = "netns", Kind, "the daemon's";
             /// The router's port that it represents to the control plane. Only a router's `control` makes such ports.

@@ -38,8 +38,9 @@ pub(super) trait MessageHeader: Sized {
     /// It is none. It is unknown then where the next message begins.
     fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, String>;
 
-    /// Whether memory comes with a message, and whether a socket does. `None`: any may be meant.
-    fn gives(header: Option<&Self>) -> (bool, bool);
+    /// Whether memory comes with a message, and whether a socket does. `None`: any may be meant, since a descriptor
+    /// came before the header was whole.
+    fn gives(header: Option<&Self>, terms: &Terms) -> (bool, bool);
 }
 
 /// What a look has found.
@@ -138,7 +139,7 @@ impl Inbox {
     fn fetch<H: MessageHeader>(&mut self, at: usize, header: Option<&H>, ours: bool) -> Done {
         self.pieces += usize::from(ours);
         self.look_from(at)?;
-        let (memory, sockets) = H::gives(header.filter(|_| ours));
+        let (memory, sockets) = H::gives(header.filter(|_| ours), &self.terms);
         let any = memory && self.terms.files() == Files::Any;
         match descriptors::look(self.stream.as_fd(), WantedFds { most: H::MAX_FDS, any, sockets }) {
             Ok(fds) if ours => self.fds.extend(fds),

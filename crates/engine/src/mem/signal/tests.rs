@@ -1,5 +1,7 @@
 //! Signals with real eventfds, and with VMMs that mean harm.
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::channel;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -97,7 +99,36 @@ fn crowd(fd: &OwnedFd) -> Vec<OwnedFd> {
     sets
 }
 
-/// Waiters that a VMM hangs on its eventfd, or a program on its end of a pipe, are walked by the core that signals.
+/// A full socket that blocks: nobody waits. One that was shut turns signals off.
+#[test]
+fn a_socket_holds_nobody_up_and_ends_with_its_reader() {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (signal, shared) = (Signal::default(), ours.try_clone().unwrap());
+    signal.set_socket(ours.into());
+    let (done, end) = channel();
+    std::thread::spawn(move || {
+        // More than any socket holds.
+        let all = (0..100_000).all(|_| signal.raise());
+        done.send((all, signal)).unwrap();
+    });
+    let (all, signal) = end.recv_timeout(LONG).expect("it waits for the reader");
+    assert!(all && signal.is_set());
+    // What was signalled is whole numbers of 8 bytes, as an eventfd's.
+    theirs.set_nonblocking(true).unwrap();
+    let mut count = 0;
+    while let Ok(8) = (&theirs).read(&mut [0; 8]) {
+        count += 1;
+    }
+    assert!(count > 0 && signal.raise() && (&theirs).read(&mut [0; 9]).unwrap() == 8, "{count}");
+    theirs.shutdown(std::net::Shutdown::Read).unwrap();
+    signal.raise();
+    assert!(!signal.is_set() && !signal.raise());
+    assert!(signal.take_socket().is_some() && signal.take_socket().is_none());
+    drop(shared);
+}
+
+/// Waiters that a VMM hangs on its eventfd or socket, or a program on its end of a pipe, are walked by the core
+/// that signals.
 #[test]
 fn thousands_of_waiters_are_the_ports_overrun() {
     std::thread::spawn(move || {
@@ -111,18 +142,22 @@ fn thousands_of_waiters_are_the_ports_overrun() {
             }
         });
         let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
-        for pipe in [false, true] {
-            let (overrun, fd) = (Overrun::new("slow"), event());
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let (event, theirs) = (event(), OwnedFd::from(theirs));
+        for (number, waited_for) in [&event, &read, &theirs].into_iter().enumerate() {
+            let overrun = Overrun::new("slow");
             let signal = Signal::new(&overrun);
-            let _sets = crowd(if pipe { &read } else { &fd });
-            match pipe {
-                true => signal.set_pipe(write.try_clone().unwrap()),
-                false => signal.set(Some(fd.try_clone().unwrap())),
+            let _sets = crowd(waited_for);
+            match number {
+                0 => signal.set(Some(event.try_clone().unwrap())),
+                1 => signal.set_pipe(write.try_clone().unwrap()),
+                _ => signal.set_socket(ours.try_clone().unwrap().into()),
             }
             let start = Instant::now();
             while !overrun.rests() {
                 assert!(signal.raise() && start.elapsed() < LONGER, "{overrun:?}");
-                while rustix::io::read(&read, &mut [0; 64]).is_ok() {}
+                while number > 0 && rustix::io::read(waited_for, &mut [0; 64]).is_ok() {}
             }
         }
         // A reader that has gone holds no thread up.

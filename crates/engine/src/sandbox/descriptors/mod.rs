@@ -8,8 +8,8 @@
 //! does, and asks no server. The daemon reads VMMs only in that way.
 //!
 //! Where a message has descriptors, the daemon sends the helper a duplicate of the connection ([`look`]). The helper peeks at the same message
-//! with room for them and checks each: memory, an eventfd, and a connected stream socket for the message that gives one. None of
-//! these checks asks the file's server. If all are good, it passes them on. The message stays in the socket: a peek of no bytes
+//! with room for them and checks each: memory, an eventfd, and a connected stream socket for a message that may give
+//! one. None of these checks asks the file's server. If all are good, it passes them on. The message stays in the socket: a peek of no bytes
 //! duplicates the descriptors of the next piece that has any, and changes nothing. So either process may be killed at any
 //! time, and the peek repeated.
 //!

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::net::sockopt::{socket_domain, socket_type};
-use rustix::net::{getpeername, AddressFamily, RecvFlags, SocketType};
+use rustix::net::RecvFlags;
 use rustix::process::{getrlimit, Resource};
 use serde::{Deserialize, Serialize};
 
-use crate::mem::{is_eventfd, is_memory, link_name};
+use crate::mem::{is_eventfd, is_memory, is_stream, link_name};
 use crate::sandbox::filters;
 use crate::sandbox::open::passing::{self, hear, is_for_records, say, MAX_FDS};
 use crate::wait::wait;
@@ -138,13 +137,6 @@ pub(super) struct Look {
     _rest: Vec<OwnedFd>,
 }
 
-/// Whether `fd` is a connected stream socket of this host.
-fn is_connected(fd: &OwnedFd) -> bool {
-    socket_domain(fd) == Ok(AddressFamily::UNIX)
-        && socket_type(fd) == Ok(SocketType::STREAM)
-        && getpeername(fd).is_ok()
-}
-
 /// Looks at the descriptors that wait at `connection`, in this process.
 pub(super) fn see(connection: BorrowedFd, wanted: WantedFds) -> Look {
     let got = match passing::receive(connection, &mut [], MAX_FDS, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
@@ -153,7 +145,7 @@ pub(super) fn see(connection: BorrowedFd, wanted: WantedFds) -> Look {
     };
     let (came, most) = (got.fds.len(), wanted.most);
     let passes =
-        |fd: &OwnedFd| wanted.any || is_memory(fd) || is_eventfd(fd) || wanted.sockets && is_connected(fd);
+        |fd: &OwnedFd| wanted.any || is_memory(fd) || is_eventfd(fd) || wanted.sockets && is_stream(fd);
     let why = match got.fds.iter().find(|fd| !passes(fd)) {
         Some(stranger) => Why::Stranger(link_name(stranger.as_fd())),
         None if got.cut => Why::Cut,

@@ -181,8 +181,9 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_io_getevents IO.union(SLOW), [], "the same";
     SYS_readv IO, [], "frames from a TAP";
     SYS_writev IO.union(SLOW), [], "frames to a TAP; the log";
-    SYS_sendto IO.union(TALK), [], "a packet socket's or an AF_XDP socket's wake-up; messages";
-    SYS_sendto HE, [Is(5, 0)], "the handler of SIGTERM and SIGHUP, which any thread may run, tells the control thread";
+    SYS_sendto TALK, [], "messages";
+    SYS_sendto IO.union(HE), [Is(5, 0)],
+        "an AF_XDP socket's wake-up; interrupts by sockets; the handler of SIGTERM and SIGHUP, which any thread may run, tells the control thread";
     SYS_sendmmsg IO, [], "frames to a packet socket, or into a tunnel";
     SYS_recvmmsg IO, [], "frames out of a tunnel";
     SYS_recvfrom IO.union(TALK), [], "an AF_XDP socket's wake-up; messages";

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use sidecore_abi::vfio_user::{command, flags, Header, RegionAccess, DEFAULT_MAX_TRANSFER, MAX_FDS};
 
 use super::super::inbox::MessageHeader;
+use crate::mem::Terms;
 
 /// Longest payload of any message.
 pub(super) const MAX_PAYLOAD: usize = RegionAccess::SIZE + DEFAULT_MAX_TRANSFER as usize;
@@ -65,7 +66,7 @@ impl MessageHeader for Header {
         Ok(Some((header, size)))
     }
 
-    fn gives(header: Option<&Header>) -> (bool, bool) {
+    fn gives(header: Option<&Header>, _: &Terms) -> (bool, bool) {
         (header.is_none_or(|header| header.command == command::DMA_MAP), false)
     }
 }

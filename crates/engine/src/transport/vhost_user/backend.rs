@@ -73,8 +73,8 @@ impl<D: VirtioDevice> Backend<D> {
         if self.device.config_space().is_some() {
             set |= protocol::CONFIG;
         }
-        // Disks grow.
-        if self.device.disk().is_some() {
+        // Disks grow; User-mode Linux has no interrupts without a channel, and hears nothing on it.
+        if self.device.disk().is_some() || self.terms.call_sockets() {
             set |= protocol::BACKEND_REQ;
         }
         set
@@ -261,6 +261,7 @@ impl<D: VirtioDevice> Backend<D> {
             if faulty {
                 self.rings[index].error.raise();
             }
+            self.rings[index].interrupt_by(None, false);
             self.rings[index] = Vring::new(&self.device.port().overrun);
         }
         self.device.set_features(0);

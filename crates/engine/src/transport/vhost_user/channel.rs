@@ -7,39 +7,38 @@ use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
 use rustix::io::Errno;
-use rustix::net::{send, SendFlags};
+use rustix::net::{send, sockopt::socket_type, SendFlags};
 
 use crate::sandbox::descriptors;
 
 /// VHOST_USER_BACKEND_CONFIG_CHANGE_MSG: a header of version 1 without a payload.
 const CONFIG_CHANGED: [u8; 12] = [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
-/// Descriptors that came with a message. Of a message that gives a channel they may be sockets, in which anything may wait: those
-/// that it does not become are hung up on, whatever is wrong with the message.
+/// Descriptors that came with a message. Sockets may be among them, in which anything may wait: those that the
+/// message does not take are hung up on, whatever is wrong with it.
 #[derive(Debug, Default)]
-pub(super) struct Descriptors {
-    pub(super) list: Vec<OwnedFd>,
-    /// Sockets may be among them.
-    pub(super) sockets: bool,
-}
+pub(super) struct Descriptors(pub(super) Vec<OwnedFd>);
 
 impl Descriptors {
+    /// Whether there are sockets among them.
+    pub(super) fn has_sockets(&self) -> bool {
+        self.0.iter().any(|fd| socket_type(fd).is_ok())
+    }
+
     /// The only one.
     ///
     /// # Errors
     /// How many there are instead.
     pub(super) fn only(mut self) -> Result<OwnedFd, String> {
-        let count = self.list.len();
-        let only = if count == 1 { self.list.pop() } else { None };
+        let count = self.0.len();
+        let only = if count == 1 { self.0.pop() } else { None };
         only.ok_or_else(|| format!("{count} descriptors came along instead of one"))
     }
 }
 
 impl Drop for Descriptors {
     fn drop(&mut self) {
-        if self.sockets {
-            self.list.iter().for_each(descriptors::hang_up);
-        }
+        self.0.iter().filter(|fd| socket_type(fd).is_ok()).for_each(descriptors::hang_up);
     }
 }
 

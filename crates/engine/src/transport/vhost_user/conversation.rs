@@ -42,8 +42,7 @@ impl<D: VirtioDevice> Conversation<D> {
     /// Takes the message of `size` bytes that was looked at; its descriptors.
     fn take(&mut self, header: &Header, size: usize) -> Result<Descriptors, ConversationEnd> {
         let bad = |why: String| Err(ConversationEnd::bad(format!("{}: {why}", header.message.name)));
-        let sockets = header.message.given == Given::Socket;
-        let fds = Descriptors { list: std::mem::take(&mut self.inbox.fds), sockets };
+        let fds = Descriptors(std::mem::take(&mut self.inbox.fds));
         if let Some((name, ours)) = self.inbox.stranger.take() {
             crate::lock(&self.backend).terms.refused();
             if ours {
@@ -85,7 +84,7 @@ impl<D: VirtioDevice> Conversation<D> {
 fn strange(header: &Header, name: String) -> String {
     match header.message.given {
         Given::Memory => BadFile::NotMemory(name).to_string(),
-        Given::Event => BadFile::NotEvent(name).to_string(),
+        Given::Event | Given::Call => BadFile::NotEvent(name).to_string(),
         Given::Socket => format!("{name} is no connected stream socket of this host"),
         Given::Nothing => format!("{name} came along, but no descriptor belongs to it"),
     }

@@ -1,10 +1,8 @@
 //! The messages, each with what it changes. How a change is made under rings that run is `backend`'s affair.
 
-use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::net::sockopt::socket_type;
 use sidecore_abi::virtio::features as bit;
 
 use super::backend::{Backend, TRANSPORT_FEATURES};
@@ -14,7 +12,7 @@ use super::log::DirtyLog;
 use super::messages::*;
 use super::ring::{Addresses, Base, Kick, Vring};
 use crate::device::VirtioDevice;
-use crate::mem::{eventfd, GuestMap, SharedFile, MAX_REGIONS};
+use crate::mem::{eventfd, is_stream, GuestMap, SharedFile, MAX_REGIONS};
 use crate::virtq::WriteLog;
 
 /// SET_STATUS 0 resets the device (virtio 1.2 §2.4).
@@ -43,7 +41,12 @@ impl<D: VirtioDevice> Backend<D> {
         payload: &[u8],
         fds: Descriptors,
     ) -> Result<Option<Answer>, String> {
-        message.check(self.protocol, fds.list.len())?;
+        message.check(self.protocol, fds.0.len())?;
+        // One that came before the header was whole, when any could have been meant.
+        if !message.takes_socket(&self.terms) && fds.has_sockets() {
+            self.terms.refused();
+            return Err("a socket is attached, but none belongs to it".to_owned());
+        }
         let mut its = Payload(payload);
         Ok(Some(match message.code {
             GET_FEATURES => number(self.device.features() | TRANSPORT_FEATURES),
@@ -110,12 +113,16 @@ impl<D: VirtioDevice> Backend<D> {
                 let socket = fds.only()?;
                 // Memory and eventfds pass the descriptor helper with any message. Taken for a channel, they would be left to a
                 // helper, which ends with them.
-                socket_type(&socket).map_err(|_| "the descriptor is no socket")?;
+                if !is_stream(&socket) {
+                    return Err("the descriptor is no connected stream socket".to_owned());
+                }
                 self.channel.set(Some(socket));
                 Ok(())
             }
             SET_CONFIG => {
-                let (offset, bytes) = config_part(&mut its)?;
+                let (offset, size) = config_part(&mut its)?;
+                let came = its.0.len();
+                let bytes = its.0.get(..size).ok_or_else(|| format!("{came} of {size} bytes came"))?;
                 self.device.write_config(offset, bytes);
                 Ok(())
             }
@@ -154,8 +161,8 @@ impl<D: VirtioDevice> Backend<D> {
     }
 
     fn set_mem_table(&mut self, mut its: Payload, mut fds: Descriptors) -> Done {
-        let (count, padding, files) = (its.u32() as usize, its.u32(), std::mem::take(&mut fds.list));
-        if padding != 0 || its.0.len() != 32 * count || files.len() != count {
+        let (count, _, files) = (its.u32() as usize, its.u32(), std::mem::take(&mut fds.0));
+        if its.0.len() < 32 * count || files.len() != count {
             let (bytes, files) = (its.0.len(), files.len());
             return Err(format!("{count} regions came with {bytes} bytes and {files} descriptors"));
         }
@@ -208,29 +215,32 @@ impl<D: VirtioDevice> Backend<D> {
         Ok(self.rings[at].base.to_wire())
     }
 
-    /// A ring has another eventfd, or none.
+    /// A ring has another eventfd, or none. Of interrupts it may be a socket, where the port takes one.
     fn set_event(&mut self, code: u32, value: u64, mut fds: Descriptors) -> Done {
         let (at, none) = (self.index((value & 0xff) as u32)?, value & NO_EVENT != 0);
-        if fds.list.len() != usize::from(!none) {
-            return Err(format!("{} descriptors came along with the value {value:#x}", fds.list.len()));
+        if fds.0.len() != usize::from(!none) {
+            return Err(format!("{} descriptors came along with the value {value:#x}", fds.0.len()));
         }
-        let file = fds.list.pop().map(|fd| eventfd(File::from(fd), &self.terms));
-        let file = file.transpose().map_err(|e| e.to_string())?;
+        let socket = fds.0.iter().any(is_stream);
+        if !socket {
+            fds.0.iter().try_for_each(|fd| eventfd(fd, &self.terms).map(drop)).map_err(|e| e.to_string())?;
+        }
+        let event = fds.0.pop();
         match code {
             SET_VRING_KICK => {
-                let kick = file.map_or(Kick::Polled, Kick::Event);
+                let kick = event.map_or(Kick::Polled, |event| Kick::Event(event.into()));
                 self.stopped(at..at + 1, |backend| backend.rings[at].kick = kick);
             }
             SET_VRING_CALL => {
                 // A ring of io_uring is made for it, and one is ended.
                 self.changes(2);
-                self.rings[at].notifier.set(file.map(Into::into));
+                self.rings[at].interrupt_by(event, socket);
                 // An interrupt that went to the old descriptor a moment ago may have been lost with it.
                 if self.rings[at].running {
                     self.rings[at].notifier.raise();
                 }
             }
-            _ => self.rings[at].error.set(file.map(Into::into)),
+            _ => self.rings[at].error.set(event),
         }
         Ok(())
     }
@@ -246,14 +256,18 @@ impl<D: VirtioDevice> Backend<D> {
         }
     }
 
-    /// The part of the configuration space that is asked for, behind its head.
+    /// The part of the configuration space that is asked for, behind its head: as long as the question, as from
+    /// other back ends.
     fn config(&mut self, mut its: Payload) -> Result<Vec<u8>, String> {
+        let asked = its.0.len();
         let head = its.0.get(..12).unwrap_or_default().to_vec();
-        let (offset, part) = config_part(&mut its)?;
+        let (offset, size) = config_part(&mut its)?;
         let space = self.device.config_space().ok_or("there is no configuration space here")?;
         // Bytes behind the end read as zero: front ends ask for all that a device could ever have.
-        let bytes = space.into_iter().chain(std::iter::repeat(0)).skip(offset).take(part.len());
-        Ok(head.into_iter().chain(bytes).collect())
+        let bytes = space.into_iter().chain(std::iter::repeat(0)).skip(offset).take(size);
+        let mut answer: Vec<u8> = head.into_iter().chain(bytes).collect();
+        answer.resize(answer.len().max(asked), 0);
+        Ok(answer)
     }
 
     fn make_inflight(&mut self, mut its: Payload) -> Result<Answer, String> {
@@ -318,13 +332,12 @@ impl<D: VirtioDevice> Backend<D> {
     }
 }
 
-/// The offset and the bytes of a part of the configuration space.
-fn config_part<'p>(its: &mut Payload<'p>) -> Result<(usize, &'p [u8]), String> {
+/// The offset and the size of a part of the configuration space.
+fn config_part(its: &mut Payload) -> Result<(usize, usize), String> {
     let (offset, size, flags) = (its.u32(), its.u32(), its.u32());
     let inside = offset.checked_add(size).is_some_and(|end| end <= CONFIG_SPACE);
-    if !inside || size == 0 || flags > 3 || its.0.len() != size as usize {
-        let bytes = its.0.len();
-        return Err(format!("{size} bytes at {offset} (flags {flags:#x}) cannot be, of which {bytes} came"));
+    if !inside || size == 0 || flags > 3 {
+        return Err(format!("{size} bytes at {offset} (flags {flags:#x}) cannot be"));
     }
-    Ok((offset as usize, its.0))
+    Ok((offset as usize, size as usize))
 }

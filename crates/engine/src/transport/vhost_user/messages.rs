@@ -9,6 +9,12 @@
 //!
 //! A message is checked by its row, before anything of it is read: its size, its descriptors, and whether the feature that it
 //! belongs to was negotiated.
+//!
+//! Sizes. DPDK and libvhost-user read a payload of any size into one union of all payloads, and front ends rely on
+//! it: User-mode Linux sends a table of two regions whatever their number is. So a payload may be longer than what
+//! belongs to its message, up to that union; what is behind is not read. Both compare the sizes of the messages
+//! about the dirty log and the in-flight region, and so does this table. A payload shorter than its content is
+//! refused: there they read what an earlier message left.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::fs::File;
@@ -16,7 +22,7 @@ use std::fs::File;
 pub(super) use sidecore_abi::vhost_user::protocol;
 
 use super::super::inbox::MessageHeader;
-use crate::mem::RegionSpec;
+use crate::mem::{RegionSpec, Terms};
 
 /// What descriptors come with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +31,8 @@ pub(super) enum Given {
     Memory,
     /// An eventfd.
     Event,
+    /// An eventfd; where the port takes interrupts by sockets (`call-socket`), also the end of one.
+    Call,
     /// A connected socket, on which we speak.
     Socket,
     /// None belongs to it.
@@ -57,39 +65,39 @@ macro_rules! messages {
 }
 
 messages! {
-    GET_FEATURES = 1, (0, 0), Nothing, ALWAYS;
-    SET_FEATURES = 2, (8, 8), Nothing, ALWAYS;
-    SET_OWNER = 3, (0, 0), Nothing, ALWAYS;
-    RESET_OWNER = 4, (0, 0), Nothing, ALWAYS;
-    SET_MEM_TABLE = 5, (8 + REGION, 8 + 32 * REGION), Memory, ALWAYS;
+    GET_FEATURES = 1, (0, ROOM), Nothing, ALWAYS;
+    SET_FEATURES = 2, (8, ROOM), Nothing, ALWAYS;
+    SET_OWNER = 3, (0, ROOM), Nothing, ALWAYS;
+    RESET_OWNER = 4, (0, ROOM), Nothing, ALWAYS;
+    SET_MEM_TABLE = 5, (8, 8 + 32 * REGION), Memory, ALWAYS;
     SET_LOG_BASE = 6, (16, 16), Memory, LOG_SHMFD;
-    SET_LOG_FD = 7, (0, 8), Event, ALWAYS;
-    SET_VRING_NUM = 8, (8, 8), Nothing, ALWAYS;
-    SET_VRING_ADDR = 9, (40, 40), Nothing, ALWAYS;
-    SET_VRING_BASE = 10, (8, 8), Nothing, ALWAYS;
-    GET_VRING_BASE = 11, (8, 8), Nothing, ALWAYS;
-    SET_VRING_KICK = 12, (8, 8), Event, ALWAYS;
-    SET_VRING_CALL = 13, (8, 8), Event, ALWAYS;
-    SET_VRING_ERR = 14, (8, 8), Event, ALWAYS;
-    GET_PROTOCOL_FEATURES = 15, (0, 0), Nothing, ALWAYS;
-    SET_PROTOCOL_FEATURES = 16, (8, 8), Nothing, ALWAYS;
-    GET_QUEUE_NUM = 17, (0, 0), Nothing, MQ;
+    SET_LOG_FD = 7, (0, ROOM), Event, ALWAYS;
+    SET_VRING_NUM = 8, (8, ROOM), Nothing, ALWAYS;
+    SET_VRING_ADDR = 9, (40, ROOM), Nothing, ALWAYS;
+    SET_VRING_BASE = 10, (8, ROOM), Nothing, ALWAYS;
+    GET_VRING_BASE = 11, (8, ROOM), Nothing, ALWAYS;
+    SET_VRING_KICK = 12, (8, ROOM), Event, ALWAYS;
+    SET_VRING_CALL = 13, (8, ROOM), Call, ALWAYS;
+    SET_VRING_ERR = 14, (8, ROOM), Event, ALWAYS;
+    GET_PROTOCOL_FEATURES = 15, (0, ROOM), Nothing, ALWAYS;
+    SET_PROTOCOL_FEATURES = 16, (8, ROOM), Nothing, ALWAYS;
+    GET_QUEUE_NUM = 17, (0, ROOM), Nothing, MQ;
     // QEMU sends it before it has acknowledged the feature that it belongs to.
-    SET_VRING_ENABLE = 18, (8, 8), Nothing, ALWAYS;
-    SEND_RARP = 19, (8, 8), Nothing, ALWAYS;
-    NET_SET_MTU = 20, (8, 8), Nothing, ALWAYS;
-    SET_BACKEND_REQ_FD = 21, (0, 0), Socket, BACKEND_REQ;
-    GET_CONFIG = 24, (12, 12 + CONFIG_SPACE), Nothing, CONFIG;
-    SET_CONFIG = 25, (12, 12 + CONFIG_SPACE), Nothing, CONFIG;
+    SET_VRING_ENABLE = 18, (8, ROOM), Nothing, ALWAYS;
+    SEND_RARP = 19, (8, ROOM), Nothing, ALWAYS;
+    NET_SET_MTU = 20, (8, ROOM), Nothing, ALWAYS;
+    SET_BACKEND_REQ_FD = 21, (0, ROOM), Socket, BACKEND_REQ;
+    GET_CONFIG = 24, (12, ROOM), Nothing, CONFIG;
+    SET_CONFIG = 25, (12, ROOM), Nothing, CONFIG;
     GET_INFLIGHT_FD = 31, (24, 24), Nothing, INFLIGHT_SHMFD;
     SET_INFLIGHT_FD = 32, (24, 24), Memory, INFLIGHT_SHMFD;
-    RESET_DEVICE = 34, (0, 0), Nothing, RESET_DEVICE;
-    GET_MAX_MEM_SLOTS = 36, (0, 0), Nothing, CONFIGURE_MEM_SLOTS;
-    ADD_MEM_REG = 37, (8 + REGION, 8 + REGION), Memory, CONFIGURE_MEM_SLOTS;
+    RESET_DEVICE = 34, (0, ROOM), Nothing, RESET_DEVICE;
+    GET_MAX_MEM_SLOTS = 36, (0, ROOM), Nothing, CONFIGURE_MEM_SLOTS;
+    ADD_MEM_REG = 37, (8 + REGION, ROOM), Memory, CONFIGURE_MEM_SLOTS;
     // Some front ends send the region's file with it, which is closed.
-    REM_MEM_REG = 38, (8 + REGION, 8 + REGION), Memory, CONFIGURE_MEM_SLOTS;
-    SET_STATUS = 39, (8, 8), Nothing, ALWAYS;
-    GET_STATUS = 40, (0, 0), Nothing, ALWAYS;
+    REM_MEM_REG = 38, (8 + REGION, ROOM), Memory, CONFIGURE_MEM_SLOTS;
+    SET_STATUS = 39, (8, ROOM), Nothing, ALWAYS;
+    GET_STATUS = 40, (0, ROOM), Nothing, ALWAYS;
 }
 
 impl Message {
@@ -101,6 +109,11 @@ impl Message {
     /// Whether its answer is one of its own, and no acknowledgement.
     pub(super) fn is_answered(&self) -> bool {
         self.name.starts_with("GET_") || self.code == SET_LOG_BASE
+    }
+
+    /// Whether a socket may come with it to a port with these terms.
+    pub(super) fn takes_socket(&self, terms: &Terms) -> bool {
+        self.given == Given::Socket || self.given == Given::Call && terms.call_sockets()
     }
 
     /// Whether it may be carried out.
@@ -118,6 +131,8 @@ impl Message {
     }
 }
 
+/// The largest payload that libvhost-user takes: that of a whole configuration space. DPDK takes more.
+const ROOM: u32 = 272;
 /// Bytes of a memory region in a message.
 const REGION: u32 = 32;
 /// The largest configuration space that is read or written by messages.
@@ -205,8 +220,9 @@ impl MessageHeader for Header {
         Ok(header.map(|header| (header, HEADER + header.size as usize)))
     }
 
-    fn gives(header: Option<&Header>) -> (bool, bool) {
-        let given = header.map(|header| header.message.given);
-        (given.is_none_or(|it| it == Given::Memory), given.is_none_or(|it| it == Given::Socket))
+    fn gives(header: Option<&Header>, terms: &Terms) -> (bool, bool) {
+        let message = header.map(|header| header.message);
+        let memory = message.is_none_or(|message| message.given == Given::Memory);
+        (memory, message.is_none_or(|message| message.takes_socket(terms)))
     }
 }

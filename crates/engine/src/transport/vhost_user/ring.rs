@@ -7,6 +7,7 @@ use std::sync::Arc;
 use sidecore_abi::virtio::{features as bit, split};
 
 use crate::mem::{GuestMap, Overrun, Piece, Signal};
+use crate::sandbox::descriptors;
 use crate::virtq::{Position, RingConfig};
 
 /// Where the parts of a ring are, in the VMM's own addresses.
@@ -82,6 +83,16 @@ impl Vring {
     pub(super) fn new(overrun: &Overrun) -> Vring {
         let [notifier, error] = [0; 2].map(|_| Arc::new(Signal::new(overrun)));
         Vring { notifier, error, ..Vring::default() }
+    }
+
+    /// Interrupts go to this eventfd from now on, or to this socket; none: nowhere. A socket that they went to
+    /// before is hung up on here: no I/O core may close it (see `channel`).
+    pub(super) fn interrupt_by(&self, event: Option<OwnedFd>, socket: bool) {
+        self.notifier.take_socket().iter().for_each(descriptors::hang_up);
+        match event {
+            Some(end) if socket => self.notifier.set_socket(end),
+            event => self.notifier.set(event),
+        }
     }
 
     /// Forgets what a driver set up; the VMM's own descriptors for interrupts and errors stay.

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use rustix::net::SendFlags;
 use sidecore_abi::virtio::features as bit;
 
 use super::super::server::conversation::{ConversationEnd, Exchange, Heard};
@@ -23,6 +24,7 @@ use super::messages::*;
 use crate::device::VirtioDevice;
 use crate::observe::CounterFile;
 use crate::port::{Port, PortId, DEFAULT_MTU};
+use crate::sandbox::open::passing;
 use crate::virtq::{Position, RingConfig, RingConfigError};
 
 const GPA: u64 = 0x10_0000;
@@ -155,7 +157,7 @@ fn tell<D: VirtioDevice>(
     files: Vec<File>,
 ) -> Result<Vec<u8>, String> {
     let payload: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let fds = Descriptors { list: files.into_iter().map(OwnedFd::from).collect(), sockets: false };
+    let fds = Descriptors(files.into_iter().map(OwnedFd::from).collect());
     let answer = backend.handle(Message::find(code).unwrap(), &payload, fds)?;
     Ok(answer.unwrap_or_default().0)
 }
@@ -388,14 +390,131 @@ fn impossible_requests_are_named() {
     assert!(Header::parse(short).unwrap_err().contains("4 bytes"));
 }
 
+/// A message for `code` with a payload of `size` bytes, as it comes.
+fn whole(code: u32, size: u32) -> Vec<u8> {
+    [[code, 1, size].map(u32::to_le_bytes).concat(), vec![0xa5; size as usize]].concat()
+}
+
+/// As other back ends take them: room behind the content is not read, and none of the content may be missing.
+#[test]
+fn a_payload_may_be_longer_than_its_content() {
+    let header = |code, size| Header::parse(*whole(code, size).first_chunk().unwrap());
+    for (code, least) in [
+        (GET_FEATURES, 0),
+        (SET_FEATURES, 8),
+        (SET_VRING_ADDR, 40),
+        (SET_VRING_CALL, 8),
+        (SET_MEM_TABLE, 8),
+        (GET_CONFIG, 12),
+        (ADD_MEM_REG, 40),
+        (SET_STATUS, 8),
+    ] {
+        let row = Message::find(code).unwrap().name;
+        assert!(least == 0 || header(code, least - 1).is_err(), "{row}");
+        assert!(header(code, least).is_ok() && header(code, 272).is_ok(), "{row}");
+        assert!(code == SET_MEM_TABLE || header(code, 273).is_err(), "{row}");
+    }
+    // DPDK and libvhost-user compare these themselves.
+    for (code, only) in [(SET_LOG_BASE, 16), (GET_INFLIGHT_FD, 24), (SET_INFLIGHT_FD, 24)] {
+        assert!(
+            header(code, only).is_ok() && header(code, only + 1).is_err() && header(code, only - 1).is_err()
+        );
+    }
+    assert!(header(SET_MEM_TABLE, 8 + 32 * 32).is_ok() && header(SET_MEM_TABLE, 9 + 32 * 32).is_err());
+
+    // As User-mode Linux sends it: one region of two, and what stands in the other is believed by nobody.
+    let (mut backend, file) = (backend(), memory(MEMORY));
+    let table = |backend: &mut Backend<Still>, count: u64, files| {
+        let junk = [u64::MAX; 4];
+        tell(backend, SET_MEM_TABLE, &[&[count, GPA, MEMORY, USER, 0], &junk[..]].concat(), files)
+    };
+    table(&mut backend, 1, vec![file.try_clone().unwrap()]).unwrap();
+    for what in ALL.into_iter().filter(|what| *what != Say::Memory) {
+        say(&mut backend, &file, FORMATS[0], what);
+    }
+    assert_eq!(running(&backend), [true, true]);
+    let two = || vec![file.try_clone().unwrap(), file.try_clone().unwrap()];
+    assert!(table(&mut backend, 1, two()).unwrap_err().contains("2 descriptors"));
+    assert!(table(&mut backend, 3, two()).unwrap_err().contains("64 bytes"));
+    assert_eq!(running(&backend), [true, true]);
+    // A table of nothing takes the memory away.
+    table(&mut backend, 0, Vec::new()).unwrap();
+    assert_eq!(running(&backend), [false, false]);
+    // The same of a ring.
+    say(&mut backend, &file, FORMATS[0], Say::Memory);
+    tell(&mut backend, SET_VRING_ENABLE, &[1, u64::MAX], Vec::new()).unwrap();
+    assert_eq!(running(&backend), [true, false]);
+}
+
+/// A descriptor may come before it is known what for: a socket is hung up on where the message would close it.
+#[test]
+fn a_socket_that_came_before_its_header_is_hung_up_on() {
+    for code in [ADD_MEM_REG, SET_MEM_TABLE, SET_FEATURES] {
+        let (peer, ours) = UnixStream::pair().unwrap();
+        let backend = Arc::new(Mutex::new(backend()));
+        crate::lock(&backend).protocol = protocol::CONFIGURE_MEM_SLOTS;
+        let mut exchange = Conversation::new(ours.into(), backend).unwrap();
+        let mut message = whole(code, 40);
+        message[HEADER..].fill(0);
+        message[HEADER] = 1;
+        let (mut theirs, kept) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        passing::send(&peer, &message[..6], &[kept.as_fd()], SendFlags::empty()).unwrap();
+        assert!(matches!(exchange.listen(), Ok(Heard::Part(_))));
+        (&peer).write_all(&message[6..]).unwrap();
+        assert!(matches!(exchange.listen(), Err(ConversationEnd::Fault(..))));
+        assert_eq!(theirs.read(&mut [0]).unwrap(), 0, "{code}: the end of it");
+    }
+}
+
+/// The call socket of a ring, and whether `exchange` takes it.
+fn call(
+    port_takes_it: bool,
+    code: u32,
+) -> (Result<Heard, ConversationEnd>, Arc<Mutex<Backend<Still>>>, UnixStream) {
+    let (peer, ours) = UnixStream::pair().unwrap();
+    let backend = Arc::new(Mutex::new(backend()));
+    crate::lock(&backend).terms.set_call_sockets(port_takes_it);
+    let mut exchange = Conversation::new(ours.into(), Arc::clone(&backend)).unwrap();
+    let (theirs, given) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let message = [[code, 1, 8].map(u32::to_le_bytes).concat(), vec![0; 8]].concat();
+    passing::send(&peer, &message, &[given.as_fd()], SendFlags::empty()).unwrap();
+    (exchange.listen(), backend, theirs)
+}
+
+#[test]
+fn an_interrupt_may_be_a_socket_where_the_port_takes_one() {
+    assert!(matches!(call(false, SET_VRING_CALL).0, Err(ConversationEnd::Fault(..))));
+    for code in [SET_VRING_KICK, SET_VRING_ERR] {
+        assert!(matches!(call(true, code).0, Err(ConversationEnd::Fault(..))), "{code}");
+    }
+    let (heard, backend, mut theirs) = call(true, SET_VRING_CALL);
+    assert!(matches!(heard, Ok(Heard::More)));
+    let mut backend = crate::lock(&backend);
+    assert!(backend.protocol_features() & protocol::BACKEND_REQ != 0);
+    let notifier = Arc::clone(&backend.rings[0].notifier);
+    let mut got = [0; 20];
+    assert!(notifier.raise() && notifier.raise());
+    assert_eq!((theirs.read(&mut got).unwrap(), got[0], got[8]), (16, 1, 1));
+    // It is hung up on when another one takes its place, and when the VMM has gone; an eventfd among others.
+    tell(&mut backend, SET_VRING_CALL, &[0], vec![event()]).unwrap();
+    assert_eq!(theirs.read(&mut got).unwrap(), 0);
+    assert!(notifier.raise());
+    let (theirs, given) = UnixStream::pair().unwrap();
+    tell(&mut backend, SET_VRING_CALL, &[0], vec![OwnedFd::from(given.try_clone().unwrap()).into()]).unwrap();
+    backend.disconnect(false);
+    assert_eq!((&theirs).read(&mut got).unwrap(), 0);
+    assert!(!notifier.raise());
+}
+
 /// Its close may wait for others, so it is never closed with something in it: whatever is wrong with the message.
 #[test]
 fn a_channel_that_is_refused_is_hung_up_on() {
     let (mut backend, _file) = set_up(FORMATS[0]);
     let all: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
     let given = |pairs: &[(UnixStream, UnixStream)]| {
-        let list = pairs.iter().map(|(ours, _)| OwnedFd::from(ours.try_clone().unwrap())).collect();
-        Descriptors { list, sockets: true }
+        Descriptors(pairs.iter().map(|(ours, _)| OwnedFd::from(ours.try_clone().unwrap())).collect())
     };
     let row = Message::find(SET_BACKEND_REQ_FD).unwrap();
     // It belongs to a feature that was not negotiated, and then there are two of it.
@@ -415,7 +534,7 @@ fn only_a_socket_becomes_a_channel() {
     backend.protocol = protocol::BACKEND_REQ;
     for file in [memory(8), event()] {
         let said = tell(&mut backend, SET_BACKEND_REQ_FD, &[], vec![file]);
-        assert!(said.unwrap_err().contains("is no socket"));
+        assert!(said.unwrap_err().contains("no connected stream socket"));
         assert!(!backend.channel.config_changed());
     }
     let (ours, mut theirs) = UnixStream::pair().unwrap();

@@ -74,7 +74,7 @@ fn region(backend: &mut Backend<Holds>, size: u16) -> (Vec<u8>, File) {
 
 fn give(backend: &mut Backend<Holds>, given: &[u8], file: &File) {
     backend.protocol = protocol::INFLIGHT_SHMFD | protocol::RESET_DEVICE;
-    let fds = Descriptors { list: vec![file.try_clone().unwrap().into()], sockets: false };
+    let fds = Descriptors(vec![file.try_clone().unwrap().into()]);
     backend.handle(Message::find(SET_INFLIGHT_FD).unwrap(), given, fds).unwrap();
 }
 
