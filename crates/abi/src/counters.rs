@@ -181,7 +181,7 @@ pub const DROPS: [(DropReason, &str, &str); 58] = [
     (
         DropReason::BadOffload,
         "bad_offload",
-        "the offload header contradicts the frame or the negotiated features",
+        "the offload header contradicts the frame or the negotiated features, or asks for another checksum than the transport's",
     ),
     (DropReason::BufferTooSmall, "buffer_too_small", "the receiver's buffer is too small for the frame"),
     (DropReason::RingBroken, "ring_broken", "the receiver's ring broke during delivery"),

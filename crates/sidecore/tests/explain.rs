@@ -75,7 +75,7 @@ fn what_is_explained_happens_and_nothing_before() {
     let answer = frame(mac(1), 2, None, 2);
     assert_eq!(
         steps(&bed, "web", &answer),
-        [step("web", "pass", ""), step("red", "out", ""), step("ids", "out", "")]
+        [step("web", "pass", ""), step("ids", "out", ""), step("red", "out", "")]
     );
     web.send(&answer);
     red.gets(&answer);

@@ -10,8 +10,10 @@
 //! to private memory, and hands them over from there. What either takes too long then is certainly that port's own
 //! (`mem::overrun`).
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::effects::{Effects, Fate};
 use super::offload::Boundary;
 use super::private::Private;
 use super::topology::{Attach, Interface, Member, Topology};
@@ -32,7 +34,9 @@ const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// What delivery needs besides the batch: scratch memory of one core.
-pub(super) struct Delivery {
+pub(super) struct Delivery<E> {
+    /// What it does beside judging.
+    pub(super) effects: E,
     pub(super) core: usize,
     /// How long a delivery may take: ticks.
     pub(super) limit: u64,
@@ -70,9 +74,10 @@ pub(super) struct Delivery {
     pub(super) passed: u8,
 }
 
-impl Delivery {
-    pub(super) fn new(core: usize) -> Delivery {
+impl<E: Effects> Delivery<E> {
+    pub(super) fn new(core: usize) -> Delivery<E> {
         Delivery {
+            effects: E::default(),
             core,
             limit: ticks_in(LIMIT),
             apart: false,
@@ -162,14 +167,6 @@ impl Delivery {
         self.forget_flows();
     }
 
-    /// `batch` comes in by `at`, a port on a switch.
-    #[inline]
-    pub(super) fn enter_switch(&mut self, at: &Member, batch: &Batch) {
-        let Some(policy) = at.policy.as_deref() else { return };
-        self.isolated = policy.isolated;
-        self.vlans.find(batch, policy.vlans.as_ref());
-    }
-
     /// What is delivered now comes from no switch: it has no VLAN, and its sender is not isolated.
     #[inline]
     pub(super) fn leave_switch(&mut self) {
@@ -216,10 +213,18 @@ impl Delivery {
         }
     }
 
-    pub(super) fn count_drops(&self, port: &Port, reasons: impl Iterator<Item = DropReason>) {
+    pub(super) fn count_drops(&mut self, port: &Port, reasons: impl Iterator<Item = DropReason>) {
         let mut outcome = Outcome::new();
-        reasons.for_each(|reason| outcome.drops.add(reason, 1));
-        port.counters.block(self.core).add_outcome(&outcome);
+        outcome.trace = (!E::LIVE).then(Vec::new);
+        reasons.for_each(|reason| outcome.dropped(0, reason));
+        self.settle(port, &outcome);
+    }
+
+    /// `port` has caused so many more frames.
+    pub(super) fn made(&self, port: &Port, frames: usize) {
+        if E::LIVE {
+            port.counters.block(self.core).add_made(frames as u64);
+        }
     }
 
     /// Delivers what the `verdicts` say of `batch`, which came from `source`, but nothing to the ports `but`.
@@ -250,7 +255,7 @@ impl Delivery {
     /// or held (`switch::table`).
     #[cold]
     fn second_copies(&mut self, topology: &Topology, source: &Port, batch: &Batch, verdicts: &mut Verdicts) {
-        source.counters.block(self.core).add_made(verdicts.seconds() as u64);
+        self.made(source, verdicts.seconds());
         while let Some(id) = verdicts.take_seconds(&mut self.picks) {
             self.visit(topology, source, id, batch);
         }
@@ -269,16 +274,19 @@ impl Delivery {
             Some(member) if member.port.is_silent() => {
                 self.refuse(&member.port, batch, &picks, DropReason::LinkDown);
             }
-            // What a router gives to its port on a switch comes in there.
-            Some(member)
-                if (member.at_egress || self.vlans.is_on()) && (self.enters || !member.attach.goes_on()) =>
-            {
+            Some(member) if (member.at_egress || self.vlans.is_on()) && !self.leaves_by(member) => {
                 self.egress(topology, source, member, batch, &picks);
             }
             Some(member) => self.reach(topology, source, member, batch, &picks),
             None => self.count_drops(source, picks.iter().map(|_| DropReason::NoDestination)),
         }
         self.picks = picks;
+    }
+
+    /// What a router gives to its gateway goes through that's stages where it leaves (`Walk::at_gateway`).
+    #[inline]
+    fn leaves_by(&self, member: &Member) -> bool {
+        !self.enters && matches!(member.attach, Attach::Gateway(..))
     }
 
     /// Hands `picks` of `batch`, which its policy lets through, to what `member` is.
@@ -291,6 +299,16 @@ impl Delivery {
         batch: &Batch,
         picks: &[u16],
     ) {
+        if !E::LIVE {
+            let fate = match &member.attach {
+                _ if picks.is_empty() => return,
+                _ if !topology.ports.is_up(member.port.id) => Fate::Dropped(DropReason::LinkDown),
+                Attach::Interface(_) => Fate::Shared,
+                Attach::Gateway(router, _) if self.enters => Fate::Routed(Arc::clone(router)),
+                _ => Fate::Out,
+            };
+            return self.effects.step(member.port.id, fate, String::new);
+        }
         match &member.attach {
             attach if !attach.goes_on() => match batch.any_offload {
                 true => self.across(&member.port, batch, picks),
@@ -470,12 +488,11 @@ impl Delivery {
 
     /// Drops `picks` of `batch`, which were for `port`: counted and captured there.
     #[cold]
-    pub(super) fn refuse(&self, port: &Port, batch: &Batch, picks: &[u16], why: DropReason) {
-        let mut outcome = Outcome::new();
-        outcome.trace = port.capture.is_on().then(Vec::new);
+    pub(super) fn refuse(&mut self, port: &Port, batch: &Batch, picks: &[u16], why: DropReason) {
+        let mut outcome = self.outcome(port);
         outcome.dropped_all(picks, why);
-        port.counters.block(self.core).add_outcome(&outcome);
-        if let Some(drops) = &outcome.trace {
+        self.settle(port, &outcome);
+        if let (Some(drops), true) = (&outcome.trace, E::LIVE) {
             port.capture.egress(batch, picks, drops);
         }
     }

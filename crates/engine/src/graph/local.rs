@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::effects::Live;
 use super::group::Probes;
 use super::topology::Topology;
 use super::walk::Walk;
@@ -16,7 +17,7 @@ pub struct Local {
     pub(super) number: usize,
     pub(super) topology: Arc<Topology>,
     pub(super) batch: Batch,
-    pub(super) walk: Walk,
+    pub(super) walk: Walk<Live>,
     /// Ticks of a nanosecond, in 2⁻³².
     rate: u64,
 }
@@ -69,7 +70,7 @@ impl Local {
     /// Batches go through `topology` from now on. Who calls this also replaces what the core has of the routers.
     pub(super) fn learn(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
-        if topology.any_acl() {
+        if topology.looks_inside() {
             self.walk.delivery.acl_cache.open();
         }
     }

@@ -3,22 +3,24 @@
 //! Theory of operation. A queue with frames is a task of an I/O core (`ingress`): a visit fetches a batch, the batch *walks*
 //! from node to node (`walk`), and then the sender gets its buffers back. A node is a wire, a switch, a router or a group; the file of
 //! that name says where its frames go and which of them it drops. Each destination is *delivered* to once (`deliver`), and
-//! frames that ask for more than their receiver accepts are made plain on the way (`offload`), and get or lose a VLAN tag (`vlan`). Frames for a router on a switch,
+//! frames that ask for more than their receiver accepts are made plain on the way (`offload`), and get or lose a VLAN tag (`vlan`).
+//! What a port's rules say of a frame is asked in one place (`stages`). Frames for a router on a switch,
 //! or from it, wait in the work list (`work`) for the walk to take them on.
 //!
 //! The [`Topology`] says which ports are connected. It is a snapshot that each core replaces between two visits. A core's
 //! [`Local`] has the data for all of that; nothing in it is shared or locked.
 
 mod deliver;
-mod egress;
-mod explain;
+mod effects;
 mod group;
 mod ingress;
 mod local;
+mod mirror;
 mod offload;
 mod pairs;
 mod private;
 mod router;
+mod stages;
 mod switch;
 mod topology;
 mod vlan;
@@ -31,7 +33,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-pub use explain::{Fate, Step};
+pub use effects::{Fate, Step};
 pub use group::{Candidate, Group, KeptGroup, Own, Probes, Settled, BUCKETS, MAX_MEMBERS};
 pub use ingress::{NetTask, QueueHandle, QueueTask, Scheduler};
 pub use local::Local;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::deliver::Delivery;
+use super::effects::Effects;
 use super::topology::Topology;
 use crate::packet::{Batch, ALL};
 use crate::port::{DropReason, Port};
@@ -34,12 +35,17 @@ pub(super) fn decide(
 /// Delivers frames that the router made, each to its port. All that one port gets are one delivery, which ends when its time
 /// is up.
 #[inline]
-pub(super) fn made(out: &RewriteBuffer, delivery: &mut Delivery, topology: &Topology, port: &Port) {
+pub(super) fn made<E: Effects>(
+    out: &RewriteBuffer,
+    delivery: &mut Delivery<E>,
+    topology: &Topology,
+    port: &Port,
+) {
     let (made, to) = out.made();
     if made.is_empty() {
         return;
     }
-    port.counters.block(delivery.core).add_made(to.len() as u64);
+    delivery.made(port, to.len());
     delivery.forget_flows();
     for (at, id) in to.iter().enumerate().filter(|(at, id)| !to.iter().take(*at).any(|it| it == *id)) {
         delivery.picks.clear();

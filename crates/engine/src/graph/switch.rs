@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use super::deliver::{queues_of, Delivery};
+use super::effects::Effects;
 use super::topology::{Member, Topology};
 use crate::packet::{is_group, Batch, MAX_BATCH};
 use crate::policy::BatchVlans;
@@ -14,19 +15,19 @@ use sidecore_abi::counters::MAX_PORTS;
 
 /// Has `switch` decide on each frame of `batch`, which came from `at`, a port on it.
 #[inline]
-pub(super) fn decide(
+pub(super) fn decide<E: Effects>(
     switch: &Switch,
     topology: &Topology,
     at: &Member,
     batch: &Batch,
     now: u32,
-    delivery: &Delivery,
+    delivery: &Delivery<E>,
     verdicts: &mut Verdicts,
 ) {
     let policy = at.policy.as_deref();
     let members = Members { here: &at.everybody, all: &topology.ports };
     let sender = Sender { port: &at.port, policy, vlans: &delivery.vlans };
-    switch.classify(batch, sender, now, members, verdicts);
+    switch.classify(batch, sender, E::LIVE.then_some(now), members, verdicts);
 }
 
 /// Whether port `id` carries the VLAN of frame `pick`.
@@ -48,17 +49,22 @@ impl Floods {
         Floods { to: Vec::with_capacity(MAX_PORTS), frames: frames(), late: frames() }
     }
 
+    /// The ports that get flooded frames.
+    pub(super) fn to(&self) -> &[PortId] {
+        &self.to
+    }
+
     /// Finds who gets the frames of `batch` that the switch floods, which came from `at`, and which of them the limits end: those of
     /// `at`, and for stations that have gone also those of `sender`, whose frames came by a gateway. What a router asks a group
     /// is the router's: no sender's limit keeps others from being answered.
     #[cold]
-    pub(super) fn find(
+    pub(super) fn find<E: Effects>(
         &mut self,
         topology: &Topology,
         at: &Member,
         sender: PortId,
         batch: &Batch,
-        delivery: &Delivery,
+        delivery: &Delivery<E>,
         verdicts: &mut Verdicts,
     ) {
         let (source, vlans) = (&at.port, &delivery.vlans);
@@ -81,7 +87,7 @@ impl Floods {
             let Some(storm) = member.policy.as_ref().and_then(|policy| policy.storm.as_ref()) else {
                 continue;
             };
-            let mut gate = storm.open(Instant::now());
+            let mut gate = storm.open(Instant::now(), E::LIVE);
             let own = member.port.id == source.id;
             verdicts.limit_floods(|frame| match frames[usize::from(frame)].dst() {
                 dst if own || !is_group(dst) => gate.admit(dst, copies(frame)),
@@ -98,15 +104,15 @@ impl Floods {
             None => Err(DropReason::NoDestination),
         });
         verdicts.floods(&mut self.frames);
-        source.counters.block(delivery.core).add_made(made as u64);
+        delivery.made(source, made);
     }
 
     /// Delivers what the `verdicts` say of `batch`, which came from `source`: to each port its own frames, with the flooded ones
     /// among them in their order.
     #[cold]
-    pub(super) fn spread(
+    pub(super) fn spread<E: Effects>(
         &mut self,
-        delivery: &mut Delivery,
+        delivery: &mut Delivery<E>,
         topology: &Topology,
         source: &Port,
         batch: &Batch,
@@ -132,7 +138,7 @@ impl Floods {
     /// Takes frames for groups out of what `port` is to get, until half of the buffers that it has free now are left to
     /// other frames: a flood without end would have each buffer as soon as it comes, and frames of other senders would
     /// have no chance. A lone frame may take any buffer.
-    fn leave_room(&mut self, delivery: &mut Delivery, port: &Port, batch: &Batch) {
+    fn leave_room<E: Effects>(&mut self, delivery: &mut Delivery<E>, port: &Port, batch: &Batch) {
         if port.overrun.rests() {
             // Delivery drops all its frames as `Overrun`.
             return;

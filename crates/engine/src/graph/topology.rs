@@ -99,12 +99,6 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Whether it has to be asked of each frame that goes out by it.
-    #[inline]
-    pub(super) fn filters(&self) -> bool {
-        self.policy.as_ref().is_some_and(|policy| policy.no_bpdu)
-    }
-
     /// Whether it carries VLAN `number`; 0: that of ports without VLANs.
     pub(super) fn carries(&self, number: u16) -> bool {
         vlans(self.policy.as_deref()).map_or(number == 0, |vlans| vlans.carries(number))
@@ -120,6 +114,7 @@ fn vlans(policy: Option<&Policy>) -> Option<&PortVlans> {
 pub struct Topology {
     pub(super) ports: Ports,
     members: Vec<Option<Member>>,
+    looks_inside: bool,
 }
 
 impl Topology {
@@ -160,18 +155,21 @@ impl Topology {
                 policy: policy.clone(),
             });
         }
-        Topology { ports: ports.iter().map(|(port, _)| Arc::clone(port)).collect(), members }
+        let looks = |(policy, (_, attach)): (&Option<Arc<Policy>>, &(_, Attach))| {
+            matches!(attach, Attach::Interface(_))
+                || policy.as_ref().is_some_and(|policy| policy.looks_inside())
+        };
+        Topology {
+            ports: ports.iter().map(|(port, _)| Arc::clone(port)).collect(),
+            looks_inside: policies.iter().zip(ports).any(looks),
+            members,
+        }
     }
 
-    /// Whether a port has an access list.
-    pub(super) fn any_acl(&self) -> bool {
-        let acls = |member: &Member| {
-            let of = |it: &Policy| {
-                it.acl.iter().any(Option::is_some) || it.mirror.as_ref().is_some_and(|it| it.acl.is_some())
-            };
-            member.policy.as_deref().is_some_and(of)
-        };
-        self.members.iter().flatten().any(acls)
+    /// Whether a rule of some port, or a group, asks for what may lie behind the first bytes of a frame.
+    #[inline]
+    pub(super) fn looks_inside(&self) -> bool {
+        self.looks_inside
     }
 
     /// Its routers, each once.

@@ -32,13 +32,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::deliver::Delivery;
+use super::effects::{Dry, Effects, Fate, Step};
 use super::group::Probes;
 use super::topology::{Attach, Member, Topology};
 use super::wire::{self, WireGate};
 use super::work::{Stage, Stop};
 use super::{group, router, switch};
 use crate::account::{Outcome, Tally};
-use crate::packet::{Batch, ALL};
+use crate::mem::Arena;
+use crate::packet::{Batch, Offload, ALL, HEAD};
 use crate::port::{DropReason, Port, PortId};
 use crate::router::{Now, RewriteBuffer, Router, RouterContext};
 use crate::switch::{Switch, Verdicts};
@@ -80,12 +82,12 @@ struct Came<'t> {
     sender: PortId,
     /// What holds its frames on a wire to a receiver with several queues.
     gate: Option<&'t mut WireGate>,
-    /// Captures are shown it as coming in.
-    capture: bool,
+    /// It comes in by the port, and passes the stages of *in*. What leaves a router by its gateway has passed those of *out*.
+    enters: bool,
 }
 
 /// What one core needs to take batches through the graph: all memory is there from the start.
-pub(super) struct Walk {
+pub(super) struct Walk<E> {
     core: usize,
     epoch: Instant,
     verdicts: Verdicts,
@@ -93,7 +95,7 @@ pub(super) struct Walk {
     rewrites: RewriteBuffer,
     /// What the core has of the topology's routers.
     pub(super) routers: Vec<RouterContext>,
-    pub(super) delivery: Delivery,
+    pub(super) delivery: Delivery<E>,
     /// The other work list, which takes turns with `delivery.work`: what waits there is swapped in here when a round
     /// begins, and new frames for gateways go there. None while a round is under way.
     round: Option<Box<Stage>>,
@@ -101,8 +103,8 @@ pub(super) struct Walk {
     kept: Option<Box<Batch>>,
 }
 
-impl Walk {
-    pub(super) fn new(core: usize, epoch: Instant) -> Walk {
+impl<E: Effects> Walk<E> {
+    pub(super) fn new(core: usize, epoch: Instant) -> Walk<E> {
         Walk {
             core,
             epoch,
@@ -126,7 +128,10 @@ impl Walk {
         gate: Option<&mut WireGate>,
     ) -> usize {
         self.begin();
-        let came = Came { port: source, sender: source.id, gate, capture: true };
+        if topology.looks_inside() {
+            self.see_through(source, batch);
+        }
+        let came = Came { port: source, sender: source.id, gate, enters: true };
         match topology.get(source.id) {
             Some(Member { attach: Attach::Behind(interface, number), .. }) if !source.is_silent() => {
                 self.out_of_group(topology, came, (*interface, *number), batch);
@@ -145,6 +150,26 @@ impl Walk {
             self.go_on(topology, source.id);
         }
         self.delivery.deliveries
+    }
+
+    /// From now on what stages look at in the frames of `batch` cannot be changed any more by `source`.
+    fn see_through(&mut self, source: &Port, batch: &mut Batch) {
+        let Delivery { picks, .. } = &mut self.delivery;
+        picks.clear();
+        let mut outcome = Outcome::new();
+        batch.see_through(|pick, why| {
+            picks.push(pick);
+            outcome.trace.get_or_insert_default();
+            outcome.dropped(
+                pick,
+                if why.is_some() { DropReason::BadOffload } else { DropReason::TooManyPieces },
+            );
+        });
+        if let Some(drops) = &outcome.trace {
+            source.capture.refused(batch, picks, drops);
+            batch.retain(|pick| picks.binary_search(&pick).is_err());
+            self.delivery.settle(source, &outcome);
+        }
     }
 
     /// Takes `batch`, which came by the port of member `number` of a group, out of the group's interface at port `at`. Probes, and
@@ -168,9 +193,9 @@ impl Walk {
         verdicts.clear();
         if group::any_judged(batch, &interface.own) {
             let drop = |frame, why| verdicts.drop(frame, why);
-            interface.group.judge(batch, &interface.own, number, &mut delivery.picks, drop);
+            interface.group.judge(batch, &interface.own, number, &mut delivery.picks, E::LIVE, drop);
         }
-        if came.capture {
+        if came.enters && E::LIVE {
             came.port.capture.ingress(batch, verdicts.drops());
         }
         if verdicts.drops().is_empty() {
@@ -196,8 +221,11 @@ impl Walk {
         (sender, at, node): (PortId, &Member, Node<'_>),
         batch: &mut Batch,
     ) {
-        at.port.counters.block(self.core).add_tally(&came_in(batch));
-        let came = Came { port: &at.port, sender, gate: None, capture: true };
+        if E::LIVE {
+            at.port.counters.block(self.core).add_tally(&came_in(batch));
+        }
+        self.delivery.effects.step(at.port.id, Fate::Passes, || "out of its group".to_owned());
+        let came = Came { port: &at.port, sender, gate: None, enters: true };
         self.pass(topology, node, came, batch);
     }
 
@@ -255,8 +283,8 @@ impl Walk {
             }
             // The wire is gone.
             None => {
-                let all = self.delivery.picks.iter().map(|_| DropReason::NoDestination);
-                self.delivery.count_drops(source, all);
+                let held = self.delivery.picks.len();
+                self.delivery.count_drops(source, (0..held).map(|_| DropReason::NoDestination));
             }
         }
     }
@@ -265,7 +293,7 @@ impl Walk {
     #[inline]
     fn pass(&mut self, topology: &Topology, node: Node<'_>, came: Came<'_>, batch: &mut Batch) {
         let Walk { core, epoch, verdicts, floods, rewrites, delivery, .. } = self;
-        let Came { port, sender, gate, capture } = came;
+        let Came { port, sender, gate, enters } = came;
         let node = match node {
             Node::Router(_) | Node::Wire(_) if delivery.passed >= ROUTERS => {
                 Node::Nowhere(DropReason::Reentry)
@@ -273,38 +301,54 @@ impl Walk {
             node => node,
         };
         // A wire that leads to a gateway is its control plane's.
-        delivery.enters = matches!(node, Node::Switch(..));
-        delivery.passed += u8::from(!delivery.enters);
+        let on_switch = matches!(node, Node::Switch(..));
+        delivery.enters = on_switch;
+        delivery.passed += u8::from(!on_switch);
         verdicts.clear();
         delivery.leave_switch();
-        if let Node::Switch(_, at) = node {
-            delivery.enter_switch(at, batch);
+        let policy = topology.get(port.id).and_then(|member| member.policy.as_deref());
+        match (enters, policy) {
+            (true, policy) => delivery.come_in(policy, port, batch, on_switch),
+            (false, Some(policy)) => delivery.enter(policy, batch, on_switch),
+            (false, None) => {}
         }
-        // What a router sends by its port on a switch goes out there.
-        if let Some(policy) = topology.get(port.id).and_then(|member| member.policy.as_ref()) {
-            if let (true, Node::Switch(_, at)) = (delivery.filter(policy, port, batch, capture), node) {
-                delivery.enter_switch(at, batch);
-            }
+        if batch.is_empty() {
+            return;
         }
         match node {
             Node::Nowhere(why) => (0..batch.len()).for_each(|frame| verdicts.drop(frame, why)),
-            Node::Wire(_) => wire::decide(delivery, topology, port, batch, gate, verdicts),
+            Node::Wire(_) => wire::decide(delivery, topology, port, batch, gate),
             Node::Switch(switch, at) => {
                 switch::decide(switch, topology, at, batch, seconds(*epoch), delivery, verdicts);
                 if verdicts.any_flood() {
                     floods.find(topology, at, sender, batch, delivery, verdicts);
                 }
+                if !E::LIVE {
+                    let vlan = delivery.vlans.of(0).number();
+                    topology.switched(
+                        (at, switch),
+                        batch,
+                        vlan,
+                        verdicts,
+                        floods.to(),
+                        &mut delivery.effects,
+                    );
+                }
+            }
+            Node::Router(router) if !E::LIVE => {
+                return delivery.effects.step(port.id, Fate::Routed(Arc::clone(router)), String::new);
             }
             Node::Router(router) => {
                 let now = Now { seconds: seconds(*epoch), epoch: *epoch, core: *core, sender };
                 router::decide(&mut self.routers, router, batch, port, &now, rewrites, verdicts);
             }
         }
-        if capture {
-            port.capture.ingress(batch, verdicts.drops());
-            let policy = topology.get(port.id).and_then(|member| member.policy.as_ref());
-            if let Some(mirror) = policy.and_then(|policy| policy.copies(0)) {
-                delivery.mirror_all(topology, port, mirror, batch, verdicts.drops());
+        if enters {
+            if E::LIVE {
+                port.capture.ingress(batch, verdicts.drops());
+            }
+            if policy.is_some_and(|policy| policy.copies(0).is_some()) {
+                delivery.mirror_all(topology, policy, port, batch, verdicts.drops());
             }
         }
         match node {
@@ -353,22 +397,44 @@ impl Walk {
         self.delivery.passed = stop.passed;
         self.rewrites.next();
         let counters = at.port.counters.block(self.core);
-        let tally = came_in(batch);
-        let came = Came { port: &at.port, sender, gate: None, capture: stop.enters };
+        let came = Came { port: &at.port, sender, gate: None, enters: stop.enters };
         if stop.enters {
-            counters.add_tally(&tally);
+            counters.add_tally(&came_in(batch));
             return self.pass(topology, Node::Router(router), came, batch);
         }
+        self.delivery.leave_router(at, batch);
+        let tally = came_in(batch);
         let mut outcome = Outcome::new();
         (outcome.frames, outcome.bytes) = (tally.frames, tally.bytes);
         counters.add_outcome(&outcome);
         at.port.capture.egress(batch, &ALL[..batch.len()], &[]);
+        let policy = at.policy.as_deref();
+        self.delivery.mirror(topology, policy, 1, &at.port, batch, &ALL[..batch.len()]);
         match **beyond {
             Attach::Behind(interface, number) => {
                 self.out_of_group(topology, came, (interface, number), batch);
             }
             _ => self.pass(topology, Node::of(at, beyond), came, batch),
         }
+    }
+}
+
+impl Topology {
+    /// What would become of `frame`, without its FCS, if it came in by port `from` now: the steps in their order.
+    pub fn explain(&self, from: PortId, frame: &[u8]) -> Vec<Step> {
+        let mut walk = Walk::<Dry>::new(0, Instant::now());
+        let Some(member) = self.get(from) else {
+            walk.delivery.effects.step(from, Fate::Dropped(DropReason::NoDestination), String::new);
+            return walk.delivery.effects.steps;
+        };
+        let mut batch = Batch::new();
+        let mut arena = Arena::new(1, frame.len());
+        let far = arena.put(0, frame, frame.len().min(HEAD));
+        let fits = batch
+            .push_with(frame, frame.len(), Offload::NONE, |pieces| frame.len() <= HEAD || pieces.push(far));
+        debug_assert!(fits);
+        walk.forward(self, &member.port, &mut batch, None);
+        walk.delivery.effects.steps
     }
 }
 

@@ -3,8 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::ether::{be16, Ether, Mac, ARP, IPV4, IPV6};
-use super::frame::{Batch, Frame};
+use super::frame::{Batch, Frame, HEAD, MAX_BATCH};
 use super::ip::{Ip, Upper, ICMP, ICMPV6, MAX_HEADER, TCP, UDP};
+use super::offload::{BadOffload, Offloads};
+use crate::mem::Arena;
 use crate::slice::{behind, upto};
 
 /// Bytes of ARP for addresses of IPv4 and Ethernet, and of a request what its operation is.
@@ -180,6 +182,32 @@ impl Fields {
     fn is_whole(&self) -> bool {
         let missing = matches!(self.l4, L4::Unknown | L4::Hidden | L4::Ports(_, _, None));
         !missing && (self.target.is_some() || !self.is_about_neighbour())
+    }
+}
+
+impl Batch {
+    /// Reads headers that do not end in their frame's head, once, into memory of the batch: whoever looks at them later, and the
+    /// receiver, gets what was read here. `lost` is told of frames for which there is no room, and of those that ask for a
+    /// checksum elsewhere than in these headers, and why.
+    pub fn see_through(&mut self, mut lost: impl FnMut(u16, Option<BadOffload>)) {
+        for pick in 0..u16::try_from(self.len()).unwrap_or(u16::MAX) {
+            let frame = self.frame(pick);
+            if Fields::end_in(frame.head(), frame.len as usize) {
+                continue;
+            }
+            let mut bytes = [0; MAX_HEADER];
+            let len = self.read(frame, 0, &mut bytes);
+            let bytes = upto(&bytes, len);
+            if let Err(why) = frame.offload.check(bytes, frame.len as usize, Offloads::ALL) {
+                lost(pick, Some(why));
+                continue;
+            }
+            let memory = self.headers.get_or_insert_with(|| Arena::new(MAX_BATCH, MAX_HEADER));
+            let read = memory.put(pick.into(), bytes, HEAD.min(len));
+            if len > HEAD && !self.put_behind_head(pick.into(), read) {
+                lost(pick, None);
+            }
+        }
     }
 }
 

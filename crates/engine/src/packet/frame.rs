@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::checksum::Sum;
 use super::ether::TAGS;
 use super::offload::{Gso, Offload};
-use crate::mem::{gather, ticks, ticks_in, Deadline, Piece, Pieces};
+use crate::mem::{gather, ticks, ticks_in, Arena, Deadline, Piece, Pieces};
 pub use crate::mem::{BATCH_PIECES, MAX_BATCH, MAX_PIECES};
 use crate::slice::{behind, behind_mut, put, upto};
 
@@ -189,6 +189,8 @@ pub struct Batch {
     pub pieces: Pieces,
     /// Whether any frame carries an offload request, so that the plain case is one test a batch.
     pub any_offload: bool,
+    /// Headers that were [read once](Batch::see_through). None before the first.
+    pub(super) headers: Option<Arena>,
 }
 
 impl Default for Batch {
@@ -212,6 +214,7 @@ impl Batch {
             late: false,
             pieces: Pieces::new(BATCH_PIECES),
             any_offload: false,
+            headers: None,
         }
     }
 
@@ -419,16 +422,16 @@ impl Batch {
         self.saw();
     }
 
-    /// Has the first bytes behind the head of frame `index` be `bytes`, which outlive the batch, instead of as many of its own. Nothing
-    /// is done without room for its pieces and one more.
+    /// Has the first bytes behind the head of frame `index` be `bytes`, which outlive the batch, instead of as many of its own. False,
+    /// and nothing is done: there is no room for its pieces and one more.
     #[cold]
-    pub fn put_behind_head(&mut self, index: usize, bytes: Piece) {
+    pub fn put_behind_head(&mut self, index: usize, bytes: Piece) -> bool {
         let Some(frame) = self.frames.get_mut(..self.len).and_then(|frames| frames.get_mut(index)) else {
-            return;
+            return false;
         };
         let (first, count) = (frame.piece as usize, usize::from(frame.pieces));
-        if self.pieces.room() <= count {
-            return;
+        if self.pieces.room() <= count || count >= MAX_PIECES {
+            return false;
         }
         let start = self.pieces.len();
         let (mut skip, mut fits) = (bytes.len(), self.pieces.push(bytes));
@@ -438,8 +441,14 @@ impl Batch {
             fits &= rest.is_empty() || self.pieces.push(rest);
         }
         match (u32::try_from(start), u16::try_from(self.pieces.len() - start), fits) {
-            (Ok(piece), Ok(pieces), true) => (frame.piece, frame.pieces) = (piece, pieces),
-            _ => self.pieces.truncate(start),
+            (Ok(piece), Ok(pieces), true) => {
+                (frame.piece, frame.pieces) = (piece, pieces);
+                true
+            }
+            _ => {
+                self.pieces.truncate(start);
+                false
+            }
         }
     }
 

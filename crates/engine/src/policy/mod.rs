@@ -4,9 +4,8 @@
 //! configuration makes another. A port for which nothing is configured has none, and pays for none: an honest guest may be
 //! a VRRP router, a nested bridge or a load generator.
 //!
-//! What frames meet, in this order: where they come in, the IP guard, the access list, the VLAN, the guard and the number of MAC
-//! addresses, the mirror; then the storm limits, when it is known how many copies floods make; where they go out, isolation, the
-//! VLAN, the access list, the rate, the mirror. What comes in is held to its rate by the scheduler.
+//! What frames meet is a list of stages for each direction, in one order for all ports (`graph/stages.rs`). What comes in is held to its
+//! rate by the scheduler.
 
 pub mod acl;
 mod guard;
@@ -85,6 +84,12 @@ impl Policy {
         self.mirror.as_ref().filter(|mirror| mirror.ways[way])
     }
 
+    /// Whether it asks for what may lie behind the first bytes of a frame.
+    pub fn looks_inside(&self) -> bool {
+        let lists = self.acl.iter().any(Option::is_some);
+        lists || self.ip_guard.is_some() || self.mirror.as_ref().is_some_and(|mirror| mirror.acl.is_some())
+    }
+
     /// Whether it says anything of frames that go out by the port.
     pub fn is_at_egress(&self) -> bool {
         self.vlans.is_some()
@@ -93,6 +98,38 @@ impl Policy {
             || self.egress_rate.is_some()
             || self.acl[1].is_some()
             || self.copies(1).is_some()
+    }
+
+    /// Whether a frame to `dst` in VLAN `of` may go out by a port with `policy`, as far as its list and its rate let it; and the
+    /// form that it has to get there, if it has another. It was sent by a port that is `isolated` or not, and has tags of
+    /// `protocol`.
+    ///
+    /// # Errors
+    /// Its port is isolated from this one; it is of the spanning tree protocols; or this one does not carry its VLAN, or would give
+    /// it away without a tag so that the sender's own next tag names another one.
+    #[inline]
+    pub fn judge_out(
+        policy: Option<&Policy>,
+        dst: u64,
+        of: InVlan,
+        (isolated, protocol): (bool, TagProtocol),
+    ) -> Result<Option<Form>, DropReason> {
+        let vlans = match policy {
+            Some(policy) if isolated && policy.isolated => return Err(DropReason::Isolated),
+            Some(policy) => {
+                policy.admits_control(dst)?;
+                policy.vlans.as_ref()
+            }
+            None => None,
+        };
+        match vlans {
+            None if of.number() == 0 => Ok(None),
+            None => Err(DropReason::Vlan),
+            Some(vlans) => {
+                let form = vlans.form(of).ok_or(DropReason::Vlan)?;
+                Ok((!of.is(protocol, form)).then_some(form))
+            }
+        }
     }
 
     /// Whether frames to the group address `dst` may pass the port.

@@ -51,6 +51,7 @@ pub struct StormAllowance<'s> {
     ahead: [u64; 3],
     taken: [u64; 3],
     now: u64,
+    spends: bool,
 }
 
 impl Storm {
@@ -64,10 +65,11 @@ impl Storm {
         (limits != StormLimits::default()).then(|| Storm([broadcast, multicast, unicast].map(limit)))
     }
 
-    /// What may pass at time `now`.
-    pub fn open(&self, now: Instant) -> StormAllowance<'_> {
+    /// What may pass at time `now`. What passes is taken from the limits, unless that is only asked.
+    pub fn open(&self, now: Instant, spends: bool) -> StormAllowance<'_> {
         let (limits, now) = (&self.0, parts(nanos_at(now)));
-        StormAllowance { limits, ahead: limits.each_ref().map(|it| it.bucket.ahead(now)), taken: [0; 3], now }
+        let ahead = limits.each_ref().map(|it| it.bucket.ahead(now));
+        StormAllowance { limits, ahead, taken: [0; 3], now, spends }
     }
 }
 
@@ -91,7 +93,9 @@ impl StormAllowance<'_> {
 
 impl Drop for StormAllowance<'_> {
     fn drop(&mut self) {
-        for (limit, taken) in self.limits.iter().zip(self.taken).filter(|(_, taken)| *taken > 0) {
+        for (limit, taken) in
+            self.limits.iter().zip(self.taken).filter(|(_, taken)| self.spends && *taken > 0)
+        {
             limit.bucket.add(taken, u64::MAX, self.now);
         }
     }
@@ -105,7 +109,7 @@ mod tests {
     const BROADCAST: u64 = 0xffff_ffff_ffff;
 
     fn admitted(storm: &Storm, now: Instant, dst: u64, copies: usize) -> usize {
-        let mut gate = storm.open(now);
+        let mut gate = storm.open(now, true);
         (0..100_000).take_while(|_| gate.admit(dst, copies).is_ok()).count()
     }
 
@@ -125,7 +129,7 @@ mod tests {
         assert_eq!(admitted(&storm, after(2000), 2, 30), 1);
         assert_eq!(admitted(&storm, after(4000), 2, 30), 0);
         assert_eq!(admitted(&storm, after(6000), 2, 30), 1);
-        assert_eq!(storm.open(after(6000)).admit(2, 1), Err(DropReason::StormUnicast));
+        assert_eq!(storm.open(after(6000), true).admit(2, 1), Err(DropReason::StormUnicast));
         // What has no limit has none.
         assert_eq!(admitted(&storm, after(6000), 0x0100_5e00_0001, 1000), 100_000);
         // Hours without a frame save no more than a tenth of a second.

@@ -10,6 +10,10 @@
 //! A port without VLANs is in none, number 0, with all others of its switch that have none. Tags are payload to it.
 //!
 //! A tag is one of the port's protocol. With 802.1ad the tags of 802.1Q inside are payload: a provider's bridge (§15).
+//!
+//! Payload may begin with a further tag, which is the sender's. A frame that would leave a port without a tag of its VLAN, and
+//! whose payload begins with a tag of that port's protocol, does not leave: whoever is there would take it for one of another
+//! VLAN, whose name the sender chose.
 
 use crate::packet::{Batch, Frame, MAX_BATCH};
 use crate::port::DropReason;
@@ -103,11 +107,13 @@ impl PortVlans {
         number != 0 && (number == self.own || self.tagged.as_ref().is_some_and(|set| set.has(number)))
     }
 
-    /// What frames of VLAN `number` look like on it; `None`: it does not carry them.
+    /// What a frame of VLAN `of` looks like on it; `None`: it does not carry the VLAN, or without a tag of its own the frame would be
+    /// taken for one of another VLAN.
     #[inline]
-    pub fn form(&self, number: u16) -> Option<Form> {
+    pub fn form(&self, of: InVlan) -> Option<Form> {
+        let number = of.number();
         match number == self.own {
-            true if number != 0 => Some(Form::Untagged),
+            true if number != 0 => (of.payload() != Some(self.protocol)).then_some(Form::Untagged),
             _ => self.carries(number).then_some(Form::Tagged(self.protocol)),
         }
     }
@@ -123,20 +129,36 @@ impl PortVlans {
     /// The VLAN of a frame that comes in by it; `None`: it carries no such frames.
     #[inline]
     fn admit(&self, frame: &Frame) -> Option<InVlan> {
-        let [.., a, b, c, d] = *frame.head.first_chunk::<16>()?;
+        let [.., a, b, c, d, e, f] = *frame.head.first_chunk::<18>()?;
         if [a, b] != self.protocol.bytes() {
-            return (self.own != 0).then_some(InVlan(self.own));
+            return (self.own != 0).then_some(InVlan(self.own | payload(frame, [a, b], TAGGED_HEADER)));
         }
+        let payload = payload(frame, [e, f], TAGGED_HEADER + 4);
         match u16::from_be_bytes([c, d]) & NUMBER {
             _ if frame.len < TAGGED_HEADER => None,
-            0 => (self.own != 0).then_some(InVlan(self.own | TAG | PRIORITY)),
-            number => self.carries(number).then_some(InVlan(number | TAG)),
+            0 => (self.own != 0).then_some(InVlan(self.own | TAG | PRIORITY | payload)),
+            number => self.carries(number).then_some(InVlan(number | TAG | payload)),
         }
+    }
+}
+
+/// How it is noted that what follows a frame's VLAN, or its addresses, begins with tag `bytes`: a whole one, of a frame that has
+/// `whole` bytes.
+#[inline]
+fn payload(frame: &Frame, bytes: [u8; 2], whole: u32) -> u16 {
+    match bytes {
+        _ if frame.len < whole => 0,
+        [0x81, 0x00] => CUSTOMER,
+        [0x88, 0xa8] => SERVICE,
+        _ => 0,
     }
 }
 
 const TAG: u16 = 1 << 12;
 const PRIORITY: u16 = 1 << 13;
+/// The payload begins with a tag of the one or the other protocol.
+const CUSTOMER: u16 = 1 << 14;
+const SERVICE: u16 = 1 << 15;
 const REFUSED: InVlan = InVlan(u16::MAX);
 
 /// The VLAN of a frame, and whether it has a tag that says so.
@@ -156,6 +178,16 @@ impl InVlan {
         self.0 & TAG != 0
     }
 
+    /// The protocol of the tag with which the frame's payload begins, if it does.
+    #[inline]
+    fn payload(self) -> Option<TagProtocol> {
+        match self.0 & (CUSTOMER | SERVICE) {
+            CUSTOMER => Some(TagProtocol::Customer),
+            SERVICE => Some(TagProtocol::Service),
+            _ => None,
+        }
+    }
+
     /// Whether a frame of its sort, whose tag is of `protocol`, has `form`.
     #[inline]
     pub fn is(self, protocol: TagProtocol, form: Form) -> bool {
@@ -173,13 +205,21 @@ pub struct BatchVlans {
     on: bool,
     /// All frames are of one sort.
     alike: bool,
+    /// The port does not carry some frame's.
+    refused: bool,
     /// Of the port by which they came.
     protocol: TagProtocol,
 }
 
 impl Default for BatchVlans {
     fn default() -> BatchVlans {
-        BatchVlans { of: [InVlan(0); MAX_BATCH], on: false, alike: true, protocol: TagProtocol::Customer }
+        BatchVlans {
+            of: [InVlan(0); MAX_BATCH],
+            on: false,
+            alike: true,
+            refused: false,
+            protocol: TagProtocol::Customer,
+        }
     }
 }
 
@@ -187,11 +227,12 @@ impl BatchVlans {
     /// Finds those of the frames of `batch`, which came by a port that carries `vlans`.
     #[inline]
     pub fn find(&mut self, batch: &Batch, vlans: Option<&PortVlans>) {
-        (self.on, self.alike) = (vlans.is_some(), true);
+        (self.on, self.alike, self.refused) = (vlans.is_some(), true, false);
         let Some(vlans) = vlans else { return };
         self.protocol = vlans.protocol;
         for (frame, of) in batch.frames().iter().zip(&mut self.of) {
             *of = vlans.admit(frame).unwrap_or(REFUSED);
+            self.refused |= *of == REFUSED;
         }
         let first = self.of[0];
         self.alike = self.of.iter().take(batch.len()).all(|of| *of == first);
@@ -231,15 +272,34 @@ impl BatchVlans {
     }
 
     /// What stands above an address of frame `index` in a MAC table: its VLAN.
+    #[inline]
+    pub fn key(&self, index: usize) -> u64 {
+        u64::from(self.of[index % MAX_BATCH].number()) << 48
+    }
+
+    /// Whether the port by which the frames came does not carry the VLAN of some of them.
+    #[inline]
+    pub fn any_refused(&self) -> bool {
+        self.on && self.refused
+    }
+
+    /// Whether the port by which frame `pick` came carries its VLAN.
     ///
     /// # Errors
-    /// The port by which it came does not carry it.
-    #[inline]
-    pub fn key(&self, index: usize) -> Result<u64, DropReason> {
-        match self.of[index % MAX_BATCH] {
-            REFUSED => Err(DropReason::Vlan),
-            of => Ok(u64::from(of.number()) << 48),
+    /// It does not.
+    pub fn admits(&self, pick: u16) -> Result<(), DropReason> {
+        match self.on && self.of[usize::from(pick) % MAX_BATCH] == REFUSED {
+            true => Err(DropReason::Vlan),
+            false => Ok(()),
         }
+    }
+
+    /// Those of frames `picks`, as of a batch of these alone.
+    pub fn only(&self, picks: &[u16]) -> BatchVlans {
+        let mut only =
+            BatchVlans { on: self.on, protocol: self.protocol, alike: false, ..BatchVlans::default() };
+        only.of.iter_mut().zip(picks).for_each(|(of, pick)| *of = self.of(*pick));
+        only
     }
 }
 
@@ -259,7 +319,7 @@ mod tests {
     fn came(vlans: &PortVlans, rest: &[u8]) -> Option<(u16, bool)> {
         let mut of = BatchVlans::default();
         of.find(&frame(rest), Some(vlans));
-        of.key(0).ok().map(|key| (u16::try_from(key >> 48).unwrap(), of.of(0).has_tag()))
+        of.admits(0).ok().map(|()| (u16::try_from(of.key(0) >> 48).unwrap(), of.of(0).has_tag()))
     }
 
     #[test]
@@ -306,8 +366,13 @@ mod tests {
     #[test]
     fn a_receiver_says_what_frames_look_like() {
         let trunk = PortVlans::new(7, Some(VlanSet::new([(7, 9)])), TagProtocol::Service);
-        let form = [0, 6, 7, 8].map(|number| trunk.form(number));
+        let form = [0, 6, 7, 8].map(|number| trunk.form(InVlan(number)));
         assert_eq!(form, [None, None, Some(Form::Untagged), Some(Form::Tagged(TagProtocol::Service))]);
+        // What would be taken for a frame of the VLAN that its payload names does not leave without a tag.
+        let [own, tagged] =
+            [7, 8].map(|number| [SERVICE, CUSTOMER].map(|of| trunk.form(InVlan(number | of))));
+        assert_eq!(own, [None, Some(Form::Untagged)]);
+        assert_eq!(tagged, [Some(Form::Tagged(TagProtocol::Service)); 2]);
         let (customer, service) = (TagProtocol::Customer, TagProtocol::Service);
         let [plain, tagged, priority] = [8, 8 | TAG, 8 | TAG | PRIORITY].map(InVlan);
         assert!(plain.is(customer, Form::Untagged) && !plain.is(service, Form::Tagged(service)));

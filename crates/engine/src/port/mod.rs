@@ -44,7 +44,7 @@ use crate::mem::{node_of, GuestMap, Piece, Terms};
 pub use crate::mem::{Overrun, OverrunCount};
 use crate::observe::capture::{CapturePoint, CaptureSlot};
 use crate::observe::PortCounters;
-use crate::packet::{Frame, Gso, Offloads};
+use crate::packet::{Batch, Frame, Gso, Offloads};
 
 /// MTU of a port that was not given one, in bytes of the Ethernet payload.
 pub const DEFAULT_MTU: u32 = 1500;
@@ -233,6 +233,13 @@ impl Port {
     pub fn is_too_long(&self, frame: &Frame) -> bool {
         let limit = self.mtu() + HEADER;
         frame.len > limit && exceeds(frame, limit)
+    }
+
+    /// Whether some frame of `batch` is [too long](Port::is_too_long).
+    #[inline]
+    pub fn any_too_long(&self, batch: &Batch) -> bool {
+        let limit = self.mtu() + HEADER;
+        batch.frames().iter().any(|frame| frame.len > limit && exceeds(frame, limit))
     }
 
     /// Whether frames can be delivered.

@@ -121,7 +121,8 @@ impl RewriteBuffer {
     /// Does what was noted to the frames of `batch`.
     pub fn rewrite(&self, batch: &mut Batch) {
         for (index, bytes) in &self.tails {
-            batch.put_behind_head(*index, *bytes);
+            let fits = batch.put_behind_head(*index, *bytes);
+            debug_assert!(fits, "`keep` has looked for room");
         }
         for (frame, rewrite) in batch.frames_mut().iter_mut().zip(&self.rewrites) {
             let head = &mut frame.head;

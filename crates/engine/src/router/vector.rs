@@ -93,7 +93,6 @@ impl Vector<'_> {
             // Most frames go on, and none is described before it has to be.
             let arrival = || self.arrival(place, frame, at);
             let judged: Result<(), Refused> = match frame.dst() {
-                _ if self.source.is_too_long(frame) => Err(DropReason::TooLong.into()),
                 dst if dst == mine => match ethertype(frame) {
                     IPV4 => match is_plain4(frame) {
                         true => Ok(()),

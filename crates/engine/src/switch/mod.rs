@@ -136,41 +136,51 @@ impl Switch {
         self.moves.store(options.moves, Ordering::Relaxed);
     }
 
-    /// Pass 1: a verdict for each frame of a batch from `sender`, at time `now` in seconds.
+    /// Pass 1: a verdict for each frame of a batch from `sender`, at time `now` in seconds. Without a time nothing is learned: it is
+    /// only asked.
     #[inline]
     pub fn classify(
         &self,
         batch: &Batch,
         sender: Sender<'_>,
-        now: u32,
+        now: Option<u32>,
         members: Members<'_>,
         verdicts: &mut Verdicts,
     ) {
-        let admit = |src| self.source(src, sender.port, sender.policy, now, members);
+        let admit = |src| match now {
+            Some(now) => self.source(src, sender.port, sender.policy, now, members),
+            None => self.foresee(src, sender.port, sender.policy, members),
+        };
         match sender.vlans.is_on() {
-            false => self.decide(batch, sender, members, |_| Ok(0), admit, verdicts),
+            false => self.decide(batch, sender, members, |_| 0, admit, verdicts),
             true => self.decide(batch, sender, members, |index| sender.vlans.key(index), admit, verdicts),
         }
     }
 
-    /// As [`Switch::classify`], but nothing is learned.
-    pub fn foresee(&self, batch: &Batch, sender: Sender<'_>, members: Members<'_>, verdicts: &mut Verdicts) {
-        let admit = |src| match sender.policy {
-            Some(policy) if !policy.guard.admits(src & MAC) => Err(DropReason::MacGuard),
-            Some(policy) if policy.mac_limit != 0 && !is_group(src) && src & MAC != 0 => {
-                let costs_nothing = |it: Found| {
-                    [Some(it.port), it.claimant].contains(&Some(sender.port.id))
-                        || it.fixed && members.all.is_up(it.port)
-                        || it.rivals != Rivals::NONE
-                };
-                let known = self.table.lookup(src).is_some_and(costs_nothing);
-                let room = known || self.table.count(sender.port.id) < policy.mac_limit;
-                room.then_some(()).ok_or(DropReason::MacLimit)
-            }
-            _ => Ok(()),
+    /// What [`Switch::source`] would say.
+    #[cold]
+    fn foresee(
+        &self,
+        src: u64,
+        from: &Port,
+        policy: Option<&Policy>,
+        members: Members<'_>,
+    ) -> Result<(), DropReason> {
+        let Some(policy) = policy else { return Ok(()) };
+        if !policy.guard.admits(src & MAC) {
+            return Err(DropReason::MacGuard);
+        }
+        if policy.mac_limit == 0 || is_group(src) || from.is_told() {
+            return Ok(());
+        }
+        let costs_nothing = |it: Found| {
+            [Some(it.port), it.claimant].contains(&Some(from.id))
+                || it.fixed && members.all.is_up(it.port)
+                || it.rivals != Rivals::NONE
         };
-        let vlan = |index| if sender.vlans.is_on() { sender.vlans.key(index) } else { Ok(0) };
-        self.decide(batch, sender, members, vlan, admit, verdicts);
+        let known = src & MAC == 0 || self.table.lookup(src).is_some_and(costs_nothing);
+        let room = known || self.table.count(from.id) < policy.mac_limit;
+        room.then_some(()).ok_or(DropReason::MacLimit)
     }
 
     /// As [`Switch::classify`], where `vlan` tells what stands above the addresses of a frame, and `admit` whether one may come from a
@@ -181,13 +191,13 @@ impl Switch {
         batch: &Batch,
         Sender { port: from, policy, .. }: Sender<'_>,
         members: Members<'_>,
-        vlan: impl Fn(usize) -> Result<u64, DropReason>,
+        vlan: impl Fn(usize) -> u64,
         admit: impl Fn(u64) -> Result<(), DropReason>,
         verdicts: &mut Verdicts,
     ) {
         let mut last = u64::MAX;
         for (i, frame) in batch.frames().iter().enumerate() {
-            let dst = frame.dst() | vlan(i).unwrap_or(0);
+            let dst = frame.dst() | vlan(i);
             if dst != last {
                 last = dst;
                 self.table.prefetch(last);
@@ -197,17 +207,7 @@ impl Switch {
         let mut last_src = u64::MAX;
         let mut last_dst = (u64::MAX, Destination::Flood);
         for (i, frame) in batch.frames().iter().enumerate() {
-            if from.is_too_long(frame) {
-                verdicts.drop(i, DropReason::TooLong);
-                continue;
-            }
-            let (src, dst) = match vlan(i) {
-                Ok(vlan) => (frame.src() | vlan, frame.dst() | vlan),
-                Err(reason) => {
-                    verdicts.drop(i, reason);
-                    continue;
-                }
-            };
+            let (src, dst) = (frame.src() | vlan(i), frame.dst() | vlan(i));
             if src != last_src {
                 if let Err(reason) = admit(src) {
                     verdicts.drop(i, reason);

@@ -101,6 +101,11 @@ impl Verdicts {
         self.also.len()
     }
 
+    /// The ports that get such copies.
+    pub fn beside(&self) -> impl Iterator<Item = PortId> + '_ {
+        self.also.iter().map(|(_, port)| *port)
+    }
+
     /// The next port that gets such copies; `picks` are their frames, which are taken off the list.
     pub fn take_seconds(&mut self, picks: &mut Vec<u16>) -> Option<PortId> {
         picks.clear();

@@ -102,7 +102,7 @@ struct Rig {
     to: Arc<Port>,
     got: Arc<Mutex<Vec<(usize, u16)>>>,
     topology: Topology,
-    walk: Walk,
+    walk: Walk<crate::graph::effects::Live>,
     _sinks: Vec<Lease<Sink>>,
 }
 

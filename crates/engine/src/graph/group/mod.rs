@@ -214,19 +214,21 @@ impl Group {
     }
 
     /// The frames of `batch`, which came from member `number`, that may not come out of an interface with addresses `own`, and why not.
-    /// The others are in `keep`, if there are any such.
+    /// The others are in `keep`, if there are any such. Probes that came back are noted, if this is `heard`.
     pub(super) fn judge(
         &self,
         batch: &Batch,
         own: &Own,
         number: u8,
         keep: &mut Vec<u16>,
+        heard: bool,
         mut drop: impl FnMut(usize, DropReason),
     ) {
         keep.clear();
         for (pick, frame) in (0..).zip(batch.frames()) {
             let verdict = match own.is_probe(frame) {
-                true => Err(self.probes.came(batch, frame, number)),
+                true if heard => Err(self.probes.came(batch, frame, number)),
+                true => Err(DropReason::Probe),
                 false => kinds::may_leave(batch, frame, own, self.speaker() == number),
             };
             match verdict {

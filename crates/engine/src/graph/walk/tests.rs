@@ -4,6 +4,7 @@ mod chain;
 mod egress;
 mod explain;
 mod group;
+mod stages;
 mod vlan;
 
 use std::collections::BTreeMap;
@@ -82,7 +83,7 @@ fn six(port: u16) -> [u8; 16] {
 
 struct Rig {
     ports: Vec<Arc<Port>>,
-    walk: Walk,
+    walk: Walk<crate::graph::effects::Live>,
     topology: Topology,
     switches: [Arc<Switch>; 3],
     /// Ports between two nodes.

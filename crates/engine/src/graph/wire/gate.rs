@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::receiver::{buffers, Receiver};
 use crate::graph::deliver::{queues_of, Delivery};
+use crate::graph::effects::Effects;
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::{Port, Room, Wait, MAX_QUEUES};
 
@@ -53,7 +54,12 @@ impl WireGate {
     }
 
     /// Leaves those of the frames that `delivery` has picked of `batch` which may go to `port` now, and holds the others.
-    pub(in crate::graph) fn pass(&mut self, delivery: &mut Delivery, port: &Port, batch: &Batch) {
+    pub(in crate::graph) fn pass<E: Effects>(
+        &mut self,
+        delivery: &mut Delivery<E>,
+        port: &Port,
+        batch: &Batch,
+    ) {
         let queues = queues_of(port);
         let (mut used, mut of) = (0u32, [0u8; MAX_BATCH]);
         for (pick, of) in delivery.picks.iter().zip(&mut of) {

@@ -29,10 +29,10 @@ pub(super) use gate::WireGate;
 pub(super) use pause::Pause;
 
 use super::deliver::Delivery;
+use super::effects::Effects;
 use super::topology::{Attach, Topology};
-use crate::packet::Batch;
-use crate::port::{DropReason, Port};
-use crate::switch::Verdicts;
+use crate::packet::{Batch, ALL};
+use crate::port::Port;
 
 /// Longest time that a sender waits for a buffer, unless `CoreOptions` say otherwise.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
@@ -46,23 +46,17 @@ pub(super) fn receiver<'t>(topology: &'t Topology, source: &Port) -> Option<&'t 
     Some(&topology.get(peer)?.port)
 }
 
-/// Picks the frames of `batch`, which came from `source`, that go to the other end of its wire now. Those that are too long are
-/// dropped, and the `gate` holds those that have to wait.
-pub(super) fn decide(
-    delivery: &mut Delivery,
+/// Picks the frames of `batch`, which came from `source`, that go to the other end of its wire now: the `gate` holds those that have
+/// to wait.
+pub(super) fn decide<E: Effects>(
+    delivery: &mut Delivery<E>,
     topology: &Topology,
     source: &Port,
     batch: &Batch,
     gate: Option<&mut WireGate>,
-    verdicts: &mut Verdicts,
 ) {
     delivery.picks.clear();
-    for (pick, frame) in (0..).zip(batch.frames()) {
-        match source.is_too_long(frame) {
-            false => delivery.picks.push(pick),
-            true => verdicts.drop(usize::from(pick), DropReason::TooLong),
-        }
-    }
+    delivery.picks.extend_from_slice(&ALL[..batch.len()]);
     if let (Some(gate), Some(port)) = (gate, receiver(topology, source)) {
         gate.pass(delivery, port, batch);
     }

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::graph::explain::Fate;
+use crate::graph::effects::Fate;
 use crate::policy::acl::{read_rules, Acl, Action};
 use crate::policy::{IpGuard, Mirror, PortVlans, TagProtocol, VlanSet};
 

@@ -9,14 +9,14 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 /// The group's interface, and its members' ports.
-const FRONT: u16 = 2;
-const MEMBERS: [u16; 2] = [3, 4];
+pub(super) const FRONT: u16 = 2;
+pub(super) const MEMBERS: [u16; 2] = [3, 4];
 const OSPF: [u8; 6] = [1, 0, 0x5e, 0, 0, 5];
 
 /// Where probes go.
 const PROBE: [u8; 4] = [192, 0, 2, 1];
 
-fn group() -> Rig {
+pub(super) fn group() -> Rig {
     probed(PROBE.into())
 }
 
@@ -69,7 +69,7 @@ fn probed(to: IpAddr) -> Rig {
 }
 
 /// A datagram of flow `flow`, to or from the station behind port 0.
-fn datagram(flow: u16, out: bool) -> Vec<u8> {
+pub(super) fn datagram(flow: u16, out: bool) -> Vec<u8> {
     let (mut from, mut to) = ([10, 0, 0, 10], [10, 99, 0, 1]);
     let (mut ports, mut macs) = ([1000 + flow, 53], [mac(FRONT), mac(0)]);
     if !out {

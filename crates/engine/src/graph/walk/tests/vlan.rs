@@ -69,15 +69,17 @@ impl Config {
         (vlan != 0 && self.carries(vlan)).then_some((vlan, priority, plain))
     }
 
-    /// The frame as it leaves by the port.
-    fn close(&self, vlan: u16, priority: u8, plain: &[u8]) -> Vec<u8> {
+    /// The frame as it leaves by the port; `None`: it would be taken for one of the VLAN that its payload names.
+    fn close(&self, vlan: u16, priority: u8, plain: &[u8]) -> Option<Vec<u8>> {
         let mut frame = plain.to_vec();
         if self.has_vlans() && vlan != self.own {
             let [high, low] = vlan.to_be_bytes();
             let [a, b] = self.tag();
             frame.splice(12..12, [a, b, high | priority, low]);
+        } else if self.has_vlans() && plain[12..14] == self.tag() {
+            return None;
         }
-        frame
+        Some(frame)
     }
 }
 
@@ -106,7 +108,8 @@ impl Plain<'_> {
                 && !(port.no_bpdu && bpdu)
         };
         let to = self.ports.iter().enumerate().filter(|(at, port)| takes(*at, port));
-        to.map(|(at, port)| (u16::try_from(at).unwrap(), port.close(vlan, priority, &plain))).collect()
+        to.filter_map(|(at, port)| Some((u16::try_from(at).unwrap(), port.close(vlan, priority, &plain)?)))
+            .collect()
     }
 }
 

@@ -1,0 +1,80 @@
+//! Mirrors: copies of frames that pass a port, for another port.
+
+use super::deliver::Delivery;
+use super::effects::Effects;
+use super::topology::Topology;
+use crate::packet::{stretch, Batch, Offload, ALL, HEAD, MAX_BATCH};
+use crate::policy::Policy;
+use crate::port::{DropReason, Port};
+
+impl<E: Effects> Delivery<E> {
+    /// Delivers copies of the frames of `batch`, which came in by `port`, to its mirror, but of those that are dropped.
+    #[cold]
+    pub(super) fn mirror_all(
+        &mut self,
+        topology: &Topology,
+        policy: Option<&Policy>,
+        port: &Port,
+        batch: &Batch,
+        drops: &[(u16, DropReason)],
+    ) {
+        let mut dropped = [false; MAX_BATCH];
+        drops.iter().for_each(|(pick, _)| dropped[usize::from(*pick) % MAX_BATCH] = true);
+        let mut passing = std::mem::take(&mut self.permitted);
+        passing.clear();
+        passing.extend(ALL[..batch.len()].iter().filter(|pick| !dropped[usize::from(**pick)]));
+        self.mirror(topology, policy, 0, port, batch, &passing);
+        self.permitted = passing;
+    }
+
+    /// Delivers copies of `picks` of `batch`, which come in by `port` (`way` 0) or go out (1), to the mirror that `policy` has for
+    /// them. No policy holds there: a mirror gets all that its ring has room for, and is not mirrored. What the receiver of the
+    /// originals had room for is not known.
+    pub(super) fn mirror(
+        &mut self,
+        topology: &Topology,
+        policy: Option<&Policy>,
+        way: usize,
+        port: &Port,
+        batch: &Batch,
+        picks: &[u16],
+    ) {
+        let Some(mirror) = policy.and_then(|policy| policy.copies(way)) else { return };
+        let Some(to) = topology.get(mirror.to) else { return };
+        if to.port.is_silent() || !topology.ports.is_up(to.port.id) {
+            return;
+        }
+        let mut copied = std::mem::take(&mut self.copied);
+        copied.clear();
+        copied.extend_from_slice(picks);
+        if let Some(acl) = &mirror.acl {
+            let mut unwanted = std::mem::take(&mut self.by_member);
+            unwanted.clear();
+            self.judge_all(None, acl, batch, picks, |pick| unwanted.push(pick));
+            copied.retain(|pick| unwanted.binary_search(pick).is_err());
+            self.by_member = unwanted;
+        }
+        self.made(port, copied.len());
+        self.deliveries += copied.len();
+        let on = self.vlans.set_on(false);
+        self.effects.note(|| format!("a copy: mirror of {}", port.name));
+        match mirror.snap.zip(self.cut.take()) {
+            None => self.reach(topology, port, to, batch, &copied),
+            Some((snap, mut cut)) => {
+                cut.clear();
+                for frame in copied.iter().map(|pick| batch.frame(*pick)) {
+                    let len = (frame.len as usize).min(snap.into());
+                    let mut body = stretch(batch.body(frame), HEAD, len);
+                    // One batch has room for what another had. The copy asks for no offloads: a checksum that was to be made is not.
+                    cut.push_with(&frame.head, len, Offload::NONE, |to| body.all(|piece| to.push(piece)));
+                }
+                self.forget_flows();
+                self.reach(topology, port, to, &cut, &ALL[..cut.len()]);
+                self.forget_flows();
+                self.cut = Some(cut);
+            }
+        }
+        self.vlans.set_on(on);
+        self.copied = copied;
+    }
+}

@@ -1,0 +1,302 @@
+//! The stages of ports: what their rules do to frames that come in, and to frames that go out.
+//!
+//! Theory of operation. A port's rules are two lists, the same whether it stands on a switch, a wire, a router or a group.
+//! *In*: MTU, VLAN, guards, access list; on a switch then the MAC guard, the number of addresses, learning, and the spanning tree's
+//! frames (`switch::Switch`), and when the receivers are known the storm limits (`graph/switch.rs`). *Out*: isolation, the
+//! spanning tree's frames, the form of the VLAN, access list, rate, mirror. At a gateway directions are the router's: what
+//! enters it passes the list of *in*, what leaves it that of *out*, each once.
+//!
+//! A stage sees no byte that the sender can still change. Before the first stage of a walk, headers that do not end in a
+//! frame's private head were read once into memory of the batch (`Batch::see_through`), and the receiver gets that reading.
+//!
+//! Frames of which the same is to be done, one after the other, are dealt with together. A port for which nothing is
+//! configured costs a look at the lengths of its frames.
+
+use std::time::Instant;
+
+use super::deliver::Delivery;
+use super::effects::Effects;
+use super::topology::{Attach, Member, Topology};
+use crate::packet::{Batch, ALL};
+use crate::policy::acl::{Acl, Headers};
+use crate::policy::{Form, Policy};
+use crate::port::{DropReason, Outcome, Port};
+
+impl<E: Effects> Delivery<E> {
+    /// Has `batch`, which comes by `port`, pass the first stages of *in*. What they refuse is taken out of it.
+    #[inline]
+    pub(super) fn come_in(
+        &mut self,
+        policy: Option<&Policy>,
+        port: &Port,
+        batch: &mut Batch,
+        on_switch: bool,
+    ) {
+        let mut asks = port.any_too_long(batch);
+        if let Some(policy) = policy {
+            self.enter(policy, batch, on_switch);
+            asks |= self.vlans.any_refused() || policy.ip_guard.is_some() || policy.acl[0].is_some();
+        }
+        if asks && self.refuse_in(policy, port, batch) {
+            policy.iter().for_each(|policy| self.enter(policy, batch, on_switch));
+        }
+    }
+
+    /// `batch` comes to a node by a port with `policy`: only a switch has VLANs, and knows isolated ports.
+    #[inline]
+    pub(super) fn enter(&mut self, policy: &Policy, batch: &Batch, on_switch: bool) {
+        if on_switch {
+            self.isolated = policy.isolated;
+            self.vlans.find(batch, policy.vlans.as_ref());
+        }
+    }
+
+    /// Takes those frames out of `batch` that MTU, VLAN, guards or access list refuse. Whether there were any.
+    #[cold]
+    fn refuse_in(&mut self, policy: Option<&Policy>, port: &Port, batch: &mut Batch) -> bool {
+        let mut outcome = self.outcome(port);
+        let mut passing = std::mem::take(&mut self.permitted);
+        passing.clear();
+        let guard = policy.and_then(|policy| policy.ip_guard.as_ref());
+        for (pick, frame) in (0..).zip(batch.frames()) {
+            let judged = match port.is_too_long(frame) {
+                true => Err(DropReason::TooLong),
+                false => self.vlans.admits(pick),
+            };
+            match judged.and_then(|()| guard.map_or(Ok(()), |guard| guard.admits(batch, frame))) {
+                Ok(()) => passing.push(pick),
+                Err(why) => outcome.dropped(pick, why),
+            }
+        }
+        if let Some(acl) = policy.and_then(|policy| policy.acl[0].as_deref()) {
+            let refused = self.listed(port, acl, batch, &mut passing);
+            outcome.dropped_all(&refused, DropReason::Acl);
+            self.by_member = refused;
+        }
+        let any = passing.len() < batch.len();
+        if any {
+            self.settle(port, &outcome);
+            if let (Some(drops), true) = (&mut outcome.trace, E::LIVE) {
+                drops.sort_unstable_by_key(|(pick, _)| *pick);
+                self.by_member.clear();
+                self.by_member.extend(drops.iter().map(|(pick, _)| *pick));
+                port.capture.refused(batch, &self.by_member, drops);
+            }
+            batch.retain(|frame| passing.binary_search(&frame).is_ok());
+        }
+        self.permitted = passing;
+        any
+    }
+
+    /// Has `batch`, which leaves a router by `at`, pass the stages of *out* before its mirror. What they refuse is taken out of it.
+    pub(super) fn leave_router(&mut self, at: &Member, batch: &mut Batch) {
+        let Some(policy) = at.policy.as_deref() else { return };
+        let mut room = std::mem::take(&mut self.permitted);
+        let left = self.within_list(policy, &at.port, batch, &ALL[..batch.len()], &mut room);
+        let left = self.within_rate(policy, &at.port, batch, left);
+        batch.retain(|frame| left.binary_search(&frame).is_ok());
+        self.permitted = room;
+    }
+
+    /// Delivers `picks` of `batch` to `member`, which is asked for each by its stages of *out*, in the form that it has for
+    /// their VLANs. What a router's gateway takes here comes in there.
+    #[inline(never)]
+    pub(super) fn egress(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        member: &Member,
+        batch: &Batch,
+        picks: &[u16],
+    ) {
+        let policy = member.policy.as_deref();
+        let own = policy.filter(|_| !matches!(member.attach, Attach::Gateway(..)));
+        let all = self.vlans.are_alike() && !policy.is_some_and(|policy| policy.no_bpdu);
+        let mut rest = picks;
+        while let Some(first) = rest.first() {
+            let judge = |it: &Self, pick: u16| {
+                let sent = (it.isolated, it.vlans.protocol());
+                Policy::judge_out(policy, batch.frame(pick).dst(), it.vlans.of(pick), sent)
+            };
+            let verdict = judge(self, *first);
+            let run = match all {
+                true => rest.len(),
+                false => rest.iter().take_while(|pick| judge(self, **pick) == verdict).count(),
+            };
+            let (now, later) = rest.split_at(run);
+            rest = later;
+            match verdict {
+                Err(why) => self.refuse(&member.port, batch, now, why),
+                Ok(form) => {
+                    let mut room = std::mem::take(&mut self.permitted);
+                    let now = match own {
+                        Some(policy) => {
+                            let now = self.within_list(policy, &member.port, batch, now, &mut room);
+                            self.within_rate(policy, &member.port, batch, now)
+                        }
+                        None => now,
+                    };
+                    match form {
+                        None => self.as_they_are(topology, source, member, batch, now),
+                        Some(form) => self.retag(topology, source, member, batch, now, form),
+                    }
+                    self.permitted = room;
+                }
+            }
+        }
+    }
+
+    /// Those of `picks` that the list of `policy` lets go out by `port`.
+    #[inline]
+    fn within_list<'p>(
+        &mut self,
+        policy: &Policy,
+        port: &Port,
+        batch: &Batch,
+        picks: &'p [u16],
+        room: &'p mut Vec<u16>,
+    ) -> &'p [u16] {
+        let Some(acl) = policy.acl[1].as_deref() else { return picks };
+        room.clear();
+        room.extend_from_slice(picks);
+        let refused = self.listed(port, acl, batch, room);
+        if !refused.is_empty() {
+            self.refuse(port, batch, &refused, DropReason::Acl);
+        }
+        self.by_member = refused;
+        room
+    }
+
+    /// Those of `picks` for which the rate of `policy` has room at `port` now. The others are dropped.
+    #[inline]
+    fn within_rate<'p>(
+        &mut self,
+        policy: &Policy,
+        port: &Port,
+        batch: &Batch,
+        picks: &'p [u16],
+    ) -> &'p [u16] {
+        let Some(rate) = &policy.egress_rate else { return picks };
+        let frames = picks.iter().map(|pick| batch.frame(*pick));
+        let admitted = rate.admit(frames, Instant::now(), E::LIVE);
+        let (now, over) = picks.split_at(admitted.min(picks.len()));
+        if !over.is_empty() {
+            self.refuse(port, batch, over, DropReason::Rate);
+        }
+        now
+    }
+
+    /// Takes those of `picks` of `batch` that `acl`, a list of `port`, refuses out of them, and returns them: in `by_member`, which the
+    /// caller gives back.
+    #[cold]
+    fn listed(&mut self, port: &Port, acl: &Acl, batch: &Batch, picks: &mut Vec<u16>) -> Vec<u16> {
+        let mut refused = std::mem::take(&mut self.by_member);
+        refused.clear();
+        self.judge_all(Some(port), acl, batch, picks, |pick| refused.push(pick));
+        if !refused.is_empty() {
+            picks.retain(|pick| refused.binary_search(pick).is_err());
+        }
+        refused
+    }
+
+    /// Calls `refuse` with each of `picks` of `batch` that `acl` lets not pass. It is a list of `port`, or one that chooses what is
+    /// mirrored.
+    pub(super) fn judge_all(
+        &mut self,
+        port: Option<&Port>,
+        acl: &Acl,
+        batch: &Batch,
+        picks: &[u16],
+        mut refuse: impl FnMut(u16),
+    ) {
+        let Delivery { acl_cache, vlans, core, effects, .. } = self;
+        let headers = |pick: &u16| Headers::of(batch, batch.frame(*pick), vlans.of(*pick).number());
+        let mut asked = picks.iter();
+        acl_cache.decide(acl, picks.iter().map(headers), |rule| {
+            if E::LIVE {
+                acl.count(*core, rule);
+            } else if let Some(port) = port {
+                effects.ruled(port.id, acl, rule);
+            }
+            if let (Some(pick), false) = (asked.next(), acl.permits(rule)) {
+                refuse(*pick);
+            }
+        });
+    }
+
+    /// Delivers frames whose form is the receiver's, and copies of them to its mirror. What they go through from here on knows no
+    /// VLANs: a group's members, say.
+    fn as_they_are(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        member: &Member,
+        batch: &Batch,
+        picks: &[u16],
+    ) {
+        let on = self.vlans.set_on(false);
+        self.reach(topology, source, member, batch, picks);
+        self.vlans.set_on(on);
+        if !matches!(member.attach, Attach::Gateway(..)) {
+            self.mirror(topology, member.policy.as_deref(), 1, &member.port, batch, picks);
+        }
+    }
+
+    /// An account of frames at `port`, which says of each why it was dropped, if anybody wants to know.
+    pub(super) fn outcome(&self, port: &Port) -> Outcome {
+        let mut outcome = Outcome::new();
+        outcome.trace = (!E::LIVE || port.capture.is_on()).then(Vec::new);
+        outcome
+    }
+
+    /// Enters `outcome` at `port`.
+    pub(super) fn settle(&mut self, port: &Port, outcome: &Outcome) {
+        if E::LIVE {
+            return port.counters.block(self.core).add_outcome(outcome);
+        }
+        for (_, why) in outcome.trace.iter().flatten() {
+            self.effects.step(port.id, super::effects::Fate::Dropped(*why), String::new);
+        }
+    }
+
+    /// Delivers frames that have to get `form`.
+    fn retag(
+        &mut self,
+        topology: &Topology,
+        source: &Port,
+        member: &Member,
+        batch: &Batch,
+        picks: &[u16],
+        form: Form,
+    ) {
+        let Some(mut retagged) = self.retagged.take() else { return };
+        // A mirror's list asks for the VLAN of the frame, whatever form it has now.
+        let chosen = member.policy.as_ref().and_then(|policy| policy.copies(1)?.acl.as_ref()).is_some();
+        let form_of = || if form == Form::Untagged { "without its tag" } else { "with a tag" }.to_owned();
+        self.effects.note(form_of);
+        let mut rest = picks;
+        while !rest.is_empty() {
+            retagged.batch.clear();
+            let fits = |pick: &&u16| retagged.push(batch, batch.frame(**pick), self.vlans.of(**pick), form);
+            let (now, later) = rest.split_at(rest.iter().take_while(fits).count());
+            rest = match later.split_first() {
+                // Alone it has no room, either: as many pieces as a frame may have.
+                Some((first, others)) if now.is_empty() => {
+                    self.refuse(&member.port, batch, &[*first], DropReason::TooManyPieces);
+                    others
+                }
+                _ => later,
+            };
+            // Flows and VLANs are kept by a frame's place in its batch, and here it has another.
+            self.forget_flows();
+            let vlans = chosen.then(|| self.vlans.only(now));
+            let vlans = vlans.map(|picked| std::mem::replace(&mut self.vlans, picked));
+            self.as_they_are(topology, source, member, &retagged.batch, &ALL[..retagged.batch.len()]);
+            if let Some(vlans) = vlans {
+                self.vlans = vlans;
+            }
+            self.forget_flows();
+        }
+        self.retagged = Some(retagged);
+    }
+}
