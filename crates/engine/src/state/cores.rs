@@ -22,7 +22,7 @@ use crate::router::{Member, Router};
 use crate::switch::{Kind, Switch, SwitchOptions, HOLD};
 
 /// A port of the graph, and how it is specified.
-pub(super) type Placed<'g> = (&'g PortSpec, &'g Arc<Port>);
+pub type Placed<'g> = (&'g PortSpec, &'g Arc<Port>);
 
 /// What a switch knows of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -308,7 +308,7 @@ impl CoreGraph {
     ///
     /// # Errors
     /// The host has no room for them.
-    pub(super) fn prepare_router(&self, router: &RouterSpec) -> Result<(), String> {
+    pub fn prepare_router(&self, router: &RouterSpec) -> Result<(), String> {
         let mut now = crate::lock(&self.now);
         if !now.routers.contains_key(&router.name) {
             let made = Router::new(&router.name).map_err(|e| format!("no memory for its tables: {e}"))?;
@@ -330,10 +330,14 @@ impl CoreGraph {
         crate::lock(&self.groups).end();
     }
 
+    /// What the cores are told.
+    pub fn topology(&self) -> Topology {
+        crate::lock(&self.now).topology()
+    }
+
     /// What would become of `frame` if it came in by port `from`.
     pub(super) fn explain(&self, from: PortId, frame: &[u8]) -> Vec<Step> {
-        let topology = crate::lock(&self.now).topology();
-        topology.explain(from, frame)
+        self.topology().explain(from, frame)
     }
 
     /// The name of the port with number `id`.
@@ -366,7 +370,7 @@ impl CoreGraph {
 
     /// Makes all cores use the graph of these switches, routers, groups and ports, in which each port is joined as its specification
     /// says. When this returns, no core uses the former one any more, and no switch remembers addresses of ports that are gone.
-    pub(super) fn publish(
+    pub fn publish(
         &self,
         switches: &[SwitchSpec],
         specs: &[RouterSpec],
