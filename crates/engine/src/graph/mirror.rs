@@ -58,7 +58,7 @@ impl<E: Effects> Delivery<E> {
         self.deliveries += copied.len();
         let on = self.vlans.set_on(false);
         self.effects.note(|| format!("a copy: mirror of {}", port.name));
-        match mirror.snap.zip(self.cut.take()) {
+        match mirror.snap.and_then(|snap| Some((snap, self.cut.take()?))) {
             None => self.reach(topology, port, to, batch, &copied),
             Some((snap, mut cut)) => {
                 cut.clear();

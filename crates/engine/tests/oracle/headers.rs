@@ -197,10 +197,9 @@ fn bad(doubts: &Doubts) -> What {
 fn four(rest: &[u8], at: usize, doubts: &Doubts) -> What {
     let head = usize::from(rest.first().copied().unwrap_or(0) & 15) * 4;
     let short = rest.len() < 20;
-    if short || rest[0] >> 4 != 4 || head < 20 || rest.len() < head {
-        if short || !doubts.either("a bad IP header is read", 0) {
-            return bad(doubts);
-        }
+    let bad_header = short || rest[0] >> 4 != 4 || head < 20 || rest.len() < head;
+    if bad_header && (short || !doubts.either("a bad IP header is read", 0)) {
+        return bad(doubts);
     }
     let place = u16::from_be_bytes([rest[6], rest[7]]);
     let word = |at: usize| mapped([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);

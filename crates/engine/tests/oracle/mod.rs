@@ -39,7 +39,7 @@ use sidecore_engine::state::{options as options_of_spec, PortSpec, SwitchSpec};
 
 use self::doubt::{About, Doubts};
 use self::frames::{Draw, Sent};
-use self::model::{Joint, Memory, Model, Outcome};
+use self::model::{Memory, Model, Outcome};
 use self::options::{Pair, Wish};
 use self::plain::cut;
 use self::random::Random;
@@ -48,12 +48,14 @@ use self::stand::{Got, Stand, Told};
 /// Frames of `make test`, and of one configuration.
 const FRAMES: usize = 60_000;
 const OF_ONE: usize = 50;
+/// One frame of so many is explained.
+const EXPLAINED: usize = 4;
 /// Configurations that have found something, tried before all others.
 const SEEDS: &[u64] = &[];
 /// Points of the code that are not mended yet.
-const KNOWN: &[&str] = &["order", "1", "6", "7", "31", "a snap length"];
+const KNOWN: &[&str] = &[];
 /// All points of which the model knows what was before: a failure is told with those that would explain it.
-const POINTS: &[&str] = &["1", "2", "3", "4", "5", "6", "7", "8", "14", "31"];
+const POINTS: &[&str] = &["order", "1", "2", "3", "4", "5", "6", "7", "8", "14", "31"];
 
 /// What was seen of all frames.
 #[derive(Default)]
@@ -133,7 +135,7 @@ fn agrees(
 fn happened(outcome: &Outcome, got: &[(usize, Vec<u8>)], drops: &[(usize, &'static str)]) -> bool {
     let clear = |all: &[(usize, Vec<u8>)]| -> Vec<(usize, Vec<u8>)> {
         let its = |(port, bytes): &&(usize, Vec<u8>)| {
-            !outcome.vague.contains(port) && !(outcome.reached && is_beyond(*port, bytes))
+            !(outcome.vague.contains(port) || outcome.reached && is_beyond(*port, bytes))
         };
         all.iter().filter(its).cloned().collect()
     };
@@ -181,7 +183,9 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
         let draw = &draws[if random.chance(60) { 0 } else { random.below(draws.len()) }];
         let port = random.one(&draw.ports);
         let sent = draw.frame(random, port);
-        let (said, words) = stand.explain(&sent);
+        // It has memory of its own each time, which takes longer than all the rest.
+        let asks = n % EXPLAINED == 0 || number("ORACLE_SEED").is_some();
+        let (said, words) = if asks { stand.explain(&sent) } else { Default::default() };
         let (got, mut drops) = stand.send(&sent);
         drops.sort_unstable();
         let model = Model { config: &config, tenths: begun.elapsed().as_millis() as u64 / 100 };
@@ -238,13 +242,9 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
         }
         let timed =
             |told: &Told| told.drops.iter().any(|(_, why)| why.starts_with("storm") || *why == "rate");
-        // Point 31, of the tree before the stages: a station that speaks to itself, lists and mirrors at
-        // routers, the order.
-        let own = sent.bytes.get(..6) == sent.bytes.get(6..12);
-        let before = own
-            || config.ports[port].joint == Joint::Router
-            || config.ports[port].options.get("link").is_some();
-        if once != happened && !refused && !sent.asked.cuts() && !before {
+        // What a station says to itself is learned before it is looked up: explain does not foresee that.
+        let asks = asks && sent.bytes.get(..6) != sent.bytes.get(6..12);
+        if asks && once != happened && !refused && !sent.asked.cuts() {
             if timed(&said) || drops.iter().any(|(_, why)| why.starts_with("storm") || *why == "rate") {
                 sums.timed += 1;
             } else {

@@ -260,7 +260,8 @@ impl Model<'_> {
             return Err("too_short");
         }
         let (bytes, asked, unseen) = asked(sent, doubts)?;
-        if doubts.as_before("order", 0) {
+        let down = from.down() && doubts.either("the order at a port that is down", 0);
+        if down || doubts.as_before("order", 0) {
             // Guards and lists came first, and saw the tag.
             let seen = see(&bytes, false, doubts);
             if let Some(why) = pick(&from.guards().reasons(&seen, doubts), doubts) {
@@ -274,7 +275,8 @@ impl Model<'_> {
                 return Err("acl");
             }
         }
-        if from.down() {
+        // No rule is promised to come before that, or after it.
+        if from.down() && !doubts.either("a rule drops what comes in by a port that is down", 0) {
             return Err("link_down");
         }
         self.length(sent, asked, doubts)?;
@@ -284,8 +286,7 @@ impl Model<'_> {
         let plain = without(&bytes);
         let seen = see(&plain, tagged, doubts);
         let parts = parts.iter().map(|part| without(part)).collect();
-        let way =
-            Way { sent, vlan, priority, parts, offload: unseen || asked != Asked::default(), unseen, seen };
+        let way = Way { sent, vlan, priority, parts, offload: sent.asked != Asked::default(), unseen, seen };
         let reasons = from.guards().reasons(&way.seen, doubts);
         if let Some(why) = pick(&reasons, doubts) {
             return Err(why);
@@ -294,9 +295,13 @@ impl Model<'_> {
         if self.list(sent.port, "acl-in").is_some_and(|list| !list.permits(&facts, doubts)) {
             return Err("acl");
         }
+        if from.down() {
+            return Err("link_down");
+        }
         match from.joint {
             Joint::Router => {
-                if !doubts.as_before("31", 1) {
+                // What the router then drops passed no rule of the port's, and may be copied or not.
+                if !doubts.either("a mirror at a router", 0) {
                     self.mirror(sent.port, "out", &way, &plain, self.form(sent.port, &way), doubts, outcome);
                 }
                 self.route(&way, &plain, memory, doubts, outcome);
@@ -501,7 +506,7 @@ impl Model<'_> {
             allowed.extend(port.macs("allow-mac"));
             let vrrp = port.get("allow-mac").is_some_and(|list| list.contains("vrrp"));
             let virtual_router = src[..4] == [0, 0, 0x5e, 0] && matches!(src[4], 1 | 2);
-            if !allowed.contains(&src) && !(vrrp && virtual_router) {
+            if !(allowed.contains(&src) || vrrp && virtual_router) {
                 return Err("mac_guard");
             }
         }
@@ -646,7 +651,7 @@ impl Model<'_> {
             outcome.drops.push((n, "acl"));
             return;
         }
-        if point != "" {
+        if !point.is_empty() {
             if port.joint == Joint::Gateway {
                 self.route(way, plain, memory, doubts, outcome);
                 outcome.answers = None;
@@ -658,12 +663,7 @@ impl Model<'_> {
             outcome.drops.push((n, "rate"));
             return;
         }
-        // Nobody promises to look behind a third tag for what is left to do.
-        let tag =
-            |part: &[u8], at: usize| matches!(part.get(at..at + 2), Some([0x81 | 0x91, 0] | [0x88, 0xa8]));
-        let many = form.iter().any(|part| (0..3).all(|depth| tag(part, 12 + 4 * depth)));
-        let asks = way.sent.asked != Asked::default();
-        if asks && many && doubts.either("work behind a third tag", n) {
+        if deep(way, &form) && doubts.either("work behind a third tag", n) {
             if doubts.either("a mirror gets what cannot be done", n) {
                 self.mirror(n, "in", way, plain, form, doubts, outcome);
             }
@@ -728,16 +728,21 @@ impl Model<'_> {
             }
             return;
         }
-        if way.unseen && self.port(to).accepts & 1 == 0 {
+        // A copy that is cut asks for nothing.
+        let whole = port.number("mirror-snap").is_none();
+        if whole && way.unseen && self.port(to).accepts & 1 == 0 {
             outcome.drops.push((to, "cannot_segment"));
             return;
         }
         let form = if not == "out" { as_it_came(way, port) } else { form };
+        if deep(way, &form) && doubts.either("work behind a third tag", to) {
+            outcome.drops.push((to, "cannot_segment"));
+            return;
+        }
         match port.number("mirror-snap") {
             Some(_) if way.offload => drop(outcome.vague.insert(to)),
             snap => {
-                let whole = doubts.as_before("a snap length", to);
-                let most = snap.filter(|_| !whole).map_or(usize::MAX, |snap| snap as usize);
+                let most = snap.map_or(usize::MAX, |snap| snap as usize);
                 outcome.got.extend(form.into_iter().map(|part| (to, part[..part.len().min(most)].to_vec())));
             }
         }
@@ -756,6 +761,12 @@ fn as_it_came(way: &Way<'_>, port: &PortConfig) -> Vec<Vec<u8>> {
         None => part.clone(),
     };
     way.parts.iter().map(with).collect()
+}
+
+/// Whether something is left to do behind a third tag, where nobody promises to look.
+fn deep(way: &Way<'_>, form: &[Vec<u8>]) -> bool {
+    let tag = |part: &[u8], at: usize| matches!(part.get(at..at + 2), Some([0x81 | 0x91, 0] | [0x88, 0xa8]));
+    way.offload && form.iter().any(|part| (0..3).all(|depth| tag(part, 12 + 4 * depth)))
 }
 
 /// What lists are asked about.
