@@ -168,10 +168,12 @@ pub enum DropReason {
     VxlanVni = 56,
     /// It comes from no endpoint of its VNI.
     VxlanPeer = 57,
+    /// It met congestion in a tunnel, and its sender cannot be told (RFC 6040 §4.2).
+    VxlanEcn = 58,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 58] = [
+pub const DROPS: [(DropReason, &str, &str); 59] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
@@ -290,6 +292,7 @@ pub const DROPS: [(DropReason, &str, &str); 58] = [
     (DropReason::VxlanHeader, "vxlan_header", "it is no datagram of VXLAN, or says no VNI"),
     (DropReason::VxlanVni, "vxlan_vni", "no port at the address has its VNI (vni)"),
     (DropReason::VxlanPeer, "vxlan_peer", "it comes from an address that is no endpoint of its VNI (peers)"),
+    (DropReason::VxlanEcn, "vxlan_ecn", "it met congestion in the tunnel, and its sender takes no ECN"),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

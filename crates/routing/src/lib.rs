@@ -97,6 +97,16 @@ impl Controls {
         }
     }
 
+    /// Has control planes be followed anew whose namespace has gone or was made again. To be called every second.
+    pub fn look(&self, engine: &Engine) {
+        let spans = self.1.lock().unwrap_or_else(PoisonError::into_inner);
+        let stay = spans.values().all(Span::is_in_its_namespace);
+        drop(spans);
+        if !(stay && self.lock().values().all(Session::is_in_its_namespace)) {
+            self.follow(engine);
+        }
+    }
+
     /// Has each switch of `engine` with a control plane be followed.
     fn follow_switches(&self, engine: &Engine) {
         let mut spans = self.1.lock().unwrap_or_else(PoisonError::into_inner);
@@ -109,18 +119,19 @@ impl Controls {
                 continue;
             };
             let shadow = Shadow { netns: netns::path(&control), vni: vni.get(), local: overlay.local() };
-            if let Some(old) = before.remove(&name) {
-                if old.is(&shadow, &overlay) {
+            let said = match before.remove(&name) {
+                Some(old) if old.is(&shadow, &overlay) => {
                     spans.insert(name, old);
                     continue;
                 }
-                if old.has(&shadow) {
-                    drop(old);
-                } else {
+                Some(old) if old.has(&shadow) => Some(old.end()),
+                Some(old) => {
                     old.remove();
+                    None
                 }
-            }
-            match Span::start(&name, shadow, overlay) {
+                None => None,
+            };
+            match Span::start(&name, shadow, overlay, said) {
                 Ok(span) => drop(spans.insert(name, span)),
                 Err(e) => {
                     tracing::error!(switch = %name, "nothing follows its control plane: no thread: {e}")

@@ -10,6 +10,10 @@
 //! **Stale entries.** An entry that goes is in force for a moment more ([`HOLD`]): it may come again at once. If nobody listens for BGP in the
 //! namespace meanwhile, where somebody did, bgpd has ended, and with it went all that it had said. What went stays for [`GRACE`], unless it comes
 //! again before. A withdrawal by a bgpd that lives is obeyed. zebra leaves its entries in the kernel when it is killed.
+//!
+//! **Bounds.** A guest may use a new address in each frame. Of one port so many stations and addresses are announced at once and so many a
+//! second ([`Allowances`]); the others wait, and get frames as unknown ones do. After each look at the switch's table the thread rests
+//! for a multiple of what that took, so that a large table costs no more of a processor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -24,9 +28,10 @@ use sidecore_engine::host::netlink::{self, messages, Builder};
 use sidecore_engine::host::netns::{self, Socket};
 use sidecore_engine::host::shadow::{Entries, Shadow};
 use sidecore_engine::packet::Mac;
+use sidecore_engine::port::PortId;
 use sidecore_engine::sandbox::filters;
 use sidecore_engine::slice::upto;
-use sidecore_engine::state::Overlay;
+use sidecore_engine::state::{LocalMac, Overlay};
 
 use crate::kernel::{Kernel, Neighbour, Station};
 
@@ -38,6 +43,15 @@ const AGAIN: Duration = Duration::from_secs(1);
 const HOLD: Duration = Duration::from_millis(300);
 /// And by one that has gone.
 const GRACE: Duration = Duration::from_secs(120);
+/// For how long stations stay announced that an earlier daemon has announced, until they speak: VMMs connect again within seconds, and
+/// a silent one that is here is found by floods.
+const SPEAK: Duration = Duration::from_secs(20);
+/// Stations and addresses behind one port that are announced at once, and how many more a second.
+const BURST: f64 = 4096.0;
+const RATE: f64 = 500.0;
+/// How many times as long as a look at the switch's table takes it rests after that, and for how long at most.
+const REST: u32 = 9;
+const LONGEST_REST: Duration = Duration::from_millis(200);
 /// The port of BGP.
 const BGP: u16 = 179;
 /// Those who have no address: all that are not known.
@@ -46,30 +60,34 @@ const UNKNOWN: [u8; 6] = [0; 6];
 /// A switch that is followed, until this is dropped. What was said of it stays in force.
 pub(crate) struct Span {
     shadow: Shadow,
-    /// The tunnel's, as long as it runs.
-    tunnel: usize,
+    overlay: Overlay,
+    /// What tells its namespace from another that was made in its place.
+    space: Option<(u64, u64)>,
     end: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Table>>,
 }
 
 impl Span {
-    /// Begins to follow what is said of `overlay`, the tunnel of `switch`.
+    /// Begins to follow what is said of `overlay`, the tunnel of `switch`. `before`: what was said in this shadow to one that has ended.
     ///
     /// # Errors
     /// There is no thread for it.
-    pub fn start(switch: &str, shadow: Shadow, overlay: Overlay) -> io::Result<Span> {
+    pub fn start(switch: &str, shadow: Shadow, overlay: Overlay, before: Option<Table>) -> io::Result<Span> {
         let end = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let tunnel = overlay.id();
+        let space = netns::identity(&shadow.netns);
         let mut worker = Worker {
             switch: switch.to_owned(),
             shadow: shadow.clone(),
-            overlay,
+            overlay: overlay.clone(),
             end: Arc::clone(&end),
             links: [0; 3],
             addresses: BTreeMap::new(),
-            table: Table::default(),
+            // What the shadow has of our stations is this daemon's own then.
+            inherited: before.as_ref().map(|_| Inherited::default()),
+            table: before.unwrap_or_default(),
             announced: BTreeMap::new(),
-            inherited: None,
+            allowances: Allowances::default(),
+            rest: Instant::now(),
             seen: None,
             trouble: None,
             waits: false,
@@ -77,13 +95,31 @@ impl Span {
         let thread = std::thread::Builder::new().name(format!("control {switch}")).spawn(move || {
             filters::enter(filters::Kinds::CONVERSATION);
             worker.run();
+            worker.table
         })?;
-        Ok(Span { shadow, tunnel, end, thread: Some(thread) })
+        Ok(Span { shadow, overlay, space, end, thread: Some(thread) })
     }
 
     /// Whether it is the one with this shadow and this tunnel.
     pub fn is(&self, shadow: &Shadow, overlay: &Overlay) -> bool {
-        self.has(shadow) && self.tunnel == overlay.id()
+        self.has(shadow) && self.overlay.id() == overlay.id() && self.is_in_its_namespace()
+    }
+
+    /// Whether its namespace is the one in which it began.
+    pub fn is_in_its_namespace(&self) -> bool {
+        netns::identity(&self.shadow.netns) == self.space
+    }
+
+    /// Ends it; what was said to it.
+    pub fn end(mut self) -> Table {
+        self.join().unwrap_or_default()
+    }
+
+    fn join(&mut self) -> Option<Table> {
+        // It is empty, so there is room.
+        let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
+        // A panic there has been reported by the thread itself.
+        self.thread.take()?.join().ok()
     }
 
     /// Whether it has this shadow.
@@ -91,10 +127,11 @@ impl Span {
         self.shadow == *shadow
     }
 
-    /// The switch has no control plane any more.
+    /// The switch has no control plane any more, or another one.
     pub fn remove(self) {
-        let shadow = self.shadow.clone();
+        let (shadow, overlay) = (self.shadow.clone(), self.overlay.clone());
         drop(self);
+        overlay.forget();
         // With its namespace it has gone already.
         if let Err(e) = shadow.remove().or_else(|e| if shadow.netns.exists() { Err(e) } else { Ok(()) }) {
             tracing::warn!("the shadow of VNI {} stays in its namespace: {e}", shadow.vni);
@@ -104,12 +141,7 @@ impl Span {
 
 impl Drop for Span {
     fn drop(&mut self) {
-        // It is empty, so there is room.
-        let _ = rustix::io::write(&*self.end, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the thread itself.
-            let _ = thread.join();
-        }
+        self.join();
     }
 }
 
@@ -118,7 +150,7 @@ type Said = ([u8; 6], IpAddr);
 
 /// What a routing daemon has said, and not taken back for long.
 #[derive(Default)]
-struct Table {
+pub(crate) struct Table {
     /// Whether each moves nowhere.
     said: BTreeMap<Said, bool>,
     /// What was taken back, when that counts, and whether it waits for a routing daemon that has gone.
@@ -221,6 +253,44 @@ impl Table {
     }
 }
 
+/// Stations that an earlier daemon has announced, and until when they may speak again.
+#[derive(Default)]
+struct Inherited(BTreeMap<[u8; 6], Instant>);
+
+impl Inherited {
+    fn new(macs: impl Iterator<Item = [u8; 6]>, now: Instant) -> Inherited {
+        Inherited(macs.map(|mac| (mac, now + SPEAK)).collect())
+    }
+
+    /// Whether `mac` stays announced although it has not spoken.
+    fn stays(&self, mac: &[u8; 6], now: Instant) -> bool {
+        self.0.get(mac).is_some_and(|until| now < *until)
+    }
+
+    /// Whether it is time to look for those that have not spoken.
+    fn is_due(&mut self, now: Instant) -> bool {
+        let before = self.0.len();
+        self.0.retain(|_, until| now < *until);
+        self.0.len() < before
+    }
+}
+
+/// What may still be announced, by port, and when that was reckoned.
+#[derive(Default)]
+struct Allowances(BTreeMap<PortId, (f64, Instant)>);
+
+impl Allowances {
+    /// Whether one more may be announced of what is behind `port`.
+    fn spend(&mut self, port: PortId, now: Instant) -> bool {
+        let (left, at) = self.0.entry(port).or_insert((BURST, now));
+        let more = now.saturating_duration_since(*at).as_secs_f64() * RATE;
+        (*left, *at) = ((*left + more).min(BURST), now);
+        let may = *left >= 1.0;
+        *left -= if may { 1.0 } else { 0.0 };
+        may
+    }
+}
+
 struct Worker {
     switch: String,
     shadow: Shadow,
@@ -233,8 +303,11 @@ struct Worker {
     table: Table,
     /// Stations of ours that the shadow has, and whether each is configured.
     announced: BTreeMap<[u8; 6], bool>,
-    /// Those of them that an earlier daemon has entered, and until when they may speak again.
-    inherited: Option<(BTreeSet<[u8; 6]>, Instant)>,
+    /// Those of them that an earlier daemon has entered; `None` until that is known.
+    inherited: Option<Inherited>,
+    allowances: Allowances,
+    /// The next look at the switch's table is not before this.
+    rest: Instant,
     /// The state of the switch's table in which they were looked at.
     seen: Option<u32>,
     trouble: Option<String>,
@@ -362,8 +435,10 @@ impl Worker {
         self.addresses = known.filter(|(_, (mac, _))| self.announced.contains_key(mac)).collect();
         let at_bridge = far.iter().filter(|station| station.behind.is_none());
         at_bridge.for_each(|station| self.table.again(station.mac, &mut changes));
+        // What an earlier one was told is not in force at another tunnel.
+        changes.floods = true;
         self.table.compare(&far, Instant::now(), &mut changes);
-        let inherited = || (self.announced.keys().copied().collect(), Instant::now() + GRACE);
+        let inherited = || Inherited::new(self.announced.keys().copied(), Instant::now());
         self.inherited.get_or_insert_with(inherited);
         self.seen = None;
         self.carry_out(&changes);
@@ -412,30 +487,34 @@ impl Worker {
 
     /// Enters what the switch has learned into the shadow, and takes out what it has forgotten.
     fn announce(&mut self) -> io::Result<()> {
-        let now = self.overlay.changes();
-        let waits =
-            self.inherited.as_ref().filter(|(macs, until)| !macs.is_empty() && Instant::now() < *until);
-        let waits = waits.map(|(macs, _)| macs.clone());
-        if let (None, Some((macs, _))) = (&waits, &mut self.inherited) {
-            // Those that have not spoken are not here any more.
-            self.seen = self.seen.filter(|_| macs.is_empty());
-            macs.clear();
+        let (start, state) = (Instant::now(), self.overlay.changes());
+        if self.inherited.as_mut().is_some_and(|it| it.is_due(start)) {
+            self.seen = None;
         }
-        if self.seen == Some(now) {
+        if self.seen == Some(state) || start < self.rest {
             return Ok(());
         }
-        let here: BTreeMap<[u8; 6], bool> =
-            self.overlay.local_macs().into_iter().map(|it| (it.mac, it.fixed)).collect();
+        let here: BTreeMap<[u8; 6], LocalMac> =
+            self.overlay.local_macs().into_iter().map(|it| (it.mac, it)).collect();
+        // What waits for its port's allowance is looked at again.
+        let mut seen = Some(state);
+        let mut there = BTreeMap::new();
         for fixed in [false, true] {
-            let new =
-                here.iter().filter(|(mac, its)| **its == fixed && self.announced.get(*mac) != Some(its));
-            self.write(true, fixed, new.map(|(mac, _)| *mac).collect())?;
+            let mut new = Vec::new();
+            for (mac, its) in here.iter().filter(|(_, its)| its.fixed == fixed) {
+                let is_new = self.announced.get(mac) != Some(&fixed);
+                if is_new && !fixed && !self.allowances.spend(its.port, start) {
+                    seen = None;
+                    continue;
+                }
+                there.insert(*mac, fixed);
+                new.extend(is_new.then_some(*mac));
+            }
+            self.write(true, fixed, new)?;
         }
-        let stays = |mac: &[u8; 6]| waits.as_ref().is_some_and(|macs| macs.contains(mac));
-        let mut there = here.clone();
         let mut gone = Vec::new();
         for (mac, fixed) in self.announced.iter().filter(|(mac, _)| !here.contains_key(*mac)) {
-            match stays(mac) {
+            match self.inherited.as_ref().is_some_and(|it| it.stays(mac, start)) {
                 true => drop(there.insert(*mac, *fixed)),
                 false => gone.push(*mac),
             }
@@ -452,10 +531,15 @@ impl Worker {
         let mut new = self.overlay.addresses(|mac| here.contains_key(&mac));
         new.retain(|(ip, mac)| {
             let is_new = addresses.get(ip).is_none_or(|(whose, _)| whose != mac);
-            if is_new {
+            let may = is_new
+                && there.contains_key(mac)
+                && here.get(mac).is_some_and(|its| self.allowances.spend(its.port, start));
+            if may {
                 addresses.insert(*ip, (*mac, true));
+            } else if is_new {
+                seen = None;
             }
-            is_new
+            may
         });
         for (is_there, all) in [(false, gone), (true, new)] {
             for some in all.chunks(Entries::MOST_WITH_IP) {
@@ -466,7 +550,9 @@ impl Worker {
             }
         }
         self.addresses = addresses;
-        (self.announced, self.seen) = (there, Some(now));
+        self.allowances.0.retain(|port, _| here.values().any(|its| its.port == *port));
+        (self.announced, self.seen) = (there, seen);
+        self.rest = Instant::now() + (start.elapsed() * REST).min(LONGEST_REST);
         Ok(())
     }
 
@@ -529,6 +615,31 @@ mod tests {
         let mut changes = Changes::default();
         table.sweep(now, Some(listens), &mut changes);
         changes
+    }
+
+    #[test]
+    fn a_guest_with_ever_new_addresses_has_few_announced() {
+        let (mut allowances, start, [one, other]) =
+            (Allowances::default(), Instant::now(), [PortId(1), PortId(2)]);
+        // As many addresses a second as a guest was seen to use, for ten seconds.
+        let spent = (0..39_000u32).filter(|n| allowances.spend(one, start + Duration::from_micros(256) * *n));
+        let spent = spent.count();
+        assert!((9000..9200).contains(&spent), "{spent}");
+        assert!((0..4096).all(|_| allowances.spend(other, start)), "others have their own");
+        assert!(!allowances.spend(other, start));
+        assert!(allowances.spend(other, start + Duration::from_millis(3)));
+    }
+
+    #[test]
+    fn a_station_that_does_not_come_back_is_announced_for_a_short_time() {
+        let start = Instant::now();
+        let mut inherited = Inherited::new([M].into_iter(), start);
+        let almost = start + Duration::from_secs(19);
+        assert!(
+            inherited.stays(&M, almost) && !inherited.stays(&[4; 6], almost) && !inherited.is_due(almost)
+        );
+        let late = start + Duration::from_secs(21);
+        assert!(!inherited.stays(&M, late) && inherited.is_due(late) && !inherited.is_due(late));
     }
 
     #[test]

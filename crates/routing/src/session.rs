@@ -51,6 +51,8 @@ pub(crate) struct Plane {
     router: Arc<Router>,
     /// The network namespace, as it is configured: a name or a path.
     namespace: String,
+    /// What tells the namespace from another that was made in its place.
+    space: Option<(u64, u64)>,
     /// Seconds for which a route stays that the routing daemon does not say any more.
     grace: u32,
     /// The second of the router's clock.
@@ -78,8 +80,9 @@ impl Plane {
     ) -> io::Result<Plane> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let (wake, end) = (event()?, Arc::new(event()?));
+        let space = netns::identity(&netns::path(namespace));
         let (namespace, stop, shown) = (namespace.to_owned(), AtomicBool::new(false), Mutex::default());
-        Ok(Plane { router, namespace, grace, clock, wake, stop, end, shown, agents: Mutex::default() })
+        Ok(Plane { router, namespace, space, grace, clock, wake, stop, end, shown, agents: Mutex::default() })
     }
 }
 
@@ -117,7 +120,12 @@ impl Session {
     /// Whether it is the control plane of this router, in this namespace, with this grace.
     pub fn is(&self, router: &Arc<Router>, namespace: &str, grace: u32) -> bool {
         let Plane { router: own, namespace: its, grace: seconds, .. } = &*self.plane;
-        Arc::ptr_eq(own, router) && its == namespace && *seconds == grace
+        Arc::ptr_eq(own, router) && its == namespace && *seconds == grace && self.is_in_its_namespace()
+    }
+
+    /// Whether its namespace is the one in which it began.
+    pub fn is_in_its_namespace(&self) -> bool {
+        netns::identity(&netns::path(&self.plane.namespace)) == self.plane.space
     }
 
     /// The router's ports are not what they were, or its agents are to be these.

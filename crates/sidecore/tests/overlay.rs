@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use crate::rig::net::Net;
 use crate::rig::{needs, until, Daemon, Testbed};
-use crate::vlan::{frame, guests, EVERYBODY};
+use crate::vlan::{frame, guests, mac, EVERYBODY};
 use rustix::process::Signal;
 
 fn daemon(bed: &Testbed, control: &Net) -> Daemon {
@@ -100,6 +100,111 @@ fn stations_move_between_hosts_and_the_shadow_outlives_the_daemon() {
     until("device that is made again", || {
         control.command("ip").args(["link", "show", "scvx100"]).output().unwrap().status.success()
     });
+}
+
+/// A tunnel in another VLAN is another one for the control plane, and what that has told goes on.
+#[test]
+fn a_tunnel_moves_to_a_vlan_and_is_followed_there() {
+    needs("bridge", "iproute2");
+    let (bed, control) = (Testbed::new(), Net::new());
+    let _daemon = daemon(&bed, &control);
+    endpoint(&control);
+    let [mut vm] = guests(&bed, ["vm"]);
+    vm.send(&frame(EVERYBODY, 1, None, 1));
+    far(&control, "add", 2);
+    until("stations", || {
+        shadow(&control, 1).as_deref() == Some("scfd100") && at(&bed, 2).as_deref() == Some("over")
+    });
+    let vlan = |mac: u8| {
+        let (table, mac) = (bed.show("mac"), format!("02:00:00:00:00:{mac:02x}"));
+        let row = table["addresses"].as_array().unwrap().iter().find(|row| row["mac"] == mac)?;
+        row["vlan"].as_u64()
+    };
+    bed.ok(&["set", "over", "vlan=10"]);
+    until("a station told before", || vlan(2) == Some(10));
+    until("the station of another VLAN", || shadow(&control, 1).is_none());
+    far(&control, "add", 3);
+    until("a station told later", || vlan(3) == Some(10));
+    bed.ok(&["set", "vm", "vlan=10"]);
+    vm.send(&frame(EVERYBODY, 1, None, 2));
+    until("the station again", || shadow(&control, 1).as_deref() == Some("scfd100"));
+    // Another table does not forget what is told once.
+    bed.ok(&["set", "--switch", "lan", "table-size=64"]);
+    assert_eq!([vlan(2), vlan(3)], [Some(10); 2]);
+}
+
+/// `ip netns del` and `add`: the name leads to another namespace.
+#[test]
+fn a_namespace_that_is_made_again_is_found() {
+    let (bed, first, second) = (Testbed::new(), Net::new(), Net::new());
+    let place = bed.at("ns");
+    std::fs::write(&place, "").unwrap();
+    let mount = |words: &[&str]| {
+        let output = std::process::Command::new(words[0]).args(&words[1..]).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    };
+    mount(&["mount", "--bind", &first.path(), &place]);
+    let switch = format!("lan,control={place},vni=100");
+    let (router, tap) = (format!("r,control={place}"), format!("t=tap:t0,netns={place}"));
+    let _daemon = bed.daemon(&[
+        "--switch",
+        &switch,
+        "--router",
+        &router,
+        "--port",
+        "over=vxlan:127.0.8.3,vni=100,switch=lan",
+        "--port",
+        &tap,
+        "--port",
+        "up=ring:up,router=r,address=10.3.0.1/24",
+    ]);
+    let has = |net: &Net, name: &str| {
+        net.command("ip").args(["link", "show", name]).output().unwrap().status.success()
+    };
+    let all = |net: &Net| ["scvx100", "up", "t0"].iter().all(|name| has(net, name));
+    until("interfaces", || all(&first));
+    mount(&["umount", "--lazy", &place]);
+    // The file is no namespace now, as where there is none.
+    until("ports that wait", || bed.port("t")["state"]["peer"] == "stopped");
+    mount(&["mount", "--bind", &second.path(), &place]);
+    until("interfaces in the other one", || all(&second));
+    mount(&["umount", "--lazy", &place]);
+}
+
+/// A guest that uses a new address in each frame.
+#[test]
+fn ever_new_addresses_are_announced_slowly() {
+    const STATIONS: u32 = 6000;
+    needs("bridge", "iproute2");
+    let (bed, control) = (Testbed::new(), Net::new());
+    let _daemon = daemon(&bed, &control);
+    endpoint(&control);
+    let [mut vm] = guests(&bed, ["vm"]);
+    let announced = || {
+        let output = control.command("bridge").args(["fdb", "show", "dev", "scfd100"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().lines().filter(|line| line.starts_with("02:00:01:")).count()
+    };
+    // Frames for one that is known are not limited as those for many are.
+    far(&control, "add", 2);
+    until("a station elsewhere", || at(&bed, 2).is_some());
+    let start = std::time::Instant::now();
+    let (mut next, mut known) = (0u32, 0);
+    while known < STATIONS as usize {
+        for number in next..next + 100 {
+            let [_, a, b, c] = number.to_be_bytes();
+            let mut bytes = frame(mac(2), 1, None, 1);
+            bytes[6..12].copy_from_slice(&[2, 0, 1, a, b, c]);
+            vm.send(&bytes);
+        }
+        next = (next + 100) % STATIONS;
+        if next == 0 {
+            known = bed.show("mac")["addresses"].as_array().unwrap().len();
+        }
+        let (count, most) = (announced(), 4096.0 + 500.0 * start.elapsed().as_secs_f64());
+        assert!(count as f64 <= most + 1.0, "{count} of at most {most}");
+        assert!(start.elapsed() < 6 * crate::rig::LIMIT);
+    }
+    until("all of them in the end", || announced() == STATIONS as usize);
 }
 
 /// The kernel keeps fewer changes than these for one who does not read. What is lost has to be asked for, also what comes while that is done.

@@ -123,6 +123,60 @@ fn what_cannot_be_says_so() {
     }
 }
 
+/// Where a frame comes out nothing says that its sender is isolated (RFC 5517 has no such tag).
+#[test]
+fn a_tunnel_beside_isolated_ports_is_isolated() {
+    let (bed, port) = (Testbed::new(), free_port());
+    let over = format!("over=vxlan:127.0.7.11:{port},vni=1,peers=127.0.7.12,vlan=10");
+    let _daemon = bed.daemon(&[
+        "--port",
+        &over,
+        "--port",
+        "b=ring:b,vlan=20,isolated=on",
+        "--port",
+        "c=ring:c,vlan=10",
+    ]);
+    let said = bed.fails(&["set", "c", "isolated=on"]);
+    assert!(
+        said.contains("port over: key `isolated`: port c of its switch is isolated, and would reach"),
+        "{said}"
+    );
+    bed.ok(&["set", "over", "isolated=on"]);
+    bed.ok(&["set", "c", "isolated=on"]);
+    let said = bed.fails(&["set", "over", "isolated=off"]);
+    assert!(said.contains("allowed: isolated=on here, too"), "{said}");
+}
+
+/// The switch's control plane is taken away and comes again, one change after the other.
+#[test]
+fn a_control_plane_comes_and_goes() {
+    let (bed, control, port) = (Testbed::new(), crate::rig::net::Net::new(), free_port());
+    let _daemon = bed.daemon(&["--switch", "lan", "--port", "b=ring:b,switch=lan"]);
+    let over = format!("over=vxlan:127.0.7.13:{port},vni=100,switch=lan");
+    assert!(bed.fails(&["add", &over]).contains("peers`: it has to be given"));
+    bed.ok(&["set", "--switch", "lan", "vni=100"]);
+    bed.ok(&["add", &over]);
+    let shadow =
+        || control.command("ip").args(["link", "show", "scvx100"]).output().unwrap().status.success();
+    let tell = |line: &str| {
+        assert!(control.command("bridge").args(line.split(' ')).output().unwrap().status.success())
+    };
+    for _ in 0..2 {
+        bed.ok(&["set", "--switch", "lan", &format!("control={}", control.path())]);
+        until("shadow", shadow);
+        tell("fdb append 00:00:00:00:00:00 dev scvx100 dst 127.0.7.14 self permanent");
+        tell("fdb add 02:00:00:00:00:07 dev scvx100 dst 127.0.7.14 self master dynamic extern_learn");
+        let detail = || bed.port("over")["state"]["detail"].as_str().unwrap().to_owned();
+        until("what is told", || detail().contains(": 1 endpoints, told by a control plane, 1 addresses"));
+        bed.ok(&["set", "--switch", "lan", "control="]);
+        until("what was told", || detail().contains(": 0 endpoints, told by a control plane, 0 addresses"));
+        until("no shadow", || !shadow());
+        assert_eq!(bed.show("mac")["addresses"].as_array().unwrap().len(), 0);
+    }
+    bed.ok(&["set", "over", "peers=127.0.7.14"]);
+    bed.ok(&["set", "--switch", "lan", "vni="]);
+}
+
 /// Each frame is cut, tagged and taken as that of any other port: a tunnel in a VLAN carries frames without a tag.
 #[test]
 fn a_tunnel_is_a_port_as_others() {

@@ -28,8 +28,8 @@ use super::Args;
 const EVERY: Duration = Duration::from_micros(200);
 /// How long frames are sent before a move, and after the first of them has arrived.
 const AROUND: Duration = Duration::from_millis(100);
-/// How long a change may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a change may take: of one port 500 stations a second are announced, after the first 4,096.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Where a frame's number is: behind its headers.
 const NUMBER: usize = 42;
 /// Frames sent at once while many stations come, and the time between: a TAP keeps 500.

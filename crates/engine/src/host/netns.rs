@@ -14,6 +14,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use libc::c_ulong;
@@ -42,6 +43,12 @@ pub fn path(text: &str) -> PathBuf {
         true => PathBuf::from(text),
         false => Path::new(NAMED).join(text),
     }
+}
+
+/// What tells the namespace at this path from another that was made there; `None`: there is none.
+#[must_use]
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|it| (it.dev(), it.ino()))
 }
 
 /// Why `text` can be neither, if it cannot: names are ip-netns(8)'s, and paths lead where they say.

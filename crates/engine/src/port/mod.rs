@@ -270,6 +270,15 @@ impl Port {
         self.told.store(true, Ordering::Relaxed);
     }
 
+    /// Something else is to stand behind it: what the former said of itself holds no more.
+    pub fn renew(&self) {
+        self.told.store(false, Ordering::Relaxed);
+        self.set_accepts(Offloads::NONE);
+        self.set_held(false);
+        self.node.store(NOWHERE, Ordering::Relaxed);
+        self.private_memory.clear();
+    }
+
     /// Whether there is a receiver behind it: the link is up, or is down only because the device was told that there is
     /// no carrier. What the other end of a wire follows.
     pub fn is_ready(&self) -> bool {

@@ -514,12 +514,8 @@ fn check_vlans(port: &PortSpec, bad: &mut impl FnMut(&str, String)) {
 
 /// Whether a switch with a control plane has the tunnel of which that tells.
 fn check_overlay(spec: &Spec, switch: &SwitchSpec, bad: &mut impl FnMut(&str, String)) {
-    let Some(control) = &switch.control else {
-        if switch.vni.is_some() {
-            bad("vni", "does not apply; allowed: with control".to_owned());
-        }
-        return;
-    };
+    // A VNI alone: a control plane is to come, or was taken away.
+    let Some(control) = &switch.control else { return };
     if let Some(why) = netns::complaint(control) {
         bad("control", why);
     }
@@ -548,11 +544,24 @@ fn check_tunnel(spec: &Spec, port: &PortSpec, kinds: &[Kind], bad: &mut impl FnM
         if port.vni.is_none() {
             bad("vni", "it has to be given; allowed: 1 to 16777215".to_owned());
         }
-        let told = |switch: &SwitchSpec| switch.control.is_some() && port.is_told_on(&switch.name);
+        let told = |switch: &SwitchSpec| {
+            let has_control = switch.control.is_some() || switch.vni.is_some();
+            has_control && port.is_told_on(&switch.name)
+        };
         if port.peers.is_none() && !spec.switches.iter().any(told) {
+            let why = "it has to be given; allowed: addresses of other hosts, or a switch with control, or with vni until it has that";
+            bad("peers", why.to_owned());
+        }
+        // Where a frame comes out of a tunnel nothing says that its sender is isolated.
+        let meets = |other: &&PortSpec| {
+            other.joint() == port.joint() && PortVlans::meet(port.vlans().as_ref(), other.vlans().as_ref())
+        };
+        let is_isolated = |port: &PortSpec| port.isolated == Some(Toggle::On);
+        let other = spec.ports.iter().filter(|_| !is_isolated(port)).filter(meets).find(|it| is_isolated(it));
+        if let Some(PortSpec { name, .. }) = other {
             bad(
-                "peers",
-                "it has to be given; allowed: addresses of other hosts, or a switch with control".to_owned(),
+                "isolated",
+                format!("port {name} of its switch is isolated, and would reach isolated ports of other hosts; allowed: isolated=on here, too"),
             );
         }
         return;

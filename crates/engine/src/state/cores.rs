@@ -95,7 +95,7 @@ impl CoreGraph {
 }
 
 impl Now {
-    /// The switch for `spec`: the one that runs if it can be that, else a new one with an empty table.
+    /// The switch for `spec`: the one that runs if it can be that, else one with another table that has what the former knew.
     fn switch(&self, spec: &SwitchSpec) -> Arc<Switch> {
         let options = options(spec);
         match self.switches.get(&spec.name) {
@@ -103,7 +103,8 @@ impl Now {
                 switch.set(options);
                 Arc::clone(switch)
             }
-            _ => Arc::new(Switch::new(&spec.name, options)),
+            Some((_, switch)) => Arc::new(switch.with_new_table(options)),
+            None => Arc::new(Switch::new(&spec.name, options)),
         }
     }
 
@@ -347,8 +348,9 @@ impl CoreGraph {
 
     /// What `ask` finds at the switch of this name, at the second of its clock.
     pub(super) fn table<T>(&self, name: &str, ask: impl FnOnce(&Switch, u32) -> T) -> Option<T> {
-        let switch = Arc::clone(&crate::lock(&self.now).switches.get(name)?.1);
-        Some(ask(&switch, self.cores.seconds()))
+        // A table that takes another one's place is filled under the lock, too.
+        let now = crate::lock(&self.now);
+        Some(ask(&now.switches.get(name)?.1, self.cores.seconds()))
     }
 
     /// The router of this name, and the second of its clock.
@@ -480,9 +482,10 @@ impl CoreGraph {
             if switch.age(seconds, |port| told.contains(&port)) {
                 tracing::warn!(
                     switch = %name,
-                    "single buckets of the MAC table overflow, as under an attack: it was emptied and has another hash key"
+                    "single buckets of the MAC table overflow, as under an attack: it has another hash key now"
                 );
-                let old = std::mem::replace(switch, Arc::new(Switch::new(name, options(spec))));
+                let new = Arc::new(switch.with_new_table(options(spec)));
+                let old = std::mem::replace(switch, new);
                 now.ports.iter_mut().for_each(|(_, attach)| attach.move_to(&old, switch));
                 changed = true;
             }

@@ -153,6 +153,7 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
         "vxlan_peer" => (true, "frames", "sidecore set PORT peers=…"),
         "vxlan_vni" => (true, "frames", "the other hosts' vni, or a port here that has it"),
         "vxlan_header" => (false, "frames", "another program sends to the UDP port of the tunnel"),
+        "vxlan_ecn" => (false, "frames", "more bandwidth between the hosts, or ECN in the guests"),
         "acl" => (false, "frames", "sidecore show acl"),
         "rate" => (false, "frames", "sidecore set PORT out-rate=…, or out-bit-rate=…"),
         "isolated" => (false, "frames", "sidecore set PORT isolated=off"),

@@ -23,6 +23,8 @@ pub(super) struct Live {
     pub spec: PortSpec,
     pub port: Arc<Port>,
     pub attachment: Option<Box<dyn Attachment>>,
+    /// The network namespace in which what stands behind it was started.
+    pub space: Option<(u64, u64)>,
     pub stopped: Option<String>,
     /// Its link, as it was told last.
     pub link: bool,

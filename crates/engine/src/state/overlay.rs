@@ -9,7 +9,7 @@ use super::kinds::VXLAN;
 use super::spec::{Joint, PortSpec};
 use crate::host::vxlan::{address, vteps, Vteps};
 use crate::port::PortId;
-use crate::switch::Kind;
+use crate::switch::{Entry, Kind};
 
 /// A station behind a port of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,9 +18,12 @@ pub struct LocalMac {
     pub mac: [u8; 6],
     /// It is configured, and does not move.
     pub fixed: bool,
+    /// The port behind which it is.
+    pub port: PortId,
 }
 
 /// The way of a control plane to a switch with a tunnel. It outlives neither: where the tunnel has gone nothing is done.
+#[derive(Clone)]
 pub struct Overlay {
     graph: Arc<CoreGraph>,
     switch: String,
@@ -60,9 +63,15 @@ impl Overlay {
         self.local
     }
 
-    /// What tells the tunnel from another one in its place.
-    pub fn id(&self) -> usize {
-        Arc::as_ptr(&self.vteps) as usize
+    /// What tells the tunnel, in its VLAN, from another one in its place.
+    pub fn id(&self) -> (usize, u64) {
+        (Arc::as_ptr(&self.vteps) as usize, self.vlan)
+    }
+
+    /// Nothing is told any more, and nothing holds that was.
+    pub fn forget(&self) {
+        self.vteps.forget();
+        self.graph.table(&self.switch, |switch, seconds| switch.forget(self.port, false, seconds));
     }
 
     /// The endpoints to which floods go; false if there are too many.
@@ -110,7 +119,11 @@ impl Overlay {
             .into_iter()
             .flatten()
             .filter(|entry| entry.port != self.port && u64::from(entry.vlan) << 48 == self.vlan);
-        here.map(|entry| LocalMac { mac: bytes(entry.mac), fixed: entry.kind != Kind::Learned }).collect()
+        let local = |entry: Entry| {
+            let (mac, fixed) = (bytes(entry.mac), entry.kind != Kind::Learned);
+            LocalMac { mac, fixed, port: entry.port }
+        };
+        here.map(local).collect()
     }
 }
 

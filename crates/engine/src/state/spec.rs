@@ -149,7 +149,7 @@ options! {
         may {
             /// Seconds after which a silent address is forgotten.
             ageing: Number<1, 86400> = "ageing", Any, "300";
-            /// Addresses that it can remember, rounded up to a power of two of 4096 at least; a change starts with an empty table.
+            /// Addresses that it can remember, rounded up to a power of two of 4096 at least.
             table_size: Number<64, 1_048_576> = "table-size", Any, "8192";
             /// Whether frames for reserved group addresses pass: LLDP, LACP, 802.1X and PAUSE (802.1Q table 8-1).
             control_frames: Control = "control-frames", Any, "`drop`";

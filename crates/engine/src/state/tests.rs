@@ -9,6 +9,7 @@ use super::kinds::{Kind, Location, PLAIN};
 use super::*;
 use crate::graph::{self, Scheduler};
 use crate::observe::CounterFile;
+use crate::packet::Offloads;
 use crate::port::{Attachment, AttachmentStatus, Peer, Port};
 
 /// What a test's fakes have open. They end on other threads than the test's.
@@ -28,13 +29,18 @@ thread_local! {
 
 struct Fake(String, Arc<Host>);
 
-fn start(spec: &PortSpec, _: &Arc<Port>, _: Arc<dyn Scheduler>) -> Result<Box<dyn Attachment>, String> {
+fn start(spec: &PortSpec, port: &Arc<Port>, _: Arc<dyn Scheduler>) -> Result<Box<dyn Attachment>, String> {
     if spec.location.contains("refused") {
         return Err(format!("cannot bind {}: permission denied", spec.location));
     }
     let host = HOST.with(Arc::clone);
     if !host.open.lock().unwrap().insert(spec.location.clone()) {
         return Err(format!("cannot bind {}: address in use", spec.location));
+    }
+    if spec.location.contains("tunnel") {
+        port.set_told();
+        port.set_accepts(Offloads::ALL);
+        port.set_held(true);
     }
     Ok(Box::new(Fake(spec.location.clone(), host)))
 }
@@ -164,7 +170,6 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
             "f.toml:2: daemon: key `cores`: processor 2 is named twice; allowed: one I/O core each",
         ),
         ("[[switch]]\nname = 's'\nage = 3", "f.toml:3: switch s: key `age`: unknown field `age`, expected one of `name`, `ageing`, `table-size`, `control-frames`, `mac-move`, `control`, `vni`"),
-        ("[[switch]]\nname = 's'\nvni = 5", "f.toml:3: switch s: key `vni`: does not apply; allowed: with control"),
         ("[[switch]]\nname = 's'\ncontrol = 'n'\nvni = 5\n[[switch]]\nname = 't'\ncontrol = '/run/netns/n'\nvni = 5", "f.toml:4: switch s: key `vni`: another switch has it in this namespace; allowed: each vni once in a namespace\nf.toml:3: switch s: key `control`: needs one tunnel without peers on the switch, and there are 0; allowed: one port of kind vxlan\nf.toml:8: switch t: key `vni`: another switch has it in this namespace; allowed: each vni once in a namespace\nf.toml:7: switch t: key `control`: needs one tunnel without peers on the switch, and there are 0; allowed: one port of kind vxlan"),
         ("WEB\nmode = 'copy'", "f.toml:6: port web: key `mode`: is none that kind sock knows; allowed: octal digits, such as 0660"),
         ("[[router]]\nname = 'r'\ncontrol = '../../etc/passwd'", "f.toml:3: router r: key `control`: \"../../etc/passwd\" is no network namespace; allowed: a name as of `ip netns add`, or a path from / on without . and .., of letters, digits and marks"),
@@ -297,6 +302,20 @@ fn ports_that_swap_places_and_a_failure_between_them() {
     engine.apply(&spec(&["a=sock:/b,wire=w", "b=sock:/a", "c=sock:/d,wire=w"]), false).unwrap();
     assert_eq!(open(), ["/a", "/b", "/d"].map(str::to_owned).into());
     assert_eq!(numbers(&engine).get("a"), before.get("a"), "a port that restarts keeps its number");
+}
+
+/// What stood behind a port says nothing of what stands there now.
+#[test]
+fn a_port_that_becomes_another_kind_is_as_a_new_one() {
+    let engine = engine();
+    engine.apply(&spec(&["a=sock:/tunnel,link=down"]), false).unwrap();
+    let port = engine.port("a").unwrap();
+    assert!(port.is_told() && port.is_silent() && port.is_ready());
+    engine.apply(&spec(&["a=iface:a0"]), false).unwrap();
+    let now = engine.port("a").unwrap();
+    assert!(Arc::ptr_eq(&port, &now), "it is the same port");
+    assert!(!now.is_told() && !now.is_silent() && !now.is_ready());
+    assert_eq!(now.accepts(), Offloads::NONE);
 }
 
 /// One VMM's user can put a file at its socket's name before the daemon starts.

@@ -28,6 +28,7 @@ use super::live::{EngineState, Live, Means};
 use super::plan::{Change, Verb};
 use super::retire::{self, Ending, PATIENCE};
 use super::spec::{Entry, Joint, PortSpec, Spec};
+use crate::host::netns;
 use crate::port::{Attachment, Fault, Port, DEFAULT_MTU};
 
 /// What made a change impossible, and whether all is as it was.
@@ -183,6 +184,7 @@ impl<'c> Transaction<'c> {
             spec: spec.clone(),
             port,
             attachment: None,
+            space: None,
             stopped: None,
             link: false,
             flow: Flow::default(),
@@ -216,6 +218,7 @@ impl<'c> Transaction<'c> {
         let Some(live) = self.state.ports.get_mut(&spec.name) else {
             return Err(fail("is not among the live ports".to_owned()));
         };
+        live.space = space(spec);
         live.attachment = Some(self.means.attach(spec, &live.port).map_err(fail)?);
         live.spec = spec.clone();
         live.stopped = None;
@@ -346,9 +349,11 @@ impl Means {
     /// A cause is logged when it is another than before.
     pub fn try_again(&self, state: &mut EngineState) {
         let mut came = false;
-        for live in
-            state.ports.values_mut().filter(|live| live.port.fault.get() == Some(Fault::InterfaceGone))
-        {
+        let is_gone = |live: &&mut Live| {
+            let other = live.attachment.is_some() && live.space != space(&live.spec);
+            other || live.port.fault.get() == Some(Fault::InterfaceGone)
+        };
+        for live in state.ports.values_mut().filter(is_gone) {
             // What stands behind it has stopped itself; one that does not end is looked at again in a second.
             if live.attachment.is_none() || live.detach().is_ok() {
                 live.stopped = Some(Fault::InterfaceGone.to_string());
@@ -356,6 +361,7 @@ impl Means {
             }
         }
         for (name, live) in state.ports.iter_mut().filter(|(_, live)| live.stopped.is_some()) {
+            live.space = space(&live.spec);
             match self.attach(&live.spec, &live.port) {
                 Ok(attachment) => {
                     (live.attachment, live.stopped, came) = (Some(attachment), None, true);
@@ -376,6 +382,8 @@ impl Means {
 
     fn attach(&self, spec: &PortSpec, port: &Arc<Port>) -> Result<Box<dyn Attachment>, String> {
         let kind = find(self.kinds, &spec.kind)?;
+        port.renew();
+        port.set_silent(!spec.link_wanted());
         port.set_mtu(mtu(spec));
         grant(spec, port);
         let mut attachment = (kind.start)(spec, port, self.graph.cores.clone())?;
@@ -384,6 +392,11 @@ impl Means {
         }
         Ok(attachment)
     }
+}
+
+/// What tells the network namespace of a port from another that was made in its place.
+fn space(spec: &PortSpec) -> Option<(u64, u64)> {
+    spec.netns.as_deref().and_then(|name| netns::identity(&netns::path(name)))
 }
 
 /// Grants a port its queue, and one that pays for itself what its specification says; of others the tenant's does.

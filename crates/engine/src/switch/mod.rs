@@ -124,6 +124,13 @@ impl Switch {
         }
     }
 
+    /// This switch with another table, which has what this one knows, as far as there is room.
+    pub fn with_new_table(&self, options: SwitchOptions) -> Switch {
+        let new = Switch::new(&self.name, options);
+        new.table.take_over_all(&self.table);
+        new
+    }
+
     /// Seconds after which an address that was not seen is forgotten.
     pub fn ageing(&self) -> u32 {
         self.ageing.load(Ordering::Relaxed)
@@ -349,16 +356,17 @@ impl Switch {
     }
 
     /// A control plane says that `mac`, above which its VLAN stands, is behind `port`, for good if it is `sticky`. False: there is no
-    /// room, or another port has it for good.
+    /// room, or another port has it for good. It stays until the control plane takes it back or the station speaks elsewhere; in a bucket
+    /// with many of such, as long as a station that is heard.
     pub fn tell(&self, mac: u64, port: PortId, sticky: bool, now: u32) -> bool {
+        let kind = match sticky {
+            true => Kind::Static,
+            false if self.table.may_fix(mac) => Kind::Pinned,
+            false => Kind::Learned,
+        };
         // Whoever has it by having spoken has lost it.
-        let by = Teller { port, limit: 0, owns: false, moves: false, now, ageing: 0 };
-        match self.table.learn(mac, &by, |_| true) {
-            Learned::Known | Learned::New | Learned::Moved(_) => {
-                !sticky || self.pin(mac, port, Kind::Static, now)
-            }
-            _ => false,
-        }
+        let kept = self.table.lookup(mac).is_some_and(|it| it.fixed && it.port != port);
+        mac & MAC != 0 && !kept && self.pin(mac, port, kind, now)
     }
 
     /// Forgets addresses that have aged, but for those at ports where they `stay`. For the control plane, every second. True: the

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 
 use super::claim::{Contest, HOLD, MOVES};
 use super::table::{Dispute, Found, Kind, Learned, MacTable, Rivals, Teller};
+use super::{Switch, SwitchOptions};
 use crate::port::PortId;
 
 const KEY: [u64; 2] = [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3211];
@@ -423,4 +424,60 @@ fn a_port_that_leaves_a_vlan_is_forgotten_there() {
     assert_eq!(table.lookup(twenty).and_then(|found| found.claimant), None);
     assert_eq!((home(ten), home(twenty)), (Some(Q), Some(P)));
     counts_are_true(&table);
+}
+
+/// Of stations elsewhere a control plane tells once, and they may be silent here for ever.
+#[test]
+fn stations_that_are_told_stay_whatever_a_guest_sends() {
+    let switch = Switch::new("lan", SwitchOptions::default());
+    let (told, station) = (|port| port != R, |n: u64| 0x0100_0000_0002 + (n << 16));
+    assert!((0..200).all(|n| switch.tell(station(n), R, false, 1)));
+    let now = 2 + 2 * AGEING;
+    switch.age(now, |port| port == R);
+    (0..20_000).for_each(|n| _ = switch.table.learn(0x0300_0000_0002 + (n << 16), &by(P, now), told));
+    let at = |n| switch.table.lookup(station(n)).map(|found| found.port);
+    assert_eq!((0..200).filter(|n| at(*n) == Some(R)).count(), 200);
+    // One that speaks here has moved, and goes back where it is told.
+    assert_eq!(switch.table.learn(station(7), &by(P, now), told), Learned::Moved(R));
+    assert!(switch.tell(station(7), R, false, now) && at(7) == Some(R));
+    // In another table they are, too, with what was learned and what stays.
+    assert!(switch.pin(station(5000), Q, Kind::Static, now));
+    let home = |switch: &Switch, n| switch.table.lookup(station(n)).map(|found| (found.port, found.fixed));
+    let larger = switch.with_new_table(SwitchOptions { table_size: 262_144, ..SwitchOptions::default() });
+    assert!((0..200).chain([5000]).all(|n| home(&larger, n) == home(&switch, n)));
+    assert_eq!(larger.table.entries().len(), switch.table.entries().len());
+    counts_are_true(&larger.table);
+    let smaller = larger.with_new_table(SwitchOptions { table_size: 64, ..SwitchOptions::default() });
+    assert!((0..200).chain([5000]).all(|n| home(&smaller, n) == home(&switch, n)));
+    counts_are_true(&smaller.table);
+}
+
+#[test]
+fn stations_that_are_told_take_no_place_of_others() {
+    let switch = Switch::new("lan", SwitchOptions::default());
+    let macs = bucket_of(&switch.table, 12);
+    // Those that speak here are as many as a bucket holds.
+    for (port, mac) in (1..).zip(&macs[..8]) {
+        assert_eq!(switch.table.learn(*mac, &by(PortId(port), 9), up), Learned::New);
+    }
+    let beside =
+        (2..).step_by(2).filter(|mac| switch.table.place_of(*mac).0 != switch.table.place_of(macs[0]).0);
+    assert!(beside.take(10).all(|mac| switch.tell(mac, PortId(15), false, 9)));
+    assert!(!switch.tell(macs[8], PortId(15), false, 9), "there is no room");
+    assert!(macs[..8].iter().all(|mac| switch.table.lookup(*mac).is_some()));
+    // Where others were told before, those that speak find places.
+    let switch = Switch::new("lan", SwitchOptions::default());
+    let macs = bucket_of(&switch.table, 12);
+    assert!(macs[..8].iter().all(|mac| switch.tell(*mac, R, false, 9)));
+    for (port, mac) in [(P, macs[8]), (Q, macs[9])] {
+        assert_eq!(switch.table.learn(mac, &by(port, 9), up), Learned::New);
+    }
+    assert_eq!([macs[8], macs[9]].map(|mac| switch.table.lookup(mac).map(|it| it.port)), [Some(P), Some(Q)]);
+    assert_eq!(switch.table.count(R), 6);
+    counts_are_true(&switch.table);
+    // What is there by having spoken is another one's when that is told.
+    assert!(switch.tell(macs[8], R, false, 9));
+    assert_eq!(switch.table.lookup(macs[8]).map(|it| it.port), Some(R));
+    // What an operator has put here is not.
+    assert!(switch.pin(MAC, Q, Kind::Static, 9) && !switch.tell(MAC, R, true, 9));
 }

@@ -221,11 +221,12 @@ async fn serve(
                 _ = second.tick() => {
                     sandbox::tell_refused();
                     log::tell_left_out(&control.events);
-                    let engine = Arc::clone(&control.engine);
+                    let Control { engine, controls, .. } = control.clone();
                     // It cannot fail; a panic in it is logged by the hook and must not end the daemon.
                     let tick = move || {
                         broker::look();
                         engine.tick();
+                        controls.look(&engine);
                     };
                     let _ = tokio::task::spawn_blocking(tick).await;
                 }

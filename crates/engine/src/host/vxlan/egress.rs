@@ -5,6 +5,9 @@
 //! go the same way become one message, which the kernel cuts into datagrams (UDP_SEGMENT of udp(7)): headers, heads and bodies are
 //! gathered from where they lie. Each socket in use costs one sendmmsg(2).
 //!
+//! The outer header says that nobody can answer to marks of congestion (RFC 6040 §4.1, compatibility mode): an endpoint is not known to
+//! pass them on, and routers drop for one that does not.
+//!
 //! A frame for several endpoints counts as delivered when all copies went out, and else as dropped for the last reason.
 //!
 //! Invariant of the `unsafe` here: messages, vectors and control buffers are scratch space that is filled anew before each call
@@ -103,7 +106,8 @@ impl VxlanEgress {
         let socket = flow_hash(frame.head()) as usize % self.sockets.len();
         let socket = u16::try_from(socket).unwrap_or(0);
         let copy = |vtep| Copy { socket, vtep, place, pick };
-        if let Some(vtep) = known.find(frame.dst()).or_else(|| self.vteps.asked(known, batch, frame)) {
+        let found = known.find(self.vteps.key(frame, frame.dst()));
+        if let Some(vtep) = found.or_else(|| self.vteps.asked(known, batch, frame)) {
             return self.copies.push(copy(vtep));
         }
         let before = self.copies.len();

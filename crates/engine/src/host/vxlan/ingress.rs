@@ -89,8 +89,9 @@ impl IngressQueue for VxlanIngress {
                     batch.skip();
                 }
                 Ok(()) => {
-                    let (src, len) = batch.frames().last().map_or((1, 0), |frame| (frame.src(), frame.len));
-                    tally.bytes += u64::from(len);
+                    let Some(frame) = batch.frames().last() else { continue };
+                    let src = self.vteps.key(frame, frame.src());
+                    tally.bytes += u64::from(frame.len);
                     if self.seen.last() != Some(&(src, vtep)) {
                         self.seen.push((src, vtep));
                     }

@@ -13,6 +13,7 @@
 //!
 //! Invariant of the `unsafe` here: each socket option gets, or fills in, an int, which is what it is.
 
+mod ecn;
 mod egress;
 mod gro;
 mod ingress;

@@ -3,8 +3,9 @@
 //! Theory of operation. Ports with different VNIs at one address have one socket. Each has a *lane* behind it, and fetches from
 //! its own; if that is empty it receives for all: one recvmmsg(2) takes up to 32 datagrams into slots of 64 KiB. With UDP_GRO
 //! (udp(7)) a datagram may be a train of them, each with a VXLAN header of its own. Each goes to the lane of its VNI, where it
-//! stays in its slot until the port has forwarded it. A lane that is not emptied may hold a part of the slots, so that one port
-//! stops no other.
+//! stays in its slot until the port has forwarded it. A port that does not forward may hold a part of the slots, in its lane and
+//! taken out of it together, and all ports less than there are: none stops another. What is of no lane's VNI, or says none, is
+//! dropped at the port with the lowest VNI, whichever port has received it.
 //!
 //! A sleeping core needs no other wake-up than the socket's: the event of a datagram reaches all cores that have a port here, and a
 //! port sleeps only when both its lane and the socket were empty.
@@ -25,11 +26,13 @@ use libc::{c_int, iovec, mmsghdr};
 use rustix::net::addr::SocketAddrStorage;
 use rustix::net::{bind, socket_with, AddressFamily, SocketAddrAny, SocketFlags, SocketType};
 
+use super::ecn::pass_on;
 use super::vteps::Vteps;
 use crate::host::interface::{set_option, set_receive_buffer, set_send_buffer};
 use crate::host::mapping::Mapping;
 use crate::port::{DropReason, Drops, Tally};
 use crate::sandbox::open::broker::{obtain, Request};
+use crate::slice::behind;
 
 /// Bytes of a VXLAN header (RFC 7348 §5): flags, three reserved bytes, the VNI, and one more.
 pub(super) const HEADER: usize = 8;
@@ -49,8 +52,11 @@ const BUFFER: u32 = 8 << 20;
 /// Seconds for which a station is known that is silent, as by 802.1Q.
 const AGEING: u32 = 300;
 
-/// UDP_GRO of linux/udp.h.
+/// Of linux/udp.h.
 const UDP_GRO: c_int = 104;
+const UDP_NO_CHECK6_RX: c_int = 102;
+/// Words of two control messages, each with at most 8 bytes: the size of a train, and the outer header's traffic class.
+const CONTROLS: usize = 2 * 3;
 
 /// A frame in its slot.
 #[derive(Clone, Copy, Debug)]
@@ -73,13 +79,15 @@ pub(super) struct Underlay {
 
 struct Inbox {
     free: Vec<u16>,
-    /// By slot: how many frames are in it.
+    /// By slot: how many frames are in it, and the VNI of the first of them, whose lane it counts for.
     users: Box<[u16]>,
+    owners: Box<[u32]>,
+    /// In the order of their VNIs.
     lanes: Vec<Lane>,
     messages: Box<[mmsghdr]>,
     vectors: Box<[iovec]>,
     names: Box<[MaybeUninit<SocketAddrStorage>]>,
-    controls: Box<[[u64; 4]]>,
+    controls: Box<[[u64; CONTROLS]]>,
 }
 
 // SAFETY: pointers in the messages are set anew for each call, under the inbox's lock.
@@ -90,7 +98,7 @@ struct Lane {
     vni: u32,
     vteps: Arc<Vteps>,
     waiting: VecDeque<Segment>,
-    /// How many slots that is.
+    /// How many slots it holds, with those that its port has taken.
     slots: usize,
     /// What was dropped for it.
     lost: Drops,
@@ -127,9 +135,14 @@ impl Underlay {
             Some(underlay) => underlay,
             None => {
                 let fd = open(at)?;
-                let on: c_int = 1;
-                // SAFETY: UDP_GRO takes an int.
-                unsafe { set_option(&fd, libc::SOL_UDP, UDP_GRO, &on) }?;
+                // RFC 7348 §5: a checksum of zero is taken, with IPv6, too (RFC 6935 §5).
+                const SIX: [(c_int, c_int); 2] =
+                    [(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS), (libc::SOL_UDP, UDP_NO_CHECK6_RX)];
+                let its = if at.is_ipv4() { &[(libc::IPPROTO_IP, libc::IP_RECVTOS)][..] } else { &SIX };
+                for (level, name) in its.iter().chain(&[(libc::SOL_UDP, UDP_GRO)]) {
+                    // SAFETY: these options take an int.
+                    unsafe { set_option(&fd, *level, *name, &1i32) }?;
+                }
                 let slots = Mapping::private(SLOTS * SLOT)?;
                 let opened = Arc::new(Underlay { at, fd, slots, inbox: Mutex::new(Inbox::new()) });
                 all.push(Arc::downgrade(&opened));
@@ -140,14 +153,10 @@ impl Underlay {
         if inbox.lanes.iter().any(|lane| lane.vni == vni) {
             return Err(io::Error::new(io::ErrorKind::AddrInUse, "another port has this VNI there"));
         }
-        inbox.lanes.push(Lane {
-            vni,
-            vteps: Arc::clone(vteps),
-            waiting: VecDeque::with_capacity(SLOTS),
-            slots: 0,
-            lost: Drops::default(),
-            lost_frames: 0,
-        });
+        let place = inbox.lanes.partition_point(|lane| lane.vni < vni);
+        let (waiting, lost) = (VecDeque::with_capacity(SLOTS), Drops::default());
+        let lane = Lane { vni, vteps: Arc::clone(vteps), waiting, slots: 0, lost, lost_frames: 0 };
+        inbox.lanes.insert(place, lane);
         drop(inbox);
         Ok(underlay)
     }
@@ -165,7 +174,7 @@ impl Underlay {
         let inbox = &mut *crate::lock(&self.inbox);
         let Some(own) = inbox.lanes.iter().position(|lane| lane.vni == vni) else { return };
         if inbox.lanes[own].waiting.is_empty() {
-            inbox.receive(self, tally);
+            inbox.receive(self, own);
         }
         let lane = &mut inbox.lanes[own];
         tally.frames += std::mem::take(&mut lane.lost_frames);
@@ -174,9 +183,6 @@ impl Underlay {
         }
         for _ in 0..most {
             let Some(segment) = lane.waiting.pop_front() else { break };
-            if lane.waiting.front().is_none_or(|next| next.slot != segment.slot) {
-                lane.slots -= 1;
-            }
             to.push_back(segment);
         }
     }
@@ -202,11 +208,12 @@ impl Inbox {
         Inbox {
             free: (0..).take(SLOTS).collect(),
             users: vec![0; SLOTS].into(),
+            owners: vec![0; SLOTS].into(),
             lanes: Vec::new(),
             messages: vec![message; MESSAGES].into(),
             vectors: vec![vector; MESSAGES].into(),
             names: vec![MaybeUninit::uninit(); MESSAGES].into(),
-            controls: vec![[0; 4]; MESSAGES].into(),
+            controls: vec![[0; CONTROLS]; MESSAGES].into(),
         }
     }
 
@@ -216,12 +223,23 @@ impl Inbox {
         *users -= 1;
         if *users == 0 {
             self.free.push(segment.slot);
+            let owner = self.owners[usize::from(segment.slot)];
+            if let Some(lane) = self.lanes.iter_mut().find(|lane| lane.vni == owner) {
+                // The owner may have left and come again while others had frames in its slot.
+                lane.slots = lane.slots.saturating_sub(1);
+            }
         }
     }
 
-    /// Takes what has come in.
-    fn receive(&mut self, underlay: &Underlay, tally: &mut Tally) {
-        let count = MESSAGES.min(self.free.len());
+    /// Slots that one lane may hold: a call's messages are left when all do.
+    fn share(&self) -> usize {
+        ((SLOTS - MESSAGES) / self.lanes.len().max(1)).max(1)
+    }
+
+    /// Takes what has come in, as far as lane `own` has room for it, were all of it its.
+    fn receive(&mut self, underlay: &Underlay, own: usize) {
+        let room = self.share().saturating_sub(self.lanes[own].slots);
+        let count = MESSAGES.min(self.free.len()).min(room);
         let first = self.free.len() - count;
         for index in 0..count {
             let slot = usize::from(self.free[self.free.len() - 1 - index]);
@@ -233,7 +251,7 @@ impl Inbox {
             header.msg_iov = &mut self.vectors[index];
             header.msg_iovlen = 1;
             header.msg_control = self.controls[index].as_mut_ptr().cast();
-            header.msg_controllen = size_of::<[u64; 4]>() as _;
+            header.msg_controllen = size_of::<[u64; CONTROLS]>() as _;
             header.msg_flags = 0;
         }
         let (messages, flags) = (self.messages.as_mut_ptr(), libc::MSG_DONTWAIT);
@@ -246,7 +264,7 @@ impl Inbox {
             std::array::from_fn(|index| self.free.iter().rev().nth(index).copied().unwrap_or(0));
         self.free.truncate(first + count - got);
         for (index, slot) in slots.into_iter().enumerate().take(got) {
-            self.sort(underlay, index, slot, tally);
+            self.sort(underlay, index, slot);
             if self.users[usize::from(slot)] == 0 {
                 self.free.push(slot);
             }
@@ -254,58 +272,66 @@ impl Inbox {
     }
 
     /// Gives the frames of message `index`, which is in `slot`, to the lanes of their VNIs.
-    fn sort(&mut self, underlay: &Underlay, index: usize, slot: u16, tally: &mut Tally) {
+    fn sort(&mut self, underlay: &Underlay, index: usize, slot: u16) {
         let (message, begin) = (&self.messages[index], usize::from(slot) * SLOT);
         let len = (message.msg_len as usize).min(SLOT);
-        let train = if message.msg_hdr.msg_controllen == 0 { len } else { gro_size(&self.controls[index]) };
+        let (train, ecn) = said(&self.controls[index], message.msg_hdr.msg_controllen as _);
         // SAFETY: the kernel has filled in that many bytes.
         let from = unsafe { SocketAddrAny::new(self.names[index], message.msg_hdr.msg_namelen) };
         let from = SocketAddr::try_from(from).ok().map(|from| from.ip());
-        let share = MESSAGES.max(SLOTS / 2 / self.lanes.len().max(1));
+        let share = self.share();
         // The last lane, and the endpoint that the sender is there.
         let mut last: Option<(usize, Option<u16>)> = None;
         let mut at = 0;
-        while at < len {
-            let part = train.clamp(1, len - at);
+        loop {
+            let part = train.min(len - at);
+            let place = begin + at;
             // SAFETY: the slot was just received into, and nothing writes there while it is in use.
-            let bytes = unsafe { underlay.slots.bytes(begin + at, part) };
-            let place = begin + at + HEADER;
-            at += part;
-            let mut refuse = |reason| {
-                tally.frames += 1;
-                tally.drops.add(reason, 1);
-            };
-            let Some(vni) = vni(bytes) else {
-                refuse(DropReason::VxlanHeader);
-                continue;
-            };
-            if last.is_none_or(|(lane, _)| self.lanes[lane].vni != vni) {
-                let lane = self.lanes.iter().position(|lane| lane.vni == vni);
-                let vtep = |lane: usize| self.lanes[lane].vteps.admits(from?);
-                last = lane.map(|lane| (lane, vtep(lane)));
-            }
-            let Some((lane, vtep)) = last else {
-                refuse(DropReason::VxlanVni);
-                continue;
-            };
-            let lane = &mut self.lanes[lane];
-            let is_new = lane.waiting.back().is_none_or(|last| last.slot != slot);
-            let why = match vtep {
-                None => DropReason::VxlanPeer,
-                Some(_) if is_new && lane.slots >= share => DropReason::HostOverrun,
-                Some(vtep) => {
-                    lane.slots += usize::from(is_new);
-                    lane.waiting.push_back(Segment { slot, at: place, len: part - HEADER, vtep });
-                    self.users[usize::from(slot)] += 1;
-                    continue;
+            let bytes = unsafe { underlay.slots.bytes(place, part) };
+            let is_new = self.users[usize::from(slot)] == 0;
+            let (lane, taken) = match vni(bytes) {
+                None => (0, Err(DropReason::VxlanHeader)),
+                Some(vni) => {
+                    if last.is_none_or(|(lane, _)| self.lanes[lane].vni != vni) {
+                        let lane = self.lanes.iter().position(|lane| lane.vni == vni);
+                        let vtep = |lane: usize| self.lanes[lane].vteps.admits(from?);
+                        last = lane.map(|lane| (lane, vtep(lane)));
+                    }
+                    match last {
+                        None => (0, Err(DropReason::VxlanVni)),
+                        Some((lane, None)) => (lane, Err(DropReason::VxlanPeer)),
+                        Some((lane, _)) if is_new && self.lanes[lane].slots >= share => {
+                            (lane, Err(DropReason::HostOverrun))
+                        }
+                        Some((lane, Some(vtep))) => {
+                            (lane, pass_on(behind(bytes, HEADER), ecn).map(|patches| (vtep, patches)))
+                        }
+                    }
                 }
             };
-            lane.lost_frames += 1;
-            lane.lost.add(why, 1);
-        }
-        if len == 0 {
-            tally.frames += 1;
-            tally.drops.add(DropReason::VxlanHeader, 1);
+            let lane = &mut self.lanes[lane];
+            match taken {
+                Ok((vtep, patches)) => {
+                    for (at, pair) in patches.into_iter().flatten() {
+                        // SAFETY: the slot is nobody's yet, and no slice of it is used below.
+                        unsafe { underlay.slots.write(place + HEADER + at, pair) };
+                    }
+                    if is_new {
+                        self.owners[usize::from(slot)] = lane.vni;
+                        lane.slots += 1;
+                    }
+                    self.users[usize::from(slot)] += 1;
+                    lane.waiting.push_back(Segment { slot, at: place + HEADER, len: part - HEADER, vtep });
+                }
+                Err(why) => {
+                    lane.lost_frames += 1;
+                    lane.lost.add(why, 1);
+                }
+            }
+            at += part;
+            if at >= len {
+                return;
+            }
         }
     }
 }
@@ -317,17 +343,27 @@ fn vni(bytes: &[u8]) -> Option<u32> {
     (flags & HAS_VNI != 0).then(|| u32::from_be_bytes([0, a, b, c]))
 }
 
-/// The length of each datagram of a train but the last, as the one control message says that is asked for.
-fn gro_size(control: &[u64; 4]) -> usize {
-    // struct cmsghdr: a length of 8 bytes, a level and a kind of 4 each, and behind them an int.
+/// What the control messages in the first `used` bytes say: the length of each datagram of a train but the last, and the outer
+/// header's ECN.
+fn said(controls: &[u64; CONTROLS], used: usize) -> (usize, u8) {
+    // struct cmsghdr: a length of 8 bytes, a level and a kind of 4 each, and behind them a byte or an int.
     let numbers = |word: u64| {
         let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
         [i32::from_ne_bytes([a, b, c, d]), i32::from_ne_bytes([e, f, g, h])]
     };
-    match (numbers(control[1]), numbers(control[2])) {
-        ([libc::SOL_UDP, UDP_GRO], [size, _]) => usize::try_from(size).unwrap_or(usize::MAX),
-        _ => usize::MAX,
+    let (mut train, mut ecn) = (usize::MAX, 0);
+    for control in controls.chunks_exact(3).take(used.div_ceil(24)) {
+        let &[_, what, value] = control else { continue };
+        match (numbers(what), numbers(value)) {
+            ([libc::SOL_UDP, UDP_GRO], [size, _]) => {
+                train = usize::try_from(size).unwrap_or(usize::MAX).max(1)
+            }
+            ([libc::IPPROTO_IP, libc::IP_TOS], _) => ecn = value.to_ne_bytes()[0] & 3,
+            ([libc::IPPROTO_IPV6, libc::IPV6_TCLASS], [class, _]) => ecn = class.to_be_bytes()[3] & 3,
+            _ => {}
+        }
     }
+    (train, ecn)
 }
 
 /// A socket at this address; with port 0 at a port that nothing has.

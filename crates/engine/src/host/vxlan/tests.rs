@@ -37,14 +37,17 @@ impl End {
     }
 
     fn of(host: u8, port: u16, vni: u32, peers: Option<Vec<IpAddr>>) -> End {
-        let at = SocketAddr::new(at(host), port);
+        End::at(SocketAddr::new(at(host), port), vni, peers)
+    }
+
+    fn at(at: SocketAddr, vni: u32, peers: Option<Vec<IpAddr>>) -> End {
         let config = VxlanConfig { at, vni, peers, ttl: 64, dscp: 0 };
         let vteps = Arc::new(Vteps::new(config.peers.as_deref()));
         let underlay = Underlay::join(at, vni, &vteps).unwrap();
         let sources = (0..SOURCES).map(|_| source(&config).unwrap()).collect();
         End {
             ingress: VxlanIngress::new(Arc::clone(&underlay), Arc::clone(&vteps), vni),
-            egress: VxlanEgress::new(sources, Arc::clone(&vteps), port, vni),
+            egress: VxlanEgress::new(sources, Arc::clone(&vteps), at.port(), vni),
             underlay,
             vteps,
             vni,
@@ -154,14 +157,14 @@ fn each_network_gets_its_own_and_strangers_are_named() {
         raw.send_to(bytes, "127.0.0.22:24789").unwrap();
     }
     a.send(&[frame(mac(4), mac(5), 70)]);
-    // Reserved bits mean nothing (RFC 7348 §5); the rest is dropped by whom it reached.
-    let (got, tally) = blue.receive(4 + 1 + 3);
+    // Reserved bits mean nothing (RFC 7348 §5). What is nobody's is dropped at the one with the lowest VNI, also when another receives.
+    let (got, tally) = blue.receive(4);
     assert_eq!(got, [frame([0xff; 6], mac(9), 80), frame([0xff; 6], mac(9), 80)]);
-    let of = |why| dropped(&tally, why);
-    assert_eq!((of(DropReason::TooShort), of(DropReason::VxlanVni), of(DropReason::VxlanHeader)), (2, 1, 3));
-    let (got, tally) = red.receive(2);
+    assert_eq!((dropped(&tally, DropReason::TooShort), tally.frames), (2, 4));
+    let (got, tally) = red.receive(2 + 1 + 3);
     assert_eq!(got, [frame(mac(4), mac(5), 70)]);
-    assert_eq!(dropped(&tally, DropReason::VxlanPeer), 1);
+    let of = |why| dropped(&tally, why);
+    assert_eq!((of(DropReason::VxlanPeer), of(DropReason::VxlanVni), of(DropReason::VxlanHeader)), (1, 1, 3));
 }
 
 /// A question by ARP: the station `from` with the address 10.0.0.`own` asks for 10.0.0.`whom`.
@@ -226,6 +229,116 @@ fn who_asks_for_an_address_that_is_known_asks_one_endpoint() {
     a.vteps.resolve([10, 0, 0, 2].into(), None);
     a.send(&known[..1]);
     assert_eq!(c.receive(1).0, known[..1]);
+}
+
+/// As many limited networks as would hold all slots, were each to hold as much as it could alone.
+#[test]
+fn many_networks_that_do_not_read_stop_no_other() {
+    let mut senders: Vec<_> = (1..=9).map(|vni| End::new(33, 33789, vni, &[34])).collect();
+    let mut networks: Vec<_> = (1..=9).map(|vni| End::new(34, 33789, vni, &[33])).collect();
+    let many: Vec<_> = (0..100).map(|n| frame(mac(1), mac(2), 60 + n % 2)).collect();
+    let (mut ninth, mut from) = (networks.pop().unwrap(), senders.pop().unwrap());
+    for round in 0..3 {
+        for sender in &mut senders {
+            sender.send(&many);
+        }
+        from.send(&many);
+        assert_eq!(ninth.receive(100).0, many, "{round}");
+        // What they have taken and not forwarded they hold as well.
+        for network in &mut networks {
+            network.ingress.fetch(&mut Batch::new(), &mut Tally::default());
+        }
+    }
+    for network in &mut networks {
+        network.ingress.release(&mut Tally::default());
+    }
+    senders[0].send(&many[..20]);
+    assert!(networks[0].receive(20).0.ends_with(&many[..20]));
+}
+
+/// RFC 7348 §5, RFC 6935 §5: whoever sends none is heard, as with IPv4.
+#[test]
+fn datagrams_over_ipv6_need_no_checksum() {
+    const UDP_NO_CHECK6_TX: c_int = 101;
+    let own: SocketAddr = "[::1]:36789".parse().unwrap();
+    let mut end = End::at(own, 7, Some(vec![own.ip()]));
+    let raw = UdpSocket::bind("[::1]:0").unwrap();
+    let fd = OwnedFd::from(raw.try_clone().unwrap());
+    // SAFETY: the option takes an int.
+    unsafe { set_option(&fd, libc::SOL_UDP, UDP_NO_CHECK6_TX, &1i32) }.unwrap();
+    let sent = frame(mac(1), mac(2), 90);
+    raw.send_to(&[&[8, 0, 0, 0, 0, 0, 7, 0], &sent[..]].concat(), own).unwrap();
+    assert_eq!(end.receive(1).0, [sent]);
+}
+
+/// An IP packet with this ECN field, behind as many tags.
+fn with_ecn(v6: bool, tags: usize, ecn: u8) -> Vec<u8> {
+    let mut bytes = segment(v6, 1, 0x10, b"payload");
+    match v6 {
+        false => bytes[15] |= ecn,
+        true => bytes[15] |= ecn << 4,
+    }
+    if !v6 {
+        bytes[24..26].fill(0);
+        let sum = Sum::of(&bytes[14..34]).checksum();
+        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    (0..tags).for_each(|_| drop(bytes.splice(12..12, [0x81, 0, 0, 10])));
+    bytes
+}
+
+/// RFC 6040 §4.2: what a router between the endpoints has marked.
+#[test]
+fn congestion_in_the_tunnel_reaches_who_can_answer_to_it() {
+    let [none, ect_1, ect_0, ce]: [u8; 4] = [0, 1, 2, 3];
+    let mut end = End::new(37, 37789, 7, &[38]);
+    let raw = UdpSocket::bind("127.0.0.38:0").unwrap();
+    let fd = OwnedFd::from(raw.try_clone().unwrap());
+    // By the inner field, and then by the outer one.
+    let table = [
+        (none, [none, none, none, none]),
+        (ect_1, [ect_1, ect_1, ect_1, ce]),
+        (ect_0, [ect_0, ect_1, ect_0, ce]),
+        (ce, [ce; 4]),
+    ];
+    let mut lost = 0;
+    for (v6, tags, outer) in (0..16u8).map(|n| (n & 1 > 0, usize::from(n >> 1 & 1), n >> 2)) {
+        // SAFETY: the option takes an int.
+        unsafe { set_option(&fd, libc::IPPROTO_IP, libc::IP_TOS, &c_int::from(outer)) }.unwrap();
+        for (inner, becomes) in table {
+            let bytes = [&[8, 0, 0, 0, 0, 0, 7, 0], &with_ecn(v6, tags, inner)[..]].concat();
+            raw.send_to(&bytes, "127.0.0.37:37789").unwrap();
+            let (got, tally) = end.receive(1);
+            if (inner, outer) == (none, ce) {
+                assert_eq!((got, dropped(&tally, DropReason::VxlanEcn)), (vec![], 1));
+                lost += 1;
+                continue;
+            }
+            assert_eq!(got, [with_ecn(v6, tags, becomes[usize::from(outer)])], "{inner} in {outer}");
+        }
+    }
+    assert_eq!(lost, 4);
+    // What is no IP says nothing of it, and passes.
+    raw.send_to(&[&[8, 0, 0, 0, 0, 0, 7, 0], &frame(mac(1), mac(2), 60)[..]].concat(), "127.0.0.37:37789")
+        .unwrap();
+    assert_eq!(end.receive(1).0, [frame(mac(1), mac(2), 60)]);
+}
+
+/// RFC 7348 says nothing of tags inside; with `trunk` a station is where it is in its VLAN.
+#[test]
+fn a_station_may_be_elsewhere_in_another_vlan() {
+    let tagged = |to: u8, from: u8, vlan: u8| {
+        [&mac(to)[..], &mac(from), &[0x81, 0, 0x40, vlan, 0x88, 0xb5], &[0; 60]].concat()
+    };
+    let mut a = End::new(51, 51789, 7, &[52, 53]);
+    let (mut b, mut c) = (End::new(52, 51789, 7, &[51]), End::new(53, 51789, 7, &[51]));
+    b.send(&[tagged(1, 9, 10)]);
+    c.send(&[tagged(1, 9, 20)]);
+    a.receive(2);
+    assert_eq!(a.vteps.counts().1, 2);
+    a.send(&[tagged(9, 1, 10), tagged(9, 1, 20), tagged(9, 1, 30)]);
+    assert_eq!(b.receive(2).0, [tagged(9, 1, 10), tagged(9, 1, 30)]);
+    assert_eq!(c.receive(2).0, [tagged(9, 1, 20), tagged(9, 1, 30)]);
 }
 
 /// What one network leaves unread stops no other, and is counted once there are too many.

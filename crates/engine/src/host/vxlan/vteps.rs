@@ -9,6 +9,9 @@
 //! the station answers itself, and it also hears who else claims its address. Whose address is whose here is noted
 //! from what stations say of themselves on its way to the endpoints.
 //!
+//! A station is learned in its VLAN, as frames in the tunnel say it. An endpoint whose stations have taken as many places as are
+//! left gets no more: who fills the table leaves room for stations behind other endpoints.
+//!
 //! I/O cores read under a lock that they take once for a batch. It is written where a station is new or has moved.
 
 use std::collections::HashMap;
@@ -16,7 +19,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::packet::{asks, ip_number, Batch, Frame, UNSPECIFIED};
+use crate::packet::{asks, ip_number, Batch, Ether, Frame, UNSPECIFIED};
 
 /// Most endpoints that take floods or have stations.
 pub const MAX_VTEPS: usize = 1024;
@@ -43,6 +46,7 @@ pub struct Vteps {
 pub(super) struct Known {
     endpoints: Vec<Vtep>,
     numbers: HashMap<IpAddr, u16>,
+    /// By address, and above it the VLAN.
     stations: HashMap<u64, Station>,
     /// Their addresses, IPv4 mapped.
     addresses: HashMap<u128, u64>,
@@ -98,6 +102,12 @@ impl Known {
         Some(number)
     }
 
+    /// Whether one more station may be learned to be behind endpoint `number`.
+    fn has_room(&self, number: u16) -> bool {
+        let left = MAX_STATIONS.saturating_sub(self.stations.len());
+        self.endpoints.get(usize::from(number)).is_some_and(|vtep| (vtep.stations as usize) < left)
+    }
+
     fn put(&mut self, mac: u64, vtep: u16, now: u32) -> bool {
         if self.stations.len() >= MAX_STATIONS && !self.stations.contains_key(&mac) {
             return false;
@@ -133,6 +143,14 @@ impl Vteps {
     /// Whether a control plane tells of them.
     pub fn are_told(&self) -> bool {
         self.told
+    }
+
+    /// The address `mac` of `frame`, by which its station is known: with the VLAN of its tag, unless a control plane tells, which tells of
+    /// no tags.
+    #[inline]
+    pub(super) fn key(&self, frame: &Frame, mac: u64) -> u64 {
+        let tci = if self.told { None } else { Ether::parse(frame.head()).and_then(|it| it.tci) };
+        mac | u64::from(tci.unwrap_or(0) & 0xfff) << 48
     }
 
     /// The number of the endpoint at this address, if frames from there are taken: it is one, or was one a while ago. What a control
@@ -185,6 +203,11 @@ impl Vteps {
         }
     }
 
+    /// No endpoint gets floods, and nothing is known of stations elsewhere.
+    pub fn forget(&self) {
+        *self.write() = Known::default();
+    }
+
     /// The address `ip` is that of this station, or of none.
     pub fn resolve(&self, ip: IpAddr, mac: Option<u64>) {
         let addresses = &mut self.write().addresses;
@@ -233,7 +256,8 @@ impl Vteps {
                 }
                 false
             }
-            _ => mac & 1 == 0,
+            Some(_) => true,
+            None => mac & 1 == 0 && known.has_room(*vtep),
         };
         if seen.iter().filter(|it| is_news(it)).count() == 0 {
             return;
@@ -241,7 +265,8 @@ impl Vteps {
         drop(known);
         let mut known = self.write();
         for (mac, vtep) in seen.iter().filter(|(mac, _)| mac & 1 == 0) {
-            if known.find(*mac) != Some(*vtep) {
+            let may = known.find(*mac).map_or_else(|| known.has_room(*vtep), |at| at != *vtep);
+            if may {
                 known.put(*mac, *vtep, now);
             }
         }
@@ -290,6 +315,25 @@ mod tests {
         vteps.age(300, 300);
         assert_eq!((vteps.read().find(2), vteps.read().find(4)), (Some(1), None));
         assert_eq!(vteps.counts(), (2, 1));
+    }
+
+    /// A guest behind one endpoint sends from ever new addresses.
+    #[test]
+    fn who_fills_the_table_leaves_room_for_others() {
+        let vteps = Vteps::new(Some(&[ONE, TWO]));
+        let batch = |from: u64| (from..from + 256).map(|n| (4 + 2 * n, 0)).collect::<Vec<_>>();
+        (0..MAX_STATIONS as u64 / 256).for_each(|n| vteps.learn(&batch(256 * n)));
+        assert_eq!(vteps.counts().1, MAX_STATIONS / 2);
+        vteps.learn(&[(2, 1)]);
+        assert_eq!(vteps.read().find(2), Some(1));
+        // One that is known moves there nevertheless.
+        vteps.learn(&[(2, 0)]);
+        assert_eq!(vteps.read().find(2), Some(0));
+        // Nobody waits for those that say nothing for learned ones to be rewritten.
+        let readers = vteps.read();
+        vteps.learn(&batch(1 << 30));
+        drop(readers);
+        assert_eq!(vteps.read().find(4 + (2 << 30)), None);
     }
 
     #[test]

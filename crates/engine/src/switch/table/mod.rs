@@ -71,6 +71,8 @@ const DISPUTED: u64 = 1 << 63;
 const LEAST_BUCKETS: usize = 1 << KEY_BITS.saturating_sub(TAG_BITS);
 /// How often an exchange is tried again that lost against another core's.
 const TRIES: usize = 4;
+/// Places of a bucket that stations of which a control plane tells do not fill for good.
+const FREE_WAYS: usize = 2;
 /// Entries that had to make room within a second, from which on a table that is mostly empty is under attack.
 const PRESSURE: u32 = 64;
 

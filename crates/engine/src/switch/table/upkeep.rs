@@ -5,7 +5,9 @@ use super::super::atomic::Ordering;
 use super::super::claim::{Claim, Contest};
 use super::super::sizes::WAYS;
 use super::{port_of, At, Dispute, Entry, Kind, Learned, MacTable, Teller};
-use super::{DISPUTED, FIXED, KIND, LEARNED, MAC, PINNED, PORT, PRESSURE, STATIC, TAG, TAG_BITS, TRIES};
+use super::{
+    DISPUTED, FIXED, FREE_WAYS, KIND, LEARNED, MAC, PINNED, PORT, PRESSURE, STATIC, TAG, TAG_BITS, TRIES,
+};
 use crate::port::PortId;
 
 impl MacTable {
@@ -21,9 +23,13 @@ impl MacTable {
     /// Forgets what was not seen for `ageing` seconds, but at ports where it does `stay`.
     pub fn age(&self, now: u32, ageing: u32, stay: impl Fn(PortId) -> bool) {
         self.each(|at, entry| {
+            let loose = entry != 0 && entry & FIXED == 0;
+            if loose && stay(port_of(entry)) {
+                self.touch(at, now);
+            }
             let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
             let age = now.saturating_sub(self.seen[at.bucket][at.way].load(Ordering::Relaxed));
-            if entry != 0 && entry & FIXED == 0 && age >= ageing && !stay(port_of(entry)) {
+            if loose && age >= ageing {
                 self.give_up(at, entry, now, ageing);
             } else if claim.claimant().is_some() && (entry & DISPUTED == 0 || claim.age(now) >= ageing)
                 || claim.was_held() && !claim.is_held(now)
@@ -82,10 +88,37 @@ impl MacTable {
         u16::try_from(self.mac_at(at.bucket, entry) >> 48).unwrap_or(0)
     }
 
-    /// Puts `mac` behind `by.port` to stay; false if there is no room.
+    /// Whether the bucket of `mac` is left with places for stations that speak when one more entry there stays.
+    pub fn may_fix(&self, mac: u64) -> bool {
+        let bucket = &self.buckets[self.place_of(mac).0].0;
+        let fixed = bucket.iter().filter(|word| word.load(Ordering::Relaxed) & FIXED != 0).count();
+        fixed + FREE_WAYS < WAYS
+    }
+
+    /// Takes over what `old` has, entries that stay first. Cores may learn meanwhile, by the one or the other.
+    pub fn take_over_all(&self, old: &MacTable) {
+        for fixed in [true, false] {
+            old.each(|at, word| {
+                if word != 0 && (word & FIXED != 0) == fixed {
+                    let now = old.seen[at.bucket][at.way].load(Ordering::Relaxed);
+                    let by = Teller {
+                        port: port_of(word),
+                        limit: 0,
+                        owns: false,
+                        moves: false,
+                        now,
+                        ageing: u32::MAX,
+                    };
+                    self.place(old.mac_at(at.bucket, word), &by, word & KIND);
+                }
+            });
+        }
+    }
+
+    /// Puts `mac` behind `by.port`, to stay unless it is `Learned`; false if there is no room.
     pub fn pin(&self, mac: u64, by: &Teller, kind: Kind) -> bool {
         let kind = match kind {
-            Kind::Learned => return true,
+            Kind::Learned => LEARNED,
             Kind::Pinned => PINNED,
             Kind::Static => STATIC,
         };
@@ -99,6 +132,7 @@ impl MacTable {
             });
             let done = match there {
                 Some((_, entry)) if entry == wanted => return true,
+                Some((_, entry)) if kind == LEARNED && port_of(entry) == by.port => return true,
                 Some((at, entry)) if port_of(entry) == by.port => {
                     self.set_claim(at, Claim::NONE);
                     self.exchange(at, entry, wanted)
