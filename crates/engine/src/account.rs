@@ -75,7 +75,7 @@ const FRAMES_A_LOOK: usize = 16;
 const FIRST_LOOK: usize = 4;
 
 /// What became of the frames given to an egress queue.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Outcome {
     /// Frames delivered.
     pub frames: u64,
@@ -96,26 +96,10 @@ pub struct Outcome {
     late: bool,
 }
 
-impl Default for Outcome {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Outcome {
     /// Nothing yet.
     pub fn new() -> Outcome {
-        Outcome {
-            frames: 0,
-            bytes: 0,
-            interrupts: 0,
-            occasions: 0,
-            drops: Drops::default(),
-            trace: None,
-            begun: 0,
-            time: u64::MAX,
-            late: false,
-        }
+        Outcome { time: u64::MAX, ..Outcome::default() }
     }
 
     /// The delivery begins, and may take `time` ticks.

@@ -7,82 +7,53 @@ use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags};
 
-/// What a guest or its VMM did that ended its port. Each has a name, so that operators need not guess.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
-    /// A ring's index runs ahead by more than its size.
-    #[error("index_jump: the available index moved by more than the queue size")]
-    IndexJump = 1,
-    /// A descriptor number beyond the table.
-    #[error("descriptor_out_of_range: a descriptor number is not below the queue size")]
-    DescriptorOutOfRange,
-    /// A chain that is longer than the queue, or loops.
-    #[error("chain_too_long: a descriptor chain is longer than its table or loops")]
-    ChainTooLong,
-    /// A buffer outside guest memory.
-    #[error("address_out_of_range: a buffer is not inside the memory that the VMM shares")]
-    AddressOutOfRange,
-    /// An indirect table that is empty, odd, too long or nested.
-    #[error(
-        "bad_indirect: an indirect descriptor table is empty, misaligned in length, nested or not negotiated"
-    )]
-    BadIndirect,
-    /// A readable buffer where a writable one belongs, or the reverse.
-    #[error("wrong_direction: a buffer is writable where it must be readable, or the reverse")]
-    WrongDirection,
-    /// A chain too short for the network header.
-    #[error("no_header: a chain is too short for the network header")]
-    NoHeader,
-    /// More bytes than a length can tell.
-    #[error("chain_too_big: the buffers of a descriptor chain have 4 GiB or more in all")]
-    ChainTooBig,
-    /// The file behind guest memory was cut short, its pool of huge pages is exhausted, or a page of it has failed.
-    #[error(
-        "memory_truncated: a memory file was cut short under us, or has no page left for what it promised"
-    )]
-    MemoryTruncated,
-    /// A message that breaks the protocol; the log has the details.
-    #[error("bad_message: the VMM sent a message that breaks the protocol")]
-    BadMessage,
-    /// The host took the interface away.
-    #[error("interface_gone: the host's interface is gone or refuses to be read")]
-    InterfaceGone,
-    /// A register or descriptor of an emulated NIC was given an impossible value.
-    #[error("bad_register: a device register was given an impossible value")]
-    BadRegister,
-    /// A thread of ours failed.
-    #[error("internal: the port's conversation failed by a bug in sidecore, and was started again; the log says where")]
-    Internal,
-    /// It had to rest again and again (`mem::overrun`).
-    #[error("memory_stalled: the port's memory, eventfds or messages held I/O cores up again and again")]
-    MemoryStalled,
-    /// A driver offered a request a second time that it has not got back yet.
-    #[error("in_flight_already: a request was made available again while the device still holds it")]
-    InFlightAlready,
-    /// An index of a ring that leads nowhere.
-    #[error("bad_head: a ring's owner gave a head that is no slot of the ring, or not its own")]
-    BadHead,
+/// Makes of a table of faults the type of all of them: each has a name, a colon, and what it means.
+macro_rules! faults {
+    ($($(#[$doc:meta])+ $fault:ident = $text:literal,)+) => {
+        /// What a guest or its VMM did that ended its port. Each has a name, so that operators need not guess.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+        pub enum Fault {
+            $($(#[$doc])+ #[error($text)] $fault,)+
+        }
+
+        const ALL: &[Fault] = &[$(Fault::$fault),+];
+    };
 }
 
-const ALL: [Fault; 16] = [
-    Fault::IndexJump,
-    Fault::DescriptorOutOfRange,
-    Fault::ChainTooLong,
-    Fault::AddressOutOfRange,
-    Fault::BadIndirect,
-    Fault::WrongDirection,
-    Fault::NoHeader,
-    Fault::ChainTooBig,
-    Fault::MemoryTruncated,
-    Fault::BadMessage,
-    Fault::InterfaceGone,
-    Fault::BadRegister,
-    Fault::Internal,
-    Fault::MemoryStalled,
-    Fault::InFlightAlready,
-    Fault::BadHead,
-];
+faults! {
+    /// A ring's index runs ahead by more than its size.
+    IndexJump = "index_jump: the available index moved by more than the queue size",
+    /// A descriptor number beyond the table.
+    DescriptorOutOfRange = "descriptor_out_of_range: a descriptor number is not below the queue size",
+    /// A chain that is longer than the queue, or loops.
+    ChainTooLong = "chain_too_long: a descriptor chain is longer than its table or loops",
+    /// A buffer outside guest memory.
+    AddressOutOfRange = "address_out_of_range: a buffer is not inside the memory that the VMM shares",
+    /// An indirect table that is empty, odd, too long or nested.
+    BadIndirect = "bad_indirect: an indirect descriptor table is empty, misaligned in length, nested or not negotiated",
+    /// A readable buffer where a writable one belongs, or the reverse.
+    WrongDirection = "wrong_direction: a buffer is writable where it must be readable, or the reverse",
+    /// A chain too short for the network header.
+    NoHeader = "no_header: a chain is too short for the network header",
+    /// More bytes than a length can tell.
+    ChainTooBig = "chain_too_big: the buffers of a descriptor chain have 4 GiB or more in all",
+    /// The file behind guest memory was cut short, its pool of huge pages is exhausted, or a page of it has failed.
+    MemoryTruncated = "memory_truncated: a memory file was cut short under us, or has no page left for what it promised",
+    /// A message that breaks the protocol; the log has the details.
+    BadMessage = "bad_message: the VMM sent a message that breaks the protocol",
+    /// The host took the interface away.
+    InterfaceGone = "interface_gone: the host's interface is gone or refuses to be read",
+    /// A register or descriptor of an emulated NIC was given an impossible value.
+    BadRegister = "bad_register: a device register was given an impossible value",
+    /// A thread of ours failed.
+    Internal = "internal: the port's conversation failed by a bug in sidecore, and was started again; the log says where",
+    /// It had to rest again and again (`mem::overrun`).
+    MemoryStalled = "memory_stalled: the port's memory, eventfds or messages held I/O cores up again and again",
+    /// A driver offered a request a second time that it has not got back yet.
+    InFlightAlready = "in_flight_already: a request was made available again while the device still holds it",
+    /// An index of a ring that leads nowhere.
+    BadHead = "bad_head: a ring's owner gave a head that is no slot of the ring, or not its own",
+}
 
 /// `text`, in which a peer may have a say, as it may stand in `show` and the log: whatever is not printable is escaped (controls,
 /// marks that turn the direction of what follows), and what comes behind `longest` characters is left out.
@@ -121,7 +92,7 @@ impl FaultCell {
 
     /// Records `fault` unless an earlier one stands, and wakes the thread that waits for it.
     pub fn set(&self, fault: Fault) {
-        if self.code.compare_exchange(0, fault as u32, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if self.code.compare_exchange(0, fault as u32 + 1, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             // Fails only when the counter is full, and then it is readable already.
             let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
         }
@@ -129,8 +100,8 @@ impl FaultCell {
 
     /// The fault that stands.
     pub fn get(&self) -> Option<Fault> {
-        let code = self.code.load(Ordering::Acquire);
-        ALL.into_iter().find(|fault| *fault as u32 == code)
+        let code = self.code.load(Ordering::Acquire) as usize;
+        ALL.get(code.checked_sub(1)?).copied()
     }
 
     /// Forgets it: the peer starts anew.
@@ -182,7 +153,7 @@ mod tests {
     #[test]
     fn every_fault_is_explained() {
         let page = include_str!("../../../docs/troubleshooting.md");
-        for fault in ALL {
+        for &fault in ALL {
             assert!(page.contains(&format!("\n| `{}` | ", fault.name())), "{fault}");
         }
     }
@@ -197,7 +168,7 @@ mod tests {
         assert_eq!(Fault::BadIndirect.name(), "bad_indirect");
         cell.clear();
         assert_eq!(cell.get(), None);
-        for fault in ALL {
+        for &fault in ALL {
             cell.clear();
             cell.set(fault);
             assert_eq!(cell.get(), Some(fault));

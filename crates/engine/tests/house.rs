@@ -57,7 +57,7 @@ const ONE_MEANING: &[(&str, &[&str])] = &[
     ("Shared", &[]),
     ("State", &[]),
     ("Traits", &[]),
-    ("Words", &["mem/words.rs"]),
+    ("Words", &["mem/shared.rs"]),
 ];
 
 /// Modules of one layer that must not use each other.

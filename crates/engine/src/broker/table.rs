@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{memfd_create, MemfdFlags};
 use rustix::net::SocketType;
 
+use super::rules::Rules;
 use super::{bad, Broker};
 use crate::disk::opener;
 use crate::host::interface::{packet_socket_here, Interface};
@@ -16,7 +17,7 @@ use crate::host::tap::sys::{queue_here, Attach};
 use crate::host::vxlan;
 use crate::host::xdp::{bpf, sys};
 use crate::sandbox::holder;
-use crate::sandbox::open::broker::{Answer, Named, Refusal, Request, Socket};
+use crate::sandbox::open::broker::{AddressIn, Answer, Entries, Named, Refusal, Request, Socket};
 use crate::sandbox::open::socket::{self, SocketSpec};
 use crate::sandbox::open::{self, own_file};
 
@@ -28,12 +29,52 @@ fn copy(text: &str) -> io::Result<File> {
     Ok(file)
 }
 
+impl Rules {
+    /// Whether what is asked may be.
+    fn permit(&mut self, request: &Request) -> io::Result<()> {
+        let named = match request {
+            Request::Listen { path, .. } => return self.allow_socket(path),
+            Request::Hold { path } | Request::Find { path } => return self.allow_holder(path),
+            Request::TapIn(wanted) => return self.allow_tap(&wanted.netns, &wanted.name),
+            Request::Shadow(shadow) => return self.allow_tap(&shadow.netns, &shadow.names()[0]),
+            Request::ShadowOut(shadow) | Request::Entries(Entries { shadow, .. }) => {
+                return self.allow_change(&shadow.netns, &shadow.names()[0]);
+            }
+            Request::MtuIn { netns, name, .. } | Request::AddressIn(AddressIn { netns, name, .. }) => {
+                return self.allow_change(netns, name);
+            }
+            Request::Call { path } => Named::Call(path.clone()),
+            Request::JournalAt { path } => Named::Journal(path.clone()),
+            Request::Disk { path, .. } => Named::Disk(path.clone()),
+            Request::Tap { name, .. }
+            | Request::Packet { name, .. }
+            | Request::Xdp { name, .. }
+            | Request::Attach { name, .. }
+            | Request::Mtu { name, .. }
+            | Request::Up { name } => Named::Interface(name.clone()),
+            Request::Udp { at } => Named::Address(at.ip().to_string()),
+            Request::Inside { netns, .. } | Request::TapOut { netns, .. } => Named::Namespace(netns.clone()),
+            // Of what is its own, or reaches nothing.
+            Request::Remove { .. }
+            | Request::Journal { .. }
+            | Request::Forget { .. }
+            | Request::Next { .. }
+            | Request::Config
+            | Request::Accounts { .. }
+            | Request::DescriptorHelper
+            | Request::Sockets { .. }
+            | Request::Enter { .. } => return Ok(()),
+        };
+        self.allow(named)
+    }
+}
+
 impl Broker {
     /// Does what is asked. The number of descriptors is the right one.
     pub(super) fn carry_out(&mut self, request: Request, fds: &[OwnedFd]) -> Result<Answer, Refusal> {
+        self.rules.permit(&request)?;
         match request {
             Request::Listen { path, seqpacket, mode, owner, backlog } => {
-                self.rules.allow_socket(&path)?;
                 let kind = if seqpacket { SocketType::SEQPACKET } else { SocketType::STREAM };
                 let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
                 let wanted = SocketSpec { path, kind, mode, owner, backlog };
@@ -46,22 +87,15 @@ impl Broker {
                 file.remove();
                 Ok(Answer::default())
             }
-            Request::Call { path } => {
-                self.rules.allow(Named::Call(path.clone()))?;
-                Ok(Answer::fd(socket::call_here(&path, SocketType::STREAM)?))
-            }
+            Request::Call { path } => Ok(Answer::fd(socket::call_here(&path, SocketType::STREAM)?)),
             Request::Hold { path } => {
-                self.rules.allow_holder(&path)?;
                 self.children.room()?;
                 let child = holder::spawn(&path)?;
                 self.children.adopt(child, None)?;
                 Ok(Answer::fd(holder::connect(&path)?))
             }
-            Request::Find { path } => {
-                self.rules.allow_holder(&path)?;
-                // The asker waits for the holder's answer itself: others wait for the broker.
-                Ok(Answer::fd(holder::call_with_secret(&path)?))
-            }
+            // The asker waits for the holder's answer itself: others wait for the broker.
+            Request::Find { path } => Ok(Answer::fd(holder::call_with_secret(&path)?)),
             Request::Journal { name } => {
                 let opened =
                     open::journal_here(&name).map_err(|(path, error)| match error.raw_os_error() {
@@ -72,7 +106,6 @@ impl Broker {
                 Ok(Answer { number: own.new.into(), ..Answer::fd(own.file) })
             }
             Request::JournalAt { path } => {
-                self.rules.allow(Named::Journal(path.clone()))?;
                 let own = own_file(&path, 0o600)?;
                 Ok(Answer { number: own.new.into(), ..Answer::fd(own.file) })
             }
@@ -96,26 +129,15 @@ impl Broker {
                 Ok(Answer::fd(socket))
             }
             Request::Disk { path, read_only, look } => {
-                self.rules.allow(Named::Disk(path.clone()))?;
                 Ok(Answer::fd(self.children.open(path, |path| opener::spawn(path, read_only, look))?))
             }
             Request::Tap { name, create, multi } => {
-                self.rules.allow(Named::Interface(name.clone()))?;
                 let queue = queue_here(&name, Attach { create, multi })?;
                 Ok(Answer { number: queue.for_all.into(), ..Answer::fd(queue.fd) })
             }
-            Request::Packet { name, buffer } => {
-                self.rules.allow(Named::Interface(name.clone()))?;
-                Ok(Answer::fd(packet_socket_here(buffer)?))
-            }
-            Request::Xdp { name, buffer } => {
-                self.rules.allow(Named::Interface(name.clone()))?;
-                Ok(Answer::fd(sys::socket_here(buffer)?))
-            }
-            Request::Udp { at } => {
-                self.rules.allow(Named::Address(at.ip().to_string()))?;
-                Ok(Answer::fd(vxlan::socket::open_here(at)?))
-            }
+            Request::Packet { buffer, .. } => Ok(Answer::fd(packet_socket_here(buffer)?)),
+            Request::Xdp { buffer, .. } => Ok(Answer::fd(sys::socket_here(buffer)?)),
+            Request::Udp { at } => Ok(Answer::fd(vxlan::socket::open_here(at)?)),
             Request::Sockets { queues } => Ok(Answer::fd(bpf::socket_map_here(queues)?)),
             Request::Enter { queue } => {
                 let [map, socket] = fds else { return Err(bad("a map and a socket are needed")) };
@@ -123,61 +145,39 @@ impl Broker {
             }
             Request::Attach { name, native } => {
                 let [map] = fds else { return Err(bad("a map is needed")) };
-                self.rules.allow(Named::Interface(name.clone()))?;
                 Ok(Answer::fd(bpf::attach_here(map, Interface::new(&name)?.index()?, native)?))
             }
-            Request::Mtu { name, mtu } => {
-                self.rules.allow(Named::Interface(name.clone()))?;
-                done(Interface::new(&name)?.set_mtu_here(mtu))
-            }
-            Request::Up { name } => {
-                self.rules.allow(Named::Interface(name.clone()))?;
-                done(Interface::new(&name)?.bring_up_here())
-            }
+            Request::Mtu { name, mtu } => done(Interface::new(&name)?.set_mtu_here(mtu)),
+            Request::Up { name } => done(Interface::new(&name)?.bring_up_here()),
             Request::Inside { netns, socket } => {
-                self.rules.allow(Named::Namespace(netns.clone()))?;
                 if matches!(socket, Socket::Listen(port) if port != FPM) {
                     return Err(bad("there is no such socket"));
                 }
                 Ok(Answer::fd(netns::open_here(&netns, socket)?))
             }
             Request::TapIn(wanted) => {
-                self.rules.allow_tap(&wanted.netns, &wanted.name)?;
                 let queue = tap::tap_in_here(&wanted)?;
                 self.rules.gave(wanted.netns, wanted.name);
                 Ok(Answer::fd(queue))
             }
             Request::TapOut { netns, name } => {
-                self.rules.allow(Named::Namespace(netns.clone()))?;
                 self.rules.took(netns.clone(), name.clone());
                 done(tap::remove_tap_here(&netns, &name))
             }
-            Request::MtuIn { netns, name, mtu } => {
-                self.rules.allow_change(&netns, &name)?;
-                done(netns::set_mtu_here(&netns, &name, mtu))
-            }
+            Request::MtuIn { netns, name, mtu } => done(netns::set_mtu_here(&netns, &name, mtu)),
             Request::Shadow(shadow) => {
-                let [bridge, ..] = shadow.names();
-                self.rules.allow_tap(&shadow.netns, &bridge)?;
                 shadow.make_here()?;
+                let [bridge, ..] = shadow.names();
                 self.rules.gave(shadow.netns, bridge);
                 Ok(Answer::default())
             }
             Request::ShadowOut(shadow) => {
                 let [bridge, ..] = shadow.names();
-                self.rules.allow_change(&shadow.netns, &bridge)?;
                 self.rules.took(shadow.netns.clone(), bridge);
                 done(shadow.remove_here())
             }
-            Request::Entries(entries) => {
-                let [bridge, ..] = entries.shadow.names();
-                self.rules.allow_change(&entries.shadow.netns, &bridge)?;
-                done(entries.write_here())
-            }
-            Request::AddressIn(wanted) => {
-                self.rules.allow_change(&wanted.netns, &wanted.name)?;
-                done(netns::set_address_here(&wanted))
-            }
+            Request::Entries(entries) => done(entries.write_here()),
+            Request::AddressIn(wanted) => done(netns::set_address_here(&wanted)),
         }
     }
 }

@@ -10,25 +10,21 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{sync_channel, SyncSender};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use sidecore_abi::counters::MAX_CORES;
 
-use super::balance::{pack, Action, History};
+use super::balance::{pack, Action, Before, History};
 use super::clock::CoreClock;
 use super::lease::{Home, Lease, Recall};
-use super::ledger::TaskStatus;
+use super::ledger::{CoreStatus, TaskStatus, TimeSpent};
 use super::mailbox::{CoreMessage, Mailbox, TaskId};
-use super::periodic::PeriodicThread;
+use super::pace::Tuning;
 use super::registry::{number_of, Load, Registry};
 use super::run;
-use super::sample::Before;
 use super::task::{Task, TaskHandle};
-use super::time_spent::{CoreStatus, TimeSpent};
-use super::tuning::Tuning;
-use super::watch::{Heartbeat, Watchdog};
-use crate::mem::CoreTime;
+use super::watch::{Heartbeat, PeriodicThread, Watchdog};
+use crate::mem::{CoreTime, JoinedThread};
 
 /// How often tasks are balanced while any core is at work, and while none is.
 const DECIDE: Duration = Duration::from_millis(100);
@@ -43,7 +39,7 @@ struct Handle<L> {
     cpu: Option<usize>,
     /// The processor's NUMA node.
     node: Option<usize>,
-    thread: Option<JoinHandle<()>>,
+    _thread: JoinedThread,
 }
 
 /// The I/O cores of an engine, each with an `L` for its tasks. Dropping it ends their threads.
@@ -133,7 +129,7 @@ impl<L: Send + 'static> Cores<L> {
                 }
             })?;
             let node = cpu.and_then(crate::place::node_of);
-            let (stands, thread) = (AtomicBool::new(false), Some(thread));
+            let (stands, thread) = (AtomicBool::new(false), thread.into());
             handles.0.push(Handle {
                 mailbox,
                 spent,
@@ -141,7 +137,7 @@ impl<L: Send + 'static> Cores<L> {
                 stands,
                 cpu,
                 node,
-                thread,
+                _thread: thread,
             });
             watched.push((heartbeat, begun.recv().map_err(io::Error::other)??));
         }
@@ -398,10 +394,6 @@ impl<L> Drop for Handles<L> {
     fn drop(&mut self) {
         for handle in &self.0 {
             handle.mailbox.post(CoreMessage::Stop);
-        }
-        for thread in self.0.iter_mut().filter_map(|handle| handle.thread.take()) {
-            // Its panic has ended the process already.
-            let _ = thread.join();
         }
     }
 }

@@ -22,15 +22,15 @@ use std::time::Duration;
 
 use super::accounts::{Account, Accounts, Right};
 use super::clock::Clock;
+use super::ledger::TimeSpent;
 use super::ledger::{Entry, Heat, Ledger, VisitEnd};
 use super::mailbox::{Mailbox, TaskId};
 use super::pace::Pace;
+use super::pace::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
+use super::poller::Timers;
 use super::poller::{Poller, Watched};
 use super::registry::Registry;
 use super::task::{Budget, TaskHandle, SLOW_VISIT};
-use super::time_spent::TimeSpent;
-use super::timers::Timers;
-use super::tuning::{Tuning, LEAST_TURN, LONGEST_TURN, TURN, TURN_BYTES, URGENT_TURN};
 use super::watch::Heartbeat;
 use crate::mem::{ticks, ticks_in, Act};
 
@@ -99,10 +99,7 @@ pub(super) struct CoreTask<L> {
 
 /// An I/O core's private state.
 pub(super) struct Core<L, C> {
-    mailbox: Arc<Mailbox<L>>,
-    spent: Arc<TimeSpent>,
-    registry: Arc<Registry<L>>,
-    pub(super) local: L,
+    pub(super) parts: Parts<L>,
     /// The tasks: their places do not change.
     tasks: Vec<Option<CoreTask<L>>>,
     /// Places of those that are polled, in their order.
@@ -138,9 +135,6 @@ pub(super) struct Core<L, C> {
     at_work: bool,
     /// Nanoseconds of a turn in this round.
     turn: u64,
-    tuning: Tuning,
-    /// What it is at, for the watch.
-    heartbeat: Arc<Heartbeat>,
     /// No task is visited.
     resting: bool,
 }
@@ -151,6 +145,7 @@ pub(super) struct Parts<L> {
     pub(super) mailbox: Arc<Mailbox<L>>,
     pub(super) spent: Arc<TimeSpent>,
     pub(super) registry: Arc<Registry<L>>,
+    /// What it is at, for the watch.
     pub(super) heartbeat: Arc<Heartbeat>,
     pub(super) tuning: Tuning,
     pub(super) local: L,
@@ -160,10 +155,6 @@ impl<L: 'static, C: Clock> Core<L, C> {
     pub(super) fn new(parts: Parts<L>, clock: C) -> std::io::Result<Core<L, C>> {
         let poller = Poller::new(parts.mailbox.event())?;
         Ok(Core {
-            mailbox: parts.mailbox,
-            spent: parts.spent,
-            registry: parts.registry,
-            local: parts.local,
             tasks: Vec::new(),
             polled: Vec::new(),
             checked: Vec::new(),
@@ -183,34 +174,33 @@ impl<L: 'static, C: Clock> Core<L, C> {
             checked_from: 0,
             at_work: false,
             turn: LONGEST_TURN,
-            tuning: parts.tuning,
-            heartbeat: parts.heartbeat,
             resting: false,
+            parts,
         })
     }
 
     /// Runs until a message stops it.
     pub(super) fn run(mut self) {
-        let spin = u64::try_from(self.tuning.spin.as_nanos()).unwrap_or(u64::MAX);
+        let spin = u64::try_from(self.parts.tuning.spin.as_nanos()).unwrap_or(u64::MAX);
         let mut round = 0u64;
         let mut before = self.clock.now();
         let mut last_work = before;
         loop {
-            if self.mailbox.is_raised() {
-                self.heartbeat.pause();
+            if self.parts.mailbox.is_raised() {
+                self.parts.heartbeat.pause();
                 if !self.read_mail() {
                     return;
                 }
             }
             if self.resting {
-                if self.mailbox.is_raised() {
+                if self.parts.mailbox.is_raised() {
                     continue;
                 }
-                self.heartbeat.pause();
+                self.parts.heartbeat.pause();
                 // Events that come now are kept: cold tasks have no other way to say that there is work.
-                self.wait(self.tuning.longest_sleep);
+                self.wait(self.parts.tuning.longest_sleep);
                 last_work = self.clock.now();
-                self.spent.asleep(last_work - before);
+                self.parts.spent.asleep(last_work - before);
                 before = last_work;
                 continue;
             }
@@ -218,16 +208,16 @@ impl<L: 'static, C: Clock> Core<L, C> {
             round = round.wrapping_add(1);
             let now = self.clock.now();
             if moved > 0 {
-                self.spent.busy(now - before, moved);
+                self.parts.spent.busy(now - before, moved);
                 last_work = now;
             } else {
-                self.spent.idle(now - before);
+                self.parts.spent.idle(now - before);
                 // Mail that was left for the next round has drained its eventfd: it would not wake us.
-                if now - last_work >= spin && !self.mailbox.is_raised() {
+                if now - last_work >= spin && !self.parts.mailbox.is_raised() {
                     let (moved, woken) = self.sleep(now);
                     before = self.clock.now();
                     if moved > 0 {
-                        self.spent.busy(before - self.looked, moved);
+                        self.parts.spent.busy(before - self.looked, moved);
                     }
                     // A nap that ended by itself is followed by one round, not by another spell of spinning.
                     if woken || moved > 0 {
@@ -277,7 +267,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         checked.clear();
         self.checked = checked;
         self.hurry = false;
-        if self.polled.len() > 1 && self.tuning.urgent {
+        if self.polled.len() > 1 && self.parts.tuning.urgent {
             self.choose_checked();
         }
         self.accounts.end_round();
@@ -319,7 +309,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
             if round.wrapping_add(place as u64) % SILENT_EVERY != 0 {
                 return Due::Later;
             }
-            if now.saturating_sub(task.moved_at) > COLD_AFTER && self.tuning.cold {
+            if now.saturating_sub(task.moved_at) > COLD_AFTER && self.parts.tuning.cold {
                 return Due::Cold;
             }
         }
@@ -356,11 +346,11 @@ impl<L: 'static, C: Clock> Core<L, C> {
     #[inline]
     pub(super) fn visit(&mut self, place: usize, budget: Budget, early: bool) -> u64 {
         let Some(task) = self.tasks[place].as_mut() else { return 0 };
-        self.heartbeat.begin(task.number);
+        self.parts.heartbeat.begin(task.number);
         let begun = self.now;
         // Signals since the last visit, such as interrupts that had to wait, are not this one's.
         let _ = self.clock.signalled();
-        let visit = task.handle.visit(&mut self.local, budget);
+        let visit = task.handle.visit(&mut self.parts.local, budget);
         let mut now = self.clock.after(&visit);
         let mut took = now - begun;
         // A receiver gets one signal for all its items.
@@ -444,7 +434,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         // Each visit of an owner with a budget shortens what is left of it; the others have one visit each.
         // Messages, and events of cold tasks, do not wait for a runtime.
         while let Some((place, left)) = self.next_reserved(checked) {
-            if self.mailbox.is_raised() {
+            if self.parts.mailbox.is_raised() {
                 break;
             }
             all += self.look_at_cold();
@@ -480,7 +470,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         {
             return false;
         }
-        self.heartbeat.begin(task.number);
+        self.parts.heartbeat.begin(task.number);
         let has_work = task.handle.has_work();
         if timed {
             self.now = self.clock.now();
@@ -544,8 +534,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
     /// Ends all that tasks have begun: after this nothing is under way.
     fn settle(&mut self) {
         for task in self.tasks.iter_mut().flatten() {
-            self.heartbeat.begin(task.number);
-            task.handle.settle(&mut self.local);
+            self.parts.heartbeat.begin(task.number);
+            task.handle.settle(&mut self.parts.local);
         }
     }
 }

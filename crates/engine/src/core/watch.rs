@@ -11,16 +11,21 @@
 //!
 //! A page fault cannot be interrupted, and tasks cannot be taken from a core in the middle of a visit. So the core's
 //! other tasks wait, too. The core gets no new tasks meanwhile (`balance`).
+//!
+//! A thread that looks after the I/O cores now and then: the watchdog's, and the one that balances them.
+//!
+//! Between two looks it waits for the time of the next one, or for its end. It takes no lock that an I/O core takes while it
+//! waits.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{channel, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use super::periodic::PeriodicThread;
 use super::task::Owner;
-use crate::mem::{CoreTime, EVERY};
+use crate::mem::{start_helper, CoreTime, JoinedThread, EVERY};
 
 /// How often cores are looked at while none is at work.
 const IDLE_LOOK: Duration = Duration::from_secs(1);
@@ -132,6 +137,34 @@ fn look(cores: &mut [WatchedCore], owners: &Owners) -> bool {
         );
     }
     busy
+}
+
+/// The thread. Dropping this ends it.
+pub(super) struct PeriodicThread {
+    // In this order: without it the thread ends, which is waited for.
+    _stop: Sender<()>,
+    _thread: JoinedThread,
+}
+
+impl PeriodicThread {
+    /// Calls `look` after `pause`, and again after each time that it returns. `None`: there is nothing to look after any more.
+    ///
+    /// # Errors
+    /// The system has no thread left.
+    pub(super) fn start(
+        name: &str,
+        mut pause: Duration,
+        mut look: impl FnMut() -> Option<Duration> + Send + 'static,
+    ) -> io::Result<PeriodicThread> {
+        let (stop, stopped) = channel::<()>();
+        let body = move || {
+            while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+                let Some(next) = look() else { return };
+                pause = next;
+            }
+        };
+        Ok(PeriodicThread { _stop: stop, _thread: start_helper(name.to_owned(), body)?.into() })
+    }
 }
 
 #[cfg(test)]

@@ -3,17 +3,16 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use rustix::event::{eventfd, poll, EventfdFlags, PollFd, PollFlags};
 
-use crate::mem::start_helper;
+use crate::mem::{start_helper, JoinedThread};
 use crate::port::{Port, QueueStatus};
 
 /// A thread that takes a port's queues back after a fault, and tells of changes. It ends with this.
 pub(super) struct Watcher {
     stop: Arc<OwnedFd>,
-    thread: Option<JoinHandle<()>>,
+    _thread: JoinedThread,
 }
 
 impl Watcher {
@@ -45,7 +44,7 @@ impl Watcher {
             let readable = fds.get(2).is_some_and(|fd| !fd.revents().is_empty());
             changes.iter().filter(|_| readable).for_each(&changed);
         };
-        Ok(Watcher { stop, thread: Some(start_helper(name, body)?) })
+        Ok(Watcher { stop, _thread: start_helper(name, body)?.into() })
     }
 }
 
@@ -53,9 +52,6 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         // Fails only if the counter is full, and then the thread is awake already.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

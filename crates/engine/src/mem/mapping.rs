@@ -62,7 +62,10 @@ impl Mapping {
     }
 
     /// The `len` bytes of `file` from `offset` on.
-    pub(super) fn of_part(
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn of_part(
         file: impl AsFd,
         offset: u64,
         len: usize,

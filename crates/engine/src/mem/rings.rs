@@ -170,3 +170,24 @@ fn make(purpose: &Purpose) -> io::Result<IoUring> {
     ring.submitter().register_enable_rings()?;
     Ok(ring)
 }
+
+/// A thread that is waited for when this is dropped.
+#[derive(Debug)]
+pub struct JoinedThread(Option<JoinHandle<()>>);
+
+impl From<JoinHandle<()>> for JoinedThread {
+    fn from(thread: JoinHandle<()>) -> JoinedThread {
+        JoinedThread(Some(thread))
+    }
+}
+
+impl Drop for JoinedThread {
+    fn drop(&mut self) {
+        let Some(thread) = self.0.take() else { return };
+        // The last owner of what a thread looks after may be that thread itself.
+        if thread.thread().id() != std::thread::current().id() {
+            // A panic there has been reported by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}

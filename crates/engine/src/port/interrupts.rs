@@ -3,8 +3,18 @@
 //! The present holder of a queue writes its count: the I/O core that serves an ingress queue, the holder of an egress
 //! queue's lock. A queue that goes to another core keeps its count, and so does its successor after a restart of the
 //! guest.
+//!
+//! How often a port used an address that lives at another one.
+//!
+//! How often and how long the frames of a port's ingress queues had to wait for their receiver's buffers.
+//!
+//! The I/O core that serves a queue writes its count, when a wait is over; any thread reads it. A queue that goes to
+//! another core keeps its count, and so does its successor after a restart of the guest.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
 
 use super::attachment::InterruptCount;
 use super::egress::MAX_QUEUES;
@@ -71,6 +81,106 @@ impl QueueInterrupts {
         let held_back = device.map_or_else(|| load(&cell.held_back), |device| device.held_back);
         let count = InterruptCount { raised, held_back, saved: occasions.saturating_sub(raised) };
         (device.is_some() || count != InterruptCount::default()).then_some(count)
+    }
+}
+
+/// Counts of a port. Several cores may count; none does in frames that a port may send all the time.
+#[derive(Debug, Default)]
+pub struct Claims {
+    heeded: AtomicU64,
+    pinned: AtomicU64,
+    held: AtomicU64,
+}
+
+/// The counts, at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimCount {
+    /// Addresses that lived at another port and were seen at this one.
+    pub mac_moved: u64,
+    /// Those that were not learned because they are pinned to the other port.
+    pub mac_claimed: u64,
+    /// Those that were not learned because the address went to and fro too often.
+    pub mac_flap: u64,
+}
+
+impl Claims {
+    /// It uses an address that lives elsewhere; from now on both ports get its frames.
+    #[cold]
+    pub fn heeded(&self) {
+        self.heeded.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It uses an address that is pinned elsewhere.
+    #[cold]
+    pub fn pinned(&self) {
+        self.pinned.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It uses an address that stays elsewhere for a while.
+    #[cold]
+    pub fn held(&self) {
+        self.held.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts.
+    pub fn count(&self) -> ClaimCount {
+        ClaimCount {
+            mac_moved: self.heeded.load(Ordering::Relaxed),
+            mac_claimed: self.pinned.load(Ordering::Relaxed),
+            mac_flap: self.held.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// A wait that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// How long it was.
+    pub time: Duration,
+    /// Whether it was patience that ended it, and not a buffer.
+    pub given_up: bool,
+}
+
+/// The waits of one queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WaitCount {
+    /// Times that its frames waited.
+    pub count: u64,
+    /// Microseconds of all of them together.
+    pub total_us: u64,
+    /// Those that ended because the receiver was taken for dead.
+    pub given_up: u64,
+}
+
+#[derive(Default)]
+struct WaitCell {
+    count: AtomicU64,
+    ns: AtomicU64,
+    given_up: AtomicU64,
+}
+
+/// The waits of all ingress queues of a port.
+#[derive(Default)]
+pub struct Waits([WaitCell; MAX_QUEUES]);
+
+impl Waits {
+    /// Counts one of ingress queue `index`. Its I/O core is the only one that does.
+    pub fn add(&self, index: usize, wait: Wait) {
+        let Some(cell) = self.0.get(index) else { return };
+        count(&cell.count, 1);
+        count(&cell.ns, u64::try_from(wait.time.as_nanos()).unwrap_or(0));
+        count(&cell.given_up, u64::from(wait.given_up));
+    }
+
+    /// What was counted for ingress queue `index`.
+    pub fn of(&self, index: usize) -> WaitCount {
+        let Some(cell) = self.0.get(index) else { return WaitCount::default() };
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        WaitCount {
+            count: load(&cell.count),
+            total_us: load(&cell.ns) / 1_000,
+            given_up: load(&cell.given_up),
+        }
     }
 }
 

@@ -65,16 +65,9 @@ pub struct ConversationCount {
     pub held_us: u64,
 }
 
-/// The counts as they grow, and the token buckets that hold messages back.
+/// The token buckets that hold messages back, and what was counted.
 #[derive(Debug, Default)]
 pub struct MessageLimiter {
-    connections: AtomicU64,
-    brief: AtomicU64,
-    silent: AtomicU64,
-    refused: AtomicU64,
-    changes: AtomicU64,
-    held: AtomicU64,
-    held_ns: AtomicU64,
     /// Process id of the present peer; 0: none, or unknown.
     peer: AtomicU32,
     /// When it was met, in nanoseconds since the host's start.
@@ -96,14 +89,25 @@ struct Buckets {
     time: Bucket,
     /// Time that the thread, and its peer's process, have had up to the last look.
     had: Option<(Duration, Duration)>,
+    counts: ConversationCount,
+    /// For how long messages were held back.
+    held: Duration,
 }
 
 impl Buckets {
     /// One that holds `burst` changes, and fills at `rate`.
     fn of(burst: u32, rate: u32) -> Buckets {
         let one = 1_000_000_000 / u64::from(rate.max(1));
-        let (changes, time) = (Bucket::new(), Bucket::new());
-        Buckets { thread: None, one, all: one * u64::from(burst), changes, time, had: None }
+        Buckets {
+            thread: None,
+            one,
+            all: one * u64::from(burst),
+            changes: Bucket::new(),
+            time: Bucket::new(),
+            had: None,
+            counts: ConversationCount::default(),
+            held: Duration::ZERO,
+        }
     }
 }
 
@@ -135,7 +139,8 @@ impl MessageLimiter {
     /// Other limits than [`BURST`] and [`RATE`]: for tests, which a slow machine must not make pass or fail.
     pub fn limit(&self, burst: u32, rate: u32) {
         let mut buckets = self.buckets();
-        *buckets = Buckets { thread: buckets.thread, ..Buckets::of(burst, rate) };
+        let (thread, counts) = (buckets.thread, buckets.counts);
+        *buckets = Buckets { thread, counts, held: buckets.held, ..Buckets::of(burst, rate) };
     }
 
     /// The other end of `socket` is the peer from now on.
@@ -163,34 +168,19 @@ impl MessageLimiter {
         self.peer().map(|_| self.met.load(Ordering::Relaxed))
     }
 
-    /// A VMM has connected.
-    pub fn connected(&self) {
-        self.connections.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// It has left, and had not come for anything.
-    pub fn left_at_once(&self) {
-        self.brief.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// It was disconnected: it said nothing.
-    pub fn said_nothing(&self) {
-        self.silent.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// `count` clients were turned away.
-    pub fn refused(&self, count: u64) {
-        self.refused.fetch_add(count, Ordering::Relaxed);
+    /// Counts something of the port's conversations.
+    pub fn note(&self, note: impl FnOnce(&mut ConversationCount)) {
+        note(&mut self.buckets().counts);
     }
 
     /// Charges `count` changes, if it is the conversation that makes them.
     pub fn changed(&self, count: usize) {
-        let buckets = self.buckets();
+        let mut buckets = self.buckets();
         if buckets.thread != Some(thread::current().id()) {
             return;
         }
         let count = u64::try_from(count).unwrap_or(u64::MAX);
-        self.changes.fetch_add(count, Ordering::Relaxed);
+        buckets.counts.changes += count;
         let most = buckets.all + nanos(LONGEST);
         buckets.changes.add(buckets.one.saturating_mul(count), most, nanos_at(Instant::now()));
         self.charged.store(true, Ordering::Relaxed);
@@ -220,27 +210,19 @@ impl MessageLimiter {
             buckets.time.add(nanos(took * SHARE), all + nanos(LONGEST), now);
             wait = wait.max(buckets.time.ahead(now).saturating_sub(all));
         }
-        drop(buckets);
         if wait == 0 {
             return None;
         }
-        self.held.fetch_add(1, Ordering::Relaxed);
-        self.held_ns.fetch_add(wait, Ordering::Relaxed);
-        Some(Duration::from_nanos(wait))
+        let wait = Duration::from_nanos(wait);
+        buckets.counts.held += 1;
+        buckets.held += wait;
+        Some(wait)
     }
 
     /// What was counted so far.
     pub fn count(&self) -> ConversationCount {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        ConversationCount {
-            connections: load(&self.connections),
-            brief: load(&self.brief),
-            silent: load(&self.silent),
-            refused: load(&self.refused),
-            changes: load(&self.changes),
-            held: load(&self.held),
-            held_us: load(&self.held_ns) / 1_000,
-        }
+        let buckets = self.buckets();
+        ConversationCount { held_us: nanos(buckets.held) / 1_000, ..buckets.counts }
     }
 }
 

@@ -12,31 +12,23 @@
 //! pointers lead into, and the map is unmapped when the last queue that was built on it is gone.
 
 mod attachment;
-mod claims;
 mod egress;
-mod ingress;
 mod interrupts;
-mod links;
 mod message_limit;
 mod private_memory;
-mod waits;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
 
-pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Lack, Peer, QueueStatus};
+pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Lack, LinkEvents, Peer, QueueStatus};
 
 pub use crate::account::{DropReason, Drops, Outcome, PortId, Tally};
 pub use crate::core::{Slow, SlowCount, Tenant};
 pub use crate::fault::{Fault, FaultCell};
 
-pub use claims::{ClaimCount, Claims};
-pub use egress::{EgressQueue, Plugged, Reached, Room, MAX_QUEUES};
-pub use ingress::IngressQueue;
-pub use interrupts::QueueInterrupts;
-pub use links::LinkEvents;
+pub use egress::{EgressQueue, IngressQueue, Plugged, Reached, Room, MAX_QUEUES};
+pub use interrupts::{ClaimCount, Claims, QueueInterrupts, Wait, WaitCount, Waits};
 pub use message_limit::{ConversationCount, MessageLimiter, BURST};
-pub use waits::{Wait, WaitCount, Waits};
 
 use self::private_memory::PrivateMemoryCheck;
 use crate::core::{Home, Lease, Owner};

@@ -9,7 +9,7 @@ use super::grouping::GroupSpec;
 use super::members::{kept, Feed, GroupView, Groups};
 use super::neighbours::{mac_text, Neighbours};
 use super::routes::{AgentAt, RouterSpec};
-use super::spec::{Joint, PortSpec, SwitchSpec};
+use super::spec::{Joint, PortSpec, Spec, SwitchSpec};
 use super::values::{Control, Mac, MacMove};
 use super::view::view;
 use crate::device::e1000::usual_mac;
@@ -370,16 +370,10 @@ impl CoreGraph {
         crate::lock(&self.groups).view()
     }
 
-    /// Makes all cores use the graph of these switches, routers, groups and ports, in which each port is joined as its specification
+    /// Makes all cores use the graph of the switches, routers, groups and access lists of `spec` and of these ports, in which each port is joined as its specification
     /// says. When this returns, no core uses the former one any more, and no switch remembers addresses of ports that are gone.
-    pub fn publish(
-        &self,
-        switches: &[SwitchSpec],
-        specs: &[RouterSpec],
-        groups: &[GroupSpec],
-        acls: &[AclSpec],
-        ports: &[Placed<'_>],
-    ) {
+    pub fn publish(&self, spec: &Spec, ports: &[Placed<'_>]) {
+        let Spec { switches, routers: specs, groups, acls, .. } = spec;
         let mut now = crate::lock(&self.now);
         let seconds = self.cores.seconds();
         let known = std::mem::take(&mut now.routers);

@@ -21,7 +21,7 @@ use super::routes::RouterSpec;
 use super::spec::{DaemonSpec, Entry, PortSpec, Spec};
 use super::text::BadSpec;
 use super::transaction::{How, Transaction, Undone};
-use super::values::Toggle;
+use super::values::{names, Toggle};
 use crate::disk::{self, OpenedFiles};
 use crate::observe::CounterFile;
 use crate::port::Port;
@@ -35,7 +35,7 @@ pub enum Error {
     #[error("{0}")]
     Bad(#[from] BadSpec),
     /// It names something that does not exist.
-    #[error("there is no {what} {name:?}; there are: {}", list(.there))]
+    #[error("there is no {what} {name:?}; there are: {}", names(.there))]
     Unknown {
         /// `port`, `switch` or `router`.
         what: &'static str,
@@ -73,12 +73,8 @@ pub enum Error {
     Failed(#[from] Undone),
 }
 
-fn list(names: &[String]) -> String {
-    match names {
-        [] => "none".to_owned(),
-        names => names.join(", "),
-    }
-}
+/// What a request changed.
+pub type Changes = Result<Vec<Change>, Error>;
 
 /// The control plane of one daemon.
 pub struct Engine {
@@ -103,7 +99,7 @@ impl Engine {
         changed: Changed,
     ) -> Engine {
         let state = EngineState::new();
-        graph.publish(&state.spec.switches, &[], &[], &[], &[]);
+        graph.publish(&state.spec, &[]);
         let state = Arc::new(Mutex::new(state));
         let follower = Follower::start(&state);
         let means = Means { kinds, graph, counters, links: follower.events() };
@@ -123,7 +119,7 @@ impl Engine {
 
     /// Makes `wanted` the configuration, all of it or none; says what that changes, or would change if
     /// `dry_run`.
-    pub fn apply(&self, wanted: &Spec, dry_run: bool) -> Result<Vec<Change>, Error> {
+    pub fn apply(&self, wanted: &Spec, dry_run: bool) -> Changes {
         let _sought = self.seek(wanted.ports.iter().filter(|_| !dry_run))?;
         let how = if dry_run { How::Not } else { How::Whole };
         self.change_with(how, |running, on_demand| {
@@ -134,7 +130,7 @@ impl Engine {
 
     /// Makes `wanted` the configuration of a daemon that has just started. A port that cannot be started keeps no other from
     /// running: it is `stopped`, says why, and is [tried again](Engine::try_again).
-    pub fn begin(&self, wanted: &Spec) -> Result<Vec<Change>, Error> {
+    pub fn begin(&self, wanted: &Spec) -> Changes {
         let _sought = self.seek(&wanted.ports)?;
         self.change_with(How::EachAlone, |running, _| {
             *running = wanted.clone();
@@ -158,7 +154,7 @@ impl Engine {
     }
 
     /// Adds ports, switches, routers, tenants or groups: all of them or none.
-    pub fn add<E: Entry>(&self, entries: &[E]) -> Result<Vec<Change>, Error> {
+    pub fn add<E: Entry>(&self, entries: &[E]) -> Changes {
         let _sought = self.seek(entries.iter().filter_map(Entry::as_port))?;
         self.change(|spec| {
             for entry in entries {
@@ -172,7 +168,7 @@ impl Engine {
     }
 
     /// Makes the port or switch of that name be `entry`, whether it exists or not.
-    pub fn put<E: Entry>(&self, entry: &E) -> Result<Vec<Change>, Error> {
+    pub fn put<E: Entry>(&self, entry: &E) -> Changes {
         let _sought = self.seek(entry.as_port())?;
         self.change(|spec| {
             E::list(spec).retain(|other| other.name() != entry.name());
@@ -182,11 +178,7 @@ impl Engine {
     }
 
     /// Changes a port or a switch: `edit` gets what is configured.
-    pub fn set<E: Entry>(
-        &self,
-        name: &str,
-        edit: impl Fn(&E) -> Result<E, BadSpec>,
-    ) -> Result<Vec<Change>, Error> {
+    pub fn set<E: Entry>(&self, name: &str, edit: impl Fn(&E) -> Result<E, BadSpec>) -> Changes {
         // What is wrong with it is told below.
         let after = find::<E>(&mut self.everything(), name).ok().and_then(|entry| edit(entry).ok());
         let _sought = self.seek(after.as_ref().and_then(E::as_port))?;
@@ -204,7 +196,7 @@ impl Engine {
     }
 
     /// Removes ports, or what no port needs of the rest: all of them or none.
-    pub fn del<E: Entry>(&self, names: &[impl AsRef<str>]) -> Result<Vec<Change>, Error> {
+    pub fn del<E: Entry>(&self, names: &[impl AsRef<str>]) -> Changes {
         self.change(|spec| {
             for name in names.iter().map(AsRef::as_ref) {
                 find::<E>(spec, name)?;
@@ -218,7 +210,7 @@ impl Engine {
     }
 
     /// Stops what stands behind port `name` and starts it again, as it is configured.
-    pub fn restart(&self, name: &str) -> Result<Vec<Change>, Error> {
+    pub fn restart(&self, name: &str) -> Changes {
         if let Ok(spec) = find::<PortSpec>(&mut self.everything(), name) {
             look_at_files(file_of(spec).map(|(path, read_only)| (name.to_owned(), path, read_only)))?;
         }
@@ -235,12 +227,7 @@ impl Engine {
 
     /// Changes what runs for a program: `edit` first, then `ports` are added. A switch that a port names is made if it is not there, and
     /// goes with its last port. `lease`: the ports run like others, but are no part of the configuration.
-    pub fn change_on_demand(
-        &self,
-        lease: bool,
-        ports: &[PortSpec],
-        edit: impl FnOnce(&mut Spec),
-    ) -> Result<Vec<Change>, Error> {
+    pub fn change_on_demand(&self, lease: bool, ports: &[PortSpec], edit: impl FnOnce(&mut Spec)) -> Changes {
         self.change_with(How::Whole, |spec, on_demand| {
             edit(spec);
             for port in ports {
@@ -254,7 +241,7 @@ impl Engine {
         })
     }
 
-    fn change(&self, edit: impl FnOnce(&mut Spec) -> Result<(), Error>) -> Result<Vec<Change>, Error> {
+    fn change(&self, edit: impl FnOnce(&mut Spec) -> Result<(), Error>) -> Changes {
         self.change_with(How::Whole, |spec, _| edit(spec))
     }
 
@@ -311,7 +298,7 @@ impl Engine {
         &self,
         how: How,
         edit: impl FnOnce(&mut Spec, &mut OnDemand) -> Result<(), Error>,
-    ) -> Result<Vec<Change>, Error> {
+    ) -> Changes {
         let mut state = crate::lock(&self.state);
         self.means.reap(&mut state);
         let (mut wanted, mut on_demand) = (without_control(state.spec.clone()), state.on_demand.clone());
@@ -400,7 +387,7 @@ impl Engine {
             live.port.capture.close();
         }
         state.ports.clear();
-        self.means.graph.publish(&[], &[], &[], &[], &[]);
+        self.means.graph.publish(&Spec::default(), &[]);
         drop(state);
         retire::wait_for(&endings)
     }

@@ -9,25 +9,28 @@
 //! member that dies must not wait for a change of the configuration that is under way.
 
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Instant;
 
 use super::cores::CoreGraph;
 use super::live::EngineState;
 use super::spec::{Joint, PortSpec};
+use crate::mem::JoinedThread;
 use crate::port::LinkEvents;
 
 /// The threads; they end when this is dropped.
 pub(super) struct Follower {
     events: Arc<LinkEvents>,
-    carriers: Option<JoinHandle<()>>,
-    groups: Mutex<Option<JoinHandle<()>>>,
+    _carriers: Option<JoinedThread>,
+    groups: Mutex<Option<JoinedThread>>,
 }
 
 /// Starts the thread `name`.
-fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Option<JoinHandle<()>> {
+fn start(name: &str, run: impl FnOnce() + Send + 'static) -> Option<JoinedThread> {
     let thread = crate::mem::start_helper(name.to_owned(), run);
-    thread.inspect_err(|e| tracing::error!("{name} do not follow their peers: no thread: {e}")).ok()
+    thread
+        .inspect_err(|e| tracing::error!("{name} do not follow their peers: no thread: {e}"))
+        .ok()
+        .map(JoinedThread::from)
 }
 
 impl Follower {
@@ -40,7 +43,7 @@ impl Follower {
                 crate::lock(&state).follow();
             }
         };
-        Follower { events, carriers: start("carriers", run), groups: Mutex::default() }
+        Follower { events, _carriers: start("carriers", run), groups: Mutex::default() }
     }
 
     /// Has the members of groups follow their peers, from now on.
@@ -65,10 +68,6 @@ impl Follower {
 impl Drop for Follower {
     fn drop(&mut self) {
         self.events.close();
-        for thread in [self.carriers.take(), crate::lock(&self.groups).take()].into_iter().flatten() {
-            // A panic there has been reported by the thread itself.
-            let _ = thread.join();
-        }
     }
 }
 

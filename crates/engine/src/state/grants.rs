@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{options, Form, Key, Scope, Value};
-use super::values::{forms, in_units, read_as_word, scaled, word, write_as_text, Number, Toggle};
+use super::values::{forms, in_units, read_as_word, scaled, texts, word, write_as_text, Number, Toggle};
 use crate::core::{Class, CpuBudget, MOST_RESERVED};
 
 /// Millionths of a core in a percent.
@@ -195,25 +195,23 @@ pub struct Cpus(pub Vec<usize>);
 /// Numbers from this on are no processor's on any machine; a range must not fill the memory.
 const MOST_CPUS: usize = 8192;
 
-impl FromStr for Cpus {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || {
-            format!("{text:?} is not allowed; allowed: numbers of processors and ranges, such as 2,3 or 4-7")
-        };
-        let number =
-            |text: &str| text.trim().parse().ok().filter(|cpu: &usize| *cpu < MOST_CPUS).ok_or_else(bad);
-        let mut cpus = Vec::new();
-        // A list in TOML or JSON comes with '+' between its numbers.
-        for part in text.split([',', '+']) {
-            let (first, last) = part.split_once('-').unwrap_or((part, part));
-            let range = number(first)?..=number(last)?;
-            if range.is_empty() {
-                return Err(bad());
+texts! {
+    Cpus {
+        read: |text| {
+            let number = |text: &str| text.trim().parse().ok().filter(|cpu: &usize| *cpu < MOST_CPUS);
+            let mut cpus = Vec::new();
+            // A list in TOML or JSON comes with '+' between its numbers.
+            for part in text.split([',', '+']) {
+                let (first, last) = part.split_once('-').unwrap_or((part, part));
+                let range = number(first)?..=number(last)?;
+                if range.is_empty() {
+                    return None;
+                }
+                cpus.extend(range);
             }
-            cpus.extend(range);
-        }
-        Ok(Cpus(cpus))
+            Some(Cpus(cpus))
+        },
+        allowed: "numbers of processors and ranges, such as 2,3 or 4-7",
     }
 }
 

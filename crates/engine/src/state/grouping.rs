@@ -3,15 +3,13 @@
 //! A group's interface is a port of kind `group`; a member's ports name the group, the member and the interface that they stand
 //! behind.
 
-use std::fmt;
 use std::net::IpAddr;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{options, Form, Key, Scope, Value};
-use super::values::{forms, read_as_word, word, write_as_text, List, NameList, Number, Toggle};
+use super::values::{forms, read_as_word, texts, word, write_as_text, List, NameList, Number, Toggle};
 
 /// A member's share beside those of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,45 +19,30 @@ pub struct MemberWeight {
     weight: u32,
 }
 
-impl FromStr for MemberWeight {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let read = |(member, weight): (&str, &str)| {
-            let weight = weight.parse().ok().filter(|weight| (1..=1000).contains(weight))?;
-            Some(MemberWeight { member: member.to_owned(), weight })
-        };
-        let no = || format!("{text:?} is not allowed; allowed: MEMBER:N with a weight from 1 to 1000");
-        text.split_once(':').and_then(read).ok_or_else(no)
-    }
-}
-
-impl fmt::Display for MemberWeight {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.member, self.weight)
-    }
-}
-
 /// How long a draining member keeps flows that are not idle: seconds, or for as long as they live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ForceAfter(Option<u32>);
 
-impl FromStr for ForceAfter {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match (text, text.parse().ok().filter(|seconds| *seconds <= 86_400)) {
-            ("never", _) => Ok(ForceAfter(None)),
-            (_, Some(seconds)) => Ok(ForceAfter(Some(seconds))),
-            _ => Err(format!("{text:?} is not allowed; allowed: seconds from 0 to 86400, or never")),
-        }
+texts! {
+    MemberWeight {
+        read: |text| {
+            let (member, weight) = text.split_once(':')?;
+            let weight = weight.parse().ok().filter(|weight| (1..=1000).contains(weight))?;
+            Some(MemberWeight { member: member.to_owned(), weight })
+        },
+        allowed: "MEMBER:N with a weight from 1 to 1000",
+        write: |it, f| write!(f, "{}:{}", it.member, it.weight),
     }
-}
-
-impl fmt::Display for ForceAfter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
+    ForceAfter {
+        read: |text| match text {
+            "never" => Some(ForceAfter(None)),
+            _ => text.parse().ok().filter(|seconds| *seconds <= 86_400).map(|it| ForceAfter(Some(it))),
+        },
+        allowed: "seconds from 0 to 86400, or never",
+        write: |after, f| match after.0 {
             None => f.write_str("never"),
             Some(seconds) => write!(f, "{seconds}"),
-        }
+        },
     }
 }
 

@@ -138,8 +138,7 @@ pub(super) struct Means {
 impl Means {
     /// Makes the cores use what runs.
     pub fn publish(&self, state: &EngineState) {
-        let Spec { switches, routers, groups, acls, .. } = &state.spec;
-        self.graph.publish(switches, routers, groups, acls, &state.placed());
+        self.graph.publish(&state.spec, &state.placed());
     }
 
     /// Stops a port that is out of the graph. `deleted`: for good; else it never came to be.

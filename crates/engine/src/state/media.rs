@@ -1,13 +1,11 @@
 //! The values of options of disks.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::options::{Form, Value};
-use super::values::{forms, in_units, read_as_word, scaled, word, write_as_text};
+use super::values::{forms, in_units, read_as_word, scaled, texts, word, write_as_text};
 
 /// What a disk consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,28 +39,19 @@ pub fn size(text: &str) -> Option<u64> {
     scaled(text, &UNITS).filter(|bytes| bytes % STEP == 0 && (STEP..=MOST).contains(bytes))
 }
 
-impl FromStr for DiskFile {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || {
-            format!("{text:?} is not allowed; allowed: a path, or ram:SIZE, null:SIZE with a multiple of {STEP} bytes, such as 64M")
-        };
-        match text.split_once(':') {
-            Some(("ram", bytes)) => size(bytes).map(DiskFile::Ram).ok_or_else(bad),
-            Some(("null", bytes)) => size(bytes).map(DiskFile::Null).ok_or_else(bad),
-            _ if text.is_empty() => Err(bad()),
-            _ => Ok(DiskFile::Path(text.into())),
-        }
-    }
-}
-
-impl fmt::Display for DiskFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+texts! {
+    DiskFile {
+        read: |text| match text.split_once(':') {
+            Some(("ram", bytes)) => size(bytes).map(DiskFile::Ram),
+            Some(("null", bytes)) => size(bytes).map(DiskFile::Null),
+            _ => Some(DiskFile::Path(text.into())).filter(|_| !text.is_empty()),
+        },
+        allowed: format_args!("a path, or ram:SIZE, null:SIZE with a multiple of {STEP} bytes, such as 64M"),
+        write: |file, f| match file {
             DiskFile::Path(path) => path.display().fmt(f),
             DiskFile::Ram(bytes) => write!(f, "ram:{}", in_units(*bytes, &UNITS)),
             DiskFile::Null(bytes) => write!(f, "null:{}", in_units(*bytes, &UNITS)),
-        }
+        },
     }
 }
 

@@ -1,13 +1,11 @@
 //! Routers and their routes, as the operator asks for them.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::values::{read_as_word, word, write_as_text, Gateways, List, Number};
+use super::values::{read_as_word, texts, word, write_as_text, Gateways, List, Number};
 use crate::port::PortId;
 use crate::router::{Net, Static, Target};
 
@@ -40,21 +38,15 @@ pub struct AgentAt {
     pub socket: PathBuf,
 }
 
-impl FromStr for AgentAt {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let read = |(member, path): (&str, &str)| {
+texts! {
+    AgentAt {
+        read: |text| {
+            let (member, path) = text.split_once(':')?;
             let it = AgentAt { member: member.to_owned(), socket: PathBuf::from(path) };
             (!member.is_empty() && it.socket.is_absolute()).then_some(it)
-        };
-        let no = || format!("{text:?} is not allowed; allowed: MEMBER:/PATH, such as b:/run/b.agent");
-        text.split_once(':').and_then(read).ok_or_else(no)
-    }
-}
-
-impl fmt::Display for AgentAt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.member, self.socket.display())
+        },
+        allowed: "MEMBER:/PATH, such as b:/run/b.agent",
+        write: |it, f| write!(f, "{}:{}", it.member, it.socket.display()),
     }
 }
 

@@ -48,12 +48,12 @@ fn payers(spec: &Spec) -> impl Iterator<Item = (&'static str, usize, &str, Optio
 
 /// Whether all budgets can be kept at once, as far as the number of cores is known: each is one core's. `bad` gets the part that
 /// cannot, its place in its list, its name, the key, and why.
-pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(&'static str, usize, &str, &str, String)) {
+pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(&'static str, usize, &str, &str, &str)) {
     for (what, place, name, budget, reclaim) in payers(spec) {
         if reclaim.is_some() && budget.is_none() {
             let why =
                 "does not apply: there is no budget beyond which it could have more; allowed: with budget";
-            bad(what, place, name, "reclaim", why.to_owned());
+            bad(what, place, name, "reclaim", why);
         }
     }
     let Some(cores) = spec.daemon.cores.as_ref().map(|cores| cores.0.len()).filter(|cores| *cores > 0) else {
@@ -79,7 +79,7 @@ pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(&'static str, usiz
             if cores == 1 { "" } else { "s" },
             percent(MOST_RESERVED),
         );
-        return bad(what, place, name, "budget", why);
+        return bad(what, place, name, "budget", &why);
     }
 }
 

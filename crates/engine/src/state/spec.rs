@@ -1,6 +1,7 @@
 //! What the operator asks for. These types are the only description of the configuration: the TOML
 //! file, the JSON of the control socket and the words of the command line are all read into them.
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
@@ -61,31 +62,76 @@ pub(super) const INSIDE: [&str; 3] = [GATEWAY, GROUP, ROUTER];
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
 
-/// The whole configuration.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Spec {
-    /// What can only be chosen at the start.
-    #[serde(default, skip_serializing_if = "DaemonSpec::is_empty")]
-    pub daemon: DaemonSpec,
+/// Makes of a table of the sorts of parts the configuration, and each sort an [`Entry`]: its list, its type, what it is
+/// called, and why that of a name cannot be deleted.
+macro_rules! parts {
+    ($($(#[$doc:meta])+ $list:ident: $part:ident = $what:literal, held: $held:expr;)+) => {
+        /// The whole configuration.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+        pub struct Spec {
+            /// What can only be chosen at the start.
+            #[serde(default, skip_serializing_if = "DaemonSpec::is_empty")]
+            pub daemon: DaemonSpec,
+            $($(#[$doc])+ #[serde(default, rename = $what, skip_serializing_if = "Vec::is_empty")]
+            pub $list: Vec<$part>,)+
+        }
+
+        impl Spec {
+            fn sort(&mut self) {
+                $(self.$list.sort_by(|a, b| a.name.cmp(&b.name));)+
+            }
+        }
+
+        $(impl Entry for $part {
+            const WHAT: &'static str = $what;
+
+            fn name(&self) -> &str {
+                &self.name
+            }
+
+            fn list(spec: &mut Spec) -> &mut Vec<$part> {
+                &mut spec.$list
+            }
+
+            fn held(spec: &Spec, name: &str) -> Option<String> {
+                let held: fn(&Spec, &str) -> Option<String> = $held;
+                held(spec, name)
+            }
+        })+
+    };
+}
+
+parts! {
     /// Switches beside [`DEFAULT_SWITCH`], which may be listed to give it options.
-    #[serde(default, rename = "switch", skip_serializing_if = "Vec::is_empty")]
-    pub switches: Vec<SwitchSpec>,
+    switches: SwitchSpec = "switch", held: |spec, name| match name {
+        DEFAULT_SWITCH => Some("ports join it unless they say otherwise".to_owned()),
+        _ => spec.held_by("is joined to it", |port| {
+            port.joint() == Joint::Switch(name) || port.gateway_on() == Some(name)
+        }),
+    };
     /// Routers.
-    #[serde(default, rename = "router", skip_serializing_if = "Vec::is_empty")]
-    pub routers: Vec<RouterSpec>,
+    routers: RouterSpec = "router", held: |spec, name| {
+        spec.held_by("is on it", |port| port.router_name() == Some(name))
+    };
     /// Tenants.
-    #[serde(default, rename = "tenant", skip_serializing_if = "Vec::is_empty")]
-    pub tenants: Vec<TenantSpec>,
+    tenants: TenantSpec = "tenant", held: |spec, name| {
+        let ports = spec.paid_by(name);
+        (!ports.is_empty()).then(|| format!("it pays for {}", ports.join(", ")))
+    };
     /// Groups.
-    #[serde(default, rename = "group", skip_serializing_if = "Vec::is_empty")]
-    pub groups: Vec<GroupSpec>,
+    groups: GroupSpec = "group", held: |spec, name| spec.held_by("is of it", |port| {
+        port.group.as_deref() == Some(name) || port.group_interface() == Some(name)
+    });
     /// Access lists.
-    #[serde(default, rename = "acl", skip_serializing_if = "Vec::is_empty")]
-    pub acls: Vec<AclSpec>,
+    acls: AclSpec = "acl", held: |spec, name| spec.held_by("has it", |port| {
+        [&port.acl_in, &port.acl_out, &port.mirror_acl].iter().any(|list| list.as_deref() == Some(name))
+    });
     /// Ports.
-    #[serde(default, rename = "port", skip_serializing_if = "Vec::is_empty")]
-    pub ports: Vec<PortSpec>,
+    ports: PortSpec = "port", held: |spec, name| {
+        let of = spec.ports.iter().find(|port| port.mirror.as_deref() == Some(name));
+        of.map(|port| format!("it is the mirror of port {}", port.name))
+    };
 }
 
 options! {
@@ -548,17 +594,16 @@ impl Spec {
         if !self.switches.iter().any(|switch| switch.name == DEFAULT_SWITCH) {
             self.switches.push(SwitchSpec::new(DEFAULT_SWITCH));
         }
-        self.switches.sort_by(|a, b| a.name.cmp(&b.name));
-        self.routers.sort_by(|a, b| a.name.cmp(&b.name));
-        self.tenants.sort_by(|a, b| a.name.cmp(&b.name));
-        self.groups.sort_by(|a, b| a.name.cmp(&b.name));
-        self.acls.sort_by(|a, b| a.name.cmp(&b.name));
-        self.ports.sort_by(|a, b| a.name.cmp(&b.name));
+        self.sort();
         self
     }
-}
 
-impl Spec {
+    /// The first port of which `holds` is so, and what it does, as a reason.
+    fn held_by(&self, does: &str, holds: impl Fn(&PortSpec) -> bool) -> Option<String> {
+        let port = self.ports.iter().find(|port| holds(port))?;
+        Some(format!("port {} {does}", port.name))
+    }
+
     /// The names of the ports that a tenant pays for.
     pub(super) fn paid_by(&self, tenant: &str) -> Vec<String> {
         let its = self.ports.iter().filter(|port| port.tenant.as_deref() == Some(tenant));
@@ -592,131 +637,12 @@ pub trait Entry: Clone + PartialEq + Serialize + DeserializeOwned + Send + 'stat
 
     /// The port that it is, if it is one.
     fn as_port(&self) -> Option<&PortSpec> {
-        None
+        (self as &dyn Any).downcast_ref()
     }
 
     /// All of its sort.
     fn list(spec: &mut Spec) -> &mut Vec<Self>;
 
     /// Why that of this name cannot be deleted.
-    fn held(spec: &Spec, name: &str) -> Option<String> {
-        let _ = (spec, name);
-        None
-    }
-}
-
-impl Entry for PortSpec {
-    const WHAT: &'static str = "port";
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn as_port(&self) -> Option<&PortSpec> {
-        Some(self)
-    }
-
-    fn list(spec: &mut Spec) -> &mut Vec<PortSpec> {
-        &mut spec.ports
-    }
-
-    fn held(spec: &Spec, name: &str) -> Option<String> {
-        let port = spec.ports.iter().find(|port| port.mirror.as_deref() == Some(name))?;
-        Some(format!("it is the mirror of port {}", port.name))
-    }
-}
-
-impl Entry for SwitchSpec {
-    const WHAT: &'static str = "switch";
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn list(spec: &mut Spec) -> &mut Vec<SwitchSpec> {
-        &mut spec.switches
-    }
-
-    fn held(spec: &Spec, name: &str) -> Option<String> {
-        if name == DEFAULT_SWITCH {
-            return Some("ports join it unless they say otherwise".to_owned());
-        }
-        let on = |port: &&PortSpec| port.joint() == Joint::Switch(name) || port.gateway_on() == Some(name);
-        let port = spec.ports.iter().find(on)?;
-        Some(format!("port {} is joined to it", port.name))
-    }
-}
-
-impl Entry for TenantSpec {
-    const WHAT: &'static str = "tenant";
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn list(spec: &mut Spec) -> &mut Vec<TenantSpec> {
-        &mut spec.tenants
-    }
-
-    fn held(spec: &Spec, name: &str) -> Option<String> {
-        let ports = spec.paid_by(name);
-        (!ports.is_empty()).then(|| format!("it pays for {}", ports.join(", ")))
-    }
-}
-
-impl Entry for RouterSpec {
-    const WHAT: &'static str = "router";
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn list(spec: &mut Spec) -> &mut Vec<RouterSpec> {
-        &mut spec.routers
-    }
-
-    fn held(spec: &Spec, name: &str) -> Option<String> {
-        let port = spec.ports.iter().find(|port| port.router_name() == Some(name))?;
-        Some(format!("port {} is on it", port.name))
-    }
-}
-
-impl Entry for AclSpec {
-    const WHAT: &'static str = "acl";
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn list(spec: &mut Spec) -> &mut Vec<AclSpec> {
-        &mut spec.acls
-    }
-
-    fn held(spec: &Spec, name: &str) -> Option<String> {
-        let its = |list: &Option<String>| list.as_deref() == Some(name);
-        let port = spec
-            .ports
-            .iter()
-            .find(|port| its(&port.acl_in) || its(&port.acl_out) || its(&port.mirror_acl))?;
-        Some(format!("port {} has it", port.name))
-    }
-}
-
-impl Entry for GroupSpec {
-    const WHAT: &'static str = "group";
-
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn list(spec: &mut Spec) -> &mut Vec<GroupSpec> {
-        &mut spec.groups
-    }
-
-    fn held(spec: &Spec, name: &str) -> Option<String> {
-        let of =
-            |port: &&PortSpec| port.group.as_deref() == Some(name) || port.group_interface() == Some(name);
-        let port = spec.ports.iter().find(of)?;
-        Some(format!("port {} is of it", port.name))
-    }
+    fn held(spec: &Spec, name: &str) -> Option<String>;
 }

@@ -3,7 +3,6 @@
 //! Every complaint names its origin (file and line, or the option), the part, the key and what is
 //! allowed. All complaints of a text are reported together.
 
-use std::fmt;
 use std::ops::Range;
 
 use serde::de::value::{Error as WordError, MapDeserializer, SeqDeserializer};
@@ -19,13 +18,8 @@ use super::spec::{Entry, PortSpec, Spec};
 
 /// Everything that is wrong with a configuration, one line each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
 pub struct BadSpec(pub Vec<String>);
-
-impl fmt::Display for BadSpec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join("\n"))
-    }
-}
 
 impl BadSpec {
     /// The findings, each behind its origin.

@@ -197,10 +197,14 @@ impl<'c> Transaction<'c> {
 
     /// Publishes the old graph with the new ports, but for those whose wire is still taken.
     fn join_early(&self, added: &[&PortSpec]) {
-        let switches = with_new(&self.state.spec.switches, &self.wanted.switches);
-        let routers = with_new(&self.state.spec.routers, &self.wanted.routers);
-        let groups = with_new(&self.state.spec.groups, &self.wanted.groups);
-        let acls = with_new(&self.state.spec.acls, &self.wanted.acls);
+        let (old, new) = (&self.state.spec, self.wanted);
+        let all = Spec {
+            switches: with_new(&old.switches, &new.switches),
+            routers: with_new(&old.routers, &new.routers),
+            groups: with_new(&old.groups, &new.groups),
+            acls: with_new(&old.acls, &new.acls),
+            ..Spec::default()
+        };
         let mut ports = self.state.placed();
         for spec in added {
             let Some(live) = self.state.ports.get(&spec.name) else { continue };
@@ -209,7 +213,7 @@ impl<'c> Transaction<'c> {
                 ports.push((spec, &live.port));
             }
         }
-        self.means.graph.publish(&switches, &routers, &groups, &acls, &ports);
+        self.means.graph.publish(&all, &ports);
     }
 
     /// Starts what stands behind the live port of that name, as `spec` says.

@@ -80,7 +80,27 @@ macro_rules! forms {
     )*};
 }
 
-pub(super) use {forms, read_as_word, write_as_text};
+/// How types are read from a word, what is allowed instead of others, and how they are written.
+macro_rules! texts {
+    ($($type:ident { read: $read:expr, allowed: $allowed:expr, $(write: $write:expr,)? })+) => {$(
+        impl std::str::FromStr for $type {
+            type Err = String;
+            fn from_str(text: &str) -> Result<Self, String> {
+                let read: fn(&str) -> Option<$type> = $read;
+                read(text).ok_or_else(|| format!("{text:?} is not allowed; allowed: {}", $allowed))
+            }
+        }
+
+        $(impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let write: fn(&Self, &mut std::fmt::Formatter<'_>) -> std::fmt::Result = $write;
+                write(self, f)
+            }
+        })?
+    )+};
+}
+
+pub(super) use {forms, read_as_word, texts, write_as_text};
 
 /// The words for the values of enumerations.
 macro_rules! spell {
@@ -232,6 +252,16 @@ spell! {
     }
 }
 
+/// What there is, for people.
+pub(super) fn names(all: impl IntoIterator<Item = impl fmt::Display>) -> String {
+    let all: Vec<String> = all.into_iter().map(|name| name.to_string()).collect();
+    if all.is_empty() {
+        "none".to_owned()
+    } else {
+        all.join(", ")
+    }
+}
+
 /// The number in `text`, which may have one of `units` behind it, and that unit's size.
 pub(super) fn scaled(text: &str, units: &[(char, u64)]) -> Option<u64> {
     let unit = units.iter().find_map(|(letter, times)| Some((text.strip_suffix(*letter)?, *times)));
@@ -283,24 +313,6 @@ impl<const MIN: u32, const MAX: u32> fmt::Display for Number<MIN, MAX> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode(pub u32);
 
-impl FromStr for Mode {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match u32::from_str_radix(text, 8) {
-            Ok(bits) if bits <= 0o777 && text.len() >= 3 => Ok(Mode(bits)),
-            _ => {
-                Err(format!("{text:?} is not allowed; allowed: octal digits from 000 to 0777, such as 0660"))
-            }
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04o}", self.0)
-    }
-}
-
 impl<'de> Deserialize<'de> for Mode {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
         text_only(source, "octal digits in quotes, such as \"0660\"")
@@ -328,26 +340,6 @@ fn text_only<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(
 /// `USER`, `USER:GROUP` or `:GROUP`; names or numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Owner(String);
-
-impl FromStr for Owner {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parts: Vec<&str> = text.split(':').collect();
-        let named = parts.iter().any(|part| !part.is_empty());
-        let sane = text.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
-        if named && sane && parts.len() <= 2 {
-            Ok(Owner(text.to_owned()))
-        } else {
-            Err(format!("{text:?} is not allowed; allowed: USER, USER:GROUP or :GROUP, names or numbers"))
-        }
-    }
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
 
 impl Owner {
     /// The numbers of user and group.
@@ -398,19 +390,6 @@ impl PortMode {
     }
 }
 
-impl FromStr for PortMode {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bits = || text.parse().map(PortMode::Bits);
-        text.parse().map(PortMode::Xdp).or_else(|_: String| bits()).map_err(|_: String| {
-            format!(
-                "{text:?} is not allowed; allowed: of a socket octal digits from 000 to 0777, such as 0660; \
-                 of kind xdp copy, zerocopy, auto"
-            )
-        })
-    }
-}
-
 impl<'de> Deserialize<'de> for PortMode {
     fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
         text_only(source, "octal digits in quotes, such as \"0660\", or a word")
@@ -426,24 +405,6 @@ impl Mac {
     pub fn number(self) -> u64 {
         let [a, b, c, d, e, f] = self.0;
         u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
-    }
-}
-
-impl FromStr for Mac {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse::<crate::packet::Mac>() {
-            Ok(mac) if !mac.is_group() && mac.0 != [0; 6] && !text.contains('-') => Ok(Mac(mac.0)),
-            _ => Err(format!(
-                "{text:?} is not allowed; allowed: an address of one station, such as 52:54:00:12:34:56"
-            )),
-        }
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        crate::packet::Mac(self.0).fmt(f)
     }
 }
 
@@ -481,29 +442,6 @@ pub type VlanNumber = Number<1, { MAX_VLAN as u32 }>;
 /// VLANs, from one to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VlanRange(u16, u16);
-
-impl FromStr for VlanRange {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let number = |text: &str| text.parse().ok().filter(|number| (1..=MAX_VLAN).contains(number));
-        match (number(first), number(last)) {
-            (Some(first), Some(last)) if first <= last => Ok(VlanRange(first, last)),
-            _ => Err(format!(
-                "{text:?} is not allowed; allowed: a VLAN from 1 to {MAX_VLAN}, or a range such as 20-30"
-            )),
-        }
-    }
-}
-
-impl fmt::Display for VlanRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 == self.1 {
-            true => self.0.fmt(f),
-            false => write!(f, "{}-{}", self.0, self.1),
-        }
-    }
-}
 
 /// VLANs.
 pub type VlanRanges = List<VlanRange>;
@@ -556,6 +494,52 @@ impl<T: Value> Value for List<T> {
         Form::Number(..) => Form::List("N", "3", '+'),
         other => other,
     };
+}
+
+texts! {
+    Mode {
+        read: |text| {
+            let bits = u32::from_str_radix(text, 8).ok();
+            bits.filter(|bits| *bits <= 0o777 && text.len() >= 3).map(Mode)
+        },
+        allowed: "octal digits from 000 to 0777, such as 0660",
+        write: |mode, f| write!(f, "{:04o}", mode.0),
+    }
+    Owner {
+        read: |text| {
+            let parts: Vec<&str> = text.split(':').collect();
+            let named = parts.iter().any(|part| !part.is_empty());
+            let sane = text.bytes().all(|b| b.is_ascii_graphic() && b != b'/');
+            (named && sane && parts.len() <= 2).then(|| Owner(text.to_owned()))
+        },
+        allowed: "USER, USER:GROUP or :GROUP, names or numbers",
+        write: |owner, f| f.write_str(&owner.0),
+    }
+    PortMode {
+        read: |text| text.parse().map(PortMode::Xdp).or_else(|_: String| text.parse().map(PortMode::Bits)).ok(),
+        allowed: "of a socket octal digits from 000 to 0777, such as 0660; of kind xdp copy, zerocopy, auto",
+    }
+    Mac {
+        read: |text| {
+            let mac = text.parse::<crate::packet::Mac>().ok()?;
+            (!mac.is_group() && mac.0 != [0; 6] && !text.contains('-')).then_some(Mac(mac.0))
+        },
+        allowed: "an address of one station, such as 52:54:00:12:34:56",
+        write: |mac, f| crate::packet::Mac(mac.0).fmt(f),
+    }
+    VlanRange {
+        read: |text| {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            let number = |text: &str| text.parse().ok().filter(|number| (1..=MAX_VLAN).contains(number));
+            let range = VlanRange(number(first)?, number(last)?);
+            (range.0 <= range.1).then_some(range)
+        },
+        allowed: format_args!("a VLAN from 1 to {MAX_VLAN}, or a range such as 20-30"),
+        write: |range, f| match range.0 == range.1 {
+            true => range.0.fmt(f),
+            false => write!(f, "{}-{}", range.0, range.1),
+        },
+    }
 }
 
 read_as_word!(Owner, Mac, Number<MIN, MAX> [const MIN: u32, const MAX: u32], List<T> [T: FromStr<Err: fmt::Display>]);

@@ -181,7 +181,7 @@ impl Stand {
             }
         }
         let placed: Vec<_> = spec.ports.iter().zip(&self.ports).collect();
-        self.graph.publish(&spec.switches, &spec.routers, &spec.groups, &spec.acls, &placed);
+        self.graph.publish(spec, &placed);
         if config.ports.len() > MEMBERS[0] {
             // A member joins that has spoken.
             self.topology = Arc::new(self.graph.topology());
@@ -191,7 +191,7 @@ impl Stand {
                 self.send(&Sent { port, bytes, asked: Asked::default() });
             }
             let placed: Vec<_> = spec.ports.iter().zip(&self.ports).collect();
-            self.graph.publish(&spec.switches, &spec.routers, &spec.groups, &spec.acls, &placed);
+            self.graph.publish(spec, &placed);
         }
         self.topology = Arc::new(self.graph.topology());
         self.local.connect(&self.topology);

@@ -59,7 +59,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
 
     /// Waits for events; true if there were any, or messages.
     pub(super) fn wait(&mut self, longest: Duration) -> bool {
-        let (tasks, places, local) = (&mut self.tasks, &mut self.woken, &mut self.local);
+        let (tasks, places, local) = (&mut self.tasks, &mut self.woken, &mut self.parts.local);
         self.poller.wait(longest, |id, place| {
             if let Some(task) = tasks.get_mut(place).and_then(Option::as_mut).filter(|task| task.id == id) {
                 task.handle.woken(local);
@@ -134,7 +134,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         (task.empty_visits, task.not_before) = (0, self.now);
         (task.moved_at, task.since) = (self.now, self.now);
         task.ledger.set_heat(Heat::Polled);
-        self.heartbeat.begin(task.number);
+        self.parts.heartbeat.begin(task.number);
         task.handle.disarm();
         self.polled.push(place);
     }
@@ -143,7 +143,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
     /// already is woken.
     pub(super) fn cool(&mut self, place: usize) {
         let Some(task) = self.tasks[place].as_mut() else { return };
-        self.heartbeat.begin(task.number);
+        self.parts.heartbeat.begin(task.number);
         task.heat = Heat::Cold;
         task.ledger.set_heat(Heat::Cold);
         task.ledger.enter_empty(std::mem::take(&mut task.unwritten));
@@ -197,17 +197,18 @@ impl<L: 'static, C: Clock> Core<L, C> {
                 }
             }
         });
-        self.heartbeat.pause();
+        self.parts.heartbeat.pause();
         let now = self.now;
         let mut woken = !self.woken.is_empty();
         if !woken {
             let until = self.timers.first().unwrap_or(u64::MAX).min(soonest);
-            let longest = Duration::from_nanos(until.saturating_sub(now)).min(self.tuning.longest_sleep);
+            let longest =
+                Duration::from_nanos(until.saturating_sub(now)).min(self.parts.tuning.longest_sleep);
             woken = self.wait(longest);
         }
         let begun = self.clock.now();
         (self.now, self.looked, self.asked) = (begun, begun, begun);
-        self.spent.asleep(begun - now);
+        self.parts.spent.asleep(begun - now);
         // Those that woke us come first, before the memory of all others is touched, which is cold by now.
         let moved = self.visit_woken(usize::MAX) + self.visit_due(usize::MAX);
         for place in slept {

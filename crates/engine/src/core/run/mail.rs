@@ -15,13 +15,13 @@ impl<L: 'static, C: Clock> Core<L, C> {
     /// Reads a round's share of the messages; false if one of them ends the thread.
     pub(in crate::core) fn read_mail(&mut self) -> bool {
         for _ in 0..MESSAGES_A_ROUND {
-            let Some(message) = self.mailbox.open() else { break };
+            let Some(message) = self.parts.mailbox.open() else { break };
             match message {
                 CoreMessage::Take { id, handle, state } => self.take(id, handle, state),
                 CoreMessage::GiveBack { id, answer } => match self.give_back(id) {
                     // The asker may have given up.
                     true => drop(answer.send(())),
-                    false => self.registry.recall(id, answer),
+                    false => self.parts.registry.recall(id, answer),
                 },
                 CoreMessage::Move { id, to, answer } => {
                     let moved = self.hand_over(id, to);
@@ -34,7 +34,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
                     let _ = answer.send(());
                 }
                 CoreMessage::Do { what, answer } => {
-                    what(&mut self.local);
+                    what(&mut self.parts.local);
                     let _ = answer.send(());
                 }
                 CoreMessage::Rest { rest, answer } => {
@@ -94,9 +94,9 @@ impl<L: 'static, C: Clock> Core<L, C> {
         self.checked.retain(|other| *other != place);
         self.woken.retain(|other| *other != place);
         self.watched -= usize::from(task.heat == Heat::Cold && !task.events.is_empty());
-        self.heartbeat.begin(task.number);
-        task.handle.settle(&mut self.local);
-        self.heartbeat.pause();
+        self.parts.heartbeat.begin(task.number);
+        task.handle.settle(&mut self.parts.local);
+        self.parts.heartbeat.pause();
         task.events.iter().for_each(|event| self.poller.unwatch(event));
         task.ledger.enter_empty(std::mem::take(&mut task.unwritten));
         let account = self.accounts.leave(task.account);
@@ -107,7 +107,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
     fn give_back(&mut self, id: TaskId) -> bool {
         let begun = self.clock.now();
         let Some((task, _)) = self.remove(id) else { return false };
-        self.registry.forget(id);
+        self.parts.registry.forget(id);
         let owner = task.handle.owner();
         task.handle.return_to_owner();
         let took = Duration::from_nanos(self.clock.now() - begun);
@@ -121,7 +121,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
         let Some((task, account)) = self.remove(id) else { return false };
         task.ledger.moved();
         let state = MigrationState { ledger: task.ledger, pace: task.pace, account };
-        self.registry.hand_over(id, to, task.handle, state);
+        self.parts.registry.hand_over(id, to, task.handle, state);
         true
     }
 }

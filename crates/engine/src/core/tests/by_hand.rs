@@ -7,9 +7,9 @@ use std::sync::Arc;
 use crate::core::clock::Clock;
 use crate::core::ledger::{Ledger, TaskStatus};
 use crate::core::mailbox::{CoreMessage, Mailbox, MigrationState, TaskId};
+use crate::core::pace::{Tuning, LONGEST_TURN, TURN, TURN_BYTES};
 use crate::core::run::{Core, Parts};
 use crate::core::task::{Budget, TaskHandle, Visit};
-use crate::core::tuning::{Tuning, LONGEST_TURN, TURN, TURN_BYTES};
 
 /// Nanoseconds that a delivery is said to take.
 pub(crate) const DELIVERY: u64 = 100;
@@ -159,7 +159,7 @@ impl<L: 'static> ByHand<L> {
     }
 
     pub(crate) fn local(&mut self) -> &mut L {
-        &mut self.core.local
+        &mut self.core.parts.local
     }
 
     /// Visits the task in place `index`; how much it moved.

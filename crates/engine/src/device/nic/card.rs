@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
 
-use super::shared::{Nic, SharedPart};
+use super::ring::{Nic, SharedPart};
 use super::transmitter::{Transmitter, LOOP};
 use super::tx::TxCodec;
 use crate::device::eeprom::Chip;

@@ -8,14 +8,12 @@
 
 mod card;
 mod ring;
-mod shared;
 mod transmitter;
 mod tx;
 
 pub use card::Card;
 pub(super) use card::{Access, Layout, Model, Parts, RxRings};
-pub(super) use ring::RingBase;
-pub use shared::Nic;
-pub(super) use shared::SharedPart;
+pub use ring::Nic;
+pub(super) use ring::{RingBase, SharedPart};
 pub(super) use transmitter::LONGEST_NAP;
 pub(super) use tx::{Cursor, Look, TxCodec, Wishes};

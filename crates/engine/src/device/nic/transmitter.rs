@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::shared::{Nic, SharedPart};
+use super::ring::{Nic, SharedPart};
 use super::tx::{TxCodec, TxRing};
 use crate::mem::{ticks, ticks_in, Deadline, GuestMap};
 use crate::packet::{Batch, ALL};

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use super::ring::RingBase;
-use super::shared::{Nic, SharedPart};
+use super::ring::{Nic, SharedPart};
 use crate::device::packet::{add_buffer, add_plain};
 use crate::fault::Fault;
 use crate::mem::{GuestMap, Piece};

@@ -5,16 +5,15 @@
 //! outlive the call, and into pieces that the batch keeps mapped; the kernel copies, and answers EFAULT
 //! rather than raise a signal if memory has vanished.
 
-use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::ptr;
 use std::sync::Arc;
+use std::{io, ptr};
 
 use libc::{iovec, mmsghdr};
 use rustix::io::Errno;
 use sidecore_abi::virtio::NET_HDR_LEN;
 
-use super::sys::HEADER;
+use super::ring::HEADER;
 use crate::host::describe::gather;
 use crate::mem::Piece;
 use crate::packet::{Batch, Frame, MAX_PIECES};

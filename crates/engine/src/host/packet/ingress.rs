@@ -11,8 +11,7 @@ use std::sync::Arc;
 use rustix::net::{recv, RecvFlags};
 use sidecore_abi::virtio::NET_HDR_LEN;
 
-use super::ring::{PacketRing, SlotFacts};
-use super::sys::{self, HEADER};
+use super::ring::{self, PacketRing, SlotFacts, HEADER};
 use crate::host::describe::{describe, Facts};
 use crate::host::mapping::Mapping;
 use crate::host::nic::InterfaceState;
@@ -67,7 +66,7 @@ impl PacketIngress {
     #[cold]
     fn ask(&mut self) {
         (self.losing, self.busy) = (false, false);
-        self.pending = self.pending.saturating_add(sys::lost(&self.fd));
+        self.pending = self.pending.saturating_add(ring::lost(&self.fd));
     }
 
     /// Describes the frame in `slot`.

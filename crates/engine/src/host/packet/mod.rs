@@ -22,7 +22,6 @@
 mod egress;
 mod ingress;
 mod ring;
-mod sys;
 
 use std::sync::Arc;
 
@@ -68,12 +67,12 @@ pub fn start(
     let mtu = opened.interface.mtu().map_err(opened.failed("cannot read its MTU"))?;
     let mut sockets = Vec::new();
     for index in 0..config.queues {
-        let fd = sys::open(opened.interface.name()).map_err(opened.failed("cannot open a packet socket"))?;
+        let fd = ring::open(opened.interface.name()).map_err(opened.failed("cannot open a packet socket"))?;
         let ring = PacketRing::new(&fd, mtu).map_err(opened.failed("cannot make a receive ring"))?;
         queues.sizes[0] = ring.slots();
         // Deaf until all of them are there: none must take a frame that belongs to another.
-        sys::set_deaf(&fd, true).map_err(opened.failed("cannot set a filter"))?;
-        sys::bind(&fd, opened.index).map_err(opened.failed("cannot bind a packet socket to it"))?;
+        ring::set_deaf(&fd, true).map_err(opened.failed("cannot set a filter"))?;
+        ring::bind(&fd, opened.index).map_err(opened.failed("cannot bind a packet socket to it"))?;
         if index == 0 {
             promiscuous(&fd, opened.index).map_err(opened.failed("cannot make it promiscuous"))?;
         }
@@ -81,7 +80,7 @@ pub fn start(
     }
     let fds: Vec<_> = sockets.iter().map(|(fd, _)| Arc::clone(fd)).collect();
     if fds.len() > 1 {
-        sys::fan_out(&fds).map_err(opened.failed("cannot spread its frames over queues"))?;
+        ring::fan_out(&fds).map_err(opened.failed("cannot spread its frames over queues"))?;
         queues.features.push("fanout".to_owned());
     }
     let (mut ingress, mut egress) = (Vec::new(), Vec::new());
@@ -94,7 +93,7 @@ pub fn start(
     }
     port.set_accepts(takes());
     for fd in &fds {
-        sys::set_deaf(fd, false).map_err(opened.failed("cannot take a filter away"))?;
+        ring::set_deaf(fd, false).map_err(opened.failed("cannot take a filter away"))?;
     }
     InterfacePort::start(opened, queues, (ingress, egress), port, scheduler)
 }

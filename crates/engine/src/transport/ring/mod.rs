@@ -16,9 +16,7 @@
 //! what has arrived, and answers fit into a socket's buffer or the client is dropped.
 
 mod common;
-mod config;
 mod device;
-mod end;
 mod group;
 mod host;
 mod pipes;
@@ -26,7 +24,7 @@ mod port;
 mod server;
 mod taps;
 
-pub use config::{device_path, set_directory, socket_path, RingPortConfig, EXTRA_LIMIT};
+pub use common::{device_path, set_directory, socket_path, RingPortConfig, EXTRA_LIMIT};
 pub use device::{Asker, Clients, Device, Verbs};
 pub use host::{HostRingsPort, HOST};
 pub use port::RingPort;

@@ -11,8 +11,7 @@ use sidecore_abi::ring::{Answer, Ask, End, Info, Request, EXCLUSIVE, MESSAGE};
 
 use super::super::server::connection::Connection;
 use super::super::server::many::{ClientConnection, Requests};
-use super::common::Common;
-use super::end::{copies, Piped};
+use super::common::{copies, Common, Piped};
 use super::host::{self, HostRings};
 use super::pipes::{Holder, LentMemory, OpenEnd};
 use super::taps::{self, Tapped};
@@ -150,7 +149,7 @@ impl Requests for Server {
     }
 
     fn turned_away(&mut self, count: u64) {
-        self.common.port.messages.refused(count);
+        self.common.port.messages.note(|counts| counts.refused += count);
     }
 
     fn answer(&mut self, index: usize, request: &[u8]) -> bool {

@@ -195,7 +195,7 @@ pub(super) fn run<T: Exchange>(
         // Only when all is heard: a peer that has left and calls again is no second one.
         if newcomer && all_heard {
             let refused = listener.is_some_and(Listener::refuse);
-            port.messages.refused(refused.into());
+            port.messages.note(|counts| counts.refused += u64::from(refused));
             refusals += u32::from(refused);
             if refused && refusals == 1 {
                 tracing::warn!(event = "peer", port = %port.name, "a second VMM has called and was refused: give each VMM a port of its own");

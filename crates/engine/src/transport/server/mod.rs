@@ -40,12 +40,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags};
 
 use crate::fault::Fault;
+use crate::mem::JoinedThread;
 use crate::port::Port;
 use crate::sandbox::filters::{enter, Kinds};
 use crate::wait::wait_for;
@@ -107,7 +107,7 @@ impl AsFd for OwnerLine {
 /// A thread that serves a socket. Dropping this ends it.
 pub(super) struct Running {
     pub(super) line: Arc<OwnerLine>,
-    thread: Option<JoinHandle<()>>,
+    _thread: JoinedThread,
 }
 
 impl Running {
@@ -122,17 +122,13 @@ impl Running {
             body();
         });
         let thread = thread.map_err(|e| io::Error::new(e.kind(), format!("cannot start its thread: {e}")))?;
-        Ok(Running { line: Arc::clone(line), thread: Some(thread) })
+        Ok(Running { line: Arc::clone(line), _thread: thread.into() })
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         self.line.call(|wishes| wishes.stop = true);
-        if let Some(thread) = self.thread.take() {
-            // A panic there has been reported by the thread itself.
-            let _ = thread.join();
-        }
     }
 }
 

@@ -208,7 +208,9 @@ impl<P: Protocol> Host<P> {
                 source => match source.listener().map(Listener::accept) {
                     // One that did not want to wait until it was let in came for nothing, and nothing was done for it. The
                     // owner is listened to before the next one.
-                    Some(Ok(Some(stream))) if has_left(&stream) => self.port.messages.left_at_once(),
+                    Some(Ok(Some(stream))) if has_left(&stream) => {
+                        self.port.messages.note(|counts| counts.brief += 1)
+                    }
                     Some(Ok(Some(stream))) => return Some(stream),
                     Some(Err(e)) => {
                         tracing::warn!(port = %self.port.name, "cannot accept a VMM: {e}");
@@ -216,7 +218,7 @@ impl<P: Protocol> Host<P> {
                     }
                     Some(Ok(None)) => {
                         let turned_away = self.source.listener().map_or(0, Listener::turned_away);
-                        self.port.messages.refused(turned_away);
+                        self.port.messages.note(|counts| counts.refused += turned_away);
                     }
                     None => {}
                 },
@@ -237,7 +239,7 @@ impl<P: Protocol> Host<P> {
         let port = Arc::clone(&self.port);
         if !left {
             tracing::info!(event = "peer", port = %port.name, "a VMM has connected");
-            port.messages.connected();
+            port.messages.note(|counts| counts.connections += 1);
         }
         port.messages.meets(&stream);
         port.overrun.meets();
@@ -282,7 +284,7 @@ impl<P: Protocol> Host<P> {
                 if asked || left {
                     self.idlers.forgive();
                 } else {
-                    port.messages.left_at_once();
+                    port.messages.note(|counts| counts.brief += 1);
                     self.show(idle(Peer::Waiting, self.detail()));
                     let (one, at_once) = (nanos(PAUSES.1), nanos(PAUSES.1) * AT_ONCE);
                     let ahead = self.idlers.add(one, at_once + one, nanos_at(Instant::now()));
@@ -291,7 +293,7 @@ impl<P: Protocol> Host<P> {
             }
             ConversationEnd::Silent => {
                 let (name, what) = P::SILENCE;
-                port.messages.said_nothing();
+                port.messages.note(|counts| counts.silent += 1);
                 tracing::warn!(event = "fault", port = %port.name, "a client connected and was disconnected: it {what} in time");
                 self.last_fault = Some(format!("{name}: the client {what} in time"));
             }
