@@ -272,6 +272,7 @@ impl Rig {
                     more,
                 )
                 .filter(|_| id.0 == 1),
+                moves: (more && id.0 == 2).then_some(true),
             }
             .compile()
         };

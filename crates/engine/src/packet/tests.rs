@@ -355,10 +355,10 @@ proptest! {
         it in wrapped(),
         protocol in prop::sample::select(vec![1u8, 4, 6, 17, 33, 41, 47, 50, 58, 89, 115, 132, 136, 137]),
         rest in vec(any::<u8>(), 60),
-        (apart, csum_offset) in (prop_oneof![Just(0i32), -40..60i32], 0..20u16),
+        (apart, csum_offset) in (prop_oneof![Just(0isize), -40..60isize], 0..20u16),
     ) {
         let (frame, at) = it.frame(1 << 120 | 0xffff_0a00_0001, protocol, &rest);
-        let csum_start = (at as i32 + apart).max(0) as u16;
+        let csum_start = u16::try_from(at.saturating_add_signed(apart)).unwrap();
         let facts = Offload { flags: Offload::NEEDS_CSUM, csum_start, csum_offset, ..Offload::NONE };
         let Ok(near) = facts.check(upto(&frame, 64), frame.len(), Offloads::CSUM) else { return Ok(()) };
         // Judged again when more is seen.

@@ -322,7 +322,7 @@ fn an_address_that_two_use_by_turns_is_told_of() {
                 seconds = seconds.or(Some(now - 5));
             }
         }
-        assert_eq!(seconds, told.then_some(4 * gap as u32), "every {gap} s");
+        assert_eq!(seconds, told.then_some(4 * u32::try_from(gap).unwrap()), "every {gap} s");
         assert!(disputes(&table, 60).is_empty(), "it has ended");
         counts_are_true(&table);
     }
