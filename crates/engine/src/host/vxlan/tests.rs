@@ -1,4 +1,6 @@
 //! Tunnels over the loopback interface: what goes into one end comes out of the other, and what must not come in is named.
+//!
+//! Invariant: options of sockets are set from values that live as long as the call.
 
 use std::net::UdpSocket;
 
