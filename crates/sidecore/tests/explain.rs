@@ -96,26 +96,26 @@ fn what_is_explained_happens_and_nothing_before() {
 #[test]
 fn guards_follow_set_and_drop_by_name() {
     let (bed, _daemon, [mut red, mut web, _blue, _ids]) = scene();
-    let datagram = |last: u8, dport: u8| {
-        let head =
-            [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, last, 192, 0, 2, 99, 0, 67, 0, dport];
-        let mut bytes = [&EVERYBODY[..], &mac(1), &[8, 0], &head].concat();
+    let datagram = |last: u8, port: u8| {
+        let ports = [0, port, 0, port + 1];
+        let head = [0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, last, 192, 0, 2, 99];
+        let mut bytes = [&EVERYBODY[..], &mac(1), &[8, 0], &head, &ports].concat();
         bytes.resize(60, last);
         bytes
     };
-    red.send(&datagram(8, 68));
-    web.gets(&datagram(8, 68));
+    red.send(&datagram(8, 67));
+    web.gets(&datagram(8, 67));
     bed.ok(&["set", "red", "allow-ip=192.0.2.7", "dhcp-guard=on", "ra-guard=on"]);
     red.send(&datagram(8, 1));
-    red.send(&datagram(7, 68));
+    red.send(&datagram(7, 67));
     red.send(&datagram(7, 1));
     web.gets(&datagram(7, 1));
     let drops = bed.port("red")["counters"]["drops"].clone();
     assert_eq!((&drops["ip_guard"], &drops["dhcp_guard"]), (&Value::from(1), &Value::from(1)));
     assert_eq!(steps(&bed, "red", &datagram(8, 1)), [step("red", "drop", "ip_guard")]);
     bed.ok(&["set", "red", "allow-ip=", "dhcp-guard=off", "ra-guard=off"]);
-    red.send(&datagram(9, 68));
-    web.gets(&datagram(9, 68));
+    red.send(&datagram(9, 67));
+    web.gets(&datagram(9, 67));
 }
 
 /// Starts a command whose first output tells that it has begun.
