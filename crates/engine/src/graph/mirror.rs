@@ -57,7 +57,9 @@ impl<E: Effects> Delivery<E> {
         self.made(port, copied.len());
         self.deliveries += copied.len();
         let on = self.vlans.set_on(false);
-        self.effects.note(|| format!("a copy: mirror of {}", port.name));
+        if !copied.is_empty() {
+            self.effects.note(|| format!("a copy: mirror of {}", port.name));
+        }
         match mirror.snap.and_then(|snap| Some((snap, self.cut.take()?))) {
             None => self.reach(topology, port, to, batch, &copied),
             Some((snap, mut cut)) => {

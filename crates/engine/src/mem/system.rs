@@ -138,7 +138,7 @@ pub fn set_peeked(socket: impl AsFd, bytes: usize) -> io::Result<()> {
 /// Lets no peer of `socket` send descriptors, where the kernel knows how: none are wanted there. Without it they are
 /// dropped unseen, since no read has room for them.
 pub fn take_no_descriptors(socket: impl AsFd) {
-    /// Of asm-generic/socket.h; x86 and ARM have no other.
+    /// As asm-generic/socket.h has it; x86 and ARM have no other.
     const SO_PASSRIGHTS: c_int = 83;
     // Before Linux 6.16 it does not exist.
     let _ = set(socket, SO_PASSRIGHTS, 0);

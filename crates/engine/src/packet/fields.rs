@@ -382,7 +382,7 @@ mod tests {
             }
         }
 
-        /// Of any bytes the fields are found in as many as may be looked at, and their being whole is no
+        /// Fields of any bytes are found in as many as may be looked at, and their being whole is no
         /// guess.
         #[test]
         fn any_bytes_have_fields(mut bytes in prop::collection::vec(any::<u8>(), 14..250), ethertype in prop::sample::select(vec![0x0800u16, 0x86dd, 0x0806, 0x8100, 0x20])) {

@@ -52,7 +52,7 @@ const BUFFER: u32 = 8 << 20;
 /// Seconds for which a station is known that is silent, as by 802.1Q.
 const AGEING: u32 = 300;
 
-/// Of linux/udp.h.
+/// As linux/udp.h has it.
 const UDP_GRO: c_int = 104;
 const UDP_NO_CHECK6_RX: c_int = 102;
 /// Words of two control messages, each with at most 8 bytes: the size of a train, and the outer header's traffic class.

@@ -116,7 +116,7 @@ fn a_gateways_directions_are_its_routers() {
     }
 }
 
-/// Of two tags the inner one is the sender's: it names no VLAN to anybody.
+/// The inner one of two tags is the sender's: it names no VLAN to anybody.
 #[test]
 fn a_second_tag_never_becomes_the_first() {
     let port = |own, tagged: &[u16], protocol| {
@@ -241,4 +241,14 @@ fn explaining_changes_nothing() {
     // Limits are looked at: what they would drop now is said.
     assert_eq!(rig.send(0, &vec![asked.clone(); 30]).iter().filter(|(to, _)| *to == 1).count(), 5);
     assert!(rig.told(0, &asked).contains(&(0, "storm_broadcast".to_owned())));
+}
+
+/// What a mirror's list refuses is no copy, and nothing is said of one at the frame's other ports.
+#[test]
+fn a_copy_that_is_not_made_is_not_told() {
+    let mirror =
+        Some(Mirror { to: PortId(2), ways: [true; 2], acl: Some(list(&["deny type=0x88b5"])), snap: None });
+    let rig = Rig::switch(&[Policy { mirror, ..Policy::default() }.compile(), None, None]);
+    let told = rig.topology.explain(PortId(0), &frame(0, &[0x88, 0xb5]));
+    assert!(told.len() == 3 && told.iter().all(|step| !step.why.contains("a copy")));
 }
