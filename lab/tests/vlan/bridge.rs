@@ -27,7 +27,8 @@ const PROVIDER: [u8; 5] = [0x08, 0x0b, 0x0c, 0x0d, 0x0f];
 const ROUNDS: u32 = 24;
 const BATCHES: u32 = 12;
 const FRAMES: u64 = 40;
-/// Bytes of Ethernet's header, of a tag, and the most behind them.
+/// Bytes of Ethernet's addresses, of its header, of a tag, and the most behind them.
+const ADDRESSES: usize = 12;
 const HEADER: usize = 14;
 const TAG: usize = 4;
 const MTU: usize = 1500;
@@ -80,12 +81,16 @@ impl Protocol {
         }
     }
 
+    /// What a tag begins with.
+    fn number(self) -> [u8; 2] {
+        match self {
+            Protocol::Customer => [0x81, 0x00],
+            Protocol::Service => [0x88, 0xa8],
+        }
+    }
+
     fn tag(self, tci: u16) -> Vec<u8> {
-        let number: u16 = match self {
-            Protocol::Customer => 0x8100,
-            Protocol::Service => 0x88a8,
-        };
-        [number.to_be_bytes(), tci.to_be_bytes()].concat()
+        [self.number(), tci.to_be_bytes()].concat()
     }
 }
 
@@ -228,6 +233,28 @@ fn random_frame(random: &mut Random, from: usize, config: &Config) -> Vec<u8> {
     };
     frame.extend((0..payload).map(|_| random.byte()));
     frame
+}
+
+/// The tag at this place of a frame.
+fn tag_at(frame: &[u8], at: usize, protocol: Protocol) -> Option<u16> {
+    match *frame.get(at..at + TAG)? {
+        [a, b, c, d] if [a, b] == protocol.number() => Some(u16::from_be_bytes([c, d])),
+        _ => None,
+    }
+}
+
+/// What a Linux bridge gives port `to`, and our switch does not, of a frame that `from` sent: one with two tags, of which
+/// the first goes, since the port's frames of that VLAN have none. Whoever is there would take it for a frame of the VLAN
+/// that the second one names, which the sender chose ("VLAN hopping"; docs/switch.md).
+fn bared(frame: &[u8], from: &Config, to: &Config) -> Option<Vec<u8>> {
+    let first = tag_at(frame, ADDRESSES, from.protocol)?;
+    tag_at(frame, ADDRESSES + TAG, to.protocol)?;
+    let vlan = match first & 0xfff {
+        0 => from.own()?,
+        vlan => vlan,
+    };
+    let goes = to.own() == Some(vlan) && from.vlans().contains_key(&vlan);
+    goes.then(|| [&frame[..ADDRESSES], &frame[ADDRESSES + TAG..]].concat())
 }
 
 /// The end of batch `number`: to everybody in `vlan` from a station of its own behind `from`, with a tag if there is a protocol.
@@ -377,9 +404,14 @@ impl Site {
         }
     }
 
-    /// The same comes out of both; returns how many frames.
+    /// The same comes out of both, but for what is [`bared`]; returns how many frames.
     fn same(&mut self, what: &str, from: usize, frames: &[Vec<u8>]) -> usize {
-        let [ours, linux] = self.both(from, frames);
+        let [ours, mut linux] = self.both(from, frames);
+        for (to, out) in self.configs.iter().zip(&mut linux) {
+            let bared: Vec<Vec<u8>> =
+                frames.iter().filter_map(|frame| bared(frame, &self.configs[from], to)).collect();
+            out.retain(|frame| !bared.contains(frame));
+        }
         for at in 0..PORTS {
             if ours[at] == linux[at] {
                 continue;
@@ -487,6 +519,20 @@ fn what_differs(site: &mut Site) -> Result<()> {
         frame
     };
     let everybody = [0xff; 6];
+
+    // Two tags, of which the first would go: our switch gives such a frame to those alone who see the first one. That is of the
+    // sender's VLAN, or of VLAN 0.
+    let two = |vlan: u16| [Protocol::Customer.tag(vlan), Protocol::Customer.tag(20)].concat();
+    let inner = Protocol::Customer.tag(20);
+    for (from, vlan) in [(2, 10), (0, 10), (0, 0)] {
+        let [sent, whole, bare] =
+            [&two(vlan), &two(10), &inner].map(|tags| frame(everybody, station(from, 0), tags));
+        let all = [(0, &bare), (1, &bare), (2, &whole), (ALL, &whole)].map(|(to, frame)| (to, frame.clone()));
+        let others: Vec<(usize, Vec<u8>)> = all.into_iter().filter(|(to, _)| *to != from).collect();
+        let ours: Vec<(usize, Vec<u8>)> =
+            others.iter().filter(|(_, frame)| *frame == whole).cloned().collect();
+        site.differ(from, sent, &ours, &others);
+    }
 
     // A source that is no station's: Linux drops the frame; our switch learns nothing of it and passes it on.
     let group = [1, 0, 0x5e, 0, 0, 1];
