@@ -59,12 +59,25 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// SIGKILL, and the same daemon again: same arguments, same control socket, its log goes on.
+    /// SIGKILL; [`Daemon::restart`] brings it back.
+    pub fn down(&mut self) {
+        self.process.kill();
+    }
+
+    /// SIGKILL, and the same daemon again.
     ///
     /// # Errors
     /// As for [`Daemon::start`].
     pub fn kill_and_restart(&mut self) -> Result<()> {
-        self.process.kill();
+        self.down();
+        self.restart()
+    }
+
+    /// The same daemon as before it went down: same arguments, same control socket, its log goes on.
+    ///
+    /// # Errors
+    /// As for [`Daemon::start`].
+    pub fn restart(&mut self) -> Result<()> {
         self.process = run(&self.arguments, self.netns.as_deref(), &self.socket, &self.dir)?;
         let ready = self.wait_ready();
         self.explain(ready)

@@ -438,6 +438,11 @@ impl Guest {
         tail(&self.dir.path().join("console.log"), usize::MAX)
     }
 
+    /// What its VMM has complained of so far.
+    pub fn vmm_log(&self) -> String {
+        tail(&self.dir.path().join("qemu.log"), usize::MAX)
+    }
+
     /// Boots several guests at once.
     ///
     /// # Errors

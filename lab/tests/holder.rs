@@ -18,8 +18,7 @@ fn guests_with_intel_cards_go_on_when_the_daemon_is_killed() -> Result<()> {
     let dir = RunDir::new("holder")?;
     let ports = [format!("a=e1000e:{}", dir.join("a")), format!("b=e1000:{}", dir.join("b"))];
     let mut daemon = Daemon::start(&ports.each_ref().map(|port| ["--port", port]).concat())?;
-    // QEMU gives up after 5 s without an answer if it is not told otherwise: not for a busy machine.
-    let nic = |name: &str| Nic::vfio_user(dir.join(name)).option("x-msg-timeout=120000");
+    let nic = |name: &str| Nic::vfio_user(dir.join(name));
     let [mut a, mut b] =
         Guest::boot_all(["a", "b"].map(|name| Guest::named(name).nic(nic(name)).limit(LIMIT)))?;
     let outcome = they_go_on(&mut daemon, &mut a, &mut b);

@@ -9,6 +9,7 @@
 
 mod cards;
 
+mod away;
 mod boot;
 mod disk;
 mod disk_uefi;

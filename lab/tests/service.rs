@@ -1,5 +1,4 @@
-//! The service as `make install` installs it, in a guest whose first process is systemd: with a port of each kind, reloaded, and
-//! crashed.
+//! The service as `make install` installs it, in a guest whose first process is systemd: with a port of each kind, reloaded, crashed, and stopped.
 
 use std::fs::File;
 use std::time::Duration;
@@ -129,6 +128,13 @@ fn the_service_runs_every_kind_of_port_and_comes_back_from_ten_crashes() -> Resu
                  until new=$(systemctl show -P MainPID sidecore); [ $new != 0 ] && [ $new != $old ]; do \
                  ! systemctl is-failed -q sidecore || { echo not back from crash $n; exit 1; }; usleep 20000; done; done";
     expect(&mut guest, &format!("( {crash} )"))?;
+    guest.wait_until("systemctl is-active -q sidecore", LIMIT)?;
+    assert_eq!(troubled(&mut guest)?, (vec![], Value::Null));
+
+    // One that stands still is ended and started again before QEMU would give it up.
+    let stands = "old=$(systemctl show -P MainPID sidecore); kill -STOP $old; \
+                  until new=$(systemctl show -P MainPID sidecore); [ $new != 0 ] && [ $new != $old ]; do usleep 20000; done";
+    expect(&mut guest, &format!("( {stands} )"))?;
     guest.wait_until("systemctl is-active -q sidecore", LIMIT)?;
     assert_eq!(troubled(&mut guest)?, (vec![], Value::Null));
 

@@ -186,6 +186,9 @@ pub enum Command {
     Hold {
         /// Where it is found; the file goes when it ends.
         path: Option<PathBuf>,
+        /// The port whose VMM it keeps, as JSON: while no daemon is there, it answers for the port's card.
+        #[arg(default_value = "")]
+        of: String,
     },
 }
 
@@ -284,6 +287,8 @@ pub enum Topic {
     Drops,
     /// Your reservations for the threads of VMMs, which `reserve` made.
     Reservations,
+    /// Processes that keep VMMs' connections, and whether a daemon is there; it need not be.
+    Holders,
     /// The daemon: its program, and the restrictions of its sandbox.
     Daemon,
 }

@@ -117,11 +117,15 @@ fn run(command: Command) -> Outcome {
         }
         // It opens what its broker could.
         Command::OpenDisk => apart("open-disk", OPEN_DISK, || Ok(()), sidecore_engine::disk::opener::serve),
-        Command::Hold { path } => {
+        Command::Hold { path, of } => {
             let path = path.unwrap_or_default();
-            let serve = |socket: &_| {
-                sidecore_engine::sandbox::holder::serve(socket, &path, || sandbox::confine_holder(&path))
+            let confine = || {
+                // Before: what is looked up once on this host is looked up then.
+                let stand_in = sidecore_engine::state::kinds::stand_in(&of);
+                sandbox::confine_holder(&path);
+                stand_in
             };
+            let serve = |socket: &_| sidecore_engine::sandbox::holder::serve(socket, &path, confine);
             apart("hold", HOLD, sandbox::give_up_capabilities, serve)
         }
     }

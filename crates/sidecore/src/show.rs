@@ -1,8 +1,9 @@
 //! `show`: tables for people, `--json` for programs.
 //!
-//! Files: `overview`, the whole in short; `queues`, whose columns people choose from; `port`, all of one port; `routes`, what
+//! Files: `overview`, the whole in short; `holders`, which needs no daemon; `queues`, whose columns people choose from; `port`, all of one port; `routes`, what
 //! routers have and do; `watch`, the same again each second.
 
+mod holders;
 mod overview;
 mod port;
 mod queues;
@@ -65,6 +66,7 @@ fn text(args: &ShowArgs, client: &Client, socket: &Path) -> Result<String, Strin
         Topic::Neighbours => show(args, &client.get("/v1/neighbours")?, routes::neighbours),
         Topic::Disks => show(args, &client.get("/v1/disks")?, disks_table),
         Topic::Reservations => reserve::show(args),
+        Topic::Holders => holders::show(args),
         Topic::Daemon => show(args, &client.get("/v1/daemon")?, daemon_table),
     }
 }

@@ -477,6 +477,12 @@ fn the_service_manager_is_told() {
     assert_eq!(told(), "READY=1\n");
     assert!(daemon.end(Signal::TERM).success());
     assert_eq!(told(), "STOPPING=1\n");
+    // One that would end a daemon that stands still is told each second that it does not.
+    let mut command = bed.command();
+    command.arg("run").env("NOTIFY_SOCKET", bed.path("notify")).env("WATCHDOG_USEC", "4000000");
+    let daemon = rig::Daemon::start(&mut command);
+    assert_eq!([told(), told(), told()], ["READY=1\n", "WATCHDOG=1\n", "WATCHDOG=1\n"]);
+    daemon.end(Signal::KILL);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! receiving, and every question gets one answer.
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::rig::{Daemon, Testbed, LIMIT};
 use rustix::process::{kill_process, Pid, Signal};
+use serde_json::Value;
+use sidecore_abi::vfio_user::dma;
 use sidecore_driver::e1000::{Config, E1000};
+use sidecore_driver::memory::{Memory, Page};
+use sidecore_driver::rtl8169::Rtl8169;
 use sidecore_engine::sandbox::holder::Holder;
 
 /// Registers: the device's status, a word without meaning for it, and a scratch place that traps.
@@ -62,6 +67,20 @@ impl Rig {
         let mut driver = E1000::open(&self.bed.path(name), &config).unwrap();
         driver.select(queue).unwrap();
         driver
+    }
+
+    /// Waits until `show holders`, which asks no daemon, says of both that theirs is there, or is not.
+    fn await_daemon_of_holders(&self, there: bool) {
+        let end = Instant::now() + LIMIT;
+        loop {
+            let all = self.bed.show("holders");
+            let ours = |it: &&Value| ["a", "b"].iter().any(|name| it["socket"] == self.bed.at(name));
+            let ours: Vec<&Value> = all["holders"].as_array().unwrap().iter().filter(ours).collect();
+            if ours.len() == 2 && ours.iter().all(|it| it["daemon"] == there && it["kind"] == self.kind) {
+                return;
+            }
+            assert!(Instant::now() < end, "{all:#}");
+        }
     }
 
     fn await_end_of_holders(&self) {
@@ -182,6 +201,98 @@ fn a_question_that_nobody_has_read_is_answered_by_the_next_daemon() {
     write_and_read(&mut driver, 7);
 }
 
+/// While there is no daemon a driver is answered, may do all that drivers do, and finds it done afterwards.
+fn away(kind: &'static str) {
+    const MAPPED: u64 = 0x7_0000_0000;
+    let mut rig = Rig::new(kind);
+    let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
+    let (mut next, mut seen) = (0, Seen::default());
+    exchange(&mut a, &mut b, &mut next, &mut seen, |seen| seen.frames >= 300);
+    write_and_read(&mut a, 1);
+    rig.await_daemon_of_holders(true);
+    rig.end(Signal::KILL);
+    rig.await_daemon_of_holders(false);
+    // What was written before stands there, and what is written now does afterwards.
+    assert_eq!(a.client().read32(0, LEDCTL).unwrap(), 1);
+    (2..50).for_each(|value| write_and_read(&mut a, value));
+    // A driver whose frames stand still resets its card, and sets it up anew: here in other memory, with other interrupts.
+    let more = Memory::new(1 << 20, Page::Small).unwrap();
+    let (size, both) = (more.size() as u64, dma::READ | dma::WRITE);
+    a.client().map(MAPPED, size, both, Some((more.fd(), 0))).unwrap();
+    a.client().map(2 * MAPPED, size, both, Some((more.fd(), 0))).unwrap();
+    a.client().unmap(MAPPED, size).unwrap();
+    // No file that another process may serve.
+    let (strange, _end) = rustix::pipe::pipe().unwrap();
+    assert!(a.client().map(MAPPED, size, both, Some((strange.as_fd(), 0))).is_err());
+    a.start().unwrap();
+    write_and_read(&mut a, 50);
+    // Interrupts that it turns off and on again.
+    if kind == "e1000e" {
+        a.client().enable_msix().unwrap();
+    }
+    // It sends into a ring that nobody serves.
+    next += a.send(&[&frame(next)]).unwrap() as u64;
+    rig.start();
+    let log = rig.daemon.as_ref().unwrap().rest_of_log();
+    assert_eq!(a.client().read32(0, LEDCTL).ok(), Some(50), "{log}");
+    exchange(&mut a, &mut b, &mut next, &mut seen, |seen| seen.frames >= 600);
+    assert_eq!((seen.repeated, seen.lost), (0, 0), "{seen:?}");
+    a.client().unmap(2 * MAPPED, size).unwrap();
+    // One after the other, without a word of the daemons between: each goes on where the one before it ended.
+    for value in 51..54 {
+        rig.restart(Signal::KILL);
+        rig.end(Signal::KILL);
+        write_and_read(&mut a, value);
+        rig.start();
+    }
+    exchange(&mut a, &mut b, &mut next, &mut seen, |seen| seen.frames >= 700);
+    // VMMs that end meanwhile take their holders along.
+    rig.end(Signal::KILL);
+    write_and_read(&mut b, 3);
+    drop((a, b));
+    rig.await_end_of_holders();
+}
+
+#[test]
+fn an_e1000e_is_answered_while_no_daemon_is_there() {
+    away("e1000e");
+}
+
+#[test]
+fn an_e1000_is_answered_while_no_daemon_is_there() {
+    away("e1000");
+}
+
+#[test]
+fn an_rtl8169_is_answered_while_no_daemon_is_there() {
+    let bed = Testbed::new();
+    let port = format!("a=rtl8169:{}", bed.at("a"));
+    let daemon = bed.daemon(&["--port", &port]);
+    let mut driver = Rtl8169::open(&bed.path("a"), &Default::default()).unwrap();
+    daemon.end(Signal::KILL);
+    let mac = driver.mac();
+    driver.start().unwrap();
+    assert!(driver.link().unwrap());
+    let daemon = bed.daemon(&["--port", &port]);
+    assert!(driver.link().unwrap() && driver.mac() == mac);
+    drop(daemon);
+}
+
+/// A VMM that breaks the protocol meanwhile loses its own connection, and no other does.
+#[test]
+fn a_vmm_that_lies_to_its_holder_harms_itself() {
+    let mut rig = Rig::new("e1000e");
+    let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
+    rig.end(Signal::KILL);
+    write_and_read(&mut a, 1);
+    a.client().channel().send(&[&[0xff; 64]], &[]).unwrap();
+    assert!(a.client().read32(0, STATUS).is_err());
+    write_and_read(&mut b, 2);
+    rig.start();
+    write_and_read(&mut b, 3);
+    write_and_read(&mut rig.driver("a"), 4);
+}
+
 fn command_line(process: Pid) -> String {
     let path = format!("/proc/{}/cmdline", process.as_raw_nonzero());
     std::fs::read_to_string(path).unwrap().trim_end_matches('\0').replace('\0', " ")
@@ -196,7 +307,10 @@ fn a_port_whose_holder_is_killed_goes_on_until_its_daemon_ends() {
     let holders = daemon.holders();
     let mut commands: Vec<_> = holders.iter().map(|holder| command_line(*holder)).collect();
     commands.sort();
-    assert_eq!(commands, ["a", "b"].map(|name| format!("sidecore hold {}.hold", rig.bed.at(name))));
+    for (command, name) in commands.iter().zip(["a", "b"]) {
+        let begins = format!("sidecore hold {}.hold {{\"name\":\"{name}\",", rig.bed.at(name));
+        assert!(command.starts_with(&begins), "{command}");
+    }
     holders.iter().for_each(|holder| kill_process(*holder, Signal::KILL).unwrap());
     daemon.await_log("nothing is held (the holder is gone)");
     let (mut next, mut seen) = (0, Seen::default());
@@ -224,7 +338,7 @@ fn a_state_of_another_format_is_refused_and_the_log_says_so() {
     let mut rig = Rig::new("e1000e");
     let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
     rig.end(Signal::KILL);
-    let (holder, mut found) = Holder::find(&rig.bed.path("a.hold")).unwrap().unwrap();
+    let (holder, mut found) = Holder::find(&rig.bed.path("a.hold"), false).unwrap().unwrap();
     let state = File::from(found.remove(&STATE).unwrap());
     state.write_all_at(&u64::MAX.to_ne_bytes(), LAYOUT).unwrap();
     // What we got keeps no connection.

@@ -209,7 +209,10 @@ mod tests {
         std::fs::write(dir.at("in/file"), "x").unwrap();
         error(listen(dir.at("in/file")));
         error(listen(dir.at("in/a")));
-        assert_eq!(error(Request::Hold { path: dir.at("in/a") }).kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(
+            error(Request::Hold { path: dir.at("in/a"), of: String::new() }).kind(),
+            io::ErrorKind::InvalidInput
+        );
         std::fs::create_dir(dir.at("in/below")).unwrap();
         assert_eq!(error(listen(dir.at("in/below/a"))).kind(), io::ErrorKind::PermissionDenied);
         // What may be made may not be called.

@@ -34,7 +34,7 @@ impl Rules {
     fn permit(&mut self, request: &Request) -> io::Result<()> {
         let named = match request {
             Request::Listen { path, .. } => return self.allow_socket(path),
-            Request::Hold { path } | Request::Find { path } => return self.allow_holder(path),
+            Request::Hold { path, .. } | Request::Find { path } => return self.allow_holder(path),
             Request::TapIn(wanted) => return self.allow_tap(&wanted.netns, &wanted.name),
             Request::Shadow(shadow) => return self.allow_tap(&shadow.netns, &shadow.names()[0]),
             Request::ShadowOut(shadow) | Request::Entries(Entries { shadow, .. }) => {
@@ -88,9 +88,9 @@ impl Broker {
                 Ok(Answer::default())
             }
             Request::Call { path } => Ok(Answer::fd(socket::call_here(&path, SocketType::STREAM)?)),
-            Request::Hold { path } => {
+            Request::Hold { path, of } => {
                 self.children.room()?;
-                let child = holder::spawn(&path)?;
+                let child = holder::spawn(&path, &of)?;
                 self.children.adopt(child, None)?;
                 Ok(Answer::fd(holder::connect(&path)?))
             }

@@ -72,6 +72,11 @@ impl Phy {
         }
     }
 
+    /// Whether it says that there is a link.
+    pub(super) fn is_linked(&self) -> bool {
+        self.words[STATUS] & LINKED == LINKED
+    }
+
     /// Whether the driver has what it sends come back.
     pub(super) fn is_looped(&self) -> bool {
         self.words[CONTROL] & LOOPBACK != 0

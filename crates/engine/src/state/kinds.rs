@@ -1,6 +1,7 @@
 //! The kinds of ports that this build has: one row each. Everything that differs from kind to kind in
 //! the control plane stands in its row; a new kind is a new row.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use super::media::DiskFile;
 use super::options::{Key, Scope};
 use super::spec::{name_complaint, PortSpec, GATEWAY, GROUP, ROUTER};
-use super::values::{BlockSize, Cache, Fd, List, Number, Owner, PortMode, Role, Toggle};
+use super::values::{BlockSize, Cache, Fd, List, Mac, Number, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
 use crate::device::pci::PciDevice;
 use crate::device::ptnet::{self, PtnetConfig};
@@ -25,19 +26,24 @@ use crate::host::passed;
 use crate::host::tap::{remove_tap, Tap, TapConfig, TapIn, TapSource};
 use crate::host::vxlan::{self, Vxlan, VxlanConfig};
 use crate::host::xdp::{self, XdpConfig, XdpMode};
-use crate::port::{Attachment, Port, MAX_QUEUES};
+use crate::observe::CounterFile;
+use crate::port::{Attachment, Port, PortId, DEFAULT_MTU, MAX_QUEUES};
 use crate::ring::Geometry;
 use crate::router::Gateway;
 use crate::sandbox::holder;
 use crate::slots::pipe::End;
 use crate::transport::ring::{self, HostRingsPort, RingPort, RingPortConfig};
-use crate::transport::vfio_user::{Functions, VfioUser};
+use crate::transport::vfio_user::{Functions, StandIn, Still, VfioUser};
 use crate::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig};
 
 /// What stands behind a port, or what could not be done and why.
 pub type Started = Result<Box<dyn Attachment>, String>;
 /// Makes it.
 pub type Start = fn(&PortSpec, &Arc<Port>, Arc<dyn Scheduler>) -> Started;
+
+/// A network card and nothing around it; `None`: it is no such kind.
+pub(super) type Card =
+    fn(&PortSpec, &Arc<Port>, Arc<dyn Scheduler>) -> Option<io::Result<Box<dyn PciDevice>>>;
 
 /// What was started, or why not, in words.
 fn started<A: Attachment + 'static>(started: Result<A, impl std::fmt::Display>) -> Started {
@@ -58,6 +64,8 @@ pub struct Kind {
     pub features: fn() -> Vec<String>,
     /// Makes it.
     pub start: Start,
+    /// The network card that its VMM sees, if it is one that a holder can stand in for.
+    pub(super) card: Card,
     /// Where the holder is found that keeps its VMM's connection, if it has one.
     pub holder: fn(&PortSpec) -> Option<PathBuf>,
     /// Removes what it left for the next daemon: the port was deleted.
@@ -197,6 +205,7 @@ pub(super) const PLAIN: Kind = Kind {
     frames: true,
     features: Vec::new,
     start: |_, _, _| Err("there is no such kind".to_owned()),
+    card: |_, _, _| None,
     holder: |_| None,
     forget: |_| (),
     second: None,
@@ -248,7 +257,8 @@ pub const KINDS: &[Kind] = &[
         location: Location::Socket,
         keys: "mode owner features-off mac moderation queue receive-share csb memory-file prefault fd",
         features: || [e1000::EXITLESS, e1000::PCIX].map(str::to_owned).to_vec(),
-        start: |spec, port, scheduler| start_e1000(Model::E1000, spec, port, scheduler),
+        start: start_card,
+        card: |spec, port, scheduler| Some(e1000(Model::E1000, spec, port, scheduler)),
         holder: holder_beside,
         ..PLAIN
     },
@@ -257,7 +267,8 @@ pub const KINDS: &[Kind] = &[
         location: Location::Socket,
         keys: "mode owner features-off mac moderation queue receive-share memory-file prefault fd",
         features: || vec![e1000::EXITLESS.to_owned()],
-        start: |spec, port, scheduler| start_e1000(Model::E1000e, spec, port, scheduler),
+        start: start_card,
+        card: |spec, port, scheduler| Some(e1000(Model::E1000e, spec, port, scheduler)),
         holder: holder_beside,
         ..PLAIN
     },
@@ -265,7 +276,8 @@ pub const KINDS: &[Kind] = &[
         name: "rtl8169",
         location: Location::Socket,
         keys: "mode owner mac moderation queue csb memory-file prefault fd",
-        start: start_rtl8169,
+        start: start_card,
+        card: |spec, port, scheduler| Some(rtl8169(spec, port, scheduler)),
         holder: holder_beside,
         ..PLAIN
     },
@@ -416,15 +428,40 @@ fn gap(spec: &PortSpec, default: Duration) -> Duration {
 fn speak_vfio_user(
     spec: &PortSpec,
     port: &Arc<Port>,
-    device: impl PciDevice + 'static,
+    device: Box<dyn PciDevice>,
 ) -> Result<VfioUser, String> {
     set_terms(spec, port);
-    let (endpoint, hold) = (endpoint(spec)?, holder_beside(spec));
-    VfioUser::start(endpoint, Arc::clone(port), Box::new(device), hold).map_err(|e| e.to_string())
+    let endpoint = endpoint(spec)?;
+    // The address as it is here: a holder reads no file of the host's.
+    let of = PortSpec { mac: Some(Mac(mac(spec, port).0)), ..spec.clone() };
+    let hold = holder_beside(spec).map(|path| Ok((path, serde_json::to_string(&of)?)));
+    let hold = hold.transpose().map_err(|e: serde_json::Error| e.to_string())?;
+    VfioUser::start(endpoint, Arc::clone(port), device, hold).map_err(|e| e.to_string())
 }
 
-/// `e1000:PATH`, `e1000e:PATH`: an Intel NIC on a vfio-user socket.
-fn start_e1000(model: Model, spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
+/// `e1000:PATH`, `e1000e:PATH`, `rtl8169:PATH`: a card on a vfio-user socket.
+fn start_card(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
+    let card = (find(KINDS, &spec.kind)?.card)(spec, port, scheduler).ok_or("it is no card")?;
+    started(speak_vfio_user(spec, port, card.map_err(|e| e.to_string())?))
+}
+
+/// Who stands in for the daemon at the port that `of` describes, in the process of its holder; nobody, if it is no card.
+pub fn stand_in(of: &str) -> Option<Box<dyn holder::StandIn>> {
+    let spec: PortSpec = serde_json::from_str(of).ok()?;
+    let counters = CounterFile::anonymous().ok()?.open_slot(PortId(0), &spec.name);
+    let port = Arc::new(Port::new(PortId(0), &spec.name, counters, DEFAULT_MTU).ok()?);
+    set_terms(&spec, &port);
+    let card = (find(KINDS, &spec.kind).ok()?.card)(&spec, &port, Arc::new(Still))?.ok()?;
+    Some(Box::new(StandIn::new(port, card)))
+}
+
+/// An Intel NIC.
+fn e1000(
+    model: Model,
+    spec: &PortSpec,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> io::Result<Box<dyn PciDevice>> {
     let default = E1000Config::new(model, mac(spec, port));
     let config = E1000Config {
         exitless: !is_off(spec, e1000::EXITLESS),
@@ -434,17 +471,19 @@ fn start_e1000(model: Model, spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<d
         moderation: gap(spec, default.moderation),
         ..default
     };
-    let device = E1000::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
-    started(speak_vfio_user(spec, port, device))
+    Ok(Box::new(E1000::new(config, Arc::clone(port), scheduler)?))
 }
 
-/// `rtl8169:PATH`: a Realtek NIC on a vfio-user socket.
-fn start_rtl8169(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
+/// A Realtek NIC.
+fn rtl8169(
+    spec: &PortSpec,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+) -> io::Result<Box<dyn PciDevice>> {
     let default = Rtl8169Config::new(mac(spec, port));
     let (moderation, csb) = (gap(spec, default.moderation), spec.csb == Some(Toggle::On));
     let config = Rtl8169Config { moderation, csb, ..default };
-    let device = Rtl8169::new(config, Arc::clone(port), scheduler).map_err(|e| e.to_string())?;
-    started(speak_vfio_user(spec, port, device))
+    Ok(Box::new(Rtl8169::new(config, Arc::clone(port), scheduler)?))
 }
 
 /// What stands behind the path of a ptnet port where its memory device is.
@@ -473,8 +512,8 @@ fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>)
     let (nic, memory, beside) = functions.map_err(|e| e.to_string())?;
     let second = PortSpec { location: format!("{}{MEMORY_SOCKET}", spec.location), ..spec.clone() };
     // The NIC first: with it comes the memory that both have.
-    let nic = speak_vfio_user(spec, port, nic)?;
-    let memory = speak_vfio_user(&second, &beside, memory)?;
+    let nic = speak_vfio_user(spec, port, Box::new(nic))?;
+    let memory = speak_vfio_user(&second, &beside, Box::new(memory))?;
     Ok(Box::new(Functions { nic, memory }))
 }
 

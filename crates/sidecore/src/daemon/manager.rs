@@ -32,6 +32,11 @@ impl Manager {
         Manager(socket.inspect_err(|e| error!("cannot reach the service manager: {e}")).ok())
     }
 
+    /// Whether it ends a daemon of which it hears nothing (`WatchdogSec=`).
+    pub fn watches(&self) -> bool {
+        self.0.is_some() && std::env::var_os("WATCHDOG_USEC").is_some()
+    }
+
     /// Tells it.
     pub fn tell(&self, states: &[NotifyState<'_>]) {
         let Some(socket) = &self.0 else { return };

@@ -233,11 +233,22 @@ async fn serve(
             }
         }
     };
+    // Told by this thread, which waits for nobody: a daemon that stands still is ended by its manager, and its holders answer.
+    let alive = async {
+        let mut second = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            second.tick().await;
+            if manager.watches() {
+                manager.tell(&[NotifyState::Watchdog]);
+            }
+        }
+    };
     // The end does not wait for what is under way.
     tokio::select! {
         _ = term.recv() => {}
         _ = int.recv() => {}
         () = work => {}
+        () = alive => {}
     }
     info!("stopping");
     manager.tell(&[NotifyState::Stopping]);

@@ -391,6 +391,16 @@ impl<M: Access> Persist for Card<M> {
         M::resume(self);
     }
 
+    /// The rings stay as they were made: what their journals have is for who resumes, unless the driver begins them anew.
+    fn stand_still(&mut self) -> bool {
+        self.master = self.config.command().has(Command::MASTER);
+        self.carrier = self.phy.is_linked();
+        self.show_link();
+        self.follow();
+        M::resume(self);
+        true
+    }
+
     fn suspend(&mut self) {
         self.tx.take_back();
         self.rx.take_back();

@@ -11,7 +11,7 @@
 //! out when the VMM gives one.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::mem::{Overrun, Signal};
@@ -120,6 +120,8 @@ impl InterruptPin {
 #[derive(Debug)]
 pub struct Interrupts {
     mode: AtomicU8,
+    /// No eventfd is used.
+    silent: AtomicBool,
     has_pin: bool,
     pin: Mutex<InterruptPin>,
     /// Of each kind but the pin, in the order of their numbers.
@@ -133,6 +135,7 @@ impl Interrupts {
         let vectors = |count: u16| (0..count).map(|_| Vector::new(overrun)).collect();
         Arc::new(Interrupts {
             mode: AtomicU8::new(Mode::Intx as u8),
+            silent: AtomicBool::new(false),
             has_pin,
             pin: InterruptPin::new(overrun),
             vectors: [msi, msix, 1, 1].map(vectors),
@@ -186,8 +189,16 @@ impl Interrupts {
         self.of(index).len() + usize::from(index == Index::Intx && self.has_pin)
     }
 
+    /// From now on eventfds that are given are not used: another process will.
+    pub fn silence(&self) {
+        self.silent.store(true, Ordering::Relaxed);
+    }
+
     /// Gives interrupt `number` of kind `index` its eventfd, or takes it away.
     pub fn set_trigger(&self, index: Index, number: usize, trigger: Option<OwnedFd>) {
+        if self.silent.load(Ordering::Relaxed) {
+            return;
+        }
         if index == Index::Intx {
             let mut pin = crate::lock(&self.pin);
             pin.trigger.set(trigger);

@@ -138,13 +138,19 @@ pub fn reset(device: &mut dyn PciDevice) {
 
 /// Lets a device that was taken over go on: its configuration space says how.
 pub fn resume(device: &mut dyn PciDevice) {
-    let mode = device.config().interrupt_mode();
-    let disabled = device.config().command().has(Command::INTX_DISABLE);
-    device.interrupts().set_mode(mode);
-    device.interrupts().set_intx_disabled(disabled);
+    let command = device.config().command();
+    follow_config(device, command);
     if let Some(device) = device.persist() {
         device.resume();
     }
+}
+
+/// Lets a device that was taken over answer its driver, and do nothing else. False: it cannot.
+pub fn stand_still(device: &mut dyn PciDevice) -> bool {
+    device.interrupts().silence();
+    let command = device.config().command();
+    follow_config(device, command);
+    device.persist().is_some_and(Persist::stand_still)
 }
 
 fn follow_config(device: &mut dyn PciDevice, before: Command) {

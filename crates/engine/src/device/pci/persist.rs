@@ -190,6 +190,11 @@ pub trait Persist {
     /// for all that it may have missed.
     fn resume(&mut self);
 
+    /// Goes on answering its driver, without rings, memory or interrupts, for another process that resumes. False: it cannot.
+    fn stand_still(&mut self) -> bool {
+        false
+    }
+
     /// Takes the queues back: another process will go on from here.
     fn suspend(&mut self);
 }

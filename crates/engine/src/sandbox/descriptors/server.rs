@@ -148,7 +148,7 @@ pub(super) fn see(connection: BorrowedFd, wanted: WantedFds) -> Look {
         |fd: &OwnedFd| wanted.any || is_memory(fd) || is_eventfd(fd) || wanted.sockets && is_stream(fd);
     let why = match got.fds.iter().find(|fd| !passes(fd)) {
         Some(stranger) => Why::Stranger(link_name(stranger.as_fd())),
-        None if got.cut => Why::Cut,
+        None if got.fds_cut => Why::Cut,
         None if came > most => Why::TooMany { came, most },
         None => return Look { verdict: Ok(got.fds), _rest: Vec::new() },
     };

@@ -175,7 +175,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_epoll_pwait IO.union(CT), [], "the same before Linux 5.11; the control thread's";
     #[cfg(target_arch = "x86_64")]
     SYS_epoll_wait IO.union(CT), [], "the same";
-    SYS_epoll_ctl IO.union(CT), [], "the kicks of a queue that an I/O core was given";
+    SYS_epoll_ctl IO.union(CT).union(HO), [], "the kicks of a queue that an I/O core was given; all callers of a holder at once";
     SYS_io_uring_enter IO.union(SLOW), [], "interrupts; the rings are restricted to what they post";
     SYS_io_submit IO.union(SLOW), [], "interrupts where there is no io_uring";
     SYS_io_getevents IO.union(SLOW), [], "the same";
@@ -201,24 +201,26 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_fcntl SLOW, [command(libc::F_SETFL), command(libc::F_SETFD), command(libc::F_GET_SEALS),
         command(libc::F_ADD_SEALS)], "descriptors that do not wait; what kind of memory a VMM gives";
     SYS_fcntl DH, [command(libc::F_GET_SEALS), command(libc::F_GETFD)], "what kind of memory a VMM gives";
-    SYS_fcntl HO, [command(libc::F_GETFD)], "descriptors that are closed are open, say debug builds";
+    SYS_fcntl HO, [command(libc::F_GETFD), command(libc::F_DUPFD_CLOEXEC), command(libc::F_GETFL), command(libc::F_SETFL),
+        command(libc::F_GET_SEALS), command(libc::F_ADD_SEALS)],
+        "descriptors that are closed are open, say debug builds; what is kept is used by duplicates; as for SLOW";
     SYS_fstat TALK.union(HO), [], "what a descriptor is";
-    SYS_fstatfs TALK, [], "what file system a descriptor is of";
-    SYS_statx TALK, [], "the same; paths of sockets";
+    SYS_fstatfs TALK.union(HO), [], "what file system a descriptor is of";
+    SYS_statx TALK.union(HO), [], "the same; paths of sockets";
     SYS_newfstatat TALK.union(HO), [], "the same";
     SYS_readlinkat TALK.union(DH).union(HO), [], "what kind of descriptor a VMM gives";
     #[cfg(target_arch = "x86_64")]
-    SYS_readlink TALK.union(DH), [], "the same";
-    SYS_eventfd2 SLOW, [], "wake-ups of our own";
-    SYS_memfd_create TALK, [], "memory that is shared with a peer";
-    SYS_ftruncate TALK, [], "its length";
-    SYS_fallocate TALK, [], "its room";
+    SYS_readlink TALK.union(DH).union(HO), [], "the same";
+    SYS_eventfd2 SLOW.union(HO), [], "wake-ups of our own";
+    SYS_memfd_create TALK.union(HO), [], "memory that is shared with a peer";
+    SYS_ftruncate TALK.union(HO), [], "its length";
+    SYS_fallocate TALK.union(HO), [], "its room";
     SYS_pread64 SLOW.union(IO), [], "images of devices; what the kernel says of an I/O core";
     SYS_pwrite64 TALK, [], "the same; registers of a device that a holder keeps";
-    SYS_lseek TALK, [], "files";
+    SYS_lseek TALK.union(HO), [], "files";
     SYS_preadv2 SLOW, [], "alarms, without waiting";
     SYS_pwritev2 SLOW, [], "the same";
-    SYS_sendfile TALK, [], "copies of files of our own";
+    SYS_sendfile TALK.union(HO), [], "copies of files of our own; answers to a VMM";
     SYS_splice TALK, [], "the same";
     SYS_copy_file_range TALK, [], "the same";
     SYS_fdatasync TALK, [], "the same";
@@ -228,14 +230,14 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_connect CT, [], "a listener that is there already; the MTU of the way to a peer";
     SYS_bind CT, [], "sockets of interfaces";
     SYS_getsockname TALK, [], "the same";
-    SYS_getpeername TALK.union(DH), [], "the same";
-    SYS_setsockopt SLOW, [], "time limits; membership of interfaces";
+    SYS_getpeername TALK.union(DH).union(HO), [], "the same";
+    SYS_setsockopt SLOW.union(HO), [], "time limits; membership of interfaces; where a look begins";
     SYS_getuid TALK, [], "whether the other end is of our own user";
     SYS_geteuid TALK.union(HO), [], "the same";
     SYS_getgid TALK, [], "the same";
     SYS_getegid TALK, [], "the same";
     SYS_dup TALK, [], "descriptors that two own";
-    SYS_ioctl SLOW, [
+    SYS_ioctl SLOW.union(HO), [
         request(libc::FIONREAD), request(libc::FIONBIO), request(libc::FIOCLEX),
     ], "what waits in a socket; sockets that do not wait";
     SYS_ioctl HE.union(CT), [
@@ -264,7 +266,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_socketpair TALK, [first(libc::AF_UNIX)],
         "signals reach the control thread's event loop by a pair; messages reach the reader of the vhost crate by one";
     SYS_pipe2 SLOW, [], "wake-ups of our own; how the start of a program reports";
-    SYS_epoll_create1 CT, [], "event loops";
+    SYS_epoll_create1 CT.union(HO), [], "event loops; all callers of a holder at once";
     SYS_timerfd_create CT, [], "event loops";
     SYS_timerfd_settime CT, [], "event loops";
     SYS_clone CT.union(HE), [NO_SPACES], "threads; those that fill memory beforehand";
@@ -272,6 +274,7 @@ pub(super) const ALLOWED: &[Row] = rows! {
     SYS_rseq ALL, [], "the beginning of a thread";
     SYS_sched_getaffinity SLOW, [], "stacks of threads";
     SYS_sched_setaffinity CT, [], "I/O cores are pinned";
+    SYS_prctl HO, [first(libc::PR_SET_NAME)], "whether a daemon is there";
     SYS_prctl SLOW, [first(libc::PR_SET_NAME), first(libc::PR_SET_NO_NEW_PRIVS), first(libc::PR_SET_TIMERSLACK),
         first(libc::PR_GET_NO_NEW_PRIVS), first(libc::PR_GET_DUMPABLE), first(libc::PR_CAPBSET_READ),
         first(libc::PR_SET_VMA), first(GET_AUXV)],

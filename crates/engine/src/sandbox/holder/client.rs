@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::SocketType;
 
+use crate::sandbox::descriptors::{dropped, look, Refused, WantedFds};
 use crate::sandbox::open::broker::{broker, Request};
 use crate::sandbox::open::early::{Early, Fetched};
 use crate::sandbox::open::passing;
@@ -18,7 +19,7 @@ use crate::sandbox::open::socket::{self, SocketError, SocketSpec};
 use crate::wait::wait;
 
 use super::program::{make_secret, read_secret, start};
-use super::server::{hear, is_ours, say, DONE, DROP, HERE, LIST, PUT, SECRET};
+use super::server::{hear, is_ours, say, Store, DONE, DROP, HERE, LIST, PUT, SECRET};
 
 /// How long a holder may take over an answer. It has nothing else to do, but the machine may.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -44,27 +45,34 @@ pub type Found = BTreeMap<u64, OwnedFd>;
 type FoundHolder = io::Result<Option<(Holder, Found)>>;
 
 /// Holders that were looked for, for as long as this lives.
-pub(crate) type SoughtHolders = Fetched<PathBuf, FoundHolder>;
+pub(crate) type SoughtHolders = Fetched<SoughtHolder, FoundHolder>;
 
-static EARLY: Early<PathBuf, FoundHolder> = Early::new();
+/// Where a holder is looked for, and whether files of any kind are taken from it.
+pub(crate) type SoughtHolder = (PathBuf, bool);
 
-/// A holder, as the daemon sees it. When it is dropped the holder keeps what it has.
+static EARLY: Early<SoughtHolder, FoundHolder> = Early::new();
+
+/// A holder, as the daemon sees it, and who stands in for a daemon. When it is dropped the holder keeps what it has.
 #[derive(Debug)]
-pub struct Holder {
-    socket: OwnedFd,
+pub enum Holder {
+    /// Another process.
+    There(OwnedFd),
+    /// This process.
+    Here(Store),
 }
 
 impl Holder {
-    /// Starts a holder that can be found at `path`.
+    /// Starts a holder that can be found at `path`. `of`: what it is for, as who is to stand in there has to know it.
     ///
     /// # Errors
     /// Why there is none.
-    pub fn start(path: &Path) -> io::Result<Holder> {
+    pub fn start(path: &Path, of: &str) -> io::Result<Holder> {
         if let Some(broker) = broker() {
             let path = std::path::absolute(path).map_err(system("find the holder's folder"))?;
-            return Ok(Holder { socket: broker.fd(&Request::Hold { path }, &[])? });
+            let hold = Request::Hold { path, of: of.to_owned() };
+            return Ok(Holder::There(broker.fd(&hold, &[])?));
         }
-        let mut child = spawn(path)?;
+        let mut child = spawn(path, of)?;
         // A thread has to reap it: its end may come with this process's, or long after.
         let reap = std::thread::Builder::new().name("holder".to_owned()).spawn(move || child.wait());
         reap.map_err(system("start a thread"))?;
@@ -72,36 +80,45 @@ impl Holder {
     }
 
     /// Looks for the holders at `paths`, for all of them at the same time: ports that are started find them then.
-    pub(crate) fn seek(paths: Vec<PathBuf>) -> SoughtHolders {
-        EARLY.fetch("seek", paths.len(), paths, |path| Holder::find_now(path))
+    pub(crate) fn seek(all: Vec<SoughtHolder>) -> SoughtHolders {
+        EARLY.fetch("seek", all.len(), all, |(path, any)| Holder::find_now(path, *any))
     }
 
-    /// The holder that another daemon left at `path` and what it has, if there is one: as it was found before, once, or now.
+    /// The holder that another daemon left at `path` and what it has, if there is one: as it was found before, once, or now. It has
+    /// heard its VMM meanwhile, so what it passes is met as what a VMM passes (`sandbox::descriptors`); `any`: files of any kind.
     ///
     /// # Errors
     /// There is one, but it cannot be used.
-    pub fn find(path: &Path) -> FoundHolder {
-        EARLY.take(&path.to_owned()).unwrap_or_else(|| Holder::find_now(path))
+    pub fn find(path: &Path, any: bool) -> FoundHolder {
+        EARLY.take(&(path.to_owned(), any)).unwrap_or_else(|| Holder::find_now(path, any))
     }
 
     /// Takes [`ANSWER`] twice at most.
-    fn find_now(path: &Path) -> FoundHolder {
-        let holder = match Holder::connect(path) {
-            Ok(holder) => holder,
+    fn find_now(path: &Path, any: bool) -> FoundHolder {
+        let socket = match call_one(path) {
+            Ok(socket) => socket,
             Err(e) if is_absent(&e) => return Ok(None),
             Err(e) => return Err(e),
         };
         let mut found = Found::new();
-        say(&holder.socket, LIST, 0, None).map_err(system("ask the holder"))?;
+        say(&socket, LIST, 0, None).map_err(system("ask the holder"))?;
         let begun = Instant::now();
         loop {
             if begun.elapsed() > ANSWER {
                 return Err(system("take what the holder has")(Errno::TIMEDOUT));
             }
-            let mut record = hear(&holder.socket).map_err(system("hear the holder"))?;
-            match (record.what, record.fds.pop()) {
+            wait(&mut [PollFd::new(&socket, PollFlags::IN)], Some(ANSWER))
+                .map_err(system("hear the holder"))?;
+            let looked = look(socket.as_fd(), WantedFds { most: 1, any, sockets: true });
+            // Taken without its descriptors.
+            let record = passing::hear(&socket, 0).map_err(system("hear the holder"))?;
+            let mut fds = looked.map_err(|Refused { why, closing }| {
+                closing.iter().for_each(dropped);
+                io::Error::other(format!("the holder passes what no VMM may give: {why}"))
+            })?;
+            match (record.what, fds.pop()) {
                 (HERE, Some(fd)) => drop(found.insert(record.number, fd)),
-                (DONE, _) => return Ok(Some((holder, found))),
+                (DONE, _) => return Ok(Some((Holder::There(socket), found))),
                 // Out of descriptors, or another protocol.
                 _ => return Err(system("take what the holder has")(Errno::PROTO)),
             }
@@ -110,12 +127,15 @@ impl Holder {
 
     /// The holder that is there already, and nothing of what it has.
     pub(crate) fn connect(path: &Path) -> io::Result<Holder> {
-        let Some(broker) = broker() else { return connect(path).map(|socket| Holder { socket }) };
-        let path = std::path::absolute(path).map_err(system("find the holder's folder"))?;
-        let request = Request::Find { path };
-        // The broker does not wait: this process hears the holder's answer.
-        let find = || listens(broker.fd(&request, &[])?);
-        patiently(find).map(|socket| Holder { socket })
+        call_one(path).map(Holder::There)
+    }
+
+    /// This process's own, which has this `store`, and what it has.
+    ///
+    /// # Errors
+    /// It is out of descriptors.
+    pub(crate) fn here(store: &Store) -> io::Result<(Holder, Found)> {
+        Ok((Holder::Here(store.clone()), store.found()?))
     }
 
     /// Has `fd` kept under `key`, instead of what was there.
@@ -123,7 +143,11 @@ impl Holder {
     /// # Errors
     /// The holder is gone or full.
     pub fn put(&self, key: u64, fd: BorrowedFd) -> io::Result<()> {
-        self.ask(PUT, key, Some(fd))
+        match self {
+            Holder::There(socket) => ask(socket, PUT, key, Some(fd)),
+            Holder::Here(store) if store.put(key, fd.try_clone_to_owned()?) => Ok(()),
+            Holder::Here(_) => Err(system("put more into the holder")(Errno::NOSPC)),
+        }
     }
 
     /// Has what is under `key`, if anything, kept no longer.
@@ -131,39 +155,51 @@ impl Holder {
     /// # Errors
     /// The holder is gone.
     pub fn forget(&self, key: u64) -> io::Result<()> {
-        self.ask(DROP, key, None)
-    }
-
-    /// Whether the holder ends within [`ANSWER`]: it hangs up then, also on callers that it has not heard yet.
-    fn ends(&self) -> bool {
-        wait(&mut [PollFd::new(&self.socket, PollFlags::empty())], Some(ANSWER)).unwrap_or(false)
-    }
-
-    fn ask(&self, what: u64, key: u64, fd: Option<BorrowedFd>) -> io::Result<()> {
-        say(&self.socket, what, key, fd).map_err(system("tell the holder"))?;
-        let answer = hear(&self.socket).map_err(system("hear the holder"))?;
-        if answer.what != DONE {
-            return Err(system("put more into the holder")(Errno::NOSPC));
+        match self {
+            Holder::There(socket) => ask(socket, DROP, key, None),
+            Holder::Here(store) => {
+                store.forget(key);
+                Ok(())
+            }
         }
-        Ok(())
     }
-}
 
-impl AsFd for Holder {
     /// Readable when the holder is gone: it never speaks unasked.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    pub fn end(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Holder::There(socket) => Some(socket.as_fd()),
+            Holder::Here(_) => None,
+        }
     }
 }
 
-/// Starts a holder that can be found at `path`.
-pub(crate) fn spawn(path: &Path) -> io::Result<Child> {
+fn ask(socket: &OwnedFd, what: u64, key: u64, fd: Option<BorrowedFd>) -> io::Result<()> {
+    say(socket, what, key, fd).map_err(system("tell the holder"))?;
+    let answer = hear(socket).map_err(system("hear the holder"))?;
+    if answer.what != DONE {
+        return Err(system("put more into the holder")(Errno::NOSPC));
+    }
+    Ok(())
+}
+
+/// A connection to the holder at `path`, by the broker if there is one.
+fn call_one(path: &Path) -> io::Result<OwnedFd> {
+    let Some(broker) = broker() else { return connect(path) };
+    let path = std::path::absolute(path).map_err(system("find the holder's folder"))?;
+    let request = Request::Find { path };
+    // The broker does not wait: this process hears the holder's answer.
+    patiently(|| listens(broker.fd(&request, &[])?))
+}
+
+/// Starts a holder that can be found at `path`, of what `of` says.
+pub(crate) fn spawn(path: &Path, of: &str) -> io::Result<Child> {
     // The holder stands in another folder.
     let path = &std::path::absolute(path).map_err(system("find the holder's folder"))?;
     let listener = listen_at(path)?;
     make_secret(path).map_err(system("make the holder's secret"))?;
     // For the list of processes: what it is, and for which socket. It leads a session (`serve`).
-    start(&["hold".as_ref(), path.as_os_str()], listener, false).map_err(system("start a holder"))
+    start(&["hold".as_ref(), path.as_os_str(), of.as_ref()], listener, false)
+        .map_err(system("start a holder"))
 }
 
 /// A connection to the holder at `path`, which is our own user's and listens to us.
@@ -236,8 +272,10 @@ pub(super) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
             Err(error @ SocketError::InUse(_)) => error,
             Err(error) => return Err(io::Error::other(error.to_string())),
         };
-        match call(path).map(|socket| Holder { socket }) {
-            Ok(holder) if !holder.ends() => return Err(io::Error::other(error.to_string())),
+        // It hangs up at its end, also on callers that it has not heard yet.
+        let ends = |socket: OwnedFd| wait(&mut [PollFd::new(&socket, PollFlags::empty())], Some(ANSWER));
+        match call(path).map(|socket| ends(socket).unwrap_or(false)) {
+            Ok(false) => return Err(io::Error::other(error.to_string())),
             // It has just ended, and taken its file along, or not.
             Err(e) if !is_absent(&e) => return Err(e),
             _ => {}

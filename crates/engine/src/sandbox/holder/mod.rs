@@ -7,12 +7,15 @@
 //! path ([`Holder::find`]).
 //!
 //! One daemon at a time talks to a holder; another one waits until the first is gone. A holder ends by itself: when the daemon
-//! tells it to keep nothing, when the daemon is gone and a socket that it keeps has lost its other end, or
-//! when no daemon comes back within [`PATIENCE`].
+//! tells it to keep nothing, and when the daemon is gone and a socket that it keeps has lost its other end. However long
+//! no daemon comes, it stays while its peer lives.
+//!
+//! Some peers do not bear to wait for an answer. While there is no daemon a [`StandIn`] answers them, in the holder's
+//! process and by what is kept there.
 //!
 //! Trust. Both ends check that the other one has the same user id, and the daemon has to know the holder's secret (`program`). A process that
 //! passes both checks can also trace the daemon, or read its files.
-//! The number of descriptors is bounded by [`MAX_KEYS`]. A holder never inspects them.
+//! The number of descriptors is bounded by [`MAX_KEYS`].
 //!
 //! The protocol has records (`open::passing`) without a text: a command and a key, and a descriptor if the command takes one. Each
 //! request is answered before the next one is sent.
@@ -27,4 +30,4 @@ pub(crate) use client::{call_with_secret, connect, spawn, SoughtHolders};
 pub use client::{Found, Holder};
 pub(crate) use program::helper;
 pub use program::{path_beside, set_program};
-pub use server::{serve, MAX_KEYS, PATIENCE};
+pub use server::{serve, StandIn, Store, ALONE, ATTENDED, MAX_KEYS, PATIENCE};

@@ -1,11 +1,14 @@
-//! The holder's side: a table of descriptors, and the process of our own user that asks for it.
+//! The holder's side: a table of descriptors, the process of our own user that asks for it, and who answers its peer meanwhile.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{fstat, FileType};
 use rustix::io::Errno;
@@ -17,11 +20,17 @@ use crate::sandbox::open::socket::SocketFile;
 use crate::wait::wait;
 
 use super::program::{read_secret, remove_secret};
+use super::Found;
 
 /// Most descriptors that one holder keeps.
 pub const MAX_KEYS: usize = 4096;
-/// How long a holder waits for the next daemon.
+/// How long a holder waits for a daemon while it keeps no socket, whose other end could tell it to end.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Its name as a process while a daemon is there, and while none is: for `show holders`.
+pub const ATTENDED: &CStr = c"sidecore-hold";
+/// The same.
+pub const ALONE: &CStr = c"sidecore-alone";
 
 /// Most callers that have said nothing yet; one more takes the place of the oldest.
 const MAX_CALLERS: usize = 8;
@@ -49,16 +58,30 @@ pub(super) fn is_ours(socket: impl AsFd) -> bool {
     rustix::net::sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
-/// What is kept.
-#[derive(Default)]
-struct Store(BTreeMap<u64, OwnedFd>);
+/// What is kept: shared with who stands in for the daemon.
+#[derive(Clone, Debug, Default)]
+pub struct Store(Arc<Mutex<BTreeMap<u64, OwnedFd>>>);
+
+/// Who answers a peer in the daemon's place while there is none.
+pub trait StandIn {
+    /// Under which key its connection is kept.
+    fn connection(&self) -> u64;
+
+    /// Answers the peer of what is kept in `store`, until `called` is readable. False: the peer is not to be answered any more.
+    fn answer(&mut self, store: &Store, called: OwnedFd) -> bool;
+}
 
 /// Serves at `listener` until there is nothing to keep any more. Removes the socket's file, `path`, at the end. `confine` is
-/// called when all that has to be read was read: from then on it looks at names, removes its own two, and opens nothing.
+/// called when all that has to be read was read: from then on it looks at names, removes its own two, and opens nothing. It
+/// returns who stands in for the daemon, if anybody can.
 ///
 /// # Errors
 /// `InvalidInput`: `listener` is no listening socket. Else what the system says of it.
-pub fn serve(listener: &OwnedFd, path: &Path, confine: impl FnOnce()) -> io::Result<()> {
+pub fn serve(
+    listener: &OwnedFd,
+    path: &Path,
+    confine: impl FnOnce() -> Option<Box<dyn StandIn>>,
+) -> io::Result<()> {
     if !socket_acceptconn(listener).unwrap_or(false) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -67,14 +90,17 @@ pub fn serve(listener: &OwnedFd, path: &Path, confine: impl FnOnce()) -> io::Res
     // The one that was made for us. Without it we hold as well.
     let file = SocketFile::at(path).ok();
     let secret = read_secret(path)?;
-    confine();
-    let mut store = Store::default();
+    let mut stand_in = confine();
+    let store = Store::default();
     let mut callers = Vec::new();
     let end = loop {
-        match next_daemon(listener, &mut callers, secret, &store) {
+        // It goes without saying if it cannot be said.
+        let _ = rustix::thread::set_name(ALONE);
+        match next_daemon(listener, &mut callers, secret, &store, stand_in.as_deref_mut()) {
             Ok(Some(daemon)) => {
+                let _ = rustix::thread::set_name(ATTENDED);
                 store.attend(&daemon);
-                if store.0.is_empty() {
+                if crate::lock(&store.0).is_empty() {
                     break Ok(());
                 }
             }
@@ -96,29 +122,39 @@ fn is_told(caller: &OwnedFd, secret: u64) -> bool {
 }
 
 /// Waits for a daemon: one of `callers`, which have said nothing yet, or a new one. A caller may be silent for as long as it
-/// likes, since a daemon on a busy machine is slow to speak; nothing waits for it. `None`: there is no sense in waiting
-/// any longer.
+/// likes, since a daemon on a busy machine is slow to speak; nothing waits for it. `stand_in` answers the peer meanwhile.
+/// `None`: there is no sense in waiting any longer.
 fn next_daemon(
     listener: &OwnedFd,
     callers: &mut Vec<OwnedFd>,
     secret: u64,
     store: &Store,
+    mut stand_in: Option<&mut (dyn StandIn + 'static)>,
 ) -> io::Result<Option<OwnedFd>> {
     let begun = Instant::now();
     loop {
+        if let Some(stand_in) = stand_in.as_deref_mut().filter(|it| store.has(it.connection())) {
+            if !stand_in.answer(store, any_of(listener, callers)?) {
+                return Ok(None);
+            }
+        }
+        let kept = crate::lock(&store.0);
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
         fds.extend(callers.iter().map(|caller| PollFd::new(caller, PollFlags::IN)));
         // No events are asked for: what is always told is that the other end is gone.
-        let sockets = store.0.values().filter(|fd| is_socket(fd));
+        let sockets = kept.values().filter(|fd| is_socket(fd));
         fds.extend(sockets.map(|fd| PollFd::new(fd, PollFlags::empty())));
-        let left = PATIENCE.saturating_sub(begun.elapsed());
-        if !wait(&mut fds, Some(left))? && left.is_zero() {
+        // With a peer it waits for as long as the peer lives.
+        let left = (fds.len() == 1 + callers.len()).then(|| PATIENCE.saturating_sub(begun.elapsed()));
+        let ends = left.is_some_and(|left| left.is_zero());
+        if !wait(&mut fds, left)? && ends {
             return Ok(None);
         }
         let called = !fds[0].revents().is_empty();
         let speaks = fds[1..=callers.len()].iter().position(|fd| !fd.revents().is_empty());
         let hung_up = fds[callers.len() + 1..].iter().any(|fd| !fd.revents().is_empty());
         drop(fds);
+        drop(kept);
         // A caller that speaks is heard before any has to make room.
         if let Some(at) = speaks {
             let caller = callers.remove(at);
@@ -136,7 +172,7 @@ fn next_daemon(
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => {}
                 // A daemon that finds no place here yet goes on trying; what is kept must not go for that.
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    if left.is_zero() {
+                    if ends {
                         return Ok(None);
                     }
                     // Only time can help.
@@ -150,27 +186,67 @@ fn next_daemon(
     }
 }
 
+/// Readable when `listener` or one of `callers` is.
+fn any_of(listener: &OwnedFd, callers: &[OwnedFd]) -> io::Result<OwnedFd> {
+    let all = epoll::create(CreateFlags::CLOEXEC)?;
+    for fd in callers.iter().chain([listener]) {
+        epoll::add(&all, fd, EventData::new_u64(0), EventFlags::IN)?;
+    }
+    Ok(all)
+}
+
 fn is_socket(fd: &OwnedFd) -> bool {
     fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
 }
 
 impl Store {
+    fn has(&self, key: u64) -> bool {
+        crate::lock(&self.0).contains_key(&key)
+    }
+
+    /// Keeps `fd` under `key`. False: it is full.
+    pub(super) fn put(&self, key: u64, fd: OwnedFd) -> bool {
+        let mut kept = crate::lock(&self.0);
+        let room = kept.len() < MAX_KEYS || kept.contains_key(&key);
+        if room {
+            kept.insert(key, fd);
+        }
+        room
+    }
+
+    /// A duplicate of what is kept under `key`.
+    pub(crate) fn get(&self, key: u64) -> Option<OwnedFd> {
+        crate::lock(&self.0).get(&key)?.try_clone().ok()
+    }
+
+    pub(super) fn forget(&self, key: u64) {
+        crate::lock(&self.0).remove(&key);
+    }
+
+    /// Duplicates of all that is kept.
+    pub(super) fn found(&self) -> io::Result<Found> {
+        crate::lock(&self.0).iter().map(|(key, fd)| Ok((*key, fd.try_clone()?))).collect()
+    }
+
     /// Does what a daemon says until it hangs up.
-    fn attend(&mut self, daemon: &OwnedFd) {
+    fn attend(&self, daemon: &OwnedFd) {
         while let Ok(mut record) = hear(daemon) {
             let key = record.number;
             let answer = match (record.what, record.fds.pop()) {
-                (PUT, Some(fd)) if self.0.len() < MAX_KEYS || self.0.contains_key(&key) => {
-                    self.0.insert(key, fd);
-                    DONE
+                (PUT, Some(fd)) => {
+                    if self.put(key, fd) {
+                        DONE
+                    } else {
+                        REFUSED
+                    }
                 }
                 (DROP, _) => {
-                    self.0.remove(&key);
+                    self.forget(key);
                     DONE
                 }
                 (LIST, _) => {
-                    let told =
-                        self.0.iter().all(|(key, fd)| say(daemon, HERE, *key, Some(fd.as_fd())).is_ok());
+                    let kept = crate::lock(&self.0);
+                    let told = kept.iter().all(|(key, fd)| say(daemon, HERE, *key, Some(fd.as_fd())).is_ok());
                     if !told {
                         return;
                     }

@@ -21,7 +21,7 @@ pub(crate) fn started(name: &str) -> (PathBuf, JoinHandle<()>) {
     let listener = listen_at(&path).unwrap();
     make_secret(&path).unwrap();
     let at = path.clone();
-    (path, std::thread::spawn(move || serve(&listener, &at, || ()).unwrap()))
+    (path, std::thread::spawn(move || serve(&listener, &at, || None).unwrap()))
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn what_one_daemon_puts_the_next_one_finds() {
         first.forget(7777).unwrap();
         assert!(listen_at(&path).is_err(), "a holder that lives is not replaced");
     }
-    let (second, found) = Holder::find(&path).unwrap().expect("nobody is there");
+    let (second, found) = Holder::find(&path, false).unwrap().expect("nobody is there");
     assert_eq!(found.len(), 99);
     assert!(!found.contains_key(&7));
     rustix::io::write(&found[&8], &1u64.to_ne_bytes()).unwrap();
@@ -47,7 +47,7 @@ fn what_one_daemon_puts_the_next_one_finds() {
     drop(second);
     end.join().unwrap();
     assert!(!path.exists());
-    assert!(Holder::find(&path).unwrap().is_none());
+    assert!(Holder::find(&path, false).unwrap().is_none());
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn the_next_clients_holder_takes_the_place_of_one_that_is_ending() {
         end.join().unwrap();
         make_secret(&path).unwrap();
         let at = path.clone();
-        end = std::thread::spawn(move || serve(&listener, &at, || ()).unwrap());
+        end = std::thread::spawn(move || serve(&listener, &at, || None).unwrap());
     }
     // Nothing is ever put into the last one.
     drop(Holder::connect(&path).unwrap());
@@ -122,7 +122,7 @@ fn who_does_not_know_the_secret_is_told_nothing() {
         let _ = say(&stranger, LIST, 0, None);
         assert!(hear(&stranger).is_err(), "a stranger was answered");
     }
-    let (daemon, found) = Holder::find(&path).unwrap().unwrap();
+    let (daemon, found) = Holder::find(&path, false).unwrap().unwrap();
     assert_eq!(found.len(), 1);
     daemon.forget(1).unwrap();
     drop(daemon);
@@ -148,7 +148,7 @@ fn a_daemon_that_is_slow_to_speak_is_heard_and_keeps_nobody_waiting() {
     // Each of these is served while the slow one says nothing.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(500) {
-        let (daemon, found) = Holder::find(&path).unwrap().unwrap();
+        let (daemon, found) = Holder::find(&path, false).unwrap().unwrap();
         assert_eq!(found.len(), 1);
         drop((daemon, found));
     }
@@ -156,10 +156,11 @@ fn a_daemon_that_is_slow_to_speak_is_heard_and_keeps_nobody_waiting() {
     assert_eq!(hear(&slow).unwrap().what, DONE, "the slow one was forgotten");
     // More strangers than the holder has places for, and than its queue has.
     drop(slow);
-    let strangers: Vec<_> = (0..40).map(|_| (Holder::find(&path).unwrap().is_some(), call())).collect();
+    let strangers: Vec<_> =
+        (0..40).map(|_| (Holder::find(&path, false).unwrap().is_some(), call())).collect();
     assert!(strangers.iter().all(|(found, _)| *found), "the holder was taken for gone");
     drop(strangers);
-    let (daemon, _) = Holder::find(&path).unwrap().unwrap();
+    let (daemon, _) = Holder::find(&path, false).unwrap().unwrap();
     daemon.forget(1).unwrap();
     drop(daemon);
     end.join().unwrap();

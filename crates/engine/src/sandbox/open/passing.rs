@@ -36,6 +36,8 @@ pub(crate) struct Got {
     pub(crate) fds: Vec<OwnedFd>,
     /// There was no room for all bytes of the record, or for all descriptors.
     pub(crate) cut: bool,
+    /// There was no room for all descriptors.
+    pub(crate) fds_cut: bool,
 }
 
 /// Receives bytes, and with them `most` descriptors at most: there is no room for more.
@@ -51,7 +53,7 @@ pub(crate) fn receive(socket: impl AsFd, into: &mut [u8], most: usize, flags: Re
     };
     let fds = control.drain().filter_map(rights).flatten().collect();
     let cut = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-    Ok(Got { bytes: got.bytes, fds, cut })
+    Ok(Got { bytes: got.bytes, fds, cut, fds_cut: got.flags.contains(ReturnFlags::CTRUNC) })
 }
 
 /// Longest text of a record: a path of the longest kind, quoted.

@@ -106,7 +106,7 @@ pub(in crate::transport) trait Exchange {
 
 /// Talks at `port` until there is an end. Other clients connect at `listener`; the first word has to come in time if that is to be
 /// limited; `show` is told after messages were handled.
-pub(super) fn run<T: Exchange>(
+pub(in crate::transport) fn run<T: Exchange>(
     exchange: &mut T,
     port: &Port,
     line: &OwnerLine,

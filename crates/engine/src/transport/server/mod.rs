@@ -75,6 +75,11 @@ impl OwnerLine {
         Ok(Arc::new(OwnerLine { wishes, wake: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? }))
     }
 
+    /// That of an owner who wants nothing but that the client is left, when `wake` is readable.
+    pub(super) fn leaving(wake: OwnedFd) -> OwnerLine {
+        OwnerLine { wishes: Mutex::new(Wishes { stop: false, leave: true, link: true }), wake }
+    }
+
     pub(super) fn wishes(&self) -> Wishes {
         *crate::lock(&self.wishes)
     }

@@ -172,7 +172,7 @@ impl Exchange for Conversation {
         let also = [
             self.resample.as_ref().map(|fd| fd.as_fd()),
             self.inbox.closing.as_ref().map(AsFd::as_fd),
-            self.session.keep.as_ref().map(AsFd::as_fd).filter(|_| !held),
+            self.session.keep.as_ref().and_then(Keep::end_of_holder).filter(|_| !held),
         ];
         Awaited { stream: &self.inbox.stream, listens: !self.blocked, also, rest }
     }

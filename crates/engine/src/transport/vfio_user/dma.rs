@@ -37,6 +37,8 @@ pub(super) struct DmaTable {
     ranges: BTreeMap<u64, Range>,
     /// The memory that can be reached.
     pub(super) map: Arc<GuestMap>,
+    /// Nothing is mapped: another process will.
+    still: bool,
     /// On which the client gives its memory.
     pub(super) terms: Terms,
     /// The name of the file of the range that is added next.
@@ -52,15 +54,11 @@ impl DmaTable {
     /// No ranges; memory is given on `terms`.
     pub(super) fn new(terms: &Terms) -> DmaTable {
         let map = Arc::new(GuestMap::empty(terms));
-        DmaTable { ranges: BTreeMap::new(), map, terms: terms.clone(), next: 0, changed: false }
+        DmaTable { ranges: BTreeMap::new(), map, still: false, terms: terms.clone(), next: 0, changed: false }
     }
 
-    /// Adds a range. The new map, if it has changed.
-    pub(super) fn add(
-        &mut self,
-        ask: &DmaMap,
-        file: Option<OwnedFd>,
-    ) -> Result<Option<Arc<GuestMap>>, Refusal> {
+    /// Adds a range. Whether it is one that we reach: then the map has changed.
+    pub(super) fn add(&mut self, ask: &DmaMap, file: Option<OwnedFd>) -> Result<bool, Refusal> {
         let DmaMap { flags, offset, address, size, .. } = *ask;
         let both = dma::READ | dma::WRITE;
         if flags & !both != 0 || flags == 0 {
@@ -86,7 +84,7 @@ impl DmaTable {
         }
         let file = file.filter(|_| flags == both);
         let reached = file.is_some();
-        if let Some(file) = file {
+        if let Some(file) = file.filter(|_| !self.still) {
             let spec = RegionSpec { gpa: address, size, user_addr: address, offset, file: file.into() };
             let map = self.map.with(&spec).map_err(|e| Refusal::new(errno(&e), e.to_string()))?;
             self.map = Arc::new(map);
@@ -94,7 +92,7 @@ impl DmaTable {
         self.ranges.insert(address, Range { size, reached, offset, file: self.next });
         self.next = self.next.wrapping_add(1);
         self.changed = true;
-        Ok(reached.then(|| Arc::clone(&self.map)))
+        Ok(reached)
     }
 
     /// Removes what `ask` describes: exactly one range. The old and the new map, if it has changed.
@@ -151,14 +149,16 @@ impl DmaTable {
         }
     }
 
-    /// The table that was saved there; `file` gives the file of a name. An error says what cannot be had any more.
+    /// The table that was saved there; `file` gives the file of a name. `still`: nothing is mapped. An error says what cannot be
+    /// had any more.
     pub(super) fn restore(
         image: &Image,
         at: usize,
         terms: &Terms,
+        still: bool,
         mut file: impl FnMut(u32) -> Option<OwnedFd>,
     ) -> Result<DmaTable, String> {
-        let mut table = DmaTable::new(terms);
+        let mut table = DmaTable { still, ..DmaTable::new(terms) };
         let count = usize::try_from(image.get(at)).unwrap_or(usize::MAX);
         if count > MAX_MAPS {
             return Err(format!("{count} memory ranges are more than there can be"));
@@ -224,7 +224,7 @@ mod tests {
                     let reached = with_file && flags == dma::READ | dma::WRITE;
                     let result = table.add(&ask, with_file.then(file));
                     if free {
-                        prop_assert_eq!(result.unwrap().is_some(), reached);
+                        prop_assert_eq!(result.unwrap(), reached);
                         pages[covered].fill(Some((page, count, reached)));
                     } else {
                         prop_assert_eq!(result.unwrap_err().errno, Errno::EXIST);

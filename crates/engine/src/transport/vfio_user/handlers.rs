@@ -39,12 +39,12 @@ impl Session {
         }
         let ours = file.as_ref().filter(|_| self.keep.is_some()).map(OwnedFd::try_clone);
         let name = self.memory.next;
-        if let Some(map) = self.memory.add(&ask, file)? {
+        if self.memory.add(&ask, file)? {
             if let Some(file) = ours {
                 self.hold(key::memory(name), file);
             }
             self.changes += 1;
-            crate::lock(&self.device).dma_changed(map);
+            crate::lock(&self.device).dma_changed(Arc::clone(&self.memory.map));
         }
         Ok(())
     }

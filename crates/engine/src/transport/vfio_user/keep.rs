@@ -259,6 +259,11 @@ impl Keep {
         Ok(Some(Pending { taken: number(TAKEN), unsent: len.saturating_sub(sent), with_fd }))
     }
 
+    /// Readable when the holder is gone.
+    pub(super) fn end_of_holder(&self) -> Option<BorrowedFd<'_>> {
+        self.holder.end()
+    }
+
     /// Ends: nothing is kept any more, and the holder ends, too.
     pub(super) fn end(mut self) {
         while let Some(key) = self.keys.pop_first() {
@@ -266,13 +271,6 @@ impl Keep {
                 return;
             }
         }
-    }
-}
-
-impl AsFd for Keep {
-    /// Readable when the holder is gone.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.holder.as_fd()
     }
 }
 

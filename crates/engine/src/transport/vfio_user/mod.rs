@@ -24,6 +24,7 @@ mod keep;
 mod messages;
 mod regions;
 mod session;
+mod stand_in;
 mod version;
 
 use std::io;
@@ -33,6 +34,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub use self::stand_in::{StandIn, Still};
 pub use super::server::socket::{Endpoint, SocketError};
 
 use sidecore_abi::vfio_user::Header;
@@ -57,8 +59,8 @@ pub struct VfioUser {
 
 impl VfioUser {
     /// Puts `device`, which stands behind `port`, on the socket and serves one VMM after the other until this
-    /// is dropped; each has a holder at the path `hold`, if one is given. If an earlier daemon has left one there, the device
-    /// goes on with its VMM when this returns.
+    /// is dropped; each has a holder at the path of `hold`, if one is given, which is told what it is of. If an earlier daemon
+    /// has left one there, the device goes on with its VMM when this returns.
     ///
     /// # Errors
     /// The socket cannot be used.
@@ -66,7 +68,7 @@ impl VfioUser {
         endpoint: Endpoint,
         port: Arc<Port>,
         device: Box<dyn PciDevice>,
-        hold: Option<PathBuf>,
+        hold: Option<(PathBuf, String)>,
     ) -> Result<VfioUser, Unable> {
         if let Endpoint::Connect { path } = &endpoint {
             return Err(format!(
@@ -78,7 +80,7 @@ impl VfioUser {
         let source = PeerSource::new(endpoint)?;
         let device: SharedDevice = Arc::new(Mutex::new(device));
         // Not before the socket is ours: then no other daemon serves it.
-        let found = hold.as_ref().and_then(|path| Session::find(&port.name, &device, &port.terms, path));
+        let found = hold.as_ref().and_then(|(path, _)| Session::find(&port.name, &device, &port.terms, path));
         let (session, stream) = found.unzip();
         let spoken = Spoken { port, device: Arc::clone(&device), hold, session, stream };
         Ok(VfioUser { server: Server::start(source, spoken)?, device })
@@ -144,8 +146,8 @@ impl Bare {
 struct Spoken {
     port: Arc<Port>,
     device: SharedDevice,
-    /// Where holders are found.
-    hold: Option<PathBuf>,
+    /// Where holders are found, and what they are of.
+    hold: Option<(PathBuf, String)>,
     /// The VMM of an earlier daemon.
     session: Option<Session>,
     stream: Option<UnixStream>,

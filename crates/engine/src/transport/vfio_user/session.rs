@@ -16,9 +16,9 @@ use super::messages::{Answer, Refusal};
 use super::regions::Regions;
 use super::version::Agreed;
 use crate::device::pci::{self, Command, Index, Interrupts, PciDevice};
-use crate::mem::{GuestMap, Terms};
+use crate::mem::{Files, GuestMap, Terms};
 use crate::port::Lack;
-use crate::sandbox::holder::{Found, Holder};
+use crate::sandbox::holder::{Found, Holder, Store};
 
 /// Refusals of one session that are worth a warning; the rest is for debugging.
 const WARNINGS: u64 = 16;
@@ -59,8 +59,8 @@ pub(super) struct Session {
     pub(super) hinted: bool,
     /// Looks at the client's memory that are left: none once there was something in it.
     pub(super) looks: u32,
-    /// Where its holder is to be, once there is reason for one.
-    pub(super) hold: Option<PathBuf>,
+    /// Where its holder is to be, once there is reason for one, and of what.
+    pub(super) hold: Option<(PathBuf, String)>,
     /// What the next daemon finds.
     pub(super) keep: Option<Keep>,
     /// Commands that were handled.
@@ -110,8 +110,8 @@ impl Session {
         if self.agreed.is_none() {
             return;
         }
-        let Some(path) = self.hold.take() else { return };
-        let held = Holder::start(&path).map_err(|e| e.to_string());
+        let Some((path, of)) = self.hold.take() else { return };
+        let held = Holder::start(&path, &of).map_err(|e| e.to_string());
         if let Err(why) = held.and_then(|holder| self.keep_with(holder, stream)) {
             self.lost(&why);
         }
@@ -131,7 +131,8 @@ impl Session {
         terms: &Terms,
         path: &Path,
     ) -> Option<(Session, UnixStream)> {
-        let (holder, mut found) = match Holder::find(path) {
+        let any = terms.files() == Files::Any;
+        let (holder, mut found) = match Holder::find(path, any) {
             Ok(found) => found?,
             Err(e) => {
                 tracing::warn!(port = %name, "what an earlier daemon has left cannot be used: {e}");
@@ -139,18 +140,14 @@ impl Session {
             }
         };
         let keys: Vec<u64> = found.keys().copied().collect();
-        let opened = Keep::open(holder, &mut found, &mut **crate::lock(device), SAVED);
-        let adopted = opened.and_then(|(keep, stream, files)| {
-            Session::adopt(name, device, terms, keep, files, found).map(|session| (session, stream))
-        });
-        match adopted {
+        match Session::adopt(name, device, terms, (holder, &mut found), false) {
             Ok(adopted) => {
                 tracing::info!(event = "peer", port = %name, "goes on with the VMM of an earlier daemon");
                 Some(adopted)
             }
             Err(why) => {
                 tracing::warn!(event = "peer", port = %name, "the VMM of an earlier daemon is disconnected: {why}");
-                if let Ok(Some((holder, _))) = Holder::find(path) {
+                if let Ok(Some((holder, _))) = Holder::find(path, any) {
                     // One that is gone meanwhile keeps nothing.
                     keys.iter().for_each(|key| drop(holder.forget(*key)));
                 }
@@ -159,15 +156,28 @@ impl Session {
         }
     }
 
+    /// The session whose daemon has ended and whose holder is this process, which has this `store`, and its connection. The device
+    /// stands still: it gets no memory, no interrupts, and its queues are not served.
+    pub(super) fn stand_in(
+        name: &str,
+        device: &SharedDevice,
+        terms: &Terms,
+        store: &Store,
+    ) -> Result<(Session, UnixStream), String> {
+        let (holder, mut found) = Holder::here(store).map_err(|e| e.to_string())?;
+        Session::adopt(name, device, terms, (holder, &mut found), true)
+    }
+
+    /// The session that `holder` has `found`. `still`: nothing of the guest's is touched.
     fn adopt(
         name: &str,
         device: &SharedDevice,
         terms: &Terms,
-        mut keep: Keep,
-        files: Vec<OwnedFd>,
-        mut found: Found,
-    ) -> Result<Session, String> {
+        (holder, found): (Holder, &mut Found),
+        still: bool,
+    ) -> Result<(Session, UnixStream), String> {
         let mut guard = crate::lock(device);
+        let (mut keep, stream, files) = Keep::open(holder, found, &mut **guard, SAVED)?;
         let model = guard.persist().ok_or("this kind of device cannot be taken over")?;
         let at = keep.device;
         // Before anything of the device is asked for: it becomes another one.
@@ -175,8 +185,16 @@ impl Session {
         drop(guard);
         let mut session = Session::new(name, device, terms);
         session.agreed = Agreed::load(keep.image.get(at));
+        session.left = still;
         let file = |name| found.remove(&key::memory(name));
-        session.memory = DmaTable::restore(&keep.image, at + AGREED, terms, file)?;
+        session.memory = DmaTable::restore(&keep.image, at + AGREED, terms, still, file)?;
+        if still {
+            if !pci::stand_still(&mut **crate::lock(device)) {
+                return Err("this kind of device does nothing without its rings".to_owned());
+            }
+            session.keep = Some(keep);
+            return Ok((session, stream));
+        }
         for index in [Index::Intx, Index::Msi, Index::Msix, Index::Error, Index::Request] {
             for number in 0..session.interrupts.count(index) {
                 if let Some(fd) = found.remove(&key::trigger(index, number)) {
@@ -186,13 +204,13 @@ impl Session {
         }
         session.interrupts.set_resample(found.remove(&key::RESAMPLE));
         // Of messages that were never committed.
-        found.into_keys().for_each(|key| keep.forget(key));
+        std::mem::take(found).into_keys().for_each(|key| keep.forget(key));
         let mut guard = crate::lock(device);
         guard.dma_changed(Arc::clone(&session.memory.map));
         pci::resume(&mut **guard);
         drop(guard);
         session.keep = Some(keep);
-        Ok(session)
+        Ok((session, stream))
     }
 
     /// The memory that can be reached.

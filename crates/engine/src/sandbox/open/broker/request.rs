@@ -172,8 +172,8 @@ pub enum Request {
     Remove { number: u64 },
     /// A connection to a VMM that listens.
     Call { path: PathBuf },
-    /// A new holder; the connection to it.
-    Hold { path: PathBuf },
+    /// A new holder of what `of` says; the connection to it.
+    Hold { path: PathBuf, of: String },
     /// A connection to the holder that an earlier daemon left.
     Find { path: PathBuf },
     /// A queue of a TAP interface.
@@ -249,7 +249,7 @@ impl Request {
         match self {
             Request::Listen { path, .. }
             | Request::Call { path }
-            | Request::Hold { path }
+            | Request::Hold { path, .. }
             | Request::Find { path }
             | Request::JournalAt { path }
             | Request::Disk { path, .. }
@@ -416,7 +416,7 @@ mod tests {
             },
             Request::Remove { number: u64::MAX },
             Request::Call { path: path() },
-            Request::Hold { path: path() },
+            Request::Hold { path: path(), of: String::new() },
             Request::Find { path: path() },
             Request::Tap { name: name(), create: true, multi: false },
             Request::Packet { name: name(), buffer: 8 << 20 },

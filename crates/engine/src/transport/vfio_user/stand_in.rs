@@ -1,0 +1,102 @@
+//! The conversation with a VMM while there is no daemon: its holder's process answers in the daemon's place.
+//!
+//! Theory of operation. A VMM gives an answer up after some seconds (QEMU after five) and takes one that comes later for the end of
+//! the conversation. So while no daemon is there, the holder goes on with what is kept as the next daemon would
+//! ([`Session::stand_in`]): the same device model, the same messages, each done exactly once (`keep`). The device stands
+//! still: it has neither rings nor guest memory nor interrupts here. A driver that resets it and
+//! reads back what it wrote gets what a device gives that no frame reaches, and its link stays up: a driver whose link goes
+//! throws away what it wanted to send, and routes of its guest with that, for an outage of a second as well.
+//!
+//! Memory and eventfds that the VMM gives meanwhile are put to the others, and the next daemon maps and wires them.
+//! It interrupts for all that its guest may have missed, as after every take-over, so interrupts need not be noted.
+
+use std::os::fd::OwnedFd;
+use std::panic::{catch_unwind, AssertUnwindSafe};
+use std::sync::{Arc, Mutex};
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::super::server::connection::Connection;
+use super::super::server::conversation::{self, ConversationEnd};
+use super::super::server::OwnerLine;
+use super::conversation::Conversation;
+use super::keep::key;
+use super::session::{Session, SharedDevice};
+use crate::core::Recall;
+use crate::device::pci::PciDevice;
+use crate::graph::{QueueHandle, Scheduler};
+use crate::port::Port;
+use crate::sandbox::holder::{self, Store};
+use crate::wait::wait;
+
+/// Serves no queue: each stays where it is until it is taken back.
+pub struct Still;
+
+impl Scheduler for Still {
+    fn serve_queue(self: Arc<Self>, handle: QueueHandle) -> Recall {
+        let handle = Mutex::new(Some(handle));
+        Box::new(move || {
+            if let Some(handle) = crate::lock(&handle).take() {
+                handle.return_to_owner();
+            }
+        })
+    }
+}
+
+/// Stands in for the daemon at the device of a port.
+pub struct StandIn {
+    port: Arc<Port>,
+    device: SharedDevice,
+    /// What is kept could not be gone on with: the next daemon says why.
+    failed: bool,
+}
+
+impl StandIn {
+    /// Stands in at `device`, a new one behind `port` whose queues are [`Still`].
+    pub fn new(port: Arc<Port>, device: Box<dyn PciDevice>) -> StandIn {
+        StandIn { port, device: Arc::new(Mutex::new(device)), failed: false }
+    }
+
+    /// The conversation from where the daemon left it.
+    fn resume(&self, store: &Store) -> Result<Conversation, String> {
+        let (session, stream) = Session::stand_in(&self.port.name, &self.device, &self.port.terms, store)?;
+        let mut stream = Connection::from(stream);
+        // Whatever happens here, the next daemon finds the connection whole.
+        stream.leave();
+        Conversation::resume(stream, session, &self.port, &self.device).map_err(|e| e.to_string())
+    }
+
+    /// As [`holder::StandIn::answer`]. An error: what is kept cannot be gone on with here.
+    fn converse(&self, store: &Store, line: &OwnerLine) -> Result<bool, String> {
+        let mut exchange = self.resume(store)?;
+        match conversation::run(&mut exchange, &self.port, line, None, false, |_| ()) {
+            ConversationEnd::Called | ConversationEnd::Left => Ok(true),
+            ConversationEnd::Closed | ConversationEnd::Silent | ConversationEnd::Fault(..) => Ok(false),
+        }
+    }
+}
+
+impl holder::StandIn for StandIn {
+    fn connection(&self) -> u64 {
+        key::STREAM
+    }
+
+    fn answer(&mut self, store: &Store, called: OwnedFd) -> bool {
+        if self.failed {
+            return true;
+        }
+        // Most outages end before the VMM has said anything.
+        let Some(stream) = store.get(key::STREAM) else { return true };
+        let mut fds = [PollFd::new(&called, PollFlags::IN), PollFd::new(&stream, PollFlags::IN)];
+        if wait(&mut fds, None).is_err() || !fds[0].revents().is_empty() {
+            return true;
+        }
+        drop(stream);
+        let line = OwnerLine::leaving(called);
+        // A bug that a VMM has found costs it its answers, and not what is kept.
+        let answered = catch_unwind(AssertUnwindSafe(|| self.converse(store, &line)));
+        let go_on = answered.unwrap_or_else(|_| Err("it panicked".to_owned()));
+        self.failed = go_on.is_err();
+        go_on.unwrap_or(true)
+    }
+}

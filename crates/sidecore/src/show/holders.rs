@@ -1,0 +1,67 @@
+//! `show holders`: the processes that keep VMMs' connections, and whether a daemon is there. They are asked nothing: what there is
+//! to say stands in their command lines and names, so no daemon is needed.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+use sidecore_engine::sandbox::holder::{ALONE, ATTENDED};
+use sidecore_engine::state::status::VERSION;
+use sidecore_engine::state::PortSpec;
+
+use super::answer;
+use crate::cli::ShowArgs;
+use crate::table::Table;
+
+/// Answer to `show holders`.
+#[derive(Serialize)]
+struct Holders {
+    version: u32,
+    holders: Vec<HolderView>,
+}
+
+/// One of them.
+#[derive(Serialize)]
+struct HolderView {
+    port: String,
+    kind: String,
+    socket: String,
+    process: u32,
+    /// A daemon serves the port; else the holder answers the VMM.
+    daemon: bool,
+}
+
+pub fn show(args: &ShowArgs) -> Result<String, String> {
+    let processes = fs::read_dir("/proc").map_err(|e| format!("/proc: {e}"))?;
+    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut holders: Vec<HolderView> = pids.filter_map(holder).collect();
+    holders.sort_by(|a, b| (&a.socket, a.process).cmp(&(&b.socket, b.process)));
+    answer(args.json, &Holders { version: VERSION, holders }, |all| match all.holders.is_empty() {
+        true => "no VMM's connection is kept\n".to_owned(),
+        false => table(&all.holders),
+    })
+}
+
+/// The process `pid`, if it is one.
+fn holder(pid: u32) -> Option<HolderView> {
+    let proc = Path::new("/proc").join(pid.to_string());
+    let name = fs::read_to_string(proc.join("comm")).ok()?;
+    let daemon = name.trim_end().as_bytes() == ATTENDED.to_bytes();
+    if !daemon && name.trim_end().as_bytes() != ALONE.to_bytes() {
+        return None;
+    }
+    let line = fs::read(proc.join("cmdline")).ok()?;
+    let of = line.split(|byte| *byte == 0).nth(3)?;
+    let PortSpec { name, kind, location, .. } = serde_json::from_slice(of).ok()?;
+    Some(HolderView { port: name, kind, socket: location, process: pid, daemon })
+}
+
+fn table(holders: &[HolderView]) -> String {
+    let mut table = Table::new(&["port", "kind", ">process", "daemon", "socket"]);
+    for it in holders {
+        let daemon = if it.daemon { "there" } else { "away" };
+        let process = it.process.to_string();
+        table.row([it.port.clone(), it.kind.clone(), process, daemon.to_owned(), it.socket.clone()]);
+    }
+    table.text()
+}
