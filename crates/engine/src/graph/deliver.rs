@@ -10,7 +10,6 @@
 //! to private memory, and hands them over from there. What either takes too long then is certainly that port's own
 //! (`mem::overrun`).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::effects::{Effects, Fate};
@@ -304,7 +303,7 @@ impl<E: Effects> Delivery<E> {
                 _ if picks.is_empty() => return,
                 _ if !topology.ports.is_up(member.port.id) => Fate::Dropped(DropReason::LinkDown),
                 Attach::Interface(_) => Fate::Shared,
-                Attach::Gateway(router, _) if self.enters => Fate::Routed(Arc::clone(router)),
+                Attach::Gateway(..) if self.enters => return self.wait(member, batch, picks),
                 _ => Fate::Out,
             };
             return self.effects.step(member.port.id, fate, String::new);

@@ -154,44 +154,31 @@ impl Switch {
         members: Members<'_>,
         verdicts: &mut Verdicts,
     ) {
-        let admit = |src| match now {
-            Some(now) => self.source(src, sender.port, sender.policy, now, members),
-            None => self.foresee(src, sender.port, sender.policy, members),
-        };
+        let admit = |src, dst| self.source((src, dst), sender.port, sender.policy, now, members);
         match sender.vlans.is_on() {
             false => self.decide(batch, sender, members, |_| 0, admit, verdicts),
             true => self.decide(batch, sender, members, |index| sender.vlans.key(index), admit, verdicts),
         }
     }
 
-    /// What [`Switch::source`] would say.
+    /// What would become of a frame from `src` that may come in: whether the port may have one more address. If it would live here
+    /// from now on, a frame to itself goes nowhere.
     #[cold]
-    fn foresee(
-        &self,
-        src: u64,
-        from: &Port,
-        policy: Option<&Policy>,
-        members: Members<'_>,
-    ) -> Result<(), DropReason> {
-        let Some(policy) = policy else { return Ok(()) };
-        if !policy.guard.admits(src & MAC) {
-            return Err(DropReason::MacGuard);
+    fn foresee(&self, (src, dst): (u64, u64), by: &Teller, members: Members<'_>) -> Result<(), DropReason> {
+        let found = self.table.lookup(src);
+        let has = |it: Found| [Some(it.port), it.claimant].contains(&Some(by.port));
+        let stays = |it: Found| it.fixed && members.all.keeps(it.port) || it.rivals != Rivals::NONE;
+        let comes = |it: Found| !stays(it) && (by.moves || by.owns || !members.all.keeps(it.port));
+        let free = src & MAC == 0 || by.limit == 0 || found.is_some_and(|it| has(it) || stays(it));
+        match found.is_none_or(|it| it.port == by.port && it.rivals == Rivals::NONE || comes(it)) {
+            _ if !free && self.table.count(by.port) >= by.limit => Err(DropReason::MacLimit),
+            true if src == dst && src & MAC != 0 => Err(DropReason::Hairpin),
+            _ => Ok(()),
         }
-        if policy.mac_limit == 0 || is_group(src) || from.is_told() {
-            return Ok(());
-        }
-        let costs_nothing = |it: Found| {
-            [Some(it.port), it.claimant].contains(&Some(from.id))
-                || it.fixed && members.all.is_up(it.port)
-                || it.rivals != Rivals::NONE
-        };
-        let known = src & MAC == 0 || self.table.lookup(src).is_some_and(costs_nothing);
-        let room = known || self.table.count(from.id) < policy.mac_limit;
-        room.then_some(()).ok_or(DropReason::MacLimit)
     }
 
     /// As [`Switch::classify`], where `vlan` tells what stands above the addresses of a frame, and `admit` whether one may come from a
-    /// source.
+    /// source to a destination.
     #[inline]
     fn decide(
         &self,
@@ -199,7 +186,7 @@ impl Switch {
         Sender { port: from, policy, .. }: Sender<'_>,
         members: Members<'_>,
         vlan: impl Fn(usize) -> u64,
-        admit: impl Fn(u64) -> Result<(), DropReason>,
+        admit: impl Fn(u64, u64) -> Result<(), DropReason>,
         verdicts: &mut Verdicts,
     ) {
         let mut last = u64::MAX;
@@ -216,7 +203,7 @@ impl Switch {
         for (i, frame) in batch.frames().iter().enumerate() {
             let (src, dst) = (frame.src() | vlan(i), frame.dst() | vlan(i));
             if src != last_src {
-                if let Err(reason) = admit(src) {
+                if let Err(reason) = admit(src, dst) {
                     verdicts.drop(i, reason);
                     continue;
                 }
@@ -304,18 +291,19 @@ impl Switch {
         there.for_each(|port| verdicts.also(i, port));
     }
 
-    /// Whether frames from `src` may come in by `from`; if they may, where it lives is learned.
+    /// Whether frames from `src` to `dst` may come in by `from`; if they may, where it lives is learned, or foreseen.
     #[inline]
     fn source(
         &self,
-        src: u64,
+        (src, dst): (u64, u64),
         from: &Port,
         policy: Option<&Policy>,
-        now: u32,
+        now: Option<u32>,
         members: Members<'_>,
     ) -> Result<(), DropReason> {
         let moves = self.moves.load(Ordering::Relaxed);
-        let mut by = Teller { port: from.id, limit: 0, owns: false, moves, now, ageing: self.ageing() };
+        let (time, ageing) = (now.unwrap_or(0), self.ageing());
+        let mut by = Teller { port: from.id, limit: 0, owns: false, moves, now: time, ageing };
         if let Some(policy) = policy {
             if !policy.guard.admits(src & MAC) {
                 return Err(DropReason::MacGuard);
@@ -325,6 +313,9 @@ impl Switch {
         }
         if is_group(src) || from.is_told() {
             return Ok(());
+        }
+        if now.is_none() {
+            return self.foresee((src, dst), &by, members);
         }
         match self.table.learn(src, &by, |port| members.all.keeps(port)) {
             Learned::Limit => return Err(DropReason::MacLimit),

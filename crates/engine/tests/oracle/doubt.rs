@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 
 /// Most doubts of one frame.
-const MOST: usize = 20;
+const MOST: usize = 64;
 
 /// What a doubt is about: its name, and the port or the rule that it is of.
 pub type About = (&'static str, usize);

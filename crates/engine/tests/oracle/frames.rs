@@ -1,23 +1,26 @@
 //! Random frames, near what ports are configured for: their addresses, VLANs, ports and protocols are those
 //! of which rules speak. The numbers of the stations are here, too.
 
+use super::options::FAR;
 use super::plain::{sum, Asked};
 use super::random::Random;
 
 /// A frame and the header of virtio-net that asks for what is left to do.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub port: usize,
     pub bytes: Vec<u8>,
     pub asked: Asked,
+    /// An isolated guest of another host has sent it.
+    pub isolated: bool,
 }
 
 /// Stations behind each port.
 pub const STATIONS: u8 = 3;
 
-/// The address of a station behind a port.
+/// The address of a station behind a port. Guests of several hosts have the same ones.
 pub fn station(port: usize, number: u8) -> [u8; 6] {
-    [2, 0, 0, 0, port as u8, number]
+    [2, 0, 0, 0, port.min(FAR[0]) as u8, number]
 }
 
 pub fn four(port: usize, number: u8) -> [u8; 4] {
@@ -118,7 +121,7 @@ impl Draw {
                 _ => {}
             }
         }
-        Sent { port, bytes, asked }
+        Sent { port, bytes, asked, isolated: false }
     }
 }
 

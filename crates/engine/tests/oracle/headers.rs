@@ -104,8 +104,9 @@ pub fn tags(bytes: &[u8]) -> (Vec<(u16, u16)>, usize) {
     (tags, at)
 }
 
-/// Takes apart a frame without the tag by which its VLAN is known; `outer` says whether it had that.
-pub fn see(bytes: &[u8], outer: bool, doubts: &Doubts) -> Seen {
+/// Takes apart a frame without the tag by which its VLAN is known; `outer` says whether it had that, `place`
+/// where it is looked at.
+pub fn see(bytes: &[u8], outer: bool, place: usize, doubts: &Doubts) -> Seen {
     let lost = Seen { ethertype: None, what: What::Lost };
     let (tags, mut at) = tags(bytes);
     // A number of tags that the switch does not know (QinQ before 802.1ad).
@@ -167,8 +168,8 @@ pub fn see(bytes: &[u8], outer: bool, doubts: &Doubts) -> Seen {
     let rest = bytes.get(behind..).unwrap_or(&[]);
     let what = match kind {
         ARP => arp(rest),
-        IPV4 => four(rest, behind, doubts),
-        IPV6 => six(rest, behind, doubts),
+        IPV4 => four(rest, behind, place, doubts),
+        IPV6 => six(rest, behind, place, doubts),
         _ => What::Other,
     };
     Seen { ethertype: Some(kind), what }
@@ -194,21 +195,21 @@ fn bad(doubts: &Doubts) -> What {
     }
 }
 
-fn four(rest: &[u8], at: usize, doubts: &Doubts) -> What {
+fn four(rest: &[u8], at: usize, place: usize, doubts: &Doubts) -> What {
     let head = usize::from(rest.first().copied().unwrap_or(0) & 15) * 4;
     let short = rest.len() < 20;
     let bad_header = short || rest[0] >> 4 != 4 || head < 20 || rest.len() < head;
     if bad_header && (short || !doubts.either("a bad IP header is read", 0)) {
         return bad(doubts);
     }
-    let place = u16::from_be_bytes([rest[6], rest[7]]);
+    let fragment = u16::from_be_bytes([rest[6], rest[7]]);
     let word = |at: usize| mapped([rest[at], rest[at + 1], rest[at + 2], rest[at + 3]]);
     let mut packet = Packet {
         v6: false,
         src: word(12),
         dst: word(16),
         transport: Transport::Lost,
-        fragment: place & 0x3fff != 0,
+        fragment: fragment & 0x3fff != 0,
         extended: rest[9] == AH,
         at: at + head,
     };
@@ -217,8 +218,8 @@ fn four(rest: &[u8], at: usize, doubts: &Doubts) -> What {
     };
     if rest.len() < head {
         packet.transport = Transport::Found(rest[9], Vec::new());
-    } else if place & 0x1fff == 0 {
-        packet.follow(told, rest[9], head, at, doubts);
+    } else if fragment & 0x1fff == 0 {
+        packet.follow(told, rest[9], head, (at, place), doubts);
     } else if rest[9] != AH || !doubts.either("a later fragment of AH", 0) {
         // What AH in it leads to is in the first one.
         packet.transport = Transport::Later(rest[9]);
@@ -226,7 +227,7 @@ fn four(rest: &[u8], at: usize, doubts: &Doubts) -> What {
     What::Packet(packet)
 }
 
-fn six(rest: &[u8], at: usize, doubts: &Doubts) -> What {
+fn six(rest: &[u8], at: usize, place: usize, doubts: &Doubts) -> What {
     if rest.len() < 40 || rest[0] >> 4 != 6 {
         return bad(doubts);
     }
@@ -241,7 +242,7 @@ fn six(rest: &[u8], at: usize, doubts: &Doubts) -> What {
         at: at + 40,
     };
     if let Some(told) = told(rest, 40, 40 + usize::from(u16::from_be_bytes([rest[4], rest[5]])), doubts) {
-        packet.follow(told, rest[6], 40, at, doubts);
+        packet.follow(told, rest[6], 40, (at, place), doubts);
     }
     What::Packet(packet)
 }
@@ -264,28 +265,39 @@ fn leads(next: u8) -> bool {
 impl Packet {
     /// Follows the headers from `next` at `start` of its bytes, which begin at byte `at` of the frame (RFC
     /// 8200 §4, RFC 4302).
-    fn follow(&mut self, bytes: &[u8], mut next: u8, mut start: usize, at: usize, doubts: &Doubts) {
+    fn follow(
+        &mut self,
+        bytes: &[u8],
+        mut next: u8,
+        mut start: usize,
+        (at, place): (usize, usize),
+        doubts: &Doubts,
+    ) {
         loop {
             self.at = at + start;
             // What counts is that the header is there whole, of 20 bytes or what a message of neighbour
             // discovery has.
             let end = self.at + 24;
-            if end > FAR || end > NEAR && doubts.either("the end of what is looked at", 0) {
+            if end > FAR || end > NEAR && doubts.either("the end of what is looked at", place) {
                 // What it is may be known without it.
-                if !leads(next) && doubts.either("a protocol whose header is not looked at", 0) {
+                if !leads(next) && doubts.either("a protocol whose header is not looked at", place) {
                     self.transport = Transport::Found(next, Vec::new());
                 }
                 return;
             }
-            let word = bytes.get(start..start + 8);
+            // The next protocol, and how long it is, may be there of a header that the frame's end cuts.
+            let cut = bytes.get(start..).filter(|cut| (2..8).contains(&cut.len()));
+            let cut = cut.filter(|_| doubts.either("an extension header that is cut", 0));
+            let cut = cut.map(|cut| [cut, &[0; 8][cut.len()..]].concat());
+            let word = cut.as_deref().or(bytes.get(start..start + 8));
             let rare = self.v6 && matches!(next, 135 | 139 | 140 | 253 | 254);
             let len = match (next, word) {
                 (0 | 43 | FRAGMENT | 60, None) if self.v6 => return,
                 (AH, None) => return,
                 (FRAGMENT, Some(word)) if self.v6 => {
-                    let place = u16::from_be_bytes([word[2], word[3]]);
-                    self.fragment |= place & 0xfff9 != 0;
-                    if place & 0xfff8 != 0 {
+                    let offset = u16::from_be_bytes([word[2], word[3]]);
+                    self.fragment |= offset & 0xfff9 != 0;
+                    if offset & 0xfff8 != 0 {
                         self.transport = Transport::Later(word[0]);
                         return;
                     }

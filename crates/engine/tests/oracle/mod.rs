@@ -3,11 +3,12 @@
 //! says, or dropped by the name that it says; and what `explain` says before has to be what happens.
 //!
 //! Theory of operation. A configuration is drawn (`options`), checked as the daemon checks it, and made a
-//! graph as the daemon makes it (`stand`); a few dozen frames (`frames`) come in by its ports, one after
-//! the other. The model (`model`, `rules`, `headers`) reads the same options as words and the same frames
-//! as bytes. Where the documents leave a choice it has a doubt (`doubt`), and both are right. What comes
-//! out is brought into the form in which stations see it (`plain`), so that receivers with offloads compare
-//! as those without.
+//! graph as the daemon makes it (`stand`): a switch, a wire, now and then a router and a group, or tunnels
+//! to two other hosts. A few dozen frames (`frames`) come in by its ports, one or several in a visit. The
+//! model (`model`, `bridge`, `rules`, `headers`, `asked`) reads the same options as words and the same
+//! frames as bytes. Where the documents leave a choice it has a doubt (`doubt`), and both are right: what
+//! happened has to be one of its worlds (`compare`). What comes out is brought into the form in which
+//! stations see it (`plain`), so that receivers with offloads compare as those without.
 //!
 //! `ORACLE_FRAMES` says how many frames there are, `ORACLE_SEED` which configuration alone is to be tried.
 //! A find becomes a seed.
@@ -22,8 +23,13 @@
     missing_docs
 )]
 
+mod asked;
+mod bridge;
+mod compare;
+mod config;
 mod doubt;
 mod frames;
+mod guest;
 mod headers;
 mod model;
 mod options;
@@ -37,19 +43,18 @@ use std::time::Instant;
 
 use sidecore_engine::state::{options as options_of_spec, PortSpec, SwitchSpec};
 
-use self::doubt::{About, Doubts};
-use self::frames::{Draw, Sent};
-use self::model::{Memory, Model, Outcome};
+use self::compare::{agrees, plain, Dropped, Happened, Plain};
+use self::frames::Draw;
+use self::model::{Model, Outcome};
 use self::options::{Pair, Wish};
-use self::plain::cut;
 use self::random::Random;
-use self::stand::{Got, Stand, Told};
+use self::stand::Stand;
 
 /// Frames of `make test`, and of one configuration.
 const FRAMES: usize = 60_000;
 const OF_ONE: usize = 50;
-/// One frame of so many is explained.
-const EXPLAINED: usize = 4;
+/// Most frames of one visit.
+const AT_ONCE: usize = 8;
 /// Configurations that have found something, tried before all others.
 const SEEDS: &[u64] = &[];
 /// Points of the code that are not mended yet.
@@ -63,99 +68,22 @@ struct Sums {
     frames: usize,
     /// What was wrong: how often, and the first time.
     wrong: BTreeMap<String, (usize, String)>,
-    doubts: BTreeMap<About, usize>,
+    doubts: BTreeMap<&'static str, usize>,
     /// What frames met: drops by name, and those that came out.
     met: BTreeMap<&'static str, usize>,
     /// Frames of which a limit decided, which goes by time.
     timed: usize,
 }
 
-/// What came out as stations see it, by port.
-fn plain(got: &[Got]) -> Result<Vec<(usize, Vec<u8>)>, String> {
-    let mut all = Vec::new();
-    for (port, bytes, asked) in got {
-        let parts = cut(bytes, *asked)
-            .ok_or_else(|| format!("port {port} cannot do what it is asked for: {asked:?}"))?;
-        all.extend(parts.into_iter().map(|part| (*port, part)));
-    }
-    all.sort();
-    Ok(all)
-}
-
-/// Whether a frame comes from a router, or to a member of a group.
-fn is_beyond(port: usize, bytes: &[u8]) -> bool {
-    bytes.get(6..8) == Some(&[2, 0xff]) || options::MEMBERS.contains(&port)
-}
-
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn show(all: &[(usize, Vec<u8>)]) -> String {
-    all.iter().map(|(port, bytes)| format!("  port {port}: {}\n", hex(bytes))).collect()
-}
-
-/// Most memories of one configuration that are carried on, and most worlds of one frame.
-const MEMORIES: usize = 8;
-const WORLDS: usize = 4096;
-
-/// Those memories that a switch may have after the frame, if what happened is what one of the model's
-/// worlds says; else what the first of them says.
-fn agrees(
-    model: &Model<'_>,
-    sent: &Sent,
-    memories: &[Memory],
-    got: &[(usize, Vec<u8>)],
-    drops: &[(usize, &'static str)],
-    known: &[&'static str],
-) -> Result<(Vec<Memory>, Vec<About>), Outcome> {
-    let (mut all, mut affirmed, mut first) = (Vec::new(), None, None);
-    for memory in memories {
-        let mut doubts = Doubts::new(known);
-        for _ in 0..WORLDS {
-            let mut after = memory.clone();
-            let outcome = model.judge(sent, &mut after, &doubts);
-            if happened(&outcome, got, drops) {
-                affirmed.get_or_insert_with(|| doubts.affirmed());
-                if !all.contains(&after) {
-                    all.push(after);
-                }
-            }
-            first.get_or_insert(outcome);
-            if all.len() >= MEMORIES || !doubts.next() {
-                break;
-            }
-        }
-    }
-    all.truncate(MEMORIES);
-    affirmed.map(|affirmed| (all, affirmed)).ok_or_else(|| first.unwrap())
-}
-
-/// Whether `outcome` is what happened.
-fn happened(outcome: &Outcome, got: &[(usize, Vec<u8>)], drops: &[(usize, &'static str)]) -> bool {
-    let clear = |all: &[(usize, Vec<u8>)]| -> Vec<(usize, Vec<u8>)> {
-        let its = |(port, bytes): &&(usize, Vec<u8>)| {
-            !(outcome.vague.contains(port) || outcome.reached && is_beyond(*port, bytes))
-        };
-        all.iter().filter(its).cloned().collect()
-    };
-    // What a router makes of it may be dropped anywhere.
-    let mut rest = drops.to_vec();
-    let all = outcome.drops.iter().all(|drop| match rest.iter().position(|it| it == drop) {
-        Some(at) => {
-            rest.remove(at);
-            true
-        }
-        None => false,
-    });
-    let unseen =
-        |(port, why): &(usize, &str)| outcome.reached && (*port, *why) != (options::INTERFACE, "acl");
-    rest.retain(|drop| !unseen(drop));
-    let answer = |port: &usize| {
-        got.iter()
-            .any(|(to, bytes)| to == port && is_beyond(*to, bytes) && bytes.get(12..14) == Some(&[8, 6]))
-    };
-    clear(&outcome.got) == clear(got) && all && rest.is_empty() && outcome.answers.iter().all(answer)
+fn show(all: &[Plain]) -> String {
+    let short = |bytes: &[u8]| hex(&bytes[..bytes.len().min(240)]);
+    all.iter()
+        .map(|(port, bytes)| format!("  port {port}: {} bytes {}\n", bytes.len(), short(bytes)))
+        .collect()
 }
 
 /// Tries one configuration.
@@ -165,9 +93,9 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
     stand.configure(&config, &wish.spec(&format!("s{seed}")));
     let begun = Instant::now();
     let mut memories = vec![Model::memory(&config)];
-    let routed = config.ports.len() > options::ROUTER;
+    let routed = config.has(options::ROUTER);
     let router =
-        |n: usize, part: usize| routed.then(|| (model::router_station(n), model::router_four(n), part));
+        |n: usize, part: usize| routed.then(|| (config::router_station(n), config::router_four(n), part));
     let mut draws = vec![
         Draw { ports: (0..options::ON_SWITCH).collect(), router: router(options::GATEWAY, 10) },
         Draw { ports: (0..options::ON_SWITCH).collect(), router: None },
@@ -176,31 +104,49 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
     if routed {
         draws.push(Draw { ports: vec![options::ROUTER], router: router(options::ROUTER, 80) });
     }
-    if config.ports.len() > options::BEFORE {
+    if config.has(options::TUNNELS[0]) {
+        let ports = (0..options::ON_SWITCH).chain(options::FAR).collect();
+        draws[0] = Draw { ports, router: None };
+    }
+    if config.has(options::BEFORE) {
         draws.push(Draw { ports: vec![options::BEFORE], router: None });
     }
-    for n in 0..OF_ONE {
+    let mut n = 0;
+    while n < OF_ONE {
         let draw = &draws[if random.chance(60) { 0 } else { random.below(draws.len()) }];
         let port = random.one(&draw.ports);
-        let sent = draw.frame(random, port);
-        // It has memory of its own each time, which takes longer than all the rest.
-        let asks = n % EXPLAINED == 0 || number("ORACLE_SEED").is_some();
-        let (said, words) = if asks { stand.explain(&sent) } else { Default::default() };
+        let frame = |random: &mut Random| loop {
+            let sent = draw.frame(random, port);
+            // Segments of TCP become one frame again in a tunnel.
+            if !config.has(options::TUNNELS[0]) || !matches!(sent.asked.gso & 0x7f, 1 | 4) {
+                return sent;
+            }
+        };
+        let mut sent = vec![frame(random)];
+        let (said, words) = stand.explain(&sent[0]);
+        // A tunnel has the frames of one flow in their order, and those of several in any.
+        if !config.has(options::TUNNELS[0]) && random.chance(20) {
+            sent = (0..2 + random.below(AT_ONCE - 1)).map(|_| frame(random)).collect();
+        }
         let (got, mut drops) = stand.send(&sent);
         drops.sort_unstable();
         let model = Model { config: &config, tenths: begun.elapsed().as_millis() as u64 / 100 };
-        sums.frames += 1;
+        n += sent.len();
+        sums.frames += sent.len();
         drops.iter().for_each(|(_, why)| *sums.met.entry(why).or_default() += 1);
         let (mut kinds, mut wrong, mut lost_track) = (Vec::new(), Vec::new(), false);
-        let plain = plain(&got).unwrap_or_else(|why| {
+        let mut may_be_told = None;
+        let plain = plain(&got, &config).unwrap_or_else(|why| {
             kinds.push("what a receiver cannot do".to_owned());
             wrong.push(why);
             Vec::new()
         });
-        match agrees(&model, &sent, &memories, &plain, &drops, KNOWN) {
-            Ok((after, doubts)) => {
-                memories = after;
-                doubts.into_iter().for_each(|about| *sums.doubts.entry(about).or_default() += 1);
+        let happened = Happened { got: &plain, drops: &drops };
+        match agrees(&model, &sent, &memories, happened, KNOWN) {
+            Ok(agreed) => {
+                memories = agreed.memories;
+                may_be_told = Some(agreed.told);
+                agreed.doubts.into_iter().for_each(|(name, _)| *sums.doubts.entry(name).or_default() += 1);
             }
             Err(Outcome { got, drops: lost, .. }) => {
                 let what = if lost == drops {
@@ -210,8 +156,8 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
                 };
                 let point = POINTS.iter().find(|point| {
                     let known = [KNOWN, &[**point]].concat();
-                    agrees(&model, &sent, &memories, &plain, &drops, &known)
-                        .map(|(after, _)| memories = after)
+                    agrees(&model, &sent, &memories, happened, &known)
+                        .map(|agreed| memories = agreed.memories)
                         .is_ok()
                 });
                 let what = point.map_or(what, |point| format!("point {point}"));
@@ -223,41 +169,27 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
         // What a device refuses comes to no port.
         let refused =
             drops.iter().any(|(_, why)| matches!(*why, "bad_offload" | "too_short" | "cannot_segment"));
-        let mut out: Vec<usize> = got.iter().map(|(port, ..)| *port).collect();
-        out.sort_unstable();
-        out.dedup();
-        let mut once = said.clone();
+        let mut once = said;
         once.out.dedup();
-        let mut happened = Told { out, reached: said.reached, drops: drops.clone() };
-        if said.reached {
-            // It ends there; the lists before that are looked at.
-            happened.out = got
-                .iter()
-                .filter(|(port, bytes, _)| !is_beyond(*port, bytes))
-                .map(|(port, ..)| *port)
-                .collect();
-            happened.out.sort_unstable();
-            happened.out.dedup();
-            happened.drops.retain(|drop| said.drops.contains(drop));
-        }
-        let timed =
-            |told: &Told| told.drops.iter().any(|(_, why)| why.starts_with("storm") || *why == "rate");
-        // What a station says to itself is learned before it is looked up: explain does not foresee that.
-        let asks = asks && sent.bytes.get(..6) != sent.bytes.get(6..12);
-        if asks && once != happened && !refused && !sent.asked.cuts() {
-            if timed(&said) || drops.iter().any(|(_, why)| why.starts_with("storm") || *why == "rate") {
+        let limits =
+            |drops: &[(usize, &str)]| drops.iter().any(|(_, why)| why.starts_with("storm") || *why == "rate");
+        let may_be_told = may_be_told
+            .filter(|_| sent.len() == 1)
+            .filter(|told| !refused && !sent[0].asked.cuts() && !told.contains(&once));
+        if let Some(told) = may_be_told {
+            if limits(&once.drops) || limits(&drops) {
                 sums.timed += 1;
             } else {
-                kinds.push(format!("explain {:?}, happened {:?}", names(&said.drops), names(&drops)));
-                wrong.push(format!("explain says\n{words}"));
+                kinds.push(format!("explain {:?}, happened {:?}", names(&once.drops), names(&drops)));
+                wrong.push(format!("explain says\n{words}the model says that it says {told:?}"));
             }
         }
         if !wrong.is_empty() {
             let told = || {
+                let frames: String =
+                    sent.iter().map(|it| format!("{:?}:\n{}\n", it.asked, hex(&it.bytes))).collect();
                 format!(
-                    "ORACLE_SEED={seed}, frame {n} by port {port}, {:?}:\n{}\n{}\nhappened: {drops:?}\n{}\nexplain:\n{words}\n{config}",
-                    sent.asked,
-                    hex(&sent.bytes),
+                    "ORACLE_SEED={seed}, frame {n} by port {port}, {frames}{}\nhappened: {drops:?}\n{}\nexplain:\n{words}\n{config}",
                     wrong.join("\n"),
                     show(&plain),
                 )
@@ -273,7 +205,7 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
     }
 }
 
-fn names(drops: &[(usize, &'static str)]) -> Vec<&'static str> {
+fn names(drops: &[Dropped]) -> Vec<&'static str> {
     drops.iter().map(|(_, why)| *why).collect()
 }
 

@@ -1,177 +1,21 @@
 //! What the documents promise of a frame: who gets which bytes, and who drops it and why. Written from
 //! docs/switch.md and docs/configuration.md, stage by stage, without the engine's code beside it.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::collections::BTreeSet;
 
+use super::asked::asked;
+use super::bridge::Memory;
+use super::config::{router_four, router_station, Config, Joint, PortConfig};
 use super::doubt::Doubts;
 use super::frames::Sent;
-use super::headers::{is_tag, see, tags, Seen, What};
-use super::plain::{completed, cut, sum_at, Asked};
-use super::rules::{in_ranges, mac, nets, ranges, Facts, Guards, List};
-
-/// Options as they are written.
-pub type Options = BTreeMap<&'static str, String>;
-
-/// What a port is joined to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Joint {
-    Switch,
-    /// The other end of its wire.
-    Wire(usize),
-    /// Another switch, on which nobody else is: a place for copies.
-    Aside,
-    /// A router, of which it is a port.
-    Router,
-    /// The switch, as a port of the router.
-    Gateway,
-    /// A wire, as the interface of a group: the other end, and the members' ports.
-    Interface(usize),
-    /// A member's port of the group.
-    Member,
-}
-
-/// Addresses of the router at its port `n`.
-pub fn router_station(n: usize) -> [u8; 6] {
-    [2, 0xff, 0, 0, 0, n as u8]
-}
-
-pub fn router_four(n: usize) -> [u8; 4] {
-    [10, 0, n as u8, 250]
-}
-
-/// How a port is configured.
-#[derive(Clone, Debug)]
-pub struct PortConfig {
-    pub name: String,
-    pub joint: Joint,
-    pub options: Options,
-    /// The offloads that its receiver takes over, as bits.
-    pub accepts: u32,
-}
-
-/// A switch with its ports, and what lies beside it.
-#[derive(Clone, Debug)]
-pub struct Config {
-    pub switch: Options,
-    pub ports: Vec<PortConfig>,
-    pub lists: Vec<List>,
-}
-
-impl fmt::Display for Config {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "switch {:?}", self.switch)?;
-        for (n, port) in self.ports.iter().enumerate() {
-            writeln!(
-                f,
-                "port {n} {} {:?} {:?} accepts {:#x}",
-                port.name, port.joint, port.options, port.accepts
-            )?;
-        }
-        self.lists.iter().try_for_each(|it| writeln!(f, "list {} {:?} else {}", it.name, it.rules, it.permit))
-    }
-}
-
-impl PortConfig {
-    fn get(&self, key: &str) -> Option<&str> {
-        self.options.get(key).map(String::as_str)
-    }
-
-    fn is(&self, key: &str, value: &str) -> bool {
-        self.get(key) == Some(value)
-    }
-
-    fn number(&self, key: &str) -> Option<u64> {
-        let text = self.get(key)?;
-        let (digits, unit) = match text.chars().last()? {
-            'k' => (&text[..text.len() - 1], 1000),
-            'M' => (&text[..text.len() - 1], 1_000_000),
-            'G' => (&text[..text.len() - 1], 1_000_000_000),
-            _ => (text, 1),
-        };
-        Some(digits.parse::<u64>().unwrap() * unit)
-    }
-
-    fn macs(&self, key: &str) -> Vec<[u8; 6]> {
-        self.get(key).map_or(Vec::new(), |list| list.split('+').filter(|it| *it != "vrrp").map(mac).collect())
-    }
-
-    fn on_switch(&self) -> bool {
-        matches!(self.joint, Joint::Switch | Joint::Gateway)
-    }
-
-    /// Whether it is in any VLAN.
-    pub fn has_vlans(&self) -> bool {
-        self.get("vlan").or(self.get("trunk")).is_some()
-    }
-
-    /// The VLAN of frames without a tag; 0: none.
-    fn own(&self) -> u16 {
-        self.get("vlan").or(self.get("native")).map_or(0, |vlan| vlan.parse().unwrap())
-    }
-
-    fn carries(&self, vlan: u16) -> bool {
-        match vlan {
-            0 => !self.has_vlans(),
-            _ => vlan == self.own() || self.get("trunk").is_some_and(|set| in_ranges(vlan, &ranges(set))),
-        }
-    }
-
-    /// The number of its tags.
-    fn tag(&self) -> u16 {
-        if self.is("vlan-proto", "802.1ad") {
-            0x88a8
-        } else {
-            0x8100
-        }
-    }
-
-    fn guards(&self) -> Guards {
-        Guards {
-            allowed: self.get("allow-ip").map(nets),
-            dhcp: self.is("dhcp-guard", "on"),
-            ra: self.is("ra-guard", "on"),
-        }
-    }
-
-    /// Addresses that are its alone, and stay.
-    fn pinned(&self) -> Vec<[u8; 6]> {
-        let guards = self.get("mac-guard").map_or(self.get("mac").is_some(), |guard| guard != "off");
-        if let Joint::Gateway = self.joint {
-            return vec![router_station(self.name[1..].parse().unwrap())];
-        }
-        let mut all = self.macs("fdb");
-        all.extend(self.macs("mac").into_iter().filter(|_| guards));
-        all
-    }
-
-    fn down(&self) -> bool {
-        self.is("link", "down")
-    }
-}
-
-/// Who an address is behind.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
-    port: usize,
-    claimant: Option<usize>,
-    stays: bool,
-}
-
-/// What a switch and its ports remember.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Memory {
-    table: BTreeMap<(u16, [u8; 6]), Entry>,
-    /// Copies of the floods that passed, by port and reason.
-    floods: BTreeMap<(usize, &'static str), u64>,
-    /// Frames and bytes that went out by ports with a limit.
-    out: BTreeMap<usize, (u64, u64)>,
-    /// A router took of the limits of others.
-    unsure: bool,
-}
+use super::headers::{see, tags, Seen, What};
+use super::options::{PORTS, TUNNELS};
+use super::plain::{cut, Asked};
+use super::rules::{Facts, List};
+use super::stand::Told;
 
 /// What becomes of a frame.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Which port gets what, with checksums complete and cut as it is to be.
     pub got: Vec<(usize, Vec<u8>)>,
@@ -182,23 +26,41 @@ pub struct Outcome {
     /// It came to a router, or to a group: what these make of it, and drop, is not told here.
     pub reached: bool,
     /// Where the router answers who asks for its address.
-    pub answers: Option<usize>,
+    pub answers: BTreeSet<usize>,
+    /// What `explain` says of it.
+    pub told: Told,
+    /// Frames that come out of tunnels on other hosts.
+    over: Vec<Sent>,
+}
+
+impl Outcome {
+    /// What became of one frame more.
+    pub fn add(&mut self, mut other: Outcome) {
+        self.got.append(&mut other.got);
+        self.drops.append(&mut other.drops);
+        self.got.sort();
+        self.drops.sort();
+        self.vague.extend(other.vague);
+        self.answers.extend(other.answers);
+        self.reached |= other.reached;
+        self.told = other.told;
+    }
 }
 
 /// A frame on its way: what it is in, and what it is.
-struct Way<'m> {
-    sent: &'m Sent,
-    vlan: u16,
+pub struct Way<'m> {
+    pub sent: &'m Sent,
+    pub vlan: u16,
     /// Priority and drop eligibility, of the tag that told the VLAN.
-    priority: u16,
+    pub priority: u16,
     /// What it is cut into, each without the tag that told its VLAN.
-    parts: Vec<Vec<u8>>,
+    pub parts: Vec<Vec<u8>>,
     /// Where a cut frame's copy ends is not known.
-    offload: bool,
+    pub offload: bool,
     /// It asks for a checksum behind the first bytes that nobody looked at: a receiver that computes none
     /// itself does not get it.
-    unseen: bool,
-    seen: Seen,
+    pub unseen: bool,
+    pub seen: Seen,
 }
 
 /// The model of one configuration.
@@ -209,30 +71,11 @@ pub struct Model<'m> {
 }
 
 impl Model<'_> {
-    /// What a switch knows before any frame came.
-    pub fn memory(config: &Config) -> Memory {
-        let mut memory = Memory::default();
-        for (n, port) in config.ports.iter().enumerate().filter(|(_, port)| port.on_switch()) {
-            if port.has_vlans() && port.own() == 0 {
-                continue;
-            }
-            for address in port.pinned() {
-                // Its own, but not those that always are behind it, while it is up.
-                if !port.down() || port.macs("fdb").contains(&address) {
-                    memory
-                        .table
-                        .insert((port.own(), address), Entry { port: n, claimant: None, stays: true });
-                }
-            }
-        }
-        memory
-    }
-
-    fn port(&self, n: usize) -> &PortConfig {
+    pub fn port(&self, n: usize) -> &PortConfig {
         &self.config.ports[n]
     }
 
-    fn list(&self, n: usize, key: &str) -> Option<&List> {
+    pub fn list(&self, n: usize, key: &str) -> Option<&List> {
         let name = self.port(n).get(key)?;
         self.config.lists.iter().find(|list| list.name == name)
     }
@@ -243,6 +86,19 @@ impl Model<'_> {
         if let Err(why) = self.enter(sent, memory, doubts, &mut outcome) {
             outcome.drops.push((sent.port, why));
         }
+        // It does not see other hosts, nor what a router makes of it.
+        let Outcome { told, drops, reached, .. } = &mut outcome;
+        (told.drops, told.reached) = (drops.clone(), *reached);
+        told.drops.sort_unstable();
+        told.out.sort_unstable();
+        told.out.dedup();
+        let told = outcome.told.clone();
+        for sent in std::mem::take(&mut outcome.over) {
+            if let Err(why) = self.enter(&sent, memory, doubts, &mut outcome) {
+                outcome.drops.push((sent.port, why));
+            }
+        }
+        outcome.told = told;
         outcome.got.sort();
         outcome.drops.sort();
         outcome
@@ -263,13 +119,14 @@ impl Model<'_> {
         let down = from.down() && doubts.either("the order at a port that is down", 0);
         if down || doubts.as_before("order", 0) {
             // Guards and lists came first, and saw the tag.
-            let seen = see(&bytes, false, doubts);
+            let seen = see(&bytes, false, 0, doubts);
             if let Some(why) = pick(&from.guards().reasons(&seen, doubts), doubts) {
                 return Err(why);
             }
             let vlan = self.admit(sent, doubts).map_or(0, |(vlan, ..)| vlan);
             let vlan =
-                Some(vlan).filter(|vlan| *vlan != 0).or_else(|| Some(tags(&bytes).0.first()?.1 & 0xfff));
+                Some(vlan).filter(|vlan| *vlan != 0 && !doubts.either("VLANs at a port that is down", 0));
+            let vlan = vlan.or_else(|| Some(tags(&bytes).0.first()?.1 & 0xfff));
             let facts = Facts { bytes: &bytes, vlan, seen: &seen };
             if self.list(sent.port, "acl-in").is_some_and(|list| !list.permits(&facts, doubts)) {
                 return Err("acl");
@@ -279,19 +136,19 @@ impl Model<'_> {
         if from.down() && !doubts.either("a rule drops what comes in by a port that is down", 0) {
             return Err("link_down");
         }
-        self.length(sent, asked, doubts)?;
+        self.length(sent.port, &sent.bytes, asked, doubts)?;
         let (vlan, priority, tagged) = self.admit(sent, doubts)?;
         let without = |bytes: &[u8]| [&bytes[..12], &bytes[if tagged { 16 } else { 12 }..]].concat();
         let parts = cut(&bytes, asked).ok_or("bad_offload")?;
         let plain = without(&bytes);
-        let seen = see(&plain, tagged, doubts);
+        let seen = see(&plain, tagged, 0, doubts);
         let parts = parts.iter().map(|part| without(part)).collect();
         let way = Way { sent, vlan, priority, parts, offload: sent.asked != Asked::default(), unseen, seen };
         let reasons = from.guards().reasons(&way.seen, doubts);
         if let Some(why) = pick(&reasons, doubts) {
             return Err(why);
         }
-        let facts = facts(&way, &plain, from, doubts);
+        let facts = facts(&way, &plain, &way.seen, from, doubts);
         if self.list(sent.port, "acl-in").is_some_and(|list| !list.permits(&facts, doubts)) {
             return Err("acl");
         }
@@ -302,7 +159,9 @@ impl Model<'_> {
             Joint::Router => {
                 // What the router then drops passed no rule of the port's, and may be copied or not.
                 if !doubts.either("a mirror at a router", 0) {
+                    let told = outcome.told.clone();
                     self.mirror(sent.port, "out", &way, &plain, self.form(sent.port, &way), doubts, outcome);
+                    outcome.told = told;
                 }
                 self.route(&way, &plain, memory, doubts, outcome);
                 Ok(())
@@ -348,16 +207,16 @@ impl Model<'_> {
         {
             let port = self.port(n);
             if !["acl-out", "out-rate", "out-bit-rate"].iter().any(|key| port.options.contains_key(key)) {
-                outcome.answers = Some(n);
+                outcome.answers.insert(n);
             }
         }
     }
 
     /// The MTU: four bytes more for each of two tags.
-    fn length(&self, sent: &Sent, asked: Asked, doubts: &Doubts) -> Result<(), &'static str> {
-        let most = self.port(sent.port).number("mtu").unwrap_or(1500) as usize + 14;
-        let most = most + 4 * tags(&sent.bytes).0.len().min(2);
-        let len = sent.bytes.len();
+    fn length(&self, n: usize, bytes: &[u8], asked: Asked, doubts: &Doubts) -> Result<(), &'static str> {
+        let most = self.port(n).number("mtu").unwrap_or(1500) as usize + 14;
+        let most = most + 4 * tags(bytes).0.len().min(2);
+        let len = bytes.len();
         if !asked.cuts() {
             return if len > most { Err("too_long") } else { Ok(()) };
         }
@@ -375,7 +234,7 @@ impl Model<'_> {
     /// The VLAN of the frame, its priority, and whether a tag told them.
     fn admit(&self, sent: &Sent, doubts: &Doubts) -> Result<(u16, u16, bool), &'static str> {
         let from = self.port(sent.port);
-        if !from.on_switch() || !from.has_vlans() {
+        if !from.host().is_some() || !from.has_vlans() {
             return Ok((0, 0, false));
         }
         let kind = sent.bytes.get(12..14).map(|kind| u16::from_be_bytes([kind[0], kind[1]]));
@@ -397,220 +256,24 @@ impl Model<'_> {
         Ok((vlan, first.map_or(0, |(_, control)| control & 0xf000), first.is_some()))
     }
 
-    fn switch(
-        &self,
-        way: &Way<'_>,
-        plain: &[u8],
-        memory: &mut Memory,
-        doubts: &Doubts,
-        outcome: &mut Outcome,
-    ) -> Result<(), &'static str> {
-        let (n, from) = (way.sent.port, self.port(way.sent.port));
-        let [dst, src] = [0, 6].map(|at| <[u8; 6]>::try_from(&plain[at..at + 6]).unwrap());
-        let bpdu = dst == [1, 0x80, 0xc2, 0, 0, 0] || dst == [1, 0, 0xc, 0xcc, 0xcc, 0xcd];
-        if bpdu && from.is("bpdu", "drop") && doubts.as_before("order", 1) {
-            return Err("control_frame");
-        }
-        let passes = self.config.switch.get("control-frames").is_some_and(|it| it == "pass");
-        let ends = dst[..5] == [1, 0x80, 0xc2, 0, 0] && (1..16).contains(&dst[5]) && !passes;
-        if !(ends && doubts.either("a control frame that ends teaches nothing", 0)) {
-            self.source(n, way.vlan, src, memory, doubts)?;
-        }
-        if bpdu && from.is("bpdu", "drop") {
-            return Err("control_frame");
-        }
-        let copy = |outcome: &mut Outcome| {
-            self.mirror(n, "out", way, plain, self.form(n, way), doubts, outcome);
-        };
-        if ends {
-            if doubts.either("a mirror gets control frames that end at the switch", 0) {
-                copy(outcome);
-            }
-            return Err("control_frame");
-        }
-        let known = memory.table.get(&(way.vlan, dst)).copied().filter(|_| dst[0] & 1 == 0);
-        let others = |of: &usize| *of != n && self.port(*of).on_switch() && self.port(*of).carries(way.vlan);
-        let mut to: Vec<usize> = match known {
-            Some(Entry { port, claimant, .. }) => [Some(port), claimant].into_iter().flatten().collect(),
-            None => (0..self.config.ports.len()).filter(|of| others(of) && !self.port(*of).down()).collect(),
-        };
-        let was = to.len();
-        to.retain(|of| *of != n);
-        if to.is_empty() {
-            if doubts.either("a mirror gets what has no destination", 0) {
-                copy(outcome);
-            }
-            return Err(if known.is_some() && was > 0 { "hairpin" } else { "no_destination" });
-        }
-        let apart = |of: &usize| from.is("isolated", "on") && self.port(*of).is("isolated", "on");
-        if known.is_some() {
-            let (away, stay): (Vec<usize>, Vec<usize>) = to.into_iter().partition(apart);
-            for of in away {
-                if self.port(of).down() && doubts.either("isolated, and down", of) {
-                    outcome.drops.push((of, "link_down"));
-                    continue;
-                }
-                let at = if doubts.either("isolated counts at the receiver", 0) { of } else { n };
-                outcome.drops.push((at, "isolated"));
-            }
-            to = stay;
-            if to.is_empty() && !doubts.either("a mirror gets what isolation keeps", 0) {
-                return Ok(());
-            }
-        } else {
-            to.retain(|of| !apart(of));
-            if to.is_empty() {
-                if doubts.either("a mirror gets what has no destination", 0) {
-                    copy(outcome);
-                }
-                return Err(if doubts.either("nobody but isolated ports", 0) {
-                    "isolated"
-                } else {
-                    "no_destination"
-                });
-            }
-            self.storm(n, dst, to.len() as u64, memory, doubts)?;
-        }
-        copy(outcome);
-        for of in to {
-            let port = self.port(of);
-            if port.down() {
-                outcome.drops.push((
-                    if doubts.either("link_down counts at the receiver", 0) { of } else { n },
-                    "link_down",
-                ));
-                continue;
-            }
-            if bpdu && port.is("bpdu", "drop") {
-                outcome.drops.push((of, "control_frame"));
-                continue;
-            }
-            self.leave(of, way, plain, memory, doubts, outcome);
-        }
-        Ok(())
-    }
-
-    /// The guard of source addresses, their number, and learning.
-    fn source(
-        &self,
-        n: usize,
-        vlan: u16,
-        src: [u8; 6],
-        memory: &mut Memory,
-        doubts: &Doubts,
-    ) -> Result<(), &'static str> {
-        let port = self.port(n);
-        if port.is("mac-guard", "strict") {
-            let mut allowed = port.macs("mac");
-            allowed.extend(port.macs("fdb"));
-            allowed.extend(port.macs("allow-mac"));
-            let vrrp = port.get("allow-mac").is_some_and(|list| list.contains("vrrp"));
-            let virtual_router = src[..4] == [0, 0, 0x5e, 0] && matches!(src[4], 1 | 2);
-            if !(allowed.contains(&src) || vrrp && virtual_router) {
-                return Err("mac_guard");
-            }
-        }
-        if src[0] & 1 == 1 {
-            return Ok(());
-        }
-        let most = port.number("mac-limit").unwrap_or(u64::MAX);
-        let key = (vlan, src);
-        let counts = |entry: &&Entry| !entry.stays && (entry.port == n || entry.claimant == Some(n));
-        let used = memory.table.values().filter(counts).count() as u64;
-        let entry = memory.table.get(&key).copied();
-        let stays = entry.is_some_and(|entry| entry.stays);
-        let own = stays && entry.is_some_and(|entry| entry.port == n);
-        if own {
-            return Ok(());
-        }
-        if stays {
-            // Another's, which is not learned here; whether it counts is nobody's promise.
-            if used >= most && doubts.either("an address of another's counts", n) {
-                return Err("mac_limit");
-            }
-            return Ok(());
-        }
-        // Whether one that is another port's as well counts here is nobody's promise.
-        let contested = entry.is_some_and(|entry| entry.port != n || entry.claimant.is_some());
-        let counted = entry.as_ref().is_some_and(|entry| counts(&entry));
-        if !(counted && !(contested && doubts.either("a contested address", n)))
-            && used + self.fixed(n) >= most
-        {
-            let below = used < most && !doubts.either("its own addresses count", n);
-            if !below {
-                return Err("mac_limit");
-            }
-        }
-        // An address of another port's moves at once where the operator says so, that of a virtual router
-        // where it may be used.
-        let says = port.get("mac-move").or(self.config.switch.get("mac-move").map(String::as_str));
-        let shared = src[..4] == [0, 0, 0x5e, 0] && matches!(src[4], 1 | 2);
-        let vrrp = shared && port.get("allow-mac").is_some_and(|list| list.contains("vrrp"));
-        let moves = says == Some("learn")
-            || says.is_none() && vrrp
-            || vrrp && doubts.either("vrrp under mac-move=claim", n);
-        match memory.table.get_mut(&key) {
-            None => {
-                memory.table.insert(key, Entry { port: n, claimant: None, stays: false });
-            }
-            Some(entry) if entry.port == n => entry.claimant = None,
-            Some(entry) if moves => *entry = Entry { port: n, claimant: None, stays: false },
-            Some(entry) => entry.claimant = Some(n),
-        }
-        Ok(())
-    }
-
-    /// Addresses of a port that are there before it sends.
-    fn fixed(&self, n: usize) -> u64 {
-        let all: BTreeSet<[u8; 6]> = self.port(n).pinned().into_iter().collect();
-        all.len() as u64
-    }
-
-    fn storm(
-        &self,
-        n: usize,
-        dst: [u8; 6],
-        copies: u64,
-        memory: &mut Memory,
-        doubts: &Doubts,
-    ) -> Result<(), &'static str> {
-        let (key, why) = match dst {
-            [0xff, 0xff, 0xff, 0xff, 0xff, 0xff] => ("storm-broadcast", "storm_broadcast"),
-            _ if dst[0] & 1 == 1 => ("storm-multicast", "storm_multicast"),
-            _ => ("storm-unicast", "storm_unicast"),
-        };
-        let Some(limit) = self.port(n).number(key) else { return Ok(()) };
-        let passed = memory.floods.entry((n, why)).or_default();
-        // A tenth of a second's copies may be saved up, and one frame always passes and is charged
-        // afterwards.
-        let least = limit / 10;
-        let most = least + limit * (self.tenths + 1) / 10 + 1;
-        let certain = *passed == 0 || *passed < least;
-        if *passed > most || !certain && doubts.either("a storm limit", n) {
-            return Err(why);
-        }
-        *passed += copies;
-        Ok(())
-    }
-
     /// The frame's parts as they look at a port.
-    fn form(&self, n: usize, way: &Way<'_>) -> Vec<Vec<u8>> {
-        let port = self.port(n);
-        let tagged = port.on_switch() && port.has_vlans() && way.vlan != port.own();
-        let shape = |part: &Vec<u8>| {
-            let mut part = part.clone();
-            if tagged {
-                let control = (way.priority | way.vlan).to_be_bytes();
-                part.splice(12..12, [&port.tag().to_be_bytes()[..], &control].concat());
-            }
-            part
-        };
+    pub fn form(&self, n: usize, way: &Way<'_>) -> Vec<Vec<u8>> {
         // At the sender's own port it is as it came.
-        way.parts.iter().map(shape).collect()
+        way.parts.iter().map(|part| self.whole(n, way, part)).collect()
+    }
+
+    /// The frame, or a part of it, as it looks at a port.
+    fn whole(&self, n: usize, way: &Way<'_>, plain: &[u8]) -> Vec<u8> {
+        let (port, mut part) = (self.port(n), plain.to_vec());
+        if port.host().is_some() && port.has_vlans() && way.vlan != port.own() {
+            let control = (way.priority | way.vlan).to_be_bytes();
+            part.splice(12..12, [&port.tag().to_be_bytes()[..], &control].concat());
+        }
+        part
     }
 
     /// The frame goes out by port `n`.
-    fn leave(
+    pub fn leave(
         &self,
         n: usize,
         way: &Way<'_>,
@@ -625,9 +288,10 @@ impl Model<'_> {
             return;
         }
         let mut form = self.form(n, way);
-        let bare = port.on_switch() && port.has_vlans() && way.vlan == port.own();
+        let bare = port.host().is_some() && port.has_vlans() && way.vlan == port.own();
         // What it carries would be the tag of its VLAN: it keeps its own, or does not leave.
         let hops = bare && tags(plain).0.first().is_some_and(|(kind, _)| *kind == port.tag());
+        let hops = hops && (plain.len() >= 18 || doubts.either("a second tag that is cut", 0));
         if hops && !doubts.as_before("6", 0) {
             if doubts.either("a second tag ends where it goes out", 0) {
                 outcome.drops.push((n, "vlan"));
@@ -638,7 +302,13 @@ impl Model<'_> {
                 drop(part.splice(12..12, [&port.tag().to_be_bytes()[..], &control].concat()))
             });
         }
-        let facts = facts(way, plain, port, doubts);
+        if port.joint == Joint::Gateway {
+            if let Err(why) = self.length(n, &self.whole(n, way, plain), way.sent.asked, doubts) {
+                outcome.drops.push((n, why));
+                return;
+            }
+        }
+        let facts = facts(way, plain, &way.seen, port, doubts);
         // At a gateway directions are the router's.
         let key = if port.joint == Joint::Gateway { "acl-in" } else { "acl-out" };
         let point = match port.joint {
@@ -654,12 +324,14 @@ impl Model<'_> {
         if !point.is_empty() {
             if port.joint == Joint::Gateway {
                 self.route(way, plain, memory, doubts, outcome);
-                outcome.answers = None;
+                outcome.answers.clear();
             }
             outcome.reached = true;
             return;
         }
-        if !self.may(n, way, &form, memory, doubts) {
+        // One of several that come together fared so, and no time has passed.
+        let over = outcome.drops.contains(&(n, "rate"));
+        if over || !self.may(n, way, &form, memory, doubts) {
             outcome.drops.push((n, "rate"));
             return;
         }
@@ -675,7 +347,39 @@ impl Model<'_> {
             outcome.drops.push((n, "cannot_segment"));
             return;
         }
-        outcome.got.extend(form.into_iter().map(|part| (n, part)));
+        outcome.told.out.push(n);
+        match port.joint {
+            Joint::Tunnel(host) => self.over(host, way, form, memory, outcome),
+            _ => outcome.got.extend(form.into_iter().map(|part| (n, part))),
+        }
+    }
+
+    /// The frame goes to other hosts by the tunnel of `host`: where its station is, else to all.
+    fn over(
+        &self,
+        host: usize,
+        way: &Way<'_>,
+        form: Vec<Vec<u8>>,
+        memory: &mut Memory,
+        outcome: &mut Outcome,
+    ) {
+        let isolated = way.sent.isolated || self.port(way.sent.port).is("isolated", "on");
+        for bytes in form {
+            let to = match host {
+                0 => memory.vteps.get(&station_of(&bytes, 0)).map_or(vec![1, 2], |host| vec![*host]),
+                _ => {
+                    let its = station_of(&bytes, 6);
+                    if its.1[0] & 1 == 0 {
+                        memory.vteps.insert(its, host);
+                    }
+                    vec![0]
+                }
+            };
+            for to in to {
+                let (port, bytes, asked) = (TUNNELS[to], bytes.clone(), Asked::default());
+                outcome.over.push(Sent { port, bytes, asked, isolated });
+            }
+        }
     }
 
     /// Whether a port's limits let it out.
@@ -685,7 +389,7 @@ impl Model<'_> {
         if limits == [None; 2] {
             return true;
         }
-        let unsure = memory.unsure;
+        let unsure = memory.unsure || memory.over.contains(&(n, "rate"));
         let (frames, bytes) = memory.out.entry(n).or_default();
         let burst = port.number("out-burst").unwrap_or(10);
         let saved = |limit: u64| limit * burst / 1000;
@@ -695,7 +399,9 @@ impl Model<'_> {
         let mine: u64 = form.iter().map(|part| part.len() as u64 + 24).sum();
         let certain = limits[0].is_none_or(|limit| *frames < saved(limit).max(1))
             && limits[1].is_none_or(|limit| *bytes + mine < saved(limit));
-        if gone || !(certain && !way.offload && !unsure) && doubts.either("a rate", n) {
+        let of = n + (*frames as usize) * PORTS;
+        if gone || !(certain && !way.offload && !unsure) && doubts.either("a rate", of) {
+            memory.over.insert((n, "rate"));
             return false;
         }
         (*frames, *bytes) =
@@ -705,7 +411,7 @@ impl Model<'_> {
 
     /// Copies for the mirror of port `n`, unless it wants only those that go the way `not`.
     #[allow(clippy::too_many_arguments, reason = "what a copy depends on")]
-    fn mirror(
+    pub fn mirror(
         &self,
         n: usize,
         not: &str,
@@ -718,7 +424,9 @@ impl Model<'_> {
         let port = self.port(n);
         let Some(name) = port.get("mirror").filter(|_| !port.is("mirror-direction", not)) else { return };
         let to = self.config.ports.iter().position(|port| port.name == name).unwrap();
-        let facts = facts(way, plain, port, doubts);
+        // With its tag, or without, it ends elsewhere.
+        let seen = see(plain, false, 1 + n, doubts);
+        let facts = facts(way, plain, &seen, port, doubts);
         if self.list(n, "mirror-acl").is_some_and(|list| !list.permits(&facts, doubts)) {
             return;
         }
@@ -735,10 +443,11 @@ impl Model<'_> {
             return;
         }
         let form = if not == "out" { as_it_came(way, port) } else { form };
-        if deep(way, &form) && doubts.either("work behind a third tag", to) {
+        if whole && deep(way, &form) && doubts.either("work behind a third tag in a copy", n) {
             outcome.drops.push((to, "cannot_segment"));
             return;
         }
+        outcome.told.out.push(to);
         match port.number("mirror-snap") {
             Some(_) if way.offload => drop(outcome.vague.insert(to)),
             snap => {
@@ -749,9 +458,16 @@ impl Model<'_> {
     }
 }
 
+/// The station at byte `at` of a frame in a tunnel, and its VLAN as the tunnel has it.
+fn station_of(bytes: &[u8], at: usize) -> (u16, [u8; 6]) {
+    let tag = bytes.get(12..18).filter(|tag| matches!(tag[..2], [0x81 | 0x91, 0] | [0x88, 0xa8]));
+    let vlan = tag.map_or(0, |tag| u16::from_be_bytes([tag[2], tag[3]]) & 0xfff);
+    (vlan, bytes[at..at + 6].try_into().unwrap())
+}
+
 /// The parts of a frame with the tag that told its VLAN, if it had one.
 fn as_it_came(way: &Way<'_>, port: &PortConfig) -> Vec<Vec<u8>> {
-    let tag = (port.on_switch() && port.has_vlans())
+    let tag = (port.host().is_some() && port.has_vlans())
         .then(|| tags(&way.sent.bytes).0.first().copied().filter(|(kind, _)| *kind == port.tag()))
         .flatten();
     let with = |part: &Vec<u8>| match tag {
@@ -770,13 +486,19 @@ fn deep(way: &Way<'_>, form: &[Vec<u8>]) -> bool {
 }
 
 /// What lists are asked about.
-fn facts<'w>(way: &'w Way<'_>, plain: &'w [u8], port: &PortConfig, doubts: &Doubts) -> Facts<'w> {
-    let in_vlan = port.on_switch() && port.has_vlans();
+fn facts<'w>(
+    way: &Way<'_>,
+    plain: &'w [u8],
+    seen: &'w Seen,
+    port: &PortConfig,
+    doubts: &Doubts,
+) -> Facts<'w> {
+    let in_vlan = port.host().is_some() && port.has_vlans();
     // A port without VLANs takes tags for payload; whether a list may ask for them is nobody's promise.
     let outer = plain.get(12..16).filter(|tag| matches!(tag[..2], [0x81, 0] | [0x88, 0xa8] | [0x91, 0]));
     let outer = outer.map(|tag| u16::from_be_bytes([tag[2], tag[3]]) & 0xfff).filter(|vlan| *vlan != 0);
     let outer = outer.filter(|_| !in_vlan && doubts.either("a list sees tags that are payload", 0));
-    Facts { bytes: plain, vlan: Some(way.vlan).filter(|vlan| *vlan != 0).or(outer), seen: &way.seen }
+    Facts { bytes: plain, vlan: Some(way.vlan).filter(|vlan| *vlan != 0).or(outer), seen }
 }
 
 /// One of several reasons.
@@ -784,81 +506,4 @@ fn pick(reasons: &[&'static str], doubts: &Doubts) -> Option<&'static str> {
     let (last, others) = reasons.split_last()?;
     let first = others.iter().enumerate().find(|(n, _)| doubts.either("the order of guards", *n));
     Some(first.map_or(*last, |(_, why)| why))
-}
-
-/// Bytes of each frame that are looked at in any case.
-const HEAD: usize = 64;
-
-/// What the sender asks for, judged: the frame as it is before any port looks at it, and what is still to
-/// be done. A checksum that is not its protocol's own is completed before, or the frame is dropped.
-fn asked(sent: &Sent, doubts: &Doubts) -> Result<(Vec<u8>, Asked, bool), &'static str> {
-    const BAD: &str = "bad_offload";
-    let Asked { flags, gso, size, start, offset, .. } = sent.asked;
-    let kind = gso & 0x7f;
-    if !matches!(kind, 0 | 1 | 3 | 4 | 5) || gso & 0x80 != 0 && !matches!(kind, 1 | 4) {
-        return Err(BAD);
-    }
-    if flags & 1 == 0 {
-        return if kind == 0 { Ok((sent.bytes.clone(), Asked::default(), false)) } else { Err(BAD) };
-    }
-    let own = own_sum(&sent.bytes, doubts);
-    let right = own.is_some_and(|(_, at, its)| at == usize::from(start) && its == offset);
-    if kind != 0 {
-        let (_, at) = tags(&sent.bytes);
-        let v6 = sent.bytes.get(at..at + 2) == Some(&[0x86, 0xdd]);
-        let fits = match kind {
-            1 => !v6 && own.is_some_and(|(protocol, ..)| protocol == 6),
-            4 => v6 && own.is_some_and(|(protocol, ..)| protocol == 6),
-            _ => own.is_some_and(|(protocol, ..)| protocol == 17),
-        };
-        return if right && fits && size > 0 {
-            Ok((sent.bytes.clone(), sent.asked, false))
-        } else {
-            Err(BAD)
-        };
-    }
-    if right {
-        // A field behind the frame's end cannot be filled.
-        return completed(&sent.bytes, sent.asked)
-            .map(|_| (sent.bytes.clone(), sent.asked, false))
-            .ok_or(BAD);
-    }
-    if doubts.as_before("1", 0) {
-        return Ok((sent.bytes.clone(), sent.asked, false));
-    }
-    if usize::from(start) >= HEAD && doubts.as_before("1", 1) {
-        return completed(&sent.bytes, sent.asked).map(|_| (sent.bytes.clone(), sent.asked, true)).ok_or(BAD);
-    }
-    if usize::from(start) >= HEAD
-        && doubts.either("a checksum behind the first bytes that no rule asks for", 0)
-    {
-        return completed(&sent.bytes, sent.asked).map(|bytes| (bytes, Asked::default(), true)).ok_or(BAD);
-    }
-    if doubts.either("a checksum that is not its protocol's is completed", 0) {
-        return completed(&sent.bytes, sent.asked).map(|bytes| (bytes, Asked::default(), false)).ok_or(BAD);
-    }
-    Err(BAD)
-}
-
-/// The protocol of the packet in a frame behind two tags at most, where its header begins, and where its
-/// checksum stands in it.
-fn own_sum(bytes: &[u8], doubts: &Doubts) -> Option<(u8, usize, u16)> {
-    use super::headers::Transport;
-    let (all, at) = tags(bytes);
-    // Behind LLC nobody computes checksums for others.
-    let kind = u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]);
-    if all.len() > 2 || !matches!(kind, 0x0800 | 0x86dd) || is_tag(kind) {
-        return None;
-    }
-    let What::Packet(packet) = see(bytes, false, doubts).what else { return None };
-    if packet.fragment && doubts.either("a fragment's checksum", 0) {
-        return None;
-    }
-    let Transport::Found(protocol, header) = packet.transport else { return None };
-    // Behind what is looked at there may be any.
-    if packet.at > 150 {
-        return None;
-    }
-    let its = sum_at(protocol, &header)?;
-    Some((protocol, packet.at, its))
 }

@@ -2,9 +2,10 @@
 //! asked of the check that the daemon makes, and listed nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::config::{router_four, router_station, Config, Joint, Options, PortConfig};
 use super::frames::{four, six, station, VLANS};
-use super::model::{router_four, router_station, Config, Joint, Options, PortConfig};
 use super::random::Random;
 use super::rules::List;
 use sidecore_engine::policy::acl::{read_rules, Action};
@@ -138,7 +139,24 @@ pub const GATEWAY: usize = 8;
 pub const BEFORE: usize = 9;
 pub const INTERFACE: usize = 10;
 pub const MEMBERS: [usize; 2] = [11, 12];
-pub const PORTS: usize = 13;
+/// Each host's end of the tunnels between them, and a guest on each host but the first.
+pub const TUNNELS: [usize; 3] = [13, 14, 15];
+pub const FAR: [usize; 2] = [16, 17];
+pub const PORTS: usize = 18;
+
+/// The network of the tunnels.
+pub const VNI: u32 = 7;
+
+/// Where the end of a tunnel on `host` is: of this process alone.
+pub fn endpoint(host: usize) -> IpAddr {
+    let process = (std::process::id() & 0x3f_ffff) << 2;
+    Ipv4Addr::from(0x7f00_0000 | process | (host as u32 + 1)).into()
+}
+
+/// The ends of tunnels to which one on `host` leads.
+pub fn peers(host: usize) -> Vec<IpAddr> {
+    if host == 0 { 1..TUNNELS.len() } else { 0..1 }.map(endpoint).collect()
+}
 
 fn text_of(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
@@ -148,8 +166,8 @@ fn text_of(mac: [u8; 6]) -> String {
 fn values(key: &str, n: usize) -> Vec<String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
     let [own, first, last] = [0, 1, 2].map(|number| text_of(station(n, number)));
-    let v4 = std::net::Ipv4Addr::from(four(n, 0));
-    let v6 = std::net::Ipv6Addr::from(six(n, 0));
+    let v4 = Ipv4Addr::from(four(n, 0));
+    let v6 = Ipv6Addr::from(six(n, 0));
     let next = if n < ON_SWITCH { (n + 1) % ON_SWITCH } else { ASIDE };
     match key {
         "mtu" => words(&["1500", "1000", "9000", "300"]),
@@ -204,25 +222,38 @@ pub struct Wish {
 }
 
 impl Wish {
-    fn new(random: &mut Random) -> Wish {
-        let mut shape = vec![Joint::Switch; ON_SWITCH];
-        shape.extend([Joint::Wire(WIRE[1]), Joint::Wire(WIRE[0]), Joint::Aside]);
-        // A router and a group now and then: they take frames from the comparison.
-        if random.chance(30) {
-            shape.extend([Joint::Router, Joint::Gateway]);
-            if random.chance(50) {
-                shape.extend([
-                    Joint::Wire(INTERFACE),
-                    Joint::Interface(BEFORE),
-                    Joint::Member,
-                    Joint::Member,
-                ]);
-            }
-        }
-        let lists = (0..4).map(|n| list(random, n)).collect();
+    fn new(random: &mut Random, far: bool) -> Wish {
+        let mut shape = vec![Joint::Nothing; PORTS];
+        shape[..ON_SWITCH].fill(Joint::Switch(0));
+        (shape[WIRE[0]], shape[WIRE[1]]) = (Joint::Wire(WIRE[1]), Joint::Wire(WIRE[0]));
+        shape[ASIDE] = Joint::Aside;
+        let mut lists: Vec<List> = (0..4).map(|n| list(random, n)).collect();
         // What receivers may take over: all that drivers negotiate together.
-        let accepts = (0..PORTS).map(|_| random.one(&[0u32, 0, 1, 0x7, 0x0f, 0x3f, 0x31])).collect();
-        Wish { shape, given: BTreeMap::new(), lists, accepts }
+        let mut accepts: Vec<u32> =
+            (0..PORTS).map(|_| random.one(&[0u32, 0, 1, 0x7, 0x0f, 0x3f, 0x31])).collect();
+        let mut given = BTreeMap::new();
+        if far && random.chance(10) {
+            watched(random, &mut given, &mut lists[0]);
+        }
+        match random.below(100) {
+            // A router and a group now and then: they take frames from the comparison.
+            0..30 => {
+                (shape[ROUTER], shape[GATEWAY]) = (Joint::Router, Joint::Gateway);
+                if random.chance(50) {
+                    (shape[BEFORE], shape[INTERFACE]) = (Joint::Wire(INTERFACE), Joint::Interface(BEFORE));
+                    MEMBERS.iter().for_each(|n| shape[*n] = Joint::Member);
+                }
+            }
+            30..50 if far => {
+                for (host, n) in TUNNELS.into_iter().enumerate() {
+                    (shape[n], accepts[n]) = (Joint::Tunnel(host), 0);
+                }
+                FAR.iter().zip(1..).for_each(|(n, host)| shape[*n] = Joint::Switch(host));
+                hosts(random, &mut given);
+            }
+            _ => {}
+        }
+        Wish { shape, given, lists, accepts }
     }
 
     /// The model's view of it.
@@ -313,18 +344,49 @@ impl Wish {
     }
 }
 
+/// What guests of several hosts have in common: VLANs, or that they are to reach no others.
+fn hosts(random: &mut Random, given: &mut BTreeMap<At, String>) {
+    if random.chance(60) {
+        TUNNELS.iter().for_each(|n| _ = given.insert((*n, "trunk"), "10+20".to_owned()));
+        for n in (0..ON_SWITCH).chain(FAR) {
+            given.insert((n, "vlan"), random.one(&["10", "20"]).to_owned());
+        }
+    }
+    if random.chance(30) {
+        for n in (0..ON_SWITCH).chain(FAR).filter(|_| random.chance(50)) {
+            given.insert((n, "isolated"), "on".to_owned());
+        }
+    }
+}
+
+/// Ports in VLANs, copies of some of which somebody wants.
+fn watched(random: &mut Random, given: &mut BTreeMap<At, String>, list: &mut List) {
+    list.rules.insert(0, format!("{} vlan=10", if list.permit { "deny" } else { "permit" }));
+    for n in 0..ON_SWITCH {
+        let own = random.one(&["vlan", "native"]);
+        given.insert((n, own), random.one(&["10", "20"]).to_owned());
+        if own == "native" {
+            given.insert((n, "trunk"), "10+20".to_owned());
+        }
+        given.insert((n, "mirror"), format!("p{ASIDE}"));
+        given.insert((n, "mirror-acl"), list.name.clone());
+    }
+}
+
 /// What the operator would write for `config`, with the switch of this name.
 pub fn spec(config: &Config, name: &str) -> Spec {
     let of_switch = config.switch.iter().map(|(key, value)| format!(",{key}={value}")).collect::<String>();
     let switch: SwitchSpec = text::named(&format!("{name}{of_switch}")).unwrap();
     let port = |(n, port): (usize, &PortConfig)| -> PortSpec {
         let joint = match port.joint {
-            Joint::Switch => format!("switch={name}"),
+            Joint::Switch(0) | Joint::Tunnel(0) => format!("switch={name}"),
+            Joint::Switch(host) | Joint::Tunnel(host) => format!("switch={name}-{host}"),
+            Joint::Nothing => unreachable!("it is not asked for"),
             Joint::Wire(to) => format!("wire=w{}", n.min(to)),
             Joint::Aside => "switch=aside".to_owned(),
             Joint::Router | Joint::Gateway => format!(
                 "router=r,address={}/24,router-mac={}",
-                std::net::Ipv4Addr::from(router_four(n)),
+                Ipv4Addr::from(router_four(n)),
                 text_of(router_station(n))
             ),
             Joint::Interface(to) => format!("wire=w{},interface=0", n.min(to)),
@@ -333,13 +395,18 @@ pub fn spec(config: &Config, name: &str) -> Spec {
         let kind = match port.joint {
             Joint::Gateway => format!("switch:{name}"),
             Joint::Interface(_) => "group:g".to_owned(),
+            Joint::Tunnel(host) => {
+                let peers: Vec<String> = peers(host).iter().map(ToString::to_string).collect();
+                format!("vxlan:{},vni={VNI},peers={}", endpoint(host), peers.join("+"))
+            }
             _ => format!("vhost-user:/oracle/{n}"),
         };
         let options = port.options.iter().map(|(key, value)| format!(",{key}={value}")).collect::<String>();
         text::port(&format!("{}={kind},{joint}{options}", port.name), KINDS).unwrap()
     };
+    let far = |host| SwitchSpec::new(&format!("{name}-{host}"));
     Spec {
-        switches: vec![switch, SwitchSpec::new("aside")],
+        switches: vec![switch, SwitchSpec::new("aside"), far(1), far(2)],
         acls: config
             .lists
             .iter()
@@ -350,7 +417,7 @@ pub fn spec(config: &Config, name: &str) -> Spec {
                 default: Some(if list.permit { Action::Permit } else { Action::Deny }),
             })
             .collect(),
-        ports: config.ports.iter().enumerate().map(port).collect(),
+        ports: config.ports.iter().enumerate().filter(|(n, _)| config.has(*n)).map(port).collect(),
         routers: vec![RouterSpec::new("r")],
         groups: vec![text::named("g").unwrap()],
         ..Spec::default()
@@ -366,7 +433,7 @@ fn with(random: &mut Random, (same, a, b): Pair) -> Option<(Wish, Vec<At>)> {
     let options = |at: &At| values(at.1, at.0.min(ON_SWITCH - 1));
     for first in options(&stay[0]) {
         for second in options(&stay[1]) {
-            let mut wish = Wish::new(random);
+            let mut wish = Wish::new(random, false);
             wish.given.insert(stay[0], first.clone());
             wish.given.insert(stay[1], second.clone());
             let its = stay.to_vec();
@@ -397,7 +464,7 @@ pub fn pairs() -> BTreeSet<Pair> {
 pub fn draw(random: &mut Random, pair: Option<Pair>) -> Option<Wish> {
     let (mut wish, stay) = match pair {
         Some(pair) => with(random, pair)?,
-        None => (Wish::new(random), Vec::new()),
+        None => (Wish::new(random, true), Vec::new()),
     };
     let many = [0, 3, 8, 20, 40][random.below(5)];
     for _ in 0..many {
@@ -410,7 +477,8 @@ pub fn draw(random: &mut Random, pair: Option<Pair>) -> Option<Wish> {
                 let n =
                     if random.chance(70) { random.below(ON_SWITCH) } else { random.below(wish.shape.len()) };
                 let key = random.one(&drawn(PORT));
-                if n == ASIDE || n > ASIDE && matches!(key, "link" | "mac") {
+                let pays = n > ASIDE && matches!(key, "link" | "mac") || TUNNELS.contains(&n) && key == "mtu";
+                if wish.shape[n] == Joint::Nothing || n == ASIDE || pays {
                     continue;
                 }
                 ((n, key), values(key, n))
@@ -427,13 +495,17 @@ pub fn draw(random: &mut Random, pair: Option<Pair>) -> Option<Wish> {
         if complaints.is_empty() {
             return Some(wish);
         }
-        let before = wish.given.len();
+        let before = wish.given.clone();
         for (name, key) in complaints {
             let at =
                 |at: &At| (format!("p{}", at.0) == name || at.0 == OF_SWITCH && name == "lan") && at.1 == key;
             wish.given.retain(|it, _| !at(it) || stay.contains(it));
+            // Beside isolated ports a tunnel has to be.
+            if let ("isolated", false) = (&*key, before.keys().any(at)) {
+                wish.given.insert((name[1..].parse().unwrap(), "isolated"), "on".to_owned());
+            }
         }
-        if wish.given.len() == before {
+        if wish.given == before {
             // What the pair needs went with the rest.
             wish.given.retain(|it, _| stay.contains(it));
             assert!(wish.mend(&stay), "{:?} stood, and cannot now", stay);

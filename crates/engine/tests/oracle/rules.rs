@@ -153,7 +153,6 @@ fn answer(key: &str, value: &str, facts: &Facts<'_>, permit: bool, doubts: &Doub
             }
         }
         "src" | "dst" => match what {
-            What::Lost => Match::Unknown,
             What::Packet(packet) => {
                 known(within(if key == "src" { &packet.src } else { &packet.dst }, &nets(value)))
             }
@@ -162,7 +161,7 @@ fn answer(key: &str, value: &str, facts: &Facts<'_>, permit: bool, doubts: &Doub
             }
             // A list may say that it does not know other sorts of ARP.
             What::OddArp if doubts.either("odd ARP in a list", 0) => Match::Unknown,
-            What::OddArp | What::Other => Match::No,
+            What::OddArp | What::Other | What::Lost => Match::No,
         },
         "proto" => match packet.map(|packet| &packet.transport) {
             None => {

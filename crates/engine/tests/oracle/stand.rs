@@ -2,15 +2,20 @@
 //! daemon makes it, and a hand that visits queues in place of an I/O core.
 
 use std::collections::VecDeque;
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
+use super::config::Config;
 use super::frames::Sent;
-use super::model::Config;
-use super::options::{GATEWAY, INTERFACE, MEMBERS};
+use super::guest::{Format, Guest};
+use super::options::{endpoint, peers, FAR, GATEWAY, INTERFACE, MEMBERS, TUNNELS, VNI};
 use super::plain::Asked;
+use super::AT_ONCE;
+use rustix::thread::{sched_getcpu, sched_setaffinity, CpuSet};
 use sidecore_engine::core::{Budget, Lease, Recall, TaskHandle};
 use sidecore_engine::graph::{self, Fate, Local, QueueHandle, Scheduler, Topology};
+use sidecore_engine::host::vxlan::{self, Vxlan, VxlanConfig};
 use sidecore_engine::mem::Arena;
 use sidecore_engine::observe::CounterFile;
 use sidecore_engine::packet::{Batch, Offload, Offloads, HEAD};
@@ -18,10 +23,13 @@ use sidecore_engine::port::{
     DropReason, EgressQueue, IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU,
 };
 use sidecore_engine::router::Gateway;
-use sidecore_engine::state::{CoreGraph, RouterSpec, Spec};
+use sidecore_engine::state::{CoreGraph, PortSpec, RouterSpec, Spec};
 
 /// A frame that came out: by which port, its bytes, and what its receiver is asked for.
 pub type Got = (usize, Vec<u8>, Asked);
+
+/// How a datagram without a frame is counted.
+const LAST: &str = "vxlan_header";
 
 /// Bytes of the longest frame.
 const MOST: usize = 16 * 1024;
@@ -31,34 +39,42 @@ type Waiting = Arc<Mutex<VecDeque<Sent>>>;
 /// Sends what waits.
 struct Source(Waiting, Arena);
 
-impl IngressQueue for Source {
-    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
-        let Some(Sent { bytes, asked, .. }) = self.0.lock().unwrap().pop_front() else { return };
-        tally.frames += 1;
-        tally.bytes += bytes.len() as u64;
+impl Source {
+    /// Describes a frame, whose bytes behind the first ones lie in two pieces.
+    fn describe(&mut self, slot: usize, sent: &Sent, batch: &mut Batch) -> Result<(), DropReason> {
+        let Sent { bytes, asked, .. } = sent;
         let near = bytes.len().min(HEAD);
         if near < 14 {
-            tally.drops.add(DropReason::TooShort, 1);
-            return batch.skip();
+            return Err(DropReason::TooShort);
         }
-        let Ok(offload) = Offload::parse(&asked.bytes(), &bytes[..near], bytes.len(), Offloads::ALL) else {
-            tally.drops.add(DropReason::BadOffload, 1);
-            return batch.skip();
-        };
-        let (frame, pieces) = batch.next_frame().unwrap();
-        frame.head[..near].copy_from_slice(&bytes[..near]);
-        (frame.len, frame.piece, frame.pieces) = (bytes.len() as u32, pieces.len() as u32, 0);
-        frame.offload = offload;
+        let offload = Offload::parse(&asked.bytes(), &bytes[..near], bytes.len(), Offloads::ALL)
+            .map_err(|_| DropReason::BadOffload)?;
+        let mut parts = Vec::new();
         if bytes.len() > HEAD {
-            let mut rest = self.1.put(0, &bytes, HEAD);
+            let mut rest = self.1.put(slot, bytes, HEAD);
             let first = rest.first(usize::from(bytes[HEAD]) % (rest.len() + 1));
             rest.advance(first.len());
-            for part in [first, rest].into_iter().filter(|part| !part.is_empty()) {
-                assert!(pieces.push(part));
-                frame.pieces += 1;
+            parts.extend([first, rest].into_iter().filter(|part| !part.is_empty()));
+        }
+        let fits = batch.push_with(&bytes[..near], bytes.len(), offload, |to| {
+            parts.into_iter().all(|part| to.push(part))
+        });
+        assert!(fits);
+        Ok(())
+    }
+}
+
+impl IngressQueue for Source {
+    fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally) {
+        let waiting = std::mem::take(&mut *self.0.lock().unwrap());
+        for (slot, sent) in waiting.iter().enumerate() {
+            tally.frames += 1;
+            tally.bytes += sent.bytes.len() as u64;
+            if let Err(why) = self.describe(slot, sent, batch) {
+                tally.drops.add(why, 1);
+                batch.skip();
             }
         }
-        batch.commit();
     }
 
     fn release(&mut self, _: &mut Tally) {}
@@ -73,13 +89,12 @@ impl IngressQueue for Source {
 }
 
 /// Notes what comes.
-struct Sink(usize, Arc<Port>, Arc<Mutex<Vec<Got>>>);
+struct Sink(usize, Arc<Mutex<Vec<Got>>>);
 
 impl EgressQueue for Sink {
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome) {
         for pick in picks {
             let frame = batch.frame(*pick);
-            assert_eq!(frame.offload.required().without(self.1.accepts()), Offloads::NONE, "not accepted");
             let mut bytes = frame.head().to_vec();
             for piece in batch.body(frame) {
                 let mut part = vec![0; piece.len()];
@@ -88,9 +103,27 @@ impl EgressQueue for Sink {
             }
             assert_eq!(bytes.len(), frame.len as usize);
             outcome.delivered(frame.len);
-            self.2.lock().unwrap().push((self.0, bytes, Asked::read(&frame.offload.to_bytes(0))));
+            self.1.lock().unwrap().push((self.0, bytes, Asked::read(&frame.offload.to_bytes(0))));
         }
     }
+}
+
+/// Who gets what comes out by a port.
+enum Receiver {
+    Sink(#[allow(dead_code, reason = "it ends with this")] Lease<Sink>),
+    Guest(Guest),
+}
+
+/// The driver of the guest behind port `n`, if there is one.
+fn format(n: usize) -> Option<Format> {
+    let (packed, merges) = match n {
+        0 => (false, true),
+        1 => (false, false),
+        2 => (true, true),
+        _ if n == FAR[0] => (true, false),
+        _ => return None,
+    };
+    Some(Format { packed, merges })
 }
 
 /// Visits tasks.
@@ -113,24 +146,40 @@ pub struct Told {
     pub drops: Vec<(usize, &'static str)>,
 }
 
+/// This thread stays on its processor.
+fn pin() {
+    let mut here = CpuSet::new();
+    here.set(sched_getcpu());
+    sched_setaffinity(None, &here).unwrap();
+}
+
+/// The end of the tunnels on `host`.
+fn end(host: usize) -> SocketAddr {
+    SocketAddr::new(endpoint(host), 4789)
+}
+
 /// Ports with nobody behind them but this test.
 pub struct Stand {
     ports: Vec<Arc<Port>>,
     waiting: Vec<Waiting>,
-    sinks: Vec<Option<Lease<Sink>>>,
+    receivers: Vec<Option<Receiver>>,
     hand: Arc<Hand>,
     local: Local,
     graph: CoreGraph,
     topology: Arc<Topology>,
     got: Arc<Mutex<Vec<Got>>>,
     counted: Vec<Vec<(&'static str, u64)>>,
+    /// Sends what is no frame to the ends of tunnels: behind all frames that are on their way.
+    last: UdpSocket,
     _sources: Vec<Lease<Source>>,
+    _tunnels: Vec<Vxlan>,
     _inside: [Gateway; 2],
     _file: CounterFile,
 }
 
 impl Stand {
     pub fn new(ports: usize) -> Stand {
+        pin();
         let file = CounterFile::anonymous().unwrap();
         let port = |n: usize| {
             let (id, name) = (PortId(n as u16), format!("p{n}"));
@@ -142,13 +191,23 @@ impl Stand {
         graph.prepare_router(&RouterSpec::new("r")).unwrap();
         let hand = Arc::<Hand>::default();
         let waiting: Vec<Waiting> = ports.iter().map(|_| Waiting::default()).collect();
-        let serve = |(port, waiting): (&Arc<Port>, &Waiting)| {
-            let source = Source(Arc::clone(waiting), Arena::new(1, MOST));
-            (Arc::clone(&hand) as Arc<dyn Scheduler>).serve(port, 0, source)
-        };
-        let sources = ports.iter().zip(&waiting).map(serve).collect();
+        let scheduler = Arc::clone(&hand) as Arc<dyn Scheduler>;
+        let (mut sources, mut tunnels) = (Vec::new(), Vec::new());
+        for (n, port) in ports.iter().enumerate() {
+            match TUNNELS.iter().position(|it| *it == n) {
+                Some(host) => {
+                    let at = end(host);
+                    let config = VxlanConfig { at, vni: VNI, peers: Some(peers(host)), ttl: 64, dscp: 0 };
+                    tunnels.push(Vxlan::start(config, port, &scheduler).unwrap());
+                }
+                None => {
+                    let source = Source(Arc::clone(&waiting[n]), Arena::new(AT_ONCE, MOST));
+                    sources.push(scheduler.serve(port, 0, source));
+                }
+            }
+        }
         Stand {
-            sinks: ports.iter().map(|_| None).collect(),
+            receivers: ports.iter().map(|_| None).collect(),
             counted: ports.iter().map(|_| Vec::new()).collect(),
             ports,
             waiting,
@@ -158,39 +217,52 @@ impl Stand {
             _inside: inside,
             topology: Arc::default(),
             got: Arc::default(),
+            last: UdpSocket::bind((endpoint(0), 0)).unwrap(),
             _sources: sources,
+            _tunnels: tunnels,
             _file: file,
         }
     }
 
     /// Has the ports be what `config` says, which `spec` says as the operator does.
     pub fn configure(&mut self, config: &Config, spec: &Spec) {
-        for (n, (port, its)) in self.ports.iter().zip(&spec.ports).enumerate() {
+        let ports = self.ports.clone();
+        let port = |spec: &PortSpec| &ports[spec.name[1..].parse::<usize>().unwrap()];
+        let placed: Vec<_> = spec.ports.iter().map(|spec| (spec, port(spec))).collect();
+        for (its, port) in &placed {
+            let n = usize::from(port.id.0);
             port.set_mtu(its.mtu.map_or(DEFAULT_MTU, |mtu| mtu.get()));
             port.set_silent(!its.link_wanted());
             port.set_accepts(Offloads::from_bits(config.ports[n].accepts));
             if [GATEWAY, INTERFACE].contains(&n) {
                 continue;
             }
-            match (its.link_wanted(), &self.sinks[n]) {
+            if let Some(host) = TUNNELS.iter().position(|it| *it == n) {
+                let known = vxlan::vteps(end(host), VNI).unwrap();
+                known.forget();
+                known.flood(&peers(host));
+                continue;
+            }
+            match (its.link_wanted(), &self.receivers[n]) {
                 (true, None) => {
-                    self.sinks[n] = Some(port.lend(0, Sink(n, Arc::clone(port), Arc::clone(&self.got))))
+                    self.receivers[n] = Some(match format(n) {
+                        Some(format) => Receiver::Guest(Guest::new(port, format)),
+                        None => Receiver::Sink(port.lend(0, Sink(n, Arc::clone(&self.got)))),
+                    });
                 }
-                (false, Some(_)) => self.sinks[n] = None,
+                (false, Some(_)) => self.receivers[n] = None,
                 _ => {}
             }
         }
-        let placed: Vec<_> = spec.ports.iter().zip(&self.ports).collect();
         self.graph.publish(spec, &placed);
-        if config.ports.len() > MEMBERS[0] {
+        if config.has(MEMBERS[0]) {
             // A member joins that has spoken.
             self.topology = Arc::new(self.graph.topology());
             self.local.connect(&self.topology);
             for port in MEMBERS {
                 let bytes = [&[0xff; 6][..], &[2, 0, 0, 0, port as u8, 0], &[0x88, 0xb5], &[0; 46]].concat();
-                self.send(&Sent { port, bytes, asked: Asked::default() });
+                self.send(&[Sent { port, bytes, asked: Asked::default(), isolated: false }]);
             }
-            let placed: Vec<_> = spec.ports.iter().zip(&self.ports).collect();
             self.graph.publish(spec, &placed);
         }
         self.topology = Arc::new(self.graph.topology());
@@ -229,21 +301,48 @@ impl Stand {
         (told, words)
     }
 
-    /// What comes out when the frame comes in, and who drops it and why.
-    pub fn send(&mut self, sent: &Sent) -> (Vec<Got>, Vec<(usize, &'static str)>) {
-        self.waiting[sent.port].lock().unwrap().push_back(sent.clone());
-        let budget = Budget { items: 256, bytes: 1 << 20, ns: u64::MAX };
-        self.hand.0.lock().unwrap()[sent.port].visit(&mut self.local, budget);
-        assert!(self.waiting[sent.port].lock().unwrap().is_empty(), "it was not fetched");
+    /// What comes out when the frames come in by one port, in one visit, and who drops them and why.
+    pub fn send(&mut self, sent: &[Sent]) -> (Vec<Got>, Vec<(usize, &'static str)>) {
+        let port = sent[0].port;
+        self.waiting[port].lock().unwrap().extend(sent.iter().cloned());
+        let went = |it: &Stand| TUNNELS.map(|n| it.ports[n].counters.totals().out_frames);
+        let before = went(self);
+        self.visit(port);
+        assert!(self.waiting[port].lock().unwrap().is_empty(), "it was not fetched");
+        if went(self) != before {
+            TUNNELS.iter().zip(0..).for_each(|(n, host)| self.come_out(*n, host));
+        }
         let mut drops = Vec::new();
         for (n, port) in self.ports.iter().enumerate() {
             let now: Vec<(&'static str, u64)> = port.counters.totals().named_drops().collect();
-            for (why, count) in &now {
+            for (why, count) in now.iter().filter(|(why, _)| *why != LAST) {
                 let before = self.counted[n].iter().find(|(it, _)| it == why).map_or(0, |(_, count)| *count);
                 (before..*count).for_each(|_| drops.push((n, *why)));
             }
             self.counted[n] = now;
         }
-        (std::mem::take(&mut *self.got.lock().unwrap()), drops)
+        let mut got = std::mem::take(&mut *self.got.lock().unwrap());
+        for (n, receiver) in self.receivers.iter_mut().enumerate() {
+            if let Some(Receiver::Guest(guest)) = receiver {
+                got.extend(guest.receive().into_iter().map(|(bytes, asked)| (n, bytes, asked)));
+            }
+        }
+        (got, drops)
+    }
+
+    fn visit(&mut self, n: usize) {
+        let budget = Budget { items: 256, bytes: 1 << 20, ns: u64::MAX };
+        self.hand.0.lock().unwrap()[n].visit(&mut self.local, budget);
+    }
+
+    /// Has all that is on its way to the end of the tunnels on `host` come out of it, which is port `n`. What is sent there now is
+    /// the last to come: one processor takes all datagrams over the loopback interface in their order.
+    fn come_out(&mut self, n: usize, host: usize) {
+        let last = |it: &Stand| it.ports[n].counters.totals().named_drops().find(|(why, _)| *why == LAST);
+        let before = last(self);
+        self.last.send_to(&[0], end(host)).unwrap();
+        while last(self) == before {
+            self.visit(n);
+        }
     }
 }
