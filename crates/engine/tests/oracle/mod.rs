@@ -35,6 +35,7 @@ mod model;
 mod options;
 mod plain;
 mod random;
+mod ring;
 mod rules;
 mod stand;
 

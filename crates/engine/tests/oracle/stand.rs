@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex};
 use super::config::Config;
 use super::frames::Sent;
 use super::guest::{Format, Guest};
-use super::options::{endpoint, peers, FAR, GATEWAY, INTERFACE, MEMBERS, TUNNELS, VNI};
+use super::options::{endpoint, peers, FAR, GATEWAY, INTERFACE, MEMBERS, TUNNELS, VNI, WIRE};
 use super::plain::Asked;
+use super::ring::Program;
 use super::AT_ONCE;
 use rustix::thread::{sched_getcpu, sched_setaffinity, CpuSet};
 use sidecore_engine::core::{Budget, Lease, Recall, TaskHandle};
@@ -112,18 +113,22 @@ impl EgressQueue for Sink {
 enum Receiver {
     Sink(#[allow(dead_code, reason = "it ends with this")] Lease<Sink>),
     Guest(Guest),
+    Program(Program),
 }
 
-/// The driver of the guest behind port `n`, if there is one.
-fn format(n: usize) -> Option<Format> {
-    let (packed, merges) = match n {
-        0 => (false, true),
-        1 => (false, false),
-        2 => (true, true),
-        _ if n == FAR[0] => (true, false),
-        _ => return None,
-    };
-    Some(Format { packed, merges })
+impl Receiver {
+    /// That behind port `n`.
+    fn new(n: usize, port: &Arc<Port>, got: &Arc<Mutex<Vec<Got>>>) -> Receiver {
+        let guest = |packed, merges| Receiver::Guest(Guest::new(port, Format { packed, merges }));
+        match n {
+            0 => guest(false, true),
+            1 => guest(false, false),
+            2 => guest(true, true),
+            _ if n == FAR[0] => guest(true, false),
+            _ if n == 3 || n == WIRE[0] => Receiver::Program(Program::new(port)),
+            _ => Receiver::Sink(port.lend(0, Sink(n, Arc::clone(got)))),
+        }
+    }
 }
 
 /// Visits tasks.
@@ -245,10 +250,7 @@ impl Stand {
             }
             match (its.link_wanted(), &self.receivers[n]) {
                 (true, None) => {
-                    self.receivers[n] = Some(match format(n) {
-                        Some(format) => Receiver::Guest(Guest::new(port, format)),
-                        None => Receiver::Sink(port.lend(0, Sink(n, Arc::clone(&self.got)))),
-                    });
+                    self.receivers[n] = Some(Receiver::new(n, port, &self.got));
                 }
                 (false, Some(_)) => self.receivers[n] = None,
                 _ => {}
@@ -323,9 +325,12 @@ impl Stand {
         }
         let mut got = std::mem::take(&mut *self.got.lock().unwrap());
         for (n, receiver) in self.receivers.iter_mut().enumerate() {
-            if let Some(Receiver::Guest(guest)) = receiver {
-                got.extend(guest.receive().into_iter().map(|(bytes, asked)| (n, bytes, asked)));
-            }
+            let came = match receiver {
+                Some(Receiver::Guest(guest)) => guest.receive(),
+                Some(Receiver::Program(program)) => program.receive(),
+                _ => continue,
+            };
+            got.extend(came.into_iter().map(|(bytes, asked)| (n, bytes, asked)));
         }
         (got, drops)
     }
