@@ -161,8 +161,8 @@ impl Switch {
         }
     }
 
-    /// What would become of a frame from `src` that may come in: whether the port may have one more address. If it would live here
-    /// from now on, a frame to itself goes nowhere.
+    /// What would become of a frame from `src` that may come in: whether the port may have one more address.
+    /// If it would live here from now on, a frame to itself goes nowhere.
     #[cold]
     fn foresee(&self, (src, dst): (u64, u64), by: &Teller, members: Members<'_>) -> Result<(), DropReason> {
         let found = self.table.lookup(src);
@@ -291,7 +291,8 @@ impl Switch {
         there.for_each(|port| verdicts.also(i, port));
     }
 
-    /// Whether frames from `src` to `dst` may come in by `from`; if they may, where it lives is learned, or foreseen.
+    /// Whether frames from `src` to `dst` may come in by `from`; if they may, where it lives is learned, or
+    /// foreseen.
     #[inline]
     fn source(
         &self,

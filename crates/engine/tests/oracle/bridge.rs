@@ -1,5 +1,5 @@
-//! What a switch does with a frame: it learns, looks up, and sends to one port, to some, or to all (docs/switch.md,
-//! docs/configuration.md).
+//! What a switch does with a frame: it learns, looks up, and sends to one port, to some, or to all
+//! (docs/switch.md, docs/configuration.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 

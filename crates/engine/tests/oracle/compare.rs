@@ -59,6 +59,9 @@ const WORLDS: usize = 256;
 const SOME: usize = 1 << 12;
 const MORE: usize = 1 << 16;
 
+/// What the model says: who gets what, and who drops what.
+pub type Said = (Vec<Plain>, Vec<Dropped>);
+
 /// What happened.
 #[derive(Clone, Copy)]
 pub struct Happened<'h> {
@@ -82,7 +85,7 @@ pub fn agrees(
     memories: &[Memory],
     happened: Happened<'_>,
     known: &[&'static str],
-) -> Result<Agreed, Outcome> {
+) -> Result<Agreed, Said> {
     let search = |answers| search(model, sent, memories, happened, known, answers);
     search(SOME).or_else(|_| search(MORE))
 }
@@ -94,7 +97,7 @@ fn search(
     happened: Happened<'_>,
     known: &[&'static str],
     answers: usize,
-) -> Result<Agreed, Outcome> {
+) -> Result<Agreed, Said> {
     let world = |memory: &Memory| {
         let before = Memory { over: BTreeSet::new(), ..memory.clone() };
         (before, Outcome::default(), Vec::new())
@@ -121,7 +124,7 @@ fn search(
         worlds = next;
     }
     worlds.retain(|(_, outcome, _)| happened.is(outcome));
-    let Some((.., doubts)) = worlds.first().cloned() else { return Err(first.1) };
+    let Some((.., doubts)) = worlds.first().cloned() else { return Err((first.1.got, first.1.drops)) };
     let (mut memories, mut told) = (Vec::new(), Vec::new());
     for (memory, outcome, _) in worlds {
         if memories.len() < MEMORIES && !memories.contains(&memory) {

@@ -277,10 +277,10 @@ impl Packet {
             self.at = at + start;
             // What counts is that the header is there whole, of 20 bytes or what a message of neighbour
             // discovery has.
-            let end = self.at + 24;
-            if end > FAR || end > NEAR && doubts.either("the end of what is looked at", place) {
+            let (end, of) = (self.at + 24, place << 8 | self.at);
+            if end > FAR || end > NEAR && doubts.either("the end of what is looked at", of) {
                 // What it is may be known without it.
-                if !leads(next) && doubts.either("a protocol whose header is not looked at", place) {
+                if !leads(next) && doubts.either("a protocol whose header is not looked at", of) {
                     self.transport = Transport::Found(next, Vec::new());
                 }
                 return;

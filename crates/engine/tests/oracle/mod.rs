@@ -46,7 +46,7 @@ use sidecore_engine::state::{options as options_of_spec, PortSpec, SwitchSpec};
 
 use self::compare::{agrees, plain, Dropped, Happened, Plain};
 use self::frames::Draw;
-use self::model::{Model, Outcome};
+use self::model::Model;
 use self::options::{Pair, Wish};
 use self::random::Random;
 use self::stand::Stand;
@@ -149,7 +149,7 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
                 may_be_told = Some(agreed.told);
                 agreed.doubts.into_iter().for_each(|(name, _)| *sums.doubts.entry(name).or_default() += 1);
             }
-            Err(Outcome { got, drops: lost, .. }) => {
+            Err((got, lost)) => {
                 let what = if lost == drops {
                     "bytes".to_owned()
                 } else {

@@ -234,7 +234,7 @@ impl Model<'_> {
     /// The VLAN of the frame, its priority, and whether a tag told them.
     fn admit(&self, sent: &Sent, doubts: &Doubts) -> Result<(u16, u16, bool), &'static str> {
         let from = self.port(sent.port);
-        if !from.host().is_some() || !from.has_vlans() {
+        if from.host().is_none() || !from.has_vlans() {
             return Ok((0, 0, false));
         }
         let kind = sent.bytes.get(12..14).map(|kind| u16::from_be_bytes([kind[0], kind[1]]));

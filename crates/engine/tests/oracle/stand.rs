@@ -112,20 +112,20 @@ impl EgressQueue for Sink {
 /// Who gets what comes out by a port.
 enum Receiver {
     Sink(#[allow(dead_code, reason = "it ends with this")] Lease<Sink>),
-    Guest(Guest),
-    Program(Program),
+    Guest(Box<Guest>),
+    Program(Box<Program>),
 }
 
 impl Receiver {
     /// That behind port `n`.
     fn new(n: usize, port: &Arc<Port>, got: &Arc<Mutex<Vec<Got>>>) -> Receiver {
-        let guest = |packed, merges| Receiver::Guest(Guest::new(port, Format { packed, merges }));
+        let guest = |packed, merges| Receiver::Guest(Box::new(Guest::new(port, Format { packed, merges })));
         match n {
             0 => guest(false, true),
             1 => guest(false, false),
             2 => guest(true, true),
             _ if n == FAR[0] => guest(true, false),
-            _ if n == 3 || n == WIRE[0] => Receiver::Program(Program::new(port)),
+            _ if n == 3 || n == WIRE[0] => Receiver::Program(Box::new(Program::new(port))),
             _ => Receiver::Sink(port.lend(0, Sink(n, Arc::clone(got)))),
         }
     }
@@ -340,8 +340,9 @@ impl Stand {
         self.hand.0.lock().unwrap()[n].visit(&mut self.local, budget);
     }
 
-    /// Has all that is on its way to the end of the tunnels on `host` come out of it, which is port `n`. What is sent there now is
-    /// the last to come: one processor takes all datagrams over the loopback interface in their order.
+    /// Has all that is on its way to the end of the tunnels on `host` come out of it, which is port `n`. What
+    /// is sent there now is the last to come: one processor takes all datagrams over the loopback interface in
+    /// their order.
     fn come_out(&mut self, n: usize, host: usize) {
         let last = |it: &Stand| it.ports[n].counters.totals().named_drops().find(|(why, _)| *why == LAST);
         let before = last(self);
