@@ -434,9 +434,7 @@ impl Topology {
         let mut batch = Batch::new();
         let mut arena = Arena::new(1, frame.len());
         let far = arena.put(0, frame, frame.len().min(HEAD));
-        let fits = batch
-            .push_with(frame, frame.len(), Offload::NONE, |pieces| frame.len() <= HEAD || pieces.push(far));
-        debug_assert!(fits);
+        batch.push_with(frame, frame.len(), Offload::NONE, |to| frame.len() <= HEAD || to.push(far));
         let walk = &mut *crate::lock(&DRY);
         walk.forward(self, &member.port, &mut batch, None);
         std::mem::take(&mut walk.delivery.effects).steps
