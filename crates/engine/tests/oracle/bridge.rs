@@ -101,10 +101,7 @@ impl Model<'_> {
             if known.is_some() && was > 0 {
                 return Err("hairpin");
             }
-            // Which limit it met is nobody's promise where it would have come to nobody.
-            if doubts.either("a flood to nobody is limited", 0) {
-                self.storm(n, dst, 0, memory, doubts, outcome)?;
-            }
+            self.to_nobody(n, dst, memory, doubts, outcome)?;
             return Err("no_destination");
         }
         let mine = way.sent.isolated || from.is("isolated", "on");
@@ -129,6 +126,7 @@ impl Model<'_> {
                 if doubts.either("a mirror gets what has no destination", 0) {
                     copy(outcome);
                 }
+                self.to_nobody(n, dst, memory, doubts, outcome)?;
                 return Err(if doubts.either("nobody but isolated ports", 0) {
                     "isolated"
                 } else {
@@ -225,6 +223,21 @@ impl Model<'_> {
             Some(entry) => entry.claimant = Some(n),
         }
         Ok(())
+    }
+
+    /// A flood would come to nobody: whether a limit is asked about it is nobody's promise.
+    fn to_nobody(
+        &self,
+        n: usize,
+        dst: [u8; 6],
+        memory: &mut Memory,
+        doubts: &Doubts,
+        outcome: &Outcome,
+    ) -> Result<(), &'static str> {
+        match doubts.either("a flood to nobody is limited", 0) {
+            true => self.storm(n, dst, 0, memory, doubts, outcome),
+            false => Ok(()),
+        }
     }
 
     /// Addresses of a port that are there before it sends.
