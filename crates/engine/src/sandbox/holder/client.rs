@@ -1,6 +1,5 @@
 //! The daemon's side: a holder of its own for a new connection, or the one that an earlier daemon left.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -19,7 +18,7 @@ use crate::sandbox::open::socket::{self, SocketError, SocketSpec};
 use crate::wait::wait;
 
 use super::program::{make_secret, read_secret, start};
-use super::server::{hear, is_ours, say, Store, DONE, DROP, HERE, LIST, PUT, SECRET};
+use super::server::{hear, is_ours, say, Found, Store, DONE, DROP, HERE, LIST, PUT, SECRET};
 
 /// How long a holder may take over an answer. It has nothing else to do, but the machine may.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -38,9 +37,6 @@ fn system<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> io::Error {
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
-
-/// What a holder had: descriptors by their keys.
-pub type Found = BTreeMap<u64, OwnedFd>;
 
 type FoundHolder = io::Result<Option<(Holder, Found)>>;
 

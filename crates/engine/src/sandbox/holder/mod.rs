@@ -26,8 +26,8 @@ mod server;
 #[cfg(test)]
 pub(crate) mod tests;
 
+pub use client::Holder;
 pub(crate) use client::{call_with_secret, connect, spawn, SoughtHolders};
-pub use client::{Found, Holder};
 pub(crate) use program::helper;
 pub use program::{path_beside, set_program};
-pub use server::{serve, StandIn, Store, ALONE, ATTENDED, MAX_KEYS, PATIENCE};
+pub use server::{serve, Found, StandIn, Store, ALONE, ATTENDED, MAX_KEYS, PATIENCE};

@@ -20,7 +20,6 @@ use crate::sandbox::open::socket::SocketFile;
 use crate::wait::wait;
 
 use super::program::{read_secret, remove_secret};
-use super::Found;
 
 /// Most descriptors that one holder keeps.
 pub const MAX_KEYS: usize = 4096;
@@ -57,6 +56,9 @@ pub(super) fn hear(socket: impl AsFd) -> io::Result<Record> {
 pub(super) fn is_ours(socket: impl AsFd) -> bool {
     rustix::net::sockopt::socket_peercred(socket).is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
+
+/// What a holder had: descriptors by their keys.
+pub type Found = BTreeMap<u64, OwnedFd>;
 
 /// What is kept: shared with who stands in for the daemon.
 #[derive(Clone, Debug, Default)]
