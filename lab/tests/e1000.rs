@@ -2,8 +2,8 @@
 //! does to a card. An e1000e, an e1000 and a virtio guest and a ring port on one switch; the guests are booted once.
 
 use crate::cards::{
-    checked, long_pings, no_wrong_checksum, reaches, reloads, sleeps_and_wakes_up, tag, tagged_stream, talk,
-    untag, A, B, C, ETHERNET, LIMIT,
+    checked, long_pings, negotiates_again, no_wrong_checksum, reaches, reloads, sleeps_and_wakes_up, tag,
+    tagged_stream, talk, untag, A, B, C, ETHERNET, LIMIT,
 };
 use serde_json::Value;
 use sidecore_lab::capture::delivered;
@@ -206,6 +206,8 @@ fn rings_and_links_change_under_traffic(Site { a, b, c, daemon, .. }: &mut Site)
             daemon.command(&["set", name, &format!("link={link}")])?;
             guest.wait_until(&format!("test $(cat /sys/class/net/eth0/carrier) = {carrier}"), LIMIT)?;
         }
+        pings.more(c, 2)?;
+        negotiates_again(guest)?;
         pings.more(c, 2)?;
         pings.end(c)?;
     }

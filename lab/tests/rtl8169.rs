@@ -2,7 +2,8 @@
 //! guests with such cards, one with virtio-net and a port of a program on one switch; the guests are booted once.
 
 use crate::cards::{
-    checked, long_pings, no_wrong_checksum, reaches, tag, tagged_stream, talk, untag, A, B, C, LIMIT,
+    checked, long_pings, negotiates_again, no_wrong_checksum, reaches, tag, tagged_stream, talk, untag, A, B,
+    C, LIMIT,
 };
 use sidecore_lab::traffic::{iperf3, Pinging};
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
@@ -154,6 +155,8 @@ fn links_change_under_traffic(Site { a, b, c, daemon }: &mut Site) -> Result<()>
         guest.expect("ethtool -C eth0 rx-usecs 100 rx-frames 16 tx-usecs 100 tx-frames 16")?;
         pings.more(c, 2)?;
         guest.expect("ethtool -C eth0 rx-usecs 0 rx-frames 0 tx-usecs 0 tx-frames 0")?;
+        negotiates_again(guest)?;
+        pings.more(c, 2)?;
         pings.end(c)?;
     }
     Ok(())

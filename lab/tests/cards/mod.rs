@@ -107,6 +107,14 @@ pub fn long_pings(from: &mut Guest, address: &str, sizes: &[u16]) -> Result<()> 
     Ok(())
 }
 
+/// A speed is forced upon the card, and then left to the PHY again, which negotiates the highest.
+pub fn negotiates_again(guest: &mut Guest) -> Result<()> {
+    guest.expect("ethtool -s eth0 speed 100 duplex full autoneg off")?;
+    guest.wait_until("test $(cat /sys/class/net/eth0/carrier) = 1", LIMIT)?;
+    guest.expect("ethtool -s eth0 autoneg on")?;
+    guest.wait_until("test $(cat /sys/class/net/eth0/carrier) = 1 && ethtool eth0 | grep -q 1000Mb/s", LIMIT)
+}
+
 /// To memory (S3): the card loses power and its driver sets it up again.
 pub fn sleeps_and_wakes_up(guest: &mut Guest) -> Result<()> {
     let asleep = guest.run_in_background("echo mem > /sys/power/state")?;

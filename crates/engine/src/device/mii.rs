@@ -1,4 +1,5 @@
-//! The registers of a PHY, as IEEE 802.3 §22.2.4 has them. Accesses end at once; the link is what the port's carrier is.
+//! The registers of a PHY, as IEEE 802.3 §22.2.4 has them. Accesses end at once; the link is what the card
+//! says.
 
 use super::pci::Image;
 
@@ -12,6 +13,8 @@ const BYTES: usize = 2 * REGISTERS;
 /// Control: reset, restart auto-negotiation; both clear themselves (802.3 §22.2.4.1).
 const RESET: u16 = 1 << 15;
 const SELF_CLEARING: u16 = RESET | 1 << 9;
+/// Control: auto-negotiation is on (802.3 §22.2.4.1.4).
+const NEGOTIATES: u16 = 1 << 12;
 /// Control: what is sent comes back (802.3 §22.2.4.1.2).
 const LOOPBACK: u16 = 1 << 14;
 /// Status: auto-negotiation complete and link (802.3 §22.2.4.2).
@@ -82,13 +85,17 @@ impl Phy {
         self.words[CONTROL] & LOOPBACK != 0
     }
 
-    /// The driver writes a register.
-    pub(super) fn write(&mut self, at: usize, value: u16) {
+    /// The driver writes a register. True: auto-negotiation begins by it, for which a PHY drops its link
+    /// (802.3 §28.2.3.2); a driver that sees no such drop does not ask again for the speed.
+    pub(super) fn write(&mut self, at: usize, value: u16) -> bool {
+        let before = self.words[CONTROL];
         match at {
             _ if self.part.read_only >> at & 1 != 0 => {}
             CONTROL if value & RESET != 0 => self.reset(),
             CONTROL => self.words[CONTROL] = value & !SELF_CLEARING,
             _ => self.words[at] = value,
         }
+        let begins = value & SELF_CLEARING != 0 || before & NEGOTIATES == 0;
+        at == CONTROL && begins && self.words[CONTROL] & NEGOTIATES != 0
     }
 }

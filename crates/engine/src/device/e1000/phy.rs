@@ -23,25 +23,21 @@ const EXISTS: u32 = 0b1110_0000_0111_1111_1000_0110_1111_1111 | 1 << 31;
 const READ_ONLY: u32 =
     1 << STATUS | 1 << 2 | 1 << 3 | 1 << PARTNER | 1 << 6 | 1 << 10 | 1 << 15 | 1 << 17 | 1 << 19 | 1 << 21;
 
-#[rustfmt::skip]
-static E1000: Part = Part {
-    fresh: &[
-        (CONTROL, 0x1140), (STATUS, 0x7949), (2, 0x0141), (4, 0x0de1), (9, 0x0e00), (10, 0x3c00), (16, 0x0360), (17, 0xa000),
-        (20, 0x0d60), (3, 0x0c20), (PARTNER, 0x01e0),
-    ],
-    read_only: READ_ONLY,
-    linked: LINK,
-};
+const fn part(fresh: &'static [(usize, u16)]) -> Part {
+    Part { fresh, read_only: READ_ONLY, linked: LINK }
+}
 
 #[rustfmt::skip]
-static E1000E: Part = Part {
-    fresh: &[
-        (CONTROL, 0x1140), (STATUS, 0x7949), (2, 0x0141), (4, 0x0de1), (9, 0x0e00), (10, 0x3c00), (16, 0x0360), (17, 0xa000),
-        (20, 0x0d60), (3, 0x0cb1), (PARTNER, 0x07e0), (6, 1 << 2), (15, 3 << 12),
-    ],
-    read_only: READ_ONLY,
-    linked: LINK,
-};
+static E1000: Part = part(&[
+    (CONTROL, 0x1140), (STATUS, 0x7949), (2, 0x0141), (4, 0x0de1), (9, 0x0e00), (10, 0x3c00), (16, 0x0360), (17, 0xa000),
+    (20, 0x0d60), (3, 0x0c20), (PARTNER, 0x01e0),
+]);
+
+#[rustfmt::skip]
+static E1000E: Part = part(&[
+    (CONTROL, 0x1140), (STATUS, 0x7949), (2, 0x0141), (4, 0x0de1), (9, 0x0e00), (10, 0x3c00), (16, 0x0360), (17, 0xa000),
+    (20, 0x0d60), (3, 0x0cb1), (PARTNER, 0x07e0), (6, 1 << 2), (15, 3 << 12),
+]);
 
 /// The PHY of `model`.
 pub(super) fn phy(model: Model, link: bool) -> Phy {
@@ -58,6 +54,8 @@ pub(super) fn mdic(phy: &mut Phy, model: Model, value: u32) -> (u32, u32) {
     } else if value & WRITE != 0 {
         #[expect(clippy::cast_possible_truncation, reason = "the data field")]
         if !paged {
+            // Auto-negotiation is over when it begins. Nothing is lost by that: drivers do not ask the PHY for
+            // the speed, but `STATUS`, which has one speed always.
             phy.write(at, value as u16);
         }
         value

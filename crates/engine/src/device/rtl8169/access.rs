@@ -66,6 +66,11 @@ impl Access for Realtek {
 }
 
 impl Rtl8169 {
+    /// Whether the driver sees a link: not while the PHY negotiates, though frames pass.
+    fn has_link(&self) -> bool {
+        self.carrier && !self.nic.irq.negotiates()
+    }
+
     fn read_word(&mut self, at: u32) -> u32 {
         let regs = &self.nic.regs;
         match at {
@@ -73,7 +78,7 @@ impl Rtl8169 {
             regs::TCTR => self.nic.irq.ticks(),
             regs::MPC => self.nic.stats.missed(),
             regs::CR9346 => regs.get(at) & !regs::EEDO | if self.eeprom.data() { regs::EEDO } else { 0 },
-            regs::PHYSTATUS => regs.get(at) & !0xff | if self.carrier { regs::PHYSTATUS_UP } else { 0 },
+            regs::PHYSTATUS => regs.get(at) & !0xff | if self.has_link() { regs::PHYSTATUS_UP } else { 0 },
             _ => regs.get(at),
         }
     }
@@ -115,8 +120,12 @@ impl Rtl8169 {
                 // The access begins with its highest byte.
                 change(mask);
                 if mask >> 24 != 0 {
-                    let done = phy_access(&mut self.phy, self.nic.regs.get(at));
+                    self.phy.set_link(self.has_link());
+                    let (done, begins) = phy_access(&mut self.phy, self.nic.regs.get(at));
                     self.nic.regs.set(at, done);
+                    if begins {
+                        self.nic.irq.negotiate();
+                    }
                     self.follow();
                 }
             }

@@ -102,17 +102,16 @@ pub(super) static PHY: Part = Part {
     linked: [(STATUS, LINKED), (PARTNER, 0x45e1), (GIGABIT_STATUS, 1 << 13 | 1 << 12 | 1 << 11)],
 };
 
-/// What `PHYAR` holds after a write of `value`: the access has been done.
-pub(super) fn phy_access(phy: &mut Phy, value: u32) -> u32 {
+/// What `PHYAR` holds after a write of `value`: the access has been done; and whether auto-negotiation
+/// begins.
+pub(super) fn phy_access(phy: &mut Phy, value: u32) -> (u32, bool) {
     let at = (value >> 16 & 31) as usize;
     let paged = at != PAGE && phy.word(PAGE) != 0;
     if value & FLAG == 0 {
         let word = if paged { 0 } else { phy.word(at) };
-        return value & 0x1f_0000 | FLAG | u32::from(word);
+        return (value & 0x1f_0000 | FLAG | u32::from(word), false);
     }
     #[expect(clippy::cast_possible_truncation, reason = "the data field")]
-    if !paged {
-        phy.write(at, value as u16);
-    }
-    value & !FLAG
+    let begins = !paged && phy.write(at, value as u16);
+    (value & !FLAG, begins)
 }

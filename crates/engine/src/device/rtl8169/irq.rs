@@ -26,6 +26,8 @@ const SILENCE: u64 = 250_000;
 const PATIENCE: u64 = 1_000_000;
 /// A tick of `TCTR`, in nanoseconds: 125 MHz.
 pub(super) const TICK: u64 = 8;
+/// How long the PHY negotiates, in nanoseconds: long enough for its driver to see that the link is down.
+const NEGOTIATION: u64 = 250_000_000;
 /// Units of mitigation at 1000 Mb/s, in nanoseconds, by `C+CR`.
 const UNITS: [u64; 4] = [320, 2_560, 5_120, 10_240];
 /// Frames that a number of mitigation stands for.
@@ -66,6 +68,8 @@ pub struct IrqState {
     /// When `TCTR` was at zero, and when it interrupts.
     counted_from: u64,
     timer: Option<u64>,
+    /// When the PHY will have negotiated.
+    pub(super) negotiated: Option<u64>,
 }
 
 impl IrqState {
@@ -75,7 +79,8 @@ impl IrqState {
     }
 
     fn due(&self) -> u64 {
-        self.receive.due.due().min(self.transmit.due.due()).min(self.timer.unwrap_or(NEVER))
+        let timers = [self.timer, self.negotiated].into_iter().flatten().min().unwrap_or(NEVER);
+        self.receive.due.due().min(self.transmit.due.due()).min(timers)
     }
 }
 
@@ -163,10 +168,9 @@ impl Causes for IrqState {
             }
         };
         let taken = take(&mut self.receive, ROK) | take(&mut self.transmit, TOK);
-        self.set(taken);
-        if self.timer.take_if(|timer| *timer <= now).is_some() {
-            self.set(TIMEOUT);
-        }
+        let over = |at: &mut Option<u64>, cause| at.take_if(|at| *at <= now).map_or(0, |_| cause);
+        let over = over(&mut self.timer, TIMEOUT) | over(&mut self.negotiated, LINK);
+        self.set(taken | over);
         let mut next = self.due();
         let rises = irq.pin(&mut self.gate, self.isr & self.imr != 0, 0, (now, news), &mut next);
         irq.alarm.set(next);
@@ -245,6 +249,17 @@ impl Irq {
         self.changed(&mut state);
     }
 
+    /// The PHY begins to negotiate: the driver hears that the link goes, and in the end that it is back.
+    pub(super) fn negotiate(&self) {
+        crate::lock(&self.state).negotiated = Some(self.alarm.now() + NEGOTIATION);
+        self.alarm.note(self.raise(LINK));
+    }
+
+    /// Whether it still does.
+    pub(super) fn negotiates(&self) -> bool {
+        crate::lock(&self.state).negotiated.is_some_and(|at| self.alarm.now() < at)
+    }
+
     /// Goes on for a device of another process, whose mask was `imr`. Which causes were set then is unknown: all are
     /// set that frames and the link have. An interrupt for nothing is harmless, one that is missed is not.
     pub(super) fn resume(&self, imr: u32) {
@@ -254,12 +269,13 @@ impl Irq {
         self.alarm.note(state.settle(self, self.alarm.now(), true));
     }
 
-    /// Reset values. The gate stays: a driver that resets in a loop is not let through faster.
+    /// Reset values. The gate stays: a driver that resets in a loop is not let through faster. The chip's reset
+    /// is none of the PHY, which goes on to negotiate.
     pub(super) fn reset(&self) {
         let mut state = crate::lock(&self.state);
-        let mut gate = state.gate;
+        let (mut gate, negotiated) = (state.gate, state.negotiated);
         gate.level = false;
-        *state = IrqState { gate, counted_from: self.alarm.now(), ..IrqState::default() };
+        *state = IrqState { gate, counted_from: self.alarm.now(), negotiated, ..IrqState::default() };
         self.interrupts.set_level(false);
         state.settle(self, self.alarm.now(), false);
     }

@@ -339,6 +339,60 @@ fn identity_eeprom_phy_and_locks() {
     assert_eq!(rig.read(regs::PHYAR) & 0xffff, 0x0de1);
 }
 
+/// IEEE 802.3 §28.2.3.2. Linux's phylib does not read again what was negotiated where the link was up all
+/// the time: a speed that was forced before stayed.
+#[test]
+fn the_link_is_down_while_the_phy_negotiates() {
+    /// The driver writes the PHY's control register; what it learns then of the links of PHY and MAC, and of
+    /// causes.
+    fn control(rig: &mut Rig, value: u32) -> [bool; 3] {
+        let isr = rig.isr();
+        rig.write(regs::INTERRUPTS, isr << 16 | cause::LINK);
+        rig.write(regs::PHYAR, 1 << 31 | value);
+        // Until it is over by the hand of the test.
+        let mut irq = rig.device.nic.irq.state.lock().unwrap();
+        irq.negotiated = irq.negotiated.map(|_| u64::MAX - 1);
+        drop(irq);
+        state(rig)
+    }
+    fn state(rig: &mut Rig) -> [bool; 3] {
+        rig.write(regs::PHYAR, 1 << 16);
+        let phy = rig.read(regs::PHYAR) & 0x24;
+        assert!(matches!(phy, 0 | 0x24), "{phy:#x}");
+        [phy != 0, rig.read(regs::PHYSTATUS) & 2 != 0, rig.isr() & cause::LINK != 0]
+    }
+    fn end(rig: &mut Rig) {
+        let irq = &rig.device.nic.irq;
+        irq.state.lock().unwrap().negotiated = Some(0);
+        irq.alarm.lower(0);
+        rig.poll();
+    }
+    let mut rig = rig();
+    // Auto-negotiation is turned on, whether it is restarted expressly or not; and a reset turns it on, too.
+    for value in [0x1000, 0x1200, 0x9000] {
+        // 100 Mb/s, forced: nothing is negotiated.
+        assert_eq!(control(&mut rig, 0x2100), [true, true, false]);
+        assert_eq!(control(&mut rig, value), [false, false, true], "{value:#x}");
+        // It goes on while the chip is reset.
+        rig.device.write(1, 0x37, &[0x10]);
+        assert_eq!(state(&mut rig), [false, false, false]);
+        rig.bring_up();
+        end(&mut rig);
+        assert_eq!(state(&mut rig), [true, true, true]);
+    }
+    // Written again without a restart, it goes on as it is.
+    assert_eq!(control(&mut rig, 0x1140), [true, true, false]);
+    // The daemon is killed meanwhile: its successor has the link, and says so.
+    assert_eq!(control(&mut rig, 0x1200), [false, false, true]);
+    let mut rig = rig.taken_over();
+    assert_eq!(state(&mut rig), [true, true, true]);
+    // Without a carrier there is nobody to negotiate with.
+    rig.device.set_link(false);
+    control(&mut rig, 0x1200);
+    end(&mut rig);
+    assert_eq!(state(&mut rig), [false, false, true]);
+}
+
 #[test]
 fn frames_leave_in_the_order_of_the_ring() {
     let mut rig = rig();
