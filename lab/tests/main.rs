@@ -39,5 +39,6 @@ mod service;
 mod tidy;
 mod troubles;
 mod uml;
+mod unplug;
 mod vlan;
 mod web;

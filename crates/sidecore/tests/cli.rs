@@ -75,7 +75,7 @@ fn a_bad_start_says_what_is_wrong_and_leaves_nothing() {
         ),
         (
             &["run", "--port", "x=e1000e:/x,features-off=pcix"],
-            "port x: key `features-off`: \"pcix\" is not allowed; allowed: exitless",
+            "port x: key `features-off`: \"pcix\" is not allowed; allowed: exitless, msix",
         ),
         (
             &["run", "--port", "x=e1000e:/x,csb=on"],

@@ -266,7 +266,7 @@ pub const KINDS: &[Kind] = &[
         name: "e1000e",
         location: Location::Socket,
         keys: "mode owner features-off mac moderation queue receive-share memory-file prefault fd",
-        features: || vec![e1000::EXITLESS.to_owned()],
+        features: || [e1000::EXITLESS, e1000::MSIX].map(str::to_owned).to_vec(),
         start: start_card,
         card: |spec, port, scheduler| Some(e1000(Model::E1000e, spec, port, scheduler)),
         holder: holder_beside,
@@ -466,6 +466,7 @@ fn e1000(
     let config = E1000Config {
         exitless: !is_off(spec, e1000::EXITLESS),
         pcix: !is_off(spec, e1000::PCIX),
+        msix: !is_off(spec, e1000::MSIX),
         csb: spec.csb == Some(Toggle::On),
         receive_share: spec.receive_share.map_or(default.receive_share, Number::get),
         moderation: gap(spec, default.moderation),

@@ -29,6 +29,8 @@ pub(super) const FLOOR: Duration = Duration::from_micros(8);
 pub const EXITLESS: &str = "exitless";
 /// The 82540EM says that it is a PCI-X part, which lets Linux use addresses above 4 GiB directly.
 pub const PCIX: &str = "pcix";
+/// The 82574L has MSI-X beside MSI. QEMU 11.1 aborts when a vfio-user device with MSI-X is unplugged.
+pub const MSIX: &str = "msix";
 
 /// The address of a device that was not given one: locally administered, and the same whenever a port of this
 /// name is made on this machine.
@@ -54,6 +56,8 @@ pub struct E1000Config {
     pub exitless: bool,
     /// [`PCIX`].
     pub pcix: bool,
+    /// [`MSIX`].
+    pub msix: bool,
     /// The 82540EM has a communication status block (`sidecore_abi::csb`).
     pub csb: bool,
     /// Smallest gap between two interrupts, whatever the driver programs; zero: what it programs alone.
@@ -70,6 +74,7 @@ impl E1000Config {
             mac,
             exitless: true,
             pcix: true,
+            msix: true,
             csb: false,
             moderation: FLOOR,
             receive_share: 100,

@@ -47,7 +47,7 @@ use std::sync::Arc;
 
 use sidecore_abi::csb::{CSBAH, CSBAL};
 
-pub use self::config::{usual_mac, E1000Config, Model, EXITLESS, PCIX};
+pub use self::config::{usual_mac, E1000Config, Model, EXITLESS, MSIX, PCIX};
 use self::irq::{Delay, Irq};
 use self::journal::RingJournal;
 use self::receiver::Receiver;
@@ -147,7 +147,7 @@ impl nic::Model for Intel {
     fn kind(settings: &E1000Config) -> String {
         let model = if settings.model == Model::E1000e { "e1000e" } else { "e1000" };
         let csb = settings.csb && settings.model == Model::E1000;
-        let told = [(settings.exitless, ",exitless"), (csb, ",csb")];
+        let told = [(settings.exitless, ",exitless"), (csb, ",csb"), (!settings.msix, ",msi")];
         let told = told.into_iter().filter_map(|(told, name)| told.then_some(name));
         std::iter::once(model).chain(told).collect()
     }
