@@ -170,15 +170,21 @@ pub enum DropReason {
     VxlanPeer = 57,
     /// It met congestion in a tunnel, and its sender cannot be told (RFC 6040 §4.2).
     VxlanEcn = 58,
+    /// It is for the router itself, which has no control plane to give it to.
+    NotTaken = 59,
 }
 
 /// Every drop reason in the order of its number, with the name that `show` prints and one sentence.
-pub const DROPS: [(DropReason, &str, &str); 59] = [
+pub const DROPS: [(DropReason, &str, &str); 60] = [
     (DropReason::NoDestination, "no_destination", "the switch has no other port to give the frame to"),
     (DropReason::Hairpin, "hairpin", "the destination is the port that the frame came from"),
     (DropReason::LinkDown, "link_down", "the destination has no peer or its link is down"),
     (DropReason::RingFull, "ring_full", "the receiver offers no buffers"),
-    (DropReason::TooLong, "too_long", "longer than the MTU of the port by which it came in"),
+    (
+        DropReason::TooLong,
+        "too_long",
+        "longer than the MTU of the port by which it came in; MPLS labels and third tags count",
+    ),
     (DropReason::TooShort, "too_short", "shorter than an Ethernet header"),
     (
         DropReason::BadOffload,
@@ -293,6 +299,7 @@ pub const DROPS: [(DropReason, &str, &str); 59] = [
     (DropReason::VxlanVni, "vxlan_vni", "no port at the address has its VNI (vni)"),
     (DropReason::VxlanPeer, "vxlan_peer", "it comes from an address that is no endpoint of its VNI (peers)"),
     (DropReason::VxlanEcn, "vxlan_ecn", "it met congestion in the tunnel, and its sender takes no ECN"),
+    (DropReason::NotTaken, "not_taken", "addressed to the router itself, which has no control plane to take it"),
 ];
 
 /// Places for drop reasons in a block; more than there are, so that the file need not change.

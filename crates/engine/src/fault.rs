@@ -7,16 +7,17 @@ use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags};
 
-/// Makes of a table of faults the type of all of them: each has a name, a colon, and what it means.
+/// Makes of a table of faults the type of all of them: each has a name, a colon, and what it means; and what an
+/// operator can do about it at port PORT of kind KIND, where the guest's driver is not all that is at fault.
 macro_rules! faults {
-    ($($(#[$doc:meta])+ $fault:ident = $text:literal,)+) => {
+    ($($(#[$doc:meta])+ $fault:ident = $text:literal $(=> $mend:literal)?,)+) => {
         /// What a guest or its VMM did that ended its port. Each has a name, so that operators need not guess.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
         pub enum Fault {
             $($(#[$doc])+ #[error($text)] $fault,)+
         }
 
-        const ALL: &[Fault] = &[$(Fault::$fault),+];
+        const ALL: &[(Fault, &str)] = &[$((Fault::$fault, concat!("" $(, $mend)?))),+];
     };
 }
 
@@ -28,7 +29,8 @@ faults! {
     /// A chain that is longer than the queue, or loops.
     ChainTooLong = "chain_too_long: a descriptor chain is longer than its table or loops",
     /// A buffer outside guest memory.
-    AddressOutOfRange = "address_out_of_range: a buffer is not inside the memory that the VMM shares",
+    AddressOutOfRange = "address_out_of_range: a buffer is not inside the memory that the VMM shares"
+        => "share all of the guest's memory. MEMORY",
     /// An indirect table that is empty, odd, too long or nested.
     BadIndirect = "bad_indirect: an indirect descriptor table is empty, misaligned in length, nested or not negotiated",
     /// A readable buffer where a writable one belongs, or the reverse.
@@ -38,21 +40,31 @@ faults! {
     /// More bytes than a length can tell.
     ChainTooBig = "chain_too_big: the buffers of a descriptor chain have 4 GiB or more in all",
     /// The file behind guest memory was cut short, its pool of huge pages is exhausted, or a page of it has failed.
-    MemoryTruncated = "memory_truncated: a memory file was cut short under us, or has no page left for what it promised",
+    MemoryTruncated = "memory_truncated: a memory file was cut short under us, or has no page left for what it promised"
+        => "reserve more huge pages: sysctl vm.nr_hugepages=…",
     /// A message that breaks the protocol; the log has the details.
-    BadMessage = "bad_message: the VMM sent a message that breaks the protocol",
+    BadMessage = "bad_message: the VMM sent a message that breaks the protocol"
+        => "sidecore events says which; update the VMM",
     /// The host took the interface away.
-    InterfaceGone = "interface_gone: the host's interface is gone or refuses to be read",
+    InterfaceGone = "interface_gone: the host's interface is gone or refuses to be read"
+        => "sidecore restart PORT, when the interface is there again",
     /// A register or descriptor of an emulated NIC was given an impossible value.
     BadRegister = "bad_register: a device register was given an impossible value",
     /// A thread of ours failed.
     Internal = "internal: the port's conversation failed by a bug in sidecore, and was started again; the log says where",
     /// It had to rest again and again (`mem::overrun`).
-    MemoryStalled = "memory_stalled: the port's memory, eventfds or messages held I/O cores up again and again",
+    MemoryStalled = "memory_stalled: the port's memory, eventfds or messages held I/O cores up again and again"
+        => "have the guest's memory present: QEMU memory-backend-memfd,…,prealloc=on; no swap",
     /// A driver offered a request a second time that it has not got back yet.
     InFlightAlready = "in_flight_already: a request was made available again while the device still holds it",
     /// An index of a ring that leads nowhere.
     BadHead = "bad_head: a ring's owner gave a head that is no slot of the ring, or not its own",
+    /// Memory that an I/O core might have to wait for (`mem::foreign`).
+    MemoryFile = "memory_file: the VMM shares memory that is a file on a disk, or no memory at all"
+        => "MEMORY; or, slower: sidecore set PORT memory-file=any",
+    /// Another protocol than the port's.
+    WrongClient = "wrong_client: the VMM was given the socket of another kind of device"
+        => "this socket is for kind KIND: QEMU -device DEVICE",
 }
 
 /// `text`, in which a peer may have a say, as it may stand in `show` and the log: whatever is not printable is escaped (controls,
@@ -101,7 +113,7 @@ impl FaultCell {
     /// The fault that stands.
     pub fn get(&self) -> Option<Fault> {
         let code = self.code.load(Ordering::Acquire) as usize;
-        ALL.get(code.checked_sub(1)?).copied()
+        Some(ALL.get(code.checked_sub(1)?)?.0)
     }
 
     /// Forgets it: the peer starts anew.
@@ -125,6 +137,11 @@ impl Fault {
             Fault::MemoryStalled => Duration::from_secs(600),
             _ => Duration::ZERO,
         }
+    }
+
+    /// What an operator can do about it; empty: nothing that is known.
+    pub fn mend(self) -> &'static str {
+        ALL[self as usize].1
     }
 
     /// The name alone, as it stands in `show` and in logs.
@@ -153,7 +170,7 @@ mod tests {
     #[test]
     fn every_fault_is_explained() {
         let page = include_str!("../../../docs/troubleshooting.md");
-        for &fault in ALL {
+        for &(fault, _) in ALL {
             assert!(page.contains(&format!("\n| `{}` | ", fault.name())), "{fault}");
         }
     }
@@ -168,7 +185,7 @@ mod tests {
         assert_eq!(Fault::BadIndirect.name(), "bad_indirect");
         cell.clear();
         assert_eq!(cell.get(), None);
-        for &fault in ALL {
+        for &(fault, _) in ALL {
             cell.clear();
             cell.set(fault);
             assert_eq!(cell.get(), Some(fault));

@@ -1,5 +1,5 @@
 //! `doctor`: why a port has no traffic. What the daemon knows of each port (`troubles` of `show ports`) in a fixed order,
-//! with what only the host can tell: who may open the socket ([`rights`]).
+//! with what only the host can tell: who may open the socket ([`rights`]), and whether the VMM runs.
 
 mod rights;
 
@@ -85,6 +85,17 @@ pub fn examine(port: &PortView, queues: &[QueueView], about: &About) -> Option<F
     if state.peer == "waiting" && state.link_wanted == "up" {
         troubles.extend(rights::look(&port.name, Path::new(&state.location), about));
     }
+    if let Some(pid) = state.pid.filter(|pid| is_stopped(*pid)) {
+        // What its guest does not take then is no fault of the guest's.
+        troubles.retain(|trouble| !matches!(&*trouble.name, "ring_full" | "queue_full"));
+        troubles.push(Diagnosis {
+            name: "vmm_stopped".to_owned(),
+            about: "peer".to_owned(),
+            wrong: true,
+            text: format!("its VMM, process {pid}, is stopped by SIGSTOP or a debugger"),
+            mend: Some(format!("kill -CONT {pid}")),
+        });
+    }
     let own: Vec<&QueueView> = queues.iter().filter(|queue| queue.port == port.name).collect();
     let checks: Vec<Check> = ABOUT.iter().flat_map(|about| checks(about, state, &troubles, &own)).collect();
     Some(Findings {
@@ -94,6 +105,13 @@ pub fn examine(port: &PortView, queues: &[QueueView], about: &About) -> Option<F
         wrong: checks.iter().any(|check| check.wrong),
         checks,
     })
+}
+
+/// Whether process `pid` is stopped: its state stands behind its name, which is in brackets (proc(5)).
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    matches!(state, Some('T' | 't'))
 }
 
 /// What there is to say about one thing: the troubles with it, or how it is.
@@ -145,6 +163,7 @@ fn as_it_is(about: &str, state: &PortState, queues: &[&QueueView]) -> Option<Str
             format!("{running} of {} queues run{off}", queues.len())
         }
         "link" if state.link == "up" => "up".to_owned(),
+        "link" if state.kind == "tap" => "down: the TAP is set down, or gone".to_owned(),
         "link" => "down: no peer is there to receive".to_owned(),
         "mtu" => format!("{}, and no frame was too long of late", state.mtu),
         "frames" => {

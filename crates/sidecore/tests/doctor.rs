@@ -3,15 +3,18 @@
 
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use crate::rig::{Testbed, LIMIT};
+use crate::rig::{until, wait, Testbed, LIMIT};
 use rustix::event::{eventfd, EventfdFlags};
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
+use rustix::process::{kill_process, Pid, Signal};
 use serde_json::Value;
 use sidecore_driver::e1000::{self, E1000};
 use sidecore_driver::frontend::{Region, RingAddresses};
+use sidecore_driver::vfio::Client;
 use sidecore_driver::{Config, Frontend, NetDriver};
 
 /// What `doctor NAME --json` found wrong: names, and the texts that mend it.
@@ -58,6 +61,8 @@ const USER: u64 = 0x7f00_0000_0000;
 const RAM: u64 = 4 << 20;
 /// Virtio 1.2 §6: VERSION_1.
 const VERSION_1: u64 = 1 << 32;
+/// VHOST_USER_PROTOCOL_F_CONFIG.
+const CONFIG: u64 = 1 << 9;
 
 /// Says what QEMU says when a guest's driver begins, of a guest whose memory is `ram`.
 fn driver_begins(front: &Frontend, ram: &File) {
@@ -146,6 +151,110 @@ fn a_driver_that_is_not_loaded_is_named() {
     drop(driver);
 }
 
+/// QEMU with an e1000e and no memory backend: it tells of the guest's memory, and gives no file.
+#[test]
+fn a_card_whose_vmm_shares_no_memory_has_no_fault_of_its_own() {
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", &format!("card=e1000e:{}", bed.at("card"))]);
+    let mut driver = E1000::open(&bed.path("card"), &e1000::Config::default()).unwrap();
+    let (gpa, size) = (driver.memory().gpa(0), driver.memory().size() as u64);
+    driver.client().unmap(gpa, size).unwrap();
+    driver.client().map(gpa, size, 3, None).unwrap();
+    driver.send(&[&[0xff; 60]]).unwrap();
+    await_peer(&bed, "card", "faulted");
+    is_shown(&bed, "card", "no_memory", "share=on");
+}
+
+/// QEMU's memory-backend-file with a path on a disk; a pipe stands for it, which is none on every host.
+#[test]
+fn memory_that_is_a_file_of_another_kind_is_named() {
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--port", &format!("vm=vhost-user:{}", bed.at("vm"))]);
+    let front = connect(&bed, "vm");
+    let stranger = File::from(rustix::pipe::pipe().unwrap().0);
+    let region = Region { gpa: 0, size: RAM, user: USER, offset: 0 };
+    let _ = front.set_mem_table(&[(region, stranger.as_fd())]);
+    await_peer(&bed, "vm", "faulted");
+    is_shown(&bed, "vm", "memory_file", "sidecore set vm memory-file=any");
+    is_named(&bed, "vm", "memory_file", "memory-backend-memfd");
+}
+
+/// The right socket in the wrong line of a VMM's command, in each direction.
+#[test]
+fn a_vmm_with_another_kind_of_device_is_told_which_it_needs() {
+    let bed = Testbed::new();
+    let file = bed.path("disk.img");
+    File::create(&file).unwrap().set_len(1 << 20).unwrap();
+    let ports = [
+        format!("card=e1000e:{}", bed.at("card")),
+        format!("vm=vhost-user:{}", bed.at("vm")),
+        format!("disk=blk:{},file={}", bed.at("disk"), file.display()),
+    ];
+    let _daemon = bed.daemon(&ports.each_ref().map(|port| ["--port", port.as_str()]).concat());
+    // QEMU's chardev begins with GET_FEATURES, and waits.
+    assert!(Frontend::connect(bed.path("card"), LIMIT).unwrap().features().is_err());
+    await_peer(&bed, "card", "faulted");
+    is_shown(&bed, "card", "wrong_client", "this socket is for kind e1000e");
+    is_named(&bed, "card", "wrong_client", "vfio-user-pci");
+    for (port, device) in [("vm", "virtio-net-pci"), ("disk", "vhost-user-blk-pci")] {
+        assert!(Client::connect(&bed.path(port)).is_err());
+        await_peer(&bed, port, "faulted");
+        is_shown(&bed, port, "wrong_client", device);
+    }
+    // A disk's front end reads the size from the configuration; QEMU's vhost-user network does not know how.
+    let offered = |front: &Frontend| front.protocol_features().unwrap();
+    let mut front = connect(&bed, "disk");
+    front.set_protocol_features(offered(&front) & !CONFIG).unwrap();
+    front.features().unwrap();
+    is_shown(&bed, "disk", "wrong_client", "vhost-user-blk-pci");
+    drop(front);
+    // One of a disk whose guest has no driver.
+    let mut front = connect(&bed, "disk");
+    front.set_protocol_features(offered(&front)).unwrap();
+    front.features().unwrap();
+    is_shown(&bed, "disk", "no_driver", "modprobe virtio_blk");
+}
+
+#[test]
+fn a_second_vmm_at_a_socket_is_named() {
+    let bed = Testbed::new();
+    let daemon = bed.daemon(&["--port", &format!("card=e1000e:{}", bed.at("card"))]);
+    let driver = E1000::open(&bed.path("card"), &e1000::Config::default()).unwrap();
+    assert_eq!(wrong(&bed, "card"), []);
+    let _second = UnixStream::connect(bed.path("card")).unwrap();
+    daemon.await_log("a second VMM has called");
+    is_shown(&bed, "card", "second_vmm", "a port of its own");
+    drop(driver);
+    // It is no news of the next one.
+    await_peer(&bed, "card", "waiting");
+    let text = bed.ok(&["doctor", "card"]);
+    assert!(!text.contains("second") && text.contains("restart the VM"), "{text}");
+}
+
+/// pkt-gen stands for the VMM: its rings fill up, for which its guest cannot help.
+#[test]
+fn a_vmm_that_is_stopped_is_named_and_its_guest_is_not_blamed() {
+    let bed = Testbed::new();
+    let (vm, a) = (format!("vm=vhost-user:{}", bed.at("vm")), format!("a=ring:{}", bed.at("a")));
+    let _daemon = bed.daemon(&["--port", &vm, "--port", &a]);
+    let mut command = bed.command();
+    command.args(["pkt-gen", "-f", "rx", "-i", &format!("vhost-user:{}", bed.at("vm"))]);
+    let mut vmm = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    await_peer(&bed, "vm", "running");
+    let pid = Pid::from_child(&vmm);
+    kill_process(pid, Signal::STOP).unwrap();
+    let a = bed.at("a");
+    bed.ok(&["pkt-gen", "-f", "tx", "-i", &a, "-n", "2000", "-D", "ff:ff:ff:ff:ff:ff"]);
+    await_counter(&bed, "vm", |counters| counters["drops"]["ring_full"].as_u64() > Some(0));
+    let mend = format!("kill -CONT {}", vmm.id());
+    until("the process has stopped", || wrong(&bed, "vm").iter().any(|it| it.0 == "vmm_stopped"));
+    is_named(&bed, "vm", "vmm_stopped", &mend);
+    kill_process(pid, Signal::CONT).unwrap();
+    until("it goes on", || !wrong(&bed, "vm").iter().any(|it| it.0 == "vmm_stopped"));
+    kill_process(pid, Signal::INT).unwrap();
+    wait(&mut vmm);
+}
+
 #[test]
 fn frames_that_are_too_long_are_named() {
     let bed = Testbed::new();
@@ -166,8 +275,15 @@ fn frames_that_are_too_long_are_named() {
     assert_eq!(one.send(0, &[&frame(1514)]).unwrap(), 1);
     await_counter(&bed, "a", |counters| counters["in_frames"] == 1);
     assert_eq!(wrong(&bed, "a"), []);
-    assert_eq!(one.send(0, &[&frame(3000)]).unwrap(), 1);
+    // An MPLS label in front of a whole packet (RFC 3032 §3.1).
+    let mut labelled = frame(1518);
+    labelled[12..14].copy_from_slice(&[0x88, 0x47]);
+    assert_eq!(one.send(0, &[&labelled]).unwrap(), 1);
     await_counter(&bed, "a", |counters| counters["drops"]["too_long"] == 1);
+    let text = String::from_utf8(bed.run(&["doctor", "a"]).stdout).unwrap();
+    assert!(text.contains("too_long") && text.contains("MPLS labels and third tags count"), "{text}");
+    assert_eq!(one.send(0, &[&frame(3000)]).unwrap(), 1);
+    await_counter(&bed, "a", |counters| counters["drops"]["too_long"] == 2);
     is_shown(&bed, "a", "too_long", "sidecore set a mtu=9000");
     let text = String::from_utf8(bed.run(&["doctor", "a"]).stdout).unwrap();
     assert!(text.contains("ip link set DEV mtu 1500") && text.contains("from it: last"), "{text}");

@@ -186,6 +186,35 @@ fn an_e1000_goes_on_after_a_restart() {
     idle("e1000");
 }
 
+/// VMMs cannot connect to a card a second time: what changes it must not cost its guest the card.
+#[test]
+fn a_card_outlives_the_restart_of_its_port() {
+    let rig = Rig::new("e1000e");
+    let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
+    let (mut next, mut seen) = (0, Seen::default());
+    write_and_read(&mut a, 1);
+    for (round, command) in
+        [&["restart", "a"][..], &["set", "a", "mac=52:54:00:00:00:99"], &["restart", "a", "b"]]
+            .iter()
+            .enumerate()
+    {
+        rig.bed.ok(command);
+        let value = a.client().read32(0, LEDCTL);
+        assert_eq!(value.ok(), Some(round as u32 + 1), "{command:?}: a register was forgotten, or the VMM");
+        write_and_read(&mut a, round as u32 + 2);
+        let enough = seen.frames + 200;
+        exchange(&mut a, &mut b, &mut next, &mut seen, |seen| seen.frames >= enough);
+        rig.bed.ok(&["doctor", "a"]);
+    }
+    // Another card than the guest has found: that VMM is disconnected, and it is said what helps.
+    rig.bed.ok(&["set", "a", "features-off=exitless"]);
+    assert!(a.client().read32(0, LEDCTL).is_err());
+    let text = rig.bed.ok(&["doctor", "a"]);
+    assert!(text.contains("restart the VM"), "{text}");
+    // The next one finds the new address.
+    assert_eq!(rig.driver("a").mac(), [0x52, 0x54, 0, 0, 0, 0x99]);
+}
+
 /// The question comes to a daemon that stands still, and lies in the socket, unread, when that one dies.
 #[test]
 fn a_question_that_nobody_has_read_is_answered_by_the_next_daemon() {

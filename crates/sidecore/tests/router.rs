@@ -182,6 +182,37 @@ fn frames_are_routed_and_what_is_not_is_told() {
     assert!(known.iter().any(|it| it["address"] == "10.0.1.77" && it["state"] == "unknown"));
 }
 
+/// What `doctor` notes of the frames of port `a`: names, and what to do.
+fn notes(bed: &Testbed) -> Vec<(String, String)> {
+    let report: Value = serde_json::from_slice(&bed.run(&["doctor", "a", "--json"]).stdout).unwrap();
+    let checks = report["ports"][0]["checks"].as_array().unwrap().iter();
+    let named = checks.filter(|check| check["about"] == "frames" && check["name"].is_string());
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    named.map(|check| (text(&check["name"]), text(&check["mend"]))).collect()
+}
+
+#[test]
+fn what_a_router_throws_away_is_not_called_usual() {
+    let bed = Testbed::new();
+    let _daemon = start(&bed);
+    let mut a = Station::new(&bed, "a", 0);
+    // ARP was answered: no loss, and nothing to do.
+    drops(&bed);
+    assert_eq!(notes(&bed), [("to_router".to_owned(), String::new())]);
+    // TCP to the router itself, a group, and an address of another port's network.
+    a.send(&a.packet(a.gateway, 64, 6, &[0; 20]));
+    a.send(&a.packet([239, 1, 2, 3], 64, 17, &[0; 26]));
+    let body = [&a.mac[..], &[10, 0, 1, 9], &[0; 6], &a.gateway].concat();
+    a.send(&[&[0xff; 6][..], &a.mac, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &body].concat());
+    let expected = serde_json::json!({"to_router": 1, "not_taken": 1, "group_address": 1, "spoofed": 1});
+    until("all have their fate", || drops(&bed)[0] == expected);
+    let notes = notes(&bed);
+    let mend = |name: &str| notes.iter().find(|note| note.0 == name).map_or("", |note| &note.1);
+    assert!(mend("not_taken").contains("control=NAMESPACE"), "{notes:?}");
+    assert!(mend("group_address").contains("thrown away"), "{notes:?}");
+    assert!(mend("spoofed").contains("address of its port's network"), "{notes:?}");
+}
+
 fn explain(bed: &Testbed, to: &str) -> Value {
     serde_json::from_str(&bed.ok(&["explain", "r", to, "--from", "a", "--json"])).unwrap()
 }

@@ -74,7 +74,7 @@ fn what_passes_is_counted_learned_and_captured() {
     assert_eq!(
         drops["drops"],
         json!([{"port": "a", "reason": "too_long", "frames": 1,
-                "meaning": "longer than the MTU of the port by which it came in"}])
+                "meaning": "longer than the MTU of the port by which it came in; MPLS labels and third tags count"}])
     );
     let table = bed.ok(&["show", "drops"]);
     assert!(table.lines().nth(1).unwrap().starts_with("     1  a     too_long  longer than"), "{table}");

@@ -74,6 +74,8 @@ pub enum Peer {
 pub enum Lack {
     /// No VMM is connected.
     Vmm,
+    /// The VMM has a device of another kind than the port.
+    Kind,
     /// The VMM shares no memory, and a driver has begun.
     Memory,
     /// The guest's driver has not turned the device on.

@@ -72,6 +72,8 @@ pub struct MessageLimiter {
     peer: AtomicU32,
     /// When it was met, in nanoseconds since the host's start.
     met: AtomicU64,
+    /// When another client was turned away last because of it; 0: none was.
+    second: AtomicU64,
     /// Whether anything was charged since the last look, and when that was, in nanoseconds.
     charged: AtomicBool,
     looked: AtomicU64,
@@ -155,6 +157,19 @@ impl MessageLimiter {
     /// The peer is gone.
     pub fn parts(&self) {
         self.peer.store(0, Ordering::Relaxed);
+        self.second.store(0, Ordering::Relaxed);
+    }
+
+    /// Another client was turned away because of the present peer; whether it is the first.
+    pub fn refused_second(&self) -> bool {
+        self.note(|counts| counts.refused += 1);
+        self.second.swap(nanos(time_of(ClockId::Boottime)), Ordering::Relaxed) == 0
+    }
+
+    /// How long ago that was.
+    pub fn since_second(&self) -> Option<Duration> {
+        let at = self.second.load(Ordering::Relaxed);
+        (at != 0).then(|| time_of(ClockId::Boottime).saturating_sub(Duration::from_nanos(at)))
     }
 
     /// The process of the present peer, if that is known.

@@ -240,7 +240,11 @@ impl Router {
         let Arrival { index, frame, at, now, .. } = arrival;
         match (why, at.control) {
             (Refused::Drop(why), _) => verdicts.drop(index, why),
-            (Refused::Own, None) => verdicts.drop(index, DropReason::ToRouter),
+            // ARP and Neighbor Discovery were heard; nobody is there for the rest.
+            (Refused::Own, None) if class::class(frame) == Class::Neighbours => {
+                verdicts.drop(index, DropReason::ToRouter);
+            }
+            (Refused::Own, None) => verdicts.drop(index, DropReason::NotTaken),
             (Refused::Own, Some(_)) if class::is_obeyed(frame) => verdicts.drop(index, DropReason::ToRouter),
             (Refused::Own, Some(control)) => {
                 let class = class::class(frame);

@@ -57,17 +57,23 @@ pub(super) fn diagnose(facts: &Facts) -> Vec<Diagnosis> {
         say(true, "peer", "stopped", format!("it could not be started: {why}"), None);
     }
     let fault = port.fault.get();
-    if let Some(fault) = fault {
-        let mend = (fault == Fault::InterfaceGone)
-            .then(|| format!("sidecore restart {name}, when the interface is there again"));
-        say(true, "peer", &fault.name(), fault.to_string(), mend);
+    // A device that finds no memory where its VMM has shared none has no fault of its own.
+    let unshared = status.is_some_and(|status| status.lack == Some(Lack::Memory));
+    if let Some(fault) = fault.filter(|_| !unshared) {
+        say(true, "peer", &fault.name(), fault.to_string(), fault_advice(fault, spec));
     }
     if !spec.link_wanted() {
         let text = "link is down because it was set so".to_owned();
         say(true, "link", "link_set_down", text, Some(format!("sidecore set {name} link=up")));
     } else if let Some(status) = status {
-        if fault.is_none() {
-            of_peer(status, port, &mut say);
+        if fault.is_none() || unshared {
+            of_peer(status, spec, port, &mut say);
+        }
+        if let Some(ago) = port.messages.since_second() {
+            let text = format!("a second VMM has called and was refused, the last {} s ago", ago.as_secs());
+            let mend = Some("give each VMM a port of its own: sidecore add …".to_owned());
+            // Its user sees it end, and then looks here.
+            say(ago.as_secs() < 60, "peer", "second_vmm", text, mend);
         }
         if let (false, Some(line)) = (port.carrier(), spec.line()) {
             let text = format!("the other end of {line} has no peer");
@@ -89,6 +95,7 @@ pub(super) fn diagnose(facts: &Facts) -> Vec<Diagnosis> {
 /// What the VMM or the guest has not done yet.
 fn of_peer(
     status: &AttachmentStatus,
+    spec: &PortSpec,
     port: &Port,
     say: &mut impl FnMut(bool, &str, &str, String, Option<String>),
 ) {
@@ -98,7 +105,13 @@ fn of_peer(
     }
     match status.lack {
         Some(Lack::Vmm) if status.peer == Peer::Waiting => {
-            say(false, "peer", "no_vmm", format!("no VMM is connected: {}", status.detail), None);
+            let once = !matches!(&*spec.kind, "vhost-user" | "blk") && port.messages.count().connections > 0;
+            let mend = once.then(|| "restart the VM: it does not connect to a card again".to_owned());
+            say(false, "peer", "no_vmm", format!("no VMM is connected: {}", status.detail), mend);
+        }
+        Some(Lack::Kind) => {
+            let text = format!("its VMM has a network card here, and this socket is for kind {}", spec.kind);
+            say(true, "peer", &Fault::WrongClient.name(), text, fault_advice(Fault::WrongClient, spec));
         }
         Some(Lack::Memory) => {
             let text = "the VMM shares no memory: no frame can reach the guest or come from it".to_owned();
@@ -106,8 +119,9 @@ fn of_peer(
         }
         Some(Lack::Driver) => {
             let text = "the VMM is connected, and no driver in the guest has turned the card on".to_owned();
-            let mend = "in the guest: lspci -k (is a driver bound?), modprobe virtio_net, e1000, e1000e or r8169, ip link set DEV up";
-            say(true, "driver", "no_driver", text, Some(mend.to_owned()));
+            let module = guest_side(&spec.kind).0;
+            let mend = format!("in the guest: lspci -k (bound?), modprobe {module}, ip link set DEV up");
+            say(true, "driver", "no_driver", text, Some(mend));
         }
         _ if status.peer == Peer::Faulted => {
             say(true, "peer", "faulted", format!("its VMM was disconnected: {}", status.detail), None);
@@ -122,27 +136,37 @@ fn of_peer(
     }
 }
 
+/// The driver of a guest's device at a port of `kind`, as Linux calls it, and the device as QEMU does.
+fn guest_side(kind: &str) -> (&str, &str) {
+    match kind {
+        "vhost-user" => ("virtio_net", "virtio-net-pci with -netdev vhost-user"),
+        "blk" => ("virtio_blk", "vhost-user-blk-pci"),
+        "rtl8169" => ("r8169", "vfio-user-pci"),
+        card => (card, "vfio-user-pci"),
+    }
+}
+
+/// What to do about `fault` of the port that `spec` describes.
+fn fault_advice(fault: Fault, spec: &PortSpec) -> Option<String> {
+    let mend = fault.mend().replace("KIND", &spec.kind).replace("DEVICE", guest_side(&spec.kind).1);
+    let mend = mend.replace("MEMORY", SHARE).replace("PORT", &spec.name);
+    Some(mend).filter(|mend| !mend.is_empty())
+}
+
 /// What drops for `reason` at port `name` mean for it: whether something is wrong, what it is about, what to do.
 fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Option<String>) {
     let (wrong, about, mend) = match reason {
         "too_long" => (true, "mtu", "sidecore set PORT mtu=9000, or in the guest: ip link set DEV mtu MTU"),
         "buffer_too_small" => (true, "mtu", "in the guest: ip link set DEV mtu …, as large as the senders'"),
         "ring_full" => {
-            let mend = "in the guest: ip link set DEV up; if the interface is up, the guest is too slow: longer rings \
-                        (QEMU: rx_queue_size=1024), more queues";
+            let mend = "in the guest: ip link set DEV up; if the interface is up, the VM is paused or too slow: longer \
+                        rings (QEMU: rx_queue_size=1024), more queues";
             (true, "driver", mend)
         }
         "queue_full" => (true, "driver", "sidecore set PORT queue=…; the guest is too slow for its queue"),
-        "overrun" | "receiver_busy" => {
-            let mend =
-                "have the guest's memory present: QEMU -object memory-backend-memfd,…,prealloc=on; no swap";
-            (true, "memory", mend)
-        }
+        "overrun" | "receiver_busy" => (true, "memory", Fault::MemoryStalled.mend()),
         "mac_limit" => (true, "frames", "sidecore set PORT mac-limit=…"),
-        "mac_guard" => {
-            let mend = "sidecore set PORT mac-guard=off, or mac=… with the address that the guest uses";
-            (true, "frames", mend)
-        }
+        "mac_guard" => (true, "frames", "sidecore set PORT mac-guard=off, or mac=… with the guest's address"),
         "storm_broadcast" => (true, "frames", "sidecore set PORT storm-broadcast=…"),
         "storm_multicast" => (true, "frames", "sidecore set PORT storm-multicast=…"),
         "storm_unicast" => (true, "frames", "sidecore set PORT storm-unicast=…"),
@@ -157,13 +181,13 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
         "acl" => (false, "frames", "sidecore show acl"),
         "rate" => (false, "frames", "sidecore set PORT out-rate=…, or out-bit-rate=…"),
         "isolated" => (false, "frames", "sidecore set PORT isolated=off"),
-        "no_destination" | "hairpin" | "filtered" | "control_frame" => (false, "frames", ""),
-        "to_router" | "fragmented" | "group_address" | "time_exceeded" => (false, "frames", ""),
+        "no_destination" | "hairpin" | "filtered" | "control_frame" | "to_router" | "fragmented"
+        | "time_exceeded" => (false, "frames", ""),
+        "not_taken" => (false, "frames", "thrown away; programs get them by control=NAMESPACE of the router"),
+        "group_address" => (false, "frames", "thrown away; join the stations that want them by one switch"),
+        "spoofed" => (true, "frames", "use an address of its port's network (docs/troubleshooting.md)"),
         "no_neighbour" => (false, "frames", "sidecore show neighbours"),
-        "reverse_path" => {
-            let mend = "sidecore explain ROUTER SOURCE says where its route leads; sidecore set PORT rpf=loose, or off";
-            (true, "frames", mend)
-        }
+        "reverse_path" => (true, "frames", "sidecore explain ROUTER SOURCE; sidecore set PORT rpf=off"),
         "no_route" => (true, "frames", "sidecore explain ROUTER ADDRESS"),
         "link_down" => (false, "frames", "sidecore show ports: which port's peer is not running?"),
         _ => (true, "frames", "docs/troubleshooting.md"),
@@ -204,7 +228,7 @@ mod tests {
 
     #[test]
     fn every_drop_reason_has_advice_or_is_usual() {
-        let of_routers = ["to_router", "fragmented", "group_address", "time_exceeded"];
+        let of_routers = ["to_router", "fragmented", "time_exceeded"];
         let usual = [&["no_destination", "hairpin", "filtered", "control_frame"][..], &of_routers].concat();
         for (_, reason, _) in DROPS {
             let (wrong, _, mend) = drop_advice(reason, "p", 1500);

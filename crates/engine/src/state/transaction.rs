@@ -239,6 +239,12 @@ impl<'c> Transaction<'c> {
     fn stop(&mut self, name: &str) -> Result<(), Failure> {
         let Some(live) = self.state.ports.get_mut(name) else { return Ok(()) };
         self.back.push(Back::Restart(name.to_owned(), live.spec.clone()));
+        let place = |spec: &PortSpec| (spec.kind.clone(), spec.location.clone());
+        let next = self.wanted.ports.iter().find(|spec| spec.name == name);
+        if next.is_some_and(|next| place(next) == place(&live.spec)) {
+            // As between two daemons: a VMM cannot connect to a card a second time.
+            live.attachment.iter_mut().for_each(|attachment| attachment.leave());
+        }
         live.detach()?;
         live.port.fault.clear();
         Ok(())

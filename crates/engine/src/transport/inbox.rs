@@ -19,6 +19,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::server::connection::{receive, Connection};
 use super::server::conversation::{ConversationEnd, PATIENCE};
+use crate::fault::Fault;
 use crate::mem::{set_peeked, Files, Terms};
 use crate::sandbox::descriptors::{self, WantedFds, Why};
 use crate::sandbox::open::passing;
@@ -37,6 +38,9 @@ pub(super) trait MessageHeader: Sized {
     /// # Errors
     /// It is none. It is unknown then where the next message begins.
     fn read(bytes: &[u8]) -> Result<Option<(Self, usize)>, String>;
+
+    /// Whether `bytes` begin as the first message of a VMM that has another kind of device at this socket.
+    fn is_foreign(bytes: &[u8]) -> bool;
 
     /// Whether memory comes with a message, and whether a socket does. `None`: any may be meant, since a descriptor
     /// came before the header was whole.
@@ -113,6 +117,10 @@ impl Inbox {
             };
             have += got.bytes;
             (self.seen, self.peeked) = (have, have);
+            if H::is_foreign(&self.bytes[..have]) {
+                let wrong = Fault::WrongClient;
+                return Err(ConversationEnd::Fault(wrong, wrong.to_string()));
+            }
             let message = H::read(&self.bytes[..have]).map_err(ConversationEnd::bad)?;
             if got.with_fds {
                 if self.closing.is_some() {

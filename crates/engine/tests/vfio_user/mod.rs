@@ -19,7 +19,7 @@ use sidecore_driver::Error;
 use sidecore_engine::core::Recall;
 use sidecore_engine::graph::{CoreOptions, Graph, QueueHandle, Scheduler};
 use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Attachment, Peer, Port, PortId, DEFAULT_MTU};
+use sidecore_engine::port::{Attachment, Lack, Peer, Port, PortId, DEFAULT_MTU};
 use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
 
 use crate::huge_pages::{HugePages, HUGE};
@@ -299,7 +299,7 @@ fn ranges_that_cannot_be_reached_are_remembered() {
     client.map(0xe_0000, 0x1000, dma::READ, Some((file.as_fd(), 0))).unwrap();
     client.write32(REGISTERS, INCREMENT, 0xe_0000).unwrap();
     assert_eq!((mapped("ro"), rig.inside.maps.load(SeqCst)), (0, 0));
-    rig.until("the operator is told", |rig| rig.status().hint.is_some_and(|hint| hint.contains("share=on")));
+    rig.until("the operator is told", |rig| rig.status().lack == Some(Lack::Memory));
     refused(client.map(0xf_ffff, 1, both, None), Errno::EXIST);
     client.unmap(0xf_0000, 0x1_0000).unwrap();
     client.map(0xf_0000, 0x1000, both, Some((file.as_fd(), 0))).unwrap();

@@ -116,7 +116,7 @@ pub(in crate::transport) fn run<T: Exchange>(
 ) -> ConversationEnd {
     let hold = || port.messages.hold().map(|time| Instant::now() + time);
     let begun = Instant::now();
-    let (mut waiting, mut refusals): (Option<(Instant, &str)>, u32) = (None, 0);
+    let mut waiting: Option<(Instant, &str)> = None;
     show(exchange);
     let mut held_until = hold();
     loop {
@@ -195,9 +195,7 @@ pub(in crate::transport) fn run<T: Exchange>(
         // Only when all is heard: a peer that has left and calls again is no second one.
         if newcomer && all_heard {
             let refused = listener.is_some_and(Listener::refuse);
-            port.messages.note(|counts| counts.refused += u64::from(refused));
-            refusals += u32::from(refused);
-            if refused && refusals == 1 {
+            if refused && port.messages.refused_second() {
                 tracing::warn!(event = "peer", port = %port.name, "a second VMM has called and was refused: give each VMM a port of its own");
             }
             // It is still readable.

@@ -7,7 +7,7 @@
 //!
 //! Some ranges cannot be reached: those without a file (a VMM's ROMs, other devices' registers, and guest
 //! memory that is not shared) and those that may not be both read and written. They are remembered, because
-//! the VMM unmaps them again, and a buffer there is an error of its own: see [`DmaTable::hint`].
+//! the VMM unmaps them again, and a buffer there is an error of its own: see [`DmaTable::is_unshared`].
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::collections::BTreeMap;
@@ -177,12 +177,9 @@ impl DmaTable {
         Ok(table)
     }
 
-    /// What to tell the operator if the device cannot work with this memory.
-    pub(super) fn hint(&self) -> Option<&'static str> {
-        let unreached = !self.ranges.is_empty() && !self.ranges.values().any(|range| range.reached);
-        unreached.then_some(
-            "the VMM shares no memory with us: give it share=on (QEMU) or shared=on (Cloud Hypervisor)",
-        )
+    /// Whether there is memory, and none of it can be reached.
+    pub(super) fn is_unshared(&self) -> bool {
+        !self.ranges.is_empty() && !self.ranges.values().any(|range| range.reached)
     }
 }
 
@@ -248,7 +245,7 @@ mod tests {
                     prop_assert_eq!(found.is_some(), reached);
                 }
                 let (some, reached) = (pages.iter().any(Option::is_some), pages.iter().flatten().any(|p| p.2));
-                prop_assert_eq!(table.hint().is_some(), some && !reached);
+                prop_assert_eq!(table.is_unshared(), some && !reached);
             }
         }
     }

@@ -17,7 +17,7 @@ use super::messages::{Answer, Handled, Refusal, Request};
 use super::regions;
 use super::session::Session;
 use super::version;
-use crate::device::pci::{self, Command, Index};
+use crate::device::pci::{self, Index};
 use crate::mem::GuestMap;
 
 impl Session {
@@ -166,7 +166,6 @@ impl Session {
         }
         self.regions.check(&access)?;
         regions::write(&mut **crate::lock(&self.device), &access, data);
-        self.look_at_memory();
         answer.put(head);
         Ok(())
     }
@@ -192,7 +191,6 @@ impl Session {
             regions::write(&mut **device, &access(&one), &one.data.to_le_bytes()[..one.count as usize]);
         }
         drop(device);
-        self.look_at_memory();
         answer.put(&WriteMulti { count }.bytes());
         Ok(())
     }
@@ -204,17 +202,5 @@ impl Session {
 
     pub(super) fn not_offered(&mut self, _: Request, _: &mut Answer) -> Handled {
         Err(Refusal::new(Errno::NOTSUP, "we do not offer it, or only servers send it"))
-    }
-
-    /// Tells the operator, once, that a device was turned on that can reach nothing.
-    fn look_at_memory(&mut self) {
-        if self.hinted {
-            return;
-        }
-        let Some(hint) = self.hint() else { return };
-        if crate::lock(&self.device).config().command().has(Command::MASTER) {
-            tracing::error!(port = %self.name, "the device cannot work: {hint}");
-            self.hinted = true;
-        }
     }
 }

@@ -66,6 +66,11 @@ impl MessageHeader for Header {
         Ok(Some((header, size)))
     }
 
+    /// A message of vhost-user is shorter than a header, and has its version where sizes stand.
+    fn is_foreign(bytes: &[u8]) -> bool {
+        matches!(bytes, [_, 0, 0, 0, 1 | 9, 0, 0, 0, ..])
+    }
+
     fn gives(header: Option<&Header>, _: &Terms) -> (bool, bool) {
         (header.is_none_or(|header| header.command == command::DMA_MAP), false)
     }

@@ -56,7 +56,6 @@ pub(super) struct Session {
     pub(super) memory: DmaTable,
     pub(super) agreed: Option<Agreed>,
     pub(super) refused: u64,
-    pub(super) hinted: bool,
     /// Looks at the client's memory that are left: none once there was something in it.
     pub(super) looks: u32,
     /// Where its holder is to be, once there is reason for one, and of what.
@@ -92,7 +91,6 @@ impl Session {
             memory: DmaTable::new(terms),
             agreed: None,
             refused: 0,
-            hinted: false,
             looks: LOOKS,
             hold: None,
             keep: None,
@@ -289,13 +287,13 @@ impl Session {
 
     /// Whether the client shares no memory; before it has told of any, it has not come so far.
     pub(super) fn lack(&self) -> Option<Lack> {
-        self.memory.hint().map(|_| Lack::Memory)
+        self.memory.is_unshared().then_some(Lack::Memory)
     }
 
     /// What keeps the device from working, if the operator can do something about it.
     pub(super) fn hint(&self) -> Option<&'static str> {
         let unheld = "its holder is gone: the end of this daemon will disconnect the VMM; restart the VMM to have one again";
-        self.memory.hint().or(self.unheld.then_some(unheld))
+        self.unheld.then_some(unheld)
     }
 
     /// The eventfd by which the end of an interrupt is told, if there is one; or for how long it is not listened to.

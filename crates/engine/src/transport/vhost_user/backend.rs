@@ -273,9 +273,12 @@ impl<D: VirtioDevice> Backend<D> {
 
     fn lack(&self, running: bool) -> Option<Lack> {
         let refused = || self.rings.iter().any(|ring| ring.refused.is_some());
+        // A front end of a disk has to ask for the disk's size.
+        let is_net = || self.protocol != 0 && self.protocol & protocol::CONFIG == 0;
         match (self.acked, &self.map) {
             (Some(_), None) => Some(Lack::Memory),
             (Some(_), Some(_)) if running || refused() => None,
+            _ if is_net() && self.device.disk().is_some() => Some(Lack::Kind),
             _ => Some(Lack::Driver),
         }
     }

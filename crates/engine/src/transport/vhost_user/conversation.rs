@@ -41,20 +41,20 @@ impl<D: VirtioDevice> Conversation<D> {
 
     /// Takes the message of `size` bytes that was looked at; its descriptors.
     fn take(&mut self, header: &Header, size: usize) -> Result<Descriptors, ConversationEnd> {
-        let bad = |why: String| Err(ConversationEnd::bad(format!("{}: {why}", header.message.name)));
         let fds = Descriptors(std::mem::take(&mut self.inbox.fds));
         if let Some((name, ours)) = self.inbox.stranger.take() {
             crate::lock(&self.backend).terms.refused();
-            if ours {
-                return bad(strange(header, name));
+            let (mut of, mut end, mut which) = (*header, size, header.message.name.to_owned());
+            if !ours {
+                // The one in which the first piece with descriptors ends.
+                let seen = |end| self.inbox.bytes.get(end..self.inbox.seen).unwrap_or_default();
+                while let Ok(Some((later, whole))) = Header::read(seen(end)) {
+                    (of, end) = (later, end + whole);
+                }
+                which = format!("{which}: behind it: {}", of.message.name);
             }
-            // The one in which the first piece with descriptors ends.
-            let (mut later, mut end) = (*header, size);
-            let seen = |end| self.inbox.bytes.get(end..self.inbox.seen).unwrap_or_default();
-            while let Ok(Some((header, whole))) = Header::read(seen(end)) {
-                (later, end) = (header, end + whole);
-            }
-            return bad(format!("behind it: {}: {}", later.message.name, strange(&later, name)));
+            let fault = if of.message.given == Given::Memory { Fault::MemoryFile } else { Fault::BadMessage };
+            return Err(ConversationEnd::Fault(fault, format!("{which}: {}", strange(&of, name))));
         }
         self.inbox.take(size)?;
         Ok(fds)

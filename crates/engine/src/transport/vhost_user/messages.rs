@@ -220,6 +220,11 @@ impl MessageHeader for Header {
         Ok(header.map(|header| (header, HEADER + header.size as usize)))
     }
 
+    /// VERSION of vfio-user has a number and the command where no message has such a code.
+    fn is_foreign(bytes: &[u8]) -> bool {
+        matches!(bytes, [_, _, 1, 0, ..])
+    }
+
     fn gives(header: Option<&Header>, terms: &Terms) -> (bool, bool) {
         let message = header.map(|header| header.message);
         let memory = message.is_none_or(|message| message.given == Given::Memory);
