@@ -432,8 +432,22 @@ fn speak_vfio_user(
 ) -> Result<VfioUser, String> {
     set_terms(spec, port);
     let endpoint = endpoint(spec)?;
-    // The address as it is here: a holder reads no file of the host's.
-    let of = PortSpec { mac: Some(Mac(mac(spec, port).0)), ..spec.clone() };
+    // What a card is made of, and no more: a record to the broker is short. The address is resolved here, since a holder
+    // reads no file of the host's.
+    let PortSpec { name, kind, location, csb, moderation, receive_share, memory_file, .. } = spec.clone();
+    let (features_off, mac) = (spec.features_off.clone(), Some(Mac(mac(spec, port).0)));
+    let of = PortSpec {
+        name,
+        kind,
+        location,
+        csb,
+        moderation,
+        receive_share,
+        memory_file,
+        features_off,
+        mac,
+        ..PortSpec::default()
+    };
     let hold = holder_beside(spec).map(|path| Ok((path, serde_json::to_string(&of)?)));
     let hold = hold.transpose().map_err(|e: serde_json::Error| e.to_string())?;
     VfioUser::start(endpoint, Arc::clone(port), device, hold).map_err(|e| e.to_string())
@@ -445,7 +459,8 @@ fn start_card(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) 
     started(speak_vfio_user(spec, port, card.map_err(|e| e.to_string())?))
 }
 
-/// Who stands in for the daemon at the port that `of` describes, in the process of its holder; nobody, if it is no card.
+/// Who stands in for the daemon at the port `of` (JSON), in the process of its holder. `None`: the port has no card that a holder
+/// can answer for.
 pub fn stand_in(of: &str) -> Option<Box<dyn holder::StandIn>> {
     let spec: PortSpec = serde_json::from_str(of).ok()?;
     let counters = CounterFile::anonymous().ok()?.open_slot(PortId(0), &spec.name);

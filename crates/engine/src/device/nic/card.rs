@@ -391,7 +391,7 @@ impl<M: Access> Persist for Card<M> {
         M::resume(self);
     }
 
-    /// The rings stay as they were made: what their journals have is for who resumes, unless the driver begins them anew.
+    /// The rings do not recover: their journals are left to the process that resumes, unless the driver begins the rings anew.
     fn stand_still(&mut self) -> bool {
         self.master = self.config.command().has(Command::MASTER);
         self.carrier = self.phy.is_linked();

@@ -120,7 +120,7 @@ impl InterruptPin {
 #[derive(Debug)]
 pub struct Interrupts {
     mode: AtomicU8,
-    /// No eventfd is used.
+    /// Eventfds that the VMM gives are dropped here ([`Interrupts::silence`]).
     silent: AtomicBool,
     has_pin: bool,
     pin: Mutex<InterruptPin>,
@@ -189,7 +189,7 @@ impl Interrupts {
         self.of(index).len() + usize::from(index == Index::Intx && self.has_pin)
     }
 
-    /// From now on eventfds that are given are not used: another process will.
+    /// From now on eventfds that the VMM gives are dropped: the next daemon will signal them.
     pub fn silence(&self) {
         self.silent.store(true, Ordering::Relaxed);
     }

@@ -190,7 +190,7 @@ pub trait Persist {
     /// for all that it may have missed.
     fn resume(&mut self);
 
-    /// Goes on answering its driver, without rings, memory or interrupts, for another process that resumes. False: it cannot.
+    /// Goes on answering its driver, without rings, memory or interrupts, until another process resumes it. False: it cannot.
     fn stand_still(&mut self) -> bool {
         false
     }

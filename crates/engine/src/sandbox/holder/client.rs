@@ -18,7 +18,7 @@ use crate::sandbox::open::socket::{self, SocketError, SocketSpec};
 use crate::wait::wait;
 
 use super::program::{make_secret, read_secret, start};
-use super::server::{hear, is_ours, say, Found, Store, DONE, DROP, HERE, LIST, PUT, SECRET};
+use super::server::{hear, is_ours, say, Found, Store, DONE, DROP, HERE, LIST, MAX_KEYS, PUT, SECRET};
 
 /// How long a holder may take over an answer. It has nothing else to do, but the machine may.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -48,7 +48,8 @@ pub(crate) type SoughtHolder = (PathBuf, bool);
 
 static EARLY: Early<SoughtHolder, FoundHolder> = Early::new();
 
-/// A holder, as the daemon sees it, and who stands in for a daemon. When it is dropped the holder keeps what it has.
+/// A holder, as the daemon that it serves sees it, or its own process that stands in for one. When this is dropped the
+/// holder keeps what it has.
 #[derive(Debug)]
 pub enum Holder {
     /// Another process.
@@ -58,7 +59,8 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Starts a holder that can be found at `path`. `of`: what it is for, as who is to stand in there has to know it.
+    /// Starts a holder that can be found at `path`. `of`: the port whose VMM it keeps, as JSON, so that its process can make
+    /// the port's card.
     ///
     /// # Errors
     /// Why there is none.
@@ -75,7 +77,7 @@ impl Holder {
         Holder::connect(path)
     }
 
-    /// Looks for the holders at `paths`, for all of them at the same time: ports that are started find them then.
+    /// Looks for `all` holders, for all of them at the same time: ports that are started find them then.
     pub(crate) fn seek(all: Vec<SoughtHolder>) -> SoughtHolders {
         EARLY.fetch("seek", all.len(), all, |(path, any)| Holder::find_now(path, *any))
     }
@@ -99,12 +101,13 @@ impl Holder {
         let mut found = Found::new();
         say(&socket, LIST, 0, None).map_err(system("ask the holder"))?;
         let begun = Instant::now();
-        loop {
-            if begun.elapsed() > ANSWER {
+        // What it keeps, and the word that it was all.
+        for _ in 0..=MAX_KEYS {
+            let left = ANSWER.saturating_sub(begun.elapsed());
+            let mut heard = [PollFd::new(&socket, PollFlags::IN)];
+            if !wait(&mut heard, Some(left)).map_err(system("hear the holder"))? {
                 return Err(system("take what the holder has")(Errno::TIMEDOUT));
             }
-            wait(&mut [PollFd::new(&socket, PollFlags::IN)], Some(ANSWER))
-                .map_err(system("hear the holder"))?;
             let looked = look(socket.as_fd(), WantedFds { most: 1, any, sockets: true });
             // Taken without its descriptors.
             let record = passing::hear(&socket, 0).map_err(system("hear the holder"))?;
@@ -119,6 +122,7 @@ impl Holder {
                 _ => return Err(system("take what the holder has")(Errno::PROTO)),
             }
         }
+        Err(system("take more than a holder may have")(Errno::PROTO))
     }
 
     /// The holder that is there already, and nothing of what it has.
@@ -187,7 +191,7 @@ fn call_one(path: &Path) -> io::Result<OwnedFd> {
     patiently(|| listens(broker.fd(&request, &[])?))
 }
 
-/// Starts a holder that can be found at `path`, of what `of` says.
+/// As [`Holder::start`].
 pub(crate) fn spawn(path: &Path, of: &str) -> io::Result<Child> {
     // The holder stands in another folder.
     let path = &std::path::absolute(path).map_err(system("find the holder's folder"))?;

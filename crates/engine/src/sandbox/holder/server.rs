@@ -26,9 +26,9 @@ pub const MAX_KEYS: usize = 4096;
 /// How long a holder waits for a daemon while it keeps no socket, whose other end could tell it to end.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Its name as a process while a daemon is there, and while none is: for `show holders`.
+/// The name of a holder's process while a daemon is there, by which `show holders` tells.
 pub const ATTENDED: &CStr = c"sidecore-hold";
-/// The same.
+/// The name of a holder's process while no daemon is there.
 pub const ALONE: &CStr = c"sidecore-alone";
 
 /// Most callers that have said nothing yet; one more takes the place of the oldest.
@@ -96,7 +96,7 @@ pub fn serve(
     let store = Store::default();
     let mut callers = Vec::new();
     let end = loop {
-        // It goes without saying if it cannot be said.
+        // The name is for people: a holder that cannot set it serves as well.
         let _ = rustix::thread::set_name(ALONE);
         match next_daemon(listener, &mut callers, secret, &store, stand_in.as_deref_mut()) {
             Ok(Some(daemon)) => {

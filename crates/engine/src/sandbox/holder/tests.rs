@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{eventfd, EventfdFlags};
 
 use super::client::listen_at;
-use super::program::{make_secret, read_secret, secret_beside};
-use super::server::{hear, say, DONE, LIST, SECRET};
+use super::program::{make_secret, read_secret, remove_secret, secret_beside};
+use super::server::{hear, say, DONE, HERE, LIST, SECRET};
 use super::{serve, Holder};
 
 /// A holder at a path of its own, until it ends.
@@ -164,4 +164,31 @@ fn a_daemon_that_is_slow_to_speak_is_heard_and_keeps_nobody_waiting() {
     daemon.forget(1).unwrap();
     drop(daemon);
     end.join().unwrap();
+}
+
+/// A holder has heard its VMM, which may have got it into its hands: more than a holder may keep, or a file that
+/// no VMM may give.
+#[test]
+fn a_holder_that_lies_is_given_up() {
+    let (event, pipe) = (eventfd(0, EventfdFlags::CLOEXEC).unwrap(), rustix::pipe::pipe().unwrap());
+    for (fd, why) in [(event.as_fd(), "more than a holder may have"), (pipe.0.as_fd(), "no VMM may give")] {
+        let path = std::env::temp_dir().join(format!("sidecore-hold-lies-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        let listener = listen_at(&path).unwrap();
+        make_secret(&path).unwrap();
+        let fd = fd.try_clone_to_owned().unwrap();
+        let lies = std::thread::spawn(move || {
+            let daemon = rustix::net::accept(&listener).unwrap();
+            assert_eq!(hear(&daemon).unwrap().what, SECRET);
+            say(&daemon, DONE, 0, None).unwrap();
+            assert_eq!(hear(&daemon).unwrap().what, LIST);
+            // For as long as it is listened to.
+            while say(&daemon, HERE, 1, Some(fd.as_fd())).is_ok() {}
+        });
+        let error = Holder::find(&path, false).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        lies.join().unwrap();
+        remove_secret(&path);
+        std::fs::remove_file(&path).unwrap();
+    }
 }

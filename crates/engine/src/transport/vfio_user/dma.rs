@@ -37,7 +37,7 @@ pub(super) struct DmaTable {
     ranges: BTreeMap<u64, Range>,
     /// The memory that can be reached.
     pub(super) map: Arc<GuestMap>,
-    /// Nothing is mapped: another process will.
+    /// Nothing is mapped: the next daemon will map it.
     still: bool,
     /// On which the client gives its memory.
     pub(super) terms: Terms,

@@ -146,7 +146,7 @@ impl Bare {
 struct Spoken {
     port: Arc<Port>,
     device: SharedDevice,
-    /// Where holders are found, and what they are of.
+    /// Where holders are found, and the port as JSON.
     hold: Option<(PathBuf, String)>,
     /// The VMM of an earlier daemon.
     session: Option<Session>,

@@ -16,7 +16,7 @@ use super::messages::{Answer, Refusal};
 use super::regions::Regions;
 use super::version::Agreed;
 use crate::device::pci::{self, Command, Index, Interrupts, PciDevice};
-use crate::mem::{Files, GuestMap, Terms};
+use crate::mem::{eventfd, Files, GuestMap, Terms};
 use crate::port::Lack;
 use crate::sandbox::holder::{Found, Holder, Store};
 
@@ -58,7 +58,7 @@ pub(super) struct Session {
     pub(super) refused: u64,
     /// Looks at the client's memory that are left: none once there was something in it.
     pub(super) looks: u32,
-    /// Where its holder is to be, once there is reason for one, and of what.
+    /// Where its holder is to be, once there is reason for one, and the port as JSON (`holder::Holder::start`).
     pub(super) hold: Option<(PathBuf, String)>,
     /// What the next daemon finds.
     pub(super) keep: Option<Keep>,
@@ -154,8 +154,8 @@ impl Session {
         }
     }
 
-    /// The session whose daemon has ended and whose holder is this process, which has this `store`, and its connection. The device
-    /// stands still: it gets no memory, no interrupts, and its queues are not served.
+    /// The session of a daemon that has ended, and its connection: what this process, its holder, has in `store`. The device stands
+    /// still: it gets no memory, no interrupts, and its queues are not served.
     pub(super) fn stand_in(
         name: &str,
         device: &SharedDevice,
@@ -166,7 +166,8 @@ impl Session {
         Session::adopt(name, device, terms, (holder, &mut found), true)
     }
 
-    /// The session that `holder` has `found`. `still`: nothing of the guest's is touched.
+    /// The session of which `holder` has `found` the descriptors. `still`: neither memory nor interrupts of the guest are
+    /// touched.
     fn adopt(
         name: &str,
         device: &SharedDevice,
@@ -196,11 +197,13 @@ impl Session {
         for index in [Index::Intx, Index::Msi, Index::Msix, Index::Error, Index::Request] {
             for number in 0..session.interrupts.count(index) {
                 if let Some(fd) = found.remove(&key::trigger(index, number)) {
+                    let fd = eventfd(fd, terms).map_err(|e| e.to_string())?;
                     session.interrupts.set_trigger(index, number, Some(fd));
                 }
             }
         }
-        session.interrupts.set_resample(found.remove(&key::RESAMPLE));
+        let resample = found.remove(&key::RESAMPLE).map(|fd| eventfd(fd, terms)).transpose();
+        session.interrupts.set_resample(resample.map_err(|e| e.to_string())?);
         // Of messages that were never committed.
         std::mem::take(found).into_keys().for_each(|key| keep.forget(key));
         let mut guard = crate::lock(device);

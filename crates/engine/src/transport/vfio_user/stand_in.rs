@@ -3,12 +3,13 @@
 //! Theory of operation. A VMM gives an answer up after some seconds (QEMU after five) and takes one that comes later for the end of
 //! the conversation. So while no daemon is there, the holder goes on with what is kept as the next daemon would
 //! ([`Session::stand_in`]): the same device model, the same messages, each done exactly once (`keep`). The device stands
-//! still: it has neither rings nor guest memory nor interrupts here. A driver that resets it and
-//! reads back what it wrote gets what a device gives that no frame reaches, and its link stays up: a driver whose link goes
-//! throws away what it wanted to send, and routes of its guest with that, for an outage of a second as well.
+//! still: it has neither rings nor guest memory nor interrupts here. Its registers work, so a driver that resets it reads
+//! back what it wrote. Its link stays up: if the link went, the driver would throw away the frames that it has to send, and
+//! the guest its routes, for an outage of a second as well.
 //!
-//! Memory and eventfds that the VMM gives meanwhile are put to the others, and the next daemon maps and wires them.
-//! It interrupts for all that its guest may have missed, as after every take-over, so interrupts need not be noted.
+//! Memory and eventfds that the VMM gives meanwhile are kept beside the earlier ones, and the next daemon maps and wires
+//! them. The next daemon interrupts for all that the guest may have missed, as after every take-over, so interrupts need
+//! not be noted.
 
 use std::os::fd::OwnedFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -47,7 +48,7 @@ impl Scheduler for Still {
 pub struct StandIn {
     port: Arc<Port>,
     device: SharedDevice,
-    /// What is kept could not be gone on with: the next daemon says why.
+    /// The session could not be resumed here; the next daemon will try, and log why it cannot.
     failed: bool,
 }
 
@@ -61,12 +62,12 @@ impl StandIn {
     fn resume(&self, store: &Store) -> Result<Conversation, String> {
         let (session, stream) = Session::stand_in(&self.port.name, &self.device, &self.port.terms, store)?;
         let mut stream = Connection::from(stream);
-        // Whatever happens here, the next daemon finds the connection whole.
+        // However this process ends the conversation, the connection is not shut: the next daemon goes on with it.
         stream.leave();
         Conversation::resume(stream, session, &self.port, &self.device).map_err(|e| e.to_string())
     }
 
-    /// As [`holder::StandIn::answer`]. An error: what is kept cannot be gone on with here.
+    /// As [`holder::StandIn::answer`]. An error: the session cannot be resumed here.
     fn converse(&self, store: &Store, line: &OwnerLine) -> Result<bool, String> {
         let mut exchange = self.resume(store)?;
         match conversation::run(&mut exchange, &self.port, line, None, false, |_| ()) {
@@ -93,7 +94,7 @@ impl holder::StandIn for StandIn {
         }
         drop(stream);
         let line = OwnerLine::leaving(called);
-        // A bug that a VMM has found costs it its answers, and not what is kept.
+        // If a VMM's message makes this code panic, the VMM gets no more answers, and its descriptors stay kept.
         let answered = catch_unwind(AssertUnwindSafe(|| self.converse(store, &line)));
         let go_on = answered.unwrap_or_else(|_| Err("it panicked".to_owned()));
         self.failed = go_on.is_err();

@@ -172,7 +172,7 @@ pub enum Request {
     Remove { number: u64 },
     /// A connection to a VMM that listens.
     Call { path: PathBuf },
-    /// A new holder of what `of` says; the connection to it.
+    /// A new holder for the VMM of port `of` (JSON); the connection to it.
     Hold { path: PathBuf, of: String },
     /// A connection to the holder that an earlier daemon left.
     Find { path: PathBuf },
