@@ -83,6 +83,25 @@ impl Daemon {
         self.explain(ready)
     }
 
+    /// Starts the daemon that went down, and kills it when it has taken over from holders this many VMMs.
+    ///
+    /// # Errors
+    /// It does not come so far.
+    pub fn crash_at_start(&mut self, taken_over: u32) -> Result<()> {
+        let count = |log: &str| log.matches("goes on with the VMM of an earlier daemon").count();
+        let enough = count(&self.log()) + usize::try_from(taken_over).unwrap_or(0);
+        self.process = run(&self.arguments, self.netns.as_deref(), &self.socket, &self.dir)?;
+        let deadline = Instant::now() + LIMIT;
+        while count(&self.log()) < enough {
+            if Instant::now() > deadline || self.process.status().is_some() {
+                return self.explain(Err(Error::new(format!("it has not taken over {taken_over} VMMs"))));
+            }
+            std::thread::yield_now();
+        }
+        self.down();
+        Ok(())
+    }
+
     fn wait_ready(&mut self) -> Result<()> {
         let stdout = self.process.child().stdout.take().ok_or_else(|| Error::new("no standard output"))?;
         let (ready, waiting) = channel();

@@ -1,7 +1,8 @@
 //! `sidecore-lab`: the lab for people and Makefiles.
 
 use sidecore_lab::{
-    bench::beside, bench::figure4, bench::ptnet, demo, fetch, frr, tidy, Accel, Error, Lab, Result,
+    bench::away, bench::beside, bench::figure4, bench::ptnet, demo, fetch, frr, tidy, Accel, Error, Lab,
+    Result,
 };
 use std::process::ExitCode;
 
@@ -19,6 +20,8 @@ const USAGE: &str =
        sidecore-lab bench-ptnet [ROUNDS] [--json] [--seconds S] [--sizes BYTES,…] [--only NAME,…] [svg=FILE]
                                          ptnet beside our other cards and QEMU's virtio-net, in guests; names are those of
                                          cards (vhost-user, ptnet, e1000e, rtl8169, qemu-virtio) and tests (rr, udp, tcp)
+       sidecore-lab bench-away [SECONDS,…] [--json]
+                                         guests with a card of each kind while the daemon is away, killed or unable to start
        sidecore-lab fetch                download what guests need, if it is not there
        sidecore-lab fetch frr            download Debian 13's FRR, if it is not there, and print where it is
        sidecore-lab prepare              download what the demo needs, and find out how guests run here
@@ -63,6 +66,7 @@ fn with_guests(words: &[&str]) -> Result<()> {
             _ => Err(Error::new(USAGE)),
         },
         Some((&"bench-figure4", rest)) => bench_figure4(rest),
+        Some((&"bench-away", words)) => away::away(words),
         Some((&"bench-ptnet", words)) => ptnet::ptnet(words),
         _ => Err(Error::new(USAGE)),
     }

@@ -19,6 +19,8 @@ pub struct Ping {
     pub min_ms: f64,
     /// The average round trip, in milliseconds.
     pub avg_ms: f64,
+    /// Replies that came once more.
+    pub doubled: u32,
 }
 
 impl Ping {
@@ -30,7 +32,8 @@ impl Ping {
             number_before(text, " packets received").or_else(|| number_before(text, " received"))?;
         let mut times = text.split("min/avg/max").nth(1)?.split_once("= ")?.1.split('/');
         let mut time = || times.next()?.parse().ok();
-        Some(Self { sent, received, min_ms: time()?, avg_ms: time()? })
+        let doubled = number_before(text, " duplicates").unwrap_or(0);
+        Some(Self { sent, received, min_ms: time()?, avg_ms: time()?, doubled })
     }
 
     /// Requests without a reply.
@@ -43,7 +46,7 @@ fn number_before(text: &str, words: &str) -> Option<u32> {
     text.split_once(words)?.0.rsplit([' ', '\n']).next()?.parse().ok()
 }
 
-/// A ping that goes on, five requests a second, while something else happens to its path. One for each guest.
+/// A ping that goes on, five requests a second, while something else happens to its path. In one guest all end together.
 #[derive(Debug)]
 pub struct Pinging {
     job: Job,
@@ -89,7 +92,8 @@ impl Pinging {
     /// # Errors
     /// ping had ended before, or the guest is gone.
     pub fn end(self, guest: &mut Guest) -> Result<Ping> {
-        guest.expect("killall -INT ping")?;
+        // With the first of several all have ended.
+        guest.run("killall -INT ping")?;
         guest.wait_for(self.job, LIMIT)?;
         let text = guest.expect(&format!("tail -n 4 /tmp/ping.{}", self.address))?;
         Ping::parse(&text).ok_or_else(|| Error::new(format!("ping printed no result:\n{text}")))
@@ -131,13 +135,13 @@ mod tests {
     #[test]
     fn both_kinds_of_ping_are_understood() {
         let busybox =
-            "--- 10.0.0.1 ping statistics ---\n5 packets transmitted, 4 packets received, 20% packet loss\n\
+            "--- 10.0.0.1 ping statistics ---\n5 packets transmitted, 4 packets received, 2 duplicates, 20% packet loss\n\
                        round-trip min/avg/max = 0.113/0.212/0.401 ms\n";
         let iputils = "--- 10.0.0.1 ping statistics ---\n5 packets transmitted, 5 received, 0% packet loss, time 804ms\n\
                        rtt min/avg/max/mdev = 0.113/0.212/0.401/0.100 ms\n";
-        for (text, received) in [(busybox, 4), (iputils, 5)] {
+        for (text, received, doubled) in [(busybox, 4, 2), (iputils, 5, 0)] {
             let ping = Ping::parse(text).unwrap();
-            assert_eq!(ping, Ping { sent: 5, received, min_ms: 0.113, avg_ms: 0.212 });
+            assert_eq!(ping, Ping { sent: 5, received, min_ms: 0.113, avg_ms: 0.212, doubled });
             assert_eq!(ping.lost(), 5 - received);
         }
         assert!(Ping::parse("ping: sendto: Network is unreachable\n").is_none());

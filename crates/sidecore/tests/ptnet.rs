@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::rig::{Testbed, LIMIT};
 use rustix::process::Signal;
+use sidecore_abi::ptnet::{memdev, reg};
 use sidecore_driver::e1000::{self, E1000};
 use sidecore_driver::ptnet::{Config, Ptnet};
 
@@ -163,4 +164,57 @@ fn guests_stay_connected_while_the_daemon_is_stopped_or_killed() {
             !bed.path(&format!("{name}.hold")).exists() && !bed.path(&format!("{name}.mem.hold")).exists()
         })
     });
+}
+
+/// While there is no daemon a driver is answered at both of its functions: it kicks, ends, and is reset. What it cannot do is begin.
+#[test]
+fn guests_are_answered_while_no_daemon_is_there() {
+    let bed = Testbed::new();
+    let ports = [("a", ",mtu=2000"), ("b", "")].map(|(n, more)| format!("{n}=ptnet:{}{more}", bed.at(n)));
+    let start = || bed.daemon(&["--port", &ports[0], "--port", &ports[1]]);
+    let mut daemon = start();
+    let (mut a, mut b) = (guest(&bed, "a"), guest(&bed, "b"));
+    exchange(&mut a, &mut b);
+    // What drivers read when they look for a device.
+    let registers = [reg::MAC_LO, reg::MAC_HI, reg::NIFP_OFS, reg::NUM_TX_SLOTS, reg::HOSTMEMID, reg::MTU];
+    let pools = [memdev::MEMID, memdev::MEMSIZE_LO, memdev::IF_POOL, memdev::RING_POOL, memdev::BUF_POOL];
+    let look = |it: &mut Ptnet| {
+        let words = registers.map(|at| it.client().read32(0, at).unwrap());
+        (words, pools.map(|at| it.memory_device().read32(0, at).unwrap()))
+    };
+    let found = look(&mut b);
+    daemon.end(Signal::KILL);
+    assert_eq!(look(&mut b), found);
+    // A frame with its kick waits.
+    let sent = frame(1, 500);
+    assert_eq!(a.send(&[&sent]).unwrap(), 1);
+    a.kick().unwrap();
+    daemon = start();
+    let mut got = Vec::new();
+    await_true("the frame that waited", || {
+        receive(&mut b, &mut got);
+        !got.is_empty()
+    });
+    assert_eq!(got, [sent]);
+    exchange(&mut a, &mut b);
+    exchange(&mut b, &mut a);
+    // The driver goes, and comes back when the daemon is there: nothing comes twice.
+    daemon.end(Signal::KILL);
+    b.stop().unwrap();
+    assert!(b.start().unwrap_err().to_string().contains("errno 11"), "nobody serves its rings");
+    daemon = start();
+    b.start().unwrap();
+    exchange(&mut a, &mut b);
+    exchange(&mut b, &mut a);
+    // A guest that is reset finds its device as new.
+    daemon.end(Signal::KILL);
+    b.client().reset().unwrap();
+    assert_eq!(look(&mut b), found);
+    drop(b);
+    await_true("its holders end", || ["b.hold", "b.mem.hold"].iter().all(|name| !bed.path(name).exists()));
+    daemon = start();
+    let mut b = guest(&bed, "b");
+    exchange(&mut a, &mut b);
+    exchange(&mut b, &mut a);
+    drop(daemon);
 }

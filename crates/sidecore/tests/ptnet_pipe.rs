@@ -1,9 +1,11 @@
 //! Pipes between ports of the real program: native drivers as guests, programs of the host, a daemon that is stopped or killed.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::rig::{Testbed, LIMIT};
 use rustix::process::Signal;
+use sidecore_abi::ptnet::memdev;
 use sidecore_driver::ptnet::{Config, Ptnet};
 use sidecore_port::{Interest, Port};
 
@@ -112,10 +114,17 @@ fn a_killed_daemon_loses_nothing_of_a_pipe() {
     let mut daemon = start();
     let (mut a, mut b) = (guest(&bed, "a"), guest(&bed, "b"));
     let (mut n, mut taken) = (0, 0);
+    let pools = |it: &mut Ptnet| {
+        [memdev::IF_POOL, memdev::RING_POOL].map(|at| it.memory_device().read32(0, at).unwrap())
+    };
+    let found = HashMap::from([&mut a, &mut b].map(|it| (it.mac(), pools(it))));
     for signal in [Signal::TERM, Signal::KILL, Signal::KILL, Signal::TERM] {
         daemon.end(signal);
-        // Meanwhile frames lie in the ring.
+        // Meanwhile frames lie in the ring, and who looks at a device is answered.
         assert!(a.send_unheard(&frame(n)).unwrap());
+        for it in [&mut a, &mut b] {
+            assert_eq!(pools(it), found[&it.mac()]);
+        }
         daemon = start();
         for _ in 0..2000 {
             n += 1;

@@ -57,7 +57,7 @@ pub struct Ptnet {
     nic: Client,
     window: Arc<Window>,
     /// Its conversation lasts as long as the memory is used.
-    _memory_device: Client,
+    memory_device: Client,
     memory: Arc<Memory>,
     blocks: [usize; 2],
     mac: [u8; 6],
@@ -108,7 +108,7 @@ impl Ptnet {
         let mut driver = Ptnet {
             nic,
             window,
-            _memory_device: memory_device,
+            memory_device: memory_device,
             memory,
             blocks,
             mac: [a, b, c, d, e, f],
@@ -132,7 +132,7 @@ impl Ptnet {
         if self.nic.read32(BAR, reg::NUM_RX_RINGS)? != count || count == 0 {
             return Err(Error::Device(format!("{count} rings to send on, and others to receive on")));
         }
-        let buf_count = self._memory_device.read32(BAR, memdev::BUF_POOL + 4)?;
+        let buf_count = self.memory_device.read32(BAR, memdev::BUF_POOL + 4)?;
         // Host rings stand behind the others of their direction.
         let host = u64::from(self.word(interface + 36)?);
         self.pairs.clear();
@@ -269,6 +269,11 @@ impl Ptnet {
     /// The conversation below, for what this driver does not do.
     pub fn client(&mut self) -> &mut Client {
         &mut self.nic
+    }
+
+    /// The memory device's conversation.
+    pub fn memory_device(&mut self) -> &mut Client {
+        &mut self.memory_device
     }
 
     /// The memory that the blocks lie in.

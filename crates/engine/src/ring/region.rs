@@ -138,6 +138,16 @@ impl Region {
         Ok(Region { info, memory: adopt_memory(&info, file)? })
     }
 
+    /// Such a region without contents, whose memory is there when it is used.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn empty(geometry: &Geometry) -> io::Result<Region> {
+        let mut info = geometry.layout()?;
+        info.total = info.total.next_power_of_two();
+        Ok(Region { info, memory: memory(&info)? })
+    }
+
     /// The part of `memory` that `info` describes.
     pub(super) fn part(info: Info, memory: &Arc<SharedPages>) -> Region {
         Region { info, memory: Arc::clone(memory) }

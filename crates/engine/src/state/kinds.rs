@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::media::DiskFile;
 use super::options::{Key, Scope};
 use super::spec::{name_complaint, PortSpec, GATEWAY, GROUP, ROUTER};
@@ -27,8 +29,8 @@ use crate::host::tap::{remove_tap, Tap, TapConfig, TapIn, TapSource};
 use crate::host::vxlan::{self, Vxlan, VxlanConfig};
 use crate::host::xdp::{self, XdpConfig, XdpMode};
 use crate::observe::CounterFile;
-use crate::port::{Attachment, Port, PortId, DEFAULT_MTU, MAX_QUEUES};
-use crate::ring::Geometry;
+use crate::port::{Attachment, Port, PortId, MAX_QUEUES};
+use crate::ring::{Geometry, Side};
 use crate::router::Gateway;
 use crate::sandbox::holder;
 use crate::slots::pipe::End;
@@ -424,18 +426,32 @@ fn gap(spec: &PortSpec, default: Duration) -> Duration {
     spec.moderation.map_or(default, |gap| Duration::from_micros(gap.get().into()))
 }
 
-/// Puts `device` on the vfio-user socket of `spec`.
+/// What a holder is told of the port whose VMM's connection it keeps: what a card is made of, and no more, since a record to the
+/// broker is short.
+#[derive(Serialize, Deserialize)]
+pub struct HeldPort {
+    /// The port. Its address is resolved, since a holder reads no file of the host's.
+    pub port: PortSpec,
+    /// Its number.
+    id: u16,
+    mtu: u32,
+    /// It is the port's second socket.
+    second: bool,
+    /// Its end of a pipe is the second.
+    second_end: bool,
+}
+
+/// Puts `device` on the vfio-user socket of `spec`, its `second` one or the first.
 fn speak_vfio_user(
     spec: &PortSpec,
     port: &Arc<Port>,
     device: Box<dyn PciDevice>,
+    (second, end): (bool, Option<&End>),
 ) -> Result<VfioUser, String> {
     set_terms(spec, port);
     let endpoint = endpoint(spec)?;
-    // What a card is made of, and no more: a record to the broker is short. The address is resolved here, since a holder
-    // reads no file of the host's.
     let PortSpec { name, kind, location, csb, moderation, receive_share, memory_file, .. } = spec.clone();
-    let (features_off, mac) = (spec.features_off.clone(), Some(Mac(mac(spec, port).0)));
+    let PortSpec { features_off, queues, slots, buf_size, pipe, .. } = spec.clone();
     let of = PortSpec {
         name,
         kind,
@@ -445,9 +461,15 @@ fn speak_vfio_user(
         receive_share,
         memory_file,
         features_off,
-        mac,
+        queues,
+        slots,
+        buf_size,
+        pipe,
+        mac: Some(Mac(mac(spec, port).0)),
         ..PortSpec::default()
     };
+    let second_end = end.is_some_and(|end| end.side() == Side::Second);
+    let of = HeldPort { port: of, id: port.id.0, mtu: port.mtu(), second, second_end };
     let hold = holder_beside(spec).map(|path| Ok((path, serde_json::to_string(&of)?)));
     let hold = hold.transpose().map_err(|e: serde_json::Error| e.to_string())?;
     VfioUser::start(endpoint, Arc::clone(port), device, hold).map_err(|e| e.to_string())
@@ -456,18 +478,25 @@ fn speak_vfio_user(
 /// `e1000:PATH`, `e1000e:PATH`, `rtl8169:PATH`: a card on a vfio-user socket.
 fn start_card(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
     let card = (find(KINDS, &spec.kind)?.card)(spec, port, scheduler).ok_or("it is no card")?;
-    started(speak_vfio_user(spec, port, card.map_err(|e| e.to_string())?))
+    started(speak_vfio_user(spec, port, card.map_err(|e| e.to_string())?, (false, None)))
 }
 
 /// Who stands in for the daemon at the port `of` (JSON), in the process of its holder. `None`: the port has no card that a holder
 /// can answer for.
 pub fn stand_in(of: &str) -> Option<Box<dyn holder::StandIn>> {
-    let spec: PortSpec = serde_json::from_str(of).ok()?;
+    let HeldPort { port: spec, id, mtu, second, second_end } = serde_json::from_str(of).ok()?;
     let counters = CounterFile::anonymous().ok()?.open_slot(PortId(0), &spec.name);
-    let port = Arc::new(Port::new(PortId(0), &spec.name, counters, DEFAULT_MTU).ok()?);
+    let port = Arc::new(Port::new(PortId(id), &spec.name, counters, mtu).ok()?);
     set_terms(&spec, &port);
-    let card = (find(KINDS, &spec.kind).ok()?.card)(&spec, &port, Arc::new(Still))?.ok()?;
-    Some(Box::new(StandIn::new(port, card)))
+    let kind = find(KINDS, &spec.kind).ok()?;
+    let card = if kind.second.is_some() {
+        let end = if second_end { Side::Second } else { Side::First };
+        let config = ptnet_config(&spec, &port).ok()?;
+        ptnet::function_alone(config, &port, Arc::new(Still), second.then_some(end))
+    } else {
+        (kind.card)(&spec, &port, Arc::new(Still))?
+    };
+    Some(Box::new(StandIn::new(port, card.ok()?)))
 }
 
 /// An Intel NIC.
@@ -505,8 +534,8 @@ fn rtl8169(
 /// What stands behind the path of a ptnet port where its memory device is.
 const MEMORY_SOCKET: &str = ".mem";
 
-/// `ptnet:PATH`: netmap's rings as a guest's NIC, on a vfio-user socket for each of its two functions.
-fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
+/// What can be chosen about a ptnet device, as `spec` has it.
+fn ptnet_config(spec: &PortSpec, port: &Port) -> Result<PtnetConfig, String> {
     let default = PtnetConfig::new(mac(spec, port));
     let mut config = PtnetConfig {
         pairs: spec.queues.map_or(default.pairs, |queues| queues.get() as usize),
@@ -524,12 +553,19 @@ fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>)
         let end = End::join(name, &config.geometry().of_pipe(), false);
         config.pipe = Some(end.map_err(|e| format!("pipe: {e}"))?);
     }
+    Ok(config)
+}
+
+/// `ptnet:PATH`: netmap's rings as a guest's NIC, on a vfio-user socket for each of its two functions.
+fn start_ptnet(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -> Started {
+    let config = ptnet_config(spec, port)?;
+    let end = config.pipe.clone();
     let functions = ptnet::functions(config, port, scheduler);
     let (nic, memory, beside) = functions.map_err(|e| e.to_string())?;
     let second = PortSpec { location: format!("{}{MEMORY_SOCKET}", spec.location), ..spec.clone() };
     // The NIC first: with it comes the memory that both have.
-    let nic = speak_vfio_user(spec, port, Box::new(nic))?;
-    let memory = speak_vfio_user(&second, &beside, Box::new(memory))?;
+    let nic = speak_vfio_user(spec, port, Box::new(nic), (false, end.as_deref()))?;
+    let memory = speak_vfio_user(&second, &beside, Box::new(memory), (true, end.as_deref()))?;
     Ok(Box::new(Functions { nic, memory }))
 }
 

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use serde::Serialize;
 use sidecore_engine::sandbox::holder::{ALONE, ATTENDED};
+use sidecore_engine::state::kinds::HeldPort;
 use sidecore_engine::state::status::VERSION;
-use sidecore_engine::state::PortSpec;
 
 use super::answer;
 use crate::cli::ShowArgs;
@@ -52,8 +52,8 @@ fn holder(pid: u32) -> Option<HolderView> {
     }
     let line = fs::read(proc.join("cmdline")).ok()?;
     let of = line.split(|byte| *byte == 0).nth(3)?;
-    let PortSpec { name, kind, location, .. } = serde_json::from_slice(of).ok()?;
-    Some(HolderView { port: name, kind, socket: location, process: pid, daemon })
+    let HeldPort { port, .. } = serde_json::from_slice(of).ok()?;
+    Some(HolderView { port: port.name, kind: port.kind, socket: port.location, process: pid, daemon })
 }
 
 fn table(holders: &[HolderView]) -> String {

@@ -121,6 +121,15 @@ impl Current {
         Ok(Current { state: Arc::new(Mutex::new(state)), source })
     }
 
+    /// For a function that stands alone, in its holder's process: memory that nobody has, until it adopts its own.
+    pub(super) fn alone(source: RegionSource, id: u16) -> io::Result<Current> {
+        let bar = match &source {
+            RegionSource::Own(geometry, _) => Bar::of(Arc::new(Region::empty(geometry)?), id)?,
+            RegionSource::Pipe(_) => source.first(id)?,
+        };
+        Ok(Current { state: Arc::new(Mutex::new(CurrentBar { bar, had: [Had::Nothing; 2] })), source })
+    }
+
     /// Where regions come from.
     pub(super) fn source(&self) -> &RegionSource {
         &self.source

@@ -6,9 +6,11 @@ use std::time::Duration;
 use sidecore_abi::ptnet::{memdev, reg, DEVICE, MEMORY_DEVICE, VENDOR};
 use sidecore_abi::ring::MAX_RINGS;
 
+use super::bar::RegionSource;
 use crate::device::pci::{Area, ConfigSpace, Identity, MappablePages, MsixPlace, Region, Space, REGIONS};
 use crate::mem::SharedPages;
 use crate::packet::Mac;
+use crate::port::Port;
 use crate::ring::Geometry;
 use crate::slots::pipe::End;
 
@@ -44,6 +46,14 @@ impl PtnetConfig {
     pub fn new(mac: Mac) -> PtnetConfig {
         let Geometry { rings, slots, buf_size, .. } = Geometry::default();
         PtnetConfig { mac, pairs: rings, slots, buf_size, header: true, moderation: GAP, pipe: None }
+    }
+
+    /// Where the memory comes from of such a device behind `port`.
+    pub(super) fn source(&self, port: &Port) -> RegionSource {
+        match &self.pipe {
+            Some(end) => RegionSource::Pipe(Arc::clone(end)),
+            None => RegionSource::Own(self.geometry(), port.name.clone()),
+        }
     }
 
     /// The memory that such a device has. Its host rings lead nowhere, but netmap in a guest writes to those that an interface

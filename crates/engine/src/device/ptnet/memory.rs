@@ -21,6 +21,7 @@ use crate::device::pci::{
 use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueStatus};
+use crate::ring::Side;
 use crate::slice::{behind_mut, put};
 
 /// The memory of a ptnet device.
@@ -31,17 +32,20 @@ pub struct MemoryDevice {
     bar: Arc<Bar>,
     /// What the next one is to have.
     current: Current,
+    /// It stands alone, in its holder's process, at this end of a pipe if at any.
+    alone: Option<Side>,
 }
 
 impl MemoryDevice {
     /// That of `current`; `beside` is for its conversation alone.
-    pub(super) fn new(current: &Current, beside: &Port) -> MemoryDevice {
+    pub(super) fn new(current: &Current, beside: &Port, alone: Option<Side>) -> MemoryDevice {
         let bar = current.get();
         MemoryDevice {
             config: memory_config(&memory_regions(&bar.pages)),
             interrupts: Interrupts::new(false, 0, 0, &beside.overrun),
             bar,
             current: current.clone(),
+            alone,
         }
     }
 
@@ -175,6 +179,11 @@ impl Persist for MemoryDevice {
     }
 
     fn adopt(&mut self, files: Vec<OwnedFd>, image: &Image) -> Result<(), String> {
+        if let (Some(side), Some(file)) = (self.alone, files.first()) {
+            let file = file.try_clone().map_err(|e| e.to_string())?;
+            let bar = self.current.source().adopt(file, self.bar.id, side).map_err(|e| e.to_string())?;
+            self.current.take_over(&bar);
+        }
         let current = self.current.get();
         if !files.first().is_some_and(|file| current.is(file)) {
             return Err("its NIC has other memory: the VMM of that one is gone".to_owned());
@@ -186,6 +195,10 @@ impl Persist for MemoryDevice {
     }
 
     fn resume(&mut self) {}
+
+    fn stand_still(&mut self) -> bool {
+        true
+    }
 
     fn suspend(&mut self) {}
 }

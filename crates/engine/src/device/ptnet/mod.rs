@@ -51,7 +51,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use sidecore_abi::ptnet::{reg, LINK};
 
-use self::bar::{Bar, Current, PtnetFunction, RegionSource};
+use self::bar::{Bar, Current, PtnetFunction};
 use self::function::{nic_config, nic_regions, Registers};
 pub use self::function::{PtnetConfig, MAX_PAIRS, VNET_HDR};
 pub use self::memory::MemoryDevice;
@@ -65,7 +65,7 @@ use crate::fault::Fault;
 use crate::graph::Scheduler;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueStatus};
-use crate::ring::{Block, Region};
+use crate::ring::{Block, Region, Side};
 
 /// A pair of rings.
 struct Pair {
@@ -94,6 +94,8 @@ pub struct Ptnet {
     reached: bool,
     /// Between `adopt` and `resume`: the guest had begun.
     resumes: bool,
+    /// Nobody serves its rings, so no guest can begin.
+    still: bool,
 }
 
 /// What stands behind the name of a port for the conversation of its memory device.
@@ -111,17 +113,35 @@ pub fn functions(
     port: &Arc<Port>,
     scheduler: Arc<dyn Scheduler>,
 ) -> io::Result<(Ptnet, MemoryDevice, Arc<Port>)> {
-    let id = port.id.0.saturating_add(FIRST_MEMORY);
-    let source = match &settings.pipe {
-        Some(end) => RegionSource::Pipe(Arc::clone(end)),
-        None => RegionSource::Own(settings.geometry(), port.name.clone()),
-    };
-    let current = Current::new(source, id)?;
+    let current = Current::new(settings.source(port), memory_id(port))?;
     let name = format!("{}{MEMORY_NAME}", port.name);
     let beside = Arc::new(Port::new(port.id, &name, port.counters.clone(), port.mtu())?);
-    let memory = MemoryDevice::new(&current, &beside);
+    let memory = MemoryDevice::new(&current, &beside, None);
     let nic = Ptnet::new(settings, Arc::clone(port), scheduler, current)?;
     Ok((nic, memory, beside))
+}
+
+/// One of the functions behind `port`, alone in its holder's process: the memory device, which is at this end of a pipe if it is at
+/// one, or else the NIC. It has what it adopts.
+///
+/// # Errors
+/// As for [`functions`].
+pub fn function_alone(
+    settings: PtnetConfig,
+    port: &Arc<Port>,
+    scheduler: Arc<dyn Scheduler>,
+    memory: Option<Side>,
+) -> io::Result<Box<dyn PciDevice>> {
+    let current = Current::alone(settings.source(port), memory_id(port))?;
+    Ok(match memory {
+        Some(_) => Box::new(MemoryDevice::new(&current, port, memory)),
+        None => Box::new(Ptnet::new(settings, Arc::clone(port), scheduler, current)?),
+    })
+}
+
+/// By which drivers find the memory of a device behind `port`.
+fn memory_id(port: &Port) -> u16 {
+    port.id.0.saturating_add(FIRST_MEMORY)
 }
 
 impl Ptnet {
@@ -150,6 +170,7 @@ impl Ptnet {
             master: false,
             reached: false,
             resumes: false,
+            still: false,
         };
         device.begin_anew();
         Ok(device)
@@ -189,6 +210,9 @@ impl Ptnet {
         }
         // Also after a fault that was not reported yet.
         self.delete();
+        if self.still {
+            return Err(Errno::AGAIN);
+        }
         if self.registers.blocks.contains(&0) {
             return Err(Errno::NXIO);
         }
