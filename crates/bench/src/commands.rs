@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
-    blk, cost::containment, cost::policy, draw, e1000, fib, group, idle, many, matrix, ptnet, pvp, rfc2544,
-    router, routes, sched, tap, vale, virtio_user, vsr, vxlan,
+    away, blk, cost::containment, cost::policy, draw, e1000, fib, group, idle, many, matrix, ptnet, pvp,
+    rfc2544, router, routes, sched, tap, vale, virtio_user, vsr, vxlan,
 };
 
 /// Measure sidecore beside other programs, under the same load in the same run.
@@ -116,6 +116,10 @@ pub enum Benchmark {
     ///
     /// Which of them move, what is lost, how even they are; and what a group costs each frame. Takes two processors.
     Group(group::Args),
+    /// Guests with a card of each kind, and a disk, while the daemon is away: killed, or unable to start.
+    ///
+    /// Counts cards and VMs that are lost, and the time until guests are served again. Needs the sources.
+    Away(away::Args),
     /// RFC 2544 between two ports: rates without loss, latency by load, loss curve.
     ///
     /// With the search of RFC 9971; also the rate with half a percent of loss, the longest burst, recovery and reset. Of our
@@ -161,6 +165,7 @@ pub fn run(benchmark: &Benchmark) -> Result<(), String> {
         Benchmark::Vxlan(args) => vxlan::run(args),
         Benchmark::Vsr(args) => vsr::run(args),
         Benchmark::Group(args) => group::run(args),
+        Benchmark::Away(args) => away::run(args),
         Benchmark::Rfc2544(args) => rfc2544::run(args),
         Benchmark::Limit(args) => vale::run_limit(args),
         Benchmark::Share(args) => sched::share::run(args),

@@ -8,6 +8,7 @@
 //!
 //! [`main`] is all that this library offers. It is a library to be compiled beside the engine.
 
+mod away;
 mod blk;
 mod commands;
 mod common;
