@@ -75,7 +75,11 @@ impl Traced {
 
 /// What stays of a frame on its way: what is behind its stations and tags, without what counts hops.
 fn key(bytes: &[u8]) -> Vec<u8> {
-    let Some(Ether { ethertype, l3, .. }) = Ether::parse(bytes) else { return bytes.to_vec() };
+    let Some(Ether { mut ethertype, mut l3, .. }) = Ether::parse(bytes) else { return bytes.to_vec() };
+    // A trunk puts its tag before those that the sender gave, of which two are parsed.
+    while let (0x8100 | 0x88a8 | 0x9100, Some(&[_, _, a, b])) = (ethertype, bytes.get(l3..l3 + 4)) {
+        (ethertype, l3) = (u16::from_be_bytes([a, b]), l3 + 4);
+    }
     let mut key = ethertype.to_be_bytes().to_vec();
     key.extend(bytes.iter().skip(l3).take(KNOWN_BY));
     let counted: &[usize] = match ethertype {
@@ -263,6 +267,10 @@ mod tests {
         let plain = key(&frame(2, &[], &ip(64, 9)));
         assert_eq!(key(&frame(2, &[0x81, 0, 0, 10], &ip(64, 9))), plain);
         assert_eq!(key(&frame(3, &[], &ip(63, 8))), plain);
+        // Two tags of a sender's at an access port, and then on a trunk.
+        let two = [0x88, 0xa8, 0, 7, 0x81, 0, 0, 8];
+        let trunk = [&[0x81, 0, 0, 10][..], &two].concat();
+        assert_eq!(key(&frame(2, &trunk, &ip(64, 9))), key(&frame(2, &two, &ip(64, 9))));
         let mut other = frame(2, &[], &ip(64, 9));
         *other.last_mut().unwrap() = 8;
         assert_ne!(key(&other), plain);

@@ -1,5 +1,7 @@
 //! What a user sees of single frames: what would become of one, what becomes of the next ones, and captures of some of them.
 
+mod random;
+
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
 
