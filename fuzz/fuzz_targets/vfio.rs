@@ -1,11 +1,16 @@
 //! A VMM that says anything to a PCI device: arbitrary vfio-user commands, with memory files and eventfds.
 //! Commands may be refused or end the conversation; every answer must be one. The device is one of those that guests get, or one
 //! that only remembers. Commands are right in form more often than not: a guess is not worth the time of a header's fields.
+//!
+//! Half way another process may go on, as the next daemon or as the VMM's holder, by what was kept: a holder or a guest may have
+//! changed any word of that, but for what it is of.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 #[path = "../../crates/engine/tests/scratch/mod.rs"]
 mod scratch;
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use sidecore_abi::vfio_user::{command, Header};
@@ -15,6 +20,8 @@ use sidecore_engine::device::ptnet::{functions, PtnetConfig};
 use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
 use sidecore_engine::graph::Scheduler;
 use sidecore_engine::packet::Mac;
+use sidecore_engine::sandbox::holder::Store;
+use sidecore_engine::transport::vfio_user::Bare;
 use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::{anonymous_port, ManualScheduler};
 
@@ -27,7 +34,7 @@ const PLACES: [u64; 4] = [0, 0x1000, 0x1_0000, u64::MAX - 0xfff];
 fn device(what: u8, scheduler: &Arc<ManualScheduler>) -> Box<dyn PciDevice> {
     let (port, scheduler) = (anonymous_port(), Arc::clone(scheduler) as Arc<dyn Scheduler>);
     port.fault.clear();
-    match what % 6 {
+    match what % 32 % 6 {
         0 => Box::new(scratch::Scratch::new(&port, scheduler)),
         1 => Box::new(E1000::new(E1000Config::new(Model::E1000, MAC), port, scheduler).unwrap()),
         2 => Box::new(E1000::new(E1000Config::new(Model::E1000e, MAC), port, scheduler).unwrap()),
@@ -87,9 +94,31 @@ fn payload(kind: u16, [a, b, c, d]: [u8; 4], more: &[u8]) -> Vec<u8> {
 
 // A message is four bytes of choice, four of meaning where it is to be right in form, and up to 63 of payload. Sizes are right: those
 // that are not end the conversation, and the properties in the engine's tests see to them.
+/// Changes word `at` of one of the files in `store`: the state, or one of the device's.
+fn change(store: &Store, file: u8, at: u16, word: [u8; 8]) {
+    /// The first word of the state that may say anything: before it stands what the state is of.
+    const FREE: u64 = 8;
+    let (key, first) = if file % 4 == 0 { (1, FREE) } else { (15 + u64::from(file % 4), 0) };
+    let Some(file) = store.get(key).map(File::from) else { return };
+    let words = file.metadata().map_or(0, |it| it.len() / 8);
+    if words > first {
+        let _ = file.write_all_at(&word, 8 * (first + u64::from(at) % (words - first)));
+    }
+}
+
 fuzz_target!(|data: &[u8]| {
     let Some((what, mut rest)) = data.split_first() else { return };
-    let mut bytes = Vec::new();
+    let passed_on = (what & 0x40 != 0).then_some(what & 0x20 != 0);
+    let mut changes = Vec::new();
+    if let (Some(_), Some((count, more))) = (passed_on, rest.split_first()) {
+        rest = more;
+        for _ in 0..count % 16 {
+            let Some((change, more)) = rest.split_first_chunk::<11>() else { break };
+            changes.push(*change);
+            rest = more;
+        }
+    }
+    let (mut bytes, mut half) = (Vec::new(), 0);
     while let Some(([kinds, command, flags, size], more)) = rest.split_first_chunk::<4>() {
         rest = more;
         let command = u16::from(command % 20);
@@ -101,6 +130,9 @@ fuzz_target!(|data: &[u8]| {
         let (more, behind) = rest.split_at(usize::from(size % 64).min(rest.len()));
         rest = behind;
         let payload = if flags & 0x80 == 0 { payload(command, meaning, more) } else { more.to_vec() };
+        if bytes.len() < data.len() / 2 {
+            half = bytes.len();
+        }
         let header = Header {
             id: bytes.len() as u16,
             command,
@@ -113,6 +145,20 @@ fuzz_target!(|data: &[u8]| {
         bytes.extend(payload);
     }
     let scheduler = Arc::new(ManualScheduler::default());
-    scratch::converse(&bytes, device(*what, &scheduler));
+    let Some(still) = passed_on else {
+        scratch::converse(&bytes, device(*what, &scheduler));
+        return assert!(scheduler.is_empty(), "a queue stayed behind");
+    };
+    let (before, after) = bytes.split_at(half);
+    let mut bare = Bare::new(device(*what, &scheduler));
+    // One that only remembers keeps nothing.
+    let Ok(store) = bare.keep() else { return };
+    scratch::hear_all(&mut bare, before);
+    for [file, low, high, word @ ..] in changes {
+        change(&store, file, u16::from_le_bytes([low, high]), word);
+    }
+    if let Ok(mut bare) = bare.go_on(&store, device(*what, &scheduler), still) {
+        scratch::hear_all(&mut bare, after);
+    }
     assert!(scheduler.is_empty(), "a queue stayed behind");
 });

@@ -3,7 +3,7 @@
 //! Files: `overview`, the whole in short; `holders`, which needs no daemon; `queues`, whose columns people choose from; `port`, all of one port; `routes`, what
 //! routers have and do; `watch`, the same again each second.
 
-mod holders;
+pub mod holders;
 mod overview;
 mod port;
 mod queues;

@@ -307,6 +307,23 @@ fn an_rtl8169_is_answered_while_no_daemon_is_there() {
     drop(daemon);
 }
 
+/// A daemon that has no such port any more says who answers the VMM, and a daemon that has goes on.
+#[test]
+fn a_holder_that_no_port_will_find_is_named() {
+    let mut rig = Rig::new("e1000e");
+    let (mut a, mut b) = (rig.driver("a"), rig.driver("b"));
+    rig.end(Signal::KILL);
+    let other = rig.bed.daemon(&["--port", &format!("a=e1000e:{}", rig.bed.at("a"))]);
+    let line = other.await_log("is answered by its holder");
+    assert!(line.contains(&format!("at {} is", rig.bed.at("b"))), "{line}");
+    assert!(!other.rest_of_log().contains("is answered by its holder"));
+    write_and_read(&mut a, 1);
+    write_and_read(&mut b, 2);
+    other.end(Signal::KILL);
+    rig.start();
+    write_and_read(&mut b, 3);
+}
+
 /// A VMM that breaks the protocol meanwhile loses its own connection, and no other does.
 #[test]
 fn a_vmm_that_lies_to_its_holder_harms_itself() {
@@ -337,7 +354,7 @@ fn a_port_whose_holder_is_killed_goes_on_until_its_daemon_ends() {
     let mut commands: Vec<_> = holders.iter().map(|holder| command_line(*holder)).collect();
     commands.sort();
     for (command, name) in commands.iter().zip(["a", "b"]) {
-        let begins = format!("sidecore hold {}.hold {{\"name\":\"{name}\",", rig.bed.at(name));
+        let begins = format!("sidecore hold {}.hold {{\"port\":{{\"name\":\"{name}\",", rig.bed.at(name));
         assert!(command.starts_with(&begins), "{command}");
     }
     holders.iter().for_each(|holder| kill_process(*holder, Signal::KILL).unwrap());

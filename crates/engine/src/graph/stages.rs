@@ -32,12 +32,13 @@ impl<E: Effects> Delivery<E> {
         batch: &mut Batch,
         on_switch: bool,
     ) {
-        let mut asks = port.any_too_long(batch);
+        let mut each = port.any_too_long(batch);
         if let Some(policy) = policy {
             self.enter(policy, batch, on_switch);
-            asks |= self.vlans.any_refused() || policy.ip_guard.is_some() || policy.acl[0].is_some();
+            each |= self.vlans.any_refused() || policy.ip_guard.is_some();
         }
-        if asks && self.refuse_in(policy, port, batch) {
+        let asks = each || policy.is_some_and(|policy| policy.acl[0].is_some());
+        if asks && self.refuse_in(policy, port, batch, each) {
             policy.iter().for_each(|policy| self.enter(policy, batch, on_switch));
         }
     }
@@ -51,14 +52,18 @@ impl<E: Effects> Delivery<E> {
         }
     }
 
-    /// Takes those frames out of `batch` that MTU, VLAN, guards or access list refuse. Whether there were any.
-    #[cold]
-    fn refuse_in(&mut self, policy: Option<&Policy>, port: &Port, batch: &mut Batch) -> bool {
+    /// Takes those frames out of `batch` that MTU, VLAN and guards refuse, which are asked for `each` or for none, or the access list.
+    /// Whether there were any.
+    #[inline(never)]
+    fn refuse_in(&mut self, policy: Option<&Policy>, port: &Port, batch: &mut Batch, each: bool) -> bool {
         let mut outcome = self.outcome(port);
         let mut passing = std::mem::take(&mut self.permitted);
         passing.clear();
         let guard = policy.and_then(|policy| policy.ip_guard.as_ref());
-        for (pick, frame) in (0..).zip(batch.frames()) {
+        if !each {
+            passing.extend_from_slice(&ALL[..batch.len()]);
+        }
+        for (pick, frame) in (0..).zip(batch.frames()).take_while(|_| each) {
             let judged = match port.is_too_long(frame) {
                 true => Err(DropReason::TooLong),
                 false => self.vlans.admits(pick),
@@ -188,7 +193,7 @@ impl<E: Effects> Delivery<E> {
 
     /// Takes those of `picks` of `batch` that `acl`, a list of `port`, refuses out of them, and returns them: in `by_member`, which the
     /// caller gives back.
-    #[cold]
+    #[inline(never)]
     fn listed(&mut self, port: &Port, acl: &Acl, batch: &Batch, picks: &mut Vec<u16>) -> Vec<u16> {
         let mut refused = std::mem::take(&mut self.by_member);
         refused.clear();

@@ -130,6 +130,10 @@ impl PortVlans {
     #[inline]
     fn admit(&self, frame: &Frame) -> Option<InVlan> {
         let [.., a, b, c, d, e, f] = *frame.head.first_chunk::<18>()?;
+        // Tags of both protocols begin with a larger byte than most other types: the most frequent frames.
+        if a < 0x80 {
+            return (self.own != 0).then_some(InVlan(self.own));
+        }
         if [a, b] != self.protocol.bytes() {
             return (self.own != 0).then_some(InVlan(self.own | payload(frame, [a, b], TAGGED_HEADER)));
         }
@@ -230,12 +234,13 @@ impl BatchVlans {
         (self.on, self.alike, self.refused) = (vlans.is_some(), true, false);
         let Some(vlans) = vlans else { return };
         self.protocol = vlans.protocol;
+        let (mut first, mut differ) = (None, 0);
         for (frame, of) in batch.frames().iter().zip(&mut self.of) {
             *of = vlans.admit(frame).unwrap_or(REFUSED);
             self.refused |= *of == REFUSED;
+            differ |= of.0 ^ first.get_or_insert(*of).0;
         }
-        let first = self.of[0];
-        self.alike = self.of.iter().take(batch.len()).all(|of| *of == first);
+        self.alike = differ == 0;
     }
 
     /// Whether frames have VLANs.

@@ -532,7 +532,7 @@ fn rtl8169(
 }
 
 /// What stands behind the path of a ptnet port where its memory device is.
-const MEMORY_SOCKET: &str = ".mem";
+pub const MEMORY_SOCKET: &str = ".mem";
 
 /// What can be chosen about a ptnet device, as `spec` has it.
 fn ptnet_config(spec: &PortSpec, port: &Port) -> Result<PtnetConfig, String> {

@@ -298,8 +298,13 @@ pub struct Conversed {
 /// Talks to `device` as `bytes` say: for each command a byte for the descriptors that come along (two bits say how many, each further
 /// bit whether one is memory or an eventfd; the highest bit of the first: VERSION comes first), then the command, whose size is the
 /// header's own. Ends with the bytes, or as a conversation ends. Panics if an answer is not one.
-pub fn converse(mut bytes: &[u8], device: Box<dyn PciDevice>) -> Conversed {
-    let (mut bare, mut done) = (Bare::new(device), Conversed::default());
+pub fn converse(bytes: &[u8], device: Box<dyn PciDevice>) -> Conversed {
+    hear_all(&mut Bare::new(device), bytes)
+}
+
+/// As [`converse`], in a conversation that has begun.
+pub fn hear_all(bare: &mut Bare, mut bytes: &[u8]) -> Conversed {
+    let mut done = Conversed::default();
     if bytes.first().is_some_and(|first| first & 0x80 != 0) {
         let version = Header { command: command::VERSION, ..Header::default() };
         assert!(bare.hear(&version, &[0; 4], Vec::new()).3, "a plain VERSION was refused");

@@ -53,6 +53,7 @@ use self::source::Source;
 use self::vale::Vale;
 use crate::cli::RunArgs;
 use crate::sandbox;
+use crate::show::holders;
 use crate::{print, Outcome};
 
 /// How long answers under way may take once the end was asked for.
@@ -126,6 +127,8 @@ pub fn run(args: RunArgs) -> Outcome {
         ),
         _ => format!("cannot make counters file {}: {e}", counters.display()),
     })?;
+    // While others' processes can be seen.
+    let forsaken = holders::forsaken(&spec);
     // There is one thread so far; what it loses now, all others lose.
     sandbox.lock_down(spec.daemon.user.as_deref())?;
     let cores = Graph::start(&CoreOptions {
@@ -151,6 +154,7 @@ pub fn run(args: RunArgs) -> Outcome {
     engine.sweep();
     claimed.keep();
     tell_hidden(&engine);
+    forsaken.iter().for_each(|text| warn!(event = "peer", "{text}"));
     let device = serve_programs(&engine, &spec.daemon)?;
 
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,13 +1,14 @@
 //! `show holders`: the processes that keep VMMs' connections, and whether a daemon is there. They are asked nothing: what there is
 //! to say stands in their command lines and names, so no daemon is needed.
 
-use std::fs;
 use std::path::Path;
+use std::{fs, io};
 
 use serde::Serialize;
 use sidecore_engine::sandbox::holder::{ALONE, ATTENDED};
-use sidecore_engine::state::kinds::HeldPort;
+use sidecore_engine::state::kinds::{HeldPort, MEMORY_SOCKET};
 use sidecore_engine::state::status::VERSION;
+use sidecore_engine::state::Spec;
 
 use super::answer;
 use crate::cli::ShowArgs;
@@ -32,14 +33,38 @@ struct HolderView {
 }
 
 pub fn show(args: &ShowArgs) -> Result<String, String> {
-    let processes = fs::read_dir("/proc").map_err(|e| format!("/proc: {e}"))?;
-    let pids = processes.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    let mut holders: Vec<HolderView> = pids.filter_map(holder).collect();
-    holders.sort_by(|a, b| (&a.socket, a.process).cmp(&(&b.socket, b.process)));
+    let holders = all().map_err(|e| format!("/proc: {e}"))?;
     answer(args.json, &Holders { version: VERSION, holders }, |all| match all.holders.is_empty() {
         true => "no VMM's connection is kept\n".to_owned(),
         false => table(&all.holders),
     })
+}
+
+/// All that there are, by their sockets.
+fn all() -> io::Result<Vec<HolderView>> {
+    let pids = fs::read_dir("/proc")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut holders: Vec<HolderView> = pids.filter_map(holder).collect();
+    holders.sort_by(|a, b| (&a.socket, a.process).cmp(&(&b.socket, b.process)));
+    Ok(holders)
+}
+
+/// Those that no daemon serves, and that no port of `spec` will find: what there is to say of each.
+pub fn forsaken(spec: &Spec) -> Vec<String> {
+    let is_ours = |it: &HolderView| {
+        spec.ports.iter().any(|port| {
+            it.socket.strip_prefix(&port.location).is_some_and(|rest| ["", MEMORY_SOCKET].contains(&rest))
+        })
+    };
+    // Without /proc there is nobody to tell of.
+    let alone = all().unwrap_or_default().into_iter().filter(|it| !it.daemon && !is_ours(it));
+    alone
+        .map(|HolderView { port, kind, socket, process, .. }| {
+            format!(
+                "the VMM of port {port} ({kind}) at {socket} is answered by its holder, process {process}, for a daemon that is not there: no \
+                 port of this configuration has that socket; add it, or `kill {process}`"
+            )
+        })
+        .collect()
 }
 
 /// The process `pid`, if it is one.

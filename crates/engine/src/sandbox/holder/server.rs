@@ -217,7 +217,7 @@ impl Store {
     }
 
     /// A duplicate of what is kept under `key`.
-    pub(crate) fn get(&self, key: u64) -> Option<OwnedFd> {
+    pub fn get(&self, key: u64) -> Option<OwnedFd> {
         crate::lock(&self.0).get(&key)?.try_clone().ok()
     }
 

@@ -50,6 +50,7 @@ use super::Unable;
 use crate::device::pci::PciDevice;
 use crate::mem::Terms;
 use crate::port::{Attachment, AttachmentStatus, Fault, Lack, Peer, Port};
+use crate::sandbox::holder::{Holder, Store};
 
 /// A PCI device on a vfio-user socket.
 pub struct VfioUser {
@@ -138,7 +139,33 @@ impl Bare {
     /// Handles a command: whether an answer is due, the answer, whether a descriptor goes along, and whether the conversation goes on.
     pub fn hear(&mut self, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> (bool, &[u8], bool, bool) {
         let (due, result) = handle(&mut self.0, header, payload, fds, &mut self.1);
+        self.0.commit(Header::SIZE + payload.len(), due.then_some(&self.1));
+        self.0.done();
         (due, self.1.bytes(), self.1.fd.is_some(), result.is_ok())
+    }
+
+    /// Has what the next process needs kept from now on, in the store that is returned.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn keep(&mut self) -> Result<Store, String> {
+        let store = Store::default();
+        let (stream, _) = UnixStream::pair().map_err(|e| e.to_string())?;
+        self.0.keep_with(Holder::Here(store.clone()), &stream).map(|()| store)
+    }
+
+    /// Another process goes on by what is in `store`, with a new `device`: as the next daemon, or as the holder, at which it stands
+    /// `still`.
+    ///
+    /// # Errors
+    /// What is wrong with the store.
+    pub fn go_on(mut self, store: &Store, device: Box<dyn PciDevice>, still: bool) -> Result<Bare, String> {
+        self.0.hand_over();
+        drop(self);
+        let (holder, mut found) = Holder::here(store).map_err(|e| e.to_string())?;
+        let device = Arc::new(Mutex::new(device));
+        let (session, _) = Session::adopt("bare", &device, &Terms::default(), (holder, &mut found), still)?;
+        Ok(Bare(session, Answer::default()))
     }
 }
 

@@ -168,7 +168,7 @@ impl Session {
 
     /// The session of which `holder` has `found` the descriptors. `still`: neither memory nor interrupts of the guest are
     /// touched.
-    fn adopt(
+    pub(super) fn adopt(
         name: &str,
         device: &SharedDevice,
         terms: &Terms,
