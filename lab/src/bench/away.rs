@@ -288,15 +288,17 @@ impl Site {
         let begun = Instant::now();
         let looks = |count: u32| format!("i=0; while [ $i -lt {count} ]; do {LOOKS}; i=$((i+1)); done");
         let others = self.a.run_in_background(&looks(outage.seconds))?;
+        // A look may take longer than the second after it.
+        let limit = LIMIT + Duration::from_secs((4 * outage.seconds).into());
         for part in 0..=CRASHES {
             let seconds = outage.seconds / (CRASHES + 1) + u32::from(part < outage.seconds % (CRASHES + 1));
-            self.b.run_within(&looks(seconds), LIMIT)?;
+            self.b.run_within(&looks(seconds), limit)?;
             if outage.crashes && part < CRASHES {
                 // The first two pairs have three VMMs that do not connect again.
                 self.daemon.crash_at_start(part % 4)?;
             }
         }
-        self.a.wait_for(others, LIMIT)?;
+        self.a.wait_for(others, limit)?;
         let gone = begun.elapsed();
         self.daemon.restart()?;
         Ok(gone)
