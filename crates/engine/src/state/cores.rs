@@ -347,7 +347,7 @@ impl CoreGraph {
     }
 
     /// What `ask` finds at the switch of this name, at the second of its clock.
-    pub(super) fn table<T>(&self, name: &str, ask: impl FnOnce(&Switch, u32) -> T) -> Option<T> {
+    pub fn table<T>(&self, name: &str, ask: impl FnOnce(&Switch, u32) -> T) -> Option<T> {
         // A table that takes another one's place is filled under the lock, too.
         let now = crate::lock(&self.now);
         Some(ask(&now.switches.get(name)?.1, self.cores.seconds()))

@@ -167,7 +167,12 @@ impl Switch {
     fn foresee(&self, (src, dst): (u64, u64), by: &Teller, members: Members<'_>) -> Result<(), DropReason> {
         let found = self.table.lookup(src);
         let has = |it: Found| [Some(it.port), it.claimant].contains(&Some(by.port));
-        let stays = |it: Found| it.fixed && members.all.keeps(it.port) || it.rivals != Rivals::NONE;
+        let held = |it: Found| match it.kind {
+            Kind::Static => true,
+            Kind::Pinned => members.all.keeps(it.port),
+            Kind::Learned => false,
+        };
+        let stays = |it: Found| held(it) || it.rivals != Rivals::NONE;
         let comes = |it: Found| !stays(it) && (by.moves || by.owns || !members.all.keeps(it.port));
         let free = src & MAC == 0 || by.limit == 0 || found.is_some_and(|it| has(it) || stays(it));
         match found.is_none_or(|it| it.port == by.port && it.rivals == Rivals::NONE || comes(it)) {
@@ -357,7 +362,7 @@ impl Switch {
             false => Kind::Learned,
         };
         // Whoever has it by having spoken has lost it.
-        let kept = self.table.lookup(mac).is_some_and(|it| it.fixed && it.port != port);
+        let kept = self.table.lookup(mac).is_some_and(|it| it.kind != Kind::Learned && it.port != port);
         mac & MAC != 0 && !kept && self.pin(mac, port, kind, now)
     }
 

@@ -260,7 +260,7 @@ fn an_address_of_a_port_that_is_down_moves_at_once() {
     assert_eq!(table.learn(MAC, &by(Q, 1), |port| port != P), Learned::Moved(P));
     assert_eq!(
         table.lookup(MAC),
-        Some(Found { port: Q, fixed: false, claimant: None, rivals: Rivals::NONE })
+        Some(Found { port: Q, kind: Kind::Learned, claimant: None, rivals: Rivals::NONE })
     );
     counts_are_true(&table);
 }
@@ -347,7 +347,7 @@ fn an_address_that_may_move_does_so_by_its_first_frame() {
     let moves = |port, now| Teller { moves: true, ..by(port, now) };
     table.learn(MAC, &by(P, 1), up);
     assert_eq!(table.learn(MAC, &by(R, 1), up), Learned::Claimed(P));
-    let alone = |port| Some(Found { port, fixed: false, claimant: None, rivals: Rivals::NONE });
+    let alone = |port| Some(Found { port, kind: Kind::Learned, claimant: None, rivals: Rivals::NONE });
     for now in 2..40 {
         let (to, from) = if now % 2 == 0 { (Q, P) } else { (P, Q) };
         assert_eq!(table.learn(MAC, &moves(to, now * 4), up), Learned::Moved(from));
@@ -442,7 +442,7 @@ fn stations_that_are_told_stay_whatever_a_guest_sends() {
     assert!(switch.tell(station(7), R, false, now) && at(7) == Some(R));
     // In another table they are, too, with what was learned and what stays.
     assert!(switch.pin(station(5000), Q, Kind::Static, now));
-    let home = |switch: &Switch, n| switch.table.lookup(station(n)).map(|found| (found.port, found.fixed));
+    let home = |switch: &Switch, n| switch.table.lookup(station(n)).map(|found| (found.port, found.kind));
     let larger = switch.with_new_table(SwitchOptions { table_size: 262_144, ..SwitchOptions::default() });
     assert!((0..200).chain([5000]).all(|n| home(&larger, n) == home(&switch, n)));
     assert_eq!(larger.table.entries().len(), switch.table.entries().len());

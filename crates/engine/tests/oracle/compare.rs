@@ -47,6 +47,11 @@ fn takes(accepts: u32, bytes: &[u8], asked: Asked) -> bool {
     all & !accepts == 0
 }
 
+/// Whether a card has dropped a frame that its driver does not want.
+pub fn is_of_card((_, why): &Dropped) -> bool {
+    matches!(*why, "filtered" | "buffer_too_small")
+}
+
 /// Whether a frame comes from a router, or to a member of a group.
 fn is_beyond(port: usize, bytes: &[u8]) -> bool {
     bytes.get(6..8) == Some(&[2, 0xff]) || options::MEMBERS.contains(&port)
@@ -139,7 +144,9 @@ impl Happened<'_> {
     /// Whether it is what the model says.
     fn is(self, outcome: &Outcome) -> bool {
         // What a router makes of it may be dropped anywhere.
-        let unseen = |drop: &Dropped| outcome.reached && *drop != (options::INTERFACE, "acl");
+        let router = |drop: &Dropped| outcome.reached && *drop != (options::INTERFACE, "acl");
+        let vague = |drop: &Dropped| outcome.vague.contains(&drop.0) && is_of_card(drop);
+        let unseen = |drop: &Dropped| router(drop) || vague(drop);
         let rest = without(self.drops, &outcome.drops);
         let answers = |port: &usize, (to, bytes): &Plain| {
             to == port && is_beyond(*to, bytes) && bytes.get(12..14) == Some(&[8, 6])

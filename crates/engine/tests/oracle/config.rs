@@ -48,6 +48,43 @@ pub struct PortConfig {
     pub options: Options,
     /// The offloads that its receiver takes over, as bits.
     pub accepts: u32,
+    /// How the driver of the card behind it has set that up, if it is one.
+    pub card: Option<Setup>,
+}
+
+/// How a driver has set its card up.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// It takes frames of more than 1,518 bytes.
+    pub long: bool,
+    /// It takes tags out of frames, and tells them beside.
+    pub strips: bool,
+    /// It takes only its own address and broadcasts.
+    pub filters: bool,
+}
+
+impl Setup {
+    /// The frame as the driver of station `own` gets it, which knows its tag again: of the shortest length that a wire has
+    /// (802.3 §3.2.8). `either`: the name for one for which there are two.
+    pub fn gets(
+        self,
+        own: [u8; 6],
+        frame: &[u8],
+        either: impl FnOnce() -> bool,
+    ) -> Result<Vec<u8>, &'static str> {
+        let long = frame.len() > 1518 && !self.long;
+        let other = self.filters && frame[..6] != own && frame[..6] != [0xff; 6];
+        match (long, other) {
+            (true, true) if either() => return Err("filtered"),
+            (true, _) => return Err("buffer_too_small"),
+            (false, true) => return Err("filtered"),
+            (false, false) => {}
+        }
+        let stripped = self.strips && frame.len() >= 18 && frame[12..14] == [0x81, 0];
+        let mut frame = frame.to_vec();
+        frame.resize(frame.len().max(if stripped { 64 } else { 60 }), 0);
+        Ok(frame)
+    }
 }
 
 /// A switch with its ports, and what lies beside it.
@@ -76,8 +113,8 @@ impl fmt::Display for Config {
         for (n, port) in self.ports.iter().enumerate().filter(|(n, _)| self.has(*n)) {
             writeln!(
                 f,
-                "port {n} {} {:?} {:?} accepts {:#x}",
-                port.name, port.joint, port.options, port.accepts
+                "port {n} {} {:?} {:?} accepts {:#x} {:?}",
+                port.name, port.joint, port.options, port.accepts, port.card
             )?;
         }
         self.lists.iter().try_for_each(|it| writeln!(f, "list {} {:?} else {}", it.name, it.rules, it.permit))

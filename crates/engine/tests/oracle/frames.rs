@@ -47,10 +47,11 @@ impl Draw {
     pub fn frame(&self, random: &mut Random, port: usize) -> Sent {
         let other = random.one(&self.ports);
         let number = random.below(STATIONS.into()) as u8;
-        // Some take the address of the next port's second station; only one other port does so.
+        // Some take the address of the next port's second station, or of the third, which may stay there
+        // (`fdb`), up or down; only one other port does so.
         let next = self.ports[(self.ports.iter().position(|it| *it == port).unwrap() + 1) % self.ports.len()];
         let source = match random.below(60) {
-            0 => station(next, 1),
+            0 | 3 => station(next, 1 + random.byte() % 2),
             1 => [0, 0, 0x5e, 0, random.one(&[1, 2]), random.one(&[1, 7])],
             2 => [2, 0, 0, 1, port as u8, random.byte() & 3],
             _ => station(port, number),

@@ -25,6 +25,7 @@
 
 mod asked;
 mod bridge;
+mod card;
 mod compare;
 mod config;
 mod doubt;
@@ -48,6 +49,7 @@ use self::compare::{agrees, plain, Dropped, Happened, Plain};
 use self::frames::{Draw, Sent};
 use self::model::Model;
 use self::options::{Pair, Wish};
+use self::plain::Asked;
 use self::random::Random;
 use self::stand::Stand;
 
@@ -118,7 +120,11 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
         let draw = &draws[if random.chance(60) { 0 } else { random.below(draws.len()) }];
         let port = random.one(&draw.ports);
         let frame = |random: &mut Random| loop {
-            let sent = draw.frame(random, port);
+            let mut sent = draw.frame(random, port);
+            if config.ports[port].card.is_some() && sent.asked == Asked::default() && sent.bytes.len() >= 14 {
+                // The card fills it up before it sends it (802.3 §4.2.3.3).
+                sent.bytes.resize(sent.bytes.len().max(60), 0);
+            }
             // Segments of TCP become one frame again in a tunnel.
             if !config.has(options::TUNNELS[0]) || !matches!(sent.asked.gso & 0x7f, 1 | 4) {
                 return sent;

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 
 use super::asked::asked;
 use super::bridge::Memory;
+use super::compare::is_of_card;
 use super::config::{router_four, router_station, Config, Joint, PortConfig};
 use super::doubt::Doubts;
-use super::frames::Sent;
+use super::frames::{station, Sent};
 use super::headers::{see, tags, Seen, What};
 use super::options::{PORTS, TUNNELS};
 use super::plain::{cut, Asked};
@@ -86,9 +87,10 @@ impl Model<'_> {
         if let Err(why) = self.enter(sent, memory, doubts, &mut outcome) {
             outcome.drops.push((sent.port, why));
         }
-        // It does not see other hosts, nor what a router makes of it.
+        // It does not see other hosts, nor what a router makes of it, nor what a card does not want.
         let Outcome { told, drops, reached, .. } = &mut outcome;
-        (told.drops, told.reached) = (drops.clone(), *reached);
+        told.drops = drops.iter().filter(|drop| !is_of_card(drop)).copied().collect();
+        told.reached = *reached;
         told.drops.sort_unstable();
         told.out.sort_unstable();
         told.out.dedup();
@@ -350,7 +352,21 @@ impl Model<'_> {
         outcome.told.out.push(n);
         match port.joint {
             Joint::Tunnel(host) => self.over(host, way, form, memory, outcome),
-            _ => outcome.got.extend(form.into_iter().map(|part| (n, part))),
+            _ => self.arrive(n, form, doubts, outcome),
+        }
+    }
+
+    /// The receiver behind port `n` gets a frame, or the parts of one, if it is not a card that does not want it.
+    fn arrive(&self, n: usize, form: Vec<Vec<u8>>, doubts: &Doubts, outcome: &mut Outcome) {
+        let Some(card) = self.port(n).card else {
+            outcome.got.extend(form.into_iter().map(|part| (n, part)));
+            return;
+        };
+        for part in form {
+            match card.gets(station(n, 0), &part, || doubts.either("one of a card's two reasons", n)) {
+                Ok(frame) => outcome.got.push((n, frame)),
+                Err(why) => outcome.drops.push((n, why)),
+            }
         }
     }
 
@@ -452,7 +468,8 @@ impl Model<'_> {
             Some(_) if way.offload => drop(outcome.vague.insert(to)),
             snap => {
                 let most = snap.map_or(usize::MAX, |snap| snap as usize);
-                outcome.got.extend(form.into_iter().map(|part| (to, part[..part.len().min(most)].to_vec())));
+                let cut = form.into_iter().map(|part| part[..part.len().min(most)].to_vec());
+                self.arrive(to, cut.collect(), doubts, outcome);
             }
         }
     }
@@ -479,10 +496,11 @@ fn as_it_came(way: &Way<'_>, port: &PortConfig) -> Vec<Vec<u8>> {
     way.parts.iter().map(with).collect()
 }
 
-/// Whether something is left to do behind a third tag, where nobody promises to look.
+/// Whether something is left to do behind a third tag, or far behind in the frame, where nobody promises to look.
 fn deep(way: &Way<'_>, form: &[Vec<u8>]) -> bool {
     let tag = |part: &[u8], at: usize| matches!(part.get(at..at + 2), Some([0x81 | 0x91, 0] | [0x88, 0xa8]));
-    way.offload && form.iter().any(|part| (0..3).all(|depth| tag(part, 12 + 4 * depth)))
+    let far = usize::from(way.sent.asked.start) > 150;
+    way.offload && form.iter().any(|part| far || (0..3).all(|depth| tag(part, 12 + 4 * depth)))
 }
 
 /// What lists are asked about.

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::config::{router_four, router_station, Config, Joint, Options, PortConfig};
+use super::card::Kind;
+use super::config::{router_four, router_station, Config, Joint, Options, PortConfig, Setup};
 use super::frames::{four, six, station, VLANS};
 use super::random::Random;
 use super::rules::List;
@@ -130,19 +131,21 @@ pub fn drawn(table: &[(&'static str, Drawn)]) -> Vec<&'static str> {
 }
 
 /// Ports of a configuration: those of the switch, of a wire, and the last one for copies.
-pub const ON_SWITCH: usize = 4;
-pub const WIRE: [usize; 2] = [4, 5];
-pub const ASIDE: usize = 6;
-pub const ROUTER: usize = 7;
-pub const GATEWAY: usize = 8;
+pub const ON_SWITCH: usize = 6;
+pub const WIRE: [usize; 2] = [6, 7];
+pub const ASIDE: usize = 8;
+pub const ROUTER: usize = 9;
+pub const GATEWAY: usize = 10;
 /// The other end of the wire on which the interface of a group is, that, and its members' ports.
-pub const BEFORE: usize = 9;
-pub const INTERFACE: usize = 10;
-pub const MEMBERS: [usize; 2] = [11, 12];
+pub const BEFORE: usize = 11;
+pub const INTERFACE: usize = 12;
+pub const MEMBERS: [usize; 2] = [13, 14];
 /// Each host's end of the tunnels between them, and a guest on each host but the first.
-pub const TUNNELS: [usize; 3] = [13, 14, 15];
-pub const FAR: [usize; 2] = [16, 17];
-pub const PORTS: usize = 18;
+pub const TUNNELS: [usize; 3] = [15, 16, 17];
+pub const FAR: [usize; 2] = [18, 19];
+pub const PORTS: usize = 20;
+/// Ports behind which cards are.
+pub const CARDS: [(usize, Kind); 3] = [(4, Kind::E1000e), (5, Kind::Rtl8169), (WIRE[1], Kind::E1000)];
 
 /// The network of the tunnels.
 pub const VNI: u32 = 7;
@@ -183,7 +186,7 @@ fn values(key: &str, n: usize) -> Vec<String> {
         "out-rate" => words(&["1", "1M"]),
         "out-bit-rate" => words(&["1", "10k", "1G"]),
         "out-burst" => words(&["1", "1000"]),
-        "mirror" => vec!["p6".to_owned(), "p6".to_owned(), format!("p{next}")],
+        "mirror" => vec![format!("p{ASIDE}"), format!("p{ASIDE}"), format!("p{next}")],
         "mirror-direction" => words(&["in", "out", "both"]),
         "mirror-snap" => words(&["64", "100", "1000", "65535"]),
         "vlan" => words(&["10", "20"]),
@@ -219,6 +222,7 @@ pub struct Wish {
     pub given: BTreeMap<At, String>,
     pub lists: Vec<List>,
     pub accepts: Vec<u32>,
+    pub cards: Vec<Option<Setup>>,
 }
 
 impl Wish {
@@ -231,9 +235,19 @@ impl Wish {
         // What receivers may take over: all that drivers negotiate together.
         let mut accepts: Vec<u32> =
             (0..PORTS).map(|_| random.one(&[0u32, 0, 1, 0x7, 0x0f, 0x3f, 0x31])).collect();
+        let mut cards = vec![None; PORTS];
+        for (n, _) in CARDS {
+            // They take over nothing.
+            accepts[n] = 0;
+            let mut on = |percent| random.chance(percent);
+            cards[n] = Some(Setup { long: on(70), strips: on(50), filters: on(15) });
+        }
         let mut given = BTreeMap::new();
         if far && random.chance(10) {
             watched(random, &mut given, &mut lists[0]);
+        }
+        if far && random.chance(10) {
+            absent(random, &mut given);
         }
         match random.below(100) {
             // A router and a group now and then: they take frames from the comparison.
@@ -253,7 +267,7 @@ impl Wish {
             }
             _ => {}
         }
-        Wish { shape, given, lists, accepts }
+        Wish { shape, given, lists, accepts, cards }
     }
 
     /// The model's view of it.
@@ -267,6 +281,7 @@ impl Wish {
             joint: *joint,
             options: of(n),
             accepts: self.accepts[n],
+            card: self.cards[n],
         };
         Config {
             switch: of(OF_SWITCH),
@@ -370,6 +385,15 @@ fn watched(random: &mut Random, given: &mut BTreeMap<At, String>, list: &mut Lis
         }
         given.insert((n, "mirror"), format!("p{ASIDE}"));
         given.insert((n, "mirror-acl"), list.name.clone());
+    }
+}
+
+/// A port that is down, with a station that always is behind it, beside ports that may have few addresses.
+fn absent(random: &mut Random, given: &mut BTreeMap<At, String>) {
+    let down = random.below(ON_SWITCH);
+    given.extend([((down, "link"), "down".to_owned()), ((down, "fdb"), values("fdb", down).remove(0))]);
+    for n in (0..ON_SWITCH).filter(|n| *n != down) {
+        given.insert((n, "mac-limit"), random.one(&["1", "2", "3"]).to_owned());
     }
 }
 

@@ -6,10 +6,11 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 
+use super::card::Card;
 use super::config::Config;
 use super::frames::Sent;
 use super::guest::{Format, Guest};
-use super::options::{endpoint, peers, FAR, GATEWAY, INTERFACE, MEMBERS, TUNNELS, VNI, WIRE};
+use super::options::{endpoint, peers, CARDS, FAR, GATEWAY, INTERFACE, MEMBERS, TUNNELS, VNI, WIRE};
 use super::plain::Asked;
 use super::ring::Program;
 use super::AT_ONCE;
@@ -114,6 +115,7 @@ enum Receiver {
     Sink(#[allow(dead_code, reason = "it ends with this")] Lease<Sink>),
     Guest(Box<Guest>),
     Program(Box<Program>),
+    Card(Box<Card>),
 }
 
 impl Receiver {
@@ -131,14 +133,23 @@ impl Receiver {
     }
 }
 
+/// A task of a port, while it is not taken back.
+type Served = (usize, Option<TaskHandle<Local>>);
+
 /// Visits tasks.
 #[derive(Default)]
-struct Hand(Mutex<Vec<TaskHandle<Local>>>);
+struct Hand(Mutex<Vec<Served>>);
 
 impl Scheduler for Hand {
     fn serve_queue(self: Arc<Self>, handle: QueueHandle) -> Recall {
-        self.0.lock().unwrap().push(handle.task());
-        Box::new(|| ())
+        let mut all = self.0.lock().unwrap();
+        let place = all.len();
+        all.push((handle.port().id.0.into(), Some(handle.task())));
+        drop(all);
+        Box::new(move || {
+            let task = self.0.lock().unwrap()[place].1.take();
+            task.into_iter().for_each(TaskHandle::return_to_owner);
+        })
     }
 }
 
@@ -211,8 +222,12 @@ impl Stand {
                 }
             }
         }
+        let mut receivers: Vec<Option<Receiver>> = ports.iter().map(|_| None).collect();
+        for (n, kind) in CARDS {
+            receivers[n] = Some(Receiver::Card(Box::new(Card::new(kind, &ports[n], &scheduler))));
+        }
         Stand {
-            receivers: ports.iter().map(|_| None).collect(),
+            receivers,
             counted: ports.iter().map(|_| Vec::new()).collect(),
             ports,
             waiting,
@@ -238,6 +253,11 @@ impl Stand {
             let n = usize::from(port.id.0);
             port.set_mtu(its.mtu.map_or(DEFAULT_MTU, |mtu| mtu.get()));
             port.set_silent(!its.link_wanted());
+            if let (Some(Receiver::Card(card)), Some(setup)) = (&mut self.receivers[n], config.ports[n].card)
+            {
+                card.set_up(setup, its.link_wanted());
+                continue;
+            }
             port.set_accepts(Offloads::from_bits(config.ports[n].accepts));
             if [GATEWAY, INTERFACE].contains(&n) {
                 continue;
@@ -306,7 +326,15 @@ impl Stand {
     /// What comes out when the frames come in by one port, in one visit, and who drops them and why.
     pub fn send(&mut self, sent: &[Sent]) -> (Vec<Got>, Vec<(usize, &'static str)>) {
         let port = sent[0].port;
-        self.waiting[port].lock().unwrap().extend(sent.iter().cloned());
+        let plain = |it: &Sent| it.asked == Asked::default() && it.bytes.len() >= 14;
+        match &mut self.receivers[port] {
+            Some(Receiver::Card(card)) if sent.iter().all(plain) => {
+                // Some of those that have a tag get it from the card.
+                sent.iter()
+                    .for_each(|it| card.send(&it.bytes, it.bytes.len() >= 64 && it.bytes[11] & 1 == 1));
+            }
+            _ => self.waiting[port].lock().unwrap().extend(sent.iter().cloned()),
+        }
         let went = |it: &Stand| TUNNELS.map(|n| it.ports[n].counters.totals().out_frames);
         let before = went(self);
         self.visit(port);
@@ -328,6 +356,9 @@ impl Stand {
             let came = match receiver {
                 Some(Receiver::Guest(guest)) => guest.receive(),
                 Some(Receiver::Program(program)) => program.receive(),
+                Some(Receiver::Card(card)) => {
+                    card.receive().into_iter().map(|bytes| (bytes, Asked::default())).collect()
+                }
                 _ => continue,
             };
             got.extend(came.into_iter().map(|(bytes, asked)| (n, bytes, asked)));
@@ -337,7 +368,9 @@ impl Stand {
 
     fn visit(&mut self, n: usize) {
         let budget = Budget { items: 256, bytes: 1 << 20, ns: u64::MAX };
-        self.hand.0.lock().unwrap()[n].visit(&mut self.local, budget);
+        for (port, task) in self.hand.0.lock().unwrap().iter_mut() {
+            task.iter_mut().filter(|_| *port == n).for_each(|task| _ = task.visit(&mut self.local, budget));
+        }
     }
 
     /// Has all that is on its way to the end of the tunnels on `host` come out of it, which is port `n`. What

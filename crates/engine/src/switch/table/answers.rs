@@ -46,8 +46,8 @@ pub enum Learned {
 pub struct Found {
     /// Its home.
     pub port: PortId,
-    /// It is pinned there, or was put there to stay.
-    pub fixed: bool,
+    /// What holds it there.
+    pub kind: Kind,
     /// The port that claims it, too.
     pub claimant: Option<PortId>,
     /// Ports that use it while it is held.

@@ -181,7 +181,7 @@ impl MacTable {
                     0 => (None, Rivals::NONE),
                     _ => self.contenders(index, way),
                 };
-                return Some(Found { port: port_of(word), fixed: word & FIXED != 0, claimant, rivals });
+                return Some(Found { port: port_of(word), kind: kind_in(word), claimant, rivals });
             }
         }
         None
@@ -483,6 +483,15 @@ fn kind_of(by: &Teller) -> u64 {
         PINNED
     } else {
         LEARNED
+    }
+}
+
+#[inline]
+fn kind_in(word: u64) -> Kind {
+    match word & KIND {
+        STATIC => Kind::Static,
+        PINNED => Kind::Pinned,
+        _ => Kind::Learned,
     }
 }
 

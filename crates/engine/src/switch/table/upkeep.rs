@@ -4,7 +4,7 @@
 use super::super::atomic::Ordering;
 use super::super::claim::{Claim, Contest};
 use super::super::sizes::WAYS;
-use super::{port_of, At, Dispute, Entry, Kind, Learned, MacTable, Teller};
+use super::{kind_in, port_of, At, Dispute, Entry, Kind, Learned, MacTable, Teller};
 use super::{
     DISPUTED, FIXED, FREE_WAYS, KIND, LEARNED, MAC, PINNED, PORT, PRESSURE, STATIC, TAG, TAG_BITS, TRIES,
 };
@@ -191,18 +191,13 @@ impl MacTable {
 
     fn entry(&self, at: At, word: u64) -> Entry {
         let claim = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
-        let kind = match word & KIND {
-            STATIC => Kind::Static,
-            PINNED => Kind::Pinned,
-            _ => Kind::Learned,
-        };
         let key = self.mac_at(at.bucket, word);
         Entry {
             mac: key & MAC,
             vlan: u16::try_from(key >> 48).unwrap_or(0),
             port: port_of(word),
             seen: self.seen[at.bucket][at.way].load(Ordering::Relaxed),
-            kind,
+            kind: kind_in(word),
             claimant: claim.claimant().filter(|_| word & DISPUTED != 0),
             held: claim.held(),
         }

@@ -252,3 +252,18 @@ fn a_copy_that_is_not_made_is_not_told() {
     let told = rig.topology.explain(PortId(0), &frame(0, &[0x88, 0xb5]));
     assert!(told.len() == 3 && told.iter().all(|step| !step.why.contains("a copy")));
 }
+
+/// What the operator put behind a port stays there while that is down: who else uses the address learns nothing by it.
+#[test]
+fn an_address_that_stays_at_a_port_that_is_down_is_foreseen() {
+    let few = Policy { mac_limit: 1, ..Policy::default() };
+    let mut rig = Rig::switch(&[few.compile(), None, None]);
+    let number = |[a, b, c, d, e, f]: [u8; 6]| u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+    rig._queues.0.remove(1);
+    assert!(rig.switches[0].pin(number(mac(1)), PortId(1), crate::switch::Kind::Static, 0));
+    assert_eq!(rig.send(0, &[frame(0, &[0x88, 0xb5])]).len(), 1);
+    let others = frame(1, &[0x88, 0xb5]);
+    assert_eq!(rig.told(0, &others), [(0, "pass".to_owned()), (2, "out".to_owned())]);
+    assert_eq!(rig.send(0, &[others.clone()]), [(2, others)]);
+    assert_eq!(rig.switches[0].table.lookup(number(mac(1))).map(|it| it.port), Some(PortId(1)));
+}
