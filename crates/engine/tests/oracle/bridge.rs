@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::config::Config;
+use super::config::{Config, Joint};
 use super::doubt::Doubts;
 use super::model::{Model, Outcome, Way};
-use super::options::PORTS;
+use super::options::{PORTS, TOLD};
 
 /// Who an address is behind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Entry {
     port: usize,
     claimant: Option<usize>,
     stays: bool,
+    /// A control plane says so: it stays until the station speaks elsewhere (docs/hosts.md).
+    told: bool,
 }
 
 /// What a switch and its ports remember.
@@ -28,7 +30,7 @@ pub struct Memory {
     pub out: BTreeMap<usize, (u64, u64)>,
     /// Ports of which a limit has dropped a frame of this visit: nobody promises that a shorter one passes.
     pub over: BTreeSet<(usize, &'static str)>,
-    /// A router took of the limits of others.
+    /// A router took of the limits of others, or they are new.
     pub unsure: bool,
 }
 
@@ -44,13 +46,38 @@ impl Model<'_> {
             for address in port.pinned() {
                 // Its own, but not those that always are behind it, while it is up.
                 if !port.down() || port.macs("fdb").contains(&address) {
-                    memory
-                        .table
-                        .insert((host, port.own(), address), Entry { port: n, claimant: None, stays: true });
+                    memory.table.insert(
+                        (host, port.own(), address),
+                        Entry { port: n, claimant: None, stays: true, told: false },
+                    );
                 }
             }
         }
+        let vlan = config.ports[TOLD].own();
+        for (address, stays) in &config.told {
+            let entry = Entry { port: TOLD, claimant: None, stays: *stays, told: true };
+            memory.table.insert((0, vlan, *address), entry);
+        }
         memory
+    }
+
+    /// The first host's switch has heard nothing for longer than any ageing time.
+    pub fn age(memory: &mut Memory) {
+        memory.table.retain(|(host, ..), entry| *host != 0 || entry.stays || entry.told);
+    }
+
+    /// The first host's switch has another table, which knows what the former knew, but for claims.
+    pub fn move_in(memory: &mut Memory) {
+        let here = memory.table.iter_mut().filter(|((host, ..), _)| *host == 0);
+        here.for_each(|(_, entry)| entry.claimant = None);
+        Model::unsettle(memory);
+    }
+
+    /// Limits may be anywhere.
+    pub fn unsettle(memory: &mut Memory) {
+        memory.floods.clear();
+        memory.out.clear();
+        memory.unsure = true;
     }
 
     pub fn switch(
@@ -92,6 +119,14 @@ impl Model<'_> {
             Some(Entry { port, claimant, .. }) => [Some(port), claimant].into_iter().flatten().collect(),
             None => (0..self.config.ports.len()).filter(|of| others(of) && !self.port(*of).down()).collect(),
         };
+        // Where nothing is learned, a station's own frame may be known all the same.
+        let to_itself = known.is_none() && src == dst && src[0] & 1 == 0;
+        if to_itself && doubts.either("a station's own frame", 0) {
+            if doubts.either("a mirror gets what has no destination", 0) {
+                copy(outcome);
+            }
+            return Err("hairpin");
+        }
         let was = to.len();
         to.retain(|of| *of != n);
         if to.is_empty() {
@@ -174,7 +209,7 @@ impl Model<'_> {
                 return Err("mac_guard");
             }
         }
-        if src[0] & 1 == 1 {
+        if src[0] & 1 == 1 || port.joint == Joint::Told {
             return Ok(());
         }
         let most = port.number("mac-limit").unwrap_or(u64::MAX);
@@ -216,10 +251,12 @@ impl Model<'_> {
             || vrrp && doubts.either("vrrp under mac-move=claim", n);
         match memory.table.get_mut(&key) {
             None => {
-                memory.table.insert(key, Entry { port: n, claimant: None, stays: false });
+                memory.table.insert(key, Entry { port: n, claimant: None, stays: false, told: false });
             }
             Some(entry) if entry.port == n => entry.claimant = None,
-            Some(entry) if moves => *entry = Entry { port: n, claimant: None, stays: false },
+            Some(entry) if moves || entry.told => {
+                *entry = Entry { port: n, claimant: None, stays: false, told: false };
+            }
             Some(entry) => entry.claimant = Some(n),
         }
         Ok(())
@@ -267,7 +304,7 @@ impl Model<'_> {
         let least = limit / 10;
         let most = least + limit * (self.tenths + 1) / 10 + 1;
         let over = outcome.drops.contains(&(n, why));
-        let certain = (*passed == 0 || *passed < least) && !memory.over.contains(&(n, why));
+        let certain = (*passed == 0 || *passed < least) && !memory.over.contains(&(n, why)) && !memory.unsure;
         if over || *passed > most || !certain && doubts.either("a storm limit", n + *passed as usize * PORTS)
         {
             memory.over.insert((n, why));

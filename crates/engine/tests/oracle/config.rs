@@ -17,6 +17,8 @@ pub enum Joint {
     Switch(usize),
     /// The same, as a tunnel to other hosts: from the first one to all, from others to the first.
     Tunnel(usize),
+    /// The switch, as a tunnel of whose stations a control plane tells.
+    Told,
     /// The other end of its wire.
     Wire(usize),
     /// Another switch, on which nobody else is: a place for copies.
@@ -93,6 +95,8 @@ pub struct Config {
     pub switch: Options,
     pub ports: Vec<PortConfig>,
     pub lists: Vec<List>,
+    /// Stations of which a control plane tells, and whether for good.
+    pub told: Vec<([u8; 6], bool)>,
 }
 
 impl Config {
@@ -149,7 +153,7 @@ impl PortConfig {
     pub fn host(&self) -> Option<usize> {
         match self.joint {
             Joint::Switch(host) | Joint::Tunnel(host) => Some(host),
-            Joint::Gateway => Some(0),
+            Joint::Gateway | Joint::Told => Some(0),
             _ => None,
         }
     }

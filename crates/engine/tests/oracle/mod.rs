@@ -45,7 +45,9 @@ use std::time::Instant;
 
 use sidecore_engine::state::{options as options_of_spec, PortSpec, SwitchSpec};
 
+use self::bridge::Memory;
 use self::compare::{agrees, plain, Dropped, Happened, Plain};
+use self::config::Config;
 use self::frames::{Draw, Sent};
 use self::model::Model;
 use self::options::{Pair, Wish};
@@ -94,7 +96,8 @@ fn show(all: &[Plain]) -> String {
 fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mut Sums) {
     let config = wish.config();
     // A switch of another name begins with an empty table.
-    stand.configure(&config, &wish.spec(&format!("s{seed}")));
+    let name = format!("s{seed}");
+    stand.configure(&config, &wish.spec(&name));
     let begun = Instant::now();
     let mut memories = vec![Model::memory(&config)];
     let routed = config.has(options::ROUTER);
@@ -112,28 +115,38 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
         let ports = (0..options::ON_SWITCH).chain(options::FAR).collect();
         draws[0] = Draw { ports, router: None };
     }
+    if config.has(options::TOLD) {
+        draws[0] = Draw { ports: (0..options::ON_SWITCH).chain([options::TOLD]).collect(), router: None };
+    }
+    let tunnels = config.has(options::TUNNELS[0]) || config.has(options::TOLD);
     if config.has(options::BEFORE) {
         draws.push(Draw { ports: vec![options::BEFORE], router: None });
     }
     let mut n = 0;
     while n < OF_ONE {
+        upset(stand, &config, wish, &name, random, &mut memories);
         let draw = &draws[if random.chance(60) { 0 } else { random.below(draws.len()) }];
         let port = random.one(&draw.ports);
         let frame = |random: &mut Random| loop {
             let mut sent = draw.frame(random, port);
+            if port == options::TOLD {
+                // A datagram asks for nothing, and is no cut frame.
+                sent.asked = Asked::default();
+                sent.bytes.resize(sent.bytes.len().max(60), 0);
+            }
             if config.ports[port].card.is_some() && sent.asked == Asked::default() && sent.bytes.len() >= 14 {
                 // The card fills it up before it sends it (802.3 §4.2.3.3).
                 sent.bytes.resize(sent.bytes.len().max(60), 0);
             }
             // Segments of TCP become one frame again in a tunnel.
-            if !config.has(options::TUNNELS[0]) || !matches!(sent.asked.gso & 0x7f, 1 | 4) {
+            if !tunnels || !matches!(sent.asked.gso & 0x7f, 1 | 4) {
                 return sent;
             }
         };
         let mut sent = vec![frame(random)];
         let (said, words) = stand.explain(&sent[0]);
         // A tunnel has the frames of one flow in their order, and those of several in any.
-        if !config.has(options::TUNNELS[0]) && random.chance(20) {
+        if !tunnels && random.chance(20) {
             sent = (0..2 + random.below(AT_ONCE - 1)).map(|_| frame(random)).collect();
             row(random, &mut sent);
         }
@@ -211,6 +224,38 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
                 return;
             }
         }
+    }
+}
+
+/// Now and then long time passes, many stations come, or the table has another size.
+fn upset(
+    stand: &mut Stand,
+    config: &Config,
+    wish: &Wish,
+    name: &str,
+    random: &mut Random,
+    memories: &mut [Memory],
+) {
+    let told = config.has(options::TOLD);
+    let owned = (0..options::PORTS).any(|n| config.ports[n].get("mac").is_some());
+    match random.below(if told { 40 } else { 400 }) {
+        // Its own address is a port's for good, in all VLANs in which it was heard.
+        0 if !owned => {
+            stand.age(name);
+            memories.iter_mut().for_each(Model::age);
+        }
+        1 => {
+            let mut wish = wish.clone();
+            let size = random.one(&["64", "8192", "20000"]);
+            wish.given.insert((options::OF_SWITCH, "table-size"), size.to_owned());
+            stand.publish(&wish.spec(name));
+            memories.iter_mut().for_each(Model::move_in);
+        }
+        2 if told && random.chance(30) => {
+            stand.crowd(options::ROUTER);
+            memories.iter_mut().for_each(Model::unsettle);
+        }
+        _ => {}
     }
 }
 

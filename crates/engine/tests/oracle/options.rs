@@ -143,7 +143,11 @@ pub const MEMBERS: [usize; 2] = [13, 14];
 /// Each host's end of the tunnels between them, and a guest on each host but the first.
 pub const TUNNELS: [usize; 3] = [15, 16, 17];
 pub const FAR: [usize; 2] = [18, 19];
-pub const PORTS: usize = 20;
+/// A tunnel of whose stations a control plane tells, the number of its network, and the hosts of its ends.
+pub const TOLD: usize = 20;
+pub const TOLD_VNI: u32 = 8;
+pub const TOLD_HOSTS: [usize; 2] = [3, 4];
+pub const PORTS: usize = 21;
 /// Ports behind which cards are.
 pub const CARDS: [(usize, Kind); 3] = [(4, Kind::E1000e), (5, Kind::Rtl8169), (WIRE[1], Kind::E1000)];
 
@@ -152,7 +156,7 @@ pub const VNI: u32 = 7;
 
 /// Where the end of a tunnel on `host` is: of this process alone.
 pub fn endpoint(host: usize) -> IpAddr {
-    let process = (std::process::id() & 0x3f_ffff) << 2;
+    let process = (std::process::id() & 0x1f_ffff) << 3;
     Ipv4Addr::from(0x7f00_0000 | process | (host as u32 + 1)).into()
 }
 
@@ -223,6 +227,7 @@ pub struct Wish {
     pub lists: Vec<List>,
     pub accepts: Vec<u32>,
     pub cards: Vec<Option<Setup>>,
+    pub told: Vec<([u8; 6], bool)>,
 }
 
 impl Wish {
@@ -242,7 +247,7 @@ impl Wish {
             let mut on = |percent| random.chance(percent);
             cards[n] = Some(Setup { long: on(70), strips: on(50), filters: on(15) });
         }
-        let mut given = BTreeMap::new();
+        let (mut given, mut told) = (BTreeMap::new(), Vec::new());
         if far && random.chance(10) {
             watched(random, &mut given, &mut lists[0]);
         }
@@ -265,9 +270,16 @@ impl Wish {
                 FAR.iter().zip(1..).for_each(|(n, host)| shape[*n] = Joint::Switch(host));
                 hosts(random, &mut given);
             }
+            50..65 if far => {
+                // Another port is there for a crowd of stations.
+                (shape[TOLD], shape[ROUTER]) = (Joint::Told, Joint::Switch(0));
+                accepts[TOLD] = 0;
+                let all = [station(TOLD, 0), station(TOLD, 1), [2, 9, 9, 9, 9, 0], [2, 9, 9, 9, 9, 1]];
+                told.extend(all.map(|station| (station, random.chance(30))));
+            }
             _ => {}
         }
-        Wish { shape, given, lists, accepts, cards }
+        Wish { shape, given, lists, accepts, cards, told }
     }
 
     /// The model's view of it.
@@ -287,6 +299,7 @@ impl Wish {
             switch: of(OF_SWITCH),
             ports: self.shape.iter().enumerate().map(port).collect(),
             lists: self.lists.clone(),
+            told: self.told.clone(),
         }
     }
 
@@ -400,10 +413,11 @@ fn absent(random: &mut Random, given: &mut BTreeMap<At, String>) {
 /// What the operator would write for `config`, with the switch of this name.
 pub fn spec(config: &Config, name: &str) -> Spec {
     let of_switch = config.switch.iter().map(|(key, value)| format!(",{key}={value}")).collect::<String>();
-    let switch: SwitchSpec = text::named(&format!("{name}{of_switch}")).unwrap();
+    let vni = if config.has(TOLD) { format!(",vni={TOLD_VNI}") } else { String::new() };
+    let switch: SwitchSpec = text::named(&format!("{name}{of_switch}{vni}")).unwrap();
     let port = |(n, port): (usize, &PortConfig)| -> PortSpec {
         let joint = match port.joint {
-            Joint::Switch(0) | Joint::Tunnel(0) => format!("switch={name}"),
+            Joint::Switch(0) | Joint::Tunnel(0) | Joint::Told => format!("switch={name}"),
             Joint::Switch(host) | Joint::Tunnel(host) => format!("switch={name}-{host}"),
             Joint::Nothing => unreachable!("it is not asked for"),
             Joint::Wire(to) => format!("wire=w{}", n.min(to)),
@@ -423,6 +437,7 @@ pub fn spec(config: &Config, name: &str) -> Spec {
                 let peers: Vec<String> = peers(host).iter().map(ToString::to_string).collect();
                 format!("vxlan:{},vni={VNI},peers={}", endpoint(host), peers.join("+"))
             }
+            Joint::Told => format!("vxlan:{},vni={TOLD_VNI}", endpoint(TOLD_HOSTS[0])),
             _ => format!("vhost-user:/oracle/{n}"),
         };
         let options = port.options.iter().map(|(key, value)| format!(",{key}={value}")).collect::<String>();
@@ -501,7 +516,7 @@ pub fn draw(random: &mut Random, pair: Option<Pair>) -> Option<Wish> {
                 let n =
                     if random.chance(70) { random.below(ON_SWITCH) } else { random.below(wish.shape.len()) };
                 let key = random.one(&drawn(PORT));
-                let pays = n > ASIDE && matches!(key, "link" | "mac") || TUNNELS.contains(&n) && key == "mtu";
+                let pays = n > ASIDE && matches!(key, "link" | "mac") || n >= TUNNELS[0] && key == "mtu";
                 if wish.shape[n] == Joint::Nothing || n == ASIDE || pays {
                     continue;
                 }

@@ -10,7 +10,9 @@ use super::card::Card;
 use super::config::Config;
 use super::frames::Sent;
 use super::guest::{Format, Guest};
-use super::options::{endpoint, peers, CARDS, FAR, GATEWAY, INTERFACE, MEMBERS, TUNNELS, VNI, WIRE};
+use super::options::{
+    endpoint, peers, CARDS, FAR, GATEWAY, INTERFACE, MEMBERS, TOLD, TOLD_HOSTS, TOLD_VNI, TUNNELS, VNI, WIRE,
+};
 use super::plain::Asked;
 use super::ring::Program;
 use super::AT_ONCE;
@@ -26,6 +28,7 @@ use sidecore_engine::port::{
 };
 use sidecore_engine::router::Gateway;
 use sidecore_engine::state::{CoreGraph, PortSpec, RouterSpec, Spec};
+use sidecore_engine::switch::Switch;
 
 /// A frame that came out: by which port, its bytes, and what its receiver is asked for.
 pub type Got = (usize, Vec<u8>, Asked);
@@ -162,6 +165,16 @@ pub struct Told {
     pub drops: Vec<(usize, &'static str)>,
 }
 
+/// The port of the name in `spec`.
+fn port_of<'p>(ports: &'p [Arc<Port>], spec: &PortSpec) -> &'p Arc<Port> {
+    &ports[spec.name[1..].parse::<usize>().unwrap()]
+}
+
+/// An address as switches have it.
+fn number([a, b, c, d, e, f]: [u8; 6]) -> u64 {
+    u64::from_le_bytes([a, b, c, d, e, f, 0, 0])
+}
+
 /// This thread stays on its processor.
 fn pin() {
     let mut here = CpuSet::new();
@@ -187,6 +200,8 @@ pub struct Stand {
     counted: Vec<Vec<(&'static str, u64)>>,
     /// Sends what is no frame to the ends of tunnels: behind all frames that are on their way.
     last: UdpSocket,
+    /// The other end of the tunnel of which a control plane tells.
+    beyond: UdpSocket,
     _sources: Vec<Lease<Source>>,
     _tunnels: Vec<Vxlan>,
     _inside: [Gateway; 2],
@@ -210,10 +225,12 @@ impl Stand {
         let scheduler = Arc::clone(&hand) as Arc<dyn Scheduler>;
         let (mut sources, mut tunnels) = (Vec::new(), Vec::new());
         for (n, port) in ports.iter().enumerate() {
-            match TUNNELS.iter().position(|it| *it == n) {
-                Some(host) => {
-                    let at = end(host);
-                    let config = VxlanConfig { at, vni: VNI, peers: Some(peers(host)), ttl: 64, dscp: 0 };
+            let tunnel =
+                TUNNELS.iter().position(|it| *it == n).map(|host| (end(host), VNI, Some(peers(host))));
+            let told = (n == TOLD).then(|| (end(TOLD_HOSTS[0]), TOLD_VNI, None));
+            match tunnel.or(told) {
+                Some((at, vni, peers)) => {
+                    let config = VxlanConfig { at, vni, peers, ttl: 64, dscp: 0 };
                     tunnels.push(Vxlan::start(config, port, &scheduler).unwrap());
                 }
                 None => {
@@ -238,6 +255,11 @@ impl Stand {
             topology: Arc::default(),
             got: Arc::default(),
             last: UdpSocket::bind((endpoint(0), 0)).unwrap(),
+            beyond: {
+                let socket = UdpSocket::bind(end(TOLD_HOSTS[1])).unwrap();
+                socket.set_nonblocking(true).unwrap();
+                socket
+            },
             _sources: sources,
             _tunnels: tunnels,
             _file: file,
@@ -247,8 +269,7 @@ impl Stand {
     /// Has the ports be what `config` says, which `spec` says as the operator does.
     pub fn configure(&mut self, config: &Config, spec: &Spec) {
         let ports = self.ports.clone();
-        let port = |spec: &PortSpec| &ports[spec.name[1..].parse::<usize>().unwrap()];
-        let placed: Vec<_> = spec.ports.iter().map(|spec| (spec, port(spec))).collect();
+        let placed: Vec<_> = spec.ports.iter().map(|spec| (spec, port_of(&ports, spec))).collect();
         for (its, port) in &placed {
             let n = usize::from(port.id.0);
             port.set_mtu(its.mtu.map_or(DEFAULT_MTU, |mtu| mtu.get()));
@@ -259,7 +280,7 @@ impl Stand {
                 continue;
             }
             port.set_accepts(Offloads::from_bits(config.ports[n].accepts));
-            if [GATEWAY, INTERFACE].contains(&n) {
+            if [GATEWAY, INTERFACE, TOLD].contains(&n) {
                 continue;
             }
             if let Some(host) = TUNNELS.iter().position(|it| *it == n) {
@@ -276,6 +297,11 @@ impl Stand {
                 _ => {}
             }
         }
+        if config.has(TOLD) {
+            let known = vxlan::vteps(end(TOLD_HOSTS[0]), TOLD_VNI).unwrap();
+            known.forget();
+            known.flood(&[endpoint(TOLD_HOSTS[1])]);
+        }
         self.graph.publish(spec, &placed);
         if config.has(MEMBERS[0]) {
             // A member joins that has spoken.
@@ -289,6 +315,40 @@ impl Stand {
         }
         self.topology = Arc::new(self.graph.topology());
         self.local.connect(&self.topology);
+        let vlan = u64::from(config.ports[TOLD].own()) << 48;
+        for (station, stays) in &config.told {
+            let number = number(*station);
+            vxlan::vteps(end(TOLD_HOSTS[0]), TOLD_VNI).unwrap().put(number, endpoint(TOLD_HOSTS[1]));
+            let tell = |switch: &Switch, now| switch.tell(number | vlan, PortId(TOLD as u16), *stays, now);
+            assert_eq!(self.graph.table(&spec.switches[0].name, tell), Some(true));
+        }
+    }
+
+    /// Has the graph be what `spec` says, without new ports.
+    pub fn publish(&mut self, spec: &Spec) {
+        let ports = self.ports.clone();
+        let placed: Vec<_> = spec.ports.iter().map(|spec| (spec, port_of(&ports, spec))).collect();
+        self.graph.publish(spec, &placed);
+        self.topology = Arc::new(self.graph.topology());
+        self.local.connect(&self.topology);
+    }
+
+    /// The switch of this name has heard nothing for longer than any ageing time.
+    pub fn age(&self, name: &str) {
+        self.graph.table(name, |switch, now| switch.age(now + 100_000, |_| false)).unwrap();
+    }
+
+    /// Many stations speak behind port `n`, to one of them.
+    pub fn crowd(&mut self, n: usize) {
+        let one = [2, 0, 0, 4, 0, 0];
+        for high in 0..20 {
+            let frame = |low: u8| {
+                let bytes = [&one[..], &[2, 0, 0, 4, high, low], &[0x88, 0xb5], &[0; 46]].concat();
+                Sent { port: n, bytes, asked: Asked::default(), isolated: false }
+            };
+            let all: Vec<Sent> = (0..=255).map(frame).collect();
+            self.send(&all);
+        }
     }
 
     /// What would become of the frame.
@@ -333,11 +393,21 @@ impl Stand {
                 sent.iter()
                     .for_each(|it| card.send(&it.bytes, it.bytes.len() >= 64 && it.bytes[11] & 1 == 1));
             }
+            _ if port == TOLD => {
+                let header = [8, 0, 0, 0, 0, 0, TOLD_VNI as u8, 0];
+                for it in sent {
+                    let datagram = [&header[..], &it.bytes].concat();
+                    self.beyond.send_to(&datagram, end(TOLD_HOSTS[0])).unwrap();
+                }
+            }
             _ => self.waiting[port].lock().unwrap().extend(sent.iter().cloned()),
         }
         let went = |it: &Stand| TUNNELS.map(|n| it.ports[n].counters.totals().out_frames);
         let before = went(self);
-        self.visit(port);
+        match port {
+            TOLD => self.come_out(TOLD, TOLD_HOSTS[0]),
+            _ => self.visit(port),
+        }
         assert!(self.waiting[port].lock().unwrap().is_empty(), "it was not fetched");
         if went(self) != before {
             TUNNELS.iter().zip(0..).for_each(|(n, host)| self.come_out(*n, host));
@@ -352,6 +422,10 @@ impl Stand {
             self.counted[n] = now;
         }
         let mut got = std::mem::take(&mut *self.got.lock().unwrap());
+        let mut datagram = vec![0; 1 << 16];
+        while let Ok(len) = self.beyond.recv(&mut datagram) {
+            got.push((TOLD, datagram[8..len].to_vec(), Asked::default()));
+        }
         for (n, receiver) in self.receivers.iter_mut().enumerate() {
             let came = match receiver {
                 Some(Receiver::Guest(guest)) => guest.receive(),
