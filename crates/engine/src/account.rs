@@ -58,13 +58,11 @@ impl Drops {
     }
 
     /// Whether anything was dropped.
-    #[inline]
     pub fn any(&self) -> bool {
         self.any
     }
 
     /// The counts, in the order of the reasons' numbers.
-    #[inline]
     pub fn counts(&self) -> &[u32] {
         &self.counts
     }
@@ -103,13 +101,11 @@ impl Outcome {
     }
 
     /// The delivery begins, and may take `time` ticks.
-    #[inline]
     pub fn begin(&mut self, time: u64) {
         (self.begun, self.time) = (ticks(), time);
     }
 
     /// When it began: ticks.
-    #[inline]
     pub fn begun(&self) -> u64 {
         self.begun
     }

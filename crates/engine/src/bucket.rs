@@ -41,7 +41,6 @@ impl Bucket {
     }
 
     /// How long until it is full, if nothing is taken.
-    #[inline]
     pub fn ahead(&self, now: u64) -> u64 {
         self.0.load(Ordering::Relaxed).saturating_sub(now)
     }
@@ -74,7 +73,6 @@ const PARTS: u64 = 64;
 const SECOND: u64 = 1_000_000_000 * PARTS;
 
 /// Nanoseconds in that unit.
-#[inline]
 pub fn parts(ns: u64) -> u64 {
     ns.saturating_mul(PARTS)
 }

@@ -44,7 +44,6 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Adds `n` to `counter`, which has one writer at a time: a load and a store are enough.
-#[inline]
 pub(crate) fn count(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }

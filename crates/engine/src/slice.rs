@@ -5,7 +5,6 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 /// The first `end` values, or all.
-#[inline]
 pub fn upto<T>(all: &[T], end: usize) -> &[T] {
     all.get(..end).unwrap_or(all)
 }
@@ -18,13 +17,11 @@ pub fn upto_mut<T>(all: &mut [T], end: usize) -> &mut [T] {
 }
 
 /// What is behind the first `begin` values, if anything is.
-#[inline]
 pub fn behind<T>(all: &[T], begin: usize) -> &[T] {
     all.get(begin..).unwrap_or_default()
 }
 
 /// As [`behind`], to write.
-#[inline]
 pub fn behind_mut<T>(all: &mut [T], begin: usize) -> &mut [T] {
     all.get_mut(begin..).unwrap_or_default()
 }

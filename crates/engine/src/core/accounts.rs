@@ -166,12 +166,10 @@ impl Accounts {
         }
     }
 
-    #[inline]
     pub(super) fn get(&self, place: usize) -> Option<&Account> {
         self.list.get(place)?.as_ref()
     }
 
-    #[inline]
     fn get_mut(&mut self, place: usize) -> Option<&mut Account> {
         self.list.get_mut(place)?.as_mut()
     }
@@ -481,7 +479,6 @@ impl BudgetServer {
     }
 
     /// It was served for so long.
-    #[inline]
     pub(super) fn charge(&mut self, ns: u64) {
         self.left = self.left.saturating_sub(i64::try_from(ns).unwrap_or(i64::MAX));
     }
@@ -493,7 +490,6 @@ impl BudgetServer {
         self.left > 0 || !self.reclaim
     }
 
-    #[inline]
     pub(super) fn deadline(&self) -> u64 {
         self.deadline
     }

@@ -17,7 +17,6 @@ pub(super) trait Clock {
     }
 
     /// Nanoseconds that signals took since this was asked last.
-    #[inline]
     fn signalled(&mut self) -> u64 {
         0
     }
@@ -92,7 +91,6 @@ impl Clock for CoreClock {
         lost_of(ns)
     }
 
-    #[inline]
     fn signalled(&mut self) -> u64 {
         u64::try_from(signalled().as_nanos()).unwrap_or(u64::MAX)
     }

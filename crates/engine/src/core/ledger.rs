@@ -227,7 +227,6 @@ impl TimeSpent {
         count(&self.moved, moved);
     }
 
-    #[inline]
     pub(super) fn idle(&self, ns: u64) {
         count(&self.idle, ns);
     }

@@ -87,7 +87,6 @@ impl<L> Mailbox<L> {
     }
 
     /// Whether there may be messages.
-    #[inline]
     pub(super) fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Acquire)
     }

@@ -36,7 +36,6 @@ impl Pace {
     }
 
     /// Whether visits are short since one was dear.
-    #[inline]
     pub(super) fn is_dear(&self) -> bool {
         self.dear > 0
     }

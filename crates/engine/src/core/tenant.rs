@@ -156,7 +156,6 @@ impl Tenant {
     }
 
     /// Another one with each change of the service; zero for none.
-    #[inline]
     pub(super) fn version(&self) -> u32 {
         self.changes.load(Ordering::Acquire).wrapping_add(1)
     }

@@ -45,7 +45,6 @@ impl Heartbeat {
     }
 
     /// It is at nothing that belongs to an owner.
-    #[inline]
     pub(super) fn pause(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) & !0xffff_ffff, Ordering::Relaxed);
     }

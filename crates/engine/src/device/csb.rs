@@ -59,7 +59,6 @@ impl Block {
     }
 
     /// Whether the registers have given way to it.
-    #[inline]
     pub(super) fn is_on(&self) -> bool {
         self.on
     }

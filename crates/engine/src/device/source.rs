@@ -60,7 +60,6 @@ impl FrameBytes<'_> {
     }
 
     /// How many there are.
-    #[inline]
     pub(super) fn len(&self) -> u32 {
         u32::try_from(self.head_len + self.body_len).unwrap_or(u32::MAX)
     }

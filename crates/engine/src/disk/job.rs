@@ -73,7 +73,6 @@ impl Job {
     }
 
     /// The place of the next byte.
-    #[inline]
     pub fn at(&self) -> u64 {
         self.at
     }

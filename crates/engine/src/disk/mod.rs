@@ -120,7 +120,6 @@ impl Disk {
     }
 
     /// Bytes.
-    #[inline]
     pub fn capacity(&self) -> u64 {
         self.capacity.load(Ordering::Relaxed)
     }
@@ -159,7 +158,6 @@ impl Disk {
     }
 
     /// Whether what is written must last before it is acknowledged.
-    #[inline]
     pub fn is_write_through(&self) -> bool {
         self.write_through.load(Ordering::Relaxed)
     }

@@ -110,7 +110,6 @@ impl QueueStats {
     }
 
     /// Counts an interrupt.
-    #[inline]
     pub fn interrupted(&self) {
         count(&self.interrupts, 1);
     }
@@ -121,7 +120,6 @@ impl QueueStats {
     }
 
     /// `count` requests are under way.
-    #[inline]
     pub fn set_in_flight(&self, count: usize) {
         self.in_flight.store(u32::try_from(count).unwrap_or(u32::MAX), Ordering::Relaxed);
     }

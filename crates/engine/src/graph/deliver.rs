@@ -130,7 +130,6 @@ impl<E: Effects> Delivery<E> {
     }
 
     /// Whether both sides' memory is dealt with apart in this visit.
-    #[inline]
     pub(super) fn is_apart(&self) -> bool {
         self.apart
     }
@@ -174,7 +173,6 @@ impl<E: Effects> Delivery<E> {
     }
 
     /// What is delivered now is of another batch.
-    #[inline]
     pub(super) fn forget_flows(&mut self) {
         self.flows.known = [0; MAX_BATCH / 64];
     }
@@ -283,7 +281,6 @@ impl<E: Effects> Delivery<E> {
     }
 
     /// What a router gives to its gateway goes through that's stages where it leaves (`Walk::at_gateway`).
-    #[inline]
     fn leaves_by(&self, member: &Member) -> bool {
         !self.enters && matches!(member.attach, Attach::Gateway(..))
     }
@@ -558,7 +555,6 @@ pub(super) fn of_bytes(batch: &Batch, picks: &[u16]) -> u64 {
 }
 
 /// Egress queues of `port` now.
-#[inline]
 pub(super) fn queues_of(port: &Port) -> usize {
     port.egress_queues().min(MAX_QUEUES)
 }

@@ -47,15 +47,12 @@ pub(super) trait Effects: Default {
     const LIVE: bool;
 
     /// This becomes of the frame at `port`; `why` says more.
-    #[inline]
     fn step(&mut self, _port: PortId, _fate: Fate, _why: impl FnOnce() -> String) {}
 
     /// More about the next step.
-    #[inline]
     fn note(&mut self, _why: impl FnOnce() -> String) {}
 
     /// Rule number `rule` of `acl` decided on the frame at `port`.
-    #[inline]
     fn ruled(&mut self, _port: PortId, _acl: &Acl, _rule: usize) {}
 }
 

@@ -160,7 +160,6 @@ impl<'q, Q: IngressQueue> FetchedBatch<'q, Q> {
 }
 
 impl<Q: IngressQueue> Drop for FetchedBatch<'_, Q> {
-    #[inline]
     fn drop(&mut self) {
         self.release();
     }

@@ -35,7 +35,6 @@ impl Local {
     }
 
     /// How far the processor's counter goes in a number of nanoseconds.
-    #[inline]
     pub(super) fn ticks(&self, ns: u64) -> u64 {
         u64::try_from((u128::from(ns) * u128::from(self.rate)) >> 32).unwrap_or(u64::MAX)
     }

@@ -81,7 +81,6 @@ impl Attach {
     }
 
     /// Whether frames for it go on in the graph.
-    #[inline]
     pub(super) fn goes_on(&self) -> bool {
         matches!(self, Attach::Gateway(..) | Attach::Interface(..))
     }
@@ -167,7 +166,6 @@ impl Topology {
     }
 
     /// Whether a rule of some port, or a group, asks for what may lie behind the first bytes of a frame.
-    #[inline]
     pub(super) fn looks_inside(&self) -> bool {
         self.looks_inside
     }
@@ -190,7 +188,6 @@ impl Topology {
         Some((member, interface))
     }
 
-    #[inline]
     pub(super) fn get(&self, id: PortId) -> Option<&Member> {
         self.members.get(usize::from(id.0))?.as_ref()
     }

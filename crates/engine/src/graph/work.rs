@@ -37,7 +37,6 @@ impl Stage {
         Stage { waiting: std::array::from_fn(|_| waiting()), sorted: Batch::new() }
     }
 
-    #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting[0].stops.is_empty()
     }

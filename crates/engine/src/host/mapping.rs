@@ -29,12 +29,10 @@ impl Mapping {
     }
 
     /// Where it begins, for the kernel.
-    #[inline]
     pub(super) fn address(&self) -> *mut u8 {
         self.0.base().as_ptr()
     }
 
-    #[inline]
     fn holds(&self, at: usize, len: usize) -> bool {
         at <= self.0.size() && self.0.size() - at >= len
     }

@@ -32,19 +32,16 @@ impl Deadline {
 
     /// It ends `time` ticks behind `begun`. However little of that is left, a look at the pages of one request has `look`
     /// ticks: pages that are there already have to fit, so that a device that begins anew with each visit gets on.
-    #[inline]
     pub fn new(begun: u64, time: u64, look: u64) -> Deadline {
         Deadline { begun, time, look }
     }
 
     /// Whether it is past.
-    #[inline]
     pub fn is_over(self) -> bool {
         self.is_over_at(ticks())
     }
 
     /// Whether it is past, when the clock says `now`.
-    #[inline]
     pub fn is_over_at(self, now: u64) -> bool {
         now.wrapping_sub(self.begun) > self.time
     }
@@ -59,14 +56,12 @@ impl Deadline {
     }
 
     /// This deadline, without time for a look when it is past.
-    #[inline]
     #[must_use]
     pub fn strict(self) -> Deadline {
         Deadline { look: 0, ..self }
     }
 
     /// Whether it is without that.
-    #[inline]
     pub fn is_strict(self) -> bool {
         self.look == 0
     }

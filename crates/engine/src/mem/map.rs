@@ -254,7 +254,6 @@ impl GuestMap {
     }
 
     /// Whether a memory file has no page any more where we touched it: reads give zeros since then, and the port must stop.
-    #[inline]
     pub fn is_truncated(&self) -> bool {
         self.truncated.is_set()
     }

@@ -80,13 +80,11 @@ impl Mapping {
     }
 
     /// Where it begins.
-    #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
 
     /// Bytes in it.
-    #[inline]
     pub fn size(&self) -> usize {
         self.len
     }

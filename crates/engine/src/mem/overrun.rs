@@ -50,7 +50,6 @@ const REMEMBERED: usize = 16;
 static TICKS_OF_USUAL: LazyLock<u64> = LazyLock::new(|| ticks_in(USUAL));
 
 /// What an act may take: ticks.
-#[inline]
 fn usual() -> u64 {
     *TICKS_OF_USUAL
 }
@@ -154,7 +153,6 @@ impl Overrun {
     }
 
     /// Whether it rests.
-    #[inline]
     pub fn rests(&self) -> bool {
         self.0.until.load(Ordering::Relaxed) != 0 && !self.left().is_zero()
     }

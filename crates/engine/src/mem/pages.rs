@@ -90,7 +90,6 @@ impl SharedPages {
     }
 
     /// Where they begin.
-    #[inline]
     pub fn base(&self) -> NonNull<u8> {
         self.memory.base()
     }

@@ -31,7 +31,6 @@ impl<T> Patient<T> {
     }
 
     /// The lock, however long that takes: for threads that are no I/O cores.
-    #[inline]
     pub fn lock(&self) -> MutexGuard<'_, T> {
         // A panic while it was held has ended that batch; the value itself is still whole.
         crate::lock(&self.value)

@@ -43,25 +43,21 @@ impl Piece {
     /// # Safety
     /// `ptr..ptr + len` stays mapped, readable and (if the piece is written) writable for as long as
     /// the piece is used.
-    #[inline]
     pub const unsafe fn new(ptr: *mut u8, len: u32) -> Piece {
         Piece { ptr, len }
     }
 
     /// Bytes in the piece.
-    #[inline]
     pub const fn len(&self) -> usize {
         self.len as usize
     }
 
     /// Whether nothing is left.
-    #[inline]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// The address, for prefetching and for system calls such as `writev`.
-    #[inline]
     pub const fn as_ptr(&self) -> *mut u8 {
         self.ptr
     }
@@ -88,7 +84,6 @@ impl Piece {
     }
 
     /// Its part in the page in which it begins.
-    #[inline]
     #[must_use]
     pub fn first_page(&self) -> Piece {
         self.first(PAGE - self.ptr as usize % PAGE)
@@ -163,7 +158,6 @@ impl Piece {
     }
 
     /// Asks the cache for the line at `offset`, to be read soon.
-    #[inline]
     pub fn prefetch(&self, offset: usize) {
         prefetch_read(self.ptr.wrapping_add(offset));
     }
@@ -246,25 +240,21 @@ impl Pieces {
     }
 
     /// Forgets all pieces.
-    #[inline]
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
     /// Number of pieces held; the place that the next one gets.
-    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are none.
-    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// How many more fit.
-    #[inline]
     pub fn room(&self) -> usize {
         self.slots.len() - self.len
     }
@@ -280,25 +270,21 @@ impl Pieces {
     }
 
     /// Drops all pieces from place `len` on.
-    #[inline]
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
     /// The piece at place `index`, to be advanced in place.
-    #[inline]
     pub fn get_mut(&mut self, index: usize) -> Option<&mut Piece> {
         self.slots[..self.len].get_mut(index)
     }
 
     /// `count` pieces from place `start`; none if there are not that many.
-    #[inline]
     pub fn range(&self, start: usize, count: usize) -> &[Piece] {
         self.slots[..self.len].get(start..start + count).unwrap_or(&[])
     }
 
     /// `count` pieces from place `start`, to be advanced in place.
-    #[inline]
     pub fn range_mut(&mut self, start: usize, count: usize) -> &mut [Piece] {
         self.slots[..self.len].get_mut(start..start + count).unwrap_or(&mut [])
     }
@@ -353,7 +339,6 @@ impl PieceWriter<'_> {
         }
     }
 
-    #[inline]
     fn next(&mut self) {
         self.0 = &mut std::mem::take(&mut self.0)[1..];
     }

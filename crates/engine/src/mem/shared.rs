@@ -88,7 +88,6 @@ impl SharedFile {
 }
 
 /// The lower and the upper half of a word.
-#[inline]
 #[expect(clippy::cast_possible_truncation, reason = "halves")]
 pub fn halves(word: u64) -> (u32, u32) {
     (word as u32, (word >> 32) as u32)
@@ -115,13 +114,11 @@ impl Words {
     }
 
     /// How many there are.
-    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are none.
-    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -153,7 +150,6 @@ impl Words {
     }
 
     /// Asks the cache for the line of word `index`, to be read and written.
-    #[inline]
     pub fn prefetch(&self, index: usize) {
         super::piece::prefetch_own(self.base.wrapping_add(index).cast());
     }

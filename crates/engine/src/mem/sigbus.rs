@@ -33,7 +33,6 @@ pub struct Flag(Arc<AtomicBool>);
 
 impl Flag {
     /// Whether it is raised.
-    #[inline]
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -195,7 +195,6 @@ pub struct CoreBlock<'a> {
 }
 
 impl CoreBlock<'_> {
-    #[inline]
     fn add(&self, word: usize, n: u64) {
         count(&self.words[word], n);
     }
@@ -239,7 +238,6 @@ impl CoreBlock<'_> {
     }
 
     /// Adds frames that came into being by flooding or segmentation.
-    #[inline]
     pub fn add_made(&self, n: u64) {
         self.add(4, n);
     }

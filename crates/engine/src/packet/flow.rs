@@ -124,7 +124,6 @@ fn fold(a: u64, b: u64) -> u64 {
     low ^ high
 }
 
-#[inline]
 #[expect(clippy::cast_possible_truncation, reason = "that is what a half is")]
 fn halves(all: u128) -> [u64; 2] {
     [all as u64, (all >> 64) as u64]

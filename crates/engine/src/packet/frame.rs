@@ -78,13 +78,11 @@ impl Frame {
     const BLANK: Frame = Frame { head: [0; HEAD], len: 0, piece: 0, pieces: 0, offload: Offload::NONE };
 
     /// Bytes of the frame that are in `head`.
-    #[inline]
     pub fn head_len(&self) -> usize {
         (self.len as usize).min(HEAD)
     }
 
     /// Those bytes.
-    #[inline]
     pub fn head(&self) -> &[u8] {
         self.head.get(..self.head_len()).unwrap_or(&self.head)
     }
@@ -108,13 +106,11 @@ impl Frame {
     }
 
     /// Destination address as the low 48 bits of a little-endian word.
-    #[inline]
     pub fn dst(&self) -> u64 {
         word(&self.head, 0) & 0xffff_ffff_ffff
     }
 
     /// Source address as the low 48 bits of a little-endian word.
-    #[inline]
     pub fn src(&self) -> u64 {
         word(&self.head, 4) >> 16
     }
@@ -135,7 +131,6 @@ pub const MIN_FRAME: u32 = 14;
 
 /// Whether an address (as `Frame::dst` gives it) is a group address: IEEE 802-2014 §8.2.2, the lowest
 /// bit of the first byte.
-#[inline]
 pub fn is_group(mac: u64) -> bool {
     mac & 1 == 1
 }
@@ -268,7 +263,6 @@ impl Batch {
     }
 
     /// When fetching into it began: ticks.
-    #[inline]
     pub fn begun(&self) -> u64 {
         self.begun
     }
@@ -282,13 +276,11 @@ impl Batch {
     }
 
     /// Number of frames.
-    #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Whether there are none.
-    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -304,7 +296,6 @@ impl Batch {
     }
 
     /// Frames that were looked at: its own, and those that were [skipped](Batch::skip).
-    #[inline]
     pub fn seen(&self) -> usize {
         self.seen
     }
@@ -344,7 +335,6 @@ impl Batch {
     }
 
     /// `frames` went another way, as in a pipe, and count as looked at.
-    #[inline]
     pub fn passed(&mut self, frames: usize) {
         self.seen += frames;
     }
@@ -356,25 +346,21 @@ impl Batch {
     }
 
     /// Whether its frames took too long.
-    #[inline]
     pub fn is_late(&self) -> bool {
         self.late
     }
 
     /// What its frames cost, in bytes to copy.
-    #[inline]
     pub fn cost(&self) -> u32 {
         self.cost
     }
 
     /// The frames.
-    #[inline]
     pub fn frames(&self) -> &[Frame] {
         self.frames.get(..self.len).unwrap_or(&[])
     }
 
     /// The frames, whose heads a router rewrites.
-    #[inline]
     pub fn frames_mut(&mut self) -> &mut [Frame] {
         self.frames.get_mut(..self.len).unwrap_or(&mut [])
     }
@@ -473,7 +459,6 @@ impl Batch {
     }
 
     /// The pieces behind the head of `frame`.
-    #[inline]
     pub fn body(&self, frame: &Frame) -> &[Piece] {
         self.pieces.range(frame.piece as usize, frame.pieces as usize)
     }

@@ -57,7 +57,6 @@ impl SourceGuard {
     }
 
     /// The address that is pinned to the port while it has a carrier.
-    #[inline]
     pub fn pinned(&self) -> Option<u64> {
         (self.mode != MacGuard::Off && self.own != 0).then_some(self.own)
     }
@@ -68,7 +67,6 @@ impl SourceGuard {
     }
 
     /// Whether `src` is the port's own address, and pinned.
-    #[inline]
     pub fn owns(&self, src: u64) -> bool {
         self.mode != MacGuard::Off && src == self.own && src != 0
     }

@@ -61,7 +61,6 @@ impl VlanSet {
     }
 
     /// Whether `number` is in it.
-    #[inline]
     pub fn has(&self, number: u16) -> bool {
         self.0[usize::from(number / 64 % 64)] >> (number % 64) & 1 != 0
     }
@@ -171,13 +170,11 @@ pub struct InVlan(u16);
 
 impl InVlan {
     /// The VLAN's number; 0: none.
-    #[inline]
     pub fn number(self) -> u16 {
         self.0 & NUMBER
     }
 
     /// Whether the frame's first tag is of this VLAN, or only tells its priority.
-    #[inline]
     pub fn has_tag(self) -> bool {
         self.0 & TAG != 0
     }
@@ -244,7 +241,6 @@ impl BatchVlans {
     }
 
     /// Whether frames have VLANs.
-    #[inline]
     pub fn is_on(&self) -> bool {
         self.on
     }
@@ -256,13 +252,11 @@ impl BatchVlans {
     }
 
     /// For what is not a switch: frames have no VLANs. Returns whether they had.
-    #[inline]
     pub fn set_on(&mut self, on: bool) -> bool {
         std::mem::replace(&mut self.on, on)
     }
 
     /// By which protocol tags are told.
-    #[inline]
     pub fn protocol(&self) -> TagProtocol {
         self.protocol
     }
@@ -277,13 +271,11 @@ impl BatchVlans {
     }
 
     /// What stands above an address of frame `index` in a MAC table: its VLAN.
-    #[inline]
     pub fn key(&self, index: usize) -> u64 {
         u64::from(self.of[index % MAX_BATCH].number()) << 48
     }
 
     /// Whether the port by which the frames came does not carry the VLAN of some of them.
-    #[inline]
     pub fn any_refused(&self) -> bool {
         self.on && self.refused
     }

@@ -72,7 +72,6 @@ pub struct Room {
 
 impl Room {
     /// What is left of it where only `most` buffers may be filled.
-    #[inline]
     #[must_use]
     pub fn within(self, most: u32) -> Room {
         Room { free: self.free.saturating_sub(self.size.saturating_sub(most)), size: self.size.min(most) }
@@ -103,7 +102,6 @@ impl DerefMut for Plugged {
 
 impl Plugged {
     /// Whether the time of a delivery to it is looked at: see [`EgressQueue::is_a_peers`].
-    #[inline]
     pub fn is_timed(&self) -> bool {
         self.is_a_peers
     }
@@ -138,7 +136,6 @@ pub enum Reached<'p> {
 
 impl EgressSlots {
     /// The slot `index` under its lock, however long that takes: for threads that are no I/O cores.
-    #[inline]
     pub(super) fn lock(&self, index: usize) -> Option<MutexGuard<'_, Option<Plugged>>> {
         Some(self.slots.get(index)?.0.lock())
     }

@@ -59,7 +59,6 @@ impl QueueInterrupts {
         self.cell(true, index).into_iter().for_each(|cell| cell.add(occasions, interrupts));
     }
 
-    #[inline]
     fn cell(&self, egress: bool, index: usize) -> Option<&Cell> {
         self.cells[usize::from(egress)].get(index)
     }

@@ -110,7 +110,6 @@ impl FromIterator<Arc<Port>> for Ports {
 
 impl Ports {
     /// Whether port `id` is one of them and has its link up.
-    #[inline]
     pub fn is_up(&self, id: PortId) -> bool {
         self.get(id).is_some_and(Port::link)
     }
@@ -121,7 +120,6 @@ impl Ports {
         self.get(id).is_some_and(|port| port.link() && !port.is_told())
     }
 
-    #[inline]
     fn get(&self, id: PortId) -> Option<&Port> {
         self.0.get(usize::from(id.0))?.as_deref()
     }
@@ -176,7 +174,6 @@ impl Port {
     }
 
     /// Bytes of Ethernet payload that the port may send.
-    #[inline]
     pub fn mtu(&self) -> u32 {
         self.mtu.load(Ordering::Relaxed)
     }
@@ -193,7 +190,6 @@ impl Port {
     }
 
     /// Most frames that may wait in a receive ring. Beyond any ring: there is no limit.
-    #[inline]
     pub fn queue(&self) -> u32 {
         self.queue.load(Ordering::Relaxed)
     }
@@ -235,13 +231,11 @@ impl Port {
     }
 
     /// Whether frames can be delivered.
-    #[inline]
     pub fn link(&self) -> bool {
         self.link.load(Ordering::Relaxed)
     }
 
     /// Whether the operator wants it to send and receive nothing.
-    #[inline]
     pub fn is_silent(&self) -> bool {
         self.silent.load(Ordering::Relaxed)
     }
@@ -252,7 +246,6 @@ impl Port {
     }
 
     /// Whether a control plane tells of the stations behind it: none are learned there, and one that speaks at another port has moved.
-    #[inline]
     pub fn is_told(&self) -> bool {
         self.told.load(Ordering::Relaxed)
     }
@@ -307,7 +300,6 @@ impl Port {
     }
 
     /// The offloads that its receiver takes over; the switch makes up for the others.
-    #[inline]
     pub fn accepts(&self) -> Offloads {
         Offloads::from_bits(self.accepts.load(Ordering::Relaxed))
     }
@@ -343,7 +335,6 @@ impl Port {
     }
 
     /// Egress queues in use, from number 0 without gaps; 0 while there is no peer.
-    #[inline]
     pub fn egress_queues(&self) -> usize {
         self.queues.load(Ordering::Acquire)
     }
@@ -355,13 +346,11 @@ impl Port {
     }
 
     /// The egress queue `index` under its lock, for an I/O core: it does not wait for one that stands still.
-    #[inline]
     pub fn reach(&self, index: usize) -> Reached<'_> {
         self.slots.reach(index)
     }
 
     /// The egress queue `index` under its lock, for any other thread.
-    #[inline]
     pub fn egress(&self, index: usize) -> Option<MutexGuard<'_, Option<Plugged>>> {
         self.slots.lock(index)
     }

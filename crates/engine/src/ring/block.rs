@@ -79,17 +79,14 @@ impl Block {
 }
 
 impl Hands for Block {
-    #[inline]
     fn head(&self) -> u32 {
         halves(self.theirs.acquire(INDICES)).0
     }
 
-    #[inline]
     fn publish(&mut self, hwcur: u32, hwtail: u32) {
         self.ours.publish(INDICES, pair(hwcur, hwtail));
     }
 
-    #[inline]
     fn is_asked(&mut self) -> bool {
         // The client sets its wish, and then looks at our indices once more.
         halves(self.theirs.load(WISH)).0 != 0

@@ -59,7 +59,6 @@ impl Hand {
     }
 
     /// Whether a guest's memory was cut short.
-    #[inline]
     pub fn is_truncated(&self) -> bool {
         matches!(&self.who, Who::Guest(block) if block.is_truncated())
     }

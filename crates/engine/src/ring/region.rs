@@ -482,7 +482,6 @@ impl Region {
 }
 
 /// Two fields in a word.
-#[inline]
 pub(super) fn pair(first: u32, second: u32) -> u64 {
     u64::from(first) | u64::from(second) << 32
 }
@@ -505,7 +504,6 @@ unsafe impl Send for RingWords {}
 impl std::ops::Deref for RingWords {
     type Target = RingStatus;
 
-    #[inline]
     fn deref(&self) -> &RingStatus {
         // SAFETY: inside the region, which `_region` keeps.
         unsafe { self.words.as_ref() }
@@ -522,7 +520,6 @@ pub(super) struct Bounds {
 
 impl Bounds {
     /// Whether `word` names a buffer that a client may name, and no more bytes than it has.
-    #[inline]
     pub(super) fn has(self, word: SlotWord) -> bool {
         word.buf_idx().wrapping_sub(RESERVED_BUFS) < self.bufs && u32::from(word.len()) <= self.size
     }
@@ -542,12 +539,10 @@ pub(super) struct RingMemory {
 unsafe impl Send for RingMemory {}
 
 impl RingMemory {
-    #[inline]
     pub(super) fn num_slots(&self) -> u32 {
         self.num_slots
     }
 
-    #[inline]
     pub(super) fn buf_size(&self) -> u32 {
         self.buf_size
     }
@@ -560,7 +555,6 @@ impl RingMemory {
     }
 
     /// Slot `slot`, read once.
-    #[inline]
     pub(super) fn slot(&self, slot: u32) -> SlotWord {
         SlotWord(self.slot_at(slot).load(Ordering::Relaxed))
     }
@@ -580,19 +574,16 @@ impl RingMemory {
     }
 
     /// Writes slot `slot`.
-    #[inline]
     pub(super) fn set_slot(&self, slot: u32, word: SlotWord) {
         self.slot_at(slot).store(word.0, Ordering::Relaxed);
     }
 
     /// Whether `word` names a buffer that a client may name, and no more bytes than it has.
-    #[inline]
     pub(super) fn is_sound(&self, word: SlotWord) -> bool {
         self.bounds().has(word)
     }
 
     /// What makes a slot sound, by itself: a loop that writes slots would look up each part of it anew.
-    #[inline]
     pub(super) fn bounds(&self) -> Bounds {
         Bounds { bufs: self.buf_count - RESERVED_BUFS, size: self.buf_size }
     }
@@ -609,14 +600,12 @@ impl RingMemory {
     }
 
     /// Asks the cache for the start of the buffer of slot `slot`, to be read.
-    #[inline]
     pub(super) fn prefetch_read(&self, slot: u32) {
         // Where it would be, were the slot's number right: a prefetch may go astray.
         prefetch_read(self.bufs.wrapping_add(self.slot(slot).buf_idx() as usize * self.buf_size as usize));
     }
 
     /// Asks the cache for slot `slot`, to be written.
-    #[inline]
     pub(super) fn prefetch_slot(&self, slot: u32) {
         prefetch_own(std::ptr::from_ref(self.slot_at(slot)).cast());
     }

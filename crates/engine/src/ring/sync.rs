@@ -121,7 +121,6 @@ impl<H: Hands> RingAccess<H> {
     }
 
     /// Whether the client's `head` makes no sense.
-    #[inline]
     pub fn is_lost(&self) -> bool {
         self.bad_head.is_some()
     }
@@ -132,31 +131,26 @@ impl<H: Hands> RingAccess<H> {
     }
 
     /// Bytes of a buffer.
-    #[inline]
     pub fn buf_size(&self) -> u32 {
         self.memory.buf_size()
     }
 
     /// The slot that comes after `slot`.
-    #[inline]
     pub fn after(&self, slot: u32) -> u32 {
         after(slot, self.memory.num_slots())
     }
 
     /// Slot `slot`, read once.
-    #[inline]
     pub fn slot(&self, slot: u32) -> SlotWord {
         self.memory.slot(slot)
     }
 
     /// Writes slot `slot`, which the client has released.
-    #[inline]
     pub fn set_slot(&self, slot: u32, word: SlotWord) {
         self.memory.set_slot(slot, word);
     }
 
     /// Slots of the ring.
-    #[inline]
     pub fn slots(&self) -> u32 {
         self.memory.num_slots()
     }
@@ -276,7 +270,6 @@ impl<H: Hands> ClientTx<H> {
     }
 
     /// The client's `head` that was accepted last.
-    #[inline]
     pub fn last(&self) -> u32 {
         self.head
     }
@@ -301,7 +294,6 @@ impl<H: Hands> ClientTx<H> {
     }
 
     /// The first slot that has not been given back.
-    #[inline]
     pub fn first(&self) -> u32 {
         self.hwcur
     }
@@ -365,7 +357,6 @@ impl<H: Hands> ClientTx<H> {
     }
 
     /// Whether the client waits for slots that were put back and is to be woken, after a full barrier of the caller's.
-    #[inline]
     pub fn is_asked(&mut self) -> bool {
         self.may_wake() && self.access.hands.is_asked()
     }
@@ -444,19 +435,16 @@ impl<H: Hands> ClientRx<H> {
     }
 
     /// The first slot that the client has not released, as far as is known.
-    #[inline]
     pub fn first(&self) -> u32 {
         self.hwcur
     }
 
     /// The next slot to fill.
-    #[inline]
     pub fn next(&self) -> u32 {
         self.fill
     }
 
     /// Whether the client has moved its `head` since the last look.
-    #[inline]
     pub fn has_moved(&self) -> bool {
         self.access.hands.head() != self.hwcur
     }
@@ -609,7 +597,6 @@ impl<H: Hands> ClientRx<H> {
     }
 
     /// Whether the client waits for what was shown and is to be woken, after a full barrier of the caller's.
-    #[inline]
     pub fn is_asked(&mut self) -> bool {
         self.access.hands.is_asked()
     }

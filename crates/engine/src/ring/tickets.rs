@@ -62,7 +62,6 @@ impl Tickets {
 }
 
 impl Hands for Tickets {
-    #[inline]
     fn head(&self) -> u32 {
         observe(&self.words.client.head)
     }
@@ -73,7 +72,6 @@ impl Hands for Tickets {
         publish(&self.words.engine.hwtail, hwtail);
     }
 
-    #[inline]
     fn is_asked(&mut self) -> bool {
         is_asked(&self.words.client.ticket, &mut self.answered)
     }

@@ -37,7 +37,6 @@ const END: u8 = 0;
 const NOTHING: u8 = 1;
 const SOURCE_ROUTES: [u8; 2] = [131, 137];
 
-#[inline]
 pub(super) fn ethertype(frame: &Frame) -> u16 {
     u16::from_be_bytes([frame.head[12], frame.head[13]])
 }
@@ -152,17 +151,14 @@ pub(super) fn destination4(frame: &Frame) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
-#[inline]
 pub(super) fn source6(frame: &Frame) -> u128 {
     u128::from_be_bytes(sixteen(&frame.head[22..38]))
 }
 
-#[inline]
 pub(super) fn destination6(frame: &Frame) -> u128 {
     u128::from_be_bytes(sixteen(&frame.head[38..54]))
 }
 
-#[inline]
 fn sixteen(bytes: &[u8]) -> [u8; 16] {
     bytes.first_chunk().copied().unwrap_or_default()
 }

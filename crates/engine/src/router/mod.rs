@@ -129,7 +129,6 @@ impl RouterContext {
     }
 
     /// Whether it is one of `router`.
-    #[inline]
     pub fn is_of(&self, router: &Arc<Router>) -> bool {
         Arc::ptr_eq(&self.router, router)
     }

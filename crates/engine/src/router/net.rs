@@ -124,7 +124,6 @@ pub(super) fn number(address: IpAddr) -> u128 {
 }
 
 /// The number of an IPv4 address.
-#[inline]
 pub(super) fn mapped(address: u32) -> u128 {
     0xffff_0000_0000 | u128::from(address)
 }
@@ -168,13 +167,11 @@ pub(super) fn is_martian6(address: u128) -> bool {
 }
 
 /// Whether it is link-local: RFC 4291 §2.5.6.
-#[inline]
 pub(super) fn is_link_local6(address: u128) -> bool {
     address >> 118 == 0x3fa
 }
 
 /// Whether it names several stations: RFC 4291 §2.7.
-#[inline]
 pub(super) fn is_group6(address: u128) -> bool {
     address >> 120 == 0xff
 }

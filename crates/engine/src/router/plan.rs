@@ -163,7 +163,6 @@ impl Plan {
         self.groups.get(number as usize).map_or(&Group::Nothing, |group| group)
     }
 
-    #[inline]
     pub fn interface(&self, port: PortId) -> Option<&Arc<Interface>> {
         self.interfaces.get(usize::from(port.0))?.as_ref()
     }
@@ -173,7 +172,6 @@ impl Plan {
     }
 
     /// Whether no other station may send from this address.
-    #[inline]
     pub fn is_own(&self, address: u128) -> bool {
         self.sieve & bit(address) != 0 && self.own.binary_search(&address).is_ok()
     }
@@ -202,7 +200,6 @@ impl Published {
         old
     }
 
-    #[inline]
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }

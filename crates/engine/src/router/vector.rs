@@ -117,7 +117,6 @@ impl Vector<'_> {
     }
 
     /// The frame at `place`, which came by interface `at`.
-    #[inline]
     fn arrival<'p>(&'p self, place: usize, frame: &'p Frame, at: &'p Interface) -> Arrival<'p> {
         Arrival { batch: self.batch, index: self.first + place, frame, at, now: self.now }
     }

@@ -18,7 +18,6 @@ pub(super) trait Family: Copy + Default {
 impl Family for u32 {
     const V6: bool = false;
 
-    #[inline]
     fn number(self) -> u128 {
         mapped(self)
     }
@@ -27,7 +26,6 @@ impl Family for u32 {
 impl Family for u128 {
     const V6: bool = true;
 
-    #[inline]
     fn number(self) -> u128 {
         self
     }

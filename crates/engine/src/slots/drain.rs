@@ -203,7 +203,6 @@ impl<H: Hands> Drain<H> {
     }
 
     /// Gives back what was taken. True if the client waits for that and is to be woken.
-    #[inline]
     pub fn release(&mut self) -> bool {
         self.ring.give_back(self.taken)
     }

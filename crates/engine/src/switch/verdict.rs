@@ -96,7 +96,6 @@ impl Verdicts {
     }
 
     /// How many copies go to ports beside the first.
-    #[inline]
     pub fn seconds(&self) -> usize {
         self.also.len()
     }
@@ -116,7 +115,6 @@ impl Verdicts {
     }
 
     /// Frame `frame` goes to all ports but its sender.
-    #[inline]
     pub fn flood(&mut self, frame: usize) {
         self.append(FLOOD, frame);
     }
@@ -134,19 +132,16 @@ impl Verdicts {
     }
 
     /// Whether any frame is flooded.
-    #[inline]
     pub fn any_flood(&self) -> bool {
         self.lists[FLOOD].head != END
     }
 
     /// Whether the whole batch goes to a single destination.
-    #[inline]
     pub fn is_all_for_one(&self, batch: &Batch) -> bool {
         self.used.len() == 1 && self.drops.is_empty() && !self.any_flood() && !batch.is_empty()
     }
 
     /// Destinations that get at least one frame which is not flooded.
-    #[inline]
     pub fn destinations(&self) -> &[u16] {
         &self.used
     }

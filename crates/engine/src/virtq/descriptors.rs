@@ -30,7 +30,6 @@ impl PackedDescriptors {
         PackedDescriptors { desc: Raw::new(desc), size }
     }
 
-    #[inline]
     pub(super) fn is_available(&self, at: Cursor) -> bool {
         self.available(at).is_some()
     }

@@ -173,7 +173,6 @@ impl Flight {
     }
 
     /// A chain is about to be read.
-    #[inline]
     pub(super) fn chain_begins(&mut self) {
         self.descs.clear();
     }

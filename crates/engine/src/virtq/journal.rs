@@ -129,7 +129,6 @@ impl PackedJournal {
     }
 
     /// After it has been published: the ring stands at `after`, index and wrap counter as in [`Position`].
-    #[inline]
     pub fn published(&mut self, after: u16) {
         self.0.close(INDICES, indices(after, after) | COMMITTED);
     }

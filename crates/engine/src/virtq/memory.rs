@@ -46,13 +46,11 @@ pub(super) struct Directions {
 
 impl Directions {
     /// All of them go one way.
-    #[inline]
     pub(super) fn only(access: Access) -> Directions {
         Directions { access, turns: false, turn: None }
     }
 
     /// Readable ones come first, writable ones follow.
-    #[inline]
     pub(super) fn request() -> Directions {
         Directions { access: Access::Read, turns: true, turn: None }
     }
@@ -144,7 +142,6 @@ impl Memory {
     }
 
     /// Another batch begins.
-    #[inline]
     pub(super) fn begin(&mut self) {
         (self.left, self.begun, self.cut) = (MAX_DESCRIPTORS, 0, false);
     }
@@ -304,14 +301,12 @@ impl Memory {
     }
 
     /// Whether writes are logged.
-    #[inline]
     pub(super) fn logs(&self) -> bool {
         self.log.is_some()
     }
 }
 
 /// Whether a descriptor's flags ask for an indirect table.
-#[inline]
 pub(super) fn is_indirect(flags: u16) -> bool {
     flags & DESC_F_INDIRECT != 0
 }
@@ -327,7 +322,6 @@ impl TakenChains {
         TakenChains { chains: vec![Chain::default(); MAX_BATCH].into(), len: 0 }
     }
 
-    #[inline]
     pub(super) fn clear(&mut self) {
         self.len = 0;
     }
@@ -340,7 +334,6 @@ impl TakenChains {
         }
     }
 
-    #[inline]
     pub(super) fn as_slice(&self) -> &[Chain] {
         // `push` counts no further than there are places.
         self.chains.get(..self.len).unwrap_or_default()
@@ -348,7 +341,6 @@ impl TakenChains {
 }
 
 /// Place that the next piece gets. The list is far shorter than 2^32.
-#[inline]
 #[expect(clippy::cast_possible_truncation, reason = "BATCH_PIECES fits u32")]
 pub(super) fn place(pieces: &Pieces) -> u32 {
     pieces.len() as u32

@@ -160,7 +160,6 @@ impl Queue {
     }
 
     /// The chains of the last `take`.
-    #[inline]
     pub fn taken(&self) -> &[Chain] {
         self.common.taken.as_slice()
     }
@@ -306,13 +305,11 @@ impl Queue {
     }
 
     /// Whether the memory behind the ring was cut short: the port must stop.
-    #[inline]
     pub fn is_truncated(&self) -> bool {
         self.common.memory.is_truncated()
     }
 
     /// Whether writes must be logged with `log_written`.
-    #[inline]
     pub fn logs(&self) -> bool {
         self.common.memory.logs()
     }

@@ -122,7 +122,6 @@ impl Packed {
     }
 
     /// Asks for the driver's wish; the descriptor that publishes a batch was asked for with the others.
-    #[inline]
     pub(super) fn bring_marks(&self) {
         prefetch_read(self.driver.at(packed::EVENT_OFF_WRAP));
     }
@@ -309,7 +308,6 @@ impl Packed {
     }
 
     /// Whether the driver has offered nothing that was not taken.
-    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         !self.ring.is_available(self.next)
     }

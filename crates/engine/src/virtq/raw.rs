@@ -25,7 +25,6 @@ impl Raw {
         Raw { base: piece.as_ptr(), len: piece.len() }
     }
 
-    #[inline]
     pub(super) fn at(&self, offset: usize) -> *const u8 {
         self.base.wrapping_add(offset)
     }
@@ -66,12 +65,10 @@ impl Raw {
         u32::from_le(word.load(Ordering::Relaxed))
     }
 
-    #[inline]
     pub(super) fn load_u64(&self, offset: usize) -> u64 {
         u64::from_le(self.u64_at(offset).load(Ordering::Relaxed))
     }
 
-    #[inline]
     pub(super) fn store_u64(&self, offset: usize, value: u64) {
         #[cfg(test)]
         if crate::mem::last_store::is_behind() {
@@ -88,7 +85,6 @@ impl Raw {
         self.store_u32(offset + 4, len);
     }
 
-    #[inline]
     fn store_u32(&self, offset: usize, value: u32) {
         #[cfg(test)]
         if crate::mem::last_store::is_behind() {

@@ -135,7 +135,6 @@ impl Split {
     }
 
     /// The used elements.
-    #[inline]
     fn elements(&self) -> Entries {
         Entries { start: split::USED_RING, bytes: 8, size: self.size }
     }
@@ -357,7 +356,6 @@ impl Split {
     }
 
     /// Whether the driver has offered nothing that was not taken.
-    #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.avail.load_u16(split::AVAIL_IDX, Ordering::Relaxed) == self.next
     }

@@ -88,7 +88,6 @@ impl Irq {
     }
 
     /// Whether causes go to messages of their own.
-    #[inline]
     pub(super) fn by_queue(&self) -> bool {
         self.beside.model == Model::E1000e && self.interrupts.mode() == Mode::Msix
     }

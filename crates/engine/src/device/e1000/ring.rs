@@ -175,7 +175,6 @@ impl Ring {
     }
 
     /// The head will be here; its register says nothing of it yet.
-    #[inline]
     pub(super) fn commit(&self, head: u32) {
         self.own.journal.moved(head, self.own.published, self.own.published);
     }

@@ -38,7 +38,6 @@ impl IntelPart {
     }
 
     /// How many of `rings` the driver has set up, the first among them in any case: one word to look at.
-    #[inline]
     pub(super) fn used(&self, rings: &[u32; QUEUES]) -> usize {
         1 + usize::from(self.model == Model::E1000e && Ring::length(&self.regs, rings[1]) != 0)
     }
@@ -48,7 +47,6 @@ impl SharedPart for IntelPart {
     type Causes = IrqState;
     const NAP_IF_TRAPPING: Option<Duration> = Some(LONGEST_NAP);
 
-    #[inline]
     fn transmit_rings(&self) -> usize {
         self.used(&regs::TX_RINGS)
     }

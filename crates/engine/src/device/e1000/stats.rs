@@ -76,7 +76,6 @@ impl Stats {
     }
 
     /// Counts `n` more; by the owner of the counter.
-    #[inline]
     pub(super) fn add(&self, counter: usize, n: u64) {
         count(&self.counts[counter], n);
     }

@@ -60,12 +60,10 @@ impl TxCodec for TxRing {
     type Own = RingRegisters;
     const AHEAD: u32 = 64;
 
-    #[inline]
     fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    #[inline]
     fn ring_mut(&mut self) -> &mut Ring {
         &mut self.ring
     }
@@ -102,7 +100,6 @@ impl TxCodec for TxRing {
         })
     }
 
-    #[inline]
     fn buffer(&self, place: u32) -> u64 {
         self.ring.table.load(2 * place as usize)
     }
@@ -145,7 +142,6 @@ impl TxCodec for TxRing {
         changes_header(word)
     }
 
-    #[inline]
     fn mark(word: u64) -> Option<u64> {
         (word & (tx::RS | tx::RPS) != 0).then_some(word)
     }

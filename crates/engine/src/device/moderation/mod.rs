@@ -131,7 +131,6 @@ impl<S: Causes> Irq<S> {
     }
 
     /// Changes when the driver has taken back what it sent by transmit queue `queue`.
-    #[inline]
     pub(super) fn taken_back(&self, queue: usize) -> u64 {
         self.taken_back[queue].load(Ordering::Relaxed)
     }

@@ -102,7 +102,6 @@ impl<S: SharedPart> Nic<S> {
 impl<S: SharedPart> Deref for Nic<S> {
     type Target = S;
 
-    #[inline]
     fn deref(&self) -> &S {
         &self.own
     }

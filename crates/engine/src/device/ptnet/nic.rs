@@ -60,7 +60,6 @@ impl NicState {
         });
     }
 
-    #[inline]
     pub(super) fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
@@ -70,7 +69,6 @@ impl NicState {
     }
 
     /// Notes that pair `number` has received, and takes that note.
-    #[inline]
     pub(super) fn note_received(&self, number: usize) {
         self.received[number].store(true, Ordering::Relaxed);
     }

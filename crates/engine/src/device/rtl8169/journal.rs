@@ -39,7 +39,6 @@ fn touched(word: u64) -> u64 {
 }
 
 /// A store into the guest's ring.
-#[inline]
 fn mark(table: &Words, at: usize, word: u64) {
     #[cfg(test)]
     if crate::mem::last_store::is_behind() {

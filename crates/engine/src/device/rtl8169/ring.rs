@@ -55,7 +55,6 @@ impl Ring {
     ///
     /// # Errors
     /// The driver named a page that is none, or is not in its memory.
-    #[inline]
     pub(super) fn look_at_block(&mut self, address: impl FnOnce() -> u64) -> Result<(), Fault> {
         self.block.tail(address, &self.map, self.head).map(drop)
     }
@@ -100,7 +99,6 @@ impl Ring {
     }
 
     /// The buffer's address in the descriptor at `place`.
-    #[inline]
     pub(super) fn buffer(&self, place: u32) -> u64 {
         self.table.load(2 * place as usize + 1)
     }

@@ -40,12 +40,10 @@ impl TxCodec for TxRing {
     type Own = RingWalk;
     const AHEAD: u32 = 32;
 
-    #[inline]
     fn ring(&self) -> &Ring {
         &self.ring
     }
 
-    #[inline]
     fn ring_mut(&mut self) -> &mut Ring {
         &mut self.ring
     }
@@ -70,12 +68,10 @@ impl TxCodec for TxRing {
         })
     }
 
-    #[inline]
     fn buffer(&self, place: u32) -> u64 {
         self.ring.buffer(place)
     }
 
-    #[inline]
     fn next(&mut self, at: Cursor, word: u64) -> Cursor {
         Cursor { place: self.ring.next(at.place, word), count: at.count + 1 }
     }
@@ -98,7 +94,6 @@ impl TxCodec for TxRing {
         changes_header(word)
     }
 
-    #[inline]
     fn mark(word: u64) -> Option<u64> {
         Some(word & !OWN)
     }
@@ -114,7 +109,6 @@ impl TxCodec for TxRing {
         make(batch, &mut self.headers, first, len, wishes.first)
     }
 
-    #[inline]
     fn count(&mut self, _: &NicState, _: &Frame) {}
 
     fn counted(&mut self, nic: &NicState, frames: u32) {

@@ -236,7 +236,6 @@ impl IngressQueue for IngressRing {
         }
     }
 
-    #[inline]
     fn has_frames(&mut self) -> bool {
         !self.stopped && !self.queue.is_empty()
     }

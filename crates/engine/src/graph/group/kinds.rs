@@ -88,7 +88,6 @@ pub(super) enum FrameKind {
     Own,
 }
 
-#[inline]
 fn ethertype(frame: &Frame) -> u16 {
     u16::from_be_bytes([frame.head[12], frame.head[13]])
 }

@@ -249,7 +249,6 @@ pub(super) fn any_judged(batch: &Batch, own: &Own) -> bool {
 const ALL: u8 = 0xff;
 
 /// The bit of a member; none of other numbers.
-#[inline]
 fn bit(number: u8) -> u64 {
     1u64.checked_shl(number.into()).unwrap_or(0)
 }

@@ -98,7 +98,6 @@ impl PacketRing {
     }
 
     /// Whether a frame waits.
-    #[inline]
     pub(super) fn is_ready(&self) -> bool {
         self.memory.word(self.at(self.next)).load(Ordering::Acquire) != 0
     }
@@ -143,14 +142,12 @@ impl PacketRing {
     }
 
     /// The header and the bytes of the frame in `slot`, which [`PacketRing::look`] has just shown and which is whole.
-    #[inline]
     pub(super) fn frame(&self, slot: &SlotFacts) -> ([u8; HEADER], &[u8]) {
         // SAFETY: the slot is ours until `give_back`, which needs the ring to itself.
         unsafe { (self.memory.read(slot.at - HEADER), self.memory.bytes(slot.at, slot.len)) }
     }
 
     /// The bytes of that frame from `from` on as a piece, good until [`PacketRing::give_back`].
-    #[inline]
     pub(super) fn piece(&self, slot: &SlotFacts, from: usize, len: u32) -> Piece {
         self.memory.piece(slot.at + from, len)
     }

@@ -40,13 +40,11 @@ pub struct RingPortSettings {
 
 impl RingPortSettings {
     /// Bytes of the virtio-net header before each frame: 0, 10 or 12.
-    #[inline]
     pub fn header(&self) -> u32 {
         self.header.load(Ordering::Relaxed)
     }
 
     /// Whether the operator has put the link down: frames are dropped in both directions.
-    #[inline]
     pub fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }

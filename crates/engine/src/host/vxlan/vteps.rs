@@ -72,7 +72,6 @@ impl Known {
     }
 
     /// The endpoint behind which `mac` is.
-    #[inline]
     pub(super) fn find(&self, mac: u64) -> Option<u16> {
         Some(self.stations.get(&mac)?.vtep)
     }

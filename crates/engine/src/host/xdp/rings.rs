@@ -85,31 +85,26 @@ impl<const ENTRY: usize> XskRing<ENTRY> {
     }
 
     /// Gives back all entries that were taken out.
-    #[inline]
     pub(super) fn release(&self) {
         self.memory.word(self.layout.consumer).store(self.own, Ordering::Release);
     }
 
     /// Shows the kernel all entries that were put in.
-    #[inline]
     pub(super) fn publish(&self) {
         self.memory.word(self.layout.producer).store(self.own, Ordering::Release);
     }
 
     /// Whether the kernel looks at the ring only after a system call.
-    #[inline]
     pub(super) fn wants_wakeup(&self) -> bool {
         self.memory.word(self.layout.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }
 
 impl XskRing<8> {
-    #[inline]
     pub(super) fn pop_address(&mut self) -> u64 {
         u64::from_ne_bytes(self.pop())
     }
 
-    #[inline]
     pub(super) fn push_address(&mut self, address: u64) {
         self.push(address.to_ne_bytes());
     }
@@ -124,7 +119,6 @@ impl XskRing<16> {
         descriptor(unsafe { self.memory.read(self.at(index)) })
     }
 
-    #[inline]
     pub(super) fn pop_frame(&mut self) -> Descriptor {
         descriptor(self.pop())
     }

@@ -49,7 +49,6 @@ pub struct CaptureSlot {
 
 impl CaptureSlot {
     /// Whether there is a capture: then it is worth remembering what became of which frame.
-    #[inline]
     pub fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }

@@ -42,7 +42,6 @@ const UNKNOWN: u64 = 1 << 8;
 
 impl Field {
     /// `value` where it stands in its word.
-    #[inline]
     pub(super) fn at(self, value: u64) -> u64 {
         value << self.1
     }

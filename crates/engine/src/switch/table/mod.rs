@@ -165,7 +165,6 @@ impl MacTable {
     }
 
     /// Asks the cache for the line that a lookup of `mac` will read.
-    #[inline]
     pub fn prefetch(&self, mac: u64) {
         prefetch_read(std::ptr::from_ref(&self.buckets[self.place_of(mac).0]).cast());
     }
@@ -427,7 +426,6 @@ impl MacTable {
         }
     }
 
-    #[inline]
     fn word(&self, at: At) -> &AtomicU64 {
         &self.buckets[at.bucket].0[at.way]
     }

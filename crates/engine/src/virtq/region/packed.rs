@@ -70,7 +70,6 @@ impl Writer {
         Writer { slot, size, free, used }
     }
 
-    #[inline]
     fn lists(&self, free: u16, old: u16) {
         self.slot.set(VERSION, word([VERSION_1, self.size, free, old]));
     }

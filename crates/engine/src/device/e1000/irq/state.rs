@@ -93,7 +93,6 @@ const PATIENCE: (u32, u32) = (250, 1_000);
 impl Irq {
     /// How long reports of sent frames wait, whatever the driver says: until the guest is silent, and at most. The
     /// unit is that of TIDV and TADV. Nothing if the operator leaves it to the driver.
-    #[inline]
     pub(in super::super) fn patience(&self) -> Option<(u32, u32)> {
         (self.floor != 0).then_some(PATIENCE)
     }

@@ -143,7 +143,6 @@ pub(super) fn admit(regs: &Registers, rctl: u32, frame: &Frame, tag: Option<u16>
 }
 
 /// Bit `index` of the table at `table`.
-#[inline]
 fn bit(regs: &Registers, table: u32, index: u32) -> bool {
     regs.get(table + 4 * (index >> 5)) >> (index & 31) & 1 != 0
 }
