@@ -213,7 +213,7 @@ impl World<'_> {
         self.tally = Tally::default();
         batch.clear();
         pair.ingress.fetch(batch, &mut self.tally);
-        let drops: u32 = self.tally.drops.counts().iter().sum();
+        let drops: u32 = self.tally.drops.counts.iter().sum();
         assert_eq!(self.tally.frames, batch.len() as u64 + u64::from(drops));
         for frame in batch.frames() {
             let body: usize = batch.body(frame).iter().map(|piece| piece.len()).sum();
@@ -227,7 +227,7 @@ impl World<'_> {
         let picks: Vec<u16> = (0..batch.len() as u16).collect();
         let mut outcome = Outcome::new();
         pair.egress.send(batch, &picks, &mut outcome);
-        let lost: u32 = outcome.drops.counts().iter().sum();
+        let lost: u32 = outcome.drops.counts.iter().sum();
         assert_eq!(picks.len() as u64, outcome.frames + u64::from(lost));
         pair.ingress.release(&mut self.tally);
         pair.egress.is_full();

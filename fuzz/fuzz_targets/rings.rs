@@ -148,7 +148,7 @@ impl World {
                     piece.read(&mut [0; 64]);
                 });
             }
-            let drops: u32 = tally.drops.counts().iter().sum();
+            let drops: u32 = tally.drops.counts.iter().sum();
             assert_eq!(tally.frames, batch.len() as u64 + u64::from(drops));
             // Killed before it gives them back, now and then.
             let leaves = step[0] & 0xe0 == 0x20;
@@ -180,7 +180,7 @@ impl World {
             let mut outcome = Outcome::new();
             let _ = (ring.is_full(), ring.room());
             ring.send(&self.batch, &picks, &mut outcome);
-            let drops: u32 = outcome.drops.counts().iter().sum();
+            let drops: u32 = outcome.drops.counts.iter().sum();
             assert_eq!(outcome.frames + u64::from(drops), picks.len() as u64);
             self.is_logged(setup);
             if step[0] & 0xe0 == 0x20 {

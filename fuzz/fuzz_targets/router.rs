@@ -119,11 +119,11 @@ impl Rig {
         assert!(batch.frames().iter().zip(lengths).all(|(frame, len)| frame.len == len));
         let mut seen = vec![false; batch.len()];
         let mut picks = Vec::new();
-        for id in self.verdicts.destinations() {
+        for id in &self.verdicts.used {
             self.verdicts.picks_alone(PortId(*id), &mut picks);
             picks.iter().for_each(|pick| assert!(!std::mem::replace(&mut seen[usize::from(*pick)], true)));
         }
-        for (frame, _) in self.verdicts.drops() {
+        for (frame, _) in &self.verdicts.drops {
             assert!(!std::mem::replace(&mut seen[usize::from(*frame)], true));
         }
         assert!(seen.iter().all(|seen| *seen));

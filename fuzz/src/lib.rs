@@ -165,7 +165,7 @@ impl ManualScheduler {
                     piece.read(&mut vec![0; piece.len()]);
                 });
             }
-            let drops: u32 = tally.drops.counts().iter().sum();
+            let drops: u32 = tally.drops.counts.iter().sum();
             let out = queue.passed().map_or(0, |(_, outcome)| outcome.frames);
             assert_eq!(tally.frames, batch.len() as u64 + u64::from(drops) + out);
             if tally.frames > 0 {
@@ -220,7 +220,7 @@ pub fn send(
     if let Some(queue) = &mut *port.egress(queue).unwrap() {
         let _ = (queue.is_full(), queue.room());
         queue.send(batch, &picks, &mut outcome);
-        let drops: u32 = outcome.drops.counts().iter().sum();
+        let drops: u32 = outcome.drops.counts.iter().sum();
         assert_eq!(outcome.frames + u64::from(drops), u64::from(count));
     }
 }

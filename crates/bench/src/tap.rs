@@ -96,7 +96,7 @@ pub fn run(args: &Args) -> Result<()> {
     .with("bridge", &bridge)?
     .with("core_busy", &share(busy, all))?
     .with("bytes_per_frame", &share(bytes, frames))?
-    .with("offloads", &ours.taps[0].accepts().to_string())?
+    .with("offloads", &ours.taps[0].accepts.to_string())?
     .print(args.json)
 }
 

@@ -33,7 +33,8 @@ pub struct Tally {
 /// Numbers of dropped frames by reason.
 #[derive(Clone, Copy, Debug)]
 pub struct Drops {
-    counts: [u32; sidecore_abi::counters::DROP_PLACES],
+    /// The counts, in the order of the reasons' numbers.
+    pub counts: [u32; sidecore_abi::counters::DROP_PLACES],
     any: bool,
 }
 
@@ -61,11 +62,6 @@ impl Drops {
     pub fn any(&self) -> bool {
         self.any
     }
-
-    /// The counts, in the order of the reasons' numbers.
-    pub fn counts(&self) -> &[u32] {
-        &self.counts
-    }
 }
 
 /// A delivery looks at the clock once for this many frames, and first behind `FIRST_LOOK`.
@@ -88,7 +84,7 @@ pub struct Outcome {
     /// While a capture runs: each dropped pick with its reason.
     pub trace: Option<Vec<(u16, DropReason)>>,
     /// When it began, and how long it may take: ticks.
-    begun: u64,
+    pub begun: u64,
     time: u64,
     /// It was late once.
     late: bool,
@@ -103,11 +99,6 @@ impl Outcome {
     /// The delivery begins, and may take `time` ticks.
     pub fn begin(&mut self, time: u64) {
         (self.begun, self.time) = (ticks(), time);
-    }
-
-    /// When it began: ticks.
-    pub fn begun(&self) -> u64 {
-        self.begun
     }
 
     /// Whether time is up after `done` picks: asked before each of the others, which are dropped then

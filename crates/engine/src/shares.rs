@@ -50,7 +50,8 @@ pub fn owner<'c>(candidates: impl IntoIterator<Item = &'c Candidate>, bucket: us
 /// The member of a group that each bucket should have.
 pub struct Shares {
     candidates: Vec<Candidate>,
-    winners: Box<[Option<u8>]>,
+    /// The member that should have each bucket.
+    pub winners: Box<[Option<u8>]>,
 }
 
 impl Shares {
@@ -75,11 +76,6 @@ impl Shares {
         }
         self.candidates = candidates.to_vec();
     }
-
-    /// The member that should have each bucket.
-    pub fn winners(&self) -> &[Option<u8>] {
-        &self.winners
-    }
 }
 
 #[cfg(test)]
@@ -92,7 +88,7 @@ mod tests {
 
     fn counts(shares: &Shares) -> [usize; 8] {
         std::array::from_fn(|n| {
-            shares.winners().iter().filter(|it| it.is_some_and(|it| usize::from(it) == n)).count()
+            shares.winners.iter().filter(|it| it.is_some_and(|it| usize::from(it) == n)).count()
         })
     }
 
@@ -103,26 +99,26 @@ mod tests {
         shares.set(&eight);
         let mean = (1 << 16) / 8;
         assert!(counts(&shares).iter().all(|n| n.abs_diff(mean) < mean / 25), "{:?}", counts(&shares));
-        let before = shares.winners().to_vec();
+        let before = shares.winners.to_vec();
         // One goes: only its buckets move, and when it comes back they are its own again.
         shares.set(&[&eight[..3], &eight[4..]].concat());
         let moved = |a: &[Option<u8>], b: &[Option<u8>]| {
             a.iter().zip(b).filter(|(a, b)| a != b && **a != Some(3)).count()
         };
-        assert_eq!((moved(&before, shares.winners()), counts(&shares)[3]), (0, 0));
+        assert_eq!((moved(&before, &shares.winners), counts(&shares)[3]), (0, 0));
         shares.set(&eight);
-        assert_eq!(shares.winners(), &*before);
+        assert_eq!(shares.winners, (&*before).into());
         // As if it had been so from the start.
         let uneven = members(&[100, 300, 100, 100, 200, 50, 50, 100]);
         shares.set(&uneven);
         let mut fresh = Shares::new(1 << 16);
         fresh.set(&uneven);
-        assert_eq!(shares.winners(), fresh.winners());
+        assert_eq!(shares.winners, fresh.winners);
         for (n, of) in counts(&shares).iter().zip([100, 300, 100, 100, 200, 50, 50, 100]) {
             let wanted = (1 << 16) * of / 1000;
             assert!(n.abs_diff(wanted) < wanted / 10, "{n} of {wanted}");
         }
         shares.set(&[]);
-        assert!(shares.winners().iter().all(Option::is_none));
+        assert!(shares.winners.iter().all(Option::is_none));
     }
 }

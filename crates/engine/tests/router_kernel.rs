@@ -285,14 +285,14 @@ impl Ours {
         self.context.decide(&batch, &self.ports[from], &now, &mut self.rewrites, &mut self.verdicts);
         self.rewrites.rewrite(&mut batch);
         let mut got = Vec::new();
-        for id in self.verdicts.destinations() {
+        for id in &self.verdicts.used {
             got.push((usize::from(*id), frames::bytes_of(&batch, &batch.frames()[0])));
         }
         let (made, to) = self.rewrites.made();
         got.extend(
             made.frames().iter().zip(to).map(|(it, to)| (usize::from(to.0), frames::bytes_of(made, it))),
         );
-        (got, self.verdicts.drops().first().map(|(_, why)| why.name()))
+        (got, self.verdicts.drops.first().map(|(_, why)| why.name()))
     }
 }
 

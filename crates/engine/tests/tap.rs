@@ -74,7 +74,7 @@ fn send(port: &Port, queue: usize, batch: &Batch) -> Outcome {
 }
 
 fn drops(outcome: &Outcome, reason: DropReason) -> u32 {
-    outcome.drops.counts()[reason as usize]
+    outcome.drops.counts[reason as usize]
 }
 
 /// Waits until a queue's descriptor is readable, then fetches.
@@ -174,7 +174,7 @@ fn tcp_crosses_in_large_segments() {
     assert!(largest.1 > 32_000, "the largest frame had {} bytes", largest.1);
     assert_eq!((largest.2.gso, largest.2.gso_size), (Gso::Tcp4, 1448));
     assert!(largest.2.needs_csum());
-    let accepts = pair.taps[0].accepts();
+    let accepts = pair.taps[0].accepts;
     assert_eq!(pair.ports[0].accepts(), accepts);
     assert!(accepts.contains(Offloads::CSUM | Offloads::TSO4 | Offloads::TSO6 | Offloads::ECN));
 }
@@ -205,7 +205,7 @@ fn udp_segmentation_is_passed_on_where_the_kernel_knows_it() {
     }
     assert!(got == payload);
     let large = seen.lock().unwrap().iter().filter(|(_, _, offload)| offload.gso == Gso::Udp4).count();
-    assert_eq!(large, usize::from(pair.taps[0].accepts().contains(Offloads::USO4)));
+    assert_eq!(large, usize::from(pair.taps[0].accepts.contains(Offloads::USO4)));
 }
 
 #[test]
@@ -430,7 +430,7 @@ fn passed_descriptors_serve_from_any_namespace() {
         let mut tap =
             Tap::start(passed(vec![fd], None), Arc::clone(&host), Arc::clone(&joiner) as _).unwrap();
         assert!(tap.set_mtu(1400).unwrap_err().contains("does not apply"));
-        assert_eq!((tap.interface(), tap.accepts() != Offloads::NONE), (name, accepts));
+        assert_eq!((tap.name.as_str(), tap.accepts != Offloads::NONE), (name, accepts));
         let socket = net.enter(|| UdpSocket::bind("10.9.0.1:4000").unwrap());
         socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         socket.send_to(&[7; 300], "10.9.0.9:4001").unwrap();

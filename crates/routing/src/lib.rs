@@ -118,7 +118,7 @@ impl Controls {
                 drop(before.remove(&name));
                 continue;
             };
-            let shadow = Shadow { netns: netns::path(&control), vni: vni.get(), local: overlay.local() };
+            let shadow = Shadow { netns: netns::path(&control), vni: vni.get(), local: overlay.local };
             let said = match before.remove(&name) {
                 Some(old) if old.is(&shadow, &overlay) => {
                     spans.insert(name, old);

@@ -201,7 +201,7 @@ impl Accounts {
             return account.throttle(core, account.rests_until, now);
         }
         if let Some(server) = &mut account.server {
-            let (left, deadline) = (server.left(now), server.deadline());
+            let (left, deadline) = (server.left(now), server.deadline);
             if left > 0 {
                 account.resume(core, now);
                 return Right::Reserved { left, deadline };
@@ -434,7 +434,7 @@ pub(super) struct BudgetServer {
     pub(super) reclaim: bool,
     left: i64,
     /// End of the period, in nanoseconds of the core's clock.
-    deadline: u64,
+    pub(super) deadline: u64,
 }
 
 impl BudgetServer {
@@ -489,10 +489,6 @@ impl BudgetServer {
     pub(super) fn pays(&self) -> bool {
         self.left > 0 || !self.reclaim
     }
-
-    pub(super) fn deadline(&self) -> u64 {
-        self.deadline
-    }
 }
 
 #[cfg(test)]
@@ -519,7 +515,7 @@ mod tests {
                 got += visit;
                 now += visit;
             } else {
-                now = server.deadline();
+                now = server.deadline;
             }
         }
         got
@@ -552,12 +548,12 @@ mod tests {
         // the next runtime behind it.
         let mut late = server(5_000, 10);
         late.wake(9_000_000);
-        assert_eq!((late.left(9_000_000), late.deadline()), (5_000_000, 19_000_000));
+        assert_eq!((late.left(9_000_000), late.deadline), (5_000_000, 19_000_000));
         // Having used most of it, it goes on in its period.
         let mut used = server(5_000, 10);
         used.charge(4_900_000);
         used.wake(9_000_000);
-        assert_eq!((used.left(9_000_000), used.deadline()), (100_000, 10_000_000));
+        assert_eq!((used.left(9_000_000), used.deadline), (100_000, 10_000_000));
     }
 
     #[test]

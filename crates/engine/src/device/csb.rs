@@ -46,7 +46,8 @@ pub struct Block {
     /// As the registers say it.
     address: u64,
     words: Words,
-    on: bool,
+    /// Whether the registers have given way to it.
+    pub(super) on: bool,
     /// What `host_need_txkick` says.
     kicks: u32,
     head: u32,
@@ -56,11 +57,6 @@ impl Block {
     /// None yet; none ever, unless the device is one that has it.
     pub(super) fn new(side: RingSide, there: bool) -> Block {
         Block { side, there, address: 0, words: Words::EMPTY, on: false, kicks: WANTED, head: 0 }
-    }
-
-    /// Whether the registers have given way to it.
-    pub(super) fn is_on(&self) -> bool {
-        self.on
     }
 
     /// The memory is another: looked up again at the next poll.

@@ -33,7 +33,8 @@ pub(super) enum Bus {
 pub(super) struct Chip {
     words: [u16; WORDS],
     bus: Bus,
-    lines: u32,
+    /// The levels that were set last.
+    pub(super) lines: u32,
     /// Bits shifted in since it was selected.
     shifted: u32,
     bits: u32,
@@ -61,11 +62,6 @@ impl Chip {
     /// Word `at`; ones beyond the end.
     pub(super) fn word(&self, at: usize) -> u16 {
         self.words.get(at).copied().unwrap_or(0xffff)
-    }
-
-    /// The levels that were set last.
-    pub(super) fn lines(&self) -> u32 {
-        self.lines
     }
 
     /// Levels on the lines.

@@ -88,7 +88,8 @@ impl Gate {
 #[derive(Debug)]
 pub struct FileMedium {
     file: File,
-    is_device: bool,
+    /// Whether it is a block device.
+    pub is_device: bool,
     access: Access,
     /// Its bytes, where it is memory.
     resident: Option<Resident>,
@@ -194,11 +195,6 @@ impl FileMedium {
         whole(length(&self.file)?, block_size)
     }
 
-    /// Whether it is a block device.
-    pub fn is_device(&self) -> bool {
-        self.is_device
-    }
-
     /// How it is read and written, in a word.
     pub fn access(&self) -> &'static str {
         match self.access {
@@ -294,12 +290,12 @@ impl FileMedium {
         match job.op {
             Op::Read | Op::Write => {
                 if let Some(align) = self.alignment() {
-                    if (job.at() | job.left()) & (align.file - 1) != 0 {
+                    if (job.at | job.left()) & (align.file - 1) != 0 {
                         return Err(RequestError::Unaligned);
                     }
                 }
                 let write = job.op == Op::Write;
-                Ok(way.transfer(slot, write, job.at(), job.pieces(), self.how(write, lasting)))
+                Ok(way.transfer(slot, write, job.at, job.pieces(), self.how(write, lasting)))
             }
             Op::Flush if self.has_lost() => Err(RequestError::FlushLost),
             // Memory lasts as long as it lasts.

@@ -37,7 +37,7 @@ pub struct Job {
     /// What is to be done.
     pub op: Op,
     /// The place of the next byte of a read or write.
-    at: u64,
+    pub at: u64,
     /// Bytes of pieces that are left.
     left: u64,
     /// The pieces, those done with advanced to their ends.
@@ -70,11 +70,6 @@ impl Job {
     pub fn whole(&mut self, op: Op, ranges: &[Range]) {
         self.transfer(op, 0, &[], 0);
         self.ranges.extend_from_slice(ranges);
-    }
-
-    /// The place of the next byte.
-    pub fn at(&self) -> u64 {
-        self.at
     }
 
     /// Bytes that are left: of a read or write, or of all ranges.

@@ -49,7 +49,7 @@ impl Medium {
     pub fn name(&self) -> &'static str {
         match self {
             Medium::Ram(_) => "ram",
-            Medium::File(file) if file.is_device() => "device",
+            Medium::File(file) if file.is_device => "device",
             Medium::File(_) => "file",
             Medium::Null => "null",
         }
@@ -154,7 +154,7 @@ impl Disk {
 
     /// Whether ranges can be given back.
     pub fn discards(&self) -> bool {
-        matches!(&self.medium, Medium::File(file) if !file.is_device())
+        matches!(&self.medium, Medium::File(file) if !file.is_device)
     }
 
     /// Whether what is written must last before it is acknowledged.
@@ -214,7 +214,7 @@ impl Disk {
         let Some(piece) = job.next_piece(most).map(|piece| piece.first_page()) else { return 0 };
         match (&self.medium, job.op) {
             (Medium::File(file), op) => {
-                job.is_for_kernel = !file.copy(op, job.at(), &piece);
+                job.is_for_kernel = !file.copy(op, job.at, &piece);
                 if job.is_for_kernel {
                     return 0;
                 }
@@ -224,7 +224,7 @@ impl Disk {
             (Medium::Ram(store), op) => {
                 // The job was checked against the capacity, which is that of the store.
                 let Ok(len) = u32::try_from(piece.len()) else { return 0 };
-                let Some(here) = store.piece(job.at(), len) else { return 0 };
+                let Some(here) = store.piece(job.at, len) else { return 0 };
                 let _ = if op == Op::Read { piece.write_from(&here) } else { here.write_from(&piece) };
             }
         }

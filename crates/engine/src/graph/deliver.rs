@@ -40,7 +40,7 @@ pub(super) struct Delivery<E> {
     /// How long a delivery may take: ticks.
     pub(super) limit: u64,
     /// Both sides are dealt with apart, and until when they are: ticks.
-    apart: bool,
+    pub(super) apart: bool,
     apart_until: u64,
     pub(super) picks: Vec<u16>,
     by_queue: Vec<u16>,
@@ -127,11 +127,6 @@ impl<E: Effects> Delivery<E> {
     /// Both sides are dealt with apart for a while, or together again.
     pub(super) fn set_apart(&mut self, apart: bool) {
         self.apart_until = if apart { ticks().wrapping_add(ticks_in(LONGEST)).max(1) } else { 0 };
-    }
-
-    /// Whether both sides' memory is dealt with apart in this visit.
-    pub(super) fn is_apart(&self) -> bool {
-        self.apart
     }
 
     /// The visit that began at `begun` is over.
@@ -234,7 +229,7 @@ impl<E: Effects> Delivery<E> {
         verdicts: &mut Verdicts,
         but: &[PortId],
     ) {
-        for id in verdicts.destinations().iter().map(|id| PortId(*id)).filter(|id| !but.contains(id)) {
+        for id in verdicts.used.iter().map(|id| PortId(*id)).filter(|id| !but.contains(id)) {
             if verdicts.is_all_for_one(batch) {
                 self.picks.clear();
                 self.picks.extend_from_slice(&ALL[..batch.len()]);
@@ -506,7 +501,7 @@ impl<E: Effects> Delivery<E> {
                     if plugged.is_timed() {
                         outcome.begin(self.limit.saturating_add(of_bytes(batch, picks)));
                     }
-                    let begun = outcome.begun();
+                    let begun = outcome.begun;
                     let picks = match port.queue() {
                         u32::MAX => picks,
                         most => within(most, plugged, picks, &mut outcome),

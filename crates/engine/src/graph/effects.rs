@@ -89,7 +89,7 @@ impl Effects for Dry {
 
     fn ruled(&mut self, port: PortId, acl: &Acl, rule: usize) {
         let text =
-            acl.rules().get(rule).map_or("the default of its access list".to_owned(), ToString::to_string);
+            acl.rules.get(rule).map_or("the default of its access list".to_owned(), ToString::to_string);
         match acl.permits(rule) {
             true => self.step(port, Fate::Passes, || text),
             false => self.about = text,
@@ -116,8 +116,8 @@ impl Topology {
                 if is_group(frame.frame(0).dst()) { "for a group" } else { "its destination is not known" };
             let ports = if flood.len() == 1 { "the other port" } else { "all ports" };
             format!("{what}: to {ports}{place} of switch {name}")
-        } else if verdicts.drops().is_empty() {
-            let to = verdicts.destinations().iter().map(|id| PortId(*id)).chain(verdicts.beside());
+        } else if verdicts.drops.is_empty() {
+            let to = verdicts.used.iter().map(|id| PortId(*id)).chain(verdicts.beside());
             let names: Vec<&str> = to.filter_map(|id| Some(&*self.get(id)?.port.name)).collect();
             format!("switch {name}: its destination{place} is behind {}", names.join(" and "))
         } else {

@@ -169,7 +169,7 @@ impl<Q: IngressQueue> Drop for FetchedBatch<'_, Q> {
 /// in the account of `port`.
 #[inline]
 fn give_back<Q: IngressQueue>(fetched: FetchedBatch<'_, Q>, port: &Port, local: &Local) -> Tally {
-    match local.walk.delivery.is_apart() {
+    match local.walk.delivery.apart {
         true => port.overrun.timed(Act::Touch, || fetched.give_back()),
         false => fetched.give_back(),
     }
@@ -287,7 +287,7 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
         local.batch.set_bounds(budget.bytes, local.ticks(budget.ns));
         local.batch.set_limit(limit.min(budget.items));
         let fetched = FetchedBatch::fetch(&mut self.queue, &mut local.batch);
-        if local.walk.delivery.is_apart() && !local.batch.is_empty() {
+        if local.walk.delivery.apart && !local.batch.is_empty() {
             // A pipe, which fills no batch, times itself.
             local.batch.touch();
             self.port.overrun.took(Act::Touch, local.batch.begun());

@@ -69,7 +69,7 @@ impl Local {
     /// Batches go through `topology` from now on. Who calls this also replaces what the core has of the routers.
     pub(super) fn learn(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
-        if topology.looks_inside() {
+        if topology.looks_inside {
             self.walk.delivery.acl_cache.open();
         }
     }

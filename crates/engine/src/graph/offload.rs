@@ -65,7 +65,7 @@ impl Boundary {
         self.ident = self.ident.wrapping_add(1);
         let plan = Plan::new(upto(&header, bound), frame.len as usize, frame.offload, self.ident)?;
         let mut made = 0;
-        for index in 0..plan.count() {
+        for index in 0..plan.count {
             let mut out = [0; MAX_HEADER];
             let Some(segment) = plan.segment(index, &mut out) else { break };
             segment.seal(&mut out, whole.sum(segment.summed.start, segment.summed.end));

@@ -120,7 +120,7 @@ impl<E: Effects> Delivery<E> {
         let mut rest = picks;
         while let Some(first) = rest.first() {
             let judge = |it: &Self, pick: u16| {
-                let sent = (it.isolated, it.vlans.protocol());
+                let sent = (it.isolated, it.vlans.protocol);
                 Policy::judge_out(policy, batch.frame(pick).dst(), it.vlans.of(pick), sent)
             };
             let verdict = judge(self, *first);

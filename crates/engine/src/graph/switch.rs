@@ -37,7 +37,8 @@ fn carries(topology: &Topology, id: PortId, vlans: &BatchVlans, pick: u16) -> bo
 
 /// Frames of a batch that go to all ports, and the ports.
 pub(super) struct Floods {
-    to: Vec<PortId>,
+    /// The ports that get flooded frames.
+    pub(super) to: Vec<PortId>,
     frames: Vec<u16>,
     /// Those for which a port has no room.
     late: Vec<u16>,
@@ -47,11 +48,6 @@ impl Floods {
     pub(super) fn new() -> Floods {
         let frames = || Vec::with_capacity(MAX_BATCH);
         Floods { to: Vec::with_capacity(MAX_PORTS), frames: frames(), late: frames() }
-    }
-
-    /// The ports that get flooded frames.
-    pub(super) fn to(&self) -> &[PortId] {
-        &self.to
     }
 
     /// Finds who gets the frames of `batch` that the switch floods, which came from `at`, and which of them the limits end: those of

@@ -113,7 +113,8 @@ fn vlans(policy: Option<&Policy>) -> Option<&PortVlans> {
 pub struct Topology {
     pub(super) ports: Ports,
     members: Vec<Option<Member>>,
-    looks_inside: bool,
+    /// Whether a rule of some port, or a group, asks for what may lie behind the first bytes of a frame.
+    pub(super) looks_inside: bool,
 }
 
 impl Topology {
@@ -163,11 +164,6 @@ impl Topology {
             looks_inside: policies.iter().zip(ports).any(looks),
             members,
         }
-    }
-
-    /// Whether a rule of some port, or a group, asks for what may lie behind the first bytes of a frame.
-    pub(super) fn looks_inside(&self) -> bool {
-        self.looks_inside
     }
 
     /// Its routers, each once.

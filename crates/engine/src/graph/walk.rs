@@ -128,7 +128,7 @@ impl<E: Effects> Walk<E> {
         gate: Option<&mut WireGate>,
     ) -> usize {
         self.begin();
-        if topology.looks_inside() {
+        if topology.looks_inside {
             self.see_through(source, batch);
         }
         let came = Came { port: source, sender: source.id, gate, enters: true };
@@ -196,12 +196,12 @@ impl<E: Effects> Walk<E> {
             interface.group.judge(batch, &interface.own, number, &mut delivery.picks, E::LIVE, drop);
         }
         if came.enters && E::LIVE {
-            came.port.capture.ingress(batch, verdicts.drops());
+            came.port.capture.ingress(batch, &verdicts.drops);
         }
-        if verdicts.drops().is_empty() {
+        if verdicts.drops.is_empty() {
             return self.leave(topology, (came.sender, member, node), batch);
         }
-        delivery.count_drops(came.port, verdicts.drops().iter().map(|(_, reason)| *reason));
+        delivery.count_drops(came.port, verdicts.drops.iter().map(|(_, reason)| *reason));
         if let Some(mut kept) = self.kept.take() {
             kept.clear();
             for pick in &self.delivery.picks {
@@ -325,14 +325,7 @@ impl<E: Effects> Walk<E> {
                 }
                 if !E::LIVE {
                     let vlan = delivery.vlans.of(0).number();
-                    topology.switched(
-                        (at, switch),
-                        batch,
-                        vlan,
-                        verdicts,
-                        floods.to(),
-                        &mut delivery.effects,
-                    );
+                    topology.switched((at, switch), batch, vlan, verdicts, &floods.to, &mut delivery.effects);
                 }
             }
             Node::Router(router) if !E::LIVE => {
@@ -345,10 +338,10 @@ impl<E: Effects> Walk<E> {
         }
         if enters {
             if E::LIVE {
-                port.capture.ingress(batch, verdicts.drops());
+                port.capture.ingress(batch, &verdicts.drops);
             }
             if policy.is_some_and(|policy| policy.copies(0).is_some()) {
-                delivery.mirror_all(topology, policy, port, batch, verdicts.drops());
+                delivery.mirror_all(topology, policy, port, batch, &verdicts.drops);
             }
         }
         match node {
@@ -364,8 +357,8 @@ impl<E: Effects> Walk<E> {
                 router::made(rewrites, delivery, topology, port);
             }
         }
-        if !verdicts.drops().is_empty() {
-            delivery.count_drops(port, verdicts.drops().iter().map(|(_, reason)| *reason));
+        if !verdicts.drops.is_empty() {
+            delivery.count_drops(port, verdicts.drops.iter().map(|(_, reason)| *reason));
         }
     }
 

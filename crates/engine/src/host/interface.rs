@@ -98,7 +98,7 @@ const _: () = assert!(libc::IFF_UP == UP as c_int && libc::IFF_RUNNING == RUNNIN
 /// An interface.
 pub(crate) struct Interface {
     socket: OwnedFd,
-    name: String,
+    pub(super) name: String,
 }
 
 impl Interface {
@@ -107,10 +107,6 @@ impl Interface {
         // Any socket will do (netdevice(7)), and from one of this family nothing can be sent to the network.
         let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(Interface { socket, name: name.to_owned() })
-    }
-
-    pub(super) fn name(&self) -> &str {
-        &self.name
     }
 
     /// Asks the kernel about it, or has it do what `fill` writes into the request.

@@ -55,7 +55,7 @@ pub(super) struct FoundInterface {
 impl FoundInterface {
     /// An error at `step`; `hint` for those that say no more than their text.
     pub(super) fn failed(&self, step: &'static str) -> impl FnOnce(io::Error) -> String {
-        let (kind, name) = (self.kind, self.interface.name().to_owned());
+        let (kind, name) = (self.kind, self.interface.name.clone());
         move |error| failed(kind, &name, step)(error)
     }
 }
@@ -252,7 +252,7 @@ impl<I: IngressQueue + 'static, E: EgressQueue + 'static> InterfacePort<I, E> {
     ) -> Result<InterfacePort<I, E>, String> {
         let failed = opened.failed("cannot start its thread");
         let FoundInterface { kind, interface, index, state, changes, mtu } = opened;
-        let name = interface.name().to_owned();
+        let name = interface.name.clone();
         let sockets = std::mem::take(&mut queues.sockets);
         let (own_mtu, count) = (mtu.is_some(), parked.len());
         let live = LiveInterface { interface, own_mtu, parked, plugged: Vec::new(), served: Vec::new() };
@@ -313,7 +313,7 @@ where
             peer,
             detail: format!(
                 "interface {}, carrier {}{}",
-                crate::lock(&attached.live).interface.name(),
+                crate::lock(&attached.live).interface.name,
                 if carrier { "up" } else { "down" },
                 self.queues.detail
             ),
@@ -327,7 +327,7 @@ where
     fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {
         let mut live = crate::lock(&self.attached.live);
         live.own_mtu = true;
-        let name = live.interface.name().to_owned();
+        let name = live.interface.name.clone();
         live.interface.set_mtu(mtu).map_err(|e| format!("{} {name}: {NO_MTU}: {e}", self.attached.kind))?;
         self.attached.state.mtu.store(mtu, Ordering::Relaxed);
         Ok(())

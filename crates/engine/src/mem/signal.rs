@@ -72,7 +72,7 @@ struct Slot {
 
 impl std::fmt::Debug for Slot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Slot").field(&self.target.as_ref().map(Target::fd)).finish()
+        f.debug_tuple("Slot").field(&self.target.as_ref().map(|target| &target.fd)).finish()
     }
 }
 
@@ -106,7 +106,7 @@ impl Signal {
         let mut slot = crate::lock(&self.slot);
         let target = slot.target.take_if(|target| target.is_socket())?;
         self.set.store(false, Ordering::Release);
-        Some(target.into_fd())
+        Some(target.fd)
     }
 
     fn set_with(&self, fd: Option<OwnedFd>, make: impl FnOnce(OwnedFd, &mut Option<IoUring>) -> Target) {

@@ -36,7 +36,8 @@ pub(super) enum Raised {
 
 /// An eventfd that signals go to, or the end of a pipe or a socket.
 pub(super) struct Target {
-    fd: OwnedFd,
+    /// The descriptor, with no way to signal it.
+    pub(super) fd: OwnedFd,
     by: SignalBy,
 }
 
@@ -65,19 +66,10 @@ impl Target {
         matches!(self.by, SignalBy::Socket)
     }
 
-    /// The descriptor, with no way to signal it.
-    pub(super) fn into_fd(self) -> OwnedFd {
-        self.fd
-    }
-
     /// `fd` as where the system has no rings.
     #[cfg(test)]
     pub(super) fn without_ring(fd: OwnedFd) -> Target {
         Target { fd, by: SignalBy::Read(Reads::get(&io::Error::other("a test"))) }
-    }
-
-    pub(super) fn fd(&self) -> &OwnedFd {
-        &self.fd
     }
 
     /// Its ring, for the next one.
@@ -162,7 +154,7 @@ mod tests {
         drop(ring);
         assert!(matches!(target.raise(), Raised::Done));
         let mut count = [0; 8];
-        rustix::io::read(target.fd(), &mut count).unwrap();
+        rustix::io::read(target.fd, &mut count).unwrap();
         assert_eq!(u64::from_ne_bytes(count), 4);
     }
 }

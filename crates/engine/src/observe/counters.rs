@@ -201,7 +201,7 @@ impl CoreBlock<'_> {
 
     fn add_drops(&self, drops: &Drops) {
         if drops.any() {
-            for (place, &n) in drops.counts().iter().enumerate() {
+            for (place, &n) in drops.counts.iter().enumerate() {
                 self.add(DROPS_AT + place, u64::from(n));
             }
         }

@@ -33,7 +33,8 @@ pub struct Plan<'a> {
     body: usize,
     /// Bytes of it per segment.
     size: usize,
-    count: usize,
+    /// The number of segments, 1 to [`MAX_SEGMENTS`].
+    pub count: usize,
     ident: u32,
 }
 
@@ -118,12 +119,6 @@ impl<'a> Plan<'a> {
             return Err(BadOffload::TooManySegments);
         }
         Ok(Plan { header, frame_len, ip, l4, gso, body, size, count, ident })
-    }
-
-    /// The number of segments, 1 to [`MAX_SEGMENTS`].
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.count
     }
 
     /// Writes the header of segment `index`, its checksum still to be sealed; `None` from [`Plan::count`] on.

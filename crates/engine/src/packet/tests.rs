@@ -174,7 +174,7 @@ fn cut(frame: &[u8], offload: Offload, piece: usize) -> Result<Vec<Cut>, BadOffl
     let head = frame[..offload.header_bound(frame.len())].to_vec();
     let plan = Plan::new(&head, frame.len(), offload, IDENT)?;
     let mut header = [0x55; MAX_HEADER];
-    let segments = (0..plan.count()).map(|i| {
+    let segments = (0..plan.count).map(|i| {
         let segment = plan.segment(i, &mut header).unwrap();
         let mut sum = Sum::default();
         frame[segment.summed.clone()].chunks(piece).for_each(|piece| sum.add(piece));
@@ -184,7 +184,7 @@ fn cut(frame: &[u8], offload: Offload, piece: usize) -> Result<Vec<Cut>, BadOffl
         (out, segment.payload)
     });
     let segments = segments.collect();
-    assert_eq!(plan.segment(plan.count(), &mut header), None);
+    assert_eq!(plan.segment(plan.count, &mut header), None);
     Ok(segments)
 }
 
@@ -576,7 +576,7 @@ fn each_lie_has_its_name() {
     wire[1] = 2;
     assert_eq!(Offload::parse(&wire, head, frame.len(), all), Err(UnknownGso(2)));
 
-    let plan = |frame: &[u8], len, facts| Plan::new(&frame[..header], len, facts, 0).map(|p| p.count());
+    let plan = |frame: &[u8], len, facts| Plan::new(&frame[..header], len, facts, 0).map(|p| p.count);
     assert_eq!(plan(&frame, frame.len(), good), Ok(3));
     assert_eq!(plan(&frame, frame.len(), Offload { gso_size: 2, ..good }), Err(TooManySegments));
     assert_eq!(plan(&frame, 70_000, Offload { gso_size: 0xffff, ..good }), Err(SegmentTooLong));

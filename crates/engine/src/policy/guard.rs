@@ -19,11 +19,12 @@ pub enum MacGuard {
 /// Addresses (first byte lowest, as `Frame::src` gives them) that a port has and may use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceGuard {
-    mode: MacGuard,
+    /// Its mode.
+    pub mode: MacGuard,
     /// 0: not known.
     own: u64,
     /// Entries of the MAC table that stay, sorted.
-    fixed: Box<[u64]>,
+    pub fixed: Box<[u64]>,
     /// Further addresses that it may use, sorted.
     allowed: Box<[u64]>,
     vrrp: bool,
@@ -46,11 +47,6 @@ impl SourceGuard {
         SourceGuard { mode, own, fixed: sorted(fixed), allowed: sorted(allowed), vrrp }
     }
 
-    /// Its mode.
-    pub fn mode(&self) -> MacGuard {
-        self.mode
-    }
-
     /// Whether it asks for anything.
     pub(super) fn asks(&self) -> bool {
         self.mode != MacGuard::Off || !self.fixed.is_empty()
@@ -59,11 +55,6 @@ impl SourceGuard {
     /// The address that is pinned to the port while it has a carrier.
     pub fn pinned(&self) -> Option<u64> {
         (self.mode != MacGuard::Off && self.own != 0).then_some(self.own)
-    }
-
-    /// The addresses that the operator put behind the port.
-    pub fn fixed(&self) -> &[u64] {
-        &self.fixed
     }
 
     /// Whether `src` is the port's own address, and pinned.

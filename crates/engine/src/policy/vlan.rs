@@ -83,7 +83,7 @@ pub enum Form {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortVlans {
     /// Of frames without a tag; 0: such frames are dropped.
-    own: u16,
+    pub own: u16,
     tagged: Option<VlanSet>,
     protocol: TagProtocol,
 }
@@ -93,11 +93,6 @@ impl PortVlans {
     /// `protocol`.
     pub fn new(own: u16, tagged: Option<VlanSet>, protocol: TagProtocol) -> PortVlans {
         PortVlans { own, tagged, protocol }
-    }
-
-    /// The VLAN of its frames without a tag; 0: there is none.
-    pub fn own(&self) -> u16 {
-        self.own
     }
 
     /// Whether it carries VLAN `number`.
@@ -209,7 +204,7 @@ pub struct BatchVlans {
     /// The port does not carry some frame's.
     refused: bool,
     /// Of the port by which they came.
-    protocol: TagProtocol,
+    pub protocol: TagProtocol,
 }
 
 impl Default for BatchVlans {
@@ -254,11 +249,6 @@ impl BatchVlans {
     /// For what is not a switch: frames have no VLANs. Returns whether they had.
     pub fn set_on(&mut self, on: bool) -> bool {
         std::mem::replace(&mut self.on, on)
-    }
-
-    /// By which protocol tags are told.
-    pub fn protocol(&self) -> TagProtocol {
-        self.protocol
     }
 
     /// The VLAN of frame `pick`.

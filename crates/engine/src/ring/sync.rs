@@ -93,7 +93,8 @@ fn ahead(slot: u32, by: u32, n: u32) -> u32 {
 pub struct RingAccess<H> {
     memory: RingMemory,
     hands: H,
-    stats: Arc<RingStats>,
+    /// What went wrong so far.
+    pub stats: Arc<RingStats>,
     /// A `head` that has been found bad and still stands there.
     bad_head: Option<u32>,
 }
@@ -123,11 +124,6 @@ impl<H: Hands> RingAccess<H> {
     /// Whether the client's `head` makes no sense.
     pub fn is_lost(&self) -> bool {
         self.bad_head.is_some()
-    }
-
-    /// What went wrong so far.
-    pub fn stats(&self) -> &Arc<RingStats> {
-        &self.stats
     }
 
     /// Bytes of a buffer.
@@ -393,7 +389,8 @@ pub struct ClientRx<H = Tickets> {
     hwtail: u32,
     /// The next slot to fill: `hwtail` when the fills are published.
     fill: u32,
-    gate: Arc<ReleaseGate>,
+    /// What keeps released slots for their reader.
+    pub gate: Arc<ReleaseGate>,
 }
 
 impl ClientRx {
@@ -496,11 +493,6 @@ impl<H: Hands> ClientRx<H> {
             row.iter().fold(0, |all, [word, _]| all | word.load(Ordering::Relaxed))
         };
         SlotWord(if from <= to { of(from, to) } else { of(from, n) | of(0, to) }).flags()
-    }
-
-    /// What keeps released slots for their reader.
-    pub fn gate(&self) -> &Arc<ReleaseGate> {
-        &self.gate
     }
 
     /// Looks at `head`; returns how many slots can be filled.

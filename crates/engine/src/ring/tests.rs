@@ -149,7 +149,7 @@ fn slots_that_are_not_read_yet_are_kept() {
     let region = region(8);
     // A client's: it has released all seven, of which three were read.
     let (peer, mut ring) = (Peer::new(&region, 2), ClientRx::new(&region, 0));
-    let gate = Arc::clone(ring.gate());
+    let gate = Arc::clone(&ring.gate);
     for _ in 0..7 {
         let (index, _) = ring.buffer(0).unwrap();
         ring.fill(index, 60, 0);
@@ -208,7 +208,7 @@ fn sending_step_by_step() {
     ring.give_back(0);
     assert_eq!(peer.indices(), (0, 3));
     assert_eq!(ring.look(), 0);
-    assert_eq!(ring.access.stats().describe(), "running");
+    assert_eq!(ring.access.stats.describe(), "running");
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn nonsense_in_head_resets_to_the_engines_indices() {
     peer.give(2);
     assert_eq!(ring.look(), 7);
     assert_eq!(peer.resets().0, 3);
-    assert_eq!(ring.access.stats().describe(), "running, 3 resets, the last for head_out_of_ring");
+    assert_eq!(ring.access.stats.describe(), "running, 3 resets, the last for head_out_of_ring");
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn buffers_of_others_are_refused() {
     ] {
         assert_eq!(tx.buffer(word).is_some(), good, "{word:?}");
     }
-    assert_eq!(tx.access.stats().bad_slots(), 5);
+    assert_eq!(tx.access.stats.bad_slots(), 5);
     let _ = peer;
     let (peer, mut rx) = (Peer::new(&region, 2), ClientRx::new(&region, 0));
     peer.0.set_slot(0, SlotWord::new(bufs, 0, 0));
@@ -306,7 +306,7 @@ fn buffers_of_others_are_refused() {
     rx.skip();
     assert_eq!(peer.0.slot(0), SlotWord::new(0, 0, 0));
     assert!(rx.buffer(0).is_some());
-    assert_eq!(rx.access.stats().bad_slots(), 1);
+    assert_eq!(rx.access.stats.bad_slots(), 1);
 }
 
 #[test]

@@ -97,7 +97,7 @@ pub fn digest<'r>(routes: impl IntoIterator<Item = (Net, &'r Led)>) -> u64 {
 /// The number of a table that changes.
 #[derive(Default)]
 pub(super) struct Digest {
-    total: u64,
+    pub total: u64,
     ways: BTreeMap<Arc<Key>, Part>,
 }
 
@@ -109,10 +109,6 @@ struct Part {
 }
 
 impl Digest {
-    pub fn total(&self) -> u64 {
-        self.total
-    }
-
     /// There is one more route, of `net`, by `key`, which leads where `led` says.
     pub fn add(&mut self, net: &Net, key: &Arc<Key>, led: impl FnOnce() -> Led) {
         let number = number(net);

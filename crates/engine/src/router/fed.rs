@@ -216,7 +216,7 @@ impl Fed {
             (None, None) => {}
         }
         let done = copy.whole.is_none() && copy.at == Some(end);
-        news.all = done.then(|| (end, self.digest.total()));
+        news.all = done.then_some((end, self.digest.total));
         news
     }
 
@@ -324,12 +324,12 @@ impl Fed {
     /// What there is of it, with what its `groups` take.
     pub fn counts(&self, groups: &Groups) -> FedCounts {
         FedCounts {
-            hops: groups.hops(),
+            hops: groups.hops,
             short: groups.short(),
             routes: self.routes.len(),
             stale: self.stale,
             objects: self.ways.objects.len(),
-            digest: self.digest.total(),
+            digest: self.digest.total,
             refused: self.refused,
         }
     }

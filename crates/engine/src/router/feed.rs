@@ -163,7 +163,7 @@ impl Router {
         let control = &mut *self.control();
         self.reclaim(control);
         let short = control.groups.retry();
-        if !short.is_empty() || control.groups.is_outdated() {
+        if !short.is_empty() || control.groups.outdated {
             let old = self.refresh(control, |_, _, number| short.contains(&number), now);
             self.publish(control, old);
         }

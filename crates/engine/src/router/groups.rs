@@ -31,12 +31,13 @@ pub(super) struct Made {
 pub(super) struct Groups {
     all: Vec<GroupEntry>,
     free: Vec<u32>,
-    hops: usize,
+    /// Hops of all its ways.
+    pub hops: usize,
     /// Most hops of a control plane's ways.
     pub most: usize,
     short: BTreeSet<u32>,
     /// A group was released since the list was made last, which therefore still has it.
-    outdated: bool,
+    pub outdated: bool,
     /// There is more room than when the short ones were tried last.
     freed: bool,
 }
@@ -71,11 +72,6 @@ impl Groups {
         (self.most + own).saturating_sub(self.hops)
     }
 
-    /// Hops of all its ways.
-    pub fn hops(&self) -> usize {
-        self.hops
-    }
-
     /// How many groups are short.
     pub fn short(&self) -> usize {
         self.short.len()
@@ -100,11 +96,6 @@ impl Groups {
         self.free.push(number);
         self.outdated |= matches!(&*old, Group::Via(_));
         Some(old)
-    }
-
-    /// Whether the list that was made last keeps groups that nothing leads to.
-    pub fn is_outdated(&self) -> bool {
-        self.outdated
     }
 
     /// The short groups, if there is more room than when this was asked last.

@@ -199,7 +199,7 @@ impl Made {
         let Ok(plan) = Plan::new(upto(&header, bound), len, offload, 0) else {
             return DropReason::BadOffload;
         };
-        for index in 0..plan.count() {
+        for index in 0..plan.count {
             let mut header = [0; MAX_HEADER];
             let Some(segment) = plan.segment(index, &mut header) else { break };
             segment.seal(&mut header, sum(segment.summed.clone()));

@@ -141,11 +141,11 @@ impl Rig {
         self.rewrites.rewrite(&mut batch);
         let mut went = BTreeMap::new();
         let mut picks = Vec::new();
-        for id in self.verdicts.destinations() {
+        for id in &self.verdicts.used {
             self.verdicts.picks_alone(PortId(*id), &mut picks);
             picks.iter().for_each(|pick| assert!(went.insert(*pick, Ok(*id)).is_none(), "twice"));
         }
-        for (frame, why) in self.verdicts.drops() {
+        for (frame, why) in &self.verdicts.drops {
             assert!(went.insert(*frame, Err(why.name())).is_none(), "twice");
         }
         assert_eq!(went.len(), batch.len(), "each frame has a verdict");
@@ -339,7 +339,7 @@ fn what_was_judged_behind_the_head_goes_on() {
         rig.verdicts.clear();
         rig.rewrites.clear();
         rig.context.decide(&batch, &rig.ports[0], &rig.now, &mut rig.rewrites, &mut rig.verdicts);
-        assert!(rig.verdicts.destinations() == [1] && rig.verdicts.drops().is_empty());
+        assert!(rig.verdicts.used == [1] && rig.verdicts.drops.is_empty());
         let mut other = bytes.clone();
         other[HEAD..].fill(131);
         rig.arena.put(0, &other, HEAD);

@@ -38,7 +38,7 @@ view! {
 impl AclView {
     /// A list that these `ports` have.
     fn of(name: &str, acl: &Acl, ports: Vec<String>) -> AclView {
-        let rules = acl.rules();
+        let rules = &acl.rules;
         let hidden = acl.hidden();
         let default = if acl.permits(rules.len()) { "default permit" } else { "default deny" };
         let texts = rules.iter().map(ToString::to_string).chain([default.to_owned()]);

@@ -156,7 +156,7 @@ impl Now {
                                 Kind::Pinned => policy.guard.pinned() == Some(entry.mac) && carries,
                                 Kind::Static => {
                                     entry.vlan == own_vlan(policy)
-                                        && policy.guard.fixed().binary_search(&entry.mac).is_ok()
+                                        && policy.guard.fixed.binary_search(&entry.mac).is_ok()
                                 }
                             }
                     })
@@ -167,9 +167,8 @@ impl Now {
                     continue;
                 }
                 let own = guard.pinned().filter(|_| port.link()).map(|mac| (mac, Kind::Pinned));
-                let fixed = guard.fixed().iter().map(|mac| (*mac, Kind::Static));
-                for (mac, kind) in
-                    own.into_iter().filter(|(mac, _)| !guard.fixed().contains(mac)).chain(fixed)
+                let fixed = guard.fixed.iter().map(|mac| (*mac, Kind::Static));
+                for (mac, kind) in own.into_iter().filter(|(mac, _)| !guard.fixed.contains(mac)).chain(fixed)
                 {
                     if !switch.pin(mac | u64::from(vlan) << 48, port.id, kind, seconds) {
                         tracing::warn!(
@@ -190,7 +189,7 @@ fn carries(vlans: Option<&PortVlans>, vlan: u16) -> bool {
 
 /// The VLAN in which a port's own and fixed addresses are; 0: none.
 fn own_vlan(policy: &Policy) -> u16 {
-    policy.vlans.as_ref().map_or(0, PortVlans::own)
+    policy.vlans.as_ref().map_or(0, |vlans| vlans.own)
 }
 
 fn options(spec: &SwitchSpec) -> SwitchOptions {

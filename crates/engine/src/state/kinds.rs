@@ -596,12 +596,8 @@ fn start_tap(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) -
     };
     let config = TapConfig { source, queues, mtu: spec.mtu.map(|mtu| mtu.get()) };
     let tap = Tap::start(config, Arc::clone(port), scheduler)?;
-    if tap.interface() != spec.location {
-        return Err(format!(
-            "the passed descriptors belong to {}, not to {}",
-            tap.interface(),
-            spec.location
-        ));
+    if tap.name != spec.location {
+        return Err(format!("the passed descriptors belong to {}, not to {}", tap.name, spec.location));
     }
     Ok(Box::new(tap))
 }

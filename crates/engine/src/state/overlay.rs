@@ -30,7 +30,8 @@ pub struct Overlay {
     port: PortId,
     /// The VLAN of the tunnel's frames on the switch; 0: none.
     vlan: u64,
-    local: IpAddr,
+    /// The address of this host's endpoint.
+    pub local: IpAddr,
     vteps: Arc<Vteps>,
 }
 
@@ -58,11 +59,6 @@ impl Engine {
 }
 
 impl Overlay {
-    /// The address of this host's endpoint.
-    pub fn local(&self) -> IpAddr {
-        self.local
-    }
-
     /// What tells the tunnel, in its VLAN, from another one in its place.
     pub fn id(&self) -> (usize, u64) {
         (Arc::as_ptr(&self.vteps) as usize, self.vlan)

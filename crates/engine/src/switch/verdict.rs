@@ -32,9 +32,9 @@ pub struct Verdicts {
     /// By frame: the next one on its list.
     next: Box<[u16]>,
     /// Destinations with a list, without `FLOOD`.
-    used: Vec<u16>,
+    pub used: Vec<u16>,
     /// Frames dropped, with reasons.
-    drops: Vec<(u16, DropReason)>,
+    pub drops: Vec<(u16, DropReason)>,
     /// Frames that go to more ports than the one on whose list they are, in the order of the batch.
     also: Vec<(u16, PortId)>,
 }
@@ -126,11 +126,6 @@ impl Verdicts {
         self.drops.push((frame as u16, reason));
     }
 
-    /// The frames that were dropped.
-    pub fn drops(&self) -> &[(u16, DropReason)] {
-        &self.drops
-    }
-
     /// Whether any frame is flooded.
     pub fn any_flood(&self) -> bool {
         self.lists[FLOOD].head != END
@@ -139,11 +134,6 @@ impl Verdicts {
     /// Whether the whole batch goes to a single destination.
     pub fn is_all_for_one(&self, batch: &Batch) -> bool {
         self.used.len() == 1 && self.drops.is_empty() && !self.any_flood() && !batch.is_empty()
-    }
-
-    /// Destinations that get at least one frame which is not flooded.
-    pub fn destinations(&self) -> &[u16] {
-        &self.used
     }
 
     /// The frames for `port`, with those floods that it `takes` merged in, in the order of the batch.
@@ -224,7 +214,7 @@ mod tests {
                         .map(|(i, _)| u16::try_from(i).unwrap()).collect();
                     prop_assert_eq!(&picks, &expected);
                 }
-                prop_assert_eq!(verdicts.drops().len(), goes.iter().filter(|to| **to == 1).count());
+                prop_assert_eq!(verdicts.drops.len(), goes.iter().filter(|to| **to == 1).count());
             }
         }
     }

@@ -54,6 +54,6 @@ impl Common {
 
     /// Whether requests are to be picked again.
     pub(super) fn owes(&self) -> bool {
-        self.flight.as_ref().is_some_and(|flight| !flight.owed().is_empty())
+        self.flight.as_ref().is_some_and(|flight| !flight.owed.is_empty())
     }
 }

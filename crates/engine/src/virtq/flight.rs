@@ -88,9 +88,9 @@ pub(super) struct Flight {
     /// Slots of finished requests, in the order in which they were finished.
     finished: Vec<u16>,
     /// What was left in flight and is still to be picked again, oldest first.
-    owed: VecDeque<Left>,
+    pub(super) owed: VecDeque<Left>,
     /// Owed and flying ones.
-    flying: u16,
+    pub(super) flying: u16,
     /// Slots that are taken: in a packed ring one for each descriptor.
     taken: u16,
     region: Writer,
@@ -143,16 +143,6 @@ impl Flight {
     /// What changes from now on is written there, too.
     pub(super) fn write_into(&mut self, region: Writer) {
         self.region = region;
-    }
-
-    /// Requests that were picked, here or by our predecessor, and are not finished.
-    pub(super) fn flying(&self) -> u16 {
-        self.flying
-    }
-
-    /// Those that are still to be picked again.
-    pub(super) fn owed(&self) -> &VecDeque<Left> {
-        &self.owed
     }
 
     /// Slots that are free.

@@ -111,7 +111,7 @@ pub(super) struct Memory {
     begun: u64,
     time: u64,
     /// Time was up.
-    cut: bool,
+    pub(super) cut: bool,
 }
 
 /// Most descriptors that are read for one batch, some 15 ns each: those of a batch of frames with 16 pieces. Empty ones
@@ -144,11 +144,6 @@ impl Memory {
     /// Another batch begins.
     pub(super) fn begin(&mut self) {
         (self.left, self.begun, self.cut) = (MAX_DESCRIPTORS, 0, false);
-    }
-
-    /// Whether more chains wait than were taken, because time was up.
-    pub(super) fn was_cut(&self) -> bool {
-        self.cut
     }
 
     pub(super) fn is_truncated(&self) -> bool {

@@ -110,7 +110,7 @@ impl Queue {
             let (slot, whose) = region.whose();
             flight.write_into(match position {
                 Position::Split(next) => {
-                    let used = next.wrapping_sub(flight.flying());
+                    let used = next.wrapping_sub(flight.flying);
                     Writer::Split(SplitWriter::new(slot, whose, size, used))
                 }
                 Position::Packed { used, .. } => {
@@ -156,7 +156,7 @@ impl Queue {
 
     /// Whether the last `take` left chains in the ring because following them took too long.
     pub fn was_cut(&self) -> bool {
-        self.common.memory.was_cut()
+        self.common.memory.cut
     }
 
     /// The chains of the last `take`.
@@ -228,7 +228,7 @@ impl Queue {
         both!(mut self, ring => {
             let (mut offered, mut picked) = (ring.offered()?, 0);
             while picked < want.min(MAX_BATCH) {
-                if flight.owed().is_empty() {
+                if flight.owed.is_empty() {
                     if offered == 0 || !ring.has_next(flight) {
                         break;
                     }
@@ -278,12 +278,12 @@ impl Queue {
 
     /// Requests that were picked and are not finished; owed ones among them.
     pub fn in_flight(&self) -> usize {
-        self.common.flight.as_ref().map_or(0, |flight| flight.flying()).into()
+        self.common.flight.as_ref().map_or(0, |flight| flight.flying).into()
     }
 
     /// Requests that the predecessor of this queue left in flight, and that `pick` has not returned again yet.
     pub fn owed(&self) -> usize {
-        self.common.flight.as_ref().map_or(0, |flight| flight.owed().len())
+        self.common.flight.as_ref().map_or(0, |flight| flight.owed.len())
     }
 
     /// Asks for kicks or declines them. After asking, true means that chains are waiting already.

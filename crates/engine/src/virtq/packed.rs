@@ -237,7 +237,7 @@ impl Packed {
         pieces: &mut Pieces,
     ) -> Result<Request, Refusal> {
         let mut directions = Directions::request();
-        if let Some(left) = flight.owed().front() {
+        if let Some(left) = flight.owed.front() {
             // In the ring its descriptors may have been written over.
             let mut descs = left.descs.iter().copied();
             let read = |_: &PackedDescriptors| descs.next().unwrap_or_default();

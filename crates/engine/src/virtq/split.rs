@@ -56,7 +56,7 @@ impl Split {
     /// A ring on a configuration that has been checked.
     pub(super) fn new(config: &RingConfig, next: u16, common: &Common) -> Split {
         // What is in flight was taken, and not given back.
-        let used_idx = next.wrapping_sub(common.flight.as_ref().map_or(0, |flight| flight.flying()));
+        let used_idx = next.wrapping_sub(common.flight.as_ref().map_or(0, |flight| flight.flying));
         let ring = Split {
             desc: Raw::new(&config.desc),
             avail: Raw::new(&config.driver),
@@ -274,7 +274,7 @@ impl Split {
         pieces: &mut Pieces,
     ) -> Result<Request, Refusal> {
         let mut directions = Directions::request();
-        if let Some(left) = flight.owed().front() {
+        if let Some(left) = flight.owed.front() {
             let chain = self.walk(memory, left.slot, &mut directions, pieces)?;
             let token = flight.relaunch().ok_or(Refusal::NoRoom)?;
             return Ok(Request::new(token, &chain, &directions));

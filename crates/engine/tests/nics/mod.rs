@@ -229,5 +229,5 @@ pub fn send(port: &Port, queue: usize, bytes: &[u8], offload: Offload, times: us
 }
 
 pub fn drops(outcome: &Outcome, reason: DropReason) -> u32 {
-    outcome.drops.counts()[reason as usize]
+    outcome.drops.counts[reason as usize]
 }

@@ -382,7 +382,7 @@ fn an_empty_receive_buffer_takes_no_frame() {
         assert!(batch.push_short(&[0x5a; 60]) && batch.push_short(&[0x5a; 60]));
         let mut outcome = Outcome::new();
         ring.send(&batch, &[0, 1], &mut outcome);
-        assert_eq!((outcome.frames, outcome.drops.counts().iter().sum::<u32>()), (0, 2), "packed: {packed}");
+        assert_eq!((outcome.frames, outcome.drops.counts.iter().sum::<u32>()), (0, 2), "packed: {packed}");
         let mut bytes = [1; 76];
         pair.memory.read(0x8000, &mut bytes);
         assert_eq!(bytes, [0; 76]);

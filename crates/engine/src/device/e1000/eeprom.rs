@@ -50,7 +50,7 @@ pub(super) fn write_eecd(chip: &mut Chip, value: u32) {
 /// A read of `EECD`.
 pub(super) fn read_eecd(chip: &Chip, model: Model) -> u32 {
     let auto = if model == Model::E1000e { AUTO_RD } else { 0 };
-    chip.lines() | PRES | GNT | auto | if chip.data() { DO } else { 0 }
+    chip.lines | PRES | GNT | auto | if chip.data() { DO } else { 0 }
 }
 
 /// What `EERD` holds after a write of `value`: the word that was asked for (8254x SDM §13.4.4; the fields

@@ -65,7 +65,7 @@ mod tests {
         for msix in [true, false] {
             let settings = E1000Config { msix, ..E1000Config::new(Model::E1000e, Mac([2; 6])) };
             let config = config_space(&settings, (0, 0), &[const { None }; REGIONS]);
-            let bytes = config.contents();
+            let bytes = &config.bytes;
             let chain = std::iter::successors(Some(bytes[0x34]), |at| Some(bytes[usize::from(*at) + 1]));
             let ids: Vec<u8> = chain.take_while(|at| *at != 0).map(|at| bytes[usize::from(at)]).collect();
             assert_eq!((ids.contains(&MSI), ids.contains(&MSIX)), (true, msix), "{ids:x?}");

@@ -192,7 +192,7 @@ impl TxCodec for TxRing {
         // A driver with a status block says what it wants itself. Where accesses trap, an interrupt costs six of them,
         // and frames come further apart.
         let longer = if nic.tail_trapped(TX_RINGS[self.queue]) { 4 } else { 1 };
-        let patience = nic.irq.patience().filter(|_| !self.ring.block.is_on());
+        let patience = nic.irq.patience().filter(|_| !self.ring.block.on);
         let [prompt, delayed] = self.commands.map(|some| some * done);
         // TIDV and TADV, unless reports wait for longer. Both rings have the same (82574 §10.2.6).
         let delay = |(last, first): (u32, u32)| {

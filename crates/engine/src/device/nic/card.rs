@@ -359,7 +359,7 @@ impl<M: Access> Persist for Card<M> {
 
     fn save(&mut self, image: &mut Image) {
         let Layout { config, phy, eeprom, faulted, .. } = M::LAYOUT;
-        image.put_bytes(config, self.config.contents());
+        image.put_bytes(config, &self.config.bytes);
         self.phy.save(image, phy);
         image.put_halves(eeprom, &self.eeprom.wires());
         image.put(faulted, self.faulted.into());

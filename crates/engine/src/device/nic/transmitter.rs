@@ -83,7 +83,7 @@ impl<C: TxCodec> Transmitter<C> {
             return false;
         };
         block.ask_for_kicks(on);
-        block.is_on()
+        block.on
     }
 
     /// The frames come back instead of leaving (`RCTL.LBM`, 8254x SDM §13.4.22; IEEE 802.3 §22.2.4.1.2): checksums and

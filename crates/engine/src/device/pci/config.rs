@@ -111,7 +111,8 @@ pub struct MsixPlace {
 /// A function's configuration space.
 #[derive(Clone)]
 pub struct ConfigSpace {
-    bytes: Vec<u8>,
+    /// Its contents, byte by byte.
+    pub(in crate::device) bytes: Vec<u8>,
     writable: Vec<u8>,
     clears: Vec<u8>,
     /// Contents after power on.
@@ -315,11 +316,6 @@ impl ConfigSpace {
     /// Everything as after power on.
     pub fn reset(&mut self) {
         self.bytes.clone_from(&self.initial);
-    }
-
-    /// Its contents, byte by byte.
-    pub fn contents(&self) -> &[u8] {
-        &self.bytes
     }
 
     /// Takes the contents that an equal function of another process had from words of `image`, from `at` on.

@@ -175,7 +175,7 @@ impl Persist for MemoryDevice {
     }
 
     fn save(&mut self, image: &mut Image) {
-        image.put_bytes(0, self.config.contents());
+        image.put_bytes(0, &self.config.bytes);
     }
 
     fn adopt(&mut self, files: Vec<OwnedFd>, image: &Image) -> Result<(), String> {

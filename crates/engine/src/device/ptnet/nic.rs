@@ -60,6 +60,7 @@ impl NicState {
         });
     }
 
+    #[inline]
     pub(super) fn is_down(&self) -> bool {
         self.down.load(Ordering::Relaxed)
     }
@@ -69,6 +70,7 @@ impl NicState {
     }
 
     /// Notes that pair `number` has received, and takes that note.
+    #[inline]
     pub(super) fn note_received(&self, number: usize) {
         self.received[number].store(true, Ordering::Relaxed);
     }

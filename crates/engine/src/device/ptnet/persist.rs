@@ -50,7 +50,7 @@ impl Persist for Ptnet {
     }
 
     fn save(&mut self, image: &mut Image) {
-        image.put_bytes(0, self.config.contents());
+        image.put_bytes(0, &self.config.bytes);
         let Registers { features, status, high, blocks } = self.registers;
         let words = [pair(features, status), pair(high[0], high[1]), blocks[0], blocks[1]];
         words.into_iter().enumerate().for_each(|(at, word)| image.put(REGISTERS + at, word));

@@ -240,7 +240,7 @@ impl Rig {
 }
 
 fn drops(tally: &Tally, reason: DropReason) -> u32 {
-    tally.drops.counts()[reason as usize]
+    tally.drops.counts[reason as usize]
 }
 
 #[test]

@@ -436,7 +436,7 @@ fn a_packet_without_its_end_waits_and_an_endless_one_is_dropped() {
         rig.describe(TX_RING, place, [desc::OWN | 4, TX_BUFFERS]);
     }
     let (frames, tally) = rig.poll();
-    assert_eq!((frames.len(), tally.drops.counts()[DropReason::TooManyPieces as usize]), (0, 1));
+    assert_eq!((frames.len(), tally.drops.counts[DropReason::TooManyPieces as usize]), (0, 1));
     assert!((0..SIZE).all(|place| rig.word(TX_RING, place) & desc::OWN == 0));
     // It is over with the next end, and the one after it passes.
     rig.transmit(2, &frame, &[ONE]);
@@ -500,7 +500,7 @@ fn checksums_tags_and_segments_are_what_the_descriptor_says() {
     for bad in [packet(false, 3000), [&PEER[..], &MAC.0, &[0x88, 0xb5], &[7; 100]].concat()] {
         rig.transmit(12, &bad, &[ONE | wishes]);
         let (frames, tally) = rig.poll();
-        assert_eq!((frames.len(), tally.drops.counts()[DropReason::BadOffload as usize]), (0, 1));
+        assert_eq!((frames.len(), tally.drops.counts[DropReason::BadOffload as usize]), (0, 1));
         rig.transmit(13, &frame[..60], &[ONE]);
         rig.transmit(14, &frame[..60], &[ONE]);
         rig.transmit(15, &frame[..60], &[ONE]);
@@ -549,7 +549,7 @@ fn frames_are_received_whole_and_said_to_be_what_they_are() {
     assert_eq!(rig.load(RX_BUFFERS + 0x5000, 0x200), long[0x200..0x400]);
     // Four are left, which are too few; and then one that fits.
     let outcome = rig.deliver(&[(&long, Offload::NONE)]);
-    assert_eq!(outcome.drops.counts()[DropReason::RingFull as usize], 1);
+    assert_eq!(outcome.drops.counts[DropReason::RingFull as usize], 1);
     assert_eq!(rig.deliver(&[(&plain, Offload::NONE)]).frames, 1);
     assert_eq!(rig.read(regs::MPC), 1);
     let room = rig.port.egress(0).unwrap().as_mut().unwrap().room().unwrap();
@@ -706,7 +706,7 @@ fn faults_stop_the_card_until_its_reset() {
     rig.describe(RX_RING, 0, [desc::OWN | 0x800, MEMORY - 10]);
     let frame = [&MAC.0[..], &PEER, &[8, 0], &[0xa5; 300]].concat();
     let outcome = rig.deliver(&[(&frame, Offload::NONE)]);
-    assert_eq!(outcome.drops.counts()[DropReason::RingBroken as usize], 1);
+    assert_eq!(outcome.drops.counts[DropReason::RingBroken as usize], 1);
     assert_ne!(rig.word(RX_RING, 0) & desc::OWN, 0);
     // A ring that runs out of memory at its end, and one that is nowhere.
     for base in [MEMORY - 256, MEMORY * 16] {

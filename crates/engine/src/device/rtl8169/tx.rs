@@ -122,7 +122,7 @@ impl TxCodec for TxRing {
 
     fn report(&mut self, nic: &NicState, frames: u32, half: bool) -> u64 {
         // A driver with a status block says what it wants itself.
-        nic.irq.sent(frames, half || self.ring.block.is_on())
+        nic.irq.sent(frames, half || self.ring.block.on)
     }
 
     fn restart(&mut self, nic: &NicState) {

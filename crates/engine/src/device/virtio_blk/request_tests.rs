@@ -72,13 +72,13 @@ fn the_layout_does_not_matter() {
         let (status, verdict, job) = guest.read(&limits());
         assert_eq!((status.unwrap().len(), verdict), (1, Verdict::Job));
         let bytes: usize = job.pieces().iter().map(Piece::len).sum();
-        assert_eq!((job.op, job.at(), job.left(), bytes), (Op::Write, 1536, 1024, 1024), "{cuts:?}");
+        assert_eq!((job.op, job.at, job.left(), bytes), (Op::Write, 1536, 1024, 1024), "{cuts:?}");
     }
     for cuts in [&[][..], &[512], &[1024], &[1, 1023], &[0, 0, 1024, 1025]] {
         let mut guest = Guest::new(&header(kind::IN, 1), 1025, cuts);
         let (status, verdict, job) = guest.read(&limits());
         let bytes: usize = job.pieces().iter().map(Piece::len).sum();
-        assert_eq!((verdict, job.op, job.at(), job.left(), bytes), (Verdict::Job, Op::Read, 512, 1024, 1024));
+        assert_eq!((verdict, job.op, job.at, job.left(), bytes), (Verdict::Job, Op::Read, 512, 1024, 1024));
         // The last byte, wherever it lies.
         status.unwrap().write(&[0x5a]);
         let mut last = [0];

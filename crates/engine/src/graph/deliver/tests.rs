@@ -225,7 +225,7 @@ fn a_receiver_with_slow_pages_is_found_rests_and_each_frame_is_counted() {
             rig.visit(&mut flows());
             batches += 1;
             busy += rig.walk.delivery.others_ns;
-            assert!(rig.walk.delivery.is_apart() && batches < 1_000);
+            assert!(rig.walk.delivery.apart && batches < 1_000);
         }
         let count = rig.to.overrun.count();
         assert!(count.rests == 1 && count.total_us >= 50_000 && busy >= 50_000_000, "{count:?} {busy}");

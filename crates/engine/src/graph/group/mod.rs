@@ -119,7 +119,7 @@ impl Group {
         let mut shares = crate::lock(&self.shares);
         shares.set(candidates);
         let mut settled = Settled { buckets: [0; MAX_MEMBERS], waiting: [0; MAX_MEMBERS], moved: [0; 2] };
-        for (bucket, to) in shares.winners().iter().enumerate() {
+        for (bucket, to) in shares.winners.iter().enumerate() {
             let to = to.unwrap_or(NO_MEMBER);
             let mut owner = self.buckets.owner(bucket);
             let at_once = owner == NO_MEMBER || leave & bit(owner) != 0;

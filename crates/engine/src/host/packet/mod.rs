@@ -67,7 +67,7 @@ pub fn start(
     let mtu = opened.interface.mtu().map_err(opened.failed("cannot read its MTU"))?;
     let mut sockets = Vec::new();
     for index in 0..config.queues {
-        let fd = ring::open(opened.interface.name()).map_err(opened.failed("cannot open a packet socket"))?;
+        let fd = ring::open(&opened.interface.name).map_err(opened.failed("cannot open a packet socket"))?;
         let ring = PacketRing::new(&fd, mtu).map_err(opened.failed("cannot make a receive ring"))?;
         queues.sizes[0] = ring.slots();
         // Deaf until all of them are there: none must take a frame that belongs to another.

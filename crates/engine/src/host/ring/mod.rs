@@ -52,15 +52,12 @@ impl RingPair {
 
     /// What went wrong on the two so far: ingress, egress.
     pub fn stats(&self) -> (Arc<RingStats>, Arc<RingStats>) {
-        (
-            Arc::clone(self.ingress.slots.ring.access.stats()),
-            Arc::clone(self.egress.slots.ring.access.stats()),
-        )
+        (Arc::clone(&self.ingress.slots.ring.access.stats), Arc::clone(&self.egress.slots.ring.access.stats))
     }
 
     /// What keeps slots for monitors of what the client has released.
     pub fn gate(&self) -> Arc<ReleaseGate> {
-        Arc::clone(self.egress.slots.ring.gate())
+        Arc::clone(&self.egress.slots.ring.gate)
     }
 
     /// The eventfd by which the client kicks.

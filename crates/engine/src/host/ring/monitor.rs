@@ -71,7 +71,8 @@ impl Watcher for SentOnly {
 
 /// A monitor.
 pub struct Monitor {
-    sees: Sees,
+    /// What it sees.
+    pub sees: Sees,
     rings: Patient<Vec<RingEgress>>,
     lost: AtomicU64,
 }
@@ -95,11 +96,6 @@ impl Monitor {
             wakes.push(theirs);
         }
         Ok((Monitor { sees, rings: Patient::new(rings), lost: AtomicU64::new(0) }, wakes))
-    }
-
-    /// What it sees.
-    pub fn sees(&self) -> Sees {
-        self.sees
     }
 
     /// Frames for which there was no room.
@@ -155,6 +151,6 @@ impl Watcher for Monitor {
             ring.slots.mark = mark;
             ring.send(batch, upto(&mine, len), &mut outcome);
         }
-        self.lost.fetch_add(outcome.drops.counts().iter().map(|n| u64::from(*n)).sum(), Ordering::Relaxed);
+        self.lost.fetch_add(outcome.drops.counts.iter().map(|n| u64::from(*n)).sum(), Ordering::Relaxed);
     }
 }

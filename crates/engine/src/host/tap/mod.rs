@@ -64,13 +64,15 @@ pub struct TapConfig {
 
 /// A running TAP port.
 pub struct Tap {
-    name: String,
+    /// The interface's name.
+    pub name: String,
     origin: Origin,
     /// To change it by name; none if it was passed.
     interface: Option<Interface>,
     /// The namespace that it lies in, if that is another one.
     netns: Option<PathBuf>,
-    accepts: Offloads,
+    /// The offloads that the host takes over.
+    pub accepts: Offloads,
     /// Any local user may attach a queue as well.
     for_all: bool,
     attached: Arc<AttachedTap>,
@@ -182,16 +184,6 @@ impl Tap {
         }
         drop(lent);
         Ok(tap)
-    }
-
-    /// The interface's name.
-    pub fn interface(&self) -> &str {
-        &self.name
-    }
-
-    /// The offloads that the host takes over.
-    pub fn accepts(&self) -> Offloads {
-        self.accepts
     }
 }
 

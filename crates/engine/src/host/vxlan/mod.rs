@@ -109,7 +109,7 @@ impl Vxlan {
         let underlay = Underlay::join(at, vni, &vteps).map_err(failed("cannot listen"))?;
         let ingress = VxlanIngress::new(Arc::clone(&underlay), Arc::clone(&vteps), vni);
         let egress = VxlanEgress::new(sources, Arc::clone(&vteps), at.port(), vni);
-        if vteps.are_told() {
+        if vteps.told {
             port.set_told();
         }
         let mut queues = Pairs::default();
@@ -184,7 +184,7 @@ fn way(config: &VxlanConfig, peer: IpAddr) -> io::Result<u32> {
 impl Attachment for Vxlan {
     fn status(&self) -> AttachmentStatus {
         let (vteps, stations) = self.vteps.counts();
-        let whose = if self.vteps.are_told() { ", told by a control plane" } else { "" };
+        let whose = if self.vteps.told { ", told by a control plane" } else { "" };
         AttachmentStatus {
             peer: if vteps > 0 { Peer::Running } else { Peer::Waiting },
             detail: format!(

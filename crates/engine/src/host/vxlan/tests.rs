@@ -106,7 +106,7 @@ fn at(host: u8) -> IpAddr {
 }
 
 fn dropped(tally: &Tally, why: DropReason) -> u32 {
-    tally.drops.counts()[why as usize]
+    tally.drops.counts[why as usize]
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn frames_come_out_as_they_went_in_and_stations_are_learned() {
     assert_eq!(a.vteps.counts(), (2, 1));
     // One without others has nowhere to send to.
     let mut alone = End::new(14, 14789, 7, &[]);
-    assert_eq!(alone.send(&question).drops.counts()[DropReason::NoDestination as usize], 1);
+    assert_eq!(alone.send(&question).drops.counts[DropReason::NoDestination as usize], 1);
 }
 
 #[test]
@@ -402,7 +402,7 @@ fn cut(frame: &[u8], offload: Offload) -> Vec<Vec<u8>> {
         segment.seal(&mut header, Sum::of(&frame[segment.summed.clone()]));
         [&header[..segment.header_len], &frame[segment.payload.clone()]].concat()
     };
-    (0..plan.count()).map(one).collect()
+    (0..plan.count).map(one).collect()
 }
 
 proptest! {

@@ -34,7 +34,7 @@ const MAX_HERE: usize = 1 << 14;
 pub struct Vteps {
     known: RwLock<Known>,
     /// They are told by a control plane, and so are their stations.
-    told: bool,
+    pub told: bool,
     /// The switch's clock: seconds.
     now: AtomicU32,
     /// Addresses of stations here, IPv4 mapped, and how often one of them was new.
@@ -137,11 +137,6 @@ impl Vteps {
         };
         vteps.flood(peers.unwrap_or_default());
         vteps
-    }
-
-    /// Whether a control plane tells of them.
-    pub fn are_told(&self) -> bool {
-        self.told
     }
 
     /// The address `mac` of `frame`, by which its station is known: with the VLAN of its tag, unless a control plane tells, which tells of

@@ -106,11 +106,11 @@ pub fn start(
     let (link, native) = attach(&opened, &map, config.mode)?;
     // Only a packet socket can make an interface promiscuous for as long as it lives.
     let watcher =
-        packet_socket(opened.interface.name(), 0).map_err(opened.failed("cannot open a packet socket"))?;
+        packet_socket(&opened.interface.name, 0).map_err(opened.failed("cannot open a packet socket"))?;
     promiscuous(&watcher, opened.index).map_err(opened.failed("cannot make it promiscuous"))?;
 
     if opened.interface.takes_tags_out() {
-        let name = opened.interface.name();
+        let name = &opened.interface.name;
         tracing::warn!(
             interface = name,
             "VLAN tags that its driver takes out of frames are lost: if there are any, ethtool -K {name} rxvlan off"
@@ -149,7 +149,7 @@ fn add(
 ) -> Result<(XdpIngress, XdpEgress, bool), String> {
     let bytes = 2 * SLOTS as usize * chunk as usize;
     let umem = Mapping::private(bytes).map_err(opened.failed("cannot map memory for its frames"))?;
-    let (fd, rings) = sys::open(opened.interface.name(), &umem, bytes, chunk)
+    let (fd, rings) = sys::open(&opened.interface.name, &umem, bytes, chunk)
         .map_err(opened.failed("cannot make an AF_XDP socket"))?;
     let zero_copy = bind(&fd, opened, queue, mode).map_err(|e| bind_error(opened, e))?;
     bpf::put_socket(map, queue, &fd).map_err(opened.failed("cannot enter a socket into the map"))?;
@@ -183,13 +183,13 @@ fn bind_error(opened: &FoundInterface, source: io::Error) -> String {
         }
         _ => return opened.failed(step)(source),
     };
-    failure(KIND, opened.interface.name(), step, &source, hint)
+    failure(KIND, &opened.interface.name, step, &source, hint)
 }
 
 /// Attaches the program for `map` in the driver, or in the stack if the driver cannot. True: in the driver.
 fn attach(opened: &FoundInterface, map: &OwnedFd, mode: XdpMode) -> Result<(OwnedFd, bool), String> {
     let step = "the kernel refuses the XDP program, or cannot attach it";
-    let name = opened.interface.name();
+    let name = &opened.interface.name;
     let busy = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EBUSY | libc::EEXIST));
     let error = match bpf::attach(map, name, opened.index, true) {
         Ok(link) => return Ok((link, true)),

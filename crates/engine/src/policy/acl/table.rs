@@ -17,7 +17,8 @@ const PAIRS: usize = WORDS.div_ceil(2);
 pub struct Acl {
     /// Another one of each list that was ever compiled.
     pub(super) id: u32,
-    rules: Vec<Rule>,
+    /// The rules.
+    pub rules: Vec<Rule>,
     default: Action,
     /// By the first rule of each.
     shapes: Vec<Shape>,
@@ -165,11 +166,6 @@ impl Acl {
     #[inline]
     pub fn permits(&self, rule: usize) -> bool {
         self.rules.get(rule).map_or(self.default, |rule| rule.action) == Action::Permit
-    }
-
-    /// The rules.
-    pub fn rules(&self) -> &[Rule] {
-        &self.rules
     }
 
     /// A rule, or the default, has decided on a frame, on this core.

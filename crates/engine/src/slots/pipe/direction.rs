@@ -292,7 +292,7 @@ impl<const SENDS: bool> Half<SENDS> {
 
     /// What went wrong so far.
     pub fn stats(&self) -> Arc<RingStats> {
-        Arc::clone(crate::lock(&self.direction).half(SENDS).0.stats())
+        Arc::clone(&crate::lock(&self.direction).half(SENDS).0.stats)
     }
 
     /// A program has it.

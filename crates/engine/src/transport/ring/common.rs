@@ -61,7 +61,7 @@ pub(super) fn ring_queues(rings: &Rings, (tx_slots, rx_slots): (u32, u32)) -> Ve
 
 /// A port's monitor for `show`.
 pub(super) fn monitor_queue((index, monitor): (usize, &Arc<Monitor>), size: u32) -> QueueStatus {
-    let sees = monitor.sees();
+    let sees = monitor.sees;
     let seen = match (sees.sent, sees.received) {
         (true, true) => "sent and received frames",
         (true, false) => "sent frames",

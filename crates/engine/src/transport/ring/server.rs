@@ -104,7 +104,7 @@ pub(super) struct Client {
 impl Client {
     /// Has `monitor`, if it is one of those, see what the client releases.
     fn show(&mut self, monitor: &Arc<Monitor>) -> io::Result<()> {
-        match monitor.sees() {
+        match monitor.sees {
             Sees { received: true, released: true, end: None, .. } => {
                 taps::show_released(&self.common, &self.region, &self.gates, &mut self.taps, monitor)
             }
@@ -403,7 +403,7 @@ impl Server {
         request: &Request,
     ) -> io::Result<Option<Watching>> {
         let common = Arc::clone(&self.common);
-        let sees = monitor.sees();
+        let sees = monitor.sees;
         let mut watching = Watching {
             common: Arc::clone(&common),
             monitor: Arc::clone(monitor),

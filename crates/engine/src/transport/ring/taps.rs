@@ -51,7 +51,7 @@ pub(super) fn show_pipe(
     taps: &mut [Option<Tapped>; 4],
     monitor: &Arc<Monitor>,
 ) -> io::Result<()> {
-    let Sees { sent, received, released, end: Some(end) } = monitor.sees() else { return Ok(()) };
+    let Sees { sent, received, released, end: Some(end) } = monitor.sees else { return Ok(()) };
     let [tx, rx] = end.rings();
     // The ring on which frames are sent, and whether that is sent or received for the monitor.
     let ways = [(tx, true, sent), (sidecore_abi::ring::across(rx), false, received)];

@@ -74,7 +74,7 @@ proptest! {
                     let served = !rig.desk.queues.lock().unwrap().is_empty();
                     if served {
                         let (frames, tally) = rig.poll();
-                        let dropped: u32 = tally.drops.counts().iter().sum();
+                        let dropped: u32 = tally.drops.counts.iter().sum();
                         prop_assert_eq!(tally.frames, frames.len() as u64 + u64::from(dropped));
                         for (sent, offload) in frames {
                             prop_assert!(sent.len() >= 14 && sent.len() <= 65_535 + 26);
@@ -84,7 +84,7 @@ proptest! {
                     if rig.port.link() {
                         let frames = [&frame[..], &frame[..14], &flow].map(|frame| (frame, Offload::NONE));
                         let outcome = rig.deliver(&frames);
-                        let dropped: u32 = outcome.drops.counts().iter().sum();
+                        let dropped: u32 = outcome.drops.counts.iter().sum();
                         prop_assert_eq!(outcome.frames + u64::from(dropped), 3);
                     }
                     if let Some(fault) = rig.port.fault.get() {

@@ -73,7 +73,7 @@ fn in_loopback_frames_come_back_and_the_wire_is_not_heard() {
             }
             let (frames, tally) = rig.poll();
             assert_eq!((frames.len(), tally.frames), (0, 2));
-            assert_eq!(tally.drops.counts()[DropReason::RingFull as usize], 2);
+            assert_eq!(tally.drops.counts[DropReason::RingFull as usize], 2);
             rig.post(0, 16);
             rig.write(register, normal);
             assert!(!rig.port.link());
@@ -117,7 +117,7 @@ fn a_receive_buffer_may_span_regions_that_are_adjacent() {
         // One that leaves the last region does not.
         rig.describe(RX_RING, 2, [MEMORY - 100, 0]);
         let outcome = rig.deliver(&[(&frame, Offload::NONE)]);
-        assert_eq!(outcome.drops.counts()[DropReason::RingBroken as usize], 1);
+        assert_eq!(outcome.drops.counts[DropReason::RingBroken as usize], 1);
         assert_eq!(rig.port.fault.get(), Some(Fault::AddressOutOfRange));
     });
 }

@@ -20,7 +20,7 @@ fn one_ring_for_each_service() {
             let outcome = rig.deliver(&[(&frame[..], Offload::NONE)]);
             place += outcome.frames;
             got += outcome.frames;
-            assert_eq!(outcome.frames + u64::from(outcome.drops.counts()[DropReason::RingFull as usize]), 1);
+            assert_eq!(outcome.frames + u64::from(outcome.drops.counts[DropReason::RingFull as usize]), 1);
         }
         assert_eq!(got, most, "share {share}");
         // The next service has its own.

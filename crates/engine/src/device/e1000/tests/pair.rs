@@ -175,7 +175,7 @@ fn a_full_ring_is_nothing_to_the_other() {
     let frames: Vec<(&[u8], Offload)> =
         (0..10).map(|n| (if n % 2 == 0 { &flow[..] } else { &other }, Offload::NONE)).collect();
     let outcome = rig.deliver(&frames);
-    assert_eq!((outcome.frames, outcome.drops.counts()[DropReason::RingFull as usize]), (7, 3));
+    assert_eq!((outcome.frames, outcome.drops.counts[DropReason::RingFull as usize]), (7, 3));
     assert_eq!(rig.received(RX_RING, (RX_BUFFERS, 0x1000), 0).len(), 5);
     assert_eq!(rig.read(0x4010), 3);
     let is_full = |rig: &Rig| rig.port.egress(0).unwrap().as_mut().unwrap().is_full();
