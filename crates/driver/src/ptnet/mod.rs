@@ -108,7 +108,7 @@ impl Ptnet {
         let mut driver = Ptnet {
             nic,
             window,
-            memory_device: memory_device,
+            memory_device,
             memory,
             blocks,
             mac: [a, b, c, d, e, f],
