@@ -46,7 +46,6 @@ impl Default for Drops {
 
 impl Drops {
     /// Counts `n` drops.
-    #[inline]
     pub fn add(&mut self, reason: DropReason, n: u32) {
         self.counts[reason as usize] += n;
         self.any = true;
@@ -103,7 +102,6 @@ impl Outcome {
 
     /// Whether time is up after `done` picks: asked before each of the others, which are dropped then
     /// ([`DropReason::ReceiverBusy`]).
-    #[inline]
     pub fn is_late(&mut self, done: usize) -> bool {
         done % FRAMES_A_LOOK == FIRST_LOOK
             && ticks().wrapping_sub(self.begun) > self.time
@@ -123,7 +121,6 @@ impl Outcome {
     }
 
     /// Counts a delivered frame.
-    #[inline]
     pub fn delivered(&mut self, bytes: u32) {
         self.frames += 1;
         self.bytes += u64::from(bytes);

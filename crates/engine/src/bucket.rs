@@ -28,7 +28,6 @@ pub fn nanos_at(at: Instant) -> u64 {
 }
 
 /// What the word `at` is when `cost` more has been taken at `now`; `None`: it would be ahead by more than `burst`.
-#[inline]
 pub fn paid(at: u64, cost: u64, burst: u64, now: u64) -> Option<u64> {
     let at = at.max(now).saturating_add(cost);
     (at <= now.saturating_add(burst)).then_some(at)
@@ -46,7 +45,6 @@ impl Bucket {
     }
 
     /// Takes `cost` if it is there: a full one has `burst`.
-    #[inline]
     pub fn take(&self, cost: u64, burst: u64, now: u64) -> bool {
         let next = |at| paid(at, cost, burst, now);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
@@ -78,7 +76,6 @@ pub fn parts(ns: u64) -> u64 {
 }
 
 /// How long `units` take to come back at `rate` a second.
-#[inline]
 pub fn time_of(units: u64, rate: u64) -> u64 {
     let time = u128::from(units) * u128::from(SECOND) / u128::from(rate.max(1));
     u64::try_from(time).unwrap_or(u64::MAX)

@@ -10,7 +10,6 @@ pub fn upto<T>(all: &[T], end: usize) -> &[T] {
 }
 
 /// As [`upto`], to write.
-#[inline]
 pub fn upto_mut<T>(all: &mut [T], end: usize) -> &mut [T] {
     let end = end.min(all.len());
     all.get_mut(..end).unwrap_or_default()

@@ -485,7 +485,6 @@ impl BudgetServer {
 
     /// Whether what is done now is paid from the budget: some of it was left when it was last asked for, or the owner has
     /// nothing else to pay with.
-    #[inline]
     pub(super) fn pays(&self) -> bool {
         self.left > 0 || !self.reclaim
     }

@@ -22,7 +22,6 @@ pub(super) trait Clock {
     }
 
     /// The time after `visit`.
-    #[inline]
     fn after(&mut self, visit: &Visit) -> u64 {
         let _ = visit;
         self.now()

@@ -22,7 +22,6 @@ impl Default for Histogram {
 
 impl Histogram {
     /// Counts a time of `ns`. One writer: a load and a store are enough.
-    #[inline]
     pub fn add(&self, ns: u64) {
         let step = &self.0[step(ns)];
         step.store(step.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);

@@ -220,7 +220,6 @@ pub struct CoreStatus {
 }
 
 impl TimeSpent {
-    #[inline]
     pub(super) fn busy(&self, ns: u64, moved: u64) {
         count(&self.busy, ns);
         count(&self.rounds, 1);

@@ -415,7 +415,6 @@ impl<L: 'static, C: Clock> Core<L, C> {
 
     /// A look or visit that found no work at the task at `place` took `ns`. As long as that is usual, it is not charged
     /// while there is nothing else to do, or a guest would use its budget up by waiting.
-    #[inline]
     fn look_in_vain(&mut self, place: usize, ns: u64) {
         if let (Some(task), true) = (&self.tasks[place], self.at_work || ns > LONGEST_LOOK) {
             self.accounts.looked(task.account, ns);

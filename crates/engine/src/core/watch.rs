@@ -38,7 +38,6 @@ pub struct Heartbeat(AtomicU64);
 
 impl Heartbeat {
     /// The core turns to a task of `owner`.
-    #[inline]
     pub(super) fn begin(&self, owner: u16) {
         let number = (self.0.load(Ordering::Relaxed) >> 32).wrapping_add(1);
         self.0.store((number << 32) | (u64::from(owner) + 1), Ordering::Relaxed);

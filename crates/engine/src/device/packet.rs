@@ -153,7 +153,6 @@ impl<'a> Packet<'a> {
     }
 
     /// Reads the first bytes into private memory.
-    #[inline]
     pub(super) fn read_head(&mut self) {
         let n = self.frame.head_len();
         self.at = gather(self.list, 0, upto_mut(&mut self.frame.head, n));

@@ -21,7 +21,6 @@ pub(super) enum Shortage {
 }
 
 /// The tag of a frame: its EtherType is `kind`.
-#[inline]
 pub(super) fn tag(frame: &Frame, kind: u16) -> Option<u16> {
     let [.., kind_high, kind_low, high, low] = *frame.head.first_chunk::<16>()?;
     let tagged = frame.len >= 18 && u16::from_be_bytes([kind_high, kind_low]) == kind;

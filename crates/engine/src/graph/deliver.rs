@@ -130,7 +130,6 @@ impl<E: Effects> Delivery<E> {
     }
 
     /// The visit that began at `begun` is over.
-    #[inline]
     pub(super) fn end(&mut self, begun: u64) {
         if ticks().wrapping_sub(begun) > self.limit {
             self.was_slow(begun);
@@ -161,7 +160,6 @@ impl<E: Effects> Delivery<E> {
     }
 
     /// What is delivered now comes from no switch: it has no VLAN, and its sender is not isolated.
-    #[inline]
     pub(super) fn leave_switch(&mut self) {
         self.isolated = false;
         self.vlans.set_on(false);

@@ -38,7 +38,6 @@ impl Mapping {
     }
 
     /// The word at byte `at`, which is aligned and inside.
-    #[inline]
     pub(super) fn word(&self, at: usize) -> &AtomicU32 {
         assert!(at % 4 == 0 && self.holds(at, 4), "a word outside of the mapping");
         // SAFETY: inside and aligned, as just checked (a mapping begins on a page).
@@ -49,7 +48,6 @@ impl Mapping {
     ///
     /// # Safety
     /// No other side writes there meanwhile.
-    #[inline]
     pub(super) unsafe fn read<const N: usize>(&self, at: usize) -> [u8; N] {
         assert!(self.holds(at, N), "a value outside of the mapping");
         // SAFETY: inside, as just checked; the caller vouches for the rest.
@@ -60,7 +58,6 @@ impl Mapping {
     ///
     /// # Safety
     /// No other side reads or writes there meanwhile.
-    #[inline]
     pub(super) unsafe fn write<const N: usize>(&self, at: usize, bytes: [u8; N]) {
         assert!(self.holds(at, N), "a value outside of the mapping");
         // SAFETY: inside, as just checked; the caller vouches for the rest.

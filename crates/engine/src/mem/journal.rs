@@ -113,13 +113,11 @@ impl JournalSlot {
     }
 
     /// Word `index`; zero beyond the end.
-    #[inline]
     pub fn get(&self, index: usize) -> u64 {
         self.file.word(self.at + 8 * index).map_or(0, |word| u64::from_le(word.load(Ordering::Acquire)))
     }
 
     /// Sets word `index`, if there is one.
-    #[inline]
     pub fn set(&self, index: usize, value: u64) {
         #[cfg(test)]
         if last_store::is_behind() {
@@ -131,14 +129,12 @@ impl JournalSlot {
     }
 
     /// Opens the slot by a word, when all that it shall say stands in it. What is done next is done later.
-    #[inline]
     pub fn open(&self, index: usize, value: u64) {
         self.set(index, value);
         compiler_fence(Ordering::SeqCst);
     }
 
     /// Closes it by that word. All that was done before was done earlier.
-    #[inline]
     pub fn close(&self, index: usize, value: u64) {
         compiler_fence(Ordering::SeqCst);
         self.set(index, value);

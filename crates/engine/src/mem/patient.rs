@@ -37,7 +37,6 @@ impl<T> Patient<T> {
     }
 
     /// The lock, for an I/O core. `None`: another core stands still with it.
-    #[inline]
     pub fn reach(&self) -> Option<MutexGuard<'_, T>> {
         self.try_lock().or_else(|| self.wait())
     }

@@ -69,7 +69,6 @@ impl SharedFile {
     }
 
     /// The byte at `offset`, if it is inside.
-    #[inline]
     pub fn byte(&self, offset: usize) -> Option<&AtomicU8> {
         // SAFETY: `offset < len`, so the byte is inside the mapping, which lives as long as `self`.
         (offset < self.len).then(|| unsafe { AtomicU8::from_ptr(self.mapping.first.as_ptr().add(offset)) })
@@ -123,20 +122,17 @@ impl Words {
         self.len == 0
     }
 
-    #[inline]
     fn at(&self, index: usize) -> Option<&AtomicU64> {
         // SAFETY: inside the piece, whose memory stays mapped (`Piece`'s promise), and aligned.
         (index < self.len).then(|| unsafe { &*self.base.add(index) })
     }
 
     /// Word `index`; zero beyond the end.
-    #[inline]
     pub fn load(&self, index: usize) -> u64 {
         self.at(index).map_or(0, |word| u64::from_le(word.load(Ordering::Relaxed)))
     }
 
     /// Word `index`; what its writer wrote before is seen after it.
-    #[inline]
     pub fn acquire(&self, index: usize) -> u64 {
         self.at(index).map_or(0, |word| u64::from_le(word.load(Ordering::Acquire)))
     }

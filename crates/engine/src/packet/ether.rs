@@ -18,7 +18,6 @@ const LEAST_TYPE: u16 = 0x0600;
 const OF_TYPES: [[u8; 3]; 2] = [[0, 0, 0], [0, 0, 0xf8]];
 
 /// The big-endian number at `at`, if the bytes reach that far.
-#[inline]
 pub(super) fn be16(bytes: &[u8], at: usize) -> Option<u16> {
     bytes.get(at..)?.first_chunk().map(|b| u16::from_be_bytes(*b))
 }

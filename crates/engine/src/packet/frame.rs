@@ -116,7 +116,6 @@ impl Frame {
     }
 }
 
-#[inline]
 fn word(head: &[u8; HEAD], at: usize) -> u64 {
     head.get(at..).and_then(|bytes| bytes.first_chunk()).copied().map_or(0, u64::from_le_bytes)
 }
@@ -340,7 +339,6 @@ impl Batch {
     }
 
     /// Whether its frames cost so much, or took so long, that no more may be fetched.
-    #[inline]
     pub fn is_spent(&self) -> bool {
         self.cost >= self.most || self.late
     }

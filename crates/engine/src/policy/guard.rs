@@ -63,7 +63,6 @@ impl SourceGuard {
     }
 
     /// Whether frames from `src` may come in.
-    #[inline]
     pub fn admits(&self, src: u64) -> bool {
         self.mode != MacGuard::Strict || self.is_listed(src)
     }

@@ -79,7 +79,6 @@ impl Policy {
     }
 
     /// Its mirror, if that gets copies of what comes in (0) or goes out (1).
-    #[inline]
     pub fn copies(&self, way: usize) -> Option<&Mirror> {
         self.mirror.as_ref().filter(|mirror| mirror.ways[way])
     }

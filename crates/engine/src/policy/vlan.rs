@@ -96,7 +96,6 @@ impl PortVlans {
     }
 
     /// Whether it carries VLAN `number`.
-    #[inline]
     pub fn carries(&self, number: u16) -> bool {
         number != 0 && (number == self.own || self.tagged.as_ref().is_some_and(|set| set.has(number)))
     }
@@ -241,7 +240,6 @@ impl BatchVlans {
     }
 
     /// Whether all frames are of one VLAN and look alike.
-    #[inline]
     pub fn are_alike(&self) -> bool {
         self.alike || !self.on
     }

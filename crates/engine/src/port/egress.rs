@@ -141,7 +141,6 @@ impl EgressSlots {
     }
 
     /// The slot `index` under its lock, for an I/O core: it does not wait for one that stands still.
-    #[inline]
     pub(super) fn reach(&self, index: usize) -> Reached<'_> {
         let Some(slot) = self.slots.get(index) else { return Reached::Nowhere };
         slot.0.reach().map_or(Reached::Busy, Reached::Slot)

@@ -115,7 +115,6 @@ impl Ports {
     }
 
     /// Whether a station behind port `id` lives there until it is clear that it has moved.
-    #[inline]
     pub fn keeps(&self, id: PortId) -> bool {
         self.get(id).is_some_and(|port| port.link() && !port.is_told())
     }
@@ -217,7 +216,6 @@ impl Port {
 
     /// Whether `frame` is longer than this port may send. Of a frame that is to be segmented the segments
     /// count, not the whole.
-    #[inline]
     pub fn is_too_long(&self, frame: &Frame) -> bool {
         let limit = self.mtu() + HEADER;
         frame.len > limit && exceeds(frame, limit)

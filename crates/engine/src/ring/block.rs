@@ -55,7 +55,6 @@ impl Block {
     }
 
     /// Whether the memory that it lies in was cut short.
-    #[inline]
     pub fn is_truncated(&self) -> bool {
         self._map.as_ref().is_some_and(|map| map.is_truncated())
     }

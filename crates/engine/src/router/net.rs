@@ -137,31 +137,26 @@ pub(super) fn address(number: u128) -> IpAddr {
 }
 
 /// Whether an IPv4 address that begins with this byte may be one of those that the functions below tell of.
-#[inline]
 pub(super) fn is_special4(first: u8) -> bool {
     matches!(first, 0 | 127 | 169 | 224..)
 }
 
 /// Whether nothing may come from this IPv4 address: RFC 1812 §5.3.7, and RFC 3927 §2.7 for link-local ones.
-#[inline]
 pub(super) fn is_martian_source4(address: u32) -> bool {
     matches!(address >> 24, 0 | 127 | 224..=239) || address == u32::MAX || address >> 16 == 0xa9fe
 }
 
 /// Whether nothing may go to it; groups are not meant.
-#[inline]
 pub(super) fn is_martian4(address: u32) -> bool {
     matches!(address >> 24, 0 | 127) || address >> 16 == 0xa9fe
 }
 
 /// Whether it names several stations.
-#[inline]
 pub(super) fn is_group4(address: u32) -> bool {
     address >> 28 == 0xe || address == u32::MAX
 }
 
 /// Whether nothing may come from or go to this IPv6 address: RFC 4291 §2.5.2, §2.5.3, and RFC 4038 §4.2 for mapped ones.
-#[inline]
 pub(super) fn is_martian6(address: u128) -> bool {
     address <= 1 || address >> 32 == 0xffff
 }

@@ -158,7 +158,6 @@ impl Plan {
         plan
     }
 
-    #[inline]
     pub fn group(&self, number: u32) -> &Group {
         self.groups.get(number as usize).map_or(&Group::Nothing, |group| group)
     }

@@ -81,7 +81,6 @@ impl Verdicts {
     }
 
     /// Frame `frame` goes to `port`.
-    #[inline]
     pub fn send(&mut self, frame: usize, port: PortId) {
         if self.append(usize::from(port.0), frame) {
             self.used.push(port.0);
@@ -120,7 +119,6 @@ impl Verdicts {
     }
 
     /// Frame `frame` goes nowhere.
-    #[inline]
     pub fn drop(&mut self, frame: usize, reason: DropReason) {
         #[expect(clippy::cast_possible_truncation, reason = "frame is below MAX_BATCH")]
         self.drops.push((frame as u16, reason));

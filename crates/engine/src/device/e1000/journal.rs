@@ -91,7 +91,6 @@ impl RingJournal {
     }
 
     /// The head is here now. `published`: what its register says; `before`: what it may still say.
-    #[inline]
     pub(super) fn moved(&self, head: u32, published: u32, before: u32) {
         let low = |word: u32| u64::from(word & 0xffff);
         self.0.set(HEADS, low(head) | low(published) << 16 | low(before) << 32);

@@ -62,7 +62,6 @@ fn legacy(word: u64) -> Span {
 
 /// Whether a packet whose first descriptor has this second word may have a header behind the first 64 bytes changed: its options count
 /// (8254x SDM §3.3.7.2), the tag of its last.
-#[inline]
 pub(super) fn changes_header(word: u64) -> bool {
     let options = if word & tx::DEXT == 0 { tx::IC } else { tx::TSE | tx::TXSM | tx::IXSM };
     word & options != 0
@@ -86,7 +85,6 @@ impl Maker {
     }
 
     /// What a successor has to know: both contexts, and a flag of the ring's own.
-    #[inline]
     pub(super) fn remembers(&self, skipping: bool) -> [u64; 5] {
         let [a, b] = self.contexts;
         [a.places, a.lengths, b.places, b.lengths, skipping.into()]

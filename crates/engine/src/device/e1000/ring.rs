@@ -94,7 +94,6 @@ impl Ring {
     }
 
     /// The tail as the block has it, or its register.
-    #[inline]
     fn tail(&mut self, regs: &Registers) -> Result<u32, Fault> {
         let tail = self.block.tail(|| block_at(regs), &self.map, self.head)?;
         Ok(tail.unwrap_or_else(|| regs.acquire(self.own.at + TAIL) & 0xffff))

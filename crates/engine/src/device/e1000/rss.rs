@@ -50,7 +50,6 @@ impl Rss {
     }
 
     /// Whether the driver has turned it on.
-    #[inline]
     pub(super) fn is_on(regs: &Registers) -> bool {
         regs.get(regs::MRQC) & regs::MRQC_ENABLE == regs::MRQC_RSS
             // A legacy descriptor has no place for the hash, and then there is none (82574 §7.1).

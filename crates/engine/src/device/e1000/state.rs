@@ -78,13 +78,11 @@ impl Registers {
     }
 
     /// The word at `offset`; zero where nothing is stored.
-    #[inline]
     pub(super) fn get(&self, offset: u32) -> u32 {
         self.word(offset).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     /// The word at `offset`; what the driver wrote before it is seen by reads after this one.
-    #[inline]
     pub(super) fn acquire(&self, offset: u32) -> u32 {
         self.word(offset).map_or(0, |word| word.load(Ordering::Acquire))
     }
@@ -102,7 +100,6 @@ impl Registers {
     }
 
     /// Sets the word on a shared page if it is still `old`; false if the driver has written it.
-    #[inline]
     pub(super) fn replace(&self, offset: u32, old: u32, new: u32) -> bool {
         self.word(offset)
             .is_some_and(|word| word.compare_exchange(old, new, Ordering::Release, Ordering::Relaxed).is_ok())

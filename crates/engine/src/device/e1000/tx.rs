@@ -104,7 +104,6 @@ impl TxCodec for TxRing {
         self.ring.table.load(2 * place as usize)
     }
 
-    #[inline]
     fn next(&mut self, at: Cursor, _: u64) -> Cursor {
         let place = if at.place + 1 == self.ring.size { 0 } else { at.place + 1 };
         Cursor { place, count: at.count + 1 }

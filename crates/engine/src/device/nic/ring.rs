@@ -44,7 +44,6 @@ impl<O> RingBase<O> {
     }
 
     /// What was found in it; nothing, and the ring ends, where that was a fault.
-    #[inline]
     pub(in crate::device) fn checked<T>(&mut self, port: &Port, found: Result<T, Fault>) -> Option<T> {
         found.map_err(|fault| self.stop(port, fault)).ok()
     }

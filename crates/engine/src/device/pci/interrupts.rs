@@ -165,7 +165,6 @@ impl Interrupts {
     }
 
     /// Sets the level of the interrupt pin. True if an eventfd was written.
-    #[inline]
     pub fn set_level(&self, up: bool) -> bool {
         let mut pin = crate::lock(&self.pin);
         pin.level = up;
@@ -290,7 +289,6 @@ impl Interrupts {
     }
 
     /// The vectors of a kind; none of the pin.
-    #[inline]
     fn of(&self, index: Index) -> &[Mutex<Vector>] {
         (index as usize).checked_sub(1).and_then(|at| self.vectors.get(at)).map_or(&[], |of| of)
     }

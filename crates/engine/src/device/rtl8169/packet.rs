@@ -22,13 +22,11 @@ const UDP_CHECKSUM: usize = 6;
 const TCP_CHECKSUM: usize = 16;
 
 /// Whether `word`, the first of a packet's descriptors, may change a header behind the first 64 bytes.
-#[inline]
 pub(super) fn changes_header(word: u64) -> bool {
     word & (LGSEN | IPCS | UDPCS | TCPCS) != 0
 }
 
 /// Whether nothing is asked for but to be sent.
-#[inline]
 pub(super) fn is_plain(word: u64) -> bool {
     word & (LGSEN | IPCS | UDPCS | TCPCS | TAGC) == 0
 }

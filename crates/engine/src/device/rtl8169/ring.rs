@@ -115,7 +115,6 @@ impl Ring {
     }
 
     /// Whether the next descriptor is the device's.
-    #[inline]
     pub(super) fn has_next(&mut self) -> Result<bool, Fault> {
         Ok(self.own.known > 0 || self.look(self.head)? & OWN != 0)
     }

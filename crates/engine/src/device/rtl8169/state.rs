@@ -31,7 +31,6 @@ impl Registers {
     }
 
     /// The word at `offset`; zero where there is none.
-    #[inline]
     pub(super) fn get(&self, offset: u32) -> u32 {
         self.words.get(offset as usize / 4).map_or(0, |word| word.load(Ordering::Relaxed))
     }

@@ -48,7 +48,6 @@ impl TxCodec for TxRing {
         &mut self.ring
     }
 
-    #[inline]
     fn begin(&mut self, nic: &NicState) -> Result<bool, Fault> {
         self.ring.look_at_block(|| nic.block())?;
         Ok(true)
@@ -80,7 +79,6 @@ impl TxCodec for TxRing {
         Ok(self.ring.look(unfinished.map_or(self.ring.head, |at| at.place))? & OWN != 0)
     }
 
-    #[inline]
     fn plain(&self, word: u64) -> Option<u32> {
         let len = (word & TX_LEN) as u32;
         (word & LS != 0 && len >= MIN_PADDED && is_plain(word)).then_some(len)

@@ -55,7 +55,6 @@ impl Own {
     }
 
     /// Whether `frame` is a probe, or about one.
-    #[inline]
     pub(super) fn is_probe(&self, frame: &Frame) -> bool {
         self.probe.is_some_and(|probe| destination(frame) | 1 == probe)
     }
@@ -114,14 +113,12 @@ fn destination(frame: &Frame) -> u128 {
 }
 
 /// The message of Neighbor Discovery that `frame` is. Such messages have no headers in between: RFC 6980 §5.
-#[inline]
 fn discovery(frame: &Frame) -> Option<u8> {
     let is_icmp = ethertype(frame) == IPV6 && frame.head[20] == ICMPV6 && frame.len >= 58;
     Some(frame.head[54]).filter(|kind| is_icmp && (133..=137).contains(kind))
 }
 
 /// Whether `frame` resolves addresses.
-#[inline]
 pub(super) fn is_resolution(frame: &Frame) -> bool {
     ethertype(frame) == ARP || discovery(frame).is_some()
 }

@@ -40,7 +40,6 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) const NAP: Duration = Duration::from_micros(50);
 
 /// The receiver at the other end of `source`'s wire, if it is on one.
-#[inline]
 pub(super) fn receiver<'t>(topology: &'t Topology, source: &Port) -> Option<&'t Port> {
     let Attach::Wire(peer) = topology.get(source.id)?.attach else { return None };
     Some(&topology.get(peer)?.port)

@@ -70,7 +70,6 @@ impl PacketIngress {
     }
 
     /// Describes the frame in `slot`.
-    #[inline]
     fn small(&self, slot: &SlotFacts, batch: &mut Batch) -> Result<(), DropReason> {
         let (header, bytes) = self.ring.frame(slot);
         describe(batch, bytes, &facts(&header, slot), |from, len| self.ring.piece(slot, from, len))

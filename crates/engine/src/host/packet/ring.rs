@@ -153,7 +153,6 @@ impl PacketRing {
     }
 
     /// Goes on behind the slot that [`PacketRing::look`] showed.
-    #[inline]
     pub(super) fn take(&mut self) {
         self.next = (self.next + 1) % self.slots;
         self.taken += 1;

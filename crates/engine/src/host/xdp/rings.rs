@@ -54,21 +54,18 @@ impl<const ENTRY: usize> XskRing<ENTRY> {
     }
 
     /// Entries that the kernel has put in for us.
-    #[inline]
     pub(super) fn filled(&self) -> u32 {
         let producer = self.memory.word(self.layout.producer).load(Ordering::Acquire);
         producer.wrapping_sub(self.own).min(self.size)
     }
 
     /// Entries that we may put in.
-    #[inline]
     pub(super) fn free(&self) -> u32 {
         let consumer = self.memory.word(self.layout.consumer).load(Ordering::Acquire);
         self.size.saturating_sub(self.own.wrapping_sub(consumer))
     }
 
     /// The next of the filled entries. The caller knows that there is one.
-    #[inline]
     fn pop(&mut self) -> [u8; ENTRY] {
         // SAFETY: filled, so ours until `release`.
         let entry = unsafe { self.memory.read(self.at(self.own)) };
@@ -77,7 +74,6 @@ impl<const ENTRY: usize> XskRing<ENTRY> {
     }
 
     /// Puts an entry in. The caller knows that there is room.
-    #[inline]
     fn push(&mut self, entry: [u8; ENTRY]) {
         // SAFETY: free, so ours until `publish`.
         unsafe { self.memory.write(self.at(self.own), entry) };
@@ -112,7 +108,6 @@ impl XskRing<8> {
 
 impl XskRing<16> {
     /// The frame `ahead` of the next one. The caller knows that there is one.
-    #[inline]
     pub(super) fn peek_frame(&self, ahead: usize) -> Descriptor {
         let index = self.own.wrapping_add(u32::try_from(ahead).unwrap_or(0));
         // SAFETY: filled, so ours until `release`.

@@ -63,7 +63,6 @@ impl CaptureSlot {
     }
 
     /// `picks` of `batch` came in, and are dropped: `drops`.
-    #[inline]
     pub fn refused(&self, batch: &Batch, picks: &[u16], drops: &[(u16, DropReason)]) {
         if self.is_on() {
             self.record(Direction::Inbound, batch, picks.iter().copied(), drops);
@@ -71,7 +70,6 @@ impl CaptureSlot {
     }
 
     /// `picks` of `batch` went out, but for `drops`.
-    #[inline]
     pub fn egress(&self, batch: &Batch, picks: &[u16], drops: &[(u16, DropReason)]) {
         if self.is_on() {
             self.record(Direction::Outbound, batch, picks.iter().copied(), drops);

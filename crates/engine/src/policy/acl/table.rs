@@ -163,7 +163,6 @@ impl Acl {
     }
 
     /// Whether the rule of that number, or the default, lets frames pass.
-    #[inline]
     pub fn permits(&self, rule: usize) -> bool {
         self.rules.get(rule).map_or(self.default, |rule| rule.action) == Action::Permit
     }

@@ -319,19 +319,16 @@ impl<const SENDS: bool> Drop for Half<SENDS> {
 
 impl Sending {
     /// Moves what was given up and released since, at most `limit` frames.
-    #[inline]
     pub fn pass(&mut self, limit: usize) -> Moved {
         self.ours().map_or_else(Moved::default, |mut direction| direction.pass(limit))
     }
 
     /// Whether there is something to move.
-    #[inline]
     pub fn has_news(&mut self) -> bool {
         self.ours().is_some_and(|mut direction| direction.has_news())
     }
 
     /// Whether the sender's `head` makes no sense.
-    #[inline]
     pub fn is_lost(&self) -> bool {
         self.ours().is_some_and(|direction| direction.tx.access.is_lost())
     }

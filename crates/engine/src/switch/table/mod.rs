@@ -493,7 +493,6 @@ fn kind_in(word: u64) -> Kind {
     }
 }
 
-#[inline]
 fn port_of(word: u64) -> PortId {
     PortId(((word & PORT) >> TAG_BITS) as u16)
 }
