@@ -85,7 +85,6 @@ impl Gate {
 }
 
 /// A file or block device.
-#[derive(Debug)]
 pub struct FileMedium {
     file: File,
     /// Whether it is a block device.

@@ -34,7 +34,6 @@ pub const MAX_QUEUES: usize = 16;
 const CLEARED_A_LOOK: u64 = 64 << 10;
 
 /// What a disk consists of.
-#[derive(Debug)]
 pub enum Medium {
     /// Memory of ours, which is gone with the process.
     Ram(Mapping),
@@ -63,7 +62,6 @@ impl Medium {
 }
 
 /// A disk, as all queues of a device share it.
-#[derive(Debug)]
 pub struct Disk {
     /// What it consists of.
     pub medium: Medium,

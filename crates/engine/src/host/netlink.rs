@@ -135,7 +135,6 @@ fn attribute(all: &[u8]) -> First<'_, (u16, &[u8])> {
 }
 
 /// A message that is put together.
-#[derive(Debug)]
 pub struct Builder(Vec<u8>);
 
 impl Builder {

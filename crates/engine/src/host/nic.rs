@@ -33,7 +33,6 @@ use crate::port::{Attachment, AttachmentStatus, EgressQueue, Fault, IngressQueue
 const RTMGRP_LINK: u32 = 1;
 
 /// What the queues of a port know of its interface.
-#[derive(Debug)]
 pub(super) struct InterfaceState {
     /// The operator's `link`.
     pub(super) wanted: AtomicBool,

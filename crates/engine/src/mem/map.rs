@@ -27,7 +27,6 @@ pub const MAX_BYTES: u64 = 16 << 40;
 const LOW: u64 = 640 << 10;
 
 /// One region of guest memory as the VMM describes it.
-#[derive(Debug)]
 pub struct RegionSpec {
     /// Guest physical address of its first byte.
     pub gpa: u64,

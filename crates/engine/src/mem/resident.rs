@@ -34,7 +34,6 @@ const STRETCHES: usize = 4096;
 const ROOM: u64 = 4;
 
 /// A file that is mapped.
-#[derive(Debug)]
 pub struct Resident {
     /// Ends before the mapping does.
     _watch: WatchedMapping,

@@ -172,7 +172,6 @@ fn make(purpose: &Purpose) -> io::Result<IoUring> {
 }
 
 /// A thread that is waited for when this is dropped.
-#[derive(Debug)]
 pub struct JoinedThread(Option<JoinHandle<()>>);
 
 impl From<JoinHandle<()>> for JoinedThread {

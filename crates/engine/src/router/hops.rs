@@ -41,7 +41,6 @@ pub(super) struct Hop {
 }
 
 /// What a next hop was given: a line for each core, which that core alone writes.
-#[derive(Debug)]
 pub(super) struct HopCounts([Line; MAX_CORES]);
 
 #[derive(Debug, Default)]

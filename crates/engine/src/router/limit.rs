@@ -56,7 +56,6 @@ const CLOCK: u32 = 48;
 const TIME: u64 = (1 << CLOCK) - 1;
 
 /// A limit that several ports share.
-#[derive(Debug)]
 pub(super) struct Fair {
     own: Rate,
     all: Rate,

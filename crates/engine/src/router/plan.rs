@@ -63,7 +63,6 @@ pub(super) struct Interface {
 }
 
 /// Limits of an interface, which outlive a plan.
-#[derive(Debug)]
 pub(super) struct Limits {
     pub errors: Fair,
     pub requests: Fair,

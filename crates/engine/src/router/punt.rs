@@ -47,10 +47,8 @@ const CLASSES: [(Class, &str, u64, u64); 7] = [
 ];
 
 /// What a port may hand on to its control plane, and what it has.
-#[derive(Debug)]
 pub(super) struct Punt([Bucket; CLASSES.len()]);
 
-#[derive(Debug)]
 struct Bucket {
     limit: Fair,
     passed: AtomicU64,

@@ -9,7 +9,6 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// One option of a part of the configuration.
-#[derive(Debug)]
 pub struct Key {
     /// How it is written.
     pub name: &'static str,

@@ -52,7 +52,6 @@ pub enum Mode {
 }
 
 /// An eventfd, or a wish to write it when it comes.
-#[derive(Debug)]
 struct Vector {
     trigger: Signal,
     pending: bool,
@@ -79,7 +78,6 @@ impl Vector {
 }
 
 /// The interrupt pin.
-#[derive(Debug)]
 struct InterruptPin {
     level: bool,
     /// By the VMM, or by ourselves since the eventfd was written.
@@ -117,7 +115,6 @@ impl InterruptPin {
 
 /// One function's interrupts. I/O cores call [`mode`](Interrupts::mode), [`message`](Interrupts::message) and
 /// [`set_level`](Interrupts::set_level); the transport calls the rest.
-#[derive(Debug)]
 pub struct Interrupts {
     mode: AtomicU8,
     /// Eventfds that the VMM gives are dropped here ([`Interrupts::silence`]).

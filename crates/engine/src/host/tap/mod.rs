@@ -51,7 +51,6 @@ pub(crate) use open::{remove_tap_here, tap_in_here};
 use queue::{TapEgress, TapIngress, TapQueue};
 
 /// A TAP port to be.
-#[derive(Debug)]
 pub struct TapConfig {
     /// Where the interface comes from.
     pub source: TapSource,

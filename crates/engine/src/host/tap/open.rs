@@ -13,7 +13,6 @@ pub use crate::sandbox::open::broker::TapIn;
 use crate::sandbox::open::broker::{have_done, obtain, Refusal, Request};
 
 /// Where the interface comes from.
-#[derive(Debug)]
 pub enum TapSource {
     /// The interface of this name in the calling thread's network namespace: made if there is none,
     /// adopted if there is one.

@@ -55,7 +55,6 @@ pub fn journal_at(path: &Path) -> io::Result<JournalFile> {
 }
 
 /// A journal, open.
-#[derive(Debug)]
 pub struct JournalFile {
     /// Where it is.
     pub path: PathBuf,

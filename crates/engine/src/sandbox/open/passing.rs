@@ -30,7 +30,6 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd], flags: S
 }
 
 /// What was received.
-#[derive(Debug)]
 pub(crate) struct Got {
     pub(crate) bytes: usize,
     pub(crate) fds: Vec<OwnedFd>,

@@ -78,10 +78,8 @@ pub struct SocketSpec {
 }
 
 /// The file of a socket that we have made. It stays until [`remove`](SocketFile::remove) is called.
-#[derive(Debug)]
 pub struct SocketFile(By);
 
-#[derive(Debug)]
 enum By {
     /// By us.
     Us(Spot, Inode),

@@ -19,7 +19,6 @@ use crate::wait::wait;
 
 /// A connection. When it is dropped, the other end is hung up on, and unread messages are left to a descriptor helper
 /// (`descriptors::hang_up`).
-#[derive(Debug)]
 pub(in crate::transport) struct Connection {
     stream: UnixStream,
     /// Another process goes on with it.

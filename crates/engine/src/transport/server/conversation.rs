@@ -45,7 +45,6 @@ impl ConversationEnd {
 }
 
 /// What has come of a peer's messages.
-#[derive(Debug)]
 pub(in crate::transport) enum Heard {
     /// All were handled.
     All,

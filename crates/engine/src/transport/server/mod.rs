@@ -62,7 +62,6 @@ pub(super) struct Wishes {
 }
 
 /// The owner's line to the thread.
-#[derive(Debug)]
 pub(super) struct OwnerLine {
     wishes: Mutex<Wishes>,
     /// Readable when the owner calls.

@@ -19,7 +19,6 @@ use crate::sandbox::open::socket::{self, SocketFile, SocketSpec};
 const BACKLOG: i32 = 4;
 
 /// Where a VMM is met.
-#[derive(Debug)]
 pub enum Endpoint {
     /// We listen (QEMU: `-chardev socket,path=…`).
     Listen {
@@ -40,7 +39,6 @@ pub enum Endpoint {
 }
 
 /// A listening socket; its file goes when it goes.
-#[derive(Debug)]
 pub(in crate::transport) struct Listener {
     socket: UnixListener,
     /// The file that we made.
@@ -130,7 +128,6 @@ pub(in crate::transport) fn call(path: &Path) -> io::Result<Connection> {
 }
 
 /// Where the next peer comes from.
-#[derive(Debug)]
 pub(in crate::transport) enum PeerSource {
     Listen { path: PathBuf, mode: Option<u32>, owner: (Option<u32>, Option<u32>), open: Option<Listener> },
     Call { path: PathBuf },

@@ -46,7 +46,6 @@ use crate::port::{Attachment, AttachmentStatus, Lack, Port};
 use crate::sandbox::open::{journal, journal_at};
 
 /// What an operator can choose of the conversation.
-#[derive(Debug)]
 pub struct VhostUserConfig {
     /// Where the VMM is met.
     pub endpoint: Endpoint,
@@ -56,7 +55,6 @@ pub struct VhostUserConfig {
 }
 
 /// Where a journal is.
-#[derive(Debug)]
 pub enum JournalAt {
     /// In the daemon's folder of journals, under the name of the port; none if there is no such folder.
     Ours,
