@@ -2,10 +2,10 @@
 //!
 //! The folder is `.lab` at the root of the workspace, or what `SIDECORE_LAB_DIR` names. It gets a QEMU of at
 //! least 10.1 (the first with a vfio-user client) unless the system has one, Debian 12's kernel and its network
-//! modules, busybox, iperf3, ethtool and iproute2's bridge. Everything comes from Debian's archive through apt (see `apt.rs`);
-//! about 115 MB are downloaded and 200 MB stay. What few guests want, such as DPDK, is fetched when it is first
-//! asked for, in the same way. A second call finds the stamps and does nothing; calls from several processes
-//! wait for one another.
+//! modules, busybox, iperf3, ethtool, nft and iproute2's bridge. Everything comes from Debian's archive
+//! through apt (see `apt.rs`); about 115 MB are downloaded and 200 MB stay. What few guests want, such as DPDK,
+//! is fetched when it is first asked for, in the same way. A second call finds the stamps and does nothing;
+//! calls from several processes wait for one another.
 
 use crate::accel::Accel;
 use crate::apt::{self, system_mirror, Apt};
@@ -36,29 +36,13 @@ const VMM_KEEP: [&str; 5] = [
     "usr/share/seabios",
 ];
 /// Tools of the guests, with the libraries of those that are not static. kexec knows of Xen.
-const GUEST_PACKAGES: [&str; 19] = [
-    "busybox-static",
-    "iproute2",
-    "libcap2",
-    "iperf3",
-    "libiperf0",
-    "libsctp1",
-    "libssl3",
-    "ethtool",
-    "libmnl0",
-    "kexec-tools",
-    "libxenmisc4.17",
-    "libxencall1",
-    "libxendevicemodel1",
-    "libxenevtchn1",
-    "libxenforeignmemory1",
-    "libxengnttab1",
-    "libxentoolcore1",
-    "libxentoollog1",
-    "libc6",
-];
+const GUEST_PACKAGES: &str = "busybox-static iproute2 libcap2 iperf3 libiperf0 libsctp1 libssl3 ethtool libmnl0 \
+    kexec-tools libxenmisc4.17 libxencall1 libxendevicemodel1 libxenevtchn1 libxenforeignmemory1 libxengnttab1 \
+    libxentoolcore1 libxentoollog1 nftables libnftables1 libnftnl11 libjansson4 libgmp10 libedit2 libbsd0 libmd0 \
+    libtinfo6 libxtables12 libc6";
 /// The dynamic programs among them.
-const GUEST_PROGRAMS: [&str; 4] = ["usr/bin/iperf3", "usr/sbin/bridge", "usr/sbin/ethtool", "usr/sbin/kexec"];
+const GUEST_PROGRAMS: [&str; 5] =
+    ["usr/bin/iperf3", "usr/sbin/bridge", "usr/sbin/ethtool", "usr/sbin/kexec", "usr/sbin/nft"];
 /// The loader of dynamic programs. The package's `/lib64` has an absolute link to it, which leads out of our folder.
 const LOADER: &str = "ld-linux-x86-64.so.2";
 /// Modules that a guest can load with `modprobe`; the first few are loaded at boot (see `image.rs`).
@@ -271,7 +255,7 @@ fn fetch_guest(work: &Path, target: &Path) -> Result<()> {
     let root = work.join("root");
     let kernel = apt.depends("linux-image-amd64", "linux-image-")?;
     let version = kernel.trim_start_matches("linux-image-").to_owned();
-    let packages: Vec<&str> = GUEST_PACKAGES.into_iter().chain([kernel.as_str()]).collect();
+    let packages: Vec<&str> = GUEST_PACKAGES.split(' ').chain([kernel.as_str()]).collect();
     apt.unpack_only(&packages, &root)?;
 
     copy(&root.join(format!("boot/vmlinuz-{version}")), &target.join("vmlinuz"))?;

@@ -1,5 +1,7 @@
-//! Guests of User-mode Linux on our vhost-user sockets: interrupts by sockets, long tables of memory, and no second
-//! connection.
+//! Guests of User-mode Linux on our vhost-user sockets: interrupts by sockets, long tables of memory, and no
+//! second connection. One of them is the Linux bridge beside which our switch is compared.
+
+mod bridge;
 
 use crate::cards::{reaches, A, B};
 use sidecore_lab::traffic::{iperf3, received_gbits, Ping};

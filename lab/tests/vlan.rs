@@ -1,7 +1,5 @@
-//! VLANs with unmodified guests: a trunk to a guest with VLAN interfaces; our switch beside a Linux bridge; a lab of four guests whose
-//! VLANs, access list and mirror are in one file.
-
-mod bridge;
+//! VLANs with unmodified guests: a trunk to a guest with VLAN interfaces; a lab of four guests whose VLANs,
+//! access list and mirror are in one file.
 
 use crate::cards::{checked, no_wrong_checksum, reaches, LIMIT};
 use crate::router::virtio;
