@@ -1,7 +1,7 @@
 //! Random frames, near what ports are configured for: their addresses, VLANs, ports and protocols are those
 //! of which rules speak. The numbers of the stations are here, too.
 
-use super::options::FAR;
+use super::options::{FAR, GATEWAY, ROUTER};
 use super::plain::{sum, Asked};
 use super::random::Random;
 
@@ -31,6 +31,14 @@ pub fn six(port: usize, number: u8) -> [u8; 16] {
     [0x20, 1, 0xd, 0xb8, 0, 0, 0, port as u8, 0, 0, 0, 0, 0, 0, 0, 1 + number]
 }
 
+/// A station behind a port asks for the router's address there.
+pub fn asks(port: usize, number: u8, router: [u8; 4]) -> Sent {
+    let source = station(port, number);
+    let (whose, rest) = (four(port, number), [&[0; 6][..], &router].concat());
+    let bytes = [&[0xff; 6][..], &source, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &source, &whose, &rest].concat();
+    Sent { port, bytes, asked: Asked::default(), isolated: false }
+}
+
 /// VLANs that ports are in, and one that none is in.
 pub const VLANS: [u16; 4] = [10, 20, 30, 40];
 
@@ -45,7 +53,18 @@ pub struct Draw {
 impl Draw {
     /// A frame that comes in by `port`.
     pub fn frame(&self, random: &mut Random, port: usize) -> Sent {
-        let other = random.one(&self.ports);
+        let router = self.router.filter(|(.., part)| random.chance(*part));
+        let other = match router {
+            // Who is behind the router's other port.
+            Some(_) if random.chance(50) => {
+                if port == ROUTER {
+                    GATEWAY
+                } else {
+                    ROUTER
+                }
+            }
+            _ => random.one(&self.ports),
+        };
         let number = random.below(STATIONS.into()) as u8;
         // Some take the address of the next port's second station, or of the third, which may stay there
         // (`fdb`), up or down; only one other port does so.
@@ -67,7 +86,6 @@ impl Draw {
             10 => station(port, random.below(STATIONS.into()) as u8),
             _ => station(other, random.below(STATIONS.into()) as u8),
         };
-        let router = self.router.filter(|(.., part)| random.chance(*part));
         let target = match router {
             Some((station, ..)) if target[0] & 1 == 0 => station,
             _ => target,

@@ -5,7 +5,7 @@
 //! Theory of operation. A configuration is drawn (`options`), checked as the daemon checks it, and made a
 //! graph as the daemon makes it (`stand`): a switch, a wire, now and then a router and a group, or tunnels
 //! to two other hosts. A few dozen frames (`frames`) come in by its ports, one or several in a visit. The
-//! model (`model`, `bridge`, `rules`, `headers`, `asked`) reads the same options as words and the same
+//! model (`model`, `bridge`, `rules`, `headers`, `asked`, `routed`) reads the same options as words and the same
 //! frames as bytes. Where the documents leave a choice it has a doubt (`doubt`), and both are right: what
 //! happened has to be one of its worlds (`compare`). What comes out is brought into the form in which
 //! stations see it (`plain`), so that receivers with offloads compare as those without.
@@ -37,6 +37,7 @@ mod options;
 mod plain;
 mod random;
 mod ring;
+mod routed;
 mod rules;
 mod stand;
 
@@ -77,6 +78,8 @@ struct Sums {
     doubts: BTreeMap<&'static str, usize>,
     /// What frames met: drops by name, and those that came out.
     met: BTreeMap<&'static str, usize>,
+    /// Packets that left a router by a port of its own.
+    routed: usize,
     /// Frames of which a limit decided, which goes by time.
     timed: usize,
 }
@@ -100,7 +103,7 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
     stand.configure(&config, &wish.spec(&name));
     let begun = Instant::now();
     let mut memories = vec![Model::memory(&config)];
-    let routed = config.has(options::ROUTER);
+    let routed = config.has(options::GATEWAY);
     let router =
         |n: usize, part: usize| routed.then(|| (config::router_station(n), config::router_four(n), part));
     let mut draws = vec![
@@ -121,6 +124,12 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
     let tunnels = config.has(options::TUNNELS[0]) || config.has(options::TOLD);
     if config.has(options::BEFORE) {
         draws.push(Draw { ports: vec![options::BEFORE], router: None });
+    }
+    if routed {
+        // Who is behind its port asks for it, and is known to it.
+        let ask = |number| frames::asks(options::ROUTER, number, config::router_four(options::ROUTER));
+        (0..frames::STATIONS).for_each(|number| drop(stand.send(&[ask(number)])));
+        memories.iter_mut().for_each(Model::unsettle);
     }
     let mut n = 0;
     while n < OF_ONE {
@@ -163,6 +172,11 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
             wrong.push(why);
             Vec::new()
         });
+        for why in routed::complaints(&model, &plain, &drops) {
+            kinds.push("the list of what leaves a router".to_owned());
+            wrong.push(why);
+        }
+        sums.routed += plain.iter().filter(|(to, bytes)| *to == options::ROUTER && is_packet(bytes)).count();
         let happened = Happened { got: &plain, drops: &drops };
         match agrees(&model, &sent, &memories, happened, KNOWN) {
             Ok(agreed) => {
@@ -225,6 +239,11 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
             }
         }
     }
+}
+
+/// Whether a frame without tags is a packet of IP.
+fn is_packet(bytes: &[u8]) -> bool {
+    matches!(bytes.get(12..14), Some([8, 0] | [0x86, 0xdd]))
 }
 
 /// Now and then long time passes, many stations come, or the table has another size.
@@ -302,7 +321,10 @@ fn frames_are_where_the_documents_promise() {
     }
     let told: String = sums.wrong.iter().map(|(kind, (_, first))| format!("{kind}: {first}\n\n")).collect();
     let counts: Vec<_> = sums.wrong.iter().map(|(kind, (count, _))| (kind, count)).collect();
-    println!("{} frames; doubts {:?}; met {:?}; by time {}", sums.frames, sums.doubts, sums.met, sums.timed);
+    println!(
+        "{} frames; doubts {:?}; met {:?}; by time {}; routed {}",
+        sums.frames, sums.doubts, sums.met, sums.timed, sums.routed
+    );
     assert!(sums.wrong.is_empty(), "{told}in all: {counts:#?}");
 }
 

@@ -258,6 +258,10 @@ impl Wish {
             // A router and a group now and then: they take frames from the comparison.
             0..30 => {
                 (shape[ROUTER], shape[GATEWAY]) = (Joint::Router, Joint::Gateway);
+                if far && random.chance(50) {
+                    let port = random.one(&[ROUTER, ROUTER, GATEWAY]);
+                    given.insert((port, "acl-out"), format!("l{}", random.below(4)));
+                }
                 if random.chance(50) {
                     (shape[BEFORE], shape[INTERFACE]) = (Joint::Wire(INTERFACE), Joint::Interface(BEFORE));
                     MEMBERS.iter().for_each(|n| shape[*n] = Joint::Member);
