@@ -70,7 +70,7 @@ impl Draw {
         // (`fdb`), up or down; only one other port does so.
         let next = self.ports[(self.ports.iter().position(|it| *it == port).unwrap() + 1) % self.ports.len()];
         let source = match random.below(60) {
-            0 | 3 => station(next, 1 + random.byte() % 2),
+            0 | 3 | 4 => station(next, 1 + random.byte() % 2),
             1 => [0, 0, 0x5e, 0, random.one(&[1, 2]), random.one(&[1, 7])],
             2 => [2, 0, 0, 1, port as u8, random.byte() & 3],
             _ => station(port, number),

@@ -265,6 +265,9 @@ impl Wish {
                 if random.chance(50) {
                     (shape[BEFORE], shape[INTERFACE]) = (Joint::Wire(INTERFACE), Joint::Interface(BEFORE));
                     MEMBERS.iter().for_each(|n| shape[*n] = Joint::Member);
+                    if far && random.chance(30) {
+                        given.insert((INTERFACE, "acl-out"), format!("l{}", random.below(4)));
+                    }
                 }
             }
             30..50 if far => {
