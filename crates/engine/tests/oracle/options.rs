@@ -27,7 +27,7 @@ use Drawn::{Here, Not, Shape};
 const SOCKET: Drawn = Not("how its peer reaches it");
 const TIME: Drawn = Not("when frames are taken, and never which");
 const DISK: Drawn = Not("disks carry no frames");
-const TUNNEL: Drawn = Not("tunnels: between hosts");
+const TUNNEL: Drawn = Not("outer headers, which end with the tunnel");
 const ROOM: Drawn = Not("how much memory a ring has");
 
 /// All options of a port.
@@ -107,8 +107,8 @@ pub const PORT: &[(&str, Drawn)] = &[
     ("call-socket", SOCKET),
     ("netns", SOCKET),
     ("control-of", Not("as router")),
-    ("vni", TUNNEL),
-    ("peers", TUNNEL),
+    ("vni", Shape),
+    ("peers", Shape),
     ("ttl", TUNNEL),
     ("dscp", TUNNEL),
     ("fd", SOCKET),
@@ -121,8 +121,8 @@ pub const SWITCH: &[(&str, Drawn)] = &[
     ("table-size", Here),
     ("control-frames", Here),
     ("mac-move", Here),
-    ("control", TUNNEL),
-    ("vni", TUNNEL),
+    ("control", Not("what it tells is told by hand")),
+    ("vni", Shape),
 ];
 
 /// Those that are drawn.
