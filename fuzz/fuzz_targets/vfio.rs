@@ -149,6 +149,10 @@ fuzz_target!(|data: &[u8]| {
         scratch::converse(&bytes, device(*what, &scheduler));
         return assert!(scheduler.is_empty(), "a queue stayed behind");
     };
+    // The VMM says VERSION once.
+    if let Some(first) = bytes.get_mut(half).filter(|_| half > 0) {
+        *first &= 0x7f;
+    }
     let (before, after) = bytes.split_at(half);
     let mut bare = Bare::new(device(*what, &scheduler));
     // One that only remembers keeps nothing.

@@ -1,6 +1,7 @@
 //! Runs the `sidecore` binary under test.
 //!
-//! The binary is the one named by `SIDECORE_BIN`, or the one that cargo built beside the running test. It is
+//! The binary is the one named by `SIDECORE_BIN`, or the one that cargo built beside the running test; `SIDECORE_BEFORE` may name
+//! another one for the first start of each daemon, whose successor the binary is. It is
 //! `sidecore run` in the foreground: started, waited for until it prints `ready`, and killed with its value.
 
 use crate::balance::Balance;
@@ -52,7 +53,8 @@ impl Daemon {
         let dir = RunDir::new("daemon")?;
         let socket = dir.join("control.sock");
         let arguments: Vec<String> = arguments.iter().map(|&a| a.to_owned()).collect();
-        let process = run(&arguments, netns.as_deref(), &socket, &dir)?;
+        let before = std::env::var_os("SIDECORE_BEFORE").map(PathBuf::from);
+        let process = run(before, &arguments, netns.as_deref(), &socket, &dir)?;
         let mut daemon = Self { process, dir, socket, netns, arguments };
         let ready = daemon.wait_ready();
         daemon.explain(ready)?;
@@ -78,7 +80,7 @@ impl Daemon {
     /// # Errors
     /// As for [`Daemon::start`].
     pub fn restart(&mut self) -> Result<()> {
-        self.process = run(&self.arguments, self.netns.as_deref(), &self.socket, &self.dir)?;
+        self.process = run(None, &self.arguments, self.netns.as_deref(), &self.socket, &self.dir)?;
         let ready = self.wait_ready();
         self.explain(ready)
     }
@@ -90,7 +92,7 @@ impl Daemon {
     pub fn crash_at_start(&mut self, taken_over: u32) -> Result<()> {
         let count = |log: &str| log.matches("goes on with the VMM of an earlier daemon").count();
         let enough = count(&self.log()) + usize::try_from(taken_over).unwrap_or(0);
-        self.process = run(&self.arguments, self.netns.as_deref(), &self.socket, &self.dir)?;
+        self.process = run(None, &self.arguments, self.netns.as_deref(), &self.socket, &self.dir)?;
         let deadline = Instant::now() + LIMIT;
         while count(&self.log()) < enough {
             if Instant::now() > deadline || self.process.status().is_some() {
@@ -255,8 +257,15 @@ impl Drop for Daemon {
     }
 }
 
-fn run(arguments: &[String], netns: Option<&str>, socket: &str, dir: &RunDir) -> Result<Process> {
-    let mut command = binary(netns)?;
+/// `program` is another one than the binary under test.
+fn run(
+    program: Option<PathBuf>,
+    arguments: &[String],
+    netns: Option<&str>,
+    socket: &str,
+    dir: &RunDir,
+) -> Result<Process> {
+    let mut command = in_netns(netns, program.map_or_else(find_binary, Ok)?);
     command.arg("run").args(arguments).args(["--socket", socket]);
     let path = dir.path().join("daemon.log");
     let log = std::fs::File::options().create(true).append(true).open(&path);

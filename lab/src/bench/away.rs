@@ -9,18 +9,21 @@
 //! that each kill may cost (docs/e1000.md), and the time from `ready` to a ping's first reply.
 
 use super::spread;
-use crate::error::{Error, Result};
+use crate::error::{Context, Error, Result};
 use crate::kbuild::{build, drivers, Kernel};
 use crate::traffic::{received_gbits, Ping, Pinging};
 use crate::{Accel, Daemon, Guest, Job, Nic, Role, RunDir};
 use serde_json::{json, Value};
 use std::fmt;
+use std::fs::File;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// The cards of a pair, as kinds of ports, and what QEMU is to do with the second one.
 const PAIRS: [(&str, &str, &str); 3] =
     [("e1000e", "e1000", ""), ("rtl8169", "vhost-user", "packed=on"), ("ptnet", "vhost-user", "packed=off")];
+/// Bytes of the disk.
+const DISK: u64 = 64 << 20;
 /// Starts that fail.
 const CRASHES: u32 = 5;
 /// TCP gives up in longer ones, and iperf3 earlier.
@@ -190,7 +193,10 @@ impl Site {
             }
             guests = [a, b.nic(theirs)];
         }
-        words.extend(["--port".to_owned(), format!("d=blk:{},file=ram:64M", dir.join("d"))]);
+        let disk = dir.join("disk.img");
+        let made = File::create(&disk).and_then(|file| file.set_len(DISK));
+        made.context(|| format!("making {disk}"))?;
+        words.extend(["--port".to_owned(), format!("d=blk:{},file={disk}", dir.join("d"))]);
         let daemon = Daemon::start(&words.iter().map(String::as_str).collect::<Vec<_>>())?;
         let [a, b] = guests;
         let [mut a, mut b] = Guest::boot_all([a.disk(dir.join("d")), b])?;
@@ -286,19 +292,25 @@ impl Site {
     fn away(&mut self, outage: Outage) -> Result<Duration> {
         self.daemon.down();
         let begun = Instant::now();
-        let looks = |count: u32| format!("i=0; while [ $i -lt {count} ]; do {LOOKS}; i=$((i+1)); done");
-        let others = self.a.run_in_background(&looks(outage.seconds))?;
-        // A look may take longer than the second after it.
-        let limit = LIMIT + Duration::from_secs((4 * outage.seconds).into());
+        let looks =
+            |s: u32| format!("end=$(($(date +%s) + {s})); while [ $(date +%s) -lt $end ]; do {LOOKS}; done");
+        // At once it comes back if nobody asks the guests for anything meanwhile.
+        let others =
+            (outage.seconds > 0).then(|| self.a.run_in_background(&looks(outage.seconds))).transpose()?;
+        let limit = LIMIT + Duration::from_secs((2 * outage.seconds).into());
         for part in 0..=CRASHES {
             let seconds = outage.seconds / (CRASHES + 1) + u32::from(part < outage.seconds % (CRASHES + 1));
-            self.b.run_within(&looks(seconds), limit)?;
+            if seconds > 0 {
+                self.b.run_within(&looks(seconds), limit)?;
+            }
             if outage.crashes && part < CRASHES {
                 // The first two pairs have three VMMs that do not connect again.
                 self.daemon.crash_at_start(part % 4)?;
             }
         }
-        self.a.wait_for(others, limit)?;
+        if let Some(others) = others {
+            self.a.wait_for(others, limit)?;
+        }
         let gone = begun.elapsed();
         self.daemon.restart()?;
         Ok(gone)

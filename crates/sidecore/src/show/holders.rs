@@ -1,6 +1,7 @@
 //! `show holders`: the processes that keep VMMs' connections, and whether a daemon is there. They are asked nothing: what there is
 //! to say stands in their command lines and names, so no daemon is needed.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::{fs, io};
 
@@ -8,7 +9,7 @@ use serde::Serialize;
 use sidecore_engine::sandbox::holder::{ALONE, ATTENDED};
 use sidecore_engine::state::kinds::{HeldPort, MEMORY_SOCKET};
 use sidecore_engine::state::status::VERSION;
-use sidecore_engine::state::Spec;
+use sidecore_engine::state::{PortSpec, Spec};
 
 use super::answer;
 use crate::cli::ShowArgs;
@@ -48,15 +49,19 @@ fn all() -> io::Result<Vec<HolderView>> {
     Ok(holders)
 }
 
-/// Those that no daemon serves, and that no port of `spec` will find: what there is to say of each.
+/// Those that no daemon serves, and that no port of `spec` will find, in folders where it has sockets: what there is to say of each.
 pub fn forsaken(spec: &Spec) -> Vec<String> {
     let is_ours = |it: &HolderView| {
-        spec.ports.iter().any(|port| {
-            it.socket.strip_prefix(&port.location).is_some_and(|rest| ["", MEMORY_SOCKET].contains(&rest))
-        })
+        let rest = |port: &PortSpec| it.socket.strip_prefix(&port.location).map(str::to_owned);
+        spec.ports.iter().filter_map(rest).any(|rest| ["", MEMORY_SOCKET].contains(&&*rest))
     };
+    // In others it is another daemon's affair.
+    let sockets =
+        spec.ports.iter().map(|port| Path::new(&port.location)).chain(spec.daemon.socket.as_deref());
+    let folders: HashSet<&Path> = sockets.filter_map(Path::parent).collect();
+    let is_near = |it: &HolderView| Path::new(&it.socket).parent().is_some_and(|at| folders.contains(at));
     // Without /proc there is nobody to tell of.
-    let alone = all().unwrap_or_default().into_iter().filter(|it| !it.daemon && !is_ours(it));
+    let alone = all().unwrap_or_default().into_iter().filter(|it| !it.daemon && is_near(it) && !is_ours(it));
     alone
         .map(|HolderView { port, kind, socket, process, .. }| {
             format!(
