@@ -264,6 +264,6 @@ fn an_address_that_stays_at_a_port_that_is_down_is_foreseen() {
     assert_eq!(rig.send(0, &[frame(0, &[0x88, 0xb5])]).len(), 1);
     let others = frame(1, &[0x88, 0xb5]);
     assert_eq!(rig.told(0, &others), [(0, "pass".to_owned()), (2, "out".to_owned())]);
-    assert_eq!(rig.send(0, &[others.clone()]), [(2, others)]);
+    assert_eq!(rig.send(0, std::slice::from_ref(&others)), [(2, others)]);
     assert_eq!(rig.switches[0].table.lookup(number(mac(1))).map(|it| it.port), Some(PortId(1)));
 }
