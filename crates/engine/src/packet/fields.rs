@@ -3,12 +3,15 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::ether::{be16, Ether, Mac, ARP, IPV4, IPV6};
-use super::frame::{Batch, Frame, HEAD, MAX_BATCH};
+use super::frame::{Batch, Frame, HEAD, MAX_BATCH, PRIORITIES};
 use super::ip::{Ip, Upper, ICMP, ICMPV6, MAX_HEADER, TCP, UDP};
 use super::offload::{BadOffload, Offloads};
 use crate::mem::Arena;
 use crate::slice::{behind, upto};
 
+/// Bytes of a frame that are read once: tags may go on its way, that of a VLAN and [`PRIORITIES`], and what is looked at is then that
+/// much longer.
+const READ_ONCE: usize = MAX_HEADER + 4 * (1 + PRIORITIES as usize);
 /// Bytes of ARP for addresses of IPv4 and Ethernet, and of a request what its operation is.
 const ARP_LEN: usize = 28;
 const REQUEST: u16 = 1;
@@ -195,14 +198,15 @@ impl Batch {
             if Fields::end_in(frame.head(), frame.len as usize) {
                 continue;
             }
-            let mut bytes = [0; MAX_HEADER];
+            let mut bytes = [0; READ_ONCE];
             let len = self.read(frame, 0, &mut bytes);
             let bytes = upto(&bytes, len);
-            if let Err(why) = frame.offload.check(bytes, frame.len as usize, Offloads::ALL) {
+            if let Err(why) = frame.offload.check(upto(bytes, MAX_HEADER), frame.len as usize, Offloads::ALL)
+            {
                 lost(pick, Some(why));
                 continue;
             }
-            let memory = self.headers.get_or_insert_with(|| Arena::new(MAX_BATCH, MAX_HEADER));
+            let memory = self.headers.get_or_insert_with(|| Arena::new(MAX_BATCH, READ_ONCE));
             let read = memory.put(pick.into(), bytes, HEAD.min(len));
             if len > HEAD && !self.put_behind_head(pick.into(), read) {
                 lost(pick, None);
@@ -392,6 +396,29 @@ mod tests {
             if Fields::end_in(upto(&bytes, HEAD), bytes.len()) {
                 prop_assert_eq!(Fields::find(upto(&bytes, HEAD)), fields);
             }
+        }
+    }
+
+    /// What rules look at when tags have gone cannot be changed by the sender, wherever it lies.
+    #[test]
+    fn what_was_read_once_stays_when_tags_go() {
+        // The ports stand behind an authentication header, at the end of what is looked at.
+        let ports = four(51, 0, &[&[6, 36][..], &[0; 150], &PORTS].concat());
+        assert_eq!(Fields::find(&ports).map(|it| it.l4), Some(L4::Ports(80, 256, None)));
+        for tags in [1, 2, 3, 40] {
+            let bytes = [&ports[..12], &[0x81, 0, 0, 0].repeat(tags), &ports[12..]].concat();
+            let mut arena = Arena::new(1, bytes.len());
+            let far = arena.put(0, &bytes, HEAD);
+            let mut batch = Batch::new();
+            assert!(batch.push_with(&bytes, bytes.len(), Offload::NONE, |pieces| pieces.push(far)));
+            batch.see_through(|_, _| panic!("there is room"));
+            batch.take_priorities();
+            let left = tags.saturating_sub(PRIORITIES as usize);
+            assert_eq!(batch.frame(0).len as usize, ports.len() + 4 * left, "{tags}");
+            let judged = Fields::of(&batch, batch.frame(0));
+            assert!(left > 0 || judged == Fields::find(&ports), "{tags}: {judged:?}");
+            arena.put(0, &vec![0xff; bytes.len()], HEAD);
+            assert!(left > 0 || Fields::of(&batch, batch.frame(0)) == judged, "{tags}");
         }
     }
 

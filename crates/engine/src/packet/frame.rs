@@ -125,6 +125,8 @@ pub const BROADCAST: u64 = 0xffff_ffff_ffff;
 
 /// Longest frame: the largest IP packet with its Ethernet header and two VLAN tags.
 pub const MAX_FRAME: u32 = 65_535 + 14 + 8;
+/// Tags of VLAN 0 that a router takes off a frame: a sender has reason for one, and a provider for another.
+pub(super) const PRIORITIES: u32 = 2;
 /// Shortest frame: an Ethernet header.
 pub const MIN_FRAME: u32 = 14;
 
@@ -436,12 +438,15 @@ impl Batch {
         }
     }
 
-    /// Takes the tags off its frames that only tell a priority: those of VLAN 0 (802.1Q §6.9.1, table 9-2).
+    /// Takes the tags off its frames that only tell a priority: those of VLAN 0 (802.1Q §6.9.1, table 9-2), [`PRIORITIES`] of each at
+    /// most.
     pub fn take_priorities(&mut self) {
         let [customer, ..] = TAGS.map(u16::to_be_bytes);
         for frame in self.frames.iter_mut().take(self.len) {
+            let most = frame.len - frame.len.min(4 * PRIORITIES);
             // A header is left behind the tag.
-            while frame.head[12..14] == customer
+            while frame.len > most
+                && frame.head[12..14] == customer
                 && [frame.head[14] & 0xf, frame.head[15]] == [0; 2]
                 && frame.len >= MIN_FRAME + 4
             {
