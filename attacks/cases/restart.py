@@ -109,6 +109,58 @@ def silent_holders(stage):
         stage.daemon.ask("DELETE", "/v1/ports/e4")
 
 
+def pretend(path, keys, stall):
+    """Listens as the holder at `path`, which has `keys` descriptors and answers nothing any more after `stall` records of a conversation."""
+    with open(path + ".secret", "wb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(bytes(8))
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(path)
+    listener.listen(8)
+    held, callers = socket.socketpair(), []
+
+    def converse(caller):
+        heard = 0
+        while heard < stall:
+            what, key = struct.unpack_from("=QQ", caller.recv(64).ljust(16, b"\0"))
+            heard += 1
+            for number in range(keys if what == HOLD | 3 else 0):
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", held[0].fileno()))]
+                caller.sendmsg([struct.pack("=QQ", HOLD | 5, 1000 + number)], rights)
+            caller.send(struct.pack("=QQ", HOLD | 4, key))
+
+    def listen():
+        try:
+            while True:
+                callers.append(listener.accept()[0])
+                threading.Thread(target=suppressed, args=(converse, callers[-1]), daemon=True).start()
+        except OSError:
+            pass
+
+    threading.Thread(target=listen, daemon=True).start()
+    return listener
+
+
+def suppressed(work, *args):
+    try:
+        work(*args)
+    except OSError:
+        pass
+
+
+@attack(needs=("root",))
+def holders_that_fall_silent(stage):
+    """Holders in the hands of their VMMs hand out what they have, and answer nothing more when they are told to drop it: a start does not wait for that."""
+    folder = stage.folder()
+    for name in ("e1", "e2", "e3"):
+        stage.cleanup(pretend(f"{folder}/{name}.sock.hold", 100, 2).close)
+    start = time.monotonic()
+    stage.start("vhost-user:DIR/evil.sock", ports=[f"{n}=e1000:{folder}/{n}.sock,switch=evil" for n in ("e1", "e2", "e3")], ready=120)
+    stage.notes["start_s"] = round(time.monotonic() - start, 1)
+    stage.judge(stage.notes["start_s"] < 25, f"the start took {stage.notes['start_s']} s")
+    with stage.during():
+        pause(1)
+
+
 @attack()
 def kill_a_vmm(stage):
     """VMMs are killed in the middle of their traffic, and come again."""

@@ -125,6 +125,22 @@ impl Holder {
         Err(system("take more than a holder may have")(Errno::PROTO))
     }
 
+    /// The same conversation with the holder.
+    pub(crate) fn try_clone(&self) -> io::Result<Holder> {
+        match self {
+            Holder::There(socket) => Ok(Holder::There(socket.try_clone()?)),
+            Holder::Here(store) => Ok(Holder::Here(store.clone())),
+        }
+    }
+
+    /// Has the holder drop `all` keys, and so end. A thread tells it: a holder in its VMM's hands may take [`ANSWER`] over each, for
+    /// which no start waits.
+    pub(crate) fn dismiss(self, all: Vec<u64>) {
+        let dismiss = move || all.iter().try_for_each(|key| self.forget(*key));
+        // Without a thread, or an answer, the holder stays until its VMM ends.
+        let _ = std::thread::Builder::new().name("dismiss".to_owned()).spawn(dismiss);
+    }
+
     /// The holder that is there already, and nothing of what it has.
     pub(crate) fn connect(path: &Path) -> io::Result<Holder> {
         call_one(path).map(Holder::There)

@@ -54,7 +54,8 @@ impl Session {
         let before: Vec<u32> = self.keep.iter().flat_map(|_| self.memory.files()).collect();
         if let Some([old, new]) = self.memory.remove(&ask)? {
             let left: BTreeSet<u32> = self.keep.iter().flat_map(|_| self.memory.files()).collect();
-            self.orphans.extend(before.into_iter().filter(|name| !left.contains(name)));
+            let gone = before.into_iter().filter(|name| !left.contains(name));
+            self.orphans.extend(gone.map(key::memory));
             self.changes += old.len().saturating_sub(new.len()).max(1);
             self.swap(old, new);
         }

@@ -256,6 +256,10 @@ impl Keep {
         let with_fd = number(WITH_FD) != 0;
         let position = usize::try_from(self.answers_file.stream_position()?).unwrap_or(usize::MAX);
         let sent = if with_fd { 0 } else { position.saturating_sub(start) };
+        // The file may have become a longer one in the holder's hands.
+        if len > ANSWERS {
+            return Err(io::Error::other("the last answer is longer than any"));
+        }
         Ok(Some(Pending { taken: number(TAKEN), unsent: len.saturating_sub(sent), with_fd }))
     }
 

@@ -66,8 +66,8 @@ pub(super) struct Session {
     pub(super) handled: u64,
     /// Changes of theirs that I/O cores notice, and that were not charged yet.
     pub(super) changes: usize,
-    /// Files that no range refers to any more.
-    pub(super) orphans: Vec<u32>,
+    /// What of that is not needed any more, by its keys.
+    pub(super) orphans: Vec<u64>,
     /// The holder was lost: a restart would disconnect the client.
     pub(super) unheld: bool,
     /// Another daemon goes on.
@@ -137,7 +137,7 @@ impl Session {
                 return None;
             }
         };
-        let keys: Vec<u64> = found.keys().copied().collect();
+        let again = (holder.try_clone().ok(), found.keys().copied().collect());
         match Session::adopt(name, device, terms, (holder, &mut found), false) {
             Ok(adopted) => {
                 tracing::info!(event = "peer", port = %name, "goes on with the VMM of an earlier daemon");
@@ -145,9 +145,8 @@ impl Session {
             }
             Err(why) => {
                 tracing::warn!(event = "peer", port = %name, "the VMM of an earlier daemon is disconnected: {why}");
-                if let Ok(Some((holder, _))) = Holder::find(path, any) {
-                    // One that is gone meanwhile keeps nothing.
-                    keys.iter().for_each(|key| drop(holder.forget(*key)));
+                if let (Some(holder), keys) = again {
+                    holder.dismiss(keys);
                 }
                 None
             }
@@ -176,7 +175,7 @@ impl Session {
         still: bool,
     ) -> Result<(Session, UnixStream), String> {
         let mut guard = crate::lock(device);
-        let (mut keep, stream, files) = Keep::open(holder, found, &mut **guard, SAVED)?;
+        let (keep, stream, files) = Keep::open(holder, found, &mut **guard, SAVED)?;
         let model = guard.persist().ok_or("this kind of device cannot be taken over")?;
         let at = keep.device;
         // Before anything of the device is asked for: it becomes another one.
@@ -204,8 +203,8 @@ impl Session {
         }
         let resample = found.remove(&key::RESAMPLE).map(|fd| eventfd(fd, terms)).transpose();
         session.interrupts.set_resample(resample.map_err(|e| e.to_string())?);
-        // Of messages that were never committed.
-        std::mem::take(found).into_keys().for_each(|key| keep.forget(key));
+        // Of messages that were never committed. The conversation's thread tells the holder, for which nobody else waits.
+        session.orphans.extend(std::mem::take(found).into_keys());
         let mut guard = crate::lock(device);
         guard.dma_changed(Arc::clone(&session.memory.map));
         pci::resume(&mut **guard);
@@ -252,7 +251,7 @@ impl Session {
         let Some(keep) = &mut self.keep else { return };
         keep.done();
         // Not earlier: a successor that handles the message again must find them.
-        self.orphans.drain(..).for_each(|file| keep.forget(key::memory(file)));
+        self.orphans.drain(..).for_each(|key| keep.forget(key));
     }
 
     /// Leaves the device to the next daemon. False: it is not kept, and ends with us.
