@@ -32,7 +32,7 @@ pub enum Kind {
 }
 
 /// A driver's ring, and where it goes on.
-struct Ring {
+struct CardRing {
     descriptors: usize,
     buffers: usize,
     next: usize,
@@ -43,8 +43,8 @@ pub struct Card {
     kind: Kind,
     device: Box<dyn PciDevice>,
     memory: Arc<Memory>,
-    receives: Ring,
-    sends: Ring,
+    receives: CardRing,
+    sends: CardRing,
     /// It puts tags in: an Intel only while it takes tags out (8254x SDM §13.4.1, VME).
     tags: bool,
 }
@@ -71,7 +71,7 @@ impl Card {
             }
         };
         let memory = Memory::new(2 * (RING + ENTRIES * BUFFER) + (1 << 20), Page::Small).unwrap();
-        let ring = || Ring {
+        let ring = || CardRing {
             descriptors: memory.alloc(RING, 4096).unwrap(),
             buffers: memory.alloc(ENTRIES * BUFFER, 4096).unwrap(),
             next: 0,
@@ -147,13 +147,13 @@ impl Card {
     }
 
     /// The two words of descriptor `place`.
-    fn words(&self, ring: &Ring, place: usize) -> [u64; 2] {
+    fn words(&self, ring: &CardRing, place: usize) -> [u64; 2] {
         let mut bytes = [0; 16];
         self.memory.read(ring.descriptors + 16 * place, &mut bytes);
         [0, 8].map(|at| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap()))
     }
 
-    fn describe(&self, ring: &Ring, place: usize, [first, second]: [u64; 2]) {
+    fn describe(&self, ring: &CardRing, place: usize, [first, second]: [u64; 2]) {
         self.memory
             .write(ring.descriptors + 16 * place, &[first.to_le_bytes(), second.to_le_bytes()].concat());
     }
