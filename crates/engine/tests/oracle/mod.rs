@@ -132,8 +132,9 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
         memories.iter_mut().for_each(Model::unsettle);
     }
     let mut n = 0;
+    let mut resized = 0;
     while n < OF_ONE {
-        upset(stand, &config, wish, &name, random, &mut memories);
+        upset(stand, &config, wish, &name, random, &mut resized, &mut memories);
         let draw = &draws[if random.chance(60) { 0 } else { random.below(draws.len()) }];
         let port = random.one(&draw.ports);
         let frame = |random: &mut Random| loop {
@@ -253,6 +254,7 @@ fn upset(
     wish: &Wish,
     name: &str,
     random: &mut Random,
+    resized: &mut usize,
     memories: &mut [Memory],
 ) {
     let told = config.has(options::TOLD);
@@ -265,8 +267,9 @@ fn upset(
         }
         1 => {
             let mut wish = wish.clone();
-            let size = random.one(&["64", "8192", "20000"]);
-            wish.given.insert((options::OF_SWITCH, "table-size"), size.to_owned());
+            // One of the same size is the same table.
+            *resized += 64;
+            wish.given.insert((options::OF_SWITCH, "table-size"), format!("{}", 10_000 + *resized));
             stand.publish(&wish.spec(name));
             memories.iter_mut().for_each(Model::move_in);
         }

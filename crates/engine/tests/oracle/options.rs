@@ -523,7 +523,9 @@ pub fn draw(random: &mut Random, pair: Option<Pair>) -> Option<Wish> {
                 let n =
                     if random.chance(70) { random.below(ON_SWITCH) } else { random.below(wish.shape.len()) };
                 let key = random.one(&drawn(PORT));
-                let pays = n > ASIDE && matches!(key, "link" | "mac") || n >= TUNNELS[0] && key == "mtu";
+                let pays = n > ASIDE && matches!(key, "link" | "mac") || n >= TUNNELS[0] && key == "mtu"
+                    // A control plane tells of one VLAN.
+                    || n == TOLD && matches!(key, "trunk" | "native");
                 if wish.shape[n] == Joint::Nothing || n == ASIDE || pays {
                     continue;
                 }
