@@ -62,7 +62,7 @@ fn is_beyond(port: usize, bytes: &[u8]) -> bool {
 const MEMORIES: usize = 8;
 const WORLDS: usize = 256;
 const SOME: usize = 1 << 12;
-const MORE: usize = 1 << 16;
+const MORE: usize = 1 << 20;
 
 /// What the model says: who gets what, and who drops what.
 pub type Said = (Vec<Plain>, Vec<Dropped>);
