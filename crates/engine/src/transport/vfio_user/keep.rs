@@ -220,7 +220,7 @@ impl Keep {
                 place.store(*byte, Ordering::Relaxed);
             }
         }
-        let next = self.count + 1;
+        let next = self.count.wrapping_add(1);
         let copy = copy_at(&self.image, next);
         let state = &self.state;
         self.image.copy_to(which(next), |at, word| state.set(copy + COPY_HEAD + at, word));
