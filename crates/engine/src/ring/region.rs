@@ -41,7 +41,13 @@ pub(super) fn memory(info: &Info) -> io::Result<Arc<SharedPages>> {
     Ok(in_huge_pages(SharedPages::sparse(c"sidecore-ring", len)?))
 }
 
-/// Such a file that another process made.
+/// Where everything is in a guest's region, which is a BAR: its size is a power of two.
+fn of_guest(geometry: &Geometry) -> io::Result<Info> {
+    let info = geometry.layout()?;
+    Ok(Info { total: info.total.next_power_of_two(), ..info })
+}
+
+/// A file as [`memory`] makes it, from another process.
 pub(super) fn adopt_memory(info: &Info, file: OwnedFd) -> io::Result<Arc<SharedPages>> {
     let len = usize::try_from(info.total).map_err(io::Error::other)?;
     Ok(in_huge_pages(SharedPages::adopt(file, len)?))
@@ -124,8 +130,7 @@ impl Region {
     /// # Errors
     /// As above.
     pub fn for_guest(geometry: &Geometry, name: &str) -> io::Result<Region> {
-        let info = geometry.layout()?;
-        Region::make(Info { total: info.total.next_power_of_two(), ..info }, name)
+        Region::make(of_guest(geometry)?, name)
     }
 
     /// Such a region that another process made, as it left it. Each process has one; only one of them uses its rings.
@@ -133,8 +138,7 @@ impl Region {
     /// # Errors
     /// It is not the file of such a region; or as above.
     pub fn adopt(geometry: &Geometry, file: OwnedFd) -> io::Result<Region> {
-        let mut info = geometry.layout()?;
-        info.total = info.total.next_power_of_two();
+        let info = of_guest(geometry)?;
         Ok(Region { info, memory: adopt_memory(&info, file)? })
     }
 
@@ -143,8 +147,7 @@ impl Region {
     /// # Errors
     /// As above.
     pub fn empty(geometry: &Geometry) -> io::Result<Region> {
-        let mut info = geometry.layout()?;
-        info.total = info.total.next_power_of_two();
+        let info = of_guest(geometry)?;
         Ok(Region { info, memory: memory(&info)? })
     }
 

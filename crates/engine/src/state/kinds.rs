@@ -432,12 +432,13 @@ fn gap(spec: &PortSpec, default: Duration) -> Duration {
 pub struct HeldPort {
     /// The port. Its address is resolved, since a holder reads no file of the host's.
     pub port: PortSpec,
-    /// Its number.
+    /// The number of the port.
     id: u16,
+    /// The longest packet that the port takes, in bytes.
     mtu: u32,
-    /// It is the port's second socket.
+    /// Whether the VMM is at the port's second socket.
     second: bool,
-    /// Its end of a pipe is the second.
+    /// Whether the port, if it is at a pipe, is the pipe's second end.
     second_end: bool,
 }
 

@@ -127,7 +127,7 @@ pub fn run(args: RunArgs) -> Outcome {
         ),
         _ => format!("cannot make counters file {}: {e}", counters.display()),
     })?;
-    // While others' processes can be seen.
+    // Once the daemon is locked down it cannot read /proc.
     let forsaken = holders::forsaken(&spec);
     // There is one thread so far; what it loses now, all others lose.
     sandbox.lock_down(spec.daemon.user.as_deref())?;

@@ -63,7 +63,7 @@ pub fn give_up_capabilities() -> Result<(), String> {
 /// What a holder with its socket at `path` needs from now on: to talk, and to remove its socket and its secret. Where the
 /// kernel lacks a part of it, a holder keeps descriptors as well.
 pub fn confine_holder(path: &Path) {
-    // It reads a file of the host's once.
+    // This reads /proc/sys/vm/max_map_count, which a confined holder cannot.
     sidecore_engine::mem::prepare_sigbus();
     if let Some(folder) = path.parent() {
         let _ = files::confine_to_removing(folder);

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::{fs, io};
 
 use serde::Serialize;
+use sidecore_engine::fault::shown;
 use sidecore_engine::sandbox::holder::{ALONE, ATTENDED};
 use sidecore_engine::state::kinds::{HeldPort, MEMORY_SOCKET};
 use sidecore_engine::state::status::VERSION;
@@ -14,6 +15,9 @@ use sidecore_engine::state::{PortSpec, Spec};
 use super::answer;
 use crate::cli::ShowArgs;
 use crate::table::Table;
+
+/// Most characters of a name or path that are shown.
+const LONGEST: usize = 120;
 
 /// Answer to `show holders`.
 #[derive(Serialize)]
@@ -49,18 +53,19 @@ fn all() -> io::Result<Vec<HolderView>> {
     Ok(holders)
 }
 
-/// Those that no daemon serves, and that no port of `spec` will find, in folders where it has sockets: what there is to say of each.
+/// A text for the log about each holder that no daemon serves and no port of `spec` will find. Only holders in folders where `spec` has
+/// sockets are looked at.
 pub fn forsaken(spec: &Spec) -> Vec<String> {
     let is_ours = |it: &HolderView| {
         let rest = |port: &PortSpec| it.socket.strip_prefix(&port.location).map(str::to_owned);
         spec.ports.iter().filter_map(rest).any(|rest| ["", MEMORY_SOCKET].contains(&&*rest))
     };
-    // In others it is another daemon's affair.
+    // A holder in another folder belongs to another daemon.
     let sockets =
         spec.ports.iter().map(|port| Path::new(&port.location)).chain(spec.daemon.socket.as_deref());
     let folders: HashSet<&Path> = sockets.filter_map(Path::parent).collect();
     let is_near = |it: &HolderView| Path::new(&it.socket).parent().is_some_and(|at| folders.contains(at));
-    // Without /proc there is nobody to tell of.
+    // Where /proc cannot be read, no holder is named.
     let alone = all().unwrap_or_default().into_iter().filter(|it| !it.daemon && is_near(it) && !is_ours(it));
     alone
         .map(|HolderView { port, kind, socket, process, .. }| {
@@ -83,7 +88,9 @@ fn holder(pid: u32) -> Option<HolderView> {
     let line = fs::read(proc.join("cmdline")).ok()?;
     let of = line.split(|byte| *byte == 0).nth(3)?;
     let HeldPort { port, .. } = serde_json::from_slice(of).ok()?;
-    Some(HolderView { port: port.name, kind: port.kind, socket: port.location, process: pid, daemon })
+    // Any user may start a process with such words.
+    let [port, kind, socket] = [port.name, port.kind, port.location].map(|text| shown(&text, LONGEST));
+    Some(HolderView { port, kind, socket, process: pid, daemon })
 }
 
 fn table(holders: &[HolderView]) -> String {

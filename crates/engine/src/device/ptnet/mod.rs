@@ -94,7 +94,7 @@ pub struct Ptnet {
     reached: bool,
     /// Between `adopt` and `resume`: the guest had begun.
     resumes: bool,
-    /// Nobody serves its rings, so no guest can begin.
+    /// It stands in its holder's process, where no core serves rings: no guest can begin.
     still: bool,
 }
 

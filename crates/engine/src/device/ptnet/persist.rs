@@ -137,7 +137,8 @@ impl Persist for Ptnet {
         }
     }
 
-    /// A guest that ends meanwhile leaves places in the image that no block corrects: what they say that it had received, it had.
+    /// If the guest ends (`DELETE`) while no daemon is there, the next daemon knows places of rings from the image alone, which is
+    /// older than the guest's blocks. So a receiving ring is left empty: the guest would get frames a second time.
     fn stand_still(&mut self) -> bool {
         (self.still, self.created) = (true, std::mem::take(&mut self.resumes));
         for ring in self.pairs.iter_mut().filter_map(|pair| pair.receiver.take_back()?.ring()) {

@@ -66,7 +66,7 @@ pub(super) struct Session {
     pub(super) handled: u64,
     /// Changes of theirs that I/O cores notice, and that were not charged yet.
     pub(super) changes: usize,
-    /// What of that is not needed any more, by its keys.
+    /// Keys of descriptors that the holder need not keep any more.
     pub(super) orphans: Vec<u64>,
     /// The holder was lost: a restart would disconnect the client.
     pub(super) unheld: bool,
