@@ -148,7 +148,7 @@ pub fn round_trip(cpus: [usize; 2]) -> Option<f64> {
     let at = |cpu: usize| {
         // In this order: with a poller of real-time priority on its processor, `chrt` would not get to run.
         prioritize();
-        let pinned = sidecore_engine::place::pin(cpu).is_ok();
+        let pinned = sidecore_engine::util::place::pin(cpu).is_ok();
         ready.wait();
         pinned.then(|| Instant::now() + PATIENCE)
     };

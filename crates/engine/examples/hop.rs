@@ -177,7 +177,7 @@ fn main() {
             side(port, &cores, options, &frame)
         })
         .collect();
-    sidecore_engine::place::pin(0).unwrap();
+    sidecore_engine::util::place::pin(0).unwrap();
     let mut run = |time: Duration| {
         let start = Instant::now();
         let before: u64 = sides.iter().map(|side| side.received).sum();

@@ -3,37 +3,31 @@
 //! Modules in the order in which a packet meets them; each may use only those above it in this list
 //! (`tests/house.rs` reads the `use` lines and holds it):
 //!
-//! `bucket`, `fault`, `place`, `shares` → `mem` → `sandbox` → `core` → `disk`, `virtq`, `ring` → `packet` → `account` → `observe` → `port` →
+//! `util` → `mem` → `sandbox` → `core` → `disk`, `virtq`, `ring` → `packet` → `observe` → `port` →
 //! `policy`, `slots` → `switch` → `router` → `graph` → `device`, `host` → `transport`, `broker` → `state`.
 //!
 //! `unsafe` is only in `mem`, `virtq`, `ring`, `host` and `observe`.
 
-pub mod account;
 pub mod broker;
-pub mod bucket;
 pub mod core;
 pub mod device;
 pub mod disk;
-pub mod fault;
 pub mod graph;
 pub mod host;
 pub mod mem;
 pub mod observe;
 pub mod packet;
-pub mod place;
 pub mod policy;
 pub mod port;
 pub mod ring;
 pub mod router;
 pub mod sandbox;
-mod shares;
-pub mod slice;
 pub mod slots;
 pub mod state;
 pub mod switch;
 pub mod transport;
+pub mod util;
 pub mod virtq;
-mod wait;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -9,13 +9,12 @@ use std::path::{Path, PathBuf};
 
 /// The engine's modules in layers: a module may use those of earlier layers, and itself.
 const LAYERS: &[&[&str]] = &[
-    &["bucket", "count", "fault", "lock", "place", "shares", "slice", "wait"],
+    &["count", "lock", "util"],
     &["mem"],
     &["sandbox"],
     &["core"],
     &["disk", "ring", "virtq"],
     &["packet"],
-    &["account"],
     &["observe"],
     &["port"],
     &["policy", "group", "slots"],
@@ -28,7 +27,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// All that a module may use, where that is less than the earlier layers.
-const ONLY: &[(&str, &[&str])] = &[("core", &["bucket", "count", "lock", "mem", "observe", "place"])];
+const ONLY: &[(&str, &[&str])] = &[("core", &["count", "lock", "mem", "observe", "util"])];
 
 /// What each crate of ours may use of our others, in its library or program; tests may use more.
 const CRATES: &[(&str, &[&str])] = &[

@@ -206,7 +206,7 @@ fn start_text(args: &PktGenArgs, plan: &Plan, queues: usize, threads: usize) -> 
 fn thread<L: Lane>(mut lane: L, number: usize, args: &PktGenArgs, plan: &Plan, state: &RunState) -> Outcome {
     if let Some(first) = args.affinity {
         let turn = args.cpus.map_or(number, |cpus| number % usize::from(cpus));
-        sidecore_engine::place::pin(first + turn).map_err(|e| format!("-a {first}: {e}"))?;
+        sidecore_engine::util::place::pin(first + turn).map_err(|e| format!("-a {first}: {e}"))?;
     }
     let job = Job {
         count: plan.counts[number],

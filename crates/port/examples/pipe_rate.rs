@@ -64,7 +64,7 @@ impl Load {
         length: Duration,
     ) -> (u64, f64) {
         let over = AtomicBool::new(false);
-        let pin = |cpu| sidecore_engine::place::pin(cpu).expect("no such processor");
+        let pin = |cpu| sidecore_engine::util::place::pin(cpu).expect("no such processor");
         let (start, mut got) = (Instant::now(), 0);
         std::thread::scope(|scope| {
             if sender != receiver {

@@ -21,7 +21,7 @@ fn main() {
         config.geometry.slots = get(5, 1024);
         config.geometry.buf_size = get(6, 2048);
     });
-    sidecore_engine::place::pin(client_cpu).expect("no such processor");
+    sidecore_engine::util::place::pin(client_cpu).expect("no such processor");
     let (mut a, mut b) = (engine.attach(0), engine.attach(1));
     // Make both addresses known.
     for (port, dst, src) in [(&mut a, 2, 1), (&mut b, 1, 2)] {

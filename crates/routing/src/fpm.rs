@@ -6,7 +6,7 @@
 //! more than one frame of it is ever kept.
 
 use sidecore_engine::host::netlink::{bytes, messages, Malformed, Message};
-use sidecore_engine::slice::behind;
+use sidecore_engine::util::slice::behind;
 
 /// Bytes of a frame's header.
 pub const HEADER: usize = 4;

@@ -10,6 +10,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use libc::{
+    IFA_ADDRESS, IFA_LOCAL, IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO, NDA_DST, NDA_LLADDR,
+};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
@@ -19,7 +22,7 @@ use sidecore_engine::host::netlink::{
 use sidecore_engine::host::netns::{self, Socket};
 use sidecore_engine::packet::Mac;
 use sidecore_engine::router::Net;
-use sidecore_engine::slice::{behind, behind_mut, put, upto};
+use sidecore_engine::util::slice::{behind, behind_mut, put, upto};
 
 use crate::say::ip;
 
@@ -30,17 +33,8 @@ const BLOCK: usize = 64 << 10;
 /// Changes that it is asked for together: its answers have room.
 const TOGETHER: usize = 64;
 
-/// Attributes: of links, addresses and neighbours.
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_INFO_KIND: u16 = 1;
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
 /// A flag of interfaces (linux/if.h, IFF_LOOPBACK).
 const LOOPBACK: u32 = 0x8;
-const NDA_DST: u16 = 1;
-const NDA_LLADDR: u16 = 2;
 /// The family of bridges (AF_BRIDGE), and a flag of their entries.
 const BRIDGE: u8 = 7;
 const STICKY: u8 = 0x40;

@@ -30,8 +30,8 @@ use sidecore_engine::host::shadow::{Entries, Shadow};
 use sidecore_engine::packet::Mac;
 use sidecore_engine::port::PortId;
 use sidecore_engine::sandbox::filters;
-use sidecore_engine::slice::upto;
 use sidecore_engine::state::{LocalMac, Overlay};
+use sidecore_engine::util::slice::upto;
 
 use crate::kernel::{Kernel, Neighbour, Station};
 

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use sidecore_engine::host::netlink::{attributes, bytes, kind, short, word, Malformed, Message};
 use sidecore_engine::router::{merged, Change, FedHop, Net, Object, Way, MAX_HOPS};
-use sidecore_engine::slice::behind;
+use sidecore_engine::util::slice::behind;
 
 /// Attributes of routes.
 pub(crate) mod rta {

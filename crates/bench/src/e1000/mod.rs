@@ -94,7 +94,7 @@ const NOTE: &str = "native drivers through the learning switch. full_speed: both
     receiver's for each frame; paper_kpps: Figure 4";
 
 fn measure(args: &Args) -> Result<(Vec<model::Row>, Vec<full::Row>), String> {
-    sidecore_engine::place::pin(args.cpus.load_core).map_err(text)?;
+    sidecore_engine::util::place::pin(args.cpus.load_core).map_err(text)?;
     if let Some(dir) = &args.figures {
         figures::draw(args, dir)?;
         return Ok((Vec::new(), Vec::new()));

@@ -140,7 +140,7 @@ pub fn run(args: &Args) -> Result<()> {
 type Measured = (Vec<Row>, Vec<Row>, Vec<Kicks>);
 
 fn measure(common: &Common, args: &Args) -> Result<Measured> {
-    sidecore_engine::place::pin(common.load_core).map_err(text)?;
+    sidecore_engine::util::place::pin(common.load_core).map_err(text)?;
     let (all, buf_size) = (args.devices.is_empty(), args.buf_size);
     let wanted = |kind: &Kind| all || args.devices.contains(kind);
     let bursts: Vec<usize> = match (all, common.quick) {

@@ -31,7 +31,7 @@ use std::sync::{Arc, Weak};
 
 use super::task::SLOW_VISIT;
 use super::tenant::{Class, CpuBudget, Service, Tenant, DEFAULT_WEIGHT};
-use crate::bucket::{self, Allowed, Bucket};
+use crate::util::bucket::{self, Allowed, Bucket};
 
 /// Nanoseconds at its rate that a tenant may take at once after a while of silence,
 const SAVED: u64 = 2_000_000;

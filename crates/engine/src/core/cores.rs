@@ -114,7 +114,7 @@ impl<L: Send + 'static> Cores<L> {
             let core = run::Core::new(parts, clock.clone())?;
             let (started, begun) = sync_channel(1);
             let thread = std::thread::Builder::new().name(format!("io-core-{number}")).spawn(move || {
-                let time = cpu.map_or(Ok(()), crate::place::pin).and_then(|()| CoreTime::of_this_thread());
+                let time = cpu.map_or(Ok(()), crate::util::place::pin).and_then(|()| CoreTime::of_this_thread());
                 // The receiver is gone if another core could not be started.
                 let _ = started.send(time);
                 // Naps of some 50 µs are meant: not to be lengthened by as much again (prctl(2), timer slack).
@@ -128,7 +128,7 @@ impl<L: Send + 'static> Cores<L> {
                     std::process::abort();
                 }
             })?;
-            let node = cpu.and_then(crate::place::node_of);
+            let node = cpu.and_then(crate::util::place::node_of);
             let (stands, thread) = (AtomicBool::new(false), thread.into());
             handles.0.push(Handle {
                 mailbox,

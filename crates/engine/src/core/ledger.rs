@@ -253,7 +253,7 @@ impl TimeSpent {
         CoreStatus {
             number,
             cpu,
-            shared: cpu.is_none_or(|cpu| !crate::place::is_kept(cpu)),
+            shared: cpu.is_none_or(|cpu| !crate::util::place::is_kept(cpu)),
             queues,
             active,
             busy_ns: load(&self.busy),

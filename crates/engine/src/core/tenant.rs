@@ -11,9 +11,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::MAX_CORES;
 
-use crate::bucket::Bucket;
 use crate::count;
 use crate::mem::Overrun;
+use crate::util::bucket::Bucket;
 
 /// How urgent a tenant's work is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

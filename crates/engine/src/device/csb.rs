@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use sidecore_abi::csb::{self, Csb, NONE, WANTED};
 
-use crate::fault::Fault;
 use crate::mem::{halves, GuestMap, Words};
+use crate::util::fault::Fault;
 
 /// Words of the block: two fields each.
 const TX_TAIL: usize = offset_of!(Csb, guest_tdt) / 8;

@@ -8,13 +8,13 @@
 //! Each NIC says in its own words what is wanted (`e1000::packet`, `rtl8169::packet`); doing it is the same for all.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use crate::fault::Fault;
 use crate::mem::{gather, Arena, GuestMap, Piece, Pieces};
 use crate::packet::{
     sum, Batch, Frame, Offload, Offloads, HEAD, MAX_BATCH, MAX_HEADER, MAX_PIECES, MIN_FRAME,
 };
 use crate::port::DropReason;
-use crate::slice::{behind, behind_mut, put, upto, upto_mut};
+use crate::util::fault::Fault;
+use crate::util::slice::{behind, behind_mut, put, upto, upto_mut};
 
 /// Shortest frame on a wire, without FCS.
 pub(super) const MIN_PADDED: u32 = 60;

@@ -3,10 +3,10 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::packet;
-use crate::fault::Fault;
 use crate::mem::{GuestMap, Piece};
 use crate::packet::{Frame, HEAD};
-use crate::slice::{behind, behind_mut, upto, upto_mut};
+use crate::util::fault::Fault;
+use crate::util::slice::{behind, behind_mut, upto, upto_mut};
 
 const MIN_PADDED: usize = packet::MIN_PADDED as usize;
 const TAG: usize = packet::TAG as usize;

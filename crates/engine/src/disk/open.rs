@@ -145,7 +145,7 @@ fn holders(file: &File) -> Vec<String> {
             continue;
         }
         let comm = std::fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-        found.push(format!("process {pid} ({})", crate::fault::shown(comm.trim_end(), 16)));
+        found.push(format!("process {pid} ({})", crate::util::fault::shown(comm.trim_end(), 16)));
         if found.len() == NAMED {
             break;
         }

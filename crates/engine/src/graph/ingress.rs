@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use super::local::Local;
 use super::wire::{self, Pause, WireGate, NAP, PATIENCE};
-use crate::account::Tally;
 use crate::core::{Budget, Home, Lease, Lent, Owner, Recall, Task, TaskHandle, Visit, VisitEnd};
 use crate::mem::Act;
+use crate::observe::account::Tally;
 use crate::packet::Batch;
 use crate::port::{IngressQueue, Port};
 

@@ -10,7 +10,7 @@ use crate::mem::Arena;
 use crate::packet::{
     stretch, sum, BadOffload, Batch, Frame, Offload, Offloads, Plan, Segment, Sum, HEAD, MAX_HEADER,
 };
-use crate::slice::{behind, behind_mut, put, upto, upto_mut};
+use crate::util::slice::{behind, behind_mut, put, upto, upto_mut};
 
 /// Plain frames in one of our batches.
 const SLOTS: usize = 64;

@@ -7,7 +7,7 @@
 use crate::mem::{Arena, Pieces};
 use crate::packet::{stretch, Batch, Frame, HEAD, MAX_BATCH};
 use crate::policy::{Form, InVlan};
-use crate::slice::behind;
+use crate::util::slice::behind;
 
 /// Where a tag stands: behind the addresses (802.1Q §9.3).
 const AT: usize = 12;

@@ -7,7 +7,7 @@ use sidecore_abi::virtio::NET_HDR_LEN;
 use crate::mem::Piece;
 use crate::packet::{Batch, Frame, Offload, Offloads, HEAD};
 use crate::port::DropReason;
-use crate::slice::{behind, put, upto};
+use crate::util::slice::{behind, put, upto};
 
 /// Shortest Ethernet frame that a switch can look at: two addresses and a type.
 const MIN_FRAME: usize = 14;

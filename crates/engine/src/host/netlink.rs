@@ -5,26 +5,19 @@
 //! each length is judged against the bytes that came, and a message that is not sound is [`Malformed`] as a whole.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-use crate::slice::{behind, upto};
+use crate::util::slice::{behind, upto};
 
 /// Kinds of messages (linux/netlink.h, linux/rtnetlink.h).
 pub mod kind {
     #![allow(missing_docs, reason = "the kernel's names")]
+    pub use libc::{
+        RTM_DELADDR as DELADDR, RTM_DELLINK as DELLINK, RTM_DELNEIGH as DELNEIGH, RTM_DELROUTE as DELROUTE,
+        RTM_GETADDR as GETADDR, RTM_GETLINK as GETLINK, RTM_GETNEIGH as GETNEIGH, RTM_GETROUTE as GETROUTE,
+        RTM_NEWADDR as NEWADDR, RTM_NEWLINK as NEWLINK, RTM_NEWNEIGH as NEWNEIGH, RTM_NEWROUTE as NEWROUTE,
+        RTM_SETLINK as SETLINK,
+    };
     pub const ERROR: u16 = 2;
     pub const DONE: u16 = 3;
-    pub const NEWLINK: u16 = 16;
-    pub const DELLINK: u16 = 17;
-    pub const GETLINK: u16 = 18;
-    pub const SETLINK: u16 = 19;
-    pub const NEWADDR: u16 = 20;
-    pub const DELADDR: u16 = 21;
-    pub const GETADDR: u16 = 22;
-    pub const NEWROUTE: u16 = 24;
-    pub const DELROUTE: u16 = 25;
-    pub const GETROUTE: u16 = 26;
-    pub const NEWNEIGH: u16 = 28;
-    pub const DELNEIGH: u16 = 29;
-    pub const GETNEIGH: u16 = 30;
     pub const NEWNEXTHOP: u16 = 104;
     pub const DELNEXTHOP: u16 = 105;
     pub const GETNEXTHOP: u16 = 106;
@@ -164,7 +157,7 @@ impl Builder {
     /// The message's bytes.
     pub fn end(mut self) -> Vec<u8> {
         let len = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
-        crate::slice::put(&mut self.0, 0, &len.to_ne_bytes());
+        crate::util::slice::put(&mut self.0, 0, &len.to_ne_bytes());
         self.0
     }
 }

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use libc::c_ulong;
+use libc::{c_ulong, IFA_ADDRESS, IFA_LOCAL};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
 use rustix::fs::{open as open_file, Mode, OFlags};
 use rustix::net::netlink::SOCK_DIAG;
@@ -136,9 +136,6 @@ pub fn set_address(wanted: &AddressIn) -> io::Result<()> {
     have_done(&Request::AddressIn(wanted.clone()), &[], || set_address_here(wanted))
 }
 
-/// Attributes of addresses (linux/if_addr.h): the address itself, and it again for links that have another end.
-const IFA_ADDRESS: u16 = 1;
-const IFA_LOCAL: u16 = 2;
 /// No duplicate address detection: the IPv6 address is the router's.
 const IFA_F_NODAD: u8 = 2;
 /// How long the kernel may take over a change.

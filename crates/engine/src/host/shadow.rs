@@ -12,21 +12,19 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use libc::{
+    IFLA_AF_SPEC, IFLA_IFNAME, IFLA_INFO_DATA, IFLA_INFO_KIND, IFLA_LINKINFO, IFLA_MASTER, IFLA_PROTINFO,
+    NDA_DST, NDA_LLADDR, NTF_MASTER,
+};
+
 use super::interface::Interface;
 use super::netlink::{self, kind, Builder};
 use super::netns::{answer, ask, inside, routes, said};
 use crate::sandbox::open::broker::{have_done, Request};
 pub use crate::sandbox::open::broker::{Entries, Shadow};
-use crate::slice::behind;
+use crate::util::slice::behind;
 
-/// Attributes of links (linux/if_link.h).
-const IFLA_IFNAME: u16 = 3;
-const IFLA_MASTER: u16 = 10;
-const IFLA_PROTINFO: u16 = 12;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_AF_SPEC: u16 = 26;
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_INFO_DATA: u16 = 2;
+/// Attributes of links (linux/if_link.h) that `libc` does not have.
 const IFLA_BR_AGEING_TIME: u16 = 4;
 const IFLA_BRPORT_LEARNING: u16 = 8;
 const IFLA_BRPORT_NEIGH_SUPPRESS: u16 = 32;
@@ -39,10 +37,7 @@ const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 const VETH_INFO_PEER: u16 = 1;
 /// These are made of others.
 const NESTED: u16 = 0x8000;
-/// Of neighbours (linux/neighbour.h): the addresses of IP and of the station, that the entry is the bridge's, and whether it is for good.
-const NDA_DST: u16 = 1;
-const NDA_LLADDR: u16 = 2;
-const NTF_MASTER: u8 = 4;
+/// Of neighbours (linux/neighbour.h): whether the entry is for good.
 const REACHABLE: [u8; 2] = 2u16.to_ne_bytes();
 const FOR_GOOD: [u8; 2] = 0x40u16.to_ne_bytes();
 /// Of neighbours, the kernel takes all others out where there are many (arp(7), `gc_thresh2`).

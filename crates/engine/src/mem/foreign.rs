@@ -29,7 +29,7 @@ use rustix::net::{getpeername, AddressFamily, SocketType};
 use super::mapping::Mapping;
 use super::sigbus::{self, Flag, WatchError, WatchedMapping};
 use super::terms::{Files, Terms};
-use crate::fault::shown;
+use crate::util::fault::shown;
 
 /// Why a descriptor cannot be what its peer gives it for.
 #[derive(Debug, thiserror::Error)]

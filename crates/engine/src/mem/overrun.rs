@@ -24,8 +24,8 @@ use serde::{Deserialize, Serialize};
 
 use super::lost;
 use super::ticks::{ticks, ticks_in, time_of};
-use crate::bucket::Bucket;
-use crate::fault::{Fault, FaultCell};
+use crate::util::bucket::Bucket;
+use crate::util::fault::{Fault, FaultCell};
 
 /// What an act may take.
 const USUAL: Duration = Duration::from_millis(1);

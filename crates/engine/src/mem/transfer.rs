@@ -52,7 +52,7 @@ pub fn keep_workers_away() {
     let Ok(ring) = IoUring::new(1) else { return };
     // SAFETY: all zero is the empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    let others = crate::place::others();
+    let others = crate::util::place::others();
     for cpu in others.iter().filter(|cpu| **cpu < 8 * size_of::<libc::cpu_set_t>()) {
         // SAFETY: the bit is inside the set.
         unsafe { libc::CPU_SET(*cpu, &mut set) };

@@ -20,9 +20,9 @@ use sidecore_abi::counters::{
     SLOT_HEAD, SLOT_SIZE, VERSION,
 };
 
-use crate::account::{Drops, Outcome, PortId, Tally};
 use crate::count;
 use crate::mem::{sparse_file, Mapping};
+use crate::observe::account::{Drops, Outcome, PortId, Tally};
 use crate::sandbox::open::{allocate, own_file};
 
 const _: () = assert!(HEADER_SIZE % 64 == 0 && SLOT_SIZE % 64 == 0 && SLOT_HEAD % 64 == 0);
@@ -296,7 +296,7 @@ impl Totals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::account::DropReason;
+    use crate::observe::account::DropReason;
 
     #[test]
     fn totals_are_the_sum_over_cores() {

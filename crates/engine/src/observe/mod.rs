@@ -1,5 +1,6 @@
-//! Observation: counters in a shared file, captures, and histograms of latency.
+//! Observation: what is counted of frames, counters in a shared file, captures, and histograms of latency.
 
+pub mod account;
 pub mod capture;
 mod counters;
 

@@ -7,7 +7,7 @@ use super::frame::{Batch, Frame, HEAD, MAX_BATCH, PRIORITIES};
 use super::ip::{Ip, Upper, ICMP, ICMPV6, MAX_HEADER, TCP, UDP};
 use super::offload::{BadOffload, Offloads};
 use crate::mem::Arena;
-use crate::slice::{behind, upto};
+use crate::util::slice::{behind, upto};
 
 /// Bytes of a frame that are read once: tags may go on its way, that of a VLAN and [`PRIORITIES`], and what is looked at is then that
 /// much longer.

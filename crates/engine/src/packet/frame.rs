@@ -15,7 +15,7 @@ use super::ether::TAGS;
 use super::offload::{Gso, Offload};
 use crate::mem::{gather, ticks, ticks_in, Arena, Deadline, Piece, Pieces};
 pub use crate::mem::{BATCH_PIECES, MAX_BATCH, MAX_PIECES};
-use crate::slice::{behind, behind_mut, put, upto};
+use crate::util::slice::{behind, behind_mut, put, upto};
 
 /// The picks of all frames of a full batch. A *pick* is a frame's number in its batch.
 pub(crate) static ALL: [u16; MAX_BATCH] = {

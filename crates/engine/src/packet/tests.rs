@@ -3,7 +3,7 @@
 
 use super::wrapped_tests::{wrapped, Link, Wrapped};
 use super::{ether::be16, ip::Ip, *};
-use crate::slice::upto;
+use crate::util::slice::upto;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use proptest::{collection::vec, prelude::*};
 use serde::{de::value::Error, de::value::StrDeserializer, Deserialize, Serialize};

@@ -2,14 +2,14 @@
 //!
 //! What comes *in* is limited by the scheduler, which leaves frames in their sender's ring (`core/accounts.rs`). What goes out
 //! comes from many senders, none of which can wait for this port, so what is beyond the limit is dropped: a policer. Its bucket
-//! (`bucket`) holds what the port may save up while little comes. A frame that is to be segmented counts as its segments.
+//! (`util::bucket`) holds what the port may save up while little comes. A frame that is to be segmented counts as its segments.
 //!
 //! A batch reads the buckets once and writes them once.
 
 use std::time::{Duration, Instant};
 
-use crate::bucket::{nanos, nanos_at, parts, time_of, Bucket};
 use crate::packet::Frame;
+use crate::util::bucket::{nanos, nanos_at, parts, time_of, Bucket};
 
 /// The limits of one port.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Storm limits: how many copies a second a port's floods may make.
 //!
 //! Theory of operation. A flooded frame costs as many copies as there are other ports on the switch, so the limit
-//! counts copies. Each kind of flood has a bucket of tokens (`bucket`), filled at the rate that the operator chose, with at
+//! counts copies. Each kind of flood has a bucket of tokens (`util::bucket`), filled at the rate that the operator chose, with at
 //! most a tenth of a second's worth. A frame passes while there is a token, and may take more tokens than there are; the
 //! next frame waits until the excess is paid back. So a lone broadcast passes on a switch of any size.
 //!
@@ -9,9 +9,9 @@
 
 use std::time::Instant;
 
-use crate::bucket::{nanos_at, parts, time_of, Bucket};
 use crate::packet::is_group;
 use crate::port::DropReason;
+use crate::util::bucket::{nanos_at, parts, time_of, Bucket};
 
 /// Nanoseconds for which tokens are saved.
 const SAVED: u64 = 100_000_000;

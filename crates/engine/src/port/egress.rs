@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use crate::account::{Outcome, Tally};
 use crate::core::Lent;
 use crate::mem::Patient;
+use crate::observe::account::{Outcome, Tally};
 use crate::observe::PortCounters;
 use crate::packet::Batch;
 

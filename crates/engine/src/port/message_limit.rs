@@ -8,7 +8,7 @@
 //! empty has its next message wait in its socket ([`MessageLimiter::hold`]) until there is something in it again.
 //!
 //! Every message takes processor time, too, whatever it changes: from other programs, and from the I/O cores where they share
-//! their processor with everything else (`place`). So a conversation has a second bucket, of processor time. Where I/O cores
+//! their processor with everything else (`util::place`). So a conversation has a second bucket, of processor time. Where I/O cores
 //! have processors of their own, what the peer's process has of it in the same time is free: a VMM that has other programs
 //! ahead of it does not get its way by messages.
 //!
@@ -30,8 +30,8 @@ use rustix::net::sockopt::socket_peercred;
 use rustix::time::{clock_gettime, ClockId};
 use serde::{Deserialize, Serialize};
 
-use crate::bucket::{nanos, nanos_at, Bucket};
 use crate::mem::process_time;
+use crate::util::bucket::{nanos, nanos_at, Bucket};
 
 /// Changes that a conversation may make at once.
 pub const BURST: u32 = 8192;
@@ -203,7 +203,7 @@ impl MessageLimiter {
 
     /// How long the next message has to wait. Asked by the conversation behind each batch of them, and once: the wait counts.
     pub fn hold(&self) -> Option<Duration> {
-        let (shared, now) = (crate::place::is_shared(), Instant::now());
+        let (shared, now) = (crate::util::place::is_shared(), Instant::now());
         let looked = nanos_at(now).saturating_sub(self.looked.load(Ordering::Relaxed));
         if !self.charged.swap(false, Ordering::Relaxed) && !shared && looked < nanos(LOOK) {
             return None;

@@ -22,9 +22,9 @@ use std::sync::{Arc, MutexGuard, OnceLock};
 
 pub use attachment::{Attachment, AttachmentStatus, InterruptCount, Lack, LinkEvents, Peer, QueueStatus};
 
-pub use crate::account::{DropReason, Drops, Outcome, PortId, Tally};
 pub use crate::core::{Slow, SlowCount, Tenant};
-pub use crate::fault::{Fault, FaultCell};
+pub use crate::observe::account::{DropReason, Drops, Outcome, PortId, Tally};
+pub use crate::util::fault::{Fault, FaultCell};
 
 pub use egress::{EgressQueue, IngressQueue, Plugged, Reached, Room, MAX_QUEUES};
 pub use interrupts::{ClaimCount, Claims, QueueInterrupts, Wait, WaitCount, Waits};
@@ -326,7 +326,7 @@ impl Port {
     /// Notes on which NUMA node its peer's memory is, by a piece of it that is in use: a core there is the best one for its
     /// queues. Before they are served.
     pub fn note_memory(&self, piece: &Piece) {
-        if crate::place::has_nodes() {
+        if crate::util::place::has_nodes() {
             let node = node_of(piece).and_then(|node| u32::try_from(node).ok());
             self.node.store(node.unwrap_or(NOWHERE), Ordering::Relaxed);
         }

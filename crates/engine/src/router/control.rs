@@ -22,7 +22,7 @@ use super::route::{Key, Member, Origin, Route, Rpf, Static};
 use super::said::Way;
 use super::view::{ClassView, Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter};
 use super::Router;
-use crate::account::{DropReason, PortId};
+use crate::observe::account::{DropReason, PortId};
 use crate::packet::Mac;
 
 impl Router {

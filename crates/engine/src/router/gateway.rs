@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::account::{DropReason, Outcome};
 use crate::core::Lease;
+use crate::observe::account::{DropReason, Outcome};
 use crate::packet::Batch;
 use crate::port::{Attachment, AttachmentStatus, EgressQueue, Peer, Port};
 

@@ -6,7 +6,7 @@
 
 use super::net::{is_group4, is_group6, is_martian4, is_martian6, is_martian_source4, is_special4, mapped};
 use super::plan::Plan;
-use crate::account::DropReason;
+use crate::observe::account::DropReason;
 use crate::packet::{is_right, Batch, Frame, Gso, Sum, HEAD};
 
 /// Where the IP header begins.

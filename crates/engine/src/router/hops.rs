@@ -2,7 +2,7 @@
 //!
 //! Theory of operation. Several hops have a table of [`BUCKETS`] buckets, a byte each: the hop that has it. The hash of a flow names its
 //! bucket, so the choice is one look, in one cache line more than a group of one hop needs, which has no table. Who has a
-//! bucket is drawn by names of ports and by gateways (`shares`), and not by places in the list: if a hop goes, only its own flows move, and
+//! bucket is drawn by names of ports and by gateways (`util::shares`), and not by places in the list: if a hop goes, only its own flows move, and
 //! one that comes takes its share of all others' (RFC 2992 §3 has what division by their number moves). A hop without a link leaves the
 //! flows of each of its buckets to the hop of the next bucket that has one; no other flow moves.
 //!
@@ -18,7 +18,7 @@ use sidecore_abi::counters::MAX_CORES;
 use super::said::MAX_ALL_HOPS;
 use crate::count;
 use crate::port::{Port, PortId};
-use crate::shares::{owner, Candidate};
+use crate::util::shares::{owner, Candidate};
 
 /// Buckets of a group of several hops.
 pub(super) const BUCKETS: usize = 512;

@@ -1,7 +1,7 @@
 //! Limits on what a router does for the ports that send to it: errors, requests for neighbours' addresses, frames for its control
 //! plane.
 //!
-//! One bucket (`bucket`), shared by all cores, in microseconds.
+//! One bucket (`util::bucket`), shared by all cores, in microseconds.
 //!
 //! Several ports may send for one limit: those of a gateway's switch, and all ports from which a neighbour is looked for. Without more a
 //! flood from one of them would leave the others nothing. So a [`Fair`] limit has a part for each sender, which no other can
@@ -11,8 +11,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use crate::bucket::{paid, Bucket};
 use crate::port::PortId;
+use crate::util::bucket::{paid, Bucket};
 
 /// When a batch is decided on, and whose it is.
 pub struct Now {

@@ -7,11 +7,11 @@ use super::header::{ethertype, source4, source6, ARP, IPV4, IPV6, L3, V4_LEN, V6
 use super::limit::Now;
 use super::net::is_group6;
 use super::plan::Interface;
-use crate::account::DropReason;
 use crate::mem::{Arena, Pieces};
+use crate::observe::account::DropReason;
 use crate::packet::{stretch, sum, Batch, Fields, Frame, Gso, Offload, Plan, Sum, HEAD, L4, MAX_HEADER, TCP};
 use crate::port::PortId;
-use crate::slice::{behind, behind_mut, put, upto, upto_mut};
+use crate::util::slice::{behind, behind_mut, put, upto, upto_mut};
 
 /// Frames that one batch may give rise to.
 const SLOTS: usize = 64;

@@ -75,7 +75,7 @@ use self::plan::{Group, Interface, Plan, Published};
 use self::punt::Class;
 use self::rib::Control;
 use self::wanted::{Family, Wanted};
-use crate::account::DropReason;
+use crate::observe::account::DropReason;
 use crate::packet::{flow_hash, Frame};
 use crate::switch::Verdicts;
 

@@ -10,7 +10,7 @@ use super::made::{station, Arrival, IcmpError, ICMP, ICMP6, ND_HOPS, UDP};
 use super::net::{address, is_group6, mapped};
 use super::rewrite::Rewrite;
 use super::{Refused, RewriteBuffer, Router};
-use crate::account::DropReason;
+use crate::observe::account::DropReason;
 use crate::packet::{is_group, Sum, HEAD};
 
 /// Messages of Neighbor Discovery, and the options that name a station (RFC 4861 §4).

@@ -11,7 +11,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::limit::Fair;
-use crate::account::DropReason;
+use crate::observe::account::DropReason;
 use crate::port::PortId;
 
 /// Classes of frames, by what would be lost with them.

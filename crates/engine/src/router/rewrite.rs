@@ -3,8 +3,8 @@
 use super::header::{L3, ND_LONGEST, V4_LONGEST, V6_LEN};
 use super::made::{Arrival, Made};
 use super::plan::Interface;
-use crate::account::PortId;
 use crate::mem::{Arena, Piece};
+use crate::observe::account::PortId;
 use crate::packet::{update, Batch, Frame, Offload, HEAD, MAX_BATCH, MAX_PIECES};
 
 /// What is to be done with a frame's head. Offsets in heads count from the Ethernet header, which has 14 bytes and no

@@ -17,8 +17,8 @@ use proptest::prelude::*;
 
 use super::header::IPV6;
 use super::*;
-use crate::account::PortId;
 use crate::mem::Arena;
+use crate::observe::account::PortId;
 use crate::observe::CounterFile;
 use crate::packet::{Batch, Sum, HEAD};
 use crate::port::Port;
@@ -376,7 +376,7 @@ fn flows_stay_on_their_hop_and_share_several() {
 struct Hole;
 
 impl crate::port::EgressQueue for Hole {
-    fn send(&mut self, _: &Batch, picks: &[u16], outcome: &mut crate::account::Outcome) {
+    fn send(&mut self, _: &Batch, picks: &[u16], outcome: &mut crate::observe::account::Outcome) {
         picks.iter().for_each(|_| outcome.delivered(60));
     }
 }

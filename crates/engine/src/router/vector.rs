@@ -14,7 +14,7 @@ use super::rewrite::{Rewrite, RewriteBuffer};
 use super::route::Rpf;
 use super::wanted::{Family, Wanted, VECTOR};
 use super::{Now, Refused, Router, RouterContext};
-use crate::account::DropReason;
+use crate::observe::account::DropReason;
 use crate::packet::{is_group, Batch, Frame};
 use crate::port::Port;
 use crate::switch::Verdicts;

@@ -10,7 +10,7 @@ use sidecore_abi::netmap::{SlotWord, MAX_FRAGS, NS_INDIRECT, NS_MOREFRAG};
 use crate::packet::{Batch, Offload, Offloads, HEAD, MAX_FRAME, MIN_FRAME};
 use crate::port::{DropReason, Tally};
 use crate::ring::{ClientTx, Hands};
-use crate::slice::upto_mut;
+use crate::util::slice::upto_mut;
 
 /// How many slots ahead buffers are fetched into the cache: the client's core has them.
 const AHEAD: u32 = 12;

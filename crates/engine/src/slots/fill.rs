@@ -14,7 +14,7 @@ use crate::mem::{Piece, PieceWriter};
 use crate::packet::{Batch, Frame};
 use crate::port::{DropReason, Outcome, Room};
 use crate::ring::{ClientRx, Hands};
-use crate::slice::{behind, upto, upto_mut};
+use crate::util::slice::{behind, upto, upto_mut};
 
 /// Flags of a frame in one slot.
 const SINGLE: u16 = 1 << NS_RFRAGS_SHIFT;

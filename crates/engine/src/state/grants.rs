@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::options::{options, Form, Key, Scope, Value};
 use super::values::{forms, in_units, read_as_word, scaled, texts, word, write_as_text, Number, Toggle};
@@ -196,7 +196,7 @@ pub struct Cpus(pub Vec<usize>);
 const MOST_CPUS: usize = 8192;
 
 texts! {
-    Cpus {
+    Cpus = Form::List("CPU", "0", ','), {
         read: |text| {
             let number = |text: &str| text.trim().parse().ok().filter(|cpu: &usize| *cpu < MOST_CPUS);
             let mut cpus = Vec::new();
@@ -215,10 +215,7 @@ texts! {
     }
 }
 
-read_as_word!(Cpus);
-
 forms! {
-    Cpus = Form::List("CPU", "0", ',');
     Budget = Form::Text("N%|RUNTIME/PERIOD", "20%");
     Frames = Form::Text("N[k|M]", "200k");
     Bits = Form::Text("N[k|M|G]", "1G");

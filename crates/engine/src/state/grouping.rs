@@ -6,10 +6,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::options::{options, Form, Key, Scope, Value};
-use super::values::{forms, read_as_word, texts, word, write_as_text, List, NameList, Number, Toggle};
+use super::values::{texts, List, NameList, Number, Toggle};
 
 /// A member's share beside those of others.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct MemberWeight {
 pub struct ForceAfter(Option<u32>);
 
 texts! {
-    MemberWeight {
+    MemberWeight = Form::Text("MEMBER:N", "a:100"), {
         read: |text| {
             let (member, weight) = text.split_once(':')?;
             let weight = weight.parse().ok().filter(|weight| (1..=1000).contains(weight))?;
@@ -33,7 +33,7 @@ texts! {
         allowed: "MEMBER:N with a weight from 1 to 1000",
         write: |it, f| write!(f, "{}:{}", it.member, it.weight),
     }
-    ForceAfter {
+    ForceAfter = Form::Text("SECONDS|never", "30"), {
         read: |text| match text {
             "never" => Some(ForceAfter(None)),
             _ => text.parse().ok().filter(|seconds| *seconds <= 86_400).map(|it| ForceAfter(Some(it))),
@@ -44,14 +44,6 @@ texts! {
             Some(seconds) => write!(f, "{seconds}"),
         },
     }
-}
-
-read_as_word!(MemberWeight, ForceAfter);
-write_as_text!(MemberWeight, ForceAfter);
-
-forms! {
-    MemberWeight = Form::Text("MEMBER:N", "a:100");
-    ForceAfter = Form::Text("SECONDS|never", "30");
 }
 
 options! {

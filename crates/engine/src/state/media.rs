@@ -2,10 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use super::options::{Form, Value};
-use super::values::{forms, in_units, read_as_word, scaled, texts, word, write_as_text};
+use super::options::Form;
+use super::values::{in_units, scaled, texts};
 
 /// What a disk consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +38,7 @@ pub fn size(text: &str) -> Option<u64> {
 }
 
 texts! {
-    DiskFile {
+    DiskFile = Form::Text("PATH|ram:SIZE|null:SIZE", "ram:64M"), {
         read: |text| match text.split_once(':') {
             Some(("ram", bytes)) => size(bytes).map(DiskFile::Ram),
             Some(("null", bytes)) => size(bytes).map(DiskFile::Null),
@@ -53,13 +51,6 @@ texts! {
             DiskFile::Null(bytes) => write!(f, "null:{}", in_units(*bytes, &UNITS)),
         },
     }
-}
-
-read_as_word!(DiskFile);
-write_as_text!(DiskFile);
-
-forms! {
-    DiskFile = Form::Text("PATH|ram:SIZE|null:SIZE", "ram:64M");
 }
 
 #[cfg(test)]

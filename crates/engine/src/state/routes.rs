@@ -3,9 +3,10 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
-use super::values::{read_as_word, texts, word, write_as_text, Gateways, List, Number};
+use super::options::Form;
+use super::values::{texts, Gateways, List, Number};
 use crate::port::PortId;
 use crate::router::{Net, Static, Target};
 
@@ -39,7 +40,7 @@ pub struct AgentAt {
 }
 
 texts! {
-    AgentAt {
+    AgentAt = Form::Text("MEMBER:PATH", "b:/run/b.agent"), {
         read: |text| {
             let (member, path) = text.split_once(':')?;
             let it = AgentAt { member: member.to_owned(), socket: PathBuf::from(path) };
@@ -49,9 +50,6 @@ texts! {
         write: |it, f| write!(f, "{}:{}", it.member, it.socket.display()),
     }
 }
-
-read_as_word!(AgentAt);
-write_as_text!(AgentAt);
 
 impl RouterSpec {
     /// A router without routes.

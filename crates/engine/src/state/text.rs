@@ -5,9 +5,8 @@
 
 use std::ops::Range;
 
-use serde::de::value::{Error as WordError, MapDeserializer, SeqDeserializer};
-use serde::de::{DeserializeOwned, Deserializer, Error as _, IntoDeserializer, Visitor};
-use serde::forward_to_deserialize_any;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::Spanned;
 
@@ -197,9 +196,6 @@ pub fn port(text: &str, kinds: &[Kind]) -> Result<PortSpec, BadSpec> {
     let joined = join_lists(words);
     for word in &joined {
         let (key, value) = word.split_once('=').ok_or_else(|| bad(format!("{word:?} is not key=value")))?;
-        if pairs.iter().any(|(other, _)| *other == key) {
-            return Err(bad(format!("key `{key}`: given twice")));
-        }
         if !fits(row, key) {
             return Err(bad(format!("key `{key}`: {}", row.not_known(key))));
         }
@@ -219,56 +215,18 @@ pub fn named<E: Entry>(text: &str) -> Result<E, BadSpec> {
     from_pairs(&pairs).map_err(bad)
 }
 
-/// Reads options as key and value, one by one first, so that a bad value is reported with its key.
+/// Reads options as key and value. A bad value is reported with its key.
 pub fn from_pairs<T: DeserializeOwned>(pairs: &[(&str, &str)]) -> Result<T, String> {
     let read = |pairs: &[(&str, &str)]| {
-        T::deserialize(MapDeserializer::new(pairs.iter().map(|&(key, value)| (key, Word(value)))))
+        T::deserialize(Value::from_iter(pairs.iter().copied())).map_err(|why| why.to_string())
     };
+    let again = |at: &usize| pairs[..*at].iter().any(|earlier| earlier.0 == pairs[*at].0);
+    if let Some(at) = (0..pairs.len()).find(again) {
+        return Err(format!("key `{}`: given twice", pairs[at].0));
+    }
     read(pairs).map_err(|whole| {
-        let missing = |e: &WordError| e.to_string().starts_with("missing field");
-        let culprit = pairs.iter().find_map(|pair| match read(&[*pair]) {
-            Err(e) if !missing(&e) => Some(format!("key `{}`: {e}", pair.0)),
-            _ => None,
-        });
-        culprit.unwrap_or_else(|| whole.to_string())
+        let mut alone = pairs.iter().filter_map(|pair| Some((pair.0, read(&[*pair]).err()?)));
+        let culprit = alone.find(|(_, why)| !why.starts_with("missing field"));
+        culprit.map_or(whole, |(key, why)| format!("key `{key}`: {why}"))
     })
-}
-
-/// The value of an option; an optional one is there because its key is.
-struct Word<'t>(&'t str);
-
-impl<'t> IntoDeserializer<'t, WordError> for Word<'t> {
-    type Deserializer = Self;
-    fn into_deserializer(self) -> Self {
-        self
-    }
-}
-
-impl<'de> Deserializer<'de> for Word<'de> {
-    type Error = WordError;
-
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, WordError> {
-        visitor.visit_borrowed_str(self.0)
-    }
-
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, WordError> {
-        visitor.visit_some(self)
-    }
-
-    /// Numbers joined by commas.
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, WordError> {
-        visitor.visit_seq(SeqDeserializer::new(self.0.split(',').map(Word)))
-    }
-
-    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, WordError> {
-        match self.0.parse() {
-            Ok(number) => visitor.visit_u64(number),
-            Err(_) => Err(WordError::custom(format!("{:?} is not allowed; allowed: numbers", self.0))),
-        }
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 f64 char str string bytes byte_buf unit unit_struct
-        newtype_struct tuple tuple_struct map struct enum identifier ignored_any
-    }
 }

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::options::{Form, Value};
 use crate::core::Class;
@@ -63,8 +63,8 @@ macro_rules! read_as_word {
 
 macro_rules! write_as_text {
     ($($type:ty $([$($generic:tt)*])?),*) => {$(
-        impl $(<$($generic)*>)? Serialize for $type {
-            fn serialize<S: Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
+        impl $(<$($generic)*>)? serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
                 sink.collect_str(self)
             }
         }
@@ -80,9 +80,16 @@ macro_rules! forms {
     )*};
 }
 
-/// How types are read from a word, what is allowed instead of others, and how they are written.
+/// How types are written: the form for people, how they are read from a word (or, with `quoted`, from text alone), what is allowed
+/// instead of others, and how they are shown, if that is their JSON, too.
 macro_rules! texts {
-    ($($type:ident { read: $read:expr, allowed: $allowed:expr, $(write: $write:expr,)? })+) => {$(
+    ($($type:ident = $form:expr, {
+        read: $read:expr, allowed: $allowed:expr, $(quoted: $quoted:literal,)? $(write: $write:expr,)?
+    })+) => {$(
+        impl $crate::state::options::Value for $type {
+            const FORM: $crate::state::options::Form = $form;
+        }
+
         impl std::str::FromStr for $type {
             type Err = String;
             fn from_str(text: &str) -> Result<Self, String> {
@@ -91,13 +98,23 @@ macro_rules! texts {
             }
         }
 
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+                $crate::state::values::texts!(@read source $(, $quoted)?)
+            }
+        }
+
         $(impl std::fmt::Display for $type {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let write: fn(&Self, &mut std::fmt::Formatter<'_>) -> std::fmt::Result = $write;
                 write(self, f)
             }
-        })?
+        }
+
+        $crate::state::values::write_as_text!($type);)?
     )+};
+    (@read $source:ident) => { $crate::state::values::word($source) };
+    (@read $source:ident, $quoted:literal) => { $crate::state::values::text_only($source, $quoted) };
 }
 
 pub(super) use {forms, read_as_word, texts, write_as_text};
@@ -313,14 +330,8 @@ impl<const MIN: u32, const MAX: u32> fmt::Display for Number<MIN, MAX> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode(pub u32);
 
-impl<'de> Deserialize<'de> for Mode {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        text_only(source, "octal digits in quotes, such as \"0660\"")
-    }
-}
-
 /// Reads what may be written as octal digits from text alone: TOML's 0o660 would arrive as the number 432, and 660 as itself.
-fn text_only<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(
+pub(super) fn text_only<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(
     source: D,
     expected: &'static str,
 ) -> Result<T, D::Error> {
@@ -338,7 +349,7 @@ fn text_only<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(
 }
 
 /// `USER`, `USER:GROUP` or `:GROUP`; names or numbers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner(String);
 
 impl Owner {
@@ -387,12 +398,6 @@ impl PortMode {
             PortMode::Bits(mode) => Some(mode.0),
             _ => None,
         }
-    }
-}
-
-impl<'de> Deserialize<'de> for PortMode {
-    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-        text_only(source, "octal digits in quotes, such as \"0660\", or a word")
     }
 }
 
@@ -497,15 +502,16 @@ impl<T: Value> Value for List<T> {
 }
 
 texts! {
-    Mode {
+    Mode = Form::Text("OCTAL", "0660"), {
         read: |text| {
             let bits = u32::from_str_radix(text, 8).ok();
             bits.filter(|bits| *bits <= 0o777 && text.len() >= 3).map(Mode)
         },
         allowed: "octal digits from 000 to 0777, such as 0660",
+        quoted: "octal digits in quotes, such as \"0660\"",
         write: |mode, f| write!(f, "{:04o}", mode.0),
     }
-    Owner {
+    Owner = Form::Text("USER[:GROUP]", "root"), {
         read: |text| {
             let parts: Vec<&str> = text.split(':').collect();
             let named = parts.iter().any(|part| !part.is_empty());
@@ -515,11 +521,12 @@ texts! {
         allowed: "USER, USER:GROUP or :GROUP, names or numbers",
         write: |owner, f| f.write_str(&owner.0),
     }
-    PortMode {
+    PortMode = Form::Text("OCTAL|copy|zerocopy|auto", "0660"), {
         read: |text| text.parse().map(PortMode::Xdp).or_else(|_: String| text.parse().map(PortMode::Bits)).ok(),
         allowed: "of a socket octal digits from 000 to 0777, such as 0660; of kind xdp copy, zerocopy, auto",
+        quoted: "octal digits in quotes, such as \"0660\", or a word",
     }
-    Mac {
+    Mac = Form::Text("MAC", "52:54:00:12:34:56"), {
         read: |text| {
             let mac = text.parse::<crate::packet::Mac>().ok()?;
             (!mac.is_group() && mac.0 != [0; 6] && !text.contains('-')).then_some(Mac(mac.0))
@@ -527,7 +534,7 @@ texts! {
         allowed: "an address of one station, such as 52:54:00:12:34:56",
         write: |mac, f| crate::packet::Mac(mac.0).fmt(f),
     }
-    VlanRange {
+    VlanRange = Form::Text("VLAN[-VLAN]", "20-30"), {
         read: |text| {
             let (first, last) = text.split_once('-').unwrap_or((text, text));
             let number = |text: &str| text.parse().ok().filter(|number| (1..=MAX_VLAN).contains(number));
@@ -542,16 +549,11 @@ texts! {
     }
 }
 
-read_as_word!(Owner, Mac, Number<MIN, MAX> [const MIN: u32, const MAX: u32], List<T> [T: FromStr<Err: fmt::Display>]);
-write_as_text!(Mode, Mac, Source, VlanRange);
+read_as_word!(Number<MIN, MAX> [const MIN: u32, const MAX: u32], List<T> [T: FromStr<Err: fmt::Display>]);
+write_as_text!(Source);
 
 forms! {
-    Mode = Form::Text("OCTAL", "0660");
-    PortMode = Form::Text("OCTAL|copy|zerocopy|auto", "0660");
-    Owner = Form::Text("USER[:GROUP]", "root");
-    Mac = Form::Text("MAC", "52:54:00:12:34:56");
     Source = Form::Text("MAC|vrrp", "vrrp");
-    VlanRange = Form::Text("VLAN[-VLAN]", "20-30");
     Net = Form::Text("ADDRESS/LENGTH", "10.0.0.1/24");
     IpAddr = Form::Text("ADDRESS", "192.0.2.1");
 }

@@ -19,11 +19,11 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::server::connection::{receive, Connection};
 use super::server::conversation::{ConversationEnd, PATIENCE};
-use crate::fault::Fault;
 use crate::mem::{set_peeked, Files, Terms};
 use crate::sandbox::descriptors::{self, WantedFds, Why};
 use crate::sandbox::open::passing;
-use crate::wait::wait;
+use crate::util::fault::Fault;
+use crate::util::wait::wait;
 
 /// Bytes that are looked at before a message's length is known: more than most messages have.
 const FIRST_LOOK: usize = 4096;

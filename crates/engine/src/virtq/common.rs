@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::config::RingConfig;
 use super::flight::Flight;
 use super::memory::{Chain, Memory, Refusal, TakenChains};
-use crate::fault::Fault;
 use crate::mem::{Pieces, Signal};
+use crate::util::fault::Fault;
 
 /// What rings of both formats have beside the places in them.
 pub(super) struct Common {

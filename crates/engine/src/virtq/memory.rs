@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::config::{RingConfig, WriteLog};
 use super::raw::Raw;
-use crate::fault::Fault;
 use crate::mem::{prefetch_own, ticks, ticks_in, GuestMap, Piece, Pieces, Window, MAX_BATCH, MAX_PIECES};
+use crate::util::fault::Fault;
 
 use sidecore_abi::virtio::{features, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 

@@ -6,7 +6,7 @@
 //! `publish`): each is known by a [`Token`] from the moment it is picked. Either way a batch becomes
 //! visible with one store.
 //! Every descriptor is read once into a local, every index is compared, every chain has a bounded life;
-//! what only an attacker does has its own [`Fault`](crate::fault::Fault).
+//! what only an attacker does has its own [`Fault`](crate::util::fault::Fault).
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod ahead;
@@ -37,9 +37,9 @@ use self::packed::Packed;
 use self::position::Cursor;
 use self::region::{packed::Writer as PackedWriter, split::Writer as SplitWriter, Parts};
 use self::split::Split;
-use crate::fault::Fault;
 use crate::mem::{Piece, Pieces, MAX_BATCH};
-use crate::slice::upto;
+use crate::util::fault::Fault;
+use crate::util::slice::upto;
 
 enum Format {
     Split(Split),

@@ -26,8 +26,8 @@ use super::journal::PackedJournal;
 use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Directions, Memory, Refusal};
 use super::position::{Cursor, Position};
 use super::raw::{Raw, RawDesc};
-use crate::fault::Fault;
 use crate::mem::{prefetch_read, Pieces};
+use crate::util::fault::Fault;
 
 /// Descriptors that are known to be available, all in a row, and the chains that end in them.
 #[derive(Clone, Copy, Default)]

@@ -28,8 +28,8 @@ use super::flight::{Flight, Request};
 use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Directions, Memory, Refusal};
 use super::position::{Cursor, Position};
 use super::raw::{Raw, RawDesc};
-use crate::fault::Fault;
 use crate::mem::{prefetch_own, prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
+use crate::util::fault::Fault;
 
 /// A split ring.
 pub struct Split {

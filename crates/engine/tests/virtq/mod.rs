@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use sidecore_abi::virtio::{features, split, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 use sidecore_driver::memory::{Memory, Page};
 use sidecore_driver::queue::{Buf, Options, Parts, Queue as DriverQueue, Table};
-use sidecore_engine::fault::Fault;
 use sidecore_engine::mem::{GuestMap, Pieces, RegionSpec, Signal, BATCH_PIECES};
+use sidecore_engine::util::fault::Fault;
 use sidecore_engine::virtq::{Access, Position, Queue, RingConfig, WriteLog};
 
 const SIZE: usize = 1 << 20;

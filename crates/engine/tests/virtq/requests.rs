@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 use sidecore_abi::virtio::{DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
 use sidecore_driver::queue::{Buf, Options, Table};
-use sidecore_engine::fault::Fault;
 use sidecore_engine::mem::{Piece, MAX_BATCH};
+use sidecore_engine::util::fault::Fault;
 use sidecore_engine::virtq::{Queue, Request, Token};
 
 use super::{config, pair, start, Pair};

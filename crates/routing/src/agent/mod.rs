@@ -133,7 +133,7 @@ impl Agent {
             };
             // What stands behind it came with the last bytes: it was not there before.
             let left = self.before.len() - at - start.len();
-            more = sidecore_engine::slice::behind(more, more.len() - left);
+            more = sidecore_engine::util::slice::behind(more, more.len() - left);
             self.started = true;
             self.before.clear();
         }

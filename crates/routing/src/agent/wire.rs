@@ -14,10 +14,11 @@
 //! in it. So an agent makes a number up, and drops all bytes before the START with this number; the daemon takes what says
 //! another number than the last HELLO for old. Numbers are in the machine's own order: both ends are on one machine.
 
+use libc::{IFLA_ADDRESS, IFLA_IFNAME};
 use sidecore_engine::host::netlink::{attributes, bytes, kind, word, Builder, Malformed, Message};
 use sidecore_engine::packet::Mac;
 use sidecore_engine::router::Change;
-use sidecore_engine::slice::behind;
+use sidecore_engine::util::slice::behind;
 
 use crate::fpm::frame;
 use crate::kernel::text;
@@ -35,8 +36,6 @@ mod own {
 
 /// What HELLO and START say before their number.
 const MAGIC: [u8; 8] = *b"sidecore";
-const IFLA_ADDRESS: u16 = 1;
-const IFLA_IFNAME: u16 = 3;
 
 /// What an agent says of itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

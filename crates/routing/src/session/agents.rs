@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{recv, send, RecvFlags, SendFlags};
 use sidecore_engine::router::Router;
 use sidecore_engine::sandbox::open::socket;
-use sidecore_engine::slice::upto;
+use sidecore_engine::util::slice::upto;
 
 use crate::agent::feed::{AgentFeed, Ports};
 use crate::view::AgentView;

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 use rustix::net::{accept_with, recv, RecvFlags, SocketFlags};
 use sidecore_engine::host::netns::FPM;
-use sidecore_engine::slice::upto;
+use sidecore_engine::util::slice::upto;
 
 use super::Worker;
 use crate::fpm::Stream;

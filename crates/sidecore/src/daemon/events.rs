@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::body::Body;
-use sidecore_engine::fault::shown;
+use sidecore_engine::util::fault::shown;
 use tokio::sync::mpsc::channel;
 use tokio::sync::{watch, OwnedSemaphorePermit};
 use tracing::field::{Field, Visit};

@@ -12,8 +12,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use sidecore_engine::bucket::{nanos, nanos_at, Bucket};
 use sidecore_engine::state::values::LogFormat;
+use sidecore_engine::util::bucket::{nanos, nanos_at, Bucket};
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::subscriber::Interest;

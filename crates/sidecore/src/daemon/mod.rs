@@ -99,7 +99,7 @@ pub fn run(args: RunArgs) -> Outcome {
     // The program that runs, even if another one was installed in its place since.
     sidecore_engine::sandbox::holder::set_program("/proc/self/exe".into());
     // Before any thread or process is made: they begin where this one may run.
-    match sidecore_engine::place::leave(cpus) {
+    match sidecore_engine::util::place::leave(cpus) {
         Ok(true) => {}
         Ok(false) => warn!(
             "I/O cores share their processors with everything else: no other one is left to this process"

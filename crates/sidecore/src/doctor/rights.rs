@@ -13,9 +13,9 @@ use std::io::Read;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use sidecore_engine::fault::shown as escaped;
 use sidecore_engine::sandbox::open::accounts::name_of;
 use sidecore_engine::state::status::Diagnosis;
+use sidecore_engine::util::fault::shown as escaped;
 
 use crate::api::About;
 

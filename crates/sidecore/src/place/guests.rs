@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
-use sidecore_engine::fault::shown;
+use sidecore_engine::util::fault::shown;
 
 use super::judge::Cpus;
 use super::machine::numbered;

@@ -6,11 +6,11 @@ use std::path::Path;
 use std::{fs, io};
 
 use serde::Serialize;
-use sidecore_engine::fault::shown;
 use sidecore_engine::sandbox::holder::{ALONE, ATTENDED};
 use sidecore_engine::state::kinds::{HeldPort, MEMORY_SOCKET};
 use sidecore_engine::state::status::VERSION;
 use sidecore_engine::state::{PortSpec, Spec};
+use sidecore_engine::util::fault::shown;
 
 use super::answer;
 use crate::cli::ShowArgs;

@@ -13,7 +13,7 @@ use hyper::Method;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, Value};
-use sidecore_engine::fault::shown;
+use sidecore_engine::util::fault::shown;
 use tokio::time::MissedTickBehavior;
 
 use super::history::{History, Row, Sample, Scene, COLUMNS};

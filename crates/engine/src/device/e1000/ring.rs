@@ -24,8 +24,8 @@ use super::regs::TX_RINGS;
 use super::state::Registers;
 use crate::device::csb::RingSide;
 use crate::device::nic::RingBase;
-use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
+use crate::util::fault::Fault;
 
 /// Heads are published when a ring runs empty and at least once for this number of descriptors: publishing takes the
 /// cache line away from the guest, which writes its tail there.

@@ -15,7 +15,7 @@
 use super::regs;
 use super::state::Registers;
 use crate::packet::{is_group, Frame, Ip, TCP};
-use crate::slice::{upto, upto_mut};
+use crate::util::slice::{upto, upto_mut};
 
 /// Registers of the key.
 const KEY: usize = 10;

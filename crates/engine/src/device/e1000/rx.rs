@@ -31,7 +31,7 @@ use crate::device::source::{tag, FrameBytes, Shortage};
 use crate::mem::{prefetch_own, GuestMap, Piece};
 use crate::packet::{Batch, Frame};
 use crate::port::{DropReason, Outcome, Room};
-use crate::slice::behind;
+use crate::util::slice::behind;
 
 /// Most descriptors of one frame: 16 KiB in buffers of 256 bytes, and some without an address.
 const MAX_DESCRIPTORS: usize = 96;

@@ -26,12 +26,12 @@ use super::regs::{self, ring};
 use super::{E1000Config, Model, E1000};
 use crate::core::Recall;
 use crate::device::pci::{write_config, Index, PciDevice};
-use crate::fault::Fault;
 use crate::graph::{QueueHandle, Scheduler};
 use crate::mem::{Arena, GuestMap, RegionSpec};
 use crate::observe::CounterFile;
 use crate::packet::{Batch, Gso, Mac, Offload, Plan, Sum, MAX_HEADER};
 use crate::port::{DropReason, IngressQueue, Outcome, Port, PortId, Tally, DEFAULT_MTU};
+use crate::util::fault::Fault;
 
 const MAC: Mac = Mac([0x52, 0x54, 0, 1, 2, 3]);
 const PEER: [u8; 6] = [0x52, 0x54, 0, 9, 9, 9];

@@ -13,11 +13,11 @@ use super::shared::{IntelPart, NicState};
 use super::stats::{self, Frames};
 use crate::device::nic::{Cursor, Look, TxCodec, Wishes};
 use crate::device::packet::MIN_PADDED;
-use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::packet::Gso;
 use crate::packet::{Batch, Frame, MAX_FRAME};
 use crate::port::DropReason;
+use crate::util::fault::Fault;
 
 /// A descriptor's second word when it is marked done.
 fn done(word: u64) -> u64 {

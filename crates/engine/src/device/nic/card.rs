@@ -24,11 +24,11 @@ use crate::device::pci::{
     Command, ConfigSpace, Format, Image, Interrupts, PciDevice, Persist, Region, REGIONS,
 };
 use crate::device::Queue;
-use crate::fault::Fault;
 use crate::graph::Scheduler;
 use crate::mem::GuestMap;
 use crate::packet::Offloads;
 use crate::port::{EgressQueue, Port, QueueStatus};
+use crate::util::fault::Fault;
 
 /// Places in an image, in words.
 pub struct Layout {

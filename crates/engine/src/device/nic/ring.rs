@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use crate::device::csb::{Block, RingSide};
 use crate::device::moderation::{Causes, Irq};
-use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
 use crate::port::Port;
+use crate::util::fault::Fault;
 
 /// A ring of any part, which has `own` beside.
 pub struct RingBase<O> {

@@ -11,10 +11,10 @@ use std::sync::Arc;
 use super::ring::RingBase;
 use super::ring::{Nic, SharedPart};
 use crate::device::packet::{add_buffer, add_plain};
-use crate::fault::Fault;
 use crate::mem::{GuestMap, Piece};
 use crate::packet::{Batch, Frame, MAX_FRAME};
 use crate::port::{DropReason, Tally};
+use crate::util::fault::Fault;
 
 /// Descriptors looked at in one poll, and of one packet.
 const MAX_DESCRIPTORS: u32 = 1024;

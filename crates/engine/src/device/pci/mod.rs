@@ -28,11 +28,11 @@ pub use config::{Area, Command, ConfigSpace, Identity, MappablePages, MsixPlace,
 pub use interrupts::{Index, Interrupts, Mode};
 pub use persist::{Format, Image, Persist};
 
-use crate::fault::Fault;
 use crate::mem::GuestMap;
 #[cfg(doc)]
 use crate::mem::SharedPages;
 use crate::port::QueueStatus;
+use crate::util::fault::Fault;
 
 /// A device model. See the module's words on threads.
 pub trait PciDevice: Send {

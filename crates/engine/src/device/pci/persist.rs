@@ -13,8 +13,8 @@ use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::fault::shown;
 use crate::mem::halves;
+use crate::util::fault::shown;
 
 /// Words that are compared and copied together: a cache line.
 const CHUNK: usize = 8;

@@ -18,11 +18,11 @@ use super::function::{memory_config, memory_regions};
 use crate::device::pci::{
     answer, Command, ConfigSpace, Format, Image, Interrupts, PciDevice, Persist, Region as Window, REGIONS,
 };
-use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueStatus};
 use crate::ring::Side;
-use crate::slice::{behind_mut, put};
+use crate::util::fault::Fault;
+use crate::util::slice::{behind_mut, put};
 
 /// The memory of a ptnet device.
 pub struct MemoryDevice {

@@ -61,11 +61,11 @@ use self::receiver::Receiver;
 use self::sender::Sender;
 use super::pci::{answer, Command, ConfigSpace, Interrupts, PciDevice, Persist, Region as Window, REGIONS};
 use super::Queue;
-use crate::fault::Fault;
 use crate::graph::Scheduler;
 use crate::mem::GuestMap;
 use crate::port::{Port, QueueStatus};
 use crate::ring::{Block, Region, Side};
+use crate::util::fault::Fault;
 
 /// A pair of rings.
 struct Pair {

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Arc;
 
 use super::messages::Messages;
-use crate::fault::Fault;
 use crate::mem::GuestMap;
 use crate::packet::Offloads;
 use crate::port::Port;
 use crate::slots::Header;
+use crate::util::fault::Fault;
 
 /// What every guest that has a header is given; what it may be given beside, and ask for.
 const GIVEN: Offloads = Offloads::from_bits(

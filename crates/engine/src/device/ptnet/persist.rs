@@ -16,9 +16,9 @@ use super::messages::RingUse;
 use super::{Pair, Ptnet, MAX_PAIRS};
 use crate::device::pci::{Command, Format, Image, Persist};
 use crate::device::Queue;
-use crate::fault::Fault;
 use crate::mem::halves;
 use crate::ring::Side as EndSide;
+use crate::util::fault::Fault;
 
 /// Changes with the meaning of anything here.
 const VERSION: u32 = 1;

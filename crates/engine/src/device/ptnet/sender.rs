@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use super::messages::RingUse;
 use super::nic::NicState;
-use crate::account::Outcome;
 use crate::mem::{Act, GuestMap};
+use crate::observe::account::Outcome;
 use crate::observe::PortCounters;
 use crate::packet::Batch;
 use crate::port::{DropReason, IngressQueue, Tally};

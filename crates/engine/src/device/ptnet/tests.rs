@@ -20,12 +20,12 @@ use sidecore_abi::ptnet::{memdev, reg, CREATE, DELETE, GUEST_USO, HOST_USO, LINK
 use super::{functions, persist, MemoryDevice, Ptnet, PtnetConfig};
 use crate::core::Recall;
 use crate::device::pci::{self, write_config, Image, Index, PciDevice, Persist};
-use crate::fault::Fault;
 use crate::graph::{QueueHandle, Scheduler};
 use crate::mem::{GuestMap, RegionSpec};
 use crate::observe::CounterFile;
 use crate::packet::{Batch, Mac};
 use crate::port::{DropReason, Outcome, Port, PortId, Tally, DEFAULT_MTU};
+use crate::util::fault::Fault;
 
 const MAC: Mac = Mac([0x52, 0x54, 0, 1, 2, 3]);
 const MEMORY: u64 = 0x10000;

@@ -10,7 +10,7 @@ use crate::device::packet::{Packet, Span};
 use crate::mem::Arena;
 use crate::packet::{Batch, Gso, Ip, Offload, Sum};
 use crate::port::DropReason;
-use crate::slice::{behind, put, upto};
+use crate::util::slice::{behind, put, upto};
 
 /// EtherType of a tag (802.1Q §9.6).
 const VLAN: u16 = 0x8100;

@@ -12,8 +12,8 @@ use super::journal::{RingJournal, MAX_ENTRIES};
 use super::regs::desc::{EOR, OWN};
 use crate::device::csb::RingSide;
 use crate::device::nic::RingBase;
-use crate::fault::Fault;
 use crate::mem::{GuestMap, Words};
+use crate::util::fault::Fault;
 
 /// Descriptors of the longest ring.
 pub(super) const MAX: u32 = 1024;

@@ -23,11 +23,11 @@ use crate::device::csb::RingSide;
 use crate::device::nic::RxRings;
 use crate::device::packet::MIN_PADDED;
 use crate::device::source::{tag, FrameBytes, Shortage};
-use crate::fault::Fault;
 use crate::mem::{prefetch_own, GuestMap, Piece};
 use crate::packet::{is_group, Batch, Frame, Ip, Offload, BROADCAST};
 use crate::port::{DropReason, EgressQueue, Outcome, Room};
-use crate::slice::behind;
+use crate::util::fault::Fault;
+use crate::util::slice::behind;
 
 const FCS: u32 = 4;
 /// Longest frame, with FCS.

@@ -22,12 +22,12 @@ use crate::core::Recall;
 use crate::device::moderation::Clock;
 use crate::device::pci::{self, write_config, Image, Index, Interrupts, PciDevice, Persist};
 use crate::device::written_tests::Written;
-use crate::fault::Fault;
 use crate::graph::{QueueHandle, Scheduler};
 use crate::mem::{memory_file, Arena, GuestMap, Overrun, RegionSpec, Words};
 use crate::observe::CounterFile;
 use crate::packet::{Batch, Frame, Gso, Mac, Offload, Sum};
 use crate::port::{DropReason, Outcome, Port, PortId, Tally, DEFAULT_MTU};
+use crate::util::fault::Fault;
 
 const MAC: Mac = Mac([0x52, 0x54, 0, 1, 2, 3]);
 const PEER: [u8; 6] = [0x52, 0x54, 0, 9, 9, 9];

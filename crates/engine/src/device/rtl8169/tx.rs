@@ -18,10 +18,10 @@ use crate::count;
 use crate::device::csb::RingSide;
 use crate::device::nic::{Cursor, Look, TxCodec, Wishes};
 use crate::device::packet::{headers, MIN_PADDED};
-use crate::fault::Fault;
 use crate::mem::{Arena, GuestMap};
 use crate::packet::{Batch, Frame};
 use crate::port::DropReason;
+use crate::util::fault::Fault;
 
 /// A guest's transmit ring.
 pub struct TxRing {

@@ -21,9 +21,9 @@ use sidecore_abi::virtio::blk::status;
 use super::request::{self, status_of, Limits, Verdict};
 use crate::core::{Budget, Owner, Task, Visit, VisitEnd};
 use crate::disk::{Disk, Ended, Gate, Job, Medium, Op, RequestError};
-use crate::fault::Fault;
 use crate::mem::{ticks, ticks_in, Act, Begun, Deadline, Piece, Pieces, Transfers, BATCH_PIECES};
 use crate::port::Port;
+use crate::util::fault::Fault;
 use crate::virtq::{Position, Queue, Request, Token};
 
 /// Requests that are taken ahead of what is done with them.

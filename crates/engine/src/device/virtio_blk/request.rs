@@ -13,7 +13,7 @@ use sidecore_abi::virtio::features as bit;
 use super::features::{MAX_RANGE, MAX_RANGES};
 use crate::disk::{Job, Op, Range, RequestError};
 use crate::mem::{gather, Deadline, Piece};
-use crate::slice::{behind, behind_mut, upto, upto_mut};
+use crate::util::slice::{behind, behind_mut, upto, upto_mut};
 
 /// What requests are checked against.
 #[derive(Clone, Copy, Debug)]

@@ -11,11 +11,11 @@ use sidecore_abi::virtio::{features, NET_HDR_LEN};
 
 use super::ingress::{header_len, HEADER_LEN};
 use super::moderated::Moderated;
-use crate::fault::Fault;
 use crate::mem::{Piece, PieceWriter, Pieces};
 use crate::packet::{Batch, Frame, BATCH_PIECES, HEAD, MAX_BATCH, MAX_FRAME};
 use crate::port::{DropReason, EgressQueue, Outcome, Port, Room};
-use crate::slice::{behind, upto};
+use crate::util::fault::Fault;
+use crate::util::slice::{behind, upto};
 use crate::virtq::{Access, Position, Queue};
 
 /// The network header of a frame without offloads in one buffer: `num_buffers` is 1 (virtio 1.2 §5.1.6.4).

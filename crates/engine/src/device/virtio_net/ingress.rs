@@ -13,11 +13,11 @@ use sidecore_abi::virtio::{features, NET_HDR_LEN, NET_HDR_LEN_LEGACY};
 
 use super::features::host_offloads;
 use super::moderated::Looks;
-use crate::fault::Fault;
 use crate::mem::{gather, Piece};
 use crate::packet::{Batch, Frame, Offload, Offloads, HEAD, MAX_BATCH, MAX_FRAME, MIN_FRAME};
 use crate::port::{DropReason, IngressQueue, Port, Tally};
-use crate::slice::upto_mut;
+use crate::util::fault::Fault;
+use crate::util::slice::upto_mut;
 use crate::virtq::{Access, Chain, Position, Queue};
 
 /// Bytes of the network header with `num_buffers`.

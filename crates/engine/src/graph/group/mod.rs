@@ -29,8 +29,8 @@ use std::time::Duration;
 use crate::mem::{ticks, ticks_in};
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::DropReason;
-pub use crate::shares::Candidate;
-use crate::shares::Shares;
+pub use crate::util::shares::Candidate;
+use crate::util::shares::Shares;
 
 use buckets::{Buckets, NO_MEMBER};
 pub use buckets::{BUCKETS, MAX_MEMBERS};

@@ -17,7 +17,7 @@ use super::buckets::MAX_MEMBERS;
 use crate::mem::{Arena, Pieces};
 use crate::packet::{Batch, Frame, Offload, Sum, HEAD, UDP};
 use crate::port::{DropReason, PortId};
-use crate::slice::{behind, put};
+use crate::util::slice::{behind, put};
 
 /// It passes the member, and dies at the next router should it ever get there.
 const HOPS: u8 = 2;

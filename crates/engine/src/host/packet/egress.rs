@@ -18,7 +18,7 @@ use crate::host::describe::gather;
 use crate::mem::Piece;
 use crate::packet::{Batch, Frame, MAX_PIECES};
 use crate::port::{DropReason, EgressQueue, Fault, Outcome, Port};
-use crate::slice::{behind, upto};
+use crate::util::slice::{behind, upto};
 
 /// Most frames of one call.
 const MESSAGES: usize = 64;

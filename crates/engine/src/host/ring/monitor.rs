@@ -22,7 +22,7 @@ use crate::observe::capture::{Direction, Watcher};
 use crate::packet::{flow_hash, Batch, MAX_BATCH};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::ring::{ClientRx, Region};
-use crate::slice::upto;
+use crate::util::slice::upto;
 
 /// What a monitor sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use rustix::event::{eventfd, EventfdFlags};
 
 use super::queues::{wake_pipe, RingPortSettings};
-use crate::account::Outcome;
-use crate::fault::Fault;
 use crate::mem::{Act, Signal};
+use crate::observe::account::Outcome;
 use crate::observe::PortCounters;
 use crate::packet::Batch;
 use crate::port::{DropReason, EgressQueue, IngressQueue, Port, Tally};
 use crate::ring::RingStats;
 use crate::slots::pipe::{End, Far, Receiving, Sending};
+use crate::util::fault::Fault;
 
 /// While slots wait for the other end, which does not tell when it releases some, the core looks so often: for a while after the last
 /// frame, and later.

@@ -19,7 +19,7 @@ use crate::observe::capture::CaptureSlot;
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::{IngressQueue, Tally};
 use crate::ring::{ClientTx, PipeGate, Region, ReleaseGate};
-use crate::slice::upto;
+use crate::util::slice::upto;
 
 /// For how long after work the core naps shortly, and the naps then and later.
 const BUSY: Duration = Duration::from_millis(20);

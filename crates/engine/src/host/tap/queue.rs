@@ -20,7 +20,7 @@ use crate::host::mapping::Mapping;
 use crate::mem::Piece;
 use crate::packet::{Batch, Frame, Offloads, HEAD, MAX_PIECES};
 use crate::port::{DropReason, EgressQueue, Fault, IngressQueue, Outcome, Port, Tally};
-use crate::slice::{behind, upto};
+use crate::util::slice::{behind, upto};
 
 /// Longest frame that a TAP hands over: 64 KiB of IP, Ethernet and two VLAN tags, rounded up. Longer
 /// ones are cut by the kernel and dropped by us.

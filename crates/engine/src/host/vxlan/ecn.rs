@@ -4,7 +4,7 @@
 
 use crate::packet::{update, Ether};
 use crate::port::DropReason;
-use crate::slice::behind;
+use crate::util::slice::behind;
 
 /// Values of the field (RFC 3168 §5).
 const NOT_ECT: u8 = 0;

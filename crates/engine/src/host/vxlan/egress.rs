@@ -20,7 +20,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
 
-use libc::{c_int, iovec, mmsghdr, msghdr};
+use libc::{iovec, mmsghdr, msghdr};
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 
@@ -29,7 +29,7 @@ use super::vteps::{Known, Vteps};
 use crate::host::describe::gather;
 use crate::packet::{flow_hash, Batch, MAX_BATCH, MAX_PIECES};
 use crate::port::{DropReason, EgressQueue, Outcome};
-use crate::slice::behind;
+use crate::util::slice::behind;
 
 /// Most messages of one call.
 const MESSAGES: usize = 64;
@@ -42,8 +42,6 @@ const VECTORS: usize = 2 * MOST_VECTORS;
 /// Copies that are put in order at a time: floods may make more.
 const COPIES: usize = 16 * MAX_BATCH;
 
-/// UDP_SEGMENT of linux/udp.h.
-const UDP_SEGMENT: c_int = 103;
 /// A control message with a 16-bit number: its length, its level and kind, and the number, in words of 8 bytes.
 const CONTROL_LEN: u64 = 18;
 
@@ -182,7 +180,7 @@ impl VxlanEgress {
         (header.msg_control, header.msg_controllen) = (ptr::null_mut(), 0);
         if train > 0 {
             let [a, b, c, d] = libc::SOL_UDP.to_ne_bytes();
-            let [e, f, g, h] = UDP_SEGMENT.to_ne_bytes();
+            let [e, f, g, h] = libc::UDP_SEGMENT.to_ne_bytes();
             let [low, high] = u16::try_from(train).unwrap_or(u16::MAX).to_ne_bytes();
             let kind = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
             self.controls[index] = [CONTROL_LEN, kind, u64::from_ne_bytes([low, high, 0, 0, 0, 0, 0, 0])];

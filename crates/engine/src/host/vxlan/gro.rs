@@ -6,7 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::packet::{is_right, update, Gso, Offload, Sum};
-use crate::slice::{behind, upto};
+use crate::util::slice::{behind, upto};
 
 /// Bytes of an Ethernet header.
 const ETHER: usize = 14;

@@ -14,7 +14,7 @@ use crate::host::describe::{describe, Facts};
 use crate::mem::Pieces;
 use crate::packet::{Batch, Offloads, HEAD, MAX_BATCH, MAX_PIECES};
 use crate::port::{DropReason, IngressQueue, Tally};
-use crate::slice::{behind, upto};
+use crate::util::slice::{behind, upto};
 
 /// Most frames that are taken at a time: segments of a few streams may become few frames.
 const AHEAD: usize = 4 * MAX_BATCH;

@@ -32,7 +32,7 @@ use crate::host::interface::{set_option, set_receive_buffer, set_send_buffer};
 use crate::host::mapping::Mapping;
 use crate::port::{DropReason, Drops, Tally};
 use crate::sandbox::open::broker::{obtain, Request};
-use crate::slice::behind;
+use crate::util::slice::behind;
 
 /// Bytes of a VXLAN header (RFC 7348 §5): flags, three reserved bytes, the VNI, and one more.
 pub(super) const HEADER: usize = 8;
@@ -52,9 +52,6 @@ const BUFFER: u32 = 8 << 20;
 /// Seconds for which a station is known that is silent, as by 802.1Q.
 const AGEING: u32 = 300;
 
-/// As linux/udp.h has it.
-const UDP_GRO: c_int = 104;
-const UDP_NO_CHECK6_RX: c_int = 102;
 /// Words of two control messages, each with at most 8 bytes: the size of a train, and the outer header's traffic class.
 const CONTROLS: usize = 2 * 3;
 
@@ -137,9 +134,9 @@ impl Underlay {
                 let fd = open(at)?;
                 // RFC 7348 §5: a checksum of zero is taken, with IPv6, too (RFC 6935 §5).
                 const SIX: [(c_int, c_int); 2] =
-                    [(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS), (libc::SOL_UDP, UDP_NO_CHECK6_RX)];
+                    [(libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS), (libc::SOL_UDP, libc::UDP_NO_CHECK6_RX)];
                 let its = if at.is_ipv4() { &[(libc::IPPROTO_IP, libc::IP_RECVTOS)][..] } else { &SIX };
-                for (level, name) in its.iter().chain(&[(libc::SOL_UDP, UDP_GRO)]) {
+                for (level, name) in its.iter().chain(&[(libc::SOL_UDP, libc::UDP_GRO)]) {
                     // SAFETY: these options take an int.
                     unsafe { set_option(&fd, *level, *name, &1i32) }?;
                 }
@@ -355,7 +352,7 @@ fn said(controls: &[u64; CONTROLS], used: usize) -> (usize, u8) {
     for control in controls.chunks_exact(3).take(used.div_ceil(24)) {
         let &[_, what, value] = control else { continue };
         match (numbers(what), numbers(value)) {
-            ([libc::SOL_UDP, UDP_GRO], [size, _]) => {
+            ([libc::SOL_UDP, libc::UDP_GRO], [size, _]) => {
                 train = usize::try_from(size).unwrap_or(usize::MAX).max(1)
             }
             ([libc::IPPROTO_IP, libc::IP_TOS], _) => ecn = value.to_ne_bytes()[0] & 3,

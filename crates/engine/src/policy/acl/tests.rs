@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::packet::wrapped_tests::wrapped;
 use crate::packet::{Batch, Fields, L4};
-use crate::slice::upto;
+use crate::util::slice::upto;
 
 const KEY: [u64; 8] = [
     0x9e37_79b9_7f4a_7c15,

@@ -21,12 +21,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
 
-use crate::account::Outcome;
-use crate::fault::Fault;
 use crate::mem::Act;
+use crate::observe::account::Outcome;
 use crate::observe::PortCounters;
 use crate::port::Port;
 use crate::ring::{Block, ClientRx, ClientTx, Hand, Hands, RingAccess, RingStats};
+use crate::util::fault::Fault;
 
 /// The end that receives, as the I/O core of the other one tells it of frames.
 pub trait Far: Send + Sync {

@@ -12,11 +12,11 @@ use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use sidecore_abi::netmap::{SlotWord, NS_BUF_CHANGED, NS_INDIRECT, NS_MOREFRAG};
 
 use super::*;
-use crate::fault::Fault;
 use crate::mem::{GuestMap, RegionSpec};
 use crate::observe::CounterFile;
 use crate::port::{Port, PortId};
 use crate::ring::Block;
+use crate::util::fault::Fault;
 
 const SLOTS: u32 = 8;
 /// Where a guest's block of either kind is, and the host's.

@@ -11,9 +11,9 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::socket::Listener;
 use super::OwnerLine;
-use crate::fault::Fault;
 use crate::port::{AttachmentStatus, Port};
-use crate::wait::wait;
+use crate::util::fault::Fault;
+use crate::util::wait::wait;
 
 /// How long a peer may take over the rest of a message, or over reading our answers.
 pub(in crate::transport) const PATIENCE: Duration = Duration::from_secs(2);

@@ -44,11 +44,11 @@ use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags};
 
-use crate::fault::Fault;
 use crate::mem::JoinedThread;
 use crate::port::Port;
 use crate::sandbox::filters::{enter, Kinds};
-use crate::wait::wait_for;
+use crate::util::fault::Fault;
+use crate::util::wait::wait_for;
 
 /// What the owner of a socket wants.
 #[derive(Clone, Copy, Debug)]

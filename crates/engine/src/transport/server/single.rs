@@ -12,10 +12,10 @@ use super::connection::{await_close, Connection, CLOSING};
 use super::conversation::{self, ConversationEnd, Exchange};
 use super::socket::{call, Listener, PeerSource};
 use super::{supervise, OwnerLine, Running};
-use crate::bucket::{nanos, nanos_at, Bucket};
-use crate::fault::{shown, Fault};
 use crate::port::{AttachmentStatus, Lack, Peer, Port};
-use crate::wait::{has_left, wait, wait_for};
+use crate::util::bucket::{nanos, nanos_at, Bucket};
+use crate::util::fault::{shown, Fault};
+use crate::util::wait::{has_left, wait, wait_for};
 
 /// Most characters that are shown of what was wrong with a message.
 const LONGEST_WHY: usize = 400;

@@ -17,10 +17,10 @@ use super::backend::Backend;
 use super::channel::Descriptors;
 use super::messages::{protocol, Given, Header, HEADER};
 use crate::device::VirtioDevice;
-use crate::fault::Fault;
 use crate::mem::BadFile;
 use crate::port::{AttachmentStatus, Peer};
-use crate::wait::wait;
+use crate::util::fault::Fault;
+use crate::util::wait::wait;
 
 /// A conversation.
 pub(super) struct Conversation<D: VirtioDevice> {

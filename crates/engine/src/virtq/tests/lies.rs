@@ -124,7 +124,7 @@ fn counters_may_be_any() {
 /// What a packed request's copies say is as good as what any descriptor says.
 #[test]
 fn copies_are_descriptors_like_any() {
-    use crate::fault::Fault;
+    use crate::util::fault::Fault;
     let lies: [(usize, u16, Fault); 4] = [
         // Of the request with two descriptors: no more follows; more follows; the other way; far away.
         (32 + 32 + 18, 0, Fault::ChainTooLong),

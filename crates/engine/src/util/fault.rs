@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn every_fault_is_explained() {
-        let page = include_str!("../../../docs/troubleshooting.md");
+        let page = include_str!("../../../../docs/troubleshooting.md");
         for &(fault, _) in ALL {
             assert!(page.contains(&format!("\n| `{}` | ", fault.name())), "{fault}");
         }
