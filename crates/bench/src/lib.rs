@@ -35,6 +35,7 @@ mod results;
 mod rfc2544;
 mod router;
 mod routes;
+mod runner;
 mod sched;
 #[allow(dead_code, reason = "tests of the driver use more of it")]
 mod storage;

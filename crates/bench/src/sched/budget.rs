@@ -13,10 +13,11 @@ use sidecore_engine::core::{CpuBudget, Service};
 
 use super::guest::{Report, Work};
 use super::stage::{Stage, JUMBO};
-use super::{middle, Common, Result, Results};
+use super::{Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{chart, Axis, Line};
 use crate::modes::Modes;
+use crate::runner::{fields, figures, in_parts};
 
 /// `bench budget`.
 #[derive(Debug, clap::Args)]
@@ -40,56 +41,44 @@ pub struct Args {
 /// Measurements of a whole core before it is given up.
 const TRIES: usize = 10;
 
-/// One measurement: parts of the core.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    time: f64,
-    frames: f64,
-    load_busy: f64,
-    /// Meanwhile, and while a whole core was measured before and after it.
-    mode: Mode,
+figures! {
+    /// One measurement, or medians of them: parts of a core.
+    struct Figures {
+        /// What the I/O core says that the guest had, and what its frames are of a whole core's.
+        time, frames, load_busy,
+    }
 }
+
+/// With the distance meanwhile, and while a whole core was measured before and after it.
+type Sample = (Figures, Mode);
 
 /// A row of the table: medians.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
-    /// Parts of a core: what was granted, what the I/O core says the guest had, and what its frames are of a whole core's.
+    /// The part of a core that was granted, and the greater error of the two.
     granted: f64,
-    time: f64,
-    frames: f64,
-    /// The greater error of the two.
     error: f64,
-    load_busy: f64,
+    #[serde(flatten)]
+    figures: Figures,
     /// The part by its frames.
     #[serde(skip_deserializing)]
     modes: Modes,
-}
-
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Summary {
-    worst_error: f64,
 }
 
 /// `bench budget`.
 pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
     let shares = if common.quick { vec![25, 75] } else { args.shares.clone() };
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); shares.len()];
-    for round in 1..=common.repeat.rounds {
-        for ((sample, of_share), share) in
-            measure(args, &common, &shares)?.iter().zip(&mut samples).zip(&shares)
-        {
-            eprintln!(
-                "round {round}/{}: {share} % granted, {:.1} % by time, {:.1} % by frames",
-                common.repeat.rounds,
-                100.0 * sample.time,
-                100.0 * sample.frames
-            );
-            of_share.push(*sample);
+    let samples = in_parts(common.repeat.rounds, &[()], |round, ()| {
+        let samples = measure(args, &common, &shares)?;
+        for ((it, _), share) in samples.iter().zip(&shares) {
+            let [time, frames] = [it.time, it.frames].map(|part| 100.0 * part);
+            eprintln!("{round}: {share} % granted, {time:.1} % by time, {frames:.1} % by frames");
         }
-    }
-    let rows: Vec<Row> = shares.iter().zip(&samples).map(|(share, samples)| row(*share, samples)).collect();
-    let summary = Summary { worst_error: rows.iter().map(|row| row.error).fold(f64::NAN, f64::max) };
+        Ok(samples)
+    })?;
+    let rows: Vec<Row> = shares.iter().zip(&samples[0]).map(|(share, of)| row(*share, of)).collect();
+    let summary = fields! { worst_error: rows.iter().map(|row| row.error).fold(f64::NAN, f64::max) };
     let note = format!("one guest that floods, parts of an I/O core, {}", common.repeat);
     Results::new("budget", &note)
         .with("period_ms", &args.period)?
@@ -124,12 +113,12 @@ fn measure(args: &Args, common: &Common, shares: &[u8]) -> Result<Vec<Sample>> {
             let after = whole(&mut take)?;
             let earlier = std::mem::replace(&mut before, after);
             let around = (earlier.0 + after.0) / 2.0;
-            Ok(Sample {
+            let figures = Figures {
                 time: busy as f64 / 1e9 / report.seconds,
                 frames: report.rate(0..1) / around,
                 load_busy: report.load_busy,
-                mode: earlier.1.and(report.mode).and(after.1),
-            })
+            };
+            Ok((figures, earlier.1.and(report.mode).and(after.1)))
         };
         shares.iter().map(one).collect()
     })
@@ -149,10 +138,10 @@ fn whole(take: &mut impl FnMut(Option<u8>) -> Result<(Report, u64)>) -> Result<(
 
 fn row(share: u8, samples: &[Sample]) -> Row {
     let granted = f64::from(share) / 100.0;
-    let (time, frames) = (middle(samples, |s| s.time), middle(samples, |s| s.frames));
-    let error = (time - granted).abs().max((frames - granted).abs());
-    let modes = Modes::of(samples, |s| (s.mode, s.frames));
-    Row { granted, time, frames, error, load_busy: middle(samples, |s| s.load_busy), modes }
+    let figures = Figures::of(samples.iter().map(|it| &it.0));
+    let error = (figures.time - granted).abs().max((figures.frames - granted).abs());
+    let modes = Modes::of(samples, |(it, mode)| (*mode, it.frames));
+    Row { granted, error, figures, modes }
 }
 
 /// Figures 10 to 12 of the paper: received against granted.
@@ -166,8 +155,8 @@ pub fn draw(rows: &[Row]) -> String {
         Axis::linear("granted, %"),
         Axis::linear("received, %"),
         &[
-            line("by time", |row| row.time),
-            line("by frames", |row| row.frames),
+            line("by time", |row| row.figures.time),
+            line("by frames", |row| row.figures.frames),
             line("granted", |row| row.granted),
         ],
     )

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::guest::{Report, Work};
 use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
-use super::{middle, Common, Result, Results};
+use super::{Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{chart, stack, Axis, Line};
 use crate::modes::Modes;
+use crate::runner::{by_turns, fields, figures};
 
 /// `bench mix`.
 #[derive(Debug, clap::Args)]
@@ -40,22 +41,16 @@ const WAYS: [Way; 4] = [
     PER_DEVICE,
 ];
 
-/// One measurement.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    /// Median and 99th percentile in µs, alone and in the mix.
-    alone: [f64; 2],
-    mixed: [f64; 2],
-    /// Answers a second in the mix.
-    answers: f64,
-    /// Frames a second of the streams, alone and in the mix.
-    streams: [f64; 2],
-    /// Of the mix.
-    io_busy: f64,
-    load_busy: f64,
-    /// While guests waited alone, streams were alone, and in the mix.
-    modes: [Mode; 3],
+figures! {
+    /// One measurement, or medians of them: percentiles and rates in the mix, and without the other kind of guests.
+    struct Figures {
+        p50_us, p99_us, p50_alone_us, p99_alone_us, p50_vs_alone, p99_vs_alone, answers_per_second,
+        stream_mpps, stream_alone_mpps, stream_loss, io_busy, load_busy,
+    }
 }
+
+/// A measurement, with the distances while guests waited alone, streams were alone, and in the mix.
+type Sample = (Figures, [Mode; 3]);
 
 /// A row of the table: medians.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -63,31 +58,13 @@ pub struct Row {
     way: String,
     streams: u16,
     waiting: u16,
-    p50_us: f64,
-    p99_us: f64,
-    p50_alone_us: f64,
-    p99_alone_us: f64,
-    /// The medians of the rounds' ratios.
-    p50_vs_alone: f64,
-    p99_vs_alone: f64,
-    answers_per_second: f64,
-    stream_mpps: f64,
-    stream_alone_mpps: f64,
-    stream_loss: f64,
-    io_busy: f64,
-    load_busy: f64,
+    #[serde(flatten)]
+    figures: Figures,
     /// The 99th percentile in µs, and million frames a second of the streams, in the mix.
     #[serde(skip_deserializing)]
     modes: Modes,
     #[serde(skip_deserializing)]
     stream_modes: Modes,
-}
-
-/// The worst of all numbers of streams.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Summary {
-    p99_vs_alone: f64,
-    stream_loss: f64,
 }
 
 /// `bench mix`.
@@ -99,33 +76,28 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let cases: Vec<(Way, u16)> =
         WAYS.into_iter().flat_map(|way| streams.iter().map(move |&m| (way, m))).collect();
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
-    for round in 1..=common.repeat.rounds {
-        for (&(way, streams), of_case) in cases.iter().zip(&mut samples) {
-            let sample = measure(args, &common, way, streams.into())?;
-            eprintln!(
-                "round {round}/{}: {streams} streams of {} guests, {}: p99 {:.0} µs ({:.0} alone), {:.2} Mpps ({:.2} alone)",
-                common.repeat.rounds,
-                args.guests,
-                way.name,
-                sample.mixed[1],
-                sample.alone[1],
-                sample.streams[1] / 1e6,
-                sample.streams[0] / 1e6
-            );
-            of_case.push(sample);
-        }
-    }
+    let samples = by_turns(common.repeat.rounds, &cases, |round, &(way, streams)| {
+        let sample = measure(args, &common, way, streams.into())?;
+        let Figures { p99_us, p99_alone_us, stream_mpps, stream_alone_mpps, .. } = sample.0;
+        eprintln!(
+            "{round}: {streams} streams of {} guests, {}: p99 {p99_us:.0} µs ({p99_alone_us:.0} alone), \
+             {stream_mpps:.2} Mpps ({stream_alone_mpps:.2} alone)",
+            args.guests, way.name
+        );
+        Ok(sample)
+    })?;
     let rows: Vec<Row> = cases
         .iter()
         .zip(&samples)
         .map(|(&(way, streams), samples)| row(way, streams, args.guests - streams, samples))
         .collect();
-    let worst = |value: fn(&Row) -> f64| {
-        rows.iter().filter(|row| row.way == WAYS[0].name).map(value).fold(f64::NAN, f64::max)
+    let worst = |value: fn(&Figures) -> f64| {
+        let ours = rows.iter().filter(|row| row.way == WAYS[0].name);
+        ours.map(|row| value(&row.figures)).fold(f64::NAN, f64::max)
     };
+    // The worst of all numbers of streams.
     let summary =
-        Summary { p99_vs_alone: worst(|row| row.p99_vs_alone), stream_loss: worst(|row| row.stream_loss) };
+        fields! { p99_vs_alone: worst(|it| it.p99_vs_alone), stream_loss: worst(|it| it.stream_loss) };
     let note = format!(
         "streams of 1500 B and guests that wait for answers, {}; latency as the guest sees it, 20 µs of it outside",
         common.repeat
@@ -149,51 +121,50 @@ fn measure(args: &Args, common: &Common, way: Way, streams: usize) -> Result<Sam
         let waiting = take(Work::Nothing, Work::RequestResponse)?;
         let alone = take(stream, Work::Nothing)?;
         let mix = take(stream, Work::RequestResponse)?;
-        let latency = |report: &Report| [50.0, 99.0].map(|percent| report.latency(streams..guests, percent));
-        Ok(Sample {
-            alone: latency(&waiting),
-            mixed: latency(&mix),
-            answers: mix.rate(streams..guests),
-            streams: [alone.rate(0..streams), mix.rate(0..streams)],
+        let latency = |report: &Report, percent: f64| report.latency(streams..guests, percent);
+        let [p50_us, p99_us] = [50.0, 99.0].map(|percent| latency(&mix, percent));
+        let [p50_alone_us, p99_alone_us] = [50.0, 99.0].map(|percent| latency(&waiting, percent));
+        let [stream_mpps, stream_alone_mpps] = [&mix, &alone].map(|report| report.rate(0..streams) / 1e6);
+        let figures = Figures {
+            p50_us,
+            p99_us,
+            p50_alone_us,
+            p99_alone_us,
+            p50_vs_alone: p50_us / p50_alone_us,
+            p99_vs_alone: p99_us / p99_alone_us,
+            answers_per_second: mix.rate(streams..guests),
+            stream_mpps,
+            stream_alone_mpps,
+            stream_loss: 1.0 - stream_mpps / stream_alone_mpps,
             io_busy: mix.io_busy(common.io_cores.len()),
             load_busy: mix.load_busy,
-            modes: [waiting.mode, alone.mode, mix.mode],
-        })
+        };
+        Ok((figures, [waiting.mode, alone.mode, mix.mode]))
     })
 }
 
 fn row(way: Way, streams: u16, waiting: u16, samples: &[Sample]) -> Row {
-    let by_mode = |part: usize, value: fn(&Sample) -> f64| Modes::of(samples, |s| (s.modes[part], value(s)));
-    let (p99_alone, streams_alone) = (by_mode(0, |s| s.alone[1]), by_mode(1, |s| s.streams[0] / 1e6));
+    let by_mode =
+        |part: usize, value: fn(&Figures) -> f64| Modes::of(samples, |(it, modes)| (modes[part], value(it)));
+    let alone = (by_mode(0, |it| it.p99_alone_us), by_mode(1, |it| it.stream_alone_mpps));
     Row {
         way: way.name.to_owned(),
         streams,
         waiting,
-        p50_us: middle(samples, |s| s.mixed[0]),
-        p99_us: middle(samples, |s| s.mixed[1]),
-        p50_alone_us: middle(samples, |s| s.alone[0]),
-        p99_alone_us: middle(samples, |s| s.alone[1]),
-        p50_vs_alone: middle(samples, |s| s.mixed[0] / s.alone[0]),
-        p99_vs_alone: middle(samples, |s| s.mixed[1] / s.alone[1]),
-        answers_per_second: middle(samples, |s| s.answers),
-        stream_mpps: middle(samples, |s| s.streams[1] / 1e6),
-        stream_alone_mpps: middle(samples, |s| s.streams[0] / 1e6),
-        stream_loss: middle(samples, |s| 1.0 - s.streams[1] / s.streams[0]),
-        io_busy: middle(samples, |s| s.io_busy),
-        load_busy: middle(samples, |s| s.load_busy),
-        modes: by_mode(2, |s| s.mixed[1]).over("ratio_to_alone", &p99_alone),
-        stream_modes: by_mode(2, |s| s.streams[1] / 1e6).over("ratio_to_alone", &streams_alone),
+        figures: Figures::of(samples.iter().map(|it| &it.0)),
+        modes: by_mode(2, |it| it.p99_us).over("ratio_to_alone", &alone.0),
+        stream_modes: by_mode(2, |it| it.stream_mpps).over("ratio_to_alone", &alone.1),
     }
 }
 
 /// Figure 7: latencies of guests that wait, and rates of streams.
 pub fn draw(rows: &[Row]) -> String {
-    let lines = |value: fn(&Row) -> f64, alone: fn(&Row) -> f64| {
+    let lines = |value: fn(&Figures) -> f64, alone: fn(&Figures) -> f64| {
         let mut lines = Vec::new();
         for way in WAYS {
             let its = || rows.iter().filter(|row| row.way == way.name);
-            let line = |name: String, value: fn(&Row) -> f64| {
-                Line::new(name, its().map(|row| (f64::from(row.streams), value(row))).collect())
+            let line = |name: String, value: fn(&Figures) -> f64| {
+                Line::new(name, its().map(|row| (f64::from(row.streams), value(&row.figures))).collect())
             };
             lines.push(line(way.name.to_owned(), value));
             lines.push(line(format!("{}, alone", way.name), alone).dashed());
@@ -207,14 +178,14 @@ pub fn draw(rows: &[Row]) -> String {
         note,
         Axis::linear("streams"),
         Axis::log("p99 in µs"),
-        &lines(|row| row.p99_us, |row| row.p99_alone_us),
+        &lines(|it| it.p99_us, |it| it.p99_alone_us),
     );
     let rate = chart(
         "Rate of the streams",
         note,
         Axis::linear("streams"),
         Axis::linear("Mpps, all streams"),
-        &lines(|row| row.stream_mpps, |row| row.stream_alone_mpps),
+        &lines(|it| it.stream_mpps, |it| it.stream_alone_mpps),
     );
     stack(&[latency, rate])
 }

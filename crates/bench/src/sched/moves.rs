@@ -20,6 +20,7 @@ use crate::distance::Mode;
 use crate::draw::{bars, Axis, Bars};
 use crate::modes::Modes;
 use crate::ours::START;
+use crate::runner::{by_turns, fields};
 
 /// `bench move`.
 #[derive(Debug, clap::Args)]
@@ -98,48 +99,38 @@ pub struct Row {
     modes: Modes,
 }
 
-/// Of all rows with moves.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Summary {
-    lost: u64,
-    reordered: u64,
-    pause_p99_us: f64,
-}
-
 /// `bench move`.
 pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
     // Where there is one processor for them, both cores have it.
     let cpus = [0, 1].map(|n| common.io_cores[n % common.io_cores.len()]);
-    let mut seen: [Seen; 3] = Default::default();
-    let mut pauses: [Vec<(Mode, f64)>; 3] = Default::default();
-    for round in 1..=common.repeat.rounds {
-        for ((event, all), pauses) in Event::ALL.into_iter().zip(&mut seen).zip(&mut pauses) {
-            let (of_round, mode) = measure(args, &common, cpus, event)?;
-            pauses.push((mode, of_round.pause(99)));
-            eprintln!(
-                "round {round}/{}: {}: {:.2} Mpps, {} of {} frames lost, {} out of order",
-                common.repeat.rounds,
-                event.name(),
-                of_round.received as f64 / of_round.seconds / 1e6,
-                of_round.sent.saturating_sub(of_round.received),
-                of_round.sent,
-                of_round.reordered
-            );
-            all.add(of_round);
-        }
-    }
-    let pauses = pauses.map(|of_event| Modes::of(&of_event, |pause| *pause));
-    let of_event = |((event, seen), pauses): (_, &Modes)| row(event, seen, pauses.clone());
-    let mut rows: Vec<Row> = Event::ALL.into_iter().zip(seen).zip(&pauses).map(of_event).collect();
-    let [nothing, ..] = &pauses;
-    for row in rows.iter_mut().filter(|row| row.event != Event::None) {
-        row.modes = std::mem::take(&mut row.modes).over("ratio_to_nothing", nothing);
-    }
+    let samples = by_turns(common.repeat.rounds, &Event::ALL, |round, event| {
+        let (seen, mode) = measure(args, &common, cpus, *event)?;
+        eprintln!(
+            "{round}: {}: {:.2} Mpps, {} of {} frames lost, {} out of order",
+            event.name(),
+            seen.received as f64 / seen.seconds / 1e6,
+            seen.sent.saturating_sub(seen.received),
+            seen.sent,
+            seen.reordered
+        );
+        Ok((seen, mode))
+    })?;
+    let pauses = |of: &[(Seen, Mode)]| Modes::of(of, |(seen, mode)| (*mode, seen.pause(99)));
+    let nothing = pauses(&samples[0]);
+    let row = |(event, of): (Event, Vec<_>)| {
+        let modes =
+            if event == Event::None { pauses(&of) } else { pauses(&of).over("ratio_to_nothing", &nothing) };
+        let mut seen = Seen::default();
+        of.into_iter().for_each(|(it, _)| seen.add(it));
+        row(event, &seen, modes)
+    };
+    let rows: Vec<Row> = Event::ALL.into_iter().zip(samples).map(row).collect();
+    // Of all rows with moves.
     let moved = || rows.iter().filter(|row| row.event != Event::None);
-    let summary = Summary {
-        lost: moved().map(|row| row.lost).sum(),
-        reordered: moved().map(|row| row.reordered).sum(),
+    let summary = fields! {
+        lost: moved().map(|row| row.lost).sum::<u64>(),
+        reordered: moved().map(|row| row.reordered).sum::<u64>(),
         pause_p99_us: moved().map(|row| row.pause_p99_us).fold(0.0, f64::max),
     };
     let note = format!(
@@ -359,7 +350,7 @@ impl Seen {
     }
 }
 
-fn row(event: Event, seen: Seen, modes: Modes) -> Row {
+fn row(event: Event, seen: &Seen, modes: Modes) -> Row {
     let [p50, p99, most] = [50, 99, 100].map(|percent| seen.pause(percent));
     Row {
         event,

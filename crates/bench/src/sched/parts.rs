@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::guest::Work;
 use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
-use super::{median, middle, Common, Result, Results};
+use super::{median, Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{bars, distinct, stack, Axis, Bars};
 use crate::modes::Modes;
+use crate::runner::{fields, figures, in_parts, Round};
 
 /// `bench parts`.
 #[derive(Debug, clap::Args)]
@@ -40,15 +41,19 @@ const WAYS: [Way; 4] = [
     Way { name: "+ saved interrupts", ..POLLED },
 ];
 
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    rate: f64,
-    p50: f64,
-    notifications: [f64; 2],
-    io_ns: f64,
-    load_busy: f64,
-    mode: Mode,
+figures! {
+    /// One measurement, or medians of them.
+    struct Figures {
+        /// Answers or frames a second, of all guests.
+        rate, p50_us, kicks_per_second, interrupts_per_second,
+        /// Both, of all guests.
+        notifications_per_second,
+        /// Nanoseconds of the I/O core for each answer or frame.
+        io_ns, load_busy,
+    }
 }
+
+type Sample = (Figures, Mode);
 
 /// A row of the table: medians.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -56,30 +61,13 @@ pub struct Row {
     work: Work,
     guests: u16,
     way: String,
-    /// Answers or frames a second, of all guests.
-    rate: f64,
     /// Against a thread per device: the median of the rounds' ratios.
     ratio: f64,
-    p50_us: f64,
-    kicks_per_second: f64,
-    interrupts_per_second: f64,
-    /// Both, of all guests.
-    notifications_per_second: f64,
-    /// Nanoseconds of the I/O core for each answer or frame.
-    io_ns: f64,
-    load_busy: f64,
+    #[serde(flatten)]
+    figures: Figures,
     /// Thousand answers or frames a second.
     #[serde(skip_deserializing)]
     modes: Modes,
-}
-
-/// Notifications a second of the least number of guests, at the first kind of work.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Summary {
-    thread_per_device: f64,
-    scheduling_only: f64,
-    polling: f64,
-    saved_interrupts: f64,
 }
 
 /// `bench parts`.
@@ -87,24 +75,8 @@ pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
     let guests = if common.quick { vec![1, 3] } else { args.guests.clone() };
     let cases: Vec<(u16, Way)> = guests.iter().flat_map(|&n| WAYS.map(|way| (n, way))).collect();
-    // Of each case, each kind of work.
-    let mut samples: Vec<Vec<Vec<Sample>>> = vec![vec![Vec::new(); args.works.len()]; cases.len()];
-    for round in 1..=common.repeat.rounds {
-        for (&(guests, way), of_case) in cases.iter().zip(&mut samples) {
-            let measured = measure(&common, &args.works, way, guests)?;
-            for ((sample, of_work), work) in measured.into_iter().zip(of_case).zip(&args.works) {
-                eprintln!(
-                    "round {round}/{}: {guests} guests, {}, {}: {:.1} k/s, {:.0} notifications/s",
-                    common.repeat.rounds,
-                    work.name(),
-                    way.name,
-                    sample.rate / 1e3,
-                    sample.notifications.iter().sum::<f64>()
-                );
-                of_work.push(sample);
-            }
-        }
-    }
+    let samples =
+        in_parts(common.repeat.rounds, &cases, |round, case| measure(&common, &args.works, round, *case))?;
     let mut rows = Vec::new();
     for (place, &work) in args.works.iter().enumerate() {
         for (of_cases, of_number) in cases.chunks(WAYS.len()).zip(samples.chunks(WAYS.len())) {
@@ -113,8 +85,9 @@ pub fn run(args: &Args) -> Result<()> {
             }
         }
     }
-    let of_way = |way: usize| rows.get(way).map_or(f64::NAN, |row| row.notifications_per_second);
-    let summary = Summary {
+    let of_way = |way: usize| rows.get(way).map_or(f64::NAN, |row| row.figures.notifications_per_second);
+    // Notifications a second of the least number of guests, at the first kind of work.
+    let summary = fields! {
         thread_per_device: of_way(0),
         scheduling_only: of_way(1),
         polling: of_way(2),
@@ -128,40 +101,41 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// All kinds of work, one after the other, on one stage.
-fn measure(common: &Common, works: &[Work], way: Way, guests: u16) -> Result<Vec<Sample>> {
+fn measure(common: &Common, works: &[Work], round: Round, (guests, way): (u16, Way)) -> Result<Vec<Sample>> {
     let stage = Stage::start(way, &common.io_cores, guests.into())?;
     stage.play(common.load_core, |players| {
         let one = |work: &Work| {
             let report = players.measure(|_| *work, common.repeat.window)?;
             let rate = report.rate(0..guests.into());
-            Ok(Sample {
+            let [kicks_per_second, interrupts_per_second] = report.notifications();
+            let both = kicks_per_second + interrupts_per_second;
+            let (what, name, thousands) = (work.name(), way.name, rate / 1e3);
+            eprintln!(
+                "{round}: {guests} guests, {what}, {name}: {thousands:.1} k/s, {both:.0} notifications/s"
+            );
+            let figures = Figures {
                 rate,
-                p50: report.latency(0..guests.into(), 50.0),
-                notifications: report.notifications(),
+                p50_us: report.latency(0..guests.into(), 50.0),
+                kicks_per_second,
+                interrupts_per_second,
+                notifications_per_second: both,
                 io_ns: report.io_ns as f64 / report.seconds / rate,
                 load_busy: report.load_busy,
-                mode: report.mode,
-            })
+            };
+            Ok((figures, report.mode))
         };
         works.iter().map(one).collect()
     })
 }
 
 fn row(work: Work, guests: u16, way: Way, samples: &[Sample], base: &[Sample]) -> Row {
-    let by_mode = |samples: &[Sample]| Modes::of(samples, |s| (s.mode, s.rate / 1e3));
-    let [kicks, interrupts] = [0, 1].map(|i| middle(samples, |s| s.notifications[i]));
+    let by_mode = |samples: &[Sample]| Modes::of(samples, |(it, mode)| (*mode, it.rate / 1e3));
     Row {
         work,
         guests,
         way: way.name.to_owned(),
-        rate: middle(samples, |s| s.rate),
-        ratio: median(samples.iter().zip(base).map(|(s, base)| s.rate / base.rate)),
-        p50_us: middle(samples, |s| s.p50),
-        kicks_per_second: kicks,
-        interrupts_per_second: interrupts,
-        notifications_per_second: middle(samples, |s| s.notifications.iter().sum()),
-        io_ns: middle(samples, |s| s.io_ns),
-        load_busy: middle(samples, |s| s.load_busy),
+        ratio: median(samples.iter().zip(base).map(|(it, base)| it.0.rate / base.0.rate)),
+        figures: Figures::of(samples.iter().map(|it| &it.0)),
         modes: by_mode(samples).over("ratio_to_threads", &by_mode(base)),
     }
 }
@@ -186,9 +160,9 @@ pub fn draw(rows: &[Row]) -> String {
         let rate = Axis::linear("thousands a second, all guests");
         let left = Axis::log("thousand kicks and interrupts a second, all guests");
         [
-            one(work, format!("What each part contributes: {name}"), rate, |row| row.rate / 1e3),
+            one(work, format!("What each part contributes: {name}"), rate, |row| row.figures.rate / 1e3),
             one(work, format!("Notifications, where there are any: {name}"), left, |row| {
-                row.notifications_per_second / 1e3
+                row.figures.notifications_per_second / 1e3
             }),
         ]
     };

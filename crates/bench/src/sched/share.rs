@@ -6,8 +6,6 @@
 //! the guests of one run, which do all the same. Samples are compared with samples of the same
 //! distance (`modes`).
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use super::guest::{Report, Work};
@@ -16,6 +14,7 @@ use super::{median, middle, Common, Result, Results, FULL};
 use crate::distance::Mode;
 use crate::draw::{chart, distinct, stack, Axis, Line};
 use crate::modes::Modes;
+use crate::runner::{fields, figures, in_parts, Round};
 
 /// `bench share`.
 #[derive(Debug, clap::Args)]
@@ -47,36 +46,35 @@ const COMPARED: u16 = 7;
 /// A rate is linear if it is that much of what one guest has, times their number.
 const LINEAR: f64 = 0.9;
 
-/// What is measured in one go.
-type Key = (usize, Work, u16, &'static str);
-
-/// One measurement.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    rate: f64,
-    latency: [f64; 2],
-    jain: f64,
-    io_busy: f64,
-    load_busy: f64,
-    notifications: [f64; 2],
-    lost: u64,
-    mode: Mode,
+figures! {
+    /// One measurement, or medians of them.
+    struct Figures {
+        /// Answers or frames a second, of all guests.
+        rate, p50_us, p99_us, jain, io_busy, load_busy, kicks_per_second, interrupts_per_second;
+        /// Frames of streams that are missing.
+        lost,
+    }
 }
 
-impl Sample {
-    fn of(report: &Report, cores: usize) -> Sample {
-        let all = || 0..report.guests.len();
-        Sample {
-            rate: report.rate(all()),
-            latency: [50.0, 99.0].map(|percent| report.latency(all(), percent)),
-            jain: jain(report.guests.iter().map(|guest| guest.done as f64)),
-            io_busy: report.io_busy(cores),
-            load_busy: report.load_busy,
-            notifications: report.notifications(),
-            lost: report.lost,
-            mode: report.mode,
-        }
-    }
+/// What is measured in one go: on so many I/O cores, with so many guests.
+type Case = (usize, u16, Way);
+type Sample = (Figures, Mode);
+
+fn sample(report: &Report, cores: usize) -> Sample {
+    let all = || 0..report.guests.len();
+    let [kicks_per_second, interrupts_per_second] = report.notifications();
+    let figures = Figures {
+        rate: report.rate(all()),
+        p50_us: report.latency(all(), 50.0),
+        p99_us: report.latency(all(), 99.0),
+        jain: jain(report.guests.iter().map(|guest| guest.done as f64)),
+        io_busy: report.io_busy(cores),
+        load_busy: report.load_busy,
+        kicks_per_second,
+        interrupts_per_second,
+        lost: report.lost,
+    };
+    (figures, report.mode)
 }
 
 /// Jain's fairness index: 1 if all have the same, 1/n if one has everything.
@@ -99,60 +97,34 @@ pub struct Row {
     way: String,
     /// Answers or frames a second, of all guests, in each round.
     samples: Vec<f64>,
-    rate: f64,
     /// Against our rate with one guest times the number of guests.
     of_linear: Option<f64>,
     /// Against a thread per device: the median of the rounds' ratios.
     ratio: Option<f64>,
-    p50_us: f64,
-    p99_us: f64,
-    jain: f64,
-    io_busy: f64,
-    load_busy: f64,
-    kicks_per_second: f64,
-    interrupts_per_second: f64,
-    /// Frames of streams that are missing.
-    lost: u64,
+    #[serde(flatten)]
+    figures: Figures,
     /// Thousand answers or frames a second by the distance of the two processors, and the median over that of a thread per device at
     /// the same distance.
     #[serde(skip_deserializing)]
     modes: Modes,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Summary {
-    /// Our rate against that of a thread per device at seven guests on one I/O core: the greatest of the kinds of work that grow
-    /// with the number of guests, as the paper has "up to 3 ×".
-    ratio_at_7: f64,
-    /// The least over all our rows.
-    jain: f64,
-    /// The number of guests up to which every kind of work grows with it, as long as the core is not busy all the time.
-    linear_until: u16,
-}
-
 /// `bench share`.
 pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
     let guests = if common.quick { vec![1, 2, COMPARED] } else { args.guests.clone() };
-    let mut samples: BTreeMap<Key, Vec<Sample>> = BTreeMap::new();
-    for round in 1..=common.repeat.rounds {
-        for cores in 1..=common.io_cores.len() {
-            for &guests in &guests {
-                for way in [OURS, PER_DEVICE] {
-                    for (work, sample) in measure(args, &common, way, cores, guests)? {
-                        let (name, rate, mode) = (way.name, sample.rate / 1e3, sample.mode.name());
-                        eprintln!(
-                            "round {round}/{}: {guests} guests, {}, {name}: {rate:.1} k/s, {mode}",
-                            common.repeat.rounds,
-                            work.name()
-                        );
-                        samples.entry((cores, work, guests, way.name)).or_default().push(sample);
-                    }
-                }
-            }
-        }
+    let of_cores = |cores| guests.iter().flat_map(move |&n| [OURS, PER_DEVICE].map(|way| (cores, n, way)));
+    let cases: Vec<Case> = (1..=common.io_cores.len()).flat_map(of_cores).collect();
+    let samples = in_parts(common.repeat.rounds, &cases, |round, case| measure(args, &common, round, *case))?;
+    let mut rows = Vec::new();
+    for (part, &work) in args.works.iter().enumerate() {
+        let of_case =
+            |wanted: Case| cases.iter().position(|case| *case == wanted).map(|at| &*samples[at][part]);
+        rows.extend(
+            cases.iter().zip(&samples).map(|(case, samples)| row(*case, work, &samples[part], of_case)),
+        );
     }
-    let rows: Vec<Row> = samples.iter().map(|(key, of_key)| row(*key, of_key, &samples)).collect();
+    rows.sort_by_key(|row| row.io_cores);
     let summary = summary(&rows);
     let note = format!(
         "guests on I/O cores, {}; rate: answers or frames; a thread per device: busy processors",
@@ -165,61 +137,62 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// All kinds of work, one after the other, on one stage.
-fn measure(args: &Args, common: &Common, way: Way, cores: usize, guests: u16) -> Result<Vec<(Work, Sample)>> {
+fn measure(args: &Args, common: &Common, round: Round, (cores, guests, way): Case) -> Result<Vec<Sample>> {
     let stage = Stage::start(way, &common.io_cores[..cores], guests.into())?;
     stage.play(common.load_core, |players| {
         let one = |work: &Work| {
+            let (name, what) = (way.name, work.name());
             let report = players.measure(|_| *work, common.repeat.window);
-            let report = report.map_err(|e| format!("{}, {}: {e}", way.name, work.name()))?;
-            Ok((*work, Sample::of(&report, cores)))
+            let sample = sample(&report.map_err(|e| format!("{name}, {what}: {e}"))?, cores);
+            let (rate, mode) = (sample.0.rate / 1e3, sample.1.name());
+            eprintln!("{round}: {guests} guests, {what}, {name}: {rate:.1} k/s, {mode}");
+            Ok(sample)
         };
         args.works.iter().map(one).collect()
     })
 }
 
-fn row(key: Key, samples: &[Sample], all: &BTreeMap<Key, Vec<Sample>>) -> Row {
-    let (io_cores, work, guests, way) = key;
-    let rate = middle(samples, |s| s.rate);
-    let one = all.get(&(io_cores, work, 1, OURS.name)).filter(|_| is_bounded(work));
-    let base = all.get(&(io_cores, work, guests, PER_DEVICE.name)).filter(|_| way == OURS.name);
-    let by_mode = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, sample.rate / 1e3));
-    let theirs = base.map(|base| by_mode(base)).unwrap_or_default();
+fn row<'s>(
+    (io_cores, guests, way): Case,
+    work: Work,
+    samples: &[Sample],
+    of_case: impl Fn(Case) -> Option<&'s [Sample]>,
+) -> Row {
+    let one = of_case((io_cores, 1, OURS)).filter(|_| is_bounded(work));
+    let base = of_case((io_cores, guests, PER_DEVICE)).filter(|_| way == OURS);
+    let by_mode = |samples: &[Sample]| Modes::of(samples, |(it, mode)| (*mode, it.rate / 1e3));
+    let figures = Figures::of(samples.iter().map(|it| &it.0));
     Row {
         io_cores,
         work,
         guests,
-        way: way.to_owned(),
-        samples: samples.iter().map(|s| s.rate).collect(),
-        rate,
-        of_linear: one.map(|one| rate / (middle(one, |s| s.rate) * f64::from(guests))),
-        ratio: base.map(|base| median(samples.iter().zip(base).map(|(s, base)| s.rate / base.rate))),
-        p50_us: middle(samples, |s| s.latency[0]),
-        p99_us: middle(samples, |s| s.latency[1]),
-        jain: middle(samples, |s| s.jain),
-        io_busy: middle(samples, |s| s.io_busy),
-        load_busy: middle(samples, |s| s.load_busy),
-        kicks_per_second: middle(samples, |s| s.notifications[0]),
-        interrupts_per_second: middle(samples, |s| s.notifications[1]),
-        lost: samples.iter().map(|s| s.lost).sum(),
-        modes: by_mode(samples).over("ratio_to_threads", &theirs),
+        way: way.name.to_owned(),
+        samples: samples.iter().map(|it| it.0.rate).collect(),
+        of_linear: one.map(|one| figures.rate / (middle(one, |it| it.0.rate) * f64::from(guests))),
+        ratio: base.map(|base| median(samples.iter().zip(base).map(|(it, base)| it.0.rate / base.0.rate))),
+        figures,
+        modes: by_mode(samples).over("ratio_to_threads", &base.map(by_mode).unwrap_or_default()),
     }
 }
 
-fn summary(rows: &[Row]) -> Summary {
+fn summary(rows: &[Row]) -> impl Serialize {
     let ours = || rows.iter().filter(|row| row.way == OURS.name);
     let one_core = || ours().filter(|row| row.io_cores == 1);
     let compared = one_core().filter(|row| row.guests == COMPARED && is_bounded(row.work));
-    let ratios = compared.filter_map(|row| row.ratio);
     // A row that is not linear although the core had time left, and those with as many guests or more, do not count.
     let bent = one_core()
-        .filter(|row| row.io_busy < FULL && row.of_linear.is_some_and(|of| of < LINEAR))
+        .filter(|row| row.figures.io_busy < FULL && row.of_linear.is_some_and(|of| of < LINEAR))
         .map(|row| row.guests)
         .min();
     let straight = one_core().filter(|row| row.of_linear.is_some_and(|of| of >= LINEAR));
     let until = straight.map(|row| row.guests).filter(|n| bent.is_none_or(|bent| *n < bent)).max();
-    Summary {
-        ratio_at_7: ratios.fold(f64::NAN, f64::max),
-        jain: ours().map(|row| row.jain).fold(f64::NAN, f64::min),
+    fields! {
+        /// Our rate against that of a thread per device at seven guests on one I/O core: the greatest of the kinds of work
+        /// that grow with the number of guests, as the paper has "up to 3 ×".
+        ratio_at_7: compared.filter_map(|row| row.ratio).fold(f64::NAN, f64::max),
+        /// The least over all our rows.
+        jain: ours().map(|row| row.figures.jain).fold(f64::NAN, f64::min),
+        /// The number of guests up to which every kind of work grows with it, as long as the core is not busy all the time.
         linear_until: until.unwrap_or(0),
     }
 }
@@ -255,7 +228,7 @@ pub fn draw(rows: &[Row]) -> String {
         note,
         Axis::linear("guests"),
         Axis::log("median in µs"),
-        &lines(&mut bounded(), |row| Some(row.p50_us)),
+        &lines(&mut bounded(), |row| Some(row.figures.p50_us)),
     );
     stack(&[rates, latencies])
 }

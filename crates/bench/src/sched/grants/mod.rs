@@ -17,6 +17,7 @@ use super::stage::{Stage, Way, OURS, POLLED};
 use super::{middle, Common, Result, Results};
 use crate::distance::Mode;
 use crate::modes::Modes;
+use crate::runner::{fields, in_parts};
 
 /// `bench grants`.
 #[derive(Debug, clap::Args)]
@@ -142,17 +143,6 @@ impl Row {
     }
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Summary {
-    /// The greatest distance of a rate from its limit, as a part of it.
-    rate_error: f64,
-    /// The greatest distance of a share from what weights say, and from a budget and what may be had beyond it: parts of a core.
-    weight_worst_error: f64,
-    reclaim_worst_error: f64,
-    /// The 99th percentile of class `latency` against `throughput`, beside most floods.
-    p99_ratio: f64,
-}
-
 /// `bench grants`.
 pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
@@ -160,20 +150,19 @@ pub fn run(args: &Args) -> Result<()> {
     let (weights, reclaims) = (shares::weights(common.quick), shares::reclaims());
     let settings = [&rates, &weights, &reclaims, &classes].map(|part| part.iter().copied());
     let settings: Vec<Setting> = settings.into_iter().flatten().collect();
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); settings.len()];
-    for round in 1..=common.repeat.rounds {
-        let mut of_round = measure_rates(&common, &rates)?;
-        of_round.extend(shares::measure_weights(&common, &weights)?);
-        of_round.extend(shares::measure_reclaims(&common, &reclaims)?);
+    let samples = in_parts(common.repeat.rounds, &[()], |round, ()| {
+        let mut all = measure_rates(&common, &rates)?;
+        all.extend(shares::measure_weights(&common, &weights)?);
+        all.extend(shares::measure_reclaims(&common, &reclaims)?);
         for rule in Rule::ALL {
-            of_round.extend(measure_class(&common, rule, &classes)?);
+            all.extend(measure_class(&common, rule, &classes)?);
         }
-        for ((setting, sample), all) in settings.iter().zip(of_round).zip(&mut samples) {
-            eprintln!("round {round}/{}: {}: {:.3}", common.repeat.rounds, setting.name(), sample.measured);
-            all.push(sample);
+        for (setting, sample) in settings.iter().zip(&all) {
+            eprintln!("{round}: {}: {:.3}", setting.name(), sample.measured);
         }
-    }
-    let rows: Vec<Row> = settings.iter().zip(&samples).map(|(setting, of)| row(*setting, of)).collect();
+        Ok(all)
+    })?;
+    let rows: Vec<Row> = settings.iter().zip(&samples[0]).map(|(setting, of)| row(*setting, of)).collect();
     let summary = summary(&rows);
     let note =
         format!("what a setting does, {}; frames a second, parts of an I/O core, p99 in µs", common.repeat);
@@ -250,7 +239,7 @@ fn row(setting: Setting, samples: &[Sample]) -> Row {
     }
 }
 
-fn summary(rows: &[Row]) -> Summary {
+fn summary(rows: &[Row]) -> impl Serialize {
     let worst = |is_its: fn(&Setting) -> bool, part: fn(&Row) -> f64| {
         let its = rows.iter().filter(|row| is_its(&row.setting));
         its.filter_map(|row| Some(row.error()? / part(row))).fold(f64::NAN, f64::max)
@@ -259,13 +248,14 @@ fn summary(rows: &[Row]) -> Summary {
         let is_its = |row: &&Row| matches!(row.setting, Setting::Class { rule, .. } if rule == wanted);
         rows.iter().rfind(is_its).map_or(f64::NAN, |row| row.measured)
     };
-    Summary {
-        rate_error: worst(
-            |setting| matches!(setting, Setting::Rate { .. }),
-            |row| row.granted.unwrap_or(1.0),
-        ),
-        weight_worst_error: worst(|setting| matches!(setting, Setting::Weight { .. }), |_| 1.0),
-        reclaim_worst_error: worst(|setting| matches!(setting, Setting::Reclaim { .. }), |_| 1.0),
+    fields! {
+        /// The greatest distance of a rate from its limit, as a part of it.
+        rate_error: worst(|it| matches!(it, Setting::Rate { .. }), |row| row.granted.unwrap_or(1.0)),
+        /// The greatest distance of a share from what weights say, and from a budget and what may be had beyond it: parts of
+        /// a core.
+        weight_worst_error: worst(|it| matches!(it, Setting::Weight { .. }), |_| 1.0),
+        reclaim_worst_error: worst(|it| matches!(it, Setting::Reclaim { .. }), |_| 1.0),
+        /// The 99th percentile of class `latency` against `throughput`, beside most floods.
         p99_ratio: last(Rule::Latency) / last(Rule::Throughput),
     }
 }
