@@ -24,7 +24,7 @@ const PAIRS: usize = 2;
 const SLOTS: u32 = 16;
 /// Where the presets put the blocks, in guest memory.
 const BLOCKS: [u64; 2] = [0x1000, 0x2000];
-/// And those of the pipe's other end.
+/// The status blocks of the pipe's other end.
 const FAR_BLOCKS: [u64; 2] = [0x1100, 0x2100];
 
 /// Registers that do something, so that a byte chooses one of them.

@@ -121,7 +121,7 @@ pub fn port() -> Arc<Port> {
     Arc::new(Port::new(PortId(0), "fuzz", counters, 1500).unwrap())
 }
 
-/// The same port for all runs: its counters file is mapped only once.
+/// One port for all runs: its counters file is mapped only once.
 pub fn anonymous_port() -> Arc<Port> {
     static PORT: OnceLock<Arc<Port>> = OnceLock::new();
     Arc::clone(PORT.get_or_init(port))

@@ -6,9 +6,9 @@
 pub struct Station {
     /// Its station address.
     pub mac: [u8; 6],
-    /// Its addresses.
+    /// Its IPv4 address.
     pub four: [u8; 4],
-    /// The same.
+    /// Its IPv6 address.
     pub six: [u8; 16],
 }
 

@@ -75,7 +75,7 @@ impl Daemon {
         self.restart()
     }
 
-    /// The same daemon as before it went down: same arguments, same control socket, its log goes on.
+    /// The daemon as before it went down: same arguments, same control socket, its log goes on.
     ///
     /// # Errors
     /// As for [`Daemon::start`].

@@ -552,7 +552,7 @@ impl Guest {
         let milliseconds = |key: &str| report[key].as_u64().unwrap_or_default();
         let migration =
             Migration { total_ms: milliseconds("total-time"), downtime_ms: milliseconds("downtime") };
-        // The same guest behind another port: our end of the conversation goes along.
+        // The guest stands behind another port now: our end of the conversation goes along.
         let swapped = self.agent.swap_ports(&mut target.agent);
         self.explain("moving the conversation", swapped)?;
         std::mem::swap(&mut self.agent, &mut target.agent);

@@ -107,7 +107,7 @@ fn a_guest_boots_from_a_disk_and_works_on_another() -> Result<()> {
     guest.expect(CHECK)?;
     guest.power_off()?;
 
-    // The same disk for another guest, to read only.
+    // This disk for another guest, to read only.
     daemon.command(&["del", "data"])?;
     daemon.command(&["add", &disk("data", ",readonly=on")])?;
     let mut reader = Guest::named("reader").disk(dir.join("data")).boot()?;

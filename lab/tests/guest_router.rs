@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_micros(300);
 /// How long it is.
 const WINDOW: Duration = Duration::from_secs(1);
 const WINDOWS: usize = 4;
-/// Of the two: how many times as much the guest router forwards.
+/// How many times as much the guest router forwards as the other one.
 const AGREE: std::ops::Range<f64> = 0.7..1.4;
 /// The station behind the router, and the entries of a card's rings in a guest of QEMU.
 const BEHIND: [u8; 6] = [2, 0x73, 0x63, 0, 0, 9];

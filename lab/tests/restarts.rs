@@ -45,7 +45,7 @@ fn guests_go_on_when_the_daemon_or_a_vmm_is_killed() -> Result<()> {
 
 fn spec(dir: &RunDir, index: usize) -> Spec {
     let (name, role, format) = GUESTS[index];
-    // The same address after a restart, as a VMM's configuration has it.
+    // The address stays after a restart, as a VMM's configuration has it.
     let nic = Nic::vhost_user(dir.join(name), role, 1).option(format);
     Guest::named(name).nic(nic.mac(&format!("52:54:00:77:00:0{}", index + 1)))
 }

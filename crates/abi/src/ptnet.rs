@@ -6,7 +6,7 @@
 //! blocks in the guest's own memory by which slots change hands: [`Atok`], written by the guest, and [`Ktoa`], written by
 //! the host. The `head`, `cur` and `tail` in the rings themselves are the guest's private affair.
 //!
-//! Of two indices that are published, the one that depends on the other is stored first: a guest stores `cur`, then
+//! When two indices are published, the one that depends on the other is stored first: a guest stores `cur`, then
 //! `head`, a host `hwcur`, then `hwtail`, each with what came before it visible; readers load them the other way round.
 //! A side that wants to be woken sets its flag, and looks at the other's index once more behind a full barrier.
 //!
@@ -100,9 +100,9 @@ pub mod memdev {
     pub const MEMID: u64 = 0x08;
     /// Where the pool of interfaces begins; how many objects it has, and the bytes of one, follow.
     pub const IF_POOL: u64 = 0x40;
-    /// The same of the pool of rings.
+    /// Where the pool of rings begins; its number of objects, and the bytes of one, follow.
     pub const RING_POOL: u64 = 0x4c;
-    /// The same of the pool of buffers.
+    /// Where the pool of buffers begins; its number of objects, and the bytes of one, follow.
     pub const BUF_POOL: u64 = 0x58;
 }
 

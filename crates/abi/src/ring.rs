@@ -89,7 +89,7 @@ pub fn due<W: Word>(ticket: &W, answered: &mut u32) -> bool {
     is_asked(ticket, answered)
 }
 
-/// The same after a full barrier of the caller's, which may serve for several rings.
+/// As [`due`], after a full barrier of the caller's, which may serve for several rings.
 #[inline]
 pub fn is_asked<W: Word>(ticket: &W, answered: &mut u32) -> bool {
     let number = ticket.load(Ordering::Relaxed);

@@ -4,7 +4,7 @@
 /// specification's.
 #[allow(missing_docs)]
 pub mod protocol {
-    /// Of messages that belong to none.
+    /// Stands for messages that belong to no feature.
     pub const ALWAYS: u64 = 0;
     pub const MQ: u64 = 1;
     pub const LOG_SHMFD: u64 = 1 << 1;

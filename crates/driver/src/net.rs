@@ -83,7 +83,7 @@ pub enum Shape {
     Split,
     /// Header and frame together cut into this many pieces, each of at least one byte.
     Pieces(u8),
-    /// The same in an indirect table; needs INDIRECT_DESC.
+    /// As many descriptors in an indirect table; needs INDIRECT_DESC.
     Indirect(u8),
 }
 
@@ -439,7 +439,7 @@ impl NetDriver {
         self.reconnect_at(frontend, &bases)
     }
 
-    /// The same with the start index of each ring as the caller says: stale ones, for instance, as VMMs
+    /// Connects anew with the start index of each ring as the caller says: stale ones, for instance, as VMMs
     /// send them for packed rings after their backend has crashed.
     pub fn reconnect_at(&mut self, frontend: Frontend, bases: &[u32]) -> Result<()> {
         self.session.reconnect(frontend, bases)?;

@@ -293,7 +293,7 @@ impl Session {
         Queue::new(number, self.options(), vring.parts.clone())
     }
 
-    /// The same over parts that are emptied first. No device may have them.
+    /// A ring over queue `number`'s parts, which are emptied first. No device may have them.
     pub fn fresh_queue(&self, number: u16) -> Result<Queue> {
         let Parts { desc, avail, used } = &self.vring(number)?.parts;
         for part in [desc, avail, used] {

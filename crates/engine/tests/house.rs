@@ -416,7 +416,7 @@ fn where_a_peers_number_could_be_an_index_nothing_is_indexed() {
         let marked = text.lines().any(|line| line.starts_with("#![") && line.contains(UNINDEXED_MARK));
         assert!(marked, "{} does not deny clippy::indexing_slicing", path.display());
     }
-    // And nobody takes it back for less than one item, which says why.
+    // It is taken back for single items only, which say why.
     for (_, path, text) in files_of_the_house() {
         let taken_back = text.contains("#![allow(clippy::indexing_slicing");
         assert!(!taken_back, "{} allows clippy::indexing_slicing as a whole", path.display());
@@ -541,7 +541,7 @@ fn the_tests_that_promises_name_are_there() {
     assert!(checked > 30, "{checked} commands were found");
 }
 
-/// The same of attacks, in all that is told of security.
+/// The attacks that are named in all that is told of security are there.
 #[test]
 fn the_attacks_that_are_named_are_there() {
     let mut attacks = BTreeSet::new();

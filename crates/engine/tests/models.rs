@@ -70,7 +70,7 @@ fn nobody_sleeps_over_a_kick_or_an_interrupt() {
     });
 }
 
-/// The same without the fence on the consumer's side must fail, or the model proves nothing.
+/// Without the fence on the consumer's side the model must fail, or it proves nothing.
 #[test]
 #[should_panic(expected = "asleep, and nobody will notify")]
 fn the_model_notices_a_missing_fence() {

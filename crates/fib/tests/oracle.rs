@@ -50,7 +50,7 @@ fn address(bits: u8) -> impl Strategy<Value = u128> {
 enum Change {
     Insert(u128, u8, u32),
     Remove(u128, u8),
-    /// Of the routes that are there, the one at this place.
+    /// The one at this place of the routes that are there.
     RemoveOne(usize),
 }
 
@@ -309,7 +309,7 @@ fn readers_see_what_was_or_what_is() {
     assert_eq!((four.usage().routes, six.usage().routes), (1, 1));
 }
 
-/// The same for prefixes of all lengths in one /18.
+/// Readers see what was or what is of prefixes of all lengths in one /18.
 #[test]
 fn readers_see_of_neighbours_what_was_or_what_is() {
     let mut writer = v4::Writer::new().unwrap();

@@ -181,7 +181,7 @@ pub struct Report {
     pub pps: f64,
     /// Bits a second.
     pub bps: f64,
-    /// The same with framing.
+    /// Bits a second with framing.
     pub raw_bps: f64,
     /// Frames in a batch.
     pub average_batch: f64,

@@ -113,7 +113,7 @@ impl Link {
         }
     }
 
-    /// The same; but `head`, as if nothing had come and nothing were free, if memory was taken away with its port. Of a
+    /// As [`hwtail`](Self::hwtail); but `head`, as if nothing had come and nothing were free, if memory was taken away with its port. In a
     /// region that reads as zeros the tail is the first slot, or the last one of a pipe's ring on which the client sends.
     #[inline]
     pub(crate) fn tail(&self, head: u32) -> u32 {

@@ -213,7 +213,7 @@ fn a_program_that_was_built_without_us_runs_with_the_library_loaded_before_it() 
     let engine = Engine::new(2, Vec::new(), Duration::from_micros(20), |config| config.geometry.rings = 2);
     let shim = library_directory().join("libsidecore-netmap.so");
     run(Command::new(&program).env("LD_PRELOAD", &shim).args([engine.name(0), engine.name(1)]));
-    // The same program, linked with us.
+    // This program, linked with us.
     run(Command::new(build(&directory, "raw", "-l:libnetmap.a")).args([engine.name(0), engine.name(1)]));
 }
 

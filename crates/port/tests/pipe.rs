@@ -66,7 +66,7 @@ fn nothing_is_lost_whoever_is_faster() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             send(&mut a, 0, FRAMES);
-            // And back.
+            // Frames go back.
             receive(&mut a, 0, FRAMES);
         });
         receive(&mut b, 0, FRAMES);

@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(20);
 const AGAIN: Duration = Duration::from_secs(1);
 /// For how long an entry holds that was taken out by a routing daemon that lives.
 const HOLD: Duration = Duration::from_millis(300);
-/// And by one that has gone.
+/// For how long an entry holds that a routing daemon said which has gone.
 const GRACE: Duration = Duration::from_secs(120);
 /// For how long stations stay announced that an earlier daemon has announced, until they speak: VMMs connect again within seconds, and
 /// a silent one that is here is found by floods.

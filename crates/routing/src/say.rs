@@ -270,7 +270,7 @@ mod tests {
             |three, four| Ok(Some((Change::Object(9, Object::Group(vec![(3, three), (4, four)])), 11)));
         assert_eq!(group([[0, 0], [0, 0]]), expected(1, 1));
         assert_eq!(group([[254, 0], [2, 0]]), expected(3, 255));
-        // Of 16 bits: they are made to fit.
+        // Weights of 16 bits are made to fit.
         assert_eq!(group([[255, 255], [255, 63]]), expected(64, 256));
         assert_eq!(one(object(kind::DELNEXTHOP)), Ok(Some((Change::ObjectGone(9), 11))));
         assert_eq!(

@@ -12,7 +12,7 @@ use crate::say::{nowhere, rta, IPV4, IPV6, MAIN, UNICAST};
 pub struct Maker {
     /// RTPROT.
     pub protocol: u8,
-    /// Of routes with one prefix the least counts.
+    /// Its metric: among routes with one prefix the least counts.
     pub metric: u32,
 }
 

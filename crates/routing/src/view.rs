@@ -49,7 +49,7 @@ pub struct ControlView {
     pub addresses: Vec<IpAddr>,
     /// Routes that it has said.
     pub routes: u64,
-    /// Of these, routes that it has not said again since it connected, or since it went away.
+    /// Routes among these that it has not said again since it connected, or since it went away.
     pub stale: u64,
     /// Seconds after which these are swept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,7 +60,7 @@ pub struct ControlView {
     pub hops: u64,
     /// Ways whose next hops had no room: what takes such a way is dropped as `no_route`.
     pub short: u64,
-    /// Of all routes, by prefix, interface and gateway: tables that mean the same have equal digests.
+    /// A digest of all routes by prefix, interface and gateway: tables that mean the same have equal ones.
     pub digest: String,
     /// Messages that it has sent.
     pub messages: u64,

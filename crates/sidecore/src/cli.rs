@@ -663,7 +663,7 @@ pub struct ValeVerb {
     /// Attach a port that is on no switch, or an interface of the host, to a switch.
     #[arg(short = 'a', value_name = "valeS:P")]
     pub attach: Option<String>,
-    /// The same as -a, and attach the host's own network stack, too.
+    /// As -a, and attach the host's own network stack, too.
     #[arg(short = 'h', value_name = "valeS:P")]
     pub attach_host: Option<String>,
     /// Detach a port from its switch.

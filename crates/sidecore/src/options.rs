@@ -21,7 +21,7 @@ NAME[,control=NAMESPACE][,grace=SECONDS][,agents=MEMBER:PATH+...].
 A key that does not apply is an error, which names those that do.
 --help lists all keys.";
 
-/// The same, with every option.
+/// How ports and switches are written, with every option.
 pub fn all() -> String {
     let mut text = BRIEF.replace("\n--help lists all keys.", "");
     let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();

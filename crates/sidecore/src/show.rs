@@ -296,7 +296,7 @@ fn counters(sums: &Sums) -> [String; 5] {
     [frames_in, bytes(sums.in_bytes), frames_out, bytes(sums.out_bytes), drops]
 }
 
-/// The same of the last second.
+/// Rates of a flow in the last second.
 fn flow_rates(flow: &FlowView) -> [String; 5] {
     let FlowView { in_rate, in_bit_rate, out_rate, out_bit_rate, drop_rate, .. } = flow;
     [in_rate, in_bit_rate, out_rate, out_bit_rate, drop_rate].map(|rate| rate.map_or_else(String::new, units))

@@ -141,7 +141,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Of the next `left` frames of `port`.
+    /// A trace of the next `left` frames of `port`.
     pub fn new(port: String, filter: Option<Filter>, left: u64) -> Trace {
         let (names, waiting) = (Vec::new(), BTreeMap::new());
         Trace { port, filter, left, names, waiting, next: 0, now: Duration::ZERO }
@@ -162,7 +162,7 @@ impl Trace {
             self.waiting.insert(self.next, traced);
         } else if !begins {
             let key = key(&packet.bytes);
-            // Of two that are alike, the first that has not been here yet.
+            // The first of two that are alike that has not been here yet.
             let been = |traced: &Traced| {
                 traced.steps.iter().any(|step| step.port == port && step.inbound == packet.inbound)
             };

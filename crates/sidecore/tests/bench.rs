@@ -17,7 +17,7 @@ fn bench(name: &str) -> Value {
     bench_with(name, &[])
 }
 
-/// The same with further words.
+/// Runs a bench with further words.
 fn bench_with(name: &str, more: &[&str]) -> Value {
     rig::last_of_two_processors();
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,7 +211,7 @@ fn vsr_with_a_processor_for_each_thread() {
         let [("calibration_worst", worst)] = summary(&answer)[..] else { panic!("{answer}") };
         assert!(worst.is_finite(), "{answer}");
     }
-    // Of I/O with periods of 10 and 200 ms; of the guest behind wires and switches, too.
+    // Reservations of I/O with periods of 10 and 200 ms; of the guest behind wires and switches, too.
     for (figure, lines) in [("10", 2), ("11", 2 * 2)] {
         let answer = bench_with("vsr", &["--figure", figure]);
         positive(&answer, &["peak_mpps"]);
@@ -282,7 +282,7 @@ fn grants() {
     for row in &rows[1..6] {
         let part = |key: &str| row[key].as_f64().unwrap_or_else(|| panic!("{key}: {row}"));
         assert!(["granted", "frames", "core_ran"].iter().all(|key| part(key) > 0.0), "{row}");
-        // Of 20 ms, on a machine that may be busy between the readings of two clocks.
+        // Parts of 20 ms, on a machine that may be busy between the readings of two clocks.
         assert!(part("measured") < 2.0 && part("core_ran") < 2.0, "parts of one core: {row}");
     }
     labelled(&answer);

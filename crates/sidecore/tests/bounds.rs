@@ -24,7 +24,7 @@ fn threads(pid: u32) -> Vec<(String, String)> {
     tasks.filter_map(|entry| text(&entry.path())).map(task).collect()
 }
 
-/// The same, as soon as there are threads with the names `wanted`.
+/// The daemon's threads, as soon as there are some with the names `wanted`.
 fn began(pid: u32, wanted: &[&str]) -> Vec<(String, String)> {
     let begun = Instant::now();
     loop {
@@ -179,7 +179,7 @@ fn slow_clients_of_the_control_socket_neither_stay_nor_keep_others_out() {
     // Those that were not displaced have no more than their time.
     slow.iter().for_each(|stream| await_hangup(stream, 20));
     assert!(refused(&bed, "late") > 0);
-    // Nor does the body of a request hold a slot.
+    // The body of a request does not hold a slot, either.
     let body = say(&bed, b"PUT /v1/config HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{");
     await_hangup(&body, 20);
     assert_eq!(bed.ports(), ["a"]);
@@ -248,7 +248,7 @@ fn another_user_has_a_few_places_and_root_gets_in() {
     let daemon = bed.daemon(&[config.to_str().unwrap(), "--port", "a=ring:a"]);
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
-            // Of this thread only.
+            // Only this thread's user changes.
             let nobody = rustix::process::Uid::from_raw(65534);
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
             let captures: Vec<_> = (0..8).map(|_| capture(&bed)).collect();

@@ -542,7 +542,7 @@ fn help_man_pages_and_completions_come_from_one_table() {
     assert!(bed.ok(&["man"]).contains(".TH sidecore 1"));
 }
 
-/// Of an archive that has no git, scripts/dist-check looks at the version.
+/// scripts/dist-check looks at the version of an archive that has no git.
 #[test]
 fn the_version_names_the_commit() {
     let git = std::process::Command::new("git").args(["log", "-1", "--format=%H %cs"]).output();

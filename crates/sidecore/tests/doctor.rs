@@ -43,7 +43,7 @@ fn is_named(bed: &Testbed, name: &str, fault: &str, mend: &str) {
     assert!(errors.contains(&format!("something is wrong with {name}")), "{errors}");
 }
 
-/// The same, and that `show ports` names it.
+/// The fault is named by `doctor`, and by `show ports`.
 fn is_shown(bed: &Testbed, name: &str, fault: &str, mend: &str) {
     is_named(bed, name, fault, mend);
     let shown = bed.ok(&["show", "ports"]);

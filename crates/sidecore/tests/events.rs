@@ -517,7 +517,7 @@ fn dashboard_and_alerts_ask_for_what_there_is() {
         let names = asked(text);
         assert!(!names.is_empty(), "{file}: {text}");
         for (name, labels) in names {
-            // Of errors there are rows when there are errors.
+            // There are rows of errors when there are errors.
             let Some(row) = rows.get(name.as_str()) else {
                 let plain = name.trim_end_matches("_total");
                 assert!(

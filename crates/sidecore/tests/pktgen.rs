@@ -109,7 +109,7 @@ fn a_verified_run_loses_nothing_in_small_rings() {
     for (n, shape) in [
         (100_000, "-l 60 -s 10.0.0.1:1-10.0.0.1:7"),
         (5000, "-l 61 -l 1500 -d 10.1.0.1-10.1.0.3"),
-        // Of several slots.
+        // Frames of several slots.
         (500, "-l 4000 -l 5000 -b 64 --window 256"),
     ] {
         if shape.contains("5000") {

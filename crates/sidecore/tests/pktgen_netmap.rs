@@ -64,7 +64,7 @@ fn frames_are_exchanged_with_a_netmap_program() {
     assert_eq!(rest, format!("verified {frames} frames of 5 flows\n"));
     let there = String::from_utf8(sent.stdout).unwrap();
 
-    // And back.
+    // Frames go back.
     let receiver = generator(&["-f", "rx"]);
     let sent = netmap("tx").wait_with_output().unwrap();
     assert!(sent.status.success());

@@ -74,7 +74,7 @@ impl Station {
         self.packet_from(self.address, dst, ttl, protocol, payload)
     }
 
-    /// The same, with a source that may be forged.
+    /// A packet with a source that may be forged.
     fn packet_from(&self, src: [u8; 4], dst: [u8; 4], ttl: u8, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let len = u16::try_from(20 + payload.len()).unwrap().to_be_bytes();
         let fixed = [0, 1, 0x40, 0, ttl, protocol, 0, 0];

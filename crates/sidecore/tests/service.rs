@@ -70,7 +70,7 @@ fn first(thread: &OsStr) {
     let _ = Command::new("chrt").args(["-f", "-p", "1"]).arg(thread).output();
 }
 
-/// The same for the I/O cores of a daemon.
+/// Has the I/O cores of a daemon go first.
 fn cores_first(daemon: &Daemon) {
     for task in std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten() {
         let name = std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();

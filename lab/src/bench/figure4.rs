@@ -24,11 +24,11 @@ use serde_json::{json, Value};
 enum Way {
     /// Every doorbell traps, and no interrupt is held back that the driver did not ask to.
     Trapping,
-    /// The same with the communication status block.
+    /// A trapping card with the communication status block.
     Csb,
     /// As a card of ours comes.
     Exitless,
-    /// The same, but its pages are not offered for mapping: QEMU then waits for no trapped write to be answered.
+    /// As a card of ours comes, but its pages are not offered for mapping: QEMU then waits for no trapped write to be answered.
     Unmapped,
     /// QEMU serves it.
     Qemu,

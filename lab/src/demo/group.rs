@@ -285,7 +285,7 @@ impl Table<'_> {
         self.row_of(|_| what).map(drop)
     }
 
-    /// The same, with what the members' states make of it; these states.
+    /// Shows a row with what the members' states make of it; these states.
     fn row_of<'w>(&mut self, what: impl FnOnce(&[String]) -> &'w str) -> Result<Vec<String>> {
         // What a person watches has a pace of its own.
         std::thread::sleep(TICK);
@@ -320,7 +320,7 @@ impl Table<'_> {
         Ok(())
     }
 
-    /// The same without rows.
+    /// Waits without rows until the members' states are so.
     fn wait(&mut self, is: impl Fn(&[String]) -> bool) -> Result<()> {
         let deadline = Instant::now() + LIMIT;
         loop {

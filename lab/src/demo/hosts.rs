@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long iperf3 sends, in seconds.
 const SECONDS: u32 = 1;
-/// Of what is between the hosts: a frame of 1500 bytes fits with what VXLAN adds.
+/// The MTU between the hosts: a frame of 1500 bytes fits with what VXLAN adds.
 const MTU: u32 = 1600;
 /// The guests: name, address of its card, its own address; they are at host 1, 2 and 3.
 const GUESTS: [(&str, &str, &str); 3] = [

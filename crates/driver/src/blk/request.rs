@@ -118,7 +118,7 @@ pub enum Shape {
     Usual,
     /// Header and written data in one descriptor, read data and status in one.
     Joined,
-    /// The same bytes as [`Shape::Joined`], each side cut into so many pieces, at least one byte each.
+    /// As [`Shape::Joined`], each side cut into so many pieces, at least one byte each.
     Pieces(u8),
 }
 

@@ -254,7 +254,7 @@ impl E1000 {
         })
     }
 
-    /// The same for `count` frames that `fill` writes into their buffers; it returns each one's length.
+    /// Sends `count` frames that `fill` writes into their buffers; it returns each one's length.
     pub fn send_with(
         &mut self,
         count: usize,

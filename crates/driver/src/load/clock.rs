@@ -26,7 +26,7 @@ impl Clock {
         (time.as_nanos() as f64 * self.per_ns) as u64
     }
 
-    /// The same, rounded.
+    /// Whole nanoseconds of `ticks`, rounded.
     #[inline]
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)] // Hours at most, and positive.
     pub(super) fn whole_ns(self, ticks: u64) -> u64 {

@@ -85,7 +85,7 @@ impl Default for LoadConfig {
 }
 
 impl LoadConfig {
-    /// The same with rings of `entries`, and as much in flight as they can hold beside what is being given back, but
+    /// This load with rings of `entries`, and as much in flight as they can hold beside what is being given back, but
     /// no more than before.
     #[must_use]
     pub fn entries(self, entries: u16) -> Self {
@@ -150,7 +150,7 @@ pub fn now() -> u64 {
     ticks()
 }
 
-/// The same when all that was read before is there: the processor reads [`now`] ahead of what it waits for.
+/// As [`now`], when all that was read before is there: the processor reads that one ahead of what it waits for.
 #[inline]
 pub fn seen() -> u64 {
     clock::ticks_after()

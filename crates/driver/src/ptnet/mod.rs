@@ -340,7 +340,7 @@ impl Ptnet {
         Ok(true)
     }
 
-    /// The same for at most `count` frames of one slot without header, each written by `fill` into its buffer; it returns the
+    /// Sends at most `count` frames of one slot without header, each written by `fill` into its buffer; it returns the
     /// frame's length. Publishes once; returns how many there was room for.
     ///
     /// # Errors
@@ -462,7 +462,7 @@ impl Ptnet {
         self.receive_with(limit, |_, frame| see(frame))
     }
 
-    /// The same with the header of each.
+    /// As [`receive`](Ptnet::receive), with the header of each.
     ///
     /// # Errors
     /// As above.

@@ -236,7 +236,7 @@ impl Rtl8169 {
         })
     }
 
-    /// The same for `count` frames that `fill` writes into their buffers; it returns each one's length.
+    /// Sends `count` frames that `fill` writes into their buffers; it returns each one's length.
     ///
     /// # Errors
     /// As [`send`](Rtl8169::send).

@@ -143,7 +143,7 @@ fn what_cannot_be_has_a_status() {
     assert_eq!(ask(Request::Read { sector: SIZE / 512, len: 512 }), Status::IoError);
     assert_eq!(ask(Request::Read { sector: u64::MAX, len: 512 }), Status::IoError);
     assert_eq!(ask(Request::Raw { kind: 77, sector: 0, data: &[], writable: 0 }), Status::Unsupported);
-    // And it goes on.
+    // The disk goes on.
     assert_eq!(ask(Request::Read { sector: 0, len: 512 }), Status::Ok);
 }
 

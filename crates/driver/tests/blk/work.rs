@@ -34,7 +34,7 @@ pub fn content(block: u64, version: u64) -> Vec<u8> {
 /// What was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
-    /// Of a block.
+    /// A block is read.
     Read(u64),
     /// A block's next version; 0 for zeroes.
     Write(u64, u64),

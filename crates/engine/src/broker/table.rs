@@ -54,7 +54,7 @@ impl Rules {
             | Request::Up { name } => Named::Interface(name.clone()),
             Request::Udp { at } => Named::Address(at.ip().to_string()),
             Request::Inside { netns, .. } | Request::TapOut { netns, .. } => Named::Namespace(netns.clone()),
-            // Of what is its own, or reaches nothing.
+            // Requests about what is the daemon's own, or that reach nothing.
             Request::Remove { .. }
             | Request::Journal { .. }
             | Request::Forget { .. }

@@ -385,7 +385,7 @@ mod tests {
             let mut world = World::new(&[load; 4], 1, 2);
             let changes = world.run(36_000);
             assert!(changes <= 4, "{load}: {changes} changes in an hour");
-            // And one that swings around it.
+            // A load that swings around it.
             let mut world = World::new(&[load; 4], 1, 2);
             for round in 0..3_600u64 {
                 world.wants = vec![load + round % 3 * 3 - 3; 4];
@@ -444,7 +444,7 @@ mod tests {
         };
         assert_eq!(quiet(true), None);
         assert_eq!(quiet(false), Some(Action::Remove));
-        // Nor does a task go back to its node there.
+        // There a task does not go back to its node, either.
         let mut samples = [core(100, &[(1, 100)]), core(0, &[])];
         samples[0].tasks[0].home = Some(1);
         (samples[0].node, samples[1].node) = (Some(0), Some(1));
@@ -495,7 +495,7 @@ mod tests {
         world.at = vec![0, 1, 1];
         world.run(10);
         assert_eq!((world.active, world.at[0], world.at[1] + world.at[2]), (3, 0, 3), "{:?}", world.at);
-        // Nor does a task that has no room on its node hold up one that has.
+        // A task that has no room on its node does not hold up one that has.
         let mut world = World::new(&[700, 100, 150], 3, 3);
         (world.nodes, world.homes, world.at) = (vec![0, 1, 0], vec![1, 0, 1], vec![0, 1, 1]);
         world.run(3);

@@ -10,7 +10,7 @@ pub(super) trait Clock {
     /// Nanoseconds since the start. Never less than what it said before.
     fn now(&mut self) -> u64;
 
-    /// Of the last `ns` nanoseconds those, at most, in which others had the processor. System calls.
+    /// How many of the last `ns` nanoseconds, at most, others had the processor. System calls.
     fn lost(&mut self, ns: u64) -> u64 {
         let _ = ns;
         0

@@ -92,7 +92,7 @@ pub struct TaskStatus {
     pub bytes: u64,
     /// Nanoseconds that half of the visits came within after there was work, as far as a core can tell: since it last saw none.
     pub wait_p50_ns: u64,
-    /// And 99 of 100.
+    /// Nanoseconds within which 99 of 100 visits came.
     pub wait_p99_ns: u64,
 }
 

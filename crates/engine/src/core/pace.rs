@@ -80,9 +80,9 @@ pub(super) const MIN_WORK: usize = 8;
 pub(super) const TURN_BYTES: u64 = 768 * 1024;
 /// Nanoseconds of a visit where no other owner has work.
 pub(super) const LONGEST_TURN: u64 = 100_000;
-/// And where many have: below this what a visit costs besides its items begins to count.
+/// A turn where many tasks have work: below this what a visit costs besides its items begins to count.
 pub(super) const LEAST_TURN: u64 = 10_000;
-/// And where tasks wait that must not.
+/// A turn where tasks wait that must not.
 pub(super) const URGENT_TURN: u64 = 10_000;
 
 /// What can be chosen about the loop of a core.

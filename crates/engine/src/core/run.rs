@@ -262,7 +262,7 @@ impl<L: 'static, C: Clock> Core<L, C> {
             }
             at += 1;
         }
-        // Of several tasks of one tenant the one behind the others would never have its turn else.
+        // Else the last of several tasks of one tenant would never have its turn.
         self.polled.rotate_left(passed.unwrap_or(0));
         checked.clear();
         self.checked = checked;

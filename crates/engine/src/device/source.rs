@@ -35,7 +35,7 @@ pub(super) struct FrameBytes<'a> {
     head_done: usize,
     body: &'a [Piece],
     body_len: usize,
-    /// Of the first piece of `body`.
+    /// Bytes of the first piece of `body` that were taken.
     piece_done: usize,
 }
 

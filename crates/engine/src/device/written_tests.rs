@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 
 use super::pci::{Format, Image, Persist};
 
-/// Such a text.
+/// What another version wrote, as text.
 pub(super) struct Written(pub(super) &'static str);
 
 impl Written {

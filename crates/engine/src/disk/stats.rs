@@ -68,13 +68,13 @@ const KINDS: [&str; 6] = ["reads", "writes", "flushes", "discards", "write_zeroe
 #[derive(Debug, Default)]
 pub struct QueueStats {
     requests: [AtomicU64; KINDS.len()],
-    /// Of reads and writes.
+    /// Bytes of reads and writes.
     bytes: [AtomicU64; 2],
     errors: [AtomicU64; REQUEST_ERRORS],
     interrupts: AtomicU64,
     kicks: AtomicU64,
     in_flight: AtomicU32,
-    /// Of reads, writes and flushes.
+    /// How long reads, writes and flushes took.
     latencies: [Histogram; 3],
 }
 

@@ -232,7 +232,7 @@ pub(super) fn netlink_socket(groups: u32) -> io::Result<OwnedFd> {
     netlink_socket_of(None, groups)
 }
 
-/// The same of another protocol of netlink(7).
+/// As [`netlink_socket`], of another protocol of netlink(7).
 pub(super) fn netlink_socket_of(protocol: Option<Protocol>, groups: u32) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol)?;

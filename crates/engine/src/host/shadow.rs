@@ -37,10 +37,10 @@ const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 const VETH_INFO_PEER: u16 = 1;
 /// These are made of others.
 const NESTED: u16 = 0x8000;
-/// Of neighbours (linux/neighbour.h): whether the entry is for good.
+/// States of neighbours (linux/neighbour.h): one that was heard, and one that is there for good.
 const REACHABLE: [u8; 2] = 2u16.to_ne_bytes();
 const FOR_GOOD: [u8; 2] = 0x40u16.to_ne_bytes();
-/// Of neighbours, the kernel takes all others out where there are many (arp(7), `gc_thresh2`).
+/// The state of neighbours that the kernel leaves where there are many (arp(7), `gc_thresh2`).
 const PERMANENT: [u8; 2] = 0x80u16.to_ne_bytes();
 /// Hundredths of a second for which an entry is kept: eleven days, which begin anew with each change.
 const AGEING: u32 = 100_000_000;
@@ -91,7 +91,7 @@ impl Shadow {
             let id = (IFLA_VXLAN_ID, self.vni.to_ne_bytes().to_vec());
             let udp = (IFLA_VXLAN_PORT, 4789u16.to_be_bytes().to_vec());
             let all = [id, local, (IFLA_VXLAN_LEARNING, vec![0]), udp];
-            // Of one that is there the port cannot even be said again.
+            // The port of one that is there cannot even be said again.
             make(&fd, &vxlan, "vxlan", &all).or_else(|e| {
                 if is_there(&e) {
                     make(&fd, &vxlan, "vxlan", &all[..3])

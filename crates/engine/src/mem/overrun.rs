@@ -83,7 +83,7 @@ struct Account {
     /// When its rest ends: ticks. 0: it does not rest.
     until: AtomicU64,
     name: String,
-    /// Of its ports. Gone with them: I/O cores keep accounts for longer, and a descriptor belongs to each of these.
+    /// Its ports' faults. They go with the ports: I/O cores keep accounts for longer, and a descriptor belongs to each fault.
     faults: Mutex<Vec<Weak<FaultCell>>>,
     tally: Mutex<Taken>,
     total_ns: AtomicU64,

@@ -46,7 +46,7 @@ impl SharedPages {
         Ok(pages)
     }
 
-    /// Such pages, none of which is there yet.
+    /// Shared pages, none of which is there yet.
     ///
     /// # Errors
     /// What the system says.

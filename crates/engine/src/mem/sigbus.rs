@@ -66,13 +66,13 @@ pub enum WatchError {
     /// The port has its share.
     #[error("memory_share: this port has {has} mappings; while all ports have {taken} of {all}, one may have {share}")]
     Share {
-        /// Of this port.
+        /// Mappings of this port.
         has: usize,
-        /// Of all ports.
+        /// Mappings of all ports.
         taken: usize,
-        /// That there can be.
+        /// Mappings that there can be.
         all: usize,
-        /// That this port may have.
+        /// Mappings that this port may have.
         share: usize,
     },
     /// No port can have more.

@@ -25,7 +25,7 @@ thread_local! {
     static KIND: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Of which kind this thread is.
+/// The kind of this thread.
 pub fn kind() -> u8 {
     KIND.get()
 }

@@ -9,7 +9,7 @@
 //! descriptor has the lock, and it goes with the last one. Requests that the kernel still carries out hold the file
 //! open, too, so the lock of a process that was killed goes when the last of them is over.
 //!
-//! On which NUMA node memory is.
+//! The NUMA node of memory.
 //!
 //! Options of sockets. How far a stream socket has been looked at: the one number that
 //! the kernel keeps beside its bytes. Whether its peers may send descriptors.

@@ -67,18 +67,18 @@ pub fn keep_workers_away() {
 /// How memory and places have to be aligned for transfers past the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
-    /// Of addresses: a power of two.
+    /// What addresses are a multiple of: a power of two.
     pub memory: usize,
-    /// Of places in the file, and of the length of each piece: a power of two.
+    /// What places in the file, and the length of each piece, are a multiple of: a power of two.
     pub file: u64,
 }
 
 /// How many bytes the kernel has at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Of one read or write.
+    /// Most bytes of one read or write.
     pub one: usize,
-    /// Of all that are under way, unless it is one.
+    /// Most bytes of all that are under way, unless it is one.
     pub all: usize,
 }
 

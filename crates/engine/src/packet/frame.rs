@@ -44,7 +44,7 @@ pub const HEAD: usize = 64;
 pub const BATCH_COST: u32 = 768 * 1024;
 /// How long they are fetched unless it is said otherwise.
 const BATCH_TIME: Duration = Duration::from_micros(200);
-/// And at least, where one of them is odd.
+/// How long a batch may take at least, where one of its frames is odd.
 const LEAST_TIME: Duration = Duration::from_micros(20);
 /// A look at the pages of the first frame has so long, however little of a visit is left: those of 256 pieces, where they are there.
 const LOOK: Duration = Duration::from_micros(100);

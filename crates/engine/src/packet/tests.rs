@@ -41,7 +41,7 @@ impl Shape {
         matches!(self.gso, Gso::Udp4 | Gso::Udp6 | Gso::Ufo)
     }
 
-    /// The same with datagrams instead of fragments.
+    /// This shape with datagrams instead of fragments.
     fn uncut(&self) -> Shape {
         let gso = match (self.gso, self.v6) {
             (Gso::Ufo, false) => Gso::Udp4,

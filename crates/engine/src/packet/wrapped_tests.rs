@@ -95,7 +95,7 @@ fn extension() -> impl Strategy<Value = Extension> {
 pub(crate) fn wrapped() -> impl Strategy<Value = Wrapped> {
     (vec(link(), 0..=4), any::<bool>(), 0usize..=10, vec(extension(), 0..=5)).prop_map(
         |(links, v6, options, mut extensions)| {
-            // Of them IPv4 has the authentication header.
+            // IPv4 has only the authentication header.
             extensions.retain(|it| v6 || it.0 == 51);
             Wrapped { links, v6, options, extensions }
         },

@@ -30,7 +30,7 @@ use crate::port::{DropReason, PortId};
 pub struct Mirror {
     /// The port that gets them.
     pub to: PortId,
-    /// Of what comes in, and of what goes out.
+    /// Whether it gets what comes in, and whether it gets what goes out.
     pub ways: [bool; 2],
     /// Only of frames that this list permits.
     pub acl: Option<Arc<Acl>>,

@@ -82,7 +82,7 @@ pub enum Form {
 /// The VLANs that a port carries: one without tags, any number with tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortVlans {
-    /// Of frames without a tag; 0: such frames are dropped.
+    /// The VLAN of frames without a tag; 0: they are dropped.
     pub own: u16,
     tagged: Option<VlanSet>,
     protocol: TagProtocol,
@@ -202,7 +202,7 @@ pub struct BatchVlans {
     alike: bool,
     /// The port does not carry some frame's.
     refused: bool,
-    /// Of the port by which they came.
+    /// The tags of the port by which they came.
     pub protocol: TagProtocol,
 }
 

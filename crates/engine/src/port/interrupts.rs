@@ -32,7 +32,7 @@ struct Cell {
 /// Those of all queues of a port.
 #[derive(Default)]
 pub struct QueueInterrupts {
-    /// Of ingress queues, and of egress queues.
+    /// Counts of ingress queues, and of egress queues.
     cells: [[Cell; MAX_QUEUES]; 2],
 }
 

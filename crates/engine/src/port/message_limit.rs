@@ -210,7 +210,7 @@ impl MessageLimiter {
         }
         self.looked.store(nanos_at(now), Ordering::Relaxed);
         let free = if shared { Some(Duration::ZERO) } else { self.peer().and_then(process_time) };
-        // Of a peer in another namespace for processes nothing is known.
+        // Nothing is known of a peer in another namespace for processes.
         self.hold_at(now, free.map(|free| (time_of(ClockId::ThreadCPUTime), free)))
     }
 

@@ -67,7 +67,7 @@ pub struct Port {
     pub overrun: Overrun,
     /// What its conversation costs others, and how much of that it may.
     pub messages: MessageLimiter,
-    /// On which its peer gives memory.
+    /// The terms on which its peer gives memory.
     pub terms: Terms,
     /// Captures and watchers of what passes.
     pub capture: CaptureSlot,

@@ -44,7 +44,7 @@ impl Side {
     }
 }
 
-/// Such a memory.
+/// The memory of a pipe between two ports: a region for each end.
 pub struct Joined {
     ends: [Arc<Region>; 2],
 }
@@ -123,7 +123,7 @@ impl Joined {
     pub fn direction(&self, from: Side, ring: u32) -> (ClientTx<Hand>, ClientRx<Hand>) {
         let (sender, receiver) = (self.end(from), self.end(from.other()));
         let (send, receive) = (Hand::new(sender, ring), Hand::new(receiver, receiver.info().tx_rings + ring));
-        // Of new memory: all slots are the sender's.
+        // New memory: all slots are the sender's.
         let ([released, _], [_, given]) = (send.indices(), receive.indices());
         let (mut tx, mut rx) = (ClientTx::with(sender, ring, send), ClientRx::with(receiver, ring, receive));
         // Ends write there, too: if what stands there cannot be, they are told of something else.

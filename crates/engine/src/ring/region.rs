@@ -133,7 +133,7 @@ impl Region {
         Region::make(of_guest(geometry)?, name)
     }
 
-    /// Such a region that another process made, as it left it. Each process has one; only one of them uses its rings.
+    /// A guest's region that another process made, as it left it. Each process has one; only one of them uses its rings.
     ///
     /// # Errors
     /// It is not the file of such a region; or as above.
@@ -142,7 +142,7 @@ impl Region {
         Ok(Region { info, memory: adopt_memory(&info, file)? })
     }
 
-    /// Such a region without contents, whose memory is there when it is used.
+    /// A guest's region without contents, whose memory is there when it is used.
     ///
     /// # Errors
     /// As above.

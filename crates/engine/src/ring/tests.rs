@@ -81,7 +81,7 @@ fn a_region_is_as_netmap_lays_it_out() {
         extra = u32_at(usize::try_from(info.buf_pool).unwrap() + 128 * extra as usize);
     }
     assert_eq!(seen.iter().filter(|seen| !**seen).count(), RESERVED_BUFS as usize + 2 * 8);
-    // Nor what the pipe has: one set for each direction, in the sender's ring and in the receiver's.
+    // What the pipe has stays, too: one set for each direction, in the sender's ring and in the receiver's.
     let ends = [End::Master, End::Slave].map(|end| {
         let pipe = pipe_end(&info, 0, end);
         let interface = usize::try_from(pipe.interface).unwrap();

@@ -94,7 +94,7 @@ impl Hands for Tickets {
 
 /// How far a pipe's monitors are, for the end that sends what they see; and the way to wake it when they go on.
 pub struct PipeGate {
-    /// Of the watched ring, and of the one on which the sender sends: the same, or the one across.
+    /// Status words of the watched ring, and of the one on which the sender sends, which is this one or the one across.
     watched: RingWords,
     sender: RingWords,
     answered: u32,

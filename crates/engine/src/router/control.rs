@@ -129,7 +129,7 @@ impl Router {
         *uses += 1;
         let number = *number;
         if let Err(why) = control.insert(net, number) {
-            // Of a control plane's there may be many; they are counted.
+            // A control plane may have many such routes; they are counted.
             if route.origin != Origin::Fed {
                 tracing::error!(router = %self.name, "route {net} is not in force: {why}");
             }

@@ -249,7 +249,7 @@ impl Made {
             self.seal(24, sum);
             let near = upto(behind(own, from), len);
             self.bytes.extend(near);
-            // Of the frame's own bytes, as many as a head has room for; the others stay where they are.
+            // As many of the frame's own bytes as a head has room for; the others stay where they are.
             let mut first = rest.start + (from + near.len()).saturating_sub(own.len());
             let last = first + len - near.len();
             let (begun, fits) = (self.bytes.len(), HEAD.saturating_sub(self.bytes.len()).min(last - first));

@@ -608,7 +608,7 @@ mod tests {
             }
         }
         assert_eq!((held(A), held(B), held(third)), (3, 3, 2));
-        // Of a port that has much more it takes some entries.
+        // It takes some entries of a port that has much more.
         let table = &Neighbours::new();
         let bucket = table.bucket(A, 0);
         let of = |port, count| -> Vec<u128> {

@@ -91,7 +91,7 @@ pub enum Change {
 pub struct FedCounts {
     /// Routes.
     pub routes: usize,
-    /// Of these, routes of an earlier generation.
+    /// Routes among these of an earlier generation.
     pub stale: usize,
     /// Objects.
     pub objects: usize,
@@ -99,7 +99,7 @@ pub struct FedCounts {
     pub hops: usize,
     /// Ways that have none, because there was no room for them.
     pub short: usize,
-    /// Of all routes, in any order: tables that mean the same have equal digests ([`super::digest()`]).
+    /// A digest of all routes, in any order: tables that mean the same have equal ones ([`super::digest()`]).
     pub digest: u64,
     /// What was beyond a bound, or had no room in a table.
     pub refused: u64,

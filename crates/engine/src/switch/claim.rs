@@ -109,7 +109,7 @@ impl Claim {
         Claim::seconds(now, self.heard())
     }
 
-    /// The same claim, heard again.
+    /// This claim, heard again.
     pub fn heard_at(self, now: u32) -> Claim {
         Claim(self.0 & !(CLOCK << HEARD_AT) | Claim::clock(now) << HEARD_AT)
     }

@@ -426,7 +426,7 @@ fn a_port_that_leaves_a_vlan_is_forgotten_there() {
     counts_are_true(&table);
 }
 
-/// Of stations elsewhere a control plane tells once, and they may be silent here for ever.
+/// A control plane tells once of stations elsewhere, and they may be silent here for ever.
 #[test]
 fn stations_that_are_told_stay_whatever_a_guest_sends() {
     let switch = Switch::new("lan", SwitchOptions::default());

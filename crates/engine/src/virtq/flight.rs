@@ -108,7 +108,7 @@ fn id_bit(id: u16) -> (usize, u64) {
 }
 
 impl Flight {
-    /// Of a ring with `size` entries, in which none is in flight.
+    /// The record of a ring with `size` entries, in which none is in flight.
     pub(super) fn new(size: u16, packed: bool) -> Flight {
         let used = Used { id: 0, descs: 0, len: 0 };
         let entry = |next| Entry { generation: 0, state: RequestState::Free, used, next, last: 0 };

@@ -34,7 +34,7 @@ const MARK: usize = 3;
 /// Words before the per-descriptor part of a slot, and of each descriptor.
 const HEAD: usize = 4;
 const ENTRY: usize = 4;
-/// Of the used descriptor in an entry.
+/// The used descriptor's word in an entry.
 const USED: usize = 2;
 /// What slots are aligned to: a cache line.
 const ALIGN: usize = 64;
@@ -283,7 +283,7 @@ mod tests {
             for made in 0u32..1 << changed.len() {
                 let mut words = before;
                 for (_, i) in changed.iter().enumerate().filter(|(bit, _)| made & 1 << bit != 0) {
-                    // Of the first descriptor length and id, but its flags only when all is done.
+                    // The first descriptor's length and id go first, its flags only when all is done.
                     let flags_too = *i != first || made.count_ones() as usize == changed.len();
                     let mask = if flags_too { u64::MAX } else { (1 << 48) - 1 };
                     words[*i] = (after[*i] & mask) | (words[*i] & !mask);

@@ -146,7 +146,7 @@ impl PortAddress {
     }
 }
 
-/// Of netmap's suffixes none applies: a thread takes the ring of its number.
+/// The port of a name to which none of netmap's suffixes applies: a thread takes the ring of its number.
 fn ring_name(name: &str) -> Result<PortAddress> {
     match name.find(['^', '*', '{', '}', '@']).filter(|_| !name.contains('/')) {
         Some(at) => Err(format!(

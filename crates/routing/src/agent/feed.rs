@@ -112,7 +112,7 @@ impl AgentFeed {
                     return;
                 }
                 if known.is_none() {
-                    // Of what is on its way it takes nothing.
+                    // It takes nothing of what is on its way.
                     (self.in_force, self.state) = (false, AgentState::default());
                     self.out.clear();
                 }

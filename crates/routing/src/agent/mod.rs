@@ -299,7 +299,7 @@ impl Agent {
         let gone = |net: Net| route(net, None, ANSWER, 0, MAKER);
         let nets: Vec<Net> = std::mem::take(&mut self.pending).into_iter().collect();
         let change = |net: &Net| match self.routes.get(net) {
-            // Of a route that the kernel cannot have, none is left.
+            // A route that the kernel cannot have is not left as it was before, either.
             Some(told) => self.here(&told.way).map_or_else(
                 || gone(*net),
                 |way| route(*net, Some(&way), ANSWER | netlink::CREATE | netlink::REPLACE, 0, MAKER),

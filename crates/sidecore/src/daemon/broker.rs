@@ -101,7 +101,7 @@ fn named_by_port(port: &PortSpec) -> Vec<Named> {
     sockets.into_iter().chain([journal, interface, address, disk].into_iter().flatten()).collect()
 }
 
-/// The same of a configuration's text, which is root's own.
+/// What a configuration's text names, which is root's own.
 fn named_by_text(text: &str) -> Vec<Named> {
     // One that makes no sense is refused by the daemon, which says why.
     text::from_toml("", text, KINDS).map(|spec| named(&spec)).unwrap_or_default()
@@ -112,7 +112,7 @@ pub fn tell(socket: &Path, spec: &Spec) {
     named(spec).iter().for_each(|named| tell_one(socket, named));
 }
 
-/// The same of a change, which says nothing of the rest of its port or switch. Only what the operator has written counts, not
+/// Tells what a change names, which says nothing of the rest of its port or switch. Only what the operator has written counts, not
 /// what the daemon says of the rest.
 pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
     let path = |key: &str| Some(Path::new(patch.get(key)?.as_str()?));

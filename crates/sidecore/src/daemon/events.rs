@@ -210,7 +210,7 @@ mod tests {
         assert_eq!(read(&events, None), (numbers(1, 100), None));
         assert_eq!(read(&events, Some(begin + 98)), (numbers(99, 100), None));
         assert_eq!(read(&events, Some(begin + 100)), (vec![], None));
-        // Of an earlier daemon, or of a clock that was put back.
+        // A number of an earlier daemon, or of a clock that was put back.
         assert_eq!(read(&events, Some(7)), (numbers(1, 100), None));
         assert_eq!(read(&events, Some(u64::MAX)), (numbers(1, 100), None));
         push(&events, KEPT);

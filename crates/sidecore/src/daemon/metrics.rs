@@ -315,7 +315,7 @@ impl Snapshot {
         self.ports.ports.iter().flat_map(rows).collect()
     }
 
-    /// Of each ingress queue.
+    /// Rows of each ingress queue.
     fn waits(&self, value: fn(&WaitCount) -> u64) -> Rows {
         let row = |queue: &QueueView| {
             let labels = vec![("port", queue.port.clone()), ("queue", queue.index.to_string())];
@@ -324,7 +324,7 @@ impl Snapshot {
         self.queues.queues.iter().filter_map(row).collect()
     }
 
-    /// Of each queue that an I/O core serves.
+    /// Rows of each queue that an I/O core serves.
     fn task(&self, value: fn(&TaskStatus) -> u64) -> Rows {
         let row = |queue: &QueueView| {
             let labels = vec![("port", queue.port.clone()), ("queue", queue.index.to_string())];
@@ -333,7 +333,7 @@ impl Snapshot {
         self.queues.queues.iter().filter_map(row).collect()
     }
 
-    /// The same by something that is counted of each.
+    /// Rows of each queue that an I/O core serves, by something that is counted of it.
     fn per_task(&self, values: fn(&TaskStatus) -> Vec<(&'static str, u64)>, label: &'static str) -> Rows {
         let rows = |queue: &QueueView| {
             let each = queue.served.as_ref().map(values).unwrap_or_default();

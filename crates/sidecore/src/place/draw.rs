@@ -1,4 +1,4 @@
-//! The same for people: the machine as a tree, with I/O cores and vCPUs at the processors where they are.
+//! Places for people: the machine as a tree, with I/O cores and vCPUs at the processors where they are.
 
 use std::fmt::Write;
 

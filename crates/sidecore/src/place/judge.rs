@@ -82,7 +82,7 @@ pub struct Finding {
     /// The command that mends it, if one does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mend: Option<String>,
-    /// The same, where it is a thread that should be pinned.
+    /// What mends it, where it is a thread that should be pinned.
     #[serde(skip)]
     pub pin: Option<Pin>,
     /// `--apply` has done so.
@@ -270,7 +270,7 @@ mod tests {
         // Every physical core has an I/O core: beside one is better than on one.
         let four: Vec<_> = (0..4).map(|n| core(n, n, &[])).collect();
         assert_eq!(found("0,4", &four)[0].1, "taskset -cp 4 100");
-        // And where it is as good as it can be, nothing mends it.
+        // Where it is as good as it can be, nothing mends it.
         assert_eq!(found("4", &four)[0].1, "");
         let all: Vec<_> = (0..8).map(|n| core(n, n, &[])).collect();
         assert_eq!(found("0-7", &all)[0].1, "");

@@ -28,7 +28,7 @@ const fn wide(heading: &'static str, cell: fn(&QueueView) -> String) -> Column {
     Column { heading, shown: Shown::Never, cell }
 }
 
-/// Of what most queues have not got.
+/// A column of what most queues have not got.
 const fn rare(heading: &'static str, any: fn(&QueueView) -> bool, cell: fn(&QueueView) -> String) -> Column {
     Column { heading, shown: Shown::If(any), cell }
 }

@@ -55,7 +55,7 @@ const BUFFER: usize = 16 << 10;
 #[derive(Clone, Debug)]
 pub enum Listen {
     Unix(PathBuf),
-    /// Of the loopback interface.
+    /// An address of the loopback interface.
     Tcp(SocketAddr),
 }
 

@@ -199,7 +199,7 @@ fn what_was_taken_at_another_rate_is_no_debt_at_a_new_one_or_at_none() {
         bound.tenant.set(bits(then));
         rig.core.run(100 * MS);
         let done = queue.done.load(Ordering::Relaxed) - before;
-        // Of 8 Gbit/s: 100 MB in this time.
+        // 8 Gbit/s are 100 MB in this time.
         assert!(done > 150 && (then.is_none() || done < 250), "{then:?}: {done}");
         // What is taken at a rate stays a debt while that is the rate, whatever else changes, and on another core, too.
         bound.tenant.set(bits(Some(10_000)));

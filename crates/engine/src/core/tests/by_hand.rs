@@ -13,7 +13,7 @@ use crate::core::task::{Budget, TaskHandle, Visit};
 
 /// Nanoseconds that a delivery is said to take.
 pub(crate) const DELIVERY: u64 = 100;
-/// And a round that finds nothing.
+/// What a round takes that finds nothing.
 const EMPTY: u64 = 100;
 
 /// A clock that goes on by what visits did.

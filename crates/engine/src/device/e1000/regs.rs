@@ -118,7 +118,7 @@ pub const FCTTV: u32 = 0x0170;
 pub const PSRCTL: u32 = 0x2170;
 /// First register of receive ring 0: base, low.
 pub const RX_RING: u32 = 0x2800;
-/// Of ring 1 (82574).
+/// Registers of ring 1 (82574).
 pub const RX_RING_1: u32 = 0x2900;
 /// The receive rings.
 pub const RX_RINGS: [u32; QUEUES] = [RX_RING, RX_RING_1];
@@ -269,7 +269,7 @@ pub mod tx {
     pub const LEN: u64 = 0xf_ffff;
     /// The length of a legacy descriptor's buffer (§3.3.3).
     pub const LEGACY_LEN: u64 = 0xffff;
-    /// Of the descriptor type: data, not context.
+    /// The descriptor's type: data, not context.
     pub const DTYP_DATA: u64 = 1 << 20;
     /// Last descriptor of a packet.
     pub const EOP: u64 = 1 << 24;

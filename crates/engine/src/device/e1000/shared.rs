@@ -14,7 +14,7 @@ use crate::device::nic::{Nic, SharedPart, LONGEST_NAP};
 /// What the I/O cores and the conversation share.
 pub(super) type NicState = Nic<IntelPart>;
 
-/// Of that, what is the part's.
+/// What an Intel part has beside what all cards share.
 pub struct IntelPart {
     pub(super) model: Model,
     /// The guest may map the tails.

@@ -21,7 +21,7 @@ pub(super) const OVERSIZE: usize = 1;
 pub(super) const SEGMENTED: usize = 2;
 pub(super) const RX: usize = 3;
 pub(super) const TX: usize = RX + KINDS;
-/// Of a direction: six classes of size, all frames, those for groups, bytes.
+/// Places of a direction: six classes of size, all frames, those for groups, bytes.
 pub(super) const FRAMES: usize = 6;
 const BROADCASTS: usize = 7;
 const MULTICASTS: usize = 8;
@@ -60,7 +60,7 @@ fn counter(offset: u32) -> Option<usize> {
 /// A device's counters.
 pub(super) struct Stats {
     counts: [AtomicU64; COUNTERS],
-    /// Of each register, what was counted when it was read last.
+    /// What was counted when each register was read last.
     seen: [AtomicU64; REGISTERS],
     /// What the lower half of a pair was read of, until its upper half is read.
     latched: [AtomicU64; REGISTERS],
@@ -100,7 +100,7 @@ impl Stats {
                 half(count.wrapping_sub(seen(low).load(Ordering::Relaxed)) & 0xffff_ffff)
             }
             (Some(bytes), None) if bytes == RX + BYTES || bytes == TX + BYTES => {
-                // Of the same moment as the lower half, if that was read before: nothing is lost or torn between them.
+                // It is of the lower half's moment, if that was read before: nothing is lost or torn between them.
                 let count = match latched.swap(0, Ordering::Relaxed) {
                     0 => total(bytes),
                     latched => latched,

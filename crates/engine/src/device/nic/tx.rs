@@ -40,11 +40,11 @@ pub enum Look {
 /// The words of a packet's descriptors.
 #[derive(Clone, Copy)]
 pub struct Wishes {
-    /// Of the first one.
+    /// The command of the first descriptor.
     pub(in crate::device) first: u64,
-    /// Of all, or-ed.
+    /// The commands of all descriptors, or-ed.
     pub(in crate::device) commands: u64,
-    /// Of the last.
+    /// The command of the last descriptor.
     pub(in crate::device) last: u64,
 }
 

@@ -121,7 +121,7 @@ pub struct Interrupts {
     silent: AtomicBool,
     has_pin: bool,
     pin: Mutex<InterruptPin>,
-    /// Of each kind but the pin, in the order of their numbers.
+    /// The vectors of each kind but the pin, in the order of their numbers.
     vectors: [Box<[Mutex<Vector>]>; 4],
 }
 

@@ -143,7 +143,7 @@ impl Current {
     pub(super) fn join(&self, side: PtnetFunction) -> io::Result<Arc<Bar>> {
         let mut state = crate::lock(&self.state);
         let (own, other) = (state.had[side as usize], state.had[1 - side as usize]);
-        // Of a pipe's memory others may have had something, too: it knows.
+        // Others may have had something of a pipe's memory, too: it knows.
         let first = matches!(self.source, RegionSource::Pipe(_)) && other != Had::Here;
         let mut left = None;
         if own != Had::Nothing || other == Had::Gone || first {

@@ -131,7 +131,7 @@ impl Persist for Ptnet {
         }
         self.follow();
         for number in 0..self.pairs.len() {
-            // Of what it may have missed. The next visits of the rings count these.
+            // Interrupts for what it may have missed. The next visits of the rings count these.
             self.nic.messages.raise(number, RingUse::Sends);
             self.nic.messages.raise(number, RingUse::Receives);
         }

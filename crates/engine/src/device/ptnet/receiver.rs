@@ -110,7 +110,7 @@ impl Receiver {
 
     #[inline]
     fn judge(&mut self) {
-        // Of a pipe's its other end finds out.
+        // The other end of a pipe finds out.
         let is_lost = matches!(&self.slots, Filling::Frames(slots) if slots.ring.access.is_lost());
         self.stopped |= !self.nic.goes_on(is_lost, &self.map);
     }

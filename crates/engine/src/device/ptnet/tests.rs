@@ -407,7 +407,7 @@ fn memory_that_goes_ends_the_service_until_it_is_back() {
 }
 
 impl Rig {
-    /// The same guest, and another process's device.
+    /// This guest, and another process's device.
     fn taken_over(mut self) -> Rig {
         let settings = self.nic.settings.clone();
         let (mut image, mut other) =

@@ -59,7 +59,7 @@ impl Ring {
         self.block.tail(address, &self.map, self.head).map(drop)
     }
 
-    /// The same ring in memory that is now described by `map`.
+    /// The ring is in memory that is now described by `map`.
     pub(super) fn remap(&mut self, map: &Arc<GuestMap>) {
         self.map = Arc::clone(map);
         (self.own.found, self.table) = (false, Words::EMPTY);

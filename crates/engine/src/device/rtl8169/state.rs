@@ -140,7 +140,7 @@ fn hash(address: u64) -> u32 {
 /// What the I/O cores and the conversation share.
 pub(super) type NicState = Nic<RealtekPart>;
 
-/// Of that, what is the part's.
+/// What a Realtek part has beside what all cards share.
 pub struct RealtekPart {
     /// There is a status block.
     pub(super) csb: bool,
@@ -177,7 +177,7 @@ impl SharedPart for RealtekPart {
 mod tests {
     use super::hash;
 
-    /// Of 01:00:5e:00:00:01 (all hosts) and 33:33:00:00:00:01 (all nodes), as drivers work it out bit by bit.
+    /// The hashes of 01:00:5e:00:00:01 (all hosts) and 33:33:00:00:00:01 (all nodes), as drivers work them out bit by bit.
     #[test]
     fn the_hash_is_that_of_a_crc_bit_by_bit() {
         for address in [[1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1], [0xff; 6], [1, 0x80, 0xc2, 0, 0, 0]]

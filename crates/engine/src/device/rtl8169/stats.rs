@@ -18,7 +18,7 @@ pub(super) struct Stats {
     broadcast: AtomicU64,
     /// Frames that found no descriptor.
     pub(super) missed: AtomicU64,
-    /// Of those, what `MPC` had when it was cleared.
+    /// What `MPC` had of those when it was cleared.
     pub(super) forgiven: AtomicU64,
 }
 

@@ -214,7 +214,7 @@ impl Rig {
         rustix::io::read(&self.pin, &mut [0; 8]).is_ok()
     }
 
-    /// The same guest, and another process's device.
+    /// This guest, and another process's device.
     fn taken_over(mut self) -> Rig {
         let mut image = Image::new(self.device.format().size);
         self.device.save(&mut image);
@@ -656,7 +656,7 @@ fn the_drivers_mitigation_waits_for_frames_or_time() {
     assert_eq!(isr(&irq), cause::ROK);
     irq.acknowledge(cause::ROK);
     irq.received(1);
-    // Of frames sent, after a sixteenth of it and however many.
+    // The interrupt for frames sent comes after a sixteenth of it, however many there are.
     irq.sent(100, false);
     turn(&irq, 10_240);
     irq.poll();

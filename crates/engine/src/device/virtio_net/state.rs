@@ -42,7 +42,7 @@ pub struct VirtioNet {
     ingress: Vec<Option<Lease<IngressRing>>>,
     egress: Vec<Option<Lease<EgressRing>>>,
     moderation: Duration,
-    /// Of each pair, when the late interrupts of its transmit ring and of its receive ring are due; empty if none is late.
+    /// When the late interrupts of each pair's transmit ring and receive ring are due; empty if none is late.
     watched: Vec<[Arc<Watched>; 2]>,
 }
 

@@ -29,7 +29,7 @@ const ADVERTISEMENT: u8 = 136;
 /// The addresses of an interface, as numbers; IPv4 in its mapped form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Own {
-    /// Of a family without one, any may be used.
+    /// Its addresses; in a family without one, any may be used.
     addresses: Vec<u128>,
     /// The higher one of those two that probes go to and come from.
     probe: Option<u128>,

@@ -74,7 +74,7 @@ fn on(port: u16) -> usize {
     }
 }
 
-/// The same of IPv6.
+/// The address of guest `port` in IPv6.
 fn six(port: u16) -> [u8; 16] {
     let mut address = [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     (address[5], address[15]) = (u8::try_from(on(port)).unwrap(), u8::try_from(port + 1).unwrap());
@@ -104,7 +104,7 @@ impl Rig {
         Rig::limited(controls, StormLimits::default())
     }
 
-    /// And with these limits for guest 1.
+    /// A rig with these limits for guest 1.
     fn limited(controls: &[(u16, u16)], limits: StormLimits) -> Rig {
         let file = CounterFile::anonymous().unwrap();
         let port = |id| {

@@ -12,7 +12,7 @@
 //!
 //! A wait is counted (`port::waits`) when it is over and there are frames to send. Without frames there was no wait.
 //!
-//! Of a receiver with one queue the core asks for its room before it takes frames (`pause`). If the receiver has several
+//! If the receiver has one queue, the core asks for its room before it takes frames (`pause`). If the receiver has several
 //! queues, the core asks when it knows the queues of the frames (`gate`). In any case it asks a receiver only after it has
 //! seen that the sender has frames, because asking takes the receiver's lock.
 //!

@@ -62,7 +62,7 @@ pub(super) struct VxlanEgress {
     port: u16,
     header: Box<[u8; HEADER]>,
     copies: Vec<Copy>,
-    /// Of each message: its first copy, and that behind its last.
+    /// The first copy of each message, and that behind its last.
     spans: Vec<(usize, usize)>,
     /// By pick: why a copy did not go out.
     failed: Box<[Option<DropReason>]>,

@@ -86,7 +86,7 @@ impl<'f> Segment<'f> {
             false => at(0, 16) && at(20, 24) && at(26, self.tcp + 4),
             true => at(0, 18) && at(20, self.tcp + 4),
         };
-        // Of TCP the acknowledgement, the window, and behind the checksum the options.
+        // What of TCP has to be equal: the acknowledgement, the window, and behind the checksum the options.
         let tcp = at(self.tcp + 8, self.tcp + 13)
             && at(self.tcp + 14, self.tcp + 16)
             && at(self.tcp + 18, self.payload);

@@ -348,7 +348,7 @@ fn a_station_may_be_elsewhere_in_another_vlan() {
 fn a_network_that_does_not_read_stops_no_other() {
     let (mut one, mut two) = (End::new(31, 34789, 1, &[32]), End::new(31, 34789, 2, &[32]));
     let (mut red, mut blue) = (End::new(32, 34789, 1, &[31]), End::new(32, 34789, 2, &[31]));
-    // Of two lengths in turn: each is a datagram of its own.
+    // Frames of two lengths in turn: each is a datagram of its own.
     let many: Vec<_> = (0..200).map(|n| frame(mac(1), mac(2), 60 + n % 2)).collect();
     for _ in 0..4 {
         one.send(&many);

@@ -19,7 +19,7 @@ pub struct AclCache {
     memory: Vec<u64>,
     /// The first word that begins a huge page.
     base: usize,
-    /// Of the batch under way: words, and the first place of each frame.
+    /// The batch under way: words, and the first place of each frame.
     batch: Vec<(Headers, usize)>,
     /// How many flows made room for others. Of the flows at hand, each makes room in its turn: if it were the one that was used longest
     /// ago, flows that come in one order again and again would all be gone before they come.

@@ -70,7 +70,7 @@ impl Acl {
             counts: (0..MAX_CORES).map(|_| (0..=rules.len()).map(|_| AtomicU64::new(0)).collect()).collect(),
             rules,
         };
-        // Of each mask, its entries: what the words are, and the rule.
+        // The entries of a mask: what the words are, and the rule.
         type Values = Vec<([u64; WORDS], u32)>;
         let mut found: Vec<([u64; WORDS], Values)> = Vec::new();
         for (number, rule) in (0..).zip(&acl.rules) {

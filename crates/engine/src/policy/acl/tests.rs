@@ -321,7 +321,7 @@ fn a_rule_that_never_decides_is_found() {
     assert_eq!(Acl::compile(rules, Action::Deny, KEY).hidden(), [(1, 0), (3, 2)]);
 }
 
-/// Of two lists each decides for itself, and counts for itself.
+/// Each list decides for itself, and counts for itself.
 #[test]
 fn lists_do_not_remember_for_each_other() {
     let list = |action| Acl::compile(Vec::new(), action, KEY);

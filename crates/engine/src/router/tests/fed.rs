@@ -25,7 +25,7 @@ proptest! {
         let net = |n: u8| Net { address: IpAddr::V4([20, n, 0, 0].into()), len: 16 };
         let via = |n: u8| FedHop { link: 10 + u32::from(n % 2), gateway: Some(IpAddr::V4([10, 0, 1, n].into())) };
         let named = |hop: FedHop| (format!("p{}", hop.link - 10), hop.gateway);
-        // Of each route: its object or hop, whether it is of this generation, whether it was found.
+        // What is known of each route: its object or hop, whether it is of this generation, whether it was found.
         let mut routes: BTreeMap<Net, (Result<u32, FedHop>, bool, bool)> = BTreeMap::new();
         let mut objects: BTreeMap<u32, FedHop> = BTreeMap::new();
         // Copies that are told at each step, at some, and at the end alone.

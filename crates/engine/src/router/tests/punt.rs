@@ -83,7 +83,7 @@ fn advertisements_and_redirects_are_not_for_a_kernel() {
     for (words, about) in [(0, 1), (0, 17), (0, 89), (3, 1), (4, 6), (6, 17)] {
         assert_eq!(went(&mut rig, &too_big(words, about)), Err("to_router"), "{words} {about}");
     }
-    // The same for IPv6, where that stands behind the head.
+    // As much for IPv6, where it stands behind the head.
     let too_big6 = |dst: &str, about: u8| {
         let quoted = packet6("2001:db8:a::1", "2620::9", 64, about, &[0; 8]);
         let message = [&[2, 0, 0, 0, 0, 0, 5, 0][..], &quoted].concat();

@@ -37,9 +37,9 @@ pub(super) const MOST: usize = 128;
 pub struct WantedFds {
     /// How many.
     pub most: usize,
-    /// Of any file: the operator trusts their sender.
+    /// Files of any kind are taken: the operator trusts their sender.
     pub any: bool,
-    /// Of connected stream sockets of this host: their owner may write, and hang up ([`hang_up`](super::hang_up)), without waiting.
+    /// Connected stream sockets of this host are taken: their owner may write, and hang up ([`hang_up`](super::hang_up)), without waiting.
     pub sockets: bool,
 }
 

@@ -125,7 +125,7 @@ impl Holder {
         Err(system("take more than a holder may have")(Errno::PROTO))
     }
 
-    /// The same conversation with the holder.
+    /// Another hold of this conversation with the holder.
     pub(crate) fn try_clone(&self) -> io::Result<Holder> {
         match self {
             Holder::There(socket) => Ok(Holder::There(socket.try_clone()?)),

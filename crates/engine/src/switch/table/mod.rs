@@ -384,7 +384,7 @@ impl MacTable {
         (!robs).then_some((way, words[way]))
     }
 
-    /// The same address may have been placed by another core at the same time: the entry further behind goes.
+    /// Another core may have placed this address at the same time: the entry further behind goes.
     fn settle(&self, at: At, word: u64) {
         let mut first = true;
         for way in 0..WAYS {

@@ -96,7 +96,7 @@ pub(super) struct Client {
     lent: Pairs<RingIngress, RingEgress>,
     host: Option<Arc<HostRings>>,
     region: Arc<Region>,
-    /// Of each ring on which it receives: what keeps slots that it has released, and the monitors that read them.
+    /// For each ring on which it receives, what keeps slots that it has released, and the monitors that read them.
     gates: Vec<Arc<ReleaseGate>>,
     taps: Vec<Option<Tapped>>,
 }

@@ -55,7 +55,7 @@ use crate::util::wait::wait_for;
 pub(super) struct Wishes {
     /// The end.
     pub(super) stop: bool,
-    /// And that the client is left to the next daemon.
+    /// The client is to be left to the next daemon.
     pub(super) leave: bool,
     /// The carrier, where it is the connection's.
     pub(super) link: bool,

@@ -84,7 +84,7 @@ impl Conversation {
                     "it is unknown whether an answer with a descriptor was sent",
                 ));
             }
-            // Such an answer is made again, of a question that changes nothing.
+            // An answer with a descriptor is made again, since its question changes nothing.
             if !with_fd {
                 let taken = exchange.inbox.pass_by::<Header>(left);
                 let ended = taken.and_then(|()| exchange.send_kept(unsent));

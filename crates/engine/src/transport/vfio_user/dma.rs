@@ -39,7 +39,7 @@ pub(super) struct DmaTable {
     pub(super) map: Arc<GuestMap>,
     /// Nothing is mapped: the next daemon will map it.
     still: bool,
-    /// On which the client gives its memory.
+    /// The terms on which the client gives its memory.
     pub(super) terms: Terms,
     /// The name of the file of the range that is added next.
     pub(super) next: u32,

@@ -203,7 +203,7 @@ impl Session {
         }
         let resample = found.remove(&key::RESAMPLE).map(|fd| eventfd(fd, terms)).transpose();
         session.interrupts.set_resample(resample.map_err(|e| e.to_string())?);
-        // Of messages that were never committed. The conversation's thread tells the holder, for which nobody else waits.
+        // Descriptors of messages that were never committed go. The conversation's thread tells the holder, for which nobody else waits.
         session.orphans.extend(std::mem::take(found).into_keys());
         let mut guard = crate::lock(device);
         guard.dma_changed(Arc::clone(&session.memory.map));

@@ -25,7 +25,7 @@ pub(super) const TRANSPORT_FEATURES: u64 = bit::VHOST_USER_PROTOCOL | bit::VHOST
 pub(super) struct Backend<D> {
     pub(super) device: D,
     pub(super) rings: Vec<Vring>,
-    /// On which the front end gives its memory.
+    /// The terms on which the front end gives its memory.
     pub(super) terms: Terms,
     pub(super) map: Option<Arc<GuestMap>>,
     /// `None` until SET_FEATURES: no ring can run before it is known in which format.

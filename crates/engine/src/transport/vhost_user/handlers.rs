@@ -17,7 +17,7 @@ use crate::virtq::WriteLog;
 
 /// SET_STATUS 0 resets the device (virtio 1.2 §2.4).
 const STATUS_RESET: u64 = 0;
-/// Of a message with an eventfd: there is none, the ring is to be polled.
+/// Flag of a message with an eventfd: there is none, the ring is to be polled.
 const NO_EVENT: u64 = 1 << 8;
 /// Flag of SET_VRING_ADDR: the used ring is logged.
 const LOGGED: u32 = 1;

@@ -212,7 +212,7 @@ impl Header {
 }
 
 impl MessageHeader for Header {
-    /// Of one that gives memory, most regions.
+    /// Most regions of a message that gives memory.
     const MAX_FDS: usize = 32;
 
     fn read(bytes: &[u8]) -> Result<Option<(Header, usize)>, String> {

@@ -331,7 +331,7 @@ fn a_packed_ring_survives_a_stale_base_but_not_a_new_driver() {
     // A driver that sets its ring up anew clears it.
     std::os::unix::fs::FileExt::write_at(&file, &[0; 0x3000], 0).unwrap();
     assert_eq!(again(&mut backend), at(0x8000));
-    // And what was handed over is the front end's to say.
+    // What was handed over is the front end's to say.
     backend.device.step = 5;
     assert_eq!(ring(&mut backend, GET_VRING_BASE, 0, 0).unwrap(), 0x8005_8005);
     assert_eq!(again(&mut backend), at(0x8000));
@@ -440,7 +440,7 @@ fn a_payload_may_be_longer_than_its_content() {
     // A table of nothing takes the memory away.
     table(&mut backend, 0, Vec::new()).unwrap();
     assert_eq!(running(&backend), [false, false]);
-    // The same of a ring.
+    // A ring is asked as well.
     say(&mut backend, &file, FORMATS[0], Say::Memory);
     tell(&mut backend, SET_VRING_ENABLE, &[1, u64::MAX], Vec::new()).unwrap();
     assert_eq!(running(&backend), [true, false]);

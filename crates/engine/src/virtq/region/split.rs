@@ -23,7 +23,7 @@ use crate::virtq::raw::Raw;
 
 pub(super) const HEAD: usize = 2;
 pub(super) const ENTRY: usize = 2;
-/// Of the counter in an entry.
+/// The counter's word in an entry.
 const COUNTER: usize = 1;
 const PUBLISHED: u64 = 1;
 

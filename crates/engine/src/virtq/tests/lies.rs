@@ -126,7 +126,7 @@ fn counters_may_be_any() {
 fn copies_are_descriptors_like_any() {
     use crate::util::fault::Fault;
     let lies: [(usize, u16, Fault); 4] = [
-        // Of the request with two descriptors: no more follows; more follows; the other way; far away.
+        // What the request with two descriptors says: no more follows; more follows; the other way; far away.
         (32 + 32 + 18, 0, Fault::ChainTooLong),
         (32 + 64 + 18, 3, Fault::ChainTooLong),
         (32 + 64 + 18, 4, Fault::BadIndirect),

@@ -14,7 +14,7 @@ pub(super) struct Name<'a> {
     pub(super) pipe: bool,
     /// Whether it is about the port's host rings.
     pub(super) host: bool,
-    /// Of `valeS:P`, S (settled) and P.
+    /// S (settled) and P of `valeS:P`.
     pub(super) vale: Option<OnSwitch<'a>>,
 }
 

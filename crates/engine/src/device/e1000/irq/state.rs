@@ -56,7 +56,7 @@ pub struct IrqState {
     pub(super) held_until: [u64; QUEUES],
     pub(super) gates: [InterruptGate; VECTORS],
     pub(super) receive: Delayed,
-    /// Of each queue; by the pin all go with the first one's.
+    /// Delays of each queue's interrupts; by the pin all go with the first one's.
     pub(super) transmit: [Delayed; QUEUES],
     /// What the driver has enabled since the last reset, whether or not it is now.
     pub(super) wanted: u32,

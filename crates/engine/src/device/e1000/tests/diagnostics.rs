@@ -89,7 +89,7 @@ fn in_loopback_frames_come_back_and_the_wire_is_not_heard() {
 fn a_receive_buffer_may_span_regions_that_are_adjacent() {
     both(|model| {
         let mut rig = rig(model);
-        // The same memory as two regions, of which the second lies elsewhere in the host's.
+        // This memory as two regions, of which the second lies elsewhere in the host's.
         let border = RX_BUFFERS + 0x1000 + 700;
         let region = |gpa, size, offset| RegionSpec {
             gpa,

@@ -9,12 +9,12 @@ use crate::device::pci::{self, Image, Persist};
 use crate::device::written_tests::Written;
 
 impl Rig {
-    /// The same guest, and another process's device.
+    /// This guest, and another process's device.
     pub(super) fn taken_over(self) -> Rig {
         self.taken_over_with(|_| ()).unwrap()
     }
 
-    /// The same, from a changed image.
+    /// This guest, and another process's device, from a changed image.
     fn taken_over_with(mut self, change: impl FnOnce(&mut Image)) -> Result<Rig, String> {
         let mut image = Image::new(self.device.format().size);
         self.device.save(&mut image);

@@ -97,7 +97,7 @@ fn checksums_become_facts_or_are_made() {
             assert_eq!(*sent, frame);
             let mut whole = sent.clone();
             offload.complete(&mut whole).unwrap();
-            // The same by the other road: a span that ends before the packet does is summed here.
+            // By the other road, a span that ends before the packet does is summed here.
             let (l4, store) =
                 if v6 { (54, if tcp { 70 } else { 60 }) } else { (34, if tcp { 50 } else { 40 }) };
             let mut longer = frame.clone();
@@ -109,7 +109,7 @@ fn checksums_become_facts_or_are_made() {
             assert!(frames[0].1.is_none());
             assert_eq!(frames[0].0[..frame.len()], whole);
             assert_eq!(frames[0].0[frame.len()..], [0xee; 30]);
-            // And by a legacy descriptor.
+            // A legacy descriptor asks for it, too.
             rig.transmit(7, &frame, &[LEGACY | regs::tx::IC | store << 16 | l4 << 40]);
             let (frames, _) = rig.poll();
             let mut legacy = frames[0].0.clone();

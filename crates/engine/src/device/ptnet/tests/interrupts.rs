@@ -12,7 +12,7 @@ fn interrupts_come_when_they_are_wanted() {
     rig.poke(Rig::theirs(PAIRS, 2), 1);
     assert_eq!(rig.deliver(0, &[&[1; 60]]).interrupts, 1);
     assert!(rig.interrupted(PAIRS) && !rig.interrupted(PAIRS + 1));
-    // Of slots that are given back, when few are under way any more.
+    // An interrupt for slots that are given back comes when few are under way any more.
     rig.poke(Rig::theirs(0, 2), 1);
     (0..7).for_each(|slot| rig.fill(slot, &[1; 60], 0));
     rig.poke(Rig::theirs(0, 0), 7);

@@ -111,7 +111,7 @@ proptest! {
     #[test]
     fn a_driver_that_does_anything_harms_only_itself(steps in prop::collection::vec(step(), 0..120)) {
         let mut rig = rig();
-        // The same memory, with some of the file around it that no device may reach.
+        // This memory, with some of the file around it that no device may reach.
         let file = memory_file(c"guest", (MEMORY + 2 * OUTSIDE) as usize).unwrap();
         let spec = RegionSpec { gpa: 0, size: MEMORY, user_addr: 0, offset: OUTSIDE, file: file.try_clone().unwrap() };
         let maps = [Arc::new(GuestMap::new(&[spec]).unwrap()), Arc::new(GuestMap::new(&[]).unwrap())];

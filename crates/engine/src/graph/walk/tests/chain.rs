@@ -126,7 +126,7 @@ fn guests_behind_one_router_have_parts_of_the_next_ones_limits() {
         let got = rig.send(1, &[last(1)]);
         assert_eq!((to(&got), &got[0].1[26..30], got[0].1[34]), (vec![1], &ip(7)[..], 11));
     }
-    // And those for its control plane, which hears what the first one's says, too.
+    // Packets for its control plane count, which hears what the first one's says, too.
     let hello = |from, gateway| {
         let mut packet = packet(from, gateway, ip(7), 20);
         packet[23] = 89;

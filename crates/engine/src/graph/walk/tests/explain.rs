@@ -122,7 +122,7 @@ fn all_drops(rig: &Rig) -> BTreeMap<(u16, &'static str), u64> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1024, ..ProptestConfig::default() })]
 
-    /// Of each frame that is sent it was said before who gets it, and who drops it and why. (100,000 frames.)
+    /// Before each frame is sent it is said who gets it, and who drops it and why. (100,000 frames.)
     #[test]
     fn what_is_said_happens(
         policies in (policy(0), policy(1), policy(2), policy(3), policy(4)),

@@ -315,7 +315,7 @@ fn a_router_among_the_members_passes_probes_if_it_has_the_route() {
     through[22] -= 1;
     assert_eq!(at(&rig.send(4, &[through])), [0u16; 0]);
     assert_eq!(passed(&rig), [Some(true); 2]);
-    // And one that goes elsewhere is a packet.
+    // A probe that goes elsewhere is a packet.
     assert_eq!(at(&probe(&mut rig, ip(3).into())), [1, 3]);
 }
 
@@ -401,7 +401,7 @@ fn the_control_plane_of_a_member_speaks_for_its_group() {
     assert_eq!(rig.send(0, &[bgp.clone()]), [(8, bgp.clone())]);
     let answer = [&mac(0)[..], &mac(2), &bgp[12..]].concat();
     assert_eq!(rig.send(8, std::slice::from_ref(&answer)), [(0, answer)]);
-    // Of addresses it says what a member may say.
+    // What it says of addresses is what a member may say.
     let announce = |address: [u8; 4]| {
         let mut frame = arp(2, 1, address);
         frame[28..32].copy_from_slice(&address);

@@ -111,13 +111,13 @@ impl Entries {
     /// Most addresses of IP that one request holds, each with its station.
     pub const MOST_WITH_IP: usize = MAX_TEXT / 2 / (DIGITS + IP_DIGITS);
 
-    /// Such of these stations.
+    /// Entries of these stations.
     pub fn new(shadow: &Shadow, there: bool, fixed: bool, macs: &[[u8; 6]]) -> Entries {
         let text = macs.iter().flatten().map(|byte| format!("{byte:02x}")).collect();
         Entries { shadow: shadow.clone(), there, fixed, with_ip: false, text }
     }
 
-    /// Such of these addresses of IP, each with its station.
+    /// Entries of these addresses of IP, each with its station.
     pub fn with_ip(shadow: &Shadow, there: bool, all: &[(IpAddr, [u8; 6])]) -> Entries {
         let mapped = |ip: IpAddr| match ip {
             IpAddr::V4(it) => it.to_ipv6_mapped(),
