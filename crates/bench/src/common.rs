@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use sidecore_driver::load::pin;
 use sidecore_driver::memory::Page;
 
 use super::peers::{free_huge_pages, HUGE_PAGES};
@@ -111,6 +112,14 @@ pub fn text(error: impl std::fmt::Display) -> String {
 pub fn apart<R: Send>(what: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         scope.spawn(what).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// Does `what` on a thread of its own on processor `core`.
+pub fn on<R: Send>(core: usize, what: impl FnOnce() -> Result<R> + Send) -> Result<R> {
+    apart(|| {
+        pin(core).map_err(text)?;
+        what()
     })
 }
 

@@ -9,7 +9,6 @@
 use std::sync::mpsc::{channel, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use sidecore_driver::load::pin;
 use sidecore_port::Port;
 
@@ -19,6 +18,7 @@ use super::ours::{Daemon, Switch, START};
 use super::peers::Scratch;
 use super::results::Results;
 use super::routes::back_ends;
+use super::runner::{fields, figures, Round};
 
 /// `bench group`.
 #[derive(Debug, clap::Args)]
@@ -51,40 +51,24 @@ const MANY: u32 = 100_000;
 const GROUP: [u8; 6] = [2, 0, 0, 0, 0, 2];
 const SENDER: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// What a round found; in a summary the medians, and of what may never be the most.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Round {
-    /// Flows that changed their member though it lived and they went on.
-    moved_live: u64,
-    /// Frames that did not arrive, but for those of the kill; frames of a flow that came after a later one.
-    lost: u64,
-    reordered: u64,
-    /// The part of a draining member's buckets that it had left after five mean lives.
-    drained_in_5_lives: f64,
-    /// Milliseconds from a kill until the last of the dead member's flows arrived elsewhere.
-    outage_ms: f64,
-    /// Flows of the member with the most by the mean.
-    balance: f64,
-    balance_100k: f64,
-    /// What a frame costs with a group of one by what it costs without.
-    stage_cost_switch: f64,
-    stage_cost_wire: f64,
-    /// Frames a second, in millions.
-    mpps: f64,
-}
-
-/// What is found: of the rounds, and of routes.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Summary {
-    #[serde(flatten)]
-    of_rounds: Round,
-    /// Milliseconds from zebra's word of a change until the last of eight kernels has it.
-    route_median_ms: f64,
-    route_p99_ms: f64,
-    /// Seconds until all eight have all routes.
-    route_whole_s: f64,
-    /// Milliseconds until one that stood still for ten seconds is consistent again.
-    route_resync_ms: f64,
+figures! {
+    /// What a round found; in a summary the medians, and of what may never be the most.
+    pub struct Found {
+        /// The part of a draining member's buckets that it had left after five mean lives.
+        drained_in_5_lives,
+        /// Milliseconds from a kill until the last of the dead member's flows arrived elsewhere.
+        outage_ms,
+        /// Flows of the member with the most by the mean.
+        balance, balance_100k,
+        /// What a frame costs with a group of one by what it costs without.
+        stage_cost_switch, stage_cost_wire,
+        /// Frames a second, in millions.
+        mpps;
+        /// Flows that changed their member though it lived and they went on.
+        moved_live,
+        /// Frames that did not arrive, but for those of the kill; frames of a flow that came after a later one.
+        lost, reordered,
+    }
 }
 
 /// Where sender and receiver meet.
@@ -363,7 +347,7 @@ fn order(orders: &Sender<Order>, words: &[&'static str]) -> Result<Receiver<Stat
 }
 
 /// Drain, comeback and kill of members, with flows of this mean life.
-fn changes(args: &Args, rate: f64, life: Duration, round: &mut Round) -> Result<()> {
+fn changes(args: &Args, rate: f64, life: Duration, round: &mut Found) -> Result<()> {
     let mut stage = Stage::start(args.cpus.io_core, JOINTS[0], MEMBERS)?;
     let (orders, ordered) = channel::<Order>();
     let daemon = Daemon { socket: stage.switch.daemon.socket.clone() };
@@ -430,41 +414,38 @@ pub fn run(args: &Args) -> Result<()> {
         false => (args.rounds, Duration::from_secs(1), Duration::from_millis(200)),
     };
     let mut all = Vec::new();
-    for number in 1..=rounds {
-        let mut round = Round::default();
-        (round.stage_cost_switch, _) = apart(|| stage_cost(args, JOINTS[0], time))?;
+    for number in Round::all(rounds) {
+        let mut found = Found::default();
+        (found.stage_cost_switch, _) = apart(|| stage_cost(args, JOINTS[0], time))?;
         let (wire, carried) = apart(|| stage_cost(args, JOINTS[1], time))?;
-        round.stage_cost_wire = wire;
-        round.mpps = carried / 2.0;
-        let rate = round.mpps * 1e6;
-        apart(|| changes(args, rate, life, &mut round))?;
-        round.balance_100k = apart(|| many(args, rate, life))?;
-        eprintln!("round {number}/{rounds}: {}", serde_json::to_string(&round).map_err(text)?);
-        all.push(round);
+        found.stage_cost_wire = wire;
+        found.mpps = carried / 2.0;
+        let rate = found.mpps * 1e6;
+        apart(|| changes(args, rate, life, &mut found))?;
+        found.balance_100k = apart(|| many(args, rate, life))?;
+        eprintln!("{number}: {}", serde_json::to_string(&found).map_err(text)?);
+        all.push(found);
     }
-    let of = |value: fn(&Round) -> f64| median(all.iter().map(value));
-    let worst = |value: fn(&Round) -> u64| all.iter().map(value).max().unwrap_or(0);
-    let of_rounds = Round {
+    let worst = |value: fn(&Found) -> u64| all.iter().map(value).max().unwrap_or(0);
+    let of_rounds = Found {
         moved_live: worst(|it| it.moved_live),
         lost: worst(|it| it.lost),
         reordered: worst(|it| it.reordered),
-        drained_in_5_lives: of(|it| it.drained_in_5_lives),
-        outage_ms: of(|it| it.outage_ms),
-        balance: of(|it| it.balance),
-        balance_100k: of(|it| it.balance_100k),
-        stage_cost_switch: of(|it| it.stage_cost_switch),
-        stage_cost_wire: of(|it| it.stage_cost_wire),
-        mpps: of(|it| it.mpps),
+        ..Found::of(all.iter())
     };
     let (changes, stands) =
         if args.quick { (20, Duration::from_millis(100)) } else { (200, Duration::from_secs(10)) };
     let routes = if args.quick { args.routes.min(1000) } else { args.routes };
     let times = apart(|| back_ends::measure(routes, changes, stands))?;
-    let summary = Summary {
+    let summary = fields! {
+        #[serde(flatten)]
         of_rounds,
+        /// Milliseconds from zebra's word of a change until the last of eight kernels has it.
         route_median_ms: times.median_ms,
         route_p99_ms: times.p99_ms,
+        /// Seconds until all eight have all routes.
         route_whole_s: times.whole_s,
+        /// Milliseconds until one that stood still for ten seconds is consistent again.
         route_resync_ms: times.resync_ms,
     };
     let note = format!(
@@ -478,8 +459,8 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// What a group of one costs, by rounds.
-pub fn draw(rounds: &[Round]) -> String {
-    let line = |name: &str, value: fn(&Round) -> f64| {
+pub fn draw(rounds: &[Found]) -> String {
+    let line = |name: &str, value: fn(&Found) -> f64| {
         Line::new(name.to_owned(), (1..).map(f64::from).zip(rounds.iter().map(value)).collect())
     };
     chart(

@@ -18,13 +18,14 @@ use serde_json::Value;
 use sidecore_driver::load::{pin, LoadConfig};
 use sidecore_driver::net::NetDriver;
 
-use super::common::{apart, median, percentile, text, Output, Processors, Repeat, Result};
+use super::common::{apart, median, middle, percentile, text, Output, Processors, Repeat, Result};
 use super::distance::{Distance, Mode};
 use super::draw::{chart, Axis, Line};
 use super::many::{driver, Stage};
 use super::modes::Modes;
 use super::ours::START;
 use super::results::Results;
+use super::runner::{fields, Round};
 use super::wake::Sleeper;
 
 /// `bench idle`.
@@ -58,7 +59,7 @@ const LEN: usize = 64;
 
 /// What one round measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Round {
+pub struct Sample {
     /// Nanoseconds of the I/O core for each frame of the pair, alone and among silent ports.
     ns_alone: f64,
     ns_among: f64,
@@ -87,27 +88,14 @@ struct ByMode {
 }
 
 impl ByMode {
-    fn of(rounds: &[Round]) -> ByMode {
-        let of = |part: usize, value: fn(&Round) -> f64| {
+    fn of(rounds: &[Sample]) -> ByMode {
+        let of = |part: usize, value: fn(&Sample) -> f64| {
             Modes::of(rounds, |round| (round.modes.map_or(Mode::Unknown, |modes| modes[part]), value(round)))
         };
         let ns_alone = of(0, |round| round.ns_alone);
         let ns_among = of(1, |round| round.ns_among).over("ratio_to_alone", &ns_alone);
         ByMode { ns_among, at_work_us: of(2, |round| median(round.at_work_us.iter().copied())), ns_alone }
     }
-}
-
-/// Medians of rounds; percentiles of all bursts.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Summary {
-    idle_share: f64,
-    frame_cost_ratio: f64,
-    at_work_p50_us: f64,
-    at_work_p99_us: f64,
-    asleep_p50_us: f64,
-    asleep_p99_us: f64,
-    bare_thread_p50_us: f64,
-    bare_thread_p99_us: f64,
 }
 
 /// `bench idle`.
@@ -119,26 +107,22 @@ pub fn run(args: &Args) -> Result<()> {
             (1, 8, 8, Duration::from_millis(50));
     }
     let mut rounds = Vec::new();
-    for number in 1..=args.repeat.rounds {
-        let round = measure(&args)?;
+    for number in Round::all(args.repeat.rounds) {
+        let it = measure(&args)?;
+        let (share, first) = (100.0 * it.share, median(it.at_work_us.iter().copied()));
         eprintln!(
-            "round {number}/{}: {} silent ports: {:.2} % of a processor, a frame {:.1} ns ({:.1} alone), first frame at work {:.0} µs",
-            args.repeat.rounds,
-            args.ports,
-            100.0 * round.share,
-            round.ns_among,
-            round.ns_alone,
-            median(round.at_work_us.iter().copied())
+            "{number}: {} silent ports: {share:.2} % of a processor, a frame {:.1} ns ({:.1} alone), first frame at work {first:.0} µs",
+            args.ports, it.ns_among, it.ns_alone
         );
-        rounds.push(round);
+        rounds.push(it);
     }
-    let middle = |value: fn(&Round) -> f64| median(rounds.iter().map(value));
     let all = &rounds;
     let [at_work, asleep, bare] =
         LATENCIES.map(|(_, value)| move |percent| percentile(all.iter().flat_map(value).copied(), percent));
-    let summary = Summary {
-        idle_share: middle(|round| round.share),
-        frame_cost_ratio: middle(|round| round.ratio),
+    // Medians of rounds; percentiles of all bursts.
+    let summary = fields! {
+        idle_share: middle(&rounds, |it| it.share),
+        frame_cost_ratio: middle(&rounds, |it| it.ratio),
         at_work_p50_us: at_work(50),
         at_work_p99_us: at_work(99),
         asleep_p50_us: asleep(50),
@@ -157,7 +141,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// µs of a round's bursts, or of a bare thread.
-type Latency = fn(&Round) -> &Vec<f64>;
+type Latency = fn(&Sample) -> &Vec<f64>;
 
 const LATENCIES: [(&str, Latency); 3] = [
     ("core at work", |round| &round.at_work_us),
@@ -166,7 +150,7 @@ const LATENCIES: [(&str, Latency); 3] = [
 ];
 
 /// How soon the first frame of a burst is seen, by percentile of the bursts.
-pub fn draw(rounds: &[Round]) -> String {
+pub fn draw(rounds: &[Sample]) -> String {
     let line = |(name, value): (&str, Latency)| {
         let at = |percent| (percent as f64, percentile(rounds.iter().flat_map(value).copied(), percent));
         Line::new(name.to_owned(), (0..20).map(|n| 5 * n).chain([99]).map(at).collect())
@@ -180,7 +164,7 @@ pub fn draw(rounds: &[Round]) -> String {
     )
 }
 
-fn measure(args: &Args) -> Result<Round> {
+fn measure(args: &Args) -> Result<Sample> {
     let config =
         LoadConfig { core: args.cpus.load_core, window: args.repeat.window, ..LoadConfig::default() };
     // One daemon at a time: two would share the I/O core.
@@ -198,7 +182,7 @@ fn measure(args: &Args) -> Result<Round> {
         let (at_work_us, woken) = scene.at_work(args)?;
         let modes = Some([alone.mode, among.mode, distance.after()]);
         let (ns_alone, ns_among, ratio) = (alone.ns, among.ns, among.ns / alone.ns);
-        Ok(Round { ns_alone, ns_among, ratio, share, asleep_us, at_work_us, bare_thread_us, woken, modes })
+        Ok(Sample { ns_alone, ns_among, ratio, share, asleep_us, at_work_us, bare_thread_us, woken, modes })
     })
 }
 

@@ -9,18 +9,18 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Serialize;
 use sidecore_driver::load::{Load, LoadConfig};
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
 
-use super::common::{apart, median, text, Processors, Repeat};
+use super::common::{apart, median, middle, text, Processors, Repeat};
 use super::distance::{Distance, Mode};
 use super::modes::Modes;
 use super::ours::{Switch, START};
 use super::peers::Scratch;
 use super::results::Results;
+use super::runner::{by_turns, fields};
 
 /// `bench ports`.
 #[derive(Debug, clap::Args)]
@@ -36,23 +36,6 @@ pub struct PortsArgs {
     /// Print JSON.
     #[arg(long)]
     pub json: bool,
-}
-
-/// What was measured at one number of ports.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    pub ports: u16,
-    /// Nanoseconds of the I/O core for each frame: every round.
-    pub ns_per_frame: Vec<f64>,
-    pub median: f64,
-    /// The median of the rounds' ratios to the first row.
-    pub ratio: f64,
-    /// Million frames a second, median.
-    pub mpps: f64,
-    /// KiB of anonymous memory of the daemon.
-    pub memory_kib: u64,
-    /// Nanoseconds of the I/O core for each frame.
-    pub modes: Modes,
 }
 
 /// What a pair that talks has measured.
@@ -134,38 +117,30 @@ pub(super) fn driver(path: &PathBuf) -> Result<NetDriver, String> {
 pub fn ports(args: &PortsArgs) -> Result<(), String> {
     let config =
         LoadConfig { core: args.cpus.load_core, window: args.repeat.window, ..LoadConfig::default() };
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); args.ports.len()];
-    let mut memory = vec![0; args.ports.len()];
-    for round in 0..args.repeat.rounds {
-        for (i, &ports) in args.ports.iter().enumerate() {
-            // One daemon at a time: two would share the I/O core.
-            let stage = Stage::start(args.cpus.io_core, ports)?;
-            let sample = stage.measure(config)?;
-            samples[i].push(sample);
-            memory[i] = stage.memory()?;
-            eprintln!(
-                "round {}/{}: {ports} ports: {:.1} ns a frame, {:.2} Mpps, {}",
-                round + 1,
-                args.repeat.rounds,
-                sample.ns,
-                sample.mpps,
-                sample.mode.name()
-            );
+    let samples = by_turns(args.repeat.rounds, &args.ports, |round, &ports| {
+        // One daemon at a time: two would share the I/O core.
+        let stage = Stage::start(args.cpus.io_core, ports)?;
+        let Sample { ns, mpps, mode } = stage.measure(config)?;
+        eprintln!("{round}: {ports} ports: {ns:.1} ns a frame, {mpps:.2} Mpps, {}", mode.name());
+        Ok((Sample { ns, mpps, mode }, stage.memory()?))
+    })?;
+    let by_mode = |of: &[(Sample, u64)]| Modes::of(of, |(it, _)| (it.mode, it.ns));
+    let memory = |of: &[(Sample, u64)]| of.last().map_or(0, |it| it.1);
+    let rows = args.ports.iter().zip(&samples).map(|(ports, of)| {
+        fields! {
+            ports: *ports,
+            /// Nanoseconds of the I/O core for each frame: every round.
+            ns_per_frame: of.iter().map(|it| it.0.ns).collect::<Vec<_>>(),
+            median: middle(of, |it| it.0.ns),
+            /// The median of the rounds' ratios to the first row.
+            ratio: median(of.iter().zip(&samples[0]).map(|(it, first)| it.0.ns / first.0.ns)),
+            mpps: middle(of, |it| it.0.mpps),
+            /// KiB of anonymous memory of the daemon.
+            memory_kib: memory(of),
+            modes: by_mode(of).over("ratio_to_first", &by_mode(&samples[0])),
         }
-    }
-    let ratio = |i: usize| median(samples[i].iter().zip(&samples[0]).map(|(x, first)| x.ns / first.ns));
-    let by_mode = |i: usize| Modes::of(&samples[i], |sample| (sample.mode, sample.ns));
-    let rows: Vec<Row> = (0..args.ports.len())
-        .map(|i| Row {
-            ports: args.ports[i],
-            median: median(samples[i].iter().map(|sample| sample.ns)),
-            ratio: ratio(i),
-            mpps: median(samples[i].iter().map(|sample| sample.mpps)),
-            memory_kib: memory[i],
-            ns_per_frame: samples[i].iter().map(|sample| sample.ns).collect(),
-            modes: by_mode(i).over("ratio_to_first", &by_mode(0)),
-        })
-        .collect();
+    });
+    let rows: Vec<_> = rows.collect();
     let per_port = match (&rows[0], rows.last()) {
         (first, Some(last)) if last.ports > first.ports => {
             last.memory_kib.saturating_sub(first.memory_kib) / u64::from(last.ports - first.ports)

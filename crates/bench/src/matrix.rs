@@ -13,11 +13,10 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
 use sidecore_driver::load::pin;
 use sidecore_driver::Listener;
 
-use super::common::{apart, median, text, Processors, Repeat, Result};
+use super::common::{apart, median, middle, text, Processors, Repeat, Result};
 use super::distance::{Distance, Mode};
 use super::ends::{Kind, PathEnd, Side};
 use super::modes::Modes;
@@ -25,6 +24,7 @@ use super::net::Net;
 use super::ours::{Cycles, Switch, START};
 use super::peers::{Flows, Ovs, OvsPort, Scratch};
 use super::results::Results;
+use super::runner::{fields, in_parts};
 
 /// `bench matrix`.
 #[derive(Debug, clap::Args)]
@@ -63,8 +63,7 @@ pub enum Peer {
 const WINDOW: usize = 512;
 
 /// Something to be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Candidate {
     Sidecore,
     Bridge,
@@ -92,60 +91,38 @@ struct Sample {
     mode: Mode,
 }
 
-/// One row of the table.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    from: &'static str,
-    to: &'static str,
-    size: u16,
-    candidate: &'static str,
-    /// Million frames a second, of every round.
-    samples: Vec<f64>,
-    mpps: f64,
-    gbits: f64,
-    /// Median share of the time in which the I/O core was busy; none of the others.
-    busy: Option<f64>,
-    /// Frames lost between ends that lose none themselves, over all rounds.
-    lost: u64,
-    /// Million frames a second, by the distance of the two processors.
-    modes: Modes,
-}
-
 /// `bench matrix`.
 pub fn run(args: &Args) -> Result<()> {
-    let time = args.repeat.window;
     let cases = cases(args);
-    let mut samples: Vec<Vec<Vec<Sample>>> = vec![vec![Vec::new(); args.sizes.len()]; cases.len()];
-    for round in 0..args.repeat.rounds {
-        for (&(candidate, pair), of_case) in cases.iter().zip(&mut samples) {
-            let [from, to] = pair.map(Kind::name);
-            let name = candidate.name();
-            let measured = measure(args, candidate, pair, time);
-            let measured = measured.map_err(|e| format!("{name}, {from} to {to}: {e}"))?;
-            for ((&size, sample), of_size) in args.sizes.iter().zip(measured).zip(of_case) {
-                let (number, rounds) = (round + 1, args.repeat.rounds);
-                eprintln!("round {number}/{rounds}: {name} {from} to {to} {size} B: {:.3} Mpps", sample.mpps);
-                of_size.push(sample);
-            }
+    let samples = in_parts(args.repeat.rounds, &cases, |round, &(candidate, pair)| {
+        let ([from, to], name) = (pair.map(Kind::name), candidate.name());
+        let measured = measure(args, candidate, pair, args.repeat.window);
+        let measured = measured.map_err(|e| format!("{name}, {from} to {to}: {e}"))?;
+        for (size, sample) in args.sizes.iter().zip(&measured) {
+            eprintln!("{round}: {name} {from} to {to} {size} B: {:.3} Mpps", sample.mpps);
         }
-    }
+        Ok(measured)
+    })?;
     let mut rows = Vec::new();
     for (at, &size) in args.sizes.iter().enumerate() {
         for (&(candidate, [from, to]), of_case) in cases.iter().zip(&samples) {
-            let of_size = &of_case[at];
-            let mpps = median(of_size.iter().map(|s| s.mpps));
-            let all_busy: Option<Vec<f64>> = of_size.iter().map(|s| s.busy).collect();
-            rows.push(Row {
+            let of = &of_case[at];
+            let mpps = middle(of, |it| it.mpps);
+            let all_busy: Option<Vec<f64>> = of.iter().map(|it| it.busy).collect();
+            rows.push(fields! {
                 from: from.name(),
                 to: to.name(),
                 size,
                 candidate: candidate.name(),
-                samples: of_size.iter().map(|s| s.mpps).collect(),
+                /// Million frames a second, of every round.
+                samples: of.iter().map(|it| it.mpps).collect::<Vec<_>>(),
                 mpps,
                 gbits: mpps * f64::from(size) * 8.0 / 1e3,
+                /// Median share of the time in which the I/O core was busy; none of the others.
                 busy: all_busy.map(median),
-                lost: of_size.iter().map(|s| s.lost).sum(),
-                modes: Modes::of(of_size, |sample| (sample.mode, sample.mpps)),
+                /// Frames lost between ends that lose none themselves, over all rounds.
+                lost: of.iter().map(|it| it.lost).sum::<u64>(),
+                modes: Modes::of(of, |it| (it.mode, it.mpps)),
             });
         }
     }

@@ -8,47 +8,29 @@
 //! busy the load was (it must not be the limit) and how long either thread was kept from its core.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use serde::Serialize;
 use sidecore_driver::load::{Load, LoadConfig, LoadReport};
 use sidecore_driver::memory::Page;
-use sidecore_driver::{Frontend, Listener};
 
-use super::common::{apart, merged, middle, page, text, Processors, Range, Repeat, Result};
+use super::common::{merged, middle, page, text, Processors, Range, Repeat, Result};
 use super::distance::{Distance, Mode};
 use super::modes::Modes;
-use super::ours::{Cycles, Switch, START};
-use super::peers::{self, Flows, Ovs, OvsPort, Scratch, Testpmd, VhostPort};
+use super::ours::Cycles;
+use super::peers::{self, Flows};
 use super::results::Results;
+use super::rfc2544::target::{waited, Setting, Target, Who};
+use super::runner::{beside_peers, fields};
 
-/// Something to be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Candidate {
-    /// sidecore's learning switch.
-    Sidecore,
-    /// DPDK's testpmd, io mode: a wire.
-    Testpmd,
-    /// Open vSwitch with DPDK, action NORMAL.
-    OvsNormal,
-    /// Open vSwitch with DPDK, in_port flows: a wire.
-    OvsWire,
-}
-
-impl Candidate {
-    /// All of them, in the order of the table.
-    pub const ALL: [Self; 4] = [Self::Sidecore, Self::Testpmd, Self::OvsNormal, Self::OvsWire];
-
-    /// Name in tables and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sidecore => "sidecore",
-            Self::Testpmd => "testpmd",
-            Self::OvsNormal => "ovs-normal",
-            Self::OvsWire => "ovs-wire",
-        }
-    }
-}
+/// What is measured, in the order of the table, and its name in tables and JSON. Ours is the first.
+const CANDIDATES: [(&str, Who); 4] = [
+    ("sidecore", Who::Switch),
+    ("testpmd", TESTPMD),
+    ("ovs-normal", Who::Ovs(Flows::Normal)),
+    ("ovs-wire", Who::Ovs(Flows::Wire)),
+];
+/// The one that others are compared with.
+const TESTPMD: Who = Who::Testpmd;
 
 /// `bench pvp`.
 #[derive(Debug, clap::Args)]
@@ -103,98 +85,27 @@ struct Sample {
     mode: Mode,
 }
 
-enum Running {
-    Sidecore(Switch),
-    Testpmd(Testpmd),
-    Ovs(Ovs),
-}
-
-/// A started candidate and the way to its two ports.
-struct Stage {
-    running: Running,
-    paths: [PathBuf; 2],
-    listeners: Option<[Listener; 2]>,
-    _scratch: Scratch,
-}
-
-impl Stage {
-    fn start(candidate: Candidate, args: &Args) -> Result<Self> {
-        let core = args.cpus.io_core;
-        let scratch = Scratch::new("sc-pvp").map_err(text)?;
-        let paths = [scratch.file("a"), scratch.file("b")];
-        let mut listeners = None;
-        let running = match candidate {
-            Candidate::Testpmd => {
-                let ports = paths.each_ref().map(|path| VhostPort { path: path.clone(), client: false });
-                Running::Testpmd(Testpmd::start(core, &ports, 1).map_err(text)?)
-            }
-            Candidate::OvsNormal | Candidate::OvsWire => {
-                let [a, b] = paths.each_ref().map(Listener::new);
-                listeners = Some([a.map_err(text)?, b.map_err(text)?]);
-                let flows = if candidate == Candidate::OvsNormal { Flows::Normal } else { Flows::Wire };
-                let ports = paths.each_ref().map(|path| OvsPort::Vhost(path.clone()));
-                Running::Ovs(Ovs::start(core, &ports, flows).map_err(text)?)
-            }
-            Candidate::Sidecore => Running::Sidecore(Switch::start(core, &scratch, &paths).map_err(text)?),
-        };
-        Ok(Self { running, paths, listeners, _scratch: scratch })
-    }
-
-    fn id(&self) -> u32 {
-        match &self.running {
-            Running::Sidecore(switch) => switch.process.id(),
-            Running::Testpmd(testpmd) => testpmd.id(),
-            Running::Ovs(ovs) => ovs.daemon.id(),
-        }
-    }
-
-    fn connect(&self) -> sidecore_driver::Result<[Frontend; 2]> {
-        Ok(match &self.listeners {
-            Some([a, b]) => [a.accept(START)?, b.accept(START)?],
-            None => [Frontend::connect(&self.paths[0], START)?, Frontend::connect(&self.paths[1], START)?],
-        })
-    }
-
-    fn measure(&self, config: LoadConfig, args: &Args) -> Result<Sample> {
-        let [a, b] = self.connect().map_err(text)?;
-        let mut load = Load::new(a, b, config).map_err(text)?;
-        let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
-        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        let mut threads = vec![(own, thread)];
-        threads.extend(peers::polling_thread(self.id(), args.cpus.io_core).map(|t| (self.id(), t)));
-        if args.fifo {
-            threads.iter().try_for_each(|(_, thread)| peers::prioritize(*thread)).map_err(text)?;
-        }
-        let distance = Distance::before(&args.cpus.pair());
-        load.warm_up().map_err(text)?;
-        let waited = || threads.iter().map(|(p, t)| peers::waited(*p, *t)).sum::<u64>();
-        let (waited_before, cycles_before) = (waited(), self.cycles()?);
-        let report = load.measure().map_err(text)?;
-        let waited = (waited() - waited_before) as f64 / 1e9 / report.seconds;
-        let cycles = self.cycles()?.zip(cycles_before).map(|(after, before)| after.since(before));
-        Ok(Sample { report, cycles, waited, mode: distance.after() })
-    }
-
-    /// The candidate's own account of its core so far, if it keeps one.
-    fn cycles(&self) -> Result<Option<Cycles>> {
-        let cycles = match &self.running {
-            Running::Ovs(ovs) => ovs.cycles().map(|(busy, idle, frames)| Some(Cycles { busy, idle, frames })),
-            Running::Testpmd(_) => Ok(None),
-            Running::Sidecore(switch) => switch.cycles().map(Some),
-        };
-        cycles.map_err(text)
-    }
+/// One measurement at one frame size.
+fn measure(target: &Target<'_>, config: LoadConfig) -> Result<Sample> {
+    let [a, b] = target.frontends()?;
+    let mut load = Load::new(a, b, config).map_err(text)?;
+    let threads = target.threads()?;
+    let distance = Distance::before(&target.cpus());
+    load.warm_up().map_err(text)?;
+    let (waited_before, cycles_before) = (waited(&threads), target.cycles()?);
+    let report = load.measure().map_err(text)?;
+    let waited = (waited(&threads) - waited_before) as f64 / 1e9 / report.seconds;
+    let cycles = target.cycles()?.zip(cycles_before).map(|(after, before)| after.since(before));
+    Ok(Sample { report, cycles, waited, mode: distance.after() })
 }
 
 /// Measures and prints.
 pub fn run(args: &Args) -> Result<()> {
     args.cpus.differ()?;
-    let wanted = |candidate: &Candidate| {
-        *candidate == Candidate::Sidecore
-            || args.peers.is_empty()
-            || args.peers.iter().any(|peer| peer == candidate.name())
+    let wanted = |(name, who): &&(&str, Who)| {
+        *who == Who::Switch || args.peers.is_empty() || args.peers.iter().any(|peer| peer == name)
     };
-    let candidates: Vec<Candidate> = Candidate::ALL.into_iter().filter(wanted).collect();
+    let candidates: Vec<(&'static str, Who)> = CANDIDATES.iter().filter(wanted).cloned().collect();
     let sizes = if args.sizes.is_empty() { &[64, 1500][..] } else { &args.sizes };
     let page = page();
     let load = LoadConfig {
@@ -209,47 +120,29 @@ pub fn run(args: &Args) -> Result<()> {
         ..LoadConfig::default()
     };
     let load = load.entries(args.ring.parse().map_err(|e| format!("--ring: {e}"))?);
-    let mut samples: BTreeMap<(u16, Candidate), Vec<Sample>> = BTreeMap::new();
-    // Peers that cannot be measured here, and why.
-    let mut missing: BTreeMap<&str, String> = BTreeMap::new();
-    for round in 1..=args.repeat.rounds {
-        for &candidate in &candidates {
-            let name = candidate.name();
-            if missing.contains_key(name) {
-                continue;
-            }
-            let measured = Stage::start(candidate, args).and_then(|stage| {
-                let of_size = |&size: &u16| {
-                    let config = LoadConfig { frame: size.into(), ..load };
-                    // Where the load is pinned, and its priority, must not pass to candidates that are started later.
-                    let sample = apart(|| stage.measure(config, args))?;
-                    let (mpps, mode, rounds) = (sample.report.mpps(), sample.mode.name(), args.repeat.rounds);
-                    eprintln!("round {round}/{rounds}: {name} {size} B: {mpps:.2} Mpps, {mode}");
-                    Ok((size, sample))
-                };
-                sizes.iter().map(of_size).collect::<Result<Vec<_>>>()
-            });
-            match measured.map_err(|why| format!("{name}: {why}")) {
-                Err(why) if candidate != Candidate::Sidecore => {
-                    eprintln!("{why}");
-                    // What it printed itself stays out of the table.
-                    missing.insert(name, why.lines().next().unwrap_or_default().to_owned());
-                }
-                measured => measured?
-                    .into_iter()
-                    .for_each(|(size, sample)| samples.entry((size, candidate)).or_default().push(sample)),
-            }
-        }
+    let setting = Setting { cpus: args.cpus, longest: 1514, daemon: None, fifo: args.fifo };
+    let is_peer = |(name, who): &(&'static str, Who)| (*name, *who != Who::Switch);
+    let (samples, missing) = beside_peers(args.repeat.rounds, &candidates, is_peer, |round, (name, who)| {
+        let mut target = Target::start(who, setting)?;
+        let of_size = |&size: &u16| {
+            let config = LoadConfig { frame: size.into(), ..load };
+            // Where the load is pinned, and its priority, must not pass to candidates that are started later.
+            let sample = target.play(|target| measure(target, config))?;
+            let (mpps, mode) = (sample.report.mpps(), sample.mode.name());
+            eprintln!("{round}: {name} {size} B: {mpps:.2} Mpps, {mode}");
+            Ok(sample)
+        };
+        sizes.iter().map(of_size).collect()
+    })?;
+    let there = || candidates.iter().zip(&samples).filter(|(_, of)| !of.is_empty());
+    let testpmd = there().find(|((_, who), _)| *who == TESTPMD).map(|(_, of)| of);
+    let mut rows = Vec::new();
+    for (at, size) in sizes.iter().enumerate() {
+        rows.extend(there().map(|((name, who), of)| {
+            let beside = testpmd.filter(|_| *who != TESTPMD).map(|theirs| &*theirs[at]);
+            row(*size, name, &of[at], beside)
+        }));
     }
-    // Rounds of others would be compared with what it had in fewer.
-    samples.retain(|(_, candidate), _| !missing.contains_key(candidate.name()));
-    let rows: Vec<Row> = samples
-        .iter()
-        .map(|(&(size, candidate), of)| {
-            let testpmd = samples.get(&(size, Candidate::Testpmd));
-            Row::new(size, candidate, of, testpmd.filter(|_| candidate != Candidate::Testpmd))
-        })
-        .collect();
     let more = match page {
         Page::Huge => String::new(),
         Page::Small => format!("; huge pages: sysctl vm.nr_hugepages={}", peers::HUGE_PAGES + 200),
@@ -270,50 +163,31 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// A row of the table: medians.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    size: u16,
-    candidate: &'static str,
-    mpps: Range,
-    /// Of the rounds' ratios.
-    ratio_to_testpmd: Option<Range>,
-    load_busy: f64,
-    waited: f64,
-    lost: u64,
-    /// None are ever expected.
-    reordered_or_corrupt: u64,
-    io_busy: Option<f64>,
-    io_cycles_per_frame: Option<f64>,
-    latency_ns: Option<BTreeMap<&'static str, u64>>,
-    /// Rates by the distance of the two cores, and the medians over testpmd's in the same mode.
-    modes: Modes,
-}
-
-impl Row {
-    fn new(size: u16, candidate: Candidate, samples: &[Sample], testpmd: Option<&Vec<Sample>>) -> Row {
-        let mpps = |sample: &Sample| sample.report.mpps();
-        let by_mode = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, mpps(sample)));
-        let sum = |value: fn(&LoadReport) -> u64| samples.iter().map(|s| value(&s.report)).sum();
-        let cycles: Option<Vec<Cycles>> = samples.iter().map(|s| s.cycles).collect();
-        let latency = merged(samples.iter().filter_map(|s| s.report.latency.clone()));
-        Row {
-            size,
-            candidate: candidate.name(),
-            mpps: Range::of(samples.iter().map(mpps)),
-            ratio_to_testpmd: testpmd
-                .map(|theirs| Range::of(samples.iter().zip(theirs).map(|(s, r)| mpps(s) / mpps(r)))),
-            load_busy: middle(samples, |s| s.report.busy),
-            waited: middle(samples, |s| s.waited),
-            lost: sum(|r| r.lost),
-            reordered_or_corrupt: sum(|r| r.reordered + r.corrupt),
-            io_busy: cycles.as_ref().map(|cycles| middle(cycles, |c| c.share())),
-            io_cycles_per_frame: cycles.as_ref().map(|cycles| middle(cycles, |c| c.per_frame())),
-            latency_ns: latency.map(|all| {
-                let quantiles = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
-                quantiles.map(|(name, at)| (name, all.value_at_quantile(at))).into()
-            }),
-            modes: by_mode(samples)
-                .over("ratio_to_testpmd", &testpmd.map(|them| by_mode(them)).unwrap_or_default()),
-        }
+fn row(size: u16, candidate: &'static str, samples: &[Sample], testpmd: Option<&[Sample]>) -> impl Serialize {
+    let mpps = |sample: &Sample| sample.report.mpps();
+    let by_mode = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, mpps(sample)));
+    let sum = |value: fn(&LoadReport) -> u64| samples.iter().map(|s| value(&s.report)).sum::<u64>();
+    let cycles: Option<Vec<Cycles>> = samples.iter().map(|s| s.cycles).collect();
+    let latency = merged(samples.iter().filter_map(|s| s.report.latency.clone()));
+    let ratios = |theirs: &[Sample]| Range::of(samples.iter().zip(theirs).map(|(s, r)| mpps(s) / mpps(r)));
+    fields! {
+        size,
+        candidate,
+        mpps: Range::of(samples.iter().map(mpps)),
+        /// Of the rounds' ratios.
+        ratio_to_testpmd: testpmd.map(ratios),
+        load_busy: middle(samples, |s| s.report.busy),
+        waited: middle(samples, |s| s.waited),
+        lost: sum(|r| r.lost),
+        /// None are ever expected.
+        reordered_or_corrupt: sum(|r| r.reordered + r.corrupt),
+        io_busy: cycles.as_ref().map(|cycles| middle(cycles, |c| c.share())),
+        io_cycles_per_frame: cycles.as_ref().map(|cycles| middle(cycles, |c| c.per_frame())),
+        latency_ns: latency.map(|all| {
+            let quantiles = [("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)];
+            BTreeMap::from(quantiles.map(|(name, at)| (name, all.value_at_quantile(at))))
+        }),
+        /// Rates by the distance of the two cores, and the medians over testpmd's in the same mode.
+        modes: by_mode(samples).over("ratio_to_testpmd", &testpmd.map(by_mode).unwrap_or_default()),
     }
 }

@@ -3,6 +3,7 @@
 //! A benchmark says what its cases are and how one of them is measured. What was measured are *figures* ([`figures`]), which are declared
 //! once: for a sample, and for the row in which their medians are. What is made in one place only is declared there ([`fields`]).
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use super::common::Result;
@@ -64,6 +65,39 @@ pub fn in_parts<C, S>(
         all
     };
     Ok(by_turns(rounds, cases, measure)?.into_iter().map(turned).collect())
+}
+
+/// The same where peers may be missing: one that fails takes no further part, has no samples, and why is told by its name. `name` also
+/// says whether a case is a peer.
+///
+/// # Errors
+/// The first one of a case that is none.
+pub fn beside_peers<C, S>(
+    rounds: u16,
+    cases: &[C],
+    name: impl Fn(&C) -> (&'static str, bool),
+    mut measure: impl FnMut(Round, &C) -> Result<Vec<S>>,
+) -> Result<(Vec<Vec<Vec<S>>>, BTreeMap<&'static str, String>)> {
+    let mut missing = BTreeMap::new();
+    let mut samples = in_parts(rounds, cases, |round, case| {
+        let (name, is_peer) = name(case);
+        if missing.contains_key(name) {
+            return Ok(Vec::new());
+        }
+        measure(round, case).map_err(|why| format!("{name}: {why}")).or_else(|why| match is_peer {
+            true => {
+                eprintln!("{why}");
+                // What it printed itself stays out of the table.
+                missing.insert(name, why.lines().next().unwrap_or_default().to_owned());
+                Ok(Vec::new())
+            }
+            false => Err(why),
+        })
+    })?;
+    // Rounds of others would be compared with what it had in fewer.
+    let failed = cases.iter().zip(&mut samples).filter(|(case, _)| missing.contains_key(name(case).0));
+    failed.for_each(|(_, of)| of.clear());
+    Ok((samples, missing))
 }
 
 /// Declares what a sample says: figures, whose medians are a row's, and behind a semicolon counts, whose sums are.

@@ -13,13 +13,14 @@ use serde::{Deserialize, Serialize};
 use sidecore_driver::load::{copy_limit, pin};
 use sidecore_port::Port;
 
-use super::common::{apart, median, text, Output, Processors, Repeat, Result};
+use super::common::{apart, median, middle, text, Output, Processors, Repeat, Result};
 use super::distance::{Distance, Mode};
 use super::draw::{chart, distinct, Axis, Line};
 use super::modes::Modes;
 use super::ours::Switch;
 use super::peers::Scratch;
 use super::results::Results;
+use super::runner::{by_turns, fields, figures, in_parts};
 
 /// `bench vale`.
 #[derive(Debug, clap::Args)]
@@ -75,16 +76,17 @@ pub enum To {
     Broadcast,
 }
 
-/// One measurement.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    /// Nanoseconds of the I/O core for each frame taken.
-    ns: f64,
-    /// Frames taken and delivered a second, in millions.
-    mpps: [f64; 2],
-    /// How far the two processors were from each other.
-    mode: Mode,
+figures! {
+    /// One measurement, or medians of them.
+    pub struct Figures {
+        /// Nanoseconds of the I/O core for each frame taken, and for each frame delivered.
+        ns_per_frame, ns_per_copy,
+        /// Frames taken and delivered a second, in millions.
+        mpps_in, mpps_out,
+    }
 }
+
+type Sample = (Figures, Mode);
 
 /// One row of the table: medians.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -94,11 +96,8 @@ pub struct Row {
     receivers: u16,
     /// Nanoseconds of the I/O core for each frame taken, in each round.
     samples: Vec<f64>,
-    ns_per_frame: f64,
-    /// The same for each frame delivered.
-    ns_per_copy: f64,
-    mpps_in: f64,
-    mpps_out: f64,
+    #[serde(flatten)]
+    figures: Figures,
     /// Nanoseconds that copying alone costs.
     limit_ns: f64,
     /// Rate of delivered frames against the rate at which they could be copied.
@@ -211,9 +210,10 @@ impl Stage {
         if got != sent * copies {
             return Err(format!("{sent} frames were sent to {copies} receivers each, and {got} arrived"));
         }
-        let per_second = |frames: u64| frames as f64 / seconds / 1e6;
-        let ns = spent.per_frame() / sidecore_driver::load::ticks_per_ns();
-        Ok(Sample { ns, mpps: [per_second(sent), per_second(got)], mode: distance.after() })
+        let [mpps_in, mpps_out] = [sent, got].map(|frames| frames as f64 / seconds / 1e6);
+        let ns_per_frame = spent.per_frame() / sidecore_driver::load::ticks_per_ns();
+        let ns_per_copy = ns_per_frame / copies as f64;
+        Ok((Figures { ns_per_frame, ns_per_copy, mpps_in, mpps_out }, distance.after()))
     }
 }
 
@@ -225,64 +225,46 @@ fn limit(core: usize, size: u16, slots: [u16; 2], time: Duration) -> Result<f64>
 /// `bench vale`.
 pub fn run(args: &Args) -> Result<()> {
     let time = args.repeat.window;
-    let cases: Vec<(u16, To, u16)> = args
-        .sizes
-        .iter()
-        .flat_map(|&size| [(size, To::Unicast), (size, To::Broadcast)])
-        .flat_map(|(size, to)| args.receivers.iter().map(move |&n| (size, to, n)))
-        .collect();
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];
-    let mut limits: Vec<Vec<f64>> = vec![Vec::new(); args.sizes.len()];
-    for round in 0..args.repeat.rounds {
-        for (of_size, &size) in limits.iter_mut().zip(&args.sizes) {
-            of_size.push(limit(args.cpus.io_core, size, [SENDER, RECEIVER], time)?);
+    let frames: Vec<(u16, To)> =
+        args.sizes.iter().flat_map(|&size| [To::Unicast, To::Broadcast].map(|to| (size, to))).collect();
+    // The copy limit takes its turn, too: none are its receivers.
+    let cases: Vec<u16> = [0].iter().chain(&args.receivers).copied().collect();
+    let mut samples = in_parts(args.repeat.rounds, &cases, |round, &receivers| {
+        if receivers == 0 {
+            let copied = |&(size, _): &_| limit(args.cpus.io_core, size, [SENDER, RECEIVER], time);
+            let sample = |ns_per_frame| (Figures { ns_per_frame, ..Figures::default() }, Mode::Unknown);
+            return frames.iter().step_by(2).map(|it| copied(it).map(sample)).collect();
         }
-        for &receivers in &args.receivers {
-            let rows = cases.iter().enumerate().filter(|(_, case)| case.2 == receivers);
-            let measured = apart(|| {
-                let mut stage = Stage::start(args, receivers)?;
-                pin(args.cpus.load_core).map_err(text)?;
-                let cpus = args.cpus.pair();
-                rows.map(|(i, &(size, to, _))| Ok((i, stage.run(to, size.into(), time, cpus)?)))
-                    .collect::<Result<Vec<_>>>()
-            })?;
-            for (i, sample) in measured {
-                let (size, to, _) = cases[i];
-                eprintln!(
-                    "round {}/{}: {receivers} receivers, {size} B {to:?}: {:.1} ns, {:.2} Mpps",
-                    round + 1,
-                    args.repeat.rounds,
-                    sample.ns,
-                    sample.mpps[1]
-                );
-                samples[i].push(sample);
-            }
-        }
-    }
-    let limits: Vec<f64> = limits.into_iter().map(median).collect();
-    let rows: Vec<Row> = cases
-        .iter()
-        .zip(&samples)
-        .map(|(&(size, to, receivers), samples)| {
-            let copies = if to == To::Unicast { 1.0 } else { f64::from(receivers) };
-            let ns_per_frame = median(samples.iter().map(|s| s.ns));
-            let place = args.sizes.iter().position(|&s| s == size).unwrap_or(0);
-            let mpps_out = median(samples.iter().map(|s| s.mpps[1]));
+        apart(|| {
+            let mut stage = Stage::start(args, receivers)?;
+            pin(args.cpus.load_core).map_err(text)?;
+            let one = |&(size, to): &(u16, To)| {
+                let sample = stage.run(to, size.into(), time, args.cpus.pair())?;
+                let (ns, mpps) = (sample.0.ns_per_frame, sample.0.mpps_out);
+                eprintln!("{round}: {receivers} receivers, {size} B {to:?}: {ns:.1} ns, {mpps:.2} Mpps");
+                Ok(sample)
+            };
+            frames.iter().map(one).collect()
+        })
+    })?;
+    let limits = samples.remove(0);
+    let mut rows = Vec::new();
+    for (part, &(size, to)) in frames.iter().enumerate() {
+        let limit_ns = middle(&limits[part / 2], |it| it.0.ns_per_frame);
+        rows.extend(args.receivers.iter().zip(&samples).map(|(&receivers, of)| {
+            let figures = Figures::of(of[part].iter().map(|it| &it.0));
             Row {
-                modes: Modes::of(samples, |sample| (sample.mode, sample.mpps[1])),
                 size,
                 to,
                 receivers,
-                samples: samples.iter().map(|s| s.ns).collect(),
-                ns_per_frame,
-                ns_per_copy: ns_per_frame / copies,
-                mpps_in: median(samples.iter().map(|s| s.mpps[0])),
-                mpps_out,
-                limit_ns: limits[place],
-                of_limit: mpps_out * limits[place] / 1e3,
+                samples: of[part].iter().map(|it| it.0.ns_per_frame).collect(),
+                figures,
+                limit_ns,
+                of_limit: figures.mpps_out * limit_ns / 1e3,
+                modes: Modes::of(&of[part], |(it, mode)| (*mode, it.mpps_out)),
             }
-        })
-        .collect();
+        }));
+    }
     let note = format!("one sender, {}; ns: busy time of the I/O core", args.repeat);
     Results::new("vale", &note).with("rows", &rows)?.give(&args.output, || draw(&rows))
 }
@@ -295,7 +277,7 @@ pub fn draw(rows: &[Row]) -> String {
             let name =
                 format!("{size} B, {}", if to == To::Unicast { "unicast in turns" } else { "broadcast" });
             let points = rows.iter().filter(|row| row.size == size && row.to == to);
-            let points = points.map(|row| (f64::from(row.receivers), row.ns_per_copy)).collect();
+            let points = points.map(|row| (f64::from(row.receivers), row.figures.ns_per_copy)).collect();
             series.push(Line::new(name, points));
         }
     }
@@ -310,27 +292,13 @@ pub fn draw(rows: &[Row]) -> String {
 
 /// `bench limit`.
 pub fn run_limit(args: &LimitArgs) -> Result<()> {
-    let time = args.repeat.window;
-    let mut all: Vec<Vec<f64>> = vec![Vec::new(); args.sizes.len()];
-    for _ in 0..args.repeat.rounds {
-        for (of_size, &size) in all.iter_mut().zip(&args.sizes) {
-            of_size.push(limit(args.core, size, [args.slots; 2], time)?);
-        }
-    }
+    let all = by_turns(args.repeat.rounds, &args.sizes, |_, &size| {
+        limit(args.core, size, [args.slots; 2], args.repeat.window)
+    })?;
     let rows = all.into_iter().zip(&args.sizes).map(|(samples, &size)| {
         let ns = median(samples.iter().copied());
-        LimitRow { size, samples, ns, mpps: 1e3 / ns, gbits: 8.0 * f64::from(size) / ns }
+        fields! { size, samples, ns, mpps: 1e3 / ns, gbits: 8.0 * f64::from(size) / ns }
     });
     let note = format!("one core copies frames from one shared region to another, {}", args.repeat);
     Results::new("limit", &note).with("rows", &rows.collect::<Vec<_>>())?.print(args.json)
-}
-
-/// What copying costs.
-#[derive(Serialize)]
-struct LimitRow {
-    size: u16,
-    samples: Vec<f64>,
-    ns: f64,
-    mpps: f64,
-    gbits: f64,
 }

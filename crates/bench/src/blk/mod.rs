@@ -16,16 +16,17 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use sidecore_driver::load::pin;
+use sidecore_driver::load::ticks_per_ns;
 
 use self::image::{Images, Medium};
 use self::player::{Part, Players, Work};
 use self::way::{host, Server, Way};
-use crate::common::{apart, median, middle, text, Common, Result};
+use crate::common::{median, on, Common, Result};
 use crate::distance::{Distance, Mode};
 use crate::draw::{chart, stack, Axis, Line};
 use crate::modes::Modes;
 use crate::results::Results;
+use crate::runner::{fields, figures, Round};
 
 /// `bench blk`. All of it five times would take more than four minutes.
 #[derive(Debug, clap::Args)]
@@ -75,18 +76,21 @@ struct Cell {
     guests: u16,
 }
 
-/// One measurement.
+figures! {
+    /// One measurement, or medians of them.
+    struct Figures {
+        /// Requests a second, of all guests, and of each.
+        iops, iops_per_guest,
+        /// The guest that had least, against the mean of all.
+        least, p50_us, p99_us, cycles_per_request,
+        /// Share of the time in which the processor was busy with it.
+        busy,
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Sample {
-    /// Requests a second, of all guests.
-    iops: f64,
-    /// The guest that had least, against the mean.
-    least: f64,
-    p50_us: f64,
-    p99_us: f64,
-    /// Of work for each request.
-    cpu_ns: f64,
-    busy: f64,
+    figures: Figures,
     load_busy: Option<f64>,
     /// None: there is no load on another processor.
     mode: Option<Mode>,
@@ -102,15 +106,8 @@ pub struct Row {
     way: String,
     /// Requests a second, in each round.
     samples: Vec<f64>,
-    iops: f64,
-    iops_per_guest: f64,
-    /// The guest that had least, against the mean of all.
-    least: f64,
-    p50_us: f64,
-    p99_us: f64,
-    cycles_per_request: f64,
-    /// Share of the time in which the processor was busy with it.
-    busy: f64,
+    #[serde(flatten)]
+    figures: Figures,
     /// Share of the looks of the thread that plays guests that found answers.
     load_busy: Option<f64>,
     /// Ours against qemu-storage-daemon's: medians of the rounds' ratios.
@@ -121,23 +118,6 @@ pub struct Row {
     /// Thousand requests a second; empty for the host, whose requests take no other processor.
     #[serde(skip_deserializing)]
     modes: Modes,
-}
-
-/// Keys without a value could not be measured here.
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Summary {
-    /// Random requests of one guest at the greatest depth on a file in tmpfs (or what was measured instead): our rate against qemu-storage-daemon's, the worse
-    /// of reads and writes.
-    iops_ratio_qd32: Option<f64>,
-    /// The same for the median latency at the least depth.
-    latency_ratio_qd1: Option<f64>,
-    /// Our rate against the host's own at the greatest depth, the worse of reads and writes.
-    of_host_io_uring: Option<f64>,
-    /// The same for 128 KiB, one after the other.
-    sequential_of_host: Option<f64>,
-    /// The 99th percentile of a guest that waits for answers, beside a disk that streams, against what it is alone, on the same
-    /// medium.
-    ping_p99_vs_alone: Option<f64>,
 }
 
 /// `bench blk`.
@@ -158,9 +138,9 @@ pub fn run(args: &Args) -> Result<()> {
     let mut samples: Vec<Vec<(Way, Vec<Sample>)>> =
         vec![ways.iter().map(|way| (*way, Vec::new())).collect(); cells.len()];
     let mut pings: Vec<Vec<ping::Sample>> = vec![Vec::new(); media.len()];
-    for round in 1..=common.repeat.rounds {
+    for round in Round::all(common.repeat.rounds) {
         for (medium, pings) in media.iter().zip(&mut pings) {
-            let of_round = format!("round {round}/{}: {}", common.repeat.rounds, medium.name());
+            let of_round = format!("{round}: {}", medium.name());
             eprintln!("{of_round}, a guest that waits beside a stream");
             let ping = ping::measure(&common, core, &images, *medium);
             pings.push(ping.map_err(|e| format!("{}, beside a guest that waits: {e}", medium.name()))?);
@@ -179,7 +159,7 @@ pub fn run(args: &Args) -> Result<()> {
                     let sample =
                         sample.map_err(|e| format!("{}, {what}, {}: {e}", medium.name(), way.name()))?;
                     let Some(sample) = sample else { continue };
-                    eprintln!("{of_round}, {what}, {}: {:.1} k/s", way.name(), sample.iops / 1e3);
+                    eprintln!("{of_round}, {what}, {}: {:.1} k/s", way.name(), sample.figures.iops / 1e3);
                     of_way.push(sample);
                 }
             }
@@ -239,7 +219,10 @@ fn limit(common: &Common, core: usize, images: &Images, cell: Cell) -> Result<Op
     let window = common.repeat.window.max(Duration::from_millis(100));
     let way::Host { iops, p50_us, p99_us, cpu_ns, busy } =
         host(core, &file, work, depth, window, images.size())?;
-    Ok(Some(Sample { iops, least: 1.0, p50_us, p99_us, cpu_ns, busy, load_busy: None, mode: None }))
+    let cycles_per_request = cpu_ns * ticks_per_ns();
+    let figures =
+        Figures { iops, iops_per_guest: iops, least: 1.0, p50_us, p99_us, cycles_per_request, busy };
+    Ok(Some(Sample { figures, load_busy: None, mode: None }))
 }
 
 /// One cell with a daemon.
@@ -247,8 +230,7 @@ fn measure(args: &Args, common: &Common, cell: Cell, server: &Server, size: u64)
     let Cell { work, depth, guests, .. } = cell;
     let (running, sockets) = (&server.running, server.sockets.get(..guests.into()).unwrap_or(&[]));
     let part = Part { work, depth, rate: f64::from(args.pace) };
-    let seen = apart(|| -> Result<Sample> {
-        pin(common.load_core).map_err(text)?;
+    let seen = on(common.load_core, || {
         let mut players = Players::connect(sockets, part, size)?;
         let distance = Distance::before(&[&[common.load_core], &common.io_cores[..]].concat());
         players.play(common.repeat.window / 2)?;
@@ -259,19 +241,19 @@ fn measure(args: &Args, common: &Common, cell: Cell, server: &Server, size: u64)
         let (after, accounted) = (running.busy_ns()?, begun.elapsed().as_secs_f64());
         players.finish()?;
         let mode = Some(distance.after());
-        let all: u64 = seen.answers.iter().sum();
+        let all = seen.answers.iter().sum::<u64>() as f64;
         let least = seen.answers.iter().copied().min().unwrap_or(0);
-        let micros = |percent| seen.latency.value_at_percentile(percent) as f64 / 1e3;
-        Ok(Sample {
-            iops: all as f64 / seconds,
-            least: least as f64 * f64::from(guests) / all as f64,
-            p50_us: micros(50.0),
-            p99_us: micros(99.0),
-            cpu_ns: (after - before) / all as f64,
+        let [p50_us, p99_us] = [50.0, 99.0].map(|at| seen.latency.value_at_percentile(at) as f64 / 1e3);
+        let figures = Figures {
+            iops: all / seconds,
+            iops_per_guest: all / seconds / f64::from(guests),
+            least: least as f64 * f64::from(guests) / all,
+            p50_us,
+            p99_us,
+            cycles_per_request: (after - before) / all * ticks_per_ns(),
             busy: (after - before) / (accounted * 1e9),
-            load_busy: Some(seen.load_busy),
-            mode,
-        })
+        };
+        Ok(Sample { figures, load_busy: Some(seen.load_busy), mode })
     });
     seen.map_err(|e| format!("{e}\n{}", running.output()))
 }
@@ -280,31 +262,26 @@ fn rows(cell: Cell, of_cell: &[(Way, Vec<Sample>)]) -> Vec<Row> {
     let Cell { medium, work, depth, guests } = cell;
     let of = |wanted: Way| of_cell.iter().find(|(way, samples)| *way == wanted && !samples.is_empty());
     let by_mode = |samples: &[Sample]| {
-        let labelled: Vec<_> = samples.iter().filter_map(|s| Some((s.mode?, s.iops / 1e3))).collect();
+        let labelled: Vec<_> = samples.iter().filter_map(|s| Some((s.mode?, s.figures.iops / 1e3))).collect();
         Modes::of(&labelled, |sample| *sample)
     };
     let storage = of(Way::Storage).map(|(_, samples)| by_mode(samples)).unwrap_or_default();
     let measured = of_cell.iter().filter(|(_, samples)| !samples.is_empty());
     let row = |(way, samples): &(Way, Vec<Sample>)| {
-        let ratio = |other: Way, value: fn(&Sample) -> f64| {
+        let ratio = |other: Way, value: fn(&Figures) -> f64| {
             let (_, others) = of(other).filter(|_| *way == Way::Sidecore)?;
-            Some(median(samples.iter().zip(others).map(|(ours, other)| value(ours) / value(other))))
+            Some(median(
+                samples.iter().zip(others).map(|(ours, other)| value(&ours.figures) / value(&other.figures)),
+            ))
         };
-        let iops = middle(samples, |s| s.iops);
         Row {
             medium,
             work,
             depth,
             guests,
             way: way.name().to_owned(),
-            samples: samples.iter().map(|s| s.iops).collect(),
-            iops,
-            iops_per_guest: iops / f64::from(guests),
-            least: middle(samples, |s| s.least),
-            p50_us: middle(samples, |s| s.p50_us),
-            p99_us: middle(samples, |s| s.p99_us),
-            cycles_per_request: middle(samples, |s| s.cpu_ns) * sidecore_driver::load::ticks_per_ns(),
-            busy: middle(samples, |s| s.busy),
+            samples: samples.iter().map(|s| s.figures.iops).collect(),
+            figures: Figures::of(samples.iter().map(|s| &s.figures)),
             load_busy: samples.iter().map(|s| s.load_busy).collect::<Option<Vec<_>>>().map(median),
             iops_ratio: ratio(Way::Storage, |s| s.iops),
             latency_ratio: ratio(Way::Storage, |s| s.p50_us),
@@ -318,7 +295,8 @@ fn rows(cell: Cell, of_cell: &[(Way, Vec<Sample>)]) -> Vec<Row> {
     measured.map(row).collect()
 }
 
-fn summary(rows: &[Row], pings: &[ping::Row]) -> Summary {
+/// Keys without a value could not be measured here.
+fn summary(rows: &[Row], pings: &[ping::Row]) -> impl Serialize {
     let all = || rows.iter().filter(|row| row.way == Way::Sidecore.name());
     let tmpfs = all().any(|row| row.medium == Medium::Tmpfs).then_some(Medium::Tmpfs);
     let medium = tmpfs.or_else(|| all().map(|row| row.medium).next());
@@ -340,12 +318,20 @@ fn summary(rows: &[Row], pings: &[ping::Row]) -> Summary {
         random().filter(|row| Some(row.depth) == depth).map(value).collect()
     };
     let sequential = ours([Work::SequentialRead, Work::SequentialWrite]).map(|row| row.of_host).collect();
-    Summary {
+    let ping = pings.iter().find(|row| Some(row.medium) == medium);
+    fields! {
+        /// Random requests of one guest at the greatest depth on a file in tmpfs (or what was measured instead): our rate
+        /// against qemu-storage-daemon's, the worse of reads and writes.
         iops_ratio_qd32: worse(at(deep, |row| row.iops_ratio), f64::min),
+        /// The same for the median latency at the least depth.
         latency_ratio_qd1: worse(at(shallow, |row| row.latency_ratio), f64::max),
+        /// Our rate against the host's own at the greatest depth, the worse of reads and writes.
         of_host_io_uring: worse(at(deep, |row| row.of_host), f64::min),
+        /// The same for 128 KiB, one after the other.
         sequential_of_host: worse(sequential, f64::min),
-        ping_p99_vs_alone: pings.iter().find(|row| Some(row.medium) == medium).map(|row| row.p99_vs_alone),
+        /// The 99th percentile of a guest that waits for answers, beside a disk that streams, against what it is alone, on
+        /// the same medium.
+        ping_p99_vs_alone: ping.map(|row| row.figures.p99_vs_alone),
     }
 }
 
@@ -364,9 +350,14 @@ pub fn draw(rows: &[Row]) -> String {
         note,
         Axis::linear("guests"),
         Axis::linear("requests/s"),
-        &lines(|row| row.iops_per_guest),
+        &lines(|row| row.figures.iops_per_guest),
     );
-    let latency =
-        chart("Median latency", note, Axis::linear("guests"), Axis::log("µs"), &lines(|row| row.p50_us));
+    let latency = chart(
+        "Median latency",
+        note,
+        Axis::linear("guests"),
+        Axis::log("µs"),
+        &lines(|row| row.figures.p50_us),
+    );
     stack(&[rate, latency])
 }

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use sidecore_driver::load::pin;
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::Config;
 use sidecore_driver::Frontend;
@@ -17,11 +16,12 @@ use sidecore_driver::Frontend;
 use super::image::{Images, Medium};
 use super::player::{Part, Players, Work};
 use super::EIGHT;
-use crate::common::{middle, text, Common, Result};
+use crate::common::{on, text, Common, Result};
 use crate::distance::{Distance, Mode};
 use crate::modes::Modes;
 use crate::ours::{Switch, START};
 use crate::peers::Scratch;
+use crate::runner::figures;
 
 /// The other end holds a request for so long.
 const REMOTE: Duration = Duration::from_micros(20);
@@ -33,47 +33,37 @@ const STUCK: Duration = Duration::from_secs(10);
 const FRAME: [u8; 14] = [2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
 const LEN: usize = 64;
 
-/// One measurement.
-#[derive(Clone, Copy, Debug)]
-pub struct Sample {
-    /// Median and 99th percentile in µs, alone and beside the disk.
-    alone: [f64; 2],
-    beside: [f64; 2],
-    /// Bytes a second of the disk.
-    rate: f64,
-    /// Alone and beside the disk.
-    modes: [Mode; 2],
+figures! {
+    /// One measurement, or medians of them: alone and beside the disk.
+    pub struct Figures {
+        p50_alone_us, p99_alone_us, p50_us, p99_us,
+        /// The median of the rounds' ratios.
+        p99_vs_alone, disk_mb_per_second,
+    }
 }
+
+/// With the distances alone and beside the disk.
+pub type Sample = (Figures, [Mode; 2]);
 
 /// Medians.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     pub medium: Medium,
-    p50_alone_us: f64,
-    p99_alone_us: f64,
-    p50_us: f64,
-    p99_us: f64,
-    /// The median of the rounds' ratios.
-    pub p99_vs_alone: f64,
-    disk_mb_per_second: f64,
+    #[serde(flatten)]
+    pub figures: Figures,
     /// The 99th percentile in µs beside the disk.
-    pub modes: Modes,
+    modes: Modes,
 }
 
 impl Row {
     /// Of the samples of a medium.
     pub fn new(medium: Medium, samples: &[Sample]) -> Row {
         let by_mode =
-            |part: usize, value: fn(&Sample) -> f64| Modes::of(samples, |s| (s.modes[part], value(s)));
+            |part: usize, value: fn(&Figures) -> f64| Modes::of(samples, |it| (it.1[part], value(&it.0)));
         Row {
-            modes: by_mode(1, |s| s.beside[1]).over("ratio_to_alone", &by_mode(0, |s| s.alone[1])),
+            modes: by_mode(1, |it| it.p99_us).over("ratio_to_alone", &by_mode(0, |it| it.p99_alone_us)),
             medium,
-            p50_alone_us: middle(samples, |s| s.alone[0]),
-            p99_alone_us: middle(samples, |s| s.alone[1]),
-            p50_us: middle(samples, |s| s.beside[0]),
-            p99_us: middle(samples, |s| s.beside[1]),
-            p99_vs_alone: middle(samples, |s| s.beside[1] / s.alone[1]),
-            disk_mb_per_second: middle(samples, |s| s.rate / 1e6),
+            figures: Figures::of(samples.iter().map(|it| &it.0)),
         }
     }
 }
@@ -89,26 +79,24 @@ pub fn measure(common: &Common, core: usize, images: &Images, medium: Medium) ->
     ];
     let switch = Switch::start_with(core, &scratch, &specs, &[]).map_err(text)?;
     // On a thread of its own: this one starts processes, which go wherever they like.
-    let seen = std::thread::scope(|scope| {
-        let load = || -> Result<Sample> {
-            pin(common.load_core).map_err(text)?;
-            let mut ping = Ping::connect(&guest, &peer)?;
-            let part = Part { work: Work::SequentialRead, depth: EIGHT, rate: 0.0 };
-            let mut players = Players::connect(&[disk], part, images.size())?;
-            let probe = || Distance::before(&[common.load_core, core]);
-            let distance = probe();
-            ping.play(None, common.repeat.window / 2)?;
-            let (alone, _) = ping.play(None, common.repeat.window)?;
-            let (mode_alone, distance) = (distance.after(), probe());
-            ping.play(Some(&mut players), common.repeat.window / 2)?;
-            let (beside, answers) = ping.play(Some(&mut players), common.repeat.window)?;
-            players.finish()?;
-            let modes = [mode_alone, distance.after()];
-            let rate =
-                (answers * Work::SequentialRead.bytes() as u64) as f64 / common.repeat.window.as_secs_f64();
-            Ok(Sample { alone, beside, rate, modes })
-        };
-        scope.spawn(load).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    let seen = on(common.load_core, || {
+        let mut ping = Ping::connect(&guest, &peer)?;
+        let part = Part { work: Work::SequentialRead, depth: EIGHT, rate: 0.0 };
+        let mut players = Players::connect(&[disk], part, images.size())?;
+        let (probe, window) = (|| Distance::before(&[common.load_core, core]), common.repeat.window);
+        let distance = probe();
+        ping.play(None, window / 2)?;
+        let ([p50_alone_us, p99_alone_us], _) = ping.play(None, window)?;
+        let (mode_alone, distance) = (distance.after(), probe());
+        ping.play(Some(&mut players), window / 2)?;
+        let ([p50_us, p99_us], answers) = ping.play(Some(&mut players), window)?;
+        players.finish()?;
+        let bytes = answers * Work::SequentialRead.bytes() as u64;
+        let disk_mb_per_second = bytes as f64 / window.as_secs_f64() / 1e6;
+        let p99_vs_alone = p99_us / p99_alone_us;
+        let figures =
+            Figures { p50_alone_us, p99_alone_us, p50_us, p99_us, p99_vs_alone, disk_mb_per_second };
+        Ok((figures, [mode_alone, distance.after()]))
     });
     seen.map_err(|e| format!("{e}\n{}", switch.process.output()))
 }

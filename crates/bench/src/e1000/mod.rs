@@ -84,7 +84,7 @@ pub fn run(args: &Args) -> Result<(), String> {
     Results::new("e1000", NOTE)
         .with("full_speed", &full)?
         .with("cost_model", &rows)?
-        .with("summary", &summary::Summary::of(&rows, &full))?
+        .with("summary", &summary::of(&rows, &full))?
         .print(args.json)
 }
 

@@ -8,11 +8,10 @@ use sidecore_driver::load::now;
 use super::super::common::{text, Result};
 use super::super::distance::{Distance, Mode};
 use super::super::ours::START;
-use super::super::peers;
 use super::goal::{Goal, Seen};
 use super::loss::Stages;
 use super::search::{Found, Search};
-use super::target::Target;
+use super::target::{waited, Target};
 use super::traffic::Traffic;
 use super::trial::{Spell, Tester, Trial};
 
@@ -143,11 +142,7 @@ pub fn measure(target: &mut Target<'_>, traffic: &Traffic, plan: Plan) -> Result
         let [from, to] = target.connect()?;
         let mut tester = Tester::new(traffic, from, Some(to), Some(target.hello()));
         tester.connect(START)?;
-        let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
-        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-        let mut threads = vec![(own, thread)];
-        threads.extend(target.polling_thread());
-        target.prioritize(&threads)?;
+        let threads = target.threads()?;
         let counters = target.drops()?;
         Bench {
             tester,
@@ -205,7 +200,6 @@ impl Bench<'_, '_, '_> {
 
     /// A trial, again if it was disturbed.
     fn trial(&mut self, spells: &[Spell], delays: bool) -> Result<(Trial, Around)> {
-        let waited = |threads: &[(u32, u32)]| threads.iter().map(|(p, t)| peers::waited(*p, *t)).sum::<u64>();
         let mut left = if self.plan.patient { AGAIN } else { 0 };
         loop {
             // The probes have the processors for themselves, which does not count as waiting.

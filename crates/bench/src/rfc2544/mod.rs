@@ -38,6 +38,7 @@ use sidecore_pktgen::end::{host, PortAddress};
 
 use super::common::{apart, text, Output, Processors, Result};
 use super::ours::Daemon;
+use super::peers::Flows;
 use super::results::Results;
 use lane::End;
 use measure::{own_limit, OwnLimit, Plan, Repetition};
@@ -184,7 +185,7 @@ impl Args {
         Ok(match (self.router, self.compare) {
             (true, _) => vec![Who::Router],
             (_, false) => vec![Who::Switch],
-            (_, true) => vec![Who::Switch, Who::Bridge, Who::Testpmd, Who::Ovs],
+            (_, true) => vec![Who::Switch, Who::Bridge, Who::Testpmd, Who::Ovs(Flows::Normal)],
         })
     }
 }

@@ -16,7 +16,7 @@ use sidecore_driver::{Frontend, Listener};
 
 use super::super::common::{apart, page, text, Processors, Result};
 use super::super::net::{missing, Net};
-use super::super::ours::{Daemon, Switch, START};
+use super::super::ours::{Cycles, Daemon, Switch, START};
 use super::super::peers::{self, Flows, Ovs, OvsPort, Scratch, Testpmd, VhostPort};
 use super::lane::End;
 use super::traffic::Stations;
@@ -44,8 +44,8 @@ pub enum Who {
     Bridge,
     /// DPDK's testpmd, a wire.
     Testpmd,
-    /// Open vSwitch with DPDK, action NORMAL.
-    Ovs,
+    /// Open vSwitch with DPDK, as a learning switch or a wire.
+    Ovs(Flows),
     /// Two ports that are there, and the station that frames go to.
     Given([PortAddress; 2], Option<[u8; 6]>),
 }
@@ -58,7 +58,7 @@ impl Who {
             Who::Router => "sidecore-router",
             Who::Bridge => "bridge",
             Who::Testpmd => "testpmd",
-            Who::Ovs => "ovs",
+            Who::Ovs(_) => "ovs",
             Who::Given(..) => "target",
         }
     }
@@ -115,11 +115,11 @@ impl<'s> Target<'s> {
                 let ports = paths.each_ref().map(|path| VhostPort { path: path.clone(), client: false });
                 Running::Testpmd(Testpmd::start(core, &ports, 1).map_err(text)?)
             }
-            Who::Ovs => {
+            Who::Ovs(flows) => {
                 let [a, b] = paths.each_ref().map(Listener::new);
                 listeners = Some([a.map_err(text)?, b.map_err(text)?]);
                 let ports = paths.each_ref().map(|path| OvsPort::Vhost(path.clone()));
-                Running::Ovs(Ovs::start(core, &ports, Flows::Normal).map_err(text)?)
+                Running::Ovs(Ovs::start(core, &ports, *flows).map_err(text)?)
             }
             Who::Bridge => {
                 let inside = veths(2, core)?;
@@ -178,30 +178,45 @@ impl<'s> Target<'s> {
     /// It does not let us.
     pub fn connect(&self) -> Result<[End; 2]> {
         let longest = self.setting.longest;
-        match (&self.who, &self.listeners) {
-            (Who::Given(ports, _), _) => {
+        match &self.who {
+            Who::Given(ports, _) => {
                 let [a, b] = ports.each_ref().map(|port| given(port, longest, self.page));
                 Ok([a?, b?])
             }
-            (Who::Bridge, _) => {
+            Who::Bridge => {
                 let [a, b] = ["far0", "far1"].map(|name| End::host(host::Kind::Packet, name, longest));
                 Ok([a?, b?])
             }
-            (_, Some([a, b])) => {
-                let (a, b) = (a.accept(START).map_err(text)?, b.accept(START).map_err(text)?);
-                Ok([
-                    End::virtio(a, ENTRIES, longest, self.page)?,
-                    End::virtio(b, ENTRIES, longest, self.page)?,
-                ])
-            }
-            (_, None) => {
-                let [a, b] = self.paths.each_ref().map(|path| {
-                    let frontend = Frontend::connect(path, START).map_err(text)?;
-                    End::virtio(frontend, ENTRIES, longest, self.page)
-                });
+            _ => {
+                let [a, b] = self.frontends()?.map(|it| End::virtio(it, ENTRIES, longest, self.page));
                 Ok([a?, b?])
             }
         }
+    }
+
+    /// The same for drivers of our virtio ports, of testpmd's and Open vSwitch's.
+    ///
+    /// # Errors
+    /// It does not let us.
+    pub fn frontends(&self) -> Result<[Frontend; 2]> {
+        let [a, b] = match &self.listeners {
+            Some(listeners) => listeners.each_ref().map(|listener| listener.accept(START)),
+            None => self.paths.each_ref().map(|path| Frontend::connect(path, START)),
+        };
+        Ok([a.map_err(text)?, b.map_err(text)?])
+    }
+
+    /// Its own account of its core so far, if it keeps one.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn cycles(&self) -> Result<Option<Cycles>> {
+        let cycles = match &self.running {
+            Running::Ovs(ovs) => ovs.cycles().map(|(busy, idle, frames)| Cycles { busy, idle, frames }),
+            Running::Ours(switch) => switch.cycles(),
+            _ => return Ok(None),
+        };
+        cycles.map(Some).map_err(text)
     }
 
     /// Source and destination of the frames.
@@ -238,24 +253,26 @@ impl<'s> Target<'s> {
         daemon.drops().map(Some).map_err(text)
     }
 
-    /// The thread that moves its frames, if it has one of its own.
-    pub fn polling_thread(&self) -> Option<(u32, u32)> {
-        let process = match &self.running {
-            Running::Ours(switch) => switch.process.id(),
-            Running::Testpmd(testpmd) => testpmd.id(),
-            Running::Ovs(ovs) => ovs.daemon.id(),
-            Running::Bridge | Running::Others => return None,
-        };
-        peers::polling_thread(process, self.setting.cpus.io_core).map(|thread| (process, thread))
-    }
-
-    /// Gives these threads, the tester's and the target's, real-time priority if that was asked for.
+    /// The calling thread and the one that moves the target's frames, if it has one of its own, each with its process. They get
+    /// real-time priority if that was asked for.
     ///
     /// # Errors
-    /// It is not allowed.
-    pub fn prioritize(&self, threads: &[(u32, u32)]) -> Result<()> {
+    /// That is not allowed.
+    pub fn threads(&self) -> Result<Vec<(u32, u32)>> {
+        let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
+        let thread = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let process = match &self.running {
+            Running::Ours(switch) => Some(switch.process.id()),
+            Running::Testpmd(testpmd) => Some(testpmd.id()),
+            Running::Ovs(ovs) => Some(ovs.daemon.id()),
+            Running::Bridge | Running::Others => None,
+        };
+        let polling = |process| Some((process, peers::polling_thread(process, self.setting.cpus.io_core)?));
+        let threads: Vec<(u32, u32)> =
+            std::iter::once((own, thread)).chain(process.and_then(polling)).collect();
         let all = threads.iter().filter(|_| self.setting.fifo);
-        all.into_iter().try_for_each(|(_, thread)| peers::prioritize(*thread)).map_err(text)
+        all.into_iter().try_for_each(|(_, thread)| peers::prioritize(*thread)).map_err(text)?;
+        Ok(threads)
     }
 
     /// The tester's processor, and the target's: for ports that were given, what the command line says.
@@ -324,6 +341,11 @@ pub fn gateway_says() -> Vec<u8> {
 pub fn route_to_gateway(daemon: &Daemon, router: &str) -> Result<()> {
     let gateway = GATEWAY_IP.map(|byte| byte.to_string()).join(".");
     daemon.command(&["route", "add", router, "0.0.0.0/0", "via", &gateway]).map(drop).map_err(text)
+}
+
+/// Nanoseconds for which these threads had to wait for their processors so far.
+pub fn waited(threads: &[(u32, u32)]) -> u64 {
+    threads.iter().map(|(process, thread)| peers::waited(*process, *thread)).sum()
 }
 
 /// One of the ports that are there.

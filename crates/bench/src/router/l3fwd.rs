@@ -9,10 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use sidecore_driver::load::pin;
 use sidecore_engine::router::Static;
 
-use super::super::common::{apart, text, Result};
+use super::super::common::{on, text, Result};
 use super::super::peers::{self, Process, Scratch};
 use super::super::rfc2544::lane::SIZE;
 use super::ends::{is_far, Ends, Kind};
@@ -79,8 +78,7 @@ impl L3fwd {
         first: &[u8; SIZE],
         what: impl FnOnce(&mut Ends<'_>) -> Result<R> + Send,
     ) -> Result<R> {
-        apart(|| {
-            pin(core).map_err(text)?;
+        on(core, || {
             let (from, to) = (Kind::Virtio.connect(&self.paths[0])?, Kind::Virtio.connect(&self.paths[1])?);
             let mut ends = Ends { cpus: [core, self.core], graph: None, from, to };
             ends.settle(first)?;

@@ -23,11 +23,12 @@ use super::distance::Mode;
 use super::fib::tables::{self, Keys, Random, Route};
 use super::results::Results;
 use super::rfc2544::lane::SIZE;
+use super::runner::{by_turns, Round};
 use delay::{DelayRow, Delays};
 use ends::{frame, is_far, Kind, Sample};
 use kernel::Kernel;
 use l3fwd::L3fwd;
-use report::{picture, Case, Row, Summary};
+use report::{picture, summary, Case, Row};
 use stage::{via, Between, Stage};
 
 /// Flows that are many.
@@ -125,34 +126,27 @@ pub fn run(args: &Args) -> Result<()> {
         Some(Err(why)) => notes.push(format!("kernel: {why}")),
         None => {}
     }
-    let summary = Summary::of(&rows, &delays);
     let note = "one core; ns: of the I/O core a frame, of the kernel without what sending costs; delays: one way, µs";
     Results::new("router", note)
         .with("size", &(SIZE + 4))?
         .with("rows", &rows)?
         .with("delays", &delays)?
         .with("notes", &notes)?
-        .with("summary", &summary)?
+        .with("summary", &summary(&rows, &delays))?
         .give(&common.output, || picture(&rows))
 }
 
 /// One flow and many through the router with this table.
 fn ours(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec<Row>> {
     let load_seconds = stage.routes(&table.routes);
-    let mut samples: [Vec<Sample>; 2] = Default::default();
-    for round in 1..=common.repeat.rounds {
-        for (frames, samples) in [&table.one, &table.many].into_iter().zip(&mut samples) {
-            let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.repeat.window))?;
-            let (rounds, routes, flows) = (common.repeat.rounds, table.routes.len(), frames.len());
-            let (family, ports, mpps, mode) = (table.family, kind.name(), sample.mpps, sample.mode.name());
-            eprintln!(
-                "round {round}/{rounds}: {ports} ports, {family}, {routes} routes, {flows} flows: {mpps:.2} Mpps, {mode}"
-            );
-            samples.push(sample);
-        }
-    }
+    let (family, ports, routes) = (table.family, kind.name(), table.routes.len());
+    let samples = by_turns(common.repeat.rounds, &[&table.one, &table.many], |round, frames| {
+        let sample = stage.play(common.load_core, |ends| ends.measure(frames, common.repeat.window))?;
+        let (flows, mpps, mode) = (frames.len(), sample.mpps, sample.mode.name());
+        eprintln!("{round}: {ports} ports, {family}, {routes} routes, {flows} flows: {mpps:.2} Mpps, {mode}");
+        Ok(sample)
+    })?;
     let row = |(samples, flows): (&Vec<Sample>, usize)| {
-        let (family, ports, routes) = (table.family, kind.name(), table.routes.len());
         let case = Case { candidate: "sidecore", family, ports, routes, flows };
         Row::of(case, samples, Some((load_seconds, stage.bytes())))
     };
@@ -162,20 +156,17 @@ fn ours(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec
 /// Delays of many flows through the router with this table, and of the same frames through a wire between the same ports.
 fn our_delays(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec<DelayRow>> {
     stage.routes(&table.routes);
-    let mut samples: [Vec<Delays>; 2] = Default::default();
-    for round in 1..=common.repeat.rounds {
-        for (between, samples) in Between::ALL.into_iter().zip(&mut samples) {
-            stage.join(between);
-            let sample = stage.play(common.load_core, |ends| {
-                if between == Between::Router {
-                    ends.announce()?;
-                }
-                ends.delays(&table.many, common.repeat.window)
-            })?;
-            tell(common, round, &format!("{} ports, {}", kind.name(), between.name()), &sample);
-            samples.push(sample);
-        }
-    }
+    let samples = by_turns(common.repeat.rounds, &Between::ALL, |round, between| {
+        stage.join(*between);
+        let sample = stage.play(common.load_core, |ends| {
+            if *between == Between::Router {
+                ends.announce()?;
+            }
+            ends.delays(&table.many, common.repeat.window)
+        })?;
+        tell(round, &format!("{} ports, {}", kind.name(), between.name()), &sample);
+        Ok(sample)
+    })?;
     stage.join(Between::Router);
     let row = |(samples, between): (&Vec<Delays>, Between)| {
         let routes = if between == Between::Router { table.routes.len() } else { 0 };
@@ -186,9 +177,9 @@ fn our_delays(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Resu
 }
 
 /// Says what a round's delays are.
-fn tell(common: &Common, round: u16, what: &str, sample: &Delays) {
+fn tell(round: Round, what: &str, sample: &Delays) {
     let ([p50, p99], mode) = (sample.of(), sample.mode.name());
-    eprintln!("round {round}/{}: {what}: {p50:.2} and {p99:.2} µs (p50, p99), {mode}", common.repeat.rounds);
+    eprintln!("{round}: {what}: {p50:.2} and {p99:.2} µs (p50, p99), {mode}");
 }
 
 /// DPDK's l3fwd with many flows, and as many of the routes as its table has room for.
@@ -198,14 +189,13 @@ fn beside_l3fwd(common: &Common, io_core: usize, table: &Table) -> Result<(Row, 
     let first = frames.first().ok_or("no route of the table fits")?;
     let peer = L3fwd::start(io_core, &routes)?;
     let (mut samples, mut delays) = (Vec::new(), Vec::new());
-    for round in 1..=common.repeat.rounds {
-        let sample =
-            peer.play(common.load_core, first, |ends| ends.measure(&frames, common.repeat.window))?;
-        let (mpps, mode) = (sample.mpps, sample.mode.name());
-        eprintln!("round {round}/{}: l3fwd: {mpps:.2} Mpps, {mode}", common.repeat.rounds);
+    let (core, window) = (common.load_core, common.repeat.window);
+    for round in Round::all(common.repeat.rounds) {
+        let sample = peer.play(core, first, |ends| ends.measure(&frames, window))?;
+        eprintln!("{round}: l3fwd: {:.2} Mpps, {}", sample.mpps, sample.mode.name());
         samples.push(sample);
-        let of = peer.play(common.load_core, first, |ends| ends.delays(&frames, common.repeat.window))?;
-        tell(common, round, "l3fwd", &of);
+        let of = peer.play(core, first, |ends| ends.delays(&frames, window))?;
+        tell(round, "l3fwd", &of);
         delays.push(of);
     }
     let (routes, flows) = (routes.len(), frames.len());
@@ -219,14 +209,13 @@ fn beside_kernel(common: &Common, table: &Table) -> Result<Row> {
     let kernel = Kernel::start(routes)?;
     let addresses = routes.iter().map(|route| route.prefix.address).filter(is_far);
     let addresses: Vec<_> = addresses.map(frame).collect();
-    let mut samples = Vec::new();
-    for round in 1..=common.repeat.rounds {
+    let samples = by_turns(common.repeat.rounds, &[()], |round, ()| {
         let (ns, mpps) = kernel.measure(common.load_core, &addresses, common.repeat.window)?;
-        eprintln!("round {round}/{}: the kernel: {mpps:.2} Mpps", common.repeat.rounds);
+        eprintln!("{round}: the kernel: {mpps:.2} Mpps");
         // It forwards on the sender's processor.
-        samples.push(Sample { mpps, ns, lost: 0, mode: Mode::Unknown });
-    }
+        Ok(Sample { mpps, ns, lost: 0, mode: Mode::Unknown })
+    })?;
     let (routes, flows) = (routes.len(), addresses.len());
     let case = Case { candidate: "kernel", family: "IPv4", ports: "veth", routes, flows };
-    Ok(Row::of(case, &samples, None))
+    Ok(Row::of(case, &samples[0], None))
 }

@@ -6,6 +6,7 @@ use super::super::common::middle;
 use super::super::distance::Mode;
 use super::super::draw::{bars, distinct, Axis, Bars};
 use super::super::modes::Modes;
+use super::super::runner::fields;
 use super::delay::DelayRow;
 use super::ends::Sample;
 
@@ -54,62 +55,43 @@ impl Row {
 }
 
 /// What the rows say together.
-#[derive(Clone, Debug, Serialize)]
-pub struct Summary {
-    /// Many flows in the greatest IPv4 table that was asked for, a million routes without options; between ring ports, and
-    /// between virtio ports.
-    mpps_1m: f64,
-    mpps_1m_virtio: f64,
-    /// Between virtio ports against DPDK's l3fwd there: medians of all samples, of those with near and of those with far processors.
-    ratio_l3fwd: Option<f64>,
-    ratio_l3fwd_near: Option<f64>,
-    ratio_l3fwd_far: Option<f64>,
-    /// Between ring ports against the price of a frame that the kernel forwards.
-    ratio_kernel: Option<f64>,
-    /// One way between virtio ports at 100,000 frames a second, in that table, in microseconds; what of it a wire does not have; and
-    /// l3fwd's.
-    delay_p50_us: Option<f64>,
-    delay_p99_us: Option<f64>,
-    added_p50_us: Option<f64>,
-    added_p99_us: Option<f64>,
-    l3fwd_delay_p50_us: Option<f64>,
-    l3fwd_delay_p99_us: Option<f64>,
-}
-
-impl Summary {
-    pub fn of(rows: &[Row], delays: &[DelayRow]) -> Summary {
-        let of = |candidate: &str, ports: &str| {
-            let all = rows.iter().filter(|row| row.case.candidate == candidate && row.case.ports == ports);
-            all.filter(|row| row.case.family == "IPv4" && row.case.flows > 1)
-                .max_by_key(|row| row.case.routes)
-        };
-        let (ring, virtio) = (of("sidecore", "ring"), of("sidecore", "virtio"));
-        let beside_l3fwd = virtio.zip(of("l3fwd", "virtio"));
-        let ratio_at = |mode: Mode| {
-            let (ours, l3fwd) = beside_l3fwd?;
-            ours.modes.ratio(mode, &l3fwd.modes)
-        };
-        let delay = |candidate: &str| {
-            delays.iter().find(|row| row.case.candidate == candidate && row.case.ports == "virtio")
-        };
-        let (routed, wire, their) = (delay("sidecore"), delay("wire"), delay("l3fwd"));
-        let added = |of: fn(&DelayRow) -> f64| routed.zip(wire).map(|(routed, wire)| of(routed) - of(wire));
-        Summary {
-            mpps_1m: ring.map_or(f64::NAN, |row| row.mpps),
-            mpps_1m_virtio: virtio.map_or(f64::NAN, |row| row.mpps),
-            ratio_l3fwd: beside_l3fwd.map(|(ours, l3fwd)| ours.mpps / l3fwd.mpps),
-            ratio_l3fwd_near: ratio_at(Mode::Near),
-            ratio_l3fwd_far: ratio_at(Mode::Far),
-            ratio_kernel: ring
-                .zip(of("kernel", "veth"))
-                .map(|(ours, kernel)| kernel.ns_per_frame / ours.ns_per_frame),
-            delay_p50_us: routed.map(|row| row.p50_us),
-            delay_p99_us: routed.map(|row| row.p99_us),
-            added_p50_us: added(|row| row.p50_us),
-            added_p99_us: added(|row| row.p99_us),
-            l3fwd_delay_p50_us: their.map(|row| row.p50_us),
-            l3fwd_delay_p99_us: their.map(|row| row.p99_us),
-        }
+pub fn summary(rows: &[Row], delays: &[DelayRow]) -> impl Serialize {
+    let of = |candidate: &str, ports: &str| {
+        let all = rows.iter().filter(|row| row.case.candidate == candidate && row.case.ports == ports);
+        all.filter(|row| row.case.family == "IPv4" && row.case.flows > 1).max_by_key(|row| row.case.routes)
+    };
+    let (ring, virtio) = (of("sidecore", "ring"), of("sidecore", "virtio"));
+    let beside_l3fwd = virtio.zip(of("l3fwd", "virtio"));
+    let ratio_at = |mode: Mode| {
+        let (ours, l3fwd) = beside_l3fwd?;
+        ours.modes.ratio(mode, &l3fwd.modes)
+    };
+    let delay = |candidate: &str| {
+        delays.iter().find(|row| row.case.candidate == candidate && row.case.ports == "virtio")
+    };
+    let (routed, wire, their) = (delay("sidecore"), delay("wire"), delay("l3fwd"));
+    let added = |of: fn(&DelayRow) -> f64| routed.zip(wire).map(|(routed, wire)| of(routed) - of(wire));
+    let kernel = ring.zip(of("kernel", "veth"));
+    fields! {
+        /// Many flows in the greatest IPv4 table that was asked for, a million routes without options; between ring ports,
+        /// and between virtio ports.
+        mpps_1m: ring.map_or(f64::NAN, |row| row.mpps),
+        mpps_1m_virtio: virtio.map_or(f64::NAN, |row| row.mpps),
+        /// Between virtio ports against DPDK's l3fwd there: medians of all samples, of those with near and of those with far
+        /// processors.
+        ratio_l3fwd: beside_l3fwd.map(|(ours, l3fwd)| ours.mpps / l3fwd.mpps),
+        ratio_l3fwd_near: ratio_at(Mode::Near),
+        ratio_l3fwd_far: ratio_at(Mode::Far),
+        /// Between ring ports against the price of a frame that the kernel forwards.
+        ratio_kernel: kernel.map(|(ours, kernel)| kernel.ns_per_frame / ours.ns_per_frame),
+        /// One way between virtio ports at 100,000 frames a second, in that table, in microseconds; what of it a wire does
+        /// not have; and l3fwd's.
+        delay_p50_us: routed.map(|row| row.p50_us),
+        delay_p99_us: routed.map(|row| row.p99_us),
+        added_p50_us: added(|row| row.p50_us),
+        added_p99_us: added(|row| row.p99_us),
+        l3fwd_delay_p50_us: their.map(|row| row.p50_us),
+        l3fwd_delay_p99_us: their.map(|row| row.p99_us),
     }
 }
 

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sidecore_driver::load::pin;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
@@ -16,7 +15,7 @@ use sidecore_engine::router::{Member, Net, Router, Rpf, Static, Target};
 use sidecore_engine::transport::ring::{RingPort, RingPortConfig};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 
-use super::super::common::{apart, text, Result};
+use super::super::common::{on, text, Result};
 use super::super::peers::Scratch;
 use super::ends::{gateway4, gateway6, own4, own6, Ends, Kind, ROUTER};
 
@@ -147,8 +146,7 @@ impl Stage {
     /// Has one thread on processor `core` do `what` with both ends.
     pub fn play<R: Send>(&self, core: usize, what: impl FnOnce(&mut Ends) -> Result<R> + Send) -> Result<R> {
         let (kind, cpus, paths, graph) = (self.kind, [core, self.io_core], &self.paths, &self.graph);
-        apart(move || {
-            pin(core).map_err(text)?;
+        on(core, move || {
             let (from, to) = (kind.connect(&paths[0])?, kind.connect(&paths[1])?);
             what(&mut Ends { cpus, graph: Some(graph), from, to })
         })

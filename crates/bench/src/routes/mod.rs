@@ -27,6 +27,7 @@ use super::common::{middle, percentile, Result};
 use super::distance::{Distance, Mode};
 use super::modes::{self, Modes};
 use super::results::Results;
+use super::runner::{fields, Round};
 use speaker::Prefix;
 use stage::{Stage, GATEWAYS, NETWORK, PORT};
 
@@ -81,39 +82,6 @@ struct Change {
     mode: Mode,
 }
 
-/// Samples by the distance of two processors: seconds of rows, milliseconds of changes.
-#[derive(Clone, Debug, Serialize)]
-struct ByMode {
-    announce: Modes,
-    withdraw: Modes,
-    change: Modes,
-}
-
-impl ByMode {
-    fn of(rows: &[Row], changes: &[Change]) -> ByMode {
-        let of = |what: &str| {
-            let its: Vec<&Row> = rows.iter().filter(|row| row.what == what).collect();
-            Modes::of(&its, |row| (row.mode, row.consistent_s))
-        };
-        let change = Modes::of(changes, |change| (change.mode, change.ms));
-        ByMode { announce: of("announce"), withdraw: of("withdraw"), change }
-    }
-}
-
-#[derive(Clone, Debug, Serialize)]
-struct Summary {
-    routes: u32,
-    /// Medians of the rounds, and the longest.
-    consistent_s: f64,
-    consistent_s_max: f64,
-    withdrawn_s: f64,
-    change_median_ms: f64,
-    change_p99_ms: f64,
-    /// From the neighbour's messages on: with what FRR takes.
-    whole_s: f64,
-    whole_change_ms: f64,
-}
-
 /// The routes that are to be, and the number of their table.
 struct Table {
     routes: BTreeMap<Prefix, usize>,
@@ -148,7 +116,7 @@ pub fn run(args: &Args) -> Result<()> {
     stage.reach(&table.expected(), PATIENCE)?;
     let (mut rows, mut single) = (Vec::new(), Vec::new());
     let all: Vec<Prefix> = (0..routes).map(Prefix).collect();
-    for round in 1..=rounds {
+    for round in Round::all(rounds) {
         table.routes = all.iter().map(|prefix| (*prefix, 0)).collect();
         let announced =
             whole(&mut stage, &table, round, "announce", |stage| stage.speaker.announce(&all, GATEWAYS[0]))?;
@@ -158,27 +126,52 @@ pub fn run(args: &Args) -> Result<()> {
         let them: Vec<Prefix> = std::mem::take(&mut table.routes).into_keys().collect();
         let withdrawn = whole(&mut stage, &table, round, "withdraw", |stage| stage.speaker.withdraw(&them))?;
         eprintln!(
-            "round {round}/{rounds}: {routes} routes in force {:.3} s behind zebra's last word, withdrawn {:.3} s behind it",
+            "{round}: {routes} routes in force {:.3} s behind zebra's last word, withdrawn {:.3} s behind it",
             announced.consistent_s, withdrawn.consistent_s
         );
         rows.extend([announced, withdrawn]);
     }
-    let summary = Summary::of(&rows, &single, routes);
-    let by_mode = ByMode::of(&rows, &single);
     let note = "from zebra's last word until the router's tables mean the same as what was announced; whole: from the neighbour's first";
     Results::new("routes", note)
         .with("rows", &rows)?
         .with("changes", &single)?
-        .with("modes", &by_mode)?
-        .with("summary", &summary)?
+        .with("modes", &by_mode(&rows, &single))?
+        .with("summary", &summary(&rows, &single, routes))?
         .print(args.json)
+}
+
+fn of<'r>(rows: &'r [Row], what: &str) -> Vec<&'r Row> {
+    rows.iter().filter(|row| row.what == what).collect()
+}
+
+/// Samples by the distance of two processors: seconds of rows, milliseconds of changes.
+fn by_mode(rows: &[Row], changes: &[Change]) -> impl Serialize {
+    let modes = |what: &str| Modes::of(&of(rows, what), |row| (row.mode, row.consistent_s));
+    let change = Modes::of(changes, |change| (change.mode, change.ms));
+    fields! { announce: modes("announce"), withdraw: modes("withdraw"), change }
+}
+
+fn summary(rows: &[Row], changes: &[Change], routes: u32) -> impl Serialize {
+    let (announced, withdrawn) = (of(rows, "announce"), of(rows, "withdraw"));
+    fields! {
+        routes,
+        /// Medians of the rounds, and the longest.
+        consistent_s: middle(&announced, |row| row.consistent_s),
+        consistent_s_max: announced.iter().map(|row| row.consistent_s).fold(0.0, f64::max),
+        withdrawn_s: middle(&withdrawn, |row| row.consistent_s),
+        change_median_ms: middle(changes, |change| change.ms),
+        change_p99_ms: percentile(changes.iter().map(|change| change.ms), 99),
+        /// From the neighbour's messages on: with what FRR takes.
+        whole_s: middle(&announced, |row| row.whole_s),
+        whole_change_ms: middle(changes, |change| change.whole_ms),
+    }
 }
 
 /// Has the neighbour say a lot, and waits until the router has it.
 fn whole(
     stage: &mut Stage,
     table: &Table,
-    round: u16,
+    round: Round,
     what: &'static str,
     say: impl FnOnce(&mut Stage) -> Result<()>,
 ) -> Result<Row> {
@@ -190,7 +183,7 @@ fn whole(
     let reached = stage.reach(&expected, PATIENCE)?;
     let said = stage.relay.said().ok_or("zebra has said nothing")?;
     Ok(Row {
-        round,
+        round: round.number,
         what,
         routes: table.routes.len(),
         consistent_s: reached.saturating_duration_since(said.last).as_secs_f64(),
@@ -230,23 +223,6 @@ fn change(stage: &mut Stage, table: &mut Table, number: u16) -> Result<Change> {
     Ok(Change { ms: ms(said.first), whole_ms: ms(begun), mode: distance.after() })
 }
 
-impl Summary {
-    fn of(rows: &[Row], changes: &[Change], routes: u32) -> Summary {
-        let of = |what: &str| rows.iter().filter(|row| row.what == what).cloned().collect::<Vec<_>>();
-        let (announced, withdrawn) = (of("announce"), of("withdraw"));
-        Summary {
-            routes,
-            consistent_s: middle(&announced, |row| row.consistent_s),
-            consistent_s_max: announced.iter().map(|row| row.consistent_s).fold(0.0, f64::max),
-            withdrawn_s: middle(&withdrawn, |row| row.consistent_s),
-            change_median_ms: middle(changes, |change| change.ms),
-            change_p99_ms: percentile(changes.iter().map(|change| change.ms), 99),
-            whole_s: middle(&announced, |row| row.whole_s),
-            whole_change_ms: middle(changes, |change| change.whole_ms),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -265,9 +241,9 @@ mod tests {
         let rows = [row("announce", 0.1), row("withdraw", 7.0), row("announce", 0.3), row("announce", 0.2)];
         let changes: Vec<Change> =
             (1..=200).map(|ms| Change { ms: f64::from(ms), whole_ms: 300.0, mode: Mode::Far }).collect();
-        let it = Summary::of(&rows, &changes, 9);
-        assert_eq!((it.consistent_s, it.consistent_s_max, it.withdrawn_s), (0.2, 0.3, 7.0));
-        assert_eq!((it.change_p99_ms, it.whole_change_ms), (198.0, 300.0));
+        let it = serde_json::to_value(summary(&rows, &changes, 9)).unwrap();
+        let keys = ["consistent_s", "consistent_s_max", "withdrawn_s", "change_p99_ms", "whole_change_ms"];
+        assert_eq!(keys.map(|key| it[key].as_f64().unwrap()), [0.2, 0.3, 7.0, 198.0, 300.0]);
     }
 
     #[test]

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sidecore_driver::load::pin;
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
@@ -25,7 +24,7 @@ use sidecore_engine::switch::{Switch, SwitchOptions};
 use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 
 use super::guest::Players;
-use super::{apart, text, Result};
+use super::{on, text, Result};
 use crate::distance::Distance;
 use crate::e1000::stage::{self as e1000, Device, Direct};
 use crate::ours::START;
@@ -236,8 +235,7 @@ impl Stage {
     ) -> Result<R> {
         let (graph, way, paths) = (&self.graph, self.way, &self.paths);
         let cpus = [&[core], &self.cpus[..]].concat();
-        apart(move || {
-            pin(core).map_err(text)?;
+        on(core, move || {
             let cores = Cores { graph: Arc::clone(graph), way, cpus };
             // All guests, then all that is behind them: so a core that gets every so-manieth queue serves whole pairs.
             let connect =

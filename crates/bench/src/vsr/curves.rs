@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::super::common::Result;
 use super::super::sched::stage::{Way, OURS};
-use super::report::Row;
-use super::stage::{play, Cpus, Placement, Sample, Setup, ALONE, OUTSIDE_RING, SHARED_CORE, THREADS};
+use super::report::{points, Row};
+use super::stage::{play, Placement, Setup, ALONE, OUTSIDE_RING, SHARED_CORE, THREADS};
 use super::threads::Class;
-use super::{Plan, JOINS};
+use super::{lines, Plan, JOINS};
 
 /// Loads of a figure, in rates that the guest would have if it did nothing but route.
 pub const LOADS: [f64; 9] = [0.2, 0.4, 0.6, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0];
@@ -77,38 +77,16 @@ pub fn queues(plan: &Plan, figure: &str, share: Option<f64>) -> Result<Vec<Row>>
 /// All curves, by turns in each round.
 pub fn measure(plan: &Plan, figure: &str, curves: &[Curve], loads: &[f64]) -> Result<Vec<Row>> {
     let loads = if plan.quick { &loads[..2] } else { loads };
-    let per_load = 1e3 / plan.cost_ns;
-    let mut samples = vec![vec![(0.0, Vec::<Sample>::new()); loads.len()]; curves.len()];
-    for round in 1..=plan.rounds {
-        for (curve, of_curve) in curves.iter().zip(&mut samples) {
-            let Curve { picture, name, .. } = curve;
-            let line = sweep(plan.cpus, curve, plan.window, loads, per_load);
-            let line = line.map_err(|e| format!("{picture}, {name}: {e}"))?;
-            let rates: Vec<String> =
-                line.iter().map(|(_, sample)| format!("{:.2}", sample.forwarded)).collect();
-            eprintln!("round {round}/{}: {picture}, {name}: {} Mpps", plan.rounds, rates.join(" "));
-            for ((x, sample), of_load) in line.into_iter().zip(of_curve) {
-                of_load.0 = x;
-                of_load.1.push(sample);
-            }
-        }
-    }
-    let row =
-        |(curve, points): (&Curve, &Vec<_>)| Row::of([figure, curve.picture, &curve.name], points, plan.full);
-    Ok(curves.iter().zip(&samples).map(row).collect())
-}
-
-/// All loads of a curve, on one stage.
-fn sweep(
-    cpus: Cpus,
-    curve: &Curve,
-    window: Duration,
-    loads: &[f64],
-    per_load: f64,
-) -> Result<Vec<(f64, Sample)>> {
-    play(&curve.setup, cpus, |bench| {
-        bench.place(curve.placement)?;
-        let one = |load: &f64| Ok((load * per_load, bench.offer(load * per_load, window)?));
-        loads.iter().map(one).collect()
-    })
+    let loads: Vec<f64> = loads.iter().map(|load| load * 1e3 / plan.cost_ns).collect();
+    let name = |curve: &Curve| format!("{}, {}", curve.picture, curve.name);
+    let samples = lines(plan, curves, name, |curve| {
+        play(&curve.setup, plan.cpus, |bench| {
+            bench.place(curve.placement)?;
+            loads.iter().map(|load| bench.offer(*load, plan.window)).collect()
+        })
+    })?;
+    let row = |(curve, of): (&Curve, _)| {
+        Row::of([figure, curve.picture, &curve.name], &points(&loads, of), plan.full)
+    };
+    Ok(curves.iter().zip(samples).map(row).collect())
 }

@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use sidecore_driver::guest_router::{Config, GuestRouter, Hop, Vcpu, BUDGET};
-use sidecore_driver::load::{pin, ticks_per_ns, Lane};
+use sidecore_driver::load::{ticks_per_ns, Lane};
 use sidecore_driver::Frontend;
 
-use super::super::common::{apart, text, Result};
+use super::super::common::{on, text, Result};
 use super::super::ends::{Kind, PathEnd};
 use super::super::group::until_active;
 use super::super::ours::{Switch, START};
@@ -23,10 +23,10 @@ use super::super::peers::{polling_thread, Scratch};
 use super::super::rfc2544::target::{gateway_says, route_to_gateway, ADDRESSES};
 use super::super::rfc2544::traffic::FCS;
 use super::curves::PERIOD;
-use super::report::{Point, Row};
+use super::report::{points, Point, Points, Row};
 use super::stage::{hops, lane, traffic, Bench, Placement, Sample, ALONE, GUEST_RING, SIZE};
 use super::threads::{self, Class, Pinned};
-use super::Plan;
+use super::{lines, Plan};
 
 /// The part of a processor that is a member's.
 const SHARE: f64 = 0.15;
@@ -55,8 +55,8 @@ struct Members {
     native: bool,
 }
 
-/// A line in the making: its members, and the rate forwarded by the rate offered.
-type Line = (Members, Vec<(f64, Vec<Sample>)>);
+/// A line: its members, and the rates offered.
+type Line = (Members, Vec<f64>);
 
 /// What the output says.
 fn note() -> String {
@@ -72,10 +72,9 @@ pub fn parallel(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     notes.push(note());
     let flood = FLOOD * rate(plan, MOST);
     let numbers = 1..=if plan.quick { 2 } else { MOST };
-    let mut points = Vec::new();
-    for (members, of) in measure(plan, numbers.map(|number| guests(number, &[flood])).collect())? {
-        points.extend(of.into_iter().map(|(_, samples)| (members.number as f64, samples)));
-    }
+    let all: Vec<Line> = numbers.map(|number| guests(number, &[flood])).collect();
+    let samples = measure(plan, &all)?.into_iter().flatten().map(|(_, samples)| samples);
+    let points: Points = all.iter().map(|(members, _)| members.number as f64).zip(samples).collect();
     Ok(vec![Row::of(["18", PICTURE, "members with reservations"], &points, plan.full)])
 }
 
@@ -83,13 +82,15 @@ pub fn parallel(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<Row>> {
 pub fn multistage(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     notes.push(note());
     let back_ends = |number: usize| guests(number, &LOADS.map(|load| load * rate(plan, number)));
-    let mut lines =
-        vec![line(Members { number: 2, native: true }, &STAGE_LOADS), back_ends(1), back_ends(BACK_ENDS)];
+    let stage = (Members { number: 2, native: true }, STAGE_LOADS.to_vec());
+    let mut all = vec![stage, back_ends(1), back_ends(BACK_ENDS)];
     if plan.quick {
-        lines.iter_mut().for_each(|(_, points)| points.truncate(2));
+        all.iter_mut().for_each(|(_, loads)| loads.truncate(2));
     }
-    let row = |(members, points): &Line| Row::of(["19", PICTURE, &members.name()], points, plan.full);
-    Ok(measure(plan, lines)?.iter().map(row).collect())
+    let row = |((members, _), points): (&Line, Points)| {
+        Row::of(["19", PICTURE, &members.name()], &points, plan.full)
+    };
+    Ok(all.iter().zip(measure(plan, &all)?).map(row).collect())
 }
 
 /// What members forward by what one does, or the stage by what the back-ends do: as they are, and if each had a whole processor.
@@ -114,27 +115,13 @@ fn rate(plan: &Plan, members: usize) -> f64 {
     members as f64 * SHARE * 1e3 / plan.cost_ns
 }
 
-fn line(members: Members, loads: &[f64]) -> Line {
-    (members, loads.iter().map(|load| (*load, Vec::new())).collect())
-}
-
 fn guests(number: usize, loads: &[f64]) -> Line {
-    line(Members { number, native: false }, loads)
+    (Members { number, native: false }, loads.to_vec())
 }
 
-/// All lines, by turns in each round.
-fn measure(plan: &Plan, mut lines: Vec<Line>) -> Result<Vec<Line>> {
-    for round in 1..=plan.rounds {
-        for (members, points) in &mut lines {
-            let name = members.name();
-            let loads: Vec<f64> = points.iter().map(|(load, _)| *load).collect();
-            let samples = one(plan, *members, &loads).map_err(|e| format!("{name}: {e}"))?;
-            let rates: Vec<String> = samples.iter().map(|it| format!("{:.3}", it.forwarded)).collect();
-            eprintln!("round {round}/{}: {name}: {} Mpps", plan.rounds, rates.join(" "));
-            points.iter_mut().zip(samples).for_each(|((_, of), sample)| of.push(sample));
-        }
-    }
-    Ok(lines)
+fn measure(plan: &Plan, all: &[Line]) -> Result<Vec<Points>> {
+    let samples = lines(plan, all, |line| line.0.name(), |(members, loads)| one(plan, *members, loads))?;
+    Ok(all.iter().zip(samples).map(|((_, loads), of)| points(loads, of)).collect())
 }
 
 impl Members {
@@ -188,8 +175,7 @@ fn one(plan: &Plan, members: Members, loads: &[f64]) -> Result<Vec<Sample>> {
     let scratch = Scratch::new("sc-vsr").map_err(text)?;
     let ends = [0, 1].map(|number| PathEnd::there(Kind::VhostUser, number, &scratch.file("")));
     let switch = members.start(plan.cpus.io, &scratch, &ends)?;
-    apart(|| {
-        pin(plan.cpus.load).map_err(text)?;
+    on(plan.cpus.load, || {
         let guests = 0..if members.native { 0 } else { members.number };
         let guests = guests.map(|member| guest(&Members::sockets(member, &scratch), plan.cost_ns));
         let guests = guests.collect::<Result<Vec<_>>>()?;

@@ -8,10 +8,9 @@
 use std::path::{Path, PathBuf};
 
 use sidecore_driver::guest_router::{Config, GuestRouter, BUDGET};
-use sidecore_driver::load::pin;
 use sidecore_driver::{Frontend, Listener};
 
-use super::super::common::{apart, text, Result};
+use super::super::common::{on, text, Result};
 use super::super::ends::{Kind, PathEnd};
 use super::super::net::Net;
 use super::super::ours::{Switch, START};
@@ -19,9 +18,10 @@ use super::super::peers::{Flows, Ovs, OvsPort, Scratch};
 use super::super::rfc2544::lane::End;
 use super::super::rfc2544::target::veths;
 use super::super::rfc2544::traffic::FCS;
-use super::report::Row;
+use super::super::runner::beside_peers;
+use super::report::{points, Row};
 use super::stage::{hops, lane, traffic, Bench, Placement, Sample, ALONE, GUEST_RING, SIZE};
-use super::Plan;
+use super::{tell, Plan};
 
 /// Million frames a second that are to be offered.
 const LOADS: [f64; 9] = [0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0];
@@ -73,46 +73,19 @@ impl Way {
     }
 }
 
-/// A line in the making.
-struct Line {
-    way: Way,
-    points: Vec<(f64, Vec<Sample>)>,
-    /// Why it cannot be measured.
-    missing: Option<String>,
-}
-
 /// A figure of these, and why something is missing.
 pub fn all(plan: &Plan, figure: &str, ways: &[Way]) -> Result<(Vec<Row>, Vec<String>)> {
     let loads = if plan.quick { &LOADS[..2] } else { &LOADS[..] };
-    let empty = |way: Way| Line {
-        way,
-        points: loads.iter().map(|load| (*load, Vec::new())).collect(),
-        missing: None,
-    };
-    let mut lines: Vec<Line> = ways.iter().copied().map(empty).collect();
-    for round in 1..=plan.rounds {
-        for line in lines.iter_mut().filter(|line| line.missing.is_none()) {
-            let name = line.way.name();
-            match one(plan, line.way, loads) {
-                Err(why) => {
-                    eprintln!("{name}: {why}");
-                    line.missing = Some(format!("{name}: {}", why.lines().next().unwrap_or_default()));
-                }
-                Ok(samples) => {
-                    let rates: Vec<String> =
-                        samples.iter().map(|it| format!("{:.2}", it.forwarded)).collect();
-                    eprintln!("round {round}/{}: {name}: {} Mpps", plan.rounds, rates.join(" "));
-                    line.points.iter_mut().zip(samples).for_each(|((_, of), sample)| of.push(sample));
-                }
-            }
-        }
-    }
-    let there = lines.iter().filter(|line| line.missing.is_none());
-    let row = |line: &Line| {
-        let points: Vec<_> = line.points.iter().filter(|(_, of)| !of.is_empty()).cloned().collect();
-        Row::of([figure, "interconnects", line.way.name()], &points, plan.full)
-    };
-    Ok((there.map(row).collect(), lines.iter().filter_map(|line| line.missing.clone()).collect()))
+    let is_peer = |way: &Way| (way.name(), true);
+    let (samples, missing) = beside_peers(plan.rounds, ways, is_peer, |round, way| {
+        let samples = one(plan, *way, loads)?;
+        tell(round, way.name(), &samples);
+        Ok(samples)
+    })?;
+    let there = ways.iter().zip(samples).filter(|(_, of)| !of.is_empty());
+    let row =
+        |(way, of): (&Way, _)| Row::of([figure, "interconnects", way.name()], &points(loads, of), plan.full);
+    Ok((there.map(row).collect(), missing.into_values().collect()))
 }
 
 /// Keeps what serves the ports.
@@ -142,10 +115,7 @@ fn one(plan: &Plan, way: Way, loads: &[f64]) -> Result<Vec<Sample>> {
     };
     let measured = net.enter(|| {
         let _server = serve(plan, way, &ends, &guests, &scratch, &net)?;
-        apart(|| {
-            pin(plan.cpus.load).map_err(text)?;
-            load(plan, &ends, &guests, &listeners, loads)
-        })
+        on(plan.cpus.load, || load(plan, &ends, &guests, &listeners, loads))
     });
     ends.iter().for_each(|end| end.clean(&net));
     measured

@@ -34,14 +34,15 @@ mod turns;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::Value;
 
 use super::common::{Common, Result};
 use super::results::Results;
+use super::runner::{in_parts, Round};
 use super::sched::stage::Card;
 use report::Row;
 use reserved::Part;
-use stage::Cpus;
+use stage::{Cpus, Sample};
 
 /// How pairs of ports are joined: whether by switches, and what that is called.
 const JOINS: [(bool, &str); 2] = [(false, "wires"), (true, "switches")];
@@ -165,30 +166,24 @@ impl Plan {
     }
 }
 
-/// Keys that figures have.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Summary {
-    /// Of the kernel's reservations with the paper's period.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    r2: Option<f64>,
-    /// With the shorter period.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    r2_short: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    r2_budget: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    overload_ratio: Option<f64>,
-    /// The line of which it is.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    best: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    overload_ratio_threads: Option<f64>,
-    /// Of routers that act as one.
-    #[serde(flatten)]
-    groups: BTreeMap<String, f64>,
-    /// Of a model's ratios to what was measured, the one that is most off.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    calibration_worst: Option<f64>,
+/// Samples of each point of these lines: in each round every line is measured on a stage of its own, at all its points.
+fn lines<C>(
+    plan: &Plan,
+    cases: &[C],
+    name: impl Fn(&C) -> String,
+    measure: impl Fn(&C) -> Result<Vec<Sample>>,
+) -> Result<Vec<Vec<Vec<Sample>>>> {
+    in_parts(plan.rounds, cases, |round, case| {
+        let name = name(case);
+        let samples = measure(case).map_err(|e| format!("{name}: {e}"))?;
+        tell(round, &name, &samples);
+        Ok(samples)
+    })
+}
+
+fn tell(round: Round, name: &str, samples: &[Sample]) {
+    let rates: Vec<String> = samples.iter().map(|it| format!("{:.3}", it.forwarded)).collect();
+    eprintln!("{round}: {name}: {} Mpps", rates.join(" "));
 }
 
 /// `bench vsr`.
@@ -235,8 +230,10 @@ pub fn run(args: &Args) -> Result<()> {
         .with("notes", &notes)?;
     let mut summary = summary(args.figure, &rows);
     if let Some((costs, calibration)) = model {
-        let ratios = calibration.iter().map(|line| line.ratio);
-        summary.calibration_worst = ratios.max_by(|a, b| a.ln().abs().total_cmp(&b.ln().abs()));
+        // Of a model's ratios to what was measured, the one that is most off.
+        let worst =
+            calibration.iter().map(|it| it.ratio).max_by(|a, b| a.ln().abs().total_cmp(&b.ln().abs()));
+        summary.extend(worst.map(|worst| ("calibration_worst".to_owned(), worst.into())));
         results = results.with("costs", &costs)?.with("calibration", &calibration)?;
     }
     results.with("summary", &summary)?.give(&args.common.output, || report::draw(&rows))
@@ -259,35 +256,36 @@ fn router(args: &Args, plan: &Plan) -> Result<()> {
         .give(&args.common.output, String::new)
 }
 
-fn summary(figure: Shown, rows: &[Row]) -> Summary {
+/// What figures have more than rows.
+fn summary(figure: Shown, rows: &[Row]) -> BTreeMap<String, Value> {
     let of_kernel = || rows.iter().filter(|row| row.picture != reserved::BUDGET);
     let served = |by: &'static str| rows.iter().filter(move |row| row.picture.starts_with(by));
+    let there = |key: &str, value: Option<f64>| Some((key.to_owned(), Value::from(value?)));
     match figure {
         Shown::ReservedIo | Shown::ReservedGuest | Shown::Reserved => {
             let period = |of: Duration| move |row: &&Row| row.line == reserved::name(of);
             let [short, papers] =
                 reserved::PERIODS.map(|of| report::least_r2(of_kernel().filter(period(of))));
-            Summary {
-                r2: papers,
-                r2_short: short,
-                r2_budget: report::least_r2(rows.iter().filter(|row| row.picture == reserved::BUDGET)),
-                ..Summary::default()
-            }
+            let budget = report::least_r2(rows.iter().filter(|row| row.picture == reserved::BUDGET));
+            // Of the kernel's reservations with the paper's period and the shorter one, and of a tenant's budget.
+            let all = [there("r2", papers), there("r2_short", short), there("r2_budget", budget)];
+            all.into_iter().flatten().collect()
         }
         Shown::Queues | Shown::QueuesReserved | Shown::QueuesHalf => {
             let best = report::best(served(stage::SHARED_CORE.name));
             let longest = curves::QUEUES[curves::QUEUES.len() - 1].to_string();
             let threads = served(stage::THREADS.name).filter(|row| row.line == longest);
-            Summary {
-                overload_ratio: best.as_ref().map(|(ratio, _)| *ratio),
-                best: best.map(|(_, row)| row),
-                overload_ratio_threads: report::worst(threads),
-                ..Summary::default()
-            }
+            let ratios = [
+                there("overload_ratio", best.as_ref().map(|(ratio, _)| *ratio)),
+                there("overload_ratio_threads", report::worst(threads)),
+            ];
+            // The line of which it is.
+            let line = best.map(|(_, line)| ("best".to_owned(), line.into()));
+            ratios.into_iter().chain([line]).flatten().collect()
         }
         Shown::Parallel | Shown::Multistage => {
-            Summary { groups: groups::summary(rows), ..Summary::default() }
+            groups::summary(rows).into_iter().map(|(key, ratio)| (key, ratio.into())).collect()
         }
-        _ => Summary::default(),
+        _ => BTreeMap::new(),
     }
 }

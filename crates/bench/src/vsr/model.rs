@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::super::common::{percentile, Result};
 use super::super::distance::Mode;
+use super::super::runner::Round;
 use super::super::sched::stage::Way;
 use super::curves::{measure, Curve, LOADS};
 use super::interconnects;
@@ -200,7 +201,7 @@ impl Reckoned {
 fn costs(plan: &Plan) -> Result<Costs> {
     let (mut guest, mut io, mut thread, mut load) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let part = Class::reserved(PART, PERIOD);
-    for round in 1..=plan.rounds {
+    for round in Round::all(plan.rounds) {
         let own = Setup::new(SHARED_CORE, plan.cost_ns);
         let (of_guest, of_load) = play(&own, plan.cpus, |bench| {
             bench.place(Placement::GuestAlone(part))?;
@@ -219,8 +220,7 @@ fn costs(plan: &Plan) -> Result<Costs> {
         };
         let (of_io, of_thread) = (busiest(SHARED_CORE)?, busiest(TWO_THREADS)?);
         eprintln!(
-            "round {round}/{}: a frame: guest {of_guest:.0} ns, I/O core {of_io:.0} ns, I/O thread {of_thread:.0} ns",
-            plan.rounds
+            "{round}: a frame: guest {of_guest:.0} ns, I/O core {of_io:.0} ns, I/O thread {of_thread:.0} ns"
         );
         guest.push(of_guest);
         load.push(of_load);

@@ -7,12 +7,13 @@
 use std::path::PathBuf;
 
 use serde::Serialize;
-use sidecore_driver::load::{pin, ticks_per_ns};
+use sidecore_driver::load::ticks_per_ns;
 
-use super::super::common::{apart, median, middle, text, Range, Result};
+use super::super::common::{median, middle, on, text, Range, Result};
 use super::super::distance::Mode;
 use super::super::modes::Modes;
 use super::super::peers::{Scratch, Testpmd, VhostPort};
+use super::super::runner::{beside_peers, fields};
 use super::super::sched::stage::{Way, POLLED};
 use super::stage::{Sample, THREADS};
 use super::turns::{Frames, Turns};
@@ -35,38 +36,20 @@ pub struct Pass {
     modes: Modes,
 }
 
-/// How many times as much, by the medians of rounds that were near if there are some, else of all.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Summary {
-    mpps: f64,
-    ratio_testpmd: Option<f64>,
-    cycles_ratio: Option<f64>,
-    ratio_threads: f64,
-}
-
 /// All three, by turns in each round; and why one is missing.
-pub fn measure(plan: &Plan) -> Result<(Vec<Pass>, Summary, Vec<String>)> {
-    let mut samples: [Vec<Sample>; 3] = Default::default();
-    let mut missing = Vec::new();
-    for round in 1..=plan.rounds {
-        for (number, (who, samples)) in WHO.into_iter().zip(&mut samples).enumerate() {
-            let sample = match number {
-                0 => ours(plan, POLLED),
-                1 => ours(plan, Way { interrupts: true, ..THREADS }),
-                _ if !missing.is_empty() => continue,
-                _ => testpmd(plan),
-            };
-            match sample {
-                Err(why) if number == 2 => missing.push(format!("testpmd: {why}")),
-                sample => {
-                    let sample = sample?;
-                    let (rounds, mode) = (plan.rounds, sample.mode.name());
-                    eprintln!("round {round}/{rounds}: {who}: {:.2} Mpps, {mode}", sample.forwarded);
-                    samples.push(sample);
-                }
-            }
-        }
-    }
+pub fn measure(plan: &Plan) -> Result<(Vec<Pass>, impl Serialize, Vec<String>)> {
+    let is_peer = |who: &&'static str| (*who, *who == WHO[2]);
+    let (samples, missing) = beside_peers(plan.rounds, &WHO, is_peer, |round, who| {
+        let sample = match *who {
+            "sidecore" => ours(plan, POLLED)?,
+            "testpmd" => testpmd(plan)?,
+            _ => ours(plan, Way { interrupts: true, ..THREADS })?,
+        };
+        eprintln!("{round}: {who}: {:.2} Mpps, {}", sample.forwarded, sample.mode.name());
+        Ok(vec![sample])
+    })?;
+    let samples: Vec<Vec<Sample>> =
+        samples.into_iter().map(|of| of.into_iter().flatten().collect()).collect();
     let per_ns = ticks_per_ns();
     let of = |samples: &[Sample]| Modes::of(samples, |sample| (sample.mode, sample.forwarded));
     let rows = WHO.into_iter().zip(&samples).filter(|(_, samples)| !samples.is_empty());
@@ -84,17 +67,18 @@ pub fn measure(plan: &Plan) -> Result<(Vec<Pass>, Summary, Vec<String>)> {
             },
         })
         .collect();
-    let [ours, threads, testpmd] = &samples;
+    let [ours, threads, testpmd] = &samples[..] else { return Err("not all three".to_owned()) };
     let ratio = |theirs: &[Sample], value: &dyn Fn(&Sample) -> f64| near(ours, value) / near(theirs, value);
     let rate = |sample: &Sample| sample.forwarded;
     let beside = |value: &dyn Fn(&Sample) -> f64| Some(ratio(testpmd, value)).filter(|_| !testpmd.is_empty());
-    let summary = Summary {
+    // How many times as much, by the medians of rounds that were near if there are some, else of all.
+    let summary = fields! {
         mpps: near(ours, &rate),
         ratio_testpmd: beside(&rate),
         cycles_ratio: beside(&|sample| cycles(sample, per_ns)),
         ratio_threads: ratio(threads, &rate),
     };
-    Ok((rows, summary, missing))
+    Ok((rows, summary, missing.into_values().collect()))
 }
 
 /// The median of samples that were near, if there are some.
@@ -124,8 +108,7 @@ fn testpmd(plan: &Plan) -> Result<Sample> {
     let ports: Vec<_> = paths.iter().map(|path| VhostPort { path: path.clone(), client: false }).collect();
     let _testpmd = Testpmd::start(plan.cpus.io, &ports, 1).map_err(text)?;
     let pairs = [[1, 0], [2, 3]].map(|pair: [usize; 2]| pair.map(|at| paths[at].clone()));
-    apart(|| {
-        pin(plan.cpus.load).map_err(text)?;
+    on(plan.cpus.load, || {
         let sample = Turns::connect(&pairs, plan.cpus, frames(plan), None)?.measure(plan.window)?;
         Ok(Sample { io: 1.0, ..sample })
     })

@@ -74,6 +74,14 @@ pub struct Point {
     pub late: f64,
 }
 
+/// Samples by what they are at.
+pub type Points = Vec<(f64, Vec<Sample>)>;
+
+/// Of each of these, the samples.
+pub fn points(at: &[f64], samples: Vec<Vec<Sample>>) -> Points {
+    at.iter().copied().zip(samples).collect()
+}
+
 impl Row {
     /// Of a line with the samples of each point.
     pub fn of(name: [&str; 3], points: &[(f64, Vec<Sample>)], full: bool) -> Row {

@@ -19,11 +19,11 @@ use sidecore_engine::port::Tenant;
 use super::super::common::{median, Result};
 use super::super::sched::stage::{cores_ran, Way};
 use super::curves::PERIOD;
-use super::report::Row;
+use super::report::{points, Row};
 use super::stage::{play, Placement, Sample, Setup, SHARED_CORE};
 use super::threads::{self, Class, Pinned};
 use super::turns::Turns;
-use super::{Plan, JOINS};
+use super::{lines, Plan, JOINS};
 
 /// The paper's parts.
 const SHARES: [f64; 7] = [0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95];
@@ -36,9 +36,6 @@ const COUNTED: u32 = 2;
 /// Pictures in which I/O has a part: by its tenant's budget, and by the kernel.
 pub const BUDGET: &str = "a budget of its tenant";
 const KERNEL: &str = "large frames";
-
-/// Of each reserved part, its samples.
-type Points = Vec<(f64, Vec<Sample>)>;
 
 /// What the line of a period is called.
 pub fn name(period: Duration) -> String {
@@ -77,36 +74,24 @@ impl Part {
 /// Figures 10 to 12.
 pub fn shares(plan: &Plan, part: Part) -> Result<Vec<Row>> {
     let shares = if plan.quick { &SHARES[..2] } else { &SHARES[..] };
-    let mut lines: Vec<(&str, String, Points)> = Vec::new();
-    let empty = || shares.iter().map(|share| (*share, Vec::new())).collect::<Points>();
-    for round in 1..=plan.rounds {
-        let mut all = Vec::new();
-        for period in PERIODS {
-            if part == Part::Io {
-                all.push((KERNEL, period, io_core(plan, period, shares)?));
-                continue;
-            }
-            for (switched, picture) in JOINS {
-                all.push((picture, period, guest(plan, part, switched, period, shares)?));
-            }
-            if part == Part::Shared {
-                all.push((BUDGET, period, budget(plan, period, shares)?));
-            }
-        }
-        for (number, (picture, period, samples)) in all.into_iter().enumerate() {
-            let rates: Vec<String> =
-                samples.iter().map(|sample| format!("{:.3}", sample.forwarded)).collect();
-            eprintln!("round {round}/{}: {picture}, {period:?}: {} Mpps", plan.rounds, rates.join(" "));
-            if lines.len() <= number {
-                lines.push((picture, name(period), empty()));
-            }
-            lines[number].2.iter_mut().zip(samples).for_each(|((_, of), sample)| of.push(sample));
-        }
-    }
-    let row = |(picture, line, points): &(&str, String, Points)| {
-        Row::of([part.figure(), picture, line], points, plan.full)
+    let joins = JOINS.map(|(_, picture)| picture);
+    let pictures = match part {
+        Part::Io => vec![KERNEL],
+        Part::Guest => joins.to_vec(),
+        Part::Shared => [&joins[..], &[BUDGET]].concat(),
     };
-    Ok(lines.iter().map(row).collect())
+    let cases: Vec<(&str, Duration)> =
+        PERIODS.iter().flat_map(|period| pictures.iter().map(move |picture| (*picture, *period))).collect();
+    let named = |(picture, period): &(&str, Duration)| format!("{picture}, {period:?}");
+    let samples = lines(plan, &cases, named, |&(picture, period)| match picture {
+        KERNEL => io_core(plan, period, shares),
+        BUDGET => budget(plan, period, shares),
+        _ => guest(plan, part, JOINS.contains(&(true, picture)), period, shares),
+    })?;
+    let row = |((picture, period), of): (&(&str, Duration), _)| {
+        Row::of([part.figure(), picture, &name(*period)], &points(shares, of), plan.full)
+    };
+    Ok(cases.iter().zip(samples).map(row).collect())
 }
 
 /// By the kernel: the guest's thread has these parts.

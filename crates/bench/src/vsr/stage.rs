@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use sidecore_driver::e1000::{self, E1000};
 use sidecore_driver::guest_router::{Config, GuestRouter, Hop, Vcpu, BUDGET};
-use sidecore_driver::load::{pin, Lane, LaneConfig};
+use sidecore_driver::load::{Lane, LaneConfig};
 use sidecore_driver::memory::Page;
 use sidecore_driver::Frontend;
 
-use super::super::common::{apart, text, Result};
+use super::super::common::{on, text, Result};
 use super::super::distance::{Distance, Mode};
 use super::super::e1000::stage::Direct;
 use super::super::ours::START;
@@ -150,8 +150,7 @@ pub fn play<R: Send>(
     }
     let traffic = traffic(1)?;
     let (graph, paths, direct) = (io.graph(), io.paths(), [io.direct(0), io.direct(1)]);
-    apart(|| {
-        pin(cpus.load).map_err(text)?;
+    on(cpus.load, || {
         let threads = threads::io_cores();
         let longest = SIZE - FCS;
         let connect = |pair: usize, side: usize, entries: u16, depth: [u16; 2]| {

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sidecore_driver::guest_router::{Config, GuestRouter, Hop, BUDGET};
-use sidecore_driver::load::{pin, Lane};
+use sidecore_driver::load::Lane;
 use sidecore_driver::Frontend;
 use sidecore_engine::graph::Graph;
 use sidecore_engine::port::Tenant;
 
-use super::super::common::{apart, text, Result};
+use super::super::common::{self, text, Result};
 use super::super::distance::Distance;
 use super::super::ends::Side;
 use super::super::ours::START;
@@ -186,10 +186,7 @@ fn on<R: Send>(
     what: impl FnOnce(&mut Turns<'_>) -> Result<R> + Send,
 ) -> Result<R> {
     let (graph, paths) = (io.graph(), io.paths());
-    apart(|| {
-        pin(cpus.load).map_err(text)?;
-        what(&mut Turns::connect(paths, cpus, frames, Some(graph))?)
-    })
+    common::on(cpus.load, || what(&mut Turns::connect(paths, cpus, frames, Some(graph))?))
 }
 
 /// Connects a driver, and waits until a core of this process serves it, if that is where they are.

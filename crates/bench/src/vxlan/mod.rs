@@ -17,14 +17,16 @@ mod evpn;
 mod flow;
 mod stage;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::common::{median, Result};
+use super::common::{middle, Result};
 use super::distance::{Distance, Mode};
 use super::modes::Modes;
 use super::results::Results;
+use super::runner::{by_turns, fields};
 use super::tap::iperf;
 use flow::Flow;
 use stage::{Candidate, Stage};
@@ -88,55 +90,6 @@ struct Sample {
     mode: Mode,
 }
 
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    load: &'static str,
-    candidate: &'static str,
-    unit: &'static str,
-    /// The median of the runs, and all of them.
-    median: f64,
-    samples: Vec<f64>,
-    /// Frames that did not arrive, of all runs; iperf3's are sent again.
-    lost: u64,
-    /// The part of the time in which the I/O cores were busy: the sender's host, the receiver's.
-    busy: Vec<f64>,
-    modes: Modes,
-}
-
-/// Ours against the better kernel, and against the one that cuts segments.
-#[derive(Clone, Debug, Serialize)]
-struct Summary {
-    ratio_kernel_tcp: f64,
-    ratio_kernel_cut_tcp: f64,
-    ratio_kernel_64: f64,
-    ratio_kernel_1500: f64,
-    /// Of ours with FRR, if that is there: medians, and frames of all moves that arrived twice.
-    move_ms: Option<f64>,
-    macs_20k_s: Option<f64>,
-    duplicates: Option<usize>,
-}
-
-impl Summary {
-    fn of(rows: &[Row], control: Option<&evpn::Row>) -> Summary {
-        let of = |load: Load, candidate: Candidate| {
-            let mut its = rows.iter().filter(|row| row.load == load.names()[0]);
-            its.find(|row| row.candidate == candidate.name()).map_or(f64::NAN, |row| row.median)
-        };
-        let ours = |load| of(load, Candidate::Sidecore);
-        let kernels = |load| of(load, Candidate::Kernel).max(of(load, Candidate::KernelRps));
-        let ratio = |load| ours(load) / kernels(load);
-        Summary {
-            ratio_kernel_tcp: ratio(Load::Tcp),
-            ratio_kernel_cut_tcp: ours(Load::Tcp) / of(Load::Tcp, Candidate::KernelCut),
-            ratio_kernel_64: ratio(Load::Frames64),
-            ratio_kernel_1500: ratio(Load::Frames1500),
-            move_ms: control.map(|row| row.move_ms),
-            macs_20k_s: control.map(|row| row.macs_s),
-            duplicates: control.map(|row| row.duplicates),
-        }
-    }
-}
-
 /// `bench vxlan`.
 ///
 /// # Errors
@@ -148,17 +101,20 @@ pub fn run(args: &Args) -> Result<()> {
     let stages: Vec<Stage> =
         Candidate::ALL.iter().map(|it| Stage::start(*it, io_cores)).collect::<Result<_>>()?;
     let cases = Load::ALL.iter().flat_map(|load| load.candidates().iter().zip(&stages).map(|it| (*load, it)));
-    let mut cases: Vec<_> = cases.map(|(load, (it, stage))| (load, *it, stage, Vec::new())).collect();
-    for round in 1..=rounds {
-        for (load, candidate, stage, samples) in &mut cases {
-            let ([name, unit], who) = (load.names(), candidate.name());
-            let sample = one(args, stage, *load, io_cores).map_err(|e| format!("{who}, {name}: {e}"))?;
-            let (figure, mode) = (sample.figure, sample.mode.name());
-            eprintln!("round {round}/{rounds}: {who}, {name}: {figure:.3} {unit}, {mode}");
-            samples.push(sample);
-        }
-    }
-    let rows: Vec<Row> = cases.iter().map(|(load, it, _, samples)| row((*load, *it), samples)).collect();
+    let cases: Vec<_> = cases.map(|(load, (it, stage))| (load, *it, stage)).collect();
+    let samples = by_turns(rounds, &cases, |round, (load, candidate, stage)| {
+        let ([name, unit], who) = (load.names(), candidate.name());
+        let sample = one(args, stage, *load, io_cores).map_err(|e| format!("{who}, {name}: {e}"))?;
+        eprintln!("{round}: {who}, {name}: {:.3} {unit}, {}", sample.figure, sample.mode.name());
+        Ok(sample)
+    })?;
+    let rows: Vec<_> = cases.iter().zip(&samples).map(|((load, it, _), of)| row(*load, *it, of)).collect();
+    // The median of a candidate with a load.
+    let of = |load: Load, candidate: Candidate| {
+        let at = cases.iter().position(|(of, it, _)| (*of, *it) == (load, candidate));
+        at.map_or(f64::NAN, |at| middle(&samples[at], |it| it.figure))
+    };
+    let ratios = ratios(of);
     let note = "one flow between guests of two hosts: ours by TAPs and a daemon on each host, the kernel's by veth pairs, bridge \
         and VXLAN, as it comes, with RPS, or with segments cut before the cable (kernel-cut); busy: I/O cores of sender's and receiver's \
         host; ratios: to the better of the first two kernels, or to kernel-cut; control: FRR, from the first frame of a station that has \
@@ -170,12 +126,33 @@ pub fn run(args: &Args) -> Result<()> {
         Ok(control) => (control, Vec::new()),
         Err(why) => (Vec::new(), vec![format!("control plane: {why}")]),
     };
+    let of_frr = control.first();
+    let summary = fields! {
+        #[serde(flatten)]
+        ratios,
+        /// Of ours with FRR, if that is there: medians, and frames of all moves that arrived twice.
+        move_ms: of_frr.map(|row| row.move_ms),
+        macs_20k_s: of_frr.map(|row| row.macs_s),
+        duplicates: of_frr.map(|row| row.duplicates),
+    };
     Results::new("vxlan", note)
         .with("rows", &rows)?
         .with("control", &control)?
         .with("notes", &notes)?
-        .with("summary", &Summary::of(&rows, control.first()))?
+        .with("summary", &summary)?
         .print(args.json)
+}
+
+/// Ours against the better kernel, and against the one that cuts segments, by the figures of each load and candidate.
+fn ratios(of: impl Fn(Load, Candidate) -> f64) -> BTreeMap<&'static str, f64> {
+    let ours = |load| of(load, Candidate::Sidecore);
+    let ratio = |load| ours(load) / of(load, Candidate::Kernel).max(of(load, Candidate::KernelRps));
+    BTreeMap::from([
+        ("ratio_kernel_tcp", ratio(Load::Tcp)),
+        ("ratio_kernel_cut_tcp", ours(Load::Tcp) / of(Load::Tcp, Candidate::KernelCut)),
+        ("ratio_kernel_64", ratio(Load::Frames64)),
+        ("ratio_kernel_1500", ratio(Load::Frames1500)),
+    ])
 }
 
 fn one(args: &Args, stage: &Stage, load: Load, io_cores: [usize; 2]) -> Result<Sample> {
@@ -193,17 +170,20 @@ fn one(args: &Args, stage: &Stage, load: Load, io_cores: [usize; 2]) -> Result<S
     Ok(Sample { figure, lost, busy, mode: distance.after() })
 }
 
-fn row((load, candidate): (Load, Candidate), samples: &[Sample]) -> Row {
+fn row(load: Load, candidate: Candidate, samples: &[Sample]) -> impl Serialize {
     let [load, unit] = load.names();
     let cores = samples.first().map_or(0, |it| it.busy.len());
-    Row {
+    fields! {
         load,
         candidate: candidate.name(),
         unit,
-        median: median(samples.iter().map(|it| it.figure)),
-        samples: samples.iter().map(|it| it.figure).collect(),
-        lost: samples.iter().map(|it| it.lost).sum(),
-        busy: (0..cores).map(|core| median(samples.iter().map(|it| it.busy[core]))).collect(),
+        /// The median of the runs, and all of them.
+        median: middle(samples, |it| it.figure),
+        samples: samples.iter().map(|it| it.figure).collect::<Vec<_>>(),
+        /// Frames that did not arrive, of all runs; iperf3's are sent again.
+        lost: samples.iter().map(|it| it.lost).sum::<u64>(),
+        /// The part of the time in which the I/O cores were busy: the sender's host, the receiver's.
+        busy: (0..cores).map(|core| middle(samples, |it| it.busy[core])).collect::<Vec<_>>(),
         modes: Modes::of(samples, |it| (it.mode, it.figure)),
     }
 }
@@ -214,14 +194,14 @@ mod tests {
 
     #[test]
     fn the_better_kernel_counts() {
-        let sample = |figure| [Sample { figure, lost: 0, busy: vec![0.5, 1.0], mode: Mode::Near }];
         let figures = [(Load::Tcp, [8.0, 20.0, 16.0, 4.0]), (Load::Frames64, [1.0, 0.25, 0.5, 0.0])];
-        let rows = figures.iter().flat_map(|(load, figures)| {
-            load.candidates().iter().zip(figures).map(|(it, figure)| row((*load, *it), &sample(*figure)))
-        });
-        let summary = Summary::of(&rows.collect::<Vec<_>>(), None);
-        let Summary { ratio_kernel_tcp, ratio_kernel_cut_tcp, ratio_kernel_64, .. } = summary;
-        assert_eq!((ratio_kernel_tcp, ratio_kernel_cut_tcp, ratio_kernel_64), (0.4, 2.0, 2.0));
-        assert!(summary.ratio_kernel_1500.is_nan());
+        let of = |load: Load, candidate: Candidate| {
+            let its = figures.iter().find(|(of, _)| *of == load);
+            its.map_or(f64::NAN, |(_, figures)| figures[candidate as usize])
+        };
+        let ratios = ratios(of);
+        let known = ["ratio_kernel_tcp", "ratio_kernel_cut_tcp", "ratio_kernel_64"].map(|key| ratios[key]);
+        assert_eq!(known, [0.4, 2.0, 2.0]);
+        assert!(ratios["ratio_kernel_1500"].is_nan());
     }
 }
