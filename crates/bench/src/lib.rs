@@ -18,6 +18,7 @@ mod draw;
 mod e1000;
 mod echo;
 mod ends;
+mod engine;
 mod fib;
 mod frr;
 mod group;

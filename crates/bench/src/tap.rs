@@ -14,14 +14,14 @@ use std::thread;
 
 use serde::Serialize;
 use sidecore_engine::core::CoreStatus;
-use sidecore_engine::graph::{Attach, CoreOptions, Graph, Topology};
+use sidecore_engine::graph::{Attach, CoreOptions};
 use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
-use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Port, PortId, DEFAULT_MTU};
+use sidecore_engine::port::DEFAULT_MTU;
 use sidecore_engine::switch::{Switch, SwitchOptions};
 
-use super::common::{Range, Result};
+use super::common::{text, Range, Result};
 use super::distance::{Distance, Mode};
+use super::engine::Engine;
 use super::modes::{self, Modes};
 use super::net::{ip, missing, Net};
 use super::results::Results;
@@ -108,45 +108,37 @@ fn share(part: u64, whole: u64) -> f64 {
 struct Ours {
     // In this order: the TAPs take their queues back from the cores.
     taps: [Tap; 2],
-    ports: [Arc<Port>; 2],
-    cores: Arc<Graph>,
+    engine: Engine,
     nets: [Net; 2],
 }
 
 impl Ours {
     fn new(options: &Args) -> Result<Ours> {
         let nets = [Net::new()?, Net::new()?];
-        let text = |e: std::io::Error| e.to_string();
-        let file = CounterFile::anonymous().map_err(text)?;
-        let port = |id: u16, name: &str| {
-            let counters = file.open_slot(PortId(id), name);
-            Port::new(PortId(id), name, counters, DEFAULT_MTU).map(Arc::new).map_err(text)
-        };
-        let ports = [port(0, "left")?, port(1, "right")?];
         let cpus = vec![options.io_core];
-        let cores = Graph::start(&CoreOptions { cpus, ..CoreOptions::default() }).map_err(text)?;
+        let mut engine = Engine::start(&CoreOptions { cpus, ..CoreOptions::default() })?;
+        let ports = [engine.port(DEFAULT_MTU, |port| port)?.0, engine.port(DEFAULT_MTU, |port| port)?.0];
         let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
-        let members = ports.each_ref().map(|port| (Arc::clone(port), Attach::Switch(Arc::clone(&switch))));
-        cores.publish(&Arc::new(Topology::new(&members)));
+        engine.join(|_| Attach::Switch(Arc::clone(&switch)));
         let start = |i: usize| {
             let config = TapConfig { source: TapSource::Name("tap0".to_owned()), queues: 1, mtu: None };
-            let (port, cores) = (Arc::clone(&ports[i]), Arc::clone(&cores));
-            let tap = nets[i].enter(|| Tap::start(config, port, cores).map_err(|e| e.to_string()))?;
+            let (port, cores) = (Arc::clone(&ports[i]), engine.scheduler());
+            let tap = nets[i].enter(|| Tap::start(config, port, cores).map_err(text))?;
             address(&nets[i], i, "tap0")?;
             Ok::<_, String>(tap)
         };
         let taps = [start(0)?, start(1)?];
-        Ok(Ours { taps, ports, cores, nets })
+        Ok(Ours { taps, engine, nets })
     }
 
     fn status(&self) -> CoreStatus {
-        self.cores.status().swap_remove(0)
+        self.engine.graph.status().swap_remove(0)
     }
 
     /// Frames and bytes that came in at both ports.
     fn passed(&self) -> (u64, u64) {
-        let totals = self.ports.each_ref().map(|port| port.counters.totals());
-        (totals[0].in_frames + totals[1].in_frames, totals[0].in_bytes + totals[1].in_bytes)
+        let totals = || self.engine.ports.iter().map(|port| port.counters.totals());
+        (totals().map(|it| it.in_frames).sum(), totals().map(|it| it.in_bytes).sum())
     }
 }
 

@@ -230,7 +230,7 @@ fn livelock(
     }
     let clock = Clock::new();
     let source = Source { head, gap: 1e3 / offered, clock, offered: 0.0 };
-    let lease = stage.scheduler().serve(&port, 0, source);
+    let lease = stage.engine.scheduler().serve(&port, 0, source);
     let mut processor =
         Processor { nic, until: 0, look: 0, polling: false, socket: VecDeque::new(), taken: 0 };
     let warm = u64::try_from(args.window.as_nanos() / 20).unwrap_or(u64::MAX);

@@ -137,10 +137,10 @@ fn one(args: &Args, part: Part, setup: &Setup, size: usize, both_ways: bool) -> 
         let count = |ends: &[End; 2]| ends[0].received + ends[1].received;
         let distance = Distance::before(&args.cpus.pair());
         let trapped = |ends: &[End; 2]| ends[0].nic.traps() + ends[1].nic.traps();
-        let (before, busy, exits) = (count(&ends), stage.busy(), trapped(&ends));
+        let (before, busy, exits) = (count(&ends), stage.engine.busy(), trapped(&ends));
         let seconds = run(&mut ends, args.window.as_secs_f64())?;
         let frames = (count(&ends) - before) as f64;
-        let now = stage.busy();
+        let now = stage.engine.busy();
         rounds.push(frames / seconds / 1e6);
         traps.push((trapped(&ends) - exits) as f64 / frames.max(1.0));
         spent.push((now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64);

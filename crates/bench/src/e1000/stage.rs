@@ -3,32 +3,26 @@
 //! In this process, because a trap that is to cost 1.2 µs must not pay for a socket as well: the drivers set
 //! their devices up over vfio-user like any VMM, and then reach them directly.
 
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use sidecore_driver::e1000::{Config, E1000 as Driver};
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::rtl8169 as realtek;
-use sidecore_driver::vfio::Shortcut;
 use sidecore_driver::{session, Frontend};
 use sidecore_engine::core::Tuning;
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
-use sidecore_engine::device::pci::PciDevice;
 use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
-use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
-use sidecore_engine::observe::CounterFile;
+use sidecore_engine::graph::{Attach, CoreOptions};
 use sidecore_engine::packet::Mac;
-use sidecore_engine::port::{Attachment, Port, PortId, DEFAULT_MTU};
+use sidecore_engine::port::{Port, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
-use sidecore_engine::transport::vfio_user::{Endpoint, VfioUser};
-use sidecore_engine::transport::vhost_user::{VhostUser, VhostUserConfig};
 
 use super::nic::{Nic, Part, Setup};
 use super::text;
+use crate::engine::{Direct, Engine};
 use crate::ours::START;
-use crate::peers::Scratch;
 
 /// Entries of the host's rings.
 const HOST_RING: u16 = 1024;
@@ -61,13 +55,8 @@ impl Limits {
 
 /// I/O core, switch and ports.
 pub struct Stage {
-    // In this order: attachments go before the cores that serve it.
-    attachments: Vec<Box<dyn Attachment>>,
-    ports: Vec<Arc<Port>>,
-    cores: Arc<Graph>,
+    pub engine: Engine,
     switch: Arc<Switch>,
-    counters: CounterFile,
-    scratch: Scratch,
 }
 
 impl Stage {
@@ -83,37 +72,16 @@ impl Stage {
 
     fn with(io_core: usize, tuning: Tuning) -> Result<Stage, String> {
         let options = CoreOptions { cpus: vec![io_core], tuning, ..CoreOptions::default() };
-        Ok(Stage {
-            attachments: Vec::new(),
-            ports: Vec::new(),
-            cores: Graph::start(&options).map_err(text)?,
-            switch: Arc::new(Switch::new("lan", SwitchOptions::default())),
-            counters: CounterFile::anonymous().map_err(text)?,
-            scratch: Scratch::new("sc-e1000").map_err(text)?,
-        })
+        let switch = Arc::new(Switch::new("lan", SwitchOptions::default()));
+        Ok(Stage { engine: Engine::start(&options)?, switch })
     }
 
     /// A further port on the switch, and its number.
     pub fn port(&mut self) -> Result<(Arc<Port>, u8, PathBuf), String> {
-        let number = u8::try_from(self.ports.len()).map_err(text)?;
-        let (id, name) = (PortId(number.into()), format!("p{number}"));
-        let slot = self.counters.open_slot(id, &name);
-        let port = Arc::new(Port::new(id, &name, slot, DEFAULT_MTU).map_err(text)?);
-        self.ports.push(Arc::clone(&port));
-        let joined = |port: &Arc<Port>| (Arc::clone(port), Attach::Switch(Arc::clone(&self.switch)));
-        let members: Vec<_> = self.ports.iter().map(joined).collect();
-        self.cores.publish(&Arc::new(Topology::new(&members)));
-        Ok((port, number, self.scratch.file(name)))
-    }
-
-    /// What stands behind one of the ports, for as long as the stage is there.
-    pub fn attach(&mut self, attachment: Box<dyn Attachment>) {
-        self.attachments.push(attachment);
-    }
-
-    /// The scheduler, which serves queues.
-    pub fn scheduler(&self) -> Arc<dyn Scheduler> {
-        Arc::clone(&self.cores) as Arc<dyn Scheduler>
+        let number = u8::try_from(self.engine.ports.len()).map_err(text)?;
+        let (port, path) = self.engine.port(DEFAULT_MTU, |port| port)?;
+        self.engine.join(|_| Attach::Switch(Arc::clone(&self.switch)));
+        Ok((port, number, path))
     }
 
     /// The same for any card, set up like this.
@@ -128,12 +96,12 @@ impl Stage {
                 let (port, number, path) = self.port()?;
                 let moderation = limits.floor;
                 let settings = Rtl8169Config { moderation, csb, ..Rtl8169Config::new(Mac(mac(number))) };
-                let device = Rtl8169::new(settings, Arc::clone(&port), self.scheduler()).map_err(text)?;
-                let attachment = start(&path, port, Box::new(device))?;
+                let scheduler = self.engine.scheduler();
+                let device = Rtl8169::new(settings, Arc::clone(&port), scheduler).map_err(text)?;
+                let device = self.engine.card(port, &path, device)?;
                 let config = realtek::Config { ring, page, csb };
                 let mut driver = realtek::Rtl8169::open(&path, &config).map_err(text)?;
-                driver.client().shortcut(Box::new(Direct(attachment.device())));
-                self.attachments.push(Box::new(attachment));
+                driver.client().shortcut(Box::new(Direct(device)));
                 Ok(driver.into())
             }
         }
@@ -148,66 +116,19 @@ impl Stage {
             csb: config.csb,
             ..E1000Config::new(model, Mac(mac(number)))
         };
-        let device = E1000::new(settings, Arc::clone(&port), self.scheduler()).map_err(text)?;
-        let attachment = start(&path, port, Box::new(device))?;
+        let device = E1000::new(settings, Arc::clone(&port), self.engine.scheduler()).map_err(text)?;
+        let device = self.engine.card(port, &path, device)?;
         let mut driver = Driver::open(&path, config).map_err(text)?;
-        driver.client().shortcut(Box::new(Direct(attachment.device())));
-        self.attachments.push(Box::new(attachment));
+        driver.client().shortcut(Box::new(Direct(device)));
         Ok(driver)
     }
 
     /// The host's end of the switch: a native virtio-net driver that never waits for anything.
     pub fn host(&mut self) -> Result<NetDriver, String> {
         let (port, _, path) = self.port()?;
-        let net = NetConfig { queue_pairs: 1, ..NetConfig::default() };
-        let device = VirtioNet::new(&net, port, self.scheduler()).map_err(text)?;
-        let endpoint = sidecore_engine::transport::vhost_user::Endpoint::Listen {
-            path: path.clone(),
-            mode: None,
-            owner: (None, None),
-        };
-        let config = VhostUserConfig { endpoint, journal: None };
-        self.attachments.push(Box::new(VhostUser::start(config, device).map_err(text)?));
+        self.engine.virtio(port, &path)?;
         let frontend = Frontend::connect(&path, START).map_err(text)?;
         let config = session::Config { entries: HOST_RING, ..session::Config::default() };
         NetDriver::start(frontend, config).map_err(text)
-    }
-
-    /// Nanoseconds that the I/O core has been busy, and frames that it has moved.
-    pub fn busy(&self) -> (u64, u64) {
-        let core = self.cores.status();
-        core.first().map_or((0, 0), |core| (core.busy_ns, core.frames))
-    }
-}
-
-/// `device`, which listens at `path`.
-pub fn start(path: &Path, port: Arc<Port>, device: Box<dyn PciDevice>) -> Result<VfioUser, String> {
-    let endpoint = Endpoint::Listen { path: path.to_owned(), mode: None, owner: (None, None) };
-    VfioUser::start(endpoint, port, device, None).map_err(text)
-}
-
-/// A device as its conversation has it.
-pub type Device = Arc<Mutex<Box<dyn PciDevice>>>;
-
-/// A device in this process.
-pub struct Direct(pub Device);
-
-impl Direct {
-    fn lock(&self) -> MutexGuard<'_, Box<dyn PciDevice>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Shortcut for Direct {
-    fn read(&mut self, region: u32, offset: u64, data: &mut [u8]) {
-        self.lock().read(region as usize, offset, data);
-    }
-
-    fn write(&mut self, region: u32, offset: u64, data: &[u8]) {
-        self.lock().write(region as usize, offset, data);
-    }
-
-    fn end_of_interrupt(&mut self) {
-        self.lock().interrupts().unmask();
     }
 }

@@ -9,14 +9,13 @@ use sidecore_driver::ptnet::{Config, Ptnet as Driver};
 use sidecore_driver::session::{self, Want};
 use sidecore_driver::Frontend;
 use sidecore_engine::device::ptnet::{functions, PtnetConfig};
-use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
 use sidecore_engine::packet::Mac;
 use sidecore_engine::slots::pipe::End as PipeEnd;
-use sidecore_engine::transport::vfio_user::{self, Functions, VfioUser};
-use sidecore_engine::transport::vhost_user::{self, VhostUser, VhostUserConfig};
+use sidecore_engine::transport::vfio_user::Functions;
 
 use super::super::common::{text, Result};
-use super::super::e1000::stage::{mac, Direct, Stage};
+use super::super::e1000::stage::{mac, Stage};
+use super::super::engine::{listen, Direct};
 use super::super::ours::START;
 use super::LARGE;
 
@@ -110,15 +109,8 @@ impl End {
 
     fn with(stage: &mut Stage, kind: Kind, size: usize, buf_size: u32, traps: bool) -> Result<End> {
         let (port, number, path) = stage.port()?;
-        let listen = |path: std::path::PathBuf| (path, None, (None, None));
         let nic = if kind == Kind::Virtio {
-            let net = NetConfig { queue_pairs: 1, ..NetConfig::default() };
-            let device = VirtioNet::new(&net, port, stage.scheduler()).map_err(text)?;
-            let (path, mode, owner) = listen(path);
-            let endpoint = vhost_user::Endpoint::Listen { path: path.clone(), mode, owner };
-            stage.attach(Box::new(
-                VhostUser::start(VhostUserConfig { endpoint, journal: None }, device).map_err(text)?,
-            ));
+            stage.engine.virtio(port, &path)?;
             let want = Want::default()
                 .and_if(true, features::NET_MRG_RXBUF)
                 .and_if(true, features::NET_CSUM | features::NET_GUEST_CSUM)
@@ -133,21 +125,16 @@ impl End {
                 let end = PipeEnd::join("bench", &settings.geometry().of_pipe(), false).map_err(text)?;
                 settings.pipe = Some(end);
             }
-            let (nic, memory, beside) = functions(settings, &port, stage.scheduler()).map_err(text)?;
-            let at = |end: &str| {
-                let mut path = path.clone().into_os_string();
-                path.push(end);
-                let (path, mode, owner) = listen(path.into());
-                vfio_user::Endpoint::Listen { path, mode, owner }
-            };
-            let nic = VfioUser::start(at(""), Arc::clone(&port), Box::new(nic), None).map_err(text)?;
-            let memory = VfioUser::start(at(".mem"), beside, Box::new(memory), None).map_err(text)?;
+            let scheduler = stage.engine.scheduler();
+            let (nic, memory, beside) = functions(settings, &port, scheduler).map_err(text)?;
+            let nic = listen(&path, Arc::clone(&port), Box::new(nic))?;
+            let memory = listen(&path.with_extension("mem"), beside, Box::new(memory))?;
             let config = Config { header: kind == Kind::Header, ..Config::default() };
             let mut driver = Driver::open(&path, &config).map_err(text)?;
             if !traps {
                 driver.client().shortcut(Box::new(Direct(nic.device())));
             }
-            stage.attach(Box::new(Functions { nic, memory }));
+            stage.engine.attach(Functions { nic, memory });
             Nic::Ptnet(Box::new(driver))
         };
         let (data, header) = data(number, size);

@@ -230,9 +230,9 @@ fn one(common: &Common, (kind, size, burst): (Kind, usize, usize), buf_size: u32
     };
     run(&mut a, &mut b, common.repeat.window / 10)?;
     let distance = Distance::before(&[common.load_core, common.io_cores[0]]);
-    let (before, busy) = (b.received, stage.busy());
+    let (before, busy) = (b.received, stage.engine.busy());
     let seconds = run(&mut a, &mut b, common.repeat.window)?;
-    let (frames, now) = ((b.received - before) as f64, stage.busy());
+    let (frames, now) = ((b.received - before) as f64, stage.engine.busy());
     let spent = (now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64;
     Ok((frames / seconds / 1e6, spent, b.wrong, distance.after()))
 }

@@ -7,16 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sidecore_engine::core::Tuning;
-use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
-use sidecore_engine::observe::CounterFile;
-use sidecore_engine::port::{Attachment, PortId, DEFAULT_MTU};
+use sidecore_engine::graph::{Attach, CoreOptions};
+use sidecore_engine::port::DEFAULT_MTU;
 use sidecore_engine::router::{Member, Net, Router, Rpf, Static, Target};
 use sidecore_engine::transport::ring::{RingPort, RingPortConfig};
-use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 
 use super::super::common::{on, text, Result};
-use super::super::peers::Scratch;
+use super::super::engine::Engine;
 use super::ends::{gateway4, gateway6, own4, own6, Ends, Kind, ROUTER};
 
 /// A route through the gateway of that number.
@@ -45,18 +42,14 @@ impl Between {
     }
 }
 
-/// The engine.
+/// The engine with a router.
 pub struct Stage {
-    // In this order: attachments go before the core that serves it.
-    _attachments: Vec<Box<dyn Attachment>>,
-    graph: Arc<Graph>,
+    engine: Engine,
     router: Arc<Router>,
     members: Vec<Member>,
     kind: Kind,
     io_core: usize,
     paths: [PathBuf; 2],
-    _counters: CounterFile,
-    _scratch: Scratch,
 }
 
 impl Stage {
@@ -64,77 +57,47 @@ impl Stage {
     pub fn start(io_core: usize, kind: Kind) -> Result<Stage> {
         let tuning = Tuning { spin: Duration::from_secs(3600), balance: false, ..Tuning::default() };
         let options = CoreOptions { cpus: vec![io_core], tuning, ..CoreOptions::default() };
-        let graph = Graph::start(&options).map_err(text)?;
-        let (counters, scratch) =
-            (CounterFile::anonymous().map_err(text)?, Scratch::new("sc-router").map_err(text)?);
+        let mut engine = Engine::start(&options)?;
         let router = Arc::new(Router::new("r").map_err(text)?);
-        let (mut attachments, mut members, mut paths) =
-            (Vec::<Box<dyn Attachment>>::new(), Vec::new(), Vec::new());
+        let (mut members, mut paths) = (Vec::new(), Vec::new());
         for (number, mac) in (0u8..).zip(ROUTER) {
-            let (id, name) = (PortId(number.into()), format!("p{number}"));
-            let slot = counters.open_slot(id, &name);
-            let port = sidecore_engine::port::Port::new(id, &name, slot, DEFAULT_MTU).map_err(text)?;
+            let (port, path) = engine.port(DEFAULT_MTU, |port| port)?;
             let addresses = vec![
                 Net { address: own4(number).into(), len: 24 },
                 Net { address: own6(number.into()).into(), len: 64 },
             ];
-            members.push(Member { port: Arc::new(port), mac, addresses, control: None, rpf: Rpf::Off });
-        }
-        router.configure(&members, &[], 1);
-        for member in &members {
-            let path = scratch.file(&member.port.name);
-            let scheduler = Arc::clone(&graph) as Arc<dyn Scheduler>;
-            let port = Arc::clone(&member.port);
-            attachments.push(match kind {
-                Kind::Ring => {
-                    Box::new(RingPort::start(RingPortConfig::new(&path), port, scheduler).map_err(text)?)
-                }
-                Kind::Virtio => {
-                    let config = NetConfig { queue_pairs: 1, ..NetConfig::default() };
-                    let device = VirtioNet::new(&config, port, scheduler).map_err(text)?;
-                    let endpoint = Endpoint::Listen { path: path.clone(), mode: None, owner: (None, None) };
-                    let config = VhostUserConfig { endpoint, journal: None };
-                    Box::new(VhostUser::start(config, device).map_err(text)?)
-                }
-            });
+            members.push(Member { port, mac, addresses, control: None, rpf: Rpf::Off });
             paths.push(path);
         }
+        router.configure(&members, &[], 1);
+        for (member, path) in members.iter().zip(&paths) {
+            let port = Arc::clone(&member.port);
+            match kind {
+                Kind::Virtio => engine.virtio(port, path)?,
+                Kind::Ring => {
+                    let config = RingPortConfig::new(path);
+                    engine.attach(RingPort::start(config, port, engine.scheduler()).map_err(text)?);
+                }
+            }
+        }
         let paths = paths.try_into().map_err(|_| "two ports")?;
-        let stage = Stage {
-            _attachments: attachments,
-            graph,
-            router,
-            members,
-            kind,
-            io_core,
-            paths,
-            _counters: counters,
-            _scratch: scratch,
-        };
+        let stage = Stage { engine, router, members, kind, io_core, paths };
         stage.join(Between::Router);
         Ok(stage)
     }
 
     /// Puts this between the two ports.
     pub fn join(&self, between: Between) {
-        let attach = |other: &Member| match between {
+        self.engine.join(|number| match between {
             Between::Router => Attach::Router(Arc::clone(&self.router)),
-            Between::Wire => Attach::Wire(other.port.id),
-        };
-        let others = self.members.iter().rev();
-        let all: Vec<_> = self
-            .members
-            .iter()
-            .zip(others)
-            .map(|(it, other)| (Arc::clone(&it.port), attach(other)))
-            .collect();
-        self.graph.publish(&Arc::new(Topology::new(&all)));
+            Between::Wire => Attach::Wire(self.members[1 - number].port.id),
+        });
     }
 
     /// Has exactly these routes beside its own; how many seconds that took.
     pub fn routes(&self, routes: &[Static]) -> f64 {
         let begun = Instant::now();
-        self.router.configure(&self.members, routes, self.graph.seconds());
+        self.router.configure(&self.members, routes, self.engine.graph.seconds());
         begun.elapsed().as_secs_f64()
     }
 
@@ -145,7 +108,7 @@ impl Stage {
 
     /// Has one thread on processor `core` do `what` with both ends.
     pub fn play<R: Send>(&self, core: usize, what: impl FnOnce(&mut Ends) -> Result<R> + Send) -> Result<R> {
-        let (kind, cpus, paths, graph) = (self.kind, [core, self.io_core], &self.paths, &self.graph);
+        let (kind, cpus, paths, graph) = (self.kind, [core, self.io_core], &self.paths, &self.engine.graph);
         on(core, move || {
             let (from, to) = (kind.connect(&paths[0])?, kind.connect(&paths[1])?);
             what(&mut Ends { cpus, graph: Some(graph), from, to })

@@ -15,20 +15,17 @@ use sidecore_driver::session::{Config, Want};
 use sidecore_driver::Frontend;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
-use sidecore_engine::device::virtio_net::{NetConfig, VirtioNet};
-use sidecore_engine::graph::{Attach, CoreOptions, Graph, Scheduler, Topology};
-use sidecore_engine::observe::CounterFile;
+use sidecore_engine::graph::{Attach, CoreOptions, Graph};
 use sidecore_engine::packet::Mac;
-use sidecore_engine::port::{Attachment, Port, PortId, Tenant, DEFAULT_MTU};
+use sidecore_engine::port::{Port, PortId, Tenant, DEFAULT_MTU};
 use sidecore_engine::switch::{Switch, SwitchOptions};
-use sidecore_engine::transport::vhost_user::{Endpoint, VhostUser, VhostUserConfig};
 
 use super::guest::Players;
 use super::{on, text, Result};
 use crate::distance::Distance;
-use crate::e1000::stage::{self as e1000, Device, Direct};
+use crate::e1000::stage as e1000;
+use crate::engine::{Device, Direct, Engine};
 use crate::ours::START;
-use crate::peers::Scratch;
 
 /// Bytes of a buffer beside a packet: Ethernet's header and virtio's, and some to spare.
 const HEADERS: usize = 64;
@@ -105,19 +102,14 @@ impl Way {
 
 /// I/O cores, and ports in pairs.
 pub struct Stage {
-    // In this order: attachments go before the cores that serve it.
-    _attachments: Vec<Box<dyn Attachment>>,
-    ports: Vec<Arc<Port>>,
+    engine: Engine,
     /// The guests' cards, if they are [`Card::E1000e`].
     devices: Vec<Device>,
-    graph: Arc<Graph>,
     way: Way,
     /// Processors of the I/O cores.
     cpus: Vec<usize>,
     /// Sockets of the guests and of what is behind them.
     paths: Vec<[PathBuf; 2]>,
-    _counters: CounterFile,
-    _scratch: Scratch,
 }
 
 impl Stage {
@@ -137,65 +129,37 @@ impl Stage {
     }
 
     fn open(options: &CoreOptions, way: Way, pairs: usize, tenant: Option<&Arc<Tenant>>) -> Result<Stage> {
-        let graph = Graph::start(options).map_err(text)?;
-        let counters = CounterFile::anonymous().map_err(text)?;
-        let scratch = Scratch::new("sc-sched").map_err(text)?;
-        let (mut members, mut attachments, mut paths) = (Vec::new(), Vec::new(), Vec::new());
-        let mut devices = Vec::new();
-        for pair in 0..u16::try_from(pairs).map_err(text)? {
-            let ids = [2 * pair, 2 * pair + 1].map(PortId);
-            let mut port = |id: PortId, other: PortId| -> Result<PathBuf> {
-                let name = format!("p{}", id.0);
-                let slot = counters.open_slot(id, &name);
-                let port = Port::new(id, &name, slot, way.mtu).map_err(text)?;
-                let port = Arc::new(match tenant {
+        let mut engine = Engine::start(options)?;
+        let (mut devices, mut paths) = (Vec::new(), Vec::new());
+        for _ in 0..pairs {
+            let mut port = |of_guest: bool| -> Result<PathBuf> {
+                let (port, path) = engine.port(way.mtu, |port| match tenant {
                     Some(tenant) => port.paid_by(tenant),
                     None => port,
-                });
-                members.push((Arc::clone(&port), Attach::Wire(other)));
-                let scheduler = Arc::clone(&graph) as Arc<dyn Scheduler>;
-                let path = scratch.file(name);
-                if way.card == Card::E1000e && id.0 < other.0 {
-                    let config = E1000Config::new(Model::E1000e, Mac(e1000::mac(id.0.to_le_bytes()[0])));
-                    let device = E1000::new(config, Arc::clone(&port), scheduler).map_err(text)?;
-                    let attachment = e1000::start(&path, port, Box::new(device))?;
-                    devices.push(attachment.device());
-                    attachments.push(Box::new(attachment) as Box<dyn Attachment>);
-                    return Ok(path);
+                })?;
+                if way.card == Card::E1000e && of_guest {
+                    let mac = Mac(e1000::mac(port.id.0.to_le_bytes()[0]));
+                    let config = E1000Config::new(Model::E1000e, mac);
+                    let device = E1000::new(config, Arc::clone(&port), engine.scheduler()).map_err(text)?;
+                    devices.push(engine.card(port, &path, device)?);
+                } else {
+                    engine.virtio(port, &path)?;
                 }
-                let config = NetConfig { queue_pairs: 1, ..NetConfig::default() };
-                let device = VirtioNet::new(&config, port, scheduler).map_err(text)?;
-                let endpoint = Endpoint::Listen { path: path.clone(), mode: None, owner: (None, None) };
-                let config = VhostUserConfig { endpoint, journal: None };
-                let attachment = VhostUser::start(config, device).map_err(text)?;
-                attachments.push(Box::new(attachment) as Box<dyn Attachment>);
                 Ok(path)
             };
-            paths.push([port(ids[0], ids[1])?, port(ids[1], ids[0])?]);
+            paths.push([port(true)?, port(false)?]);
         }
-        graph.publish(&Arc::new(Topology::new(&members)));
-        let ports = members.into_iter().map(|(port, _)| port).collect();
-        Ok(Stage {
-            _attachments: attachments,
-            ports,
-            devices,
-            graph,
-            way,
-            cpus: options.cpus.clone(),
-            paths,
-            _counters: counters,
-            _scratch: scratch,
-        })
+        let ids: Vec<PortId> = engine.ports.iter().map(|port| port.id).collect();
+        engine.join(|number| Attach::Wire(ids[number ^ 1]));
+        Ok(Stage { engine, devices, way, cpus: options.cpus.clone(), paths })
     }
 
     /// Joins the ports of each pair by a learning switch instead of a wire: no sender waits for its receiver then.
     pub fn join_by_switches(&self) {
-        let mut members = Vec::with_capacity(self.ports.len());
-        for (number, pair) in self.ports.chunks(2).enumerate() {
-            let switch = Arc::new(Switch::new(&format!("s{number}"), SwitchOptions::default()));
-            members.extend(pair.iter().map(|port| (Arc::clone(port), Attach::Switch(Arc::clone(&switch)))));
-        }
-        self.graph.publish(&Arc::new(Topology::new(&members)));
+        let pairs = 0..self.paths.len();
+        let switch = |pair| Arc::new(Switch::new(&format!("s{pair}"), SwitchOptions::default()));
+        let switches: Vec<_> = pairs.map(switch).collect();
+        self.engine.join(|number| Attach::Switch(Arc::clone(&switches[number / 2])));
     }
 
     /// Sockets of the guest and of what is behind it, of each pair.
@@ -210,12 +174,12 @@ impl Stage {
 
     /// The guest's port of a pair.
     pub fn guest(&self, pair: usize) -> &Arc<Port> {
-        &self.ports[2 * pair]
+        &self.engine.ports[2 * pair]
     }
 
     /// The I/O cores.
     pub fn graph(&self) -> &Arc<Graph> {
-        &self.graph
+        &self.engine.graph
     }
 
     /// Connects all drivers on a thread of its own on processor `core`, and has players with them do `what`.
@@ -233,7 +197,7 @@ impl Stage {
         core: usize,
         what: impl FnOnce(Vec<NetDriver>, Vec<NetDriver>, Cores) -> Result<R> + Send,
     ) -> Result<R> {
-        let (graph, way, paths) = (&self.graph, self.way, &self.paths);
+        let (graph, way, paths) = (&self.engine.graph, self.way, &self.paths);
         let cpus = [&[core], &self.cpus[..]].concat();
         on(core, move || {
             let cores = Cores { graph: Arc::clone(graph), way, cpus };

@@ -17,7 +17,7 @@ use sidecore_driver::Frontend;
 
 use super::super::common::{on, text, Result};
 use super::super::distance::{Distance, Mode};
-use super::super::e1000::stage::Direct;
+use super::super::engine::Direct;
 use super::super::ours::START;
 use super::super::rfc2544::lane::End;
 use super::super::rfc2544::traffic::{Lengths, Stations, Traffic, FCS};
