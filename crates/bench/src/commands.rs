@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::{
-    away, blk, cost::containment, cost::policy, draw, e1000, fib, group, idle, many, matrix, ptnet, pvp,
-    rfc2544, router, routes, sched, tap, vale, virtio_user, vsr, vxlan,
+    away, blk, cost::containment, cost::policy, e1000, fib, group, idle, many, matrix, ptnet, pvp, rfc2544,
+    router, routes, saved, sched, tap, vale, virtio_user, vsr, vxlan,
 };
 
 /// Measure sidecore beside other programs, under the same load in the same run.
@@ -166,7 +166,7 @@ benchmarks! {
     /// The limit of one hop: one core that only copies frames between two regions of shared memory.
     Limit(vale::LimitArgs) => vale::run_limit,
     /// Draw the figure of a benchmark again, from what it printed with `--json`.
-    Draw(draw::saved::Args) => draw::saved::run,
+    Draw(saved::Args) => saved::run,
 }
 
 fn man(directory: &Path) -> std::io::Result<()> {

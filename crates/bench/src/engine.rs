@@ -1,4 +1,5 @@
-//! The engine in this process: I/O cores, ports, and what stands behind them. For what must not pay for a daemon between.
+//! The engine in this process: I/O cores, ports, and what stands behind them. For what must not pay for a
+//! daemon between.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -17,7 +17,7 @@ use super::draw::{chart, Axis, Line};
 use super::ours::{Daemon, Switch, START};
 use super::peers::Scratch;
 use super::results::Results;
-use super::routes::back_ends;
+use super::routes::{back_ends::BACK_ENDS, to_back_ends};
 use super::runner::{fields, figures, Round};
 
 /// `bench group`.
@@ -66,7 +66,8 @@ figures! {
         mpps;
         /// Flows that changed their member though it lived and they went on.
         moved_live,
-        /// Frames that did not arrive, but for those of the kill; frames of a flow that came after a later one.
+        /// Frames that did not arrive, but for those of the kill; frames of a flow that came after a later
+        /// one.
         lost, reordered,
     }
 }
@@ -436,7 +437,7 @@ pub fn run(args: &Args) -> Result<()> {
     let (changes, stands) =
         if args.quick { (20, Duration::from_millis(100)) } else { (200, Duration::from_secs(10)) };
     let routes = if args.quick { args.routes.min(1000) } else { args.routes };
-    let times = apart(|| back_ends::measure(routes, changes, stands))?;
+    let times = apart(|| to_back_ends(routes, changes, stands))?;
     let summary = fields! {
         #[serde(flatten)]
         of_rounds,
@@ -452,7 +453,7 @@ pub fn run(args: &Args) -> Result<()> {
         "{} flows with a mean life of {life:?} through {MEMBERS} members, half of what a wire carries; {rounds} rounds; {changes} changes of {routes} \
          routes at {} back-ends",
         args.flows,
-        back_ends::BACK_ENDS
+        BACK_ENDS
     );
     let results = Results::new("group", &note).with("summary", &summary)?.with("rows", &all)?;
     results.give(&args.output, || draw(&all))

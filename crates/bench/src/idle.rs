@@ -172,7 +172,7 @@ fn measure(args: &Args) -> Result<Sample> {
     let mut stage = Stage::start(args.cpus.io_core, args.ports + 2)?;
     let among = stage.measure(config)?;
     let mut scene = Scene::new(&mut stage)?;
-    let share = scene.silence(args.repeat.window)?;
+    let share = scene.silence(args.repeat.window);
     // A thread of its own, because pinning must not pass to the daemon of the next round.
     apart(move || {
         // On the daemon's own processor, this thread would keep it from running.
@@ -213,10 +213,10 @@ impl Scene<'_> {
     }
 
     /// The share of a processor that the daemon uses while all are silent.
-    fn silence(&self, window: Duration) -> Result<f64> {
-        let (before, start) = (self.stage.processor()?, Instant::now());
+    fn silence(&self, window: Duration) -> f64 {
+        let (before, start) = (self.stage.processor(), Instant::now());
         std::thread::sleep(window);
-        Ok((self.stage.processor()? - before).as_secs_f64() / start.elapsed().as_secs_f64())
+        (self.stage.processor() - before).as_secs_f64() / start.elapsed().as_secs_f64()
     }
 
     /// From one burst to the next: each port has been silent for long enough.

@@ -37,6 +37,7 @@ mod rfc2544;
 mod router;
 mod routes;
 mod runner;
+mod saved;
 mod sched;
 #[allow(dead_code, reason = "tests of the driver use more of it")]
 mod storage;

@@ -18,7 +18,7 @@ use super::common::{apart, median, middle, text, Processors, Repeat};
 use super::distance::{Distance, Mode};
 use super::modes::Modes;
 use super::ours::{Switch, START};
-use super::peers::Scratch;
+use super::peers::{self, Scratch};
 use super::results::Results;
 use super::runner::{by_turns, fields};
 
@@ -95,15 +95,9 @@ impl Stage {
     }
 
     /// Processor time that the daemon has used.
-    pub(super) fn processor(&self) -> Result<Duration, String> {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.switch.process.id())).map_err(text)?;
-        let mut all = 0;
-        for thread in threads {
-            // Linux, Documentation/scheduler/sched-stats.rst: nanoseconds on a processor come first. A thread may end meanwhile.
-            let stat = fs::read_to_string(thread.map_err(text)?.path().join("schedstat")).unwrap_or_default();
-            all += stat.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or_default();
-        }
-        Ok(Duration::from_nanos(all))
+    pub(super) fn processor(&self) -> Duration {
+        let process = self.switch.process.id();
+        Duration::from_nanos(peers::threads(process).map(|thread| peers::ran(process, thread)).sum())
     }
 }
 

@@ -439,19 +439,28 @@ fn call(dir: &Scratch, program: &str, args: &[&str]) -> Result<String> {
 /// The polling thread of a process on `core`: of those that may run nowhere else, the one that has
 /// used the core most (helpers may be pinned there too).
 pub fn polling_thread(process: u32, core: usize) -> Option<u32> {
-    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let threads = tasks.filter_map(|task| task.file_name().to_str()?.parse().ok());
     let pinned = |thread: &u32| {
         let status = fs::read_to_string(format!("/proc/{process}/task/{thread}/status")).unwrap_or_default();
         let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
         allowed.is_some_and(|list| list.trim() == core.to_string())
     };
-    threads.filter(pinned).max_by_key(|thread| schedstat(process, *thread, 0))
+    threads(process).filter(pinned).max_by_key(|thread| ran(process, *thread))
 }
 
 fn schedstat(process: u32, thread: u32, field: usize) -> u64 {
     let text = fs::read_to_string(format!("/proc/{process}/task/{thread}/schedstat")).unwrap_or_default();
     text.split_whitespace().nth(field).and_then(|word| word.parse().ok()).unwrap_or(0)
+}
+
+/// The threads of a process.
+pub fn threads(process: u32) -> impl Iterator<Item = u32> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    tasks.filter_map(|task| task.file_name().to_str()?.parse().ok())
+}
+
+/// Nanoseconds that a thread has had processors so far (Linux, Documentation/scheduler/sched-stats.rst).
+pub fn ran(process: u32, thread: u32) -> u64 {
+    schedstat(process, thread, 0)
 }
 
 /// Nanoseconds that a thread was runnable but another one had its core.

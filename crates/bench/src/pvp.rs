@@ -174,7 +174,7 @@ fn row(size: u16, candidate: &'static str, samples: &[Sample], testpmd: Option<&
         size,
         candidate,
         mpps: Range::of(samples.iter().map(mpps)),
-        /// Of the rounds' ratios.
+        /// Medians of the rounds' ratios.
         ratio_to_testpmd: testpmd.map(ratios),
         load_busy: middle(samples, |s| s.report.busy),
         waited: middle(samples, |s| s.waited),

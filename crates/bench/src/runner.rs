@@ -47,7 +47,8 @@ pub fn by_turns<C, S>(
     Ok(samples)
 }
 
-/// The same where a case is started once in a round for several measurements: of each case, of each measurement the samples.
+/// As [`by_turns`], where a case is started once in a round for several measurements: samples by case and
+/// measurement.
 ///
 /// # Errors
 /// The first one.
@@ -67,8 +68,8 @@ pub fn in_parts<C, S>(
     Ok(by_turns(rounds, cases, measure)?.into_iter().map(turned).collect())
 }
 
-/// The same where peers may be missing: one that fails takes no further part, has no samples, and why is told by its name. `name` also
-/// says whether a case is a peer.
+/// As [`in_parts`], where peers may be missing: one that fails takes no further part, has no samples, and why
+/// is told by its name. `name` also says whether a case is a peer.
 ///
 /// # Errors
 /// The first one of a case that is none.

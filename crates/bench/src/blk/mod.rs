@@ -320,17 +320,17 @@ fn summary(rows: &[Row], pings: &[ping::Row]) -> impl Serialize {
     let sequential = ours([Work::SequentialRead, Work::SequentialWrite]).map(|row| row.of_host).collect();
     let ping = pings.iter().find(|row| Some(row.medium) == medium);
     fields! {
-        /// Random requests of one guest at the greatest depth on a file in tmpfs (or what was measured instead): our rate
-        /// against qemu-storage-daemon's, the worse of reads and writes.
+        /// Random requests of one guest at the greatest depth on a file in tmpfs (or what was measured
+        /// instead): our rate against qemu-storage-daemon's, the worse of reads and writes.
         iops_ratio_qd32: worse(at(deep, |row| row.iops_ratio), f64::min),
-        /// The same for the median latency at the least depth.
+        /// Our median latency against its at the least depth.
         latency_ratio_qd1: worse(at(shallow, |row| row.latency_ratio), f64::max),
         /// Our rate against the host's own at the greatest depth, the worse of reads and writes.
         of_host_io_uring: worse(at(deep, |row| row.of_host), f64::min),
-        /// The same for 128 KiB, one after the other.
+        /// Our rate against the host's for 128 KiB, one after the other.
         sequential_of_host: worse(sequential, f64::min),
-        /// The 99th percentile of a guest that waits for answers, beside a disk that streams, against what it is alone, on
-        /// the same medium.
+        /// The 99th percentile of a guest that waits for answers, beside a disk that streams, against what it
+        /// is alone, on the same medium.
         ping_p99_vs_alone: ping.map(|row| row.figures.p99_vs_alone),
     }
 }

@@ -10,7 +10,7 @@ use super::image::{Images, Medium};
 use super::player::Work;
 use crate::common::{text, Result};
 use crate::ours::Switch;
-use crate::peers::{installed, Scratch};
+use crate::peers::{self, installed, Scratch};
 use crate::storage::{Export, StorageDaemon};
 
 /// One way.
@@ -107,7 +107,10 @@ impl Running {
                 let cycles = switch.cycles().map_err(text)?;
                 Ok(cycles.busy / sidecore_driver::load::ticks_per_ns())
             }
-            Self::Storage(daemon) => threads_ns(daemon.id()),
+            Self::Storage(daemon) => {
+                let of = daemon.id();
+                Ok(peers::threads(of).map(|thread| peers::ran(of, thread)).sum::<u64>() as f64)
+            }
         }
     }
 
@@ -118,18 +121,6 @@ impl Running {
             Self::Storage(_) => String::new(),
         }
     }
-}
-
-/// What the threads of a process had of processors.
-fn threads_ns(process: u32) -> Result<f64> {
-    let failed = |e: std::io::Error| format!("the threads of process {process}: {e}");
-    let mut sum = 0;
-    for task in std::fs::read_dir(format!("/proc/{process}/task")).map_err(failed)? {
-        let path = task.map_err(failed)?.path().join("schedstat");
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        sum += text.split(' ').next().and_then(|ran| ran.parse::<u64>().ok()).unwrap_or(0);
-    }
-    Ok(sum as f64)
 }
 
 /// What the host reached.

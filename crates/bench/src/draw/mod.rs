@@ -1,10 +1,9 @@
 //! Charts as SVG: what a benchmark's figure needs and no more.
 //!
-//! One panel with lines or with bars, axes that start at zero or count in decades, a legend in the order of the lines. The text is
-//! plain SVG 1.1 with a white ground, so that it is read the same on a page, in an editor and in print. `scale` places values,
-//! `sheet` draws all that is around the panel; `saved` draws a benchmark's figure again from what it printed.
+//! One panel with lines or with bars, axes that start at zero or count in decades, a legend in the order of
+//! the lines. The text is plain SVG 1.1 with a white ground, so that it is read the same on a page, in an
+//! editor and in print. `scale` places values, `sheet` draws all that is around the panel.
 
-pub mod saved;
 mod scale;
 mod sheet;
 

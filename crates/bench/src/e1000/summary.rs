@@ -29,7 +29,8 @@ pub fn of(rows: &[model::Row], full: &[full::Row]) -> impl Serialize {
         e1000e_64_mpps: speed("e1000e", false),
         rtl8169_64_mpps: speed("rtl8169", false),
         rtl8169_csb_64_mpps: speed("rtl8169", true),
-        /// From guest to guest at the lowest price of a trap: thousand frames a second, without and with a status block.
+        /// From guest to guest at the lowest price of a trap: thousand frames a second, without and with a
+        /// status block.
         rtl8169_kpps: rate(without),
         rtl8169_csb_kpps: rate(with),
         /// Traps of the sending guest for each frame.

@@ -194,7 +194,7 @@ impl<'s> Target<'s> {
         }
     }
 
-    /// The same for drivers of our virtio ports, of testpmd's and Open vSwitch's.
+    /// Its two ends, where they are virtio ports of ours, of testpmd or of Open vSwitch, for drivers.
     ///
     /// # Errors
     /// It does not let us.
@@ -253,8 +253,8 @@ impl<'s> Target<'s> {
         daemon.drops().map(Some).map_err(text)
     }
 
-    /// The calling thread and the one that moves the target's frames, if it has one of its own, each with its process. They get
-    /// real-time priority if that was asked for.
+    /// The calling thread and the one that moves the target's frames, if it has one of its own, each with its
+    /// process. They get real-time priority if that was asked for.
     ///
     /// # Errors
     /// That is not allowed.

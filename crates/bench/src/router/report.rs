@@ -73,19 +73,19 @@ pub fn summary(rows: &[Row], delays: &[DelayRow]) -> impl Serialize {
     let added = |of: fn(&DelayRow) -> f64| routed.zip(wire).map(|(routed, wire)| of(routed) - of(wire));
     let kernel = ring.zip(of("kernel", "veth"));
     fields! {
-        /// Many flows in the greatest IPv4 table that was asked for, a million routes without options; between ring ports,
-        /// and between virtio ports.
+        /// Many flows in the greatest IPv4 table that was asked for, a million routes without options;
+        /// between ring ports, and between virtio ports.
         mpps_1m: ring.map_or(f64::NAN, |row| row.mpps),
         mpps_1m_virtio: virtio.map_or(f64::NAN, |row| row.mpps),
-        /// Between virtio ports against DPDK's l3fwd there: medians of all samples, of those with near and of those with far
-        /// processors.
+        /// Between virtio ports against DPDK's l3fwd there: medians of all samples, of those with near and of
+        /// those with far processors.
         ratio_l3fwd: beside_l3fwd.map(|(ours, l3fwd)| ours.mpps / l3fwd.mpps),
         ratio_l3fwd_near: ratio_at(Mode::Near),
         ratio_l3fwd_far: ratio_at(Mode::Far),
         /// Between ring ports against the price of a frame that the kernel forwards.
         ratio_kernel: kernel.map(|(ours, kernel)| kernel.ns_per_frame / ours.ns_per_frame),
-        /// One way between virtio ports at 100,000 frames a second, in that table, in microseconds; what of it a wire does
-        /// not have; and l3fwd's.
+        /// One way between virtio ports at 100,000 frames a second, in that table, in microseconds; what of
+        /// it a wire does not have; and l3fwd's.
         delay_p50_us: routed.map(|row| row.p50_us),
         delay_p99_us: routed.map(|row| row.p99_us),
         added_p50_us: added(|row| row.p50_us),

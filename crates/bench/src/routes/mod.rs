@@ -20,14 +20,16 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde::Serialize;
 use sidecore_engine::router::{digest, Led, Net};
 
-use super::common::{middle, percentile, Result};
+use super::common::{median, middle, percentile, Result};
 use super::distance::{Distance, Mode};
 use super::modes::{self, Modes};
 use super::results::Results;
 use super::runner::{fields, Round};
+use back_ends::{BackEnd, BACK_ENDS};
 use speaker::Prefix;
 use stage::{Stage, GATEWAYS, NETWORK, PORT};
 
@@ -221,6 +223,66 @@ fn change(stage: &mut Stage, table: &mut Table, number: u16) -> Result<Change> {
     let said = stage.relay.said().ok_or("zebra has said nothing")?;
     let ms = |from: Instant| reached.saturating_duration_since(from).as_secs_f64() * 1e3;
     Ok(Change { ms: ms(said.first), whole_ms: ms(begun), mode: distance.after() })
+}
+
+/// What back-ends do with routes.
+pub struct RouteTimes {
+    /// Milliseconds from zebra's first word of a change until the last kernel has it.
+    pub median_ms: f64,
+    pub p99_ms: f64,
+    /// Seconds from zebra's last word of all routes until all agents have confirmed them.
+    pub whole_s: f64,
+    /// Milliseconds until an agent that stood still is consistent, after it went on.
+    pub resync_ms: f64,
+}
+
+/// `routes` come, `changes` of them change, and more while one agent stands still for so long.
+///
+/// # Errors
+/// FRR or the agent is not there, or routes do not arrive.
+pub fn to_back_ends(routes: u32, changes: u16, stands: Duration) -> Result<RouteTimes> {
+    let mut stage = Stage::start(BACK_ENDS)?;
+    let mut table = Table::new();
+    stage.reach(&table.expected(), PATIENCE)?;
+    let all: Vec<Prefix> = (0..routes).map(Prefix).collect();
+    table.routes = all.iter().map(|prefix| (*prefix, 0)).collect();
+    stage.relay.clear();
+    stage.speaker.announce(&all, GATEWAYS[0])?;
+    stage.reach(&table.expected(), PATIENCE)?;
+    let whole = stage.all_consistent(PATIENCE)?;
+    let said = stage.relay.said().ok_or("zebra has said nothing")?;
+    let whole_s = whole.saturating_duration_since(said.last).as_secs_f64();
+    let mut times = Vec::new();
+    for number in 0..changes {
+        stage.back_ends.iter().for_each(BackEnd::forget);
+        stage.relay.clear();
+        let prefix = all[usize::from(number / 2) * 7919 % all.len()];
+        match number % 2 {
+            0 => stage.speaker.withdraw(&[prefix])?,
+            _ => stage.speaker.announce(&[prefix], GATEWAYS[0])?,
+        }
+        let heard = stage.back_ends.iter().map(|it| it.hear(prefix)).collect::<Result<Vec<_>>>()?;
+        let last = heard.into_iter().max().unwrap_or_else(Instant::now);
+        let said = stage.relay.said().ok_or("zebra has said nothing")?;
+        times.push(last.saturating_duration_since(said.first).as_secs_f64() * 1e3);
+    }
+    stage.all_consistent(LITTLE)?;
+    // It stands still while a tenth of all routes goes.
+    let (still, gone) = (&stage.back_ends[0], &all[..all.len().div_ceil(10)]);
+    still.signal(Signal::STOP)?;
+    stage.speaker.withdraw(gone)?;
+    table.routes.retain(|prefix, _| !gone.contains(prefix));
+    stage.reach(&table.expected(), PATIENCE)?;
+    std::thread::sleep(stands);
+    stage.back_ends[0].signal(Signal::CONT)?;
+    let begun = Instant::now();
+    let resync_ms = (stage.all_consistent(PATIENCE)? - begun).as_secs_f64() * 1e3;
+    Ok(RouteTimes {
+        median_ms: median(times.iter().copied()),
+        p99_ms: percentile(times, 99),
+        whole_s,
+        resync_ms,
+    })
 }
 
 #[cfg(test)]

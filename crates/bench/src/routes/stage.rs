@@ -12,14 +12,12 @@ use super::super::frr::Frr;
 use super::super::net::Net;
 use super::super::ours;
 use super::super::peers::{Process, Scratch};
-use super::back_ends::BackEnd;
+use super::back_ends::{BackEnd, ROUTER};
 use super::relay::{self, Relay};
 use super::speaker::{Speaker, OURS};
 
 /// The router's port, its address there, and its network.
 pub const PORT: &str = "up";
-/// The router's station address there.
-pub const ROUTER: &str = "02:00:00:00:00:09";
 const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 pub const NETWORK: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 0);
 /// The neighbour, and another gateway of its.

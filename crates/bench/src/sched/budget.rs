@@ -11,8 +11,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use sidecore_engine::core::{CpuBudget, Service};
 
+use super::cores::JUMBO;
 use super::guest::{Report, Work};
-use super::stage::{Stage, JUMBO};
+use super::stage::Stage;
 use super::{Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{chart, Axis, Line};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use sidecore_driver::net::NetDriver;
 
-use super::stage::Cores;
+use super::cores::Cores;
 use super::{text, Result};
 use crate::common::merged;
 use crate::distance::Mode;

@@ -8,8 +8,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cores::{Way, OURS, PER_DEVICE, POLLED};
 use super::guest::{Report, Work};
-use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
+use super::stage::Stage;
 use super::{Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{chart, stack, Axis, Line};

@@ -7,6 +7,7 @@
 //! Each measurement of the players has the distance of their processor and the I/O cores'; a figure of several has that of all of them.
 
 pub mod budget;
+pub mod cores;
 pub mod grants;
 pub mod guest;
 pub mod mix;

@@ -13,8 +13,9 @@ use sidecore_driver::net::NetDriver;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::graph::{CoreOptions, Graph};
 
+use super::cores::OURS;
 use super::guest::{receive, write};
-use super::stage::{Stage, OURS};
+use super::stage::Stage;
 use super::{percentile, text, Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{bars, Axis, Bars};

@@ -6,8 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cores::{Way, OURS, PER_DEVICE, POLLED};
 use super::guest::Work;
-use super::stage::{Stage, Way, OURS, PER_DEVICE, POLLED};
+use super::stage::Stage;
 use super::{median, Common, Result, Results};
 use crate::distance::Mode;
 use crate::draw::{bars, distinct, stack, Axis, Bars};

@@ -8,8 +8,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cores::{Way, OURS, PER_DEVICE};
 use super::guest::{Report, Work};
-use super::stage::{Stage, Way, OURS, PER_DEVICE};
+use super::stage::Stage;
 use super::{median, middle, Common, Result, Results, FULL};
 use crate::distance::Mode;
 use crate::draw::{chart, distinct, stack, Axis, Line};

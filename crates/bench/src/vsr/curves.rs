@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::common::Result;
-use super::super::sched::stage::{Way, OURS};
+use super::super::sched::cores::{Way, OURS};
 use super::report::{points, Row};
 use super::stage::{play, Placement, Setup, ALONE, OUTSIDE_RING, SHARED_CORE, THREADS};
 use super::threads::Class;

@@ -39,7 +39,7 @@ use serde_json::Value;
 use super::common::{Common, Result};
 use super::results::Results;
 use super::runner::{in_parts, Round};
-use super::sched::stage::Card;
+use super::sched::cores::Card;
 use report::Row;
 use reserved::Part;
 use stage::{Cpus, Sample};
@@ -166,7 +166,8 @@ impl Plan {
     }
 }
 
-/// Samples of each point of these lines: in each round every line is measured on a stage of its own, at all its points.
+/// Samples of each point of these lines: in each round every line is measured on a stage of its own, at all
+/// its points.
 fn lines<C>(
     plan: &Plan,
     cases: &[C],
@@ -230,7 +231,7 @@ pub fn run(args: &Args) -> Result<()> {
         .with("notes", &notes)?;
     let mut summary = summary(args.figure, &rows);
     if let Some((costs, calibration)) = model {
-        // Of a model's ratios to what was measured, the one that is most off.
+        // The ratio of a model to what was measured that is most off.
         let worst =
             calibration.iter().map(|it| it.ratio).max_by(|a, b| a.ln().abs().total_cmp(&b.ln().abs()));
         summary.extend(worst.map(|worst| ("calibration_worst".to_owned(), worst.into())));
@@ -267,7 +268,8 @@ fn summary(figure: Shown, rows: &[Row]) -> BTreeMap<String, Value> {
             let [short, papers] =
                 reserved::PERIODS.map(|of| report::least_r2(of_kernel().filter(period(of))));
             let budget = report::least_r2(rows.iter().filter(|row| row.picture == reserved::BUDGET));
-            // Of the kernel's reservations with the paper's period and the shorter one, and of a tenant's budget.
+            // Straightness by the kernel's reservations with the paper's period and a shorter one, and by a
+            // tenant's budget.
             let all = [there("r2", papers), there("r2_short", short), there("r2_budget", budget)];
             all.into_iter().flatten().collect()
         }

@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::super::common::{percentile, Result};
 use super::super::distance::Mode;
 use super::super::runner::Round;
-use super::super::sched::stage::Way;
+use super::super::sched::cores::Way;
 use super::curves::{measure, Curve, LOADS};
 use super::interconnects;
 use super::report::{How, Row};

@@ -14,7 +14,7 @@ use super::super::distance::Mode;
 use super::super::modes::Modes;
 use super::super::peers::{Scratch, Testpmd, VhostPort};
 use super::super::runner::{beside_peers, fields};
-use super::super::sched::stage::{Way, POLLED};
+use super::super::sched::cores::{Way, POLLED};
 use super::stage::{Sample, THREADS};
 use super::turns::{Frames, Turns};
 use super::Plan;

@@ -77,7 +77,7 @@ pub struct Point {
 /// Samples by what they are at.
 pub type Points = Vec<(f64, Vec<Sample>)>;
 
-/// Of each of these, the samples.
+/// The samples at each of these.
 pub fn points(at: &[f64], samples: Vec<Vec<Sample>>) -> Points {
     at.iter().copied().zip(samples).collect()
 }

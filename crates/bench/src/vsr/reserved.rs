@@ -17,7 +17,7 @@ use sidecore_engine::core::{CpuBudget, Service};
 use sidecore_engine::port::Tenant;
 
 use super::super::common::{median, Result};
-use super::super::sched::stage::{cores_ran, Way};
+use super::super::sched::cores::{cores_ran, io_cores, Way};
 use super::curves::PERIOD;
 use super::report::{points, Row};
 use super::stage::{play, Placement, Sample, Setup, SHARED_CORE};
@@ -113,7 +113,7 @@ fn io_core(plan: &Plan, period: Duration, shares: &[f64]) -> Result<Vec<Sample>>
     let _pinned = Pinned::new()?;
     large(plan, period, shares, &Arc::new(Tenant::new("router")), |share| {
         let class = share.map_or(Class::Fair, |share| Class::reserved(share, period));
-        threads::io_cores().iter().try_for_each(|core| threads::place(*core, class, &[plan.cpus.io]))
+        io_cores().iter().try_for_each(|core| threads::place(*core, class, &[plan.cpus.io]))
     })
 }
 

@@ -22,7 +22,8 @@ use super::super::ours::START;
 use super::super::rfc2544::lane::End;
 use super::super::rfc2544::traffic::{Lengths, Stations, Traffic, FCS};
 use super::super::rfc2544::trial::{Spell, Tester};
-use super::super::sched::stage::{until_served, Stage as Io, Way, OURS, PER_DEVICE};
+use super::super::sched::cores::{io_cores, until_served, Way, OURS, PER_DEVICE};
+use super::super::sched::stage::Stage as Io;
 use super::threads::{self, Class, Pinned};
 
 /// Entries of rings: QEMU's default of a guest's, and as many as a card outside may have.
@@ -151,7 +152,7 @@ pub fn play<R: Send>(
     let traffic = traffic(1)?;
     let (graph, paths, direct) = (io.graph(), io.paths(), [io.direct(0), io.direct(1)]);
     on(cpus.load, || {
-        let threads = threads::io_cores();
+        let threads = io_cores();
         let longest = SIZE - FCS;
         let connect = |pair: usize, side: usize, entries: u16, depth: [u16; 2]| {
             until_served(graph, || {
@@ -263,11 +264,11 @@ impl<'t> Bench<'t> {
     pub fn offer(&mut self, mpps: f64, time: Duration) -> Result<Sample> {
         let cpus = [self.cpus.load, self.cpus.io];
         let distance = Distance::before(&cpus);
-        let had = |threads: &[u32]| threads.iter().map(|thread| threads::ran(*thread)[0]).sum::<u64>();
         let (vcpus, io) = (self.vcpus.iter().map(Vcpu::thread).collect::<Vec<_>>(), self.io.clone());
-        let (no_room, before) = (self.no_room(), [had(&vcpus), had(&io)]);
+        let (no_room, before) = (self.no_room(), [threads::ran(&vcpus), threads::ran(&io)]);
         let (spell, mut after) = (Spell::of(mpps * 1e6, time.as_secs_f64()), before);
-        let trial = self.tester.run_with(&[spell], false, || after = [had(&vcpus), had(&io)])?;
+        let trial =
+            self.tester.run_with(&[spell], false, || after = [threads::ran(&vcpus), threads::ran(&io)])?;
         let of = |after: u64, before: u64| (after - before) as f64 / 1e9 / trial.seconds;
         let [vcpu, io] = [of(after[0], before[0]), of(after[1], before[1])];
         let offered = trial.offered().max(1) as f64;

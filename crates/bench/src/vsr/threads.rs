@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::thread::{sched_setaffinity, CpuSet, Pid};
 
 use super::super::common::{text, Result};
+use super::super::peers;
 
 /// A scheduling class of the kernel's (sched(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,25 +114,9 @@ pub fn this() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// The threads of I/O cores in this process, in the order of their numbers.
-pub fn io_cores() -> Vec<u32> {
-    let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-    let numbers = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
-    let mut cores: Vec<(String, u32)> = numbers
-        .filter_map(|thread| {
-            Some((fs::read_to_string(format!("/proc/self/task/{thread}/comm")).ok()?, thread))
-        })
-        .filter(|(name, _)| name.starts_with("io-core-"))
-        .collect();
-    cores.sort();
-    cores.into_iter().map(|(_, thread)| thread).collect()
-}
-
-/// Nanoseconds that a thread has had processors so far, and those in which it could have run but others had them.
-pub fn ran(thread: u32) -> [u64; 2] {
-    let text = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
-    let mut words = text.split_whitespace().map(|word| word.parse().unwrap_or(0));
-    [words.next().unwrap_or(0), words.next().unwrap_or(0)]
+/// Nanoseconds that these threads have had processors so far.
+pub fn ran(threads: &[u32]) -> u64 {
+    threads.iter().map(|thread| peers::ran(std::process::id(), *thread)).sum()
 }
 
 #[cfg(test)]
@@ -143,14 +128,14 @@ mod tests {
         std::thread::Builder::new()
             .spawn(|| {
                 sidecore_driver::load::pin(0).unwrap();
-                let [before, _] = ran(this());
+                let before = ran(&[this()]);
                 let start = std::time::Instant::now();
                 while start.elapsed() < Duration::from_millis(20) {}
-                assert!(ran(this())[0] > before);
+                assert!(ran(&[this()]) > before);
             })
             .unwrap()
             .join()
             .unwrap();
-        assert_eq!(ran(u32::MAX), [0; 2]);
+        assert_eq!(ran(&[u32::MAX]), 0);
     }
 }

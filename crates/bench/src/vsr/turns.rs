@@ -17,7 +17,8 @@ use super::super::common::{self, text, Result};
 use super::super::distance::Distance;
 use super::super::ends::Side;
 use super::super::ours::START;
-use super::super::sched::stage::{until_served, Stage as Io, Way, JUMBO};
+use super::super::sched::cores::{until_served, Way, JUMBO};
+use super::super::sched::stage::Stage as Io;
 use super::stage::{lane, Cpus, Sample};
 
 /// Nothing came for so long: what is missing is lost.

@@ -130,7 +130,7 @@ pub fn run(args: &Args) -> Result<()> {
     let summary = fields! {
         #[serde(flatten)]
         ratios,
-        /// Of ours with FRR, if that is there: medians, and frames of all moves that arrived twice.
+        /// Our figures with FRR, if that is there: medians, and frames of all moves that arrived twice.
         move_ms: of_frr.map(|row| row.move_ms),
         macs_20k_s: of_frr.map(|row| row.macs_s),
         duplicates: of_frr.map(|row| row.duplicates),
@@ -143,7 +143,8 @@ pub fn run(args: &Args) -> Result<()> {
         .print(args.json)
 }
 
-/// Ours against the better kernel, and against the one that cuts segments, by the figures of each load and candidate.
+/// Ours against the better kernel, and against the one that cuts segments, by the figures of each load and
+/// candidate.
 fn ratios(of: impl Fn(Load, Candidate) -> f64) -> BTreeMap<&'static str, f64> {
     let ours = |load| of(load, Candidate::Sidecore);
     let ratio = |load| ours(load) / of(load, Candidate::Kernel).max(of(load, Candidate::KernelRps));

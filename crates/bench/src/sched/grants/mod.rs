@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 use sidecore_engine::core::{Class, Rate, Service};
 
 pub use self::figure::draw;
+use super::cores::{Way, OURS, POLLED};
 use super::guest::Work;
-use super::stage::{Stage, Way, OURS, POLLED};
+use super::stage::Stage;
 use super::{middle, Common, Result, Results};
 use crate::distance::Mode;
 use crate::modes::Modes;

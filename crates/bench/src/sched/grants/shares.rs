@@ -11,8 +11,9 @@ use std::time::Duration;
 use sidecore_engine::core::{CpuBudget, Service, DEFAULT_WEIGHT};
 use sidecore_engine::port::Port;
 
+use super::super::cores::{cores_ran, JUMBO};
 use super::super::guest::{Players, Work};
-use super::super::stage::{cores_ran, Stage, JUMBO};
+use super::super::stage::Stage;
 use super::super::{Common, Result};
 use super::{Sample, Setting};
 use crate::distance::Mode;
