@@ -30,8 +30,11 @@ pub struct Memory {
     pub out: BTreeMap<usize, (u64, u64)>,
     /// Ports of which a limit has dropped a frame of this visit: nobody promises that a shorter one passes.
     pub over: BTreeSet<(usize, &'static str)>,
-    /// A router took of the limits of others, or they are new.
+    /// Limits are new: what is left of them nobody promises.
     pub unsure: bool,
+    /// Senders of frames that came to a router: what it sends on for them takes of their limits of unknown
+    /// addresses (docs/router.md), and of others' rates.
+    pub routed: BTreeSet<usize>,
 }
 
 impl Model<'_> {
@@ -119,9 +122,8 @@ impl Model<'_> {
             Some(Entry { port, claimant, .. }) => [Some(port), claimant].into_iter().flatten().collect(),
             None => (0..self.config.ports.len()).filter(|of| others(of) && !self.port(*of).down()).collect(),
         };
-        // Where nothing is learned, a station's own frame may be known all the same.
-        let to_itself = known.is_none() && src == dst && src[0] & 1 == 0;
-        if to_itself && doubts.either("a station's own frame", 0) {
+        // Where its sender is a frame says by itself, learned or not; an address of zeros is nobody's.
+        if known.is_none() && src == dst && src[0] & 1 == 0 && src != [0; 6] {
             if doubts.either("a mirror gets what has no destination", 0) {
                 copy(outcome);
             }
@@ -304,7 +306,9 @@ impl Model<'_> {
         let least = limit / 10;
         let most = least + limit * (self.tenths + 1) / 10 + 1;
         let over = outcome.drops.contains(&(n, why));
-        let certain = (*passed == 0 || *passed < least) && !memory.over.contains(&(n, why)) && !memory.unsure;
+        let routed = why == "storm_unicast" && memory.routed.contains(&n);
+        let unsure = memory.unsure || routed || memory.over.contains(&(n, why));
+        let certain = (*passed == 0 || *passed < least) && !unsure;
         if over || *passed > most || !certain && doubts.either("a storm limit", n + *passed as usize * PORTS)
         {
             memory.over.insert((n, why));

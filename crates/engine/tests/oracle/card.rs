@@ -1,5 +1,6 @@
-//! Cards behind ports, with a driver's rings in guest memory: the 82540EM and the 82574L (8254x SDM §3, 82574 §7), which tell
-//! frames by legacy and by extended descriptors, and the RTL8169. Registers are written as a VMM hands a driver's writes over.
+//! Cards behind ports, with a driver's rings in guest memory: the 82540EM and the 82574L (8254x SDM §3, 82574
+//! §7), which tell frames by legacy and by extended descriptors, and the RTL8169. Registers are written as a
+//! VMM hands a driver's writes over.
 
 use std::sync::Arc;
 
@@ -13,7 +14,10 @@ use sidecore_engine::packet::Mac;
 use sidecore_engine::port::Port;
 
 use super::config::Setup;
-use super::frames::station;
+use super::frames::{station, Sent};
+use super::headers::tags;
+use super::plain::Asked;
+use super::work::{Span, Work};
 
 /// Descriptors of a ring, and bytes of a buffer.
 const ENTRIES: usize = 1024;
@@ -47,6 +51,8 @@ pub struct Card {
     sends: CardRing,
     /// It puts tags in: an Intel only while it takes tags out (8254x SDM §13.4.1, VME).
     tags: bool,
+    /// The contexts of which the card was told last: for checksums, and for segments.
+    contexts: [[u64; 2]; 2],
 }
 
 /// What a descriptor that is done says: bytes, whether the frame ends, and the tag that was taken out.
@@ -77,7 +83,7 @@ impl Card {
             next: 0,
         };
         let (receives, sends) = (ring(), ring());
-        let mut card = Card { kind, device, receives, sends, memory, tags: false };
+        let mut card = Card { kind, device, receives, sends, memory, tags: false, contexts: [[0; 2]; 2] };
         card.start();
         card
     }
@@ -124,7 +130,7 @@ impl Card {
         let Setup { long, strips, filters } = setup;
         self.tags = strips || self.kind == Kind::Rtl8169;
         if self.kind == Kind::Rtl8169 {
-            // CPCR: checksums are looked at, tags are taken out. RMS: the longest frame. The group table, and RCR.
+            // CPCR: checksums are looked at, tags are taken out. RMS: the longest frame. Groups, RCR.
             let bits = if strips { 0x60u16 } else { 0x20 };
             self.write(0xe0, &bits.to_le_bytes());
             self.write(0xda, &if long { 0x3fffu16 } else { 1522 }.to_le_bytes());
@@ -223,36 +229,78 @@ impl Card {
         frames
     }
 
-    /// Has the card send a frame from two buffers; `tags`: if it has a tag, that is left to the card.
-    pub fn send(&mut self, frame: &[u8], tags: bool) {
-        let tag = frame.get(12..16).filter(|tag| tags && self.tags && tag[..2] == [0x81, 0]);
+    /// Has the card send a frame from two buffers. Some of those that have a tag get it from the card.
+    pub fn send(&mut self, sent: &Sent) {
+        let Sent { bytes: frame, work, .. } = sent;
+        let tag = frame.get(12..16).filter(|tag| self.tags && tag[..2] == [0x81, 0]);
+        // Places are counted without it.
+        let room = work.is_none_or(|work| work.without_tag().is_some());
+        let tag = tag.filter(|_| frame.len() >= 64 && frame[11] & 1 == 1 && room);
         let tag = tag.map(|tag| u64::from(u16::from_be_bytes([tag[2], tag[3]])));
+        let work = work.map(|work| if tag.is_some() { work.without_tag().unwrap() } else { work });
+        let options = work.map_or(0, |work| self.options(work, sent));
         let bytes = [&frame[..12], &frame[if tag.is_some() { 16 } else { 12 }..]].concat();
         let cut = bytes.len().div_ceil(BUFFER).max(2);
         let parts: Vec<&[u8]> = bytes.chunks(bytes.len().div_ceil(cut)).collect();
         for (n, part) in parts.iter().enumerate() {
-            let place = self.sends.next;
-            let at = self.sends.buffers + BUFFER * place;
+            let at = self.sends.buffers + BUFFER * self.sends.next;
             self.memory.write(at, part);
             let (len, last, address) = (part.len() as u64, n + 1 == parts.len(), self.memory.gpa(at));
             let words = match self.kind {
                 Kind::Rtl8169 => {
                     let tag = tag.map_or(0, |tag| 1 << 49 | u64::from((tag as u16).swap_bytes()) << 32);
                     let ends = u64::from(n == 0) << 29 | u64::from(last) << 28;
-                    [Card::mark(place) | ends | len | tag, address]
+                    [Card::mark(self.sends.next) | ends | len | tag, address]
                 }
                 // Insert the tag, report, end of packet.
                 _ => {
                     let tag = tag.map_or(0, |tag| 1 << 30 | tag << 48);
-                    [address, len | u64::from(last) << 24 | 1 << 27 | tag]
+                    [address, len | u64::from(last) << 24 | 1 << 27 | tag | options]
                 }
             };
-            self.describe(&self.sends, place, words);
-            self.sends.next = (place + 1) % ENTRIES;
+            self.put(words);
         }
         match self.kind {
             Kind::Rtl8169 => self.write(0x38, &[1 << 6]),
             _ => self.write(0x3818, &(self.sends.next as u32).to_le_bytes()),
         }
+    }
+
+    /// The next descriptor that the card is to read.
+    fn put(&mut self, words: [u64; 2]) {
+        self.describe(&self.sends, self.sends.next, words);
+        self.sends.next = (self.sends.next + 1) % ENTRIES;
+    }
+
+    /// Tells the card of `work` on a frame (8254x SDM §3.3.6), unless it remembers that, and says what is to
+    /// be in the frame's own descriptors.
+    fn options(&mut self, work: Work, sent: &Sent) -> u64 {
+        let word =
+            |span: Span| u64::from(span.start) | u64::from(span.store) << 8 | u64::from(span.end) << 16;
+        let v6 = sent.bytes.get(tags(&sent.bytes).1..).is_some_and(|rest| rest.starts_with(&[0x86, 0xdd]));
+        // DEXT; of data DTYP, IXSM and TXSM.
+        let (extended, data, ixsm, txsm) = (1u64 << 29, 1u64 << 20, 1u64 << 40, 1u64 << 41);
+        let (kind, context, options) = match work {
+            Work::Legacy(span) => {
+                return 1 << 26 | u64::from(span.store) << 16 | u64::from(span.start) << 40;
+            }
+            Work::Sums { ip, transport, tcp } => {
+                let places = word(ip.unwrap_or_default()) | word(transport.unwrap_or_default()) << 32;
+                let asked = ip.map_or(0, |_| ixsm) | transport.map_or(0, |_| txsm);
+                (0, [places, u64::from(tcp) << 24 | u64::from(!v6) << 25], asked)
+            }
+            Work::Segments { header, payload, transport } => {
+                let Asked { gso, size, .. } = sent.asked;
+                let (tcp, v4) = (gso != 5, if gso == 5 { !v6 } else { gso == 1 });
+                let is = u64::from(tcp) << 24 | u64::from(v4) << 25 | 1 << 26;
+                let lengths = u64::from(payload) | u64::from(header) << 40 | u64::from(size) << 48;
+                (1, [word(transport) << 32, is | lengths], 1 << 26 | ixsm | txsm)
+            }
+        };
+        if self.contexts[kind] != context {
+            self.contexts[kind] = context;
+            self.put([context[0], context[1] | extended]);
+        }
+        extended | data | options
     }
 }

@@ -34,7 +34,7 @@ pub fn plain(got: &[Got], config: &Config) -> Result<Vec<Plain>, String> {
 }
 
 /// Whether a receiver that takes over the offloads `accepts` can do what it is asked for.
-fn takes(accepts: u32, bytes: &[u8], asked: Asked) -> bool {
+pub fn takes(accepts: u32, bytes: &[u8], asked: Asked) -> bool {
     let v6 = be16(bytes, tags(bytes).1) == Some(0x86dd);
     let cuts = match asked.gso & 0x7f {
         0 => 0,

@@ -29,6 +29,8 @@ pub enum Joint {
     Gateway,
     /// A wire, as the interface of a group: the other end, and the members' ports.
     Interface(usize),
+    /// The router, as the interface of a group.
+    Shared,
     /// A member's port of the group.
     Member,
 }
@@ -66,8 +68,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The frame as the driver of station `own` gets it, which knows its tag again: of the shortest length that a wire has
-    /// (802.3 §3.2.8). `either`: the name for one for which there are two.
+    /// The frame as the driver of station `own` gets it, which knows its tag again: of a wire's shortest
+    /// length (802.3 §3.2.8). `either`: the name for one for which there are two.
     pub fn gets(
         self,
         own: [u8; 6],

@@ -1,9 +1,10 @@
 //! Random frames, near what ports are configured for: their addresses, VLANs, ports and protocols are those
 //! of which rules speak. The numbers of the stations are here, too.
 
-use super::options::{FAR, GATEWAY, ROUTER};
+use super::options::FAR;
 use super::plain::{sum, Asked};
 use super::random::Random;
+use super::work::Work;
 
 /// A frame and the header of virtio-net that asks for what is left to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,8 +12,22 @@ pub struct Sent {
     pub port: usize,
     pub bytes: Vec<u8>,
     pub asked: Asked,
+    /// What its driver leaves to a card.
+    pub work: Option<Work>,
     /// An isolated guest of another host has sent it.
     pub isolated: bool,
+}
+
+impl Sent {
+    /// One that asks for nothing.
+    pub fn plain(port: usize, bytes: Vec<u8>) -> Sent {
+        Sent { port, bytes, asked: Asked::default(), work: None, isolated: false }
+    }
+
+    /// Its bytes as a card sends them.
+    pub fn made(&self) -> Vec<u8> {
+        self.work.map_or_else(|| self.bytes.clone(), |work| work.made(&self.bytes))
+    }
 }
 
 /// Stations behind each port.
@@ -36,18 +51,25 @@ pub fn asks(port: usize, number: u8, router: [u8; 4]) -> Sent {
     let source = station(port, number);
     let (whose, rest) = (four(port, number), [&[0; 6][..], &router].concat());
     let bytes = [&[0xff; 6][..], &source, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1], &source, &whose, &rest].concat();
-    Sent { port, bytes, asked: Asked::default(), isolated: false }
+    Sent::plain(port, bytes)
 }
 
 /// VLANs that ports are in, and one that none is in.
 pub const VLANS: [u16; 4] = [10, 20, 30, 40];
 
+/// The station and the address of a router, and how many of a hundred frames are for it.
+pub type ByRouter = ([u8; 6], [u8; 4], usize);
+
 /// What may be drawn.
 pub struct Draw {
     /// Ports that take part, and those that may send.
     pub ports: Vec<usize>,
-    /// The station and the address of a router, and how many of a hundred frames are for it.
-    pub router: Option<([u8; 6], [u8; 4], usize)>,
+    /// The router that they may be for.
+    pub router: Option<ByRouter>,
+    /// The router's other ports.
+    pub beyond: Vec<usize>,
+    /// Ports that are down, behind which a third station is all the same.
+    pub absent: Vec<usize>,
 }
 
 impl Draw {
@@ -56,13 +78,7 @@ impl Draw {
         let router = self.router.filter(|(.., part)| random.chance(*part));
         let other = match router {
             // Who is behind the router's other port.
-            Some(_) if random.chance(50) => {
-                if port == ROUTER {
-                    GATEWAY
-                } else {
-                    ROUTER
-                }
-            }
+            Some(_) if random.chance(50) => random.one(&self.beyond),
             _ => random.one(&self.ports),
         };
         let number = random.below(STATIONS.into()) as u8;
@@ -70,6 +86,7 @@ impl Draw {
         // (`fdb`), up or down; only one other port does so.
         let next = self.ports[(self.ports.iter().position(|it| *it == port).unwrap() + 1) % self.ports.len()];
         let source = match random.below(60) {
+            _ if self.absent.contains(&next) && random.chance(25) => station(next, 2),
             0 | 3 | 4 => station(next, 1 + random.byte() % 2),
             1 => [0, 0, 0x5e, 0, random.one(&[1, 2]), random.one(&[1, 7])],
             2 => [2, 0, 0, 1, port as u8, random.byte() & 3],
@@ -140,7 +157,7 @@ impl Draw {
                 _ => {}
             }
         }
-        Sent { port, bytes, asked, isolated: false }
+        Sent { asked, ..Sent::plain(port, bytes) }
     }
 }
 

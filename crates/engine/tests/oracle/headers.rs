@@ -6,8 +6,10 @@ use super::doubt::Doubts;
 
 /// How many bytes of a frame are looked at for its transport (docs/switch.md: the first 192). Where the
 /// bound lies exactly is nobody's promise: from 176 on it may be there, and from 230 on it must be.
-const NEAR: usize = 176;
+pub const NEAR: usize = 176;
 const FAR: usize = 230;
+/// A header that is looked at is there whole: of TCP 20 bytes, or what a message of neighbour discovery has.
+pub const HEADER: usize = 24;
 
 pub const IPV4: u16 = 0x0800;
 pub const ARP: u16 = 0x0806;
@@ -275,12 +277,11 @@ impl Packet {
     ) {
         loop {
             self.at = at + start;
-            // What counts is that the header is there whole, of 20 bytes or what a message of neighbour
-            // discovery has.
-            let (end, of) = (self.at + 24, place << 8 | self.at);
+            let (end, of) = (self.at + HEADER, place << 8 | self.at);
             if end > FAR || end > NEAR && doubts.either("the end of what is looked at", of) {
                 // What it is may be known without it.
-                if !leads(next) && doubts.either("a protocol whose header is not looked at", of) {
+                let leads = if self.v6 { leads(next) } else { next == AH };
+                if !leads && doubts.either("a protocol whose header is not looked at", of) {
                     self.transport = Transport::Found(next, Vec::new());
                 }
                 return;

@@ -5,13 +5,13 @@
 //! Theory of operation. A configuration is drawn (`options`), checked as the daemon checks it, and made a
 //! graph as the daemon makes it (`stand`): a switch, a wire, now and then a router and a group, or tunnels
 //! to two other hosts. A few dozen frames (`frames`) come in by its ports, one or several in a visit. The
-//! model (`model`, `bridge`, `rules`, `headers`, `asked`, `routed`) reads the same options as words and the same
-//! frames as bytes. Where the documents leave a choice it has a doubt (`doubt`), and both are right: what
-//! happened has to be one of its worlds (`compare`). What comes out is brought into the form in which
-//! stations see it (`plain`), so that receivers with offloads compare as those without.
+//! model (`model`, `bridge`, `rules`, `headers`, `asked`, `work`, `routed`) reads the same options as words
+//! and the same frames as bytes. Where the documents leave a choice it has a doubt (`doubt`), and both are
+//! right: what happened has to be one of its worlds (`compare`). What comes out is brought into the form in
+//! which stations see it (`plain`), so that receivers with offloads compare as those without.
 //!
-//! `ORACLE_FRAMES` says how many frames there are, `ORACLE_SEED` which configuration alone is to be tried.
-//! A find becomes a seed.
+//! `ORACLE_FRAMES` says how many frames there are, `ORACLE_FROM` behind which number the configurations
+//! begin, `ORACLE_SEED` which one alone is to be tried. A find becomes a case (`cases`).
 
 #![allow(
     clippy::unwrap_used,
@@ -26,6 +26,7 @@
 mod asked;
 mod bridge;
 mod card;
+mod cases;
 mod compare;
 mod config;
 mod doubt;
@@ -40,6 +41,7 @@ mod ring;
 mod routed;
 mod rules;
 mod stand;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -55,15 +57,13 @@ use self::options::{Pair, Wish};
 use self::plain::Asked;
 use self::random::Random;
 use self::stand::Stand;
+use self::work::Work;
 
 /// Frames of `make test`, and of one configuration.
 const FRAMES: usize = 60_000;
 const OF_ONE: usize = 50;
 /// Most frames of one visit.
 const AT_ONCE: usize = 8;
-/// Configurations that have found something, tried before all others: frames from a station to itself, and
-/// a list at a gateway, of which `explain` said something else.
-const SEEDS: &[u64] = &[422, 1018];
 /// Points of the code that are not mended yet.
 const KNOWN: &[&str] = &[];
 /// All points of which the model knows what was before: a failure is told with those that would explain it.
@@ -80,6 +80,8 @@ struct Sums {
     met: BTreeMap<&'static str, usize>,
     /// Packets that left a router by a port of its own.
     routed: usize,
+    /// Those of them that came to a group.
+    shared: usize,
     /// Frames of which a limit decided, which goes by time.
     timed: usize,
 }
@@ -95,80 +97,52 @@ fn show(all: &[Plain]) -> String {
         .collect()
 }
 
-/// Tries one configuration.
-fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mut Sums) {
-    let config = wish.config();
-    // A switch of another name begins with an empty table.
-    let name = format!("s{seed}");
-    stand.configure(&config, &wish.spec(&name));
-    let begun = Instant::now();
-    let mut memories = vec![Model::memory(&config)];
-    let routed = config.has(options::GATEWAY);
-    let router =
-        |n: usize, part: usize| routed.then(|| (config::router_station(n), config::router_four(n), part));
-    let mut draws = vec![
-        Draw { ports: (0..options::ON_SWITCH).collect(), router: router(options::GATEWAY, 10) },
-        Draw { ports: (0..options::ON_SWITCH).collect(), router: None },
-        Draw { ports: options::WIRE.to_vec(), router: None },
-    ];
-    if routed {
-        draws.push(Draw { ports: vec![options::ROUTER], router: router(options::ROUTER, 80) });
-    }
-    if config.has(options::TUNNELS[0]) {
-        let ports = (0..options::ON_SWITCH).chain(options::FAR).collect();
-        draws[0] = Draw { ports, router: None };
-    }
-    if config.has(options::TOLD) {
-        draws[0] = Draw { ports: (0..options::ON_SWITCH).chain([options::TOLD]).collect(), router: None };
-    }
-    let tunnels = config.has(options::TUNNELS[0]) || config.has(options::TOLD);
-    if config.has(options::BEFORE) {
-        draws.push(Draw { ports: vec![options::BEFORE], router: None });
-    }
-    if routed {
-        // Who is behind its port asks for it, and is known to it.
-        let ask = |number| frames::asks(options::ROUTER, number, config::router_four(options::ROUTER));
-        (0..frames::STATIONS).for_each(|number| drop(stand.send(&[ask(number)])));
-        memories.iter_mut().for_each(Model::unsettle);
-    }
-    let mut n = 0;
-    let mut resized = 0;
-    while n < OF_ONE {
-        upset(stand, &config, wish, &name, random, &mut resized, &mut memories);
-        let draw = &draws[if random.chance(60) { 0 } else { random.below(draws.len()) }];
-        let port = random.one(&draw.ports);
-        let frame = |random: &mut Random| loop {
-            let mut sent = draw.frame(random, port);
-            if port == options::TOLD {
-                // A datagram asks for nothing, and is no cut frame.
-                sent.asked = Asked::default();
-                sent.bytes.resize(sent.bytes.len().max(60), 0);
+/// A configuration that is being tried.
+struct Trial<'t> {
+    stand: &'t mut Stand,
+    sums: &'t mut Sums,
+    /// Who asks for it, and the name of its switch.
+    asker: String,
+    name: String,
+    config: Config,
+    begun: Instant,
+    memories: Vec<Memory>,
+    frames: usize,
+}
+
+impl<'t> Trial<'t> {
+    /// A switch of another name begins with an empty table.
+    fn new(stand: &'t mut Stand, sums: &'t mut Sums, asker: String, name: String, wish: &Wish) -> Trial<'t> {
+        let config = wish.config();
+        stand.configure(&config, &wish.spec(&name));
+        let mut memories = vec![Model::memory(&config)];
+        if config.has(options::GATEWAY) {
+            // Who is behind its port asks for it, and is known to it.
+            let ask = |number| frames::asks(options::ROUTER, number, config::router_four(options::ROUTER));
+            (0..frames::STATIONS).for_each(|number| drop(stand.send(&[ask(number)])));
+            if config.has(options::SHARED) {
+                let ask = frames::asks(options::SHARED, 0, config::router_four(options::SHARED));
+                stand.send(&[Sent { port: options::MEMBERS[0], ..ask }]);
             }
-            if config.ports[port].card.is_some() && sent.asked == Asked::default() && sent.bytes.len() >= 14 {
-                // The card fills it up before it sends it (802.3 §4.2.3.3).
-                sent.bytes.resize(sent.bytes.len().max(60), 0);
-            }
-            // Segments of TCP become one frame again in a tunnel.
-            if !tunnels || !matches!(sent.asked.gso & 0x7f, 1 | 4) {
-                return sent;
-            }
-        };
-        let mut sent = vec![frame(random)];
-        let (said, words) = stand.explain(&sent[0]);
-        // A tunnel has the frames of one flow in their order, and those of several in any.
-        if !tunnels && random.chance(20) {
-            sent = (0..2 + random.below(AT_ONCE - 1)).map(|_| frame(random)).collect();
-            row(random, &mut sent);
+            memories.iter_mut().for_each(|memory| _ = memory.routed.insert(options::ROUTER));
         }
-        let (got, mut drops) = stand.send(&sent);
+        Trial { stand, sums, asker, name, config, begun: Instant::now(), memories, frames: 0 }
+    }
+
+    /// Sends what comes in by one port in one visit; `explain` is asked before. Whether it is known what is
+    /// remembered afterwards.
+    fn send(&mut self, sent: &[Sent]) -> bool {
+        let (said, words) = self.stand.explain(&sent[0]);
+        let (got, mut drops) = self.stand.send(sent);
         drops.sort_unstable();
-        let model = Model { config: &config, tenths: begun.elapsed().as_millis() as u64 / 100 };
-        n += sent.len();
+        let (config, sums) = (&self.config, &mut *self.sums);
+        let model = Model { config, tenths: self.begun.elapsed().as_millis() as u64 / 100 };
+        self.frames += sent.len();
         sums.frames += sent.len();
         drops.iter().for_each(|(_, why)| *sums.met.entry(why).or_default() += 1);
         let (mut kinds, mut wrong, mut lost_track) = (Vec::new(), Vec::new(), false);
         let mut may_be_told = None;
-        let plain = plain(&got, &config).unwrap_or_else(|why| {
+        let plain = plain(&got, config).unwrap_or_else(|why| {
             kinds.push("what a receiver cannot do".to_owned());
             wrong.push(why);
             Vec::new()
@@ -177,11 +151,16 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
             kinds.push("the list of what leaves a router".to_owned());
             wrong.push(why);
         }
-        sums.routed += plain.iter().filter(|(to, bytes)| *to == options::ROUTER && is_packet(bytes)).count();
+        let by_router = |(to, bytes): &&Plain| {
+            is_packet(bytes)
+                && (*to == options::ROUTER || bytes[6..12] == config::router_station(options::SHARED))
+        };
+        sums.routed += plain.iter().filter(by_router).count();
+        sums.shared += plain.iter().filter(|it| by_router(it) && it.0 != options::ROUTER).count();
         let happened = Happened { got: &plain, drops: &drops };
-        match agrees(&model, &sent, &memories, happened, KNOWN) {
+        match agrees(&model, sent, &self.memories, happened, KNOWN) {
             Ok(agreed) => {
-                memories = agreed.memories;
+                self.memories = agreed.memories;
                 may_be_told = Some(agreed.told);
                 agreed.doubts.into_iter().for_each(|(name, _)| *sums.doubts.entry(name).or_default() += 1);
             }
@@ -193,8 +172,8 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
                 };
                 let point = POINTS.iter().find(|point| {
                     let known = [KNOWN, &[**point]].concat();
-                    agrees(&model, &sent, &memories, happened, &known)
-                        .map(|agreed| memories = agreed.memories)
+                    agrees(&model, sent, &self.memories, happened, &known)
+                        .map(|agreed| self.memories = agreed.memories)
                         .is_ok()
                 });
                 let what = point.map_or(what, |point| format!("point {point}"));
@@ -223,10 +202,13 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
         }
         if !wrong.is_empty() {
             let told = || {
-                let frames: String =
-                    sent.iter().map(|it| format!("{:?}:\n{}\n", it.asked, hex(&it.bytes))).collect();
+                let frame = |it: &Sent| format!("{:?} {:?}:\n{}\n", it.asked, it.work, hex(&it.bytes));
                 format!(
-                    "ORACLE_SEED={seed}, frame {n} by port {port}, {frames}{}\nhappened: {drops:?}\n{}\nexplain:\n{words}\n{config}",
+                    "{}, frame {} by port {}, {}{}\nhappened: {drops:?}\n{}\nexplain:\n{words}\n{config}",
+                    self.asker,
+                    self.frames,
+                    sent[0].port,
+                    sent.iter().map(frame).collect::<String>(),
                     wrong.join("\n"),
                     show(&plain),
                 )
@@ -234,10 +216,106 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
             for kind in kinds {
                 sums.wrong.entry(kind).or_insert_with(|| (0, told())).0 += 1;
             }
-            // What is remembered is wrong from here on.
-            if lost_track {
-                return;
+        }
+        !lost_track
+    }
+
+    /// Now and then long time passes, many stations come, or the table has another size.
+    fn upset(&mut self, wish: &Wish, random: &mut Random, resized: &mut usize) {
+        let told = self.config.has(options::TOLD);
+        let owned = (0..options::PORTS).any(|n| self.config.ports[n].get("mac").is_some());
+        match random.below(if told { 40 } else { 400 }) {
+            // Its own address is a port's for good, in all VLANs in which it was heard.
+            0 if !owned => {
+                self.stand.age(&self.name);
+                self.memories.iter_mut().for_each(Model::age);
             }
+            1 => {
+                let mut wish = wish.clone();
+                // One of the same size is the same table.
+                *resized += 64;
+                wish.given.insert((options::OF_SWITCH, "table-size"), format!("{}", 10_000 + *resized));
+                self.stand.publish(&wish.spec(&self.name));
+                self.memories.iter_mut().for_each(Model::move_in);
+            }
+            2 if told && random.chance(30) => {
+                self.stand.crowd(options::ROUTER);
+                self.memories.iter_mut().for_each(Model::unsettle);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Tries one configuration.
+fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mut Sums) {
+    let mut trial = Trial::new(stand, sums, format!("ORACLE_SEED={seed}"), format!("s{seed}"), wish);
+    let has = |n| trial.config.has(n);
+    let routed = has(options::GATEWAY);
+    let router =
+        |n: usize, part: usize| routed.then(|| (config::router_station(n), config::router_four(n), part));
+    let stays = |n: &usize| {
+        let port = &trial.config.ports[*n];
+        port.down() && port.get("fdb").is_some()
+    };
+    let draw = |ports: Vec<usize>, router: Option<frames::ByRouter>| {
+        let absent = ports.iter().copied().filter(stays).collect();
+        // More for a group: fewer of them arrive there.
+        let mut beyond = vec![options::ROUTER, options::GATEWAY, options::SHARED, options::SHARED];
+        let here = router.map(|(station, ..)| station);
+        beyond.retain(|n| has(*n) && here != Some(config::router_station(*n)));
+        Draw { ports, router, beyond, absent }
+    };
+    let near = || 0..options::ON_SWITCH;
+    let first = match () {
+        () if has(options::TUNNELS[0]) => draw(near().chain(options::FAR).collect(), None),
+        () if has(options::SHARED) => draw(vec![options::ROUTER], router(options::ROUTER, 80)),
+        () if has(options::TOLD) => draw(near().chain([options::TOLD]).collect(), None),
+        () => draw(near().collect(), router(options::GATEWAY, 10)),
+    };
+    let mut draws = vec![first, draw(near().collect(), None), draw(options::WIRE.to_vec(), None)];
+    if routed {
+        draws.push(draw(vec![options::ROUTER], router(options::ROUTER, 80)));
+    }
+    if has(options::BEFORE) {
+        draws.push(draw(vec![options::BEFORE], None));
+    }
+    let tunnels = has(options::TUNNELS[0]) || has(options::TOLD);
+    let mut resized = 0;
+    while trial.frames < OF_ONE {
+        trial.upset(wish, random, &mut resized);
+        let draw = &draws[if random.chance(60) { 0 } else { random.below(draws.len()) }];
+        let port = random.one(&draw.ports);
+        let intel = options::is_intel(port);
+        let frame = |random: &mut Random| loop {
+            let mut sent = draw.frame(random, port);
+            if port == options::TOLD {
+                // A datagram asks for nothing, and is no cut frame.
+                sent.asked = Asked::default();
+                sent.bytes.resize(sent.bytes.len().max(60), 0);
+            }
+            let is_plain = sent.asked == Asked::default();
+            if wish.cards[port].is_some() && sent.bytes.len() >= 14 && (intel || is_plain) {
+                // The card fills it up before it sends it (802.3 §4.2.3.3).
+                sent.bytes.resize(sent.bytes.len().max(60), 0);
+            }
+            // Segments of TCP become one frame again in a tunnel.
+            if tunnels && matches!(sent.asked.gso & 0x7f, 1 | 4) || intel && sent.bytes.len() < 14 {
+                continue;
+            }
+            if !intel || is_plain && random.chance(60) || Work::draw(random, &mut sent) {
+                return sent;
+            }
+        };
+        let mut sent = vec![frame(random)];
+        // A tunnel has the frames of one flow in their order, and those of several in any.
+        if !tunnels && random.chance(20) {
+            sent = (0..2 + random.below(AT_ONCE - 1)).map(|_| frame(random)).collect();
+            row(random, &mut sent);
+        }
+        // What is remembered is wrong from there on.
+        if !trial.send(&sent) {
+            return;
         }
     }
 }
@@ -245,40 +323,6 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
 /// Whether a frame without tags is a packet of IP.
 fn is_packet(bytes: &[u8]) -> bool {
     matches!(bytes.get(12..14), Some([8, 0] | [0x86, 0xdd]))
-}
-
-/// Now and then long time passes, many stations come, or the table has another size.
-fn upset(
-    stand: &mut Stand,
-    config: &Config,
-    wish: &Wish,
-    name: &str,
-    random: &mut Random,
-    resized: &mut usize,
-    memories: &mut [Memory],
-) {
-    let told = config.has(options::TOLD);
-    let owned = (0..options::PORTS).any(|n| config.ports[n].get("mac").is_some());
-    match random.below(if told { 40 } else { 400 }) {
-        // Its own address is a port's for good, in all VLANs in which it was heard.
-        0 if !owned => {
-            stand.age(name);
-            memories.iter_mut().for_each(Model::age);
-        }
-        1 => {
-            let mut wish = wish.clone();
-            // One of the same size is the same table.
-            *resized += 64;
-            wish.given.insert((options::OF_SWITCH, "table-size"), format!("{}", 10_000 + *resized));
-            stand.publish(&wish.spec(name));
-            memories.iter_mut().for_each(Model::move_in);
-        }
-        2 if told && random.chance(30) => {
-            stand.crowd(options::ROUTER);
-            memories.iter_mut().for_each(Model::unsettle);
-        }
-        _ => {}
-    }
 }
 
 /// Frames of one flow come in a row, and a station may say something to itself when others have asked for it.
@@ -325,8 +369,8 @@ fn frames_are_where_the_documents_promise() {
     let told: String = sums.wrong.iter().map(|(kind, (_, first))| format!("{kind}: {first}\n\n")).collect();
     let counts: Vec<_> = sums.wrong.iter().map(|(kind, (count, _))| (kind, count)).collect();
     println!(
-        "{} frames; doubts {:?}; met {:?}; by time {}; routed {}",
-        sums.frames, sums.doubts, sums.met, sums.timed, sums.routed
+        "{} frames; doubts {:?}; met {:?}; by time {}; routed {}, to a group {}",
+        sums.frames, sums.doubts, sums.met, sums.timed, sums.routed, sums.shared
     );
     assert!(sums.wrong.is_empty(), "{told}in all: {counts:#?}");
 }
@@ -343,10 +387,13 @@ fn one(stand: &mut Stand, seed: u64, sums: &mut Sums) -> Option<BTreeSet<Pair>> 
 
 fn all(stand: &mut Stand, sums: &mut Sums) {
     let frames = number("ORACLE_FRAMES").map_or(FRAMES, |frames| frames as usize);
-    SEEDS.iter().for_each(|seed| drop(one(stand, *seed, sums)));
+    for (name, wish, sent) in cases::all() {
+        let mut trial = Trial::new(stand, sums, format!("the case {name:?}"), format!("case {name}"), &wish);
+        sent.iter().for_each(|sent| _ = trial.send(sent));
+    }
     let all: Vec<Pair> = options::pairs().into_iter().collect();
     let mut unmet: BTreeSet<Pair> = all.iter().copied().collect();
-    let (mut seed, mut none) = (1, Vec::new());
+    let (mut seed, mut none) = (number("ORACLE_FROM").unwrap_or(1), Vec::new());
     // Most pairs come by themselves; the others are asked for.
     while sums.frames < frames / 2 {
         seed += 1;

@@ -5,15 +5,16 @@ use std::collections::BTreeSet;
 
 use super::asked::asked;
 use super::bridge::Memory;
-use super::compare::is_of_card;
+use super::compare::{is_of_card, takes};
 use super::config::{router_four, router_station, Config, Joint, PortConfig};
 use super::doubt::Doubts;
 use super::frames::{station, Sent};
-use super::headers::{see, tags, Seen, What};
+use super::headers::{see, tags, Seen, What, HEADER, NEAR};
 use super::options::{PORTS, TUNNELS};
 use super::plain::{cut, Asked};
 use super::rules::{Facts, List};
 use super::stand::Told;
+use super::work::Work;
 
 /// What becomes of a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -118,6 +119,9 @@ impl Model<'_> {
             return Err("too_short");
         }
         let (bytes, asked, unseen) = asked(sent, doubts)?;
+        // What a card has made of it is what came.
+        let made = sent.work.map(|_| Sent { bytes: bytes.clone(), ..*sent });
+        let sent = made.as_ref().unwrap_or(sent);
         let down = from.down() && doubts.either("the order at a port that is down", 0);
         if down || doubts.as_before("order", 0) {
             // Guards and lists came first, and saw the tag.
@@ -145,7 +149,8 @@ impl Model<'_> {
         let plain = without(&bytes);
         let seen = see(&plain, tagged, 0, doubts);
         let parts = parts.iter().map(|part| without(part)).collect();
-        let way = Way { sent, vlan, priority, parts, offload: sent.asked != Asked::default(), unseen, seen };
+        let offload = sent.asked != Asked::default() || sent.work.is_some();
+        let way = Way { sent, vlan, priority, parts, offload, unseen, seen };
         let reasons = from.guards().reasons(&way.seen, doubts);
         if let Some(why) = pick(&reasons, doubts) {
             return Err(why);
@@ -188,8 +193,7 @@ impl Model<'_> {
         outcome: &mut Outcome,
     ) {
         outcome.reached = true;
-        // What it sends takes of the limits of others.
-        memory.unsure = true;
+        memory.routed.insert(way.sent.port);
         let n = way.sent.port;
         let (all, at) = tags(plain);
         let listens = all.is_empty() || all.len() == 1 && all[0].0 == 0x8100 && all[0].1 & 0xfff == 0;
@@ -337,7 +341,7 @@ impl Model<'_> {
             outcome.drops.push((n, "rate"));
             return;
         }
-        if deep(way, &form) && doubts.either("work behind a third tag", n) {
+        if deep(way, &form, port) && doubts.either("work far behind", n) {
             if doubts.either("a mirror gets what cannot be done", n) {
                 self.mirror(n, "in", way, plain, form, doubts, outcome);
             }
@@ -356,7 +360,7 @@ impl Model<'_> {
         }
     }
 
-    /// The receiver behind port `n` gets a frame, or the parts of one, if it is not a card that does not want it.
+    /// The receiver behind port `n` gets a frame, or the parts of one, unless it is a card that wants none of it.
     fn arrive(&self, n: usize, form: Vec<Vec<u8>>, doubts: &Doubts, outcome: &mut Outcome) {
         let Some(card) = self.port(n).card else {
             outcome.got.extend(form.into_iter().map(|part| (n, part)));
@@ -392,8 +396,7 @@ impl Model<'_> {
                 }
             };
             for to in to {
-                let (port, bytes, asked) = (TUNNELS[to], bytes.clone(), Asked::default());
-                outcome.over.push(Sent { port, bytes, asked, isolated });
+                outcome.over.push(Sent { isolated, ..Sent::plain(TUNNELS[to], bytes.clone()) });
             }
         }
     }
@@ -405,7 +408,7 @@ impl Model<'_> {
         if limits == [None; 2] {
             return true;
         }
-        let unsure = memory.unsure || memory.over.contains(&(n, "rate"));
+        let unsure = memory.unsure || !memory.routed.is_empty() || memory.over.contains(&(n, "rate"));
         let (frames, bytes) = memory.out.entry(n).or_default();
         let burst = port.number("out-burst").unwrap_or(10);
         let saved = |limit: u64| limit * burst / 1000;
@@ -459,7 +462,7 @@ impl Model<'_> {
             return;
         }
         let form = if not == "out" { as_it_came(way, port) } else { form };
-        if whole && deep(way, &form) && doubts.either("work behind a third tag in a copy", n) {
+        if whole && deep(way, &form, self.port(to)) && doubts.either("work far behind, in a copy", n) {
             outcome.drops.push((to, "cannot_segment"));
             return;
         }
@@ -496,11 +499,16 @@ fn as_it_came(way: &Way<'_>, port: &PortConfig) -> Vec<Vec<u8>> {
     way.parts.iter().map(with).collect()
 }
 
-/// Whether something is left to do behind a third tag, or far behind in the frame, where nobody promises to look.
-fn deep(way: &Way<'_>, form: &[Vec<u8>]) -> bool {
+/// Whether a receiver leaves something to be done behind a third tag, or behind the bytes that are sure to be
+/// looked at (docs/switch.md): no document promises either. One that takes it over gets the frame.
+fn deep(way: &Way<'_>, form: &[Vec<u8>], port: &PortConfig) -> bool {
     let tag = |part: &[u8], at: usize| matches!(part.get(at..at + 2), Some([0x81 | 0x91, 0] | [0x88, 0xa8]));
-    let far = usize::from(way.sent.asked.start) > 150;
-    way.offload && form.iter().any(|part| far || (0..3).all(|depth| tag(part, 12 + 4 * depth)))
+    let asked = way.sent.asked;
+    let start = way.sent.work.and_then(Work::transport_at).unwrap_or(asked.start.into());
+    let taken = takes(port.accepts, &way.sent.bytes, Asked { flags: 1, ..asked });
+    way.offload
+        && !taken
+        && form.iter().any(|part| start + HEADER > NEAR || (0..3).all(|depth| tag(part, 12 + 4 * depth)))
 }
 
 /// What lists are asked about.

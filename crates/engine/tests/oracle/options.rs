@@ -147,9 +147,16 @@ pub const FAR: [usize; 2] = [18, 19];
 pub const TOLD: usize = 20;
 pub const TOLD_VNI: u32 = 8;
 pub const TOLD_HOSTS: [usize; 2] = [3, 4];
-pub const PORTS: usize = 21;
+/// The interface of a group that is a router's port.
+pub const SHARED: usize = 21;
+pub const PORTS: usize = 22;
 /// Ports behind which cards are.
 pub const CARDS: [(usize, Kind); 3] = [(4, Kind::E1000e), (5, Kind::Rtl8169), (WIRE[1], Kind::E1000)];
+
+/// Whether behind port `n` is a card of Intel's.
+pub fn is_intel(n: usize) -> bool {
+    CARDS.iter().any(|(its, kind)| *its == n && *kind != Kind::Rtl8169)
+}
 
 /// The network of the tunnels.
 pub const VNI: u32 = 7;
@@ -231,51 +238,79 @@ pub struct Wish {
 }
 
 impl Wish {
-    fn new(random: &mut Random, far: bool) -> Wish {
+    /// Ports of one switch and of a wire, for which nothing is configured.
+    pub fn plain() -> Wish {
         let mut shape = vec![Joint::Nothing; PORTS];
         shape[..ON_SWITCH].fill(Joint::Switch(0));
         (shape[WIRE[0]], shape[WIRE[1]]) = (Joint::Wire(WIRE[1]), Joint::Wire(WIRE[0]));
         shape[ASIDE] = Joint::Aside;
-        let mut lists: Vec<List> = (0..4).map(|n| list(random, n)).collect();
-        // What receivers may take over: all that drivers negotiate together.
-        let mut accepts: Vec<u32> =
-            (0..PORTS).map(|_| random.one(&[0u32, 0, 1, 0x7, 0x0f, 0x3f, 0x31])).collect();
         let mut cards = vec![None; PORTS];
+        CARDS.iter().for_each(|(n, _)| cards[*n] = Some(Setup { long: true, strips: false, filters: false }));
+        Wish {
+            shape,
+            given: BTreeMap::new(),
+            lists: Vec::new(),
+            accepts: vec![0; PORTS],
+            cards,
+            told: Vec::new(),
+        }
+    }
+
+    /// A router is there, with a port of its own and one on the switch.
+    pub fn with_router(&mut self) {
+        (self.shape[ROUTER], self.shape[GATEWAY]) = (Joint::Router, Joint::Gateway);
+    }
+
+    fn new(random: &mut Random, far: bool) -> Wish {
+        let mut wish = Wish::plain();
+        wish.lists = (0..4).map(|n| list(random, n)).collect();
+        // What receivers may take over: all that drivers negotiate together.
+        wish.accepts = (0..PORTS).map(|_| random.one(&[0u32, 0, 1, 0x7, 0x0f, 0x3f, 0x31])).collect();
         for (n, _) in CARDS {
             // They take over nothing.
-            accepts[n] = 0;
+            wish.accepts[n] = 0;
             let mut on = |percent| random.chance(percent);
-            cards[n] = Some(Setup { long: on(70), strips: on(50), filters: on(15) });
+            wish.cards[n] = Some(Setup { long: on(70), strips: on(50), filters: on(15) });
         }
-        let (mut given, mut told) = (BTreeMap::new(), Vec::new());
+        let Wish { shape, given, lists, accepts, told, .. } = &mut wish;
         if far && random.chance(10) {
-            watched(random, &mut given, &mut lists[0]);
+            watched(random, given, &mut lists[0]);
+        }
+        if far && random.chance(15) {
+            absent(random, given);
         }
         if far && random.chance(10) {
-            absent(random, &mut given);
+            listed(random, given);
         }
         match random.below(100) {
             // A router and a group now and then: they take frames from the comparison.
             0..30 => {
-                (shape[ROUTER], shape[GATEWAY]) = (Joint::Router, Joint::Gateway);
                 if far && random.chance(50) {
                     let port = random.one(&[ROUTER, ROUTER, GATEWAY]);
                     given.insert((port, "acl-out"), format!("l{}", random.below(4)));
                 }
                 if random.chance(50) {
-                    (shape[BEFORE], shape[INTERFACE]) = (Joint::Wire(INTERFACE), Joint::Interface(BEFORE));
                     MEMBERS.iter().for_each(|n| shape[*n] = Joint::Member);
-                    if far && random.chance(30) {
-                        given.insert((INTERFACE, "acl-out"), format!("l{}", random.below(4)));
+                    let interface = random.one(&[INTERFACE, SHARED]);
+                    match interface {
+                        INTERFACE => {
+                            (shape[BEFORE], shape[INTERFACE]) =
+                                (Joint::Wire(INTERFACE), Joint::Interface(BEFORE));
+                        }
+                        _ => shape[SHARED] = Joint::Shared,
+                    }
+                    if far && random.chance(60) {
+                        given.insert((interface, "acl-out"), format!("l{}", random.below(4)));
                     }
                 }
+                wish.with_router();
             }
             30..50 if far => {
                 for (host, n) in TUNNELS.into_iter().enumerate() {
                     (shape[n], accepts[n]) = (Joint::Tunnel(host), 0);
                 }
                 FAR.iter().zip(1..).for_each(|(n, host)| shape[*n] = Joint::Switch(host));
-                hosts(random, &mut given);
+                hosts(random, given);
             }
             50..65 if far => {
                 // Another port is there for a crowd of stations.
@@ -286,7 +321,7 @@ impl Wish {
             }
             _ => {}
         }
-        Wish { shape, given, lists, accepts, cards, told }
+        wish
     }
 
     /// The model's view of it.
@@ -408,6 +443,15 @@ fn watched(random: &mut Random, given: &mut BTreeMap<At, String>, list: &mut Lis
     }
 }
 
+/// Ports with lists for both directions.
+fn listed(random: &mut Random, given: &mut BTreeMap<At, String>) {
+    for n in 0..ON_SWITCH {
+        for key in ["acl-in", "acl-out"] {
+            given.insert((n, key), format!("l{}", random.below(4)));
+        }
+    }
+}
+
 /// A port that is down, with a station that always is behind it, beside ports that may have few addresses.
 fn absent(random: &mut Random, given: &mut BTreeMap<At, String>) {
     let down = random.below(ON_SWITCH);
@@ -422,6 +466,10 @@ pub fn spec(config: &Config, name: &str) -> Spec {
     let of_switch = config.switch.iter().map(|(key, value)| format!(",{key}={value}")).collect::<String>();
     let vni = if config.has(TOLD) { format!(",vni={TOLD_VNI}") } else { String::new() };
     let switch: SwitchSpec = text::named(&format!("{name}{of_switch}{vni}")).unwrap();
+    let router = |n: usize| {
+        let (address, station) = (Ipv4Addr::from(router_four(n)), text_of(router_station(n)));
+        format!("router=r,address={address}/24,router-mac={station}")
+    };
     let port = |(n, port): (usize, &PortConfig)| -> PortSpec {
         let joint = match port.joint {
             Joint::Switch(0) | Joint::Tunnel(0) | Joint::Told => format!("switch={name}"),
@@ -429,17 +477,18 @@ pub fn spec(config: &Config, name: &str) -> Spec {
             Joint::Nothing => unreachable!("it is not asked for"),
             Joint::Wire(to) => format!("wire=w{}", n.min(to)),
             Joint::Aside => "switch=aside".to_owned(),
-            Joint::Router | Joint::Gateway => format!(
-                "router=r,address={}/24,router-mac={}",
-                Ipv4Addr::from(router_four(n)),
-                text_of(router_station(n))
-            ),
+            Joint::Router | Joint::Gateway => router(n),
+            Joint::Shared => format!("{},interface=0,mac={}", router(n), text_of(station(n, 0))),
             Joint::Interface(to) => format!("wire=w{},interface=0", n.min(to)),
+            // A router knows members by the group's address.
+            Joint::Member if config.has(SHARED) => {
+                format!("group=g,member=m{n},interface=0,address={}/24", Ipv4Addr::from(four(SHARED, 0)))
+            }
             Joint::Member => format!("group=g,member=m{n},interface=0"),
         };
         let kind = match port.joint {
             Joint::Gateway => format!("switch:{name}"),
-            Joint::Interface(_) => "group:g".to_owned(),
+            Joint::Interface(_) | Joint::Shared => "group:g".to_owned(),
             Joint::Tunnel(host) => {
                 let peers: Vec<String> = peers(host).iter().map(ToString::to_string).collect();
                 format!("vxlan:{},vni={VNI},peers={}", endpoint(host), peers.join("+"))

@@ -1,6 +1,6 @@
-//! What leaves a router, beside the list of what goes out by its port. What a router does with a packet is compared with the
-//! kernel (`tests/router_kernel.rs`); here a packet that left has to be one that the list permits, and no list drops
-//! what none was asked about.
+//! What leaves a router, beside the list of what goes out by its port. What a router does with a packet is
+//! compared with the kernel (`tests/router_kernel.rs`); here a packet that left has to be one that the list
+//! permits, and no list drops what none was asked about.
 
 use super::compare::{Dropped, Plain};
 use super::config::{router_station, Joint};
@@ -17,7 +17,7 @@ pub fn complaints(model: &Model<'_>, got: &[Plain], drops: &[Dropped]) -> Vec<St
     let ports = &model.config.ports;
     let mut wrong = Vec::new();
     for (n, port) in ports.iter().enumerate() {
-        if !matches!(port.joint, Joint::Router | Joint::Gateway) {
+        if !matches!(port.joint, Joint::Router | Joint::Gateway | Joint::Shared) {
             continue;
         }
         let Some(list) = model.list(n, "acl-out") else {

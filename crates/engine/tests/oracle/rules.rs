@@ -193,7 +193,7 @@ fn answer(key: &str, value: &str, facts: &Facts<'_>, permit: bool, doubts: &Doub
                     && (key != "flags" && key != "icmp"
                         || doubts.either("a later fragment's type or flags", 0)),
             ),
-            Some(Transport::Found(found, header)) => transport(key, value, *found, header),
+            Some(Transport::Found(found, header)) => transport(key, value, *found, header, doubts),
         },
     }
 }
@@ -203,13 +203,17 @@ fn later(packet: Option<&Packet>, doubts: &Doubts) -> bool {
     packet.is_some_and(|packet| packet.v6) && doubts.either("a later fragment of IPv6", 0)
 }
 
-fn transport(key: &str, value: &str, found: u8, header: &[u8]) -> Match {
+fn transport(key: &str, value: &str, found: u8, header: &[u8], doubts: &Doubts) -> Match {
     match key {
         "sport" | "dport" => {
             if !matches!(found, TCP | UDP) {
                 return Match::No;
             }
-            let port = be16(header, if key == "sport" { 0 } else { 2 });
+            let both = [be16(header, 0), be16(header, 2)];
+            if both.contains(&None) && doubts.either("the port of a header that is cut", 0) {
+                return Match::Unknown;
+            }
+            let port = both[usize::from(key == "dport")];
             port.map_or(Match::Unknown, |port| known(in_ranges(port, &ranges(value))))
         }
         "icmp" => {

@@ -11,7 +11,8 @@ use super::config::Config;
 use super::frames::Sent;
 use super::guest::{Format, Guest};
 use super::options::{
-    endpoint, peers, CARDS, FAR, GATEWAY, INTERFACE, MEMBERS, TOLD, TOLD_HOSTS, TOLD_VNI, TUNNELS, VNI, WIRE,
+    endpoint, peers, CARDS, FAR, GATEWAY, INTERFACE, MEMBERS, SHARED, TOLD, TOLD_HOSTS, TOLD_VNI, TUNNELS,
+    VNI, WIRE,
 };
 use super::plain::Asked;
 use super::ring::Program;
@@ -204,7 +205,7 @@ pub struct Stand {
     beyond: UdpSocket,
     _sources: Vec<Lease<Source>>,
     _tunnels: Vec<Vxlan>,
-    _inside: [Gateway; 2],
+    _inside: [Gateway; 3],
     _file: CounterFile,
 }
 
@@ -217,7 +218,7 @@ impl Stand {
             Arc::new(Port::new(id, &name, file.open_slot(id, &name), DEFAULT_MTU).unwrap())
         };
         let ports: Vec<_> = (0..ports).map(port).collect();
-        let inside = [GATEWAY, INTERFACE].map(|n| Gateway::open(&ports[n], String::new()));
+        let inside = [GATEWAY, INTERFACE, SHARED].map(|n| Gateway::open(&ports[n], String::new()));
         let graph = CoreGraph::new(graph::Graph::start(&graph::CoreOptions::default()).unwrap());
         graph.prepare_router(&RouterSpec::new("r")).unwrap();
         let hand = Arc::<Hand>::default();
@@ -280,7 +281,7 @@ impl Stand {
                 continue;
             }
             port.set_accepts(Offloads::from_bits(config.ports[n].accepts));
-            if [GATEWAY, INTERFACE, TOLD].contains(&n) {
+            if [GATEWAY, INTERFACE, SHARED, TOLD].contains(&n) {
                 continue;
             }
             if let Some(host) = TUNNELS.iter().position(|it| *it == n) {
@@ -309,7 +310,7 @@ impl Stand {
             self.local.connect(&self.topology);
             for port in MEMBERS {
                 let bytes = [&[0xff; 6][..], &[2, 0, 0, 0, port as u8, 0], &[0x88, 0xb5], &[0; 46]].concat();
-                self.send(&[Sent { port, bytes, asked: Asked::default(), isolated: false }]);
+                self.send(&[Sent::plain(port, bytes)]);
             }
             self.graph.publish(spec, &placed);
         }
@@ -344,7 +345,7 @@ impl Stand {
         for high in 0..20 {
             let frame = |low: u8| {
                 let bytes = [&one[..], &[2, 0, 0, 4, high, low], &[0x88, 0xb5], &[0; 46]].concat();
-                Sent { port: n, bytes, asked: Asked::default(), isolated: false }
+                Sent::plain(n, bytes)
             };
             let all: Vec<Sent> = (0..=255).map(frame).collect();
             self.send(&all);
@@ -353,7 +354,7 @@ impl Stand {
 
     /// What would become of the frame.
     pub fn explain(&self, sent: &Sent) -> (Told, String) {
-        let steps = self.topology.explain(PortId(sent.port as u16), &sent.bytes);
+        let steps = self.topology.explain(PortId(sent.port as u16), &sent.made());
         let (mut told, mut words) = (Told::default(), String::new());
         for step in &steps {
             let port = usize::from(step.port.0);
@@ -386,12 +387,10 @@ impl Stand {
     /// What comes out when the frames come in by one port, in one visit, and who drops them and why.
     pub fn send(&mut self, sent: &[Sent]) -> (Vec<Got>, Vec<(usize, &'static str)>) {
         let port = sent[0].port;
-        let plain = |it: &Sent| it.asked == Asked::default() && it.bytes.len() >= 14;
+        let of_card = |it: &Sent| it.work.is_some() || it.asked == Asked::default() && it.bytes.len() >= 14;
         match &mut self.receivers[port] {
-            Some(Receiver::Card(card)) if sent.iter().all(plain) => {
-                // Some of those that have a tag get it from the card.
-                sent.iter()
-                    .for_each(|it| card.send(&it.bytes, it.bytes.len() >= 64 && it.bytes[11] & 1 == 1));
+            Some(Receiver::Card(card)) if sent.iter().all(of_card) => {
+                sent.iter().for_each(|it| card.send(it));
             }
             _ if port == TOLD => {
                 let header = [8, 0, 0, 0, 0, 0, TOLD_VNI as u8, 0];
