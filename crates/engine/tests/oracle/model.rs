@@ -485,7 +485,8 @@ fn station_of(bytes: &[u8], at: usize) -> (u16, [u8; 6]) {
     (vlan, bytes[at..at + 6].try_into().unwrap())
 }
 
-/// The parts of a frame with the tag that told its VLAN, if it had one.
+/// The parts of a frame with the tag that told its VLAN, if it had one. A router takes off those that only
+/// tell a priority, two at most.
 fn as_it_came(way: &Way<'_>, port: &PortConfig) -> Vec<Vec<u8>> {
     let tag = (port.host().is_some() && port.has_vlans())
         .then(|| tags(&way.sent.bytes).0.first().copied().filter(|(kind, _)| *kind == port.tag()))
@@ -493,6 +494,14 @@ fn as_it_came(way: &Way<'_>, port: &PortConfig) -> Vec<Vec<u8>> {
     let with = |part: &Vec<u8>| match tag {
         Some((kind, control)) => {
             [&part[..12], &kind.to_be_bytes(), &control.to_be_bytes(), &part[12..]].concat()
+        }
+        None if port.joint == Joint::Router => {
+            let priority = |part: &[u8]| {
+                part.len() >= 18 && part[12..14] == [0x81, 0] && part[14] & 15 == 0 && part[15] == 0
+            };
+            let mut part = part.clone();
+            (0..2).for_each(|_| drop(priority(&part).then(|| part.drain(12..16))));
+            part
         }
         None => part.clone(),
     };
