@@ -1,14 +1,19 @@
 //! What benchmarks of several ways to do the same are told, and what they do with the samples of their rounds.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use sidecore_driver::load::pin;
 use sidecore_driver::memory::Page;
+use sidecore_driver::session::Config;
+use sidecore_driver::{Frontend, NetDriver};
 
 use super::peers::{free_huge_pages, HUGE_PAGES};
+
+/// Longest wait for a start.
+pub const START: Duration = Duration::from_secs(20);
 
 /// An error is a text for people.
 pub type Result<T> = std::result::Result<T, String>;
@@ -121,6 +126,18 @@ pub fn on<R: Send>(core: usize, what: impl FnOnce() -> Result<R> + Send) -> Resu
         pin(core).map_err(text)?;
         what()
     })
+}
+
+/// A guest behind the socket at `path`.
+pub fn guest(path: &Path, config: Config) -> Result<NetDriver> {
+    NetDriver::start(Frontend::connect(path, START).map_err(text)?, config).map_err(text)
+}
+
+/// A whole number of frames or ticks, without what is beyond it; of less than none it is zero.
+#[inline]
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]
+pub fn whole(it: f64) -> u64 {
+    it as u64
 }
 
 /// The value at a place of the sorted ones, which depends on how many there are.

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use sidecore_driver::NetDriver;
 
+use super::common::whole;
+
 /// Flows of each queue pair.
 const FLOWS: u16 = 16;
 /// Frames given to a queue at once.
@@ -214,9 +216,4 @@ fn read_tag(frame: &[u8], template: &[u8]) -> Option<(u16, u64)> {
         && frame[TAG + TAG_LEN..] == template[TAG + TAG_LEN..];
     let tag = frame.get(TAG..TAG + TAG_LEN).filter(|_| same)?;
     Some((u16::from_le_bytes(tag[..2].try_into().ok()?), u64::from_le_bytes(tag[2..].try_into().ok()?)))
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
-fn whole(frames: f64) -> u64 {
-    frames as u64
 }

@@ -11,9 +11,10 @@ use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
 use super::common::{text, Result};
-use super::net::{received, Net};
+use super::lane::End;
+use super::net::{received, veth};
 use super::ours::START;
-use super::rfc2544::lane::End;
+use super::runner::named;
 use sidecore_pktgen::end::{host, Lane, Sink, Source};
 
 /// Frames sent at once.
@@ -21,36 +22,27 @@ const BURST: usize = 64;
 /// Entries of a virtio port's rings.
 const ENTRIES: u16 = 1024;
 
-/// A kind of port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
-pub enum Kind {
-    /// A ring port.
-    Ring,
-    /// virtio-net over vhost-user.
-    VhostUser,
-    /// TAP.
-    Tap,
-    /// AF_XDP on a veth pair.
-    Xdp,
-    /// AF_PACKET on a veth pair.
-    Packet,
-    /// A veth pair without a port of ours: a bridge's.
-    #[value(skip)]
-    Veth,
+named! {
+    /// A kind of port.
+    #[derive(PartialOrd, Ord, clap::ValueEnum)]
+    pub enum Kind {
+        /// A ring port.
+        Ring = "ring",
+        /// virtio-net over vhost-user.
+        VhostUser = "vhost-user",
+        /// TAP.
+        Tap = "tap",
+        /// AF_XDP on a veth pair.
+        Xdp = "xdp",
+        /// AF_PACKET on a veth pair.
+        Packet = "packet",
+        /// A veth pair without a port of ours: a bridge's.
+        #[value(skip)]
+        Veth = "veth",
+    }
 }
 
 impl Kind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Ring => "ring",
-            Kind::VhostUser => "vhost-user",
-            Kind::Tap => "tap",
-            Kind::Xdp => "xdp",
-            Kind::Packet => "packet",
-            Kind::Veth => "veth",
-        }
-    }
-
     /// Whether the far side is the kernel's.
     pub fn is_host(self) -> bool {
         !matches!(self, Kind::Ring | Kind::VhostUser)
@@ -77,16 +69,16 @@ pub struct PathEnd {
 }
 
 impl PathEnd {
-    /// Makes what has to be there before any switch starts, in the namespace `net` and the directory `dir`.
-    pub fn make(kind: Kind, number: u8, net: &Net, dir: &Path) -> Result<PathEnd> {
-        let end = PathEnd::there(kind, number, dir);
-        if kind.is_pair() {
-            net.veth(&end.near, &end.far)?;
+    /// Makes what has to be there before any switch starts, in this thread's namespace.
+    pub fn make(&self) -> Result<()> {
+        if self.kind.is_pair() {
+            veth(&self.near, &self.far)
+        } else {
+            Ok(())
         }
-        Ok(end)
     }
 
-    /// An end of what was set up before.
+    /// In the directory `dir`, or by names that are the same in each namespace.
     pub fn there(kind: Kind, number: u8, dir: &Path) -> PathEnd {
         let near = format!("near{number}");
         let far = if kind.is_pair() { format!("far{number}") } else { near.clone() };
@@ -116,29 +108,24 @@ impl PathEnd {
     /// the namespace.
     pub fn connect(&self, listener: Option<&Listener>, bytes: usize) -> Result<Side> {
         let far = self.kind.is_host().then(|| self.far.clone());
-        Ok(Side { end: self.open(listener, bytes)?, tags: Tags::new(self.number, bytes), far })
+        Ok(Side { end: self.open(listener, bytes, Page::Small)?, tags: Tags::new(self.number, bytes), far })
+    }
+
+    /// A virtio port's driver, or what connects to `listener`.
+    pub fn frontend(&self, listener: Option<&Listener>) -> Result<Frontend> {
+        let frontend = match listener {
+            Some(listener) => listener.accept(START),
+            None => Frontend::connect(&self.path, START),
+        };
+        frontend.map_err(text)
     }
 
     /// The end itself, without numbered frames.
-    pub fn open(&self, listener: Option<&Listener>, bytes: usize) -> Result<End> {
+    pub fn open(&self, listener: Option<&Listener>, bytes: usize, page: Page) -> Result<End> {
         match self.kind {
             Kind::Ring => End::ring(&self.path.to_string_lossy(), bytes),
-            Kind::VhostUser => {
-                let frontend = match listener {
-                    Some(listener) => listener.accept(START),
-                    None => Frontend::connect(&self.path, START),
-                };
-                End::virtio(frontend.map_err(text)?, ENTRIES, bytes, Page::Small)
-            }
+            Kind::VhostUser => End::virtio(self.frontend(listener)?, ENTRIES, bytes, page),
             _ => End::host(host::Kind::Packet, &self.far, bytes),
-        }
-    }
-
-    /// Takes away what [`PathEnd::make`] made.
-    pub fn clean(&self, net: &Net) {
-        if self.kind.is_pair() {
-            // It may be gone with its switch.
-            let _ = net.ip(&format!("link del {}", self.near));
         }
     }
 }

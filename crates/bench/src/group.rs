@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use sidecore_driver::load::pin;
 use sidecore_port::Port;
 
-use super::common::{apart, median, text, Output, Processors, Result};
+use super::common::{apart, median, text, whole, Output, Processors, Result};
 use super::draw::{chart, Axis, Line};
+use super::fib::tables::Random;
 use super::ours::{Daemon, Switch, START};
 use super::peers::Scratch;
 use super::results::Results;
@@ -200,7 +201,7 @@ struct Flows {
     flows: Vec<Flow>,
     life: f64,
     ids: u32,
-    seed: u64,
+    random: Random,
     next: usize,
     start: Instant,
     rate: f64,
@@ -222,7 +223,7 @@ impl Flows {
             flows: vec![Flow::default(); flows as usize],
             life: life.as_secs_f64(),
             ids: 0,
-            seed: 0x9e37_79b9_7f4a_7c15,
+            random: Random::new(0x9e37_79b9_7f4a_7c15),
             next: 0,
             start: Instant::now(),
             rate,
@@ -239,11 +240,8 @@ impl Flows {
     }
 
     fn renew(&mut self, place: usize, now: f64) {
-        // xorshift64; the life's length is exponential.
-        self.seed ^= self.seed << 13;
-        self.seed ^= self.seed >> 7;
-        self.seed ^= self.seed << 17;
-        let part = ((self.seed >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
+        // The life's length is exponential.
+        let part = ((self.random.next() >> 11) as f64 + 1.0) / (1u64 << 53) as f64;
         self.ids = self.ids.wrapping_add(1);
         self.flows[place] = Flow { id: self.ids, ends: now - part.ln() * self.life, ..Flow::default() };
     }
@@ -251,8 +249,7 @@ impl Flows {
     /// Sends what is due, and takes what has come.
     fn turn(&mut self, stage: &mut Stage, sends: bool) -> Result<()> {
         let now = self.start.elapsed().as_secs_f64();
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "few, and time goes on")]
-        let due = ((now - self.due) * self.rate) as u64;
+        let due = whole((now - self.due) * self.rate);
         let space = stage.from.tx[0].space() as u64;
         if sends && due >= 32 {
             // What could not be sent in time is not sent late: a burst would be a load of its own.

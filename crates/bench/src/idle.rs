@@ -17,11 +17,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sidecore_driver::load::{pin, LoadConfig};
 use sidecore_driver::net::NetDriver;
+use sidecore_driver::session::Config;
 
-use super::common::{apart, median, middle, percentile, text, Output, Processors, Repeat, Result};
+use super::common::{apart, guest, median, middle, percentile, text, Output, Processors, Repeat, Result};
 use super::distance::{Distance, Mode};
 use super::draw::{chart, Axis, Line};
-use super::many::{driver, Stage};
+use super::many::Stage;
 use super::modes::Modes;
 use super::ours::START;
 use super::results::Results;
@@ -78,24 +79,14 @@ pub struct Sample {
     modes: Option<[Mode; 3]>,
 }
 
-/// Figures of rounds by the distance of the two processors.
-#[derive(Clone, Debug, Serialize)]
-struct ByMode {
-    ns_alone: Modes,
-    ns_among: Modes,
-    /// The median of a round's bursts to a core at work.
-    at_work_us: Modes,
-}
-
-impl ByMode {
-    fn of(rounds: &[Sample]) -> ByMode {
-        let of = |part: usize, value: fn(&Sample) -> f64| {
-            Modes::of(rounds, |round| (round.modes.map_or(Mode::Unknown, |modes| modes[part]), value(round)))
-        };
-        let ns_alone = of(0, |round| round.ns_alone);
-        let ns_among = of(1, |round| round.ns_among).over("ratio_to_alone", &ns_alone);
-        ByMode { ns_among, at_work_us: of(2, |round| median(round.at_work_us.iter().copied())), ns_alone }
-    }
+/// Figures of rounds by the distance of the two processors; of bursts to a core at work a round's median.
+fn by_mode(rounds: &[Sample]) -> impl Serialize {
+    let of = |part: usize, value: fn(&Sample) -> f64| {
+        Modes::of(rounds, |round| (round.modes.map_or(Mode::Unknown, |modes| modes[part]), value(round)))
+    };
+    let ns_alone = of(0, |round| round.ns_alone);
+    let ns_among = of(1, |round| round.ns_among).over("ratio_to_alone", &ns_alone);
+    fields! { ns_alone, ns_among, at_work_us: of(2, |round| median(round.at_work_us.iter().copied())) }
 }
 
 /// `bench idle`.
@@ -130,12 +121,11 @@ pub fn run(args: &Args) -> Result<()> {
         bare_thread_p50_us: bare(50),
         bare_thread_p99_us: bare(99),
     };
-    let by_mode = ByMode::of(&rounds);
     let note = format!("connected, silent ports beside a pair that talks, {}", args.repeat);
     Results::new("idle", &note)
         .with("ports", &args.ports)?
         .with("rows", &rounds)?
-        .with("modes", &by_mode)?
+        .with("modes", &by_mode(&rounds))?
         .with("summary", &summary)?
         .give(&args.output, || draw(&rounds))
 }
@@ -196,7 +186,7 @@ struct Scene<'a> {
 
 impl Scene<'_> {
     fn new(stage: &mut Stage) -> Result<Scene<'_>> {
-        let pair = [driver(&stage.paths[0])?, driver(&stage.paths[1])?];
+        let pair = [guest(&stage.paths[0], Config::default())?, guest(&stage.paths[1], Config::default())?];
         let mut scene = Scene { stage, pair, next: 0 };
         // All addresses are learned, so that nothing that counts is flooded.
         let [a, b] = &mut scene.pair;

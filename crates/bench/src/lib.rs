@@ -23,6 +23,7 @@ mod fib;
 mod frr;
 mod group;
 mod idle;
+mod lane;
 mod many;
 mod matrix;
 mod modes;
@@ -42,6 +43,7 @@ mod sched;
 #[allow(dead_code, reason = "tests of the driver use more of it")]
 mod storage;
 mod tap;
+mod target;
 mod vale;
 mod virtio_user;
 mod vsr;

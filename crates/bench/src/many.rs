@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use sidecore_driver::load::{Load, LoadConfig};
 use sidecore_driver::net::NetDriver;
-use sidecore_driver::session::{Config, Want};
+use sidecore_driver::session::Config;
 use sidecore_driver::Frontend;
 
-use super::common::{apart, median, middle, text, Processors, Repeat};
+use super::common::{apart, guest, median, middle, text, Processors, Repeat};
 use super::distance::{Distance, Mode};
 use super::modes::Modes;
 use super::ours::{Switch, START};
@@ -63,7 +63,8 @@ impl Stage {
         let scratch = Scratch::new("sc-ports").map_err(text)?;
         let paths: Vec<PathBuf> = (0..ports).map(|n| scratch.file(format!("p{n}"))).collect();
         let switch = Switch::start(io_core, &scratch, &paths).map_err(text)?;
-        let silent = paths[2..].iter().map(driver).collect::<Result<Vec<_>, String>>()?;
+        let silent =
+            paths[2..].iter().map(|path| guest(path, Config::default())).collect::<Result<_, String>>()?;
         Ok(Stage { switch, io_core, paths, silent, _scratch: scratch })
     }
 
@@ -99,12 +100,6 @@ impl Stage {
         let process = self.switch.process.id();
         Duration::from_nanos(peers::threads(process).map(|thread| peers::ran(process, thread)).sum())
     }
-}
-
-/// A connected driver that says nothing.
-pub(super) fn driver(path: &PathBuf) -> Result<NetDriver, String> {
-    let frontend = Frontend::connect(path, START).map_err(text)?;
-    NetDriver::start(frontend, Config { want: Want::default(), ..Config::default() }).map_err(text)
 }
 
 /// `bench ports`.

@@ -13,18 +13,18 @@
 
 use std::time::{Duration, Instant};
 
-use sidecore_driver::load::pin;
-use sidecore_driver::Listener;
+use sidecore_driver::memory::Page;
 
-use super::common::{apart, median, middle, text, Processors, Repeat, Result};
+use super::common::{median, middle, Processors, Repeat, Result};
 use super::distance::{Distance, Mode};
-use super::ends::{Kind, PathEnd, Side};
+use super::ends::{Kind, Side};
 use super::modes::Modes;
 use super::net::Net;
-use super::ours::{Cycles, Switch, START};
-use super::peers::{Flows, Ovs, OvsPort, Scratch};
+use super::ours::START;
+use super::peers::Flows;
 use super::results::Results;
 use super::runner::{fields, in_parts};
+use super::target::{Setting, Target, Who};
 
 /// `bench matrix`.
 #[derive(Debug, clap::Args)]
@@ -62,23 +62,8 @@ pub enum Peer {
 /// Frames under way at most, where nothing but the switch can lose them.
 const WINDOW: usize = 512;
 
-/// Something to be measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Candidate {
-    Sidecore,
-    Bridge,
-    Ovs,
-}
-
-impl Candidate {
-    fn name(self) -> &'static str {
-        match self {
-            Candidate::Sidecore => "sidecore",
-            Candidate::Bridge => "bridge",
-            Candidate::Ovs => "ovs-normal",
-        }
-    }
-}
+/// Something to be measured, and its name in tables and JSON.
+type Candidate = (&'static str, Who);
 
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
@@ -94,9 +79,9 @@ struct Sample {
 /// `bench matrix`.
 pub fn run(args: &Args) -> Result<()> {
     let cases = cases(args);
-    let samples = in_parts(args.repeat.rounds, &cases, |round, &(candidate, pair)| {
-        let ([from, to], name) = (pair.map(Kind::name), candidate.name());
-        let measured = measure(args, candidate, pair, args.repeat.window);
+    let samples = in_parts(args.repeat.rounds, &cases, |round, ((name, who), pair)| {
+        let [from, to] = pair.map(Kind::name);
+        let measured = measure(args, who, *pair);
         let measured = measured.map_err(|e| format!("{name}, {from} to {to}: {e}"))?;
         for (size, sample) in args.sizes.iter().zip(&measured) {
             eprintln!("{round}: {name} {from} to {to} {size} B: {:.3} Mpps", sample.mpps);
@@ -105,7 +90,7 @@ pub fn run(args: &Args) -> Result<()> {
     })?;
     let mut rows = Vec::new();
     for (at, &size) in args.sizes.iter().enumerate() {
-        for (&(candidate, [from, to]), of_case) in cases.iter().zip(&samples) {
+        for (((candidate, _), [from, to]), of_case) in cases.iter().zip(&samples) {
             let of = &of_case[at];
             let mpps = middle(of, |it| it.mpps);
             let all_busy: Option<Vec<f64>> = of.iter().map(|it| it.busy).collect();
@@ -113,7 +98,7 @@ pub fn run(args: &Args) -> Result<()> {
                 from: from.name(),
                 to: to.name(),
                 size,
-                candidate: candidate.name(),
+                candidate: *candidate,
                 /// Million frames a second, of every round.
                 samples: of.iter().map(|it| it.mpps).collect::<Vec<_>>(),
                 mpps,
@@ -136,117 +121,35 @@ fn cases(args: &Args) -> Vec<(Candidate, [Kind; 2])> {
     let mut cases = Vec::new();
     for &from in &args.kinds {
         for &to in &args.kinds {
-            cases.push((Candidate::Sidecore, [from, to]));
+            cases.push((("sidecore", Who::Switch), [from, to]));
             if asked(Peer::Ovs) && [from, to].iter().all(|kind| matches!(kind, Kind::VhostUser | Kind::Tap)) {
-                cases.push((Candidate::Ovs, [from, to]));
+                cases.push((("ovs-normal", Who::Ovs(Flows::Normal)), [from, to]));
             }
         }
     }
     // Whatever the port of ours is, the bridge's is one end of a veth pair.
     if asked(Peer::Bridge) && args.kinds.iter().any(|kind| kind.is_host()) {
-        cases.push((Candidate::Bridge, [Kind::Veth; 2]));
+        cases.push((("bridge", Who::Bridge), [Kind::Veth; 2]));
     }
     cases
 }
 
-/// A candidate under way.
-enum Running {
-    Sidecore(Switch),
-    Bridge,
-    /// It runs as long as this.
-    Ovs(#[allow(dead_code, reason = "nothing is asked of it")] Ovs),
-}
-
-impl Running {
-    fn cycles(&self) -> Result<Option<Cycles>> {
-        match self {
-            Running::Sidecore(switch) => switch.cycles().map(Some).map_err(text),
-            Running::Bridge | Running::Ovs(_) => Ok(None),
-        }
-    }
-}
-
 /// Starts a candidate and measures all sizes.
-fn measure(args: &Args, candidate: Candidate, pair: [Kind; 2], time: Duration) -> Result<Vec<Sample>> {
-    let scratch = Scratch::new("sc-matrix").map_err(text)?;
-    let net = Net::quiet()?;
-    let dir = scratch.file("");
-    let mut ends = [PathEnd::make(pair[0], 0, &net, &dir)?, PathEnd::make(pair[1], 1, &net, &dir)?];
-    if candidate == Candidate::Ovs {
-        // It calls its interfaces as its ports.
-        ends = ends.map(PathEnd::of_ovs);
-    }
-    let mut listeners = [None, None];
-    if candidate == Candidate::Ovs {
-        for (end, listener) in ends.iter().zip(&mut listeners) {
-            if end.kind == Kind::VhostUser {
-                *listener = Some(Listener::new(&end.path).map_err(text)?);
-            }
-        }
-    }
-    let measured = net.enter(|| {
-        let running = start(args, candidate, &ends, &scratch, &net)?;
-        // On a thread of its own: this one may have to start processes, which go wherever they like.
-        let load = || {
-            pin(args.cpus.load_core).map_err(text)?;
-            args.sizes
-                .iter()
-                .map(|&size| one(&ends, &listeners, usize::from(size), &running, time, args.cpus.pair()))
-                .collect::<Result<Vec<_>>>()
-        };
-        apart(load)
-    });
-    ends.iter().for_each(|end| end.clean(&net));
-    measured
-}
-
-fn start(
-    args: &Args,
-    candidate: Candidate,
-    ends: &[PathEnd; 2],
-    scratch: &Scratch,
-    net: &Net,
-) -> Result<Running> {
-    match candidate {
-        Candidate::Sidecore => {
-            let specs = ends.each_ref().map(PathEnd::spec);
-            Switch::start_with(args.cpus.io_core, scratch, &specs, &[]).map(Running::Sidecore).map_err(text)
-        }
-        Candidate::Bridge => {
-            net.ip("link add br0 type bridge")?;
-            for end in ends {
-                net.ip(&format!("link set dev {} master br0", end.near()))?;
-            }
-            net.ip("link set br0 up")?;
-            Ok(Running::Bridge)
-        }
-        Candidate::Ovs => {
-            let port = |end: &PathEnd| match end.kind {
-                Kind::VhostUser => OvsPort::Vhost(end.path.clone()),
-                _ => OvsPort::Tap,
-            };
-            let ovs =
-                Ovs::start(args.cpus.io_core, &ends.each_ref().map(port), Flows::Normal).map_err(text)?;
-            for end in ends.iter().filter(|end| end.kind == Kind::Tap) {
-                net.ip(&format!("link set dev {} up", end.near()))?;
-            }
-            Ok(Running::Ovs(ovs))
-        }
-    }
+fn measure(args: &Args, who: &Who, pair: [Kind; 2]) -> Result<Vec<Sample>> {
+    let setting = Setting { cpus: args.cpus, longest: 1514, page: Page::Small, daemon: None, fifo: false };
+    let paced = !pair.into_iter().any(Kind::is_host);
+    Net::quiet()?.enter(|| {
+        let mut target = Target::between(who, pair, None, setting)?;
+        target.play(|target| args.sizes.iter().map(|&size| one(args, target, paced, size.into())).collect())
+    })
 }
 
 /// Connects both ends, makes their addresses known, and measures.
-fn one(
-    ends: &[PathEnd; 2],
-    listeners: &[Option<Listener>; 2],
-    size: usize,
-    running: &Running,
-    time: Duration,
-    cpus: [usize; 2],
-) -> Result<Sample> {
-    let mut from = ends[0].connect(listeners[0].as_ref(), size)?;
-    let mut to = ends[1].connect(listeners[1].as_ref(), size)?;
-    let paced = !ends.iter().any(|end| end.kind.is_host());
+fn one(args: &Args, target: &Target<'_>, paced: bool, size: usize) -> Result<Sample> {
+    let [mut from, mut to] = target.sides(size)?;
+    let time = args.repeat.window;
+    // Others keep no account, or one of another kind.
+    let cycles = || if target.is_ours() { target.cycles() } else { Ok(None) };
     let mut sent = 0;
     // Until the switch knows the receiver and its frames come: links and ports take their time to come up.
     let begun = Instant::now();
@@ -261,15 +164,15 @@ fn one(
         std::thread::sleep(Duration::from_millis(1));
         to.receive()?;
     }
-    let distance = Distance::before(&cpus);
+    let distance = Distance::before(&target.cpus());
     push(&mut from, &mut to, &mut sent, paced, time / 2)?;
     let (before, lost) = (to.received()?, to.lost_and_wrong().0);
-    let cycles = running.cycles()?;
+    let before_ns = cycles()?;
     let start = Instant::now();
     push(&mut from, &mut to, &mut sent, paced, time)?;
     let seconds = start.elapsed().as_secs_f64();
     let (after, mode) = (to.received()?, distance.after());
-    let busy = running.cycles()?.zip(cycles).map(|(now, then)| now.since(then).share());
+    let busy = cycles()?.zip(before_ns).map(|(now, then)| now.since(then).share());
     let (all_lost, wrong) = to.lost_and_wrong();
     if paced && wrong > 0 {
         return Err(format!("{wrong} frames came out of order or had changed"));

@@ -52,8 +52,7 @@ impl Net {
 
     /// Makes a veth pair.
     pub fn veth(&self, near: &str, far: &str) -> Result<()> {
-        self.ip(&format!("link add {near} type veth peer name {far}"))?;
-        [near, far].iter().try_for_each(|end| self.ip(&format!("link set {end} up")))
+        self.enter(|| veth(near, far))
     }
 
     /// The process that keeps it.
@@ -89,6 +88,12 @@ impl Drop for Net {
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }
+}
+
+/// Makes a veth pair in this thread's namespace.
+pub fn veth(near: &str, far: &str) -> Result<()> {
+    ip(&["link", "add", near, "type", "veth", "peer", "name", far])?;
+    [near, far].iter().try_for_each(|end| ip(&["link", "set", end, "up"]))
 }
 
 /// Runs `ip`.

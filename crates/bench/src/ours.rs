@@ -5,14 +5,12 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use super::common::text;
 use super::net::Net;
 use super::peers::{PeerError, Process, Scratch};
 
-/// Longest wait for a start.
-pub const START: Duration = Duration::from_secs(20);
+pub use super::common::START;
 
 /// What a polling core did with its time; the unit of time is the candidate's own.
 #[derive(Clone, Copy, Debug)]

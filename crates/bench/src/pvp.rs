@@ -19,8 +19,8 @@ use super::modes::Modes;
 use super::ours::Cycles;
 use super::peers::{self, Flows};
 use super::results::Results;
-use super::rfc2544::target::{waited, Setting, Target, Who};
 use super::runner::{beside_peers, fields};
+use super::target::{waited, Setting, Target, Who};
 
 /// What is measured, in the order of the table, and its name in tables and JSON. Ours is the first.
 const CANDIDATES: [(&str, Who); 4] = [
@@ -120,7 +120,7 @@ pub fn run(args: &Args) -> Result<()> {
         ..LoadConfig::default()
     };
     let load = load.entries(args.ring.parse().map_err(|e| format!("--ring: {e}"))?);
-    let setting = Setting { cpus: args.cpus, longest: 1514, daemon: None, fifo: args.fifo };
+    let setting = Setting { cpus: args.cpus, longest: 1514, page, daemon: None, fifo: args.fifo };
     let is_peer = |(name, who): &(&'static str, Who)| (*name, *who != Who::Switch);
     let (samples, missing) = beside_peers(args.repeat.rounds, &candidates, is_peer, |round, (name, who)| {
         let mut target = Target::start(who, setting)?;

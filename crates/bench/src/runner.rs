@@ -47,6 +47,9 @@ pub fn by_turns<C, S>(
     Ok(samples)
 }
 
+/// By case and measurement, the samples of all rounds.
+pub type Samples<S> = Vec<Vec<Vec<S>>>;
+
 /// As [`by_turns`], where a case is started once in a round for several measurements: samples by case and
 /// measurement.
 ///
@@ -56,7 +59,7 @@ pub fn in_parts<C, S>(
     rounds: u16,
     cases: &[C],
     measure: impl FnMut(Round, &C) -> Result<Vec<S>>,
-) -> Result<Vec<Vec<Vec<S>>>> {
+) -> Result<Samples<S>> {
     let turned = |of_rounds: Vec<Vec<S>>| {
         let mut all: Vec<Vec<S>> = Vec::new();
         for of_round in of_rounds {
@@ -78,7 +81,7 @@ pub fn beside_peers<C, S>(
     cases: &[C],
     name: impl Fn(&C) -> (&'static str, bool),
     mut measure: impl FnMut(Round, &C) -> Result<Vec<S>>,
-) -> Result<(Vec<Vec<Vec<S>>>, BTreeMap<&'static str, String>)> {
+) -> Result<(Samples<S>, BTreeMap<&'static str, String>)> {
     let mut missing = BTreeMap::new();
     let mut samples = in_parts(rounds, cases, |round, case| {
         let (name, is_peer) = name(case);
@@ -140,3 +143,28 @@ macro_rules! fields {
     }};
 }
 pub(crate) use fields;
+
+/// An enumeration whose values have names, in tables and JSON.
+macro_rules! named {
+    ($(#[$about:meta])* $vis:vis enum $name:ident { $($(#[$of:meta])* $value:ident = $text:literal),+ $(,)? }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $vis enum $name {
+            $($(#[$of])* $value),+
+        }
+
+        impl $name {
+            /// All of them.
+            #[allow(dead_code, reason = "most are gone through, or named")]
+            $vis const ALL: [$name; [$($text),+].len()] = [$($name::$value),+];
+
+            /// Its name.
+            $vis const fn name(self) -> &'static str {
+                match self {
+                    $($name::$value => $text),+
+                }
+            }
+        }
+    };
+}
+pub(crate) use named;

@@ -12,9 +12,9 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use sidecore_abi::virtio::features as f;
-use sidecore_driver::{Config, Frontend, NetDriver, Want};
+use sidecore_driver::{Config, Want};
 
-use super::common::{apart, text};
+use super::common::{apart, guest, text};
 use super::distance::{Distance, Mode};
 use super::echo::{Account, Amount, Echo};
 use super::ours::{Switch, START};
@@ -142,8 +142,7 @@ fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16
         if let Err(e) = peers::prioritize(thread) {
             eprintln!("the load has no real-time priority, so rates are lower: {e}");
         }
-        let frontend = Frontend::connect(&load, START).map_err(text)?;
-        let driver = NetDriver::start(frontend, config).map_err(text)?;
+        let driver = guest(&load, config)?;
         let mut echo = Echo::new(driver, LOAD_MAC, PEER_MAC, args.size.into(), u64::from(ENTRIES) / 2);
         echo.warm_up(START)?;
         negotiated(&switch, packed, mergeable, queues)?;

@@ -8,28 +8,20 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::common::{text, Result};
+use crate::runner::named;
 use crate::storage::Image;
 
-/// Where a disk's bytes are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Medium {
-    /// Memory of the daemon; of qemu-storage-daemon, which has no such thing, a file in tmpfs.
-    Ram,
-    /// A file in tmpfs.
-    Tmpfs,
-    /// A file on a disk of this machine.
-    Disk,
-}
-
-impl Medium {
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ram => "ram",
-            Self::Tmpfs => "tmpfs",
-            Self::Disk => "disk",
-        }
+named! {
+    /// Where a disk's bytes are.
+    #[derive(Serialize, Deserialize, clap::ValueEnum)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Medium {
+        /// Memory of the daemon; of qemu-storage-daemon, which has no such thing, a file in tmpfs.
+        Ram = "ram",
+        /// A file in tmpfs.
+        Tmpfs = "tmpfs",
+        /// A file on a disk of this machine.
+        Disk = "disk",
     }
 }
 

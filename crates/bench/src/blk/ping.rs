@@ -11,7 +11,6 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::Config;
-use sidecore_driver::Frontend;
 
 use super::image::{Images, Medium};
 use super::player::{Part, Players, Work};
@@ -19,7 +18,7 @@ use super::EIGHT;
 use crate::common::{on, text, Common, Result};
 use crate::distance::{Distance, Mode};
 use crate::modes::Modes;
-use crate::ours::{Switch, START};
+use crate::ours::Switch;
 use crate::peers::Scratch;
 use crate::runner::figures;
 
@@ -113,9 +112,7 @@ struct Ping {
 
 impl Ping {
     fn connect(guest: &PathBuf, peer: &PathBuf) -> Result<Ping> {
-        let connect = |path: &PathBuf| {
-            NetDriver::start(Frontend::connect(path, START).map_err(text)?, Config::default()).map_err(text)
-        };
+        let connect = |path: &PathBuf| crate::common::guest(path, Config::default());
         Ok(Ping { guest: connect(guest)?, peer: connect(peer)?, sent: None, held: None })
     }
 

@@ -11,35 +11,28 @@ use serde::{Deserialize, Serialize};
 use sidecore_driver::{Disk, DiskOptions, Request, Status};
 
 use crate::common::{text, Result};
+use crate::fib::tables::Random;
+use crate::runner::named;
 
-/// What guests do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Work {
-    /// 4 KiB anywhere, read.
-    Read,
-    /// 4 KiB anywhere, written.
-    Write,
-    /// 128 KiB one after the other, read.
-    SequentialRead,
-    /// 128 KiB one after the other, written.
-    SequentialWrite,
-    /// 4 KiB anywhere, half of them read, half written, at the pace of the paper's guests.
-    Paced,
+named! {
+    /// What guests do.
+    #[derive(Serialize, Deserialize, clap::ValueEnum)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Work {
+        /// 4 KiB anywhere, read.
+        Read = "read",
+        /// 4 KiB anywhere, written.
+        Write = "write",
+        /// 128 KiB one after the other, read.
+        SequentialRead = "sequential-read",
+        /// 128 KiB one after the other, written.
+        SequentialWrite = "sequential-write",
+        /// 4 KiB anywhere, half of them read, half written, at the pace of the paper's guests.
+        Paced = "paced",
+    }
 }
 
 impl Work {
-    /// As on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::SequentialRead => "sequential-read",
-            Self::SequentialWrite => "sequential-write",
-            Self::Paced => "paced",
-        }
-    }
-
     /// Bytes of a request.
     pub fn bytes(self) -> usize {
         if self.is_sequential() {
@@ -72,7 +65,7 @@ struct Player {
     part: Part,
     places: u64,
     next: u64,
-    random: u64,
+    random: Random,
     /// When the request at each slot was started.
     started: Vec<Instant>,
     /// Answers, by slot.
@@ -107,19 +100,11 @@ impl Player {
             part,
             places: size / largest as u64,
             next: 0,
-            random: 0x9e37_79b9_7f4a_7c15 ^ number as u64,
+            random: Random::new(0x9e37_79b9_7f4a_7c15 ^ (number as u64) << 8),
             started: vec![now; part.depth.into()],
             done: Vec::new(),
             due: now,
         })
-    }
-
-    fn random(&mut self) -> u64 {
-        // xorshift64
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        self.random
     }
 
     /// Starts what may be started.
@@ -133,14 +118,15 @@ impl Player {
                 // A guest that was held up does not make up for it.
                 self.due = self.due.max(now - Duration::from_millis(1)) + Duration::from_secs_f64(1.0 / rate);
             }
-            let place = if work.is_sequential() { self.next } else { self.random() } % self.places;
+            let place =
+                if work.is_sequential() { self.next % self.places } else { self.random.below(self.places) };
             self.next += 1;
             let len = work.bytes();
             let sector = place * (len as u64 / 512);
             let writes = match work {
                 Work::Read | Work::SequentialRead => false,
                 Work::Write | Work::SequentialWrite => true,
-                Work::Paced => self.random() >> 20 & 1 == 1,
+                Work::Paced => self.random.below(2) == 1,
             };
             let request = match writes {
                 true => Request::WriteAnything { sector, len },

@@ -11,29 +11,22 @@ use super::player::Work;
 use crate::common::{text, Result};
 use crate::ours::Switch;
 use crate::peers::{self, installed, Scratch};
+use crate::runner::named;
 use crate::storage::{Export, StorageDaemon};
 
-/// One way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Ours.
-    Sidecore,
-    /// QEMU's.
-    Storage,
-    /// fio with io_uring, on the host.
-    Host,
+named! {
+    /// One way.
+    pub enum Way {
+        /// Ours.
+        Sidecore = "sidecore",
+        /// QEMU's.
+        Storage = "qemu-storage-daemon",
+        /// fio with io_uring, on the host.
+        Host = "host (fio)",
+    }
 }
 
 impl Way {
-    /// Its name in tables and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sidecore => "sidecore",
-            Self::Storage => "qemu-storage-daemon",
-            Self::Host => "host (fio)",
-        }
-    }
-
     /// Why it cannot be measured here, if so.
     pub fn missing(self) -> Option<&'static str> {
         let there = match self {

@@ -10,10 +10,10 @@ use sidecore_driver::Listener;
 
 use super::super::common::{apart, text, Range, Result};
 use super::super::distance::{Distance, Mode};
+use super::super::lane::{End, Frames};
 use super::super::modes::Modes;
 use super::super::ours::START;
 use super::super::peers::{Flows, Ovs, OvsPort, Scratch};
-use super::super::rfc2544::lane::{End, Frames};
 use super::list::{List, NAME};
 use super::{Driver, Ends, Kind, Method, Stage, ENTRIES, SIZE};
 

@@ -7,7 +7,7 @@
 use std::net::Ipv4Addr;
 
 use super::super::fib::tables::Random;
-use super::super::rfc2544::lane::{udp, SIZE};
+use super::super::lane::{udp, SIZE};
 use super::MAC;
 
 /// What a daemon calls it.

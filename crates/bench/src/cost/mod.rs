@@ -29,10 +29,11 @@ use sidecore_pktgen::end::{Blind, Lane, Source};
 
 use super::common::{apart, median, text, Processors, Result};
 use super::distance::{Distance, Mode};
+use super::lane::{End, Frames, Once, SIZE};
 use super::modes::Modes;
 use super::ours::{Switch, START};
 use super::peers::Scratch;
-use super::rfc2544::lane::{End, Frames, Once, SIZE};
+use super::runner::named;
 use list::List;
 
 /// Entries of a ring, frames sent at once, and frames under way at most.
@@ -46,25 +47,17 @@ const MAC: [[u8; 6]; 3] = [[2, 0x63, 0, 0, 0, 1], [2, 0x63, 0, 0, 0, 2], [2, 0x6
 /// A group that no other station is in.
 const GROUP: [u8; 6] = [0x03, 0x63, 0, 0, 0, 1];
 
-/// Kinds of ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// Ring ports.
-    Ring,
-    /// virtio-net over vhost-user.
-    VhostUser,
-    /// The 82574L over vfio-user.
-    E1000e,
-}
-
-impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Kind::Ring => "ring",
-            Kind::VhostUser => "vhost-user",
-            Kind::E1000e => "e1000e",
-        }
+named! {
+    /// Kinds of ports.
+    #[derive(Serialize, clap::ValueEnum)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Kind {
+        /// Ring ports.
+        Ring = "ring",
+        /// virtio-net over vhost-user.
+        VhostUser = "vhost-user",
+        /// The 82574L over vfio-user.
+        E1000e = "e1000e",
     }
 }
 

@@ -69,7 +69,7 @@ impl From<Rtl8169> for Nic {
     }
 }
 
-/// The same for each driver.
+/// Does something with the driver, whichever it is.
 macro_rules! either {
     ($nic:expr, $driver:ident => $work:expr) => {
         match $nic {
@@ -79,15 +79,36 @@ macro_rules! either {
     };
 }
 
-impl Nic {
-    /// Asks for an interrupt at every frame received and sent.
-    pub fn arm_all(&mut self) -> Result<(), Error> {
-        either!(self, nic => nic.arm_all())
-    }
+/// What both drivers can do under one name.
+macro_rules! both_have {
+    ($($(#[$about:meta])* mut $name:ident($($of:ident: $type:ty),*) -> $result:ty;)*) => {
+        $($(#[$about])* pub fn $name(&mut self $(, $of: $type)*) -> $result {
+            either!(self, nic => nic.$name($($of),*))
+        })*
+    };
+}
 
-    /// If there was an interrupt, does what Linux's driver does then. Frames received; `None`: no interrupt.
-    pub fn service(&mut self, budget: usize, see: impl FnMut(&[u8])) -> Result<Option<usize>, Error> {
-        either!(self, nic => nic.service(budget, see))
+impl Nic {
+    both_have! {
+        /// Asks for an interrupt at every frame received and sent.
+        mut arm_all() -> Result<(), Error>;
+        /// If there was an interrupt, does what Linux's driver does then. Frames received; `None`: no
+        /// interrupt.
+        mut service(budget: usize, see: impl FnMut(&[u8])) -> Result<Option<usize>, Error>;
+        /// Queues one frame that `fill` writes. False: the ring has no room.
+        mut queue_with(fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool, Error>;
+        /// Tells the device of everything queued, if it does not know.
+        mut doorbell() -> Result<(), Error>;
+        /// Queues as many of `count` frames as there is room for and rings once; returns how many.
+        #[inline]
+        mut send_with(count: usize, fill: impl FnMut(usize, &mut [u8]) -> usize) -> Result<usize, Error>;
+        /// Takes the descriptors of sent frames back.
+        mut reclaim() -> bool;
+        /// Asks for an interrupt when frames have been sent, if the ring has no room.
+        mut want_room() -> ();
+        /// Shows up to `limit` received frames to `see`; returns how many there were.
+        #[inline]
+        mut receive(limit: usize, see: impl FnMut(&[u8])) -> Result<usize, Error>;
     }
 
     /// Whether the last [`service`](Nic::service) was not the end of it.
@@ -106,42 +127,6 @@ impl Nic {
     /// Whether the device has nothing to send, as far as the driver has looked.
     pub fn is_clean(&self) -> bool {
         either!(self, nic => nic.is_clean())
-    }
-
-    /// Queues one frame that `fill` writes. False: the ring has no room.
-    pub fn queue_with(&mut self, fill: impl FnOnce(&mut [u8]) -> usize) -> Result<bool, Error> {
-        either!(self, nic => nic.queue_with(fill))
-    }
-
-    /// Tells the device of everything queued, if it does not know.
-    pub fn doorbell(&mut self) -> Result<(), Error> {
-        either!(self, nic => nic.doorbell())
-    }
-
-    /// Queues as many of `count` frames as there is room for and rings once; returns how many.
-    #[inline]
-    pub fn send_with(
-        &mut self,
-        count: usize,
-        fill: impl FnMut(usize, &mut [u8]) -> usize,
-    ) -> Result<usize, Error> {
-        either!(self, nic => nic.send_with(count, fill))
-    }
-
-    /// Takes the descriptors of sent frames back.
-    pub fn reclaim(&mut self) {
-        either!(self, nic => nic.reclaim());
-    }
-
-    /// Asks for an interrupt when frames have been sent, if the ring has no room.
-    pub fn want_room(&mut self) {
-        either!(self, nic => nic.want_room());
-    }
-
-    /// Shows up to `limit` received frames to `see`; returns how many there were.
-    #[inline]
-    pub fn receive(&mut self, limit: usize, see: impl FnMut(&[u8])) -> Result<usize, Error> {
-        either!(self, nic => nic.receive(limit, see))
     }
 
     /// Accesses so far that would have left a guest, without ends of interrupts.

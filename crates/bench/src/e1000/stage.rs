@@ -10,7 +10,7 @@ use std::time::Duration;
 use sidecore_driver::e1000::{Config, E1000 as Driver};
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::rtl8169 as realtek;
-use sidecore_driver::{session, Frontend};
+use sidecore_driver::session;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::device::e1000::{E1000Config, Model, E1000};
 use sidecore_engine::device::rtl8169::{Rtl8169, Rtl8169Config};
@@ -21,8 +21,8 @@ use sidecore_engine::switch::{Switch, SwitchOptions};
 
 use super::nic::{Nic, Part, Setup};
 use super::text;
+use crate::common::guest;
 use crate::engine::{Direct, Engine};
-use crate::ours::START;
 
 /// Entries of the host's rings.
 const HOST_RING: u16 = 1024;
@@ -127,8 +127,6 @@ impl Stage {
     pub fn host(&mut self) -> Result<NetDriver, String> {
         let (port, _, path) = self.port()?;
         self.engine.virtio(port, &path)?;
-        let frontend = Frontend::connect(&path, START).map_err(text)?;
-        let config = session::Config { entries: HOST_RING, ..session::Config::default() };
-        NetDriver::start(frontend, config).map_err(text)
+        guest(&path, session::Config { entries: HOST_RING, ..session::Config::default() })
     }
 }

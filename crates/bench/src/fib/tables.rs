@@ -1,5 +1,7 @@
 //! Routing tables and addresses that look like the Internet's, the same each time.
 
+use crate::runner::named;
+
 /// Numbers that look random (xorshift64*, Vigna 2016).
 pub struct Random(u64);
 
@@ -137,28 +139,19 @@ fn distinct<A: Copy + Eq + std::hash::Hash>(
     all
 }
 
-/// Where the addresses come from that are looked up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keys {
-    /// Anywhere.
-    Random,
-    /// Below the prefixes of the table.
-    Routed,
-    /// Of 16,384 flows to addresses below prefixes of the table.
-    Flows,
+named! {
+    /// Where the addresses come from that are looked up.
+    pub enum Keys {
+        /// Anywhere.
+        Random = "random",
+        /// Below the prefixes of the table.
+        Routed = "routed",
+        /// 16,384 flows to addresses below prefixes of the table.
+        Flows = "flows",
+    }
 }
 
 impl Keys {
-    pub const ALL: [Keys; 3] = [Keys::Random, Keys::Routed, Keys::Flows];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Keys::Random => "random",
-            Keys::Routed => "routed",
-            Keys::Flows => "flows",
-        }
-    }
-
     /// `count` addresses; `below` makes one below a prefix.
     pub fn addresses<A: Copy>(
         self,

@@ -7,17 +7,17 @@ use sidecore_abi::virtio::{features, net_hdr};
 use sidecore_driver::net::{NetDriver, NetHdr};
 use sidecore_driver::ptnet::{Config, Ptnet as Driver};
 use sidecore_driver::session::{self, Want};
-use sidecore_driver::Frontend;
 use sidecore_engine::device::ptnet::{functions, PtnetConfig};
 use sidecore_engine::packet::Mac;
 use sidecore_engine::slots::pipe::End as PipeEnd;
 use sidecore_engine::transport::vfio_user::Functions;
 
-use super::super::common::{text, Result};
+use super::super::common::{guest, text, Result};
 use super::super::e1000::stage::{mac, Stage};
 use super::super::engine::{listen, Direct};
 use super::super::ours::START;
 use super::LARGE;
+use crate::runner::named;
 
 /// Where a frame's number stands: behind Ethernet, IP and UDP headers, or TCP's.
 const TAG: usize = 42;
@@ -29,27 +29,17 @@ const RING: u16 = 1024;
 /// Bytes of payload of each segment of a large frame.
 const SEGMENT: u16 = 1448;
 
-/// What the guests have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// ptnet without headers.
-    Plain,
-    /// ptnet with headers.
-    Header,
-    /// The two ends of a pipe.
-    Pipe,
-    /// virtio-net.
-    Virtio,
-}
-
-impl Kind {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Kind::Plain => "ptnet",
-            Kind::Header => "ptnet+header",
-            Kind::Pipe => "ptnet+pipe",
-            Kind::Virtio => "virtio-net",
-        }
+named! {
+    /// What the guests have.
+    pub enum Kind {
+        /// ptnet without headers.
+        Plain = "ptnet",
+        /// ptnet with headers.
+        Header = "ptnet+header",
+        /// The two ends of a pipe.
+        Pipe = "ptnet+pipe",
+        /// virtio-net.
+        Virtio = "virtio-net",
     }
 }
 
@@ -116,8 +106,7 @@ impl End {
                 .and_if(true, features::NET_CSUM | features::NET_GUEST_CSUM)
                 .and_if(true, features::NET_HOST_TSO4 | features::NET_GUEST_TSO4);
             let config = session::Config { want, entries: RING, ..session::Config::default() };
-            let frontend = Frontend::connect(&path, START).map_err(text)?;
-            Nic::Virtio(Box::new(NetDriver::start(frontend, config).map_err(text)?))
+            Nic::Virtio(Box::new(guest(&path, config)?))
         } else {
             let mac = Mac(mac(number));
             let mut settings = PtnetConfig { slots: RING.into(), buf_size, ..PtnetConfig::new(mac) };

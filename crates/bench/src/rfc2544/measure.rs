@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use hdrhistogram::Histogram;
 use sidecore_driver::load::now;
 
-use super::super::common::{text, Result};
+use super::super::common::{text, whole, Result};
 use super::super::distance::{Distance, Mode};
 use super::super::ours::START;
+use super::super::target::{waited, Target};
 use super::goal::{Goal, Seen};
 use super::loss::Stages;
 use super::search::{Found, Search};
-use super::target::{waited, Target};
 use super::traffic::Traffic;
 use super::trial::{Spell, Tester, Trial};
 
@@ -176,7 +176,7 @@ impl Bench<'_, '_, '_> {
         let burst_rate = (2.0 * throughput).min(self.fastest.max(throughput));
         let bursts = self.bursts(burst_rate)?;
         let recovery_ms = self.recovery(throughput)?;
-        let reset_ms = if self.target.can_restart() { Some(self.reset(base)?) } else { None };
+        let reset_ms = if self.target.is_ours() { Some(self.reset(base)?) } else { None };
         Ok(Repetition {
             ndr,
             pdr,
@@ -239,7 +239,7 @@ impl Bench<'_, '_, '_> {
 
     /// NDR and PDR, where frames are lost beyond the NDR, whether the tester was the limit, and the mode of most of the time.
     fn search(&mut self) -> Result<(Search, Stages, bool, Mode)> {
-        let mut search = Search::new(&self.plan.goals(), LEAST, whole(self.plan.most));
+        let mut search = Search::new(&self.plan.goals(), LEAST, whole(self.plan.most.round()));
         let mut stages: BTreeMap<u64, Stages> = BTreeMap::new();
         let (mut limited, mut modes) = (BTreeSet::new(), Vec::new());
         while let Some((load, seconds)) = search.next() {
@@ -298,7 +298,7 @@ impl Bench<'_, '_, '_> {
     /// The longest bursts at this rate that lose nothing.
     fn bursts(&mut self, rate: f64) -> Result<Vec<u64>> {
         let seconds = if self.plan.patient { LONGEST_BURST } else { 0.05 };
-        let most = whole(rate * seconds).max(128);
+        let most = whole((rate * seconds).round()).max(128);
         (0..self.plan.bursts).map(|_| self.burst(rate, most)).collect()
     }
 
@@ -343,7 +343,7 @@ impl Bench<'_, '_, '_> {
             return Err("no frame arrives before the reset".to_owned());
         }
         let killed = now();
-        let paths = self.target.restart()?.clone();
+        let paths = self.target.restart()?;
         let (from, to) = self.tester.ends();
         from.reconnect(&paths[0], START)?;
         to.map_or(Ok(()), |to| to.reconnect(&paths[1], START))?;
@@ -382,9 +382,4 @@ pub fn own_limit(mut tester: Tester<'_>, seconds: f64) -> Result<OwnLimit> {
     let half = tester.run(&[Spell::of((rate / 2.0).max(1.0), seconds)], true)?;
     let delays = half.delays.ok_or_else(|| text("a trial without delays"))?;
     Ok(OwnLimit { rate, delays, per_ns: tester.per_ns() })
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "frames, and positive")]
-fn whole(frames: f64) -> u64 {
-    frames.round() as u64
 }

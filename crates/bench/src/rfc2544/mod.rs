@@ -1,33 +1,32 @@
 //! `sidecore bench rfc2544`: what RFC 2544 asks of a device between two ports, with the search of RFC 9971.
 //!
-//! Theory of operation. A tester on one processor (`trial`) is both ends of a path through a target on another one (`target`): our
-//! switch or router, the Linux bridge, testpmd, Open vSwitch, or two ports that are there. First the tester measures itself
-//! without a target. Then, for each repetition, each target is started anew and measured whole, by turns, so that slow changes of
-//! the machine meet all alike (`measure`): NDR and PDR (`search`, `goal`), latency at parts of the NDR, the loss curve, the longest burst,
-//! recovery from an overload, and a reset of the daemon. Repetitions, not trials, are what intervals are of (`stats`, `report`).
-//! Each trial has the distance of the two processors; a repetition has that of most of its search, and repetitions of the same
-//! distance are compared with each other.
+//! Theory of operation. A tester on one processor (`trial`) is both ends of a path through a target on
+//! another one ([`Target`]): our switch or router, the Linux bridge, testpmd, Open vSwitch, or two ports that
+//! are there. First the tester measures itself without a target. Then, for each repetition, each target is
+//! started anew and measured whole, by turns, so that slow changes of the machine meet all alike (`measure`):
+//! NDR and PDR (`search`, `goal`), latency at parts of the NDR, the loss curve, the longest burst, recovery
+//! from an overload, and a reset of the daemon. Repetitions, not trials, are what intervals are of (`stats`,
+//! `report`). Each trial has the distance of the two processors; a repetition has that of most of its search,
+//! and repetitions of the same distance are compared with each other.
 //!
 //! | file | what |
 //! |---|---|
 //! | `goal`, `search` | which load is tried next, and what trials say: pure functions |
 //! | `stats` | intervals, ratios of pairs, the rule of three |
 //! | `traffic`, `sink` | frames with stamps, and what of them came |
-//! | `lane`, `trial` | ends of any kind, and one trial |
+//! | `trial` | one trial, between ends of any kind |
 //! | `loss` | where frames were lost |
-//! | `target`, `measure` | what is tested, and one repetition |
+//! | `measure` | one repetition |
 //! | `report`, `figure` | JSON, table, drawing |
 
 mod figure;
 mod goal;
-pub mod lane;
 mod loss;
 mod measure;
 mod report;
 mod search;
 pub mod sink;
 pub mod stats;
-pub mod target;
 pub mod traffic;
 pub mod trial;
 
@@ -36,14 +35,14 @@ use std::path::PathBuf;
 use sidecore_pktgen::address::{Endpoints, Mac};
 use sidecore_pktgen::end::{host, PortAddress};
 
-use super::common::{apart, text, Output, Processors, Result};
+use super::common::{on, page, text, Output, Processors, Result};
+use super::lane::End;
 use super::ours::Daemon;
 use super::peers::Flows;
 use super::results::Results;
-use lane::End;
+use super::target::{veths, Setting, Target, Who, STATIONS};
 use measure::{own_limit, OwnLimit, Plan, Repetition};
-use report::{Own, Row, Summary};
-use target::{veths, Setting, Target, Who, STATIONS};
+use report::{summary, Own, Row};
 use traffic::{Lengths, Traffic};
 use trial::Tester;
 
@@ -220,10 +219,7 @@ fn alone(who: &Who, args: &Args, lengths: &Lengths, seconds: f64) -> Result<(&'s
     let core = args.cpus.load_core;
     let measured = |from: End, to: Option<End>| own_limit(Tester::new(&traffic, from, to, None), seconds);
     if !host {
-        let limit = apart(|| {
-            sidecore_driver::load::pin(core).map_err(text)?;
-            measured(End::Bare(Box::default()), None)
-        });
+        let limit = on(core, || measured(End::Bare(Box::default()), None));
         return Ok(("ring", limit?));
     }
     let net = veths(1, args.cpus.io_core)?;
@@ -275,7 +271,8 @@ pub fn run(args: &Args) -> Result<()> {
         let mut failed = Vec::new();
         for (number, case) in cases.iter_mut().enumerate() {
             let longest = case.traffic.longest();
-            let setting = Setting { cpus: args.cpus, longest, daemon: daemon.as_ref(), fifo: args.fifo };
+            let (page, daemon) = (page(), daemon.as_ref());
+            let setting = Setting { cpus: args.cpus, longest, page, daemon, fifo: args.fifo };
             // The loads of the curve are the same in all repetitions.
             let base = case.done.first().and_then(|first| first.pdr.lower).map(|load| load as f64);
             let plan = Plan { most: plan.most.min(case.own.rate).max(1e4), base, ..plan };
@@ -324,7 +321,7 @@ pub fn run(args: &Args) -> Result<()> {
     .with("generator", &generator)?
     .with("rows", &rows)?
     .with("notes", &notes)?
-    .with("summary", &Summary::of(&rows))?
+    .with("summary", &summary(&rows))?
     .give(&args.output, || figure::draw(&rows))
 }
 

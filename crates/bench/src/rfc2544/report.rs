@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::super::common::merged;
 use super::super::distance::Mode;
 use super::super::modes::Modes;
+use super::super::runner::fields;
 use super::loss::Stages;
 use super::measure::{OwnLimit, Repetition, LOADS};
 use super::search::Found;
@@ -237,31 +238,6 @@ impl Row {
     }
 }
 
-/// The first candidate at the first size, and its NDR against others'. What was not measured is null.
-#[derive(Clone, Debug, Serialize)]
-pub struct Summary {
-    pub candidate: &'static str,
-    pub size: String,
-    pub ndr_mpps: f64,
-    pub pdr_mpps: f64,
-    pub p99_us_at_50: Option<f64>,
-    pub reset_ms: Option<f64>,
-    /// By pairs of repetitions, with 99 % intervals.
-    pub ratio_bridge: Option<Ratio>,
-    pub ratio_testpmd: Option<Ratio>,
-    pub ratio_ovs: Option<Ratio>,
-    /// The same by pairs of repetitions with the same distance of tester and target, where there are some.
-    pub modes: BTreeMap<Mode, Ratios>,
-}
-
-/// The first candidate's NDR against others' in one mode.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Ratios {
-    pub ratio_bridge: Option<Ratio>,
-    pub ratio_testpmd: Option<Ratio>,
-    pub ratio_ovs: Option<Ratio>,
-}
-
 impl Row {
     /// Its NDRs in repetitions of this mode.
     fn ndr_in(&self, mode: Mode) -> impl Iterator<Item = f64> + '_ {
@@ -270,38 +246,35 @@ impl Row {
     }
 }
 
-impl Summary {
-    /// Of these rows.
-    pub fn of(rows: &[Row]) -> Option<Summary> {
-        let first = rows.first()?;
-        let beside = |candidate: &str| {
-            let other = rows.iter().find(|row| row.candidate == candidate && row.size == first.size)?;
-            let pairs = first.ndr.mpps.samples.iter().copied().zip(other.ndr.mpps.samples.iter().copied());
-            Ratio::of(pairs)
-        };
-        let beside_in = |candidate: &str, mode: Mode| {
-            let other = rows.iter().find(|row| row.candidate == candidate && row.size == first.size)?;
-            Ratio::of(first.ndr_in(mode).zip(other.ndr_in(mode)))
-        };
-        let of_mode = |mode: Mode| {
-            let [bridge, testpmd, ovs] = ["bridge", "testpmd", "ovs"].map(|name| beside_in(name, mode));
-            let any = bridge.is_some() || testpmd.is_some() || ovs.is_some();
-            any.then_some((mode, Ratios { ratio_bridge: bridge, ratio_testpmd: testpmd, ratio_ovs: ovs }))
-        };
-        let half = first.latency.iter().find(|row| row.percent_of_ndr == 50);
-        Some(Summary {
-            candidate: first.candidate,
-            size: first.size.clone(),
-            ndr_mpps: first.ndr.mpps.mean,
-            pdr_mpps: first.pdr.mpps.mean,
-            p99_us_at_50: half.map(|row| row.p99_us),
-            reset_ms: first.reset_ms.as_ref().map(|figure| figure.mean),
-            ratio_bridge: beside("bridge"),
-            ratio_testpmd: beside("testpmd"),
-            ratio_ovs: beside("ovs"),
-            modes: [Mode::Near, Mode::Far].into_iter().filter_map(of_mode).collect(),
-        })
-    }
+/// The first candidate at the first size, and its NDR against others'. What was not measured is null.
+pub fn summary(rows: &[Row]) -> Option<impl Serialize> {
+    let first = rows.first()?;
+    let of = |candidate: &str| rows.iter().find(|row| row.candidate == candidate && row.size == first.size);
+    // By pairs of repetitions, with 99 % intervals.
+    let beside = |candidate: &str| {
+        let pairs = first.ndr.mpps.samples.iter().zip(&of(candidate)?.ndr.mpps.samples);
+        Ratio::of(pairs.map(|(ours, theirs)| (*ours, *theirs)))
+    };
+    let of_mode = |mode: Mode| {
+        let beside = |candidate: &str| Ratio::of(first.ndr_in(mode).zip(of(candidate)?.ndr_in(mode)));
+        let [ratio_bridge, ratio_testpmd, ratio_ovs] = ["bridge", "testpmd", "ovs"].map(beside);
+        let any = [ratio_bridge, ratio_testpmd, ratio_ovs].iter().any(Option::is_some);
+        any.then_some((mode, fields! { ratio_bridge, ratio_testpmd, ratio_ovs }))
+    };
+    let half = first.latency.iter().find(|row| row.percent_of_ndr == 50);
+    Some(fields! {
+        candidate: first.candidate,
+        size: first.size.clone(),
+        ndr_mpps: first.ndr.mpps.mean,
+        pdr_mpps: first.pdr.mpps.mean,
+        p99_us_at_50: half.map(|row| row.p99_us),
+        reset_ms: first.reset_ms.as_ref().map(|figure| figure.mean),
+        ratio_bridge: beside("bridge"),
+        ratio_testpmd: beside("testpmd"),
+        ratio_ovs: beside("ovs"),
+        /// By pairs of repetitions with the same distance of tester and target, where there are some.
+        modes: [Mode::Near, Mode::Far].into_iter().filter_map(of_mode).collect::<BTreeMap<_, _>>(),
+    })
 }
 
 /// What the tester can do without a target.

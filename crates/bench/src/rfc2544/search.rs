@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use super::super::common::whole;
 use super::goal::{Class, Goal, Seen};
 
 /// More trials than any search needs: a device that answers at random all the time ends here.
@@ -137,25 +138,15 @@ impl Search {
         };
         // A load between the bounds, or none if they are neighbours.
         let (floor, ceiling) = (lower.map_or(self.least, |it| it + 1), upper.map_or(self.most, |it| it - 1));
-        (floor <= ceiling).then(|| whole(wanted).clamp(floor, ceiling))
+        (floor <= ceiling).then(|| whole(wanted.round()).clamp(floor, ceiling))
     }
 
     /// What arrives a second of an upper bound.
     fn arrived(&self, load: f64) -> f64 {
-        let trials = self.trials.get(&whole(load)).map_or(&[][..], Vec::as_slice);
+        let trials = self.trials.get(&whole(load.round())).map_or(&[][..], Vec::as_slice);
         let worst = trials.iter().map(|it| it.loss_ratio).fold(0.0, f64::max);
         load * (1.0 - worst)
     }
-}
-
-/// A number of frames.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "loads are far below 2⁵³, and positive"
-)]
-fn whole(load: f64) -> u64 {
-    load.round().max(0.0) as u64
 }
 
 #[cfg(test)]

@@ -179,7 +179,8 @@ impl Sink for Receiver<'_> {
 mod tests {
     use std::cell::Cell;
 
-    use super::super::traffic::{Lengths, Maker, Stations};
+    use super::super::super::target::Stations;
+    use super::super::traffic::{Lengths, Maker};
     use super::*;
     use sidecore_pktgen::end::Source;
 

@@ -20,6 +20,9 @@ use sidecore_pktgen::address::Endpoints;
 use sidecore_pktgen::end::Source;
 use sidecore_pktgen::replay::Recording;
 
+use super::super::common::whole;
+use super::super::target::Stations;
+
 /// Bytes of the frame check sequence, which sizes here count and buffers do not have.
 pub const FCS: usize = 4;
 /// The shortest frame, without it.
@@ -65,15 +68,6 @@ struct Flow {
     bytes: [u8; 12],
     /// Their part of the IPv4 header's checksum: the addresses' words, added up.
     sum: u32,
-}
-
-/// Station addresses of a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stations {
-    /// The sender.
-    pub from: [u8; 6],
-    /// The receiver, or the router that frames go to.
-    pub to: [u8; 6],
 }
 
 /// Frames made beforehand.
@@ -272,16 +266,6 @@ pub fn coarse(ticks: u64) -> u32 {
     (ticks >> 4) as u32
 }
 
-#[inline]
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "ticks since the start of the machine"
-)]
-fn ticks(due: f64) -> u64 {
-    due as u64
-}
-
 impl Source for Maker<'_> {
     #[inline]
     fn write(&mut self, buffer: &mut [u8]) -> usize {
@@ -308,7 +292,7 @@ impl Source for Maker<'_> {
         };
         buffer[at..at + 2].copy_from_slice(&self.trial.to_le_bytes());
         buffer[at + 2..at + 6].copy_from_slice(&self.seq.to_le_bytes());
-        buffer[at + 6..at + 10].copy_from_slice(&coarse(self.start + ticks(self.due)).to_le_bytes());
+        buffer[at + 6..at + 10].copy_from_slice(&coarse(self.start + whole(self.due)).to_le_bytes());
         self.seq = self.seq.wrapping_add(1);
         self.due += self.gap;
         frame.len()

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use sidecore_driver::load::{now, seen, ticks_per_ns};
 
-use super::lane::{End, Once};
+use super::super::common::whole;
+use super::super::lane::{End, Once};
 use super::sink::{Came, Receiver};
 use super::traffic::{Maker, Traffic};
 use sidecore_pktgen::end::{Lane, Result};
@@ -42,13 +43,8 @@ pub struct Spell {
 
 impl Spell {
     /// At this rate for so many seconds.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "frames of a trial, and positive"
-    )]
     pub fn of(rate: f64, seconds: f64) -> Spell {
-        Spell { rate, frames: (rate * seconds).round().max(1.0) as u64 }
+        Spell { rate, frames: whole((rate * seconds).round().max(1.0)) }
     }
 }
 
@@ -296,18 +292,10 @@ impl sidecore_pktgen::end::Sink for Nobody {
     fn frame(&mut self, _: &[u8]) {}
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "frames of a trial, and positive"
-)]
-fn whole(frames: f64) -> u64 {
-    frames as u64
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::traffic::{Lengths, Stations};
+    use super::super::super::target::Stations;
+    use super::super::traffic::Lengths;
     use super::*;
 
     fn traffic(lengths: &Lengths) -> Traffic {

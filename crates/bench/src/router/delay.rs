@@ -13,10 +13,10 @@ use serde::Serialize;
 use sidecore_driver::load::{now, seen, ticks_per_ns};
 use sidecore_pktgen::end::{Lane, Sink, Source};
 
-use super::super::common::{middle, text, Result};
+use super::super::common::{middle, text, whole, Result};
 use super::super::distance::{Distance, Mode};
+use super::super::lane::{Frames, SIZE};
 use super::super::modes::Modes;
-use super::super::rfc2544::lane::{Frames, SIZE};
 use super::ends::{Ends, LOST_AFTER};
 use super::report::Case;
 
@@ -143,13 +143,4 @@ impl Ends<'_> {
         let lost = sent.saturating_sub(sink.delays.len());
         Ok(Delays { p50_us: us(0.5), p99_us: us(0.99), lost, mode: distance.after() })
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "times, which are positive and short"
-)]
-fn whole(it: f64) -> u64 {
-    it as u64
 }

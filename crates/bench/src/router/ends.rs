@@ -11,8 +11,9 @@ use sidecore_engine::packet::Sum;
 
 use super::super::common::{page, text, Result};
 use super::super::distance::{Distance, Mode};
+use super::super::lane::{udp, End, Frames, Once, SIZE};
 use super::super::ours::START;
-use super::super::rfc2544::lane::{udp, End, Frames, Once, SIZE};
+use crate::runner::named;
 use sidecore_pktgen::end::{Blind, Lane};
 
 /// Gateways that routes lead to.
@@ -26,27 +27,17 @@ pub const LOST_AFTER: Duration = Duration::from_millis(20);
 /// Entries of a virtio port's rings.
 const ENTRIES: u16 = 1024;
 
-/// What is on either side of a router.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Ring ports.
-    Ring,
-    /// virtio-net over vhost-user.
-    Virtio,
+named! {
+    /// What is on either side of a router.
+    pub enum Kind {
+        /// Ring ports.
+        Ring = "ring",
+        /// virtio-net over vhost-user.
+        Virtio = "virtio",
+    }
 }
 
 impl Kind {
-    /// All.
-    pub const ALL: [Kind; 2] = [Kind::Ring, Kind::Virtio];
-
-    /// Its name in tables and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Ring => "ring",
-            Kind::Virtio => "virtio",
-        }
-    }
-
     /// The far side of such a port.
     pub fn connect(self, path: &Path) -> Result<End> {
         match self {

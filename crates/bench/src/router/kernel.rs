@@ -10,8 +10,8 @@ use sidecore_driver::load::pin;
 use sidecore_engine::router::{Static, Target};
 
 use super::super::common::{text, Result};
+use super::super::lane::{Frames, SIZE};
 use super::super::net::{received, Net};
-use super::super::rfc2544::lane::{Frames, SIZE};
 use super::ends::{gateway4, own4, GATEWAYS};
 use sidecore_pktgen::end::host;
 use sidecore_pktgen::end::Lane;

@@ -12,8 +12,8 @@ use std::time::Duration;
 use sidecore_engine::router::Static;
 
 use super::super::common::{on, text, Result};
+use super::super::lane::SIZE;
 use super::super::peers::{self, Process, Scratch};
-use super::super::rfc2544::lane::SIZE;
 use super::ends::{is_far, Ends, Kind};
 
 /// Where the package has its examples.

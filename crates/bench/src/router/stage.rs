@@ -15,6 +15,7 @@ use sidecore_engine::transport::ring::{RingPort, RingPortConfig};
 use super::super::common::{on, text, Result};
 use super::super::engine::Engine;
 use super::ends::{gateway4, gateway6, own4, own6, Ends, Kind, ROUTER};
+use crate::runner::named;
 
 /// A route through the gateway of that number.
 pub fn via(address: IpAddr, len: u8, number: u32) -> Static {
@@ -22,23 +23,11 @@ pub fn via(address: IpAddr, len: u8, number: u32) -> Static {
     Static { prefix: Net { address, len }, target: Target::Via(vec![gateway], None) }
 }
 
-/// What is between the two ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Between {
-    Router,
-    Wire,
-}
-
-impl Between {
-    /// Both.
-    pub const ALL: [Between; 2] = [Between::Router, Between::Wire];
-
-    /// Its name in tables and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Between::Router => "sidecore",
-            Between::Wire => "wire",
-        }
+named! {
+    /// What is between the two ports.
+    pub enum Between {
+        Router = "sidecore",
+        Wire = "wire",
     }
 }
 

@@ -1,18 +1,18 @@
 //! How I/O is done, and the I/O cores of a stage as the players' thread sees them.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sidecore_driver::net::NetDriver;
 use sidecore_driver::session::{Config, Want};
-use sidecore_driver::Frontend;
 use sidecore_engine::core::Tuning;
 use sidecore_engine::graph::{CoreOptions, Graph};
 use sidecore_engine::port::DEFAULT_MTU;
 
-use super::{text, Result};
+use super::Result;
+use crate::common::guest;
 use crate::distance::Distance;
 use crate::ours::START;
 use crate::peers;
@@ -100,15 +100,12 @@ pub struct Cores {
 
 impl Cores {
     /// Connects a driver, and waits until a core serves it.
-    pub fn connect(&self, path: &PathBuf) -> Result<NetDriver> {
+    pub fn connect(&self, path: &Path) -> Result<NetDriver> {
         let features = sidecore_abi::virtio::features::EVENT_IDX;
         // A whole frame with its headers, and no odd size.
         let buffer = (self.way.mtu as usize + HEADERS).next_multiple_of(2048);
         let config = Config { want: Want::default().or(features), buffer, ..Config::default() };
-        until_served(&self.graph, || {
-            let frontend = Frontend::connect(path, START).map_err(text)?;
-            NetDriver::start(frontend, config).map_err(text)
-        })
+        until_served(&self.graph, || guest(path, config))
     }
 
     /// Probes how far they are from the players.

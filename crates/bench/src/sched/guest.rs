@@ -15,6 +15,7 @@ use super::cores::Cores;
 use super::{text, Result};
 use crate::common::merged;
 use crate::distance::Mode;
+use crate::runner::named;
 
 /// The network and the remote host together hold a request for so long.
 const REMOTE_NS: u64 = 20_000;
@@ -44,41 +45,27 @@ const JUMBO: usize = 9000;
 /// Where two words of ours lie, behind addresses and type.
 const WORDS: usize = 16;
 
-/// What a guest does.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Work {
-    /// One request of 64 bytes, and its answer, at a time.
-    RequestResponse,
-    /// Small writes: frames of 64 bytes, 250,000 a second.
-    Stream,
-    /// A key-value server: 32 requests under way, answers of 1,000 bytes, 10 µs of the guest's time each.
-    Memcached,
-    /// Large writes: frames of 1,500 bytes, 400,000 a second.
-    Bulk,
-    /// Frames of 1,500 bytes, as many as go.
-    Flood,
-    /// The same of 9,000 bytes, where ports carry them.
-    #[value(skip)]
-    Jumbo,
-    /// Nothing.
-    #[value(skip)]
-    Nothing,
-}
-
-impl Work {
-    pub fn name(self) -> &'static str {
-        match self {
-            Work::RequestResponse => "request/response",
-            Work::Stream => "small writes",
-            Work::Memcached => "memcached-like",
-            Work::Bulk => "large writes",
-            Work::Flood => "flood",
-            Work::Jumbo => "flood of jumbo frames",
-            Work::Nothing => "nothing",
-        }
+named! {
+    /// What a guest does.
+    #[derive(PartialOrd, Ord, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Work {
+        /// One request of 64 bytes, and its answer, at a time.
+        RequestResponse = "request/response",
+        /// Small writes: frames of 64 bytes, 250,000 a second.
+        Stream = "small writes",
+        /// A key-value server: 32 requests under way, answers of 1,000 bytes, 10 µs of the guest's time each.
+        Memcached = "memcached-like",
+        /// Large writes: frames of 1,500 bytes, 400,000 a second.
+        Bulk = "large writes",
+        /// Frames of 1,500 bytes, as many as go.
+        Flood = "flood",
+        /// Frames of 9,000 bytes, as many as go, where ports carry them.
+        #[value(skip)]
+        Jumbo = "flood of jumbo frames",
+        /// Nothing.
+        #[value(skip)]
+        Nothing = "nothing",
     }
 }
 

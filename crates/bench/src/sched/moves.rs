@@ -21,6 +21,7 @@ use crate::distance::Mode;
 use crate::draw::{bars, Axis, Bars};
 use crate::modes::Modes;
 use crate::ours::START;
+use crate::runner::named;
 use crate::runner::{by_turns, fields};
 
 /// `bench move`.
@@ -47,27 +48,17 @@ const LEN: usize = 64;
 /// After so much silence what has not come is lost.
 const LOST_AFTER: Duration = Duration::from_secs(1);
 
-/// What happens to the flow's queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Event {
-    /// Nothing.
-    None,
-    /// It moves to the other core.
-    Moves,
-    /// A core is added and gets it, and is removed.
-    Cores,
-}
-
-impl Event {
-    const ALL: [Event; 3] = [Event::None, Event::Moves, Event::Cores];
-
-    fn name(self) -> &'static str {
-        match self {
-            Event::None => "nothing",
-            Event::Moves => "moves",
-            Event::Cores => "cores come and go",
-        }
+named! {
+    /// What happens to the flow's queue.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Event {
+        /// Nothing.
+        None = "nothing",
+        /// It moves to the other core.
+        Moves = "moves",
+        /// A core is added and gets it, and is removed.
+        Cores = "cores come and go",
     }
 }
 

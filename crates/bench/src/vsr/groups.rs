@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use sidecore_driver::guest_router::{Config, GuestRouter, Hop, Vcpu, BUDGET};
 use sidecore_driver::load::{ticks_per_ns, Lane};
+use sidecore_driver::memory::Page;
 use sidecore_driver::Frontend;
 
 use super::super::common::{on, text, Result};
@@ -20,8 +21,8 @@ use super::super::ends::{Kind, PathEnd};
 use super::super::group::until_active;
 use super::super::ours::{Switch, START};
 use super::super::peers::{polling_thread, Scratch};
-use super::super::rfc2544::target::{gateway_says, route_to_gateway, ADDRESSES};
 use super::super::rfc2544::traffic::FCS;
+use super::super::target::{gateway_says, route_to_gateway, ADDRESSES};
 use super::curves::PERIOD;
 use super::report::{points, Point, Points, Row};
 use super::stage::{hops, lane, traffic, Bench, Placement, Sample, ALONE, GUEST_RING, SIZE};
@@ -180,7 +181,7 @@ fn one(plan: &Plan, members: Members, loads: &[f64]) -> Result<Vec<Sample>> {
         let guests = guests.map(|member| guest(&Members::sockets(member, &scratch), plan.cost_ns));
         let guests = guests.collect::<Result<Vec<_>>>()?;
         until_active(&switch.daemon)?;
-        let [from, to] = ends.each_ref().map(|end| end.open(None, SIZE - FCS));
+        let [from, to] = ends.each_ref().map(|end| end.open(None, SIZE - FCS, Page::Small));
         let (traffic, hello) = (traffic(FLOWS)?, members.native.then(gateway_says));
         let mut bench = Bench::new(&traffic, [from?, to?], hello, guests, Vec::new(), plan.cpus)?;
         let mut window = plan.window;

@@ -8,17 +8,18 @@
 use std::path::{Path, PathBuf};
 
 use sidecore_driver::guest_router::{Config, GuestRouter, BUDGET};
+use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
 use super::super::common::{on, text, Result};
 use super::super::ends::{Kind, PathEnd};
+use super::super::lane::End;
 use super::super::net::Net;
 use super::super::ours::{Switch, START};
 use super::super::peers::{Flows, Ovs, OvsPort, Scratch};
-use super::super::rfc2544::lane::End;
-use super::super::rfc2544::target::veths;
 use super::super::rfc2544::traffic::FCS;
 use super::super::runner::beside_peers;
+use super::super::target::veths;
 use super::report::{points, Row};
 use super::stage::{hops, lane, traffic, Bench, Placement, Sample, ALONE, GUEST_RING, SIZE};
 use super::{tell, Plan};
@@ -113,12 +114,10 @@ fn one(plan: &Plan, way: Way, loads: &[f64]) -> Result<Vec<Sample>> {
             .collect::<Result<Vec<_>>>()?,
         _ => Vec::new(),
     };
-    let measured = net.enter(|| {
+    net.enter(|| {
         let _server = serve(plan, way, &ends, &guests, &scratch, &net)?;
         on(plan.cpus.load, || load(plan, &ends, &guests, &listeners, loads))
-    });
-    ends.iter().for_each(|end| end.clean(&net));
-    measured
+    })
 }
 
 /// Starts what serves the four ports.
@@ -175,7 +174,8 @@ fn load(
     };
     let card =
         |number: usize| lane(front(&guests[number], 1 + number)?, GUEST_RING, [GUEST_RING; 2], longest);
-    let end = |number: usize| -> Result<End> { ends[number].open(listeners.get(3 * number), longest) };
+    let end =
+        |number: usize| -> Result<End> { ends[number].open(listeners.get(3 * number), longest, Page::Small) };
     let (from, cards, to) = (end(0)?, [card(0)?, card(1)?], end(1)?);
     let config = Config { hops: hops(), cost_ns: plan.cost_ns, budget: BUDGET };
     let vcpu = GuestRouter::new(cards, &config).map_err(text)?.start().map_err(text)?;

@@ -38,7 +38,7 @@ use serde_json::Value;
 
 use super::common::{Common, Result};
 use super::results::Results;
-use super::runner::{in_parts, Round};
+use super::runner::{in_parts, Round, Samples};
 use super::sched::cores::Card;
 use report::Row;
 use reserved::Part;
@@ -173,7 +173,7 @@ fn lines<C>(
     cases: &[C],
     name: impl Fn(&C) -> String,
     measure: impl Fn(&C) -> Result<Vec<Sample>>,
-) -> Result<Vec<Vec<Vec<Sample>>>> {
+) -> Result<Samples<Sample>> {
     in_parts(plan.rounds, cases, |round, case| {
         let name = name(case);
         let samples = measure(case).map_err(|e| format!("{name}: {e}"))?;

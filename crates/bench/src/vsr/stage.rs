@@ -18,12 +18,13 @@ use sidecore_driver::Frontend;
 use super::super::common::{on, text, Result};
 use super::super::distance::{Distance, Mode};
 use super::super::engine::Direct;
+use super::super::lane::End;
 use super::super::ours::START;
-use super::super::rfc2544::lane::End;
-use super::super::rfc2544::traffic::{Lengths, Stations, Traffic, FCS};
+use super::super::rfc2544::traffic::{Lengths, Traffic, FCS};
 use super::super::rfc2544::trial::{Spell, Tester};
 use super::super::sched::cores::{io_cores, until_served, Way, OURS, PER_DEVICE};
 use super::super::sched::stage::Stage as Io;
+use super::super::target::Stations;
 use super::threads::{self, Class, Pinned};
 
 /// Entries of rings: QEMU's default of a guest's, and as many as a card outside may have.

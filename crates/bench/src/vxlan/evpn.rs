@@ -17,10 +17,10 @@ use sidecore_pktgen::end::{host, Lane, Sink, Source};
 
 use super::super::common::{middle, text, Result};
 use super::super::frr::Frr;
+use super::super::lane::{udp, End, Once, SIZE};
 use super::super::net::Net;
 use super::super::ours::{self, Daemon, START};
 use super::super::peers::{Process, Scratch};
-use super::super::rfc2544::lane::{udp, End, Once, SIZE};
 use super::stage::{bridge, join, vtep, CABLE, GUEST};
 use super::Args;
 

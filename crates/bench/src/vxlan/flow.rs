@@ -11,9 +11,9 @@ use sidecore_engine::packet::Sum;
 use sidecore_pktgen::end::{host, Lane, Source};
 
 use super::super::common::Result;
+use super::super::lane::{udp, End};
 use super::super::net::{Net, Received};
 use super::super::ours::START;
-use super::super::rfc2544::lane::{udp, End};
 use super::stage::GUEST;
 
 /// Frames sent at once, and frames under way at most.

@@ -6,6 +6,7 @@ use super::super::common::{text, Result};
 use super::super::net::Net;
 use super::super::ours::{self, Daemon};
 use super::super::peers::{Process, Scratch};
+use super::super::runner::named;
 use super::super::tap::address;
 
 /// The guests' interface.
@@ -24,32 +25,18 @@ pub fn vtep(i: usize) -> String {
     format!("10.9.0.{}", i + 1)
 }
 
-/// What joins the guests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Candidate {
-    /// A daemon on each host, with a TAP for its guest.
-    Sidecore,
-    /// The kernel's bridge and VXLAN, with a veth pair for its guest.
-    Kernel,
-    /// The same, but the second host receives on the second processor (RPS).
-    KernelRps,
-    /// As it comes, but large segments are cut before they go over the cable, as for a card that cannot do so within VXLAN.
-    KernelCut,
-}
-
-impl Candidate {
-    /// All.
-    pub const ALL: [Candidate; 4] =
-        [Candidate::Sidecore, Candidate::Kernel, Candidate::KernelRps, Candidate::KernelCut];
-
-    /// Its name in tables and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Candidate::Sidecore => "sidecore",
-            Candidate::Kernel => "kernel",
-            Candidate::KernelRps => "kernel-rps",
-            Candidate::KernelCut => "kernel-cut",
-        }
+named! {
+    /// What joins the guests.
+    pub enum Candidate {
+        /// A daemon on each host, with a TAP for its guest.
+        Sidecore = "sidecore",
+        /// The kernel's bridge and VXLAN, with a veth pair for its guest.
+        Kernel = "kernel",
+        /// The kernel, but the second host receives on the second processor (RPS).
+        KernelRps = "kernel-rps",
+        /// The kernel, but large segments are cut before they go over the cable, as for a card that cannot
+        /// do so within VXLAN.
+        KernelCut = "kernel-cut",
     }
 }
 

@@ -18,6 +18,7 @@ use super::stage::Stage;
 use super::{middle, Common, Result, Results};
 use crate::distance::Mode;
 use crate::modes::Modes;
+use crate::runner::named;
 use crate::runner::{fields, in_parts};
 
 /// `bench grants`.
@@ -52,26 +53,18 @@ pub enum Setting {
     },
 }
 
-/// How a guest that waits for answers is served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rule {
-    Latency,
-    Throughput,
-    InTurn,
+named! {
+    /// How a guest that waits for answers is served.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum Rule {
+        Latency = "class=latency",
+        Throughput = "class=throughput",
+        InTurn = "no stuck rule",
+    }
 }
 
 impl Rule {
-    const ALL: [Rule; 3] = [Rule::Latency, Rule::Throughput, Rule::InTurn];
-
-    fn name(self) -> &'static str {
-        match self {
-            Rule::Latency => "class=latency",
-            Rule::Throughput => "class=throughput",
-            Rule::InTurn => "no stuck rule",
-        }
-    }
-
     fn way(self) -> Way {
         Way { urgent: self != Rule::InTurn, ..POLLED }
     }

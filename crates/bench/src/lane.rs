@@ -13,7 +13,7 @@ use sidecore_pktgen::end::host::{self, HostLane};
 use sidecore_pktgen::end::ring::{self, RingLane};
 use sidecore_pktgen::end::{Lane, Opened, Result, Sink, Source, Taken, Want};
 
-use super::super::common::text;
+use super::common::text;
 
 /// Bytes of a frame of [`Frames`], without check sequence.
 pub const SIZE: usize = 60;
@@ -182,81 +182,44 @@ impl Lane for Bare {
     }
 }
 
+/// Does something with the lane of an end, whatever it is.
+macro_rules! each {
+    ($end:expr, $lane:ident => $work:expr) => {
+        match $end {
+            End::Ring($lane, _) => $work,
+            End::Virtio($lane) => $work,
+            End::Host($lane, _) => $work,
+            End::Bare($lane) => $work,
+        }
+    };
+}
+
+// By the trait's name: the driver's own functions are called alike.
 impl Lane for End {
     fn depth(&self) -> usize {
-        match self {
-            End::Ring(lane, _) => lane.depth(),
-            End::Virtio(lane) => lane.depth().into(),
-            End::Host(lane, _) => lane.depth(),
-            End::Bare(lane) => lane.depth(),
-        }
+        each!(self, lane => Lane::depth(&**lane))
     }
 
     #[inline]
     fn room(&mut self) -> Result<usize> {
-        match self {
-            End::Ring(lane, _) => lane.room(),
-            End::Virtio(lane) => {
-                lane.room(u16::try_from(2 * BURST).unwrap_or(u16::MAX)).map(usize::from).map_err(text)
-            }
-            End::Host(lane, _) => lane.room(),
-            End::Bare(lane) => lane.room(),
-        }
+        each!(self, lane => Lane::room(&mut **lane))
     }
 
     #[inline]
     fn send(&mut self, limit: usize, source: &mut impl Source) -> Result<Taken> {
-        let limit = limit.min(BURST);
-        match self {
-            End::Ring(lane, _) => lane.send(limit, source),
-            End::Virtio(lane) => {
-                let frames = limit.min(lane.room(1).map_err(text)?.into());
-                let mut bytes = 0;
-                let write = |buffer: &mut [u8]| {
-                    let len = source.write(buffer);
-                    bytes += len as u64;
-                    len
-                };
-                lane.send(u16::try_from(frames).unwrap_or(0), write).map_err(text)?;
-                Ok(Taken { frames, bytes })
-            }
-            End::Host(lane, _) => lane.send(limit, source),
-            End::Bare(lane) => lane.send(limit, source),
-        }
+        each!(self, lane => Lane::send(&mut **lane, limit.min(BURST), source))
     }
 
     fn is_drained(&mut self) -> Result<bool> {
-        match self {
-            End::Ring(lane, _) => lane.is_drained(),
-            End::Virtio(lane) => Ok(lane.room(lane.depth()).map_err(text)? == lane.depth()),
-            End::Host(lane, _) => lane.is_drained(),
-            End::Bare(lane) => lane.is_drained(),
-        }
+        each!(self, lane => Lane::is_drained(&mut **lane))
     }
 
     #[inline]
     fn receive<S: Sink>(&mut self, limit: usize, sink: &mut S) -> Result<Taken> {
-        match self {
-            End::Ring(lane, _) => lane.receive(limit, sink),
-            End::Virtio(lane) => {
-                let mut bytes = 0;
-                let look = |frame: &[u8]| {
-                    bytes += frame.len() as u64;
-                    sink.frame(frame);
-                };
-                let frames = lane.receive(u16::try_from(limit).unwrap_or(u16::MAX), look).map_err(text)?;
-                Ok(Taken { frames: frames.into(), bytes })
-            }
-            End::Host(lane, _) => lane.receive(limit, sink),
-            End::Bare(lane) => lane.receive(limit, sink),
-        }
+        each!(self, lane => Lane::receive(&mut **lane, limit, sink))
     }
 
     fn sleep(&mut self, want: Want, limit: Duration) -> Result<()> {
-        match self {
-            End::Ring(lane, _) => lane.sleep(want, limit),
-            End::Host(lane, _) => lane.sleep(want, limit),
-            End::Virtio(_) | End::Bare(_) => Ok(()),
-        }
+        each!(self, lane => Lane::sleep(&mut **lane, want, limit))
     }
 }

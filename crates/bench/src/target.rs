@@ -14,13 +14,13 @@ use sidecore_driver::load::pin;
 use sidecore_driver::memory::Page;
 use sidecore_driver::{Frontend, Listener};
 
-use super::super::common::{apart, page, text, Processors, Result};
-use super::super::net::{missing, Net};
-use super::super::ours::{Cycles, Daemon, Switch, START};
-use super::super::peers::{self, Flows, Ovs, OvsPort, Scratch, Testpmd, VhostPort};
+use super::common::{apart, text, Processors, Result};
+use super::ends::{Kind, PathEnd, Side};
 use super::lane::End;
-use super::traffic::Stations;
-use sidecore_pktgen::end::{host, PortAddress};
+use super::net::{ip, missing, Net};
+use super::ours::{Cycles, Daemon, Switch, START};
+use super::peers::{self, Flows, Ovs, OvsPort, Scratch, Testpmd, VhostPort};
+use sidecore_pktgen::end::PortAddress;
 
 /// Our two stations, and the router's at both ports.
 pub const STATIONS: Stations = Stations { from: [2, 0x73, 0x63, 0, 0, 1], to: [2, 0x73, 0x63, 0, 0, 2] };
@@ -32,6 +32,15 @@ const GATEWAY_IP: [u8; 4] = [192, 0, 2, 130];
 pub const ADDRESSES: [&str; 2] = ["192.0.2.1/25", "192.0.2.129/25"];
 /// Entries of a virtio port's rings.
 const ENTRIES: u16 = 1024;
+
+/// Station addresses of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stations {
+    /// The sender.
+    pub from: [u8; 6],
+    /// The receiver, or the router that frames go to.
+    pub to: [u8; 6],
+}
 
 /// A candidate.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,8 +78,9 @@ impl Who {
 pub struct Setting<'s> {
     /// Processors of the tester and the target.
     pub cpus: Processors,
-    /// Bytes of the longest frame, without check sequence.
+    /// Bytes of the longest frame, without check sequence, and the pages that drivers have.
     pub longest: usize,
+    pub page: Page,
     /// The daemon whose ports were given.
     pub daemon: Option<&'s Daemon>,
     /// Whether tester and target get real-time priority.
@@ -90,12 +100,12 @@ pub struct Target<'s> {
     who: Who,
     running: Running,
     setting: Setting<'s>,
-    paths: [PathBuf; 2],
-    listeners: Option<[Listener; 2]>,
+    ends: [PathEnd; 2],
+    /// Open vSwitch connects to who listens.
+    listeners: [Option<Listener>; 2],
     net: Option<Arc<Net>>,
     /// Where unpinned threads may run.
     anywhere: CpuSet,
-    page: Page,
     scratch: Scratch,
 }
 
@@ -105,36 +115,66 @@ impl<'s> Target<'s> {
     /// # Errors
     /// It is not installed, or does not start.
     pub fn start(who: &Who, setting: Setting<'s>) -> Result<Target<'s>> {
-        let scratch = Scratch::new("sc-2544").map_err(text)?;
-        let paths = [scratch.file("a"), scratch.file("b")];
-        let (mut listeners, mut net) = (None, None);
-        let core = setting.cpus.io_core;
+        let (kind, net) = match who {
+            Who::Bridge => (Kind::Veth, Some(veths(2, setting.cpus.io_core)?)),
+            _ => (Kind::VhostUser, None),
+        };
+        Target::between(who, [kind; 2], net, setting)
+    }
+
+    /// Starts it between ends of these kinds, where there are veth pairs in `net`; without one they are made
+    /// in this thread's namespace.
+    ///
+    /// # Errors
+    /// It is not installed, or does not start.
+    pub fn between(
+        who: &Who,
+        kinds: [Kind; 2],
+        net: Option<Net>,
+        setting: Setting<'s>,
+    ) -> Result<Target<'s>> {
+        let scratch = Scratch::new("sc-target").map_err(text)?;
+        let mut ends = [0, 1].map(|n| PathEnd::there(kinds[usize::from(n)], n, &scratch.file("")));
+        let (mut listeners, core) = ([None, None], setting.cpus.io_core);
+        if net.is_none() {
+            ends.iter().try_for_each(PathEnd::make)?;
+        }
+        let link = |words: &str| match &net {
+            Some(net) => net.ip(&format!("link {words}")),
+            None => ip(&format!("link {words}").split(' ').collect::<Vec<_>>()),
+        };
         let running = match who {
-            Who::Switch | Who::Router => Running::Ours(ours(who, setting, &scratch, &paths)?),
+            Who::Switch | Who::Router => Running::Ours(ours(who, setting, &scratch, &ends)?),
             Who::Testpmd => {
-                let ports = paths.each_ref().map(|path| VhostPort { path: path.clone(), client: false });
+                let ports = ends.each_ref().map(|end| VhostPort { path: end.path.clone(), client: false });
                 Running::Testpmd(Testpmd::start(core, &ports, 1).map_err(text)?)
             }
             Who::Ovs(flows) => {
-                let [a, b] = paths.each_ref().map(Listener::new);
-                listeners = Some([a.map_err(text)?, b.map_err(text)?]);
-                let ports = paths.each_ref().map(|path| OvsPort::Vhost(path.clone()));
-                Running::Ovs(Ovs::start(core, &ports, *flows).map_err(text)?)
+                ends = ends.map(PathEnd::of_ovs);
+                for (end, listener) in
+                    ends.iter().zip(&mut listeners).filter(|it| it.0.kind == Kind::VhostUser)
+                {
+                    *listener = Some(Listener::new(&end.path).map_err(text)?);
+                }
+                let port = |end: &PathEnd| match end.kind {
+                    Kind::VhostUser => OvsPort::Vhost(end.path.clone()),
+                    _ => OvsPort::Tap,
+                };
+                let ovs = Ovs::start(core, &ends.each_ref().map(port), *flows).map_err(text)?;
+                let taps = ends.iter().filter(|end| end.kind == Kind::Tap);
+                taps.into_iter().try_for_each(|end| link(&format!("set dev {} up", end.near())))?;
+                Running::Ovs(ovs)
             }
             Who::Bridge => {
-                let inside = veths(2, core)?;
-                inside.ip("link add br0 type bridge")?;
-                inside.ip("link set dev near0 master br0")?;
-                inside.ip("link set dev near1 master br0")?;
-                inside.ip("link set br0 up")?;
-                net = Some(Arc::new(inside));
+                link("add br0 type bridge")?;
+                ends.iter().try_for_each(|end| link(&format!("set dev {} master br0", end.near())))?;
+                link("set br0 up")?;
                 Running::Bridge
             }
             Who::Given(..) => Running::Others,
         };
-        let page = page();
-        let anywhere = sched_getaffinity(None).map_err(text)?;
-        Ok(Target { who: who.clone(), running, setting, paths, listeners, net, anywhere, page, scratch })
+        let (anywhere, net) = (sched_getaffinity(None).map_err(text)?, net.map(Arc::new));
+        Ok(Target { who: who.clone(), running, setting, ends, listeners, net, anywhere, scratch })
     }
 
     /// Looks whether the ports that were given are there and take frames of `longest` bytes; of others nothing is known before they
@@ -177,21 +217,21 @@ impl<'s> Target<'s> {
     /// # Errors
     /// It does not let us.
     pub fn connect(&self) -> Result<[End; 2]> {
-        let longest = self.setting.longest;
-        match &self.who {
-            Who::Given(ports, _) => {
-                let [a, b] = ports.each_ref().map(|port| given(port, longest, self.page));
-                Ok([a?, b?])
-            }
-            Who::Bridge => {
-                let [a, b] = ["far0", "far1"].map(|name| End::host(host::Kind::Packet, name, longest));
-                Ok([a?, b?])
-            }
-            _ => {
-                let [a, b] = self.frontends()?.map(|it| End::virtio(it, ENTRIES, longest, self.page));
-                Ok([a?, b?])
-            }
-        }
+        let Setting { longest, page, .. } = self.setting;
+        let [a, b] = match &self.who {
+            Who::Given(ports, _) => ports.each_ref().map(|port| given(port, longest, page)),
+            _ => self.ends().map(|(end, listener)| end.open(listener, longest, page)),
+        };
+        Ok([a?, b?])
+    }
+
+    /// Its two ends with numbered frames of `bytes` bytes.
+    ///
+    /// # Errors
+    /// It does not let us.
+    pub fn sides(&self, bytes: usize) -> Result<[Side; 2]> {
+        let [a, b] = self.ends().map(|(end, listener)| end.connect(listener, bytes));
+        Ok([a?, b?])
     }
 
     /// Its two ends, where they are virtio ports of ours, of testpmd or of Open vSwitch, for drivers.
@@ -199,11 +239,12 @@ impl<'s> Target<'s> {
     /// # Errors
     /// It does not let us.
     pub fn frontends(&self) -> Result<[Frontend; 2]> {
-        let [a, b] = match &self.listeners {
-            Some(listeners) => listeners.each_ref().map(|listener| listener.accept(START)),
-            None => self.paths.each_ref().map(|path| Frontend::connect(path, START)),
-        };
-        Ok([a.map_err(text)?, b.map_err(text)?])
+        let [a, b] = self.ends().map(|(end, listener)| end.frontend(listener));
+        Ok([a?, b?])
+    }
+
+    fn ends(&self) -> [(&PathEnd, Option<&Listener>); 2] {
+        [0, 1].map(|at| (&self.ends[at], self.listeners[at].as_ref()))
     }
 
     /// Its own account of its core so far, if it keeps one.
@@ -280,8 +321,8 @@ impl<'s> Target<'s> {
         self.setting.cpus.pair()
     }
 
-    /// Whether [`Target::restart`] can be asked for.
-    pub fn can_restart(&self) -> bool {
+    /// Whether it is a daemon of ours, for which [`Target::restart`] can be asked.
+    pub fn is_ours(&self) -> bool {
         matches!(self.running, Running::Ours(_))
     }
 
@@ -289,7 +330,7 @@ impl<'s> Target<'s> {
     ///
     /// # Errors
     /// It does not start.
-    pub fn restart(&mut self) -> Result<&[PathBuf; 2]> {
+    pub fn restart(&mut self) -> Result<[PathBuf; 2]> {
         if let Running::Ours(switch) = &mut self.running {
             switch.process.kill();
         }
@@ -299,25 +340,25 @@ impl<'s> Target<'s> {
                 .map_err(text)?;
         }
         sched_setaffinity(None, &self.anywhere).map_err(text)?;
-        let again = ours(&self.who, self.setting, &self.scratch, &self.paths);
+        let again = ours(&self.who, self.setting, &self.scratch, &self.ends);
         pin(self.setting.cpus.load_core).map_err(text)?;
         self.running = Running::Ours(again?);
-        Ok(&self.paths)
+        Ok(self.ends.each_ref().map(|end| end.path.clone()))
     }
 }
 
 /// Our daemon with two virtio ports.
-fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, paths: &[PathBuf; 2]) -> Result<Switch> {
+fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, ends: &[PathEnd; 2]) -> Result<Switch> {
     let routed = *who == Who::Router;
-    let port = |(number, path): (usize, &PathBuf)| {
-        let socket = format!("vhost-user:{}", path.display());
+    let port = |(number, end): (usize, &PathEnd)| {
+        let socket = end.spec();
         if !routed {
             return socket;
         }
         let mac = ROUTER[number].map(|byte| format!("{byte:02x}")).join(":");
         format!("{socket},router=r,router-mac={mac},address={}", ADDRESSES[number])
     };
-    let ports: Vec<String> = paths.iter().enumerate().map(port).collect();
+    let ports: Vec<String> = ends.iter().enumerate().map(port).collect();
     let more: &[&str] = if routed { &["--router", "r"] } else { &[] };
     let switch = Switch::start_with(setting.cpus.io_core, scratch, &ports, more).map_err(text)?;
     if routed {
