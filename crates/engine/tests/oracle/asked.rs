@@ -66,19 +66,21 @@ pub fn asked(sent: &Sent, doubts: &Doubts) -> Result<(Vec<u8>, Asked, bool), &'s
     Err(BAD)
 }
 
-/// The protocol of the packet in a frame behind two tags at most, where its header begins, and where its
-/// checksum stands in it, if it has one.
-pub fn transport_of(bytes: &[u8], doubts: &Doubts) -> Option<(u8, usize, Option<u16>)> {
+/// The type of a frame behind two tags at most, and where what is of that type begins. Behind LLC nobody
+/// computes checksums for others.
+pub fn network_of(bytes: &[u8], doubts: &Doubts) -> Option<(u16, usize)> {
     let (all, mut at) = tags(bytes);
     let kind = |at: usize| be16(bytes, at);
     let mut depth = all.len();
     while kind(at).is_some_and(|kind| kind == 0x9100 || is_tag(kind)) && doubts.either("0x9100 is a tag", 0) {
         (at, depth) = (at + 4, depth + 1);
     }
-    // Behind LLC nobody computes checksums for others.
-    if depth > 2 || !matches!(kind(at)?, 0x0800 | 0x86dd) {
-        return None;
-    }
+    Some((kind(at)?, at + 2)).filter(|_| depth <= 2)
+}
+
+/// The protocol of its packet, where its header begins, and where its checksum stands in it, if it has one.
+pub fn transport_of(bytes: &[u8], doubts: &Doubts) -> Option<(u8, usize, Option<u16>)> {
+    network_of(bytes, doubts).filter(|(kind, _)| matches!(kind, 0x0800 | 0x86dd))?;
     let What::Packet(packet) = see(bytes, false, 0, doubts).what else { return None };
     if packet.fragment && doubts.either("a fragment's checksum", 0) {
         return None;

@@ -250,7 +250,7 @@ impl Card {
                 Kind::Rtl8169 => {
                     let tag = tag.map_or(0, |tag| 1 << 49 | u64::from((tag as u16).swap_bytes()) << 32);
                     let ends = u64::from(n == 0) << 29 | u64::from(last) << 28;
-                    [Card::mark(self.sends.next) | ends | len | tag, address]
+                    [Card::mark(self.sends.next) | ends | len | tag | options, address]
                 }
                 // Insert the tag, report, end of packet.
                 _ => {
@@ -289,7 +289,13 @@ impl Card {
                 let asked = ip.map_or(0, |_| ixsm) | transport.map_or(0, |_| txsm);
                 (0, [places, u64::from(tcp) << 24 | u64::from(!v6) << 25], asked)
             }
-            Work::Segments { header, payload, transport } => {
+            Work::Found { ip, tcp, udp } => {
+                return u64::from(ip) << 18 | u64::from(udp) << 17 | u64::from(tcp) << 16;
+            }
+            Work::Segments { .. } if self.kind == Kind::Rtl8169 => {
+                return 1 << 27 | u64::from(sent.asked.size) << 16;
+            }
+            Work::Segments { header, payload, transport, .. } => {
                 let Asked { gso, size, .. } = sent.asked;
                 let (tcp, v4) = (gso != 5, if gso == 5 { !v6 } else { gso == 1 });
                 let is = u64::from(tcp) << 24 | u64::from(v4) << 25 | 1 << 26;

@@ -13,7 +13,7 @@ use super::frames::Sent;
 use super::headers::{be16, tags};
 use super::model::{Model, Outcome};
 use super::options;
-use super::plain::{cut, Asked};
+use super::plain::{cut, is_finished, Asked};
 use super::stand::{Got, Told};
 
 /// A frame that came out, as stations see it, and by which port.
@@ -25,7 +25,8 @@ pub type Dropped = (usize, &'static str);
 pub fn plain(got: &[Got], config: &Config) -> Result<Vec<Plain>, String> {
     let mut all = Vec::new();
     for (port, bytes, asked) in got {
-        let parts = cut(bytes, *asked).filter(|_| takes(config.ports[*port].accepts, bytes, *asked));
+        let able = takes(config.ports[*port].accepts, bytes, *asked) && is_finished(bytes, *asked);
+        let parts = cut(bytes, *asked).filter(|_| able);
         let parts = parts.ok_or_else(|| format!("port {port} cannot do what it is asked for: {asked:?}"))?;
         all.extend(parts.into_iter().map(|part| (*port, part)));
     }

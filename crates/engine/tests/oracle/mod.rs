@@ -286,7 +286,7 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
         trial.upset(wish, random, &mut resized);
         let draw = &draws[if random.chance(60) { 0 } else { random.below(draws.len()) }];
         let port = random.one(&draw.ports);
-        let intel = options::is_intel(port);
+        let card = options::CARDS.iter().find(|(n, _)| *n == port).map(|(_, kind)| *kind);
         let frame = |random: &mut Random| loop {
             let mut sent = draw.frame(random, port);
             if port == options::TOLD {
@@ -295,15 +295,21 @@ fn run(stand: &mut Stand, seed: u64, wish: &Wish, random: &mut Random, sums: &mu
                 sent.bytes.resize(sent.bytes.len().max(60), 0);
             }
             let is_plain = sent.asked == Asked::default();
-            if wish.cards[port].is_some() && sent.bytes.len() >= 14 && (intel || is_plain) {
+            if card.is_some() && sent.bytes.len() >= 14 {
                 // The card fills it up before it sends it (802.3 §4.2.3.3).
                 sent.bytes.resize(sent.bytes.len().max(60), 0);
             }
             // Segments of TCP become one frame again in a tunnel.
-            if tunnels && matches!(sent.asked.gso & 0x7f, 1 | 4) || intel && sent.bytes.len() < 14 {
+            if tunnels && matches!(sent.asked.gso & 0x7f, 1 | 4) || card.is_some() && sent.bytes.len() < 14 {
                 continue;
             }
-            if !intel || is_plain && random.chance(60) || Work::draw(random, &mut sent) {
+            let there_is = match card {
+                Some(_) if is_plain && random.chance(60) => true,
+                Some(card::Kind::Rtl8169) => Work::draw_found(random, &mut sent),
+                Some(_) => Work::draw(random, &mut sent),
+                None => true,
+            };
+            if there_is {
                 return sent;
             }
         };

@@ -118,8 +118,10 @@ impl Model<'_> {
         if sent.bytes.len() < 14 {
             return Err("too_short");
         }
-        let (bytes, asked, unseen) = asked(sent, doubts)?;
         // What a card has made of it is what came.
+        let finished = sent.work.map(|work| Sent { bytes: work.finished(&sent.bytes), ..*sent });
+        let sent = finished.as_ref().unwrap_or(sent);
+        let (bytes, asked, unseen) = asked(sent, doubts)?;
         let made = sent.work.map(|_| Sent { bytes: bytes.clone(), ..*sent });
         let sent = made.as_ref().unwrap_or(sent);
         let down = from.down() && doubts.either("the order at a port that is down", 0);
@@ -360,7 +362,7 @@ impl Model<'_> {
         }
     }
 
-    /// The receiver behind port `n` gets a frame, or the parts of one, unless it is a card that wants none of it.
+    /// The receiver behind port `n` gets a frame, or the parts of one, if it is not a card that drops it.
     fn arrive(&self, n: usize, form: Vec<Vec<u8>>, doubts: &Doubts, outcome: &mut Outcome) {
         let Some(card) = self.port(n).card else {
             outcome.got.extend(form.into_iter().map(|part| (n, part)));

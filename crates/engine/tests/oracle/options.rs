@@ -153,11 +153,6 @@ pub const PORTS: usize = 22;
 /// Ports behind which cards are.
 pub const CARDS: [(usize, Kind); 3] = [(4, Kind::E1000e), (5, Kind::Rtl8169), (WIRE[1], Kind::E1000)];
 
-/// Whether behind port `n` is a card of Intel's.
-pub fn is_intel(n: usize) -> bool {
-    CARDS.iter().any(|(its, kind)| *its == n && *kind != Kind::Rtl8169)
-}
-
 /// The network of the tunnels.
 pub const VNI: u32 = 7;
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::card::Card;
 use super::config::Config;
@@ -17,6 +18,7 @@ use super::options::{
 use super::plain::Asked;
 use super::ring::Program;
 use super::AT_ONCE;
+use rustix::net::sockopt;
 use rustix::thread::{sched_getcpu, sched_setaffinity, CpuSet};
 use sidecore_engine::core::{Budget, Lease, Recall, TaskHandle};
 use sidecore_engine::graph::{self, Fate, Local, QueueHandle, Scheduler, Topology};
@@ -36,6 +38,9 @@ pub type Got = (usize, Vec<u8>, Asked);
 
 /// How a datagram without a frame is counted.
 const LAST: &str = "vxlan_header";
+
+/// After this long nothing comes any more.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Bytes of the longest frame.
 const MOST: usize = 16 * 1024;
@@ -258,7 +263,8 @@ impl Stand {
             last: UdpSocket::bind((endpoint(0), 0)).unwrap(),
             beyond: {
                 let socket = UdpSocket::bind(end(TOLD_HOSTS[1])).unwrap();
-                socket.set_nonblocking(true).unwrap();
+                socket.set_read_timeout(Some(LIMIT)).unwrap();
+                sockopt::set_socket_recv_buffer_size(&socket, 1 << 20).unwrap();
                 socket
             },
             _sources: sources,
@@ -401,16 +407,19 @@ impl Stand {
             }
             _ => self.waiting[port].lock().unwrap().extend(sent.iter().cloned()),
         }
-        let went = |it: &Stand| TUNNELS.map(|n| it.ports[n].counters.totals().out_frames);
-        let before = went(self);
+        let went = |it: &Stand, n: usize| it.ports[n].counters.totals().out_frames;
+        let before = [&TUNNELS[..], &[TOLD]].concat().into_iter().map(|n| (n, went(self, n)));
+        let before: Vec<(usize, u64)> = before.collect();
         match port {
             TOLD => self.come_out(TOLD, TOLD_HOSTS[0]),
             _ => self.visit(port),
         }
         assert!(self.waiting[port].lock().unwrap().is_empty(), "it was not fetched");
-        if went(self) != before {
+        let (tunnels, told) = before.split_at(TUNNELS.len());
+        if tunnels.iter().any(|(n, count)| went(self, *n) != *count) {
             TUNNELS.iter().zip(0..).for_each(|(n, host)| self.come_out(*n, host));
         }
+        let beyond = told.iter().any(|(n, count)| went(self, *n) != *count);
         let mut drops = Vec::new();
         for (n, port) in self.ports.iter().enumerate() {
             let now: Vec<(&'static str, u64)> = port.counters.totals().named_drops().collect();
@@ -421,9 +430,15 @@ impl Stand {
             self.counted[n] = now;
         }
         let mut got = std::mem::take(&mut *self.got.lock().unwrap());
-        let mut datagram = vec![0; 1 << 16];
-        while let Ok(len) = self.beyond.recv(&mut datagram) {
-            got.push((TOLD, datagram[8..len].to_vec(), Asked::default()));
+        if beyond {
+            // What is sent now is the last to come, as at `come_out`.
+            self.last.send_to(&[0], end(TOLD_HOSTS[1])).unwrap();
+            let mut datagram = vec![0; 1 << 16];
+            while let Some(frame) =
+                self.beyond.recv(&mut datagram).map(|len| datagram[..len].get(8..)).unwrap()
+            {
+                got.push((TOLD, frame.to_vec(), Asked::default()));
+            }
         }
         for (n, receiver) in self.receivers.iter_mut().enumerate() {
             let came = match receiver {
@@ -447,8 +462,8 @@ impl Stand {
     }
 
     /// Has all that is on its way to the end of the tunnels on `host` come out of it, which is port `n`. What
-    /// is sent there now is the last to come: one processor takes all datagrams over the loopback interface in
-    /// their order.
+    /// is sent there now is the last to come: one processor takes all datagrams over the loopback interface
+    /// in their order.
     fn come_out(&mut self, n: usize, host: usize) {
         let last = |it: &Stand| it.ports[n].counters.totals().named_drops().find(|(why, _)| *why == LAST);
         let before = last(self);

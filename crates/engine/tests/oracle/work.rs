@@ -1,7 +1,7 @@
-//! What a driver leaves to an Intel card, and what the card makes of it: checksums, by a legacy descriptor or
-//! by a context (8254x SDM §3.3.3, §3.3.6, §3.5), and segments (§3.5.2).
+//! What a driver leaves to its card, and what the card makes of it: checksums, to Intel's by a legacy
+//! descriptor or by a context (8254x SDM §3.3.3, §3.3.6, §3.5), and segments (§3.5.2).
 
-use super::asked::{transport_of, HEAD};
+use super::asked::{network_of, transport_of, HEAD};
 use super::doubt::Doubts;
 use super::frames::Sent;
 use super::headers::{tags, NEAR};
@@ -23,9 +23,11 @@ pub enum Work {
     Legacy(Span),
     /// The IP header's checksum, and the transport's.
     Sums { ip: Option<Span>, transport: Option<Span>, tcp: bool },
-    /// Segments, as `Sent::asked` says. How long the headers are, and how much there is behind them, the
-    /// packet itself tells: what the context says of it may lie.
-    Segments { transport: Span, header: u8, payload: u32 },
+    /// The checksums of IPv4, of TCP, and of UDP over it, which an RTL8169 finds by itself (docs/rtl8169.md).
+    Found { ip: bool, tcp: bool, udp: bool },
+    /// Segments, as `Sent::asked` says, of a packet whose lengths are not there yet. How long the headers
+    /// are, and how much there is behind them, the packet itself tells: what the context says may lie.
+    Segments { transport: Span, udp: bool, header: u8, payload: u32 },
 }
 
 impl Span {
@@ -69,7 +71,10 @@ impl Work {
             let Some(transport) = asked.flatten().filter(|_| matches!(sent.asked.gso, 1 | 4 | 5)) else {
                 return false;
             };
-            sent.work = Some(Work::Segments { transport, header, payload });
+            let udp = sent.asked.gso == 5;
+            // Drivers leave that to the card.
+            finish(&mut sent.bytes, transport, udp, false);
+            sent.work = Some(Work::Segments { transport, udp, header, payload });
             return true;
         }
         let own = transport_of(&sent.bytes, &Doubts::new(&[]));
@@ -107,6 +112,33 @@ impl Work {
         true
     }
 
+    /// Draws work of an RTL8169's driver in the same way (docs/rtl8169.md): segments of TCP over IPv4 alone.
+    pub fn draw_found(random: &mut Random, sent: &mut Sent) -> bool {
+        let doubts = Doubts::new(&[]);
+        if sent.asked.cuts() {
+            sent.asked.gso &= 0x7f;
+            let Asked { flags, gso, start, offset, .. } = sent.asked;
+            let is = transport_of(&sent.bytes, &doubts) == Some((6, start.into(), Some(offset)));
+            let Ok(store) = u8::try_from(start + offset) else { return false };
+            let transport = Span { start: start as u8, store, end: 0 };
+            let fits = is && (flags & 1, gso, offset) == (1, 1, 16);
+            if fits {
+                finish(&mut sent.bytes, transport, false, false);
+            }
+            sent.work = Some(Work::Segments { transport, udp: false, header: 0, payload: 0 });
+            return fits;
+        }
+        if let Some((0x0800, net)) = network_of(&sent.bytes, &doubts) {
+            // What stands there is nothing to the card.
+            let noise = [random.byte(), random.byte()];
+            sent.bytes.get_mut(net + 10..net + 12).iter_mut().for_each(|field| field.copy_from_slice(&noise));
+        }
+        sent.asked = Asked::default();
+        let mut on = || random.chance(60);
+        sent.work = Some(Work::Found { ip: on(), tcp: on(), udp: on() });
+        true
+    }
+
     /// All checksums of it, in their order, and whether each is UDP's.
     fn sums(self) -> Vec<(Span, bool)> {
         match self {
@@ -114,7 +146,7 @@ impl Work {
             Work::Sums { ip, transport, tcp } => {
                 ip.map(|span| (span, false)).into_iter().chain(transport.map(|span| (span, !tcp))).collect()
             }
-            Work::Segments { .. } => Vec::new(),
+            Work::Segments { .. } | Work::Found { .. } => Vec::new(),
         }
     }
 
@@ -122,6 +154,15 @@ impl Work {
     pub fn made(self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         self.sums().into_iter().for_each(|(span, udp)| span.fill(&mut bytes, udp));
+        self.finished(&bytes)
+    }
+
+    /// The frame with the lengths that a driver has left to the card.
+    pub fn finished(self, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        if let Work::Segments { transport, udp, .. } = self {
+            finish(&mut bytes, transport, udp, true);
+        }
         bytes
     }
 
@@ -137,9 +178,13 @@ impl Work {
             Work::Sums { ip, transport, tcp } => {
                 Work::Sums { ip: either(ip)?, transport: either(transport)?, tcp }
             }
-            Work::Segments { transport, header, payload } => {
-                Work::Segments { transport: moved(transport)?, header: header.saturating_sub(4), payload }
-            }
+            Work::Found { .. } => self,
+            Work::Segments { transport, udp, header, payload } => Work::Segments {
+                transport: moved(transport)?,
+                udp,
+                header: header.saturating_sub(4),
+                payload,
+            },
         })
     }
 
@@ -155,6 +200,9 @@ impl Work {
     /// may be too much; one behind the bytes that are looked at in any case is dropped, or left to the
     /// receiver, if it is not the transport's.
     pub fn judged(self, bytes: &[u8], doubts: &Doubts) -> Result<(Vec<u8>, Asked, bool), &'static str> {
+        if let Work::Found { ip, tcp, udp } = self {
+            return found(bytes, ip, |protocol| protocol == 6 && tcp || protocol == 17 && udp, doubts);
+        }
         let sums = self.sums();
         let far = |(span, _): &&(Span, bool)| usize::from(span.store) + 2 > HEAD;
         let store = sums.iter().map(|(span, _)| usize::from(span.store) + 2).max().unwrap_or(0);
@@ -182,4 +230,72 @@ impl Work {
         last.fill(&mut bytes, *udp);
         Ok((bytes, Asked::default(), unseen))
     }
+}
+
+/// Writes the lengths of a packet that is to be cut into the header of IP, and into the sum of the pseudo
+/// header that stands for the checksum: those of the `whole` packet, or none.
+fn finish(bytes: &mut [u8], transport: Span, udp: bool, whole: bool) {
+    let (net, start, store) = (tags(bytes).1 + 2, usize::from(transport.start), usize::from(transport.store));
+    if bytes.len() < start.max(net + 40).max(store + 2) {
+        return;
+    }
+    let of = |len: usize| if whole { len as u16 } else { 0 };
+    let v6 = bytes[net] >> 4 == 6;
+    if v6 {
+        let all = of(bytes.len() - net - 40).to_be_bytes();
+        bytes[net + 4..net + 6].copy_from_slice(&all);
+    } else {
+        let all = of(bytes.len() - net).to_be_bytes();
+        bytes[net + 2..net + 4].copy_from_slice(&all);
+        bytes[net + 10..net + 12].fill(0);
+        let own = if whole { !sum(&[&bytes[net..net + 20]]) } else { 0 };
+        bytes[net + 10..net + 12].copy_from_slice(&own.to_be_bytes());
+    }
+    let ends = if v6 { &bytes[net + 8..net + 40] } else { &bytes[net + 12..net + 20] };
+    let protocol = if udp { 17 } else { 6 };
+    let seed = sum(&[ends, &of(bytes.len() - start).to_be_bytes(), &[0, protocol]]).to_be_bytes();
+    bytes[store..store + 2].copy_from_slice(&seed);
+}
+
+/// A packet of IPv4 with its checksums, of a transport that is `wanted`, over the bytes that it says it has.
+fn found(
+    bytes: &[u8],
+    ip: bool,
+    wanted: impl Fn(u8) -> bool,
+    doubts: &Doubts,
+) -> Result<(Vec<u8>, Asked, bool), &'static str> {
+    let mut bytes = bytes.to_vec();
+    let net = network_of(&bytes, doubts).filter(|(kind, _)| *kind == 0x0800).map(|(_, net)| net);
+    let whole = |net: &usize| bytes.len() >= net + 20 && (0x45..0x50).contains(&bytes[*net]);
+    let Some(net) = net.filter(whole) else { return Ok((bytes, Asked::default(), false)) };
+    let head = usize::from(bytes[net] & 15) * 4;
+    if bytes.len() < net + head && ip {
+        return Err("bad_offload");
+    }
+    if ip {
+        bytes[net + 10..net + 12].fill(0);
+        let sum = !sum(&[&bytes[net..net + head]]);
+        bytes[net + 10..net + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+    let end = (net + usize::from(u16::from_be_bytes([bytes[net + 2], bytes[net + 3]]))).min(bytes.len());
+    let transport =
+        transport_of(&bytes, doubts).filter(|(protocol, at, _)| wanted(*protocol) && *at == net + head);
+    if let Some((protocol, at, Some(its))) = transport {
+        let store = at + usize::from(its);
+        if store + 2 <= end {
+            bytes[store..store + 2].fill(0);
+            let parts = [
+                &bytes[net + 12..net + 20],
+                &((end - at) as u32).to_be_bytes(),
+                &[0, protocol],
+                &bytes[at..end],
+            ];
+            let value = match !sum(&parts) {
+                0 if protocol == 17 => 0xffff,
+                value => value,
+            };
+            bytes[store..store + 2].copy_from_slice(&value.to_be_bytes());
+        }
+    }
+    Ok((bytes, Asked::default(), false))
 }
