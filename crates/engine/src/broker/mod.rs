@@ -46,7 +46,7 @@ pub use rules::Rules;
 use crate::sandbox::open::broker::{answer, receive, Named, Refusal};
 use crate::sandbox::open::passing::MAX_TEXT;
 use crate::sandbox::open::socket::{listen_here, SocketError, SocketFile};
-use crate::util::wait::wait;
+use crate::util::wait;
 
 /// Most sockets that it remembers.
 pub const MAX_SOCKETS: usize = 4096;

@@ -23,7 +23,7 @@ use crate::mem::{set_peeked, Files, Terms};
 use crate::sandbox::descriptors::{self, WantedFds, Why};
 use crate::sandbox::open::passing;
 use crate::util::fault::Fault;
-use crate::util::wait::wait;
+use crate::util::wait;
 
 /// Bytes that are looked at before a message's length is known: more than most messages have.
 const FIRST_LOOK: usize = 4096;

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::mem::{is_eventfd, is_memory, is_stream, link_name};
 use crate::sandbox::filters;
 use crate::sandbox::open::passing::{self, hear, is_for_records, say, MAX_FDS};
-use crate::util::wait::wait;
+use crate::util::wait;
 
 /// The first word of each record: the protocol's number above, what is asked or answered below.
 const PROTOCOL: u64 = 0x7363_6472 << 32;

@@ -15,7 +15,7 @@ use crate::sandbox::open::broker::{broker, Request};
 use crate::sandbox::open::early::{Early, Fetched};
 use crate::sandbox::open::passing;
 use crate::sandbox::open::socket::{self, SocketError, SocketSpec};
-use crate::util::wait::wait;
+use crate::util::wait;
 
 use super::program::{make_secret, read_secret, start};
 use super::server::{hear, is_ours, say, Found, Store, DONE, DROP, HERE, LIST, MAX_KEYS, PUT, SECRET};

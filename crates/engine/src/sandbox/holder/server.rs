@@ -17,7 +17,7 @@ use rustix::net::{accept_with, SocketFlags};
 
 use crate::sandbox::open::passing::{self, Record};
 use crate::sandbox::open::socket::SocketFile;
-use crate::util::wait::wait;
+use crate::util::wait;
 
 use super::program::{read_secret, remove_secret};
 

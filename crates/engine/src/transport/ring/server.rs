@@ -20,7 +20,7 @@ use crate::host::ring::{Monitor, RingEgress, RingIngress, RingPair, RingPortSett
 use crate::observe::capture::Watcher;
 use crate::ring::{pipe_end, Geometry, Region, ReleaseGate};
 use crate::sandbox::open::passing;
-use crate::util::wait::has_left;
+use crate::util::has_left;
 
 /// Conversations at a time; one more replaces the oldest that is not attached.
 const CONVERSATIONS: usize = 8;

@@ -15,7 +15,7 @@ use rustix::net::sockopt::set_socket_oobinline;
 use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvFlags, ReturnFlags};
 
 use crate::sandbox::descriptors;
-use crate::util::wait::wait;
+use crate::util::wait;
 
 /// A connection. When it is dropped, the other end is hung up on, and unread messages are left to a descriptor helper
 /// (`descriptors::hang_up`).

@@ -13,7 +13,7 @@ use super::socket::Listener;
 use super::OwnerLine;
 use crate::port::{AttachmentStatus, Port};
 use crate::util::fault::Fault;
-use crate::util::wait::wait;
+use crate::util::wait;
 
 /// How long a peer may take over the rest of a message, or over reading our answers.
 pub(in crate::transport) const PATIENCE: Duration = Duration::from_secs(2);

@@ -10,7 +10,7 @@ use rustix::net::{recv, RecvFlags};
 use super::connection::Connection;
 use super::socket::Listener;
 use super::OwnerLine;
-use crate::util::wait::{wait, wait_for};
+use crate::util::{wait, wait_for};
 
 /// How long no client is let in after that has failed: the client waits in the backlog.
 const AGAIN: Duration = Duration::from_millis(100);

@@ -48,7 +48,7 @@ use crate::mem::JoinedThread;
 use crate::port::Port;
 use crate::sandbox::filters::{enter, Kinds};
 use crate::util::fault::Fault;
-use crate::util::wait::wait_for;
+use crate::util::wait_for;
 
 /// What the owner of a socket wants.
 #[derive(Clone, Copy, Debug)]

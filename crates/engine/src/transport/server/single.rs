@@ -15,7 +15,7 @@ use super::{supervise, OwnerLine, Running};
 use crate::port::{AttachmentStatus, Lack, Peer, Port};
 use crate::util::bucket::{nanos, nanos_at, Bucket};
 use crate::util::fault::{shown, Fault};
-use crate::util::wait::{has_left, wait, wait_for};
+use crate::util::{has_left, wait, wait_for};
 
 /// Most characters that are shown of what was wrong with a message.
 const LONGEST_WHY: usize = 400;

@@ -28,7 +28,7 @@ use crate::device::pci::PciDevice;
 use crate::graph::{QueueHandle, Scheduler};
 use crate::port::Port;
 use crate::sandbox::holder::{self, Store};
-use crate::util::wait::wait;
+use crate::util::wait;
 
 /// Serves no queue: each stays where it is until it is taken back.
 pub struct Still;

@@ -20,7 +20,7 @@ use crate::device::VirtioDevice;
 use crate::mem::BadFile;
 use crate::port::{AttachmentStatus, Peer};
 use crate::util::fault::Fault;
-use crate::util::wait::wait;
+use crate::util::wait;
 
 /// A conversation.
 pub(super) struct Conversation<D: VirtioDevice> {
