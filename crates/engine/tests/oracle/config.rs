@@ -15,7 +15,7 @@ pub enum Joint {
     Nothing,
     /// The switch of a host.
     Switch(usize),
-    /// The same, as a tunnel to other hosts: from the first one to all, from others to the first.
+    /// The switch of a host, as a tunnel to other hosts: from the first one to all, from others to the first.
     Tunnel(usize),
     /// The switch, as a tunnel of whose stations a control plane tells.
     Told,
