@@ -1,7 +1,10 @@
-//! The one runner: cases are data, and each is measured in every round by turns, so that a slow drift of the machine meets all alike.
+//! The one runner: cases are data, and each is measured in every round by turns, so that a slow drift of the
+//! machine meets all alike.
 //!
-//! A benchmark says what its cases are and how one of them is measured. What was measured are *figures* ([`figures`]), which are declared
-//! once: for a sample, and for the row in which their medians are. What is made in one place only is declared there ([`fields`]).
+//! A benchmark says what its cases are and how one of them is measured. What was measured are *figures*
+//! ([`figures`]), which are declared once: for a sample, and for the row in which their medians are. What is
+//! made in one place only is declared there ([`fields`]). Values that have names are declared with them
+//! ([`named`]).
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -104,7 +107,8 @@ pub fn beside_peers<C, S>(
     Ok((samples, missing))
 }
 
-/// Declares what a sample says: figures, whose medians are a row's, and behind a semicolon counts, whose sums are.
+/// Declares what a sample says: figures, whose medians are a row's, and behind a semicolon counts, whose sums
+/// are.
 macro_rules! figures {
     ($(#[$about:meta])* $vis:vis struct $name:ident {
         $($(#[$of:meta])* $key:ident),* $(; $($(#[$of_count:meta])* $count:ident),*)? $(,)?

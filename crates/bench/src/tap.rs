@@ -19,12 +19,13 @@ use sidecore_engine::host::tap::{Tap, TapConfig, TapSource};
 use sidecore_engine::port::DEFAULT_MTU;
 use sidecore_engine::switch::{Switch, SwitchOptions};
 
-use super::common::{text, Range, Result};
+use super::common::{middle, text, Range, Result};
 use super::distance::{Distance, Mode};
 use super::engine::Engine;
 use super::modes::{self, Modes};
 use super::net::{ip, missing, Net};
 use super::results::Results;
+use super::runner::fields;
 
 /// `bench tap`.
 #[derive(Debug, clap::Args)]
@@ -47,20 +48,18 @@ pub struct Args {
 }
 
 /// Figures of one contestant, in Gbit/s.
-#[derive(Clone, Debug, Serialize)]
-struct Figures {
-    /// Each run.
-    gbits: Vec<f64>,
-    #[serde(flatten)]
-    range: Range,
-    /// By the distance of the two processors.
-    modes: Modes,
-}
-
-impl Figures {
-    fn of(runs: &[(Mode, f64)]) -> Figures {
-        let gbits: Vec<f64> = runs.iter().map(|run| run.1).collect();
-        Figures { range: Range::of(gbits.iter().copied()), gbits, modes: Modes::of(runs, |run| *run) }
+fn figures(runs: &[(Mode, f64)], beside: Option<&[(Mode, f64)]>) -> impl Serialize {
+    let modes = |runs: &[(Mode, f64)]| Modes::of(runs, |run| *run);
+    fields! {
+        /// Each run.
+        gbits: runs.iter().map(|run| run.1).collect::<Vec<_>>(),
+        #[serde(flatten)]
+        range: Range::of(runs.iter().map(|run| run.1)),
+        /// By the distance of the two processors.
+        modes: match beside {
+            Some(theirs) => modes(runs).over("ratio_to_bridge", &modes(theirs)),
+            None => modes(runs),
+        },
     }
 }
 
@@ -84,16 +83,15 @@ pub fn run(args: &Args) -> Result<()> {
         all += spent + (after.idle_ns - before.idle_ns) + (after.sleep_ns - before.sleep_ns);
         b.push(run(&theirs.nets)?);
     }
-    let (mut sidecore, bridge) = (Figures::of(&a), Figures::of(&b));
-    sidecore.modes = sidecore.modes.over("ratio_to_bridge", &bridge.modes);
+    let middles = [&a, &b].map(|runs| middle(runs, |run| run.1));
     let (frames, bytes) = ours.passed();
     Results::new(
         "tap",
         "TCP, Gbit/s; core_busy: part of the time of our runs; offloads: what the kernel lets cross undone",
     )
-    .with("ratio", &(sidecore.range.median / bridge.range.median))?
-    .with("sidecore", &sidecore)?
-    .with("bridge", &bridge)?
+    .with("ratio", &(middles[0] / middles[1]))?
+    .with("sidecore", &figures(&a, Some(&b)))?
+    .with("bridge", &figures(&b, None))?
     .with("core_busy", &share(busy, all))?
     .with("bytes_per_frame", &share(bytes, frames))?
     .with("offloads", &ours.taps[0].accepts.to_string())?

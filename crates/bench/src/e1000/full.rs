@@ -5,9 +5,9 @@ use std::time::Instant;
 use serde::Serialize;
 use sidecore_driver::memory::Page;
 
-use super::super::common::median;
 use super::super::distance::Distance;
 use super::super::modes::Modes;
+use super::super::runner::{by_turns, figures};
 use super::nic::{Nic, Part, Setup};
 use super::stage::{frame, Limits, Stage};
 use super::{text, Args};
@@ -18,6 +18,18 @@ const BURST: usize = 64;
 const WINDOW: u64 = 512;
 /// Where a frame's number stands: behind Ethernet, IP and UDP headers.
 const TAG: usize = 42;
+
+figures! {
+    /// One measurement, or medians of them.
+    pub struct Figures {
+        /// Million frames a second, both directions added, and the same in Gbit/s of frames.
+        mpps, gbps,
+        /// Nanoseconds of the I/O core for each frame.
+        ns_per_frame,
+        /// Accesses for each frame that would have left a guest, of both drivers.
+        traps,
+    }
+}
 
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
@@ -30,22 +42,16 @@ pub struct Row {
     pub size: usize,
     /// Both directions at once.
     pub both_ways: bool,
-    /// Million frames a second, both directions added: every round.
-    pub rounds: Vec<f64>,
-    /// Their median.
-    pub mpps: f64,
-    /// The same in Gbit/s of frames.
-    pub gbps: f64,
-    /// Nanoseconds of the I/O core for each frame, median.
-    pub ns_per_frame: f64,
-    /// Accesses for each frame that would have left a guest, of both drivers.
-    pub traps: f64,
+    /// Million frames a second: every round.
+    rounds: Vec<f64>,
+    #[serde(flatten)]
+    pub figures: Figures,
     /// Frames that did not come, or not in their place.
-    pub lost: u64,
+    lost: u64,
     /// Whether the drivers' memory had huge pages.
-    pub huge_pages: bool,
+    huge_pages: bool,
     /// Million frames a second, by the distance of the two processors.
-    pub modes: Modes,
+    modes: Modes,
 }
 
 /// One end: what it has sent and received.
@@ -132,37 +138,34 @@ fn one(args: &Args, part: Part, setup: &Setup, size: usize, both_ways: bool) -> 
         }
     };
     run(&mut ends, 0.2)?;
-    let (mut rounds, mut spent, mut modes, mut traps) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for round in 0..args.rounds {
-        let count = |ends: &[End; 2]| ends[0].received + ends[1].received;
+    let count = |ends: &[End; 2]| ends[0].received + ends[1].received;
+    let trapped = |ends: &[End; 2]| ends[0].nic.traps() + ends[1].nic.traps();
+    let samples = by_turns(args.rounds, &[()], |round, ()| {
         let distance = Distance::before(&args.cpus.pair());
-        let trapped = |ends: &[End; 2]| ends[0].nic.traps() + ends[1].nic.traps();
         let (before, busy, exits) = (count(&ends), stage.engine.busy(), trapped(&ends));
         let seconds = run(&mut ends, args.window.as_secs_f64())?;
-        let frames = (count(&ends) - before) as f64;
-        let now = stage.engine.busy();
-        rounds.push(frames / seconds / 1e6);
-        traps.push((trapped(&ends) - exits) as f64 / frames.max(1.0));
-        spent.push((now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64);
+        let (frames, now) = ((count(&ends) - before) as f64, stage.engine.busy());
         let mpps = frames / seconds / 1e6;
+        let figures = Figures {
+            mpps,
+            gbps: mpps * size as f64 * 8.0 / 1e3,
+            ns_per_frame: (now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64,
+            traps: (trapped(&ends) - exits) as f64 / frames.max(1.0),
+        };
         let mode = distance.after();
-        modes.push((mode, mpps));
-        let (number, of) = (round + 1, args.rounds);
-        eprintln!("round {number}/{of}: {} {size} B: {mpps:.2} Mpps, {}", part.name(), mode.name());
-    }
-    let mpps = median(rounds.iter().copied());
+        eprintln!("{round}: {} {size} B: {mpps:.2} Mpps, {}", part.name(), mode.name());
+        Ok((figures, mode))
+    })?;
+    let samples = &samples[0];
     Ok(Row {
-        modes: Modes::of(&modes, |sample| *sample),
         model: part.name(),
         csb: setup.csb,
-        traps: median(traps),
         size,
         both_ways,
-        mpps,
-        gbps: mpps * size as f64 * 8.0 / 1e3,
-        ns_per_frame: median(spent),
-        rounds,
+        rounds: samples.iter().map(|it| it.0.mpps).collect(),
+        figures: Figures::of(samples.iter().map(|it| &it.0)),
         lost: ends[0].wrong + ends[1].wrong,
         huge_pages: setup.page == Page::Huge,
+        modes: Modes::of(samples, |(it, mode)| (*mode, it.mpps)),
     })
 }

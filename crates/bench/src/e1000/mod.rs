@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use self::nic::Part;
-use super::common::{apart, text, Processors};
+use super::common::{on, text, Processors};
 use super::peers;
 use super::results::Results;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -77,7 +77,7 @@ const HUGE_PAGES: u64 = 16;
 /// Measures and prints.
 pub fn run(args: &Args) -> Result<(), String> {
     args.cpus.differ()?;
-    let (rows, full) = apart(|| measure(args))?;
+    let (rows, full) = on(args.cpus.load_core, || measure(args))?;
     if args.figures.is_some() {
         return Ok(());
     }
@@ -94,7 +94,6 @@ const NOTE: &str = "native drivers through the learning switch. full_speed: both
     receiver's for each frame; paper_kpps: Figure 4";
 
 fn measure(args: &Args) -> Result<(Vec<model::Row>, Vec<full::Row>), String> {
-    sidecore_engine::util::place::pin(args.cpus.load_core).map_err(text)?;
     if let Some(dir) = &args.figures {
         figures::draw(args, dir)?;
         return Ok((Vec::new(), Vec::new()));

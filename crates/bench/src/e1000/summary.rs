@@ -11,7 +11,7 @@ pub fn of(rows: &[model::Row], full: &[full::Row]) -> impl Serialize {
     let speed = |model: &str, csb: bool| {
         let is_it =
             |row: &&full::Row| (row.model, row.csb, row.size, row.both_ways) == (model, csb, 64, false);
-        full.iter().find(is_it).map(|row| row.mpps)
+        full.iter().find(is_it).map(|row| row.figures.mpps)
     };
     let least = rows.iter().map(|row| row.trap_ns).min();
     let priced = |name: &str| {

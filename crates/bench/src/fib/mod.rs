@@ -18,6 +18,7 @@ use super::distance::{Distance, Mode};
 use super::draw::{chart, Axis, Line};
 use super::modes::Modes;
 use super::results::Results;
+use super::runner::{fields, Round};
 use family::{Family, Loaded, V4, V6};
 use tables::Keys;
 
@@ -80,13 +81,6 @@ pub struct Row {
     modes: Modes,
 }
 
-#[derive(Clone, Copy, Debug, Serialize)]
-struct Summary {
-    /// Random IPv4 addresses in the greatest table that was asked for, a million routes without options.
-    mlookups_1m: f64,
-    update_us_median: f64,
-}
-
 /// `bench fib`.
 pub fn run(args: &Args) -> Result<()> {
     if args.core == args.change_core {
@@ -106,7 +100,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let of_v4 = rows.iter().filter(|row| row.family == V4::NAME).max_by_key(|row| row.routes);
     let random = of_v4.and_then(|row| row.rates.iter().find(|rate| rate.keys == Keys::Random.name()));
-    let summary = Summary {
+    let summary = fields! {
+        /// Random IPv4 addresses in the greatest table that was asked for, a million routes without options.
         mlookups_1m: random.map_or(f64::NAN, |rate| rate.mlookups),
         update_us_median: of_v4.map_or(f64::NAN, |row| row.update_us_median),
     };
@@ -126,7 +121,7 @@ impl Args {
         let mut loaded = Loaded::<F>::new(routes)?;
         let mut samples = [const { Vec::new() }; Keys::ALL.len()];
         let (mut quiet, mut beside) = (Vec::new(), Vec::<(f64, f64, Mode)>::new());
-        for round in 1..=self.repeat.rounds {
+        for round in Round::all(self.repeat.rounds) {
             for (keys, samples) in Keys::ALL.iter().zip(&mut samples) {
                 samples.push(loaded.rate(*keys, self)?);
             }
@@ -134,17 +129,11 @@ impl Args {
             let distance = Distance::before(&[self.core, self.change_core]);
             let (rate, changes) = loaded.rate_beside_changes(self)?;
             beside.push((rate, changes, distance.after()));
-            let last = samples
-                .iter()
-                .zip(Keys::ALL)
-                .map(|(all, keys)| format!("{:.0} {}", all.last().copied().unwrap_or(f64::NAN), keys.name()));
-            let last: Vec<String> = last.collect();
-            eprintln!(
-                "round {round}/{}: {}, {routes} routes: {} M/s",
-                self.repeat.rounds,
-                F::NAME,
-                last.join(", ")
-            );
+            let last = |(all, keys): (&Vec<f64>, Keys)| {
+                format!("{:.0} {}", all.last().copied().unwrap_or(f64::NAN), keys.name())
+            };
+            let last: Vec<String> = samples.iter().zip(Keys::ALL).map(last).collect();
+            eprintln!("{round}: {}, {routes} routes: {} M/s", F::NAME, last.join(", "));
         }
         let updates = loaded.updates(self)?;
         let lost = 1.0 - middle(&beside, |(rate, ..)| *rate) / middle(&quiet, |rate| *rate);

@@ -17,12 +17,13 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
 use self::ends::{End, Kind};
-use super::common::{apart, median, percentile, text, Common, Result};
+use super::common::{median, on, percentile, Common, Result};
 use super::distance::{Distance, Mode};
 use super::draw::{chart, Axis, Line};
 use super::e1000::stage::Stage;
 use super::modes::Modes;
 use super::results::Results;
+use super::runner::{fields, figures, in_parts};
 
 /// `bench ptnet`.
 #[derive(Debug, clap::Args)]
@@ -31,7 +32,7 @@ pub struct Args {
     pub common: Common,
     /// What the guests have: all of it, with batches and kicks, if nothing is said; else full speed with these alone.
     #[arg(long = "device", value_name = "DEVICE,…", value_delimiter = ',')]
-    #[arg(value_parser = PossibleValuesParser::new(KINDS.map(Kind::name)).map(|word| kind(&word)))]
+    #[arg(value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)).map(|word| kind(&word)))]
     pub devices: Vec<Kind>,
     /// Bytes of a buffer of ptnet, a multiple of 64: of a power of two the first lines of all buffers share few places of a cache.
     #[arg(long, value_name = "BYTES", default_value_t = 2048)]
@@ -52,33 +53,40 @@ const PAPER: f64 = 21.0;
 /// What its authors published for 60 bytes through a pipe.
 const PUBLISHED_PIPE: f64 = 46.0;
 
-/// All kinds, and one by its name.
-const KINDS: [Kind; 4] = [Kind::Plain, Kind::Header, Kind::Pipe, Kind::Virtio];
-
 fn kind(name: &str) -> Kind {
-    KINDS.into_iter().find(|kind| kind.name() == name).unwrap_or(Kind::Plain)
+    Kind::ALL.into_iter().find(|kind| kind.name() == name).unwrap_or(Kind::Plain)
 }
 
 /// What batches are swept for.
 const SWEPT: [Kind; 2] = [Kind::Plain, Kind::Pipe];
 
+figures! {
+    /// One measurement, or medians of them.
+    struct Figures {
+        /// Million frames a second, and the same in Gbit/s of frames.
+        mpps, gbps,
+        /// Nanoseconds of the I/O core for each frame.
+        ns_per_frame;
+        /// Frames that did not come, or not in their place.
+        lost,
+    }
+}
+
+type Sample = (Figures, Mode);
+
+/// What the guests have, bytes of a frame, and frames of a publication.
+type Setting = (Kind, usize, usize);
+
 /// One setting.
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     device: &'static str,
-    /// Bytes of a frame.
     size: usize,
-    /// Frames of a publication.
     burst: usize,
-    /// Million frames a second: every round, and their median.
+    /// Million frames a second: every round.
     rounds: Vec<f64>,
-    mpps: f64,
-    /// The same in Gbit/s of frames.
-    gbps: f64,
-    /// Nanoseconds of the I/O core for each frame, median.
-    ns_per_frame: f64,
-    /// Frames that did not come, or not in their place.
-    lost: u64,
+    #[serde(flatten)]
+    figures: Figures,
     /// Million frames a second, by the distance of the two processors.
     modes: Modes,
 }
@@ -97,33 +105,22 @@ struct Kicks {
     kick_p99_us: Option<f64>,
 }
 
-/// What programs look at first.
-#[derive(Clone, Debug, Serialize)]
-struct Summary {
-    switch_60_mpps: f64,
-    pipe_60_mpps: f64,
-    kicks_per_packet: f64,
-    kick_us: Option<f64>,
-    lost: u64,
-}
-
 /// Measures and prints.
 pub fn run(args: &Args) -> Result<()> {
     let common = args.common.settle()?;
-    let (rows, sweep, kicks) = apart(|| measure(&common, args))?;
+    let (rows, sweep, kicks) = on(common.load_core, || measure(&common, args))?;
     let small = |kind: Kind| {
         let row = rows.iter().find(|row| row.device == kind.name() && row.size == 60);
-        row.map_or(f64::NAN, |row| row.mpps)
+        row.map_or(f64::NAN, |row| row.figures.mpps)
     };
-    let summary = Summary {
+    let kicked = kicks.iter().find(|row| row.rate == SUMMARY_RATE);
+    // What programs look at first.
+    let summary = fields! {
         switch_60_mpps: small(Kind::Plain),
         pipe_60_mpps: small(Kind::Pipe),
-        kicks_per_packet: kicks
-            .iter()
-            .find(|row| row.rate == SUMMARY_RATE)
-            .map_or(f64::NAN, |row| row.kicks_per_packet),
+        kicks_per_packet: kicked.map_or(f64::NAN, |row| row.kicks_per_packet),
         kick_us: kicks.first().and_then(|row| row.kick_us),
-        lost: rows.iter().chain(&sweep).map(|row| row.lost).sum(),
+        lost: rows.iter().chain(&sweep).map(|row| row.figures.lost).sum::<u64>(),
     };
     let note = format!(
         "two native guests through the learning switch, one way; the paper's ptnet through VALE: {PAPER} Mpps of 60 B; through a \
@@ -140,7 +137,6 @@ pub fn run(args: &Args) -> Result<()> {
 type Measured = (Vec<Row>, Vec<Row>, Vec<Kicks>);
 
 fn measure(common: &Common, args: &Args) -> Result<Measured> {
-    sidecore_engine::util::place::pin(common.load_core).map_err(text)?;
     let (all, buf_size) = (args.devices.is_empty(), args.buf_size);
     let wanted = |kind: &Kind| all || args.devices.contains(kind);
     let bursts: Vec<usize> = match (all, common.quick) {
@@ -148,31 +144,30 @@ fn measure(common: &Common, args: &Args) -> Result<Measured> {
         (_, true) => vec![1, 16],
         (_, false) => (0..=8).map(|n| 1 << n).collect(),
     };
-    let settings = [(Kind::Plain, 60), (Kind::Header, 60), (Kind::Pipe, 60), (Kind::Virtio, 60)]
+    let settings = [60, 1500]
         .into_iter()
-        .chain([(Kind::Plain, 1500), (Kind::Header, 1500), (Kind::Pipe, 1500), (Kind::Virtio, 1500)])
+        .flat_map(|size| Kind::ALL.map(|kind| (kind, size)))
         .chain([(Kind::Header, LARGE), (Kind::Virtio, LARGE)])
         .filter(|(kind, _)| wanted(kind))
         .map(|(kind, size)| (kind, size, if size == LARGE { 1 } else { BURST }));
     let sweeps = SWEPT.into_iter().flat_map(|kind| bursts.iter().map(move |burst| (kind, 60, *burst)));
     let settings: Vec<_> = settings.chain(sweeps).collect();
-    let mut samples = vec![Vec::new(); settings.len()];
     let rates = if all { &RATES[..] } else { &[] };
     let mut kicks = vec![(Vec::new(), Vec::new(), 0); rates.len()];
-    for round in 0..common.repeat.rounds {
-        for (setting, samples) in settings.iter().zip(&mut samples) {
-            samples.push(one(common, *setting, buf_size)?);
-        }
+    let samples = in_parts(common.repeat.rounds, &[()], |round, ()| {
+        let samples =
+            settings.iter().map(|setting| one(common, *setting, buf_size)).collect::<Result<_>>()?;
         for (rate, (rounds, times, frames)) in rates.iter().zip(&mut kicks) {
             let (kicks, sent) = paced(common, *rate, buf_size)?;
             rounds.push(kicks.len() as f64 / sent.max(1) as f64);
             times.extend(kicks);
             *frames += sent;
         }
-        eprintln!("round {}/{}: done", round + 1, common.repeat.rounds);
-    }
+        eprintln!("{round}: done");
+        Ok(samples)
+    })?;
     let mut rows: Vec<Row> =
-        settings.iter().zip(&samples).map(|(setting, samples)| row(*setting, samples)).collect();
+        settings.iter().zip(samples.iter().flatten()).map(|(setting, of)| row(*setting, of)).collect();
     let sweep = rows.split_off(rows.len() - SWEPT.len() * bursts.len());
     let kicks = rates.iter().zip(kicks).map(|(rate, (rounds, times, frames))| {
         let of_kicks = |percent| (!times.is_empty()).then(|| percentile(times.iter().copied(), percent));
@@ -188,27 +183,19 @@ fn measure(common: &Common, args: &Args) -> Result<Measured> {
     Ok((rows, sweep, kicks.collect()))
 }
 
-/// Million frames a second, nanoseconds of the I/O core for each, what was lost, and how far the processors were from each other.
-type Sample = (f64, f64, u64, Mode);
-
-fn row((kind, size, burst): (Kind, usize, usize), samples: &[Sample]) -> Row {
-    let rounds: Vec<f64> = samples.iter().map(|sample| sample.0).collect();
-    let mpps = median(rounds.iter().copied());
+fn row((kind, size, burst): Setting, samples: &[Sample]) -> Row {
     Row {
-        modes: Modes::of(samples, |sample| (sample.3, sample.0)),
         device: kind.name(),
         size,
         burst,
-        mpps,
-        gbps: mpps * size as f64 * 8.0 / 1e3,
-        ns_per_frame: median(samples.iter().map(|sample| sample.1)),
-        lost: samples.iter().map(|sample| sample.2).sum(),
-        rounds,
+        rounds: samples.iter().map(|it| it.0.mpps).collect(),
+        figures: Figures::of(samples.iter().map(|it| &it.0)),
+        modes: Modes::of(samples, |(it, mode)| (*mode, it.mpps)),
     }
 }
 
 /// One round of one setting.
-fn one(common: &Common, (kind, size, burst): (Kind, usize, usize), buf_size: u32) -> Result<Sample> {
+fn one(common: &Common, (kind, size, burst): Setting, buf_size: u32) -> Result<Sample> {
     let mut stage = Stage::new(common.io_cores[0])?;
     let mut end = || End::new(&mut stage, kind, size, buf_size);
     let (mut a, mut b) = (end()?, end()?);
@@ -233,8 +220,10 @@ fn one(common: &Common, (kind, size, burst): (Kind, usize, usize), buf_size: u32
     let (before, busy) = (b.received, stage.engine.busy());
     let seconds = run(&mut a, &mut b, common.repeat.window)?;
     let (frames, now) = ((b.received - before) as f64, stage.engine.busy());
-    let spent = (now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64;
-    Ok((frames / seconds / 1e6, spent, b.wrong, distance.after()))
+    let ns_per_frame = (now.0 - busy.0) as f64 / (now.1 - busy.1).max(1) as f64;
+    let mpps = frames / seconds / 1e6;
+    let gbps = mpps * size as f64 * 8.0 / 1e3;
+    Ok((Figures { mpps, gbps, ns_per_frame, lost: b.wrong }, distance.after()))
 }
 
 /// What each kick took in microseconds, and frames that were sent evenly at `rate` through an I/O core that may sleep.
@@ -262,7 +251,7 @@ fn paced(common: &Common, rate: u32, buf_size: u32) -> Result<(Vec<f64>, u64)> {
 fn picture(sweep: &[Row]) -> String {
     let line = |kind: Kind, name: &str| {
         let rows = sweep.iter().filter(|row| row.device == kind.name());
-        Line::new(name.to_owned(), rows.map(|row| (row.burst as f64, row.mpps)).collect())
+        Line::new(name.to_owned(), rows.map(|row| (row.burst as f64, row.figures.mpps)).collect())
     };
     let lines = [line(Kind::Plain, "through the switch, 60 B"), line(Kind::Pipe, "through a pipe, 60 B")];
     chart(
