@@ -183,13 +183,29 @@ impl Switch {
         ports: &[String],
         more: &[&str],
     ) -> Result<Self, PeerError> {
+        let named = ports.iter().enumerate().map(|(number, port)| (format!("p{number}"), port.clone()));
+        Self::start_in(None, io_core, scratch, named, more)
+    }
+
+    /// Starts it with ports that have names, in the network namespace `net` if there is one.
+    pub fn start_in(
+        net: Option<&Net>,
+        io_core: usize,
+        scratch: &Scratch,
+        ports: impl Iterator<Item = (String, String)>,
+        more: &[&str],
+    ) -> Result<Self, PeerError> {
         let socket = scratch.file("ctl");
-        let process = run(scratch, |command| {
+        let set = |command: &mut Command| {
             command.args(["--cores", &io_core.to_string(), "--socket"]).arg(&socket).args(more);
-            for (number, port) in ports.iter().enumerate() {
-                command.arg("--port").arg(format!("p{number}={port}"));
+            for (name, port) in ports {
+                command.arg("--port").arg(format!("{name}={port}"));
             }
-        })?;
+        };
+        let process = match net {
+            Some(net) => run_in(net, scratch, set)?,
+            None => run(scratch, set)?,
+        };
         Ok(Self { process, daemon: Daemon { socket: Some(socket) } })
     }
 

@@ -15,11 +15,12 @@ use sidecore_abi::virtio::features as f;
 use sidecore_driver::{Config, Want};
 
 use super::common::{apart, guest, text};
-use super::distance::{Distance, Mode};
+use super::distance::Distance;
 use super::echo::{Account, Amount, Echo};
 use super::ours::{Switch, START};
 use super::peers::{self, Scratch, Testpmd, VirtioUser};
 use super::results::Results;
+use super::runner::fields;
 
 /// Entries of all rings. Half of it is the most that is on the way at once.
 const ENTRIES: u16 = 1024;
@@ -68,24 +69,6 @@ pub struct Args {
     pub json: bool,
 }
 
-/// One combination and what was measured.
-#[derive(Clone, Debug, Serialize)]
-struct Row {
-    /// What testpmd does with the socket.
-    role: &'static str,
-    ring: &'static str,
-    mergeable: bool,
-    queues: u16,
-    /// Without pacing.
-    full: Account,
-    full_mode: Mode,
-    /// At half of that rate.
-    half: Account,
-    half_mode: Mode,
-    /// Frames that the daemon dropped in both, by reason.
-    dropped: Vec<(String, u64)>,
-}
-
 /// Measures and prints.
 pub fn run(args: &Args) -> Result<(), String> {
     let mut rows = Vec::new();
@@ -93,13 +76,7 @@ pub fn run(args: &Args) -> Result<(), String> {
         for &packed in &args.ring {
             for &mergeable in &args.mergeable {
                 for &queues in &args.queues {
-                    let row = measure(args, server, packed, mergeable, queues)?;
-                    let Row { role, ring, half, .. } = &row;
-                    eprintln!(
-                        "{role}, {ring}, mergeable: {mergeable}, {queues} queues: {} of {} came back",
-                        half.received, half.sent
-                    );
-                    rows.push(row);
+                    rows.push(measure(args, server, packed, mergeable, queues)?);
                 }
             }
         }
@@ -108,15 +85,24 @@ pub fn run(args: &Args) -> Result<(), String> {
         "frames through the learning switch to testpmd (macswap) and back; at most {} on the way; dropped: by us",
         ENTRIES / 2
     );
-    Results::new("virtio-user", &note).with("size", &args.size)?.with("rows", &rows)?.print(args.json)?;
-    let sum = |value: fn(&Account) -> u64| rows.iter().map(|row| value(&row.half)).sum::<u64>();
+    Results::new("virtio-user", &note)
+        .with("size", &args.size)?
+        .with("rows", &rows.iter().map(|(row, _)| row).collect::<Vec<_>>())?
+        .print(args.json)?;
+    let sum = |value: fn(&Account) -> u64| rows.iter().map(|(_, half)| value(half)).sum::<u64>();
     match (sum(|half| half.lost), sum(|half| half.wrong)) {
         (0, 0) => Ok(()),
         (lost, wrong) => Err(format!("at half load {lost} frames were lost and {wrong} came back wrong")),
     }
 }
 
-fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16) -> Result<Row, String> {
+fn measure(
+    args: &Args,
+    server: bool,
+    packed: bool,
+    mergeable: bool,
+    queues: u16,
+) -> Result<(impl Serialize, Account), String> {
     let scratch = Scratch::new("sc-vu").map_err(text)?;
     let [load, peer] = ["load", "peer"].map(|name| scratch.file(name));
     let role = if server { "client" } else { "server" };
@@ -161,21 +147,30 @@ fn measure(args: &Args, server: bool, packed: bool, mergeable: bool, queues: u16
             let frames = frames - before.get(&reason).unwrap_or(&0);
             (reason, frames)
         });
-        let dropped = since.filter(|(_, frames)| *frames > 0).collect();
+        let dropped: Vec<(String, u64)> = since.filter(|(_, frames)| *frames > 0).collect();
         Ok((full, half, modes, dropped))
     };
     let (full, half, [full_mode, half_mode], dropped) = apart(run).map_err(words)?;
-    Ok(Row {
-        role: if server { "server" } else { "client" },
-        ring: if packed { "packed" } else { "split" },
+    let role = if server { "server" } else { "client" };
+    let ring = if packed { "packed" } else { "split" };
+    let Account { received, sent, .. } = half;
+    eprintln!("{role}, {ring}, mergeable: {mergeable}, {queues} queues: {received} of {sent} came back");
+    let row = fields! {
+        /// What testpmd does with the socket.
+        role,
+        ring,
         mergeable,
         queues,
+        /// Without pacing.
         full,
         full_mode,
+        /// At half of that rate.
         half,
         half_mode,
+        /// Frames that the daemon dropped in both, by reason.
         dropped,
-    })
+    };
+    Ok((row, half))
 }
 
 /// Fails unless testpmd's port has become what was asked for.

@@ -19,8 +19,8 @@ use super::super::common::{middle, text, Result};
 use super::super::frr::Frr;
 use super::super::lane::{udp, End, Once, SIZE};
 use super::super::net::Net;
-use super::super::ours::{self, Daemon, START};
-use super::super::peers::{Process, Scratch};
+use super::super::ours::{self, Switch, START};
+use super::super::peers::Scratch;
 use super::stage::{bridge, join, vtep, CABLE, GUEST};
 use super::Args;
 
@@ -56,7 +56,7 @@ const AT: [usize; 3] = [0, 0, 1];
 /// All of it. What is first ends first.
 struct Fabric {
     ends: [End; 3],
-    daemons: Vec<(Process, Daemon)>,
+    daemons: Vec<Switch>,
     frr: Vec<Frr>,
     _guests: [Net; 3],
     hosts: [Net; 2],
@@ -147,20 +147,14 @@ impl Fabric {
             match (&controls, io_cores) {
                 (Some(controls), Some(io_cores)) => {
                     let scratch = Scratch::new("sc-evpn").map_err(text)?;
-                    let socket = scratch.file("ctl");
-                    let process = ours::run_in(net, &scratch, |command| {
-                        command.args(["--cores", &io_cores[host].to_string(), "--socket"]).arg(&socket);
-                        command.args([
-                            "--switch",
-                            &format!("lan,control={},vni=100,table-size={TABLE}", controls[host].path()),
-                        ]);
-                        command.args(["--port", &format!("over=vxlan:{},vni=100,switch=lan", vtep(host))]);
-                        for (n, guest) in here() {
-                            let port = format!("g{n}=tap:{GUEST},netns={},switch=lan", guest.path());
-                            command.args(["--port", &port]);
-                        }
-                    });
-                    daemons.push((process.map_err(text)?, Daemon { socket: Some(socket) }));
+                    let over = format!("vxlan:{},vni=100,switch=lan", vtep(host));
+                    let tap = |guest: &Net| format!("tap:{GUEST},netns={},switch=lan", guest.path());
+                    let ports = here().map(|(n, guest)| (format!("g{n}"), tap(guest)));
+                    let ports = std::iter::once(("over".to_owned(), over)).chain(ports);
+                    let lan = format!("lan,control={},vni=100,table-size={TABLE}", controls[host].path());
+                    let more = ["--switch", &lan];
+                    let switch = Switch::start_in(Some(net), io_cores[host], &scratch, ports, &more);
+                    daemons.push(switch.map_err(text)?);
                     scratches.push(scratch);
                 }
                 _ => {
@@ -298,7 +292,7 @@ impl Fabric {
 
     /// Stations of the first host that the second host's switch has.
     fn forced(&self) -> Result<usize> {
-        match self.daemons.get(1).and_then(|(_, daemon)| daemon.socket.as_ref()) {
+        match self.daemons.get(1).and_then(|switch| switch.daemon.socket.as_ref()) {
             Some(socket) => {
                 let port = ours::get(socket, "/v1/ports/over")?.to_string();
                 let count = port

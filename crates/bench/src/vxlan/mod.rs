@@ -165,9 +165,8 @@ fn one(args: &Args, stage: &Stage, load: Load, io_cores: [usize; 2]) -> Result<S
         Load::Frames64 => Flow::new(&stage.guests, 60)?.measure(time)?,
         Load::Frames1500 => Flow::new(&stage.guests, 1514)?.measure(time)?,
     };
-    let part =
-        |(after, before): ([f64; 2], [f64; 2])| (after[0] - before[0]) / (after[1] - before[1]).max(1.0);
-    let busy = stage.spent()?.into_iter().zip(before).map(part).collect();
+    let busy = stage.spent()?.into_iter().zip(before).map(|(after, before)| after.since(before).share());
+    let busy = busy.collect();
     Ok(Sample { figure, lost, busy, mode: distance.after() })
 }
 

@@ -1,11 +1,9 @@
 //! Two hosts, each a network namespace, with a cable between them, and a guest on each: a namespace of its own.
 
-use std::path::PathBuf;
-
 use super::super::common::{text, Result};
 use super::super::net::Net;
-use super::super::ours::{self, Daemon};
-use super::super::peers::{Process, Scratch};
+use super::super::ours::{Cycles, Switch};
+use super::super::peers::Scratch;
 use super::super::runner::named;
 use super::super::tap::address;
 
@@ -42,7 +40,7 @@ named! {
 
 /// All of it. What is first ends first.
 pub struct Stage {
-    daemons: Vec<(Process, Daemon)>,
+    daemons: Vec<Switch>,
     pub guests: [Net; 2],
     hosts: [Net; 2],
     _scratch: Vec<Scratch>,
@@ -77,14 +75,12 @@ impl Stage {
 
     fn ours(&mut self, i: usize, io_core: usize) -> Result<()> {
         let scratch = Scratch::new("sc-vxlan").map_err(text)?;
-        let socket: PathBuf = scratch.file("ctl");
-        let over = format!("over=vxlan:{},vni=100,peers={},switch=lan", vtep(i), vtep(1 - i));
-        let guest = format!("guest=tap:{GUEST},netns={},switch=lan", self.guests[i].path());
-        let process = ours::run_in(&self.hosts[i], &scratch, |command| {
-            command.args(["--cores", &io_core.to_string(), "--socket"]).arg(&socket);
-            command.args(["--switch", "lan", "--port", &over, "--port", &guest]);
-        });
-        self.daemons.push((process.map_err(text)?, Daemon { socket: Some(socket) }));
+        let over = format!("vxlan:{},vni=100,peers={},switch=lan", vtep(i), vtep(1 - i));
+        let guest = format!("tap:{GUEST},netns={},switch=lan", self.guests[i].path());
+        let ports = [("over".to_owned(), over), ("guest".to_owned(), guest)].into_iter();
+        let host = Some(&self.hosts[i]);
+        let switch = Switch::start_in(host, io_core, &scratch, ports, &["--switch", "lan"]);
+        self.daemons.push(switch.map_err(text)?);
         self._scratch.push(scratch);
         Ok(())
     }
@@ -96,15 +92,9 @@ impl Stage {
         host.ip("link set guest master br0 up")
     }
 
-    /// Time in which the daemons' I/O cores were busy, and all of it; nothing if there are none.
-    pub fn spent(&self) -> Result<Vec<[f64; 2]>> {
-        let of = |(_, daemon): &(Process, Daemon)| {
-            let answer = daemon.show("cores").map_err(text)?;
-            let number = |key: &str| answer["cores"][0][key].as_f64().unwrap_or(0.0);
-            let busy = number("busy_ns");
-            Ok([busy, busy + number("idle_ns") + number("sleep_ns")])
-        };
-        self.daemons.iter().map(of).collect()
+    /// What the daemons' I/O cores did so far; nothing if there are none.
+    pub fn spent(&self) -> Result<Vec<Cycles>> {
+        self.daemons.iter().map(|switch| switch.cycles().map_err(text)).collect()
     }
 }
 
