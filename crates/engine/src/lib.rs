@@ -8,6 +8,12 @@
 //!
 //! `unsafe` is only in `mem`, `virtq`, `ring`, `host` and `observe`.
 
+// `form::view` takes the options of a port one by one.
+#![recursion_limit = "256"]
+
+// The macros of `util::form` write paths for serde, which are those of other crates.
+extern crate self as sidecore_engine;
+
 pub mod broker;
 pub mod core;
 pub mod device;

@@ -6,15 +6,14 @@ use std::path::Path;
 use clap::CommandFactory;
 use clap_complete::Shell;
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::options::Key;
-use sidecore_engine::state::{DaemonSpec, GroupSpec, PortSpec, SwitchSpec, TenantSpec};
+use sidecore_engine::state::{
+    AclSpec, DaemonSpec, GroupSpec, PortSpec, RouteSpec, RouterSpec, SwitchSpec, TenantSpec,
+};
+use sidecore_engine::util::form::{Form, Value};
 
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
 use crate::options::told;
 use crate::{print, Outcome};
-
-/// The description of the control socket, kept by hand; `daemon::http`'s tests compare it with the code.
-pub const OPENAPI: &str = include_str!("../openapi.json");
 
 pub fn completions(args: &CompletionsArgs) -> Outcome {
     let mut text = Vec::new();
@@ -89,39 +88,16 @@ end
 complete -c sidecore -n "__fish_sidecore_using_subcommand show; and contains -- port (commandline -opc)" -f -a "(__sidecore_ports)"
 "#;
 
-/// What a router has in the file: key, value, meaning.
-const ROUTER: [(&str, &str, &str); 5] = [
-    ("name", "NAME", "Its name: 1 to 63 letters, digits, ., _ and -"),
-    ("control", "NAME|PATH", "The network namespace of its control plane, by name (ip-netns(8)) or path [default: none]"),
-    (
-        "grace",
-        "1 to 86400",
-        "Seconds after the control plane ended or came back for which the router keeps routes that were not sent again [default: 120]",
-    ),
-    (
-        "agents",
-        "MEMBER:PATH or a list",
-        "The agents of other members of its group, by the sockets of their virtio-serial ports: their guests get the control plane's routes [default: none]",
-    ),
-    ("routes", "tables", "Its static routes, as below"),
-];
-
-/// What a route has there.
-const ROUTE: [(&str, &str, &str); 6] = [
-    ("prefix", "ADDRESS/LENGTH", "The destinations"),
-    ("via", "ADDRESS or a list", "The gateways; with several, the flow chooses one"),
-    (
-        "port",
-        "NAME",
-        "The port of link-local gateways; without gateways, the port at which the destinations are neighbours",
-    ),
-    ("blackhole", "true", "Packets are dropped silently"),
-    (
-        "unreachable",
-        "true",
-        "Packets are dropped, and the sender is told that the destination is unreachable",
-    ),
-    ("prohibit", "true", "Packets are dropped, and the sender is told that this is prohibited"),
+/// The tables of the configuration file.
+const SECTIONS: [(&str, Form); 8] = [
+    ("DAEMON", DaemonSpec::FORM),
+    ("SWITCHES", SwitchSpec::FORM),
+    ("ROUTERS", RouterSpec::FORM),
+    ("ROUTES OF A ROUTER: TABLES [[router.routes]]", RouteSpec::FORM),
+    ("TENANTS", TenantSpec::FORM),
+    ("GROUPS", GroupSpec::FORM),
+    ("ACCESS LISTS", AclSpec::FORM),
+    ("PORTS", PortSpec::FORM),
 ];
 
 /// The page of the configuration file, made from the tables of its keys.
@@ -137,25 +113,17 @@ fn file_page() -> String {
     };
     let mut page = String::from(
         ".TH sidecore.toml 5\n.SH NAME\nsidecore.toml \\- configuration of sidecore\n.SH DESCRIPTION\n\
-         A TOML file for sidecore\\-run(1) and sidecore\\-apply(1), with a table [daemon], and a table [[switch]], [[router]], [[tenant]], [[group]] or \
-         [[port]] for each switch, router, tenant, group and port. The same keys, joined by commas, are the words of sidecore\\-add(1).\n",
+         A TOML file for sidecore\\-run(1) and sidecore\\-apply(1), with a table [daemon], and a table [[switch]], [[router]], [[tenant]], [[group]], \
+         [[acl]] or [[port]] for each of these. The same keys, joined by commas, are the words of sidecore\\-add(1).\n",
     );
     let row = |name: &str, form: &str, told: &str| {
         format!(".TP\n\\fB{}\\fR = {}\n{}\n", plain(name), plain(form), plain(told))
     };
-    let section = |head: &str, keys: &[Key]| {
-        let rows = keys.iter().map(|key| row(key.name, &key.form.to_string(), &told(key)));
-        format!(".SH {head}\n{}", rows.collect::<String>())
-    };
-    page.push_str(&section("DAEMON", DaemonSpec::KEYS));
-    page.push_str(&section("SWITCHES", SwitchSpec::KEYS));
-    page.push_str(".SH ROUTERS\n");
-    page.extend(ROUTER.iter().map(|(name, form, told)| row(name, form, told)));
-    page.push_str(".SS Routes of a router: tables [[router.routes]]\n");
-    page.extend(ROUTE.iter().map(|(name, form, told)| row(name, form, told)));
-    page.push_str(&section("TENANTS", TenantSpec::KEYS));
-    page.push_str(&section("GROUPS", GroupSpec::KEYS));
-    page.push_str(&section("PORTS", PortSpec::KEYS));
+    for (head, form) in SECTIONS {
+        let Form::Part(part) = form else { continue };
+        page.push_str(&format!(".SH {head}\n"));
+        page.extend(part.keys.iter().map(|key| row(key.name, &key.form.to_string(), &told(key))));
+    }
     page.push_str(".SH KINDS OF PORTS\n");
     for kind in KINDS {
         page.push_str(&format!(".TP\n\\fB{}\\fR\n{}\n", plain(kind.name), plain(kind.keys)));
@@ -177,7 +145,7 @@ pub fn man(args: &ManArgs) -> Outcome {
 }
 
 pub fn openapi() -> Outcome {
-    print(OPENAPI)
+    print(&crate::daemon::description())
 }
 
 #[cfg(test)]
@@ -187,21 +155,15 @@ mod tests {
     #[test]
     fn the_page_of_the_file_has_every_kind_and_key() {
         let page = file_page();
-        for key in [DaemonSpec::KEYS, SwitchSpec::KEYS, TenantSpec::KEYS, GroupSpec::KEYS, PortSpec::KEYS]
-            .into_iter()
-            .flatten()
-        {
-            assert!(page.contains(&format!("\\fB{}\\fR = ", key.name.replace('-', "\\-"))), "{}", key.name);
-        }
-        let description: serde_json::Value = serde_json::from_str(OPENAPI).unwrap();
-        for (schema, rows) in [("RouterSpec", &ROUTER[..]), ("RouteSpec", &ROUTE[..])] {
-            let properties = &description["components"]["schemas"][schema]["properties"];
-            let mut known: Vec<&str> = properties.as_object().unwrap().keys().map(String::as_str).collect();
-            let mut rows: Vec<&str> = rows.iter().map(|(name, ..)| *name).collect();
-            known.sort_unstable();
-            rows.sort_unstable();
-            assert_eq!(known, rows, "{schema}");
-            assert!(rows.iter().all(|name| page.contains(&format!("\\fB{name}\\fR = "))));
+        for (_, form) in SECTIONS {
+            let Form::Part(part) = form else { panic!("{form:?}") };
+            for key in part.keys {
+                assert!(
+                    page.contains(&format!("\\fB{}\\fR = ", key.name.replace('-', "\\-"))),
+                    "{}",
+                    key.name
+                );
+            }
         }
         for kind in KINDS {
             assert!(page.contains(&format!("\\fB{}\\fR\n", kind.name.replace('-', "\\-"))), "{}", kind.name);

@@ -18,7 +18,7 @@
 //! | `pcapng` | cutting a capture into its blocks |
 //! | `vale` | `vale-ctl` |
 //! | `offline` | the counters file of a daemon that is gone |
-//! | `generate` | what is made from `cli`: man pages, completions; the OpenAPI document |
+//! | `generate` | what is made from `cli` and the tables of the configuration: man pages, completions |
 //!
 //! Two commands are crates of their own: `pkt-gen` is `sidecore_pktgen`, and `bench` starts the program `sidecore-bench`.
 //!

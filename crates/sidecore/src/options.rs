@@ -4,8 +4,8 @@
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};
 use sidecore_engine::state::kinds::KINDS;
-use sidecore_engine::state::options::{Key, Scope};
 use sidecore_engine::state::{text, DaemonSpec, GroupSpec, PortSpec, SwitchSpec, TenantSpec};
+use sidecore_engine::util::form::{Key, Scope};
 
 /// How ports and switches are written.
 pub const BRIEF: &str = "\

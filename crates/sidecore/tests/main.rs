@@ -40,6 +40,7 @@ mod loops;
 mod moderation;
 mod msr;
 mod neighbours;
+mod openapi;
 mod overlay;
 mod packaging;
 mod pktgen;

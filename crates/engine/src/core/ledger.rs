@@ -53,47 +53,50 @@ pub enum Heat {
     Throttled,
 }
 
-/// One task, for people.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TaskStatus {
-    /// Its number among all that there were.
-    pub id: u64,
-    /// Number of its owner.
-    pub owner: u16,
-    /// Which of its owner's it is: the number of a queue.
-    pub index: usize,
-    /// The I/O core that has it.
-    pub core: usize,
-    /// How it is treated.
-    pub heat: Heat,
-    /// Visits that found something to do.
-    pub visits: u64,
-    /// Visits that found nothing.
-    pub empty: u64,
-    /// Visits that ended because nothing was left.
-    pub drained: u64,
-    /// Visits that ended because it had had the items or bytes of a turn.
-    pub budget: u64,
-    /// Visits that ended because it had had the time of a turn.
-    pub time: u64,
-    /// Visits that ended because there was no room where its work goes.
-    pub waits: u64,
-    /// Visits out of turn, since it was stuck, urgent or had a budget left.
-    pub early: u64,
-    /// Times that it went to another core.
-    pub moves: u64,
-    /// Times that its events woke the core.
-    pub wakes: u64,
-    /// Nanoseconds that its visits took.
-    pub busy_ns: u64,
-    /// Items of those visits.
-    pub items: u64,
-    /// Bytes of those.
-    pub bytes: u64,
-    /// Nanoseconds that half of the visits came within after there was work, as far as a core can tell: since it last saw none.
-    pub wait_p50_ns: u64,
-    /// Nanoseconds within which 99 of 100 visits came.
-    pub wait_p99_ns: u64,
+crate::util::form::view! {
+    /// Counts of a queue's visits by the I/O core that serves it.
+    TaskStatus {
+        /// Its number among all tasks that there were.
+        id: u64,
+        /// Number of its port.
+        owner: u16,
+        /// Number of the queue.
+        index: usize,
+        /// The I/O core that serves it.
+        core: usize,
+        /// `polled`: in each round; `cold`: not polled, a notification wakes the core; `throttled`: its
+        /// port's budget or rate is used up.
+        heat: Heat = ["polled", "cold", "throttled"],
+        /// Visits that found work.
+        visits: u64,
+        /// Visits that found no work.
+        empty: u64,
+        /// Visits that ended because nothing was left.
+        drained: u64,
+        /// Visits that ended because the frames or bytes of a turn were used up.
+        budget: u64,
+        /// Visits that ended because the time of a turn was used up.
+        time: u64,
+        /// Visits that ended because the receiver had no room.
+        waits: u64,
+        /// Visits out of turn.
+        early: u64,
+        /// Moves to another core.
+        moves: u64,
+        /// Times that its events woke the core.
+        wakes: u64,
+        /// Nanoseconds that its visits took.
+        busy_ns: u64,
+        /// Frames of those visits.
+        items: u64,
+        /// Bytes of those.
+        bytes: u64,
+        /// Median time in nanoseconds that work waited for a visit, measured from the last time that the core
+        /// found the queue empty.
+        wait_p50_ns: u64,
+        /// The 99th percentile of the same.
+        wait_p99_ns: u64,
+    }
 }
 
 /// What a visit adds to the ledger.
@@ -191,32 +194,34 @@ pub(super) struct TimeSpent {
     sleeps: AtomicU64,
 }
 
-/// Where an I/O core's time went since it started.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CoreStatus {
-    /// Its number among the I/O cores.
-    pub number: usize,
-    /// The processor that it is pinned to, if it is.
-    pub cpu: Option<usize>,
-    /// Whether other threads of the daemon may run on its processor: there is no other one for them.
-    pub shared: bool,
-    /// Ingress queues that it serves.
-    pub queues: usize,
-    /// Whether it has tasks; one that does not sleeps until it is needed.
-    #[serde(default)]
-    pub active: bool,
-    /// Nanoseconds in rounds that moved frames.
-    pub busy_ns: u64,
-    /// Nanoseconds in rounds that found nothing.
-    pub idle_ns: u64,
-    /// Nanoseconds asleep.
-    pub sleep_ns: u64,
-    /// Rounds that moved frames.
-    pub busy_rounds: u64,
-    /// Frames moved.
-    pub frames: u64,
-    /// Times that it went to sleep.
-    pub sleeps: u64,
+crate::util::form::view! {
+    /// Where an I/O core's time went since it started.
+    CoreStatus {
+        /// Its number.
+        number: usize,
+        /// The processor that it is pinned to, if it is.
+        cpu: Option<usize>,
+        /// Whether other threads of the daemon may run on its processor, because there is no other one for
+        /// them.
+        shared: bool,
+        /// Ingress queues that it serves.
+        queues: usize,
+        /// Whether it is active; other cores rest until they are needed.
+        #[serde(default)]
+        active: bool,
+        /// Nanoseconds in rounds that moved frames.
+        busy_ns: u64,
+        /// Nanoseconds in rounds that found nothing.
+        idle_ns: u64,
+        /// Nanoseconds asleep.
+        sleep_ns: u64,
+        /// Rounds that moved frames.
+        busy_rounds: u64,
+        /// Frames moved.
+        frames: u64,
+        /// Times that it went to sleep.
+        sleeps: u64,
+    }
 }
 
 impl TimeSpent {

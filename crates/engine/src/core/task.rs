@@ -10,8 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::lease::Lent;
 use super::ledger::VisitEnd;
 use super::tenant::Tenant;
@@ -124,15 +122,17 @@ pub trait Owner: Send + Sync {
 /// A visit that takes longer counts: a full one takes some 0.05 ms. In nanoseconds.
 pub(super) const SLOW_VISIT: u64 = 1_000_000;
 
-/// What was counted of one owner.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SlowCount {
-    /// Visits that took longer than a millisecond of their I/O core.
-    pub batches: u64,
-    /// Microseconds of those together.
-    pub total_us: u64,
-    /// Microseconds of the longest.
-    pub longest_us: u64,
+crate::util::form::view! {
+    /// Unusually long times that I/O cores spent on a port, since it was made.
+    #[derive(Copy, Default)]
+    SlowCount {
+        /// Batches that took longer than a millisecond.
+        batches: u64,
+        /// Microseconds of those together.
+        total_us: u64,
+        /// Microseconds of the longest.
+        longest_us: u64,
+    }
 }
 
 /// The counters of one owner's slow visits, which are so rare that I/O cores may share them.

@@ -6,8 +6,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use serde::{Deserialize, Serialize};
-
 use crate::core::Histogram;
 use crate::count;
 
@@ -125,48 +123,50 @@ impl QueueStats {
     }
 }
 
-/// How long requests took, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Latency {
-    /// Half of them took no longer.
-    pub p50_ns: u64,
-    /// 99 of 100 took no longer.
-    pub p99_ns: u64,
-}
+crate::util::form::view! {
+    /// Time of requests from their arrival in the ring to their answer there.
+    #[derive(Copy, Default)]
+    Latency {
+        /// Median in nanoseconds.
+        p50_ns: u64,
+        /// The 99th percentile of the same.
+        p99_ns: u64,
+    }
 
-/// What is counted of a disk, all queues together.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sums {
-    /// Requests that are under way.
-    pub in_flight: u64,
-    /// Reads that went well.
-    pub reads: u64,
-    /// Bytes of those.
-    pub read_bytes: u64,
-    /// Writes that went well.
-    pub writes: u64,
-    /// Bytes of those.
-    pub written_bytes: u64,
-    /// Flushes that went well.
-    pub flushes: u64,
-    /// Discards that went well.
-    pub discards: u64,
-    /// Requests to write zeroes that went well.
-    pub write_zeroes: u64,
-    /// Requests for the disk's name.
-    pub ids: u64,
-    /// Kicks that woke an I/O core.
-    pub kicks: u64,
-    /// Interrupts sent.
-    pub interrupts: u64,
-    /// Requests that failed, by the name of the reason; reasons that never applied are left out.
-    pub errors: BTreeMap<String, u64>,
-    /// How long reads took, from the ring to the ring.
-    pub read_latency: Latency,
-    /// How long writes took.
-    pub write_latency: Latency,
-    /// How long flushes took.
-    pub flush_latency: Latency,
+    /// What is counted of a disk, all queues together.
+    #[derive(Default)]
+    Sums {
+        /// Requests in flight.
+        in_flight: u64,
+        /// Successful reads.
+        reads: u64,
+        /// Bytes of those.
+        read_bytes: u64,
+        /// Successful writes.
+        writes: u64,
+        /// Bytes of those.
+        written_bytes: u64,
+        /// Successful flushes.
+        flushes: u64,
+        /// Successful discards.
+        discards: u64,
+        /// Successful requests to write zeroes.
+        write_zeroes: u64,
+        /// Requests for the disk's name.
+        ids: u64,
+        /// Kicks that woke an I/O core.
+        kicks: u64,
+        /// Interrupts sent.
+        interrupts: u64,
+        /// Requests that failed, by the name of the reason.
+        errors: BTreeMap<String, u64>,
+        /// How long reads took, from the ring to the ring.
+        read_latency: Latency,
+        /// How long writes took.
+        write_latency: Latency,
+        /// How long flushes took.
+        flush_latency: Latency,
+    }
 }
 
 impl Sums {

@@ -20,8 +20,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
 use super::lost;
 use super::ticks::{ticks, ticks_in, time_of};
 use crate::util::bucket::Bucket;
@@ -54,15 +52,18 @@ fn usual() -> u64 {
     *TICKS_OF_USUAL
 }
 
-/// What was counted of one port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OverrunCount {
-    /// Microseconds that its acts took of I/O cores beyond a millisecond each.
-    pub total_us: u64,
-    /// Microseconds of the longest one.
-    pub longest_us: u64,
-    /// Times that it had to rest.
-    pub rests: u64,
+crate::util::form::view! {
+    /// What a port's memory, eventfds and messages took of I/O cores beyond a millisecond each, since it was
+    /// made.
+    #[derive(Copy, Default)]
+    OverrunCount {
+        /// Microseconds in all.
+        total_us: u64,
+        /// Microseconds of the longest.
+        longest_us: u64,
+        /// How often the port was not served for a second, because it took more than 50 ms in a second.
+        rests: u64,
+    }
 }
 
 /// What is timed.

@@ -6,8 +6,6 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use serde::{Deserialize, Serialize};
-
 /// Which files a peer may give as memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Files {
@@ -19,15 +17,17 @@ pub enum Files {
     Any,
 }
 
-/// The memory that a port's VMM shares.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryCount {
-    /// Mappings of it now.
-    pub mappings: u64,
-    /// Descriptors that were refused because they are not what they were given for.
-    pub refused_files: u64,
-    /// Bytes that were made present in advance (`prefault`).
-    pub populated_bytes: u64,
+crate::util::form::view! {
+    /// The memory that a port's VMM shares.
+    #[derive(Copy, Default)]
+    MemoryCount {
+        /// Mappings of it now.
+        mappings: u64,
+        /// Descriptors of the wrong kind, which were refused.
+        refused_files: u64,
+        /// Bytes that were made present in advance (prefault).
+        populated_bytes: u64,
+    }
 }
 
 /// The terms of one port.

@@ -1,6 +1,5 @@
 //! Ethernet addresses, and the Ethernet header with its VLAN tags (IEEE 802.3 §3.2, 802.1Q §9).
 
-use serde::{de::Error, Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
 /// EtherType of IPv4.
@@ -74,16 +73,8 @@ impl FromStr for Mac {
     }
 }
 
-impl Serialize for Mac {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Mac {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        String::deserialize(from)?.parse().map_err(D::Error::custom)
-    }
+crate::util::form::worded! {
+    Mac = crate::util::form::Form::Text("MAC", "52:54:00:12:34:56");
 }
 
 /// A view of an Ethernet header.

@@ -5,7 +5,7 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::disk::Disk;
 
@@ -116,16 +116,19 @@ pub struct QueueStatus {
     pub interrupts: Option<InterruptCount>,
 }
 
-/// What became of the interrupts for a queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct InterruptCount {
-    /// Interrupts that were sent.
-    pub raised: u64,
-    /// Events that had to wait for the next one, where they are moderated: those that it stood for beside its own among them.
-    pub held_back: u64,
-    /// Times that there was something to tell, and none was sent for it: the peer polled, or one told of several.
-    #[serde(default)]
-    pub saved: u64,
+crate::util::form::view! {
+    /// A queue's interrupts; absent before the first event.
+    #[derive(Copy, Default)]
+    InterruptCount {
+        /// Interrupts that were sent.
+        raised: u64,
+        /// Events that moderation delayed until the next interrupt.
+        held_back: u64,
+        /// Events without an interrupt of their own, because the peer polled or one interrupt served several
+        /// events.
+        #[serde(default)]
+        saved: u64,
+    }
 }
 
 /// Raised by ports, awaited by threads of the control plane. Which port it was is not said: changes are rare, and a waiting

@@ -14,8 +14,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
 use super::attachment::InterruptCount;
 use super::egress::MAX_QUEUES;
 use crate::count;
@@ -91,15 +89,18 @@ pub struct Claims {
     held: AtomicU64,
 }
 
-/// The counts, at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ClaimCount {
-    /// Addresses that lived at another port and were seen at this one.
-    pub mac_moved: u64,
-    /// Those that were not learned because they are pinned to the other port.
-    pub mac_claimed: u64,
-    /// Those that were not learned because the address went to and fro too often.
-    pub mac_flap: u64,
+crate::util::form::view! {
+    /// The counts, at one moment.
+    #[derive(Copy, Default)]
+    ClaimCount {
+        /// How often it claimed an address of another port. Both ports then get the address's frames until
+        /// the claim ends.
+        mac_moved: u64,
+        /// How often it used an address that is pinned to another port, which is not learned.
+        mac_claimed: u64,
+        /// How often it used an address that was held after too many claims, which is not learned.
+        mac_flap: u64,
+    }
 }
 
 impl Claims {
@@ -140,15 +141,17 @@ pub struct Wait {
     pub given_up: bool,
 }
 
-/// The waits of one queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaitCount {
-    /// Times that its frames waited.
-    pub count: u64,
-    /// Microseconds of all of them together.
-    pub total_us: u64,
-    /// Those that ended because the receiver was taken for dead.
-    pub given_up: u64,
+crate::util::form::view! {
+    /// How the frames of an ingress queue waited for buffers of the receiver at the other end of a wire.
+    #[derive(Copy, Default)]
+    WaitCount {
+        /// How often frames waited.
+        count: u64,
+        /// Microseconds of all waits together.
+        total_us: u64,
+        /// Waits that ended after 100 ms without a buffer.
+        given_up: u64,
+    }
 }
 
 #[derive(Default)]

@@ -28,7 +28,6 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::time::{clock_gettime, ClockId};
-use serde::{Deserialize, Serialize};
 
 use crate::mem::process_time;
 use crate::util::bucket::{nanos, nanos_at, Bucket};
@@ -46,23 +45,27 @@ const SHARE: u32 = 10;
 /// How often that is looked at, where nothing was charged and no I/O core shares its processor.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// What was counted of one port's conversations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ConversationCount {
-    /// VMMs that have connected.
-    pub connections: u64,
-    /// Those that left within a second, or without having done anything.
-    pub brief: u64,
-    /// Those that were disconnected because they sent no first message.
-    pub silent: u64,
-    /// Those that were turned away: another one was there, or there was no descriptor left.
-    pub refused: u64,
-    /// Changes that messages brought about, and that I/O cores notice.
-    pub changes: u64,
-    /// Times that messages were held back because there were too many of them.
-    pub held: u64,
-    /// Microseconds for which they were.
-    pub held_us: u64,
+crate::util::form::view! {
+    /// The connections and messages of a port's VMMs, since the port was made.
+    #[derive(Copy, Default)]
+    ConversationCount {
+        /// VMMs that have connected.
+        connections: u64,
+        /// VMMs that left within a second, or without a request. After each, the port accepts no client for
+        /// 50 ms, up to 1 s if that continues.
+        brief: u64,
+        /// VMMs that were disconnected because they sent no first message within 10 s.
+        silent: u64,
+        /// VMMs that were refused, because another one was connected or no descriptor was left.
+        refused: u64,
+        /// Changes by their messages that I/O cores notice: queues taken back and served, memory mapped and
+        /// unmapped, interrupts set up.
+        changes: u64,
+        /// How often messages were delayed because they caused too many changes.
+        held: u64,
+        /// Microseconds of these delays.
+        held_us: u64,
+    }
 }
 
 /// The token buckets that hold messages back, and what was counted.

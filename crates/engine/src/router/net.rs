@@ -4,8 +4,6 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use crate::observe::account::DropReason;
 
 /// An address with the length of its network: a prefix, or a port's address.
@@ -102,16 +100,8 @@ impl FromStr for Net {
     }
 }
 
-impl Serialize for Net {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Net {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Net, D::Error> {
-        String::deserialize(from)?.parse().map_err(serde::de::Error::custom)
-    }
+crate::util::form::worded! {
+    Net = crate::util::form::Form::Text("ADDRESS/LENGTH", "10.0.0.1/24");
 }
 
 /// An address of either family as one number; IPv4 addresses are mapped (RFC 4291 §2.5.5.2), so that no two have one number.

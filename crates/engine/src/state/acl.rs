@@ -3,26 +3,23 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::policy::acl::{read_rules, Acl, Action};
 use crate::switch::random_key;
 
-/// One access list.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AclSpec {
-    /// Its name: 1 to 63 letters, digits, `.`, `_` and `-`.
-    pub name: String,
-    /// Its rules, in their order: the first that matches a frame decides.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub rules: Vec<String>,
-    /// A file with its rules, a line each, instead of `rules`. It is read where the configuration is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file: Option<PathBuf>,
-    /// What becomes of frames that no rule matches.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub default: Option<Action>,
+crate::util::form::view! {
+    /// An access list: its rules, and what becomes of frames that none matches.
+    #[derive(Default)]
+    #[serde(deny_unknown_fields)]
+    AclSpec {
+        /// Its name: 1 to 63 letters, digits, `.`, `_` and `-`.
+        name: String,
+        /// Its rules, in their order: the first that matches a frame decides.
+        rules*: Vec<String>,
+        /// A file with its rules; not known to a running daemon.
+        file?: PathBuf,
+        /// What becomes of frames that no rule matches.
+        default?: Action,
+    }
 }
 
 /// Most lines of a list.

@@ -2,31 +2,30 @@
 
 use super::engine::Engine;
 use super::status::VERSION;
-use super::view::view;
 use crate::policy::acl::Acl;
 
-view! {
-    /// Answer to `show acl`.
+crate::util::form::view! {
+    /// All access lists.
     AclList {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
-        /// All lists, by name.
+        /// The lists, by name.
         acls: Vec<AclView>,
     }
 
-    /// One list.
+    /// An access list, with what it decided.
     AclView {
         /// Its name.
         name: String,
-        /// The ports that have it: `NAME in`, `NAME out` or `NAME mirror`.
+        /// Ports that have it: `NAME in`, `NAME out` or `NAME mirror`.
         ports: Vec<String>,
         /// Its rules, and at last its default.
         rules: Vec<RuleView>,
     }
 
-    /// One rule, or the default.
+    /// A rule, or the default.
     RuleView {
-        /// As it is written, sets with their names; `default permit` or `default deny`.
+        /// As it is written; `default permit` or `default deny`.
         rule: String,
         /// Frames on which it decided since the list was made or changed.
         frames: u64,

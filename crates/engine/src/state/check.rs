@@ -11,7 +11,6 @@ use super::cores::station;
 use super::grants::Cpus;
 use super::grouping::GroupSpec;
 use super::kinds::{find, Kind, Location, VXLAN};
-use super::options::{Key, Scope};
 use super::routes::{AgentAt, RouterSpec};
 use super::service::check_budgets;
 use super::spec::{
@@ -22,6 +21,7 @@ use crate::host::netns;
 use crate::policy::{MacGuard, PortVlans};
 use crate::port::DEFAULT_MTU;
 use crate::ring::Geometry;
+use crate::util::form::{Key, Scope};
 
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,6 @@ use super::neighbours::{mac_text, Neighbours};
 use super::routes::{AgentAt, RouterSpec};
 use super::spec::{Joint, PortSpec, Spec, SwitchSpec};
 use super::values::{Control, Mac, MacMove};
-use super::view::view;
 use crate::device::e1000::usual_mac;
 use crate::graph::{self, Attach, Step, Topology};
 use crate::host::vxlan;
@@ -33,24 +32,24 @@ pub struct Standing {
     pub report: Option<String>,
 }
 
-view! {
+crate::util::form::view! {
     /// An address that a switch remembers.
     Address {
         /// The switch.
         switch: String,
-        /// The address, as six pairs of hexadecimal digits.
+        /// Six pairs of hexadecimal digits.
         mac: String,
         /// Its VLAN, if it is in one.
         vlan?: u16,
-        /// The port behind which it was last seen.
+        /// The port at which it was last seen.
         port: String,
-        /// Seconds since it was last seen.
+        /// Seconds since then.
         age_s: u64,
-        /// Why it is there: `learned`, `pinned` (the port's own), `static` (`fdb`) or `evpn` (its control plane says so).
-        state: String,
-        /// Another port where it was seen, which gets its frames, too, until it is clear where it is.
+        /// How it got there: learned, pinned by the port's `mac`, or static by its `fdb`.
+        state: String = ["learned", "pinned", "static", "evpn"],
+        /// Another port that claims the address and gets its frames, too.
         claimed_by?: String,
-        /// Another port where it was seen too often, which is not heeded for a while.
+        /// The claiming port, while the address is held.
         held_against?: String,
     }
 }

@@ -7,22 +7,21 @@ use sidecore_abi::counters::DROPS;
 
 use super::flow::FlowView;
 use super::spec::PortSpec;
-use super::view::view;
 use crate::port::{AttachmentStatus, Fault, Lack, Peer, Port};
 
-view! {
-    /// A cause.
+crate::util::form::view! {
+    /// Why a port carries no frames, or fewer than it should.
     #[derive(Default)]
     Diagnosis {
-        /// Its name: `private_memory`, `no_driver`, the name of a drop reason or of a fault, …
+        /// Name of the cause: a name of its own, a drop reason or a fault.
         name: String,
-        /// What of the port it is about: `peer`, `memory`, `driver`, `link`, `mtu`, `frames`.
-        about: String,
-        /// Whether something is wrong, or the port only has nothing to do.
+        /// The part of the port that it is about.
+        about: String = ["peer", "memory", "driver", "link", "mtu", "frames"],
+        /// True: something must be fixed. False: usual, for example a port without traffic.
         wrong: bool,
-        /// What there is.
+        /// The finding.
         text: String,
-        /// What to do about it.
+        /// The command that fixes it.
         mend?: String,
     }
 }

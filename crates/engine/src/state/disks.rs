@@ -5,55 +5,53 @@ use std::sync::Arc;
 use super::engine::{Engine, Error};
 use super::live::Live;
 use super::status::{peer_name, VERSION};
-use super::view::view;
 use crate::disk::{Disk, Sums};
 
-view! {
-    /// Answer to `show disks`.
+crate::util::form::view! {
+    /// All disks.
     Disks {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
-        /// All disks in the order of their ports' names.
+        /// Ordered by port.
         disks: Vec<DiskView>,
     }
 
     /// One disk.
     DiskView {
-        /// The port that it stands behind.
+        /// Its port.
         port: String,
-        /// What it consists of, as `file` says.
+        /// Its option `file`.
         file: String,
-        /// `ram`, `null`, `file` or `device`.
-        medium: String,
-        /// `waiting`, `connected`, `running`, `faulted` or `stopped`, as in `show ports`.
+        /// The kind of storage.
+        medium: String = ["ram", "null", "file", "device"],
+        /// As in `PortState`.
         peer: String,
         /// Bytes.
         capacity: u64,
         /// Bytes of a logical block.
         block_size: u32,
-        /// Nothing may be written.
+        /// Whether nothing may be written.
         readonly: bool,
-        /// `writeback`: what is written lasts from the next flush on; `writethrough`: from its answer on. As the guest has it now.
-        cache: String,
-        /// How the file is read and written: `direct`, as the `memory` that it is (tmpfs), through the `page-cache`, or by `workers` of the
-        /// kernel's (FUSE, network file systems); absent without a file.
-        access?: String,
+        /// When a write is durable, as the guest has chosen: after the next flush, or when it is answered.
+        cache: String = ["writeback", "writethrough"],
+        /// How a file is read and written; absent without one.
+        access?: String = ["direct", "memory", "page-cache", "workers"],
         /// Queues that run.
         queues: u32,
         /// What is counted of it.
-        #[serde(flatten)]
-        counters: Sums,
+        ..counters: Sums,
     }
 
-    /// Answer to `resize`.
+    /// A disk that was grown to its file's size.
     Resized {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
         /// Bytes of the disk now.
         capacity: u64,
         /// Whether it has grown.
         grown: bool,
-        /// Whether its VMM was told, which tells the guest. Else the guest sees it when it asks anew: when it starts.
+        /// Whether its VMM was told, which tells the guest. Otherwise the guest sees the size at its next
+        /// start.
         told: bool,
     }
 }

@@ -4,19 +4,18 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use super::engine::{Engine, Error};
 use super::status::VERSION;
-use super::view::view;
 use crate::graph::{Fate, Step};
 use crate::packet::{Ether, Fields, ARP};
 use crate::port::DropReason;
 use crate::router::view::Explained;
 use crate::router::Router;
 
-view! {
-    /// Answer to `explain --from`.
+crate::util::form::view! {
+    /// What would become of a frame.
     FrameExplained {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
-        /// The port by which the frame would come in.
+        /// The port by which it would come in.
         from: String,
         /// What would become of it, port by port.
         steps: Vec<StepView>,
@@ -26,8 +25,8 @@ view! {
     StepView {
         /// The port.
         port: String,
-        /// `pass`, `out`, `route` (it comes to a router), `group` (it is for a member of the group behind the port) or `drop`.
-        action: String,
+        /// It passes, leaves by the port, comes to its router, is for a member of its group, or is dropped.
+        action: String = ["pass", "out", "route", "group", "drop"],
         /// The drop reason, which is counted at the port.
         why?: String,
         /// The rule, VLAN or station behind that.

@@ -5,18 +5,18 @@ use std::time::{Duration, Instant};
 
 use sidecore_abi::counters::{DROPS, DROP_PLACES};
 
-use super::view::view;
 use crate::core::{CoreStatus, Usage};
 use crate::observe::Totals;
 
 /// Looks that follow each other sooner tell too little.
 pub(super) const SHORTEST: Duration = Duration::from_millis(500);
 
-view! {
-    /// What passed a port in the last second, and when something passed it last.
+crate::util::form::view! {
+    /// A port's traffic in the last second, and the time since its last frames. Rates are absent in the
+    /// port's first second, times if there was no such frame.
     #[derive(Default)]
     FlowView {
-        /// Frames a second that were taken from it; absent in its first second, as the other rates are.
+        /// Frames a second that were taken from it.
         in_rate?: u64,
         /// Bits a second of those.
         in_bit_rate?: u64,
@@ -26,9 +26,9 @@ view! {
         out_bit_rate?: u64,
         /// Frames a second that were dropped.
         drop_rate?: u64,
-        /// Milliseconds since a frame was taken from it, to the second; absent if none was.
+        /// Milliseconds since a frame was taken from it, to the second.
         last_in_ms?: u64,
-        /// Milliseconds since a frame was delivered to it.
+        /// Milliseconds since a frame was delivered to it, to the second.
         last_out_ms?: u64,
         /// Milliseconds since a frame was dropped, by the name of the reason.
         #[serde(default)]
@@ -131,15 +131,15 @@ pub(super) fn ppm(ns: u64, time: Duration) -> u64 {
     per_second(ns, time) / 1000
 }
 
-view! {
-    /// Where the last second of an I/O core went, in millionths of it.
+crate::util::form::view! {
+    /// The last second of an I/O core.
     #[derive(Copy, Default)]
     LastSecond {
-        /// In rounds that moved frames.
+        /// Millionths in rounds that moved frames.
         busy_ppm: u64,
-        /// In rounds that found nothing.
+        /// Millionths in rounds that found nothing.
         idle_ppm: u64,
-        /// The rest: asleep, or not let run.
+        /// Millionths asleep, or without a processor.
         sleep_ppm: u64,
         /// Frames that it moved a second.
         frame_rate: u64,

@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::Serialize;
 
-use super::options::{options, Form, Key, Scope, Value};
-use super::values::{forms, in_units, read_as_word, scaled, texts, word, write_as_text, Number, Toggle};
+use super::values::{in_units, scaled, texts, Number, Toggle};
 use crate::core::{Class, CpuBudget, MOST_RESERVED};
+use crate::util::form::{forms, options, read_as_word, write_as_text, Form, Key, Scope};
 
 /// Millionths of a core in a percent.
 pub(super) const PERCENT: u64 = 10_000;
@@ -196,7 +196,7 @@ pub struct Cpus(pub Vec<usize>);
 const MOST_CPUS: usize = 8192;
 
 texts! {
-    Cpus = Form::List("CPU", "0", ','), {
+    Cpus = Form::List("CPU", &Form::Number(0, 8191), ','), {
         read: |text| {
             let number = |text: &str| text.trim().parse().ok().filter(|cpu: &usize| *cpu < MOST_CPUS);
             let mut cpus = Vec::new();

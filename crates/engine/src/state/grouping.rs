@@ -6,10 +6,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::options::{options, Form, Key, Scope, Value};
 use super::values::{texts, List, NameList, Number, Toggle};
+use crate::util::form::{options, Form, Key, Scope};
 
 /// A member's share beside those of others.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,12 +7,11 @@ use super::plan::Change;
 use super::status::VERSION;
 use super::text::BadSpec;
 use super::values::List;
-use super::view::view;
 
-view! {
-    /// Answer to `show groups`.
+crate::util::form::view! {
+    /// All groups.
     GroupList {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
         /// All groups, by name.
         groups: Vec<GroupView>,

@@ -10,7 +10,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::media::DiskFile;
-use super::options::{Key, Scope};
 use super::spec::{name_complaint, PortSpec, GATEWAY, GROUP, ROUTER};
 use super::values::{BlockSize, Cache, Fd, List, Mac, Number, Owner, PortMode, Role, Toggle};
 use crate::device::e1000::{self, E1000Config, Model, E1000};
@@ -37,6 +36,7 @@ use crate::slots::pipe::End;
 use crate::transport::ring::{self, HostRingsPort, RingPort, RingPortConfig};
 use crate::transport::vfio_user::{Functions, StandIn, Still, VfioUser};
 use crate::transport::vhost_user::{Endpoint, JournalAt, VhostUser, VhostUserConfig};
+use crate::util::form::{Key, Scope};
 
 /// What stands behind a port, or what could not be done and why.
 pub type Started = Result<Box<dyn Attachment>, String>;

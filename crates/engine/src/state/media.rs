@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::options::Form;
 use super::values::{in_units, scaled, texts};
+use crate::util::form::Form;
 
 /// What a disk consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,6 @@ use super::grouping::GroupSpec;
 use super::member::{Link, Member, MemberState};
 use super::spec::{Joint, PortSpec, ROUTER};
 use super::values::{Mac, Number};
-use super::view::view;
 use crate::graph::{Attach, Candidate, Group, Interface, KeptGroup, Own, Probes, Settled, MAX_MEMBERS};
 use crate::port::{Port, PortId};
 use crate::router::Router;
@@ -27,7 +26,7 @@ const SELDOM: Duration = Duration::from_millis(50);
 /// A port, and how it is specified.
 type Placed<'p> = (&'p PortSpec, &'p Arc<Port>);
 
-view! {
+crate::util::form::view! {
     /// One group.
     GroupView {
         /// Its name.
@@ -46,8 +45,8 @@ view! {
     MemberView {
         /// Its name.
         name: String,
-        /// `joining`, `active`, `draining`, `drained` or `gone`.
-        state: String,
+        /// What it does.
+        state: String = ["joining", "active", "draining", "drained", "gone"],
         /// Seconds for which it has been that.
         since_s: u64,
         /// Why it is gone, or what it waits for before it joins.

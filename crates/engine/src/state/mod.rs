@@ -30,7 +30,6 @@ mod member;
 mod members;
 mod neighbours;
 mod on_demand;
-pub mod options;
 mod overlay;
 mod plan;
 mod retire;
@@ -46,7 +45,6 @@ mod tests;
 pub mod text;
 mod transaction;
 pub mod values;
-mod view;
 
 pub use acl::AclSpec;
 pub use check::{check, Finding};

@@ -21,17 +21,18 @@ pub enum Verb {
     Changed,
 }
 
-/// One change.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    /// What happens.
-    pub verb: Verb,
-    /// `port`, `switch`, `router`, `tenant`, `group` or `acl`.
-    pub what: String,
-    /// The name.
-    pub name: String,
-    /// For changes and restarts: each key with its old and new value.
-    pub details: Vec<String>,
+crate::util::form::view! {
+    /// One change.
+    Change {
+        /// What happened. A port that was restarted has lost its peer, which has to connect again.
+        verb: Verb = ["added", "removed", "restarted", "changed"],
+        /// What was changed.
+        what: String = ["port", "switch", "router", "tenant", "group", "acl"],
+        /// Its name.
+        name: String,
+        /// For changes and restarts.
+        details: Vec<String>,
+    }
 }
 
 /// The changes that lead from `old` to `new`, both settled. Empty if they are the same.

@@ -8,16 +8,15 @@ use super::plan::Change;
 use super::routes::{RouteSpec, RouterSpec};
 use super::status::VERSION;
 use super::text::BadSpec;
-use super::view::view;
 pub use crate::router::view::{
     ClassView, Explained, HopView, InterfaceView, NeighbourView, RouteView, Shorter,
 };
 use crate::router::{Net, Router};
 
-view! {
+crate::util::form::view! {
     /// Answer to `show routes`.
     Routes {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
         /// The router.
         router: String,
@@ -27,9 +26,9 @@ view! {
 
     /// Answer to `show neighbours`.
     Neighbours {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
-        /// Those of all routers, by router, port and address.
+        /// Those of all routers.
         neighbours: Vec<NeighbourView>,
     }
 }

@@ -3,31 +3,29 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
-use super::options::Form;
 use super::values::{texts, Gateways, List, Number};
 use crate::port::PortId;
 use crate::router::{Net, Static, Target};
+use crate::util::form::Form;
 
-/// One router.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RouterSpec {
-    /// Its name: 1 to 63 letters, digits, `.`, `_` and `-`.
-    pub name: String,
-    /// Its routes beside those to its ports' networks.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub routes: Vec<RouteSpec>,
-    /// The network namespace of its control plane: a name (ip-netns(8)) or a path.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub control: Option<String>,
-    /// Seconds for which routes of the control plane stay that it does not say any more, when it has gone or come back.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grace: Option<Number<1, 86400>>,
-    /// The agents of other members of its group, which have the control plane's routes in force in their guests.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub agents: Option<List<AgentAt>>,
+crate::util::form::view! {
+    /// One router.
+    #[derive(Default)]
+    #[serde(deny_unknown_fields)]
+    RouterSpec {
+        /// Its name: 1 to 63 letters, digits, `.`, `_` and `-`.
+        name: String,
+        /// Its routes beside those to its ports' networks.
+        routes*: Vec<RouteSpec>,
+        /// The network namespace of its control plane: a name (ip-netns(8)) or a path [default: none].
+        control?: String,
+        /// Seconds for which routes of the control plane stay that it does not say any more, when it has gone
+        /// or come back [default: 120].
+        grace?: Number<1, 86400>,
+        /// The agents of other members of its group, which have the control plane's routes in force in their
+        /// guests: `MEMBER:PATH` each, as a list or joined by `+` [default: none].
+        agents?: List<AgentAt>,
+    }
 }
 
 /// An agent: of which member of a group, and the socket by which it is spoken to.
@@ -58,27 +56,23 @@ impl RouterSpec {
     }
 }
 
-/// One route: `via` gateways, or to neighbours at a `port`, or nowhere.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct RouteSpec {
-    /// Where to.
-    pub prefix: Net,
-    /// The gateways; of several the flow chooses one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub via: Option<Gateways>,
-    /// The port behind which the gateways are, or the neighbours.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub port: Option<String>,
-    /// Drop silently.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub blackhole: bool,
-    /// Drop, and tell the sender that the destination is unreachable.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub unreachable: bool,
-    /// Drop, and tell the sender that this is prohibited.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub prohibit: bool,
+crate::util::form::view! {
+    /// One route: `via` gateways, or to neighbours at a `port`, or nowhere.
+    #[serde(deny_unknown_fields)]
+    RouteSpec {
+        /// The destination.
+        prefix: Net,
+        /// The gateways, as a list or joined by `+`; of several the flow chooses one.
+        via?: Gateways,
+        /// The port behind which the gateways are, or the neighbours.
+        port?: String,
+        /// Drop silently.
+        blackhole*: bool,
+        /// Drop, and tell the sender that the destination is unreachable.
+        unreachable*: bool,
+        /// Drop, and tell the sender that this is prohibited.
+        prohibit*: bool,
+    }
 }
 
 /// Most gateways of a route.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::grants::{Bits, Budget, Frames, TenantSpec, Tenths, PERCENT};
 use super::spec::{Entry, PortSpec, Spec};
 use super::values::{Number, Toggle};
-use super::view::view;
 use crate::core::{Class, Rate, Service, Tenant, DEFAULT_WEIGHT, MOST_RESERVED};
 
 impl TenantSpec {
@@ -107,19 +106,19 @@ fn percent(share: u64) -> String {
     format!("{}%", Tenths(share / (PERCENT / 10)))
 }
 
-view! {
-    /// What a tenant, or a port that pays for itself, is granted of the I/O cores, and had.
+crate::util::form::view! {
+    /// A port's share of the I/O cores, granted and used.
     #[derive(Default)]
     ServiceView {
-        /// `latency` or `throughput`.
-        class: String,
+        /// How urgent its frames are.
+        class: String = ["latency", "throughput"],
         /// Its share beside others that have work.
         weight: u16,
         /// Millionths of a core that its budget guarantees.
         granted_ppm?: u64,
-        /// Nanoseconds in which a budget that is used up comes again.
+        /// Period of the budget in nanoseconds.
         period_ns?: u64,
-        /// Whether it may have more than its budget, if others leave it.
+        /// Whether it may use more than its budget, if other ports leave time.
         reclaim: bool,
         /// Most frames that are taken from it a second.
         rate?: u64,

@@ -9,13 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::acl::AclSpec;
 use super::grants::{Bits, Budget, Cpus, Frames, TenantSpec};
 use super::grouping::GroupSpec;
 use super::media::DiskFile;
-use super::options::{options, Key, Scope, Value};
 use super::routes::RouterSpec;
 use super::values::{
     BlockSize, Cache, Control, Directions, Fds, Gateways, Link, LogFormat, Mac, MacMove, Macs, Mode,
@@ -29,6 +28,7 @@ use crate::policy::{
 };
 use crate::port::PortId;
 use crate::router::{Net, Rpf};
+use crate::util::form::{options, view, Key, Scope, Value};
 
 /// Longest name of ports, switches and wires in bytes: the counters file has room for no more.
 pub const MAX_NAME: usize = sidecore_abi::counters::MAX_NAME;
@@ -65,16 +65,16 @@ pub const DEFAULT_SWITCH: &str = "lan";
 /// Makes of a table of the sorts of parts the configuration, and each sort an [`Entry`]: its list, its type, what it is
 /// called, and why that of a name cannot be deleted.
 macro_rules! parts {
-    ($($(#[$doc:meta])+ $list:ident: $part:ident = $what:literal, held: $held:expr;)+) => {
-        /// The whole configuration.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-        #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-        pub struct Spec {
-            /// What can only be chosen at the start.
-            #[serde(default, skip_serializing_if = "DaemonSpec::is_empty")]
-            pub daemon: DaemonSpec,
-            $($(#[$doc])+ #[serde(default, rename = $what, skip_serializing_if = "Vec::is_empty")]
-            pub $list: Vec<$part>,)+
+    ($($(#[doc = $doc:literal])+ $list:ident: $part:ident = $what:literal, held: $held:expr;)+) => {
+        view! {
+            /// The configuration, as in the TOML file.
+            #[derive(Default)]
+            #[serde(deny_unknown_fields)]
+            Spec {
+                /// What can only be chosen at the start.
+                daemon*: DaemonSpec,
+                $($(#[doc = $doc])+ $list as $what *: Vec<$part>,)+
+            }
         }
 
         impl Spec {
@@ -103,7 +103,7 @@ macro_rules! parts {
 }
 
 parts! {
-    /// Switches beside [`DEFAULT_SWITCH`], which may be listed to give it options.
+    /// Switches. The switch `lan` always exists and may be listed to give it options.
     switches: SwitchSpec = "switch", held: |spec, name| match name {
         DEFAULT_SWITCH => Some("ports join it unless they say otherwise".to_owned()),
         _ => spec.held_by("is joined to it", |port| {
@@ -135,7 +135,7 @@ parts! {
 }
 
 options! {
-    /// What can only be chosen at the start.
+    /// What can only be chosen at the start. A value that differs from the one in use is refused.
     DaemonSpec {
         must {}
         may {
@@ -179,12 +179,6 @@ options! {
     }
 }
 
-impl DaemonSpec {
-    fn is_empty(&self) -> bool {
-        *self == DaemonSpec::default()
-    }
-}
-
 options! {
     /// One switch.
     SwitchSpec {
@@ -219,7 +213,8 @@ impl SwitchSpec {
 }
 
 options! {
-    /// One port.
+    /// One port. Numbers may also be written as text, and lists as one text, joined by `+`. A key that does
+    /// not apply to the kind is refused.
     PortSpec {
         must {
             /// Its name: 1 to 63 letters, digits, `.`, `_` and `-`.
@@ -628,7 +623,7 @@ impl Spec {
 }
 
 /// A port, a switch, a router or a tenant: what the requests that change one have in common.
-pub trait Entry: Clone + PartialEq + Serialize + DeserializeOwned + Send + 'static {
+pub trait Entry: Clone + PartialEq + Serialize + DeserializeOwned + Value + Send + 'static {
     /// Which of these, for people.
     const WHAT: &'static str;
 

@@ -15,7 +15,6 @@ use super::live::Live;
 use super::plan::keys;
 use super::service::ServiceView;
 use super::spec::{Joint, PortSpec, SwitchSpec};
-use super::view::view;
 use crate::core::{CoreStatus, TaskStatus};
 pub use crate::mem::MemoryCount;
 pub use crate::observe::capture::CaptureCount;
@@ -27,14 +26,14 @@ pub use crate::port::{ClaimCount, ConversationCount, InterruptCount, OverrunCoun
 /// Raised when a field goes or changes its meaning; a new field does not raise it.
 pub const VERSION: u32 = 2;
 
-view! {
-    /// Answer to `show ports`.
+crate::util::form::view! {
+    /// All ports.
     Ports {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
-        /// Whether a daemon answered; if not, the counters are the last ones that it wrote.
+        /// Whether a daemon answered. Without one, `sidecore show` reads the counters file.
         running: bool,
-        /// All ports in the order of their names.
+        /// In the order of their names.
         ports: Vec<PortView>,
         /// Sums over ports that are gone; absent without a daemon.
         retired?: Sums,
@@ -44,7 +43,7 @@ view! {
     PortView {
         /// Its name.
         name: String,
-        /// Its number: its place in the counters file.
+        /// Its number, which is also its index in the counters file.
         number: u16,
         /// What it counted.
         counters: Sums,
@@ -52,13 +51,12 @@ view! {
         state?: PortState,
     }
 
-    /// How a port is doing.
+    /// The state of a port.
     PortState {
-        /// What stands behind it.
+        /// The kind of port.
         kind: String,
-        /// Where that is.
-        #[serde(rename = "where")]
-        location: String,
+        /// Its socket, interface or name.
+        location as "where": String,
         /// The switch that it joins.
         switch?: String,
         /// The wire that it is one end of.
@@ -67,55 +65,53 @@ view! {
         pipe?: String,
         /// The router that it is an interface of.
         router?: String,
-        /// All options that it was given, as words of the command line.
+        /// All its options, as written on the command line.
         #[serde(default)]
         options: BTreeMap<String, String>,
-        /// The carrier that the operator wants: `up` or `down`.
-        link_wanted: String,
-        /// The carrier that there is: `up` or `down`.
-        link: String,
-        /// The MTU that was asked for, if any was.
+        /// Its option `link`.
+        link_wanted: String = ["up", "down"],
+        /// Its carrier.
+        link: String = ["up", "down"],
+        /// Its configured MTU, if there is one.
         mtu_wanted?: u32,
-        /// Largest Ethernet payload in bytes that is let in.
+        /// The MTU in force: bytes of the largest Ethernet payload that it may send.
         mtu: u32,
-        /// Source addresses that it may use, if that is limited.
+        /// How many source addresses it may use, if that is limited.
         mac_limit?: u32,
-        /// Source addresses that the switch knows behind it.
+        /// How many source addresses the switch has learned at it, plus those of others that it claims.
         macs: u32,
-        /// How its source addresses are guarded: `claim` or `strict`; absent if they are not.
-        mac_guard?: String,
+        /// How its source addresses are guarded, if they are.
+        mac_guard?: String = ["claim", "strict"],
         /// Its uses of addresses that live elsewhere.
-        #[serde(flatten)]
-        claims: ClaimCount,
-        /// `waiting`, `connected`, `running`, `faulted` or `stopped`.
-        peer: String,
-        /// Process id of the peer, where that can be told.
+        ..claims: ClaimCount,
+        /// The state of its peer.
+        peer: String = ["waiting", "connected", "running", "faulted", "stopped"],
+        /// Process id of the peer, if it is known.
         pid?: u32,
-        /// When that peer connected, in nanoseconds since the host's start; a process `pid` that started later is another one.
+        /// When that peer connected, in nanoseconds since the host's start (CLOCK_BOOTTIME). A process with
+        /// the number `pid` that started later is another one.
         pid_met_ns?: u64,
         /// One line for people.
         detail: String,
-        /// What to do about it, if it does not work as it could.
+        /// Advice, if it does not work as well as it could.
         hint?: String,
-        /// Captures that run here.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        captures: Vec<CaptureCount>,
-        /// Frames that captures lost, those that have ended included.
+        /// Running captures of this port.
+        captures*: Vec<CaptureCount>,
+        /// Frames that all captures lost, including those that have ended.
         #[serde(default)]
         capture_lost: u64,
-        /// Why it carries nothing, or less than it should.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        troubles: Vec<Diagnosis>,
+        /// Why it carries no frames, or fewer than it should.
+        troubles*: Vec<Diagnosis>,
         /// What passed it of late.
         #[serde(default)]
         flow: FlowView,
-        /// What stopped it.
+        /// What stopped it: a name, a colon, a sentence.
         fault?: String,
-        /// Queue pairs that were asked for, if any number was.
+        /// Configured queue pairs, if there is a number.
         queues_wanted?: u32,
         /// Ingress queues that run.
         queues: u32,
-        /// Names of what was negotiated.
+        /// Negotiated features, and counters of some kinds of ports.
         features: Vec<String>,
         /// Its visits by I/O cores that took very long.
         #[serde(default)]
@@ -138,7 +134,9 @@ view! {
         service: ServiceView,
     }
 
-    /// Counters, all cores together. They are never reset by reading.
+    /// Counters, all cores together. Reading never resets them; a port that is added starts at zero. Over all
+    /// ports and `retired`: the sum of in_frames and made is the sum of out_frames and drops; of ports of
+    /// kind `switch` only made and drops count.
     #[derive(Default)]
     Sums {
         /// Frames taken from the port.
@@ -149,11 +147,11 @@ view! {
         out_frames: u64,
         /// Bytes of those.
         out_bytes: u64,
-        /// Frames that came into being by flooding or segmentation.
+        /// Additional frames, made by flooding or segmentation.
         made: u64,
-        /// Kicks received.
+        /// Notifications received from the peer.
         kicks: u64,
-        /// Interrupts sent.
+        /// Notifications sent to the peer.
         interrupts: u64,
         /// Batches taken from the port.
         batches: u64,
@@ -178,21 +176,20 @@ impl From<&Totals> for Sums {
     }
 }
 
-view! {
-    /// Answer to `GET /v1/ports/{name}`.
+crate::util::form::view! {
+    /// One port.
     OnePort {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
         /// The port.
-        #[serde(flatten)]
-        port: PortView,
+        ..port: PortView,
     }
 
-    /// Answer to `show switches`.
+    /// All switches.
     Switches {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
-        /// All switches, those made on demand among them.
+        /// All switches.
         switches: Vec<SwitchView>,
     }
 
@@ -200,9 +197,9 @@ view! {
     SwitchView {
         /// Its name.
         name: String,
-        /// Seconds after which a silent address is forgotten, if that was chosen.
+        /// Seconds after which a silent address is forgotten, if set.
         ageing?: u32,
-        /// Addresses that it can remember, if that was chosen.
+        /// Addresses that it can remember, if set.
         table_size?: u32,
         /// Addresses that it remembers.
         addresses: usize,
@@ -210,42 +207,41 @@ view! {
         ports: Vec<String>,
     }
 
-    /// Answer to `show mac`.
+    /// Addresses that the switches have learned or were given.
     Addresses {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
-        /// All addresses that switches remember.
+        /// Ordered by switch and address.
         addresses: Vec<Address>,
     }
 
-    /// Answer to `show cores`.
+    /// All I/O cores.
     Cores {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
-        /// All I/O cores.
+        /// In the order of their numbers.
         cores: Vec<CoreView>,
     }
 
-    /// One I/O core.
+    /// An I/O core's time and work since it started.
     CoreView {
         /// Where its time went.
-        #[serde(flatten)]
-        time: CoreStatus,
+        ..time: CoreStatus,
         /// Where its last second went; absent in its first one.
         last?: LastSecond,
         /// Interrupts that it sent.
         #[serde(default)]
         interrupts: u64,
-        /// Interrupts that it need not send: the peer polled, or one told of several events.
+        /// Interrupts that were not needed, because the peer polled or one interrupt served several events.
         #[serde(default)]
         saved_interrupts: u64,
     }
 
-    /// Answer to `show queues`.
+    /// All queues of all ports.
     Queues {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
-        /// All queues of all ports.
+        /// Ordered by port.
         queues: Vec<QueueView>,
     }
 
@@ -253,11 +249,11 @@ view! {
     QueueView {
         /// The port.
         port: String,
-        /// `ingress`, `egress`, or `requests` of a disk.
-        direction: String,
+        /// Into the switch or out of it; of a disk, requests.
+        direction: String = ["ingress", "egress", "requests"],
         /// Number within its direction.
         index: usize,
-        /// Entries.
+        /// Entries; 0 if it has no fixed size.
         size: u32,
         /// `split`, `packed`, `tap`, …
         kind: String,
@@ -267,15 +263,15 @@ view! {
         interrupts?: InterruptCount,
         /// Ingress: how its frames waited for buffers of the receiver at the other end of a wire.
         waits?: WaitCount,
-        /// Ingress and requests: the class of its port, `latency` or `throughput`.
-        class?: String,
+        /// Ingress and requests: the class of its port.
+        class?: String = ["latency", "throughput"],
         /// Ingress and requests: what became of it on the I/O core that serves it.
         served?: TaskStatus,
     }
 
-    /// Answer to `show drops`.
+    /// Frames that were dropped.
     Drops {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
         /// Whether a daemon answered.
         running: bool,

@@ -7,15 +7,14 @@ use super::engine::Engine;
 use super::live::LiveTenant;
 use super::service::ServiceView;
 use super::status::VERSION;
-use super::view::view;
 use crate::port::OverrunCount;
 
-view! {
-    /// Answer to `show tenants`.
+crate::util::form::view! {
+    /// All tenants of the configuration. Ports that pay for themselves are none of them.
     TenantList {
-        /// [`VERSION`].
+        /// Version of the JSON.
         version: u32,
-        /// Those of the configuration, by name. Ports that pay for themselves are none of them.
+        /// All tenants.
         tenants: Vec<TenantView>,
     }
 

@@ -230,7 +230,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
 
 #[test]
 fn every_row_of_a_kind_names_keys_of_the_table() {
-    let of_kinds = |key: &&options::Key| key.scope == options::Scope::Kind;
+    let of_kinds = |key: &&crate::util::form::Key| key.scope == crate::util::form::Scope::Kind;
     let there: BTreeSet<&str> = PortSpec::KEYS.iter().filter(of_kinds).map(|key| key.name).collect();
     // Of a kind without keys the row names none.
     let named = kinds::KINDS.iter().flat_map(|kind| kind.keys.split(' ')).filter(|key| !key.is_empty());

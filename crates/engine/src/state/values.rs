@@ -5,10 +5,9 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use serde::de::{Error as _, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::de::{Error as _, Visitor};
+use serde::{Deserializer, Serialize};
 
-use super::options::{Form, Value};
 use crate::core::Class;
 use crate::host::xdp::XdpMode;
 use crate::mem::Files;
@@ -16,69 +15,7 @@ use crate::policy::acl::Action;
 use crate::policy::{MacGuard, TagProtocol, VlanSet, MAX_VLAN};
 use crate::router::{Net, Rpf};
 use crate::sandbox::open::accounts;
-
-/// Reads a value from text, or from a number or truth value written without quotes.
-pub(super) fn word<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(source: D) -> Result<T, D::Error> {
-    struct Word;
-    impl<'de> Visitor<'de> for Word {
-        type Value = String;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("one word or number")
-        }
-        fn visit_str<E>(self, text: &str) -> Result<String, E> {
-            Ok(text.to_owned())
-        }
-        fn visit_i64<E>(self, number: i64) -> Result<String, E> {
-            Ok(number.to_string())
-        }
-        fn visit_u64<E>(self, number: u64) -> Result<String, E> {
-            Ok(number.to_string())
-        }
-        fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<String, A::Error> {
-            let mut words: Vec<String> = Vec::new();
-            while let Some(Piece(piece)) = list.next_element()? {
-                words.push(piece);
-            }
-            Ok(words.join("+"))
-        }
-    }
-    struct Piece(String);
-    impl<'de> Deserialize<'de> for Piece {
-        fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Piece, D::Error> {
-            source.deserialize_any(Word).map(Piece)
-        }
-    }
-    source.deserialize_any(Word)?.parse().map_err(D::Error::custom)
-}
-
-macro_rules! read_as_word {
-    ($($type:ty $([$($generic:tt)*])?),*) => {$(
-        impl<'de $(, $($generic)*)?> Deserialize<'de> for $type {
-            fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
-                word(source)
-            }
-        }
-    )*};
-}
-
-macro_rules! write_as_text {
-    ($($type:ty $([$($generic:tt)*])?),*) => {$(
-        impl $(<$($generic)*>)? serde::Serialize for $type {
-            fn serialize<S: serde::Serializer>(&self, sink: S) -> Result<S::Ok, S::Error> {
-                sink.collect_str(self)
-            }
-        }
-    )*};
-}
-
-/// How values of these types are written.
-macro_rules! forms {
-    ($($type:ty = $form:expr;)*) => {$(
-        impl Value for $type {
-            const FORM: Form = $form;
-        }
-    )*};
-}
+use crate::util::form::{forms, read_as_word, worded, Form, Value};
 
 /// How types are written: the form for people, how they are read from a word (or, with `quoted`, from text alone), what is allowed
 /// instead of others, and how they are shown, if that is their JSON, too.
@@ -86,8 +23,8 @@ macro_rules! texts {
     ($($type:ident = $form:expr, {
         read: $read:expr, allowed: $allowed:expr, $(quoted: $quoted:literal,)? $(write: $write:expr,)?
     })+) => {$(
-        impl $crate::state::options::Value for $type {
-            const FORM: $crate::state::options::Form = $form;
+        impl $crate::util::form::Value for $type {
+            const FORM: $crate::util::form::Form = $form;
         }
 
         impl std::str::FromStr for $type {
@@ -111,20 +48,18 @@ macro_rules! texts {
             }
         }
 
-        $crate::state::values::write_as_text!($type);)?
+        $crate::util::form::write_as_text!($type);)?
     )+};
-    (@read $source:ident) => { $crate::state::values::word($source) };
+    (@read $source:ident) => { $crate::util::form::word($source) };
     (@read $source:ident, $quoted:literal) => { $crate::state::values::text_only($source, $quoted) };
 }
 
-pub(super) use {forms, read_as_word, texts, write_as_text};
+pub(super) use texts;
 
 /// The words for the values of enumerations.
 macro_rules! spell {
     ($($type:ident { $($value:ident = $word:literal,)+ })+) => {$(
-        impl Value for $type {
-            const FORM: Form = Form::OneOf(&[$($word),+]);
-        }
+        worded! { $type = Form::OneOf(&[$($word),+]); }
 
         impl FromStr for $type {
             type Err = String;
@@ -141,9 +76,6 @@ macro_rules! spell {
                 f.write_str(match self { $($type::$value => $word,)+ })
             }
         }
-
-        read_as_word!($type);
-        write_as_text!($type);
     )+};
 }
 
@@ -304,10 +236,6 @@ impl<const MIN: u32, const MAX: u32> Number<MIN, MAX> {
     pub fn get(self) -> u32 {
         self.0
     }
-}
-
-impl<const MIN: u32, const MAX: u32> Value for Number<MIN, MAX> {
-    const FORM: Form = Form::Number(MIN, MAX);
 }
 
 impl<const MIN: u32, const MAX: u32> FromStr for Number<MIN, MAX> {
@@ -493,14 +421,6 @@ impl<T: FromStr<Err: fmt::Display>> FromStr for List<T> {
     }
 }
 
-impl<T: Value> Value for List<T> {
-    const FORM: Form = match T::FORM {
-        Form::Text(how, like) => Form::List(how, like, '+'),
-        Form::Number(..) => Form::List("N", "3", '+'),
-        other => other,
-    };
-}
-
 texts! {
     Mode = Form::Text("OCTAL", "0660"), {
         read: |text| {
@@ -550,10 +470,12 @@ texts! {
 }
 
 read_as_word!(Number<MIN, MAX> [const MIN: u32, const MAX: u32], List<T> [T: FromStr<Err: fmt::Display>]);
-write_as_text!(Source);
 
 forms! {
+    Number<MIN, MAX> [const MIN: u32, const MAX: u32] = Form::Number(MIN, MAX);
+    List<T> [T: Value] = Form::List(if let Form::Text(how, _) = T::FORM { how } else { "N" }, &T::FORM, '+');
+}
+
+worded! {
     Source = Form::Text("MAC|vrrp", "vrrp");
-    Net = Form::Text("ADDRESS/LENGTH", "10.0.0.1/24");
-    IpAddr = Form::Text("ADDRESS", "192.0.2.1");
 }

@@ -1,8 +1,9 @@
-//! What every room may use and none owns: parts of slices, waiting, buckets of tokens, weighted draws, processors of threads, and
-//! faults.
+//! What every room may use and none owns: parts of slices, waiting, buckets of tokens, weighted draws,
+//! processors of threads, faults, and the tables of what is configured and answered (`form`).
 
 pub mod bucket;
 pub mod fault;
+pub mod form;
 pub mod place;
 pub mod shares;
 pub mod slice;

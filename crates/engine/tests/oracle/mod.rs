@@ -46,7 +46,8 @@ mod work;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use sidecore_engine::state::{options as options_of_spec, PortSpec, SwitchSpec};
+use sidecore_engine::state::{PortSpec, SwitchSpec};
+use sidecore_engine::util::form::Key;
 
 use self::bridge::Memory;
 use self::compare::{agrees, plain, Dropped, Happened, Plain};
@@ -354,7 +355,7 @@ fn number(name: &str) -> Option<u64> {
 /// A new option is drawn, or has a word on why it need not be.
 #[test]
 fn every_option_is_drawn_or_says_why_not() {
-    let names = |keys: &[options_of_spec::Key]| keys.iter().map(|key| key.name).collect::<Vec<_>>();
+    let names = |keys: &[Key]| keys.iter().map(|key| key.name).collect::<Vec<_>>();
     let table =
         |table: &[(&'static str, options::Drawn)]| table.iter().map(|(name, _)| *name).collect::<Vec<_>>();
     assert_eq!(table(options::PORT), names(PortSpec::KEYS));

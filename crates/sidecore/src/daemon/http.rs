@@ -1,4 +1,4 @@
-//! The control socket's HTTP: one handler per route, JSON in and out, described in `openapi.json`.
+//! The control socket's HTTP: one handler per route, JSON in and out, described by their types (`openapi`).
 //!
 //! Every handler that calls the engine does so on a blocking thread. A refusal is a JSON object with one
 //! text for people and a status for programs: 400 the request makes no sense, 404 there is no such thing,
@@ -8,17 +8,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::{FromRequest, Path, Query, Request, State};
 use axum::http::{header, HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use axum::routing::MethodRouter;
 use axum::{Json, Router};
 use serde::de::DeserializeOwned;
-use serde::Deserialize;
 use serde_json::{Map, Value};
 use sidecore_engine::observe::capture::{start, CaptureOptions, CapturePoint};
-use sidecore_engine::router::Net;
 use sidecore_engine::state::disks::Resized;
 use sidecore_engine::state::explain::FrameExplained;
 use sidecore_engine::state::groups::MemberPatch;
@@ -29,17 +26,21 @@ use sidecore_engine::state::{
     AclSpec, BadSpec, Change, Engine, Entry, Error, GroupSpec, Joint, PortSpec, RouteSpec, RouterSpec, Spec,
     SwitchSpec, TenantSpec,
 };
+use sidecore_engine::util::form::{Form, Value as Formed};
 use sidecore_routing::{Controls, Routers};
 use tokio::sync::Semaphore;
 
 use super::events::Events;
 use super::listen::Tally;
 use super::metrics;
+use super::openapi::{Api, Described, EventStream, Operation};
 use super::slots::Why;
 use super::source::Source;
-use crate::api::{About, Changes, ClientsView, DoorView, KindView, Moved, Refused, SocketView};
+use crate::api::{
+    About, Active, ApplyQuery, AskedFrame, CaptureQuery, Changes, ClientsView, DoorView, EventsQuery,
+    ExplainQuery, KindView, LogFilter, Move, Moved, Names, Refused, RouteQuery, SocketView,
+};
 use crate::change::told;
-use crate::generate::OPENAPI;
 use crate::sandbox::InForce;
 
 /// Captures that may run at once.
@@ -73,29 +74,24 @@ pub struct Control {
     pub netmap: Arc<sidecore_engine::transport::ring::Clients>,
 }
 
-macro_rules! routes {
-    ($($path:literal: $($method:ident $handler:expr),+;)*) => {
-        /// Every path with its methods, to be compared with the description.
-        #[cfg(test)]
-        const ROUTES: &[(&str, &[&str])] = &[$(($path, &[$(stringify!($method)),+])),*];
-
-        /// Every route.
-        pub fn router(control: Control) -> Router {
-            Router::new()
-                $(.route($path, MethodRouter::new()$(.$method($handler))+))*
-                .fallback(|| async {
-                    Refusal::new(StatusCode::NOT_FOUND, "no such path; GET /openapi.json lists them")
-                })
-                .method_not_allowed_fallback(|| async {
-                    Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "not that method; GET /openapi.json lists them")
-                })
-                .with_state(control)
-                .layer(axum::middleware::map_response(in_json))
-        }
+/// Every route.
+pub fn router(control: Control) -> Router {
+    let unknown =
+        || async { Refusal::new(StatusCode::NOT_FOUND, "no such path; GET /openapi.json lists them") };
+    let not_that = || async {
+        Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "not that method; GET /openapi.json lists them")
     };
+    let routes = api().routes.fallback(unknown).method_not_allowed_fallback(not_that);
+    routes.with_state(control).layer(axum::middleware::map_response(in_json))
 }
 
-/// The routes that only show what is so: those of the read socket. `control` is the path of the control socket.
+/// The description of every route.
+pub fn description() -> String {
+    api().document()
+}
+
+/// The routes that only show what is so: those of the read socket. `control` is the path of the control
+/// socket.
 pub fn reader(app: Router, control: PathBuf) -> Router {
     let control: Arc<std::path::Path> = control.into();
     app.layer(axum::middleware::from_fn(move |request: Request, next: Next| {
@@ -122,39 +118,67 @@ macro_rules! shows {
     };
 }
 
-routes! {
-    "/v1/daemon": get about, patch set_log;
-    "/v1/config": get shows!(Engine::spec), put apply;
-    "/v1/ports": get shows!(Engine::ports), post add::<PortSpec>, delete del_all::<PortSpec>;
-    "/v1/ports/{name}": get port, put put::<PortSpec>, patch set::<PortSpec>, delete del::<PortSpec>;
-    "/v1/ports/{name}/explain": post explain_frame;
-    "/v1/ports/{name}/move": post move_queues;
-    "/v1/ports/{name}/resize": post resize;
-    "/v1/ports/{name}/restart": post restart;
-    "/v1/switches": get shows!(Engine::switches), post add::<SwitchSpec>, delete del_all::<SwitchSpec>;
-    "/v1/switches/{name}": put put::<SwitchSpec>, patch set::<SwitchSpec>, delete del::<SwitchSpec>;
-    "/v1/routers": get routers, post add::<RouterSpec>, delete del_all::<RouterSpec>;
-    "/v1/routers/{name}": put put::<RouterSpec>, patch set::<RouterSpec>, delete del::<RouterSpec>;
-    "/v1/routers/{name}/routes": get routes, post add_route, delete del_route;
-    "/v1/routers/{name}/explain": get explain;
-    "/v1/tenants": get shows!(Engine::tenants), post add::<TenantSpec>, delete del_all::<TenantSpec>;
-    "/v1/tenants/{name}": put put::<TenantSpec>, patch set::<TenantSpec>, delete del::<TenantSpec>;
-    "/v1/groups": get shows!(Engine::groups), post add::<GroupSpec>, delete del_all::<GroupSpec>;
-    "/v1/groups/{name}": put put::<GroupSpec>, patch set::<GroupSpec>, delete del::<GroupSpec>;
-    "/v1/groups/{name}/members/{member}": patch set_member;
-    "/v1/acls": get shows!(Engine::acls), post add::<AclSpec>, delete del_all::<AclSpec>;
-    "/v1/acls/{name}": put put::<AclSpec>, patch set::<AclSpec>, delete del::<AclSpec>;
-    "/v1/neighbours": get shows!(Engine::neighbours);
-    "/v1/mac": get shows!(Engine::addresses);
-    "/v1/cores": get shows!(Engine::cores), patch set_active;
-    "/v1/queues": get shows!(Engine::queues);
-    "/v1/disks": get shows!(Engine::disks);
-    "/v1/events": get events;
-    "/v1/drops": get shows!(|engine| engine.ports().drops());
-    "/v1/capture": get capture_all;
-    "/v1/capture/{ports}": get capture;
-    "/metrics": get scrape;
-    "/openapi.json": get openapi;
+/// Has `$api` serve each row: method, path, handler, what it does, and the content type of its answer where
+/// that is not JSON.
+macro_rules! serve {
+    ($api:expr; $($method:ident $path:expr => $handler:expr, $summary:literal $(, $kind:literal)?;)+) => {
+        $api$(.serve(Method::$method, $path, $handler, $summary, [$($kind,)? "application/json"][0]))+
+    };
+}
+
+/// What is served: no other path is.
+fn api() -> Api {
+    let api = serve! { Api::default();
+        GET "/v1/daemon" => about, "The daemon and the kinds of ports that it knows";
+        PATCH "/v1/daemon" => set_log, "Change the log filter";
+        GET "/v1/config" => shows!(Engine::spec), "The configuration in force";
+        PUT "/v1/config" => apply, "Make this the configuration, all of it or nothing: parts that it lacks are deleted";
+        GET "/v1/ports" => shows!(Engine::ports), "All ports";
+        GET "/v1/ports/{name}" => port, "One port";
+        POST "/v1/ports/{name}/explain" => explain_frame, "What would become of a frame that comes in by a port";
+        POST "/v1/ports/{name}/move" => move_queues, "Move a port's ingress queues to another I/O core";
+        POST "/v1/ports/{name}/resize" => resize, "Grow a disk to the present size of its file; 409 if that is shorter";
+        POST "/v1/ports/{name}/restart" => restart, "Stop the port and start it again, as it is configured";
+        GET "/v1/switches" => shows!(Engine::switches), "All switches";
+        GET "/v1/routers" => routers, "All routers";
+        GET "/v1/routers/{name}/routes" => routes, "The routes of a router";
+        POST "/v1/routers/{name}/routes" => add_route, "Add a route, or replace the route with the same prefix";
+        DELETE "/v1/routers/{name}/routes" => del_route, "Delete a route";
+        GET "/v1/routers/{name}/explain" => explain, "What a router does with a packet, and why";
+        GET "/v1/tenants" => shows!(Engine::tenants), "All tenants";
+        GET "/v1/groups" => shows!(Engine::groups), "All groups";
+        PATCH "/v1/groups/{name}/members/{member}" => set_member, "Change what is wanted of a member of a group";
+        GET "/v1/acls" => shows!(Engine::acls), "All access lists";
+        GET "/v1/neighbours" => shows!(Engine::neighbours), "The neighbours of all routers";
+        GET "/v1/mac" => shows!(Engine::addresses), "The addresses that the switches remember";
+        GET "/v1/cores" => shows!(Engine::cores), "I/O cores";
+        PATCH "/v1/cores" => set_active, "Set the number of active I/O cores";
+        GET "/v1/queues" => shows!(Engine::queues), "Queues of ports";
+        GET "/v1/disks" => shows!(Engine::disks), "Disks";
+        GET "/v1/events" => events, "What has happened, and what happens until the client disconnects", "text/event-stream";
+        GET "/v1/drops" => shows!(|engine| engine.ports().drops()), "Dropped frames by port and reason";
+        GET "/v1/capture" => capture_all, "The frames of all ports in both directions; a dropped one has the reason as a comment", "application/x-pcapng";
+        GET "/v1/capture/{ports}" => capture, "The frames of some ports, as those of all", "application/x-pcapng";
+        GET "/metrics" => scrape, "The counters, for Prometheus", "application/openmetrics-text";
+        GET "/openapi.json" => openapi, "This document";
+    };
+    let api = entries::<RouterSpec>(
+        entries::<SwitchSpec>(entries::<PortSpec>(api, "ports"), "switches"),
+        "routers",
+    );
+    entries::<AclSpec>(entries::<GroupSpec>(entries::<TenantSpec>(api, "tenants"), "groups"), "acls")
+}
+
+/// What is served alike for each sort of parts, all of which are in `list`.
+fn entries<E: Entry + Sync>(api: Api, list: &str) -> Api {
+    let (all, one) = (&format!("/v1/{list}"), &format!("/v1/{list}/{{name}}"));
+    serve! { api;
+        POST all => add::<E>, "Add one, or a list of them, all or none; 409 if one of that name exists";
+        DELETE all => del_all::<E>, "Delete some, all or none; 409 if one of them is in use";
+        PUT one => put::<E>, "Add or replace it; `name` may be left out";
+        PATCH one => set::<E>, "Change it by some of its keys; null restores a key's default";
+        DELETE one => del::<E>, "Delete it; 409 if it is in use";
+    }
 }
 
 /// A request that was refused.
@@ -190,7 +214,8 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// A refusal that the library makes for itself, of a query or a path that cannot be read, in the form of ours.
+/// A refusal that the library makes for itself, of a query or a path that cannot be read, in the form of
+/// ours.
 async fn in_json(response: Response) -> Response {
     let status = response.status();
     let json = response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "application/json");
@@ -250,10 +275,27 @@ pub fn tell(changes: &[Change]) {
     }
 }
 
-/// Reads a body, whatever content type it claims.
-fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Refusal> {
-    serde_json::from_slice(body)
-        .map_err(|e| Refusal::new(StatusCode::BAD_REQUEST, format!("request body: {e}")))
+/// A body, whatever content type it claims. Where it is a list, one may stand for itself.
+struct Body<T>(T);
+
+impl<T: Formed> Described for Body<T> {
+    fn describe(operation: &mut Operation<'_>) {
+        operation.takes(T::FORM);
+    }
+}
+
+impl<T: DeserializeOwned + Formed, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &S) -> Result<Body<T>, Response> {
+        let mut body = Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
+        let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
+        if matches!(T::FORM, Form::Each(_)) && first != Some(&b'[') {
+            body = [b"[", &*body, b"]"].concat().into();
+        }
+        let bad = |e| Refusal::new(StatusCode::BAD_REQUEST, format!("request body: {e}")).into_response();
+        serde_json::from_slice(&body).map(Body).map_err(bad)
+    }
 }
 
 async fn about(State(control): State<Control>) -> Json<About> {
@@ -289,19 +331,11 @@ fn door() -> DoorView {
     DoorView { looks, refused, started, kept }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-struct ApplyQuery {
-    #[serde(default)]
-    dry_run: bool,
-}
-
 async fn apply(
     State(control): State<Control>,
     Query(ApplyQuery { dry_run }): Query<ApplyQuery>,
-    body: Bytes,
+    Body(spec): Body<Spec>,
 ) -> Answer<Changes> {
-    let spec: Spec = read(&body)?;
     change(control, dry_run, move |engine| engine.apply(&spec, dry_run)).await
 }
 
@@ -315,40 +349,29 @@ async fn port(State(control): State<Control>, Path(name): Path<String>) -> Answe
     Ok(Json(OnePort { version: VERSION, port }))
 }
 
-/// One, or a list of which all are added or none.
-async fn add<E: Entry>(State(control): State<Control>, body: Bytes) -> Answer<Changes> {
-    let many = body.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
-    let entries: Vec<E> = if many { read(&body)? } else { vec![read(&body)?] };
+async fn add<E: Entry>(State(control): State<Control>, Body(entries): Body<Vec<E>>) -> Answer<Changes> {
     change(control, false, move |engine| engine.add(&entries)).await
 }
 
 async fn put<E: Entry>(
     State(control): State<Control>,
     Path(name): Path<String>,
-    body: Bytes,
+    Body(keys): Body<Map<String, Value>>,
 ) -> Answer<Changes> {
-    let entry: E = named(&name, read(&body)?)?;
+    let entry: E = named(&name, keys)?;
     change(control, false, move |engine| engine.put(&entry)).await
 }
 
 async fn set<E: Entry>(
     State(control): State<Control>,
     Path(name): Path<String>,
-    body: Bytes,
+    Body(patch): Body<Map<String, Value>>,
 ) -> Answer<Changes> {
-    let patch: Map<String, Value> = read(&body)?;
     change(control, false, move |engine| engine.set(&name, |old: &E| merge(old, &patch))).await
 }
 
 async fn del<E: Entry>(State(control): State<Control>, Path(name): Path<String>) -> Answer<Changes> {
     change(control, false, move |engine| engine.del::<E>(&[name])).await
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Names {
-    /// With commas between them, which no name has.
-    names: String,
 }
 
 /// All of those, or none.
@@ -361,15 +384,7 @@ async fn restart(State(control): State<Control>, Path(name): Path<String>) -> An
     change(control, false, move |engine| engine.restart(&name)).await
 }
 
-/// What may change of a daemon that runs.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Logged {
-    log: String,
-}
-
-async fn set_log(State(control): State<Control>, body: Bytes) -> Answer<About> {
-    let Logged { log } = read(&body)?;
+async fn set_log(State(control): State<Control>, Body(LogFilter { log }): Body<LogFilter>) -> Answer<About> {
     super::log::set(&log).map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, why))?;
     tracing::info!(event = "configuration", "the log has a new filter: {log}");
     Ok(about(State(control)).await)
@@ -378,9 +393,8 @@ async fn set_log(State(control): State<Control>, body: Bytes) -> Answer<About> {
 async fn set_member(
     State(control): State<Control>,
     Path((group, member)): Path<(String, String)>,
-    body: Bytes,
+    Body(patch): Body<MemberPatch>,
 ) -> Answer<Changes> {
-    let patch: MemberPatch = read(&body)?;
     change(control, false, move |engine| engine.set_member(&group, &member, &patch)).await
 }
 
@@ -393,15 +407,12 @@ async fn routes(State(control): State<Control>, Path(name): Path<String>) -> Ans
     ask(control, move |engine| engine.routes(&name)).await.map(Json)
 }
 
-async fn add_route(State(control): State<Control>, Path(name): Path<String>, body: Bytes) -> Answer<Changes> {
-    let route: RouteSpec = read(&body)?;
+async fn add_route(
+    State(control): State<Control>,
+    Path(name): Path<String>,
+    Body(route): Body<RouteSpec>,
+) -> Answer<Changes> {
     change(control, false, move |engine| engine.add_route(&name, &route)).await
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RouteQuery {
-    prefix: Net,
 }
 
 async fn del_route(
@@ -412,13 +423,6 @@ async fn del_route(
     change(control, false, move |engine| engine.del_route(&name, prefix)).await
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ExplainQuery {
-    to: std::net::IpAddr,
-    from: Option<String>,
-}
-
 async fn explain(
     State(control): State<Control>,
     Path(name): Path<String>,
@@ -427,19 +431,11 @@ async fn explain(
     ask(control, move |engine| engine.explain(&name, to, from.as_deref())).await.map(Json)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AskedFrame {
-    /// Hexadecimal digits.
-    frame: String,
-}
-
 async fn explain_frame(
     State(control): State<Control>,
     Path(name): Path<String>,
-    body: Bytes,
+    Body(AskedFrame { frame }): Body<AskedFrame>,
 ) -> Answer<FrameExplained> {
-    let AskedFrame { frame } = read(&body)?;
     let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
     let bytes: Option<Vec<u8>> = frame.as_bytes().chunks(2).map(pair).collect();
     let bytes = bytes.filter(|_| frame.len() % 2 == 0 && !frame.contains('+')).ok_or_else(|| {
@@ -448,15 +444,11 @@ async fn explain_frame(
     ask(control, move |engine| engine.explain_frame(&name, &bytes)).await.map(Json)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Move {
-    queue: Option<usize>,
-    core: usize,
-}
-
-async fn move_queues(State(control): State<Control>, Path(name): Path<String>, body: Bytes) -> Answer<Moved> {
-    let Move { queue, core } = read(&body)?;
+async fn move_queues(
+    State(control): State<Control>,
+    Path(name): Path<String>,
+    Body(Move { queue, core }): Body<Move>,
+) -> Answer<Moved> {
     let moved = ask(control, move |engine| engine.move_queues(&name, queue, core)).await?;
     Ok(Json(Moved { version: VERSION, queues: moved }))
 }
@@ -465,14 +457,7 @@ async fn resize(State(control): State<Control>, Path(name): Path<String>) -> Ans
     ask(control, move |engine| engine.resize(&name)).await.map(Json)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Active {
-    active: usize,
-}
-
-async fn set_active(State(control): State<Control>, body: Bytes) -> Answer<Cores> {
-    let Active { active } = read(&body)?;
+async fn set_active(State(control): State<Control>, Body(Active { active }): Body<Active>) -> Answer<Cores> {
     let done = move |engine: &Engine| engine.set_active(active).map(|()| engine.cores());
     ask(control, done).await.map(Json)
 }
@@ -508,18 +493,11 @@ async fn scrape(State(control): State<Control>, headers: HeaderMap) -> Result<Re
     })
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct EventsQuery {
-    after: Option<u64>,
-    follow: Option<bool>,
-}
-
 async fn events(
     State(control): State<Control>,
     Query(EventsQuery { after, follow }): Query<EventsQuery>,
     headers: HeaderMap,
-) -> Result<Response, Refusal> {
+) -> Result<EventStream, Refusal> {
     // What a browser says when it connects again is newer than its address.
     let last = headers.get("last-event-id").map(|id| {
         let number = id.to_str().ok().and_then(|id| id.parse().ok());
@@ -534,18 +512,11 @@ async fn events(
         Refusal::new(StatusCode::SERVICE_UNAVAILABLE, text)
     })?;
     let head = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")];
-    Ok((head, control.events.body(after, follow.unwrap_or(true), slot)).into_response())
+    Ok(EventStream((head, control.events.body(after, follow.unwrap_or(true), slot)).into_response()))
 }
 
-async fn openapi() -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/json")], OPENAPI)
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct CaptureQuery {
-    snaplen: Option<u32>,
-    count: Option<u64>,
+async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], description()).into_response()
 }
 
 async fn capture(
@@ -639,7 +610,3 @@ fn merge<E: Entry>(old: &E, patch: &Map<String, Value>) -> Result<E, BadSpec> {
     }
     read(&keys).map_err(|e| BadSpec(vec![format!("{label}: {e}")]))
 }
-
-#[cfg(test)]
-#[path = "openapi_tests.rs"]
-mod openapi_tests;

@@ -20,6 +20,7 @@ mod listen;
 mod log;
 mod manager;
 mod metrics;
+mod openapi;
 mod slots;
 mod socket;
 mod source;
@@ -45,6 +46,7 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 
 use self::events::Events;
+pub use self::http::description;
 use self::http::{Control, CAPTURES, READERS};
 use self::listen::Tally;
 use self::manager::Manager;

@@ -6,7 +6,6 @@
 use std::fmt;
 use std::io::Write;
 
-use serde::{Deserialize, Serialize};
 use sidecore_abi::counters::DropReason;
 
 use crate::mem::Piece;
@@ -28,13 +27,15 @@ impl Default for CaptureOptions {
     }
 }
 
-/// What a capture saw of one port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CaptureCount {
-    /// Frames that came by.
-    pub frames: u64,
-    /// Those of them that are not in the capture.
-    pub lost: u64,
+crate::util::form::view! {
+    /// Counts of a capture.
+    #[derive(Copy, Default)]
+    CaptureCount {
+        /// Frames of the port.
+        frames: u64,
+        /// Frames that the capture lacks.
+        lost: u64,
+    }
 }
 
 /// Which way a frame goes, as `epb_flags` has it (pcapng §4.3.1).

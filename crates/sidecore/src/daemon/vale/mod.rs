@@ -23,9 +23,9 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use sidecore_abi::vale::{text, Ask, Reply, Verb};
 use sidecore_engine::port::Peer;
-use sidecore_engine::state::options::Scope;
 use sidecore_engine::state::{Cpus, Engine, Error, PortSpec, Spec};
 use sidecore_engine::transport::ring::{Asker, Verbs, HOST};
+use sidecore_engine::util::form::Scope;
 
 use self::names::{is_called, place_of, ring_at, Name, OnSwitch};
 use self::users::Made;
