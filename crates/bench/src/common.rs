@@ -166,7 +166,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Of each round.
+    /// The range of the values of all rounds.
     pub fn of(values: impl Iterator<Item = f64> + Clone) -> Range {
         let [min, max] = [0, 100].map(|percent| percentile(values.clone(), percent));
         Range { median: median(values), min, max }

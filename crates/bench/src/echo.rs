@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_micros(50);
 /// Nothing came back in so many ticks: what is missing is lost. Five seconds at least, and not the time in
 /// which we did not run ourselves.
 const LOST_AFTER: u32 = 100_000;
-/// The same while it is found out whether anything comes back at all.
+/// Looks before a frame is taken for lost, while it is found out whether anything comes back at all.
 const FIRST_PATIENCE: u32 = 2_000;
 /// Where our numbers lie: behind Ethernet, IPv4 and UDP headers.
 const TAG: usize = 42;

@@ -60,7 +60,7 @@ pub struct PathEnd {
     /// What it is.
     pub kind: Kind,
     number: u8,
-    /// Of a socket, its path.
+    /// The path of a socket.
     pub path: PathBuf,
     /// Where the port's side of an interface is.
     near: String,
@@ -98,7 +98,7 @@ impl PathEnd {
         &self.near
     }
 
-    /// The same end, if it is a TAP called as Open vSwitch calls its ports.
+    /// This end; a TAP is called as Open vSwitch calls its ports.
     pub fn of_ovs(self) -> PathEnd {
         let name = ["a", "b"][usize::from(self.number)];
         PathEnd { near: name.to_owned(), far: name.to_owned(), ..self }

@@ -28,7 +28,7 @@ struct OfMode {
 }
 
 impl Modes {
-    /// Of samples that say their mode and figure.
+    /// The modes of samples that say their mode and figure.
     pub fn of<T>(samples: &[T], sample: impl Fn(&T) -> (Mode, f64)) -> Modes {
         let of_mode = |(mode, spread)| {
             let Spread { samples, decile, quartile, median } = spread;
@@ -37,7 +37,7 @@ impl Modes {
         Modes(by_mode(samples.iter().map(sample)).into_iter().map(of_mode).collect())
     }
 
-    /// The same with its medians over those of `theirs`, mode by mode, as `ratio_to_…`.
+    /// These, with their medians over those of `theirs`, mode by mode, as `ratio_to_…`.
     pub fn over(mut self, name: &'static str, theirs: &Modes) -> Modes {
         for (mode, of) in &mut self.0 {
             of.ratios.insert(name, theirs.0.get(mode).map(|their| of.median / their.median));

@@ -112,14 +112,14 @@ pub fn received(interface: &str) -> Result<u64> {
     Received::of(interface)?.frames()
 }
 
-/// The same of the namespace in which it was made, for any thread.
+/// What interfaces have received of the namespace in which it was made, for any thread.
 pub struct Received {
     devices: File,
     line: String,
 }
 
 impl Received {
-    /// Of an interface of this thread's namespace.
+    /// What an interface of this thread's namespace has received.
     pub fn of(interface: &str) -> Result<Received> {
         // `/sys` is that of the process.
         let devices = File::open("/proc/thread-self/net/dev").map_err(|e| e.to_string())?;

@@ -137,7 +137,7 @@ pub fn run(scratch: &Scratch, set: impl FnOnce(&mut Command)) -> Result<Process,
     launch(scratch, (&program()?.to_string_lossy(), "sidecore"), |command| set(command.arg("run")))
 }
 
-/// The same in the network namespace `net`.
+/// As [`run`], in the network namespace `net`.
 ///
 /// # Errors
 /// As of [`run`].

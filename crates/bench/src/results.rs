@@ -20,7 +20,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Of this benchmark; `note` says to people how it was measured.
+    /// The results of this benchmark; `note` says to people how it was measured.
     pub fn new(bench: &str, note: &str) -> Results {
         let json = [("version", Value::from(1)), ("bench", bench.into())];
         let json = json.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();

@@ -334,7 +334,7 @@ fn a_user_has_its_share_of_netmaps_places() {
     let path = bed.at("ring/.netmap");
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
-            // Of this thread only.
+            // Only this thread's user changes.
             let nobody = rustix::process::Uid::from_raw(65534);
             rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
             let leases: Vec<_> = (0..256).map(|_| lease(&path)).collect();

@@ -78,13 +78,13 @@ impl Images {
         }
     }
 
-    /// The same for qemu-storage-daemon.
+    /// The image for qemu-storage-daemon.
     pub fn storage(&self, medium: Medium, n: usize) -> Result<Image> {
         let medium = if medium == Medium::Ram { Medium::Tmpfs } else { medium };
         Ok(Image::File { path: self.file(medium, n)?, direct: true })
     }
 
-    /// The same for the host alone. `None`: it has none.
+    /// The image for the host alone. `None`: it has none.
     pub fn host(&self, medium: Medium) -> Result<Option<PathBuf>> {
         (medium != Medium::Ram).then(|| self.file(medium, 0)).transpose()
     }

@@ -55,7 +55,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Of the samples of a medium.
+    /// The row of a medium's samples.
     pub fn new(medium: Medium, samples: &[Sample]) -> Row {
         let by_mode =
             |part: usize, value: fn(&Figures) -> f64| Modes::of(samples, |it| (it.1[part], value(&it.0)));

@@ -54,7 +54,7 @@ pub enum Running {
 /// A daemon with disks.
 pub struct Server {
     pub running: Running,
-    /// Of its disks.
+    /// Sockets of its disks.
     pub sockets: Vec<PathBuf>,
     _scratch: Scratch,
 }

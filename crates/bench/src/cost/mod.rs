@@ -357,7 +357,7 @@ impl Method<'_> {
             eprintln!("round {number}/{}: {}: {}", self.sets, kind.name(), last.join(", "));
         }
         let modes = |samples: &[Turn]| Modes::of(samples, |turn| *turn);
-        // Of both plain measures for these, too.
+        // These have both plain measures, too.
         let plain =
             |at: usize| modes(&samples[if at < PLAIN { 0..PLAIN } else { self.against(at) }].concat());
         let row = |(at, ratios): (usize, Vec<f64>)| Row {
@@ -378,7 +378,7 @@ fn interval(values: &[f64]) -> [f64; 2] {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let count = sorted.len();
-    // Of a fair coin's throws at most `k` are heads, or at most `k` are tails.
+    // At most `k` of a fair coin's throws are heads, or at most `k` are tails.
     let (mut ways, mut below, mut at) = (1.0, 0.0, 0);
     for k in 0..count / 2 {
         below += ways;

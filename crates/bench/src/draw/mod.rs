@@ -61,7 +61,7 @@ impl Line {
         lines
     }
 
-    /// The same as what the line before it is compared with: of that colour, dashed.
+    /// This line as what the one before it is compared with: of that one's colour, dashed.
     pub fn dashed(self) -> Line {
         Line { dashed: true, follows: true, ..self }
     }

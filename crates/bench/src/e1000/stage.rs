@@ -65,7 +65,7 @@ impl Stage {
         Stage::with(io_core, Tuning { spin: Duration::from_secs(3600), ..Tuning::default() })
     }
 
-    /// The same with a core that sleeps when it has nothing to do, as the daemon's do.
+    /// A stage with a core that sleeps when it has nothing to do, as the daemon's do.
     pub fn that_sleeps(io_core: usize) -> Result<Stage, String> {
         Stage::with(io_core, Tuning::default())
     }
@@ -84,7 +84,7 @@ impl Stage {
         Ok((port, number, path))
     }
 
-    /// The same for any card, set up like this.
+    /// The driver of any card, set up like this.
     pub fn card(&mut self, part: Part, limits: Limits, setup: &Setup) -> Result<Nic, String> {
         let &Setup { ring, page, map, itr, csb } = setup;
         match part {

@@ -16,7 +16,7 @@ pub const BATCH: usize = 64;
 const ADDRESSES: usize = 1 << 20;
 /// Changes that are measured one by one.
 const CHANGES: usize = 20_000;
-/// Of them one is the removal of a route and the next its return.
+/// The time between changes: one is the removal of a route and the next its return.
 const STEP: Duration = Duration::from_micros(200);
 
 /// What the two tables have in common.
@@ -154,7 +154,7 @@ impl<F: Family> Loaded<F> {
         })
     }
 
-    /// The same for routed addresses while another processor changes routes, and the changes a second.
+    /// Lookups of routed addresses a second while another processor changes routes, and the changes a second.
     pub fn rate_beside_changes(&mut self, args: &Args) -> Result<(f64, f64)> {
         let mut reader = F::reader(&self.writer);
         let Loaded { routes, writer, keys, random, .. } = self;

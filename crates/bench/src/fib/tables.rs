@@ -73,7 +73,7 @@ const LENGTHS_V4: [(u8, u32); 19] = [
     (26, 2),
     (25, 1),
 ];
-/// And as in those of IPv6.
+/// Lengths of prefixes as in tables of IPv6.
 const LENGTHS_V6: [(u8, u32); 14] = [
     (48, 470),
     (44, 80),

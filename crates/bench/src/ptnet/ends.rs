@@ -92,7 +92,7 @@ impl End {
         End::with(stage, kind, size, buf_size, false)
     }
 
-    /// The same for a guest with ptnet without headers whose accesses are messages, as a VMM sends them.
+    /// The end of a guest with ptnet without headers whose accesses are messages, as a VMM sends them.
     pub fn that_traps(stage: &mut Stage, size: usize, buf_size: u32) -> Result<End> {
         End::with(stage, Kind::Plain, size, buf_size, true)
     }

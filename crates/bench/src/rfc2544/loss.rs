@@ -25,7 +25,7 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Of a trial that lost `lost` frames, `refused` of them refused, with the daemon's counters before and after it.
+    /// Where a trial lost `lost` frames, `refused` of them refused, with the daemon's counters before and after it.
     pub fn of(
         late: u64,
         refused: u64,

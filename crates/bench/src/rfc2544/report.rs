@@ -36,7 +36,7 @@ pub struct Rate {
 pub struct LatencyRow {
     pub percent_of_ndr: u32,
     pub mpps: f64,
-    /// Of all frames of all repetitions, in microseconds.
+    /// Latency of all frames of all repetitions, in microseconds.
     pub p50_us: f64,
     pub p90_us: f64,
     pub p99_us: f64,
@@ -84,7 +84,7 @@ pub struct Row {
     /// Lower bounds of the NDR by the distance of tester and target, in million frames a second. That of a repetition is the one
     /// that three quarters of its search had.
     pub modes: Modes,
-    /// The same of each repetition, and how many trials there were at each distance.
+    /// The distance of each repetition, and how many trials there were at each.
     pub repetition_modes: Vec<Mode>,
     pub trials_by_mode: BTreeMap<Mode, u64>,
     /// Where frames were lost at the upper bounds of the NDR.

@@ -35,7 +35,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Of these repetitions. None: there is none.
+    /// The figure of these repetitions. None: there is none.
     pub fn of(samples: impl IntoIterator<Item = f64>) -> Option<Figure> {
         let samples: Vec<f64> = samples.into_iter().collect();
         let mut sorted = samples.clone();
@@ -72,7 +72,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of pairs; those with a zero say nothing. None: there is no other.
+    /// The ratio of pairs; those with a zero say nothing. None: there is no other.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Ratio> {
         let logs = pairs.into_iter().filter(|(a, b)| *a > 0.0 && *b > 0.0).map(|(a, b)| (a / b).ln());
         let figure = Figure::of(logs)?;

@@ -247,7 +247,7 @@ pub struct Maker<'t> {
 }
 
 impl<'t> Maker<'t> {
-    /// Of trial number `trial`.
+    /// The maker of trial number `trial`.
     pub fn new(traffic: &'t Traffic, trial: u16) -> Maker<'t> {
         Maker { traffic, trial, seq: 0, next: 0, flow: 0, start: 0, due: 0.0, gap: 0.0 }
     }

@@ -53,7 +53,7 @@ impl Spell {
 pub struct Trial {
     /// Frames that were asked for.
     pub asked: u64,
-    /// Of those: not offered, since the tester came late; refused, since the queue was full; sent.
+    /// What became of them: not offered, since the tester came late; refused, since the queue was full; sent.
     pub late: u64,
     pub refused: u64,
     pub sent: u64,

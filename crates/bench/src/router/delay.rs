@@ -61,7 +61,7 @@ pub struct DelayRow {
 }
 
 impl DelayRow {
-    /// Of the rounds of a case.
+    /// The row of a case's rounds.
     pub fn of(case: Case, samples: &[Delays]) -> DelayRow {
         DelayRow {
             case,

@@ -28,7 +28,7 @@ pub struct Row {
     /// Million frames that arrived a second: the median of the rounds, and all of them.
     mpps: f64,
     samples: Vec<f64>,
-    /// The same by the distance of the two processors.
+    /// Rates by the distance of the two processors.
     modes: Modes,
     /// Nanoseconds of a core for a frame.
     ns_per_frame: f64,

@@ -79,7 +79,7 @@ struct Row {
 struct Change {
     /// Milliseconds from the first that zebra said of it until the digests are equal.
     ms: f64,
-    /// The same from the neighbour's message on.
+    /// Milliseconds from the neighbour's message on.
     whole_ms: f64,
     mode: Mode,
 }

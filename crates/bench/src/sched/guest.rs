@@ -21,9 +21,9 @@ use crate::runner::named;
 const REMOTE_NS: u64 = 20_000;
 /// Frames a second that a guest's small writes make.
 const WRITES: f64 = 250_000.0;
-/// And its large ones: 4.8 Gbit/s.
+/// Frames a second that large writes make: 4.8 Gbit/s.
 const SEGMENTS: f64 = 400_000.0;
-/// Of a key-value server: requests under way to each, and what its processor takes for one.
+/// Requests under way to a key-value server, and what its processor takes for one.
 const REQUESTS: u32 = 32;
 const SERVICE_NS: u64 = 10_000;
 /// One request in so many stores a value.
@@ -185,7 +185,7 @@ impl Players {
         self.measure_with(work, time, || []).map(|(report, [])| report)
     }
 
-    /// The same, and how far these counters went in that time.
+    /// Measures, and says how far these counters went in that time.
     pub fn measure_with<const N: usize>(
         &mut self,
         work: impl Fn(usize) -> Work,

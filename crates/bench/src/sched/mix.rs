@@ -1,6 +1,6 @@
 //! `sidecore bench mix`: streams and guests that wait for answers on one I/O core, as Figure 7 of the ELVIS paper has them.
 //!
-//! Of N guests M send frames of 1,500 bytes as fast as a guest can make them, the others one request after the other. On each stage
+//! M of N guests send frames of 1,500 bytes as fast as a guest can make them, the others one request after the other. On each stage
 //! the latter are measured alone, then the streams, then all together, so each figure has what it is compared with beside it.
 //! Guests poll, so that no interrupt is written, as the paper's replies take no exit. Beside it stand the same without the rule
 //! that serves stuck queues early, the same with interrupts, and a thread per device. A latency is what the guest sees: from

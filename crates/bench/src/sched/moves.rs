@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> Result<()> {
         row(event, &seen, modes)
     };
     let rows: Vec<Row> = Event::ALL.into_iter().zip(samples).map(row).collect();
-    // Of all rows with moves.
+    // All rows with moves.
     let moved = || rows.iter().filter(|row| row.event != Event::None);
     let summary = fields! {
         lost: moved().map(|row| row.lost).sum::<u64>(),

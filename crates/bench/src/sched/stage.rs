@@ -1,6 +1,6 @@
 //! What is measured: I/O cores in this process, and pairs of ports with a wire between them.
 //!
-//! Of each pair one port is a guest's, the other stands for the network behind it. Both are virtio-net over vhost-user, with
+//! One port of each pair is a guest's, the other stands for the network behind it. Both are virtio-net over vhost-user, with
 //! native drivers (`guest`) that one thread plays in turn. *Ours* has all queues on the given I/O cores, which poll. *Thread
 //! per device* is the same engine as vhost uses the kernel: each pair has a thread of its own, which serves both directions,
 //! sleeps as soon as there is nothing to do, and is woken by kicks. All those threads share the processors of the I/O cores.
@@ -39,7 +39,7 @@ impl Stage {
         Stage::with(&way.options(cpus, pairs), way, pairs)
     }
 
-    /// The same on I/O cores with these options.
+    /// A stage on I/O cores with these options.
     pub fn with(options: &CoreOptions, way: Way, pairs: usize) -> Result<Stage> {
         Stage::open(options, way, pairs, None)
     }
@@ -112,7 +112,7 @@ impl Stage {
         self.drive(core, |guests, peers, cores| what(&mut Players::new(guests, peers, cores)?))
     }
 
-    /// The same with the drivers of guests and their peers themselves.
+    /// Plays all ends with the drivers of guests and their peers themselves.
     pub fn drive<R: Send>(
         &self,
         core: usize,

@@ -38,7 +38,7 @@ const BACK_ENDS: usize = 3;
 const FLOWS: u64 = 1000;
 /// The load, in rates that the most members would have if they did nothing but route.
 const FLOOD: f64 = 2.0;
-/// The same of back-ends, and million frames a second for the stage alone.
+/// Loads of back-ends, and million frames a second for the stage alone.
 const LOADS: [f64; 6] = [0.2, 0.4, 0.7, 1.0, 1.5, 3.0];
 const STAGE_LOADS: [f64; 6] = [0.5, 1.0, 2.0, 4.0, 6.0, 8.0];
 /// Periods of a measurement.

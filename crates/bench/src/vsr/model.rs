@@ -42,7 +42,7 @@ const PICTURE: &str = "wires";
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Costs {
     pub guest_ns: f64,
-    /// Of the I/O core, and of the busier one of two I/O threads.
+    /// Nanoseconds of the I/O core, and of the busier one of two I/O threads.
     pub io_ns: f64,
     pub io_thread_ns: f64,
     /// Part of its processor that the load takes, at whatever rate.
@@ -231,9 +231,9 @@ fn costs(plan: &Plan) -> Result<Costs> {
     Ok(Costs { guest_ns, io_ns, io_thread_ns, load_part })
 }
 
-/// Of a thread.
+/// What a thread costs.
 struct Cost {
-    /// Of a processor.
+    /// Its part of a processor.
     part: f64,
     of_frame_ns: f64,
 }

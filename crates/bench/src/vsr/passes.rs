@@ -30,7 +30,7 @@ const WHO: [&str; 3] = ["sidecore", "thread per device", "testpmd"];
 pub struct Pass {
     who: &'static str,
     mpps: Range,
-    /// Of its processor for a forwarded frame, which passes it twice.
+    /// Cycles of its processor for a forwarded frame, which passes it twice.
     cycles: f64,
     io_busy: Option<f64>,
     modes: Modes,
@@ -87,7 +87,7 @@ fn near(samples: &[Sample], value: &dyn Fn(&Sample) -> f64) -> f64 {
     median(samples.iter().filter(|sample| !some || sample.mode == Mode::Near).map(value))
 }
 
-/// Of the I/O processor for a frame.
+/// Cycles of the I/O processor for a frame.
 fn cycles(sample: &Sample, per_ns: f64) -> f64 {
     sample.io * 1e3 * per_ns / sample.forwarded
 }

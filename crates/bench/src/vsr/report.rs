@@ -83,7 +83,7 @@ pub fn points(at: &[f64], samples: Vec<Vec<Sample>>) -> Points {
 }
 
 impl Row {
-    /// Of a line with the samples of each point.
+    /// The row of a line with the samples of each point.
     pub fn of(name: [&str; 3], points: &[(f64, Vec<Sample>)], full: bool) -> Row {
         let all: Vec<Point> = points.iter().map(|(x, samples)| Point::of(*x, samples, full)).collect();
         let most = (0..all.len()).max_by(|a, b| all[*a].forwarded_mpps.total_cmp(&all[*b].forwarded_mpps));

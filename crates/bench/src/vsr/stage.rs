@@ -1,7 +1,7 @@
 //! What is measured: a guest router between two cards, an I/O core or a thread for each device that serves them, and a load
 //! outside that sends at one port and receives at the other.
 //!
-//! Of two pairs of ports (`sched::stage`) the guest's ends are the router's cards, the others are the network's: *outside* is where
+//! The guest's ends of two pairs of ports (`sched::stage`) are the router's cards, the others are the network's: *outside* is where
 //! the physical cards of the paper are. The load has a processor to itself. Each pair is a wire, or has a switch of its own.
 //!
 //! A queue's length is the number of frames that its ring holds, which need not be a power of two: the driver gives the device no more
@@ -38,7 +38,7 @@ const LOAD_PRIORITY: u8 = 10;
 pub const ALONE: Class = Class::Fifo(LOAD_PRIORITY);
 /// What the load sleeps between two turns, if others share its processor.
 const NAP: Duration = Duration::from_micros(60);
-/// The same where each turn wakes several guests that have little of the processor.
+/// The nap where each turn wakes several guests that have little of the processor.
 const LONG_NAP: Duration = Duration::from_micros(200);
 /// What the load is granted where guests have reservations: its deadline is before theirs.
 const LOAD_SHARE: f64 = 0.35;

@@ -32,9 +32,9 @@ const STATIONS: [[u8; 6]; 2] = [[2, 0x73, 0x63, 0, 0, 1], [2, 0x73, 0x63, 0, 0, 
 /// What is sent, and by which rings.
 #[derive(Clone, Copy, Debug)]
 pub struct Frames {
-    /// Of each, without check sequence.
+    /// Bytes of each, without check sequence.
     pub bytes: usize,
-    /// Of the guest's time for each.
+    /// What each costs of the guest's time.
     pub cost_ns: f64,
     /// Entries of all rings.
     pub ring: u16,

@@ -1,4 +1,4 @@
-//! The same two hosts with FRR as their control plane (EVPN, RFC 7432 and 8365): stations that move, and many that come.
+//! Two hosts with FRR as their control plane (EVPN, RFC 7432 and 8365): stations that move, and many that come.
 //!
 //! FRR on each host speaks BGP with the other over a cable. For ours that is a namespace of its own, in which our daemon keeps
 //! what FRR expects of a host; the kernel is one itself. Two guests are on the first host and one is on the second.

@@ -18,7 +18,7 @@ use super::super::{Common, Result};
 use super::{Sample, Setting};
 use crate::distance::Mode;
 
-/// Of one guest; the other one has the usual one.
+/// Weights of one guest; the other one has the usual one.
 const WEIGHTS: [u16; 4] = [100, 200, 400, 800];
 /// A fifth of a core.
 const RUNTIME: Duration = Duration::from_millis(1);

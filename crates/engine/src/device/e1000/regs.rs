@@ -195,7 +195,7 @@ pub const TCTL: u32 = 0x0400;
 pub const TIPG: u32 = 0x0410;
 /// First register of transmit ring 0: base, low.
 pub const TX_RING: u32 = 0x3800;
-/// Of ring 1 (82574).
+/// Registers of ring 1 (82574).
 pub const TX_RING_1: u32 = 0x3900;
 /// The transmit rings.
 pub const TX_RINGS: [u32; QUEUES] = [TX_RING, TX_RING_1];
