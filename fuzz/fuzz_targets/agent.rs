@@ -1,5 +1,6 @@
-//! The agent of a back-end, which may say anything to the daemon, while routes change: what waits for it stays bounded, and one that is
-//! honest then, whatever came before, has the router's table when it was told all.
+//! The agent of a back-end, which may say anything to the daemon, while routes change: what waits for it
+//! stays bounded, and one that is honest then, whatever came before, has the router's table when it was told
+//! all.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::collections::BTreeMap;

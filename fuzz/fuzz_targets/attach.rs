@@ -1,6 +1,6 @@
-//! Clients that say anything at a ring port's socket and at the one where ports are asked for: right messages, changed
-//! ones, pieces, several at once, connections that end in the middle. Afterwards an honest client is answered, and of
-//! those before it nothing is left: no port, no lease, no descriptor.
+//! Clients that say anything at a ring port's socket and at the one where ports are asked for: right
+//! messages, changed ones, pieces, several at once, connections that end in the middle. Afterwards an honest
+//! client is answered, and of those before it nothing is left: no port, no lease, no descriptor.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::io::{Read, Write};
@@ -133,7 +133,8 @@ fn all_is_well() {
             assert!(reply.errno == BUSY && start.elapsed() < PATIENCE, "{left:?}: {why:?}");
         }
     }
-    // A connection that has ended may be looked at behind the one that is answered: what is left stays for longer.
+    // A connection that has ended may be looked at behind the one that is answered: what is left stays for
+    // longer.
     static DESCRIPTORS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
     let start = Instant::now();
     loop {

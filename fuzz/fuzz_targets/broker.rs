@@ -1,5 +1,5 @@
-//! Requests to the broker, and what operators tell it: whatever the bytes are, they are nothing that is known, or exactly what
-//! makes these bytes.
+//! Requests to the broker, and what operators tell it: whatever the bytes are, they are nothing that is
+//! known, or exactly what makes these bytes.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use sidecore_engine::sandbox::open::broker::{Named, Request};

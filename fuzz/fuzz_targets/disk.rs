@@ -1,14 +1,15 @@
-//! A disk's requests, cut into buffers anywhere: what an honest one does is known from a model of the disk, and any bytes may be
-//! written over ring, tables and requests at any time.
+//! A disk's requests, cut into buffers anywhere: what an honest one does is known from a model of the disk,
+//! and any bytes may be written over ring, tables and requests at any time.
 //!
-//! Theory of operation. The input is a list of steps. An *ask* offers one request, its parts cut where the input says, has the
-//! device visited, and compares status, data and disk with what the specification says of it (virtio 1.2 §5.2.6). A *lie* writes
-//! bytes anywhere; from then on nothing is compared but that the device goes on or stops with a name, until the ring begins anew.
-//! The ring is split or packed, its descriptors stand in it or in a table. A request may be cut off in the middle, as by a kill: the
-//! ring's successor does it again, by what the ring or its in-flight region says.
+//! Theory of operation. The input is a list of steps. An *ask* offers one request, its parts cut where the
+//! input says, has the device visited, and compares status, data and disk with what the specification says of
+//! it (virtio 1.2 §5.2.6). A *lie* writes bytes anywhere; from then on nothing is compared but that the
+//! device goes on or stops with a name, until the ring begins anew. The ring is split or packed, its
+//! descriptors stand in it or in a table. A request may be cut off in the middle, as by a kill: the ring's
+//! successor does it again, by what the ring or its in-flight region says.
 //!
-//! The disk is memory, a file in tmpfs, or a file in the folder for temporary ones: the kernel reads and writes those, and an ask may
-//! have it fail, or do less at a time.
+//! The disk is memory, a file in tmpfs, or a file in the folder for temporary ones: the kernel reads and
+//! writes those, and an ask may have it fail, or do less at a time.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::cell::RefCell;
@@ -138,7 +139,8 @@ struct World<'k> {
     model: Vec<u8>,
     queue: Option<BlkQueue>,
     asked: u16,
-    /// Where the next request begins in a packed ring: the descriptor, and whether the driver's lap is an even one.
+    /// Where the next request begins in a packed ring: the descriptor, and whether the driver's lap is an
+    /// even one.
     place: (u16, bool),
     /// The next request is cut off.
     cut: bool,
@@ -309,7 +311,8 @@ impl World<'_> {
                     out.truncate(len % 17);
                 }
                 let ask = Ask { out, room, cuts: [a, b, c, d] };
-                // After a lie nothing is compared, and another input would have a disk that has lost something.
+                // After a lie nothing is compared, and another input would have a disk that has lost
+                // something.
                 let tells = cfg!(feature = "libfuzzer") && self.is_file() && !self.lied;
                 let end = if tells { END[usize::from(what >> 3) % END.len()] } else { 0 };
                 ENDS.store(end, Ordering::Relaxed);
@@ -336,8 +339,8 @@ impl World<'_> {
         }
     }
 
-    /// Offers a request and has it done: its status, and what was written before that. `None`: there is none, after a lie, or if it has no
-    /// byte.
+    /// Offers a request and has it done: its status, and what was written before that. `None`: there is none,
+    /// after a lie, or if it has no byte.
     fn ask(&mut self, ask: &Ask) -> Option<(u8, Vec<u8>)> {
         let Ask { out, room, cuts } = ask;
         self.keep.guest.write(OUT, out);

@@ -1,6 +1,8 @@
-//! A driver that does anything to an e1000 or e1000e: registers in any order by traps and by the mapped pages,
-//! descriptors and buffers rewritten at any time, memory taken away and given back, resets, link changes, another process that
-//! takes the card over, in the middle of a batch, too, and with words of its state changed. Nothing may panic, every frame lies inside the guest's memory, and every frame given is accounted for.
+//! A driver that does anything to an e1000 or e1000e: registers in any order by traps and by the mapped
+//! pages, descriptors and buffers rewritten at any time, memory taken away and given back, resets, link
+//! changes, another process that takes the card over, in the middle of a batch, too, and with words of its
+//! state changed. Nothing may panic, every frame lies inside the guest's memory, and every frame given is
+//! accounted for.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::os::fd::OwnedFd;
@@ -210,7 +212,8 @@ impl Run<'_> {
         }
     }
 
-    /// Another process goes on with the card, or with what the card's state has become: `lies` change a word of it.
+    /// Another process goes on with the card, or with what the card's state has become: `lies` change a word
+    /// of it.
     fn take_over(&mut self, how: u8, lies: bool, [at, low, high]: [u8; 3]) {
         let Some(old) = self.device.persist() else { return };
         let mut image = Image::new(old.format().size);

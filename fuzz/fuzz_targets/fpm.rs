@@ -1,6 +1,7 @@
-//! A stream of FPM, cut anywhere: no more than a frame of it is kept, and what it says is taken by a router, whose tables then hold what was
-//! said last of each prefix. The stream is the input itself, or messages of routes and next hops that the input chooses, which refer to
-//! each other, to the router's port and to others; one byte of them may be another.
+//! A stream of FPM, cut anywhere: no more than a frame of it is kept, and what it says is taken by a router,
+//! whose tables then hold what was said last of each prefix. The stream is the input itself, or messages of
+//! routes and next hops that the input chooses, which refer to each other, to the router's port and to
+//! others; one byte of them may be another.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::collections::BTreeMap;
@@ -90,7 +91,8 @@ fn said(stream: &mut fpm::Stream, bytes: &[u8], all: &mut Vec<Change>) -> bool {
 
 fuzz_target!(|data: &[u8]| {
     let Some((cut, data)) = data.split_first() else { return };
-    // A frame's own header is not worth a guess: as it came, and as one frame. Nor are lengths within lengths.
+    // A frame's own header is not worth a guess: as it came, and as one frame. Nor are lengths within
+    // lengths.
     let chosen = data.split_last_chunk::<3>().map_or(Vec::new(), |(data, [at, other, byte])| {
         let frames = data.chunks_exact(8).map(|it| fpm::frame(&message(it.try_into().unwrap())));
         let mut all: Vec<u8> = frames.flatten().collect();

@@ -1,11 +1,13 @@
-//! Everything between a sender's queue and its receivers': switches with guards, limits, routers on switches and
-//! beside them, a group of two guests and a router, wires to one queue and to several, receivers with and without offloads, with and without room, slow ones and
-//! silent ones. What came in, and was made on the way, goes out or is dropped by name; no frame comes twice; what needs an offload
-//! reaches nobody who lacks it; and from honest packets come packets whose lengths and sums are right, however they were cut and routed.
+//! Everything between a sender's queue and its receivers': switches with guards, limits, routers on switches
+//! and beside them, a group of two guests and a router, wires to one queue and to several, receivers with and
+//! without offloads, with and without room, slow ones and silent ones. What came in, and was made on the way,
+//! goes out or is dropped by name; no frame comes twice; what needs an offload reaches nobody who lacks it;
+//! and from honest packets come packets whose lengths and sums are right, however they were cut and routed.
 //!
-//! Theory of operation. Ports, routers and their neighbours stay from input to input, which keeps an input some tens of microseconds
-//! short; switches and connections are new for each. The real `NetTask` of each queue is visited by hand. One bit of an input says
-//! whether its frames are honest packets only (`packets`), which are checked further where they arrive, or any bytes, too.
+//! Theory of operation. Ports, routers and their neighbours stay from input to input, which keeps an input
+//! some tens of microseconds short; switches and connections are new for each. The real `NetTask` of each
+//! queue is visited by hand. One bit of an input says whether its frames are honest packets only (`packets`),
+//! which are checked further where they arrive, or any bytes, too.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::cell::RefCell;
@@ -29,10 +31,11 @@ use sidecore_fuzz::ends::{Hand, Receiver, Sink, Source, Waiting};
 use sidecore_fuzz::fuzz_target;
 use sidecore_fuzz::packets::{packet, Packet, Station};
 
-/// Guests 0 and 1 on the first switch, 3 and 4 on the second, 9 on the third. 2 and 5 are the first router's on the first two, 6 is a
-/// port of it beside them; 7 and 10 are the second router's on the last two. 8 stands for port 2 before a control plane. 11 and 12
-/// are a wire's, 12 with two queues. 13 is connected to nothing. 14 is a group's on the first switch, with 15 and 16 behind it, and
-/// the second router by its gateway 17.
+/// Guests 0 and 1 on the first switch, 3 and 4 on the second, 9 on the third. 2 and 5 are the first router's
+/// on the first two, 6 is a port of it beside them; 7 and 10 are the second router's on the last two. 8
+/// stands for port 2 before a control plane. 11 and 12 are a wire's, 12 with two queues. 13 is connected to
+/// nothing. 14 is a group's on the first switch, with 15 and 16 behind it, and the second router by its
+/// gateway 17.
 const PORTS: u16 = 18;
 const GATEWAYS: [u16; 4] = [2, 5, 7, 10];
 const WIRE: [u16; 2] = [11, 12];

@@ -130,8 +130,9 @@ fn script(packed: bool) -> Vec<Message> {
     all.extend((0..RINGS).map(|ring| message(18, words32(&[ring, 0]), None)));
     all.extend((0..RINGS).map(|ring| message(11, words32(&[ring, 0]), None)));
     all.push(message(34, vec![], None));
-    // What other front ends say, and QEMU to other devices: the configuration space, memory by the region, and a region
-    // for what is in flight, which lies in the guest's memory here, so that the guest lies in it.
+    // What other front ends say, and QEMU to other devices: the configuration space, memory by the region,
+    // and a region for what is in flight, which lies in the guest's memory here, so that the guest lies in
+    // it.
     all.push(message(24, [words32(&[0, 8, 0]), vec![0; 8]].concat(), None));
     all.push(message(25, [words32(&[6, 2, 1]), vec![0; 2]].concat(), None));
     all.push(message(36, vec![], None));
@@ -176,8 +177,8 @@ impl Vmm {
         if sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL).is_err() {
             return false;
         }
-        // GET_FEATURES is answered, and its answer proves that what came before was read. A conversation that has ended
-        // hangs up. One that waits for the rest of a message does neither.
+        // GET_FEATURES is answered, and its answer proves that what came before was read. A conversation that
+        // has ended hangs up. One that waits for the rest of a message does neither.
         let question = words32(&[1, 1, 0]);
         if sendmsg(&self.socket, &[IoSlice::new(&question)], &mut Default::default(), SendFlags::NOSIGNAL)
             .is_err()

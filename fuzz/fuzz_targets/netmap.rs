@@ -1,8 +1,9 @@
-//! A client of a ring port that writes anything into its memory while the engine serves its rings: words, slots and
-//! buffers, between batches and in the middle of one. Nothing may panic; every frame that is taken has the bytes that it
-//! claims; frames in are frames out and named drops; whatever stands in the client's words, the engine's own indices stay
-//! in the ring and in turn; and the engine writes to no buffer that the client cannot have named. Monitors may look on: at what the
-//! port sends and receives, at what the client releases, and at the rings of a pipe between two clients, which no core serves.
+//! A client of a ring port that writes anything into its memory while the engine serves its rings: words,
+//! slots and buffers, between batches and in the middle of one. Nothing may panic; every frame that is taken
+//! has the bytes that it claims; frames in are frames out and named drops; whatever stands in the client's
+//! words, the engine's own indices stay in the ring and in turn; and the engine writes to no buffer that the
+//! client cannot have named. Monitors may look on: at what the port sends and receives, at what the client
+//! releases, and at the rings of a pipe between two clients, which no core serves.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::sync::atomic::Ordering;

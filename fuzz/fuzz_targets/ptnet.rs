@@ -1,7 +1,8 @@
-//! A driver that does anything to a ptnet device: registers in any order, blocks and memory rewritten at any time, guest memory
-//! taken away and given back, resets, link changes, another process that takes the device over, perhaps with a word of its image
-//! changed. Nothing may panic, every frame lies inside the region, and every frame given
-//! is accounted for. The device is a port of a switch or an end of a pipe, whose other end begins again whenever it was stopped.
+//! A driver that does anything to a ptnet device: registers in any order, blocks and memory rewritten at any
+//! time, guest memory taken away and given back, resets, link changes, another process that takes the device
+//! over, perhaps with a word of its image changed. Nothing may panic, every frame lies inside the region, and
+//! every frame given is accounted for. The device is a port of a switch or an end of a pipe, whose other end
+//! begins again whenever it was stopped.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::os::fd::OwnedFd;
@@ -211,7 +212,8 @@ impl Run<'_> {
         self.nic.detached();
     }
 
-    /// Another process goes on with the device, or with what its image has become: `lies` change a word of it.
+    /// Another process goes on with the device, or with what its image has become: `lies` change a word of
+    /// it.
     fn take_over(&mut self, how: u8, lies: bool, [at, low, high]: [u8; 3]) {
         let (mut image, mut other) =
             (Image::new(self.nic.format().size), Image::new(self.memory.format().size));

@@ -1,6 +1,7 @@
-//! Rings of requests, in both formats, with or without an in-flight region: the driver and the front end write anything into ring
-//! and region, at any time; the device picks, finishes in any order, publishes, and is started anew. Nothing may panic; no more is in
-//! flight than the ring has entries; a request lies inside guest memory; what is published is what was finished, and no more.
+//! Rings of requests, in both formats, with or without an in-flight region: the driver and the front end
+//! write anything into ring and region, at any time; the device picks, finishes in any order, publishes, and
+//! is started anew. Nothing may panic; no more is in flight than the ring has entries; a request lies inside
+//! guest memory; what is published is what was finished, and no more.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use sidecore_abi::virtio::{features, DESC_F_INDIRECT, DESC_F_NEXT, DESC_F_WRITE};
@@ -118,8 +119,8 @@ fn run(world: &mut World, flags: u8, data: &[u8]) {
     }
 }
 
-/// The driver offers a good chain at the right place: `shape` has the numbers of buffers of either direction, and whether they lie in
-/// a table.
+/// The driver offers a good chain at the right place: `shape` has the numbers of buffers of either direction,
+/// and whether they lie in a table.
 fn offer(world: &World, queue: &Queue, name: u8, shape: u8) {
     let guest = &world.guest;
     let (readable, writable) = (u16::from(shape & 3), u16::from(shape >> 2 & 3));

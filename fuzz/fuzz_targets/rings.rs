@@ -1,9 +1,10 @@
-//! Both ring formats with arbitrary contents, as a transmit and as a receive ring: nothing may panic, and every frame lies inside guest
-//! memory (reading it would fault otherwise). The memory is rewritten while the ring runs. Frames for a receive ring are of any length
-//! and ask for offloads, as honest senders do.
+//! Both ring formats with arbitrary contents, as a transmit and as a receive ring: nothing may panic, and
+//! every frame lies inside guest memory (reading it would fault otherwise). The memory is rewritten while the
+//! ring runs. Frames for a receive ring are of any length and ask for offloads, as honest senders do.
 //!
-//! Some rings write a dirty log: each page that has changed is in it. Some packed rings have a journal, which the front end writes into,
-//! too; the ring is left and begun anew in the middle, where the journal says, or where it stood.
+//! Some rings write a dirty log: each page that has changed is in it. Some packed rings have a journal, which
+//! the front end writes into, too; the ring is left and begun anew in the middle, where the journal says, or
+//! where it stood.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::cell::RefCell;

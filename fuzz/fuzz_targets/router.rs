@@ -1,4 +1,5 @@
-//! A router given arbitrary frames: each has one verdict, what goes on has its own length, and what is made is a whole packet.
+//! A router given arbitrary frames: each has one verdict, what goes on has its own length, and what is made
+//! is a whole packet.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::cell::RefCell;

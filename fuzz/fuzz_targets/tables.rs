@@ -1,5 +1,6 @@
-//! Forwarding tables given arbitrary changes of routes: lookups give the answer of a plain list of them, and a table without
-//! routes needs no block. Tables stay from input to input, without routes: to make one takes longer than most inputs.
+//! Forwarding tables given arbitrary changes of routes: lookups give the answer of a plain list of them, and
+//! a table without routes needs no block. Tables stay from input to input, without routes: to make one takes
+//! longer than most inputs.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::cell::RefCell;
@@ -76,7 +77,8 @@ fn run(tables: &mut Tables, data: &[u8]) {
         let group =
             Some(1 + u32::from(group) * if kind & 8 == 0 { 1 } else { 200 }).filter(|_| kind & 1 == 0);
         if kind & 4 == 0 {
-            // A short prefix covers millions of entries of the first array, one by one: a few of those are enough.
+            // A short prefix covers millions of entries of the first array, one by one: a few of those are
+            // enough.
             let len = if kind < 0xf0 { 10 + len % 23 } else { len % 33 };
             let address = address & mask(32);
             let was = match group {

@@ -1,5 +1,6 @@
-//! Datagrams that anybody sends to a tunnel's socket: right ones, changed ones, those of other networks, and segments of streams
-//! that are joined. Each is a frame or a drop that is counted, and each frame is as long as its pieces.
+//! Datagrams that anybody sends to a tunnel's socket: right ones, changed ones, those of other networks, and
+//! segments of streams that are joined. Each is a frame or a drop that is counted, and each frame is as long
+//! as its pieces.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 use std::net::{SocketAddr, UdpSocket};

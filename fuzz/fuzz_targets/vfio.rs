@@ -1,9 +1,10 @@
 //! A VMM that says anything to a PCI device: arbitrary vfio-user commands, with memory files and eventfds.
-//! Commands may be refused or end the conversation; every answer must be one. The device is one of those that guests get, or one
-//! that only remembers. Commands are right in form more often than not: a guess is not worth the time of a header's fields.
+//! Commands may be refused or end the conversation; every answer must be one. The device is one of those that
+//! guests get, or one that only remembers. Commands are right in form more often than not: a guess is not
+//! worth the time of a header's fields.
 //!
-//! Half way another process may go on, as the next daemon or as the VMM's holder, by what was kept: a holder or a guest may have
-//! changed any word of that, but for what it is of.
+//! Half way another process may go on, as the next daemon or as the VMM's holder, by what was kept: a holder
+//! or a guest may have changed any word of that, but for what it is of.
 #![cfg_attr(feature = "libfuzzer", no_main)]
 
 #[path = "../../crates/engine/tests/scratch/mod.rs"]
@@ -92,8 +93,9 @@ fn payload(kind: u16, [a, b, c, d]: [u8; 4], more: &[u8]) -> Vec<u8> {
     }
 }
 
-// A message is four bytes of choice, four of meaning where it is to be right in form, and up to 63 of payload. Sizes are right: those
-// that are not end the conversation, and the properties in the engine's tests see to them.
+// A message is four bytes of choice, four of meaning where it is to be right in form, and up to 63 of
+// payload. Sizes are right: those that are not end the conversation, and the properties in the engine's tests
+// see to them.
 /// Changes word `at` of one of the files in `store`: the state, or one of the device's.
 fn change(store: &Store, file: u8, at: u16, word: [u8; 8]) {
     /// The first word of the state that may say anything: before it stands what the state is of.

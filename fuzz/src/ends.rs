@@ -1,5 +1,5 @@
-//! What stands behind the ports of a graph without guests: queues of frames that were given to them, queues that check what
-//! they get, and a hand that visits them in place of an I/O core.
+//! What stands behind the ports of a graph without guests: queues of frames that were given to them, queues
+//! that check what they get, and a hand that visits them in place of an I/O core.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;

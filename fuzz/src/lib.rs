@@ -194,8 +194,9 @@ impl Scheduler for ManualScheduler {
     }
 }
 
-/// Sends `count` frames of `len` bytes to a queue of `port`, and checks that each is accounted for. `describe` fills in their
-/// heads. Their bodies are the guest's own memory from `body` on: also the case of a frame that overlaps its receiver's buffer.
+/// Sends `count` frames of `len` bytes to a queue of `port`, and checks that each is accounted for.
+/// `describe` fills in their heads. Their bodies are the guest's own memory from `body` on: also the case of
+/// a frame that overlaps its receiver's buffer.
 pub fn send(
     guest: &Guest,
     batch: &mut Batch,

@@ -43,7 +43,8 @@ impl World {
         World { guest, maps, batch: Batch::new() }
     }
 
-    /// Delivers `count` frames of `len` bytes to `port`, if a receiver is there. Their first bytes are `group`.
+    /// Delivers `count` frames of `len` bytes to `port`, if a receiver is there. Their first bytes are
+    /// `group`.
     pub fn send(&mut self, port: &Port, count: u8, len: u16, group: u8) {
         send(&self.guest, &mut self.batch, (port, 0), (u16::from(count % 40), len), BUFFERS, |frame| {
             frame.head = [group; 64];

@@ -1,5 +1,6 @@
-//! Packets as an honest sender makes them, with the offloads that it may ask for, and a look at what became of them. The sums are
-//! added up here in the plainest way, not by the engine's code, so that the two are compared.
+//! Packets as an honest sender makes them, with the offloads that it may ask for, and a look at what became
+//! of them. The sums are added up here in the plainest way, not by the engine's code, so that the two are
+//! compared.
 
 /// Who sends, or is sent to.
 #[derive(Clone, Copy)]
@@ -93,7 +94,8 @@ fn transport(kind: u8, from: &Station, to: &Station, shape: u8, len: usize) -> T
                     .concat();
             Transport { protocol: TCP, bytes: [head, vec![1; 4 * options], payload].concat(), at: 16 }
         }
-        // An echo request; over IPv6 also a solicitation or an advertisement for a neighbour (RFC 4861 §4.3, §4.4).
+        // An echo request; over IPv6 also a solicitation or an advertisement for a neighbour (RFC 4861 §4.3,
+        // §4.4).
         9 => {
             let head = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &to.six, &[1, 1], &from.mac].concat();
             Transport { protocol: ICMP6, bytes: head, at: 2 }
@@ -184,8 +186,8 @@ fn over_six(kind: u8, from: &Station, mac: [u8; 6], to: &Station, shape: u8, len
     Packet { bytes: [ether(from, mac, 0x86dd), ip, part.bytes].concat(), header }
 }
 
-/// Checks a frame that comes of an honest packet: lengths and sums are right, but for a checksum (`asked`) that the receiver said it
-/// would complete itself, and in frames that it will cut itself (`cut`).
+/// Checks a frame that comes of an honest packet: lengths and sums are right, but for a checksum (`asked`)
+/// that the receiver said it would complete itself, and in frames that it will cut itself (`cut`).
 ///
 /// # Panics
 /// If something is wrong.

@@ -1,5 +1,5 @@
-//! Replays what the fuzz targets have found: each input in `seeds` reaches code that no other one reaches, or was a find.
-//! Here as modules, with the targets' own assertions, and without the fuzzer.
+//! Replays what the fuzz targets have found: each input in `seeds` reaches code that no other one reaches, or
+//! was a find. Here as modules, with the targets' own assertions, and without the fuzzer.
 
 #[path = "../fuzz_targets/agent.rs"]
 mod agent;

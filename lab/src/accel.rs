@@ -1,9 +1,10 @@
 //! KVM or emulation: decided by booting.
 //!
 //! `/dev/kvm` proves little. It may be there without permission, refuse to make a VM inside another one, or
-//! emulate a processor so slowly that a kernel does not come up in minutes. So a guest is booted with KVM under
-//! limits of time and of processor time. If it powers itself off within both, KVM is good; if not, QEMU's own emulation (TCG)
-//! is used. The verdict is kept in the lab's folder until the host's kernel, its `/dev/kvm` or the guest's kernel changes.
+//! emulate a processor so slowly that a kernel does not come up in minutes. So a guest is booted with KVM
+//! under limits of time and of processor time. If it powers itself off within both, KVM is good; if not,
+//! QEMU's own emulation (TCG) is used. The verdict is kept in the lab's folder until the host's kernel, its
+//! `/dev/kvm` or the guest's kernel changes.
 
 use crate::error::{Context, Error, Result};
 use crate::fetch::Lab;
@@ -14,9 +15,9 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// A boot with hardware virtualization takes one or two seconds of a processor; if it takes more than this, emulation, which
-/// takes three to five, is the better choice anyway. A busy machine, such as one that compiles beside it, changes nothing
-/// about that.
+/// A boot with hardware virtualization takes one or two seconds of a processor; if it takes more than this,
+/// emulation, which takes three to five, is the better choice anyway. A busy machine, such as one that
+/// compiles beside it, changes nothing about that.
 const PROCESSOR_SECONDS: u64 = 6;
 /// A guest that waits for something for ever uses no processor.
 const LIMIT: Duration = Duration::from_secs(15);

@@ -7,11 +7,10 @@
 //! <RS> nonce kind number status <RS>
 //! ```
 //!
-//! RS is the ASCII record separator and the nonce is fresh for every guest, so no output is mistaken for a mark.
-//! Kinds: `ready` at boot, `done` after a command, `started` (its status is the process id) and `job` when a
-//! background job starts and ends. A job may end while another
-//! command prints; its mark is cut out of that output. Numbers let us throw away what a command that ran out of
-//! time prints later.
+//! RS is the ASCII record separator and the nonce is fresh for every guest, so no output is mistaken for a
+//! mark. Kinds: `ready` at boot, `done` after a command, `started` (its status is the process id) and `job`
+//! when a background job starts and ends. A job may end while another command prints; its mark is cut out of
+//! that output. Numbers let us throw away what a command that ran out of time prints later.
 
 use crate::error::{Context, Error, Result};
 use crate::process::readable;
@@ -72,8 +71,8 @@ impl Agent {
         }
     }
 
-    /// Each goes on through the other's port: the guest has been migrated. What it printed here until then, such as
-    /// the end of a job, is kept.
+    /// Each goes on through the other's port: the guest has been migrated. What it printed here until then,
+    /// such as the end of a job, is kept.
     pub(crate) fn swap_ports(&mut self, other: &mut Self) -> Result<()> {
         let reading = || "reading what the guest printed before it moved".to_owned();
         while readable(&self.port, Instant::now()).context(reading)? {

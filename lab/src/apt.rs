@@ -1,12 +1,12 @@
 //! Debian packages without installing anything.
 //!
-//! apt is given a state, cache and source list of its own in a work folder, so that it neither reads nor locks
-//! nor changes what the system's apt knows, and needs no root. Only two things come from the system: the
-//! address of the Debian mirror that this machine is already set to use, and how to reach it (proxies, in
+//! apt is given a state, cache and source list of its own in a work folder, so that it neither reads nor
+//! locks nor changes what the system's apt knows, and needs no root. Only two things come from the system:
+//! the address of the Debian mirror that this machine is already set to use, and how to reach it (proxies, in
 //! apt's own configuration). Packages are signed by the keys of `debian-archive-keyring`, as always.
 //!
-//! To read the lists of a release takes some seconds of a processor. Within [`sharing`] that happens once for all parts of
-//! the lab that come from the same release.
+//! To read the lists of a release takes some seconds of a processor. Within [`sharing`] that happens once for
+//! all parts of the lab that come from the same release.
 
 use crate::error::{Context, Error, Result};
 use crate::process::output;
@@ -44,7 +44,8 @@ struct WorkFolder {
 /// While lists are shared: where, and those that were read.
 static SHARED: Mutex<Option<(PathBuf, Vec<Arc<WorkFolder>>)>> = Mutex::new(None);
 
-/// Does `work`; of all that it fetches the package lists of each release are read once, and kept in `folder` meanwhile.
+/// Does `work`; of all that it fetches the package lists of each release are read once, and kept in `folder`
+/// meanwhile.
 pub(crate) fn sharing<T>(folder: &Path, work: impl FnOnce() -> T) -> T {
     struct End(PathBuf);
     impl Drop for End {
@@ -87,7 +88,8 @@ impl Apt {
         read.push(state.clone());
         Ok(Self(state))
     }
-    /// The package that `name` depends on whose name begins with `prefix`: how a meta package names the real one.
+    /// The package that `name` depends on whose name begins with `prefix`: how a meta package names the real
+    /// one.
     pub(crate) fn depends(&self, name: &str, prefix: &str) -> Result<String> {
         let text = output(self.command("apt-cache").args(["depends", name]))?;
         let found =
@@ -102,7 +104,8 @@ impl Apt {
         self.unpack(&["download"], packages, root)
     }
 
-    /// Downloads these packages and all that they depend on, preferring `suite`, and unpacks them into `root`.
+    /// Downloads these packages and all that they depend on, preferring `suite`, and unpacks them into
+    /// `root`.
     pub(crate) fn unpack_with_dependencies(&self, suite: &str, packages: &[&str], root: &Path) -> Result<()> {
         let archives = format!("Dir::Cache::archives={}", self.0.work.join("deb").display());
         let how =
@@ -184,8 +187,8 @@ fn write(path: &Path, text: &str) -> Result<()> {
     std::fs::write(path, text).context(|| format!("writing {}", path.display()))
 }
 
-/// The hooks are cleared because container images use them to delete files of the *system's* cache after every
-/// update. Dropping privileges is off because user `_apt` may not enter the private folder.
+/// The hooks are cleared because container images use them to delete files of the *system's* cache after
+/// every update. Dropping privileges is off because user `_apt` may not enter the private folder.
 fn configuration(work: &Path) -> String {
     let work = work.display();
     format!(
@@ -294,7 +297,8 @@ fn mirror_in_deb822(text: &str) -> Option<String> {
     })
 }
 
-/// True for a release or its updates, which live in the main archive; security updates have a server of their own.
+/// True for a release or its updates, which live in the main archive; security updates have a server of their
+/// own.
 fn is_debian(suite: &str) -> bool {
     let base = suite.strip_suffix("-updates").or_else(|| suite.strip_suffix("-backports")).unwrap_or(suite);
     SUITES.contains(&base)

@@ -1,4 +1,5 @@
-//! A guest that is a router whose routes come from elsewhere: it has `sidecore-agent`, and a virtio-serial port to the daemon.
+//! A guest that is a router whose routes come from elsewhere: it has `sidecore-agent`, and a virtio-serial
+//! port to the daemon.
 
 use crate::daemon::find_binary;
 use crate::error::{Context, Error, Result};

@@ -1,5 +1,5 @@
-//! The law of conservation: every frame that came in, or was made by flooding or segmentation, went out or was
-//! dropped under a name. Held after every test by [`Daemon::balance`](crate::Daemon::balance).
+//! The law of conservation: every frame that came in, or was made by flooding or segmentation, went out or
+//! was dropped under a name. Held after every test by [`Daemon::balance`](crate::Daemon::balance).
 
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -27,7 +27,8 @@ impl Balance {
     pub(crate) fn of(ports: &Value) -> Self {
         let mut sum = Self::default();
         let each = ports["ports"].as_array().into_iter().flatten();
-        // What passes a router's port on a switch or behind a group, or an interface of a group, stays inside.
+        // What passes a router's port on a switch or behind a group, or an interface of a group, stays
+        // inside.
         let is_end =
             |port: &Value| !["switch", "group", "router"].iter().any(|kind| port["state"]["kind"] == *kind);
         let each = each.map(|port| (&port["counters"], is_end(port)));

@@ -1,4 +1,5 @@
-//! A browser: the system's Chromium, driven by puppeteer-core, with axe-core, which finds what keeps people out of a page.
+//! A browser: the system's Chromium, driven by puppeteer-core, with axe-core, which finds what keeps people
+//! out of a page.
 
 use crate::error::{Context, Result};
 use crate::fetch::{lab_dir, part};
@@ -9,7 +10,8 @@ use std::process::Command;
 const PACKAGE: &str = include_str!("../web/package.json");
 const LOCK: &str = include_str!("../web/package-lock.json");
 
-/// The folder whose `node_modules` has both, as `lab/web/package-lock.json` names them by their sums; fetches what is missing.
+/// The folder whose `node_modules` has both, as `lab/web/package-lock.json` names them by their sums; fetches
+/// what is missing.
 ///
 /// # Errors
 /// There is no npm, or it cannot download them.

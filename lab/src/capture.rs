@@ -68,10 +68,11 @@ impl Capture {
     }
 }
 
-/// The frames of a capture that match a display filter and were delivered: these fields of each, as tshark prints them.
-/// Checksums are checked.
+/// The frames of a capture that match a display filter and were delivered: these fields of each, as tshark
+/// prints them. Checksums are checked.
 ///
-/// A frame that is dropped is captured, too, as its sender gave it: neither cut up nor with its checksum. Its comment says so.
+/// A frame that is dropped is captured, too, as its sender gave it: neither cut up nor with its checksum. Its
+/// comment says so.
 ///
 /// # Errors
 /// tshark is missing, or does not understand its arguments or the file.

@@ -1,5 +1,6 @@
-//! A clean Debian with systemd in a container (systemd-nspawn): what packages are installed in. It has the host's kernel and
-//! network, and guests of the lab, which run beside it, reach the sockets of a daemon in it.
+//! A clean Debian with systemd in a container (systemd-nspawn): what packages are installed in. It has the
+//! host's kernel and network, and guests of the lab, which run beside it, reach the sockets of a daemon in
+//! it.
 //!
 //! Its root file system is made once of each release (mmdebstrap); a container changes a copy.
 
@@ -25,7 +26,8 @@ pub struct Container {
 }
 
 impl Container {
-    /// Starts a copy of the release `suite`, with folders of the host at these places, and waits until systemd has started all.
+    /// Starts a copy of the release `suite`, with folders of the host at these places, and waits until
+    /// systemd has started all.
     ///
     /// # Errors
     /// The release cannot be fetched, a program is missing, or systemd does not come up.
@@ -90,7 +92,8 @@ impl Container {
 }
 
 impl Drop for Container {
-    /// systemd-nspawn that is killed leaves its processes running; they end with the first of their PID namespace.
+    /// systemd-nspawn that is killed leaves its processes running; they end with the first of their PID
+    /// namespace.
     fn drop(&mut self) {
         if let Some(leader) = self.leader.parse().ok().and_then(rustix::process::Pid::from_raw) {
             let _ = rustix::process::kill_process(leader, rustix::process::Signal::KILL);

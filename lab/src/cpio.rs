@@ -1,8 +1,8 @@
 //! Writes the `newc` archives that Linux unpacks as its first root file system.
 //!
 //! The format is in the kernel's `Documentation/driver-api/early-userspace/buffer-format.rst`: a header of
-//! thirteen 8-digit hexadecimal fields, the name, the data, each part padded to four bytes. Archives may follow
-//! one another, which is how a test adds its own files to the common image.
+//! thirteen 8-digit hexadecimal fields, the name, the data, each part padded to four bytes. Archives may
+//! follow one another, which is how a test adds its own files to the common image.
 
 use std::collections::BTreeSet;
 

@@ -1,8 +1,9 @@
 //! Runs the `sidecore` binary under test.
 //!
-//! The binary is the one named by `SIDECORE_BIN`, or the one that cargo built beside the running test; `SIDECORE_BEFORE` may name
-//! another one for the first start of each daemon, whose successor the binary is. It is
-//! `sidecore run` in the foreground: started, waited for until it prints `ready`, and killed with its value.
+//! The binary is the one named by `SIDECORE_BIN`, or the one that cargo built beside the running test;
+//! `SIDECORE_BEFORE` may name another one for the first start of each daemon, whose successor the binary is.
+//! It is `sidecore run` in the foreground: started, waited for until it prints `ready`, and killed with its
+//! value.
 
 use crate::balance::Balance;
 use crate::capture::Capture;
@@ -32,11 +33,12 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Runs `sidecore run` with these arguments and a control socket of its own, and waits until all its ports
-    /// listen.
+    /// Runs `sidecore run` with these arguments and a control socket of its own, and waits until all its
+    /// ports listen.
     ///
     /// # Errors
-    /// The binary is not built, or it ends or stays silent instead of printing `ready`; the error has its log.
+    /// The binary is not built, or it ends or stays silent instead of printing `ready`; the error has its
+    /// log.
     pub fn start(arguments: &[&str]) -> Result<Self> {
         Self::launch(arguments, None)
     }
@@ -181,14 +183,17 @@ impl Daemon {
         self.explain(capture)
     }
 
-    /// Adds up the frames of all ports when none is under way. Guests are honest here: none of their ports may have rested.
+    /// Adds up the frames of all ports when none is under way. Guests are honest here: none of their ports
+    /// may have rested.
     ///
     /// # Errors
-    /// Frames are missing or surplus, or a port was accused of lost time; the error has the counters of every port.
+    /// Frames are missing or surplus, or a port was accused of lost time; the error has the counters of every
+    /// port.
     pub fn balance(&mut self) -> Result<Balance> {
         let deadline = Instant::now() + LIMIT;
         loop {
-            // Counters are read while frames move, so a sum may be wrong for once; it comes right when they rest.
+            // Counters are read while frames move, so a sum may be wrong for once; it comes right when they
+            // rest.
             let ports = self.show_json("ports")?;
             let balance = Balance::of(&ports);
             let mut all = ports["ports"].as_array().into_iter().flatten();

@@ -1,17 +1,18 @@
 //! `sidecore-lab demo`: four VMs and the host exchange traffic, and a table says how it went.
 //!
-//! A person who sees the project for the first time runs this, so it does what that person would do by hand: it starts
-//! the daemon as the README says, boots four unmodified guests, two with virtio and two with Intel cards, gives
-//! each an address, pings, runs iperf3 and prints `sidecore show`. The two with Intel cards have a ptnet card, too, for
-//! which our driver is loaded: so the same guests show both, and no more guests have to boot. The host's part is a TAP interface in a network
-//! namespace of its own: the addresses and routes of this machine are not touched. All processes end and the
-//! namespace goes before the last line is printed, whatever happened.
+//! A person who sees the project for the first time runs this, so it does what that person would do by hand:
+//! it starts the daemon as the README says, boots four unmodified guests, two with virtio and two with Intel
+//! cards, gives each an address, pings, runs iperf3 and prints `sidecore show`. The two with Intel cards have
+//! a ptnet card, too, for which our driver is loaded: so the same guests show both, and no more guests have
+//! to boot. The host's part is a TAP interface in a network namespace of its own: the addresses and routes of
+//! this machine are not touched. All processes end and the namespace goes before the last line is printed,
+//! whatever happened.
 //!
-//! [`router`] is another demo, a router with FRR, [`group`] one more: three routers that act as one, and [`hosts`] a switch over three
-//! hosts.
+//! [`router`] is another demo, a router with FRR, [`group`] one more: three routers that act as one, and
+//! [`hosts`] a switch over three hosts.
 //!
-//! [`prepare`] does what takes long and needs no daemon: downloads, the driver for the guests' kernel, and the decision
-//! between KVM and TCG.
+//! [`prepare`] does what takes long and needs no daemon: downloads, the driver for the guests' kernel, and
+//! the decision between KVM and TCG.
 
 pub mod group;
 pub mod hosts;

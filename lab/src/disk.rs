@@ -1,8 +1,9 @@
-//! Disks of guests: virtio-blk cards on vhost-user sockets, and an image that firmware boots the lab's guest from.
+//! Disks of guests: virtio-blk cards on vhost-user sockets, and an image that firmware boots the lab's guest
+//! from.
 //!
-//! GRUB is in it twice: in the first sectors, where a BIOS starts it, and as the one file of a small FAT file system, where UEFI
-//! does. The first sector belongs to both. Behind that, at places that GRUB is told, are the kernel and the root file system that QEMU
-//! would load for any other guest of the lab.
+//! GRUB is in it twice: in the first sectors, where a BIOS starts it, and as the one file of a small FAT file
+//! system, where UEFI does. The first sector belongs to both. Behind that, at places that GRUB is told, are
+//! the kernel and the root file system that QEMU would load for any other guest of the lab.
 
 use crate::apt::{system_mirror, Apt};
 use crate::error::{Context, Error, Result};
@@ -42,7 +43,8 @@ const KERNEL: usize = 10_240;
 /// Where a table of partitions would be. GRUB has code for floppies there.
 const PARTITIONS: std::ops::Range<usize> = 0x1be..0x1fe;
 
-/// QEMU's arguments for the disk with this number, `/dev/vda` being the first, whose back end listens at `socket`.
+/// QEMU's arguments for the disk with this number, `/dev/vda` being the first, whose back end listens at
+/// `socket`.
 pub(crate) fn arguments(index: usize, socket: &Path) -> [String; 4] {
     let path = socket.display().to_string().replace(',', ",,");
     let chardev = format!("socket,id=disk{index},path={path},server=off,reconnect-ms=200");

@@ -1,7 +1,8 @@
 //! DPDK for guests: testpmd with its drivers for Intel's cards, from the release that the guests run.
 //!
-//! Fetched like everything else (`fetch.rs`), but only when a test wants it. Debian's package depends on compilers and
-//! interpreters; the list below is what the program itself loads. Libraries that every guest has are left out.
+//! Fetched like everything else (`fetch.rs`), but only when a test wants it. Debian's package depends on
+//! compilers and interpreters; the list below is what the program itself loads. Libraries that every guest
+//! has are left out.
 
 use crate::apt::{system_mirror, Apt};
 use crate::error::{Context, Error, Result};

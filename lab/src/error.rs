@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// What went wrong, where, and what can be done. `Debug` prints the same text as `Display`, so that a test that
-/// returns `Result<(), Error>` shows a readable report.
+/// What went wrong, where, and what can be done. `Debug` prints the same text as `Display`, so that a test
+/// that returns `Result<(), Error>` shows a readable report.
 pub struct Error(String);
 
 /// `Result` with the lab's [`Error`].

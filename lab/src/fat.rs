@@ -1,7 +1,9 @@
-//! A small FAT16 file system with the one file that UEFI firmware looks for on a disk: `\EFI\BOOT\BOOTX64.EFI`.
+//! A small FAT16 file system with the one file that UEFI firmware looks for on a disk:
+//! `\EFI\BOOT\BOOTX64.EFI`.
 //!
-//! The layout is that of Microsoft's "FAT: General Overview of On-Disk Format", as UEFI wants it (UEFI 2.10 §13.3): the
-//! first sector says where everything is, then come reserved sectors, one table, the root's entries, and clusters of a sector.
+//! The layout is that of Microsoft's "FAT: General Overview of On-Disk Format", as UEFI wants it (UEFI 2.10
+//! §13.3): the first sector says where everything is, then come reserved sectors, one table, the root's
+//! entries, and clusters of a sector.
 
 /// Bytes of a sector, which is also a cluster.
 const SECTOR: usize = 512;

@@ -1,11 +1,11 @@
 //! Brings what a lab needs into one private folder.
 //!
 //! The folder is `.lab` at the root of the workspace, or what `SIDECORE_LAB_DIR` names. It gets a QEMU of at
-//! least 10.1 (the first with a vfio-user client) unless the system has one, Debian 12's kernel and its network
-//! modules, busybox, iperf3, ethtool, nft and iproute2's bridge. Everything comes from Debian's archive
-//! through apt (see `apt.rs`); about 115 MB are downloaded and 200 MB stay. What few guests want, such as DPDK,
-//! is fetched when it is first asked for, in the same way. A second call finds the stamps and does nothing;
-//! calls from several processes wait for one another.
+//! least 10.1 (the first with a vfio-user client) unless the system has one, Debian 12's kernel and its
+//! network modules, busybox, iperf3, ethtool, nft and iproute2's bridge. Everything comes from Debian's
+//! archive through apt (see `apt.rs`); about 115 MB are downloaded and 200 MB stay. What few guests want,
+//! such as DPDK, is fetched when it is first asked for, in the same way. A second call finds the stamps and
+//! does nothing; calls from several processes wait for one another.
 
 use crate::accel::Accel;
 use crate::apt::{self, system_mirror, Apt};
@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::OnceLock;
 
-/// The release whose kernel and tools the guests run; also on a host with a newer one, so that results compare.
+/// The release whose kernel and tools the guests run; also on a host with a newer one, so that results
+/// compare.
 pub(crate) const GUEST_SUITE: &str = "bookworm";
 /// Where a new enough QEMU is.
 pub(crate) const VMM_SUITES: [&str; 2] = ["trixie", "trixie-backports"];
@@ -43,7 +44,8 @@ const GUEST_PACKAGES: &str = "busybox-static iproute2 libcap2 iperf3 libiperf0 l
 /// The dynamic programs among them.
 const GUEST_PROGRAMS: [&str; 5] =
     ["usr/bin/iperf3", "usr/sbin/bridge", "usr/sbin/ethtool", "usr/sbin/kexec", "usr/sbin/nft"];
-/// The loader of dynamic programs. The package's `/lib64` has an absolute link to it, which leads out of our folder.
+/// The loader of dynamic programs. The package's `/lib64` has an absolute link to it, which leads out of our
+/// folder.
 const LOADER: &str = "ld-linux-x86-64.so.2";
 /// Modules that a guest can load with `modprobe`; the first few are loaded at boot (see `image.rs`).
 pub(crate) const GUEST_MODULES: [&str; 25] = [
@@ -183,8 +185,8 @@ fn fetch(dir: &Path) -> Result<Lab> {
     })
 }
 
-/// A file that is locked until it is closed. No other thread or process has it meanwhile; `waits` is called if another
-/// has it now.
+/// A file that is locked until it is closed. No other thread or process has it meanwhile; `waits` is called
+/// if another has it now.
 fn lock(path: &Path, waits: &dyn Fn()) -> Result<File> {
     let file = File::create(path).context(|| format!("making {}", path.display()))?;
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -194,8 +196,9 @@ fn lock(path: &Path, waits: &dyn Fn()) -> Result<File> {
     Ok(file)
 }
 
-/// The folder `dir/name`, made by `make(work folder, target)` unless it is there and was made by this `recipe`.
-/// The target gets its name only when it is complete. Of several that ask at once, one makes it and the others wait.
+/// The folder `dir/name`, made by `make(work folder, target)` unless it is there and was made by this
+/// `recipe`. The target gets its name only when it is complete. Of several that ask at once, one makes it and
+/// the others wait.
 pub(crate) fn part(
     dir: &Path,
     name: &str,
@@ -248,8 +251,8 @@ pub(crate) fn guest_recipe() -> String {
     format!("{GUEST_SUITE} {GUEST_PACKAGES:?} {GUEST_PROGRAMS:?} {GUEST_MODULES:?}")
 }
 
-/// Makes `target`: `vmlinuz`, `version`, `modules/` (the tree of `lib/modules/VERSION`, only what is wanted, with
-/// `modules.dep`), and `root/` with the programs and the libraries that they load.
+/// Makes `target`: `vmlinuz`, `version`, `modules/` (the tree of `lib/modules/VERSION`, only what is wanted,
+/// with `modules.dep`), and `root/` with the programs and the libraries that they load.
 fn fetch_guest(work: &Path, target: &Path) -> Result<()> {
     let apt = Apt::new(&work.join("apt"), &system_mirror()?, &[GUEST_SUITE])?;
     let root = work.join("root");
@@ -334,7 +337,8 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::sync::Barrier;
 
-    /// A caller that asks while another one makes the folder gets it complete, and it is made once for each recipe.
+    /// A caller that asks while another one makes the folder gets it complete, and it is made once for each
+    /// recipe.
     #[test]
     fn what_several_ask_for_at_once_is_made_once() {
         let dir = RunDir::new("parts").unwrap();

@@ -1,5 +1,5 @@
-//! fio for guests, from the release that they run, on a disk of its own: with its libraries it is larger than all else that a guest
-//! has. Fetched like everything else (`fetch.rs`), but only when a test wants it.
+//! fio for guests, from the release that they run, on a disk of its own: with its libraries it is larger than
+//! all else that a guest has. Fetched like everything else (`fetch.rs`), but only when a test wants it.
 
 use crate::apt::{system_mirror, Apt};
 use crate::error::{Context, Result};

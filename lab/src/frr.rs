@@ -1,6 +1,8 @@
-//! FRR, as the system has it installed, in network namespaces: each daemon in the foreground, and gone with us.
+//! FRR, as the system has it installed, in network namespaces: each daemon in the foreground, and gone with
+//! us.
 //!
-//! The daemons of one namespace find each other by a folder of their own, which belongs to FRR's user: they give up root.
+//! The daemons of one namespace find each other by a folder of their own, which belongs to FRR's user: they
+//! give up root.
 
 use crate::apt::{system_mirror, Apt};
 use crate::error::{Context, Error, Result};
@@ -25,8 +27,9 @@ impl Frr {
         Path::new(PROGRAMS).join("zebra").exists()
     }
 
-    /// Starts `daemons`, such as `bgpd`, each with its configuration, in `netns`, zebra first. zebra sends its routes to a
-    /// forwarding plane if its configuration has an `fpm`. What they keep and say is in `folder`, which is emptied.
+    /// Starts `daemons`, such as `bgpd`, each with its configuration, in `netns`, zebra first. zebra sends
+    /// its routes to a forwarding plane if its configuration has an `fpm`. What they keep and say is in
+    /// `folder`, which is emptied.
     ///
     /// # Errors
     /// FRR is not installed, or zebra does not start; the error has its log.
@@ -67,8 +70,8 @@ impl Frr {
     }
 }
 
-/// Debian 13's FRR, unpacked into a folder of the lab's with the libraries that it loads, its own loader among them: what
-/// `SIDECORE_FRR` names for tests.
+/// Debian 13's FRR, unpacked into a folder of the lab's with the libraries that it loads, its own loader
+/// among them: what `SIDECORE_FRR` names for tests.
 ///
 /// # Errors
 /// It cannot be fetched.

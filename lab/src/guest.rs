@@ -1,8 +1,8 @@
 //! A virtual machine: described by [`Spec`], driven through [`Guest`].
 //!
-//! QEMU gets its control sockets (machine protocol, the serial port for commands) as inherited descriptors, so
-//! that there is no path to clean up and no moment without a listener, and the end of QEMU is seen at once as the end
-//! of a stream. Every wait has a time limit and ends by an event.
+//! QEMU gets its control sockets (machine protocol, the serial port for commands) as inherited descriptors,
+//! so that there is no path to clean up and no moment without a listener, and the end of QEMU is seen at once
+//! as the end of a stream. Every wait has a time limit and ends by an event.
 //!
 //! An error carries the last lines of the guest's console and of QEMU's own messages, and the folder with the
 //! whole logs is kept.
@@ -103,15 +103,16 @@ impl Spec {
         self
     }
 
-    /// Leaves it to the firmware to load the kernel, from these servers through the first card, which needs a MAC
-    /// address and a ROM (`romfile`).
+    /// Leaves it to the firmware to load the kernel, from these servers through the first card, which needs a
+    /// MAC address and a ROM (`romfile`).
     #[must_use]
     pub fn boot_over_network(mut self, servers: &NetBoot) -> Self {
         self.network = Some(servers.scripts());
         self
     }
 
-    /// Plugs a virtio-blk disk whose back end listens at `socket`; the guest sees the first one as `/dev/vda`.
+    /// Plugs a virtio-blk disk whose back end listens at `socket`; the guest sees the first one as
+    /// `/dev/vda`.
     #[must_use]
     pub fn disk(mut self, socket: impl Into<PathBuf>) -> Self {
         self.disks.push(socket.into());
@@ -249,8 +250,9 @@ pub(crate) fn all_at_once<T: Send + 'static, const N: usize>(
     guests?.try_into().map_err(|_| Error::new("a guest is missing"))
 }
 
-/// For every guest. Without hardware virtualisation on a loaded machine a guest's clock stands still for longer
-/// than a kernel believes possible: it must not give up because the timer seems dead or a processor stuck.
+/// For every guest. Without hardware virtualisation on a loaded machine a guest's clock stands still for
+/// longer than a kernel believes possible: it must not give up because the timer seems dead or a processor
+/// stuck.
 pub(crate) const KERNEL_ARGUMENTS: &str =
     "console=ttyS0 quiet panic=-1 no_timer_check nowatchdog rcupdate.rcu_cpu_stall_suppress=1";
 
@@ -348,8 +350,8 @@ impl Guest {
         self.process.id()
     }
 
-    /// Runs a shell command in the guest and waits for its end. Each command has a shell of its own, no input,
-    /// and its output is exactly what it printed.
+    /// Runs a shell command in the guest and waits for its end. Each command has a shell of its own, no
+    /// input, and its output is exactly what it printed.
     ///
     /// # Errors
     /// The guest is gone, or the command does not end within the guest's time limit.
@@ -476,8 +478,8 @@ impl Guest {
         self.dir.keep(false);
     }
 
-    /// Restarts the guest from inside, with the same VMM and devices, and waits until it takes commands again.
-    /// Background jobs are gone.
+    /// Restarts the guest from inside, with the same VMM and devices, and waits until it takes commands
+    /// again. Background jobs are gone.
     ///
     /// # Errors
     /// It does not come up again.
@@ -486,8 +488,8 @@ impl Guest {
         self.restart_by("reboot -f")
     }
 
-    /// Runs a command that ends the guest's kernel and starts another one, and waits until that takes commands.
-    /// Background jobs are gone.
+    /// Runs a command that ends the guest's kernel and starts another one, and waits until that takes
+    /// commands. Background jobs are gone.
     ///
     /// # Errors
     /// No kernel comes up.
@@ -512,8 +514,8 @@ impl Guest {
         Ok(())
     }
 
-    /// Moves the running guest to a new QEMU, live. `target` must describe the same devices; cards without a MAC
-    /// address get the guest's. A vhost-user socket on which QEMU listens must have another path.
+    /// Moves the running guest to a new QEMU, live. `target` must describe the same devices; cards without a
+    /// MAC address get the guest's. A vhost-user socket on which QEMU listens must have another path.
     ///
     /// # Errors
     /// Either QEMU refuses or the transfer fails; both are killed then.
@@ -592,8 +594,8 @@ impl Drop for Guest {
     }
 }
 
-/// Boots a guest that powers itself off as soon as its kernel and modules are up. True if it did within `limit` and with so
-/// many seconds of a processor.
+/// Boots a guest that powers itself off as soon as its kernel and modules are up. True if it did within
+/// `limit` and with so many seconds of a processor.
 pub(crate) fn probe(accel: Accel, limit: Duration, processor_seconds: u64) -> Result<bool> {
     let begin = Instant::now();
     let mut spec = Guest::named("probe").accel(accel).kernel_argument("lab.probe");

@@ -1,8 +1,8 @@
 //! The guests' root file system: busybox, a few programs, kernel modules and an `/init` script.
 //!
-//! The first serial port is the console: the kernel's messages, and a shell for a person if the kernel command
-//! line says `lab.shell`. The second belongs to the lab (see `agent.rs`): a shell that reads commands, without
-//! echo or any other help of a terminal, so that kernel messages and commands never mix.
+//! The first serial port is the console: the kernel's messages, and a shell for a person if the kernel
+//! command line says `lab.shell`. The second belongs to the lab (see `agent.rs`): a shell that reads
+//! commands, without echo or any other help of a terminal, so that kernel messages and commands never mix.
 
 use crate::cpio::Archive;
 use crate::error::{Context, Result};
@@ -51,8 +51,9 @@ fi
 while :; do sleep 1000; done
 "#;
 
-/// The shell behind the second serial port. The port stays open from before `ready` is said, because opening it
-/// empties its buffer; and the commands come through a pipe, because a shell that reads a terminal would prompt.
+/// The shell behind the second serial port. The port stays open from before `ready` is said, because opening
+/// it empties its buffer; and the commands come through a pipe, because a shell that reads a terminal would
+/// prompt.
 const AGENT: &str = r#"stty raw -echo
 printf '\036%s ready 0 0\036' "$1"
 dd bs=4k | sh
@@ -63,8 +64,8 @@ pub(crate) fn recipe() -> String {
     INIT.to_owned() + AGENT
 }
 
-/// Makes an image of the programs in `root` and the `modules` of kernel `version`. Modules that `/init` loads are
-/// named in the script; the others wait for `modprobe`.
+/// Makes an image of the programs in `root` and the `modules` of kernel `version`. Modules that `/init` loads
+/// are named in the script; the others wait for `modprobe`.
 pub(crate) fn build(root: &Path, modules: &Path, version: &str, target: &Path) -> Result<()> {
     let mut archive = Archive::default();
     for folder in ["dev", "proc", "sys", "tmp", "run", "root", "etc"] {

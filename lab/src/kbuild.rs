@@ -1,10 +1,11 @@
-//! Builds what guests run of ours: kernel modules, for the guests' kernel and for a newer one, and small programs.
+//! Builds what guests run of ours: kernel modules, for the guests' kernel and for a newer one, and small
+//! programs.
 //!
-//! The kernel's headers come from Debian's archive like everything else (`fetch.rs`) and are unpacked into the lab's
-//! folder. Debian's top Makefile names its other half by an absolute path, which is put right; so they are unpacked anew
-//! when the lab's folder has moved. The newer headers'
-//! helper programs want a newer C library than Debian 12 has: they are started through the loader that came with the
-//! lab's own QEMU, which is of the same release.
+//! The kernel's headers come from Debian's archive like everything else (`fetch.rs`) and are unpacked into
+//! the lab's folder. Debian's top Makefile names its other half by an absolute path, which is put right; so
+//! they are unpacked anew when the lab's folder has moved. The newer headers' helper programs want a newer C
+//! library than Debian 12 has: they are started through the loader that came with the lab's own QEMU, which
+//! is of the same release.
 
 use crate::apt::{system_mirror, Apt};
 use crate::error::{Context, Error, Result};
@@ -25,7 +26,8 @@ pub enum Kernel {
     Newest,
 }
 
-/// Builds the module in `source`, a folder with a Kbuild file, in a folder of its own; returns the module `name`.
+/// Builds the module in `source`, a folder with a Kbuild file, in a folder of its own; returns the module
+/// `name`.
 ///
 /// # Errors
 /// The headers cannot be fetched, or the compiler refuses or warns; the error has what it said.
@@ -49,8 +51,8 @@ pub fn build(source: &Path, name: &str, kernel: Kernel) -> Result<Vec<u8>> {
     std::fs::read(&module).context(|| format!("reading {}", module.display()))
 }
 
-/// The module of [`build`] for the guests' kernel, kept in the lab's folder as long as neither its source nor the kernel
-/// changes.
+/// The module of [`build`] for the guests' kernel, kept in the lab's folder as long as neither its source nor
+/// the kernel changes.
 ///
 /// # Errors
 /// As for [`build`].
@@ -71,7 +73,8 @@ pub fn kept(name: &str) -> Result<Vec<u8>> {
     std::fs::read(&module).context(|| format!("reading {}", module.display()))
 }
 
-/// Compiles the program `name` of `lab/NAME/NAME.c`; it needs no libraries, and no headers but the system's and netmap's.
+/// Compiles the program `name` of `lab/NAME/NAME.c`; it needs no libraries, and no headers but the system's
+/// and netmap's.
 ///
 /// # Errors
 /// The compiler refuses; the error has what it said.

@@ -1,7 +1,7 @@
 //! Real virtual machines for tests and for the demo.
 //!
-//! A test of a packet engine for VMs is worth something only if an unmodified kernel in an unmodified VMM talks
-//! to it. This crate makes that as short to write as a unit test:
+//! A test of a packet engine for VMs is worth something only if an unmodified kernel in an unmodified VMM
+//! talks to it. This crate makes that as short to write as a unit test:
 //!
 //! ```no_run
 //! use sidecore_lab::{Guest, Nic};
@@ -16,11 +16,12 @@
 //! # }
 //! ```
 //!
-//! * [`fetch`] brings a QEMU, a Debian kernel and a small root file system into one private folder. The system's
-//!   packages are never touched.
+//! * [`fetch`] brings a QEMU, a Debian kernel and a small root file system into one private folder. The
+//!   system's packages are never touched.
 //! * [`accel`] decides between KVM and TCG by booting, not by looking at `/dev/kvm`.
 //! * [`guest`] starts a VM, runs commands in it, speaks QMP with its VMM, migrates and kills it.
-//! * [`nic`] are the ways to plug a network card: vhost-user, vfio-user, QEMU's own, a cable between two guests.
+//! * [`nic`] are the ways to plug a network card: vhost-user, vfio-user, QEMU's own, a cable between two
+//!   guests.
 //! * [`daemon`] runs the `sidecore` binary, [`netns`] makes network namespaces beside the guests.
 //! * [`uml`] is a guest without a VMM.
 //! * [`netboot`] serves guests that boot over the network.
@@ -34,8 +35,8 @@
 //! * [`traffic`] is ping and iperf3, [`mod@capture`] what passed a port; [`demo`] is `make demo`,
 //!   [`bench`] compares cards in guests.
 //!
-//! Two rules hold everywhere. Whatever the crate starts dies with the process that started it, however that one
-//! dies. And nothing is skipped silently: what cannot run is an error that says why.
+//! Two rules hold everywhere. Whatever the crate starts dies with the process that started it, however that
+//! one dies. And nothing is skipped silently: what cannot run is an error that says why.
 
 pub mod accel;
 mod agent;

@@ -1,7 +1,7 @@
 //! Which kernel modules must be loaded before which.
 //!
-//! Debian ships modules without `modules.dep`, which a package script makes on the installed system. The names
-//! are in the modules themselves (`depends=` in the `.modinfo` section), so that no `depmod` is needed.
+//! Debian ships modules without `modules.dep`, which a package script makes on the installed system. The
+//! names are in the modules themselves (`depends=` in the `.modinfo` section), so that no `depmod` is needed.
 
 use crate::error::{Context, Error, Result};
 use std::collections::BTreeMap;
@@ -47,8 +47,8 @@ impl Modules {
         Ok(())
     }
 
-    /// The modules `wanted` and all they need, each after those that it needs, and for each the modules that it
-    /// needs directly or indirectly.
+    /// The modules `wanted` and all they need, each after those that it needs, and for each the modules that
+    /// it needs directly or indirectly.
     pub(crate) fn closure(&self, wanted: &[&str]) -> Result<Vec<Module>> {
         let mut order: Vec<Module> = Vec::new();
         for name in wanted {

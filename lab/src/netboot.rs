@@ -1,8 +1,9 @@
 //! What a guest needs that boots from its network card: DHCP, and a kernel to be fetched over HTTP.
 //!
-//! Both servers are busybox's, in a network namespace. The firmware in the card's ROM is iPXE; it gets the address of a
-//! script from DHCP, which names one more by the card's own address, and that one names the kernel, its root file system
-//! and its command line: the same that QEMU would load for any other guest of the lab.
+//! Both servers are busybox's, in a network namespace. The firmware in the card's ROM is iPXE; it gets the
+//! address of a script from DHCP, which names one more by the card's own address, and that one names the
+//! kernel, its root file system and its command line: the same that QEMU would load for any other guest of
+//! the lab.
 
 use crate::error::{Context, Error, Result};
 use crate::fetch::Lab;

@@ -1,10 +1,10 @@
 //! Network namespaces for the host's side of a test, made by iproute2's `ip`. Root is needed.
 //!
-//! They are entered by `nsenter` (util-linux). `ip netns exec` and `ip -n` also remount `/`, which fails where `/` is
-//! not a mount point, as in a chroot.
+//! They are entered by `nsenter` (util-linux). `ip netns exec` and `ip -n` also remount `/`, which fails
+//! where `/` is not a mount point, as in a chroot.
 //!
-//! A namespace is removed when its value is dropped. If the process was killed instead, [`crate::tidy`] removes it, or the
-//! next [`Netns::new`] of any process: the names carry the process id.
+//! A namespace is removed when its value is dropped. If the process was killed instead, [`crate::tidy`]
+//! removes it, or the next [`Netns::new`] of any process: the names carry the process id.
 
 use crate::error::{Context, Error, Result};
 use crate::process::{output, Process};
@@ -86,8 +86,8 @@ impl Netns {
         self.ip(&format!("link set {interface} up")).map(drop)
     }
 
-    /// A command that will run in the namespace. `ping`, `iperf3` and the other [`Lab::tools`] are found even where
-    /// they are not installed.
+    /// A command that will run in the namespace. `ping`, `iperf3` and the other [`Lab::tools`] are found even
+    /// where they are not installed.
     ///
     /// # Errors
     /// The lab cannot be fetched.
@@ -143,8 +143,8 @@ impl Drop for Netns {
     }
 }
 
-/// A command that will run in the namespace `netns`, or where we run. `nsenter` replaces itself by the program, so
-/// that the process, its descriptors and its death signal are the program's.
+/// A command that will run in the namespace `netns`, or where we run. `nsenter` replaces itself by the
+/// program, so that the process, its descriptors and its death signal are the program's.
 pub(crate) fn in_netns(netns: Option<&str>, program: impl AsRef<OsStr>) -> Command {
     let Some(netns) = netns else { return Command::new(program) };
     let mut command = Command::new("nsenter");

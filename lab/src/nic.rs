@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 pub enum Role {
     /// QEMU listens and the switch connects. The VM starts when the switch has connected.
     QemuServer,
-    /// The switch listens and QEMU connects, again every `reconnect_ms` milliseconds after it was lost; 0: never.
+    /// The switch listens and QEMU connects, again every `reconnect_ms` milliseconds after it was lost; 0:
+    /// never.
     QemuClient {
         /// Milliseconds between attempts.
         reconnect_ms: u32,
@@ -98,8 +99,8 @@ impl Nic {
         self.mac.as_deref()
     }
 
-    /// QEMU's arguments for this card as number `index`, with `mac` unless it has its own, and the descriptors
-    /// that QEMU must inherit.
+    /// QEMU's arguments for this card as number `index`, with `mac` unless it has its own, and the
+    /// descriptors that QEMU must inherit.
     pub(crate) fn into_arguments(self, index: usize, mac: &str) -> (Vec<String>, Option<OwnedFd>) {
         let mut arguments = Vec::new();
         let mut inherit = None;

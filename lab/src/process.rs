@@ -1,13 +1,14 @@
 //! Child processes that cannot outlive us.
 //!
-//! A QEMU that survives its test holds memory, sockets and a core. Two things prevent it: [`Process`] kills in
-//! `Drop`, and the kernel kills the child when we die without unwinding (`PR_SET_PDEATHSIG`, prctl(2)).
+//! A QEMU that survives its test holds memory, sockets and a core. Two things prevent it: [`Process`] kills
+//! in `Drop`, and the kernel kills the child when we die without unwinding (`PR_SET_PDEATHSIG`, prctl(2)).
 //!
-//! That signal is sent when the *thread* that made the child ends, and a test runs on a thread of its own which
-//! may hand its guest to another one. So all children are made by one thread that lives as long as the process.
+//! That signal is sent when the *thread* that made the child ends, and a test runs on a thread of its own
+//! which may hand its guest to another one. So all children are made by one thread that lives as long as the
+//! process.
 //!
-//! Invariant for the one `unsafe` block: between fork and exec only async-signal-safe system calls are made and
-//! nothing is allocated.
+//! Invariant for the one `unsafe` block: between fork and exec only async-signal-safe system calls are made
+//! and nothing is allocated.
 
 use crate::error::{Context, Error, Result};
 use rustix::event::{poll, PollFd, PollFlags, Timespec};
@@ -47,7 +48,8 @@ impl Process {
             }
             Ok(())
         };
-        // SAFETY: the closure makes three kinds of system calls, all async-signal-safe, and allocates nothing.
+        // SAFETY: the closure makes three kinds of system calls, all async-signal-safe, and allocates
+        // nothing.
         unsafe { command.pre_exec(prepare) };
         let child = spawner_run(command).context(|| format!("starting {name}"))?;
         let pid = Pid::from_child(&child);
@@ -74,8 +76,8 @@ impl Process {
         self.status
     }
 
-    /// Has the kernel end the process when it has used so many seconds of processors, of vCPUs included (SIGXCPU,
-    /// setrlimit(2)).
+    /// Has the kernel end the process when it has used so many seconds of processors, of vCPUs included
+    /// (SIGXCPU, setrlimit(2)).
     ///
     /// # Errors
     /// The process has ended.

@@ -1,6 +1,6 @@
-//! A guest that is a small Debian with systemd as its first process, from the release of the other guests. Its root file system
-//! is on a disk of its own, which QEMU keeps unchanged; it is fetched like everything else (`fetch.rs`), but only when a test
-//! wants it. What systemd does not bring is busybox's.
+//! A guest that is a small Debian with systemd as its first process, from the release of the other guests.
+//! Its root file system is on a disk of its own, which QEMU keeps unchanged; it is fetched like everything
+//! else (`fetch.rs`), but only when a test wants it. What systemd does not bring is busybox's.
 
 use crate::apt::{system_mirror, Apt};
 use crate::container::root;
@@ -19,8 +19,8 @@ const PACKAGES: [&str; 4] = ["systemd", "dash", "busybox-static", "iproute2"];
 /// Bytes of the disk.
 const BYTES: u64 = 256 << 20;
 
-/// What of the system's own is no package's: users, the name that systemd would make at the first start, and what is started.
-/// The lab's agent is a service (see `image.rs`).
+/// What of the system's own is no package's: users, the name that systemd would make at the first start, and
+/// what is started. The lab's agent is a service (see `image.rs`).
 const FILES: [(&str, &str); 5] = [
     ("etc/passwd", "root::0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/bin/false\n"),
     ("etc/group", "root:x:0:\nnogroup:x:65534:\n"),
@@ -39,7 +39,8 @@ const FILES: [(&str, &str); 5] = [
 /// From here on they are units.
 const UNITS: usize = 3;
 
-/// The kernel's first program. It mounts the disk, puts what the test has in `/new` there, and becomes systemd.
+/// The kernel's first program. It mounts the disk, puts what the test has in `/new` there, and becomes
+/// systemd.
 const INIT: &str = r"#!/bin/sh
 export PATH=/bin
 mount -t devtmpfs dev /dev

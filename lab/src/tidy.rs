@@ -1,10 +1,11 @@
 //! Removes what an interrupted run leaves.
 //!
-//! Theory of operation. Ctrl-C and SIGKILL end a program without its destructors. The processes that it started end with
-//! it ([`crate::process`]), but its network namespaces and folders would stay. So a [`Tidy`] is a second process of this
-//! program, `sidecore-lab tidy PID`. It waits for the end of a pipe that only the first process can write. If the first
-//! process writes before that, its destructors have run, and there is nothing to do. The second process has a process
-//! group of its own, because the terminal sends Ctrl-C to the whole group of the first.
+//! Theory of operation. Ctrl-C and SIGKILL end a program without its destructors. The processes that it
+//! started end with it ([`crate::process`]), but its network namespaces and folders would stay. So a [`Tidy`]
+//! is a second process of this program, `sidecore-lab tidy PID`. It waits for the end of a pipe that only the
+//! first process can write. If the first process writes before that, its destructors have run, and there is
+//! nothing to do. The second process has a process group of its own, because the terminal sends Ctrl-C to the
+//! whole group of the first.
 
 use crate::error::{Context, Error, Result};
 use crate::process::readable;

@@ -24,8 +24,8 @@ pub struct Ping {
 }
 
 impl Ping {
-    /// Reads the end of what ping printed: "5 packets transmitted, 5 packets received … round-trip min/avg/max =
-    /// 0.1/0.2/0.3 ms", or the same in the words of iputils. Nothing if nothing came back.
+    /// Reads the end of what ping printed: "5 packets transmitted, 5 packets received … round-trip
+    /// min/avg/max = 0.1/0.2/0.3 ms", or the same in the words of iputils. Nothing if nothing came back.
     pub fn parse(text: &str) -> Option<Self> {
         let sent = number_before(text, " packets transmitted")?;
         let received =
@@ -46,7 +46,8 @@ fn number_before(text: &str, words: &str) -> Option<u32> {
     text.split_once(words)?.0.rsplit([' ', '\n']).next()?.parse().ok()
 }
 
-/// A ping that goes on, five requests a second, while something else happens to its path. In one guest all end together.
+/// A ping that goes on, five requests a second, while something else happens to its path. In one guest all
+/// end together.
 #[derive(Debug)]
 pub struct Pinging {
     job: Job,

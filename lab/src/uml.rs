@@ -1,8 +1,9 @@
 //! Guests without a VMM: User-mode Linux, a kernel that runs as a process of the host.
 //!
-//! A guest of that kind boots in seconds where an emulated one takes half a minute, and what its kernel does it does at
-//! native speed. Its cards are virtio-net over vhost-user, and nothing else: Intel cards, firmware and reconnection
-//! need QEMU. It is Debian's package user-mode-linux, with the root file system of all guests.
+//! A guest of that kind boots in seconds where an emulated one takes half a minute, and what its kernel does
+//! it does at native speed. Its cards are virtio-net over vhost-user, and nothing else: Intel cards, firmware
+//! and reconnection need QEMU. It is Debian's package user-mode-linux, with the root file system of all
+//! guests.
 
 use crate::agent::Agent;
 use crate::error::{Context, Error, Result};
@@ -73,7 +74,8 @@ impl Uml {
         image::with_extra(&common_image(lab)?, &self.files, &image)?;
         let nonce = unique();
         let (port, port_theirs) = control_socket()?;
-        // This kernel has helper processes, which hold its sockets and outlive it: a namespace ends with its first.
+        // This kernel has helper processes, which hold its sockets and outlive it: a namespace ends with its
+        // first.
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--kill-child", PROGRAM]);
         // Its memory is a file there, which it shares by its descriptor: a tmpfs, whose pages may be run.

@@ -28,8 +28,8 @@ impl Vmm {
         (version >= OLDEST).then_some(Self { program, prefix: Vec::new(), modules: None, version })
     }
 
-    /// The one unpacked below `root`. It runs on the C library that it was built for, through that library's own
-    /// loader, because the system's may be older.
+    /// The one unpacked below `root`. It runs on the C library that it was built for, through that library's
+    /// own loader, because the system's may be older.
     pub(crate) fn private(root: &Path) -> Result<Self> {
         let libraries = root.join("usr/lib/x86_64-linux-gnu");
         let mut prefix = vec![OsString::from("--library-path"), libraries.clone().into()];

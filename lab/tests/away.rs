@@ -1,5 +1,5 @@
-//! The daemon is away for longer than QEMU waits for an answer (5 s, its default): guests with a card of each kind, and a disk,
-//! are answered meanwhile and go on when it is back. No VMM ends, no card is lost.
+//! The daemon is away for longer than QEMU waits for an answer (5 s, its default): guests with a card of each
+//! kind, and a disk, are answered meanwhile and go on when it is back. No VMM ends, no card is lost.
 
 use sidecore_lab::bench::away::{bear, Outage};
 use sidecore_lab::Result;

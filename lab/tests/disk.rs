@@ -1,5 +1,6 @@
-//! Guests with our disks: one boots from a disk, as its firmware finds it, makes a file system on another, and verifies what it writes
-//! there while its network card and the disks share one I/O core. A second one has the same disk to read only.
+//! Guests with our disks: one boots from a disk, as its firmware finds it, makes a file system on another,
+//! and verifies what it writes there while its network card and the disks share one I/O core. A second one
+//! has the same disk to read only.
 
 use sidecore_lab::disk::BOOT_BYTES;
 use sidecore_lab::traffic::iperf3;

@@ -1,5 +1,6 @@
-//! A guest with UEFI firmware that boots from our disk and has its programs from another, which it may only read. fio verifies what it
-//! writes to a third one, while its network card and all its disks share one I/O core.
+//! A guest with UEFI firmware that boots from our disk and has its programs from another, which it may only
+//! read. fio verifies what it writes to a third one, while its network card and all its disks share one I/O
+//! core.
 
 use sidecore_lab::disk::BOOT_BYTES;
 use sidecore_lab::traffic::iperf3;
@@ -11,8 +12,8 @@ const LIMIT: Duration = Duration::from_secs(240);
 /// Bytes of the disk that fio writes.
 const DATA: u64 = 64 << 20;
 
-/// Blocks of all sizes anywhere, several at a time, past the guest's cache, with flushes between; each is read back, and
-/// its checksum and its place compared.
+/// Blocks of all sizes anywhere, several at a time, past the guest's cache, with flushes between; each is
+/// read back, and its checksum and its place compared.
 const VERIFY: &str = "fio --name=verify --filename=/dev/vdb --size=24M --rw=randwrite --bsrange=4k-64k --ioengine=libaio --iodepth=16 \
      --direct=1 --fsync=64 --verify=crc32c --verify_fatal=1 --do_verify=1 --loops=2 --output-format=normal";
 

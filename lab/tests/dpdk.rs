@@ -1,4 +1,5 @@
-//! DPDK's own driver for Intel's cards: testpmd, in a guest's user space, forwards between an e1000e and an e1000.
+//! DPDK's own driver for Intel's cards: testpmd, in a guest's user space, forwards between an e1000e and an
+//! e1000.
 
 use sidecore_lab::{dpdk, Daemon, Guest, Nic, Result, RunDir};
 use sidecore_port::{Interest, Port};

@@ -1,5 +1,6 @@
-//! Unmodified Linux drivers on our e1000 and e1000e: from the command line to traffic, and all that an administrator
-//! does to a card. An e1000e, an e1000 and a virtio guest and a ring port on one switch; the guests are booted once.
+//! Unmodified Linux drivers on our e1000 and e1000e: from the command line to traffic, and all that an
+//! administrator does to a card. An e1000e, an e1000 and a virtio guest and a ring port on one switch; the
+//! guests are booted once.
 
 use crate::cards::{
     checked, long_pings, negotiates_again, no_wrong_checksum, reaches, reloads, sleeps_and_wakes_up, tag,
@@ -89,7 +90,8 @@ fn ping_tcp_and_udp(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     talk("virtio → e1000e", c, a, A)
 }
 
-/// Receivers that complete no checksum themselves get every frame complete, from each sender and in each size.
+/// Receivers that complete no checksum themselves get every frame complete, from each sender and in each
+/// size.
 fn checksums_are_right_on_every_frame(site: &mut Site) -> Result<()> {
     // TSO on one side, none on the other.
     for (tso, port, filter) in [("on", "b", B), ("off", "b", B), ("on", "a", A)] {
@@ -152,7 +154,8 @@ fn sum(bytes: &[u8], start: u32) -> u16 {
     u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap()
 }
 
-/// A virtio-net header and a TCP frame of `bytes` of data from the ring port, to be cut into pieces of `size`.
+/// A virtio-net header and a TCP frame of `bytes` of data from the ring port, to be cut into pieces of
+/// `size`.
 fn large_frame(to: &str, bytes: usize, size: u16) -> Vec<u8> {
     let mac = |text: &str| text.split(':').map(|b| u8::from_str_radix(b, 16).unwrap()).collect::<Vec<_>>();
     let ip = |text: &str| text.parse::<std::net::Ipv4Addr>().unwrap().octets();
@@ -222,8 +225,8 @@ fn guests_sleep_and_wake_up(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     reaches(c, A)
 }
 
-/// Offline it tests registers, too. A mapped page keeps every bit that is written, so of a card whose pages are mapped
-/// that one does not pass: see docs/e1000.md.
+/// Offline it tests registers, too. A mapped page keeps every bit that is written, so of a card whose pages
+/// are mapped that one does not pass: see docs/e1000.md.
 fn the_self_test_passes_where_it_can(Site { a, b, .. }: &mut Site) -> Result<()> {
     for how in ["online", "offline"] {
         let jobs = [&mut *a, &mut *b].map(|guest| guest.run_in_background(&format!("ethtool -t eth0 {how}")));

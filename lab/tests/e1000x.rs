@@ -1,5 +1,5 @@
-//! Our own guest driver, built for the guests' kernel and loaded with every one of its switches, on both cards; and when memory
-//! runs out, or its link changes while it is unloaded.
+//! Our own guest driver, built for the guests' kernel and loaded with every one of its switches, on both
+//! cards; and when memory runs out, or its link changes while it is unloaded.
 
 use crate::cards::{reaches, tag, tagged_stream, untag, with_most_pieces, A, B, LIMIT};
 use sidecore_lab::kbuild::{build, drivers, Kernel};
@@ -129,7 +129,8 @@ fn every_frame_is_sound(daemon: &mut Daemon, when: &str) -> Result<Balance> {
     Ok(balance)
 }
 
-/// Without interrupts for what it has sent, nothing but the driver itself comes back to a ring without buffers.
+/// Without interrupts for what it has sent, nothing but the driver itself comes back to a ring without
+/// buffers.
 fn receiving_comes_back_when_memory_does(a: &mut Guest, b: &mut Guest) -> Result<()> {
     load(a, b, "e1000x.ko lazy=1 rx_ring=64")?;
     a.expect("insmod /faults.ko no_buffers=1")?;

@@ -1,8 +1,10 @@
-//! Eight guests on one I/O core, virtio-net and e1000e by turns, of which two flood: the six others have all their
-//! answers, and no guest gets more time than was granted. Then one guest, whose cards and disk have one budget.
+//! Eight guests on one I/O core, virtio-net and e1000e by turns, of which two flood: the six others have all
+//! their answers, and no guest gets more time than was granted. Then one guest, whose cards and disk have one
+//! budget.
 //!
-//! What is judged is the engine's own account: time that was used and granted, frames in and out, drops by name. How long anything
-//! took on a machine that emulates eight processors on two is not judged, only printed.
+//! What is judged is the engine's own account: time that was used and granted, frames in and out, drops by
+//! name. How long anything took on a machine that emulates eight processors on two is not judged, only
+//! printed.
 
 use std::time::{Duration, Instant};
 
@@ -22,8 +24,8 @@ const PINGS: u32 = 40;
 /// What a flood is granted in the end, in millionths of a core: less than even an emulated guest can use.
 const GRANTED: u64 = 2_000;
 const BUDGET: &str = "200us/100ms";
-/// A visit may be charged for time that another program had its processor for. It is paid back in the periods that follow, but the
-/// last one may not have been yet.
+/// A visit may be charged for time that another program had its processor for. It is paid back in the periods
+/// that follow, but the last one may not have been yet.
 const LONG_VISIT: u64 = 20_000_000;
 
 /// Guest `n`'s port and host name.
@@ -81,9 +83,10 @@ fn jain(shares: &[u64]) -> f64 {
     sum * sum / (count * squares).max(f64::MIN_POSITIVE)
 }
 
-/// The kernel's own generator, without end, by these cards to the sink: 10,000 frames a second of each, many times what is granted.
-/// It serves the card that is due first, and a frame moves a card's time on by `delay` alone: with a few ns, a card that it began
-/// with later would have its turn only after as many frames of the other as the ns that it began later.
+/// The kernel's own generator, without end, by these cards to the sink: 10,000 frames a second of each, many
+/// times what is granted. It serves the card that is due first, and a frame moves a card's time on by `delay`
+/// alone: with a few ns, a card that it began with later would have its turn only after as many frames of the
+/// other as the ns that it began later.
 fn flood(guest: &mut Guest, cards: &[&str]) -> Result<()> {
     guest.expect("modprobe pktgen")?;
     for card in cards {
@@ -138,7 +141,8 @@ fn round(daemon: &mut Daemon, guests: &mut [Guest], what: &str) -> Result<(Vec<H
     assert!(frames.iter().all(|frames| (u64::from(2 * PINGS)..).contains(frames)), "{what}: {frames:?}");
     assert!(jain(&frames) > 0.98, "{what}: {frames:?}");
     for had in &all[FLOODS..] {
-        // Buffers for all of them are there; a card may refuse a group's frame that its guest did not ask for.
+        // Buffers for all of them are there; a card may refuse a group's frame that its guest did not ask
+        // for.
         assert_eq!(had.ring_full, 0, "{what}: {had:?}");
         assert!(had.out_frames >= u64::from(2 * PINGS), "{what}: {had:?}");
     }

@@ -1,5 +1,6 @@
-//! Two guests that are one router: alike down to their addresses, members of a group between two others. Unmodified kernels of Debian
-//! with forwarding turned on; the others use them as they would use one router, while one is killed, comes back and is drained.
+//! Two guests that are one router: alike down to their addresses, members of a group between two others.
+//! Unmodified kernels of Debian with forwarding turned on; the others use them as they would use one router,
+//! while one is killed, comes back and is drained.
 
 use crate::router::{be_router, use_router, virtio, Family, FAMILIES};
 use sidecore_lab::traffic::{iperf3, received_gbits, Pinging};
@@ -164,7 +165,8 @@ fn two_guests_are_one_router(kind: &str, driver: &str, card: fn(&str) -> Nic) ->
     Ok(())
 }
 
-/// Two guests with agents and a router with FRR, between two neighbours: what `make demo DEMO=group` shows, and it fails where that does.
+/// Two guests with agents and a router with FRR, between two neighbours: what `make demo DEMO=group` shows,
+/// and it fails where that does.
 #[test]
 fn guests_with_agents_and_a_router_with_frr_are_one_router() -> Result<()> {
     sidecore_lab::demo::group::demo()

@@ -1,8 +1,9 @@
-//! A guest that routes between two others: two of our cards, each on a switch with one of them, and Debian's unmodified kernel with
-//! forwarding turned on. The others use it as they would use our own router: ping, traceroute, TCP both ways, the path's MTU.
+//! A guest that routes between two others: two of our cards, each on a switch with one of them, and Debian's
+//! unmodified kernel with forwarding turned on. The others use it as they would use our own router: ping,
+//! traceroute, TCP both ways, the path's MTU.
 //!
-//! Then programs flood it, to find out what a frame costs it; the benchmarks' guest router, set to that cost, takes its place behind the
-//! same ports.
+//! Then programs flood it, to find out what a frame costs it; the benchmarks' guest router, set to that cost,
+//! takes its place behind the same ports.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -18,7 +19,8 @@ use sidecore_port::Port;
 use crate::router::{be_router, use_router, virtio};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// The flood: so many frames each time, with pauses in which others have its processor; more than an emulated guest can take.
+/// The flood: so many frames each time, with pauses in which others have its processor; more than an emulated
+/// guest can take.
 const BURST: usize = 100;
 const PAUSE: Duration = Duration::from_micros(300);
 /// How long it is.
@@ -97,8 +99,8 @@ fn a_guest_costs<N: Card + 'static>(
     Ok(())
 }
 
-/// Sends more to `router` than it can take; how many frames come out behind it in a second of its processor, at the best: others
-/// that use the machine only make it slower. `stat` tells of that time.
+/// Sends more to `router` than it can take; how many frames come out behind it in a second of its processor,
+/// at the best: others that use the machine only make it slower. `stat` tells of that time.
 fn flood([from, to]: &mut [Port; 2], router: [u8; 6], stat: &str) -> f64 {
     let mut frame = frame(0, 60);
     frame[..6].copy_from_slice(&router);

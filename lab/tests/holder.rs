@@ -1,5 +1,5 @@
-//! The daemon is killed and started again under unmodified drivers on e1000e and e1000, whose VMM cannot connect again:
-//! holders keep the connection, and the guests see a pause.
+//! The daemon is killed and started again under unmodified drivers on e1000e and e1000, whose VMM cannot
+//! connect again: holders keep the connection, and the guests see a pause.
 
 use serde_json::Value;
 use sidecore_lab::traffic::{iperf3, received_gbits, Pinging};
@@ -59,7 +59,8 @@ fn they_go_on(daemon: &mut Daemon, a: &mut Guest, b: &mut Guest) -> Result<()> {
     for guest in [a, b] {
         let complaints = guest.run("dmesg | grep -iE 'link is down|nobody cared'")?;
         assert_eq!(complaints.text, "", "{}", guest.name());
-        // What a machine that is too busy brings about, too: a frame that was not sent for a second, or for five.
+        // What a machine that is too busy brings about, too: a frame that was not sent for a second, or for
+        // five.
         print!("{}", guest.run("dmesg | grep -iE 'unit hang|transmit queue|reset adapter'")?.text);
         assert_eq!(guest.expect("cat /sys/class/net/eth0/carrier")?.trim(), "1", "{}", guest.name());
     }

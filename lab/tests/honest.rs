@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
 
 const LIMIT: Duration = Duration::from_secs(90);
-/// Bytes that the guest fills and gives back in each round, and bytes of which QEMU must have made holes then.
+/// Bytes that the guest fills and gives back in each round, and bytes of which QEMU must have made holes
+/// then.
 const FILLED_MIB: u64 = 96;
 const HOLES: u64 = 64 << 20;
 /// Frames that have come by the end of each round.
 const FLOOD: u64 = 10_000;
 
-/// A balloon tells QEMU which pages the guest does not use, and QEMU punches them out of the memory file. The guest's driver
-/// soon has its buffers in such pages again, and the switch may be the first one that touches them.
+/// A balloon tells QEMU which pages the guest does not use, and QEMU punches them out of the memory file. The
+/// guest's driver soon has its buffers in such pages again, and the switch may be the first one that touches
+/// them.
 #[test]
 fn a_guest_that_gives_free_pages_back_receives_a_flood() -> Result<()> {
     let dir = RunDir::new("honest")?;

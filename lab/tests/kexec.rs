@@ -1,5 +1,6 @@
-//! A kernel crashes while its card is under traffic, and the one that was loaded for this case starts. The card was not
-//! told: it goes on with the rings of a kernel that is dead, until the new kernel's driver takes it over.
+//! A kernel crashes while its card is under traffic, and the one that was loaded for this case starts. The
+//! card was not told: it goes on with the rings of a kernel that is dead, until the new kernel's driver takes
+//! it over.
 
 use sidecore_lab::netboot::NetBoot;
 use sidecore_lab::{Daemon, Guest, Netns, Nic, Result, RunDir};

@@ -1,4 +1,5 @@
-//! Real guests at the built daemon: one program for all, run with one thread, since emulated guests take all processors.
+//! Real guests at the built daemon: one program for all, run with one thread, since emulated guests take all
+//! processors.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

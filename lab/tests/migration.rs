@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The switch writes into the guest's memory while QEMU copies it. If a page that it wrote were not sent again
-/// (the log of dirty pages, vhost-user `SET_LOG_BASE`), the received file would differ from the sent one: the
-/// receiving program sleeps during the move, so that what arrives meanwhile stays where the switch wrote it.
+/// The switch writes into the guest's memory while QEMU copies it. If a page that it wrote were not sent
+/// again (the log of dirty pages, vhost-user `SET_LOG_BASE`), the received file would differ from the sent
+/// one: the receiving program sleeps during the move, so that what arrives meanwhile stays where the switch
+/// wrote it.
 #[test]
 fn a_guest_moves_to_another_qemu_and_back_while_it_receives() -> Result<()> {
     let dir = RunDir::new("migration")?;
@@ -91,8 +92,8 @@ fn there_and_back(
     let receiver = guest.run_in_background("nc -l -p 9999 -e sh -c 'exec cat > /tmp/received'")?;
     guest.wait_until("netstat -lnt | grep -q :9999", LIMIT)?;
     let pinging = Pinging::start(peer, "10.0.0.1")?;
-    // Blocks of 64 KiB, because frames that fill whole pages leave nothing in them for the guest to write. Fast at
-    // first, which opens TCP's window, then about 400 kB/s.
+    // Blocks of 64 KiB, because frames that fill whole pages leave nothing in them for the guest to write.
+    // Fast at first, which opens TCP's window, then about 400 kB/s.
     peer.expect("rm -f /tmp/stop; dd if=/dev/urandom of=/tmp/sent bs=1M count=48")?;
     let block =
         "dd if=/tmp/sent bs=64k count=1 skip=$n 2>/dev/null; n=$((n + 1)); [ $n -lt 200 ] || usleep 150000";
@@ -102,8 +103,8 @@ fn there_and_back(
     guest.wait_until(&format!("[ $(stat -c %s /tmp/received) -ge {} ]", 200 << 16), LIMIT)?;
     for (from, to) in [("here", "there"), ("there", "here")] {
         guest.expect("killall -STOP cat")?;
-        // The guest rewrites 13 MB over and over for 4 s, more than may be left at the end; so QEMU goes on copying,
-        // and frames arrive in pages that it has copied already and that only the switch touches.
+        // The guest rewrites 13 MB over and over for 4 s, more than may be left at the end; so QEMU goes on
+        // copying, and frames arrive in pages that it has copied already and that only the switch touches.
         let limits = json!({"max-bandwidth": 64 << 20, "downtime-limit": 50});
         guest.qmp(json!({"execute": "migrate-set-parameters", "arguments": limits}))?;
         let busy = guest.run_in_background(
@@ -116,7 +117,8 @@ fn there_and_back(
         guest.expect("killall -CONT cat")?;
         daemon.wait_peer(to, "running")?;
         daemon.wait_peer(from, "waiting")?;
-        // Five a second: at its new port nothing of the guest's may look slow in the second after, either (`balance`).
+        // Five a second: at its new port nothing of the guest's may look slow in the second after, either
+        // (`balance`).
         pinging.more(peer, 6)?;
         received_more(&mut guest)?;
         let waiting: u64 = waiting.trim().parse().unwrap();

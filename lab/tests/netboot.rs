@@ -1,4 +1,5 @@
-//! Firmware is a driver, too: iPXE, in each card's ROM, boots a guest over the network, and Linux takes the card over.
+//! Firmware is a driver, too: iPXE, in each card's ROM, boots a guest over the network, and Linux takes the
+//! card over.
 
 use sidecore_lab::netboot::NetBoot;
 use sidecore_lab::{Daemon, Guest, Netns, Nic, Result, RunDir, Spec};

@@ -1,5 +1,5 @@
-//! Three guests behind one switch: ping and TCP, 64 KiB frames whole from guest to guest, the same cut up for a
-//! guest that takes no such frames, jumbo frames. The guests are booted once.
+//! Three guests behind one switch: ping and TCP, 64 KiB frames whole from guest to guest, the same cut up for
+//! a guest that takes no such frames, jumbo frames. The guests are booted once.
 
 use sidecore_lab::capture::delivered;
 use sidecore_lab::traffic::{iperf3, received_gbits, Ping};

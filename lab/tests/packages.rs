@@ -1,5 +1,6 @@
-//! What `make dist` makes, in clean Debians: installed, under guests' traffic upgraded, and removed. `scripts/dist-check` makes the
-//! packages of two commits and names their folders: `SIDECORE_DIST`, and `SIDECORE_DIST_BEFORE`.
+//! What `make dist` makes, in clean Debians: installed, under guests' traffic upgraded, and removed.
+//! `scripts/dist-check` makes the packages of two commits and names their folders: `SIDECORE_DIST`, and
+//! `SIDECORE_DIST_BEFORE`.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -158,7 +159,8 @@ fn the_guests_drivers_are_built_by_dkms() -> Result<()> {
     container.expect("! ls -d /usr/src/*-0.* /var/lib/dkms/ptnet /var/lib/dkms/e1000x /var/lib/dkms/r8169x 2>/dev/null").map(drop)
 }
 
-/// README's commands, from the package to two VMs that ping. QEMU and the others have been downloaded and installed before.
+/// README's commands, from the package to two VMs that ping. QEMU and the others have been downloaded and
+/// installed before.
 #[test]
 #[ignore = "needs packages: scripts/dist-check"]
 fn the_readme_leads_to_two_vms_within_a_minute() -> Result<()> {
@@ -203,7 +205,8 @@ fn the_service_starts_in_a_guest() -> Result<()> {
     guest.power_off()
 }
 
-/// A user that only podman below has, with user ids for containers, runs podman with the arguments behind the folder.
+/// A user that only podman below has, with user ids for containers, runs podman with the arguments behind the
+/// folder.
 const PODMAN: &str = r#"
 set -eu
 folder=$1

@@ -1,5 +1,6 @@
-//! Our ptnet driver in guests: everything that people do with a network card, and programs that have its rings themselves.
-//! Two ptnet guests, a virtio guest and two programs of the host on one switch; the guests are booted once.
+//! Our ptnet driver in guests: everything that people do with a network card, and programs that have its
+//! rings themselves. Two ptnet guests, a virtio guest and two programs of the host on one switch; the guests
+//! are booted once.
 
 use crate::cards::{
     checked, long_pings, no_wrong_checksum, reaches, reloads, sleeps_and_wakes_up, tag, talk, untag, A, B, C,
@@ -11,8 +12,8 @@ use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
 use sidecore_port::{Interest, Port};
 use std::time::Duration;
 
-/// Frames that a program in a guest and one of the host send each other: no more than a ring holds, so that none is lost
-/// however slowly they run.
+/// Frames that a program in a guest and one of the host send each other: no more than a ring holds, so that
+/// none is lost however slowly they run.
 const NUMBERED: u32 = 900;
 /// Broadcasts: frames for groups take no more than half of what a receiver has free, and a guest may be slow.
 const TO_ALL: u32 = 200;
@@ -120,8 +121,8 @@ fn ping_tcp_and_udp(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     talk("virtio → ptnet", c, a, A)
 }
 
-/// With offloads checksums are not looked at on the way, so the bytes themselves are compared: those of a stream, and
-/// of messages of every length up to some words.
+/// With offloads checksums are not looked at on the way, so the bytes themselves are compared: those of a
+/// stream, and of messages of every length up to some words.
 fn bytes_arrive_as_they_were(Site { a, b, .. }: &mut Site) -> Result<()> {
     same_bytes(a, b, B)?;
     same_bytes(b, a, A)

@@ -1,5 +1,5 @@
-//! A guest and a program of the host share a pipe: our driver in the guest, its sockets and its netmap programs at one end, a program
-//! of the host at the other, in one memory.
+//! A guest and a program of the host share a pipe: our driver in the guest, its sockets and its netmap
+//! programs at one end, a program of the host at the other, in one memory.
 
 use sidecore_lab::kbuild::{build, drivers, program, Kernel};
 use sidecore_lab::{Daemon, Guest, Nic, Result, RunDir};
@@ -43,7 +43,8 @@ fn a_guest_and_a_program_of_the_host_share_a_pipe() -> Result<()> {
     let mut host = Port::attach(&at("h")).unwrap();
     guest.wait_until("test $(cat /sys/class/net/eth0/carrier) = 1", LIMIT)?;
 
-    // What the guest's program sends, the host's reads where it was written: one of the guest's buffers, not of its own.
+    // What the guest's program sends, the host's reads where it was written: one of the guest's buffers, not
+    // of its own.
     let job = guest.run_in_background(&format!("/netmapio eth0 send {NUMBERED}"))?;
     receive(&mut host, 0)?;
     let sent = guest.wait_for(job, LIMIT)?;
@@ -76,7 +77,8 @@ fn a_guest_and_a_program_of_the_host_share_a_pipe() -> Result<()> {
     Ok(())
 }
 
-/// Receives all numbered frames from `next` on, in order; what the guest's stack sends beside them is passed over.
+/// Receives all numbered frames from `next` on, in order; what the guest's stack sends beside them is passed
+/// over.
 fn receive(host: &mut Port, mut next: u32) -> Result<()> {
     let info = *host.info();
     let own = host.tx[0].buffer().map(|bytes| bytes.as_ptr() as usize).unwrap();

@@ -1,5 +1,5 @@
-//! Killed and started again: the daemon under traffic, in every combination of role and ring format, and a VMM.
-//! Four guests talk in two pairs; they are booted once.
+//! Killed and started again: the daemon under traffic, in every combination of role and ring format, and a
+//! VMM. Four guests talk in two pairs; they are booted once.
 
 use sidecore_lab::traffic::{iperf3, received_gbits, Pinging};
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir, Spec};

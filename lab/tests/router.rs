@@ -1,4 +1,5 @@
-//! A router between guests, as their users see it: ping, traceroute and the discovery of a path's MTU, for IPv4 and IPv6.
+//! A router between guests, as their users see it: ping, traceroute and the discovery of a path's MTU, for
+//! IPv4 and IPv6.
 
 use sidecore_lab::traffic::iperf3;
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
@@ -71,8 +72,8 @@ pub(crate) fn be_router(guest: &mut Guest, driver: &str) -> Result<()> {
     guest.wait_until("! grep -Eq ' [4-7c-f]. +eth' /proc/net/if_inet6", LIMIT)
 }
 
-/// Gives both guests their addresses and gateways, and has them use the router in all ways. What leads to the second one
-/// takes packets of 1400 bytes at most.
+/// Gives both guests their addresses and gateways, and has them use the router in all ways. What leads to the
+/// second one takes packets of 1400 bytes at most.
 pub(crate) fn use_router(wide: &mut Guest, narrow: &mut Guest) -> Result<()> {
     for (side, guest) in [&mut *wide, &mut *narrow].into_iter().enumerate() {
         guest.expect("ip link set eth0 up")?;

@@ -1,5 +1,6 @@
-//! Linux's unmodified r8169 on our rtl8169: from the command line to traffic, and all that an administrator does to a card. Two
-//! guests with such cards, one with virtio-net and a port of a program on one switch; the guests are booted once.
+//! Linux's unmodified r8169 on our rtl8169: from the command line to traffic, and all that an administrator
+//! does to a card. Two guests with such cards, one with virtio-net and a port of a program on one switch; the
+//! guests are booted once.
 
 use crate::cards::{
     checked, long_pings, negotiates_again, no_wrong_checksum, reaches, tag, tagged_stream, talk, untag, A, B,
@@ -86,7 +87,8 @@ fn ping_tcp_and_udp(Site { a, b, c, .. }: &mut Site) -> Result<()> {
     talk("virtio → rtl8169", c, a, A)
 }
 
-/// The receiver's card completes no checksum itself: it gets every frame complete, from each sender and in each size.
+/// The receiver's card completes no checksum itself: it gets every frame complete, from each sender and in
+/// each size.
 fn checksums_are_right_on_every_frame(Site { daemon, a, b, c }: &mut Site) -> Result<()> {
     for (from, tso) in [(&mut *a, "on"), (&mut *c, "on")] {
         let capture = daemon.capture("b")?;

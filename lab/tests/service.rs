@@ -1,4 +1,5 @@
-//! The service as `make install` installs it, in a guest whose first process is systemd: with a port of each kind, reloaded, crashed, and stopped.
+//! The service as `make install` installs it, in a guest whose first process is systemd: with a port of each
+//! kind, reloaded, crashed, and stopped.
 
 use std::fs::File;
 use std::time::Duration;

@@ -20,8 +20,8 @@ fn names(folder: &std::path::Path, start: &str) -> Vec<String> {
 /// Ctrl-C while guests boot: the terminal sends SIGINT to the whole process group.
 #[test]
 fn a_demo_that_is_interrupted_leaves_no_namespace_and_no_folder() {
-    // Where a shell has started the tests in the background, the signal is ignored, and the demo would ignore it, too: then QEMU,
-    // which does not, ends alone, and the demo fails.
+    // Where a shell has started the tests in the background, the signal is ignored, and the demo would ignore
+    // it, too: then QEMU, which does not, ends alone, and the demo fails.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_sidecore-lab"), "demo"]);
     let mut demo = command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0).spawn().unwrap();

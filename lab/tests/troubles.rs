@@ -1,5 +1,5 @@
-//! "My VM has no traffic", with real VMMs and drivers: memory that is private or not shared at all is named, and so is a driver
-//! that is not there. A guest that is well is not accused.
+//! "My VM has no traffic", with real VMMs and drivers: memory that is private or not shared at all is named,
+//! and so is a driver that is not there. A guest that is well is not accused.
 
 use sidecore_lab::{Daemon, Guest, Nic, Result, Role, RunDir};
 use std::time::{Duration, Instant};
@@ -32,7 +32,8 @@ fn await_troubles(daemon: &mut Daemon, name: &str, wanted: &[&str]) -> Result<()
     }
 }
 
-/// Boots a guest with a virtio and an Intel card whose memory is `object`, and has it bring both up. What its ports say then.
+/// Boots a guest with a virtio and an Intel card whose memory is `object`, and has it bring both up. What its
+/// ports say then.
 fn told(name: &str, object: &str, wanted: [&[&str]; 2]) -> Result<()> {
     let dir = RunDir::new(name)?;
     let socket = |card: &str| dir.join(&format!("{card}.sock"));
@@ -61,7 +62,8 @@ fn told(name: &str, object: &str, wanted: [&[&str]; 2]) -> Result<()> {
 
 #[test]
 fn private_memory_is_named() -> Result<()> {
-    // QEMU does not give a vhost-user back end memory of which it has a private mapping, and gives it a vfio-user one.
+    // QEMU does not give a vhost-user back end memory of which it has a private mapping, and gives it a
+    // vfio-user one.
     told(
         "private",
         "memory-backend-memfd,id=other,size=256M,share=off",

@@ -78,7 +78,8 @@ fn two_vlans_over_one_trunk(kind: &str, card: fn(&str) -> Nic) -> Result<()> {
     }
     let balance = daemon.balance()?;
     println!("{kind}: {balance}; {:?}", balance.drops);
-    // Streams fill rings; a card filters what its guest did not ask for; who is up first has nobody to speak to.
+    // Streams fill rings; a card filters what its guest did not ask for; who is up first has nobody to speak
+    // to.
     let known = ["ring_full", "vlan", "filtered", "no_destination", "link_down"];
     assert!(balance.drops.keys().all(|reason| known.contains(&reason.as_str())), "{:?}", balance.drops);
     vm.kill();
@@ -86,8 +87,8 @@ fn two_vlans_over_one_trunk(kind: &str, card: fn(&str) -> Nic) -> Result<()> {
     Ok(())
 }
 
-/// Nobody answers to questions for a neighbour's address, without a tag, or in a VLAN that is not the trunk's; and the neighbour's port
-/// has seen none of them.
+/// Nobody answers to questions for a neighbour's address, without a tag, or in a VLAN that is not the
+/// trunk's; and the neighbour's port has seen none of them.
 fn the_other_vlan_hears_nothing(daemon: &mut Daemon, vm: &mut Guest, hosts: &[Host; 2]) -> Result<()> {
     let [red, blue] = hosts;
     let captures = [daemon.capture("red")?, daemon.capture("blue")?];
@@ -122,8 +123,9 @@ fn the_other_vlan_hears_nothing(daemon: &mut Daemon, vm: &mut Guest, hosts: &[Ho
     Ok(())
 }
 
-/// TCP both ways. What reaches the guest has the tag of its VLAN. A virtio driver takes long segments whole, with checksums left to
-/// it; the Intel card gets frames that are cut up behind their tags, with right checksums.
+/// TCP both ways. What reaches the guest has the tag of its VLAN. A virtio driver takes long segments whole,
+/// with checksums left to it; the Intel card gets frames that are cut up behind their tags, with right
+/// checksums.
 fn streams(kind: &str, daemon: &mut Daemon, vm: &mut Guest, host: &Host) -> Result<()> {
     let capture = daemon.capture("vm")?;
     let there = iperf3(vm, &host.guest, "--bytes 8M", |command| host.netns.run(command))?;
@@ -165,7 +167,8 @@ fn a_file_comes_back_as_it_was(vm: &mut Guest, host: &Host, dir: &RunDir) -> Res
     vm.expect("rm /tmp/got").map(drop)
 }
 
-/// Guests of two tenants, a web server for both of them on a trunk, and an intrusion detection that gets copies of its traffic.
+/// Guests of two tenants, a web server for both of them on a trunk, and an intrusion detection that gets
+/// copies of its traffic.
 fn site(dir: &RunDir) -> String {
     let socket = |name: &str| dir.join(name);
     format!(

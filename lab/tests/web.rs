@@ -1,4 +1,5 @@
-//! The page in a browser, with guests: `lab/web/page.mjs` looks at it, and ends with an error where it is not as it should be.
+//! The page in a browser, with guests: `lab/web/page.mjs` looks at it, and ends with an error where it is not
+//! as it should be.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -128,11 +128,13 @@ pub enum DropReason {
     Fragmented = 36,
     /// It is addressed to the router itself, beyond the limit of its class for the control plane.
     PuntLimit = 37,
-    /// It has passed as many routers as it may within one visit, by way of switches, or there was no room for it between two of them.
+    /// It has passed as many routers as it may within one visit, by way of switches, or there was no room for
+    /// it between two of them.
     Reentry = 38,
     /// No route leads back to its source, or none by the port that it came from (RFC 3704).
     ReversePath = 39,
-    /// Another I/O core is in the receiver's queue for long, or this one has waited for the receiver's memory for too long.
+    /// Another I/O core is in the receiver's queue for long, or this one has waited for the receiver's memory
+    /// for too long.
     ReceiverBusy = 40,
     /// As many frames wait in the receiver's ring as the port allows (`queue`).
     QueueFull = 41,

@@ -1,10 +1,10 @@
-//! The e1000's communication status block: a page of the guest's memory by which a driver and the device tell each
-//! other of work without register accesses, as in "Speeding Up Packet I/O in Virtual Machines" (Rizzo, Lettieri,
-//! Maffione 2013, §3.5) and in FreeBSD's `lem` driver built with `NIC_PARAVIRT`.
+//! The e1000's communication status block: a page of the guest's memory by which a driver and the device tell
+//! each other of work without register accesses, as in "Speeding Up Packet I/O in Virtual Machines" (Rizzo,
+//! Lettieri, Maffione 2013, §3.5) and in FreeBSD's `lem` driver built with `NIC_PARAVIRT`.
 //!
-//! A device that has it says so by its PCI subsystem number ([`SUBSYSTEM`]). The driver zeroes a page, writes its
-//! address to [`CSBAH`] and then [`CSBAL`], and sets [`Csb::guest_csb_on`]. Zero in [`CSBAL`] takes it away; a reset
-//! by `CTRL.RST` does not. All fields are little endian.
+//! A device that has it says so by its PCI subsystem number ([`SUBSYSTEM`]). The driver zeroes a page, writes
+//! its address to [`CSBAH`] and then [`CSBAL`], and sets [`Csb::guest_csb_on`]. Zero in [`CSBAL`] takes it
+//! away; a reset by `CTRL.RST` does not. All fields are little endian.
 
 use core::mem::{offset_of, size_of};
 

@@ -1,5 +1,5 @@
-//! Layouts that two address spaces share: engine and guest, engine and native driver, engine and readers of its
-//! counters.
+//! Layouts that two address spaces share: engine and guest, engine and native driver, engine and readers of
+//! its counters.
 //!
 //! Only layouts live here, with their sizes checked at compile time: no code that touches memory and
 //! no `unsafe`. All integers are little endian, as every supported host is.

@@ -1,18 +1,22 @@
-//! ptnet: a NIC whose rings are a host's netmap rings ("Flexible virtual machine networking using netmap passthrough",
-//! Garzarella, Lettieri, Rizzo 2015). The layouts are those of the published Linux and FreeBSD drivers.
+//! ptnet: a NIC whose rings are a host's netmap rings ("Flexible virtual machine networking using netmap
+//! passthrough", Garzarella, Lettieri, Rizzo 2015). The layouts are those of the published Linux and FreeBSD
+//! drivers.
 //!
-//! Two PCI functions make one NIC. The *memory device* ([`memdev`]) has the memory with interface, rings and buffers
-//! (`crate::netmap`) as BAR 1; a guest maps it whole. The *ptnet device* ([`reg`]) has registers, and for each ring a pair of
-//! blocks in the guest's own memory by which slots change hands: [`Atok`], written by the guest, and [`Ktoa`], written by
-//! the host. The `head`, `cur` and `tail` in the rings themselves are the guest's private affair.
+//! Two PCI functions make one NIC. The *memory device* ([`memdev`]) has the memory with interface, rings and
+//! buffers (`crate::netmap`) as BAR 1; a guest maps it whole. The *ptnet device* ([`reg`]) has registers, and
+//! for each ring a pair of blocks in the guest's own memory by which slots change hands: [`Atok`], written by
+//! the guest, and [`Ktoa`], written by the host. The `head`, `cur` and `tail` in the rings themselves are the
+//! guest's private affair.
 //!
-//! When two indices are published, the one that depends on the other is stored first: a guest stores `cur`, then
-//! `head`, a host `hwcur`, then `hwtail`, each with what came before it visible; readers load them the other way round.
-//! A side that wants to be woken sets its flag, and looks at the other's index once more behind a full barrier.
+//! When two indices are published, the one that depends on the other is stored first: a guest stores `cur`,
+//! then `head`, a host `hwcur`, then `hwtail`, each with what came before it visible; readers load them the
+//! other way round. A side that wants to be woken sets its flag, and looks at the other's index once more
+//! behind a full barrier.
 //!
-//! A guest says where the blocks are ([`reg::CSB_GH_BAL`] and its neighbours) and writes [`CREATE`] to [`reg::PTCTL`]. Before
-//! that is answered the host has filled in all blocks: rings go on where they were, and a guest takes over the indices that it
-//! finds. [`DELETE`] ends it: when that is answered the host does not touch the blocks any more.
+//! A guest says where the blocks are ([`reg::CSB_GH_BAL`] and its neighbours) and writes [`CREATE`] to
+//! [`reg::PTCTL`]. Before that is answered the host has filled in all blocks: rings go on where they were,
+//! and a guest takes over the indices that it finds. [`DELETE`] ends it: when that is answered the host does
+//! not touch the blocks any more.
 
 use core::mem::{offset_of, size_of};
 
@@ -27,13 +31,13 @@ pub const MEMORY_DEVICE: u16 = 0x000c;
 pub const MAX_RINGS: usize = 32;
 /// [`reg::PTFEAT`]: frames begin with a virtio-net header.
 pub const VNET_HDR: u32 = 1;
-/// Ours, as are the two that follow; hosts without them do not grant them. With [`VNET_HDR`]: the host takes UDP that is to be
-/// cut into datagrams (virtio's `gso_type` 5).
+/// Ours, as are the two that follow; hosts without them do not grant them. With [`VNET_HDR`]: the host takes
+/// UDP that is to be cut into datagrams (virtio's `gso_type` 5).
 pub const HOST_USO: u32 = 1 << 1;
 /// With [`VNET_HDR`]: the guest takes it.
 pub const GUEST_USO: u32 = 1 << 2;
-/// [`Ktoa::link`] of the first ring on which the guest receives says whether the link is up: from before [`CREATE`] is answered, and
-/// each change is followed by that ring's interrupt.
+/// [`Ktoa::link`] of the first ring on which the guest receives says whether the link is up: from before
+/// [`CREATE`] is answered, and each change is followed by that ring's interrupt.
 pub const LINK: u32 = 1 << 3;
 /// Bytes of that header.
 pub const VNET_HDR_LEN: u32 = 12;
@@ -78,7 +82,8 @@ pub mod reg {
     pub const CSB_HG_BAL: u64 = 0x40;
     /// Ours; zero where it is not known: largest Ethernet payload of a frame.
     pub const MTU: u64 = 0x44;
-    /// The kick of ring 0, and of the others behind it: those on which the guest sends, then those on which it receives.
+    /// The kick of ring 0, and of the others behind it: those on which the guest sends, then those on which
+    /// it receives.
     pub const KICKS: u64 = 0x80;
     /// BAR of the message table.
     pub const MSIX_BAR: u8 = 2;

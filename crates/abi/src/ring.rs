@@ -10,8 +10,8 @@
 //! at them, so a program may move them as it likes before it syncs.
 //!
 //! Slots `hwcur .. hwtail` belong to the client. It gives up those before `head` by storing `head`; the
-//! engine gives slots by moving `hwtail`. The side that stores an index has written the slots and buffers before
-//! ([`publish`]); the side that reads it ([`observe`]) sees them.
+//! engine gives slots by moving `hwtail`. The side that stores an index has written the slots and buffers
+//! before ([`publish`]); the side that reads it ([`observe`]) sees them.
 //!
 //! # Sleeping and waking
 //!
@@ -219,10 +219,10 @@ pub enum Ask {
     /// To be one end of the pipe that `pipe` names, as [`End`] in `value`. The answer brings descriptors: the
     /// memory, then the eventfds that wake the asker's TX and RX ring, then those of the other end's.
     Pipe = 4,
-    /// To receive copies of what the port's client sends, receives, or both, as [`SEES_SENT`] and [`SEES_RECEIVED`] in
-    /// `value`, with [`SEES_RELEASED`] and [`SEES_END_SHIFT`]. The answer is as that of [`Ask::Attach`], about memory of the
-    /// asker's own, in which there are no rings to send on: a monitor's `netmap_if` has one all the same, as in netmap, which
-    /// leads nowhere.
+    /// To receive copies of what the port's client sends, receives, or both, as [`SEES_SENT`] and
+    /// [`SEES_RECEIVED`] in `value`, with [`SEES_RELEASED`] and [`SEES_END_SHIFT`]. The answer is as that of
+    /// [`Ask::Attach`], about memory of the asker's own, in which there are no rings to send on: a monitor's
+    /// `netmap_if` has one all the same, as in netmap, which leads nowhere.
     Monitor = 5,
 }
 
@@ -230,9 +230,11 @@ pub enum Ask {
 pub const SEES_SENT: u32 = 1;
 /// A monitor sees what the port's client receives.
 pub const SEES_RECEIVED: u32 = 2;
-/// A monitor sees what is received when its receiver has released it, not before: as netmap's zero-copy monitors do.
+/// A monitor sees what is received when its receiver has released it, not before: as netmap's zero-copy
+/// monitors do.
 pub const SEES_RELEASED: u32 = 4;
-/// From this bit on the [`End`] that a monitor of a pipe watches, of the pipe that `pipe` names; 0: it watches the port.
+/// From this bit on the [`End`] that a monitor of a pipe watches, of the pipe that `pipe` names; 0: it
+/// watches the port.
 pub const SEES_END_SHIFT: u32 = 8;
 
 /// With [`Ask::Pipe`]: no other client has the end, or gets it.
@@ -291,12 +293,13 @@ impl Ask {
 pub struct Request {
     /// What is asked, as [`Ask`].
     pub ask: u32,
-    /// With [`Ask::SetHeader`], bytes; with [`Ask::Pipe`], which [`End`]; with [`Ask::Monitor`], what it sees.
+    /// With [`Ask::SetHeader`], bytes; with [`Ask::Pipe`], which [`End`]; with [`Ask::Monitor`], what it
+    /// sees.
     pub value: u32,
     /// With [`Ask::Pipe`], its name among those of the port, ended by a zero.
     pub pipe: [u8; PIPE_NAME],
-    /// With [`Ask::Attach`] and [`Ask::Pipe`], how many extra buffers the asker would like. There are as many, and more
-    /// if the port has more, unless others use the memory already.
+    /// With [`Ask::Attach`] and [`Ask::Pipe`], how many extra buffers the asker would like. There are as
+    /// many, and more if the port has more, unless others use the memory already.
     pub extra_bufs: u32,
     /// With [`Ask::Pipe`], [`EXCLUSIVE`] or 0: others may open the end, too, and share its rings.
     pub flags: u32,
@@ -337,21 +340,21 @@ pub struct Info {
     pub mtu: u32,
     /// Number of the memory, as netmap's `mem_id`: ports that have the same may exchange buffers.
     pub mem_id: u32,
-    /// Pipes for which the memory has room: their buffers are the last ones of the pool, both rings of a direction
-    /// sharing one set.
+    /// Pipes for which the memory has room: their buffers are the last ones of the pool, both rings of a
+    /// direction sharing one set.
     pub pipes: u32,
-    /// 0, or which [`End`] of a pipe this is. Then `ring_pool` and `words` lead to the four rings of the pipe: the
-    /// master's TX and RX ring, the slave's TX and RX ring. Both ends use only the [`Client`] halves of the words:
-    /// each reads the other's `head` for what its own `hwcur` or `hwtail` would be. While a ring is watched by monitors, the
-    /// `ticket` of its [`Engine`] half is not 0, and a sender keeps the slots from its `hwcur` on, whichever of
-    /// the two rings across from each other it is.
+    /// 0, or which [`End`] of a pipe this is. Then `ring_pool` and `words` lead to the four rings of the
+    /// pipe: the master's TX and RX ring, the slave's TX and RX ring. Both ends use only the [`Client`]
+    /// halves of the words: each reads the other's `head` for what its own `hwcur` or `hwtail` would be.
+    /// While a ring is watched by monitors, the `ticket` of its [`Engine`] half is not 0, and a sender keeps
+    /// the slots from its `hwcur` on, whichever of the two rings across from each other it is.
     pub end: u32,
     /// Where the `netmap_if` is.
     pub interface: u64,
     /// How many of the rings of each direction are host rings: the last ones.
     pub host_rings: u32,
-    /// The first buffer that was made for the asker's port, and how many were without those of pipes: these are
-    /// present from the start. Where ports share memory, others have the rest.
+    /// The first buffer that was made for the asker's port, and how many were without those of pipes: these
+    /// are present from the start. Where ports share memory, others have the rest.
     pub first_buf: u32,
     /// See `first_buf`.
     pub own_bufs: u32,
@@ -362,8 +365,8 @@ pub struct Info {
 /// An answer: 0 or an errno, and what the port is like.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// 0, or why not: `EBUSY` another client is attached, `EINVAL` an impossible request, `EPROTO` another version,
-    /// `ENOMEM` no memory.
+    /// 0, or why not: `EBUSY` another client is attached, `EINVAL` an impossible request, `EPROTO` another
+    /// version, `ENOMEM` no memory.
     pub errno: u32,
     /// What the port is like; of no meaning unless `errno` is 0.
     pub info: Info,

@@ -1,17 +1,18 @@
 //! What netmap's programs ask of the kernel beyond one port: to make ports on demand, and `vale-ctl`'s verbs.
 //!
-//! One socket takes these requests, whatever the name: the file `.netmap` in the directory of the ring ports' sockets. It
-//! stands for `/dev/netmap` where that is not about a port that exists. A connection is a *lease*: ports that were made
-//! because it asked for them ([`Verb::Open`]) stay for as long as one connection that asked for them is open. A
-//! request is one message of [`ASK`] bytes, its reply one of [`REPLY`] bytes.
+//! One socket takes these requests, whatever the name: the file `.netmap` in the directory of the ring ports'
+//! sockets. It stands for `/dev/netmap` where that is not about a port that exists. A connection is a
+//! *lease*: ports that were made because it asked for them ([`Verb::Open`]) stay for as long as one
+//! connection that asked for them is open. A request is one message of [`ASK`] bytes, its reply one of
+//! [`REPLY`] bytes.
 
 use crate::bytes::{Reader, Writer};
 
 /// The socket's file name.
 pub const SOCKET: &str = ".netmap";
 
-/// The file beside it where operators tell the daemon's broker, which keeps the privileges, what the daemon may have: a datagram
-/// of one letter and what is meant, `i` and the name of an interface for one.
+/// The file beside it where operators tell the daemon's broker, which keeps the privileges, what the daemon
+/// may have: a datagram of one letter and what is meant, `i` and the name of an interface for one.
 pub const OPERATORS: &str = ".operators";
 /// Bytes of a request.
 pub const ASK: usize = 128;
@@ -30,7 +31,8 @@ pub const VERSION: u32 = 1;
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// That a port be there, made if need be, for as long as this connection lasts. The reply names the ring port.
+    /// That a port be there, made if need be, for as long as this connection lasts. The reply names the ring
+    /// port.
     Open = 1,
     /// The first port at or after a place, or with a name the place of that port.
     List = 2,

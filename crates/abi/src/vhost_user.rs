@@ -1,7 +1,7 @@
 //! vhost-user: what is negotiated (docs/interop/vhost-user.rst of QEMU, "Protocol features").
 
-/// Protocol features, each of which has to be negotiated before messages that belong to it are sent. The names are the
-/// specification's.
+/// Protocol features, each of which has to be negotiated before messages that belong to it are sent. The
+/// names are the specification's.
 #[allow(missing_docs)]
 pub mod protocol {
     /// Stands for messages that belong to no feature.

@@ -1,5 +1,5 @@
-//! Virtio 1.2 as both sides of a ring see it: descriptors, ring offsets, feature bits, the network
-//! header; [`blk`] has the block device's. Section numbers are those of "Virtual I/O Device (VIRTIO) Version 1.2".
+//! Virtio 1.2 as both sides of a ring see it: descriptors, ring offsets, feature bits, the network header;
+//! [`blk`] has the block device's. Section numbers are those of "Virtual I/O Device (VIRTIO) Version 1.2".
 
 pub mod blk;
 
@@ -118,8 +118,8 @@ pub mod packed {
     pub const EVENT_SIZE: usize = 4;
 }
 
-/// Feature bits, as masks of the 64-bit feature word (§5.1.3 for network devices, §5.2.3 for block devices, §6 for
-/// the rest).
+/// Feature bits, as masks of the 64-bit feature word (§5.1.3 for network devices, §5.2.3 for block devices,
+/// §6 for the rest).
 pub mod features {
     /// The longest segment is in the configuration space.
     pub const BLK_SIZE_MAX: u64 = 1 << 1;

@@ -1,10 +1,11 @@
-//! The hand-over of slots, checked by loom in every interleaving and with every reordering that the memory model allows.
+//! The hand-over of slots, checked by loom in every interleaving and with every reordering that the memory
+//! model allows.
 //!
-//! The model runs the functions that engine and client run, on loom's words. It covers: what was written before an
-//! index was published is seen by the side that observes it; a side that asked to be woken and found nothing new is
-//! woken. It does not cover what the two sides do besides (rings, batches, what a hostile client writes), nor more than
-//! a few steps, nor more than one sleep of each side; and loom does not model that two processes may map the same
-//! memory at two addresses.
+//! The model runs the functions that engine and client run, on loom's words. It covers: what was written
+//! before an index was published is seen by the side that observes it; a side that asked to be woken and
+//! found nothing new is woken. It does not cover what the two sides do besides (rings, batches, what a
+//! hostile client writes), nor more than a few steps, nor more than one sleep of each side; and loom does not
+//! model that two processes may map the same memory at two addresses.
 #![allow(clippy::unwrap_used)]
 
 use loom::cell::UnsafeCell;

@@ -1,4 +1,5 @@
-//! `sidecore bench away`: what guests bear while the daemon is away. Guests are the lab's, whose program measures.
+//! `sidecore bench away`: what guests bear while the daemon is away. Guests are the lab's, whose program
+//! measures.
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;

@@ -70,7 +70,8 @@ benchmarks! {
     Tap(tap::Args) => tap::run,
     /// Frames one way, from each kind of port to each kind.
     ///
-    /// Beside the Linux bridge and Open vSwitch where they support the pair. Needs root and iproute2; takes two processors.
+    /// Beside the Linux bridge and Open vSwitch where they support the pair. Needs root and iproute2; takes
+    /// two processors.
     Matrix(matrix::Args) => matrix::run,
     /// The cost of a frame and the memory of a port, with more and more silent ports.
     Ports(many::PortsArgs) => many::ports,
@@ -96,7 +97,8 @@ benchmarks! {
     Idle(idle::Args) => idle::run,
     /// DPDK's virtio driver as the guest: does every frame come back at half load?
     ///
-    /// For every combination of socket role, ring format, mergeable buffers and number of queues. Needs dpdk-testpmd.
+    /// For every combination of socket role, ring format, mergeable buffers and number of queues. Needs
+    /// dpdk-testpmd.
     VirtioUser(virtio_user::Args) => virtio_user::run,
     /// The cost of a frame on a switch of ring ports, by the number of receivers.
     ///
@@ -104,8 +106,8 @@ benchmarks! {
     Vale(vale::Args) => vale::run,
     /// 1 to 14 guests on one I/O core: rate, latency and fairness.
     ///
-    /// Guests send requests, small writes or a key-value server's answers. Beside a thread for each device on the same
-    /// processor. Takes two processors.
+    /// Guests send requests, small writes or a key-value server's answers. Beside a thread for each device on
+    /// the same processor. Takes two processors.
     Share(sched::share::Args) => sched::share::run,
     /// Streams and request/response guests on one I/O core: the cost of each for the other.
     ///
@@ -127,8 +129,8 @@ benchmarks! {
     Move(sched::moves::Args) => sched::moves::run,
     /// Disks of 1 to 14 guests on one I/O core: rate, latency and cost of requests.
     ///
-    /// Random and sequential requests, beside qemu-storage-daemon and, as the limit, the host's own io_uring (fio). Takes two
-    /// processors.
+    /// Random and sequential requests, beside qemu-storage-daemon and, as the limit, the host's own io_uring
+    /// (fio). Takes two processors.
     Blk(blk::Args) => blk::run,
     /// The forwarding tables: lookups a second, and the time that a change of a route takes.
     ///
@@ -152,7 +154,8 @@ benchmarks! {
     Vsr(vsr::Args) => vsr::run,
     /// A group of four: flows that come and go while a member drains, comes back and is killed.
     ///
-    /// Which of them move, what is lost, how even they are; and what a group costs each frame. Takes two processors.
+    /// Which of them move, what is lost, how even they are; and what a group costs each frame. Takes two
+    /// processors.
     Group(group::Args) => group::run,
     /// Guests with a card of each kind, and a disk, while the daemon is away: killed, or unable to start.
     ///
@@ -160,8 +163,9 @@ benchmarks! {
     Away(away::Args) => away::run,
     /// RFC 2544 between two ports: rates without loss, latency by load, loss curve.
     ///
-    /// With the search of RFC 9971; also the rate with half a percent of loss, the longest burst, recovery and reset. Of our
-    /// switch or router, of others beside it, or of two ports that exist. Takes two processors.
+    /// With the search of RFC 9971; also the rate with half a percent of loss, the longest burst, recovery
+    /// and reset. Of our switch or router, of others beside it, or of two ports that exist. Takes two
+    /// processors.
     Rfc2544(Box<rfc2544::Args>) => rfc2544::run,
     /// The limit of one hop: one core that only copies frames between two regions of shared memory.
     Limit(vale::LimitArgs) => vale::run_limit,

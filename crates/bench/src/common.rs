@@ -1,4 +1,5 @@
-//! What benchmarks of several ways to do the same are told, and what they do with the samples of their rounds.
+//! What benchmarks of several ways to do the same are told, and what they do with the samples of their
+//! rounds.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -113,7 +114,8 @@ pub fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// Does `what` on a thread of its own: where that is pinned does not pass to threads and processes that are started later.
+/// Does `what` on a thread of its own: where that is pinned does not pass to threads and processes that are
+/// started later.
 pub fn apart<R: Send>(what: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| {
         scope.spawn(what).join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -1,17 +1,18 @@
 //! How far the load's processor and the I/O core's are from each other, for each sample of a benchmark.
 //!
-//! Theory of operation. Frames go from one processor to another in cache lines, so their rate depends on how long a line takes.
-//! That is not constant: a virtual machine's processors may share a physical core's caches now, and lie in different complexes a
-//! second later. So two threads pass one line to and fro before each sample and after it, for about a millisecond. The sample is
-//! *near* if both round trips are below [`NEAR_NS`], *far* if neither is, and *mixed* otherwise. Samples are compared
-//! with samples of the same mode. Of more than two processors the first is probed with each of the others.
+//! Theory of operation. Frames go from one processor to another in cache lines, so their rate depends on how
+//! long a line takes. That is not constant: a virtual machine's processors may share a physical core's caches
+//! now, and lie in different complexes a second later. So two threads pass one line to and fro before each
+//! sample and after it, for about a millisecond. The sample is *near* if both round trips are below
+//! [`NEAR_NS`], *far* if neither is, and *mixed* otherwise. Samples are compared with samples of the same
+//! mode. Of more than two processors the first is probed with each of the others.
 //!
-//! A benchmark probes around its samples ([`Distance`]) and hands them in with their modes; what they come to in tables and JSON is
-//! the same for all (`modes`).
+//! A benchmark probes around its samples ([`Distance`]) and hands them in with their modes; what they come to
+//! in tables and JSON is the same for all (`modes`).
 //!
-//! Both processors poll while this happens. Where it may, the probe has real-time priority above all that a benchmark
-//! starts, and preempts it. Elsewhere the scheduler lets it in for some milliseconds at a time, and the median over
-//! short stretches ignores those in which one of the two threads waited.
+//! Both processors poll while this happens. Where it may, the probe has real-time priority above all that a
+//! benchmark starts, and preempts it. Elsewhere the scheduler lets it in for some milliseconds at a time, and
+//! the median over short stretches ignores those in which one of the two threads waited.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,7 +75,8 @@ impl Mode {
         }
     }
 
-    /// The mode of a long sample that consists of parts, each with its length: that of [`MOST`] of the time, or mixed.
+    /// The mode of a long sample that consists of parts, each with its length: that of [`MOST`] of the time,
+    /// or mixed.
     pub fn most(parts: impl IntoIterator<Item = (Mode, f64)>) -> Mode {
         let parts: Vec<(Mode, f64)> = parts.into_iter().collect();
         let of = |mode: Mode| parts.iter().filter(|part| part.0 == mode).map(|part| part.1).sum::<f64>();
@@ -124,7 +126,8 @@ struct Line {
 }
 
 impl Line {
-    /// Waits until it is `turn`'s turn; false when that takes too long. Without a pause instruction, which takes longer than a line.
+    /// Waits until it is `turn`'s turn; false when that takes too long. Without a pause instruction, which
+    /// takes longer than a line.
     fn wait(&self, turn: u64, end: Instant) -> bool {
         let mut looks = 0_u32;
         while self.turn.load(Ordering::Acquire) != turn {
@@ -138,8 +141,8 @@ impl Line {
     }
 }
 
-/// Nanoseconds that a cache line takes from the first processor to the second and back; nothing if they are the same, may not be used, or
-/// the line does not come back in time.
+/// Nanoseconds that a cache line takes from the first processor to the second and back; nothing if they are
+/// the same, may not be used, or the line does not come back in time.
 pub fn round_trip(cpus: [usize; 2]) -> Option<f64> {
     if cpus[0] == cpus[1] {
         return None;

@@ -1,8 +1,9 @@
 //! The ends of a path through a switch: one that sends as fast as it can, one that takes what comes.
 //!
-//! Each frame has a new sequence number in its first cache line, and that line of every received one is read. Of a host interface the far side is ours as well: what is to come out of it a packet socket puts
-//! in (of a TAP on the interface itself, of the others on the other end of a veth pair), and what goes into it the host's
-//! stack drops, since no socket there is its destination; the interface counts it.
+//! Each frame has a new sequence number in its first cache line, and that line of every received one is read.
+//! Of a host interface the far side is ours as well: what is to come out of it a packet socket puts in (of a
+//! TAP on the interface itself, of the others on the other end of a veth pair), and what goes into it the
+//! host's stack drops, since no socket there is its destination; the interface counts it.
 
 use std::path::{Path, PathBuf};
 
@@ -104,8 +105,8 @@ impl PathEnd {
         PathEnd { near: name.to_owned(), far: name.to_owned(), ..self }
     }
 
-    /// Connects to the port, or to the one that connects to `listener`, for frames of `bytes` bytes. On a thread in
-    /// the namespace.
+    /// Connects to the port, or to the one that connects to `listener`, for frames of `bytes` bytes. On a
+    /// thread in the namespace.
     pub fn connect(&self, listener: Option<&Listener>, bytes: usize) -> Result<Side> {
         let far = self.kind.is_host().then(|| self.far.clone());
         Ok(Side { end: self.open(listener, bytes, Page::Small)?, tags: Tags::new(self.number, bytes), far })
@@ -176,7 +177,8 @@ impl Side {
     }
 }
 
-/// Tagged frames as the load has them: only the first cache line of a sent frame is written, and of a received one read.
+/// Tagged frames as the load has them: only the first cache line of a sent frame is written, and of a
+/// received one read.
 pub struct Tags {
     line: Vec<u8>,
     bytes: usize,

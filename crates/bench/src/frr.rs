@@ -31,7 +31,8 @@ impl Frr {
         }
     }
 
-    /// Starts both in `net` with their configurations. zebra sends its routes to a forwarding plane if it has an `fpm`.
+    /// Starts both in `net` with their configurations. zebra sends its routes to a forwarding plane if it has
+    /// an `fpm`.
     ///
     /// # Errors
     /// One of them does not start.

@@ -1,10 +1,12 @@
-//! `sidecore bench group`: flows that come and go through a group of four, while a member drains, comes back and is killed.
+//! `sidecore bench group`: flows that come and go through a group of four, while a member drains, comes back
+//! and is killed.
 //!
-//! Theory of operation. A daemon with ring ports on one I/O core; one thread on another processor is the sender and all members in
-//! turns. It knows which member had the last frame of each flow, and its number: so what it counts owes nothing to the daemon's
-//! buckets. It sends half of what a wire carries here. What a frame costs with a group of one is measured beside a switch and a
-//! wire without it, as busy time of the I/O core, by turns. Commands are given by a thread that is not pinned: a sender that
-//! waited for them would make its flows idle.
+//! Theory of operation. A daemon with ring ports on one I/O core; one thread on another processor is the
+//! sender and all members in turns. It knows which member had the last frame of each flow, and its number: so
+//! what it counts owes nothing to the daemon's buckets. It sends half of what a wire carries here. What a
+//! frame costs with a group of one is measured beside a switch and a wire without it, as busy time of the I/O
+//! core, by turns. Commands are given by a thread that is not pinned: a sender that waited for them would
+//! make its flows idle.
 
 use std::sync::mpsc::{channel, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};

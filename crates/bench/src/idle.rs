@@ -1,15 +1,16 @@
 //! `sidecore bench idle`: what silent ports cost, and how soon one that speaks is heard.
 //!
-//! Theory of operation. Each round starts a daemon with one pair of ports, and one with many silent ports beside the pair, on one
-//! switch and one I/O core. On both the pair talks as fast as it can; the cost of a frame among silent ports against its cost alone
-//! is what silence costs the others. Then all are silent, and the processor time of the daemon is what silence costs by
-//! itself.
+//! Theory of operation. Each round starts a daemon with one pair of ports, and one with many silent ports
+//! beside the pair, on one switch and one I/O core. On both the pair talks as fast as it can; the cost of a
+//! frame among silent ports against its cost alone is what silence costs the others. Then all are silent, and
+//! the processor time of the daemon is what silence costs by itself.
 //!
-//! A silent queue is *cold*: the I/O core does not poll it. Its promotion is the time from the kick of a first burst until the
-//! burst's first frame is seen at another port. It is measured with the core asleep, by turns with a bare thread that sleeps in
-//! `epoll_wait` on the same processor: what the machine itself takes. And it is measured with the core at work for the pair: there
-//! nothing has to be woken, and what counts is how often the core looks for events. Silent ports take turns with their bursts,
-//! so that each has been cold again before its next one; the daemon's own count of wake-ups says whether they were.
+//! A silent queue is *cold*: the I/O core does not poll it. Its promotion is the time from the kick of a
+//! first burst until the burst's first frame is seen at another port. It is measured with the core asleep, by
+//! turns with a bare thread that sleeps in `epoll_wait` on the same processor: what the machine itself takes.
+//! And it is measured with the core at work for the pair: there nothing has to be woken, and what counts is
+//! how often the core looks for events. Silent ports take turns with their bursts, so that each has been cold
+//! again before its next one; the daemon's own count of wake-ups says whether they were.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,8 @@ pub struct Args {
 
 /// Frames that a silent port sends at once, and that the pair does.
 const BURST: usize = 32;
-/// A port is silent for so long before its next burst: longer than a core polls a silent queue (docs/scheduling.md).
+/// A port is silent for so long before its next burst: longer than a core polls a silent queue
+/// (docs/scheduling.md).
 const SILENT: Duration = Duration::from_millis(30);
 /// From one burst to the next, at least: the core sleeps by then if all are silent.
 const EVERY: Duration = Duration::from_millis(2);
@@ -67,14 +69,16 @@ pub struct Sample {
     ratio: f64,
     /// Share of a processor that the daemon used while all were silent.
     share: f64,
-    /// Microseconds from the kick of a burst until its first frame was seen, in their order: the core slept, or was at work.
+    /// Microseconds from the kick of a burst until its first frame was seen, in their order: the core slept,
+    /// or was at work.
     asleep_us: Vec<f64>,
     at_work_us: Vec<f64>,
     /// Microseconds until a thread ran that slept in `epoll_wait`, by turns with `asleep_us`.
     bare_thread_us: Vec<f64>,
     /// How many of the bursts to a core at work woke a queue that was cold.
     woken: u64,
-    /// The distances while frames of the pair were counted, alone and among silent ports, and at the bursts to a core at work.
+    /// The distances while frames of the pair were counted, alone and among silent ports, and at the bursts
+    /// to a core at work.
     #[serde(skip)]
     modes: Option<[Mode; 3]>,
 }

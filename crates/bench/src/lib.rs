@@ -3,8 +3,8 @@
 //! Every benchmark starts what it compares, loads all of it with the same load, alternates between
 //! them, and prints medians with their spread and ratios. Nothing is compared with a stored number.
 //!
-//! The switch under test is the program `sidecore` in the folder of the program that measures (`ours`); `sidecore bench` becomes
-//! `sidecore-bench` of its own folder.
+//! The switch under test is the program `sidecore` in the folder of the program that measures (`ours`);
+//! `sidecore bench` becomes `sidecore-bench` of its own folder.
 //!
 //! [`main`] is all that this library offers. It is a library to be compiled beside the engine.
 

@@ -1,9 +1,9 @@
 //! Many ports of which most say nothing: a daemon with silent native drivers, and `sidecore bench ports`.
 //!
-//! Theory of operation. Our daemon is started as a user would, and native drivers connect to all of its ports. `ports` lets one
-//! pair talk while the number of silent ports grows, and compares the busy time of the I/O core for each frame with that at two
-//! ports, in alternation; it also tells the daemon's own memory (guest memory is shared and not counted). `idle` has the same
-//! stage.
+//! Theory of operation. Our daemon is started as a user would, and native drivers connect to all of its
+//! ports. `ports` lets one pair talk while the number of silent ports grows, and compares the busy time of
+//! the I/O core for each frame with that at two ports, in alternation; it also tells the daemon's own memory
+//! (guest memory is shared and not counted). `idle` has the same stage.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,15 +1,16 @@
-//! `sidecore bench matrix`: frames one way through the learning switch, from each kind of port to each, beside what else
-//! can do the pair.
+//! `sidecore bench matrix`: frames one way through the learning switch, from each kind of port to each,
+//! beside what else can do the pair.
 //!
-//! Theory of operation. In each round every candidate of every pair is started, measured at every frame size and stopped, all in
-//! one network namespace of their own. One thread on one processor is both ends (`ends`), the candidate has another
-//! processor; the kernel's part of a host interface is done by its caller. What arrives at the receiving end counts.
-//! Between ends that lose nothing by themselves at most [`WINDOW`] frames are under way, so a loss is the switch's;
-//! into a host interface as many are sent as the host takes. The rate is what one I/O core can do unless the load
-//! cannot keep up, which the share of time in which the core was busy tells.
+//! Theory of operation. In each round every candidate of every pair is started, measured at every frame size
+//! and stopped, all in one network namespace of their own. One thread on one processor is both ends (`ends`),
+//! the candidate has another processor; the kernel's part of a host interface is done by its caller. What
+//! arrives at the receiving end counts. Between ends that lose nothing by themselves at most [`WINDOW`]
+//! frames are under way, so a loss is the switch's; into a host interface as many are sent as the host takes.
+//! The rate is what one I/O core can do unless the load cannot keep up, which the share of time in which the
+//! core was busy tells.
 //!
-//! The Linux bridge has two veth pairs; Open vSwitch has its own kinds of port, as a learning switch (`NORMAL`): those
-//! without DPDK (`tap`) its main thread serves, not the polling one.
+//! The Linux bridge has two veth pairs; Open vSwitch has its own kinds of port, as a learning switch
+//! (`NORMAL`): those without DPDK (`tap`) its main thread serves, not the polling one.
 
 use std::time::{Duration, Instant};
 
@@ -181,8 +182,8 @@ fn one(args: &Args, target: &Target<'_>, paced: bool, size: usize) -> Result<Sam
     Ok(Sample { mpps: (after - before) as f64 / seconds / 1e6, busy, lost, mode })
 }
 
-/// Fills one end and empties the other for as long as `window`; if `paced`, with no more than [`WINDOW`] of the frames `sent`
-/// under way.
+/// Fills one end and empties the other for as long as `window`; if `paced`, with no more than [`WINDOW`] of
+/// the frames `sent` under way.
 fn push(from: &mut Side, to: &mut Side, sent: &mut u64, paced: bool, window: Duration) -> Result<()> {
     let start = Instant::now();
     while start.elapsed() < window {

@@ -1,8 +1,9 @@
 //! What samples come to by the distance of the two processors: `modes` of a row.
 //!
-//! Theory of operation. A benchmark labels each sample (`distance`) and keeps the label with it. A row then has a field `modes` of
-//! this type, made from its labelled samples; in JSON it is an object with a key for each mode that has samples. Where a row is
-//! compared with another one, [`Modes::over`] compares samples of the same mode with each other, and nothing else.
+//! Theory of operation. A benchmark labels each sample (`distance`) and keeps the label with it. A row then
+//! has a field `modes` of this type, made from its labelled samples; in JSON it is an object with a key for
+//! each mode that has samples. Where a row is compared with another one, [`Modes::over`] compares samples of
+//! the same mode with each other, and nothing else.
 
 use std::collections::BTreeMap;
 
@@ -58,8 +59,8 @@ impl Serialize for Mode {
     }
 }
 
-/// Processors of a sample whose threads run wherever the scheduler puts them: `own`, if one of them has its own, and the first
-/// other one that this process may use.
+/// Processors of a sample whose threads run wherever the scheduler puts them: `own`, if one of them has its
+/// own, and the first other one that this process may use.
 pub fn anywhere(own: Option<usize>) -> Vec<usize> {
     let allowed = rustix::thread::sched_getaffinity(None);
     let allowed =

@@ -115,7 +115,8 @@ impl Daemon {
     }
 }
 
-/// What the daemon's control socket answers at `path`. A command that asks would take longer than most of what is measured.
+/// What the daemon's control socket answers at `path`. A command that asks would take longer than most of
+/// what is measured.
 ///
 /// # Errors
 /// It does not answer, or no JSON.
@@ -176,7 +177,8 @@ impl Switch {
         Self::start_with(io_core, scratch, &ports, &[])
     }
 
-    /// Starts it with ports of any kind, `KIND:WHERE,…`, which are called `p0`, `p1`, …, and `more` words for `sidecore run`.
+    /// Starts it with ports of any kind, `KIND:WHERE,…`, which are called `p0`, `p1`, …, and `more` words for
+    /// `sidecore run`.
     pub fn start_with(
         io_core: usize,
         scratch: &Scratch,

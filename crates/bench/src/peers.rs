@@ -150,14 +150,15 @@ pub fn free_huge_pages() -> u64 {
     read.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// DPDK's memory arguments: 2 MiB pages without a mounted hugetlbfs if enough are free, else 4 KiB. The pages lie in few files:
-/// with a file for each, virtio-user would have more regions of memory than the eight that a vhost-user message may name.
-/// `small`: how many MiB of these.
+/// DPDK's memory arguments: 2 MiB pages without a mounted hugetlbfs if enough are free, else 4 KiB. The pages
+/// lie in few files: with a file for each, virtio-user would have more regions of memory than the eight that
+/// a vhost-user message may name. `small`: how many MiB of these.
 pub fn dpdk_memory(small: &str) -> Vec<&str> {
     if free_huge_pages() >= HUGE_PAGES {
         vec!["--in-memory", "--single-file-segments"]
     } else {
-        // Without huge pages DPDK has its older way of memory. Open vSwitch asks for another one unless it is told.
+        // Without huge pages DPDK has its older way of memory. Open vSwitch asks for another one unless it is
+        // told.
         vec!["--no-huge", "--legacy-mem", "-m", small]
     }
 }

@@ -3,9 +3,10 @@
 //!
 //! Two cores: the load's and the one that the candidate gets. In each round every candidate is started,
 //! measured at every frame size and stopped, so that slow drift of the machine meets all alike; a ratio is
-//! the median of the rounds' ratios, not the ratio of medians. How far the two cores were from each other is probed before and after
-//! each sample (`distance`), and what the samples of one mode say is compared with testpmd's in the same mode. What else can spoil a round is printed: how
-//! busy the load was (it must not be the limit) and how long either thread was kept from its core.
+//! the median of the rounds' ratios, not the ratio of medians. How far the two cores were from each other is
+//! probed before and after each sample (`distance`), and what the samples of one mode say is compared with
+//! testpmd's in the same mode. What else can spoil a round is printed: how busy the load was (it must not be
+//! the limit) and how long either thread was kept from its core.
 
 use std::collections::BTreeMap;
 

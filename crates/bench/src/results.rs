@@ -1,9 +1,11 @@
-//! What a benchmark found: JSON, or for people the same in tables, whose columns have the names that keys have in JSON.
+//! What a benchmark found: JSON, or for people the same in tables, whose columns have the names that keys
+//! have in JSON.
 //!
-//! Theory of operation. A benchmark describes its rows once, as serialized structs. In JSON they are what they are. In a table each
-//! field is a column: objects within are columns of their own (`full.mpps`), of lists of numbers the least and the greatest are
-//! shown, and lists of objects are a table of their own. Samples by distance (`modes`) are a second table. A line of either begins
-//! with the row's first columns, those in front of its first figure.
+//! Theory of operation. A benchmark describes its rows once, as serialized structs. In JSON they are what
+//! they are. In a table each field is a column: objects within are columns of their own (`full.mpps`), of
+//! lists of numbers the least and the greatest are shown, and lists of objects are a table of their own.
+//! Samples by distance (`modes`) are a second table. A line of either begins with the row's first columns,
+//! those in front of its first figure.
 
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -235,7 +237,8 @@ fn table(title: &str, rows: &[Line]) -> String {
     text
 }
 
-/// Samples by distance in words: `near 24.10 / 25.00 / 31.20 (3), 1.90 × testpmd; far 10.20 / 10.20 / 10.20 (1)`.
+/// Samples by distance in words: `near 24.10 / 25.00 / 31.20 (3), 1.90 × testpmd; far 10.20 / 10.20 / 10.20
+/// (1)`.
 fn told(Fields(modes): &Fields) -> String {
     let one = |(mode, cell): &(String, Cell)| {
         let of = flat(cell.clone());

@@ -1,7 +1,8 @@
 //! `sidecore bench draw`: the figure of a benchmark again, from what it printed with `--json`.
 //!
-//! A measurement takes minutes and two processors, a figure neither: so what was measured once can be drawn on any machine and with
-//! later drawings. A benchmark that can be drawn reads its own rows back; this module only knows whose they are.
+//! A measurement takes minutes and two processors, a figure neither: so what was measured once can be drawn
+//! on any machine and with later drawings. A benchmark that can be drawn reads its own rows back; this module
+//! only knows whose they are.
 
 use std::fs;
 use std::path::PathBuf;

@@ -101,7 +101,8 @@ impl StorageDaemon {
     }
 }
 
-/// Without QEMU's locks: a process that was killed keeps its own until the kernel has ended the last of its requests.
+/// Without QEMU's locks: a process that was killed keeps its own until the kernel has ended the last of its
+/// requests.
 fn blockdev(n: usize, image: &Image) -> String {
     match image {
         Image::File { path, direct } => {

@@ -1,11 +1,11 @@
 //! `sidecore bench tap`: TCP between two network namespaces, through our switch and TAPs beside a Linux
 //! bridge and veth pairs.
 //!
-//! Theory of operation. Both contestants stand ready all the time, each with two namespaces of its own
-//! that hold nothing but an address; the runs alternate. iperf3 sends for some seconds in one namespace
-//! and receives in the other, wherever the scheduler puts it; the receiver's figure counts. For ours the share of time in which the I/O
-//! core was busy is told, too. The distance of a run is that of the I/O core's processor and the first other one, where iperf3 is on a
-//! machine with two. Needs root, iperf3 and iproute2.
+//! Theory of operation. Both contestants stand ready all the time, each with two namespaces of its own that
+//! hold nothing but an address; the runs alternate. iperf3 sends for some seconds in one namespace and
+//! receives in the other, wherever the scheduler puts it; the receiver's figure counts. For ours the share of
+//! time in which the I/O core was busy is told, too. The distance of a run is that of the I/O core's
+//! processor and the first other one, where iperf3 is on a machine with two. Needs root, iperf3 and iproute2.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -1,8 +1,8 @@
 //! What is tested: our switch or router, others beside it, or two ports of whatever runs already.
 //!
-//! Each is started anew for each repetition, on a processor that the tester leaves alone. The Linux bridge has two veth
-//! pairs in a network namespace; receive packet steering puts what it does on that processor, too, where it would be part of the
-//! sender's system calls otherwise.
+//! Each is started anew for each repetition, on a processor that the tester leaves alone. The Linux bridge
+//! has two veth pairs in a network namespace; receive packet steering puts what it does on that processor,
+//! too, where it would be part of the sender's system calls otherwise.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -177,8 +177,8 @@ impl<'s> Target<'s> {
         Ok(Target { who: who.clone(), running, setting, ends, listeners, net, anywhere, scratch })
     }
 
-    /// Looks whether the ports that were given are there and take frames of `longest` bytes; of others nothing is known before they
-    /// start. A vhost-user switch that is there is not disturbed.
+    /// Looks whether the ports that were given are there and take frames of `longest` bytes; of others
+    /// nothing is known before they start. A vhost-user switch that is there is not disturbed.
     ///
     /// # Errors
     /// One of them is not, or does not.
@@ -269,7 +269,8 @@ impl<'s> Target<'s> {
         }
     }
 
-    /// What the receiver says, so that it is known: to a router that it is the gateway, to a switch that it is there.
+    /// What the receiver says, so that it is known: to a router that it is the gateway, to a switch that it
+    /// is there.
     pub fn hello(&self) -> Vec<u8> {
         if self.who == Who::Router {
             return gateway_says();
@@ -367,7 +368,8 @@ fn ours(who: &Who, setting: Setting<'_>, scratch: &Scratch, ends: &[PathEnd; 2])
     Ok(switch)
 }
 
-/// What the gateway says so that a router with these addresses knows it: an ARP request for the second one (RFC 826).
+/// What the gateway says so that a router with these addresses knows it: an ARP request for the second one
+/// (RFC 826).
 pub fn gateway_says() -> Vec<u8> {
     let head = [&[0xff; 6][..], &STATIONS.to, &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]].concat();
     let mut frame = [&head[..], &STATIONS.to, &GATEWAY_IP, &[0; 6], &ROUTER_IP].concat();
@@ -404,7 +406,8 @@ fn given(port: &PortAddress, longest: usize, page: Page) -> Result<End> {
     }
 }
 
-/// A network namespace with so many veth pairs `near0` and `far0`, and so on, whose received frames processor `core` works on.
+/// A network namespace with so many veth pairs `near0` and `far0`, and so on, whose received frames processor
+/// `core` works on.
 pub fn veths(pairs: usize, core: usize) -> Result<Net> {
     let net = Net::quiet()?;
     let mut steer = "mount -t sysfs none /sys".to_owned();

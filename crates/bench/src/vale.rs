@@ -1,11 +1,12 @@
-//! `sidecore bench vale` and `sidecore bench limit`: what a frame costs on a switch of ring ports, by the number of receivers,
-//! beside what copying it costs at least.
+//! `sidecore bench vale` and `sidecore bench limit`: what a frame costs on a switch of ring ports, by the
+//! number of receivers, beside what copying it costs at least.
 //!
-//! Theory of operation. A daemon with ring ports on one I/O core; one thread on another processor is the sender and all the
-//! receivers in turns, so two processors are enough. The sender writes the addresses of each frame, which go to all
-//! receivers in turns (unicast) or to all at once (broadcast). The cost of a frame is the time in which the I/O core was
-//! busy, by its own account, over the frames that it took. Rings are large enough that nothing is lost: what one turn sends
-//! fits into any receiver's ring. The numbers of receivers alternate, and so does the copy limit of the same processor.
+//! Theory of operation. A daemon with ring ports on one I/O core; one thread on another processor is the
+//! sender and all the receivers in turns, so two processors are enough. The sender writes the addresses of
+//! each frame, which go to all receivers in turns (unicast) or to all at once (broadcast). The cost of a
+//! frame is the time in which the I/O core was busy, by its own account, over the frames that it took. Rings
+//! are large enough that nothing is lost: what one turn sends fits into any receiver's ring. The numbers of
+//! receivers alternate, and so does the copy limit of the same processor.
 
 use std::time::{Duration, Instant};
 

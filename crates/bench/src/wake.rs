@@ -1,8 +1,8 @@
-//! What waking up costs on this machine without us: a bare thread that sleeps in `epoll_wait` until an eventfd
-//! is written, as an I/O core does.
+//! What waking up costs on this machine without us: a bare thread that sleeps in `epoll_wait` until an
+//! eventfd is written, as an I/O core does.
 //!
-//! `bench idle` measures it between its own frames, so that both meet the same machine: a processor that sleeps must
-//! be woken by the hypervisor, which on a busy host takes from microseconds to milliseconds.
+//! `bench idle` measures it between its own frames, so that both meet the same machine: a processor that
+//! sleeps must be woken by the hypervisor, which on a busy host takes from microseconds to milliseconds.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};

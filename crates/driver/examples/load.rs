@@ -1,6 +1,6 @@
-//! Loads any vhost-user backend that listens on two sockets:
-//! `load A B [size=64] [core=0] [bursts=8] [packed] [in_order] [plain] [fixed] [huge] [rate=100000] [seconds=1]`.
-//! `plain`: no mergeable buffers. `fixed`: frames are not rewritten.
+//! Loads any vhost-user backend that listens on two sockets: `load A B [size=64] [core=0] [bursts=8] [packed]
+//! [in_order] [plain] [fixed] [huge] [rate=100000] [seconds=1]`. `plain`: no mergeable buffers. `fixed`:
+//! frames are not rewritten.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::time::Duration;

@@ -81,7 +81,8 @@ impl Bound {
         Ok(ring)
     }
 
-    /// Asks for interrupts or for none. A look at what is pending, if it follows, sees what came before the wish was heard.
+    /// Asks for interrupts or for none. A look at what is pending, if it follows, sees what came before the
+    /// wish was heard.
     pub fn set_interrupts(&self, on: bool) {
         match (self.options.packed, on) {
             (true, true) => self.parts.avail.store16(1, EVENT_F_ENABLE, Ordering::Relaxed),
@@ -93,8 +94,8 @@ impl Bound {
         fence(Ordering::SeqCst);
     }
 
-    /// Changes how many bytes entry `n` offers, which the device must not hold: a buffer stays where it is, a frame in it may be
-    /// shorter than the last one.
+    /// Changes how many bytes entry `n` offers, which the device must not hold: a buffer stays where it is, a
+    /// frame in it may be shorter than the last one.
     #[inline]
     pub fn set_len(&mut self, n: u16, len: u32) {
         let at = usize::from(n & self.mask);
@@ -107,7 +108,8 @@ impl Bound {
         }
     }
 
-    /// Where a new connection goes on with a split ring: at the first entry that the old one did not give back.
+    /// Where a new connection goes on with a split ring: at the first entry that the old one did not give
+    /// back.
     ///
     /// # Errors
     /// The ring is packed, which keeps no such index in memory.

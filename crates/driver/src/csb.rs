@@ -1,5 +1,5 @@
-//! The driver's side of the communication status block (`sidecore_abi::csb`): tails and wishes in memory instead of
-//! registers and interrupts.
+//! The driver's side of the communication status block (`sidecore_abi::csb`): tails and wishes in memory
+//! instead of registers and interrupts.
 
 use std::mem::offset_of;
 use std::sync::atomic::{fence, Ordering};

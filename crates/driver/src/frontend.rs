@@ -22,8 +22,8 @@ use crate::raw::{request, Message, FLAG_NEED_REPLY};
 pub mod protocol {
     pub use sidecore_abi::vhost_user::protocol::*;
 
-    /// Everything that this front end can speak with any device. CONFIG and BACKEND_REQ are for those that have
-    /// something to say there.
+    /// Everything that this front end can speak with any device. CONFIG and BACKEND_REQ are for those that
+    /// have something to say there.
     pub const ALL: u64 = MQ
         | LOG_SHMFD
         | RARP
@@ -127,8 +127,8 @@ pub struct Frontend {
     acknowledged: bool,
 }
 
-/// The backend sees the end at once. Closing alone would not do: a process that another thread starts at this moment has a
-/// copy of the socket until it runs its program.
+/// The backend sees the end at once. Closing alone would not do: a process that another thread starts at this
+/// moment has a copy of the socket until it runs its program.
 impl Drop for Frontend {
     fn drop(&mut self) {
         let _ = self.socket.shutdown(Shutdown::Both);
@@ -351,7 +351,8 @@ impl Frontend {
         self.set(Message::new(request::SET_CONFIG, config_payload(offset, bytes)))
     }
 
-    /// SET_BACKEND_REQ_FD: makes the channel on which the backend speaks by itself, and returns our end of it.
+    /// SET_BACKEND_REQ_FD: makes the channel on which the backend speaks by itself, and returns our end of
+    /// it.
     pub fn backend_channel(&self) -> Result<UnixStream> {
         let (ours, theirs) = UnixStream::pair().map_err(|e| Error::io("making a channel", e))?;
         let message = Message::new(request::SET_BACKEND_REQ_FD, Vec::new()).with_fd(&theirs);

@@ -53,8 +53,8 @@ impl Running {
     }
 }
 
-/// Sleeps until one of the rings interrupts, `other` has something to read or is closed, or the time is over. The rings must
-/// have been asked for interrupts.
+/// Sleeps until one of the rings interrupts, `other` has something to read or is closed, or the time is over.
+/// The rings must have been asked for interrupts.
 pub fn sleep<'a>(
     rings: impl IntoIterator<Item = &'a Running>,
     other: Option<&dyn AsFd>,

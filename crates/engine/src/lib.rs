@@ -38,7 +38,8 @@ pub mod virtq;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The lock of `mutex`, also after a thread has panicked under it: what a mutex guards here is whole behind each statement.
+/// The lock of `mutex`, also after a thread has panicked under it: what a mutex guards here is whole behind
+/// each statement.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! A batch is bounded by what its frames cost, and what it leaves behind comes later: none lost, none twice, in order.
+//! A batch is bounded by what its frames cost, and what it leaves behind comes later: none lost, none twice,
+//! in order.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The buckets of a group under loom: every interleaving of cores that use a bucket and the thread that moves it.
+//! The buckets of a group under loom: every interleaving of cores that use a bucket and the thread that moves
+//! it.
 //!
 //! The file itself is compiled here with loom's atomics, one bucket and two cores.
 
@@ -27,8 +28,8 @@ fn idle() -> Arc<Buckets> {
     Arc::new(buckets)
 }
 
-/// Two cores use the bucket twice each, while it is moved: whoever has used it once has used the member that has it in
-/// the end.
+/// Two cores use the bucket twice each, while it is moved: whoever has used it once has used the member that
+/// has it in the end.
 #[test]
 fn no_core_goes_on_with_the_old_owner_of_a_bucket_that_moved() {
     let mut model = loom::model::Builder::new();
@@ -69,7 +70,8 @@ fn the_model_notices_a_use_that_is_noted_too_late() {
     });
 }
 
-/// A member that is gone loses its bucket at once, also beside a move of it; a core never finds a member that never had it.
+/// A member that is gone loses its bucket at once, also beside a move of it; a core never finds a member that
+/// never had it.
 #[test]
 fn a_bucket_of_a_member_that_is_gone_moves_at_once() {
     loom::model(|| {

@@ -1,5 +1,5 @@
-//! Cloud Hypervisor's own clients, the crates `vfio_user` and `vhost`, asked what it asks them and in its order (seen
-//! with version 53), and in the guest the least that a driver does.
+//! Cloud Hypervisor's own clients, the crates `vfio_user` and `vhost`, asked what it asks them and in its
+//! order (seen with version 53), and in the guest the least that a driver does.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -222,8 +222,8 @@ impl Card {
         u32::from_le_bytes(bytes)
     }
 
-    /// The bytes of the BAR at `at` of configuration space, which keeps all ones: Cloud Hypervisor tells no device
-    /// its addresses.
+    /// The bytes of the BAR at `at` of configuration space, which keeps all ones: Cloud Hypervisor tells no
+    /// device its addresses.
     fn sized(&mut self, at: u64) -> u32 {
         let low = if self.config(at) & 1 == 0 { 0xf } else { 0x3 };
         self.client.region_write(region::CONFIG, at, &[0xff; 4]).unwrap();
@@ -335,8 +335,8 @@ fn intel_cards_work_with_its_client() {
     }
 }
 
-/// Cloud Hypervisor lets the guest reach 4 KiB of each function's configuration space, and its client waits for the
-/// data of a read that was refused.
+/// Cloud Hypervisor lets the guest reach 4 KiB of each function's configuration space, and its client waits
+/// for the data of a read that was refused.
 #[test]
 fn all_of_configuration_space_can_be_touched() {
     let rig = Rig::new("config");

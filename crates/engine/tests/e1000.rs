@@ -272,8 +272,8 @@ fn a_driver_that_scribbles_on_its_block_harms_itself_only() {
         b.send(&[&frame(mac(0), mac(1), seed as u32, 100)]).unwrap();
         b.receive(64, |_| {}).unwrap();
     }
-    // The other is as well as before, and so is this one once it starts anew. Nothing of it is under way then, and
-    // what the other sent has been delivered when it gets its descriptors back.
+    // The other is as well as before, and so is this one once it starts anew. Nothing of it is under way
+    // then, and what the other sent has been delivered when it gets its descriptors back.
     assert_eq!(rig.ports[1].fault.get(), None);
     a.start().unwrap();
     await_true("sent frames are given back", || b.reclaim());
@@ -293,8 +293,8 @@ fn toeplitz(input: &[u8]) -> u32 {
         .fold(0, |sum, at| sum ^ (at..at + 32).fold(0, |word, at| word << 1 | u32::from(bit(&RSS_KEY, at))))
 }
 
-/// A packet of flow `flow` with number `n`, and the queue that it belongs in: TCP or UDP over IPv4 or IPv6, with a tag or
-/// without, and one in nine is not IP.
+/// A packet of flow `flow` with number `n`, and the queue that it belongs in: TCP or UDP over IPv4 or IPv6,
+/// with a tag or without, and one in nine is not IP.
 fn packet(to: Mac, from: Mac, flow: u32, n: u32) -> (Vec<u8>, usize) {
     let mut bytes = [to.0, from.0].concat();
     let seed = flow.wrapping_mul(0x9e37_79b9).to_be_bytes();

@@ -1,5 +1,5 @@
-//! The rules of the house, held by reading the sources: which module may use which, where `unsafe` may stand, how long
-//! a file may be.
+//! The rules of the house, held by reading the sources: which module may use which, where `unsafe` may stand,
+//! how long a file may be.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -248,7 +248,8 @@ fn every_file_says_what_it_is_for() {
     }
 }
 
-/// The folders below the engine's `src` whose files must not use each other in a circle: all with more than one, but for tests.
+/// The folders below the engine's `src` whose files must not use each other in a circle: all with more than
+/// one, but for tests.
 fn folders() -> BTreeSet<String> {
     let src = root().join("crates/engine/src");
     let in_src = |(_, path, _): (String, PathBuf, String)| path.strip_prefix(&src).unwrap().to_owned();
@@ -263,8 +264,9 @@ fn folders() -> BTreeSet<String> {
     found.into_keys().collect()
 }
 
-/// Which files of `dir`, whose names begin with `here`, each of them uses; what lies in a folder below counts as the file of that
-/// name. A file that uses what `mod.rs` or `lib.rs` exports uses that, which uses what it exports.
+/// Which files of `dir`, whose names begin with `here`, each of them uses; what lies in a folder below counts
+/// as the file of that name. A file that uses what `mod.rs` or `lib.rs` exports uses that, which uses what it
+/// exports.
 fn uses_within(dir: &Path, here: &str) -> BTreeMap<String, BTreeSet<String>> {
     let mut paths = Vec::new();
     sources(dir, &mut paths);
@@ -357,8 +359,8 @@ fn files_of_a_folder_use_each_other_in_no_circle() {
     assert!(circles.is_empty(), "{}", circles.join("\n"));
 }
 
-/// Folders and files below `src` in which a peer's number could be an index: none of them may index a slice. A new file in such a
-/// folder belongs to them.
+/// Folders and files below `src` in which a peer's number could be an index: none of them may index a slice.
+/// A new file in such a folder belongs to them.
 const UNINDEXED: &[&str] = &[
     "../../routing/src/lib.rs",
     "device/csb.rs",
@@ -423,8 +425,8 @@ fn where_a_peers_number_could_be_an_index_nothing_is_indexed() {
     }
 }
 
-/// Files that map memory into the process: each of them says what it maps, and whether a page of it may be missing. Files of
-/// others are mapped in one place, behind its checks.
+/// Files that map memory into the process: each of them says what it maps, and whether a page of it may be
+/// missing. Files of others are mapped in one place, behind its checks.
 const MAPS: &[&str] = &[
     "host/mapping.rs",
     "mem/foreign.rs",
@@ -460,7 +462,8 @@ fn arithmetic_on_what_guests_write_is_checked_in_releases() {
     }
 }
 
-/// Steps of the walk in ARCHITECTURE.md, from one virtio-net port to another: each is a file that has the function.
+/// Steps of the walk in ARCHITECTURE.md, from one virtio-net port to another: each is a file that has the
+/// function.
 const WALK: usize = 12;
 
 #[test]

@@ -1,8 +1,10 @@
-//! A receiver that makes no progress: what comes for it is dropped before a byte of it is touched. One that is only
-//! slower than its sender at the other end of a wire: it gets everything, and the waits for it are counted.
+//! A receiver that makes no progress: what comes for it is dropped before a byte of it is touched. One that
+//! is only slower than its sender at the other end of a wire: it gets everything, and the waits for it are
+//! counted.
 //!
-//! The proof of the first is in the sender's memory: the bodies of its frames lie in a file that is cut short once the
-//! receiver's ring is full. A core that then reads a body, to copy it or to work out a checksum, marks the map.
+//! The proof of the first is in the sender's memory: the bodies of its frames lie in a file that is cut short
+//! once the receiver's ring is full. A core that then reads a body, to copy it or to work out a checksum,
+//! marks the map.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -158,8 +160,8 @@ impl Rig {
         self.source.waits.of(0)
     }
 
-    /// Has a queue served that sends what it is ordered to, once the sink has a peer. With the file and the map of the
-    /// frames' bodies.
+    /// Has a queue served that sends what it is ordered to, once the sink has a peer. With the file and the
+    /// map of the frames' bodies.
     fn serve(&self, orders: &Arc<AtomicU64>, large: bool) -> (Lease<Source>, std::fs::File, Arc<GuestMap>) {
         let file: std::fs::File = memfd_create(c"bodies", MemfdFlags::CLOEXEC).unwrap().into();
         ftruncate(&file, BODIES).unwrap();

@@ -1,9 +1,9 @@
 //! The MAC table under loom: every interleaving of cores that learn, claim, replace and forget.
 //!
-//! The files of the table itself are compiled here with loom's atomics, buckets of two and four ports. Covered: that
-//! each port's count is what is there when no core is at work. Not covered: that no address stands twice after two
-//! cores placed it at once, which rests on sequential consistency, that loom does not model; the table only loses a
-//! place by it.
+//! The files of the table itself are compiled here with loom's atomics, buckets of two and four ports.
+//! Covered: that each port's count is what is there when no core is at work. Not covered: that no address
+//! stands twice after two cores placed it at once, which rests on sequential consistency, that loom does not
+//! model; the table only loses a place by it.
 
 #![allow(
     dead_code,

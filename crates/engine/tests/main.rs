@@ -1,4 +1,5 @@
-//! The engine, by its own interfaces and over sockets: one program for all, since each one more costs a link of its own.
+//! The engine, by its own interfaces and over sockets: one program for all, since each one more costs a link
+//! of its own.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,11 +1,11 @@
 //! Models of the protocols by which two sides hand indices over, checked by loom in every interleaving
 //! and with every reordering that the memory model allows.
 //!
-//! Covered: that neither side sleeps while there is work (kicks, interrupts, the mailbox), and that a side that sees an
-//! index sees what was written before it. The models repeat the order of the accesses in `virtq::split`,
-//! `core::mailbox` and `core::registry`; the accesses themselves go to raw shared memory there, which loom cannot
-//! watch. Not covered: a peer that breaks the protocol (`tests/virtq.rs`, the fuzz targets), the kernel's side of an
-//! eventfd, wrap-around of indices (property tests).
+//! Covered: that neither side sleeps while there is work (kicks, interrupts, the mailbox), and that a side
+//! that sees an index sees what was written before it. The models repeat the order of the accesses in
+//! `virtq::split`, `core::mailbox` and `core::registry`; the accesses themselves go to raw shared memory
+//! there, which loom cannot watch. Not covered: a peer that breaks the protocol (`tests/virtq.rs`, the fuzz
+//! targets), the kernel's side of an eventfd, wrap-around of indices (property tests).
 
 #![allow(clippy::unwrap_used)]
 
@@ -93,7 +93,8 @@ fn the_model_notices_a_missing_fence() {
 struct Box {
     messages: Mutex<u32>,
     raised: AtomicBool,
-    /// The kernel's lock stands around an eventfd's counter (fs/eventfd.c), so reads and writes of it have an order.
+    /// The kernel's lock stands around an eventfd's counter (fs/eventfd.c), so reads and writes of it have an
+    /// order.
     event: Mutex<bool>,
 }
 
@@ -135,8 +136,8 @@ impl Box {
     }
 }
 
-/// A core that goes to sleep beside messages is woken by the eventfd; one that has read all of them is let sleep. `a_round`:
-/// how many messages a round reads, of two.
+/// A core that goes to sleep beside messages is woken by the eventfd; one that has read all of them is let
+/// sleep. `a_round`: how many messages a round reads, of two.
 fn mailbox(raise_last: bool, a_round: u32) {
     loom::model(move || {
         let mail = Arc::new(Box::default());
@@ -150,7 +151,8 @@ fn mailbox(raise_last: bool, a_round: u32) {
         mail.round(a_round);
         mail.round(a_round);
         writer.join().unwrap();
-        // No thread writes any more. Each round that does not end asleep has read a message, or lowered the flag.
+        // No thread writes any more. Each round that does not end asleep has read a message, or lowered the
+        // flag.
         let rounds = (0..4).take_while(|_| !mail.round(a_round)).count();
         assert!(rounds < 4, "the core never sleeps again: its flag stays raised");
         let (left, wakes) = (*mail.messages.lock().unwrap(), *mail.event.lock().unwrap());
@@ -172,9 +174,10 @@ fn the_model_notices_a_flag_that_is_raised_too_early() {
     mailbox(false, 4);
 }
 
-/// The e1000's status block (`sidecore_abi::csb`): the guest's tail and the device's wish for a kick; the device's
-/// heads (descriptors that are done) and the guest's wish for an interrupt. Both ways the same protocol: one side
-/// publishes and then looks at the other's wish, the other wishes and then looks at what was published.
+/// The e1000's status block (`sidecore_abi::csb`): the guest's tail and the device's wish for a kick; the
+/// device's heads (descriptors that are done) and the guest's wish for an interrupt. Both ways the same
+/// protocol: one side publishes and then looks at the other's wish, the other wishes and then looks at what
+/// was published.
 #[derive(Default)]
 struct Block {
     descriptor: AtomicU32,
@@ -197,7 +200,8 @@ impl Block {
         }
     }
 
-    /// `TxRing::want_kicks` of the device; for the other direction `E1000::service` of the driver. True: asleep.
+    /// `TxRing::want_kicks` of the device; for the other direction `E1000::service` of the driver. True:
+    /// asleep.
     fn sleep(&self) -> bool {
         self.need_kick.store(1, Ordering::Release);
         fence(Ordering::SeqCst);
@@ -237,8 +241,9 @@ fn the_model_notices_a_guest_without_a_fence() {
     status_block(false);
 }
 
-/// The core of a task (`core::registry`): a message about it goes to the core that the registry names, under the
-/// registry's lock; a core that hands the task over posts it and changes the registry under that lock, too.
+/// The core of a task (`core::registry`): a message about it goes to the core that the registry names, under
+/// the registry's lock; a core that hands the task over posts it and changes the registry under that lock,
+/// too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CoreMessage {
     Take,
@@ -279,8 +284,8 @@ impl Cores {
         }
     }
 
-    /// `Core::read_mail` of core `me`: one message. False: there was none. `apart`: the task is posted before the registry's
-    /// lock is taken, as it must not be.
+    /// `Core::read_mail` of core `me`: one message. False: there was none. `apart`: the task is posted before
+    /// the registry's lock is taken, as it must not be.
     fn read(&self, me: usize, apart: bool) -> bool {
         let message = {
             let mut mail = self.mail[me].lock().unwrap();

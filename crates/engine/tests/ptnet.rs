@@ -1,4 +1,5 @@
-//! ptnet from outside: native drivers at the other end of real sockets, a real switch and I/O core between them.
+//! ptnet from outside: native drivers at the other end of real sockets, a real switch and I/O core between
+//! them.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

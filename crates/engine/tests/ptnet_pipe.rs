@@ -1,4 +1,5 @@
-//! Pipes between ptnet ports from outside: native drivers at both ends of real sockets, an I/O core between them.
+//! Pipes between ptnet ports from outside: native drivers at both ends of real sockets, an I/O core between
+//! them.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;

@@ -1,10 +1,13 @@
-//! The router beside the Linux kernel's: random tables, random packets, and both have to do the same with each.
+//! The router beside the Linux kernel's: random tables, random packets, and both have to do the same with
+//! each.
 //!
-//! The kernel forwards in a network namespace between TAP interfaces that the test holds; our router gets the same frames
-//! directly. Compared is all that comes out, by port: packets that go on, answers, and ICMP errors. What the two may choose is taken
-//! away before: identification and don't-fragment bit of what they make themselves, flow labels, and padding. Not compared is where ours
-//! is stricter: 0.0.0.0/8 (RFC 1122), link-local addresses of IPv4 (RFC 3927), mapped addresses of IPv6, broadcasts on its networks and its own IPv6
-//! addresses as sources, source routes, IPv6 sources that no packet may have. Echo requests with a wrong checksum have a wrong reply.
+//! The kernel forwards in a network namespace between TAP interfaces that the test holds; our router gets the
+//! same frames directly. Compared is all that comes out, by port: packets that go on, answers, and ICMP
+//! errors. What the two may choose is taken away before: identification and don't-fragment bit of what they
+//! make themselves, flow labels, and padding. Not compared is where ours is stricter: 0.0.0.0/8 (RFC 1122),
+//! link-local addresses of IPv4 (RFC 3927), mapped addresses of IPv6, broadcasts on its networks and its own
+//! IPv6 addresses as sources, source routes, IPv6 sources that no packet may have. Echo requests with a wrong
+//! checksum have a wrong reply.
 //!
 //! `ROUTER_PACKETS` says how many packets there are. It needs root and iproute2.
 
@@ -200,7 +203,8 @@ impl Kernel {
     }
 }
 
-/// Whether `reply` is the kernel's word on a packet before `frame`, of which it was not waited for: it quotes another source.
+/// Whether `reply` is the kernel's word on a packet before `frame`, of which it was not waited for: it quotes
+/// another source.
 fn is_late(reply: &[u8], frame: &[u8]) -> bool {
     let is_error = reply.len() >= 62 && reply[12..15] == [8, 0, 0x45] && (reply[23], reply[34]) == (1, 3);
     // An error that is sent on has the source of `frame`; one about it quotes that.
@@ -351,7 +355,8 @@ fn payload(random: &mut Random, v6: bool, own: bool) -> (u8, Vec<u8>) {
     }
 }
 
-/// An IPv4 packet that comes in by port `from`, whose source may be anywhere: near a route, on another port's network, or nowhere.
+/// An IPv4 packet that comes in by port `from`, whose source may be anywhere: near a route, on another port's
+/// network, or nowhere.
 fn from_anywhere(random: &mut Random, macs: &[[u8; 6]], routes: &[Static]) -> (usize, Vec<u8>) {
     let (from, other) = (random.below(PORTS as u64) as usize, random.below(PORTS as u64) as usize);
     let fours: Vec<u32> = routes
@@ -504,8 +509,8 @@ fn packet(random: &mut Random, macs: &[[u8; 6]], routes: &[Static]) -> (usize, V
     (from, frame)
 }
 
-/// An address that only routes lead to: none of the networks on which a stranger would have to be asked for, or which only one of the
-/// two passes on.
+/// An address that only routes lead to: none of the networks on which a stranger would have to be asked for,
+/// or which only one of the two passes on.
 fn near4(it: u32) -> Ipv4Addr {
     let address = Ipv4Addr::from_bits(it);
     match address.octets() {
@@ -624,8 +629,8 @@ fn it_does_what_the_kernel_does() {
             false => packet(&mut random, &kernel.macs, &routes),
         };
         let (mine, why) = ours.send(from, &frame);
-        // What the kernel tells of its IPv4 routes it tells each sender five times at once, by a limit that the host has and no
-        // namespace: silence is no difference there.
+        // What the kernel tells of its IPv4 routes it tells each sender five times at once, by a limit that
+        // the host has and no namespace: silence is no difference there.
         let limited = frame[12..14] == [8, 0] && matches!(why, Some("no_route" | "unreachable" | "prohibit"));
         let mut theirs = kernel.send(from, &frame, if limited { 0 } else { mine.len() });
         theirs.retain(|(_, reply)| !is_late(reply, &frame));
@@ -638,8 +643,8 @@ fn it_does_what_the_kernel_does() {
         };
         let (mine, theirs) = (clean(mine), clean(theirs));
         let v6 = frame[12..14] == [0x86, 0xdd];
-        // The kernel does not look at the source of an IPv6 packet that goes back by its port (ip6_forward), or is for itself.
-        // RFC 4291 §2.5.2 does.
+        // The kernel does not look at the source of an IPv6 packet that goes back by its port (ip6_forward),
+        // or is for itself. RFC 4291 §2.5.2 does.
         let unseen = v6 && why == Some("martian");
         // Ours makes a reply's checksum of the request's (RFC 1624): a damaged one is for the asker to see.
         let damaged = theirs.is_empty() && is_damaged_echo(&frame, v6);

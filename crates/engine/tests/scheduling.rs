@@ -1,7 +1,8 @@
-//! I/O cores with threads: a disk beside a queue of frames, a flow whose task moves, wake-ups that must not be lost.
+//! I/O cores with threads: a disk beside a queue of frames, a flow whose task moves, wake-ups that must not
+//! be lost.
 //!
-//! What each task gets to the microsecond is tested with a clock of our own (`core/tests`); here is what only real threads and
-//! a real kernel show.
+//! What each task gets to the microsecond is tested with a clock of our own (`core/tests`); here is what only
+//! real threads and a real kernel show.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -140,7 +141,8 @@ impl Owner for Guest {
     }
 }
 
-/// A disk that does nothing, as the kernel does it: requests are submitted in one visit and done in a later one.
+/// A disk that does nothing, as the kernel does it: requests are submitted in one visit and done in a later
+/// one.
 struct Disk {
     guest: Arc<Guest>,
     ring: IoUring,
@@ -266,7 +268,8 @@ fn a_flow_loses_no_frame_and_keeps_its_order_while_its_task_moves_and_cores_come
     assert_eq!((totals.in_frames, totals.drops.iter().sum::<u64>()), (source.next, 0));
 }
 
-/// A queue that is kicked: the producer looks at `armed` after it has published, the consumer at the count after it has armed.
+/// A queue that is kicked: the producer looks at `armed` after it has published, the consumer at the count
+/// after it has armed.
 struct Kicked {
     guest: Arc<Guest>,
     state: Arc<Kicks>,
@@ -313,8 +316,8 @@ fn wake_ups() -> u64 {
 
 #[test]
 fn no_wake_up_is_lost_between_looks_messages_and_moves_and_while_cores_come_and_go() {
-    // Cores that sleep at once, so that nearly each request finds one that does or is about to; and for ever, so that one that was
-    // slept over is never answered.
+    // Cores that sleep at once, so that nearly each request finds one that does or is about to; and for ever,
+    // so that one that was slept over is never answered.
     let tuning =
         Tuning { spin: Duration::ZERO, longest_sleep: 60 * LIMIT, balance: false, ..Tuning::default() };
     let graph = Graph::start(&two_cores(tuning)).unwrap();
@@ -330,7 +333,8 @@ fn no_wake_up_is_lost_between_looks_messages_and_moves_and_while_cores_come_and_
             rustix::io::write(&kick, &1u64.to_ne_bytes()).unwrap();
         }
         match number % 200 {
-            // Messages come between looking and sleeping, too: one that moves the task, takes its core away, or wants nothing.
+            // Messages come between looking and sleeping, too: one that moves the task, takes its core away,
+            // or wants nothing.
             50 | 150 => _ = graph.move_task(task, usize::try_from(number / 50 % 2).unwrap()),
             100 => _ = graph.set_active(1),
             125 => _ = graph.set_active(2),

@@ -275,7 +275,8 @@ fn carrier_follows_set_link_and_frames_are_dropped_by_name() {
     tap.set_link(true).unwrap();
     assert!(detected());
     assert_eq!(send(&port, 0, &batch_of(&bytes, Offload::NONE)).frames, 1);
-    // The administrator's own switch counts as well, at once for frames and with the next look for the link, and heals.
+    // The administrator's own switch counts as well, at once for frames and with the next look for the link,
+    // and heals.
     net.run("ip link set tap0 down");
     let outcome = send(&port, 0, &batch_of(&bytes, Offload::NONE));
     assert_eq!((outcome.frames, drops(&outcome, DropReason::LinkDown)), (0, 1));

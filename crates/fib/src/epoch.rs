@@ -1,13 +1,15 @@
 //! When what was replaced may be used again.
 //!
-//! Theory of operation. A reader notes the epoch in a word of its own before it reads, and takes the note away when it has
-//! read. The writer makes something unreachable, then begins an epoch. When each reader's note is of that epoch or a later one, or
-//! there is none, no reader can be where that something was reachable.
+//! Theory of operation. A reader notes the epoch in a word of its own before it reads, and takes the note
+//! away when it has read. The writer makes something unreachable, then begins an epoch. When each reader's
+//! note is of that epoch or a later one, or there is none, no reader can be where that something was
+//! reachable.
 //!
-//! Two fences carry this. The reader's stands between its note and its first access, the writer's between the last change and
-//! its look at the notes. So the writer sees the note, or the reader sees the change.
+//! Two fences carry this. The reader's stands between its note and its first access, the writer's between the
+//! last change and its look at the notes. So the writer sees the note, or the reader sees the change.
 //!
-//! A note costs a reader one store and one fence for each batch; the word has a cache line that nothing else uses.
+//! A note costs a reader one store and one fence for each batch; the word has a cache line that nothing else
+//! uses.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -60,7 +62,8 @@ impl Epochs {
         note.0.store(OUTSIDE, Ordering::Release);
     }
 
-    /// Begins an epoch: what was made unreachable before may be used again when the epoch [has passed](Epochs::reached).
+    /// Begins an epoch: what was made unreachable before may be used again when the epoch [has
+    /// passed](Epochs::reached).
     pub fn begin(&self) -> u64 {
         fence(Ordering::SeqCst);
         let epoch = self.now.fetch_add(1, Ordering::SeqCst) + 1;

@@ -1,17 +1,18 @@
 //! The forwarding information base: which next-hop group the longest prefix of an address leads to.
 //!
-//! Theory of operation. One [`v4::Writer`] or [`v6::Writer`] has the routes (the RIB, a trie of prefixes) and keeps a flat table in step with
-//! it. Any number of readers look batches of addresses up in the flat table, without locks and while it changes. A reader that
-//! meets a change sees, for each address, the group before it or the group after it.
+//! Theory of operation. One [`v4::Writer`] or [`v6::Writer`] has the routes (the RIB, a trie of prefixes) and
+//! keeps a flat table in step with it. Any number of readers look batches of addresses up in the flat table,
+//! without locks and while it changes. A reader that meets a change sees, for each address, the group before
+//! it or the group after it.
 //!
-//! * **IPv4** is DIR-24-8: one entry for each /24, and a block of 256 entries where longer prefixes are. A lookup takes one
-//!   memory access, or two.
-//! * **IPv6** is a sorted list of intervals of the upper 64 bits, cut into chunks. A lookup is a search for the chunk and one
-//!   in it. A /64 with longer prefixes has a list of its own.
+//! * **IPv4** is DIR-24-8: one entry for each /24, and a block of 256 entries where longer prefixes are. A
+//!   lookup takes one memory access, or two.
+//! * **IPv6** is a sorted list of intervals of the upper 64 bits, cut into chunks. A lookup is a search for
+//!   the chunk and one in it. A /64 with longer prefixes has a list of its own.
 //!
-//! A block or chunk that was replaced is used again only when each reader has begun a later batch or reads nothing ([`epoch`]).
-//! What a change would need to move as a whole, such as the list of chunks, is published as a new table, which a reader takes
-//! when its next batch begins ([`publish`]).
+//! A block or chunk that was replaced is used again only when each reader has begun a later batch or reads
+//! nothing ([`epoch`]). What a change would need to move as a whole, such as the list of chunks, is published
+//! as a new table, which a reader takes when its next batch begins ([`publish`]).
 //!
 //! The crate knows neither packets nor ports: a group is a number, and [`NO_ROUTE`] is none.
 #![deny(clippy::indexing_slicing)]

@@ -1,7 +1,8 @@
 //! Memory of a table: zeroed, in huge pages where the kernel has them, and taken as it is touched.
 //!
-//! Invariant of the `unsafe` here: `map` is a mapping of `bytes` bytes that this value alone knows; `at` is aligned for `T` and lies in it
-//! with `len` values behind it. `T` is a type for which zeros are a value ([`Zeroable`] is implemented in this file alone).
+//! Invariant of the `unsafe` here: `map` is a mapping of `bytes` bytes that this value alone knows; `at` is
+//! aligned for `T` and lies in it with `len` values behind it. `T` is a type for which zeros are a value
+//! ([`Zeroable`] is implemented in this file alone).
 
 use std::ffi::c_void;
 use std::ops::{Deref, DerefMut};
@@ -52,7 +53,8 @@ impl<T: Zeroable> Zeroed<T> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping at a place of the kernel's choice.
         let map = unsafe { mmap_anonymous(null_mut(), bytes, ProtFlags::READ | ProtFlags::WRITE, flags)? };
-        // SAFETY: advice on the mapping above; it changes no byte. A kernel without huge pages refuses, and all is well.
+        // SAFETY: advice on the mapping above; it changes no byte. A kernel without huge pages refuses, and
+        // all is well.
         let _ = unsafe { madvise(map, bytes, Advice::LinuxHugepage) };
         let at = map.wrapping_byte_add(map.align_offset(HUGE)).cast::<T>();
         let at = NonNull::new(at).ok_or(rustix::io::Errno::NOMEM)?;

@@ -1,7 +1,8 @@
 //! A table that is replaced as a whole, beside what changes in it.
 //!
-//! A reader keeps a reference to the table and looks at its version when a batch begins; it takes the lock only when that has
-//! changed. The writer keeps replaced tables until no reader has them, so that no reader has to free one.
+//! A reader keeps a reference to the table and looks at its version when a batch begins; it takes the lock
+//! only when that has changed. The writer keeps replaced tables until no reader has them, so that no reader
+//! has to free one.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,7 +22,8 @@ impl<T> Published<T> {
         Published { epochs: Epochs::new(), version: AtomicU64::new(0), table: Mutex::new(table) }
     }
 
-    /// Readers take `table` when their next batch begins. The one before is returned: its last holder frees it.
+    /// Readers take `table` when their next batch begins. The one before is returned: its last holder frees
+    /// it.
     pub fn replace(&self, table: Arc<T>) -> Arc<T> {
         let old = std::mem::replace(&mut *self.table.lock().unwrap_or_else(PoisonError::into_inner), table);
         self.version.fetch_add(1, Ordering::Release);

@@ -1,6 +1,8 @@
-//! The IPv4 table and its epochs under loom: every interleaving of a lookup with a block that is filled, left and used again.
+//! The IPv4 table and its epochs under loom: every interleaving of a lookup with a block that is filled, left
+//! and used again.
 //!
-//! The files of the crate itself are compiled here with loom's atomics and a table of four entries, blocks of two.
+//! The files of the crate itself are compiled here with loom's atomics and a table of four entries, blocks of
+//! two.
 
 #![allow(
     dead_code,
@@ -50,7 +52,8 @@ use epoch::Epochs;
 use loom::sync::Arc;
 use table::Table;
 
-/// A route of the first entry's second address comes and goes; its block is the next one's then. `waits`: for the reader.
+/// A route of the first entry's second address comes and goes; its block is the next one's then. `waits`: for
+/// the reader.
 fn block_changes_hands(waits: bool) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(4);

@@ -33,7 +33,8 @@ fn mask(bits: u8, len: u8) -> u128 {
     all & !(all.checked_shr(len.into()).unwrap_or(0))
 }
 
-/// An address of few, so that prefixes lie in each other: its upper and its lower end vary, the middle is all zeros or ones.
+/// An address of few, so that prefixes lie in each other: its upper and its lower end vary, the middle is all
+/// zeros or ones.
 fn address(bits: u8) -> impl Strategy<Value = u128> {
     (0u128..8, 0u128..=2, any::<bool>(), 0u128..8).prop_map(move |(top, middle, ones, low)| {
         let all = mask(bits, bits);
@@ -259,7 +260,8 @@ fn many_routes_come_and_go() {
     }
 }
 
-/// A reader on another thread sees, for each address, a group that it has had, and at last the one that it has.
+/// A reader on another thread sees, for each address, a group that it has had, and at last the one that it
+/// has.
 #[test]
 fn readers_see_what_was_or_what_is() {
     let (mut four, mut six) = (v4::Writer::new().unwrap(), v6::Writer::new().unwrap());

@@ -1,4 +1,5 @@
-//! `pkt-gen`: its flags. Letters and meanings are those of netmap's pkt-gen; what is ours has a long name only.
+//! `pkt-gen`: its flags. Letters and meanings are those of netmap's pkt-gen; what is ours has a long name
+//! only.
 
 use std::path::PathBuf;
 

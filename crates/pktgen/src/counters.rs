@@ -1,4 +1,5 @@
-//! What threads count, where the main thread can read it: each on a cache line of its own, written by one thread.
+//! What threads count, where the main thread can read it: each on a cache line of its own, written by one
+//! thread.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -124,7 +125,8 @@ impl Job<'_> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Frames that all threads together have yet to receive: it is unknown beforehand which of them a flow comes to.
+    /// Frames that all threads together have yet to receive: it is unknown beforehand which of them a flow
+    /// comes to.
     pub fn left(&self) -> u64 {
         match self.count {
             u64::MAX => u64::MAX,

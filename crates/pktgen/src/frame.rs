@@ -107,8 +107,8 @@ impl Maker {
         self.set_addresses();
     }
 
-    /// A frame of `len` bytes with the addresses of this turn. Its headers say so: a router between drops an IP packet
-    /// that is shorter than it claims.
+    /// A frame of `len` bytes with the addresses of this turn. Its headers say so: a router between drops an
+    /// IP packet that is shorter than it claims.
     pub fn short(&self, len: usize) -> Vec<u8> {
         let mut maker = self.clone();
         maker.set_length(len);

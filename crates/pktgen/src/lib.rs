@@ -1,11 +1,11 @@
 //! `sidecore pkt-gen`: sends, receives and measures, with the options and the output of netmap's pkt-gen.
 //!
-//! Theory of operation. `plan` turns flags into a plan and refuses what would have no effect. `end` opens the port, which
-//! gives a lane (a queue each way) for each thread. Each thread runs one loop (`send`, `receive`, `ping`), compiled for its
-//! kind of lane: batches, no allocation, frames that are all the same are written into each buffer once and sent again and
-//! again. It counts in a `ThreadCounters`; the main thread reads them for its progress lines and stops the threads when a signal
-//! comes. A thread that finds nothing to do yields for a while, so that a receiver and a sender on one processor take turns,
-//! and then sleeps (`pace`).
+//! Theory of operation. `plan` turns flags into a plan and refuses what would have no effect. `end` opens the
+//! port, which gives a lane (a queue each way) for each thread. Each thread runs one loop (`send`, `receive`,
+//! `ping`), compiled for its kind of lane: batches, no allocation, frames that are all the same are written
+//! into each buffer once and sent again and again. It counts in a `ThreadCounters`; the main thread reads
+//! them for its progress lines and stops the threads when a signal comes. A thread that finds nothing to do
+//! yields for a while, so that a receiver and a sender on one processor take turns, and then sleeps (`pace`).
 //!
 //! | file | what |
 //! |---|---|

@@ -1,7 +1,8 @@
 //! Ping and pong: round trip times.
 //!
-//! As in netmap's pkt-gen, a ping carries at byte 42 its number and from byte 46 the time in seconds and nanoseconds,
-//! 32 bits each, and a pong is the same frame with its addresses swapped. One ping is under way at a time.
+//! As in netmap's pkt-gen, a ping carries at byte 42 its number and from byte 46 the time in seconds and
+//! nanoseconds, 32 bits each, and a pong is the same frame with its addresses swapped. One ping is under way
+//! at a time.
 
 use std::time::{Duration, Instant};
 
@@ -43,7 +44,8 @@ impl Rtt {
 struct Answer {
     number: u32,
     seen: bool,
-    /// Our own address: no switch floods our ping back to us, but a wire's other end could reflect it unchanged.
+    /// Our own address: no switch floods our ping back to us, but a wire's other end could reflect it
+    /// unchanged.
     mac: [u8; 6],
 }
 

@@ -97,8 +97,8 @@ impl Intervals {
         )
     }
 
-    /// Their spread, of those in which anything passed. The first and the last of them are cut short by start and end, and left
-    /// out if others remain.
+    /// Their spread, of those in which anything passed. The first and the last of them are cut short by start
+    /// and end, and left out if others remain.
     pub fn spread(&self) -> Option<Spread> {
         let busy: Vec<f64> = self.rates.iter().copied().filter(|rate| *rate > 0.0).collect();
         match busy.len() {

@@ -64,8 +64,8 @@ pub fn drain<L: Lane>(lane: &mut L, job: &Job<'_>) -> Result<Instant> {
     Ok(Instant::now())
 }
 
-/// Sends `job.count` numbered frames, at most `window` ahead of the receiver's acknowledgements. `adopt`: to the address
-/// that answers.
+/// Sends `job.count` numbered frames, at most `window` ahead of the receiver's acknowledgements. `adopt`: to
+/// the address that answers.
 pub fn verified<L: Lane>(
     lane: &mut L,
     source: &mut Numbered,

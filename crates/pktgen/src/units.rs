@@ -29,7 +29,8 @@ impl FromStr for Count {
     }
 }
 
-/// `value` with three digits behind the point and K, M, G or T, then `unit`; without those letters if `plain`.
+/// `value` with three digits behind the point and K, M, G or T, then `unit`; without those letters if
+/// `plain`.
 pub fn scaled(value: f64, unit: &str, plain: bool) -> String {
     if plain {
         return format!("{value:.0} {unit}");

@@ -1,7 +1,8 @@
 //! `--verify`: numbered frames, checked and acknowledged.
 //!
-//! Theory of operation. A switch drops what does not fit into the receiver's ring and never holds a sender up, so a
-//! sender that must not lose frames has to know what has arrived. Frames carry, behind the UDP header:
+//! Theory of operation. A switch drops what does not fit into the receiver's ring and never holds a sender
+//! up, so a sender that must not lose frames has to know what has arrived. Frames carry, behind the UDP
+//! header:
 //!
 //! | byte | |
 //! |---|---|
@@ -11,10 +12,11 @@
 //! | 54 | checksum over all other bytes, 32 bits |
 //! | 58 | filler, eight bytes at a time: the number times an odd constant, plus 1, plus 2, … |
 //!
-//! Numbers are little-endian. A flow is one combination of addresses and ports. The sender says hello until an
-//! acknowledgement comes, whose count is where it starts; that has made both addresses known to the switch, too. Then it
-//! has at most `--window` frames under way. The receiver acknowledges every 128 frames, and whenever nothing comes. Nothing
-//! is sent twice: a lost frame is what this is there to find. It ends the run with an error at both ends.
+//! Numbers are little-endian. A flow is one combination of addresses and ports. The sender says hello until
+//! an acknowledgement comes, whose count is where it starts; that has made both addresses known to the
+//! switch, too. Then it has at most `--window` frames under way. The receiver acknowledges every 128 frames,
+//! and whenever nothing comes. Nothing is sent twice: a lost frame is what this is there to find. It ends the
+//! run with an error at both ends.
 
 use std::fmt;
 
@@ -46,8 +48,8 @@ pub const ACK_EVERY: u64 = 128;
 pub const MAX_FLOWS: u128 = 1 << 16;
 const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The checksum: 64-bit words, the last one filled up with zeros, each mixed in by XOR and a multiplication by an
-/// odd constant; the upper half counts, which every bit before has reached.
+/// The checksum: 64-bit words, the last one filled up with zeros, each mixed in by XOR and a multiplication
+/// by an odd constant; the upper half counts, which every bit before has reached.
 fn checksum(frame: &[u8]) -> u32 {
     let mut hash = frame.len() as u64;
     let mut mix = |word: [u8; 8]| hash = (hash ^ u64::from_le_bytes(word)).wrapping_mul(ODD);

@@ -2,11 +2,12 @@
 //!
 //! `pipe_rate [MILLISECONDS [LENGTH [BURST [SENDER_CPU [RECEIVER_CPU [TOUCH [SLOTS]]]]]]]`
 //!
-//! With TOUCH 0 the ends handle slots only, as netmap's pkt-gen does on a pipe once its buffers are filled; with 1 the
-//! sender writes each frame and the receiver reads it. The same processor twice: one thread does both.
+//! With TOUCH 0 the ends handle slots only, as netmap's pkt-gen does on a pipe once its buffers are filled;
+//! with 1 the sender writes each frame and the receiver reads it. The same processor twice: one thread does
+//! both.
 //!
-//! The time is cut into ten samples. How far the processors are from each other is probed before and after each, and a second line
-//! sums the samples up by that distance.
+//! The time is cut into ten samples. How far the processors are from each other is probed before and after
+//! each, and a second line sums the samples up by that distance.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss)]
 
 #[path = "../../bench/src/distance.rs"]

@@ -1,8 +1,8 @@
-//! How many frames a second go from one ring port through the learning switch to another: one I/O core, and one
-//! core for both clients.
+//! How many frames a second go from one ring port through the learning switch to another: one I/O core, and
+//! one core for both clients.
 //!
-//! In a virtual machine the answer depends on where the host has put the two processors: beside each other a line goes
-//! from one to the other several times as fast as across the die. Take several runs.
+//! In a virtual machine the answer depends on where the host has put the two processors: beside each other a
+//! line goes from one to the other several times as fast as across the die. Take several runs.
 //!
 //! `ring_rate [MILLISECONDS [LENGTH [BURST [CLIENT_CPU [IO_CPU [SLOTS [BUF_SIZE]]]]]]]`
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::cast_precision_loss)]

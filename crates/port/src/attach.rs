@@ -64,9 +64,9 @@ pub enum AttachError {
     },
 }
 
-/// The socket of ring port `name`. A name with a slash is a path. Others are files in the directory `ring` beside
-/// the daemon's control socket: `$SIDECORE_SOCKET`, or by default `/run/sidecore/control.sock` for root and
-/// `$XDG_RUNTIME_DIR/sidecore/control.sock` for others.
+/// The socket of ring port `name`. A name with a slash is a path. Others are files in the directory `ring`
+/// beside the daemon's control socket: `$SIDECORE_SOCKET`, or by default `/run/sidecore/control.sock` for
+/// root and `$XDG_RUNTIME_DIR/sidecore/control.sock` for others.
 pub fn socket_path(name: &str) -> PathBuf {
     if name.contains('/') {
         return PathBuf::from(name);
@@ -139,7 +139,8 @@ fn client(name: &str, host: bool) -> Result<Attached, AttachError> {
     take(name, &base, lease, pipe, request)
 }
 
-/// Attaches as a monitor of port `name`, which may be in use: `sees` is [`SEES_SENT`], [`SEES_RECEIVED`] or both.
+/// Attaches as a monitor of port `name`, which may be in use: `sees` is [`SEES_SENT`], [`SEES_RECEIVED`] or
+/// both.
 ///
 /// # Errors
 /// There is no such port, or it refuses.
@@ -206,8 +207,8 @@ impl<'a> Pipe<'a> {
     }
 }
 
-/// Has a port of VALE's, or one that a pipe needs, made if it is not there. The port's name, and what keeps it. A port
-/// that is configured can be used without the socket at which others are asked for.
+/// Has a port of VALE's, or one that a pipe needs, made if it is not there. The port's name, and what keeps
+/// it. A port that is configured can be used without the socket at which others are asked for.
 fn open(name: &str, pipe: Option<&Pipe<'_>>) -> Result<(String, Option<Vale>), AttachError> {
     let port = pipe.map_or(name, |pipe| pipe.port);
     if !is_vale(name) && (pipe.is_none() || name.contains('/')) {

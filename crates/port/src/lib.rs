@@ -1,15 +1,16 @@
 //! Native programs as ports of a sidecore switch.
 //!
-//! Theory of operation. [`Port::attach`] asks the daemon for a port by name and maps the memory that it gets: rings
-//! in netmap's format, which the port's I/O core polls. To send is to fill slots ([`TxRing::push`]) and to
-//! move an index ([`TxRing::sync`]); to receive is to see an index moved ([`RxRing::sync`]), to look at frames
-//! where they are ([`RxRing::take`]), and to give their slots back at the next sync. None of that is a system call, unless
-//! the engine's core sleeps and has to be woken. A program that has nothing to do sleeps in [`Port::wait`], or in a
-//! loop of its own on the descriptors ([`TxRing::arm`], [`RxRing::arm`]).
+//! Theory of operation. [`Port::attach`] asks the daemon for a port by name and maps the memory that it gets:
+//! rings in netmap's format, which the port's I/O core polls. To send is to fill slots ([`TxRing::push`]) and
+//! to move an index ([`TxRing::sync`]); to receive is to see an index moved ([`RxRing::sync`]), to look at
+//! frames where they are ([`RxRing::take`]), and to give their slots back at the next sync. None of that is a
+//! system call, unless the engine's core sleeps and has to be woken. A program that has nothing to do sleeps
+//! in [`Port::wait`], or in a loop of its own on the descriptors ([`TxRing::arm`], [`RxRing::arm`]).
 //!
-//! What does not fit into the receiver's ring is dropped there and counted; a sender is held up by nothing but
-//! its own ring. When the daemon ends, or the port goes, [`Port::is_attached`] says so, and [`Port::reattach`] starts anew. The memory of a
-//! port that is another user's goes with it and reads as zeros then: rings look as if nothing more came.
+//! What does not fit into the receiver's ring is dropped there and counted; a sender is held up by nothing
+//! but its own ring. When the daemon ends, or the port goes, [`Port::is_attached`] says so, and
+//! [`Port::reattach`] starts anew. The memory of a port that is another user's goes with it and reads as
+//! zeros then: rings look as if nothing more came.
 //!
 //! ```no_run
 //! use sidecore_port::{Interest, Port};
@@ -109,10 +110,10 @@ pub struct Port {
 }
 
 impl Port {
-    /// Attaches to the ring port `name`, or to the one whose socket is at `name` if that has a slash. A port with a
-    /// name of VALE's, `valeS:P`, is made if it is not there, with switch S, and goes with its last user. `NAME{P` and
-    /// `NAME}P` are the two ends of pipe P of port `NAME`: what one sends the other receives, frames stay where they
-    /// are, and none is lost.
+    /// Attaches to the ring port `name`, or to the one whose socket is at `name` if that has a slash. A port
+    /// with a name of VALE's, `valeS:P`, is made if it is not there, with switch S, and goes with its last
+    /// user. `NAME{P` and `NAME}P` are the two ends of pipe P of port `NAME`: what one sends the other
+    /// receives, frames stay where they are, and none is lost.
     ///
     /// # Errors
     /// There is no such port, it is taken, or it refuses.
@@ -120,8 +121,8 @@ impl Port {
         Ok(Port::new(name, Kind::Client, attach::attach(name)?))
     }
 
-    /// As [`Port::attach`], and if the port has no host rings it gets some, which lead to a TAP interface of its name and go
-    /// with their last user.
+    /// As [`Port::attach`], and if the port has no host rings it gets some, which lead to a TAP interface of
+    /// its name and go with their last user.
     ///
     /// # Errors
     /// There is no such port, it is taken, or it refuses; the interface cannot be made.
@@ -129,8 +130,9 @@ impl Port {
         Ok(Port::new(name, Kind::WithHost, attach::attach_with_host(name)?))
     }
 
-    /// Becomes a monitor of port `name`, which another program may have: copies of what that sends or receives come in
-    /// [`Port::rx`], and there are no rings to send on. A monitor that is too slow loses frames; `show queues` counts them.
+    /// Becomes a monitor of port `name`, which another program may have: copies of what that sends or
+    /// receives come in [`Port::rx`], and there are no rings to send on. A monitor that is too slow loses
+    /// frames; `show queues` counts them.
     ///
     /// # Errors
     /// There is no such port, or it refuses.

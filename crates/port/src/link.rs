@@ -1,8 +1,8 @@
 //! The client's end of one ring: how slots change hands and how both sides wake each other.
 //!
 //! This is the protocol alone (`sidecore_abi::ring`), without slots and frames: [`TxRing`](crate::TxRing) and
-//! [`RxRing`](crate::RxRing) stand on it, and so does the netmap API in C. At the other side is the engine, or for a
-//! pipe the other end ([`Far`]), which is a client as we are.
+//! [`RxRing`](crate::RxRing) stand on it, and so does the netmap API in C. At the other side is the engine,
+//! or for a pipe the other end ([`Far`]), which is a client as we are.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -58,8 +58,8 @@ impl Link {
         &self.map
     }
 
-    /// The ring's number, counted over both directions: those on which the client sends come first. Of a pipe's
-    /// ring, its number among the four.
+    /// The ring's number, counted over both directions: those on which the client sends come first. Of a
+    /// pipe's ring, its number among the four.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -113,8 +113,9 @@ impl Link {
         }
     }
 
-    /// As [`hwtail`](Self::hwtail); but `head`, as if nothing had come and nothing were free, if memory was taken away with its port. In a
-    /// region that reads as zeros the tail is the first slot, or the last one of a pipe's ring on which the client sends.
+    /// As [`hwtail`](Self::hwtail); but `head`, as if nothing had come and nothing were free, if memory was
+    /// taken away with its port. In a region that reads as zeros the tail is the first slot, or the last one
+    /// of a pipe's ring on which the client sends.
     #[inline]
     pub(crate) fn tail(&self, head: u32) -> u32 {
         let tail = self.hwtail();
@@ -137,8 +138,8 @@ impl Link {
         Some(Nonsense::from_code(reason).unwrap_or(Nonsense::HeadOutOfTurn))
     }
 
-    /// Asks to be woken by [`Link::wake_fd`] when `hwtail` moves, and returns `hwtail` as it is after that. If that
-    /// is where the client waits, it may sleep.
+    /// Asks to be woken by [`Link::wake_fd`] when `hwtail` moves, and returns `hwtail` as it is after that.
+    /// If that is where the client waits, it may sleep.
     pub fn arm(&mut self) -> u32 {
         self.ticket = next_ticket(self.ticket);
         let words = self.words();

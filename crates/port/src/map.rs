@@ -1,11 +1,11 @@
 //! The mapped region.
 //!
-//! Invariant: `base .. + info.total` is one shared mapping that lives as long as the `Map`, of a file that the
-//! engine sealed against being cut short; `check` found every part that `info` names inside it and aligned.
-//! RingStatus and slots are accessed as atomics. Buffers are given out as slices: only such as the protocol says
-//! are the client's at that time (slots between `head` and `tail`), and only one at a time, by methods that
-//! borrow their ring. The engine is trusted to keep the protocol, as the kernel is for netmap; it sees
-//! every frame anyway.
+//! Invariant: `base .. + info.total` is one shared mapping that lives as long as the `Map`, of a file that
+//! the engine sealed against being cut short; `check` found every part that `info` names inside it and
+//! aligned. RingStatus and slots are accessed as atomics. Buffers are given out as slices: only such as the
+//! protocol says are the client's at that time (slots between `head` and `tail`), and only one at a time, by
+//! methods that borrow their ring. The engine is trusted to keep the protocol, as the kernel is for netmap;
+//! it sees every frame anyway.
 
 use std::io;
 use std::mem::offset_of;
@@ -100,8 +100,8 @@ impl Map {
         unsafe { &*self.at(self.info.words).cast::<RingStatus>().add(number as usize) }
     }
 
-    /// Whether the region was taken away, as it is with a port of another user's that is removed: where any of it reads as zero for that,
-    /// all of it does.
+    /// Whether the region was taken away, as it is with a port of another user's that is removed: where any
+    /// of it reads as zero for that, all of it does.
     #[cold]
     pub(crate) fn is_taken(&self, number: u32) -> bool {
         assert!(number < rings(&self.info));
@@ -145,8 +145,8 @@ impl Map {
         Some(unsafe { self.base.add(offset as usize) })
     }
 
-    /// The first `len` bytes of the buffer that `word` names; none if it names none or the slot claims more than
-    /// a buffer holds.
+    /// The first `len` bytes of the buffer that `word` names; none if it names none or the slot claims more
+    /// than a buffer holds.
     ///
     /// # Safety
     /// The slot belongs to the client for as long as the slice lives, and there is no mutable slice of it.

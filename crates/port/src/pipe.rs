@@ -1,16 +1,17 @@
 //! A pipe: two clients that exchange slots in one region, without the engine.
 //!
-//! Theory of operation. What one end sends in its ring T the other receives in its ring R; both have the same slots and
-//! share one set of buffers. To send is to copy slots from T to R, at the same places, and to move T's `head`; to
-//! release is to move R's `head`, and where the receiver exchanged a buffer (`NS_BUF_CHANGED`) to copy that slot
-//! back from R to T. So `head` of R is to the sender what the engine's `hwcur` is elsewhere, and `head` of T
-//! to the receiver what `hwtail` is. Nothing is ever dropped: a sender whose ring is full waits.
+//! Theory of operation. What one end sends in its ring T the other receives in its ring R; both have the same
+//! slots and share one set of buffers. To send is to copy slots from T to R, at the same places, and to move
+//! T's `head`; to release is to move R's `head`, and where the receiver exchanged a buffer (`NS_BUF_CHANGED`)
+//! to copy that slot back from R to T. So `head` of R is to the sender what the engine's `hwcur` is
+//! elsewhere, and `head` of T to the receiver what `hwtail` is. Nothing is ever dropped: a sender whose ring
+//! is full waits.
 //!
-//! Slots are compared before they are written. Frames of one size that go round in the same buffers then cost no
-//! line that passes from core to core, but for the two indices.
+//! Slots are compared before they are written. Frames of one size that go round in the same buffers then cost
+//! no line that passes from core to core, but for the two indices.
 //!
-//! The other end is trusted with our frames, since it shares our memory, but not with our indices: one that is out
-//! of the ring counts as one that has not moved.
+//! The other end is trusted with our frames, since it shares our memory, but not with our indices: one that
+//! is out of the ring counts as one that has not moved.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -52,7 +53,8 @@ impl Far {
         self.given.min(num_slots - 1)
     }
 
-    /// Where the ring across is, or where we are if that makes no sense; a sender's is no further than the pipe's monitors.
+    /// Where the ring across is, or where we are if that makes no sense; a sender's is no further than the
+    /// pipe's monitors.
     #[inline]
     fn there(&self, map: &Map, number: u32) -> u32 {
         let n = map.num_slots(self.number);
@@ -205,8 +207,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a queue: what is sent arrives in order, whole frames at a time, in the buffers in which it was
-        /// sent; buffers that the receiver exchanges come back; no buffer is ever in two hands.
+        /// Against a queue: what is sent arrives in order, whole frames at a time, in the buffers in which it
+        /// was sent; buffers that the receiver exchanges come back; no buffer is ever in two hands.
         #[test]
         fn slots_go_across_and_come_back(
             steps in prop::collection::vec((any::<bool>(), 0u32..SLOTS, prop::collection::vec(any::<(bool, bool)>(), 8)), 1..80),

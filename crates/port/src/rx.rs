@@ -86,8 +86,8 @@ impl RxRing {
         }
     }
 
-    /// Takes at most `limit` frames without looking at them: how many, and their bytes together. Buffers are not
-    /// touched, so they stay where they are cached.
+    /// Takes at most `limit` frames without looking at them: how many, and their bytes together. Buffers are
+    /// not touched, so they stay where they are cached.
     #[inline]
     pub fn skip(&mut self, limit: usize) -> (usize, u64) {
         let (mut frames, mut bytes, mut len) = (0, 0, 0);

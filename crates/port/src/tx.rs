@@ -45,7 +45,8 @@ impl TxRing {
         (self.link.map().info().buf_size as usize).min(usize::from(u16::MAX))
     }
 
-    /// The next free slot's buffer, to be written and then pushed by [`TxRing::commit`]. `None` if the ring is full.
+    /// The next free slot's buffer, to be written and then pushed by [`TxRing::commit`]. `None` if the ring
+    /// is full.
     #[inline]
     pub fn buffer(&mut self) -> Option<&mut [u8]> {
         if self.head == self.tail {
@@ -72,8 +73,8 @@ impl TxRing {
         true
     }
 
-    /// Pushes a frame, over several slots if it is longer than one. False, and nothing pushed, if there is no room
-    /// for it, or it is empty or longer than 64 slots.
+    /// Pushes a frame, over several slots if it is longer than one. False, and nothing pushed, if there is no
+    /// room for it, or it is empty or longer than 64 slots.
     #[inline]
     pub fn push(&mut self, frame: &[u8]) -> bool {
         let size = self.slot_size();

@@ -1,4 +1,5 @@
-//! What is asked of the daemon beyond one port: ports on demand, and `vale-ctl`'s verbs (`sidecore_abi::vale`).
+//! What is asked of the daemon beyond one port: ports on demand, and `vale-ctl`'s verbs
+//! (`sidecore_abi::vale`).
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -89,7 +90,8 @@ impl Vale {
         Ok(Done { name, switch: reply.switch, port: reply.port })
     }
 
-    /// Tells the daemon's broker of the interface that `ask` may lead to: only operators may, and the daemon itself is none.
+    /// Tells the daemon's broker of the interface that `ask` may lead to: only operators may, and the daemon
+    /// itself is none.
     fn name_interface(&self, ask: &Ask) {
         let Some(name) = text(&ask.name) else { return };
         let host = name.strip_suffix('^');

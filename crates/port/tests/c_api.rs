@@ -112,7 +112,8 @@ fn c_and_rust_mean_the_same_bytes() {
         ("ring_words.engine.resets", engine + offset_of!(sidecore_abi::ring::Engine, resets)),
         ("ring_words.engine.reason", engine + offset_of!(sidecore_abi::ring::Engine, reason)),
     ]);
-    // The control structures are not the engine's: sizes, offsets and numbers as the published headers have them.
+    // The control structures are not the engine's: sizes, offsets and numbers as the published headers have
+    // them.
     expected.extend([
         ("nmreq_header", 88),
         ("nmreq_option", 24),

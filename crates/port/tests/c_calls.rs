@@ -1,8 +1,9 @@
 //! Every call of netmap's API, and the program that goes through it step by step against netmap's rules.
 //!
-//! The table is the claim, and the test holds it: each function that the headers declare, each ioctl and each request has a
-//! row, and the program that the row names makes the call. The programs compare head, cur and tail after every call
-//! (`INDICES` in `tests/c/check.h`); `c_api.rs` and, where the daemon is needed, `sidecore/tests/pktgen_netmap.rs` run them.
+//! The table is the claim, and the test holds it: each function that the headers declare, each ioctl and each
+//! request has a row, and the program that the row names makes the call. The programs compare head, cur and
+//! tail after every call (`INDICES` in `tests/c/check.h`); `c_api.rs` and, where the daemon is needed,
+//! `sidecore/tests/pktgen_netmap.rs` run them.
 
 use std::collections::BTreeSet;
 use std::path::Path;

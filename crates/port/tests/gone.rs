@@ -1,4 +1,5 @@
-//! A port of another user's is removed while its client is attached: its memory reads as zeros then, which is no frame.
+//! A port of another user's is removed while its client is attached: its memory reads as zeros then, which is
+//! no frame.
 
 use std::time::Duration;
 

@@ -157,8 +157,8 @@ fn neighbours_lose_nothing_while_one_scribbles_everywhere() {
     let (mut a, mut b) = (engine.attach(0), engine.attach(1));
     let end = AtomicBool::new(false);
     let got = AtomicU64::new(0);
-    // Frames of several slots could be long enough to be flooded and to fill the others' rings, which would be a
-    // loss with a name, but a loss. It may send nothing longer than an Ethernet header.
+    // Frames of several slots could be long enough to be flooded and to fill the others' rings, which would
+    // be a loss with a name, but a loss. It may send nothing longer than an Ethernet header.
     engine.ports[2].set_mtu(0);
     // The switch knows both before the rogue can flood it with other addresses.
     for (port, dst, src) in [(&mut a, 2, 1), (&mut b, 1, 2)] {
@@ -184,8 +184,8 @@ fn neighbours_lose_nothing_while_one_scribbles_everywhere() {
             while !end.load(Ordering::Relaxed) {
                 let value = random();
                 let small = if value & 1 == 0 { value as u32 % 1100 } else { (value >> 32) as u32 };
-                // Its frames are short, so that it names no address of the others: it may be as loud as it likes, but
-                // frames from another's address are the source guard's affair, not the ring's.
+                // Its frames are short, so that it names no address of the others: it may be as loud as it
+                // likes, but frames from another's address are the source guard's affair, not the ring's.
                 match value >> 60 {
                     0..=5 => rogue.0.tx[0].give(small, small),
                     6..=8 => rogue.words(1).client.head.store(small, Ordering::Release),

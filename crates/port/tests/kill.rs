@@ -1,4 +1,5 @@
-//! Clients killed in the middle of their work leave nothing behind. How many: `SIDECORE_KILLS`, 25 by default.
+//! Clients killed in the middle of their work leave nothing behind. How many: `SIDECORE_KILLS`, 25 by
+//! default.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::cast_possible_truncation)]
 
 mod rig;
@@ -47,8 +48,8 @@ fn killed_clients_leave_nothing() {
     let mut b = engine.attach(1);
     b.tx[0].push(&frame(1, 2, 0, 60));
     b.tx[0].sync().unwrap();
-    // In this process are both ends. The engine's: connection, memory, kick, the core's copy of it, two pipes; the
-    // client's: connection, kick, two pipes. Each has the memory mapped.
+    // In this process are both ends. The engine's: connection, memory, kick, the core's copy of it, two
+    // pipes; the client's: connection, kick, two pipes. Each has the memory mapped.
     let busy = (before.0 + 10, before.1 + 2);
     until("the neighbour is attached", || (open_files(), regions()) == busy);
     let mut frames = 0;

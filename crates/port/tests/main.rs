@@ -1,4 +1,5 @@
-//! The C library and netmap's API, in one process with the daemon's engine and beside it: one program for all.
+//! The C library and netmap's API, in one process with the daemon's engine and beside it: one program for
+//! all.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -1,4 +1,5 @@
-//! Pipes of a real port: both ends, many pipes, ends that go and come, a port that has its own client meanwhile.
+//! Pipes of a real port: both ends, many pipes, ends that go and come, a port that has its own client
+//! meanwhile.
 
 use std::time::Duration;
 

@@ -1,9 +1,10 @@
 //! zebra's way to a forwarding plane, FPM: messages of rtnetlink in a stream.
 //!
-//! Each frame is a header of four bytes (version 1, type 1 for netlink, and the length of all of it, big-endian) and one message or
-//! several; a frame ends at a multiple of four. There is no answer, no number and no end of a table: what a stream has said is what
-//! there is. The peer may be any process in the namespace; a stream that is no FPM ends at its first bad header, and no
-//! more than one frame of it is ever kept.
+//! Each frame is a header of four bytes (version 1, type 1 for netlink, and the length of all of it,
+//! big-endian) and one message or several; a frame ends at a multiple of four. There is no answer, no number
+//! and no end of a table: what a stream has said is what there is. The peer may be any process in the
+//! namespace; a stream that is no FPM ends at its first bad header, and no more than one frame of it is ever
+//! kept.
 
 use sidecore_engine::host::netlink::{bytes, messages, Malformed, Message};
 use sidecore_engine::util::slice::behind;
@@ -18,7 +19,8 @@ const NETLINK: u8 = 1;
 pub struct Stream(Vec<u8>);
 
 impl Stream {
-    /// Takes what comes next; `each` gets the messages of all frames that are whole now. One that is not sound is the last of its frame.
+    /// Takes what comes next; `each` gets the messages of all frames that are whole now. One that is not
+    /// sound is the last of its frame.
     ///
     /// # Errors
     /// It is no FPM: nothing behind that can be understood.

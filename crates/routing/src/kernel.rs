@@ -1,7 +1,8 @@
 //! The kernel of a control plane's namespace: its links, neighbours, addresses and routes, by rtnetlink(7).
 //!
-//! Two sockets: one is told of changes, the other asks. What is told of links and addresses is only the occasion to ask for all of them, and so
-//! is every loss of what was told: there are few of these. Neighbours are taken as they are told.
+//! Two sockets: one is told of changes, the other asks. What is told of links and addresses is only the
+//! occasion to ask for all of them, and so is every loss of what was told: there are few of these. Neighbours
+//! are taken as they are told.
 
 use std::io;
 use std::net::IpAddr;
@@ -96,7 +97,8 @@ pub struct Kernel {
     end: Arc<OwnedFd>,
     sequence: u32,
     block: Box<[u8]>,
-    /// Something was lost, and what else is lost before all has been read is not said again (`NETLINK_S_CONGESTED`).
+    /// Something was lost, and what else is lost before all has been read is not said again
+    /// (`NETLINK_S_CONGESTED`).
     lost: bool,
 }
 
@@ -183,8 +185,8 @@ impl Kernel {
         }
     }
 
-    /// All that there is of one kind; `each` gets `None` behind each block of messages. What changed meanwhile is in it or not;
-    /// `false`: it may be torn.
+    /// All that there is of one kind; `each` gets `None` behind each block of messages. What changed
+    /// meanwhile is in it or not; `false`: it may be torn.
     ///
     /// # Errors
     /// The kernel refuses, or takes too long; or nobody waits for it any more.
@@ -287,8 +289,8 @@ impl Kernel {
         self.all(kind::GETNEIGH, &[BRIDGE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], station)
     }
 
-    /// All next hops and routes, of both families; whether that is the whole of them as they were at one time. `None` comes behind each
-    /// block: then there is time for something else.
+    /// All next hops and routes, of both families; whether that is the whole of them as they were at one
+    /// time. `None` comes behind each block: then there is time for something else.
     ///
     /// # Errors
     /// As of `dump`.

@@ -1,29 +1,30 @@
-//! The control plane of a router: an unmodified routing daemon (FRR) in its own network namespace, and the state that
-//! the router takes over from it.
+//! The control plane of a router: an unmodified routing daemon (FRR) in its own network namespace, and the
+//! state that the router takes over from it.
 //!
-//! Theory of operation. Each port of such a router has a TAP in the namespace, with the port's name, station address,
-//! MTU and addresses. So the routing daemon sees an ordinary host with these interfaces. Frames for the router itself
-//! go to that TAP (`router/punt.rs` of the engine), frames that the namespace sends there go out of the port, and no other frames
-//! pass it. One thread for each such router (`session`) does the rest:
+//! Theory of operation. Each port of such a router has a TAP in the namespace, with the port's name, station
+//! address, MTU and addresses. So the routing daemon sees an ordinary host with these interfaces. Frames for
+//! the router itself go to that TAP (`router/punt.rs` of the engine), frames that the namespace sends there
+//! go out of the port, and no other frames pass it. One thread for each such router (`session`) does the
+//! rest:
 //!
-//! * **Routes** come from zebra's FPM (`fpm`): zebra connects to port 2620 of the namespace's loopback, sends all its
-//!   routes, and then each change. FPM has no end of a table, no sequence numbers and no answers, and some deletions
-//!   get lost. So the session compares these routes with the kernel's table from time to time (`session/compare.rs`),
-//!   and a route that zebra sends again replaces the earlier one.
-//! * **Neighbours, links and addresses** come from the namespace's kernel (`kernel`). In the other direction, each TAP
-//!   gets the addresses that the configuration gives to its port. Addresses of the namespace's loopback and dummy
-//!   interfaces become the router's own.
+//! * **Routes** come from zebra's FPM (`fpm`): zebra connects to port 2620 of the namespace's loopback, sends
+//!   all its routes, and then each change. FPM has no end of a table, no sequence numbers and no answers, and
+//!   some deletions get lost. So the session compares these routes with the kernel's table from time to time
+//!   (`session/compare.rs`), and a route that zebra sends again replaces the earlier one.
+//! * **Neighbours, links and addresses** come from the namespace's kernel (`kernel`). In the other direction,
+//!   each TAP gets the addresses that the configuration gives to its port. Addresses of the namespace's
+//!   loopback and dummy interfaces become the router's own.
 //!
-//! When the routing daemon ends, its routes stay for a while (`grace`). Routes that it does not send again within the
-//! same time after it came back are removed. So forwarding continues without it.
+//! When the routing daemon ends, its routes stay for a while (`grace`). Routes that it does not send again
+//! within the same time after it came back are removed. So forwarding continues without it.
 //!
-//! A program in the namespace may send anything. It can only harm the routes of this router. Everything else is
-//! bounded: one connection at a time, one unfinished frame, limited numbers of routes, objects and hops
+//! A program in the namespace may send anything. It can only harm the routes of this router. Everything else
+//! is bounded: one connection at a time, one unfinished frame, limited numbers of routes, objects and hops
 //! (`router/feed.rs` of the engine). Malformed messages are counted.
 //!
-//! The engine knows nothing of this crate. Its routers take changes of routes, links and neighbours by public methods
-//! ([`Router`]). After each change of the configuration the engine calls what the daemon gave it for that,
-//! [`Controls::follow`].
+//! The engine knows nothing of this crate. Its routers take changes of routes, links and neighbours by public
+//! methods ([`Router`]). After each change of the configuration the engine calls what the daemon gave it for
+//! that, [`Controls::follow`].
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -61,8 +62,8 @@ impl Controls {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has each router of `engine` with a control plane be followed. What a control plane has said that is not wanted any more is
-    /// forgotten.
+    /// Has each router of `engine` with a control plane be followed. What a control plane has said that is
+    /// not wanted any more is forgotten.
     pub fn follow(&self, engine: &Engine) {
         self.follow_switches(engine);
         let mut sessions = self.lock();
@@ -97,7 +98,8 @@ impl Controls {
         }
     }
 
-    /// Has control planes be followed anew whose namespace has gone or was made again. To be called every second.
+    /// Has control planes be followed anew whose namespace has gone or was made again. To be called every
+    /// second.
     pub fn look(&self, engine: &Engine) {
         let spans = self.1.lock().unwrap_or_else(PoisonError::into_inner);
         let stay = spans.values().all(Span::is_in_its_namespace);
@@ -114,7 +116,8 @@ impl Controls {
         for SwitchSpec { name, control, vni, .. } in engine.spec().switches {
             let (Some(control), Some(vni)) = (control, vni) else { continue };
             let Some(overlay) = engine.overlay(&name) else {
-                // Its tunnel does not run just now. The shadow stays: without it all other hosts would hear that we have nothing.
+                // Its tunnel does not run just now. The shadow stays: without it all other hosts would hear
+                // that we have nothing.
                 drop(before.remove(&name));
                 continue;
             };

@@ -1,4 +1,5 @@
-//! The agent of a back-end: see `docs/groups.md`. A static program: it needs nothing of the machine that it is put on.
+//! The agent of a back-end: see `docs/groups.md`. A static program: it needs nothing of the machine that it
+//! is put on.
 #![forbid(unsafe_code)]
 
 use std::fs::OpenOptions;

@@ -1,19 +1,24 @@
-//! The thread of one switch that spans hosts: what a routing daemon that speaks EVPN says of other hosts, and is told of this one.
+//! The thread of one switch that spans hosts: what a routing daemon that speaks EVPN says of other hosts, and
+//! is told of this one.
 //!
-//! Theory of operation. The routing daemon works on the switch's shadow, a bridge in its namespace (`host/shadow.rs` of the engine). What it
-//! enters at the VXLAN device there goes into the switch's table: routes of type 2 are stations, those of type 3 the endpoints that get
-//! floods. Stations that our switch learns, moves or forgets are entered at the shadow's other port, and the routing daemon
-//! announces them. Which host has a station that both claim is the routing daemon's to decide (RFC 7432 §15): we follow. The bridge's own
-//! entry says at which port it is; the VXLAN device's says behind which endpoint, and zebra leaves that where it is when the station
-//! comes here. A station that goes back there changes nothing but the bridge's entry.
+//! Theory of operation. The routing daemon works on the switch's shadow, a bridge in its namespace
+//! (`host/shadow.rs` of the engine). What it enters at the VXLAN device there goes into the switch's table:
+//! routes of type 2 are stations, those of type 3 the endpoints that get floods. Stations that our switch
+//! learns, moves or forgets are entered at the shadow's other port, and the routing daemon announces them.
+//! Which host has a station that both claim is the routing daemon's to decide (RFC 7432 §15): we follow. The
+//! bridge's own entry says at which port it is; the VXLAN device's says behind which endpoint, and zebra
+//! leaves that where it is when the station comes here. A station that goes back there changes nothing but
+//! the bridge's entry.
 //!
-//! **Stale entries.** An entry that goes is in force for a moment more ([`HOLD`]): it may come again at once. If nobody listens for BGP in the
-//! namespace meanwhile, where somebody did, bgpd has ended, and with it went all that it had said. What went stays for [`GRACE`], unless it comes
-//! again before. A withdrawal by a bgpd that lives is obeyed. zebra leaves its entries in the kernel when it is killed.
+//! **Stale entries.** An entry that goes is in force for a moment more ([`HOLD`]): it may come again at once.
+//! If nobody listens for BGP in the namespace meanwhile, where somebody did, bgpd has ended, and with it went
+//! all that it had said. What went stays for [`GRACE`], unless it comes again before. A withdrawal by a bgpd
+//! that lives is obeyed. zebra leaves its entries in the kernel when it is killed.
 //!
-//! **Bounds.** A guest may use a new address in each frame. Of one port so many stations and addresses are announced at once and so many a
-//! second ([`Allowances`]); the others wait, and get frames as unknown ones do. After each look at the switch's table the thread rests
-//! for a multiple of what that took, so that a large table costs no more of a processor.
+//! **Bounds.** A guest may use a new address in each frame. Of one port so many stations and addresses are
+//! announced at once and so many a second ([`Allowances`]); the others wait, and get frames as unknown ones
+//! do. After each look at the switch's table the thread rests for a multiple of what that took, so that a
+//! large table costs no more of a processor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -43,13 +48,14 @@ const AGAIN: Duration = Duration::from_secs(1);
 const HOLD: Duration = Duration::from_millis(300);
 /// For how long an entry holds that a routing daemon said which has gone.
 const GRACE: Duration = Duration::from_secs(120);
-/// For how long stations stay announced that an earlier daemon has announced, until they speak: VMMs connect again within seconds, and
-/// a silent one that is here is found by floods.
+/// For how long stations stay announced that an earlier daemon has announced, until they speak: VMMs connect
+/// again within seconds, and a silent one that is here is found by floods.
 const SPEAK: Duration = Duration::from_secs(20);
 /// Stations and addresses behind one port that are announced at once, and how many more a second.
 const BURST: f64 = 4096.0;
 const RATE: f64 = 500.0;
-/// How many times as long as a look at the switch's table takes it rests after that, and for how long at most.
+/// How many times as long as a look at the switch's table takes it rests after that, and for how long at
+/// most.
 const REST: u32 = 9;
 const LONGEST_REST: Duration = Duration::from_millis(200);
 /// The port of BGP.
@@ -68,7 +74,8 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Begins to follow what is said of `overlay`, the tunnel of `switch`. `before`: what was said in this shadow to one that has ended.
+    /// Begins to follow what is said of `overlay`, the tunnel of `switch`. `before`: what was said in this
+    /// shadow to one that has ended.
     ///
     /// # Errors
     /// There is no thread for it.
@@ -230,7 +237,8 @@ impl Table {
         !self.has_listened || self.stale.values().any(|(_, waits)| !waits)
     }
 
-    /// What was taken back long enough ago goes. If nobody listens for BGP any more it waits: a successor may be there before it is due.
+    /// What was taken back long enough ago goes. If nobody listens for BGP any more it waits: a successor may
+    /// be there before it is due.
     fn sweep(&mut self, now: Instant, listens: Option<bool>, changes: &mut Changes) {
         self.has_listened |= listens == Some(true);
         if self.has_listened && listens == Some(false) {
@@ -296,9 +304,11 @@ struct Worker {
     shadow: Shadow,
     overlay: Overlay,
     end: Arc<OwnedFd>,
-    /// The numbers of the shadow's bridge, of its VXLAN device, and of the port behind which our stations are.
+    /// The numbers of the shadow's bridge, of its VXLAN device, and of the port behind which our stations
+    /// are.
     links: [u32; 3],
-    /// Addresses of stations of ours that the shadow has, and whether each is as we entered it: zebra enters those of stations that move.
+    /// Addresses of stations of ours that the shadow has, and whether each is as we entered it: zebra enters
+    /// those of stations that move.
     addresses: BTreeMap<IpAddr, ([u8; 6], bool)>,
     table: Table,
     /// Stations of ours that the shadow has, and whether each is configured.
@@ -394,13 +404,15 @@ impl Worker {
         if station.link == vxlan && station.behind.is_some() {
             self.table.hear(station, now, changes);
         } else if station.link == vxlan && station.there && self.announced.get(&mac) != Some(&true) {
-            // It is not here any more, and may come back. Those of its addresses that zebra has not taken over go.
+            // It is not here any more, and may come back. Those of its addresses that zebra has not taken
+            // over go.
             self.announced.remove(&mac);
             self.seen = None;
             self.table.again(mac, changes);
         } else if station.link == port && station.there && !station.own && !self.announced.contains_key(&mac)
         {
-            // An older message said that it had gone when this was written: where it is now shows when it speaks.
+            // An older message said that it had gone when this was written: where it is now shows when it
+            // speaks.
             self.announced.insert(mac, station.sticky);
             self.overlay.take(mac);
             self.seen = None;

@@ -1,8 +1,9 @@
-//! What messages of rtnetlink say of routes and next hops, in the router's words (rtnetlink(7), linux/rtnetlink.h,
-//! linux/nexthop.h).
+//! What messages of rtnetlink say of routes and next hops, in the router's words (rtnetlink(7),
+//! linux/rtnetlink.h, linux/nexthop.h).
 //!
-//! Left out: other tables than the main one, networks that no router passes packets to, and what is the router's own anyhow
-//! (local and broadcast routes). What a next hop wants that this router cannot do (labels, tunnels) makes it one that leads elsewhere.
+//! Left out: other tables than the main one, networks that no router passes packets to, and what is the
+//! router's own anyhow (local and broadcast routes). What a next hop wants that this router cannot do
+//! (labels, tunnels) makes it one that leads elsewhere.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -58,7 +59,8 @@ pub(crate) fn nowhere(way: &Way) -> Option<u8> {
     NOWHERE.iter().find(|(_, other)| other == way).map(|(kind, _)| *kind)
 }
 
-/// An address of the family that its length says: the gateway of a route of one family may be of the other (RFC 5549).
+/// An address of the family that its length says: the gateway of a route of one family may be of the other
+/// (RFC 5549).
 pub(crate) fn ip(value: &[u8]) -> Result<IpAddr, Malformed> {
     match value.len() {
         4 => Ok(IpAddr::V4(Ipv4Addr::from(bytes::<4>(value, 0)?))),
@@ -132,7 +134,8 @@ fn route(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
     Ok(Some((Change::Route(net, way), protocol)))
 }
 
-/// RTA_MULTIPATH: next hops one behind the other, each with a length, its weight less one, a link and attributes of its own.
+/// RTA_MULTIPATH: next hops one behind the other, each with a length, its weight less one, a link and
+/// attributes of its own.
 fn multipath(mut rest: &[u8]) -> Result<Vec<(FedHop, u16)>, Malformed> {
     let mut hops = Vec::new();
     while !rest.is_empty() {
@@ -165,7 +168,8 @@ fn next_hop(message: Message<'_>) -> Result<Option<(Change, u8)>, Malformed> {
         let (kind, value) = attribute?;
         match kind {
             nha::ID => id = Some(word(value, 0)?),
-            // Each member: its number, and its weight less one, of which older kernels have the lower byte alone; the other one is 0.
+            // Each member: its number, and its weight less one, of which older kernels have the lower byte
+            // alone; the other one is 0.
             nha::GROUP => {
                 let member = |it| Ok((word(it, 0)?, u32::from(u16::from_le_bytes(bytes(it, 4)?)) + 1));
                 let all = value.chunks_exact(8).take(MAX_HOPS).map(member);
@@ -292,7 +296,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever comes, in whatever pieces: it is taken the same way, and the router has what was said last of each prefix.
+        /// Whatever comes, in whatever pieces: it is taken the same way, and the router has what was said
+        /// last of each prefix.
         #[test]
         fn any_stream_is_taken_or_refused_however_it_is_cut(
             flips in proptest::collection::vec((0usize..400, proptest::num::u8::ANY), 0..24),

@@ -2,8 +2,9 @@
 //!
 //! What zebra says is gathered for a moment, and takes effect together (`pending`).
 //!
-//! **Stale routes.** Whenever the connection comes or goes all routes become stale. Those that are not said again within `grace` seconds are
-//! swept, some at a time. Before zebra has connected for the first time the kernel's table is taken: a daemon that was started anew forwards at once.
+//! **Stale routes.** Whenever the connection comes or goes all routes become stale. Those that are not said
+//! again within `grace` seconds are swept, some at a time. Before zebra has connected for the first time the
+//! kernel's table is taken: a daemon that was started anew forwards at once.
 //!
 //! **Comparison** with the kernel's table finds what zebra did not say (`compare`).
 
@@ -43,7 +44,8 @@ const READ: usize = 256 << 10;
 const MAX_LOOPBACKS: usize = 1024;
 /// How soon it is tried again to get into the namespace.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Numbers of routing daemons in the kernel's routes (linux/rtnetlink.h, RTPROT): zebra; BGP to EIGRP; those of FRR.
+/// Numbers of routing daemons in the kernel's routes (linux/rtnetlink.h, RTPROT): zebra; BGP to EIGRP; those
+/// of FRR.
 const DAEMONS: [std::ops::RangeInclusive<u8>; 2] = [11..=11, 186..=199];
 
 /// A control plane: what it is, and what both its thread and others have of it.
@@ -180,7 +182,8 @@ struct Worker {
     view: ControlView,
     seconds: Seconds,
     links: BTreeMap<u32, String>,
-    /// Addresses that the configuration has given, by interface: those that it does not give any more are taken away.
+    /// Addresses that the configuration has given, by interface: those that it does not give any more are
+    /// taken away.
     given: BTreeSet<(String, Net)>,
     compare: Compare,
     /// Stale routes are being swept: behind which to go on, and how many have gone.
@@ -342,7 +345,8 @@ impl Worker {
         }
     }
 
-    /// Waits for something to happen, for `most` at most: it was woken, or the kernel, a new connection or zebra is to be heard.
+    /// Waits for something to happen, for `most` at most: it was woken, or the kernel, a new connection or
+    /// zebra is to be heard.
     fn wait(&self, open: Option<[BorrowedFd<'_>; 2]>, most: Duration) -> io::Result<[bool; 4]> {
         let all = std::iter::once(self.plane.wake.as_fd()).chain(open.into_iter().flatten());
         let all = all.chain(self.zebra.iter().map(AsFd::as_fd));
@@ -364,7 +368,8 @@ impl Worker {
         Ok(ready)
     }
 
-    /// Before zebra is there: what the kernel has of it, so that a daemon that was started anew forwards at once.
+    /// Before zebra is there: what the kernel has of it, so that a daemon that was started anew forwards at
+    /// once.
     fn begin(&mut self, kernel: &mut Kernel) -> io::Result<()> {
         let mut all = Vec::new();
         if !self.begun && self.router.fed().routes == 0 {
@@ -383,7 +388,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Looks at the namespace's links, addresses and neighbours, and gives its interfaces the addresses that they are to have.
+    /// Looks at the namespace's links, addresses and neighbours, and gives its interfaces the addresses that
+    /// they are to have.
     fn look(&mut self, kernel: &mut Kernel) -> io::Result<()> {
         let links = kernel.links()?;
         let loopbacks: BTreeSet<u32> =
@@ -471,7 +477,8 @@ mod tests {
 
     use super::*;
 
-    /// The kernel of a namespace may have no memory for an answer; until zebra is there nobody else knows the routes.
+    /// The kernel of a namespace may have no memory for an answer; until zebra is there nobody else knows the
+    /// routes.
     #[test]
     fn a_first_look_at_the_kernels_routes_that_failed_is_repeated() {
         let router = Arc::new(Router::new("r").unwrap());

@@ -1,4 +1,5 @@
-//! Routes as messages of rtnetlink(7): for the agents of back-ends, and from these to their kernels. What `say` reads.
+//! Routes as messages of rtnetlink(7): for the agents of back-ends, and from these to their kernels. What
+//! `say` reads.
 
 use std::net::IpAddr;
 
@@ -16,8 +17,8 @@ pub struct Maker {
     pub metric: u32,
 }
 
-/// The message that the route of `net` leads by `way`, or that there is none: then `way` counts for nothing. No way of a next
-/// hop's number is known here: such a route is one without hops.
+/// The message that the route of `net` leads by `way`, or that there is none: then `way` counts for nothing.
+/// No way of a next hop's number is known here: such a route is one without hops.
 #[must_use]
 pub fn route(net: Net, way: Option<&Way>, flags: u16, sequence: u32, maker: Maker) -> Vec<u8> {
     let (family, address) = match net.address {

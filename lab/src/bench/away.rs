@@ -1,12 +1,14 @@
-//! `sidecore-lab bench-away`: the daemon is away for longer than QEMU waits for an answer (5 s, its default), and comes back.
+//! `sidecore-lab bench-away`: the daemon is away for longer than QEMU waits for an answer (5 s, its default),
+//! and comes back.
 //!
-//! Two guests have a card of each kind, each pair of cards on a switch of its own, and one has a disk. Under pings, or under
-//! TCP streams beside the pings, the daemon is killed; or it is killed, and then started five times and killed during its start,
-//! each time when it has taken over more VMMs. Meanwhile the guests look at their cards, as administrators do, and one writes to the
-//! disk and compares what it reads.
+//! Two guests have a card of each kind, each pair of cards on a switch of its own, and one has a disk. Under
+//! pings, or under TCP streams beside the pings, the daemon is killed; or it is killed, and then started five
+//! times and killed during its start, each time when it has taken over more VMMs. Meanwhile the guests look
+//! at their cards, as administrators do, and one writes to the disk and compares what it reads.
 //!
-//! What counts: cards that work no longer or whose VMM has complained, VMMs that have ended, replies that came twice beyond the one
-//! that each kill may cost (docs/e1000.md), and the time from `ready` to a ping's first reply.
+//! What counts: cards that work no longer or whose VMM has complained, VMMs that have ended, replies that
+//! came twice beyond the one that each kill may cost (docs/e1000.md), and the time from `ready` to a ping's
+//! first reply.
 
 use super::spread;
 use crate::error::{Context, Error, Result};
@@ -130,7 +132,8 @@ pub fn away(words: &[&str]) -> Result<()> {
 /// The first `pairs` of the cards, and the disk, bear these outages one after the other.
 ///
 /// # Errors
-/// A guest does not boot, or what is not a loss of a card or a VMM: a wrong byte on the disk, a connection that broke.
+/// A guest does not boot, or what is not a loss of a card or a VMM: a wrong byte on the disk, a connection
+/// that broke.
 pub fn bear(pairs: usize, outages: &[Outage]) -> Result<Report> {
     let dir = RunDir::new("away")?;
     let mut site = Site::start(&dir, pairs)?;

@@ -1,15 +1,15 @@
 //! `sidecore-lab bench-e1000`: an Intel card of ours beside QEMU's own, in the same guest.
 //!
-//! Two guests have four cards each: our e1000e and e1000, joined by a wire, and QEMU's, joined by a datagram cable
-//! (`-netdev dgram`). One card after the other is measured, round by round. What is measured: frames a second that the
-//! guest's kernel (pktgen) sends, one doorbell for each or one for 32; of our cards, register accesses that left the
-//! guest, for each of those frames, and for each interrupt while TCP runs (QEMU's are not counted); TCP from guest to
-//! guest; ping. Without KVM our e1000 offers no pages for mapping (below).
+//! Two guests have four cards each: our e1000e and e1000, joined by a wire, and QEMU's, joined by a datagram
+//! cable (`-netdev dgram`). One card after the other is measured, round by round. What is measured: frames a
+//! second that the guest's kernel (pktgen) sends, one doorbell for each or one for 32; of our cards, register
+//! accesses that left the guest, for each of those frames, and for each interrupt while TCP runs (QEMU's are
+//! not counted); TCP from guest to guest; ping. Without KVM our e1000 offers no pages for mapping (below).
 //!
-//! pktgen sends to an address that no card has, so that the other guest's card takes every frame and refuses it: the
-//! other guest's processor would otherwise compete with the sender's for the cores of the machine. It sends one frame
-//! again and again (`clone_skb`), with bursts as without: making a frame takes the guest as long as all the rest
-//! together.
+//! pktgen sends to an address that no card has, so that the other guest's card takes every frame and refuses
+//! it: the other guest's processor would otherwise compete with the sender's for the cores of the machine. It
+//! sends one frame again and again (`clone_skb`), with bursts as without: making a frame takes the guest as
+//! long as all the rest together.
 
 use super::{io_core, pktgen, ratio, spin_of, spread, Counts, Load, LIMIT};
 use crate::error::{Error, Result};
@@ -46,8 +46,8 @@ struct Sample {
     ping_avg: f64,
 }
 
-/// Measures and prints a table. `options` are those of our ports, such as `moderation=100`, and `spin=MICROSECONDS` of
-/// the daemon.
+/// Measures and prints a table. `options` are those of our ports, such as `moderation=100`, and
+/// `spin=MICROSECONDS` of the daemon.
 ///
 /// # Errors
 /// A guest does not boot, or a measurement fails; which, and why.
@@ -82,8 +82,8 @@ impl Bench {
         let kinds = ["e1000e", "e1000"];
         let (spin, options) = spin_of(options);
         let more: String = options.iter().map(|option| format!(",{option}")).collect();
-        // Without KVM QEMU takes the pages of a card with INTx away, and while there are pages it waits for the answer
-        // to each trapped write: so such a card is better off with none.
+        // Without KVM QEMU takes the pages of a card with INTx away, and while there are pages it waits for
+        // the answer to each trapped write: so such a card is better off with none.
         let tcg = Accel::decide()? == Accel::Tcg;
         let port = |(index, kind): (usize, &&str), who: &str| {
             let unmapped = tcg && *kind == "e1000" && !more.contains("features-off=");

@@ -1,13 +1,15 @@
-//! `sidecore-lab bench-figure4`: the rows of the paper's Figure 4 in real guests, QEMU's own cards among them.
+//! `sidecore-lab bench-figure4`: the rows of the paper's Figure 4 in real guests, QEMU's own cards among
+//! them.
 //!
-//! Guest `a` sends datagrams of 8 and of 1460 bytes by a socket (`lab/netsend`), to the host (a TAP port) or to guest `b`,
-//! both over one learning switch: the address decides. What counts is what the receiver's IP layer has got. The
-//! rows of the paper differ in nothing but the switches of one driver, `guest/linux/e1000x`; the last three have Linux's
-//! own drivers as they are, with our cards as they come, with them where no page may be mapped, and with QEMU's (datagram cable
-//! to `b`, TAP to the host).
+//! Guest `a` sends datagrams of 8 and of 1460 bytes by a socket (`lab/netsend`), to the host (a TAP port) or
+//! to guest `b`, both over one learning switch: the address decides. What counts is what the receiver's IP
+//! layer has got. The rows of the paper differ in nothing but the switches of one driver,
+//! `guest/linux/e1000x`; the last three have Linux's own drivers as they are, with our cards as they come,
+//! with them where no page may be mapped, and with QEMU's (datagram cable to `b`, TAP to the host).
 //!
-//! A card is served in one way as long as the daemon runs, so a guest has one card for each way and kind, of which one at
-//! a time is up. Interfaces are found by the slot of their card: names depend on the order in which drivers come.
+//! A card is served in one way as long as the daemon runs, so a guest has one card for each way and kind, of
+//! which one at a time is up. Interfaces are found by the slot of their card: names depend on the order in
+//! which drivers come.
 
 mod report;
 
@@ -28,7 +30,8 @@ enum Way {
     Csb,
     /// As a card of ours comes.
     Exitless,
-    /// As a card of ours comes, but its pages are not offered for mapping: QEMU then waits for no trapped write to be answered.
+    /// As a card of ours comes, but its pages are not offered for mapping: QEMU then waits for no trapped
+    /// write to be answered.
     Unmapped,
     /// QEMU serves it.
     Qemu,
@@ -41,8 +44,8 @@ struct Kind {
     way: Way,
     /// Parameters of e1000x; nothing for Linux's own drivers.
     e1000x: Option<&'static str>,
-    /// What the paper measured in kpps with one virtual processor: to the host over TAP, to a guest over VALE; 8 and
-    /// 1460 bytes each.
+    /// What the paper measured in kpps with one virtual processor: to the host over TAP, to a guest over
+    /// VALE; 8 and 1460 bytes each.
     paper: Option<[[u32; 2]; 2]>,
 }
 
@@ -156,11 +159,12 @@ struct Bench {
     b: Guest,
 }
 
-/// Measures and prints a table, or JSON. `options` may have `spin=MICROSECONDS` of the daemon and `svg=FILE`, into which
-/// the figure is drawn.
+/// Measures and prints a table, or JSON. `options` may have `spin=MICROSECONDS` of the daemon and `svg=FILE`,
+/// into which the figure is drawn.
 ///
 /// # Errors
-/// An option is none; a guest does not boot, or a measurement fails; which, and why. The figure cannot be written.
+/// An option is none; a guest does not boot, or a measurement fails; which, and why. The figure cannot be
+/// written.
 pub fn figure4(rounds: usize, options: &[&str], json: bool) -> Result<()> {
     let (spin, others) = spin_of(options);
     let (files, others): (Vec<&str>, Vec<&str>) =

@@ -1,8 +1,9 @@
-//! Benchmarks of cards in real guests: Intel cards of ours [`beside`] QEMU's own, the rows of the paper's [`figure4`], and
-//! [`ptnet`] beside the other cards; and how all of them bear a daemon that is [`away`].
+//! Benchmarks of cards in real guests: Intel cards of ours [`beside`] QEMU's own, the rows of the paper's
+//! [`figure4`], and [`ptnet`] beside the other cards; and how all of them bear a daemon that is [`away`].
 //!
-//! Those that compare read the counters of guests and daemon before and after, and go round by round through whatever they compare, so
-//! that whatever else the machine does hits all of it alike. Medians, with the least and the most.
+//! Those that compare read the counters of guests and daemon before and after, and go round by round through
+//! whatever they compare, so that whatever else the machine does hits all of it alike. Medians, with the
+//! least and the most.
 
 pub mod away;
 pub mod beside;
@@ -31,7 +32,8 @@ struct Load<'a> {
     mac: &'a str,
 }
 
-/// Sends; thousands of frames a second. One frame again and again: making one takes the guest as long as all the rest.
+/// Sends; thousands of frames a second. One frame again and again: making one takes the guest as long as all
+/// the rest.
 fn pktgen(guest: &mut Guest, interface: &str, load: &Load) -> Result<f64> {
     let thread = "/proc/net/pktgen/kpktgend_0";
     let device = format!("/proc/net/pktgen/{interface}");
@@ -101,7 +103,8 @@ fn frames_of_a_second(kpps: f64) -> u32 {
     (0..MOST).step_by(1_000).find(|&frames| f64::from(frames) >= 1e3 * kpps).map_or(MOST, |n| n.max(FIRST))
 }
 
-/// The processor of the I/O core, which has one of its own, as it is meant to; guests run where the system puts them.
+/// The processor of the I/O core, which has one of its own, as it is meant to; guests run where the system
+/// puts them.
 fn io_core() -> String {
     std::thread::available_parallelism().map_or(0, |n| n.get() - 1).to_string()
 }

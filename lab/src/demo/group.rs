@@ -6,10 +6,11 @@
 //!             └── b (guest, 82574L)             ──┘
 //! ```
 //!
-//! Neighbours are network namespaces with FRR, and each has one address that only routing tells of. They speak with the group's
-//! addresses, behind which FRR is r's; agents in the guests have their kernels have the same routes. iperf3 sends by many flows both ways while a
-//! is drained and comes back, and b is killed and boots again; a table says each second who has which share. While a member is drained or
-//! added the daemon drops nothing, or the demo fails.
+//! Neighbours are network namespaces with FRR, and each has one address that only routing tells of. They
+//! speak with the group's addresses, behind which FRR is r's; agents in the guests have their kernels have
+//! the same routes. iperf3 sends by many flows both ways while a is drained and comes back, and b is killed
+//! and boots again; a table says each second who has which share. While a member is drained or added the
+//! daemon drops nothing, or the demo fails.
 
 use super::router::{dropped, Row};
 use super::{boot, keep_logs, lab, root_only, say, step};
@@ -25,8 +26,8 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 /// How long iperf3 sends, in seconds.
 const SECONDS: u64 = 60;
-/// Flows each way, of so many bits a second, in datagrams of so many bytes: five a second, so each flow pauses for longer than buckets have to
-/// be idle.
+/// Flows each way, of so many bits a second, in datagrams of so many bytes: five a second, so each flow
+/// pauses for longer than buckets have to be idle.
 const FLOWS: u32 = 64;
 const RATE: &str = "50K";
 const LENGTH: u32 = 1200;
@@ -34,7 +35,8 @@ const LENGTH: u32 = 1200;
 const TICK: Duration = Duration::from_secs(1);
 const BETWEEN: u32 = 3;
 
-/// A neighbour: its name, the group's station and address towards it, its own address there, and the one that routing tells of.
+/// A neighbour: its name, the group's station and address towards it, its own address there, and the one that
+/// routing tells of.
 struct Side {
     name: &'static str,
     mac: &'static str,
@@ -66,7 +68,8 @@ fn bgp(number: usize, neighbours: &[(usize, &str)], more: &str) -> String {
 /// Runs the demo; returns when all of it worked and nothing is left of it.
 ///
 /// # Errors
-/// A step failed, or a frame was dropped while a member was drained or added: which one, and where the logs are.
+/// A step failed, or a frame was dropped while a member was drained or added: which one, and where the logs
+/// are.
 pub fn demo() -> Result<()> {
     root_only("demo group")?;
     let begin = Instant::now();

@@ -6,9 +6,9 @@
 //!       └────────── VXLAN over UDP between all of them, EVPN says what is where ──────────┘
 //! ```
 //!
-//! Hosts are network namespaces at one bridge. Guests ping each other and send by iperf3. Then c pings a while a moves to host 2, live: the
-//! same memory, address and connections at a port of another daemon. The demo fails if c hears an answer twice, or if host 1 or the kernel's host does
-//! not learn of the move.
+//! Hosts are network namespaces at one bridge. Guests ping each other and send by iperf3. Then c pings a
+//! while a moves to host 2, live: the same memory, address and connections at a port of another daemon. The
+//! demo fails if c hears an answer twice, or if host 1 or the kernel's host does not learn of the move.
 
 use super::{boot, lab, root_only, say, step};
 use crate::error::{Error, Result};

@@ -7,13 +7,15 @@
 //!                   FRR
 //! ```
 //!
-//! Neighbours are network namespaces with FRR of their own, and each has one address that only routing tells of. Guests are in
-//! networks of the router's. iperf3 sends between each guest and the neighbour across, both ways at once, while the router's FRR is
-//! killed and, some seconds later, started again. From the counters of before and after follows what the router dropped: nothing, or
-//! the demo fails. It also fails if nothing was forwarded while FRR was away, or if FRR came back after iperf3 had ended.
+//! Neighbours are network namespaces with FRR of their own, and each has one address that only routing tells
+//! of. Guests are in networks of the router's. iperf3 sends between each guest and the neighbour across, both
+//! ways at once, while the router's FRR is killed and, some seconds later, started again. From the counters
+//! of before and after follows what the router dropped: nothing, or the demo fails. It also fails if nothing
+//! was forwarded while FRR was away, or if FRR came back after iperf3 had ended.
 //!
-//! What the neighbours do meanwhile is theirs. `one` keeps its routes, since BGP's graceful restart is agreed on (RFC 4724). OSPF has the
-//! same for a restart that is announced only (RFC 3623 §2.1), so `two` has a static route for the time in which its FRR has none.
+//! What the neighbours do meanwhile is theirs. `one` keeps its routes, since BGP's graceful restart is agreed
+//! on (RFC 4724). OSPF has the same for a restart that is announced only (RFC 3623 §2.1), so `two` has a
+//! static route for the time in which its FRR has none.
 
 use super::{boot, keep_logs, lab, root_only, say, step};
 use crate::error::{Context, Error, Result};
@@ -35,8 +37,8 @@ const AWAY: Duration = Duration::from_secs(5);
 /// Datagrams: so many bits a second each way, of so many bytes.
 const RATE: &str = "4M";
 const LENGTH: u32 = 1200;
-/// No loss: what the router takes itself, hellos to groups that a guest's card has not asked for, and what one member of a group
-/// says for all.
+/// No loss: what the router takes itself, hellos to groups that a guest's card has not asked for, and what
+/// one member of a group says for all.
 const NO_LOSS: [&str; 3] = ["to_router", "filtered", "not_speaker"];
 
 /// A neighbour with the guest across, and how each is reached.
@@ -142,7 +144,8 @@ struct Site {
     sockets: Vec<String>,
 }
 
-/// What iperf3 said of one pair: datagrams each way, to the guest and from it, with those that did not arrive.
+/// What iperf3 said of one pair: datagrams each way, to the guest and from it, with those that did not
+/// arrive.
 pub(super) struct Row {
     pub packets: [u64; 2],
     pub lost: [u64; 2],
@@ -329,8 +332,8 @@ impl Row {
     }
 }
 
-/// What the router says of its control plane, and how many frames went by the routes to what the neighbours told of, if both
-/// are there.
+/// What the router says of its control plane, and how many frames went by the routes to what the neighbours
+/// told of, if both are there.
 fn state(daemon: &mut Daemon) -> Result<(Value, Option<u64>)> {
     let control = daemon.show_json("routers")?["routers"][0]["control"].clone();
     let text = daemon.command(&["show", "routes", "r", "--json"])?;

@@ -45,7 +45,8 @@ pub fn talk(name: &str, from: &mut Guest, to: &mut Guest, address: &str) -> Resu
     Ok(())
 }
 
-/// All frames of a capture that were delivered are no longer than `mtu` and have right checksums; returns how many there are.
+/// All frames of a capture that were delivered are no longer than `mtu` and have right checksums; returns how
+/// many there are.
 pub fn checked(file: &std::path::Path, filter: &str, mtu: usize) -> Result<usize> {
     let frames = delivered(file, &format!("tcp && {filter}"), &["frame.len", "tcp.checksum.status"])?;
     for frame in &frames {
@@ -54,7 +55,8 @@ pub fn checked(file: &std::path::Path, filter: &str, mtu: usize) -> Result<usize
     Ok(frames.len())
 }
 
-/// `guests`, whose last numbers these are, join VLAN 7 on interfaces for frames of `mtu` bytes; [`untag`] ends that.
+/// `guests`, whose last numbers these are, join VLAN 7 on interfaces for frames of `mtu` bytes; [`untag`]
+/// ends that.
 pub fn tag<const N: usize>(guests: [(&mut Guest, u8); N], mtu: usize) -> Result<()> {
     for (guest, host) in guests {
         guest.expect(&format!("modprobe 8021q && ip link set eth0 mtu {mtu} && ip link set eth0 up"))?;
@@ -65,8 +67,8 @@ pub fn tag<const N: usize>(guests: [(&mut Guest, u8); N], mtu: usize) -> Result<
     Ok(())
 }
 
-/// Tags, TSO and long frames together, as they reach the card of guest `to`, number 2 behind port `b`, which is given all of
-/// it ready.
+/// Tags, TSO and long frames together, as they reach the card of guest `to`, number 2 behind port `b`, which
+/// is given all of it ready.
 pub fn tagged_stream(daemon: &mut Daemon, from: &mut Guest, to: &mut Guest, mtu: usize) -> Result<()> {
     let capture = daemon.capture("b")?;
     iperf3(to, "10.0.7.2", "--bytes 8M", |command| from.run(command))?;
@@ -82,8 +84,8 @@ pub fn untag<const N: usize>(guests: [&mut Guest; N]) -> Result<()> {
     Ok(())
 }
 
-/// Our driver `name` for the guests' kernel, as it is where a frame may have 45 pieces: later kernels can be built with
-/// that as their `MAX_SKB_FRAGS`.
+/// Our driver `name` for the guests' kernel, as it is where a frame may have 45 pieces: later kernels can be
+/// built with that as their `MAX_SKB_FRAGS`.
 pub fn with_most_pieces(name: &str) -> Result<Vec<u8>> {
     let dir = RunDir::new("pieces")?;
     for entry in std::fs::read_dir(drivers()?.join(name)).unwrap().flatten() {

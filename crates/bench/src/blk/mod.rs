@@ -1,10 +1,13 @@
-//! `sidecore bench blk`: disks on one I/O core, as Figure 6 of the ELVIS paper has them, and more closely with one guest.
+//! `sidecore bench blk`: disks on one I/O core, as Figure 6 of the ELVIS paper has them, and more closely
+//! with one guest.
 //!
-//! Three ways serve the same requests of the same native drivers on the same processor, by turns: we, `qemu-storage-daemon`, and,
-//! as the limit, fio with io_uring on the host, without a guest between. One thread plays all guests (`player`). With one guest
-//! the depths are compared; with 1 to 14 guests of bounded pace, whether each has what it has alone.
+//! Three ways serve the same requests of the same native drivers on the same processor, by turns: we,
+//! `qemu-storage-daemon`, and, as the limit, fio with io_uring on the host, without a guest between. One
+//! thread plays all guests (`player`). With one guest the depths are compared; with 1 to 14 guests of bounded
+//! pace, whether each has what it has alone.
 //!
-//! Each round starts both daemons anew for each medium, with a disk for each guest there may be. The one that is not asked sleeps.
+//! Each round starts both daemons anew for each medium, with a disk for each guest there may be. The one that
+//! is not asked sleeps.
 
 mod image;
 mod ping;

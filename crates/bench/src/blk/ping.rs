@@ -1,8 +1,9 @@
-//! A guest that waits for answers, beside a disk that streams, on one I/O core: what the disk does to the guest's latency.
+//! A guest that waits for answers, beside a disk that streams, on one I/O core: what the disk does to the
+//! guest's latency.
 //!
-//! The guest has one request of 64 bytes under way to the other end of a wire, where it is held for 20 µs, as a network and a
-//! remote host would hold it. The disk's guest reads 128 KiB one after the other, eight at a time. One thread plays all of them,
-//! and looks at the one that waits between any two turns of the other.
+//! The guest has one request of 64 bytes under way to the other end of a wire, where it is held for 20 µs, as
+//! a network and a remote host would hold it. The disk's guest reads 128 KiB one after the other, eight at a
+//! time. One thread plays all of them, and looks at the one that waits between any two turns of the other.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -116,7 +117,8 @@ impl Ping {
         Ok(Ping { guest: connect(guest)?, peer: connect(peer)?, sent: None, held: None })
     }
 
-    /// Plays for so long, beside `players` if there are any: median and 99th percentile in µs, and the players' answers.
+    /// Plays for so long, beside `players` if there are any: median and 99th percentile in µs, and the
+    /// players' answers.
     fn play(&mut self, mut players: Option<&mut Players>, window: Duration) -> Result<([f64; 2], u64)> {
         let mut latency = Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3).map_err(text)?;
         let (mut answers, start) = (0, Instant::now());

@@ -1,7 +1,8 @@
 //! Guests: native drivers of disks, played by one thread in turn.
 //!
-//! A guest keeps as many requests in flight as its depth says. A *paced* guest starts so many a second at most, as one whose
-//! processor has other things to do: the paper's guests had that limit. Guests poll for answers and take no interrupts.
+//! A guest keeps as many requests in flight as its depth says. A *paced* guest starts so many a second at
+//! most, as one whose processor has other things to do: the paper's guests had that limit. Guests poll for
+//! answers and take no interrupts.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

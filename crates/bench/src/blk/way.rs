@@ -1,4 +1,5 @@
-//! The ways to serve disks that are compared: we, qemu-storage-daemon, and, as the limit, the host without a guest.
+//! The ways to serve disks that are compared: we, qemu-storage-daemon, and, as the limit, the host without a
+//! guest.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -93,7 +94,8 @@ impl Server {
 }
 
 impl Running {
-    /// Nanoseconds of work so far: by its own account of a core that polls, else what its threads had of processors.
+    /// Nanoseconds of work so far: by its own account of a core that polls, else what its threads had of
+    /// processors.
     pub fn busy_ns(&self) -> Result<f64> {
         match self {
             Self::Sidecore(switch) => {

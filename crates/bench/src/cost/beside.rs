@@ -1,7 +1,7 @@
 //! The access list beside the same rules in Open vSwitch: frames a second between two virtio ports.
 //!
-//! Both are started in turn on the I/O core, with two ports. When all flows have passed, samples are taken, each with the distance of
-//! the processors.
+//! Both are started in turn on the I/O core, with two ports. When all flows have passed, samples are taken,
+//! each with the distance of the processors.
 
 use serde::Serialize;
 use sidecore_driver::load::pin;
@@ -35,7 +35,8 @@ pub struct Row {
 /// What was measured.
 pub struct Beside {
     pub rows: Vec<Row>,
-    /// Our rate over Open vSwitch's, of near processors, or of all samples if either has none of these; or why it is not there.
+    /// Our rate over Open vSwitch's, of near processors, or of all samples if either has none of these; or
+    /// why it is not there.
     pub ratio: Result<f64>,
 }
 

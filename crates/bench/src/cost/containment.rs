@@ -1,7 +1,8 @@
 //! `sidecore bench containment`: the cost of sandbox, address guard and storm limits for each frame.
 //!
-//! Each set has two daemons that run at the same time, one with the sandbox and one without, of which one moves frames while the
-//! other one's I/O core sleeps. Guard and limits are turned on and off in the running daemon. How it is measured: [`super`].
+//! Each set has two daemons that run at the same time, one with the sandbox and one without, of which one
+//! moves frames while the other one's I/O core sleeps. Guard and limits are turned on and off in the running
+//! daemon. How it is measured: [`super`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! A list of 1,000 rules, as sidecore and Open vSwitch read it, and frames that only its last rules match.
 //!
-//! A rule's *shape* says which bits it looks at: prefixes of one of five lengths of the source's address, alone or with those of the
-//! destination's, a protocol and ports. There are 20, which take turns. Rules do not overlap, so that what is found does not depend on
-//! how a switch orders its search. The last of each shape permits; all in front of them deny.
+//! A rule's *shape* says which bits it looks at: prefixes of one of five lengths of the source's address,
+//! alone or with those of the destination's, a protocol and ports. There are 20, which take turns. Rules do
+//! not overlap, so that what is found does not depend on how a switch orders its search. The last of each
+//! shape permits; all in front of them deny.
 
 use std::net::Ipv4Addr;
 

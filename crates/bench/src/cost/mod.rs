@@ -1,15 +1,19 @@
-//! What a frame costs the I/O core with something turned on, against without it: `bench containment`, `bench policy`.
+//! What a frame costs the I/O core with something turned on, against without it: `bench containment`, `bench
+//! policy`.
 //!
-//! Theory of operation. A flow between two ports goes one way, between ring ports, virtio ports or e1000e cards; one thread is
-//! both ends. What is measured is the time in which the I/O core was busy, by its own account, over the frames that it took.
+//! Theory of operation. A flow between two ports goes one way, between ring ports, virtio ports or e1000e
+//! cards; one thread is both ends. What is measured is the time in which the I/O core was busy, by its own
+//! account, over the frames that it took.
 //!
-//! The machine is faster in some seconds than in others, and one process is faster than another one of the same program, because
-//! its pages lie elsewhere. Both are larger than what is in question. So what is measured is turned on and off in the running
-//! daemon, the measures take turns, a window long each, and a turn's ratio is that of a measure to the mean of both plain
-//! turns of its own round; what has frames of many flows is compared with the turn of these without it. A set of daemons says the median of its rounds, and the table the median of the sets.
+//! The machine is faster in some seconds than in others, and one process is faster than another one of the
+//! same program, because its pages lie elsewhere. Both are larger than what is in question. So what is
+//! measured is turned on and off in the running daemon, the measures take turns, a window long each, and a
+//! turn's ratio is that of a measure to the mean of both plain turns of its own round; what has frames of
+//! many flows is compared with the turn of these without it. A set of daemons says the median of its rounds,
+//! and the table the median of the sets.
 //!
-//! The first two measures, `plain` and `again`, are the same: what lies between them is noise. The interval holds the median with
-//! 95 %, by its order statistics, so whatever the distribution.
+//! The first two measures, `plain` and `again`, are the same: what lies between them is noise. The interval
+//! holds the median with 95 %, by its order statistics, so whatever the distribution.
 
 mod beside;
 pub mod containment;
@@ -190,7 +194,8 @@ impl Ends {
         Err(format!("no frame came within {} s", START.as_secs()))
     }
 
-    /// Sends for `time`, and `least` frames at least; waits until all have come. How many came in a second, in millions.
+    /// Sends for `time`, and `least` frames at least; waits until all have come. How many came in a second,
+    /// in millions.
     fn flow(&mut self, frames: &mut Frames<'_>, time: Duration, least: usize) -> Result<f64> {
         let [from, to, others @ ..] = &mut *self.0 else { return Err("a flow has two ends".to_owned()) };
         let (mut sent, mut got) = (0, 0);
@@ -373,7 +378,8 @@ impl Method<'_> {
     }
 }
 
-/// Where the median lies with 95 %: between two of the values. Fewer than six do not tell: then it is all of them.
+/// Where the median lies with 95 %: between two of the values. Fewer than six do not tell: then it is all of
+/// them.
 fn interval(values: &[f64]) -> [f64; 2] {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,10 +1,11 @@
 //! `sidecore bench policy`: what a port's rules on a switch cost for each frame.
 //!
-//! A third port of the switch has rules, of which the flow between the other two must notice nothing (`off`); the two are access
-//! ports of one VLAN (`vlan`); what the sender sends is copied to the third port (`mirror`), beside which stands what any second
-//! receiver costs (`receiver`: frames for a group). Frames of many flows (`flows`) also go through a list of 1,000 rules at the
-//! sender's port (`acl_1000`: against `flows`; [`super::list`]), and through Open vSwitch with the same rules ([`super::beside`]). How
-//! it is measured: [`super`].
+//! A third port of the switch has rules, of which the flow between the other two must notice nothing (`off`);
+//! the two are access ports of one VLAN (`vlan`); what the sender sends is copied to the third port
+//! (`mirror`), beside which stands what any second receiver costs (`receiver`: frames for a group). Frames of
+//! many flows (`flows`) also go through a list of 1,000 rules at the sender's port (`acl_1000`: against
+//! `flows`; [`super::list`]), and through Open vSwitch with the same rules ([`super::beside`]). How it is
+//! measured: [`super`].
 
 use std::collections::BTreeMap;
 use std::time::Duration;

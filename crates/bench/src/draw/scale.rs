@@ -9,8 +9,8 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// The one that holds all `values`: from zero on in round steps, or in decades. What is no number has no place on it, and
-    /// nothing up to zero has one among decades.
+    /// The one that holds all `values`: from zero on in round steps, or in decades. What is no number has no
+    /// place on it, and nothing up to zero has one among decades.
     pub(super) fn new(log: bool, values: impl Iterator<Item = f64>) -> Scale {
         let (mut least, mut most) = (f64::MAX, 0.0f64);
         for value in values.filter(|value| value.is_finite() && (!log || *value > 0.0)) {

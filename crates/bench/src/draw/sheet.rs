@@ -1,4 +1,5 @@
-//! One picture in the making: ground, title, axes, legend and note. What is drawn between the axes is its caller's.
+//! One picture in the making: ground, title, axes, legend and note. What is drawn between the axes is its
+//! caller's.
 
 use std::fmt::Write;
 

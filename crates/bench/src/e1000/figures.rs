@@ -1,10 +1,11 @@
-//! Two figures: what moderation gains and costs, and what a receiver still gets done under any load (the paper's
-//! Figure 3).
+//! Two figures: what moderation gains and costs, and what a receiver still gets done under any load (the
+//! paper's Figure 3).
 //!
 //! *Moderation.* ITR from 0 to 500: frames a second that a guest sends, and the round trip of a ping with and
-//! without other traffic. *Livelock.* Frames are offered at up to 20 million a second; the guest's interrupt work
-//! goes before its application's, as in the paper's guests, and what the application has taken counts. A frame
-//! costs the driver and the application a fixed time, and the polling guest gives half of its time to each.
+//! without other traffic. *Livelock.* Frames are offered at up to 20 million a second; the guest's interrupt
+//! work goes before its application's, as in the paper's guests, and what the application has taken counts. A
+//! frame costs the driver and the application a fixed time, and the polling guest gives half of its time to
+//! each.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -104,8 +105,8 @@ pub fn draw(args: &Args, dir: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The median round trip in µs of single frames that a guest sends and the host sends back, while the host sends
-/// another frame every `stream` nanoseconds.
+/// The median round trip in µs of single frames that a guest sends and the host sends back, while the host
+/// sends another frame every `stream` nanoseconds.
 fn round_trip(args: &Args, itr: u16, stream: Option<u64>) -> Result<f64, String> {
     const PING: u8 = 0xff;
     let mut stage = Stage::new(args.cpus.io_core)?;

@@ -96,7 +96,8 @@ impl End {
     }
 }
 
-/// Measures all cards with both sizes, one way and both ways; with a status block, too, where doorbells trap without.
+/// Measures all cards with both sizes, one way and both ways; with a status block, too, where doorbells trap
+/// without.
 pub fn measure(args: &Args, page: Page) -> Result<Vec<Row>, String> {
     let mut rows = Vec::new();
     for &part in &args.parts {

@@ -2,9 +2,10 @@
 //! traps take.
 //!
 //! Theory of operation. A guest does one thing at a time: queue a frame, or serve an interrupt. Each register
-//! access that traps stops it for the cost of a trap, and so does the end of an interrupt of the pin; until then
-//! it does nothing. Several guests take turns on one thread, so that while one is stopped another goes on, as on
-//! processors of their own. There is no network stack: a frame costs what the driver and the traps cost.
+//! access that traps stops it for the cost of a trap, and so does the end of an interrupt of the pin; until
+//! then it does nothing. Several guests take turns on one thread, so that while one is stopped another goes
+//! on, as on processors of their own. There is no network stack: a frame costs what the driver and the traps
+//! cost.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,8 @@ use super::nic::Nic;
 
 /// Received frames that Linux's NAPI takes at once.
 const BUDGET: usize = 64;
-/// How often a guest looks whether it was interrupted: each look is a system call of ours, not of the guest's.
+/// How often a guest looks whether it was interrupted: each look is a system call of ours, not of the
+/// guest's.
 const LOOK: u64 = 1_000;
 
 /// How the driver behaves: the rows of the paper's Figure 4, and ours.

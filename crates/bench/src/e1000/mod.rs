@@ -1,10 +1,11 @@
-//! `sidecore bench e1000`: the paper's Figure 4 with native drivers, and how fast the device goes without a guest.
+//! `sidecore bench e1000`: the paper's Figure 4 with native drivers, and how fast the device goes without a
+//! guest.
 //!
-//! Two settings. *Cost model*: a driver of each of the paper's kinds, every trap of which takes 1.2 or 3.7 µs (what
-//! the paper measured for an access that the kernel or a process emulates); interrupts are served as Linux does,
-//! and there is no network stack, so a row shows what traps and interrupts alone allow. The paper's own number
-//! stands beside it: real guests, with a stack, on its machine. *Full speed*: drivers that poll, no traps, no
-//! interrupts, nothing modelled.
+//! Two settings. *Cost model*: a driver of each of the paper's kinds, every trap of which takes 1.2 or 3.7 µs
+//! (what the paper measured for an access that the kernel or a process emulates); interrupts are served as
+//! Linux does, and there is no network stack, so a row shows what traps and interrupts alone allow. The
+//! paper's own number stands beside it: real guests, with a stack, on its machine. *Full speed*: drivers that
+//! poll, no traps, no interrupts, nothing modelled.
 //!
 //! Beside Intel's cards goes the RTL8169, whose doorbells cannot but trap, without and with a status block.
 //!
@@ -40,7 +41,8 @@ pub struct Args {
     )]
     #[arg(value_parser = PossibleValuesParser::new(Part::ALL.map(Part::name)).map(|word| Part::named(&word)))]
     pub parts: Vec<Part>,
-    /// What a trap takes in the cost model: the paper's figures for one that the kernel and a process emulates.
+    /// What a trap takes in the cost model: the paper's figures for one that the kernel and a process
+    /// emulates.
     #[arg(long = "trap", value_name = "MICROSECONDS,…", value_delimiter = ',', default_value = "1.2,3.7")]
     #[arg(value_parser = nanoseconds)]
     pub costs: Vec<u32>,

@@ -33,8 +33,8 @@ pub struct Kind {
     pub itr: u16,
     /// The operator's.
     pub floor: Duration,
-    /// What the paper measured in Kpps with one virtual processor: guest to host over TAP, guest to guest over
-    /// VALE; 8 and 1460 bytes of UDP each.
+    /// What the paper measured in Kpps with one virtual processor: guest to host over TAP, guest to guest
+    /// over VALE; 8 and 1460 bytes of UDP each.
     pub paper: Option<[[u32; 2]; 2]>,
 }
 
@@ -51,8 +51,8 @@ const KINDS: [Kind; 5] = [
     Kind { floor: FLOOR, ..kind("unmodified, exitless", Mode::Exitless, LINUX_ITR, None) },
 ];
 
-/// Rows of a card whose doorbells cannot but trap, in pairs without and with a status block: moderation off, and as it is
-/// unless the operator says otherwise.
+/// Rows of a card whose doorbells cannot but trap, in pairs without and with a status block: moderation off,
+/// and as it is unless the operator says otherwise.
 const TRAPPING: [Kind; 4] = [
     kind("itr=0", Mode::Trapping, 0, None),
     kind("itr=0 CSB", Mode::Csb, 0, None),

@@ -1,4 +1,5 @@
-//! What is measured: an I/O core, a learning switch and ports of emulated cards in this process, with native drivers.
+//! What is measured: an I/O core, a learning switch and ports of emulated cards in this process, with native
+//! drivers.
 //!
 //! In this process, because a trap that is to cost 1.2 µs must not pay for a socket as well: the drivers set
 //! their devices up over vfio-user like any VMM, and then reach them directly.

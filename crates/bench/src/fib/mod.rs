@@ -1,10 +1,11 @@
-//! `sidecore bench fib`: how many addresses a second the forwarding tables look up, what a change of a route takes, and what changes
-//! cost the lookups.
+//! `sidecore bench fib`: how many addresses a second the forwarding tables look up, what a change of a route
+//! takes, and what changes cost the lookups.
 //!
-//! One processor looks addresses up in batches of 64, as many as frames come together. Tables are synthetic: lengths of prefixes as in
-//! the Internet's core, close together as they are there, the same each time. A change is the removal of a route or its
-//! return, and its time ends when readers see it. Lookups are measured with and without changes, by turns; a second processor makes
-//! the changes. Lookups alone take one processor, so the distance of two does not apply to them; those beside changes have it.
+//! One processor looks addresses up in batches of 64, as many as frames come together. Tables are synthetic:
+//! lengths of prefixes as in the Internet's core, close together as they are there, the same each time. A
+//! change is the removal of a route or its return, and its time ends when readers see it. Lookups are
+//! measured with and without changes, by turns; a second processor makes the changes. Lookups alone take one
+//! processor, so the distance of two does not apply to them; those beside changes have it.
 
 mod family;
 pub mod tables;
@@ -73,7 +74,8 @@ pub struct Row {
     /// Microseconds of a change until readers see it.
     update_us_median: f64,
     update_us_p99: f64,
-    /// Changes a second that were made beside the lookups, and the part of the lookups of routed addresses that was lost to them.
+    /// Changes a second that were made beside the lookups, and the part of the lookups of routed addresses
+    /// that was lost to them.
     changes: f64,
     lost: f64,
     /// Million lookups a second beside the changes.

@@ -50,8 +50,8 @@ impl Random {
     }
 }
 
-/// Lengths of prefixes in thousandths, as in the IPv4 tables of the Internet's core, with a hundredth of longer ones as a
-/// provider's own table has them.
+/// Lengths of prefixes in thousandths, as in the IPv4 tables of the Internet's core, with a hundredth of
+/// longer ones as a provider's own table has them.
 const LENGTHS_V4: [(u8, u32); 19] = [
     (24, 600),
     (23, 100),

@@ -1,4 +1,5 @@
-//! The guests at both ends: a native ptnet driver with or without headers, on a switch or in a pipe, or a native virtio-net driver.
+//! The guests at both ends: a native ptnet driver with or without headers, on a switch or in a pipe, or a
+//! native virtio-net driver.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -86,8 +87,8 @@ fn data(from: u8, size: usize) -> (Vec<u8>, NetHdr) {
 }
 
 impl End {
-    /// A guest at the next port of `stage`, which sends frames of `size` bytes; ptnet has buffers of `buf_size` bytes. It reaches
-    /// the registers of its card without messages.
+    /// A guest at the next port of `stage`, which sends frames of `size` bytes; ptnet has buffers of
+    /// `buf_size` bytes. It reaches the registers of its card without messages.
     pub fn new(stage: &mut Stage, kind: Kind, size: usize, buf_size: u32) -> Result<End> {
         End::with(stage, kind, size, buf_size, false)
     }

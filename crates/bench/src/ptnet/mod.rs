@@ -1,11 +1,11 @@
-//! `sidecore bench ptnet`: native ptnet drivers as guests, through the learning switch and through a pipe, beside native virtio-net
-//! drivers.
+//! `sidecore bench ptnet`: native ptnet drivers as guests, through the learning switch and through a pipe,
+//! beside native virtio-net drivers.
 //!
-//! *Full speed*: both ends poll, and so does the I/O core. *Batches*: the same with 1 to 256 frames at a time (the
-//! ptnet paper's Figure 5). In a pipe the frames stay in their buffers, where the sender writes a number and the
-//! receiver reads it. *Kicks*: frames that are sent evenly, at rates at which an I/O core has time to sleep; how often
-//! the sender has to kick, and how long it then waits. There, register accesses are messages on the card's socket, as a
-//! VMM sends them for a guest's trap; the time that the VMM adds is not included.
+//! *Full speed*: both ends poll, and so does the I/O core. *Batches*: the same with 1 to 256 frames at a time
+//! (the ptnet paper's Figure 5). In a pipe the frames stay in their buffers, where the sender writes a number
+//! and the receiver reads it. *Kicks*: frames that are sent evenly, at rates at which an I/O core has time to
+//! sleep; how often the sender has to kick, and how long it then waits. There, register accesses are messages
+//! on the card's socket, as a VMM sends them for a guest's trap; the time that the VMM adds is not included.
 //!
 //! One processor has the I/O core, the other both drivers.
 
@@ -30,11 +30,13 @@ use super::runner::{fields, figures, in_parts};
 pub struct Args {
     #[command(flatten)]
     pub common: Common,
-    /// What the guests have: all of it, with batches and kicks, if nothing is said; else full speed with these alone.
+    /// What the guests have: all of it, with batches and kicks, if nothing is said; else full speed with
+    /// these alone.
     #[arg(long = "device", value_name = "DEVICE,…", value_delimiter = ',')]
     #[arg(value_parser = PossibleValuesParser::new(Kind::ALL.map(Kind::name)).map(|word| kind(&word)))]
     pub devices: Vec<Kind>,
-    /// Bytes of a buffer of ptnet, a multiple of 64: of a power of two the first lines of all buffers share few places of a cache.
+    /// Bytes of a buffer of ptnet, a multiple of 64: of a power of two the first lines of all buffers share
+    /// few places of a cache.
     #[arg(long, value_name = "BYTES", default_value_t = 2048)]
     pub buf_size: u32,
 }
@@ -226,7 +228,8 @@ fn one(common: &Common, (kind, size, burst): Setting, buf_size: u32) -> Result<S
     Ok((Figures { mpps, gbps, ns_per_frame, lost: b.wrong }, distance.after()))
 }
 
-/// What each kick took in microseconds, and frames that were sent evenly at `rate` through an I/O core that may sleep.
+/// What each kick took in microseconds, and frames that were sent evenly at `rate` through an I/O core that
+/// may sleep.
 fn paced(common: &Common, rate: u32, buf_size: u32) -> Result<(Vec<f64>, u64)> {
     let mut stage = Stage::that_sleeps(common.io_cores[0])?;
     let mut end = || End::that_traps(&mut stage, 60, buf_size);

@@ -1,5 +1,5 @@
-//! The figure: the rate without loss by size, then, size by size, what arrives and what is lost by what is offered, and latency by load,
-//! of all candidates.
+//! The figure: the rate without loss by size, then, size by size, what arrives and what is lost by what is
+//! offered, and latency by load, of all candidates.
 
 use super::super::draw::{chart, distinct, stack, Axis, Line};
 use super::report::{CurveRow, Row};

@@ -1,9 +1,10 @@
 //! What is searched for, and what trials say about a load (RFC 9971 §4.6 to §4.8, Appendices A and B).
 //!
-//! Theory of operation. A *goal* says which loss ratio is allowed, how long trials have to be, and for how much of the time a trial
-//! may break that rule. A *load* is a lower bound of a goal if it keeps the rule whatever trials that are still missing would say, an
-//! upper bound if it breaks it whatever they would say, and undecided otherwise. Short trials count where they are bad: their
-//! excess over the good short ones is added to the full-length bad ones.
+//! Theory of operation. A *goal* says which loss ratio is allowed, how long trials have to be, and for how
+//! much of the time a trial may break that rule. A *load* is a lower bound of a goal if it keeps the rule
+//! whatever trials that are still missing would say, an upper bound if it breaks it whatever they would say,
+//! and undecided otherwise. Short trials count where they are bad: their excess over the good short ones is
+//! added to the full-length bad ones.
 
 /// A goal of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,8 +73,8 @@ impl Goal {
         }
     }
 
-    /// The conditional throughput of a lower bound: what arrives of `load` in the best trials, as many of them as the goal asks for
-    /// (Appendix B).
+    /// The conditional throughput of a lower bound: what arrives of `load` in the best trials, as many of
+    /// them as the goal asks for (Appendix B).
     pub fn conditional(&self, load: f64, trials: &[Seen]) -> f64 {
         let mut full: Vec<&Seen> = trials.iter().filter(|it| self.is_full(it)).collect();
         full.sort_by(|a, b| a.loss_ratio.total_cmp(&b.loss_ratio));
@@ -105,8 +106,9 @@ mod tests {
         Goal { loss_ratio: loss, exceed_ratio: exceed, trial, duration_sum, width: 0.005 }
     }
 
-    /// The four goals and six moments of the example in the appendix, each with what it says there. At the last two its table (draft
-    /// 12) calls the load a lower bound of the fourth goal, but with ratios of 42.9 and 27.3 % where the goal has 20: the rule says upper.
+    /// The four goals and six moments of the example in the appendix, each with what it says there. At the
+    /// last two its table (draft 12) calls the load a lower bound of the fourth goal, but with ratios of 42.9
+    /// and 27.3 % where the goal has 20: the rule says upper.
     #[test]
     fn loads_are_classified_as_in_the_example_of_the_rfc() {
         use Class::{Lower as L, Undecided as U, Upper as H};

@@ -25,7 +25,8 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Where a trial lost `lost` frames, `refused` of them refused, with the daemon's counters before and after it.
+    /// Where a trial lost `lost` frames, `refused` of them refused, with the daemon's counters before and
+    /// after it.
     pub fn of(
         late: u64,
         refused: u64,

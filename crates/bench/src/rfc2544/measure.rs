@@ -17,7 +17,8 @@ use super::trial::{Spell, Tester, Trial};
 
 /// Loads at which latency is measured, in percent of the NDR.
 pub const LOADS: [u32; 4] = [10, 50, 90, 100];
-/// Loads of the loss curve in percent of the PDR: down in steps of ten (RFC 2544 §26.3) from half as much again.
+/// Loads of the loss curve in percent of the PDR: down in steps of ten (RFC 2544 §26.3) from half as much
+/// again.
 const CURVE: std::ops::RangeInclusive<u32> = 1..=15;
 /// Part of a trial for which tester or target may have waited for its processor.
 const DISTURBED: f64 = 5e-3;
@@ -237,7 +238,8 @@ impl Bench<'_, '_, '_> {
         Ok(stages)
     }
 
-    /// NDR and PDR, where frames are lost beyond the NDR, whether the tester was the limit, and the mode of most of the time.
+    /// NDR and PDR, where frames are lost beyond the NDR, whether the tester was the limit, and the mode of
+    /// most of the time.
     fn search(&mut self) -> Result<(Search, Stages, bool, Mode)> {
         let mut search = Search::new(&self.plan.goals(), LEAST, whole(self.plan.most.round()));
         let mut stages: BTreeMap<u64, Stages> = BTreeMap::new();
@@ -245,7 +247,8 @@ impl Bench<'_, '_, '_> {
         while let Some((load, seconds)) = search.next() {
             let (trial, around) = self.trial(&[Spell::of(load as f64, seconds)], false)?;
             modes.push((around.mode, seconds));
-            // What could not be offered did not arrive either: a load is not kept that the tester cannot make.
+            // What could not be offered did not arrive either: a load is not kept that the tester cannot
+            // make.
             let late = if trial.is_valid() { 0 } else { trial.late };
             if late > trial.lost() {
                 limited.insert(load);
@@ -335,7 +338,8 @@ impl Bench<'_, '_, '_> {
         Ok(trial.last_loss_ns / 1e6)
     }
 
-    /// Milliseconds without frames when the daemon is killed and started again at half the rate (RFC 2544 §26.6, RFC 6201).
+    /// Milliseconds without frames when the daemon is killed and started again at half the rate (RFC 2544
+    /// §26.6, RFC 6201).
     fn reset(&mut self, rate: f64) -> Result<f64> {
         let spell = Spell::of(rate / 2.0, self.plan.trial);
         let before = self.tester.run(&[spell], false)?;

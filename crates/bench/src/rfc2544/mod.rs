@@ -49,12 +49,12 @@ use trial::Tester;
 /// `bench rfc2544`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Two ports of a running daemon, named as for pkt-gen: ring:NAME, vhost-user:PATH, packet:IFNAME [default: a switch of
-    /// its own between two virtio ports].
+    /// Two ports of a running daemon, named as for pkt-gen: ring:NAME, vhost-user:PATH, packet:IFNAME
+    /// [default: a switch of its own between two virtio ports].
     #[arg(long, num_args = 2, value_names = ["A", "B"], conflicts_with_all = ["target", "router", "compare"])]
     pub ports: Option<Vec<String>>,
-    /// Two ports of another switch: vhost-user:PATH,PATH, vhost-user-server:PATH,PATH (the switch connects to us) or
-    /// interface:NAME,NAME.
+    /// Two ports of another switch: vhost-user:PATH,PATH, vhost-user-server:PATH,PATH (the switch connects to
+    /// us) or interface:NAME,NAME.
     #[arg(long, value_name = "KIND:A,B", conflicts_with_all = ["router", "compare"])]
     pub target: Option<String>,
     /// A router of its own between two virtio ports.
@@ -106,8 +106,8 @@ pub struct Args {
     /// Searches for the longest burst in each repetition; RFC 2544 has 50 altogether.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pub bursts: u32,
-    /// Give the tester and the thread that moves frames real-time priority, so that other programs do not interrupt them. Not for
-    /// ports that were given.
+    /// Give the tester and the thread that moves frames real-time priority, so that other programs do not
+    /// interrupt them. Not for ports that were given.
     #[arg(long, conflicts_with_all = ["ports", "target"])]
     pub fifo: bool,
     /// A short look: one repetition with trials of milliseconds. Its figures mean nothing.
@@ -291,7 +291,8 @@ pub fn run(args: &Args) -> Result<()> {
                     );
                     case.done.push(repetition);
                 }
-                // One of those beside us that is not there leaves the others; without us there is nothing to say.
+                // One of those beside us that is not there leaves the others; without us there is nothing to
+                // say.
                 Err(why) if args.compare && *case.who != Who::Switch => {
                     eprintln!("round {round}/{rounds}: {name}, {} B: {why}", case.load.name);
                     // Its output follows the first line.

@@ -23,10 +23,12 @@ pub struct Rate {
     pub gbits: f64,
     /// What of that arrives, as the mean of conditional throughputs.
     pub conditional_mpps: f64,
-    /// Frames offered at the lower bounds, and the greatest loss ratio that they leave possible if none was lost (95 %).
+    /// Frames offered at the lower bounds, and the greatest loss ratio that they leave possible if none was
+    /// lost (95 %).
     pub frames: f64,
     pub no_loss_bound: Option<f64>,
-    /// Repetitions without a lower or an upper bound: the least load is beyond the goal, or the greatest within it.
+    /// Repetitions without a lower or an upper bound: the least load is beyond the goal, or the greatest
+    /// within it.
     pub without_lower: usize,
     pub without_upper: usize,
 }
@@ -69,7 +71,8 @@ pub struct Bursts {
     pub mpps: f64,
     pub frames: Figure,
     pub deviation: f64,
-    /// Microseconds for which the target stores what it cannot pass on: of the burst, and less what it passes on meanwhile.
+    /// Microseconds for which the target stores what it cannot pass on: of the burst, and less what it passes
+    /// on meanwhile.
     pub implied_buffer_us: f64,
     pub corrected_buffer_us: f64,
 }
@@ -81,8 +84,8 @@ pub struct Row {
     pub size: String,
     pub ndr: Rate,
     pub pdr: Rate,
-    /// Lower bounds of the NDR by the distance of tester and target, in million frames a second. That of a repetition is the one
-    /// that three quarters of its search had.
+    /// Lower bounds of the NDR by the distance of tester and target, in million frames a second. That of a
+    /// repetition is the one that three quarters of its search had.
     pub modes: Modes,
     /// The distance of each repetition, and how many trials there were at each.
     pub repetition_modes: Vec<Mode>,
@@ -99,7 +102,8 @@ pub struct Row {
     pub trials: u64,
     /// Trials that were made again since tester or target had waited for its processor, or frames were late.
     pub repeated_trials: u64,
-    /// The tester was the limit, or its own limit is less than 1.25 times as far: the rates are at least these.
+    /// The tester was the limit, or its own limit is less than 1.25 times as far: the rates are at least
+    /// these.
     pub generator_limited: bool,
 }
 

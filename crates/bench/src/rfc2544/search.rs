@@ -1,11 +1,12 @@
-//! The search for the loads up to which goals are kept: Multiple Loss Ratio Search (RFC 9971), as pure functions of what trials
-//! have said so far.
+//! The search for the loads up to which goals are kept: Multiple Loss Ratio Search (RFC 9971), as pure
+//! functions of what trials have said so far.
 //!
-//! Theory of operation. The search keeps all trials by their load and asks for the next one, until no goal has a question. For
-//! each goal two targets follow one another: a coarse one, whose short trials come near, and the goal itself, which tries the
-//! coarse one's bounds first. The first trial is at the greatest load: what arrives of it is a good guess. From a bound
-//! with nothing on its other side steps double; between two bounds the middle is tried, or what is a step away if that is nearer.
-//! What one goal has tried counts for all. No result depends on anything but the trials, so a test can play any device.
+//! Theory of operation. The search keeps all trials by their load and asks for the next one, until no goal
+//! has a question. For each goal two targets follow one another: a coarse one, whose short trials come near,
+//! and the goal itself, which tries the coarse one's bounds first. The first trial is at the greatest load:
+//! what arrives of it is a good guess. From a bound with nothing on its other side steps double; between two
+//! bounds the middle is tried, or what is a step away if that is nearer. What one goal has tried counts for
+//! all. No result depends on anything but the trials, so a test can play any device.
 
 use std::collections::BTreeMap;
 
@@ -214,8 +215,8 @@ mod tests {
         assert_eq!((found.lower, found.upper, found.conditional), (None, Some(1000), 0.0));
     }
 
-    /// Now and then a trial loses some frames whatever its load is: the rule for half of the time finds the rate all the same,
-    /// and the rule for all of the time does not.
+    /// Now and then a trial loses some frames whatever its load is: the rule for half of the time finds the
+    /// rate all the same, and the rule for all of the time does not.
     #[test]
     fn a_disturbed_trial_spoils_nothing() {
         let rate = 4.0e6;
@@ -236,7 +237,8 @@ mod tests {
         assert!(tolerant >= 38 && strict <= 30, "{tolerant} and {strict} of 40 searches are near");
     }
 
-    /// A device that loses single frames at random: without loss it can do little, with half a percent almost everything.
+    /// A device that loses single frames at random: without loss it can do little, with half a percent almost
+    /// everything.
     #[test]
     fn a_lossy_line_has_a_pdr_and_hardly_an_ndr() {
         let (rate, each) = (4.0e6, 2e-6);

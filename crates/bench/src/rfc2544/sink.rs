@@ -1,9 +1,9 @@
 //! What arrives: each frame once, in its order or not, how late, and how long nothing came.
 //!
-//! Theory of operation. Frames of a trial are numbered from 0. The next number is expected; a greater one passes over those
-//! between, which may still come. A bitmap of the last 65,536 numbers tells what came late from what came twice. With
-//! several flows a frame is out of order only if a later one of its own flow was there before it: a device may send flows by
-//! different ways. All time is the time stamp counter's.
+//! Theory of operation. Frames of a trial are numbered from 0. The next number is expected; a greater one
+//! passes over those between, which may still come. A bitmap of the last 65,536 numbers tells what came late
+//! from what came twice. With several flows a frame is out of order only if a later one of its own flow was
+//! there before it: a device may send flows by different ways. All time is the time stamp counter's.
 
 use hdrhistogram::Histogram;
 
@@ -41,8 +41,8 @@ pub struct Receiver<'t> {
     pub came: Came,
     /// When the frames in hand were taken.
     now: u64,
-    /// Delays in units of 16 ticks, if they are asked for. Each frame has a time of its own: one that arrives while others are
-    /// taken is younger than their time.
+    /// Delays in units of 16 ticks, if they are asked for. Each frame has a time of its own: one that arrives
+    /// while others are taken is younger than their time.
     delays: Option<(Histogram<u64>, Clock)>,
     /// When the first and the last frame came, and the last one that followed a gap.
     pub first: Option<u64>,

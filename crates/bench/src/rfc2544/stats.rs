@@ -1,4 +1,5 @@
-//! How sure a figure is: intervals of means of independent repetitions, ratios of pairs, and what it means that nothing was lost.
+//! How sure a figure is: intervals of means of independent repetitions, ratios of pairs, and what it means
+//! that nothing was lost.
 
 use serde::Serialize;
 
@@ -63,7 +64,8 @@ pub fn deviation(samples: &[f64]) -> f64 {
     (squares / samples.len().saturating_sub(1).max(1) as f64).sqrt()
 }
 
-/// How many times as much ours is, by pairs of adjacent repetitions: the geometric mean and the ends of its 99 % interval.
+/// How many times as much ours is, by pairs of adjacent repetitions: the geometric mean and the ends of its
+/// 99 % interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
     pub ratio: f64,
@@ -81,7 +83,8 @@ impl Ratio {
     }
 }
 
-/// The rule of three: with 95 % confidence no more of all frames get lost if none of so many was. Above 1 it says nothing.
+/// The rule of three: with 95 % confidence no more of all frames get lost if none of so many was. Above 1 it
+/// says nothing.
 pub fn rule_of_three(frames: f64) -> f64 {
     (3.0 / frames.max(1.0)).min(1.0)
 }

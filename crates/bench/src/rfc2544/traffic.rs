@@ -1,9 +1,11 @@
-//! What is sent: frames of one length, of a mixture, or of a capture, each with a stamp that tells when it was due and which one it is.
+//! What is sent: frames of one length, of a mixture, or of a capture, each with a stamp that tells when it
+//! was due and which one it is.
 //!
-//! Theory of operation. Everything that can be is made beforehand: the frames of the pattern (one length, twelve of the IMIX, all
-//! of the capture), and for each flow its addresses, ports and the part of the header's checksum that they are. To send a
-//! frame is then to copy its first 64 bytes, and what of them differs; the rest of a made frame means nothing, and stays as the
-//! buffer has it. Frames of a capture are copied whole.
+//! Theory of operation. Everything that can be is made beforehand: the frames of the pattern (one length,
+//! twelve of the IMIX, all of the capture), and for each flow its addresses, ports and the part of the
+//! header's checksum that they are. To send a frame is then to copy its first 64 bytes, and what of them
+//! differs; the rest of a made frame means nothing, and stays as the buffer has it. Frames of a capture are
+//! copied whole.
 //!
 //! A stamp has 10 bytes, behind the UDP header of made frames and at the end of a capture's:
 //!
@@ -144,7 +146,8 @@ impl Traffic {
         })
     }
 
-    /// What a received frame is, if its stamp is this trial's: its number and when it was due. `Err`: it is, and its length is wrong.
+    /// What a received frame is, if its stamp is this trial's: its number and when it was due. `Err`: it is,
+    /// and its length is wrong.
     #[inline]
     pub fn read(&self, frame: &[u8], trial: u16) -> Option<Result<(u32, u32), ()>> {
         let stamp = self.stamp(frame).filter(|stamp| stamp.trial == trial)?;
@@ -183,7 +186,8 @@ fn made(size: usize, stations: Stations) -> Result<Vec<u8>, String> {
     let len = frame.len();
     frame[..6].copy_from_slice(&stations.to);
     frame[6..12].copy_from_slice(&stations.from);
-    // IPv4 (RFC 791 §3.1): 20 bytes of header, do not fragment, TTL 64, UDP. UDP without a checksum (RFC 768).
+    // IPv4 (RFC 791 §3.1): 20 bytes of header, do not fragment, TTL 64, UDP. UDP without a checksum (RFC
+    // 768).
     frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17]);
     frame[16..18].copy_from_slice(&word(len - 14));
     frame[38..40].copy_from_slice(&word(len - 34));
@@ -240,8 +244,9 @@ pub struct Maker<'t> {
     flow: usize,
     /// When the trial begins, by the time stamp counter.
     pub start: u64,
-    /// When the next frame is due, and from one to the next, in ticks since `start`. Sums of small steps stay exact; beside the
-    /// counter's own value each step would be rounded, and a million of them were microseconds off.
+    /// When the next frame is due, and from one to the next, in ticks since `start`. Sums of small steps stay
+    /// exact; beside the counter's own value each step would be rounded, and a million of them were
+    /// microseconds off.
     pub due: f64,
     pub gap: f64,
 }

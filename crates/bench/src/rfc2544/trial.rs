@@ -1,11 +1,12 @@
 //! One trial: frames at a rate, and what became of each.
 //!
-//! Theory of operation. One thread is the sender and the receiver by turns. When a frame is due follows from the time stamp counter
-//! and the rate alone, not from when the last one went: a tester that was held up does not hide what a device did meanwhile
-//! (no coordinated omission). In each turn the frames that are due are sent, and what has come is taken. A frame that is due
-//! and finds no room in its queue is *refused*: the target was too slow to take it, as behind a full network card, and it
-//! is lost there. If more are due at once than half a queue holds, it was the tester that slept: what is beyond that is
-//! *late*, was not offered, and makes the trial invalid if it is more than a thousandth. Behind the last frame the receiver
+//! Theory of operation. One thread is the sender and the receiver by turns. When a frame is due follows from
+//! the time stamp counter and the rate alone, not from when the last one went: a tester that was held up does
+//! not hide what a device did meanwhile (no coordinated omission). In each turn the frames that are due are
+//! sent, and what has come is taken. A frame that is due and finds no room in its queue is *refused*: the
+//! target was too slow to take it, as behind a full network card, and it is lost there. If more are due at
+//! once than half a queue holds, it was the tester that slept: what is beyond that is *late*, was not
+//! offered, and makes the trial invalid if it is more than a thousandth. Behind the last frame the receiver
 //! waits until all are there or nothing has come for a while.
 
 use std::time::{Duration, Instant};
@@ -21,11 +22,13 @@ use sidecore_pktgen::end::{Lane, Result};
 
 /// Nothing came for so long behind the last frame: what is missing is lost.
 const QUIET: Duration = Duration::from_millis(50);
-/// What comes later than this behind the last frame is lost in any case (RFC 2544 §23 e: two seconds for residual frames).
+/// What comes later than this behind the last frame is lost in any case (RFC 2544 §23 e: two seconds for
+/// residual frames).
 const RESIDUAL: Duration = Duration::from_secs(2);
 /// Frames that are due at once at most, if the tester was there.
 const MOST_DUE: u64 = 512;
-/// Frames that a turn takes at most: more than it sends, so that a tester that was late does not fill the ring itself.
+/// Frames that a turn takes at most: more than it sends, so that a tester that was late does not fill the
+/// ring itself.
 const TAKE: usize = 1024;
 /// Part of the frames that may be late in a valid trial.
 const LATE: f64 = 1e-3;
@@ -164,7 +167,8 @@ impl<'t> Tester<'t> {
         self.run_with(spells, delays, || ())
     }
 
-    /// As [`run`](Self::run), and calls `behind` when the last frame was due, before it waits for what is still on its way.
+    /// As [`run`](Self::run), and calls `behind` when the last frame was due, before it waits for what is
+    /// still on its way.
     pub fn run_with(&mut self, spells: &[Spell], delays: bool, behind: impl FnOnce()) -> Result<Trial> {
         self.number = self.number.checked_add(1).unwrap_or(1);
         let mut maker = Maker::new(self.traffic, self.number);

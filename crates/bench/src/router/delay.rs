@@ -1,9 +1,10 @@
 //! How long a frame takes through a router that has little to do.
 //!
-//! Theory of operation. Frames are due at a steady rate, by the time stamp counter, and each carries the moment at which it was due. Its
-//! delay ends when the receiver, which is the sender's thread, has it in hand. If that thread was away for a while, the frames
-//! that were due meanwhile count as late (no coordinated omission), for all candidates alike. The same ports joined by a wire show
-//! what of the delay is not the router's.
+//! Theory of operation. Frames are due at a steady rate, by the time stamp counter, and each carries the
+//! moment at which it was due. Its delay ends when the receiver, which is the sender's thread, has it in
+//! hand. If that thread was away for a while, the frames that were due meanwhile count as late (no
+//! coordinated omission), for all candidates alike. The same ports joined by a wire show what of the delay is
+//! not the router's.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

@@ -1,8 +1,9 @@
 //! The Linux kernel as a router, between two veth pairs in a network namespace.
 //!
-//! A packet socket puts frames into one pair; the kernel forwards them in the same processor's softirq, and the far end of the other
-//! pair counts them. What the sending itself costs is measured, too, with frames that are for another station and go no further, and
-//! is taken off: what is left is the price of a forwarded frame, which is favourable to the kernel.
+//! A packet socket puts frames into one pair; the kernel forwards them in the same processor's softirq, and
+//! the far end of the other pair counts them. What the sending itself costs is measured, too, with frames
+//! that are for another station and go no further, and is taken off: what is left is the price of a forwarded
+//! frame, which is favourable to the kernel.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
 //! DPDK's `l3fwd`, its example of a router, over vhost.
 //!
-//! Debian has it as source (package dpdk-doc). It is built once, from a copy in the user's cache, by its own makefile, with one
-//! change: ports are not asked for receive checksum offload, which `net_vhost` does not have and without which `l3fwd` does not start.
-//! It uses its longest-prefix table, which as shipped has room for 1,024 routes.
+//! Debian has it as source (package dpdk-doc). It is built once, from a copy in the user's cache, by its own
+//! makefile, with one change: ports are not asked for receive checksum offload, which `net_vhost` does not
+//! have and without which `l3fwd` does not start. It uses its longest-prefix table, which as shipped has room
+//! for 1,024 routes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ pub struct L3fwd {
     _scratch: Scratch,
 }
 
-/// The first routes that fit: IPv4, and no longer than 24 bits, as the rest of its table has room for few of others.
+/// The first routes that fit: IPv4, and no longer than 24 bits, as the rest of its table has room for few of
+/// others.
 pub fn fitting(routes: &[Static]) -> Vec<Static> {
     let fits =
         |it: &&Static| it.prefix.address.is_ipv4() && it.prefix.len <= 24 && is_far(&it.prefix.address);

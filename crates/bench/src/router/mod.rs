@@ -1,11 +1,14 @@
-//! `sidecore bench router`: frames of 64 bytes through the router, on one core, by the number of routes and of flows.
+//! `sidecore bench router`: frames of 64 bytes through the router, on one core, by the number of routes and
+//! of flows.
 //!
-//! A router in this process is served by one I/O core, between two ring ports, then between two virtio ports; one thread on another
-//! processor sends and receives by turns. Tables are those of `bench fib`, with 16 gateways. Flows are addresses below random prefixes
-//! of the table, one after the other. Peers are the Linux kernel (`kernel`), with the same routes up to 10,000, and DPDK's `l3fwd` over
-//! vhost (`l3fwd`), with as many as it has room for: an example that Debian ships as source, so it is built at first use. Where that cannot
-//! be, its ratio is null, and the output says why. At last the delays of frames are measured at a low rate (`delay`). Each sample has the distance of the two processors (`distance`); `report` compares
-//! like with like.
+//! A router in this process is served by one I/O core, between two ring ports, then between two virtio ports;
+//! one thread on another processor sends and receives by turns. Tables are those of `bench fib`, with 16
+//! gateways. Flows are addresses below random prefixes of the table, one after the other. Peers are the Linux
+//! kernel (`kernel`), with the same routes up to 10,000, and DPDK's `l3fwd` over vhost (`l3fwd`), with as
+//! many as it has room for: an example that Debian ships as source, so it is built at first use. Where that
+//! cannot be, its ratio is null, and the output says why. At last the delays of frames are measured at a low
+//! rate (`delay`). Each sample has the distance of the two processors (`distance`); `report` compares like
+//! with like.
 
 mod delay;
 mod ends;
@@ -153,7 +156,8 @@ fn ours(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec
     Ok(samples.iter().zip([1, table.many.len()]).map(row).collect())
 }
 
-/// Delays of many flows through the router with this table, and of the same frames through a wire between the same ports.
+/// Delays of many flows through the router with this table, and of the same frames through a wire between the
+/// same ports.
 fn our_delays(common: &Common, stage: &Stage, kind: Kind, table: &Table) -> Result<Vec<DelayRow>> {
     stage.routes(&table.routes);
     let samples = by_turns(common.repeat.rounds, &Between::ALL, |round, between| {

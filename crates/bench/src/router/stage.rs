@@ -1,5 +1,5 @@
-//! What is measured: a router on one I/O core of this process between two ring ports or two virtio ports, and one thread that is the
-//! sender and the receiver by turns.
+//! What is measured: a router on one I/O core of this process between two ring ports or two virtio ports, and
+//! one thread that is the sender and the receiver by turns.
 
 use std::net::IpAddr;
 use std::path::PathBuf;

@@ -1,5 +1,5 @@
-//! How soon other members of a group have a control plane's routes: each is a namespace with `sidecore-agent`, whose kernel tells of each
-//! route that it gets, and that counts.
+//! How soon other members of a group have a control plane's routes: each is a namespace with
+//! `sidecore-agent`, whose kernel tells of each route that it gets, and that counts.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

@@ -1,15 +1,19 @@
 //! `sidecore bench routes`: how long it takes until a router forwards by what FRR says.
 //!
-//! Theory of operation. FRR as Debian packages it runs in a namespace as the control plane of a router (`stage`). A BGP speaker of our own
-//! (`speaker`) in another namespace, behind a port of the router, announces as many prefixes as are wanted, changes single ones and withdraws
-//! all of them. bgpd, zebra and the kernel do what they do with any neighbour's routes, and take their time. What is measured is ours: from
-//! the moment at which zebra has said the last of it, which a relay between zebra and the daemon notes (`relay`), until the router's
-//! forwarding tables have it. The router counts its routes and keeps a digest of them, which is shown when they are in force; the
-//! benchmark works out the digest of what it has announced by itself. Equal digests: the tables mean the same.
+//! Theory of operation. FRR as Debian packages it runs in a namespace as the control plane of a router
+//! (`stage`). A BGP speaker of our own (`speaker`) in another namespace, behind a port of the router,
+//! announces as many prefixes as are wanted, changes single ones and withdraws all of them. bgpd, zebra and
+//! the kernel do what they do with any neighbour's routes, and take their time. What is measured is ours:
+//! from the moment at which zebra has said the last of it, which a relay between zebra and the daemon notes
+//! (`relay`), until the router's forwarding tables have it. The router counts its routes and keeps a digest
+//! of them, which is shown when they are in force; the benchmark works out the digest of what it has
+//! announced by itself. Equal digests: the tables mean the same.
 //!
-//! Neither FRR nor the daemon's control plane has a processor of its own. The distance of a sample is that of the first two that may be used.
+//! Neither FRR nor the daemon's control plane has a processor of its own. The distance of a sample is that of
+//! the first two that may be used.
 //!
-//! A change is one prefix that gets another gateway, that goes, or that comes back. Its time begins with the first that zebra says of it.
+//! A change is one prefix that gets another gateway, that goes, or that comes back. Its time begins with the
+//! first that zebra says of it.
 
 pub mod back_ends;
 mod relay;

@@ -1,7 +1,7 @@
 //! A relay between zebra and the daemon, which notes when zebra says something.
 //!
-//! One thread reads and notes, another one writes: what zebra says is noted at once, however long the daemon takes to read it. What has not
-//! been written yet waits in memory.
+//! One thread reads and notes, another one writes: what zebra says is noted at once, however long the daemon
+//! takes to read it. What has not been written yet waits in memory.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

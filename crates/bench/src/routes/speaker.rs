@@ -1,7 +1,8 @@
-//! A BGP neighbour that says what it is told (RFC 4271): it opens a session, announces and withdraws prefixes, and hears nothing.
+//! A BGP neighbour that says what it is told (RFC 4271): it opens a session, announces and withdraws
+//! prefixes, and hears nothing.
 //!
-//! It offers no capabilities, so numbers of autonomous systems have two bytes, and a hold time of zero, so neither side
-//! sends keepalives after the first ones (§4.2).
+//! It offers no capabilities, so numbers of autonomous systems have two bytes, and a hold time of zero, so
+//! neither side sends keepalives after the first ones (§4.2).
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};

@@ -1,4 +1,5 @@
-//! What is measured, as a user would have it: the daemon with a router, FRR as its control plane, a neighbour behind its port.
+//! What is measured, as a user would have it: the daemon with a router, FRR as its control plane, a neighbour
+//! behind its port.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -81,7 +82,8 @@ impl Stage {
         })
     }
 
-    /// Waits until each back-end has confirmed that it has the router's table, for `limit` at most. When that was seen.
+    /// Waits until each back-end has confirmed that it has the router's table, for `limit` at most. When that
+    /// was seen.
     ///
     /// # Errors
     /// One has another.

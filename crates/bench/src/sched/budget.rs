@@ -1,10 +1,11 @@
-//! `sidecore bench budget`: what part of an I/O core a guest receives that was granted a part of it, as Figures 10 to 12 of the
-//! reservation paper have it.
+//! `sidecore bench budget`: what part of an I/O core a guest receives that was granted a part of it, as
+//! Figures 10 to 12 of the reservation paper have it.
 //!
-//! One guest keeps its ring full of jumbo frames, so that the core has more to do than the guest. With each budget two things
-//! are measured: the time that it had, by the I/O core's own account, and the frames that arrived, against those that a whole
-//! core moves. The second does not trust the first, but for the part of the time in which the core was busy when the guest
-//! had no budget. What a whole core moves changes with the machine's speed, so it is measured before and after each budget.
+//! One guest keeps its ring full of jumbo frames, so that the core has more to do than the guest. With each
+//! budget two things are measured: the time that it had, by the I/O core's own account, and the frames that
+//! arrived, against those that a whole core moves. The second does not trust the first, but for the part of
+//! the time in which the core was busy when the guest had no budget. What a whole core moves changes with the
+//! machine's speed, so it is measured before and after each budget.
 
 use std::time::Duration;
 
@@ -125,8 +126,8 @@ fn measure(args: &Args, common: &Common, shares: &[u8]) -> Result<Vec<Sample>> {
     })
 }
 
-/// Frames a second of a core that does nothing else. One that had its processor in no part of the time says nothing, and is
-/// measured again.
+/// Frames a second of a core that does nothing else. One that had its processor in no part of the time says
+/// nothing, and is measured again.
 fn whole(take: &mut impl FnMut(Option<u8>) -> Result<(Report, u64)>) -> Result<(f64, Mode)> {
     for _ in 0..TRIES {
         let (all, busy) = take(None)?;

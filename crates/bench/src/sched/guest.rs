@@ -1,9 +1,10 @@
 //! Guests, and the network behind them: what they send, and when.
 //!
-//! Theory of operation. One thread plays all guests and their peers in turn. A guest has a processor of its own in real life,
-//! and the network takes its time, so both are paced by the clock, or a single guest would take the whole thread: what
-//! one guest can do is bounded by its own work, and the sum grows with the number of guests until something is full. Guests that
-//! wait for answers are looked at between any two turns of the others, so that a stream does not delay their answers here.
+//! Theory of operation. One thread plays all guests and their peers in turn. A guest has a processor of its
+//! own in real life, and the network takes its time, so both are paced by the clock, or a single guest would
+//! take the whole thread: what one guest can do is bounded by its own work, and the sum grows with the number
+//! of guests until something is full. Guests that wait for answers are looked at between any two turns of the
+//! others, so that a stream does not delay their answers here.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

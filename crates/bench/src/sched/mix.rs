@@ -1,10 +1,12 @@
-//! `sidecore bench mix`: streams and guests that wait for answers on one I/O core, as Figure 7 of the ELVIS paper has them.
+//! `sidecore bench mix`: streams and guests that wait for answers on one I/O core, as Figure 7 of the ELVIS
+//! paper has them.
 //!
-//! M of N guests send frames of 1,500 bytes as fast as a guest can make them, the others one request after the other. On each stage
-//! the latter are measured alone, then the streams, then all together, so each figure has what it is compared with beside it.
-//! Guests poll, so that no interrupt is written, as the paper's replies take no exit. Beside it stand the same without the rule
-//! that serves stuck queues early, the same with interrupts, and a thread per device. A latency is what the guest sees: from
-//! request to answer, with 20 µs for the network and the remote host.
+//! M of N guests send frames of 1,500 bytes as fast as a guest can make them, the others one request after
+//! the other. On each stage the latter are measured alone, then the streams, then all together, so each
+//! figure has what it is compared with beside it. Guests poll, so that no interrupt is written, as the
+//! paper's replies take no exit. Beside it stand the same without the rule that serves stuck queues early,
+//! the same with interrupts, and a thread per device. A latency is what the guest sees: from request to
+//! answer, with 20 µs for the network and the remote host.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +45,8 @@ const WAYS: [Way; 4] = [
 ];
 
 figures! {
-    /// One measurement, or medians of them: percentiles and rates in the mix, and without the other kind of guests.
+    /// One measurement, or medians of them: percentiles and rates in the mix, and without the other kind of
+    /// guests.
     struct Figures {
         p50_us, p99_us, p50_alone_us, p99_alone_us, p50_vs_alone, p99_vs_alone, answers_per_second,
         stream_mpps, stream_alone_mpps, stream_loss, io_busy, load_busy,

@@ -1,9 +1,10 @@
-//! `sidecore bench move`: a flow of numbered frames whose queue moves between two I/O cores, and what it notices.
+//! `sidecore bench move`: a flow of numbered frames whose queue moves between two I/O cores, and what it
+//! notices.
 //!
-//! One thread sends and receives the flow. It looks at the number of each frame, and at the longest time without one, for
-//! each move of its own and for as many spells without any, which is what the machine itself does. Another thread moves the
-//! queue, or adds a core, has it serve the queue and takes it away again. In the end all frames that the ring took must have
-//! arrived, each behind the one before.
+//! One thread sends and receives the flow. It looks at the number of each frame, and at the longest time
+//! without one, for each move of its own and for as many spells without any, which is what the machine itself
+//! does. Another thread moves the queue, or adds a core, has it serve the queue and takes it away again. In
+//! the end all frames that the ring took must have arrived, each behind the one before.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -254,8 +255,8 @@ impl Flow {
         Flow { guest, peer, rate: rate.into(), next: 0, seen: Seen::default() }
     }
 
-    /// Sends and receives until `over`, and then until all has arrived. Says by `spell` that frames arrive; its later changes
-    /// begin a new gap.
+    /// Sends and receives until `over`, and then until all has arrived. Says by `spell` that frames arrive;
+    /// its later changes begin a new gap.
     fn run(mut self, spell: &AtomicU32, over: &AtomicBool) -> Result<Seen> {
         let start = Instant::now();
         let (mut now, mut heard, mut credit) = (start, start, 0.0f64);

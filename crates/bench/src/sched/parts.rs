@@ -1,8 +1,8 @@
 //! `sidecore bench parts`: what each part of the design contributes, as Figure 8 of the ELVIS paper has it.
 //!
-//! From a thread per device on: one thread that schedules all queues, but sleeps and is kicked; one that polls; and guests that poll
-//! as well while they have work, so that no interrupt is written. Notifications are kicks of the guests and interrupts to them:
-//! what exits were in the paper.
+//! From a thread per device on: one thread that schedules all queues, but sleeps and is kicked; one that
+//! polls; and guests that poll as well while they have work, so that no interrupt is written. Notifications
+//! are kicks of the guests and interrupts to them: what exits were in the paper.
 
 use serde::{Deserialize, Serialize};
 

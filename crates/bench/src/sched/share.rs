@@ -1,10 +1,10 @@
-//! `sidecore bench share`: total rate and latency of 1 to 14 guests on one I/O core, as Figures 4 and 5 of the ELVIS paper
-//! have them.
+//! `sidecore bench share`: total rate and latency of 1 to 14 guests on one I/O core, as Figures 4 and 5 of
+//! the ELVIS paper have them.
 //!
-//! The baseline is a thread for each device on the same processor. *Of linear* is the rate against that of one guest times the
-//! number of guests, which is what guests with devices of their own would have. Fairness is Jain's index over
-//! the guests of one run, which do all the same. Samples are compared with samples of the same
-//! distance (`modes`).
+//! The baseline is a thread for each device on the same processor. *Of linear* is the rate against that of
+//! one guest times the number of guests, which is what guests with devices of their own would have. Fairness
+//! is Jain's index over the guests of one run, which do all the same. Samples are compared with samples of
+//! the same distance (`modes`).
 
 use serde::{Deserialize, Serialize};
 
@@ -104,8 +104,8 @@ pub struct Row {
     ratio: Option<f64>,
     #[serde(flatten)]
     figures: Figures,
-    /// Thousand answers or frames a second by the distance of the two processors, and the median over that of a thread per device at
-    /// the same distance.
+    /// Thousand answers or frames a second by the distance of the two processors, and the median over that of
+    /// a thread per device at the same distance.
     #[serde(skip_deserializing)]
     modes: Modes,
 }
@@ -180,7 +180,8 @@ fn summary(rows: &[Row]) -> impl Serialize {
     let ours = || rows.iter().filter(|row| row.way == OURS.name);
     let one_core = || ours().filter(|row| row.io_cores == 1);
     let compared = one_core().filter(|row| row.guests == COMPARED && is_bounded(row.work));
-    // A row that is not linear although the core had time left, and those with as many guests or more, do not count.
+    // A row that is not linear although the core had time left, and those with as many guests or more, do not
+    // count.
     let bent = one_core()
         .filter(|row| row.figures.io_busy < FULL && row.of_linear.is_some_and(|of| of < LINEAR))
         .map(|row| row.guests)
@@ -188,12 +189,13 @@ fn summary(rows: &[Row]) -> impl Serialize {
     let straight = one_core().filter(|row| row.of_linear.is_some_and(|of| of >= LINEAR));
     let until = straight.map(|row| row.guests).filter(|n| bent.is_none_or(|bent| *n < bent)).max();
     fields! {
-        /// Our rate against that of a thread per device at seven guests on one I/O core: the greatest of the kinds of work
-        /// that grow with the number of guests, as the paper has "up to 3 ×".
+        /// Our rate against that of a thread per device at seven guests on one I/O core: the greatest of the
+        /// kinds of work that grow with the number of guests, as the paper has "up to 3 ×".
         ratio_at_7: compared.filter_map(|row| row.ratio).fold(f64::NAN, f64::max),
         /// The least over all our rows.
         jain: ours().map(|row| row.figures.jain).fold(f64::NAN, f64::min),
-        /// The number of guests up to which every kind of work grows with it, as long as the core is not busy all the time.
+        /// The number of guests up to which every kind of work grows with it, as long as the core is not busy
+        /// all the time.
         linear_until: until.unwrap_or(0),
     }
 }

@@ -1,9 +1,10 @@
 //! What is measured: I/O cores in this process, and pairs of ports with a wire between them.
 //!
-//! One port of each pair is a guest's, the other stands for the network behind it. Both are virtio-net over vhost-user, with
-//! native drivers (`guest`) that one thread plays in turn. *Ours* has all queues on the given I/O cores, which poll. *Thread
-//! per device* is the same engine as vhost uses the kernel: each pair has a thread of its own, which serves both directions,
-//! sleeps as soon as there is nothing to do, and is woken by kicks. All those threads share the processors of the I/O cores.
+//! One port of each pair is a guest's, the other stands for the network behind it. Both are virtio-net over
+//! vhost-user, with native drivers (`guest`) that one thread plays in turn. *Ours* has all queues on the
+//! given I/O cores, which poll. *Thread per device* is the same engine as vhost uses the kernel: each pair
+//! has a thread of its own, which serves both directions, sleeps as soon as there is nothing to do, and is
+//! woken by kicks. All those threads share the processors of the I/O cores.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -75,7 +76,8 @@ impl Stage {
         Ok(Stage { engine, devices, way, cpus: options.cpus.clone(), paths })
     }
 
-    /// Joins the ports of each pair by a learning switch instead of a wire: no sender waits for its receiver then.
+    /// Joins the ports of each pair by a learning switch instead of a wire: no sender waits for its receiver
+    /// then.
     pub fn join_by_switches(&self) {
         let pairs = 0..self.paths.len();
         let switch = |pair| Arc::new(Switch::new(&format!("s{pair}"), SwitchOptions::default()));
@@ -122,7 +124,8 @@ impl Stage {
         let cpus = [&[core], &self.cpus[..]].concat();
         on(core, move || {
             let cores = Cores { graph: Arc::clone(graph), way, cpus };
-            // All guests, then all that is behind them: so a core that gets every so-manieth queue serves whole pairs.
+            // All guests, then all that is behind them: so a core that gets every so-manieth queue serves
+            // whole pairs.
             let connect =
                 |side: usize| paths.iter().map(|pair| cores.connect(&pair[side])).collect::<Result<Vec<_>>>();
             let (mut guests, peers) = (connect(0)?, connect(1)?);

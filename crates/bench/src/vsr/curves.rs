@@ -43,8 +43,8 @@ pub fn priorities(plan: &Plan) -> Result<Vec<Row>> {
     measure(plan, "3", &curves, &LOADS)
 }
 
-/// Figures 13 to 15: queues of several lengths, with an I/O core and with a thread for each device; the guest has as much of the
-/// processor as it can get, or this part of it.
+/// Figures 13 to 15: queues of several lengths, with an I/O core and with a thread for each device; the guest
+/// has as much of the processor as it can get, or this part of it.
 pub fn queues(plan: &Plan, figure: &str, share: Option<f64>) -> Result<Vec<Row>> {
     let mut curves = Vec::new();
     for (way, pictures) in [

@@ -1,11 +1,12 @@
 //! Figures 18 and 19: routers that act as one, as members of a [group](super::super::group) of a daemon's.
 //!
-//! A member is a guest router whose processor is a reservation: a part of the load's processor in each period (`SCHED_DEADLINE`),
-//! which it uses up, as more is offered than all members forward. The load has a reservation there, too, with a period so short that
-//! it goes first. The daemon's I/O core, which does the group's work, has the other processor; `io` says how busy it was.
+//! A member is a guest router whose processor is a reservation: a part of the load's processor in each period
+//! (`SCHED_DEADLINE`), which it uses up, as more is offered than all members forward. The load has a
+//! reservation there, too, with a period so short that it goes first. The daemon's I/O core, which does the
+//! group's work, has the other processor; `io` says how busy it was.
 //!
-//! What balances load in a multistage router is the same group. Alone it has routers of the engine as members, which the I/O core
-//! does as well, so the stage itself forwards at least as much as that.
+//! What balances load in a multistage router is the same group. Alone it has routers of the engine as
+//! members, which the I/O core does as well, so the stage itself forwards at least as much as that.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -94,7 +95,8 @@ pub fn multistage(plan: &Plan, notes: &mut Vec<String>) -> Result<Vec<Row>> {
     Ok(all.iter().zip(measure(plan, &all)?).map(row).collect())
 }
 
-/// What members forward by what one does, or the stage by what the back-ends do: as they are, and if each had a whole processor.
+/// What members forward by what one does, or the stage by what the back-ends do: as they are, and if each had
+/// a whole processor.
 pub fn summary(rows: &[Row]) -> BTreeMap<String, f64> {
     let ratios = match rows {
         [stage, .., all] => {

@@ -1,9 +1,10 @@
 //! Figures 8 and 9: what is between the network's cards and the guest's.
 //!
-//! The daemon serves the guest's two virtio ports; outside are ports of every kind that it has: virtio ports and ring ports of
-//! programs, and interfaces of the host (TAP, packet sockets, AF_XDP), of which the kernel does its part; a Linux bridge is between a veth
-//! pair and a TAP. Open vSwitch with DPDK serves all four ports instead of the daemon. All of that has one processor, load and guest have
-//! the other one: so the load's system calls at interfaces of the host are a part of what limits there, as its own share tells.
+//! The daemon serves the guest's two virtio ports; outside are ports of every kind that it has: virtio ports
+//! and ring ports of programs, and interfaces of the host (TAP, packet sockets, AF_XDP), of which the kernel
+//! does its part; a Linux bridge is between a veth pair and a TAP. Open vSwitch with DPDK serves all four
+//! ports instead of the daemon. All of that has one processor, load and guest have the other one: so the
+//! load's system calls at interfaces of the host are a part of what limits there, as its own share tells.
 
 use std::path::{Path, PathBuf};
 

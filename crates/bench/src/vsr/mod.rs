@@ -1,13 +1,14 @@
 //! `sidecore bench vsr`: a router in a guest, as sections 3 to 5 of the paper on virtual routers measure it.
 //!
-//! Theory of operation. The guest is a native driver of two cards that does what a kernel does that forwards (`guest_router` of
-//! the driver), on a thread that is its vCPU. What the paper's vhost-net is, is an I/O core or a thread for each device; what its
-//! physical cards are, is a load that sends at one port and receives at another one, on a processor to itself (`stage`). A frame is
-//! offered by the clock; one that finds the queue outside full is lost there.
+//! Theory of operation. The guest is a native driver of two cards that does what a kernel does that forwards
+//! (`guest_router` of the driver), on a thread that is its vCPU. What the paper's vhost-net is, is an I/O
+//! core or a thread for each device; what its physical cards are, is a load that sends at one port and
+//! receives at another one, on a processor to itself (`stage`). A frame is offered by the clock; one that
+//! finds the queue outside full is lost there.
 //!
-//! A figure is a table of lines: how router and I/O are set up, and in which class their threads are. In each round every line
-//! is measured on a stage of its own, at all loads. Loads are absolute: parts of the rate that the guest would have if it did nothing
-//! but route.
+//! A figure is a table of lines: how router and I/O are set up, and in which class their threads are. In each
+//! round every line is measured on a stage of its own, at all loads. Loads are absolute: parts of the rate
+//! that the guest would have if it did nothing but route.
 //!
 //! | file | figures |
 //! |---|---|
@@ -46,7 +47,8 @@ use stage::{Cpus, Sample};
 
 /// How pairs of ports are joined: whether by switches, and what that is called.
 const JOINS: [(bool, &str); 2] = [(false, "wires"), (true, "switches")];
-/// Nanoseconds of a guest's time for a frame: about what a Linux guest takes, as the paper has it, and what one on DPDK does.
+/// Nanoseconds of a guest's time for a frame: about what a Linux guest takes, as the paper has it, and what
+/// one on DPDK does.
 const KERNEL_NS: f64 = 1000.0;
 /// One that is no limit beside what is between, and one beside which I/O on the same processor is little.
 const LITTLE_NS: f64 = 200.0;

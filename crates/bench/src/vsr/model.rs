@@ -1,14 +1,17 @@
 //! Figures 2, 5 and 9: more processors than there are here, by a model.
 //!
-//! What two processors can show is measured: load, guest and I/O on one of them, on both as the kernel likes, and with guest or I/O
-//! alone on one. Lines with a processor for each thread are reckoned: a thread forwards one frame in each `cost`, the slowest one
-//! is what the router forwards, and what is offered beyond that waits outside and is lost there, as it is on wires. Costs are measured
-//! with the thread alone on a processor, of which it may have so little (`PART`) that nothing else limits.
+//! What two processors can show is measured: load, guest and I/O on one of them, on both as the kernel likes,
+//! and with guest or I/O alone on one. Lines with a processor for each thread are reckoned: a thread forwards
+//! one frame in each `cost`, the slowest one is what the router forwards, and what is offered beyond that
+//! waits outside and is lost there, as it is on wires. Costs are measured with the thread alone on a
+//! processor, of which it may have so little (`PART`) that nothing else limits.
 //!
-//! The model also says what the placements that were measured should forward. How far that is off is the *calibration*, which is a part of
-//! the result. (Reservations as processors were tried first: a thread with 30 to 45 % of a processor forwards 0.02 to 2.4 times as much as
-//! that much of a real one. Guest and I/O wait for each other whenever a ring is full or empty, within 50 to 250 µs, and the kernel
-//! enforces reservations with the tick, of 4 ms; a thread that preempts all others each 25 µs makes that finer, and no better.)
+//! The model also says what the placements that were measured should forward. How far that is off is the
+//! *calibration*, which is a part of the result. (Reservations as processors were tried first: a thread with
+//! 30 to 45 % of a processor forwards 0.02 to 2.4 times as much as that much of a real one. Guest and I/O
+//! wait for each other whenever a ring is full or empty, within 50 to 250 µs, and the kernel enforces
+//! reservations with the tick, of 4 ms; a thread that preempts all others each 25 µs makes that finer, and no
+//! better.)
 
 use std::time::Duration;
 
@@ -107,7 +110,8 @@ const GUEST_BESIDE_TWO: Shown = Shown {
     ..GUEST_ALONE
 };
 
-/// What two processors cannot show: each thread has its own. A guest with more vCPUs has its frames in as many queues.
+/// What two processors cannot show: each thread has its own. A guest with more vCPUs has its frames in as
+/// many queues.
 struct Reckoned {
     line: &'static str,
     vcpus: f64,

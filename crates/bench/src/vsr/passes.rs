@@ -1,8 +1,10 @@
-//! What a frame through a guest router costs: beside testpmd's vhost ports, and beside a thread for each device.
+//! What a frame through a guest router costs: beside testpmd's vhost ports, and beside a thread for each
+//! device.
 //!
-//! Each of the three has the same processor and the same router, whose stack is as short as that of a router on DPDK, and which
-//! shares the other processor with the load by turns (`turns`). A polling processor is spent whether it has frames or not, so what a
-//! frame costs testpmd is all of it; our I/O core says what of it was work.
+//! Each of the three has the same processor and the same router, whose stack is as short as that of a router
+//! on DPDK, and which shares the other processor with the load by turns (`turns`). A polling processor is
+//! spent whether it has frames or not, so what a frame costs testpmd is all of it; our I/O core says what of
+//! it was work.
 
 use std::path::PathBuf;
 

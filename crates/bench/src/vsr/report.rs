@@ -55,7 +55,8 @@ pub struct Row {
 /// A point of it: medians, or means if there is an interval.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Point {
-    /// Million frames a second that were to be offered, the part of a processor that was reserved, or the number of members.
+    /// Million frames a second that were to be offered, the part of a processor that was reserved, or the
+    /// number of members.
     pub x: f64,
     pub forwarded_mpps: f64,
     /// Half the width of the 99 % interval of the mean.
@@ -63,10 +64,12 @@ pub struct Point {
     pub min: f64,
     pub max: f64,
     pub offered_mpps: f64,
-    /// Parts of the offered frames: left outside, and routed for nothing as the ring behind the router was full.
+    /// Parts of the offered frames: left outside, and routed for nothing as the ring behind the router was
+    /// full.
     pub refused: f64,
     pub wasted: f64,
-    /// Parts of a processor that guest, I/O and load had; of a guest that takes turns with the load nothing is known apart.
+    /// Parts of a processor that guest, I/O and load had; of a guest that takes turns with the load nothing
+    /// is known apart.
     pub vcpu: Option<f64>,
     pub io: f64,
     pub load: f64,
@@ -134,8 +137,8 @@ impl Point {
     }
 }
 
-/// How straight a line is by the samples of one distance: of that which has most, among those that have some at each point; of all
-/// samples, if none has.
+/// How straight a line is by the samples of one distance: of that which has most, among those that have some
+/// at each point; of all samples, if none has.
 fn straightness(points: &[(f64, Vec<Sample>)]) -> Option<f64> {
     let of = |mode: Option<Mode>| {
         let rate = |samples: &[Sample]| {
@@ -162,8 +165,8 @@ pub fn r2(points: &[(f64, f64)]) -> f64 {
     xy * xy / (xx * yy)
 }
 
-/// What is left of the greatest rate at half as much load again as it takes: between two loads on the line between their rates, behind
-/// the last one as much as there.
+/// What is left of the greatest rate at half as much load again as it takes: between two loads on the line
+/// between their rates, behind the last one as much as there.
 pub fn overload(points: &[(f64, f64)]) -> f64 {
     let most = points.iter().map(|p| p.1).fold(f64::NAN, f64::max);
     let Some(peak) = points.iter().find(|p| p.1 >= PEAK * most) else { return f64::NAN };

@@ -1,14 +1,15 @@
 //! Figures 10 to 12: what a router forwards by the part of a processor that was reserved.
 //!
-//! Parts are reserved by two schedulers. The kernel's `SCHED_DEADLINE` reserves processor time for one thread, as in the paper: in
-//! Figure 12 for the guest's, which shares a processor with the I/O thread; in Figure 11 for the guest's, which has a processor of its
-//! own, as I/O is on the load's and has what that leaves; in Figure 10 for that of the I/O core. The I/O core's own budget reserves
-//! the time of I/O, too (Figure 12): one tenant pays for all ports. (A frame is charged to its sender: what comes in is paid by the
-//! port outside.)
+//! Parts are reserved by two schedulers. The kernel's `SCHED_DEADLINE` reserves processor time for one
+//! thread, as in the paper: in Figure 12 for the guest's, which shares a processor with the I/O thread; in
+//! Figure 11 for the guest's, which has a processor of its own, as I/O is on the load's and has what that
+//! leaves; in Figure 10 for that of the I/O core. The I/O core's own budget reserves the time of I/O, too
+//! (Figure 12): one tenant pays for all ports. (A frame is charged to its sender: what comes in is paid by
+//! the port outside.)
 //!
-//! Where it is I/O that has a part, load and guest take turns on the load's processor, and frames are large, so that copying them
-//! fills the I/O core. What a whole core moves changes with the machine, so it is measured before and after each part, and rates are
-//! corrected by it.
+//! Where it is I/O that has a part, load and guest take turns on the load's processor, and frames are large,
+//! so that copying them fills the I/O core. What a whole core moves changes with the machine, so it is
+//! measured before and after each part, and rates are corrected by it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,11 +1,12 @@
-//! What is measured: a guest router between two cards, an I/O core or a thread for each device that serves them, and a load
-//! outside that sends at one port and receives at the other.
+//! What is measured: a guest router between two cards, an I/O core or a thread for each device that serves
+//! them, and a load outside that sends at one port and receives at the other.
 //!
-//! The guest's ends of two pairs of ports (`sched::stage`) are the router's cards, the others are the network's: *outside* is where
-//! the physical cards of the paper are. The load has a processor to itself. Each pair is a wire, or has a switch of its own.
+//! The guest's ends of two pairs of ports (`sched::stage`) are the router's cards, the others are the
+//! network's: *outside* is where the physical cards of the paper are. The load has a processor to itself.
+//! Each pair is a wire, or has a switch of its own.
 //!
-//! A queue's length is the number of frames that its ring holds, which need not be a power of two: the driver gives the device no more
-//! buffers than that ([`LaneConfig::depth`]).
+//! A queue's length is the number of frames that its ring holds, which need not be a power of two: the driver
+//! gives the device no more buffers than that ([`LaneConfig::depth`]).
 
 use std::time::Duration;
 
@@ -90,7 +91,8 @@ pub enum Placement {
     IoAlone(Class),
     /// The other way round: I/O is on the load's.
     GuestAlone(Class),
-    /// All guests in this class on the load's processor, of which the load has a reservation that goes first; I/O has its own alone.
+    /// All guests in this class on the load's processor, of which the load has a reservation that goes first;
+    /// I/O has its own alone.
     Reserved(Class),
     /// Both with the load on one processor.
     One,
@@ -205,8 +207,8 @@ fn ring(depth: [u16; 2]) -> u16 {
 }
 
 impl<'t> Bench<'t> {
-    /// Between these ends outside, of which the receiver may have to say something so that it is known; waits until frames pass. On
-    /// the load's thread and processor.
+    /// Between these ends outside, of which the receiver may have to say something so that it is known; waits
+    /// until frames pass. On the load's thread and processor.
     ///
     /// # Errors
     /// None passes, or real-time priorities are not allowed.

@@ -1,7 +1,8 @@
 //! Threads of this process, by their numbers: scheduling class, processors, and what they had of those.
 //!
-//! `chrt` (util-linux) sets classes, as an operator does. As long as the kernel admits reservations by their sum it has every
-//! thread with one run on all processors. A benchmark needs to know on which, so it turns that off for a while ([`Pinned`]).
+//! `chrt` (util-linux) sets classes, as an operator does. As long as the kernel admits reservations by their
+//! sum it has every thread with one run on all processors. A benchmark needs to know on which, so it turns
+//! that off for a while ([`Pinned`]).
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -31,11 +32,12 @@ impl Class {
     }
 }
 
-/// Where the kernel keeps what real-time threads together may have of a second; -1: no limit, and no admission.
+/// Where the kernel keeps what real-time threads together may have of a second; -1: no limit, and no
+/// admission.
 const RUNTIME: &str = "/proc/sys/kernel/sched_rt_runtime_us";
 
-/// Waits until its input ends, then puts the limit `$1` back into the file `$0`. The time of reservations that have ended counts as
-/// taken until their period is over, so it tries for two seconds.
+/// Waits until its input ends, then puts the limit `$1` back into the file `$0`. The time of reservations
+/// that have ended counts as taken until their period is over, so it tries for two seconds.
 const GUARD: &str = r#"
     read -r _
     for _ in $(seq 100); do
@@ -45,7 +47,8 @@ const GUARD: &str = r#"
     echo "$0 was $1, and stays $(cat "$0"): write it back" >&2
 "#;
 
-/// As long as this is, threads with reservations can be pinned: the kernel does not check that reservations fit.
+/// As long as this is, threads with reservations can be pinned: the kernel does not check that reservations
+/// fit.
 ///
 /// The limit is the whole machine's, so a process of its own ([`GUARD`]) puts it back, however this one ends.
 pub struct Pinned(Child);

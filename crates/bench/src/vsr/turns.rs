@@ -1,7 +1,8 @@
-//! Load and guest on one processor without threads: the load sends, the router has a turn, the load receives, and so on.
+//! Load and guest on one processor without threads: the load sends, the router has a turn, the load receives,
+//! and so on.
 //!
-//! Nothing sleeps and nothing is switched, so this is what two processors can show of an I/O core that has one to itself.
-//! No more frames are under way than rings hold, so a loss is that of what is between.
+//! Nothing sleeps and nothing is switched, so this is what two processors can show of an I/O core that has
+//! one to itself. No more frames are under way than rings hold, so a loss is that of what is between.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,8 +24,8 @@ use super::stage::{lane, Cpus, Sample};
 
 /// Nothing came for so long: what is missing is lost.
 const LOST_AFTER: Duration = Duration::from_millis(300);
-/// Large frames: without check sequence, their packets have 9,000 bytes. The guest does no more than copy them; all buffers of
-/// a ring stay in the processors' caches.
+/// Large frames: without check sequence, their packets have 9,000 bytes. The guest does no more than copy
+/// them; all buffers of a ring stay in the processors' caches.
 const JUMBOS: Frames = Frames { bytes: 9014, cost_ns: 0.0, ring: 256 };
 /// The stations of the load, to which frames go as they came.
 const STATIONS: [[u8; 6]; 2] = [[2, 0x73, 0x63, 0, 0, 1], [2, 0x73, 0x63, 0, 0, 2]];
@@ -54,7 +55,8 @@ pub struct Turns<'g> {
 }
 
 impl<'g> Turns<'g> {
-    /// Connects everything to these sockets: of each pair the guest's and the one outside. On the load's processor.
+    /// Connects everything to these sockets: of each pair the guest's and the one outside. On the load's
+    /// processor.
     ///
     /// # Errors
     /// A socket does not take us.
@@ -90,7 +92,8 @@ impl<'g> Turns<'g> {
         Ok(turns)
     }
 
-    /// Has I/O cores of this process serve the router in this way, and a thread on the load's processor do `what` with it.
+    /// Has I/O cores of this process serve the router in this way, and a thread on the load's processor do
+    /// `what` with it.
     ///
     /// # Errors
     /// Something is missing, or `what` fails.
@@ -103,7 +106,8 @@ impl<'g> Turns<'g> {
         on(&Io::start(way, &[cpus.io], 2)?, cpus, frames, what)
     }
 
-    /// As [`with`](Self::with), with large frames: the I/O core has more to copy of them than the guest has. `tenant` pays for all.
+    /// As [`with`](Self::with), with large frames: the I/O core has more to copy of them than the guest has.
+    /// `tenant` pays for all.
     ///
     /// # Errors
     /// Something is missing, or `what` fails.

@@ -1,14 +1,17 @@
-//! Two hosts with FRR as their control plane (EVPN, RFC 7432 and 8365): stations that move, and many that come.
+//! Two hosts with FRR as their control plane (EVPN, RFC 7432 and 8365): stations that move, and many that
+//! come.
 //!
-//! FRR on each host speaks BGP with the other over a cable. For ours that is a namespace of its own, in which our daemon keeps
-//! what FRR expects of a host; the kernel is one itself. Two guests are on the first host and one is on the second.
+//! FRR on each host speaks BGP with the other over a cable. For ours that is a namespace of its own, in which
+//! our daemon keeps what FRR expects of a host; the kernel is one itself. Two guests are on the first host
+//! and one is on the second.
 //!
-//! A station that has spoken on the first host speaks once on the second, as a virtual machine does when it has moved. Before and after it, a guest of
-//! the first host sends it numbered frames, every [`EVERY`]. `move_ms` is the time until the first of them arrives at the new place.
-//! Each station moves once: FRR freezes those that move often.
+//! A station that has spoken on the first host speaks once on the second, as a virtual machine does when it
+//! has moved. Before and after it, a guest of the first host sends it numbered frames, every [`EVERY`].
+//! `move_ms` is the time until the first of them arrives at the new place. Each station moves once: FRR
+//! freezes those that move often.
 //!
-//! Then many stations speak on the first host at once. `macs_s` is the time from when the second host's bgpd has all of them (it is asked all
-//! the time) until its switch has, `whole_s` from the first one's frame on.
+//! Then many stations speak on the first host at once. `macs_s` is the time from when the second host's bgpd
+//! has all of them (it is asked all the time) until its switch has, `whole_s` from the first one's frame on.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +44,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// Moves in a round, and stations that come at once.
 const MOVES: u16 = 3;
 const MACS: usize = 20_000;
-/// Rounds at most, and the size of our switches' tables: so large that no bucket of it overflows by the stations of these rounds.
+/// Rounds at most, and the size of our switches' tables: so large that no bucket of it overflows by the
+/// stations of these rounds.
 const ROUNDS: u16 = 5;
 const TABLE: usize = 1 << 20;
 
@@ -131,7 +135,8 @@ pub fn run(args: &Args, io_cores: [usize; 2]) -> Result<Vec<Row>> {
 }
 
 impl Fabric {
-    /// Starts it, with daemons of ours on these processors or with the kernel, until frames for everybody arrive.
+    /// Starts it, with daemons of ours on these processors or with the kernel, until frames for everybody
+    /// arrive.
     fn start(io_cores: Option<[usize; 2]>) -> Result<Fabric> {
         Frr::is_there()?;
         let mut scratches = Vec::new();
@@ -243,8 +248,8 @@ impl Fabric {
         Ok(())
     }
 
-    /// So many stations come that were not there in rounds before: seconds until they are in force, from when bgpd has them and from the
-    /// first frame on.
+    /// So many stations come that were not there in rounds before: seconds until they are in force, from when
+    /// bgpd has them and from the first frame on.
     fn many(&mut self, round: u16, macs: usize) -> Result<[f64; 2]> {
         let (told, forced) = (self.told()?, self.forced()?);
         let (begun, mut all_told, mut spoken) = (Instant::now(), None, None::<Instant>);
@@ -252,7 +257,8 @@ impl Fabric {
             if all_told.is_none() && self.told()? >= told + macs {
                 all_told = Some(Instant::now());
             }
-            // A TAP drops frames while others have the I/O core's processor: those of a few stations may be missing.
+            // A TAP drops frames while others have the I/O core's processor: those of a few stations may be
+            // missing.
             if all_told.is_none() && spoken.is_none_or(|at| at.elapsed() > AGAIN) {
                 self.speak(&mut Stations { round, next: 0 }, macs)?;
                 spoken = Some(Instant::now());

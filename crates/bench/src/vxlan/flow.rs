@@ -1,8 +1,10 @@
-//! One flow of equal frames from the first guest to the second, by packet sockets, no faster than the frames arrive.
+//! One flow of equal frames from the first guest to the second, by packet sockets, no faster than the frames
+//! arrive.
 //!
-//! At most [`WINDOW`] frames are under way: fewer than a TAP or the kernel's backlog keeps, so neither loses any, and the
-//! sender takes the processors no time for frames that would be dropped. While that many are, it sleeps. The frames are
-//! for no station of the guest, whose stack drops them when its interface has counted them.
+//! At most [`WINDOW`] frames are under way: fewer than a TAP or the kernel's backlog keeps, so neither loses
+//! any, and the sender takes the processors no time for frames that would be dropped. While that many are, it
+//! sleeps. The frames are for no station of the guest, whose stack drops them when its interface has counted
+//! them.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

@@ -1,17 +1,21 @@
 //! `sidecore bench vxlan`: a switch over two hosts by VXLAN, beside the kernel's.
 //!
-//! Theory of operation. Each host is a network namespace, and so is the guest on it; a veth pair between the hosts is the cable (`stage`).
-//! Ours is a daemon on each host, with an I/O core, whose switch has a VXLAN port with the other host as its peer, and a TAP in the guest's namespace. The
-//! kernel has its own VXLAN device on a bridge, and a veth pair to the guest: what a host without us would have. It is
-//! measured twice, as it comes (all of a flow's work is done on the sender's processor), and with a second host that receives on the processor of our second
-//! I/O core (RPS); ratios are to the better of the two. All stand ready all the time, and runs alternate.
+//! Theory of operation. Each host is a network namespace, and so is the guest on it; a veth pair between the
+//! hosts is the cable (`stage`). Ours is a daemon on each host, with an I/O core, whose switch has a VXLAN
+//! port with the other host as its peer, and a TAP in the guest's namespace. The kernel has its own VXLAN
+//! device on a bridge, and a veth pair to the guest: what a host without us would have. It is measured twice,
+//! as it comes (all of a flow's work is done on the sender's processor), and with a second host that receives
+//! on the processor of our second I/O core (RPS); ratios are to the better of the two. All stand ready all
+//! the time, and runs alternate.
 //!
-//! TCP is one connection of iperf3, and the receiver's figure counts. Through the kernel's devices its segments of 64 KiB pass as they
-//! are: nothing cuts them on a cable that is a veth pair. A card with a wire does; so a third kernel (`kernel-cut`) cuts them by software before the cable. Frames of 64
-//! and 1500 bytes are one flow of UDP (`flow`); the first has its check sequence counted, which no such interface sees, the second its headers left out.
-//! At last FRR tells both hosts of stations (`evpn`).
+//! TCP is one connection of iperf3, and the receiver's figure counts. Through the kernel's devices its
+//! segments of 64 KiB pass as they are: nothing cuts them on a cable that is a veth pair. A card with a wire
+//! does; so a third kernel (`kernel-cut`) cuts them by software before the cable. Frames of 64 and 1500 bytes
+//! are one flow of UDP (`flow`); the first has its check sequence counted, which no such interface sees, the
+//! second its headers left out. At last FRR tells both hosts of stations (`evpn`).
 //!
-//! Neither sender nor receiver has a processor of its own; the distance of a run is that of the two I/O cores.
+//! Neither sender nor receiver has a processor of its own; the distance of a run is that of the two I/O
+//! cores.
 
 mod evpn;
 mod flow;

@@ -1,4 +1,5 @@
-//! Two hosts, each a network namespace, with a cable between them, and a guest on each: a namespace of its own.
+//! Two hosts, each a network namespace, with a cable between them, and a guest on each: a namespace of its
+//! own.
 
 use super::super::common::{text, Result};
 use super::super::net::Net;

@@ -14,7 +14,8 @@ pub struct Geometry {
     pub size_max: Option<u32>,
     /// Most segments of a request.
     pub seg_max: Option<u32>,
-    /// Logical blocks per physical block, as a power of two, and the best sizes: `min_io_size`, `opt_io_size`.
+    /// Logical blocks per physical block, as a power of two, and the best sizes: `min_io_size`,
+    /// `opt_io_size`.
     pub topology: Option<(u8, u16, u32)>,
     /// Writes may wait for a flush.
     pub writeback: Option<bool>,

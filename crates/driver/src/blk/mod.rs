@@ -1,15 +1,18 @@
 //! A virtio-blk driver (virtio 1.2 §5.2): several queues, many requests in flight, answers in any order.
 //!
-//! [`Disk::submit`] prepares a request and names it, [`Disk::poll`] shows the device what was prepared and hands out the answers
-//! that are there. Data are written once, into the request's own buffer, and read where the device wrote them.
+//! [`Disk::submit`] prepares a request and names it, [`Disk::poll`] shows the device what was prepared and
+//! hands out the answers that are there. Data are written once, into the request's own buffer, and read where
+//! the device wrote them.
 //!
-//! **When the backend dies** ([`Disk::reconnect`]) no request is lost and none is answered twice. With INFLIGHT_SHMFD the record
-//! of what was in flight is ours to keep: the first backend made it, the next one gets it and does what is still open. Without it
-//! only we know: rings start anew, and all that was not answered is offered again. Doing so is right for a disk: until a write is
-//! answered, its sectors may hold the old or the new.
+//! **When the backend dies** ([`Disk::reconnect`]) no request is lost and none is answered twice. With
+//! INFLIGHT_SHMFD the record of what was in flight is ours to keep: the first backend made it, the next one
+//! gets it and does what is still open. Without it only we know: rings start anew, and all that was not
+//! answered is offered again. Doing so is right for a disk: until a write is answered, its sectors may hold
+//! the old or the new.
 //!
-//! The one `unsafe` here makes a slice of a buffer's bytes. Its invariant: the device has given the buffer back, and the slice
-//! is gone before the buffer is used again, because the driver is borrowed mutably meanwhile.
+//! The one `unsafe` here makes a slice of a buffer's bytes. Its invariant: the device has given the buffer
+//! back, and the slice is gone before the buffer is used again, because the driver is borrowed mutably
+//! meanwhile.
 
 mod config;
 mod request;
@@ -167,7 +170,8 @@ struct Lane {
     ring: Running,
     slots: Vec<RequestSlot>,
     free: Vec<u16>,
-    /// By the ring's name for the chain: the request, and its slot. `None`: no chain of this name is with the device.
+    /// By the ring's name for the chain: the request, and its slot. `None`: no chain of this name is with the
+    /// device.
     busy: Vec<Option<(Tag, u16)>>,
 }
 
@@ -344,7 +348,8 @@ impl Disk {
         Ok(())
     }
 
-    /// Publishes, and hands out the answers that are there: `each(tag, status, what the device wrote)`. Returns how many.
+    /// Publishes, and hands out the answers that are there: `each(tag, status, what the device wrote)`.
+    /// Returns how many.
     pub fn poll(&mut self, mut each: impl FnMut(Tag, Status, &[u8])) -> Result<usize> {
         self.publish()?;
         let memory = &self.session.memory;
@@ -359,7 +364,8 @@ impl Disk {
                 };
                 let at = &lane.slots[usize::from(slot)];
                 let status = at.status(memory);
-                // Data are whole only if the device says that it wrote them, and the status behind (§2.7.8.2).
+                // Data are whole only if the device says that it wrote them, and the status behind
+                // (§2.7.8.2).
                 if status == Status::Ok && len as usize <= at.writable {
                     return Err(broken(format!("answered {} bytes with a length of {len}", at.writable + 1)));
                 }
@@ -442,7 +448,8 @@ impl Disk {
         }
     }
 
-    /// Stops all rings and starts them where the device was, as pausing a VM does. The device answers what it has begun first.
+    /// Stops all rings and starts them where the device was, as pausing a VM does. The device answers what it
+    /// has begun first.
     pub fn pause_and_resume(&mut self) -> Result<()> {
         let mut bases = Vec::new();
         for number in 0..self.options.queues {
@@ -454,7 +461,8 @@ impl Disk {
         self.kick_all()
     }
 
-    /// Goes on with another backend. Answers that the old one gave are handed out first, to `each`, as [`Disk::poll`] does.
+    /// Goes on with another backend. Answers that the old one gave are handed out first, to `each`, as
+    /// [`Disk::poll`] does.
     pub fn reconnect(&mut self, frontend: Frontend, each: impl FnMut(Tag, Status, &[u8])) -> Result<()> {
         // Where a packed ring goes on is known only when all answers were taken.
         self.poll(each)?;

@@ -1,7 +1,8 @@
 //! Requests: what a caller wants, and how it is laid out in memory.
 //!
-//! Each request that can be in flight has a slot of its own: 64 bytes for header and status, a buffer on a page boundary, and
-//! a table for an indirect chain. A request is found again by the name that the ring gave its chain.
+//! Each request that can be in flight has a slot of its own: 64 bytes for header and status, a buffer on a
+//! page boundary, and a table for an indirect chain. A request is found again by the name that the ring gave
+//! its chain.
 
 use std::sync::Arc;
 
@@ -54,7 +55,8 @@ pub enum Request<'a> {
     WriteZeroes(&'a [Range]),
     /// The disk's serial number.
     Id,
-    /// Any header and any bytes, sensible or not: `data` is read by the device, then `writable` bytes are written by it.
+    /// Any header and any bytes, sensible or not: `data` is read by the device, then `writable` bytes are
+    /// written by it.
     Raw {
         /// Type of the request.
         kind: u32,

@@ -1,15 +1,16 @@
 //! A native driver for the 82540EM and the 82574L over vfio-user: what Linux's e1000 and e1000e do, without
 //! Linux, in the order in which one would explain it.
 //!
-//! [`E1000::open`] probes (which part, EEPROM and its checksum), [`E1000::start`] resets the device and sets up
-//! rings and interrupts, [`E1000::send`] and [`E1000::receive`] move frames in batches of one doorbell. A
+//! [`E1000::open`] probes (which part, EEPROM and its checksum), [`E1000::start`] resets the device and sets
+//! up rings and interrupts, [`E1000::send`] and [`E1000::receive`] move frames in batches of one doorbell. A
 //! doorbell is a store to a mapped page if the device offers one, and a trap otherwise; [`E1000::traps`]
 //! tells how many there were.
 //!
-//! The 82574L has a second queue pair, which [`Config::queues`] turns on: receive side scaling then spreads received
-//! flows over both, and [`E1000::select`] says which of them is meant.
+//! The 82574L has a second queue pair, which [`Config::queues`] turns on: receive side scaling then spreads
+//! received flows over both, and [`E1000::select`] says which of them is meant.
 //!
-//! Limits: legacy transmit descriptors (a frame is one descriptor; no offloads), frames up to the size of a buffer.
+//! Limits: legacy transmit descriptors (a frame is one descriptor; no offloads), frames up to the size of a
+//! buffer.
 
 mod eeprom;
 mod pair;
@@ -179,7 +180,8 @@ impl E1000 {
         rctl |= regs::RCTL_PROMISCUOUS;
         if self.model == Model::E1000e {
             self.write(regs::RFCTL, regs::RFCTL_EXTEN)?;
-            // Messages 0, 1 and 2, and 3 and 4 of the second pair, each valid; sending one clears its queue's cause.
+            // Messages 0, 1 and 2, and 3 and 4 of the second pair, each valid; sending one clears its queue's
+            // cause.
             let second = self.other.is_some();
             self.write(regs::IVAR, if second { 0x000a_c9b8 } else { 0x000a_0908 })?;
             let causes = regs::RXQ0 | regs::TXQ0;
@@ -318,7 +320,8 @@ impl E1000 {
         self.pair.tx.is_clean()
     }
 
-    /// Shows up to `limit` received frames to `see` and gives their buffers back; returns how many there were.
+    /// Shows up to `limit` received frames to `see` and gives their buffers back; returns how many there
+    /// were.
     ///
     /// # Errors
     /// The device filled in what cannot be, or the doorbell trapped and the device does not answer.
@@ -405,11 +408,11 @@ impl E1000 {
         self.write(regs::IMS, causes)
     }
 
-    /// If there was an interrupt, does what Linux's drivers do then, register accesses in their order: the 82540EM
-    /// reads ICR, writes IMC, reads STATUS, polls, writes IMS, reads STATUS, ends the interrupt; the 82574L polls
-    /// and, if it was the receive queue's message, writes IMS. A poll takes sent frames back and shows at most
-    /// `budget` received ones to `see`; after a full one the next call goes on without an interrupt. Returns how
-    /// many frames were received; `None`: no interrupt.
+    /// If there was an interrupt, does what Linux's drivers do then, register accesses in their order: the
+    /// 82540EM reads ICR, writes IMC, reads STATUS, polls, writes IMS, reads STATUS, ends the interrupt; the
+    /// 82574L polls and, if it was the receive queue's message, writes IMS. A poll takes sent frames back and
+    /// shows at most `budget` received ones to `see`; after a full one the next call goes on without an
+    /// interrupt. Returns how many frames were received; `None`: no interrupt.
     ///
     /// # Errors
     /// As [`receive`](E1000::receive).
@@ -488,8 +491,8 @@ fn store(client: &mut Client, window: Option<&Window>, register: u64, value: u32
 }
 
 impl E1000 {
-    /// Asks for an interrupt when frames have been sent, if the ring has no room; with a status block the device
-    /// says nothing of itself.
+    /// Asks for an interrupt when frames have been sent, if the ring has no room; with a status block the
+    /// device says nothing of itself.
     pub fn want_room(&mut self) {
         if let Some(block) = self.block.as_ref().filter(|_| !self.pair.tx.has_room()) {
             block.want_room();

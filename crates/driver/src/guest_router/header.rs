@@ -17,8 +17,8 @@ pub struct Hop {
     pub to: [u8; 6],
 }
 
-/// Whether a frame that came to a port with address `own` is forwarded: it is for the router, and IPv4 (RFC 1812 §5.2) whose time
-/// to live is not over (§5.3.1).
+/// Whether a frame that came to a port with address `own` is forwarded: it is for the router, and IPv4 (RFC
+/// 1812 §5.2) whose time to live is not over (§5.3.1).
 #[inline]
 pub(super) fn is_routable(frame: &[u8], own: [u8; 6]) -> bool {
     frame.get(..END).is_some_and(|head| {
@@ -33,7 +33,8 @@ pub(super) fn rewrite(frame: &mut [u8], hop: &Hop) {
     head[..6].copy_from_slice(&hop.to);
     head[6..12].copy_from_slice(&hop.from);
     head[TTL] -= 1;
-    // The word with the time to live became less by 0x100, so the sum of all words does, and its complement more (RFC 1624).
+    // The word with the time to live became less by 0x100, so the sum of all words does, and its complement
+    // more (RFC 1624).
     let sum = u16::from_be_bytes([head[CHECKSUM], head[CHECKSUM + 1]]);
     let (sum, carry) = sum.overflowing_add(0x100);
     head[CHECKSUM..CHECKSUM + 2].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());

@@ -1,18 +1,20 @@
 //! A router in a guest: what a kernel does that forwards between two network cards, without the kernel.
 //!
-//! Theory of operation. A card interrupts when frames come. From then on the router polls it (NAPI, as Linux calls it): a *turn*
-//! polls each card that has frames, in each poll at most a *budget* of them. Each frame takes the time that a network
-//! stack would ([`Config::cost_ns`]), loses one hop of its life, gets new station addresses, and is put into the other
-//! card's ring; behind the poll they are sent together. A poll that has not used its budget up asks for interrupts again, and when
-//! no card has frames left the router sleeps, as an idle guest's processor does.
+//! Theory of operation. A card interrupts when frames come. From then on the router polls it (NAPI, as Linux
+//! calls it): a *turn* polls each card that has frames, in each poll at most a *budget* of them. Each frame
+//! takes the time that a network stack would ([`Config::cost_ns`]), loses one hop of its life, gets new
+//! station addresses, and is put into the other card's ring; behind the poll they are sent together. A poll
+//! that has not used its budget up asks for interrupts again, and when no card has frames left the router
+//! sleeps, as an idle guest's processor does.
 //!
-//! So it has the two phases of a virtual router under load: what it receives it routes first, and a frame that finds the other ring
-//! full then is dropped *after* it has cost its time ([`Counts::no_room`]). If nothing else takes frames out of that ring meanwhile,
-//! because the thread that does has a lower priority, or shares its processor, more load means less throughput.
+//! So it has the two phases of a virtual router under load: what it receives it routes first, and a frame
+//! that finds the other ring full then is dropped *after* it has cost its time ([`Counts::no_room`]). If
+//! nothing else takes frames out of that ring meanwhile, because the thread that does has a lower priority,
+//! or shares its processor, more load means less throughput.
 //!
-//! [`GuestRouter::start`] gives it a thread, the guest's virtual processor (vCPU): with a number, so that it can be given a
-//! scheduling class and processors, and a name by which programs know a vCPU. Where it has no thread of its own a
-//! caller makes [`GuestRouter::turn`]s of it.
+//! [`GuestRouter::start`] gives it a thread, the guest's virtual processor (vCPU): with a number, so that it
+//! can be given a scheduling class and processors, and a name by which programs know a vCPU. Where it has no
+//! thread of its own a caller makes [`GuestRouter::turn`]s of it.
 
 mod header;
 mod nic;
@@ -156,7 +158,8 @@ impl<N: Nic> GuestRouter<N> {
     /// A device is gone, or says what cannot be.
     pub fn turn(&mut self) -> Result<bool> {
         for port in 0..2 {
-            // An interrupt of a card would come between two frames of the other one; it is seen here behind the poll.
+            // An interrupt of a card would come between two frames of the other one; it is seen here behind
+            // the poll.
             if !self.polled[port] && self.ports[port].has_frames()? {
                 self.interrupted(port)?;
             }

@@ -15,7 +15,8 @@ pub trait Nic: Send {
     /// The device is gone, or says what cannot be.
     fn receive(&mut self, limit: u16, see: impl FnMut(&[u8])) -> Result<u16>;
 
-    /// Has `write` make a frame in its buffer, which tells its length. False: the ring has no room, and nothing was made.
+    /// Has `write` make a frame in its buffer, which tells its length. False: the ring has no room, and
+    /// nothing was made.
     ///
     /// # Errors
     /// The device says what cannot be.

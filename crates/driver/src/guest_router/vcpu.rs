@@ -10,7 +10,8 @@ use rustix::thread::gettid;
 use super::{Counters, Counts, GuestRouter, Nic};
 use crate::error::{Error, Result};
 
-/// What QEMU calls the thread of a guest's first processor (with `debug-threads=on`), so that it is found as one.
+/// What QEMU calls the thread of a guest's first processor (with `debug-threads=on`), so that it is found as
+/// one.
 const NAME: &str = "CPU 0/KVM";
 /// How long it sleeps before it looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(20);

@@ -1,7 +1,7 @@
 //! Work that takes a processor a known time, and nothing else: what a network stack does with a frame.
 //!
-//! It is a chain of multiplications, each of which waits for the one before it, not a look at the clock: a thread that loses
-//! its processor in the middle has the rest of its work still to do, as a kernel has.
+//! It is a chain of multiplications, each of which waits for the one before it, not a look at the clock: a
+//! thread that loses its processor in the middle has the rest of its work still to do, as a kernel has.
 
 use std::hint::black_box;
 

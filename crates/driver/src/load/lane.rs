@@ -1,12 +1,14 @@
-//! One virtio port for frames of any length: made in place when they are sent, looked at in place when they come.
+//! One virtio port for frames of any length: made in place when they are sent, looked at in place when they
+//! come.
 //!
-//! As the load's own port ([`super::port`]) it has bound rings, writes an index once for a burst and prefetches the
-//! lines that follow. The caller owns a frame's contents. No other code uses the buffers, so if only the beginning of a
-//! frame changes, only that has to be written again. The lane continues after its backend has ended, with the rings as
-//! they were.
+//! As the load's own port ([`super::port`]) it has bound rings, writes an index once for a burst and
+//! prefetches the lines that follow. The caller owns a frame's contents. No other code uses the buffers, so
+//! if only the beginning of a frame changes, only that has to be written again. The lane continues after its
+//! backend has ended, with the rings as they were.
 //!
-//! Invariant kept by the `unsafe` here: a slice of a buffer exists only while the device does not hold that buffer (before it
-//! is offered, or after it was given back), and only one at a time, since the lane is borrowed mutably.
+//! Invariant kept by the `unsafe` here: a slice of a buffer exists only while the device does not hold that
+//! buffer (before it is offered, or after it was given back), and only one at a time, since the lane is
+//! borrowed mutably.
 
 use std::os::fd::OwnedFd;
 
@@ -29,8 +31,8 @@ const AHEAD: u16 = 16;
 pub struct LaneConfig {
     /// Entries of each ring, a power of two.
     pub entries: u16,
-    /// Frames that the device has at most, which may be fewer than entries and any number: buffers to receive into, and frames to
-    /// be sent.
+    /// Frames that the device has at most, which may be fewer than entries and any number: buffers to receive
+    /// into, and frames to be sent.
     pub depth: [u16; 2],
     /// Bytes of the longest frame, sent or received.
     pub longest: usize,
@@ -146,7 +148,8 @@ impl Lane {
         self.tx.room().saturating_sub(self.idle + self.made)
     }
 
-    /// Sends `n ≤ room()` frames that `write` makes: it gets a buffer of the longest frame's length and tells the frame's.
+    /// Sends `n ≤ room()` frames that `write` makes: it gets a buffer of the longest frame's length and tells
+    /// the frame's.
     ///
     /// # Errors
     /// The other side's eventfd is gone.
@@ -158,7 +161,8 @@ impl Lane {
         self.publish()
     }
 
-    /// Makes one frame as [`Lane::send`] does, which is sent with those that follow it by [`Lane::publish`]. False: no room.
+    /// Makes one frame as [`Lane::send`] does, which is sent with those that follow it by [`Lane::publish`].
+    /// False: no room.
     ///
     /// # Errors
     /// The device gave back what it was never given.
@@ -176,7 +180,8 @@ impl Lane {
         let (entry, size) = (self.tx.next().wrapping_add(self.made) & self.mask, self.tx_buffers.size);
         // SAFETY: the entry is not with the device, and no other slice of its buffer is alive.
         let buffer = unsafe { self.session.memory.bytes_mut(self.tx_buffers.offset(entry), size) };
-        // The header stays as the memory was made: all zero, which is that of a plain frame (virtio 1.2 §5.1.6.2).
+        // The header stays as the memory was made: all zero, which is that of a plain frame (virtio 1.2
+        // §5.1.6.2).
         let len = bytes(write(&mut buffer[NET_HDR_LEN..]) + NET_HDR_LEN);
         if let Some(last) = self.lens.get_mut(usize::from(entry)).filter(|last| **last != len) {
             *last = len;
@@ -203,7 +208,8 @@ impl Lane {
         Ok(())
     }
 
-    /// Has received frames interrupt from now on, or not any more. True: some have come and were not taken yet.
+    /// Has received frames interrupt from now on, or not any more. True: some have come and were not taken
+    /// yet.
     ///
     /// # Errors
     /// The device gave back what it was never given.
@@ -259,7 +265,8 @@ impl Lane {
         Ok(n)
     }
 
-    /// Goes on with another backend: what the old one had not given back is offered again, so frames may arrive twice.
+    /// Goes on with another backend: what the old one had not given back is offered again, so frames may
+    /// arrive twice.
     ///
     /// # Errors
     /// The negotiation fails.

@@ -1,10 +1,10 @@
 //! The limit of one hop: one core that does nothing but copy frames from one shared-memory region to another.
 //!
-//! A switch that copies each frame once can be as fast as this at most, less what looking, deciding and telling cost. Both
-//! regions are as ring ports have them: buffers of 2048 bytes, taken in their order.
+//! A switch that copies each frame once can be as fast as this at most, less what looking, deciding and
+//! telling cost. Both regions are as ring ports have them: buffers of 2048 bytes, taken in their order.
 //!
-//! Invariant kept by the `unsafe` here: source and destination are whole buffers of two different regions that nothing
-//! else refers to.
+//! Invariant kept by the `unsafe` here: source and destination are whole buffers of two different regions
+//! that nothing else refers to.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,8 @@ const BUFFER: usize = 2048;
 /// Frames between two looks at the clock.
 const LAP: u16 = 256;
 
-/// Nanoseconds for a frame of `len` bytes, over `window`, on processor `core`, from a ring of so many buffers to a ring of so
-/// many: what fits into the processor's caches is copied faster.
+/// Nanoseconds for a frame of `len` bytes, over `window`, on processor `core`, from a ring of so many buffers
+/// to a ring of so many: what fits into the processor's caches is copied faster.
 ///
 /// # Errors
 /// No memory, no such processor, or frames longer than a buffer.

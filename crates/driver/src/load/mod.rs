@@ -85,8 +85,8 @@ impl Default for LoadConfig {
 }
 
 impl LoadConfig {
-    /// This load with rings of `entries`, and as much in flight as they can hold beside what is being given back, but
-    /// no more than before.
+    /// This load with rings of `entries`, and as much in flight as they can hold beside what is being given
+    /// back, but no more than before.
     #[must_use]
     pub fn entries(self, entries: u16) -> Self {
         Self { entries, bursts: (entries / BURST / 2).clamp(1, self.bursts), ..self }
@@ -150,7 +150,8 @@ pub fn now() -> u64 {
     ticks()
 }
 
-/// As [`now`], when all that was read before is there: the processor reads that one ahead of what it waits for.
+/// As [`now`], when all that was read before is there: the processor reads that one ahead of what it waits
+/// for.
 #[inline]
 pub fn seen() -> u64 {
     clock::ticks_after()

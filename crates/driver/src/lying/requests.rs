@@ -1,5 +1,5 @@
-//! Lies in a ring of requests: chains of both directions, requests that are offered again while they are in flight, tables that
-//! change, and the in-flight region, which is the front end's to write.
+//! Lies in a ring of requests: chains of both directions, requests that are offered again while they are in
+//! flight, tables that change, and the in-flight region, which is the front end's to write.
 
 use std::sync::atomic::Ordering;
 
@@ -81,7 +81,8 @@ fn flicker(liar: &mut Liar, format: Format) -> Result<Outcome> {
     })
 }
 
-/// Writes into the region behind a device that runs, which then is stopped and started: `bytes` over and over, or its file is cut.
+/// Writes into the region behind a device that runs, which then is stopped and started: `bytes` over and
+/// over, or its file is cut.
 fn region(liar: &mut Liar, format: Format, bytes: Option<&[u8]>) -> Result<Outcome> {
     ask(liar, format, |rig| {
         let chain = read(rig, 0);

@@ -64,8 +64,8 @@ fn flicker(liar: &mut Liar, format: Format) -> Result<Outcome> {
 
 /// Cuts the memory's file to `keep` bytes while the rings run, then offers something.
 fn cut(liar: &mut Liar, format: Format, keep: fn(&Rig) -> u64) -> Result<Outcome> {
-    // A thread that touches a lost page gets SIGBUS, and so would we: what is offered is written before, or lies in
-    // pages that are kept.
+    // A thread that touches a lost page gets SIGBUS, and so would we: what is offered is written before, or
+    // lies in pages that are kept.
     liar.rings(format, |rig| {
         let keep = keep(rig);
         let lost = Raw { addr: rig.memory().gpa(rig.memory().size() - 4096), ..rig.honest(TX) };

@@ -1,9 +1,9 @@
 //! A native driver for ptnet over vfio-user: what the published drivers do, without a kernel.
 //!
-//! [`Ptnet::open`] finds both functions, maps the memory, and learns where the rings are from the `netmap_if` that lies in it;
-//! [`Ptnet::start`] begins (`CREATE`) and takes over the indices that the device has written; [`Ptnet::send`] and
-//! [`Ptnet::receive`] move frames, with one publication a batch. A kick is a trap, and happens only if the device asks for it:
-//! [`Ptnet::kicks`].
+//! [`Ptnet::open`] finds both functions, maps the memory, and learns where the rings are from the `netmap_if`
+//! that lies in it; [`Ptnet::start`] begins (`CREATE`) and takes over the indices that the device has
+//! written; [`Ptnet::send`] and [`Ptnet::receive`] move frames, with one publication a batch. A kick is a
+//! trap, and happens only if the device asks for it: [`Ptnet::kicks`].
 
 mod ring;
 
@@ -305,8 +305,8 @@ impl Ptnet {
         Ok(done)
     }
 
-    /// Puts one frame behind `header`, of which the first bytes count, into as many slots as it takes. False: there is no
-    /// room. [`Ptnet::publish`] tells the device.
+    /// Puts one frame behind `header`, of which the first bytes count, into as many slots as it takes. False:
+    /// there is no room. [`Ptnet::publish`] tells the device.
     ///
     /// # Errors
     /// It takes more slots than a frame may have.
@@ -340,8 +340,8 @@ impl Ptnet {
         Ok(true)
     }
 
-    /// Sends at most `count` frames of one slot without header, each written by `fill` into its buffer; it returns the
-    /// frame's length. Publishes once; returns how many there was room for.
+    /// Sends at most `count` frames of one slot without header, each written by `fill` into its buffer; it
+    /// returns the frame's length. Publishes once; returns how many there was room for.
     ///
     /// # Errors
     /// The kick is not answered.
@@ -405,8 +405,9 @@ impl Ptnet {
         (ring.look() > 0).then(|| ring.next())
     }
 
-    /// Puts buffer `index` into the next slot on which is received, whose frame is done with, and gives that up: what was there is ours.
-    /// Returns that buffer. The release goes out with the next [`Ptnet::receive`].
+    /// Puts buffer `index` into the next slot on which is received, whose frame is done with, and gives that
+    /// up: what was there is ours. Returns that buffer. The release goes out with the next
+    /// [`Ptnet::receive`].
     pub fn exchange(&mut self, index: u32) -> u32 {
         let ring = &mut self.pairs[self.pair].rx;
         let word = ring.next();

@@ -1,8 +1,10 @@
-//! One ring as the guest has it: slots and buffers in the mapped memory, indices in a block of its own memory.
+//! One ring as the guest has it: slots and buffers in the mapped memory, indices in a block of its own
+//! memory.
 //!
-//! Invariant kept by the `unsafe` here: slots and buffers lie inside the window, checked when the ring is made, and each
-//! index into them is compared with their number; the window lives as long as the ring. Slots are only reached as atomics. A
-//! buffer is borrowed only while its slot is the guest's, which the device is trusted to respect.
+//! Invariant kept by the `unsafe` here: slots and buffers lie inside the window, checked when the ring is
+//! made, and each index into them is compared with their number; the window lives as long as the ring. Slots
+//! are only reached as atomics. A buffer is borrowed only while its slot is the guest's, which the device is
+//! trusted to respect.
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -153,8 +155,8 @@ impl SlotRing {
         SlotWord(self.slot(self.head).load(Ordering::Relaxed))
     }
 
-    /// Writes `word` where [`SlotRing::next`] gave `was`, and gives it up. What stands there already is not written: its line stays
-    /// where it is.
+    /// Writes `word` where [`SlotRing::next`] gave `was`, and gives it up. What stands there already is not
+    /// written: its line stays where it is.
     #[inline]
     pub(super) fn give(&mut self, was: SlotWord, word: SlotWord) {
         if was != word {

@@ -1,9 +1,9 @@
-//! A native driver for the RTL8169 over vfio-user: what Linux's r8169 does, without Linux, in the order in which one would explain
-//! it.
+//! A native driver for the RTL8169 over vfio-user: what Linux's r8169 does, without Linux, in the order in
+//! which one would explain it.
 //!
-//! [`Rtl8169::open`] probes (which chip, its EEPROM), [`Rtl8169::start`] resets it and sets up rings and interrupts,
-//! [`Rtl8169::send`] and [`Rtl8169::receive`] move frames in batches of one doorbell. Every doorbell is a trap;
-//! [`Rtl8169::traps`] tells how many there were.
+//! [`Rtl8169::open`] probes (which chip, its EEPROM), [`Rtl8169::start`] resets it and sets up rings and
+//! interrupts, [`Rtl8169::send`] and [`Rtl8169::receive`] move frames in batches of one doorbell. Every
+//! doorbell is a trap; [`Rtl8169::traps`] tells how many there were.
 //!
 //! Limits: a frame is one descriptor; no offloads; frames up to the size of a buffer.
 
@@ -180,8 +180,8 @@ impl Rtl8169 {
         [self.tx.words(), self.rx.words()]
     }
 
-    /// Asks for an interrupt when frames have been sent, if the ring has no room; with a status block the device
-    /// says nothing of itself.
+    /// Asks for an interrupt when frames have been sent, if the ring has no room; with a status block the
+    /// device says nothing of itself.
     pub fn want_room(&mut self) {
         if let Some(block) = self.block.as_ref().filter(|_| self.tx.room().is_none()) {
             block.want_room();
@@ -254,7 +254,8 @@ impl Rtl8169 {
         Ok(done)
     }
 
-    /// Queues one frame that `fill` writes, without telling the device, which may find it all the same. False: the ring has no room.
+    /// Queues one frame that `fill` writes, without telling the device, which may find it all the same.
+    /// False: the ring has no room.
     ///
     /// # Errors
     /// The frame is longer than a buffer.
@@ -302,7 +303,8 @@ impl Rtl8169 {
         self.polling
     }
 
-    /// Shows up to `limit` received frames to `see` and gives their buffers back; returns how many there were.
+    /// Shows up to `limit` received frames to `see` and gives their buffers back; returns how many there
+    /// were.
     ///
     /// # Errors
     /// The device filled in what cannot be.
@@ -352,10 +354,10 @@ impl Rtl8169 {
         Ok(true)
     }
 
-    /// If there was an interrupt, does what Linux's driver does then, register accesses in its order: it reads `ISR`, clears
-    /// `IMR`, acknowledges, polls, and writes `IMR`. A poll takes sent frames back and shows at most `budget` received ones
-    /// to `see`; after a full one the next call goes on without an interrupt. Returns how many frames were received;
-    /// `None`: no interrupt.
+    /// If there was an interrupt, does what Linux's driver does then, register accesses in its order: it
+    /// reads `ISR`, clears `IMR`, acknowledges, polls, and writes `IMR`. A poll takes sent frames back and
+    /// shows at most `budget` received ones to `see`; after a full one the next call goes on without an
+    /// interrupt. Returns how many frames were received; `None`: no interrupt.
     ///
     /// # Errors
     /// As [`receive`](Rtl8169::receive).

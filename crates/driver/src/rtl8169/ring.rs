@@ -1,4 +1,5 @@
-//! A ring of descriptors in the driver's memory, with one buffer for each. Whose a descriptor is says its highest bit.
+//! A ring of descriptors in the driver's memory, with one buffer for each. Whose a descriptor is says its
+//! highest bit.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;

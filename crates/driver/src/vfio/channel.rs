@@ -17,7 +17,8 @@ use sidecore_abi::vfio_user::{flags, Header, MAX_FDS};
 
 use crate::error::{Error, Result};
 
-/// How long one answer may take: longer than QEMU waits (5 s), so that a busy machine is not taken for a dead device.
+/// How long one answer may take: longer than QEMU waits (5 s), so that a busy machine is not taken for a dead
+/// device.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Longest answer that we take.
 const LONGEST: usize = (1 << 20) + 4096;
@@ -40,7 +41,8 @@ pub struct Channel {
     next_id: u16,
 }
 
-/// As for a vhost-user front end: the device sees the end at once, even while another process has a copy of the socket.
+/// As for a vhost-user front end: the device sees the end at once, even while another process has a copy of
+/// the socket.
 impl Drop for Channel {
     fn drop(&mut self) {
         let _ = self.stream.shutdown(Shutdown::Both);

@@ -24,7 +24,8 @@ impl Event {
         rustix::io::read(&self.0, &mut count).map_or(0, |_| u64::from_le_bytes(count))
     }
 
-    /// How often it was written since the last look; waits for the first time, `limit` at most. 0: not at all.
+    /// How often it was written since the last look; waits for the first time, `limit` at most. 0: not at
+    /// all.
     pub fn wait(&self, limit: Duration) -> Result<u64> {
         let time = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),

@@ -195,7 +195,8 @@ impl Client {
         self.shortcut = Some(device);
     }
 
-    /// The guest ends an interrupt of the pin; true if the device was told directly, and need not be by an event.
+    /// The guest ends an interrupt of the pin; true if the device was told directly, and need not be by an
+    /// event.
     pub fn end_of_interrupt(&mut self) -> bool {
         self.shortcut.as_mut().map(|device| device.end_of_interrupt()).is_some()
     }

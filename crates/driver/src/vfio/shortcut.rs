@@ -1,7 +1,7 @@
 //! Register accesses without messages, for a client in the device's own process.
 //!
-//! A benchmark that says what a trap costs must not pay for a socket and two wake-ups as well. Everything else
-//! of the conversation stays as it is.
+//! A benchmark that says what a trap costs must not pay for a socket and two wake-ups as well. Everything
+//! else of the conversation stays as it is.
 
 use std::fmt;
 

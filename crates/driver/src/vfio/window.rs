@@ -1,8 +1,8 @@
 //! A region's pages, mapped: registers that are reached without a message, as a guest reaches them without a
 //! trap.
 //!
-//! Invariant kept by the `unsafe` here: each [`Area`] is one mapping of `len` bytes that lives exactly as long
-//! as the `Area`; every access is an aligned atomic word whose offset was compared with `len`.
+//! Invariant kept by the `unsafe` here: each [`Area`] is one mapping of `len` bytes that lives exactly as
+//! long as the `Area`; every access is an aligned atomic word whose offset was compared with `len`.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -63,7 +63,8 @@ impl Window {
         })
     }
 
-    /// Address of the `len` bytes at byte `offset` of the region, if they are all mapped, for as long as the window lives.
+    /// Address of the `len` bytes at byte `offset` of the region, if they are all mapped, for as long as the
+    /// window lives.
     pub(crate) fn at(&self, offset: u64, len: usize) -> Option<NonNull<u8>> {
         self.areas.iter().find_map(|area| {
             let at = usize::try_from(offset.checked_sub(area.start)?).ok()?;

@@ -1,9 +1,11 @@
-//! Processes that the broker has started, and how many of those a silent server can hold that open disks' files.
+//! Processes that the broker has started, and how many of those a silent server can hold that open disks'
+//! files.
 //!
-//! Theory of operation. Descriptor helpers and holders end when their time has come. A process that opens a file mostly ends at once. One that
-//! waits for a server gets some time, since a disk may have to spin up, and is killed then; but a wait for a FUSE server that
-//! has read the question ends with the answer or with the server, and not before. So a file whose opener is late gets no
-//! second one, and there are [`MOST`] in all.
+//! Theory of operation. Descriptor helpers and holders end when their time has come. A process that opens a
+//! file mostly ends at once. One that waits for a server gets some time, since a disk may have to spin up,
+//! and is killed then; but a wait for a FUSE server that has read the question ends with the answer or with
+//! the server, and not before. So a file whose opener is late gets no second one, and there are [`MOST`] in
+//! all.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

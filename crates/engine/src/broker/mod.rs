@@ -1,32 +1,36 @@
 //! The broker: the process that keeps the privileges, and uses them only for the requests of its table.
 //!
-//! Theory of operation. The daemon starts the broker before it gives up its privileges, and later sends it requests
-//! over a pair of sockets ([`Request`]). One thread reads a request, does it, answers, and reads the next. A daemon
-//! without a broker runs the same code itself. The broker ends when the other end of its socket is closed.
+//! Theory of operation. The daemon starts the broker before it gives up its privileges, and later sends it
+//! requests over a pair of sockets ([`Request`]). One thread reads a request, does it, answers, and reads the
+//! next. A daemon without a broker runs the same code itself. The broker ends when the other end of its
+//! socket is closed.
 //!
 //! A hostile daemon can at worst do this by its requests:
-//! * sockets: made where nothing is, or where a dead one is, at a path or in a folder that is [`Named`]; removed
-//!   only if this broker made them. Files that are there are neither opened nor replaced;
+//! * sockets: made where nothing is, or where a dead one is, at a path or in a folder that is [`Named`];
+//!   removed only if this broker made them. Files that are there are neither opened nor replaced;
 //! * calls: to the process that listens at a path that is [`Named`] for that;
 //! * journals: in the daemon's own folder, by a port's name, or at a path that is [`Named`];
 //! * reading: the configuration file, `/etc/passwd` and `/etc/group`;
-//! * disks: a regular file or block device that is [`Named`] is opened and locked, by a separate process, because its
-//!   file server may never answer while other requests go on ([`children`]);
-//! * descriptor helpers (`crate::sandbox::descriptors`): this program, with the one argument that makes it one, which has nothing but its connection;
-//! * holders: this program, with the one argument that makes it one, beside a socket of ours, and calls to them;
-//! * network namespaces that are [`Named`]: TAPs, MTUs and addresses in them, an rtnetlink socket, a listener at their
-//!   loopback;
-//! * interfaces that are [`Named`]: packet, AF_XDP and TAP sockets of this network namespace; MTU and *up*. One such
-//!   interface is enough to reach all others, because a packet socket can be bound to any interface.
+//! * disks: a regular file or block device that is [`Named`] is opened and locked, by a separate process,
+//!   because its file server may never answer while other requests go on ([`children`]);
+//! * descriptor helpers (`crate::sandbox::descriptors`): this program, with the one argument that makes it
+//!   one, which has nothing but its connection;
+//! * holders: this program, with the one argument that makes it one, beside a socket of ours, and calls to
+//!   them;
+//! * network namespaces that are [`Named`]: TAPs, MTUs and addresses in them, an rtnetlink socket, a listener
+//!   at their loopback;
+//! * interfaces that are [`Named`]: packet, AF_XDP and TAP sockets of this network namespace; MTU and *up*.
+//!   One such interface is enough to reach all others, because a packet socket can be bound to any interface.
 //!
-//! Without [`Rules::strict`] the broker does all that the daemon may do itself: it makes sockets everywhere, opens
-//! journals that are ours alone (`open::own_file`).
+//! Without [`Rules::strict`] the broker does all that the daemon may do itself: it makes sockets everywhere,
+//! opens journals that are ours alone (`open::own_file`).
 //!
-//! The configuration and operators name the paths and interfaces: a user who may open the control socket may send a
-//! [`Named`] to the broker's own socket ([`Rules::operators`]). The daemon, without privileges, cannot.
+//! The configuration and operators name the paths and interfaces: a user who may open the control socket may
+//! send a [`Named`] to the broker's own socket ([`Rules::operators`]). The daemon, without privileges,
+//! cannot.
 //!
-//! Everything is bounded: [`MAX_SOCKETS`] sockets and holders, [`children::MOST`] files that are being opened,
-//! [`rules::MAX_NAMED`] names, records and answers of one size.
+//! Everything is bounded: [`MAX_SOCKETS`] sockets and holders, [`children::MOST`] files that are being
+//! opened, [`rules::MAX_NAMED`] names, records and answers of one size.
 
 mod children;
 mod rules;
@@ -130,8 +134,8 @@ impl Broker {
         }
     }
 
-    /// Makes the socket at which operators speak, if there is to be one and is none. Says whether to try again soon: the
-    /// broker of a daemon that was killed may still have it for a moment.
+    /// Makes the socket at which operators speak, if there is to be one and is none. Says whether to try
+    /// again soon: the broker of a daemon that was killed may still have it for a moment.
     fn listen_to_operators(&mut self) -> bool {
         let Some(wanted) = &self.rules.operators else { return false };
         match listen_here(wanted) {

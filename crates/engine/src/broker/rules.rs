@@ -1,4 +1,5 @@
-//! What a broker may do for a daemon that has given its privileges up: what the configuration or an operator has named.
+//! What a broker may do for a daemon that has given its privileges up: what the configuration or an operator
+//! has named.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,7 +24,8 @@ pub struct Rules {
     pub names: Option<fn(&str) -> Vec<Named>>,
     /// Where operators say what else.
     pub operators: Option<SocketSpec>,
-    /// TAPs that it has given to the daemon, each in its namespace: of other interfaces there nothing is changed.
+    /// TAPs that it has given to the daemon, each in its namespace: of other interfaces there nothing is
+    /// changed.
     pub taps: BTreeSet<(PathBuf, String)>,
 }
 
@@ -109,8 +111,8 @@ impl Rules {
         self.taps.insert((path, name));
     }
 
-    /// The daemon wants the TAP `name` in the namespace at `path` no more: a later interface of this name there is not
-    /// the daemon's.
+    /// The daemon wants the TAP `name` in the namespace at `path` no more: a later interface of this name
+    /// there is not the daemon's.
     pub(super) fn took(&mut self, path: PathBuf, name: String) {
         self.taps.remove(&(path, name));
     }

@@ -1,31 +1,33 @@
 //! The tenants' shares of a core: an account for each tenant that has tasks on it.
 //!
-//! Theory of operation. When a visit is over, its time in nanoseconds, divided by the tenant's weight, is added to the
-//! tenant's *tag*. The core's virtual clock is the least tag of all tenants that have work. A tenant may be ahead of that
-//! clock by [`SLACK`]; beyond it its tasks are passed over until the others have caught up. So among tenants that always
-//! have work, shares go by weight, within a visit and the slack. A tenant alone is its own clock, and never waits. Two
-//! rules keep sleepers from gaining: a tag is never behind the clock, so silence saves up nothing; and an account
-//! outlives its tasks until the clock has reached its tag, so leaving sheds nothing (start-time fair queueing, charged
-//! afterwards).
+//! Theory of operation. When a visit is over, its time in nanoseconds, divided by the tenant's weight, is
+//! added to the tenant's *tag*. The core's virtual clock is the least tag of all tenants that have work. A
+//! tenant may be ahead of that clock by [`SLACK`]; beyond it its tasks are passed over until the others have
+//! caught up. So among tenants that always have work, shares go by weight, within a visit and the slack. A
+//! tenant alone is its own clock, and never waits. Two rules keep sleepers from gaining: a tag is never
+//! behind the clock, so silence saves up nothing; and an account outlives its tasks until the clock has
+//! reached its tag, so leaving sheds nothing (start-time fair queueing, charged afterwards).
 //!
-//! A tenant with several tasks has one account, so more queues and ports bring it no more of the core. One with a budget
-//! (`server`) goes before all others while some of it is left, and is throttled when it is used up; one that may reclaim has
-//! what others leave by its tag, as they do.
+//! A tenant with several tasks has one account, so more queues and ports bring it no more of the core. One
+//! with a budget (`server`) goes before all others while some of it is left, and is throttled when it is used
+//! up; one that may reclaim has what others leave by its tag, as they do.
 //!
-//! A visit beyond [`LONG`] is paid for even if no other tenant had work: the tenant rests for as long as it took, if
-//! others have tasks here. So a guest that rarely needs the core finds it busy for half of the time at most.
+//! A visit beyond [`LONG`] is paid for even if no other tenant had work: the tenant rests for as long as it
+//! took, if others have tasks here. So a guest that rarely needs the core finds it busy for half of the time
+//! at most.
 //!
 //! A budget inside the loop: a constant-bandwidth server.
 //!
-//! Theory of operation. An owner with a budget has `runtime` nanoseconds of the core in each `period`, guaranteed: while any
-//! are left it goes before all that have no budget, the earliest deadline first. When they are used up it waits for the
-//! deadline, which then moves on by a period. A visit that took longer than what was left is carried over as debt. An
-//! owner that was idle and comes back late in its period would get more than its share until the deadline: then a new
-//! period begins (Abeni and Buttazzo 1998; the Linux kernel's documentation of `SCHED_DEADLINE`).
+//! Theory of operation. An owner with a budget has `runtime` nanoseconds of the core in each `period`,
+//! guaranteed: while any are left it goes before all that have no budget, the earliest deadline first. When
+//! they are used up it waits for the deadline, which then moves on by a period. A visit that took longer than
+//! what was left is carried over as debt. An owner that was idle and comes back late in its period would get
+//! more than its share until the deadline: then a new period begins (Abeni and Buttazzo 1998; the Linux
+//! kernel's documentation of `SCHED_DEADLINE`).
 //!
-//! An owner that may reclaim is served beyond its runtime as those without a budget are, and pays for that as they do
-//! ([`BudgetServer::pays`]). Charged here as well it would be debt: after a minute alone on the core its guarantee would be gone
-//! for many minutes.
+//! An owner that may reclaim is served beyond its runtime as those without a budget are, and pays for that as
+//! they do ([`BudgetServer::pays`]). Charged here as well it would be debt: after a minute alone on the core
+//! its guarantee would be gone for many minutes.
 
 use std::sync::{Arc, Weak};
 
@@ -110,8 +112,8 @@ impl Accounts {
         Accounts { core, least: u64::MAX, ..Accounts::default() }
     }
 
-    /// The place of `tenant`'s account, which has a task more; it brings `debt` along, and what is left of its budget, from
-    /// another core.
+    /// The place of `tenant`'s account, which has a task more; it brings `debt` along, and what is left of
+    /// its budget, from another core.
     pub(super) fn join(&mut self, tenant: &Arc<Tenant>, carried: CarriedAccount, now: u64) -> usize {
         let same = |account: &Account| std::ptr::eq(account.known.as_ptr(), Arc::as_ptr(tenant));
         let known = self.list.iter().position(|account| account.as_ref().is_some_and(same));
@@ -281,7 +283,8 @@ impl Accounts {
             }
         }
         account.tag = account.tag.max(clock);
-        // What was guaranteed is not a part of what others share: it neither counts there, nor does their clock wait for it.
+        // What was guaranteed is not a part of what others share: it neither counts there, nor does their
+        // clock wait for it.
         if !reserved {
             let cost = (u128::from(ns) * u128::from(account.scale)) >> 16;
             account.tag = account.tag.saturating_add(u64::try_from(cost).unwrap_or(u64::MAX));
@@ -301,8 +304,8 @@ impl Accounts {
         self.note(place, before, tag);
     }
 
-    /// Its tasks were looked at for so long, and had no work. That is charged as visits are, but it does not make the tenant one
-    /// that has work.
+    /// Its tasks were looked at for so long, and had no work. That is charged as visits are, but it does not
+    /// make the tenant one that has work.
     #[inline]
     pub(super) fn looked(&mut self, place: usize, ns: u64) {
         let (clock, core) = (self.clock, self.core);
@@ -366,7 +369,8 @@ impl Account {
             return;
         }
         let service = tenant.service();
-        // What was taken at another rate is no debt at this one. An account that is new has seen no other: its tenant's debt stays.
+        // What was taken at another rate is no debt at this one. An account that is new has seen no other:
+        // its tenant's debt stays.
         if self.version > 0 && service.rate != self.service.rate {
             tenant.items.forgive();
             tenant.bits.forgive();
@@ -483,8 +487,8 @@ impl BudgetServer {
         self.left = self.left.saturating_sub(i64::try_from(ns).unwrap_or(i64::MAX));
     }
 
-    /// Whether what is done now is paid from the budget: some of it was left when it was last asked for, or the owner has
-    /// nothing else to pay with.
+    /// Whether what is done now is paid from the budget: some of it was left when it was last asked for, or
+    /// the owner has nothing else to pay with.
     pub(super) fn pays(&self) -> bool {
         self.left > 0 || !self.reclaim
     }
@@ -504,8 +508,8 @@ mod tests {
         BudgetServer::new(&budget, 0)
     }
 
-    /// What an owner that always has work gets of `time`, in visits of `visit` nanoseconds that may last longer than what is
-    /// left.
+    /// What an owner that always has work gets of `time`, in visits of `visit` nanoseconds that may last
+    /// longer than what is left.
     fn got(mut server: BudgetServer, visit: u64, time: u64) -> u64 {
         let (mut now, mut got) = (0, 0);
         while now < time {
@@ -543,8 +547,8 @@ mod tests {
     fn idle_time_is_not_saved_up_and_a_late_wake_gets_no_more_than_its_share() {
         let mut idle = server(1_000, 10);
         assert_eq!(idle.left(3_600_000_000_000), 1_000_000);
-        // Ten milliseconds' budget, and one left until the deadline: it would have the whole core until then and all of
-        // the next runtime behind it.
+        // Ten milliseconds' budget, and one left until the deadline: it would have the whole core until then
+        // and all of the next runtime behind it.
         let mut late = server(5_000, 10);
         late.wake(9_000_000);
         assert_eq!((late.left(9_000_000), late.deadline), (5_000_000, 19_000_000));

@@ -1,27 +1,31 @@
 //! Which core has which task, decided again and again. Cores become active and rest with the load.
 //!
-//! Theory of operation. A thread of the control plane (`cores`) reads what the cores wrote down, and asks here ten times a
-//! second ([`History::decide`]). A core is *full* when it has been busy for [`sample::FULL`] of the time, [`FOR`] decisions in a row: what its tasks
-//! would do if they could is not known then, so moving one is assumed to free no more than it uses. If there is a core at rest
-//! (`CoreOptions::least_cores` of them always are active), it becomes active, and takes about half of the load; else the
-//! task moves that evens the two cores out most, if that makes the fuller of both less full by a quarter at least. When the
-//! last core's load would fit on the others with room to spare, for [`QUIET`], its tasks move there and it rests.
+//! Theory of operation. A thread of the control plane (`cores`) reads what the cores wrote down, and asks
+//! here ten times a second ([`History::decide`]). A core is *full* when it has been busy for [`sample::FULL`]
+//! of the time, [`FOR`] decisions in a row: what its tasks would do if they could is not known then, so
+//! moving one is assumed to free no more than it uses. If there is a core at rest (`CoreOptions::least_cores`
+//! of them always are active), it becomes active, and takes about half of the load; else the task moves that
+//! evens the two cores out most, if that makes the fuller of both less full by a quarter at least. When the
+//! last core's load would fit on the others with room to spare, for [`QUIET`], its tasks move there and it
+//! rests.
 //!
-//! What keeps tasks from going back and forth: a task that alone fills a core is never moved; two decisions that change
-//! anything are [`GRACE`] apart; a move takes [`WORTH`] off the fuller core at least; and a core that was added is not taken away
-//! until the load is less than the one at which it was added.
+//! What keeps tasks from going back and forth: a task that alone fills a core is never moved; two decisions
+//! that change anything are [`GRACE`] apart; a move takes [`WORTH`] off the fuller core at least; and a core
+//! that was added is not taken away until the load is less than the one at which it was added.
 //!
-//! Copying is dearer where the guest's memory is on another NUMA node. So a task moves to a core on its memory's node if one has
-//! room, and to another node only if none has; and while nothing is full, a task that is elsewhere goes back to the node of its memory.
+//! Copying is dearer where the guest's memory is on another NUMA node. So a task moves to a core on its
+//! memory's node if one has room, and to another node only if none has; and while nothing is full, a task
+//! that is elsewhere goes back to the node of its memory.
 //!
-//! A core that *stands* has been in one visit since the last decision, and seems to have no work. It gets no task until
-//! the visit ends; meanwhile no core rests. Its own tasks stay there: only the core itself hands
-//! a task over, between two visits, so that a visit needs no lock.
+//! A core that *stands* has been in one visit since the last decision, and seems to have no work. It gets no
+//! task until the visit ends; meanwhile no core rests. Its own tasks stay there: only the core itself hands a
+//! task over, between two visits, so that a visit needs no lock.
 //!
-//! A budget is a part of one core, so all tasks of its tenant must be on one core, and the budgets of a core must fit on
-//! it. [`pack`] decides the moves for that, whenever a budget or a task comes.
+//! A budget is a part of one core, so all tasks of its tenant must be on one core, and the budgets of a core
+//! must fit on it. [`pack`] decides the moves for that, whenever a budget or a task comes.
 //!
-//! This module only decides. It has no clock, no lock and no core, so a test runs an hour of decisions in milliseconds.
+//! This module only decides. It has no clock, no lock and no core, so a test runs an hour of decisions in
+//! milliseconds.
 //!
 //! What cores did between two decisions of the balancer, from what they wrote down.
 
@@ -115,7 +119,8 @@ impl History {
     }
 }
 
-/// The move of a task from the full core `from` to the emptiest core that one fits on; to its memory's node first.
+/// The move of a task from the full core `from` to the emptiest core that one fits on; to its memory's node
+/// first.
 fn ease(active: &[Sample], from: usize) -> Option<Action> {
     let mut others: Vec<usize> = (0..active.len()).filter(|to| *to != from && !active[*to].stands).collect();
     others.sort_by_key(|to| active[*to].busy);
@@ -125,7 +130,8 @@ fn ease(active: &[Sample], from: usize) -> Option<Action> {
     to(true).or_else(|| to(false))
 }
 
-/// The task of the full core `from` that evens it out with `to` most; `near`: of those whose memory is not on another node.
+/// The task of the full core `from` that evens it out with `to` most; `near`: of those whose memory is not on
+/// another node.
 fn best(from: &Sample, to: &Sample, near: bool) -> Option<u64> {
     let after = |task: &&Share| (from.busy - task.busy.min(from.busy)).max(to.busy + task.busy);
     let stays = |task: &&Share| task.stays || near && to.is_far(task);
@@ -167,8 +173,8 @@ fn half(core: &Sample) -> Vec<u64> {
     ids
 }
 
-/// The moves after which all tasks of each tenant with a budget are on one core of the first `active` ones, and the budgets of
-/// each core fit on it, as far as that is possible.
+/// The moves after which all tasks of each tenant with a budget are on one core of the first `active` ones,
+/// and the budgets of each core fit on it, as far as that is possible.
 pub(super) fn pack(loads: &[Load], active: usize) -> Vec<(u64, usize)> {
     // Tenants with a budget: the largest first, then those that came first.
     let mut tenants: Vec<(u64, usize)> =
@@ -235,8 +241,8 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// What each of the first `active` cores did since, by their times (busy and all time) and their tasks' ledgers. `at_work`:
-    /// which of them are in a visit now; `nodes`: where the cores are.
+    /// What each of the first `active` cores did since, by their times (busy and all time) and their tasks'
+    /// ledgers. `at_work`: which of them are in a visit now; `nodes`: where the cores are.
     pub(super) fn samples(
         &mut self,
         times: Vec<(u64, u64)>,

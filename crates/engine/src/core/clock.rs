@@ -55,8 +55,9 @@ impl CoreClock {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// The counter says that it is `now`, which is less than before. Where it has begun anew, as after the machine was
-    /// suspended (Intel SDM vol. 3B §19.17), it counts from the kernel's time on, on which all copies agree.
+    /// The counter says that it is `now`, which is less than before. Where it has begun anew, as after the
+    /// machine was suspended (Intel SDM vol. 3B §19.17), it counts from the kernel's time on, on which all
+    /// copies agree.
     #[cold]
     fn behind(&mut self, now: u64) -> u64 {
         let kernel = self.kernel();

@@ -1,10 +1,10 @@
 //! The set of I/O cores: their threads, and the ways to reach them.
 //!
-//! A message about a task goes through the registry, which knows the core that has it; one to all cores goes to each mailbox. What
-//! waits for an answer here is a thread of the control plane, never a core.
+//! A message about a task goes through the registry, which knows the core that has it; one to all cores goes
+//! to each mailbox. What waits for an answer here is a thread of the control plane, never a core.
 //!
-//! The thread that balances the cores takes no lock that an I/O core takes, and needs no answer of a core to decide: a core that
-//! hangs in a guest's memory stops no balancing of the others.
+//! The thread that balances the cores takes no lock that an I/O core takes, and needs no answer of a core to
+//! decide: a core that hangs in a guest's memory stops no balancing of the others.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -56,8 +56,8 @@ pub struct Cores<L: 'static> {
 }
 
 impl<L: Send + 'static> Cores<L> {
-    /// Starts a thread for each of `cpus`, pinned to it; one that is not pinned if there are none. `local` makes what a core
-    /// has for its tasks, of its number. `begin` is what each thread does first.
+    /// Starts a thread for each of `cpus`, pinned to it; one that is not pinned if there are none. `local`
+    /// makes what a core has for its tasks, of its number. `begin` is what each thread does first.
     ///
     /// # Errors
     /// More than `MAX_CORES` cores, or a processor that this process may not use.
@@ -117,12 +117,13 @@ impl<L: Send + 'static> Cores<L> {
                 let time = cpu.map_or(Ok(()), crate::util::place::pin).and_then(|()| CoreTime::of_this_thread());
                 // The receiver is gone if another core could not be started.
                 let _ = started.send(time);
-                // Naps of some 50 µs are meant: not to be lengthened by as much again (prctl(2), timer slack).
+                // Naps of some 50 µs are meant: not to be lengthened by as much again (prctl(2), timer
+                // slack).
                 let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
                 begin();
                 // A core that panicked leaves tasks in an unknown state: better no daemon than half a one.
-                // Guests of vhost-user ports connect again, and VMMs of e1000s are held: the daemon's supervisor starts
-                // it again, and they go on.
+                // Guests of vhost-user ports connect again, and VMMs of e1000s are held: the daemon's
+                // supervisor starts it again, and they go on.
                 if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| core.run())).is_err() {
                     tracing::error!("I/O core {number} has failed (the lines above say where): the daemon is aborted, for its supervisor to start it again");
                     std::process::abort();
@@ -211,8 +212,8 @@ impl<L: Send + 'static> Cores<L> {
         count
     }
 
-    /// Has tasks move, and cores become active and rest, by what they wrote down since `before`; `least` always are active. How
-    /// long until the next time.
+    /// Has tasks move, and cores become active and rest, by what they wrote down since `before`; `least`
+    /// always are active. How long until the next time.
     fn balance(&self, before: &mut Before, history: &mut History, least: usize) -> Duration {
         let cores = &self.handles.0;
         let times = cores.iter().map(|core| core.spent.times()).collect();
@@ -253,15 +254,16 @@ impl<L: Send + 'static> Cores<L> {
         }
     }
 
-    /// Has all tasks of each tenant with a budget be on one core, and the budgets of a core fit on it, as far as that is
-    /// possible. Called when a budget changes.
+    /// Has all tasks of each tenant with a budget be on one core, and the budgets of a core fit on it, as far
+    /// as that is possible. Called when a budget changes.
     pub fn pack(&self) {
         for (task, to) in pack(&self.registry.loads(), self.active()) {
             self.move_task(task, to);
         }
     }
 
-    /// Has core `to` serve the task of this number from now on. False: there is no such task, or core; or it is there already.
+    /// Has core `to` serve the task of this number from now on. False: there is no such task, or core; or it
+    /// is there already.
     pub fn move_task(&self, id: u64, to: usize) -> bool {
         let _moving = crate::lock(&self.moving);
         let (answer, answers) = sync_channel(1);
@@ -274,14 +276,16 @@ impl<L: Send + 'static> Cores<L> {
         moved
     }
 
-    /// Returns all tasks of the owner of this number to it, though they are not recalled: the thread that should recall
-    /// them is stuck. Their leases stay good, and find them there. When this returns no core has any of them.
+    /// Returns all tasks of the owner of this number to it, though they are not recalled: the thread that
+    /// should recall them is stuck. Their leases stay good, and find them there. When this returns no core
+    /// has any of them.
     pub fn evict(&self, owner: u16) {
         let _moving = crate::lock(&self.moving);
         self.tell_all(|answer| CoreMessage::Evict { owner, answer });
     }
 
-    /// Has each core do `what` with what it has for its tasks, between two visits. When this returns, all have.
+    /// Has each core do `what` with what it has for its tasks, between two visits. When this returns, all
+    /// have.
     pub fn each(&self, what: impl Fn(&mut L) + Send + Sync + 'static) {
         let what = Arc::new(what);
         self.tell_all(|answer| {
@@ -297,8 +301,8 @@ impl<L: Send + 'static> Cores<L> {
         first.mailbox.post(CoreMessage::Do { what: Box::new(what), answer });
     }
 
-    /// Has the cores visit no task, or visit them again. They take and hand back tasks meanwhile. When this returns nothing is
-    /// under way.
+    /// Has the cores visit no task, or visit them again. They take and hand back tasks meanwhile. When this
+    /// returns nothing is under way.
     pub fn rest(&self, rest: bool) {
         self.tell_all(|answer| CoreMessage::Rest { rest, answer });
     }
@@ -344,8 +348,8 @@ struct Wish {
     home: Option<usize>,
 }
 
-/// The core of those below `active` for a task: with its tenant's other tasks if that has a budget; else on the node of its memory,
-/// if there is one, and where the fewest are; on one that stands only if all do.
+/// The core of those below `active` for a task: with its tenant's other tasks if that has a budget; else on
+/// the node of its memory, if there is one, and where the fewest are; on one that stands only if all do.
 fn choose(loads: &[Load], active: usize, cores: &[Candidate], wish: &Wish) -> usize {
     let Wish { tenant, budget, home } = *wish;
     if budget {

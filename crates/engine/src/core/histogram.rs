@@ -1,5 +1,5 @@
-//! How long things took: a histogram of nanoseconds with four steps to each doubling, so that a quantile is told within a
-//! quarter of itself.
+//! How long things took: a histogram of nanoseconds with four steps to each doubling, so that a quantile is
+//! told within a quarter of itself.
 //!
 //! One thread writes it, any thread reads it.
 

@@ -1,9 +1,10 @@
 //! Leases: what is lent out as a trait object comes back with its own type.
 //!
-//! Theory of operation. An I/O core and a port's egress slot know what they hold only as a trait object; its owner wants it
-//! back with its type. So a holder has the thing with the place of its owner ([`Lent`]), and is told to return it there
-//! ([`Lent::return_to_owner`]). The owner keeps the [`Lease`]: that place, how to reach the holder ([`Recall`]), and how the thing gets
-//! its type again. The holder may pass the thing on: a task may move from core to core, and its lease stays the same.
+//! Theory of operation. An I/O core and a port's egress slot know what they hold only as a trait object; its
+//! owner wants it back with its type. So a holder has the thing with the place of its owner ([`Lent`]), and
+//! is told to return it there ([`Lent::return_to_owner`]). The owner keeps the [`Lease`]: that place, how to
+//! reach the holder ([`Recall`]), and how the thing gets its type again. The holder may pass the thing on: a
+//! task may move from core to core, and its lease stays the same.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -86,8 +87,8 @@ pub struct Lease<T> {
 }
 
 impl<T> Lease<T> {
-    /// Takes the thing back. When this returns its holder does not touch it any more: the quiescence that changing it, or
-    /// unmapping its memory, needs. `None`: its holder is gone, and the thing with it.
+    /// Takes the thing back. When this returns its holder does not touch it any more: the quiescence that
+    /// changing it, or unmapping its memory, needs. `None`: its holder is gone, and the thing with it.
     pub fn take_back(mut self) -> Option<T> {
         self.recall();
         let thing = crate::lock(&self.home.place).take();

@@ -1,17 +1,18 @@
 //! Messages from the control plane to an I/O core.
 //!
-//! Theory of operation. The core looks at one flag per round and opens the box only if it is raised, so
-//! an empty box costs a load of a line that no thread writes. The box is only opened between two batches: whatever a
-//! message asks for happens when no batch is under way, and its answer proves it. That is the quiescent point on which
-//! the memory rule of `port` rests.
+//! Theory of operation. The core looks at one flag per round and opens the box only if it is raised, so an
+//! empty box costs a load of a line that no thread writes. The box is only opened between two batches:
+//! whatever a message asks for happens when no batch is under way, and its answer proves it. That is the
+//! quiescent point on which the memory rule of `port` rests.
 //!
-//! The eventfd wakes a core that sleeps; the flag says that it was written to. So the flag is raised after the write: a
-//! core that sees it finds what it has to drain. If it were raised before only, a core that looks between the two would
-//! drain nothing, the write would come after, and the level-triggered eventfd would never let the core sleep again. It
-//! is raised before as well: where the poster shares the core's processor, the core may run as soon as the write has
-//! woken it, and without a flag it would poll until its time slice is over. The box is not emptied at once:
-//! [`MESSAGES_A_ROUND`] bounds what a round spends on mail, so that guests that have their queues moved without end
-//! leave the others their turns. `tests/models.rs` checks both.
+//! The eventfd wakes a core that sleeps; the flag says that it was written to. So the flag is raised after
+//! the write: a core that sees it finds what it has to drain. If it were raised before only, a core that
+//! looks between the two would drain nothing, the write would come after, and the level-triggered eventfd
+//! would never let the core sleep again. It is raised before as well: where the poster shares the core's
+//! processor, the core may run as soon as the write has woken it, and without a flag it would poll until its
+//! time slice is over. The box is not emptied at once: [`MESSAGES_A_ROUND`] bounds what a round spends on
+//! mail, so that guests that have their queues moved without end leave the others their turns.
+//! `tests/models.rs` checks both.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -82,7 +83,8 @@ impl<L> Mailbox<L> {
         self.raised.swap(true, Ordering::AcqRel);
         // Fails only when the counter is full: then the core is awake.
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
-        // Last: see above. An exchange, so that the core's own raise does not stand between ours and the core that lowers it.
+        // Last: see above. An exchange, so that the core's own raise does not stand between ours and the core
+        // that lowers it.
         self.raised.swap(true, Ordering::AcqRel);
     }
 
@@ -91,8 +93,8 @@ impl<L> Mailbox<L> {
         self.raised.load(Ordering::Acquire)
     }
 
-    /// The next message. The flag is lowered first: a message posted meanwhile raises it again. While messages are left the
-    /// flag stands, and a core that asks does not go to sleep.
+    /// The next message. The flag is lowered first: a message posted meanwhile raises it again. While
+    /// messages are left the flag stands, and a core that asks does not go to sleep.
     pub(super) fn open(&self) -> Option<CoreMessage<L>> {
         if self.raised.swap(false, Ordering::AcqRel) {
             let mut count = [0; 8];

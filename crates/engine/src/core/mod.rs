@@ -1,10 +1,11 @@
 //! The I/O cores.
 //!
-//! [`Cores`] is the set of them (`cores`): it starts their threads, gives every task to an *active* core, moves tasks and hands
-//! them back. A [`Task`] is what a core visits (`task`); its owner holds a lease on it (`lease`), and `registry` says which core
-//! has it. `run` is the loop of a core; `accounts` divides its time, `pace` bounds a visit, `mailbox` brings messages, `poller` and
-//! timers wake it. `balance` decides which core serves which task, by samples of the cores' work; `cores` carries that out, on a
-//! thread of its own (`watch`). Nothing here knows about frames, ports or devices.
+//! [`Cores`] is the set of them (`cores`): it starts their threads, gives every task to an *active* core,
+//! moves tasks and hands them back. A [`Task`] is what a core visits (`task`); its owner holds a lease on it
+//! (`lease`), and `registry` says which core has it. `run` is the loop of a core; `accounts` divides its
+//! time, `pace` bounds a visit, `mailbox` brings messages, `poller` and timers wake it. `balance` decides
+//! which core serves which task, by samples of the cores' work; `cores` carries that out, on a thread of its
+//! own (`watch`). Nothing here knows about frames, ports or devices.
 
 mod accounts;
 mod balance;

@@ -1,17 +1,18 @@
 //! How many items of a task fit into a turn.
 //!
-//! Theory of operation. A visit cannot be cut short, so its bound is a number of items, by what they cost of late: a mean of
-//! visits with several items, and beside it the *dear* ones. A visit that took longer than its turn (an item went to many
-//! receivers; pages of a guest had to be found or cleared; a frame was cut into hundreds) is remembered: a guest whose items
-//! are dear now and then is not believed to be cheap in between. Signals are not among what items cost: a visit of one frame
-//! has as many as one of a hundred, so where a signal takes longer than a turn, short visits would stay short.
+//! Theory of operation. A visit cannot be cut short, so its bound is a number of items, by what they cost of
+//! late: a mean of visits with several items, and beside it the *dear* ones. A visit that took longer than
+//! its turn (an item went to many receivers; pages of a guest had to be found or cleared; a frame was cut
+//! into hundreds) is remembered: a guest whose items are dear now and then is not believed to be cheap in
+//! between. Signals are not among what items cost: a visit of one frame has as many as one of a hundred, so
+//! where a signal takes longer than a turn, short visits would stay short.
 //!
 //! What can be chosen about an I/O core's loop, and the bounds of a visit, which cannot.
 
 use std::time::Duration;
 
-/// For so long a dear visit is remembered, in nanoseconds: the core may have been kept from running by others, and a task
-/// that is seldom visited would be cheap again only after minutes.
+/// For so long a dear visit is remembered, in nanoseconds: the core may have been kept from running by
+/// others, and a task that is seldom visited would be cheap again only after minutes.
 const MEMORY: u64 = 100_000_000;
 
 /// What one item costs.
@@ -19,7 +20,8 @@ const MEMORY: u64 = 100_000_000;
 pub(super) struct Pace {
     /// Nanoseconds of an item of late: a mean, of which each visit changes an eighth. Zero: not known.
     each: u32,
-    /// Nanoseconds of an item in the dearest visit of late, less a 64th with each cheaper one. Zero: none was dear.
+    /// Nanoseconds of an item in the dearest visit of late, less a 64th with each cheaper one. Zero: none was
+    /// dear.
     dear: u32,
     /// When that was.
     since: u64,

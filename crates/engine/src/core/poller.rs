@@ -6,8 +6,8 @@
 //!
 //! When cold tasks asked to be looked at: a heap.
 //!
-//! A task that is looked at earlier, or leaves, has its entry left behind: the code that takes an entry out compares
-//! its time with what the task at that place asked for last.
+//! A task that is looked at earlier, or leaves, has its entry left behind: the code that takes an entry out
+//! compares its time with what the task at that place asked for last.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -42,7 +42,8 @@ impl Poller {
     }
 
     /// Wakes for `fd` from now on. A descriptor that cannot be waited for (its VMM passed a plain file) is
-    /// left out: its guest is served late, and no other is hurt. What comes back is the task's number and its place.
+    /// left out: its guest is served late, and no other is hurt. What comes back is the task's number and its
+    /// place.
     pub(super) fn watch(&self, id: TaskId, place: usize, fd: BorrowedFd<'_>) -> Option<Watched> {
         let fd = rustix::io::fcntl_dupfd_cloexec(fd, 0).ok()?;
         let word =

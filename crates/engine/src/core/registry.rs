@@ -1,10 +1,10 @@
 //! Which core has which task.
 //!
-//! Theory of operation. A message about a task goes to the core that the registry names, and is posted while the registry is
-//! locked. A core that hands a task over posts it to the other one, and changes the registry, under the same lock. So the
-//! messages about a task reach each core in the order in which the registry changed: a task that is to be given back either is
-//! still where the message goes, or the message is passed on behind the task itself. Nothing waits for a move, and nothing is
-//! lost in one.
+//! Theory of operation. A message about a task goes to the core that the registry names, and is posted while
+//! the registry is locked. A core that hands a task over posts it to the other one, and changes the registry,
+//! under the same lock. So the messages about a task reach each core in the order in which the registry
+//! changed: a task that is to be given back either is still where the message goes, or the message is passed
+//! on behind the task itself. Nothing waits for a move, and nothing is lost in one.
 
 use std::collections::HashMap;
 use std::sync::mpsc::SyncSender;
@@ -82,7 +82,8 @@ impl<L: 'static> Registry<L> {
         mailbox.post(CoreMessage::GiveBack { id, answer });
     }
 
-    /// Has the core that has the task give it to core `to`, and say whether it did. Whose task it is, and its number there.
+    /// Has the core that has the task give it to core `to`, and say whether it did. Whose task it is, and its
+    /// number there.
     pub(super) fn send(
         &self,
         id: TaskId,

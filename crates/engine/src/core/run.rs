@@ -1,18 +1,21 @@
 //! One I/O core: the loop.
 //!
-//! Theory of operation. A round reads the mailbox and visits each *polled* task once, in turn. A visit takes as many
-//! items as fit into a turn, which is shorter the more owners have work, and never longer than [`LONGEST_TURN`].
-//! `accounts` says which owners a round passes over: those that had more than their share, or have used up their budget
-//! or their rate. Between two visits the core checks tasks that must not wait for the rest of the round (`urgent`):
-//! those of owners with a budget or of class `latency`, and *stuck* queues. A queue is stuck if it has little work at a
-//! time and has work now: its guest probably waits for an answer.
+//! Theory of operation. A round reads the mailbox and visits each *polled* task once, in turn. A visit takes
+//! as many items as fit into a turn, which is shorter the more owners have work, and never longer than
+//! [`LONGEST_TURN`]. `accounts` says which owners a round passes over: those that had more than their share,
+//! or have used up their budget or their rate. Between two visits the core checks tasks that must not wait
+//! for the rest of the round (`urgent`): those of owners with a budget or of class `latency`, and *stuck*
+//! queues. A queue is stuck if it has little work at a time and has work now: its guest probably waits for an
+//! answer.
 //!
-//! Tasks that have been silent are visited in few rounds; after [`COLD_AFTER`] they are *cold*: armed, and not visited
-//! until their memory shows work, their event comes, or the time at which they asked for a look (`timers`). So a thousand
-//! silent queues cost a core at work some looks at memory, and now and then one at its epoll set (`cold`).
+//! Tasks that have been silent are visited in few rounds; after [`COLD_AFTER`] they are *cold*: armed, and
+//! not visited until their memory shows work, their event comes, or the time at which they asked for a look
+//! (`timers`). So a thousand silent queues cost a core at work some looks at memory, and now and then one at
+//! its epoll set (`cold`).
 //!
-//! A core without work for `spin` arms the tasks that it polls, polls them once more, and sleeps in `epoll_wait`. It
-//! first visits the tasks that woke it, so the first frame does not wait for polls of all others.
+//! A core without work for `spin` arms the tasks that it polls, polls them once more, and sleeps in
+//! `epoll_wait`. It first visits the tasks that woke it, so the first frame does not wait for polls of all
+//! others.
 
 mod cold;
 mod mail;
@@ -59,8 +62,9 @@ const SILENT_AFTER: u32 = 256;
 const SILENT_EVERY: u64 = 16;
 /// A task that has been silent for this long is not polled any more.
 const COLD_AFTER: u64 = 10_000_000;
-/// Items of a visit, on average, up to which a task's guest is taken to wait for each of them. Streams that are visited every few
-/// microseconds have more: served early as well they would be ahead of guests that wait.
+/// Items of a visit, on average, up to which a task's guest is taken to wait for each of them. Streams that
+/// are visited every few microseconds have more: served early as well they would be ahead of guests that
+/// wait.
 const LIGHT: u32 = 2;
 /// A light task whose work has waited for this long is stuck.
 const STUCK: u64 = 5_000;
@@ -275,8 +279,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         all
     }
 
-    /// Finds the tasks that are looked at between two visits of others: a few of each owner, and the next ones in the next
-    /// round where there are more.
+    /// Finds the tasks that are looked at between two visits of others: a few of each owner, and the next
+    /// ones in the next round where there are more.
     fn choose_checked(&mut self) {
         let count = self.polled.len();
         self.checked_from = if self.checked_from < count { self.checked_from } else { 0 };
@@ -341,8 +345,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         Due::Visit(Budget { items, bytes: bytes.min(TURN_BYTES), ns })
     }
 
-    /// Visits the task at `place` ([`Task::visit`](super::task::Task::visit)), and charges its owner for the time.
-    /// Returns how much was moved. `early`: out of turn.
+    /// Visits the task at `place` ([`Task::visit`](super::task::Task::visit)), and charges its owner for the
+    /// time. Returns how much was moved. `early`: out of turn.
     #[inline]
     pub(super) fn visit(&mut self, place: usize, budget: Budget, early: bool) -> u64 {
         let Some(task) = self.tasks[place].as_mut() else { return 0 };
@@ -356,8 +360,9 @@ impl<L: 'static, C: Clock> Core<L, C> {
         // A receiver gets one signal for all its items.
         let mut apart = self.clock.signalled();
         if took > budget.ns || task.pace.is_dear() {
-            // Time in which others had the processor is neither the task's to pay for nor what its items cost; the look at it is. After
-            // a dear visit all are looked at: short ones do not pass the end of their turn, whoever came in between.
+            // Time in which others had the processor is neither the task's to pay for nor what its items
+            // cost; the look at it is. After a dear visit all are looked at: short ones do not pass the end
+            // of their turn, whoever came in between.
             let lost = self.clock.lost(took);
             let end = std::mem::replace(&mut now, self.clock.now());
             // Others may have it just then, too.
@@ -413,16 +418,16 @@ impl<L: 'static, C: Clock> Core<L, C> {
         }
     }
 
-    /// A look or visit that found no work at the task at `place` took `ns`. As long as that is usual, it is not charged
-    /// while there is nothing else to do, or a guest would use its budget up by waiting.
+    /// A look or visit that found no work at the task at `place` took `ns`. As long as that is usual, it is
+    /// not charged while there is nothing else to do, or a guest would use its budget up by waiting.
     fn look_in_vain(&mut self, place: usize, ns: u64) {
         if let (Some(task), true) = (&self.tasks[place], self.at_work || ns > LONGEST_LOOK) {
             self.accounts.looked(task.account, ns);
         }
     }
 
-    /// Visits tasks that must not wait for the rest of the round, after a visit of the task at `after`. Returns how
-    /// much was moved.
+    /// Visits tasks that must not wait for the rest of the round, after a visit of the task at `after`.
+    /// Returns how much was moved.
     #[inline]
     fn urgent(&mut self, checked: &[usize], after: usize) -> u64 {
         if checked.is_empty() || self.now.saturating_sub(self.checked_at) < CHECK_EVERY {
@@ -458,8 +463,9 @@ impl<L: 'static, C: Clock> Core<L, C> {
         all
     }
 
-    /// Whether the task at `place` has work, between two visits of others. A look is a cache line: none is timed, unless one
-    /// took long of late. It may wait for a page of the guest's, and the watch is told whose.
+    /// Whether the task at `place` has work, between two visits of others. A look is a cache line: none is
+    /// timed, unless one took long of late. It may wait for a page of the guest's, and the watch is told
+    /// whose.
     #[inline]
     fn look(&mut self, place: usize) -> bool {
         let (timed, begun) = (self.now < self.timed_until, self.now);
@@ -480,8 +486,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         has_work
     }
 
-    /// Several looks have begun at `begun`. Where they took long, the next ones are timed one by one; the task that is
-    /// visited now does not pay for them.
+    /// Several looks have begun at `begun`. Where they took long, the next ones are timed one by one; the
+    /// task that is visited now does not pay for them.
     #[inline]
     fn looked_at_all(&mut self, begun: u64) {
         if self.now >= self.timed_until {
@@ -545,7 +551,8 @@ enum Due {
     Visit(Budget),
     /// Not in this round.
     Later,
-    /// Others come first in this round, or its tenant has used up what it has; then it is the first in the next one.
+    /// Others come first in this round, or its tenant has used up what it has; then it is the first in the
+    /// next one.
     Passed,
     /// It has been silent for too long to be polled.
     Cold,

@@ -1,8 +1,9 @@
 //! What an I/O core schedules.
 //!
-//! A [`Task`] is work that comes again and again: a queue of frames, of requests to a disk. A core polls it (`visit`) until
-//! nothing comes, then asks it to wake the core (`arm`) and sleeps. What the work is, the core does not know. `L` is what each
-//! core has for its tasks alone (its *local*): scratch memory, and whatever all tasks look at; nothing of it is locked.
+//! A [`Task`] is work that comes again and again: a queue of frames, of requests to a disk. A core polls it
+//! (`visit`) until nothing comes, then asks it to wake the core (`arm`) and sleeps. What the work is, the
+//! core does not know. `L` is what each core has for its tasks alone (its *local*): scratch memory, and
+//! whatever all tasks look at; nothing of it is locked.
 
 use std::any::Any;
 use std::os::fd::BorrowedFd;
@@ -14,8 +15,8 @@ use super::lease::Lent;
 use super::ledger::VisitEnd;
 use super::tenant::Tenant;
 
-/// Work for an I/O core. One core has it at a time; nothing in it blocks. A queue of frames is `graph::NetTask`
-/// (`graph/ingress.rs`), a disk's queue is in `device/virtio_blk/queue.rs`.
+/// Work for an I/O core. One core has it at a time; nothing in it blocks. A queue of frames is
+/// `graph::NetTask` (`graph/ingress.rs`), a disk's queue is in `device/virtio_blk/queue.rs`.
 pub trait Task<L>: Any + Send {
     /// Its owner.
     fn owner(&self) -> Arc<dyn Owner>;
@@ -25,8 +26,8 @@ pub trait Task<L>: Any + Send {
         0
     }
 
-    /// Whether there is work, by no more than a look at a cache line; false where that would not tell. What a core looks at
-    /// between two visits of others.
+    /// Whether there is work, by no more than a look at a cache line; false where that would not tell. What a
+    /// core looks at between two visits of others.
     fn has_work(&mut self) -> bool {
         false
     }
@@ -34,23 +35,25 @@ pub trait Task<L>: Any + Send {
     /// Does the work that has come, at most a budget's worth of it.
     fn visit(&mut self, local: &mut L, budget: Budget) -> Visit;
 
-    /// Asks to wake the core, which is about to sleep. True: there is work already, and the core must not sleep.
+    /// Asks to wake the core, which is about to sleep. True: there is work already, and the core must not
+    /// sleep.
     #[must_use]
     fn arm(&mut self) -> bool;
 
     /// Declines to: the core polls from now on.
     fn disarm(&mut self);
 
-    /// Shows `each` the descriptors that become readable when work comes: what a sleeping core waits for, edge-triggered.
-    /// None, where there are none, or where the task has stopped itself; asked for after `arm`.
+    /// Shows `each` the descriptors that become readable when work comes: what a sleeping core waits for,
+    /// edge-triggered. None, where there are none, or where the task has stopped itself; asked for after
+    /// `arm`.
     fn events<'t>(&'t self, each: &mut dyn FnMut(BorrowedFd<'t>));
 
-    /// How long the core may sleep without a look at it, for work that comes without an event, or at a set time. Asked after
-    /// `arm`; `None`: until it is woken.
+    /// How long the core may sleep without a look at it, for work that comes without an event, or at a set
+    /// time. Asked after `arm`; `None`: until it is woken.
     fn next_look(&self) -> Option<Duration>;
 
-    /// How a visit that finds nothing compares with reading a cache line: true if it takes a system call, so that the core
-    /// asks less often.
+    /// How a visit that finds nothing compares with reading a cache line: true if it takes a system call, so
+    /// that the core asks less often.
     fn is_costly(&self) -> bool {
         false
     }
@@ -60,8 +63,8 @@ pub trait Task<L>: Any + Send {
         let _ = local;
     }
 
-    /// Ends what a visit began and left for the next one: afterwards nothing is under way. Called before the task leaves the
-    /// core, and before the cores rest.
+    /// Ends what a visit began and left for the next one: afterwards nothing is under way. Called before the
+    /// task leaves the core, and before the cores rest.
     fn settle(&mut self, local: &mut L);
 }
 
@@ -82,7 +85,8 @@ pub struct Budget {
     pub items: usize,
     /// Bytes to copy.
     pub bytes: u64,
-    /// Nanoseconds. What a task can do about it is to look at the clock now and then; `items` is chosen to fit.
+    /// Nanoseconds. What a task can do about it is to look at the clock now and then; `items` is chosen to
+    /// fit.
     pub ns: u64,
 }
 

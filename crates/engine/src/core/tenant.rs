@@ -1,8 +1,9 @@
 //! Who pays for the work of I/O cores, with what it was granted and what cores write down about it.
 //!
-//! A port is its own tenant unless the operator names one for it: then all ports of that name share one [`Service`], one
-//! account on each core and one account of overruns. A change of the service is seen by a core at the tenant's next visit: it
-//! compares a number that is raised with each change, so a visit costs one load of a line that is hardly ever written.
+//! A port is its own tenant unless the operator names one for it: then all ports of that name share one
+//! [`Service`], one account on each core and one account of overruns. A change of the service is seen by a
+//! core at the tenant's next visit: it compares a number that is raised with each change, so a visit costs
+//! one load of a line that is hardly ever written.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::Mutex;
@@ -70,8 +71,8 @@ pub struct Service {
 pub const DEFAULT_WEIGHT: u16 = 100;
 /// Most weight.
 pub const MAX_WEIGHT: u16 = 1000;
-/// Most that all budgets on a core may have of it, in millionths: control work and one visit of another tenant have to fit
-/// between.
+/// Most that all budgets on a core may have of it, in millionths: control work and one visit of another
+/// tenant have to fit between.
 pub const MOST_RESERVED: u64 = 950_000;
 
 impl Default for Service {
@@ -141,7 +142,8 @@ impl Tenant {
         Usage { busy_ns: sum(|used| &used.busy), throttled_ns: sum(|used| &used.throttled) }
     }
 
-    /// Its peer made a core do something outside of its visits that took so long; it is charged with its next visit.
+    /// Its peer made a core do something outside of its visits that took so long; it is charged with its next
+    /// visit.
     pub fn caused(&self, time: Duration) {
         self.caused.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -178,7 +180,8 @@ impl Tenant {
         }
     }
 
-    /// Whether it is throttled on core `core`: it has used up its budget or its rate, or rests after a long visit.
+    /// Whether it is throttled on core `core`: it has used up its budget or its rate, or rests after a long
+    /// visit.
     pub(super) fn is_throttled(&self, core: usize) -> bool {
         self.used.get(core).is_some_and(|used| used.is_throttled.load(Ordering::Relaxed))
     }

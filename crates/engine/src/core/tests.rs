@@ -1,5 +1,6 @@
-//! The owners' shares of a core, and their order: rounds by hand, with a clock that goes on by what visits did, so that
-//! each test does the same each time. Those of `threads` have real cores. This file is what the tests have in common.
+//! The owners' shares of a core, and their order: rounds by hand, with a clock that goes on by what visits
+//! did, so that each test does the same each time. Those of `threads` have real cores. This file is what the
+//! tests have in common.
 
 mod budgets;
 pub(crate) mod by_hand;

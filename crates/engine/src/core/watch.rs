@@ -1,21 +1,22 @@
 //! Watching I/O cores.
 //!
-//! Theory of operation. Each core publishes what it is doing ([`Heartbeat`]): a number that changes with every task that it turns to, and
-//! the owner of the task. While a core is at work a thread of the control plane looks at each core every [`EVERY`]. It notes what
-//! the core's thread has lost to others ([`CoreTime`]), which tells later what an act that took long has cost
-//! (`mem::overrun`). And it says in the log that a core has been in one visit for [`STALL`]: in memory that somebody punches out all the
-//! time, say. It changes nothing: what the owner pays is settled when the core gets on.
+//! Theory of operation. Each core publishes what it is doing ([`Heartbeat`]): a number that changes with
+//! every task that it turns to, and the owner of the task. While a core is at work a thread of the control
+//! plane looks at each core every [`EVERY`]. It notes what the core's thread has lost to others
+//! ([`CoreTime`]), which tells later what an act that took long has cost (`mem::overrun`). And it says in the
+//! log that a core has been in one visit for [`STALL`]: in memory that somebody punches out all the time,
+//! say. It changes nothing: what the owner pays is settled when the core gets on.
 //!
-//! While no core has worked since the last look, the thread looks less and less often, at last once a second, so an
-//! idle engine sleeps.
+//! While no core has worked since the last look, the thread looks less and less often, at last once a second,
+//! so an idle engine sleeps.
 //!
-//! A page fault cannot be interrupted, and tasks cannot be taken from a core in the middle of a visit. So the core's
-//! other tasks wait, too. The core gets no new tasks meanwhile (`balance`).
+//! A page fault cannot be interrupted, and tasks cannot be taken from a core in the middle of a visit. So the
+//! core's other tasks wait, too. The core gets no new tasks meanwhile (`balance`).
 //!
 //! A thread that looks after the I/O cores now and then: the watchdog's, and the one that balances them.
 //!
-//! Between two looks it waits for the time of the next one, or for its end. It takes no lock that an I/O core takes while it
-//! waits.
+//! Between two looks it waits for the time of the next one, or for its end. It takes no lock that an I/O core
+//! takes while it waits.
 
 use std::collections::HashMap;
 use std::io;
@@ -74,7 +75,8 @@ struct WatchedCore {
 type Owners = Arc<Mutex<HashMap<u16, Weak<dyn Owner>>>>;
 
 impl WatchedCore {
-    /// Looks at the core. The owner of its task, if it has been in that for too long and was not reported yet.
+    /// Looks at the core. The owner of its task, if it has been in that for too long and was not reported
+    /// yet.
     fn look(&mut self, now: Instant) -> Option<u16> {
         let word = self.heartbeat.word();
         if self.word != word {
@@ -145,7 +147,8 @@ pub(super) struct PeriodicThread {
 }
 
 impl PeriodicThread {
-    /// Calls `look` after `pause`, and again after each time that it returns. `None`: there is nothing to look after any more.
+    /// Calls `look` after `pause`, and again after each time that it returns. `None`: there is nothing to
+    /// look after any more.
     ///
     /// # Errors
     /// The system has no thread left.

@@ -1,17 +1,18 @@
 //! The communication status block (`sidecore_abi::csb`), as one ring's owner sees it.
 //!
-//! Theory of operation. The block's address is in two registers. An e1000's are on the shared page, where the device
-//! does not notice that the driver writes them, so each ring compares the address when it is polled. While the block is
-//! on, the ring's tail is the block's, the head is published there, and the guest is interrupted only if the block says
-//! so. A ring without a tail, such as an rtl8169's, uses the other fields. Both kick protocols are supported: flags are
-//! read behind a fence, thresholds are compared with the distance that the head has moved.
+//! Theory of operation. The block's address is in two registers. An e1000's are on the shared page, where the
+//! device does not notice that the driver writes them, so each ring compares the address when it is polled.
+//! While the block is on, the ring's tail is the block's, the head is published there, and the guest is
+//! interrupted only if the block says so. A ring without a tail, such as an rtl8169's, uses the other fields.
+//! Both kick protocols are supported: flags are read behind a fence, thresholds are compared with the
+//! distance that the head has moved.
 //!
-//! The core of a transmit queue enables kicks only while it sleeps for long and a kick could wake it, which a store to
-//! a mapped tail cannot. It never enables kicks for receive buffers: it looks for buffers when there are frames.
-//! `host_isr` stays zero, because the pin falls only when `ICR` is read.
+//! The core of a transmit queue enables kicks only while it sleeps for long and a kick could wake it, which a
+//! store to a mapped tail cannot. It never enables kicks for receive buffers: it looks for buffers when there
+//! are frames. `host_isr` stays zero, because the pin falls only when `ICR` is read.
 //!
-//! Each 64-bit word of the block that we write holds nothing of the guest's once the block is on, and nothing of the
-//! other ring's, so whole words are written.
+//! Each 64-bit word of the block that we write holds nothing of the guest's once the block is on, and nothing
+//! of the other ring's, so whole words are written.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::mem::offset_of;
@@ -64,8 +65,8 @@ impl Block {
         *self = Block::new(self.side, self.there);
     }
 
-    /// The ring's tail, if the block is on. `address` gives what the registers say, zero if there is none; `head` is where the
-    /// ring is.
+    /// The ring's tail, if the block is on. `address` gives what the registers say, zero if there is none;
+    /// `head` is where the ring is.
     ///
     /// # Errors
     /// The driver named a page that is none, or is not in its memory.
@@ -152,8 +153,8 @@ impl Block {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the guest wants to hear that the head has moved from `from` to where it is, in a ring of `size`.
-    /// After the descriptors and the head were written.
+    /// Whether the guest wants to hear that the head has moved from `from` to where it is, in a ring of
+    /// `size`. After the descriptors and the head were written.
     #[inline]
     pub(super) fn wants_interrupt(&self, from: u32, size: u32) -> bool {
         if !self.on {

@@ -1,7 +1,8 @@
 //! A serial EEPROM of 64 words, read-only, as NICs have it: a driver bangs its lines bit by bit.
 //!
-//! Two buses. Microwire (8254x SDM §5.3; the 93C46): words, selected by a high line. SPI: bytes, the lower one of a word first,
-//! selected by a low line; U-Boot reads the 82574L's so. Write commands are taken and forgotten.
+//! Two buses. Microwire (8254x SDM §5.3; the 93C46): words, selected by a high line. SPI: bytes, the lower
+//! one of a word first, selected by a low line; U-Boot reads the 82574L's so. Write commands are taken and
+//! forgotten.
 
 /// Words in it.
 pub(super) const WORDS: usize = 64;

@@ -46,8 +46,8 @@ pub trait VirtioDevice: Send {
     /// The features that the driver took. Comes before the rings that were built with them start.
     fn set_features(&mut self, features: u64);
 
-    /// Whether its rings are completed in the order in which they are taken ([`crate::virtq::Queue::new`]), or carry
-    /// requests ([`crate::virtq::Queue::requests`]).
+    /// Whether its rings are completed in the order in which they are taken ([`crate::virtq::Queue::new`]),
+    /// or carry requests ([`crate::virtq::Queue::requests`]).
     fn completes_in_order(&self) -> bool {
         true
     }
@@ -63,8 +63,8 @@ pub trait VirtioDevice: Send {
         kick: Option<OwnedFd>,
     ) -> Result<(), RingConfigError>;
 
-    /// Stops ring `index`. When this returns no thread touches its memory any more. `None` if it was not running. What
-    /// it still holds of requests is done again when the ring is started again.
+    /// Stops ring `index`. When this returns no thread touches its memory any more. `None` if it was not
+    /// running. What it still holds of requests is done again when the ring is started again.
     fn stop_ring(&mut self, index: usize) -> Option<Position>;
 
     /// The configuration space (virtio 1.2 §2.5), if it is the device and not the VMM that fills it.
@@ -72,7 +72,8 @@ pub trait VirtioDevice: Send {
         None
     }
 
-    /// The driver writes `bytes` into the configuration space, from byte `offset` on. What cannot be written stays as it is.
+    /// The driver writes `bytes` into the configuration space, from byte `offset` on. What cannot be written
+    /// stays as it is.
     fn write_config(&mut self, offset: usize, bytes: &[u8]) {
         let _ = (offset, bytes);
     }
@@ -132,7 +133,8 @@ impl FeatureTable {
     }
 }
 
-/// A device's view of a queue that it lends to a core or to its port: at rest, or with those that serve it. Neither is never seen: it did not come back.
+/// A device's view of a queue that it lends to a core or to its port: at rest, or with those that serve it.
+/// Neither is never seen: it did not come back.
 enum Queue<Q> {
     Here(Q),
     Lent(Lease<Q>),

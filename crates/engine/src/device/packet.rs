@@ -1,11 +1,13 @@
-//! A packet as a guest's descriptors gave it, on its way to become a frame: VLAN tag, checksums, segmentation, padding.
+//! A packet as a guest's descriptors gave it, on its way to become a frame: VLAN tag, checksums,
+//! segmentation, padding.
 //!
 //! What must be changed is changed in private memory: the first 64 bytes, which every frame has there, and
 //! for long headers a copy of what follows up to the checksum field. A transport checksum over the rest of an
 //! IP packet and segmentation become offload facts, which cross the switch; anything else that a driver may
 //! ask for, such as a checksum over a part of the packet, is worked out here and now, as the NIC would.
 //!
-//! Each NIC says in its own words what is wanted (`e1000::packet`, `rtl8169::packet`); doing it is the same for all.
+//! Each NIC says in its own words what is wanted (`e1000::packet`, `rtl8169::packet`); doing it is the same
+//! for all.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::mem::{gather, Arena, GuestMap, Piece, Pieces};
@@ -26,7 +28,8 @@ pub(super) fn headers() -> Arena {
     Arena::new(MAX_BATCH, MAX_HEADER)
 }
 
-/// Adds a frame to `batch` that asks for nothing but to be sent: the `len` bytes of `piece`. False: the batch has no room.
+/// Adds a frame to `batch` that asks for nothing but to be sent: the `len` bytes of `piece`. False: the batch
+/// has no room.
 #[inline]
 pub(super) fn add_plain(batch: &mut Batch, mut piece: Piece, len: u32) -> bool {
     let Some((frame, pieces)) = batch.next_frame() else { return false };
@@ -48,7 +51,8 @@ pub(super) fn add_plain(batch: &mut Batch, mut piece: Piece, len: u32) -> bool {
     true
 }
 
-/// Adds a buffer of `len` bytes, which may span regions that are adjacent in the guest, to `pieces`; false if they are full.
+/// Adds a buffer of `len` bytes, which may span regions that are adjacent in the guest, to `pieces`; false if
+/// they are full.
 #[inline]
 pub(super) fn add_buffer(
     pieces: &mut Pieces,
@@ -99,8 +103,8 @@ pub(super) struct Packet<'a> {
 }
 
 impl<'a> Packet<'a> {
-    /// Begins the next frame of `batch`, whose `len` bytes are its pieces from `first` on. If headers behind the first 64 bytes
-    /// may be changed, the first piece must be empty: a place for a changed part.
+    /// Begins the next frame of `batch`, whose `len` bytes are its pieces from `first` on. If headers behind
+    /// the first 64 bytes may be changed, the first piece must be empty: a place for a changed part.
     #[inline]
     pub(super) fn begin(
         batch: &'a mut Batch,

@@ -1,5 +1,5 @@
-//! The bytes of a frame on their way into receive buffers: first its head, without a tag that is stripped and padded to
-//! what a wire would have carried, then the pieces of its body.
+//! The bytes of a frame on their way into receive buffers: first its head, without a tag that is stripped and
+//! padded to what a wire would have carried, then the pieces of its body.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::packet;
@@ -63,7 +63,8 @@ impl FrameBytes<'_> {
         u32::try_from(self.head_len + self.body_len).unwrap_or(u32::MAX)
     }
 
-    /// Copies the next `len` bytes to a buffer at `address`, which may span regions that are adjacent in the guest.
+    /// Copies the next `len` bytes to a buffer at `address`, which may span regions that are adjacent in the
+    /// guest.
     pub(super) fn copy_to(
         &mut self,
         map: &GuestMap,

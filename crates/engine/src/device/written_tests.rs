@@ -1,9 +1,9 @@
-//! What another version of this program wrote, as text: `tests/*.txt` have those words of a device's image and files that are not
-//! zero.
+//! What another version of this program wrote, as text: `tests/*.txt` have those words of a device's image
+//! and files that are not zero.
 //!
-//! The program of commit 12c8d5a wrote them: it was killed under traffic (`SIDECORE_BEFORE=… cargo test -p sidecore --test all
-//! upgrade`), and what its holders had was copied: the newer image without the session's words, and the files of the device. The
-//! first line has what the image is of: kind, version, words.
+//! The program of commit 12c8d5a wrote them: it was killed under traffic (`SIDECORE_BEFORE=… cargo test -p
+//! sidecore --test all upgrade`), and what its holders had was copied: the newer image without the session's
+//! words, and the files of the device. The first line has what the image is of: kind, version, words.
 
 use std::os::fd::BorrowedFd;
 
@@ -21,8 +21,8 @@ impl Written {
         })
     }
 
-    /// `device`, which is new, becomes what was written: `parts` are its files. The words that it would save now, and did not find
-    /// there.
+    /// `device`, which is new, becomes what was written: `parts` are its files. The words that it would save
+    /// now, and did not find there.
     pub(super) fn adopt(&self, device: &mut dyn Persist, parts: &[&'static str]) -> Vec<usize> {
         let Format { kind, version, size } = device.format();
         let first = self.0.lines().next().unwrap();

@@ -1,20 +1,22 @@
 //! Files and block devices: what they can do, and how a job becomes what the kernel carries out.
 //!
-//! Theory of operation. Each queue has a ring of its own ([`Transfers`]). A job is one request to the kernel after the
-//! other: a short request is continued, an interrupted one is repeated, and a range that the file system cannot give
-//! back is written. `begin` makes the next request, `over` decides what its result means.
+//! Theory of operation. Each queue has a ring of its own ([`Transfers`]). A job is one request to the kernel
+//! after the other: a short request is continued, an interrupted one is repeated, and a range that the file
+//! system cannot give back is written. `begin` makes the next request, `over` decides what its result means.
 //!
-//! A file in tmpfs is memory: reads and writes of pages that it has need no request, and the calling thread carries
-//! them out (`Resident`). The kernel does the rest of its work, including everything that goes wrong there.
+//! A file in tmpfs is memory: reads and writes of pages that it has need no request, and the calling thread
+//! carries them out (`Resident`). The kernel does the rest of its work, including everything that goes wrong
+//! there.
 //!
-//! Durability. FLUSH is fdatasync(2), requested after the flush came: it covers the writes that were acknowledged
-//! before, and need cover no others (virtio 1.2 §5.2.6.2). After a failed flush it is unknown which writes are lost, and
-//! the kernel reports the failure only once for each open file, to whichever request asks first. So a file has one flush
-//! at a time, for all queues; one that began after another had come is that other one, too. Every flush after a failed
-//! one fails, until the operator has had the disk made anew; the port's journal keeps that for the next process.
+//! Durability. FLUSH is fdatasync(2), requested after the flush came: it covers the writes that were
+//! acknowledged before, and need cover no others (virtio 1.2 §5.2.6.2). After a failed flush it is unknown
+//! which writes are lost, and the kernel reports the failure only once for each open file, to whichever
+//! request asks first. So a file has one flush at a time, for all queues; one that began after another had
+//! come is that other one, too. Every flush after a failed one fails, until the operator has had the disk
+//! made anew; the port's journal keeps that for the next process.
 //!
-//! Writes that the guest wants durable at once have `RWF_DSYNC` where they go past the page cache and fail each for
-//! itself. Elsewhere such a write is a write and then a flush.
+//! Writes that the guest wants durable at once have `RWF_DSYNC` where they go past the page cache and fail
+//! each for itself. Elsewhere such a write is a write and then a flush.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::fs::File;
@@ -32,8 +34,8 @@ use super::opener::opened;
 use super::stats::RequestError;
 use crate::mem::{Alignment, Begun, Bounds, GuestMap, How, JournalSlot, Piece, Resident, Transfers};
 
-/// Most bytes of a range in one request to the kernel: none keeps a worker for long. It is smaller in memory, where a
-/// writer waits for the whole range.
+/// Most bytes of a range in one request to the kernel: none keeps a worker for long. It is smaller in memory,
+/// where a writer waits for the whole range.
 const MOST_OF_RANGE: u64 = 1 << 28;
 const MOST_IN_MEMORY: u64 = 1 << 22;
 
@@ -51,9 +53,9 @@ enum Access {
 }
 
 impl Access {
-    /// How many bytes the kernel has at a time. The I/O core that submits a request copies what lies in memory, and
-    /// what the page cache has. If a request waits for a page of the cache, that core copies all of it when the page
-    /// has come, in the middle of something else.
+    /// How many bytes the kernel has at a time. The I/O core that submits a request copies what lies in
+    /// memory, and what the page cache has. If a request waits for a page of the cache, that core copies all
+    /// of it when the page has come, in the middle of something else.
     fn bounds(self) -> Bounds {
         match self {
             Access::Memory => Bounds { one: 64 << 10, all: usize::MAX },
@@ -63,8 +65,8 @@ impl Access {
     }
 }
 
-/// How the next request to the kernel is taken to have ended: with an error, which is below zero, or after this number of bytes. 0: as it
-/// did.
+/// How the next request to the kernel is taken to have ended: with an error, which is below zero, or after
+/// this number of bytes. 0: as it did.
 #[cfg(fuzzing)]
 pub static ENDS: std::sync::atomic::AtomicI32 = std::sync::atomic::AtomicI32::new(0);
 
@@ -107,8 +109,8 @@ pub struct FileMedium {
 }
 
 impl FileMedium {
-    /// The open `file`, which is of this `nature`, as a disk with blocks of `block_size` bytes, and its length. Its server is asked
-    /// nothing.
+    /// The open `file`, which is of this `nature`, as a disk with blocks of `block_size` bytes, and its
+    /// length. Its server is asked nothing.
     ///
     /// # Errors
     /// Its length is no multiple of the block.
@@ -139,9 +141,10 @@ impl FileMedium {
         Ok((medium, len))
     }
 
-    /// Has `journal`, which is its port's alone, and whose word `at` is in `slot`, outlive this process: that word says that a flush
-    /// has failed. Where the lock of the disk's file does not keep a successor out that reads, too, the journal's does until what the
-    /// dead process read is over: else the kernel might write into a buffer that the guest has used again.
+    /// Has `journal`, which is its port's alone, and whose word `at` is in `slot`, outlive this process: that
+    /// word says that a flush has failed. Where the lock of the disk's file does not keep a successor out
+    /// that reads, too, the journal's does until what the dead process read is over: else the kernel might
+    /// write into a buffer that the guest has used again.
     ///
     /// # Errors
     /// The rings of a process that has ended still read, or there are no locks.
@@ -209,7 +212,8 @@ impl FileMedium {
         self.resident.is_some()
     }
 
-    /// Copies the bytes from `at` on to `piece`, or those of `piece` there. False: that is for the kernel to do.
+    /// Copies the bytes from `at` on to `piece`, or those of `piece` there. False: that is for the kernel to
+    /// do.
     pub(super) fn copy(&self, op: Op, at: u64, piece: &Piece) -> bool {
         self.resident.as_ref().is_some_and(|resident| match op {
             Op::Read => resident.read(at, piece),
@@ -224,8 +228,8 @@ impl FileMedium {
         }
     }
 
-    /// Most requests to the kernel to be submitted at once. What lies in memory is copied meanwhile, and a page of the file that
-    /// has to be made first may be a huge one, where its file system has those.
+    /// Most requests to the kernel to be submitted at once. What lies in memory is copied meanwhile, and a
+    /// page of the file that has to be made first may be a huge one, where its file system has those.
     pub fn most_at_once(&self) -> usize {
         match self.access {
             Access::Memory => 8,
@@ -242,7 +246,8 @@ impl FileMedium {
         Transfers::new(files, depth, self.alignment(), self.access.bounds(), map)
     }
 
-    /// What `job` has to wait for before it can begin, together with its like and beside all others, if it has to.
+    /// What `job` has to wait for before it can begin, together with its like and beside all others, if it
+    /// has to.
     pub fn gate(&self, job: &mut Job) -> Option<Gate> {
         match job.op {
             Op::Read | Op::Write if !self.how(job.op == Op::Write, false).by_worker => None,
@@ -275,7 +280,8 @@ impl FileMedium {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Asks for the next request of `job`, which has `slot`. `lasting`: what it changes lasts when it is over.
+    /// Asks for the next request of `job`, which has `slot`. `lasting`: what it changes lasts when it is
+    /// over.
     pub fn begin(
         &self,
         way: &mut Transfers,
@@ -336,8 +342,8 @@ impl FileMedium {
         begun
     }
 
-    /// How a read or write is carried out. A write to memory waits while a range is being cleared, because its file is
-    /// locked meanwhile: an I/O core must not wait, so a worker writes.
+    /// How a read or write is carried out. A write to memory waits while a range is being cleared, because
+    /// its file is locked meanwhile: an I/O core must not wait, so a worker writes.
     fn how(&self, write: bool, lasting: bool) -> How {
         let waits = write && self.access == Access::Memory && self.ranges.load(Ordering::Relaxed) > 0;
         How { lasting, by_worker: waits || self.access == Access::Workers }
@@ -472,8 +478,8 @@ fn access(file: &File, nature: &Nature, block_size: u32) -> Access {
     if in_memory && set_flags(file, OFlags::DIRECT | OFlags::NONBLOCK, OFlags::empty()) {
         return Access::Memory;
     }
-    // It was opened so that opening waits for no peer. io_uring takes the flag for the file's promise that nothing
-    // waits.
+    // It was opened so that opening waits for no peer. io_uring takes the flag for the file's promise that
+    // nothing waits.
     let local = nature.is_device || LOCAL.contains(&nature.file_system);
     if !set_flags(file, OFlags::empty(), OFlags::NONBLOCK) || !local {
         return Access::Workers;
@@ -481,13 +487,14 @@ fn access(file: &File, nature: &Nature, block_size: u32) -> Access {
     direct(file, nature, block_size).map_or(Access::PageCache, Access::Direct)
 }
 
-/// TMPFS_MAGIC (`linux/magic.h`). The thread that submits a request reads and writes its files: io_uring hands a
-/// request to a worker if it does not know that the file can do without waiting, takes `O_NONBLOCK` for a promise of
-/// that, and wants a write to be `O_DIRECT` beside it, which tmpfs takes (Linux 6.6) and which changes nothing there.
-/// The promise is as good as for any memory that an I/O core touches: a page that was swapped out has it wait.
+/// TMPFS_MAGIC (`linux/magic.h`). The thread that submits a request reads and writes its files: io_uring
+/// hands a request to a worker if it does not know that the file can do without waiting, takes `O_NONBLOCK`
+/// for a promise of that, and wants a write to be `O_DIRECT` beside it, which tmpfs takes (Linux 6.6) and
+/// which changes nothing there. The promise is as good as for any memory that an I/O core touches: a page
+/// that was swapped out has it wait.
 const TMPFS: u64 = 0x0102_1994;
-/// Ext4, XFS, Btrfs, F2FS (`linux/magic.h`): what would wait for a device is told so, and left to a worker. Of others that is not
-/// known, and what has a server (FUSE, NFS, 9P) waits for it where it is asked.
+/// Ext4, XFS, Btrfs, F2FS (`linux/magic.h`): what would wait for a device is told so, and left to a worker.
+/// Of others that is not known, and what has a server (FUSE, NFS, 9P) waits for it where it is asked.
 const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 /// Gives the open file flags, and takes others. Whether it has them so now.
@@ -495,7 +502,8 @@ fn set_flags(file: &File, more: OFlags, less: OFlags) -> bool {
     fcntl_getfl(file).and_then(|flags| fcntl_setfl(file, (flags | more) - less)).is_ok()
 }
 
-/// Has `file` read and written past the page cache, if the kernel says how, and requests of whole blocks can be so.
+/// Has `file` read and written past the page cache, if the kernel says how, and requests of whole blocks can
+/// be so.
 fn direct(file: &File, nature: &Nature, block_size: u32) -> Option<Alignment> {
     let (memory, place) = nature.direct?;
     if place > block_size || memory > 4096 || !set_flags(file, OFlags::DIRECT, OFlags::empty()) {

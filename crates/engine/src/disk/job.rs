@@ -30,8 +30,8 @@ pub struct Range {
     pub unmap: bool,
 }
 
-/// A request. Its pieces lie in memory that its maker keeps mapped until it is done with; it is used again and again,
-/// so that its lists are not allocated anew.
+/// A request. Its pieces lie in memory that its maker keeps mapped until it is done with; it is used again
+/// and again, so that its lists are not allocated anew.
 #[derive(Debug, Default)]
 pub struct Job {
     /// What is to be done.
@@ -52,7 +52,8 @@ pub struct Job {
     pub(super) clearing: Option<i32>,
     /// What it changes is flushed before it is over.
     pub(super) is_flushed: bool,
-    /// A flush: the count of begun and ended flushes from which on it has been carried out (`file`); 0: not known yet.
+    /// A flush: the count of begun and ended flushes from which on it has been carried out (`file`); 0: not
+    /// known yet.
     pub(super) covered_at: u64,
 }
 

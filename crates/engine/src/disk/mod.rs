@@ -1,10 +1,11 @@
 //! Disks: the media that block devices read and write.
 //!
-//! Theory of operation. A [`Disk`] is one medium with what is counted of it; several queues of a device share it. A request
-//! that a device has checked is a [`Job`]: pieces of guest memory and a place on the disk. Media in memory
-//! ([`Medium::Ram`], [`Medium::Null`]) carry a job out at once, some bytes at a time while the visit has time, so that no
-//! other task waits for a long job. The kernel reads and writes a file (`file`): a job is started, and ends some time
-//! later. A file whose bytes are memory is handled like a medium in memory.
+//! Theory of operation. A [`Disk`] is one medium with what is counted of it; several queues of a device share
+//! it. A request that a device has checked is a [`Job`]: pieces of guest memory and a place on the disk.
+//! Media in memory ([`Medium::Ram`], [`Medium::Null`]) carry a job out at once, some bytes at a time while
+//! the visit has time, so that no other task waits for a long job. The kernel reads and writes a file
+//! (`file`): a job is started, and ends some time later. A file whose bytes are memory is handled like a
+//! medium in memory.
 
 mod file;
 mod job;
@@ -29,8 +30,8 @@ use crate::mem::{Deadline, JournalSlot, Mapping, Piece};
 /// Most queues of a disk.
 pub const MAX_QUEUES: usize = 16;
 
-/// The clock is read behind each such stretch of memory of ours that is cleared. Its pages may not be there yet: these are 16 small
-/// ones, or a part of one huge page.
+/// The clock is read behind each such stretch of memory of ours that is cleared. Its pages may not be there
+/// yet: these are 16 small ones, or a part of one huge page.
 const CLEARED_A_LOOK: u64 = 64 << 10;
 
 /// What a disk consists of.
@@ -122,8 +123,8 @@ impl Disk {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Has its file keep in word `at` of `slot`, which is in its port's `journal`, what the next process has to know, and the journal be
-    /// locked while requests are under way.
+    /// Has its file keep in word `at` of `slot`, which is in its port's `journal`, what the next process has
+    /// to know, and the journal be locked while requests are under way.
     ///
     /// # Errors
     /// Those of a process that has ended are, or there are no locks.
@@ -181,8 +182,9 @@ impl Disk {
         }
     }
 
-    /// Carries out up to `most` bytes of `job`, in memory. Returns how many; fewer than `most` only where nothing is left of it, what
-    /// is left is not for us to do, or time is up, which is looked at behind each page of the guest, and each 64 KiB that are cleared.
+    /// Carries out up to `most` bytes of `job`, in memory. Returns how many; fewer than `most` only where
+    /// nothing is left of it, what is left is not for us to do, or time is up, which is looked at behind each
+    /// page of the guest, and each 64 KiB that are cleared.
     pub fn step(&self, job: &mut Job, most: u64, deadline: Deadline) -> u64 {
         let mut done = 0;
         while done < most {

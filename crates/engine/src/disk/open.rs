@@ -1,7 +1,8 @@
 //! A file or block device is opened as a disk, and locked.
 //!
-//! What the server of a file has to be asked about it ([`Nature`]) may wait for ever (FUSE, NFS), so the process that opens the file
-//! asks all of that before it hands the file on (`opener`); the daemon learns the answers.
+//! What the server of a file has to be asked about it ([`Nature`]) may wait for ever (FUSE, NFS), so the
+//! process that opens the file asks all of that before it hands the file on (`opener`); the daemon learns the
+//! answers.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -16,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use crate::mem::lock_file;
 use crate::sandbox::open::disk_file;
 
-/// How long a lock without a holder is waited for: the kernel ends the requests of a ring, and lets go of its file,
-/// some time after its process is gone.
+/// How long a lock without a holder is waited for: the kernel ends the requests of a ring, and lets go of its
+/// file, some time after its process is gone.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -31,7 +32,8 @@ pub(crate) struct Nature {
     pub(super) is_device: bool,
     /// Its file system's number (`linux/magic.h`); 0: unknown.
     pub(super) file_system: u64,
-    /// The alignments, in memory and in the file, of what is read and written past the page cache, if it can be.
+    /// The alignments, in memory and in the file, of what is read and written past the page cache, if it can
+    /// be.
     pub(super) direct: Option<(u32, u32)>,
 }
 
@@ -129,8 +131,8 @@ fn locked(path: &Path, read_only: bool) -> io::Result<File> {
 /// Most processes that are named.
 const NAMED: usize = 4;
 
-/// Other processes that have `file` open, as far as we may see. Only names are compared: to look at a stranger's file
-/// may mean to wait for its server.
+/// Other processes that have `file` open, as far as we may see. Only names are compared: to look at a
+/// stranger's file may mean to wait for its server.
 fn holders(file: &File) -> Vec<String> {
     let Ok(ours) = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else {
         return Vec::new();

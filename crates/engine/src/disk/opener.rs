@@ -1,15 +1,16 @@
 //! Opening a disk's file in a process of its own, which may have to wait for ever.
 //!
-//! Theory of operation. The server of a file (FUSE, NFS) may leave open(2) and all questions about it without an
-//! answer, and then not even SIGKILL ends the wait. So the broker starts a process for each file to be opened
-//! ([`spawn`]), gives the daemon the connection to it, and goes on. The process opens and locks the file, asks what
-//! there is to ask ([`Nature`]), sends all of that and ends ([`serve`]). The daemon waits for [`PATIENCE`] (`await_opener`); a
-//! process that takes longer is the broker's to end (`crate::broker`). Before a disk that runs is stopped, to be
-//! started with its file again, such a process only looks whether the file can be had ([`look`]).
-//! Files may be opened before their disks are made (`open::early`), because their servers may take their time.
+//! Theory of operation. The server of a file (FUSE, NFS) may leave open(2) and all questions about it without
+//! an answer, and then not even SIGKILL ends the wait. So the broker starts a process for each file to be
+//! opened ([`spawn`]), gives the daemon the connection to it, and goes on. The process opens and locks the
+//! file, asks what there is to ask ([`Nature`]), sends all of that and ends ([`serve`]). The daemon waits for
+//! [`PATIENCE`] (`await_opener`); a process that takes longer is the broker's to end (`crate::broker`).
+//! Before a disk that runs is stopped, to be started with its file again, such a process only looks whether
+//! the file can be had ([`look`]). Files may be opened before their disks are made (`open::early`), because
+//! their servers may take their time.
 //!
-//! The one record that such a process reads was written by the broker before the daemon had the connection: what it opens is
-//! what the broker's rules allow.
+//! The one record that such a process reads was written by the broker before the daemon had the connection:
+//! what it opens is what the broker's rules allow.
 
 use std::fs::File;
 use std::io;
@@ -83,7 +84,8 @@ fn open(path: &Path, read_only: bool) -> Opened {
     }
 }
 
-/// Whether the file at `path`, which a disk of ours has, could be opened anew. Waits for its server, for some seconds.
+/// Whether the file at `path`, which a disk of ours has, could be opened anew. Waits for its server, for some
+/// seconds.
 ///
 /// # Errors
 /// As of opening it.

@@ -1,7 +1,7 @@
 //! What is counted of a disk: requests, bytes, errors by name, and how long requests took.
 //!
-//! Each queue has its own, written by the holder of the queue and read by any thread; they outlive the queue, which
-//! ends with each change of the guest's memory.
+//! Each queue has its own, written by the holder of the queue and read by any thread; they outlive the queue,
+//! which ends with each change of the guest's memory.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

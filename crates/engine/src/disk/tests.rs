@@ -92,7 +92,8 @@ fn a_step_ends_with_its_time() {
     }
 }
 
-/// Memory of ours may have to be found, too: a visit clears 64 KiB of it beyond its time, which lie in one huge page, and gets on.
+/// Memory of ours may have to be found, too: a visit clears 64 KiB of it beyond its time, which lie in one
+/// huge page, and gets on.
 #[test]
 fn zeroes_end_with_their_time() {
     const KIB: u64 = 1 << 10;
@@ -133,8 +134,8 @@ fn what_has_nothing_to_do_is_done() {
     }
 }
 
-/// Requests of a queue that was dropped, or whose process was killed, may still be carried out: no other process writes
-/// before.
+/// Requests of a queue that was dropped, or whose process was killed, may still be carried out: no other
+/// process writes before.
 #[test]
 fn a_file_is_locked_as_long_as_a_ring_has_it() {
     let path = std::env::temp_dir().join(format!("sidecore-disk-{}", std::process::id()));
@@ -185,8 +186,8 @@ fn flush() -> Job {
     job
 }
 
-/// The kernel tells one flush alone that writes are lost: no other one is under way then, which would be answered as if nothing
-/// had happened, in whatever order the two end.
+/// The kernel tells one flush alone that writes are lost: no other one is under way then, which would be
+/// answered as if nothing had happened, in whatever order the two end.
 #[test]
 fn flushes_that_overlap_fail_together() {
     let Some((medium, [mut one, mut other])) = two_queues(false) else { return };
@@ -214,8 +215,8 @@ fn one_flush_is_for_all_that_wait() {
     assert_eq!(medium.begin(&mut other, 0, &mut waits, false), Ok(Begun::Over));
 }
 
-/// Where the page cache stands between, what a write lost is told to one of those that wait for it: so a write that lasts is a
-/// write, and then a flush.
+/// Where the page cache stands between, what a write lost is told to one of those that wait for it: so a
+/// write that lasts is a write, and then a flush.
 #[test]
 fn a_write_that_lasts_is_flushed() {
     let Some((medium, [mut way, _])) = two_queues(true) else { return };
@@ -265,8 +266,8 @@ fn a_journal_keeps_that_a_flush_has_failed() {
     }
 }
 
-/// Reads of a process that was killed may still be carried out, into memory that its guest uses again: so its port's journal is
-/// locked until they are over.
+/// Reads of a process that was killed may still be carried out, into memory that its guest uses again: so its
+/// port's journal is locked until they are over.
 #[test]
 fn a_journal_is_locked_as_long_as_a_ring_reads() {
     let (journal, slots) = journal();

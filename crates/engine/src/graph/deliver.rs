@@ -1,14 +1,14 @@
 //! Pass 2: each destination of a batch is visited once.
 //!
-//! Theory of operation. The egress queue of the destination gets its list of frames under the port's lock. With several
-//! queues a hash of the flow selects one, so that a flow stays in order. The hash of a frame is computed at first use,
-//! once for all its destinations. If some frames request offloads that the receiver did not accept, `offload` first
-//! makes plain frames of them.
+//! Theory of operation. The egress queue of the destination gets its list of frames under the port's lock.
+//! With several queues a hash of the flow selects one, so that a flow stays in order. The hash of a frame is
+//! computed at first use, once for all its destinations. If some frames request offloads that the receiver
+//! did not accept, `offload` first makes plain frames of them.
 //!
-//! A copy that takes long may be slow because of either port's memory, and accuses neither. But for a while afterwards the core
-//! deals with both sides *apart* ([`Delivery::end`]): it touches the sender's pages before anything is forwarded, copies frames
-//! to private memory, and hands them over from there. What either takes too long then is certainly that port's own
-//! (`mem::overrun`).
+//! A copy that takes long may be slow because of either port's memory, and accuses neither. But for a while
+//! afterwards the core deals with both sides *apart* ([`Delivery::end`]): it touches the sender's pages
+//! before anything is forwarded, copies frames to private memory, and hands them over from there. What either
+//! takes too long then is certainly that port's own (`mem::overrun`).
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ use crate::switch::Verdicts;
 
 /// The time that a delivery may take, beside what its bytes take. A visit that takes longer is slow.
 const LIMIT: Duration = Duration::from_millis(1);
-/// After a slow visit the core deals with both sides apart for this many times as long as the visit took, within bounds.
+/// After a slow visit the core deals with both sides apart for this many times as long as the visit took,
+/// within bounds.
 const APART: u64 = 100;
 const SHORTEST: Duration = Duration::from_millis(10);
 const LONGEST: Duration = Duration::from_secs(10);
@@ -55,7 +56,8 @@ pub(super) struct Delivery<E> {
     private: Option<Box<Private>>,
     pub(super) flows: Flows,
     boundary: Boundary,
-    /// The VLANs of the frames of the batch under way, and whether the port on the switch by which it came is isolated.
+    /// The VLANs of the frames of the batch under way, and whether the port on the switch by which it came is
+    /// isolated.
     pub(super) vlans: BatchVlans,
     pub(super) isolated: bool,
     pub(super) retagged: Option<Box<Retagged>>,
@@ -103,7 +105,8 @@ impl<E: Effects> Delivery<E> {
         }
     }
 
-    /// A visit begins to a queue of the port whose overruns are entered in `sender`. Returns the time, in ticks.
+    /// A visit begins to a queue of the port whose overruns are entered in `sender`. Returns the time, in
+    /// ticks.
     #[inline]
     pub(super) fn start(&mut self, sender: &Overrun) -> u64 {
         let now = ticks();
@@ -173,7 +176,8 @@ impl<E: Effects> Delivery<E> {
     /// What queue `queue` of `port` has room for. `None`: there is no telling.
     #[inline]
     pub(super) fn room(&mut self, port: &Port, queue: usize) -> Option<Room> {
-        // Frames for a port that rests, or that another core is busy with, wait as for a receiver without buffers.
+        // Frames for a port that rests, or that another core is busy with, wait as for a receiver without
+        // buffers.
         let none = Some(Room { free: 0, size: 1 });
         if port.overrun.rests() {
             return none;
@@ -181,8 +185,8 @@ impl<E: Effects> Delivery<E> {
         Some(self.ask(port, queue, Some(none), |queue| queue.room())??.within(port.queue()))
     }
 
-    /// What `look` finds at queue `queue` of `port`, in whose memory it may have to look: the time for that is its own. `busy`
-    /// if another core stands still there.
+    /// What `look` finds at queue `queue` of `port`, in whose memory it may have to look: the time for that
+    /// is its own. `busy` if another core stands still there.
     #[inline]
     pub(super) fn ask<T>(
         &mut self,
@@ -241,8 +245,8 @@ impl<E: Effects> Delivery<E> {
         }
     }
 
-    /// Delivers frames that go to several ports to those beside the first: their addresses are claimed by another port,
-    /// or held (`switch::table`).
+    /// Delivers frames that go to several ports to those beside the first: their addresses are claimed by
+    /// another port, or held (`switch::table`).
     #[cold]
     fn second_copies(&mut self, topology: &Topology, source: &Port, batch: &Batch, verdicts: &mut Verdicts) {
         self.made(source, verdicts.seconds());
@@ -251,8 +255,8 @@ impl<E: Effects> Delivery<E> {
         }
     }
 
-    /// Delivers `self.picks` of `batch` to port `id`: to its queues, to the work list if it is a gateway, or to members if it is a
-    /// group's interface.
+    /// Delivers `self.picks` of `batch` to port `id`: to its queues, to the work list if it is a gateway, or
+    /// to members if it is a group's interface.
     #[inline]
     pub(super) fn visit(&mut self, topology: &Topology, source: &Port, id: PortId, batch: &Batch) {
         if self.picks.is_empty() {
@@ -320,7 +324,8 @@ impl<E: Effects> Delivery<E> {
         }
     }
 
-    /// Delivers `picks` of `batch`, which came from `source`, to the members behind `interface`, that of port `at`.
+    /// Delivers `picks` of `batch`, which came from `source`, to the members behind `interface`, that of port
+    /// `at`.
     #[inline(never)]
     fn reach_members(
         &mut self,
@@ -400,8 +405,8 @@ impl<E: Effects> Delivery<E> {
                 self.refuse(port, batch, &[pick], DropReason::Overrun);
                 continue;
             }
-            // For a full queue nothing is cut or summed. In one where another core stands still, `hand_over` drops the
-            // frames.
+            // For a full queue nothing is cut or summed. In one where another core stands still, `hand_over`
+            // drops the frames.
             if self.ask(port, queue, Some(false), |queue| queue.is_full()) == Some(true) {
                 self.refuse(port, batch, &[pick], DropReason::RingFull);
                 continue;
@@ -421,8 +426,8 @@ impl<E: Effects> Delivery<E> {
     /// Hands `picks` of `batch` to the queues of `port`.
     #[inline]
     fn send(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
-        // Read once for all frames: queues come and go meanwhile, and two readings could give a frame to two queues or
-        // to none. Frames for a queue that is gone by then are counted as drops by `hand_over`.
+        // Read once for all frames: queues come and go meanwhile, and two readings could give a frame to two
+        // queues or to none. Frames for a queue that is gone by then are counted as drops by `hand_over`.
         let queues = queues_of(port);
         if queues <= 1 {
             return self.send_to(port, 0, batch, picks);
@@ -457,8 +462,8 @@ impl<E: Effects> Delivery<E> {
         }
     }
 
-    /// Hands `picks` of `batch` to queue `queue` of `port` from private memory, a few at a time: what that takes is the
-    /// port's own time.
+    /// Hands `picks` of `batch` to queue `queue` of `port` from private memory, a few at a time: what that
+    /// takes is the port's own time.
     #[cold]
     fn send_apart(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
         let Some(mut private) = self.private.take() else { return };
@@ -486,8 +491,8 @@ impl<E: Effects> Delivery<E> {
         }
     }
 
-    /// Hands `picks` of `batch` to queue `queue` of `port`, under the queue's lock, and counts what became of them.
-    /// Returns the ticks that were entered as the port's overrun, if both sides are dealt with apart.
+    /// Hands `picks` of `batch` to queue `queue` of `port`, under the queue's lock, and counts what became of
+    /// them. Returns the ticks that were entered as the port's overrun, if both sides are dealt with apart.
     #[inline]
     fn hand_over(&self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) -> u64 {
         let mut outcome = Outcome::new();

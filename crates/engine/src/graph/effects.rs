@@ -1,12 +1,13 @@
 //! What a walk does beside judging: everything, or nothing but telling.
 //!
-//! Theory of operation. The walk is written once, over [`Effects`] (`walk`, `stages`, `deliver`). That of an I/O core is
-//! [`Live`]: it learns, counts, spends and delivers, and has no steps to tell. `Topology::explain` has a walk of its own,
-//! which is [`Dry`]: the same functions judge one frame in the same order, and each step is written down instead. A thousand
-//! questions change no counter, no table and no bucket.
+//! Theory of operation. The walk is written once, over [`Effects`] (`walk`, `stages`, `deliver`). That of an
+//! I/O core is [`Live`]: it learns, counts, spends and delivers, and has no steps to tell.
+//! `Topology::explain` has a walk of its own, which is [`Dry`]: the same functions judge one frame in the
+//! same order, and each step is written down instead. A thousand questions change no counter, no table and no
+//! bucket.
 //!
-//! Limits. A dry walk ends at a router or a group: what a router does with the packet, its control plane tells
-//! (`router/control`). Whether the receiver has room and can segment is not asked.
+//! Limits. A dry walk ends at a router or a group: what a router does with the packet, its control plane
+//! tells (`router/control`). Whether the receiver has room and can segment is not asked.
 
 use std::sync::Arc;
 
@@ -98,8 +99,8 @@ impl Effects for Dry {
 }
 
 impl Topology {
-    /// What `switch` decided on the only frame of a batch, which came by `at` and is in VLAN `vlan`; `flood` are the ports that get
-    /// it, if it is flooded.
+    /// What `switch` decided on the only frame of a batch, which came by `at` and is in VLAN `vlan`; `flood`
+    /// are the ports that get it, if it is flooded.
     pub(super) fn switched(
         &self,
         (at, switch): (&Member, &Switch),

@@ -1,12 +1,12 @@
 //! A queue of frames as a task: fetch, forward, give back.
 //!
-//! Theory of operation. A visit takes one batch. What was fetched is [`FetchedBatch`]: a value that gives the sender its buffers back
-//! when it is done with, so that no way out of a visit can forget to. On a wire to a receiver of several queues some frames may
-//! have to wait for buffers (`wire::WireGate`): then the batch is *held*, with what was fetched, and the next visits deliver
-//! the rest before anything else is fetched.
+//! Theory of operation. A visit takes one batch. What was fetched is [`FetchedBatch`]: a value that gives the
+//! sender its buffers back when it is done with, so that no way out of a visit can forget to. On a wire to a
+//! receiver of several queues some frames may have to wait for buffers (`wire::WireGate`): then the batch is
+//! *held*, with what was fetched, and the next visits deliver the rest before anything else is fetched.
 //!
-//! On a wire the receiver is asked for its room first, and only if the sender is seen to have frames: asking takes the
-//! receiver's lock.
+//! On a wire the receiver is asked for its room first, and only if the sender is seen to have frames: asking
+//! takes the receiver's lock.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub trait Scheduler: Send + Sync {
     /// Serves the queue of `handle` until it is recalled; then it returns to its owner.
     fn serve_queue(self: Arc<Self>, handle: QueueHandle) -> Recall;
 
-    /// Serves a task that is no queue of frames, until it is recalled. A scheduler that only moves frames has no place
-    /// for it.
+    /// Serves a task that is no queue of frames, until it is recalled. A scheduler that only moves frames has
+    /// no place for it.
     fn serve_task(self: Arc<Self>, task: TaskHandle<Local>) -> Recall {
         drop(task);
         Box::new(|| ())
@@ -42,8 +42,8 @@ pub trait Scheduler: Send + Sync {
 }
 
 impl dyn Scheduler {
-    /// Gives ingress queue `index` of `port` to an I/O core, which polls it from its next round on. Several rings that are
-    /// served as one queue go by the number of the first.
+    /// Gives ingress queue `index` of `port` to an I/O core, which polls it from its next round on. Several
+    /// rings that are served as one queue go by the number of the first.
     pub fn serve<Q>(self: &Arc<Self>, port: &Arc<Port>, index: usize, queue: Q) -> Lease<Q>
     where
         Q: IngressQueue + 'static,
@@ -110,8 +110,8 @@ pub struct NetTask<Q> {
     spare: Option<Box<HeldBatch>>,
 }
 
-/// A batch of which some frames wait, and what its fetch counted. The queue gives nothing back, and is asked for nothing,
-/// until they are delivered.
+/// A batch of which some frames wait, and what its fetch counted. The queue gives nothing back, and is asked
+/// for nothing, until they are delivered.
 struct HeldBatch {
     batch: Batch,
     tally: Tally,
@@ -165,8 +165,8 @@ impl<Q: IngressQueue> Drop for FetchedBatch<'_, Q> {
     }
 }
 
-/// Gives `fetched` back to the peer of `port`. Where both sides are dealt with apart (`deliver`), that time is entered
-/// in the account of `port`.
+/// Gives `fetched` back to the peer of `port`. Where both sides are dealt with apart (`deliver`), that time
+/// is entered in the account of `port`.
 #[inline]
 fn give_back<Q: IngressQueue>(fetched: FetchedBatch<'_, Q>, port: &Port, local: &Local) -> Tally {
     match local.walk.delivery.apart {
@@ -188,8 +188,8 @@ impl<Q: IngressQueue> NetTask<Q> {
         NetTask { queue, port, index, patience, pause, gate: None, held: None, spare: None }
     }
 
-    /// Delivers what is held, as far as its receiver has room; all of it `in_any_case`. When nothing is left the batch is given
-    /// back. Returns how many frames were moved.
+    /// Delivers what is held, as far as its receiver has room; all of it `in_any_case`. When nothing is left
+    /// the batch is given back. Returns how many frames were moved.
     #[cold]
     fn deliver_held(&mut self, local: &mut Local, in_any_case: bool) -> u64 {
         let (Some(mut held), Some(gate)) = (self.held.take(), &mut self.gate) else { return 0 };
@@ -243,8 +243,8 @@ impl<Q: IngressQueue> NetTask<Q> {
     }
 }
 
-/// Why a visit that was to take `limit` frames at most has taken no more into `batch`. An empty one that had no room to take
-/// anything waits, too.
+/// Why a visit that was to take `limit` frames at most has taken no more into `batch`. An empty one that had
+/// no room to take anything waits, too.
 #[inline]
 fn end_of(batch: &Batch, budget: &Budget, limit: usize, pause: &Pause) -> VisitEnd {
     if batch.is_late() {
@@ -271,8 +271,8 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
         !self.is_waiting() && !self.queue.poll_is_costly() && self.queue.has_frames()
     }
 
-    /// Moves one batch: `fetch` takes it from the sender's ring, `Walk::forward` decides and delivers, `give_back`
-    /// returns the sender's buffers.
+    /// Moves one batch: `fetch` takes it from the sender's ring, `Walk::forward` decides and delivers,
+    /// `give_back` returns the sender's buffers.
     fn visit(&mut self, local: &mut Local, budget: Budget) -> Visit {
         if self.held.is_some() {
             let moved = self.deliver_held(local, false);

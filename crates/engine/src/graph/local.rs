@@ -46,8 +46,8 @@ impl Local {
         self.walk.probe(&self.topology, probes, &mut self.batch);
     }
 
-    /// A core's without a core, for tests and fuzzers that visit queues themselves: no fetch and no delivery is late, however long
-    /// it takes, so the same frames do the same again.
+    /// A core's without a core, for tests and fuzzers that visit queues themselves: no fetch and no delivery
+    /// is late, however long it takes, so the same frames do the same again.
     pub fn by_hand() -> Local {
         let mut local = Local::new(0, Instant::now());
         local.rate = u64::MAX;
@@ -55,7 +55,8 @@ impl Local {
         local
     }
 
-    /// Senders and receivers are dealt with apart for a while, or together again, as after a slow visit: for fuzzers.
+    /// Senders and receivers are dealt with apart for a while, or together again, as after a slow visit: for
+    /// fuzzers.
     pub fn set_apart(&mut self, apart: bool) {
         self.walk.delivery.set_apart(apart);
     }
@@ -66,7 +67,8 @@ impl Local {
         self.walk.routers = topology.routers().iter().map(RouterContext::new).collect();
     }
 
-    /// Batches go through `topology` from now on. Who calls this also replaces what the core has of the routers.
+    /// Batches go through `topology` from now on. Who calls this also replaces what the core has of the
+    /// routers.
     pub(super) fn learn(&mut self, topology: &Arc<Topology>) {
         self.topology = Arc::clone(topology);
         if topology.looks_inside {

@@ -8,7 +8,8 @@ use crate::policy::Policy;
 use crate::port::{DropReason, Port};
 
 impl<E: Effects> Delivery<E> {
-    /// Delivers copies of the frames of `batch`, which came in by `port`, to its mirror, but of those that are dropped.
+    /// Delivers copies of the frames of `batch`, which came in by `port`, to its mirror, but of those that
+    /// are dropped.
     #[cold]
     pub(super) fn mirror_all(
         &mut self,
@@ -27,9 +28,9 @@ impl<E: Effects> Delivery<E> {
         self.permitted = passing;
     }
 
-    /// Delivers copies of `picks` of `batch`, which come in by `port` (`way` 0) or go out (1), to the mirror that `policy` has for
-    /// them. No policy holds there: a mirror gets all that its ring has room for, and is not mirrored. What the receiver of the
-    /// originals had room for is not known.
+    /// Delivers copies of `picks` of `batch`, which come in by `port` (`way` 0) or go out (1), to the mirror
+    /// that `policy` has for them. No policy holds there: a mirror gets all that its ring has room for, and
+    /// is not mirrored. What the receiver of the originals had room for is not known.
     pub(super) fn mirror(
         &mut self,
         topology: &Topology,
@@ -67,7 +68,8 @@ impl<E: Effects> Delivery<E> {
                 for frame in copied.iter().map(|pick| batch.frame(*pick)) {
                     let len = (frame.len as usize).min(snap.into());
                     let mut body = stretch(batch.body(frame), HEAD, len);
-                    // One batch has room for what another had. The copy asks for no offloads: a checksum that was to be made is not.
+                    // One batch has room for what another had. The copy asks for no offloads: a checksum that
+                    // was to be made is not.
                     cut.push_with(&frame.head, len, Offload::NONE, |to| body.all(|piece| to.push(piece)));
                 }
                 self.forget_flows();

@@ -1,14 +1,15 @@
 //! The graph: the way of frames from a sender's queue to its receivers' queues.
 //!
-//! Theory of operation. A queue with frames is a task of an I/O core (`ingress`): a visit fetches a batch, the batch *walks*
-//! from node to node (`walk`), and then the sender gets its buffers back. A node is a wire, a switch, a router or a group; the file of
-//! that name says where its frames go and which of them it drops. Each destination is *delivered* to once (`deliver`), and
-//! frames that ask for more than their receiver accepts are made plain on the way (`offload`), and get or lose a VLAN tag (`vlan`).
-//! What a port's rules say of a frame is asked in one place (`stages`). Frames for a router on a switch,
-//! or from it, wait in the work list (`work`) for the walk to take them on.
+//! Theory of operation. A queue with frames is a task of an I/O core (`ingress`): a visit fetches a batch,
+//! the batch *walks* from node to node (`walk`), and then the sender gets its buffers back. A node is a wire,
+//! a switch, a router or a group; the file of that name says where its frames go and which of them it drops.
+//! Each destination is *delivered* to once (`deliver`), and frames that ask for more than their receiver
+//! accepts are made plain on the way (`offload`), and get or lose a VLAN tag (`vlan`). What a port's rules
+//! say of a frame is asked in one place (`stages`). Frames for a router on a switch, or from it, wait in the
+//! work list (`work`) for the walk to take them on.
 //!
-//! The [`Topology`] says which ports are connected. It is a snapshot that each core replaces between two visits. A core's
-//! [`Local`] has the data for all of that; nothing in it is shared or locked.
+//! The [`Topology`] says which ports are connected. It is a snapshot that each core replaces between two
+//! visits. A core's [`Local`] has the data for all of that; nothing in it is shared or locked.
 
 mod deliver;
 mod effects;
@@ -64,8 +65,8 @@ impl Default for CoreOptions {
     }
 }
 
-/// The I/O cores of an engine, with the graph on them. How the cores and their tasks are doing, and who has which task, is the
-/// cores' own ([`Cores`]).
+/// The I/O cores of an engine, with the graph on them. How the cores and their tasks are doing, and who has
+/// which task, is the cores' own ([`Cores`]).
 pub struct Graph {
     cores: Arc<Cores<Local>>,
     patience: Duration,
@@ -106,7 +107,8 @@ impl Graph {
         });
     }
 
-    /// Takes all queues of `port` from the cores and from the port, whatever becomes of what stands behind it.
+    /// Takes all queues of `port` from the cores and from the port, whatever becomes of what stands behind
+    /// it.
     pub fn evict(&self, port: &Port) {
         self.cores.evict(port.id.0);
         port.evict();

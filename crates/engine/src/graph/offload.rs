@@ -23,7 +23,8 @@ pub(super) struct Boundary {
     arena: Arena,
     picks: Vec<u16>,
     ident: u32,
-    /// What is said about the frames that are made: that their checksums are good, to receivers that believe it.
+    /// What is said about the frames that are made: that their checksums are good, to receivers that believe
+    /// it.
     said: Offload,
 }
 
@@ -40,8 +41,8 @@ impl Default for Boundary {
 }
 
 impl Boundary {
-    /// Makes plain frames of `frame`, which is of `from`, for a receiver that `accepts` less than they need, and hands them to
-    /// `send`, in order, some at a time. Returns how many there were.
+    /// Makes plain frames of `frame`, which is of `from`, for a receiver that `accepts` less than they need,
+    /// and hands them to `send`, in order, some at a time. Returns how many there were.
     pub(super) fn convert(
         &mut self,
         from: &Batch,
@@ -51,7 +52,8 @@ impl Boundary {
     ) -> Result<u64, BadOffload> {
         let whole = Whole { batch: from, frame };
         self.clear();
-        // The checksum in the first of several fragments covers the others, too: it must not be called checked.
+        // The checksum in the first of several fragments covers the others, too: it must not be called
+        // checked.
         let valid = accepts.contains(Offloads::VALID) && frame.offload.gso != crate::packet::Gso::Ufo;
         self.said = Offload { flags: if valid { Offload::DATA_VALID } else { 0 }, ..Offload::NONE };
         if frame.offload.gso == crate::packet::Gso::None {
@@ -217,7 +219,8 @@ mod tests {
         (bytes, offload)
     }
 
-    /// Headers that lead behind the head are judged when a checksum is completed there: a sender can have changed them.
+    /// Headers that lead behind the head are judged when a checksum is completed there: a sender can have
+    /// changed them.
     #[test]
     fn a_checksum_behind_the_head_is_the_transports_or_none() {
         for extensions in 2..=10 {

@@ -1,4 +1,5 @@
-//! Queues of both directions that a port and its I/O cores have, for kinds of ports that give all and take all.
+//! Queues of both directions that a port and its I/O cores have, for kinds of ports that give all and take
+//! all.
 
 use std::sync::Arc;
 
@@ -31,8 +32,8 @@ impl<I: IngressQueue + 'static, E: EgressQueue + 'static> Pairs<I, E> {
 }
 
 impl<I, E> Pairs<I, E> {
-    /// Takes all back, egress first, so that the link goes down before frames cease to come. No core uses any of them when
-    /// this returns.
+    /// Takes all back, egress first, so that the link goes down before frames cease to come. No core uses any
+    /// of them when this returns.
     pub fn take_back(&mut self) {
         self.end_receiving();
         self.ingress.clear();

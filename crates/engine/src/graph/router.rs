@@ -1,8 +1,8 @@
-//! A router as a node: each frame gets its destination and its new head, and what the router says itself is delivered behind
-//! them.
+//! A router as a node: each frame gets its destination and its new head, and what the router says itself is
+//! delivered behind them.
 //!
-//! Frames are captured as they came, but for tags that only tell a priority, then rewritten. A frame that the router makes counts as *made* at the port whose batch
-//! gave rise to it.
+//! Frames are captured as they came, but for tags that only tell a priority, then rewritten. A frame that the
+//! router makes counts as *made* at the port whose batch gave rise to it.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::port::{DropReason, Port};
 use crate::router::{Now, RewriteBuffer, Router, RouterContext};
 use crate::switch::Verdicts;
 
-/// Has `router` decide on each frame of `batch`, which came by `port`. What is to be changed of them is in `out` then.
+/// Has `router` decide on each frame of `batch`, which came by `port`. What is to be changed of them is in
+/// `out` then.
 #[inline]
 pub(super) fn decide(
     contexts: &mut [RouterContext],
@@ -32,8 +33,8 @@ pub(super) fn decide(
     }
 }
 
-/// Delivers frames that the router made, each to its port. All that one port gets are one delivery, which ends when its time
-/// is up.
+/// Delivers frames that the router made, each to its port. All that one port gets are one delivery, which
+/// ends when its time is up.
 #[inline]
 pub(super) fn made<E: Effects>(
     out: &RewriteBuffer,

@@ -1,16 +1,18 @@
 //! The stages of ports: what their rules do to frames that come in, and to frames that go out.
 //!
-//! Theory of operation. A port's rules are two lists, the same whether it stands on a switch, a wire, a router or a group.
-//! *In*: MTU, VLAN, guards, access list; on a switch then the MAC guard, the number of addresses, learning, and the spanning tree's
-//! frames (`switch::Switch`), and when the receivers are known the storm limits (`graph/switch.rs`). *Out*: isolation, the
-//! spanning tree's frames, the form of the VLAN, access list, rate, mirror. At a gateway directions are the router's: what
-//! enters it passes the list of *in*, what leaves it that of *out*, each once.
+//! Theory of operation. A port's rules are two lists, the same whether it stands on a switch, a wire, a
+//! router or a group. *In*: MTU, VLAN, guards, access list; on a switch then the MAC guard, the number of
+//! addresses, learning, and the spanning tree's frames (`switch::Switch`), and when the receivers are known
+//! the storm limits (`graph/switch.rs`). *Out*: isolation, the spanning tree's frames, the form of the VLAN,
+//! access list, rate, mirror. At a gateway directions are the router's: what enters it passes the list of
+//! *in*, what leaves it that of *out*, each once.
 //!
-//! A stage sees no byte that the sender can still change. Before the first stage of a walk, headers that do not end in a
-//! frame's private head were read once into memory of the batch (`Batch::see_through`), and the receiver gets that reading.
+//! A stage sees no byte that the sender can still change. Before the first stage of a walk, headers that do
+//! not end in a frame's private head were read once into memory of the batch (`Batch::see_through`), and the
+//! receiver gets that reading.
 //!
-//! Frames of which the same is to be done, one after the other, are dealt with together. A port for which nothing is
-//! configured costs a look at the lengths of its frames.
+//! Frames of which the same is to be done, one after the other, are dealt with together. A port for which
+//! nothing is configured costs a look at the lengths of its frames.
 
 use std::time::Instant;
 
@@ -23,7 +25,8 @@ use crate::policy::{Form, Policy};
 use crate::port::{DropReason, Outcome, Port};
 
 impl<E: Effects> Delivery<E> {
-    /// Has `batch`, which comes by `port`, pass the first stages of *in*. What they refuse is taken out of it.
+    /// Has `batch`, which comes by `port`, pass the first stages of *in*. What they refuse is taken out of
+    /// it.
     #[inline]
     pub(super) fn come_in(
         &mut self,
@@ -52,8 +55,8 @@ impl<E: Effects> Delivery<E> {
         }
     }
 
-    /// Takes those frames out of `batch` that MTU, VLAN and guards refuse, which are asked for `each` or for none, or the access list.
-    /// Whether there were any.
+    /// Takes those frames out of `batch` that MTU, VLAN and guards refuse, which are asked for `each` or for
+    /// none, or the access list. Whether there were any.
     #[inline(never)]
     fn refuse_in(&mut self, policy: Option<&Policy>, port: &Port, batch: &mut Batch, each: bool) -> bool {
         let mut outcome = self.outcome(port);
@@ -93,7 +96,8 @@ impl<E: Effects> Delivery<E> {
         any
     }
 
-    /// Has `batch`, which leaves a router by `at`, pass the stages of *out* before its mirror. What they refuse is taken out of it.
+    /// Has `batch`, which leaves a router by `at`, pass the stages of *out* before its mirror. What they
+    /// refuse is taken out of it.
     pub(super) fn leave_router(&mut self, at: &Member, batch: &mut Batch) {
         let Some(policy) = at.policy.as_deref() else { return };
         let mut room = std::mem::take(&mut self.permitted);
@@ -103,8 +107,8 @@ impl<E: Effects> Delivery<E> {
         self.permitted = room;
     }
 
-    /// Delivers `picks` of `batch` to `member`, which is asked for each by its stages of *out*, in the form that it has for
-    /// their VLANs. What a router's gateway takes here comes in there.
+    /// Delivers `picks` of `batch` to `member`, which is asked for each by its stages of *out*, in the form
+    /// that it has for their VLANs. What a router's gateway takes here comes in there.
     #[inline(never)]
     pub(super) fn egress(
         &mut self,
@@ -191,8 +195,8 @@ impl<E: Effects> Delivery<E> {
         now
     }
 
-    /// Takes those of `picks` of `batch` that `acl`, a list of `port`, refuses out of them, and returns them: in `by_member`, which the
-    /// caller gives back.
+    /// Takes those of `picks` of `batch` that `acl`, a list of `port`, refuses out of them, and returns them:
+    /// in `by_member`, which the caller gives back.
     #[inline(never)]
     fn listed(&mut self, port: &Port, acl: &Acl, batch: &Batch, picks: &mut Vec<u16>) -> Vec<u16> {
         let mut refused = std::mem::take(&mut self.by_member);
@@ -204,8 +208,8 @@ impl<E: Effects> Delivery<E> {
         refused
     }
 
-    /// Calls `refuse` with each of `picks` of `batch` that `acl` lets not pass. It is a list of `port`, or one that chooses what is
-    /// mirrored.
+    /// Calls `refuse` with each of `picks` of `batch` that `acl` lets not pass. It is a list of `port`, or
+    /// one that chooses what is mirrored.
     pub(super) fn judge_all(
         &mut self,
         port: Option<&Port>,
@@ -229,8 +233,8 @@ impl<E: Effects> Delivery<E> {
         });
     }
 
-    /// Delivers frames whose form is the receiver's, and copies of them to its mirror. What they go through from here on knows no
-    /// VLANs: a group's members, say.
+    /// Delivers frames whose form is the receiver's, and copies of them to its mirror. What they go through
+    /// from here on knows no VLANs: a group's members, say.
     fn as_they_are(
         &mut self,
         topology: &Topology,

@@ -1,5 +1,5 @@
-//! A switch as a node: each frame goes to the port behind which its address was learned, or to all of the switch's ports, as
-//! far as the sender's limits allow.
+//! A switch as a node: each frame goes to the port behind which its address was learned, or to all of the
+//! switch's ports, as far as the sender's limits allow.
 
 use std::time::Instant;
 
@@ -50,9 +50,10 @@ impl Floods {
         Floods { to: Vec::with_capacity(MAX_PORTS), frames: frames(), late: frames() }
     }
 
-    /// Finds who gets the frames of `batch` that the switch floods, which came from `at`, and which of them the limits end: those of
-    /// `at`, and for stations that have gone also those of `sender`, whose frames came by a gateway. What a router asks a group
-    /// is the router's: no sender's limit keeps others from being answered.
+    /// Finds who gets the frames of `batch` that the switch floods, which came from `at`, and which of them
+    /// the limits end: those of `at`, and for stations that have gone also those of `sender`, whose frames
+    /// came by a gateway. What a router asks a group is the router's: no sender's limit keeps others from
+    /// being answered.
     #[cold]
     pub(super) fn find<E: Effects>(
         &mut self,
@@ -103,8 +104,8 @@ impl Floods {
         delivery.made(source, made);
     }
 
-    /// Delivers what the `verdicts` say of `batch`, which came from `source`: to each port its own frames, with the flooded ones
-    /// among them in their order.
+    /// Delivers what the `verdicts` say of `batch`, which came from `source`: to each port its own frames,
+    /// with the flooded ones among them in their order.
     #[cold]
     pub(super) fn spread<E: Effects>(
         &mut self,
@@ -114,7 +115,8 @@ impl Floods {
         batch: &Batch,
         verdicts: &mut Verdicts,
     ) {
-        // A frame for a station that has not spoken yet is no storm: it may take each buffer that is free, as any other.
+        // A frame for a station that has not spoken yet is no storm: it may take each buffer that is free, as
+        // any other.
         self.frames.retain(|pick| is_group(batch.frame(*pick).dst()));
         for at in 0..self.to.len() {
             let id = self.to[at];
@@ -131,9 +133,9 @@ impl Floods {
         delivery.spread(topology, source, batch, verdicts, &self.to);
     }
 
-    /// Takes frames for groups out of what `port` is to get, until half of the buffers that it has free now are left to
-    /// other frames: a flood without end would have each buffer as soon as it comes, and frames of other senders would
-    /// have no chance. A lone frame may take any buffer.
+    /// Takes frames for groups out of what `port` is to get, until half of the buffers that it has free now
+    /// are left to other frames: a flood without end would have each buffer as soon as it comes, and frames
+    /// of other senders would have no chance. A lone frame may take any buffer.
     fn leave_room<E: Effects>(&mut self, delivery: &mut Delivery<E>, port: &Port, batch: &Batch) {
         if port.overrun.rests() {
             // Delivery drops all its frames as `Overrun`.

@@ -1,5 +1,5 @@
-//! Which ports are attached to what: an immutable snapshot. Every change makes a new one, which each core picks up
-//! between two batches.
+//! Which ports are attached to what: an immutable snapshot. Every change makes a new one, which each core
+//! picks up between two batches.
 
 use std::sync::Arc;
 
@@ -18,7 +18,8 @@ pub enum Attach {
     Switch(Arc<Switch>),
     /// A router, whose interface it is.
     Router(Arc<Router>),
-    /// A router, whose interface it is on a switch or behind a group's interface: the graph hands frames from one to the other.
+    /// A router, whose interface it is on a switch or behind a group's interface: the graph hands frames from
+    /// one to the other.
     Gateway(Arc<Router>, Box<Attach>),
     /// Another port: everything that comes in goes out there.
     Wire(PortId),
@@ -90,7 +91,8 @@ impl Attach {
 pub(super) struct Member {
     pub(super) port: Arc<Port>,
     pub(super) attach: Attach,
-    /// The ports on its switch, if it is on one, that its frames can come to: they carry a VLAN of its, and are not isolated from it.
+    /// The ports on its switch, if it is on one, that its frames can come to: they carry a VLAN of its, and
+    /// are not isolated from it.
     pub(super) everybody: Arc<[PortId]>,
     pub(super) policy: Option<Arc<Policy>>,
     /// Its policy says something of frames that go out by it.

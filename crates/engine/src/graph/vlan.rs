@@ -1,8 +1,9 @@
 //! Tags on the way out: frames get the form that their receiver has for their VLAN.
 //!
-//! Theory of operation. A frame that needs a tag, or must lose one, is described once more in a batch of our own: the new head is
-//! private memory, as every head is, and the body is described where it lies. Where a tag moves four bytes out of the head, they lie
-//! in a slot of our own. Checksum and segmentation requests go with the frame, their offsets moved.
+//! Theory of operation. A frame that needs a tag, or must lose one, is described once more in a batch of our
+//! own: the new head is private memory, as every head is, and the body is described where it lies. Where a
+//! tag moves four bytes out of the head, they lie in a slot of our own. Checksum and segmentation requests go
+//! with the frame, their offsets moved.
 
 use crate::mem::{Arena, Pieces};
 use crate::packet::{stretch, Batch, Frame, HEAD, MAX_BATCH};

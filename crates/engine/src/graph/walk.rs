@@ -1,32 +1,34 @@
 //! The walk of a batch through the graph: from node to node, until all of its frames are out.
 //!
-//! Theory of operation. A batch comes to a *node*: a wire, a switch or a router. The node decides where each frame goes
-//! ([`Verdicts`]), and each destination is visited once with its frames (`deliver`). A destination is a port with egress
-//! queues, or a *gateway*: a router's port of kind `switch` or `router`, which is an interface of the router, and a port
-//! without a device on the switch or behind a group's interface. Frames for a gateway go to the next node within the same
-//! visit. They wait in the work list (`work`) as copies of their descriptions, and the walk comes to them when their batch has been dealt with. So no call
-//! leads into a call of its own kind, and the stack does not grow with the way. The bodies are not copied: there is still
-//! one copy to each receiver. A router changes only heads of copies, so other receivers of a frame do not see the changes.
+//! Theory of operation. A batch comes to a *node*: a wire, a switch or a router. The node decides where each
+//! frame goes ([`Verdicts`]), and each destination is visited once with its frames (`deliver`). A destination
+//! is a port with egress queues, or a *gateway*: a router's port of kind `switch` or `router`, which is an
+//! interface of the router, and a port without a device on the switch or behind a group's interface. Frames
+//! for a gateway go to the next node within the same visit. They wait in the work list (`work`) as copies of
+//! their descriptions, and the walk comes to them when their batch has been dealt with. So no call leads into
+//! a call of its own kind, and the stack does not grow with the way. The bodies are not copied: there is
+//! still one copy to each receiver. A router changes only heads of copies, so other receivers of a frame do
+//! not see the changes.
 //!
-//! The work list is taken in rounds. Who put a frame there knows its direction: what a switch or a group gives to a gateway enters
-//! its router, and what the router itself or its control plane gives to it leaves. What leaves comes to a switch, or out of the
-//! group's interface to what is beyond that.
+//! The work list is taken in rounds. Who put a frame there knows its direction: what a switch or a group
+//! gives to a gateway enters its router, and what the router itself or its control plane gives to it leaves.
+//! What leaves comes to a switch, or out of the group's interface to what is beyond that.
 //!
-//! Bounded: a frame passes [`ROUTERS`] routers at most, where a wire counts as one, and the work list has an end. A frame
-//! beyond either is dropped as `reentry` at the gateway that it came to. So a circle of switches and routers holds a core
-//! for [`ROUTERS`] times as long as one router at most, and the sender is charged for that. Frames that routers make on the way lie in one rewrite
-//! buffer. Its memory is not used again before the walk ends: a frame made in one round may still be on its way in the
-//! last.
+//! Bounded: a frame passes [`ROUTERS`] routers at most, where a wire counts as one, and the work list has an
+//! end. A frame beyond either is dropped as `reentry` at the gateway that it came to. So a circle of switches
+//! and routers holds a core for [`ROUTERS`] times as long as one router at most, and the sender is charged
+//! for that. Frames that routers make on the way lie in one rewrite buffer. Its memory is not used again
+//! before the walk ends: a frame made in one round may still be on its way in the last.
 //!
-//! Each router on the way has limits, and parts of them for those who send (`router/limit.rs`). Whoever sent the batch has
-//! its own part at all of these routers: what guests behind one router cause at the next one takes nothing from each other,
-//! nor from what the control planes of the two say to each other.
+//! Each router on the way has limits, and parts of them for those who send (`router/limit.rs`). Whoever sent
+//! the batch has its own part at all of these routers: what guests behind one router cause at the next one
+//! takes nothing from each other, nor from what the control planes of the two say to each other.
 //!
-//! A batch from a member of a group comes to the node of the group's interface, as if that had sent it, whether it was fetched or
-//! leaves a router.
+//! A batch from a member of a group comes to the node of the group's interface, as if that had sent it,
+//! whether it was fetched or leaves a router.
 //!
-//! At a gateway's port, frames that enter the router are counted and captured as coming in, and those that leave it as
-//! going out.
+//! At a gateway's port, frames that enter the router are counted and captured as coming in, and those that
+//! leave it as going out.
 
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Instant;
@@ -82,7 +84,8 @@ struct Came<'t> {
     sender: PortId,
     /// What holds its frames on a wire to a receiver with several queues.
     gate: Option<&'t mut WireGate>,
-    /// It comes in by the port, and passes the stages of *in*. What leaves a router by its gateway has passed those of *out*.
+    /// It comes in by the port, and passes the stages of *in*. What leaves a router by its gateway has passed
+    /// those of *out*.
     enters: bool,
 }
 
@@ -96,8 +99,8 @@ pub(super) struct Walk<E> {
     /// What the core has of the topology's routers.
     pub(super) routers: Vec<RouterContext>,
     pub(super) delivery: Delivery<E>,
-    /// The other work list, which takes turns with `delivery.work`: what waits there is swapped in here when a round
-    /// begins, and new frames for gateways go there. None while a round is under way.
+    /// The other work list, which takes turns with `delivery.work`: what waits there is swapped in here when
+    /// a round begins, and new frames for gateways go there. None while a round is under way.
     round: Option<Box<Stage>>,
     /// For those frames of a member's batch that may come out of its group. None while they are on their way.
     kept: Option<Box<Batch>>,
@@ -118,8 +121,9 @@ impl<E: Effects> Walk<E> {
         }
     }
 
-    /// Takes `batch`, which came from a queue of `source`, through the graph; the `gate` holds frames that have to wait on their
-    /// wire. Returns how many frames were handed to ports: more than the batch has, if some went to several.
+    /// Takes `batch`, which came from a queue of `source`, through the graph; the `gate` holds frames that
+    /// have to wait on their wire. Returns how many frames were handed to ports: more than the batch has, if
+    /// some went to several.
     pub(super) fn forward(
         &mut self,
         topology: &Topology,
@@ -137,7 +141,8 @@ impl<E: Effects> Walk<E> {
                 self.out_of_group(topology, came, (*interface, *number), batch);
             }
             member => {
-                // A port that is being removed is not in the topology any more, while its queues may still be served.
+                // A port that is being removed is not in the topology any more, while its queues may still be
+                // served.
                 let node = match member {
                     _ if source.is_silent() => Node::Nowhere(DropReason::LinkDown),
                     None => Node::Nowhere(DropReason::NoDestination),
@@ -172,8 +177,9 @@ impl<E: Effects> Walk<E> {
         }
     }
 
-    /// Takes `batch`, which came by the port of member `number` of a group, out of the group's interface at port `at`. Probes, and
-    /// some frames that resolve addresses, may not leave: then the others go on as copies of their descriptions.
+    /// Takes `batch`, which came by the port of member `number` of a group, out of the group's interface at
+    /// port `at`. Probes, and some frames that resolve addresses, may not leave: then the others go on as
+    /// copies of their descriptions.
     #[inline(never)]
     fn out_of_group(
         &mut self,
@@ -214,7 +220,8 @@ impl<E: Effects> Walk<E> {
         }
     }
 
-    /// Has `batch`, of which `sender` is the origin, come in by `at`, an interface of a group that leads to `node`.
+    /// Has `batch`, of which `sender` is the origin, come in by `at`, an interface of a group that leads to
+    /// `node`.
     fn leave(
         &mut self,
         topology: &Topology,
@@ -257,8 +264,8 @@ impl<E: Effects> Walk<E> {
         }
     }
 
-    /// Delivers what the `gate` holds of `batch`, which came from `source`, as far as there is room; all of it if it has waited
-    /// long enough and passes in any case.
+    /// Delivers what the `gate` holds of `batch`, which came from `source`, as far as there is room; all of
+    /// it if it has waited long enough and passes in any case.
     pub(super) fn again(
         &mut self,
         topology: &Topology,
@@ -276,7 +283,8 @@ impl<E: Effects> Walk<E> {
         match receiver {
             Some(port) => {
                 self.delivery.visit(topology, source, port.id, batch);
-                // The wire leads to a gateway now: nothing of the batch may be left behind when it is given back.
+                // The wire leads to a gateway now: nothing of the batch may be left behind when it is given
+                // back.
                 if !self.delivery.work.is_empty() {
                     self.go_on(topology, source.id);
                 }
@@ -377,7 +385,8 @@ impl<E: Effects> Walk<E> {
         self.round = Some(round);
     }
 
-    /// Has the frames of `batch` enter the router of gateway `at`, or leave it for the switch or the group, as `stop` says.
+    /// Has the frames of `batch` enter the router of gateway `at`, or leave it for the switch or the group,
+    /// as `stop` says.
     fn at_gateway(
         &mut self,
         topology: &Topology,
@@ -418,7 +427,8 @@ impl<E: Effects> Walk<E> {
 static DRY: LazyLock<Mutex<Walk<Dry>>> = LazyLock::new(|| Mutex::new(Walk::new(0, Instant::now())));
 
 impl Topology {
-    /// What would become of `frame`, without its FCS, if it came in by port `from` now: the steps in their order.
+    /// What would become of `frame`, without its FCS, if it came in by port `from` now: the steps in their
+    /// order.
     pub fn explain(&self, from: PortId, frame: &[u8]) -> Vec<Step> {
         let Some(member) = self.get(from) else {
             let why = String::new();

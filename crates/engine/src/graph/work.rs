@@ -3,8 +3,8 @@
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::PortId;
 
-/// Batches of a round. All frames of a full one may go on from node to node, and what routers say comes behind them; a flood
-/// comes to several gateways.
+/// Batches of a round. All frames of a full one may go on from node to node, and what routers say comes
+/// behind them; a flood comes to several gateways.
 const BATCHES: usize = 4;
 
 /// Frames of one round, in their order.

@@ -204,7 +204,8 @@ impl Interface {
 
     /// How many queues it receives on; one if its driver does not say.
     pub(super) fn receive_queues(&self) -> io::Result<usize> {
-        // Behind the command: the most of each kind, and how many there are to receive, to send, for other things, for both.
+        // Behind the command: the most of each kind, and how many there are to receive, to send, for other
+        // things, for both.
         let mut channels = [ETHTOOL_GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
         // SAFETY: an ethtool_channels.
         let asked = unsafe { self.ask_driver(&mut channels) };
@@ -249,8 +250,8 @@ pub(super) fn promiscuous(fd: &OwnedFd, index: c_int) -> io::Result<()> {
     unsafe { set_option(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request) }
 }
 
-/// A packet socket for the interface `name` that receives nothing yet: of protocol zero (packet(7)). With room for `buffer` bytes
-/// in each direction, if that is not 0.
+/// A packet socket for the interface `name` that receives nothing yet: of protocol zero (packet(7)). With
+/// room for `buffer` bytes in each direction, if that is not 0.
 pub(super) fn packet_socket(name: &str, buffer: u32) -> io::Result<OwnedFd> {
     obtain(&Request::Packet { name: name.to_owned(), buffer }, &[], || packet_socket_here(buffer))
 }

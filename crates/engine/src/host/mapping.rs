@@ -2,8 +2,8 @@
 //!
 //! Invariant of the `unsafe` here: `base .. + len` is one mapping that lives exactly as long as the
 //! `Mapping`. Every word, piece and slice made of it is bounded by `len`. The kernel is the only other party,
-//! and it is trusted to keep to the protocol of its rings: what it has handed over it does not write. Each caller that
-//! takes a slice says why that holds there.
+//! and it is trusted to keep to the protocol of its rings: what it has handed over it does not write. Each
+//! caller that takes a slice says why that holds there.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -14,7 +14,8 @@ use rustix::mm::MapFlags;
 
 use crate::mem::{self, Piece};
 
-/// A mapping: words are reached as atomics, and slices are taken by the side that has the memory at that moment.
+/// A mapping: words are reached as atomics, and slices are taken by the side that has the memory at that
+/// moment.
 pub(super) struct Mapping(mem::Mapping);
 
 impl Mapping {

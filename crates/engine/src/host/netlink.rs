@@ -1,8 +1,9 @@
 //! Messages of rtnetlink(7): taken apart and put together.
 //!
-//! Theory of operation. A message is a header of 16 bytes and a body; a body is a fixed part and attributes, each with a length and a kind,
-//! each beginning at a multiple of four. Numbers are in the machine's own order. Any process may have sent a message:
-//! each length is judged against the bytes that came, and a message that is not sound is [`Malformed`] as a whole.
+//! Theory of operation. A message is a header of 16 bytes and a body; a body is a fixed part and attributes,
+//! each with a length and a kind, each beginning at a multiple of four. Numbers are in the machine's own
+//! order. Any process may have sent a message: each length is judged against the bytes that came, and a
+//! message that is not sound is [`Malformed`] as a whole.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::util::slice::{behind, upto};

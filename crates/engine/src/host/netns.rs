@@ -1,15 +1,16 @@
 //! Sockets and addresses in another network namespace; for TAPs see `tap/inside.rs`.
 //!
-//! Theory of operation. A socket stays in the namespace of the thread that made it. So a process that may enter a
-//! namespace makes the socket there, on a thread that enters and ends, and passes it on; the user of the socket never
-//! leaves its own namespace. With a broker, the broker does so. A socket that changes something needs rights there at
-//! each message, which the daemon has not. So the daemon has sockets that only report, and asks the broker for changes.
+//! Theory of operation. A socket stays in the namespace of the thread that made it. So a process that may
+//! enter a namespace makes the socket there, on a thread that enters and ends, and passes it on; the user of
+//! the socket never leaves its own namespace. With a broker, the broker does so. A socket that changes
+//! something needs rights there at each message, which the daemon has not. So the daemon has sockets that
+//! only report, and asks the broker for changes.
 //!
-//! A TAP for a control plane outlives its daemon: the interface, its addresses and the routing daemons' knowledge of it
-//! stay, without a carrier, until the next daemon takes it or its port is deleted.
+//! A TAP for a control plane outlives its daemon: the interface, its addresses and the routing daemons'
+//! knowledge of it stay, without a carrier, until the next daemon takes it or its port is deleted.
 //!
-//! Invariant of the `unsafe` here: every `ioctl` gets a pointer to a live local of exactly the type that its number
-//! calls for, and the kernel keeps none of them after the call.
+//! Invariant of the `unsafe` here: every `ioctl` gets a pointer to a live local of exactly the type that its
+//! number calls for, and the kernel keeps none of them after the call.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -67,7 +68,8 @@ pub fn complaint(text: &str) -> Option<String> {
 
 /// The multicast groups of links, neighbours, IPv4 and IPv6 addresses (linux/rtnetlink.h).
 const GROUPS: u32 = 0x1 | 0x4 | 0x10 | 0x100;
-/// Room for what comes while no thread reads: 20,000 stations that come at once are 40,000 messages, of 768 bytes each.
+/// Room for what comes while no thread reads: 20,000 stations that come at once are 40,000 messages, of 768
+/// bytes each.
 const BUFFER: u32 = 16 << 20;
 
 /// Opens `socket` in the namespace at `netns`.
@@ -104,7 +106,8 @@ pub(super) fn routes(groups: u32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Gives the interface `name` of the calling thread's namespace a station address and an MTU, and brings it up.
+/// Gives the interface `name` of the calling thread's namespace a station address and an MTU, and brings it
+/// up.
 pub(super) fn set_up(name: &str, mac: Option<[u8; 6]>, mtu: u32) -> io::Result<()> {
     let interface = Interface::new(name)?;
     if let Some(mac) = mac {

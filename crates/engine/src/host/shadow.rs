@@ -1,12 +1,14 @@
 //! A switch's shadow: what a routing daemon sees of it in its network namespace.
 //!
-//! Theory of operation. A routing daemon that speaks EVPN reads and writes the forwarding tables of the kernel's bridges. So its namespace
-//! gets a bridge with two ports: a VXLAN device, whose table is what the routing daemon says of other hosts, and one end of a veth pair,
-//! behind which the stations of our switch are entered. No frame ever passes. All of it stays when the daemon ends: the routing
-//! daemon goes on announcing what is behind us, and a successor finds what it said.
+//! Theory of operation. A routing daemon that speaks EVPN reads and writes the forwarding tables of the
+//! kernel's bridges. So its namespace gets a bridge with two ports: a VXLAN device, whose table is what the
+//! routing daemon says of other hosts, and one end of a veth pair, behind which the stations of our switch
+//! are entered. No frame ever passes. All of it stays when the daemon ends: the routing daemon goes on
+//! announcing what is behind us, and a successor finds what it said.
 //!
-//! Learning is off, and nothing ages: whoever made an entry removes it. A successor leaves devices alone that are as they should be:
-//! after each change of one zebra reads the bridge's table anew, and takes a station that has moved here for one that is elsewhere.
+//! Learning is off, and nothing ages: whoever made an entry removes it. A successor leaves devices alone that
+//! are as they should be: after each change of one zebra reads the bridge's table anew, and takes a station
+//! that has moved here for one that is elsewhere.
 
 use std::io;
 use std::net::IpAddr;
@@ -46,7 +48,8 @@ const PERMANENT: [u8; 2] = 0x80u16.to_ne_bytes();
 const AGEING: u32 = 100_000_000;
 
 impl Shadow {
-    /// The names of its bridge, of its VXLAN device, and of the port behind which our stations are with the other end of that.
+    /// The names of its bridge, of its VXLAN device, and of the port behind which our stations are with the
+    /// other end of that.
     #[must_use]
     pub fn names(&self) -> [String; 4] {
         ["scbr", "scvx", "scfd", "scfe"].map(|what| format!("{what}{}", self.vni))

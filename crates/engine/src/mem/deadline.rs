@@ -1,14 +1,15 @@
 //! How long a visit may have pages of a guest found.
 //!
-//! Theory of operation. A page that is touched for the first time has to be found by the kernel, or cleared, and a huge one
-//! takes up to a millisecond for that. A guest may have each piece of what it asks for lie in another one. What the kernel was
-//! asked to copy or to pin cannot be cut short, nor can a copy of ours. So the pages of what is about to be moved are touched
-//! beforehand, by the clock. When time is up the visit ends.
+//! Theory of operation. A page that is touched for the first time has to be found by the kernel, or cleared,
+//! and a huge one takes up to a millisecond for that. A guest may have each piece of what it asks for lie in
+//! another one. What the kernel was asked to copy or to pin cannot be cut short, nor can a copy of ours. So
+//! the pages of what is about to be moved are touched beforehand, by the clock. When time is up the visit
+//! ends.
 //!
-//! The next visit begins with the first of those pages again, and nothing is remembered of the last one: a page that is there
-//! costs some nanoseconds, and what is moved was touched in the same visit. So a VMM that punches its pages out all the time
-//! has cleared what it can punch out between that look and the move, some microseconds, and not what it could since its
-//! request came.
+//! The next visit begins with the first of those pages again, and nothing is remembered of the last one: a
+//! page that is there costs some nanoseconds, and what is moved was touched in the same visit. So a VMM that
+//! punches its pages out all the time has cleared what it can punch out between that look and the move, some
+//! microseconds, and not what it could since its request came.
 
 use super::piece::Piece;
 use super::ticks::ticks;
@@ -30,8 +31,9 @@ impl Deadline {
     /// No end.
     pub const NEVER: Deadline = Deadline { begun: 0, time: u64::MAX, look: 0 };
 
-    /// It ends `time` ticks behind `begun`. However little of that is left, a look at the pages of one request has `look`
-    /// ticks: pages that are there already have to fit, so that a device that begins anew with each visit gets on.
+    /// It ends `time` ticks behind `begun`. However little of that is left, a look at the pages of one
+    /// request has `look` ticks: pages that are there already have to fit, so that a device that begins anew
+    /// with each visit gets on.
     pub fn new(begun: u64, time: u64, look: u64) -> Deadline {
         Deadline { begun, time, look }
     }
@@ -46,8 +48,8 @@ impl Deadline {
         now.wrapping_sub(self.begun) > self.time
     }
 
-    /// Has the pages of a frame's `pieces` found where there is more than one stretch; false if that takes too long.
-    /// Delivery and segmentation cannot stop in the middle of a frame and go on.
+    /// Has the pages of a frame's `pieces` found where there is more than one stretch; false if that takes
+    /// too long. Delivery and segmentation cannot stop in the middle of a frame and go on.
     #[inline]
     pub fn find_frame(self, pieces: &[Piece]) -> bool {
         let far = pieces.iter().filter(|piece| !piece.is_empty()).count() > 1
@@ -66,8 +68,8 @@ impl Deadline {
         self.look == 0
     }
 
-    /// Has all pages found in which the first `bytes` bytes of `pieces` lie; false if that takes too long. The clock is read after
-    /// each page that may be another huge one, and after some small ones.
+    /// Has all pages found in which the first `bytes` bytes of `pieces` lie; false if that takes too long.
+    /// The clock is read after each page that may be another huge one, and after some small ones.
     pub fn find(self, pieces: &[Piece], bytes: u64) -> bool {
         let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
         let (mut block, mut seen, mut until) = (usize::MAX, 0, None);

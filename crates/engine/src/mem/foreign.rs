@@ -1,16 +1,17 @@
-//! Files of other processes: checked before any thread of ours can wait for them, and mapped. This is the only place
-//! that maps foreign files.
+//! Files of other processes: checked before any thread of ours can wait for them, and mapped. This is the
+//! only place that maps foreign files.
 //!
-//! Theory of operation. Touching a page, `fstat`, `fstatfs`, `epoll_ctl` and even `close` of a file wait for the server
-//! of its file system. With FUSE that is any other process, and it may take any time. One call does not ask the file
-//! system: `F_GET_SEALS` succeeds for files of shmem (memfd, tmpfs) and hugetlbfs and for no others (fcntl(2)), and
-//! guest memory consists of just these. So that call comes first, and a file that fails it is not touched again, unless
-//! the operator trusts the peer with any file ([`Files::Any`]). Event descriptors are recognized by the name of their
-//! link in /proc, which does not wait, either.
+//! Theory of operation. Touching a page, `fstat`, `fstatfs`, `epoll_ctl` and even `close` of a file wait for
+//! the server of its file system. With FUSE that is any other process, and it may take any time. One call
+//! does not ask the file system: `F_GET_SEALS` succeeds for files of shmem (memfd, tmpfs) and hugetlbfs and
+//! for no others (fcntl(2)), and guest memory consists of just these. So that call comes first, and a file
+//! that fails it is not touched again, unless the operator trusts the peer with any file ([`Files::Any`]).
+//! Event descriptors are recognized by the name of their link in /proc, which does not wait, either.
 //!
-//! Huge pages are mapped with a reservation: if the pool lacks pages, that is an error now and not a page fault later.
-//! If the pool cannot reserve them all, they are mapped without a reservation: a VMM may have done so on purpose
-//! (`reserve=off`, as virtio-mem does), and has its own pages already. A missing page then costs its port (`sigbus`).
+//! Huge pages are mapped with a reservation: if the pool lacks pages, that is an error now and not a page
+//! fault later. If the pool cannot reserve them all, they are mapped without a reservation: a VMM may have
+//! done so on purpose (`reserve=off`, as virtio-mem does), and has its own pages already. A missing page then
+//! costs its port (`sigbus`).
 //!
 //! Invariant: `first` is inside the mapping beside it, which is watched until just before its end.
 
@@ -71,7 +72,8 @@ impl From<Errno> for BadFile {
     }
 }
 
-/// What the kernel calls the file behind a descriptor, for people: others may have given it that name. Never waits.
+/// What the kernel calls the file behind a descriptor, for people: others may have given it that name. Never
+/// waits.
 pub fn link_name(fd: BorrowedFd) -> String {
     const LONGEST: usize = 256;
     let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
@@ -98,8 +100,8 @@ pub fn is_stream(fd: impl AsFd) -> bool {
         && getpeername(fd).is_ok()
 }
 
-/// Makes an event descriptor of `fd`: it must be an eventfd, and a full counter must not block. (Another process that
-/// holds it can make it block again: see `signal`.)
+/// Makes an event descriptor of `fd`: it must be an eventfd, and a full counter must not block. (Another
+/// process that holds it can make it block again: see `signal`.)
 ///
 /// # Errors
 /// What it is instead.
@@ -175,8 +177,8 @@ impl ForeignMapping {
         if let Some(len) = vetted.len.filter(|len| *len < end) {
             return Err(BadFile::TooShort { file: len, need: end });
         }
-        // The kernel wants an offset of whole pages (huge pages, for hugetlbfs): map from the start of that page and
-        // skip the rest.
+        // The kernel wants an offset of whole pages (huge pages, for hugetlbfs): map from the start of that
+        // page and skip the rest.
         let start = offset - offset % vetted.page;
         let len = (end - start).checked_next_multiple_of(vetted.page);
         let len = len.and_then(|len| usize::try_from(len).ok()).ok_or(BadFile::BadRange)?;
@@ -228,8 +230,8 @@ impl ForeignMapping {
 const POPULATE: usize = 4 << 20;
 
 impl ForeignMapping {
-    /// Makes all pages of `mapping` present, on a thread of its own, one a port: the kernel may have to clear them all, or
-    /// to fetch them from a disk. Ends when the mapping is not used any more.
+    /// Makes all pages of `mapping` present, on a thread of its own, one a port: the kernel may have to clear
+    /// them all, or to fetch them from a disk. Ends when the mapping is not used any more.
     pub(super) fn populate(mapping: &Arc<ForeignMapping>, terms: &Terms) {
         let weak = Arc::downgrade(mapping);
         terms.later(Box::new(move |terms| ForeignMapping::populate_all(&weak, terms)));

@@ -1,15 +1,15 @@
 //! Journals: what a thread is about to do to memory that others watch, written down where it outlives us.
 //!
-//! Theory of operation. A queue that gives a batch of descriptors back writes several things, and its process can be
-//! killed between any two of them. So first the whole batch goes into a [`JournalSlot`] of a shared file, and then the
-//! word that *opens* it; then the batch is carried out; then the same word *closes* it. A successor that finds the slot
-//! open finds the batch whole: it looks at the descriptors to tell how far it came, and makes good the rest. Found
-//! closed, nothing is to be done. What a slot says and how that is told is the business of the ring (`virtq::journal`,
-//! `device::e1000::journal`).
+//! Theory of operation. A queue that gives a batch of descriptors back writes several things, and its process
+//! can be killed between any two of them. So first the whole batch goes into a [`JournalSlot`] of a shared
+//! file, and then the word that *opens* it; then the batch is carried out; then the same word *closes* it. A
+//! successor that finds the slot open finds the batch whole: it looks at the descriptors to tell how far it
+//! came, and makes good the rest. Found closed, nothing is to be done. What a slot says and how that is told
+//! is the business of the ring (`virtq::journal`, `device::e1000::journal`).
 //!
-//! A killed process has made its stores in the order of the program; this module keeps that order, and only the same
-//! machine reads them. The other side may be able to write into the file, so what is read from it is compared with what
-//! can be.
+//! A killed process has made its stores in the order of the program; this module keeps that order, and only
+//! the same machine reads them. The other side may be able to write into the file, so what is read from it is
+//! compared with what can be.
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -24,8 +24,8 @@ use super::foreign::BadFile;
 use super::shared::SharedFile;
 use super::terms::Terms;
 
-/// A file of `bytes` zeros in memory, with all its pages: where the system does not give more memory than it has
-/// (`vm.overcommit_memory=2`), a page that is missing is an error here, and no SIGBUS later.
+/// A file of `bytes` zeros in memory, with all its pages: where the system does not give more memory than it
+/// has (`vm.overcommit_memory=2`), a page that is missing is an error here, and no SIGBUS later.
 ///
 /// # Errors
 /// What the system says.
@@ -35,7 +35,8 @@ pub fn memory_file(name: &CStr, bytes: usize) -> io::Result<File> {
     Ok(file)
 }
 
-/// A file of `bytes` zeros in memory without pages, where most of it may never be used. All that is mapped of such files is watched (`sigbus`).
+/// A file of `bytes` zeros in memory without pages, where most of it may never be used. All that is mapped of
+/// such files is watched (`sigbus`).
 ///
 /// # Errors
 /// What the system says.
@@ -141,8 +142,8 @@ impl JournalSlot {
     }
 }
 
-/// For tests of what a kill leaves behind: the thread's stores into memory that outlives a process are made up to some store,
-/// and all later ones are lost.
+/// For tests of what a kill leaves behind: the thread's stores into memory that outlives a process are made
+/// up to some store, and all later ones are lost.
 #[cfg(test)]
 pub(crate) mod last_store {
     use std::cell::Cell;

@@ -1,19 +1,22 @@
 //! Time that an I/O core's thread lost: another program had its processor, or a hypervisor below did.
 //!
-//! Theory of operation. An act that took long may have been slow, or its thread was not run. The kernel knows how long a thread
-//! has waited for a processor (proc(5), `schedstat`), and how many pages it had to find for it. A thread of the control plane
-//! (`core::watch`) writes that down every [`EVERY`], while the core is at work. A core compares with the last note from before an
-//! act, and only after an act that took long; acts within one another, which end together, share what it reads ([`FRESH`]). So a
-//! core at work makes no system call for this, unless a visit was longer than its turn.
+//! Theory of operation. An act that took long may have been slow, or its thread was not run. The kernel knows
+//! how long a thread has waited for a processor (proc(5), `schedstat`), and how many pages it had to find for
+//! it. A thread of the control plane (`core::watch`) writes that down every [`EVERY`], while the core is at
+//! work. A core compares with the last note from before an act, and only after an act that took long; acts
+//! within one another, which end together, share what it reads ([`FRESH`]). So a core at work makes no system
+//! call for this, unless a visit was longer than its turn.
 //!
-//! A reservation that is used up, or a limit of a control group, is no waiting to the kernel. So the length of a visit
-//! ([`lost_of`]) is compared with the thread's time on processors, which the core asks for behind each visit that counts. What
-//! is missing it has lost, if it did not give its processor up: a thread that slept, or had to wait for a page, did.
+//! A reservation that is used up, or a limit of a control group, is no waiting to the kernel. So the length
+//! of a visit ([`lost_of`]) is compared with the thread's time on processors, which the core asks for behind
+//! each visit that counts. What is missing it has lost, if it did not give its processor up: a thread that
+//! slept, or had to wait for a page, did.
 //!
-//! A process that is stopped (SIGSTOP) makes no notes: an act in which one is missing is entered in no account.
+//! A process that is stopped (SIGSTOP) makes no notes: an act in which one is missing is entered in no
+//! account.
 //!
-//! A hypervisor takes processors away without telling anyone. But touching memory takes long only where a page is missing: where
-//! the kernel found none, the time was the hypervisor's.
+//! A hypervisor takes processors away without telling anyone. But touching memory takes long only where a
+//! page is missing: where the kernel found none, the time was the hypervisor's.
 
 use std::cell::{Cell, OnceCell};
 use std::fs::File;
@@ -26,7 +29,8 @@ use super::ticks::{thread_time, ticks, ticks_in, time_of};
 
 /// How often a note is made.
 pub const EVERY: Duration = Duration::from_millis(10);
-/// An act that took longer without a note in it: the thread that makes notes did not run either, so the whole process was stopped.
+/// An act that took longer without a note in it: the thread that makes notes did not run either, so the whole
+/// process was stopped.
 const UNNOTED: Duration = Duration::from_millis(15);
 /// What was read so long ago still holds for an act that took long.
 const FRESH: Duration = Duration::from_micros(250);
@@ -106,7 +110,8 @@ impl CoreTime {
             let mut words = text.split(' ');
             Some([words.next()?.parse().ok()?, words.next()?.parse().ok()?])
         })?;
-        // "number (name) state ppid pgrp session tty tpgid flags minflt cminflt majflt …": the name may hold anything.
+        // "number (name) state ppid pgrp session tty tpgid flags minflt cminflt majflt …": the name may hold
+        // anything.
         let [found, read] = word(&self.stat, |text| {
             let mut words = text.rsplit_once(") ")?.1.split(' ');
             Some([words.nth(7)?.parse().ok()?, words.nth(1)?.parse().ok()?])
@@ -136,8 +141,8 @@ fn word<T>(file: &File, read: impl FnOnce(&str) -> Option<T>) -> Option<T> {
     read(std::str::from_utf8(text.get(..got)?).ok()?.trim_end())
 }
 
-/// Ticks of what the calling I/O core did since `begun` that were spent on that, at most. `touch`: it waited for pages, if for
-/// anything; else it had the processor all the time. `None`: this thread is no I/O core.
+/// Ticks of what the calling I/O core did since `begun` that were spent on that, at most. `touch`: it waited
+/// for pages, if for anything; else it had the processor all the time. `None`: this thread is no I/O core.
 pub fn own(begun: u64, touch: bool) -> Option<u64> {
     let took = ticks().wrapping_sub(begun);
     OWN.with(|own| {
@@ -232,7 +237,8 @@ mod tests {
         assert_eq!(own(0, false), None, "this thread is no core");
     }
 
-    /// Memory that the host has taken back, and reads again when it is touched: a file's page, as a page of swap would be.
+    /// Memory that the host has taken back, and reads again when it is touched: a file's page, as a page of
+    /// swap would be.
     #[test]
     fn pages_that_had_to_be_read_are_the_hosts_matter() {
         use rustix::fs::{fadvise, fsync, Advice};

@@ -23,7 +23,8 @@ use super::terms::Terms;
 pub const MAX_REGIONS: usize = 509;
 /// Most bytes of one map: twice what the largest machines have.
 pub const MAX_BYTES: u64 = 16 << 40;
-/// A PC's low memory: its firmware keeps vectors and data there, and every operating system the code that starts processors.
+/// A PC's low memory: its firmware keeps vectors and data there, and every operating system the code that
+/// starts processors.
 const LOW: u64 = 640 << 10;
 
 /// One region of guest memory as the VMM describes it.
@@ -99,8 +100,8 @@ impl Region {
     }
 }
 
-/// One region of a map, for callers that translate a lot: a bounds check and an addition. The user of a window keeps
-/// the map, too.
+/// One region of a map, for callers that translate a lot: a bounds check and an addition. The user of a
+/// window keeps the map, too.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     gpa: u64,
@@ -136,8 +137,8 @@ pub struct GuestMap {
     terms: Terms,
 }
 
-// SAFETY: the map is addresses and lengths of shared memory that is copied from and to by raw pointer; it hands out no
-// references.
+// SAFETY: the map is addresses and lengths of shared memory that is copied from and to by raw pointer; it
+// hands out no references.
 unsafe impl Send for GuestMap {}
 // SAFETY: as above.
 unsafe impl Sync for GuestMap {}
@@ -154,8 +155,8 @@ impl GuestMap {
     /// Maps every region on `terms`.
     ///
     /// # Errors
-    /// There are too many or too large ones; or the first region that is empty, overlaps another, or whose file is not
-    /// allowed, too short or cannot be mapped.
+    /// There are too many or too large ones; or the first region that is empty, overlaps another, or whose
+    /// file is not allowed, too short or cannot be mapped.
     pub fn on(terms: &Terms, specs: &[RegionSpec]) -> Result<GuestMap, MapError> {
         GuestMap::check_sizes(specs.iter().map(|spec| spec.size))?;
         specs.iter().try_fold(GuestMap::empty(terms), |map, spec| map.with(spec))
@@ -235,8 +236,9 @@ impl GuestMap {
         self.regions.len()
     }
 
-    /// Whether nothing stands in the low memory of what looks like a PC. A VMM that maps its file privately writes to pages
-    /// of its own, and the file stays as it was made. The first bytes of a real guest are the first that differ.
+    /// Whether nothing stands in the low memory of what looks like a PC. A VMM that maps its file privately
+    /// writes to pages of its own, and the file stays as it was made. The first bytes of a real guest are the
+    /// first that differ.
     pub fn is_blank(&self) -> bool {
         let Some(low) = self.regions.iter().find(|region| region.window.gpa == 0) else { return false };
         let len = u32::try_from(low.window.size.min(LOW)).unwrap_or(0);
@@ -252,7 +254,8 @@ impl GuestMap {
         len > 0
     }
 
-    /// Whether a memory file has no page any more where we touched it: reads give zeros since then, and the port must stop.
+    /// Whether a memory file has no page any more where we touched it: reads give zeros since then, and the
+    /// port must stop.
     pub fn is_truncated(&self) -> bool {
         self.truncated.is_set()
     }
@@ -282,8 +285,8 @@ impl GuestMap {
         Some(piece)
     }
 
-    /// The `len` bytes at guest address `gpa`, one stretch for each region: a buffer may span regions that are
-    /// adjacent in the guest, as hot-plugged memory is. `None` in place of what no region holds.
+    /// The `len` bytes at guest address `gpa`, one stretch for each region: a buffer may span regions that
+    /// are adjacent in the guest, as hot-plugged memory is. `None` in place of what no region holds.
     pub fn parts(&self, mut gpa: u64, mut len: u32) -> impl Iterator<Item = Option<Piece>> + '_ {
         std::iter::from_fn(move || {
             if len == 0 {

@@ -1,9 +1,9 @@
-//! A stretch of memory that was mapped: memory of our own that several threads copy to and from at once (what a RAM disk
-//! consists of), or a file that is shared with others.
+//! A stretch of memory that was mapped: memory of our own that several threads copy to and from at once (what
+//! a RAM disk consists of), or a file that is shared with others.
 //!
-//! Invariant: `base .. + len` is one mapping that lives exactly as long as the `Mapping`. Others decide what is written where and when,
-//! also twice at once, so its bytes are only ever copied as those of a [`Piece`] or reached as atomic words, and never
-//! borrowed. The holder of a piece of it keeps the `Mapping`.
+//! Invariant: `base .. + len` is one mapping that lives exactly as long as the `Mapping`. Others decide what
+//! is written where and when, also twice at once, so its bytes are only ever copied as those of a [`Piece`]
+//! or reached as atomic words, and never borrowed. The holder of a piece of it keeps the `Mapping`.
 
 use std::io;
 use std::os::fd::AsFd;

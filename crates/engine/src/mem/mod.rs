@@ -1,5 +1,5 @@
-//! Memory and eventfds that are shared with a guest and its VMM. Memory is mapped in regions, translated once and
-//! bounds-checked once.
+//! Memory and eventfds that are shared with a guest and its VMM. Memory is mapped in regions, translated once
+//! and bounds-checked once.
 
 mod deadline;
 mod foreign;

@@ -1,17 +1,20 @@
-//! What a tenant's peers cost I/O cores beyond what is usual: one account for each tenant, which is a port or several.
+//! What a tenant's peers cost I/O cores beyond what is usual: one account for each tenant, which is a port or
+//! several.
 //!
-//! Theory of operation. A peer (a VMM, a ring client) can make three acts of an I/O core take as long as it likes: touching a
-//! page of the memory that it gave, which it may punch out all the time; raising one of its eventfds, whose waiters the kernel
-//! walks; and the work of one of its messages. Each of these acts is timed, and what it takes beyond [`USUAL`] is an *overrun*
-//! of the port. A port with more than [`MOST`] of that in a second *rests* for [`REST`]: no I/O core serves it, and frames for
-//! it are dropped, or wait on their wire. The rest number [`RESTS`] within [`LATELY`] stops it (`memory_stalled`). If the ports
-//! of one core together have more than [`MOST_OF_CORE`] in a second, the one with the largest part of that rests.
+//! Theory of operation. A peer (a VMM, a ring client) can make three acts of an I/O core take as long as it
+//! likes: touching a page of the memory that it gave, which it may punch out all the time; raising one of its
+//! eventfds, whose waiters the kernel walks; and the work of one of its messages. Each of these acts is
+//! timed, and what it takes beyond [`USUAL`] is an *overrun* of the port. A port with more than [`MOST`] of
+//! that in a second *rests* for [`REST`]: no I/O core serves it, and frames for it are dropped, or wait on
+//! their wire. The rest number [`RESTS`] within [`LATELY`] stops it (`memory_stalled`). If the ports of one
+//! core together have more than [`MOST_OF_CORE`] in a second, the one with the largest part of that rests.
 //!
-//! A port is accused only of what is certainly its own. An act within another one (an eventfd that is raised, or the other end's
-//! memory that is touched, while a batch is given back) counts for its own port alone. Time in which the thread had no processor is the host's
-//! (`lost`). A page of swapped memory is the host's, too. The first clearing of huge pages is a guest's right:
-//! [`Overrun::expect_clearing`] says how long that may take in all. A copy between two ports' memories accuses neither of
-//! them: after a slow one the core touches both sides' memory apart for a while (`graph::deliver`).
+//! A port is accused only of what is certainly its own. An act within another one (an eventfd that is raised,
+//! or the other end's memory that is touched, while a batch is given back) counts for its own port alone.
+//! Time in which the thread had no processor is the host's (`lost`). A page of swapped memory is the host's,
+//! too. The first clearing of huge pages is a guest's right: [`Overrun::expect_clearing`] says how long that
+//! may take in all. A copy between two ports' memories accuses neither of them: after a slow one the core
+//! touches both sides' memory apart for a while (`graph::deliver`).
 //!
 //! Threads that are no I/O cores are not timed: whoever has them wait has only its own conversation wait.
 
@@ -84,7 +87,8 @@ struct Account {
     /// When its rest ends: ticks. 0: it does not rest.
     until: AtomicU64,
     name: String,
-    /// Its ports' faults. They go with the ports: I/O cores keep accounts for longer, and a descriptor belongs to each fault.
+    /// Its ports' faults. They go with the ports: I/O cores keep accounts for longer, and a descriptor
+    /// belongs to each fault.
     faults: Mutex<Vec<Weak<FaultCell>>>,
     tally: Mutex<Taken>,
     total_ns: AtomicU64,
@@ -119,14 +123,16 @@ struct OfCore {
 }
 
 thread_local! {
-    /// Acts of this core of late that no other one had within it, the last one last: when each began, and how long it was.
+    /// Acts of this core of late that no other one had within it, the last one last: when each began, and how
+    /// long it was.
     static ACTS: RefCell<Vec<(u64, u64)>> = const { RefCell::new(Vec::new()) };
     static OF_CORE: RefCell<OfCore> = RefCell::default();
 }
 
-/// What the acts took that were within the one that began at `begun` and took `took`. Each has its own account, and from
-/// now on this one stands for them in `acts`. An act is within this one if it ended after `begun`: a caller may have
-/// reckoned `begun` back from the end, and then it can lie a little after the begin of an act within.
+/// What the acts took that were within the one that began at `begun` and took `took`. Each has its own
+/// account, and from now on this one stands for them in `acts`. An act is within this one if it ended after
+/// `begun`: a caller may have reckoned `begun` back from the end, and then it can lie a little after the
+/// begin of an act within.
 fn within(acts: &mut Vec<(u64, u64)>, begun: u64, took: u64) -> u64 {
     let first = acts
         .iter()
@@ -180,7 +186,8 @@ impl Overrun {
         done
     }
 
-    /// An act that began at `begun` (ticks) is done. What it took beyond the usual: ticks, which are the port's own.
+    /// An act that began at `begun` (ticks) is done. What it took beyond the usual: ticks, which are the
+    /// port's own.
     #[inline]
     pub fn took(&self, act: Act, begun: u64) -> u64 {
         let took = ticks().wrapping_sub(begun);
@@ -253,8 +260,8 @@ impl Overrun {
         }
     }
 
-    /// The port's peer has given `bytes` of huge pages in all, which the host's pool has for it. The kernel clears each when it
-    /// is touched first.
+    /// The port's peer has given `bytes` of huge pages in all, which the host's pool has for it. The kernel
+    /// clears each when it is touched first.
     pub fn expect_clearing(&self, bytes: u64) {
         let pages = u32::try_from(bytes.div_ceil(HUGE_PAGE)).unwrap_or(u32::MAX);
         crate::lock(&self.0.tally).clearing = CLEARING.saturating_mul(pages);
@@ -280,7 +287,8 @@ impl Overrun {
 }
 
 impl OfCore {
-    /// The calling core has lost `more` ticks to the port of `overrun`. The port that rests because all of them together took too much.
+    /// The calling core has lost `more` ticks to the port of `overrun`. The port that rests because all of
+    /// them together took too much.
     fn take(&mut self, overrun: &Overrun, more: u64, now: u64) -> Option<Overrun> {
         if now.wrapping_sub(self.since) > ticks_in(REST) {
             self.parts.clear();
@@ -375,7 +383,8 @@ mod tests {
         assert_eq!(other.count().rests, 1, "an eventfd has no pages");
     }
 
-    /// As the kernel may need to clear one of 1 GiB: the second one is new memory, too, if it was given as well.
+    /// As the kernel may need to clear one of 1 GiB: the second one is new memory, too, if it was given as
+    /// well.
     #[test]
     fn a_new_page_of_a_gibibyte_may_take_300_ms() {
         for pages in [1, 2] {

@@ -19,8 +19,8 @@ use rustix::fs::{
 
 use super::mapping::Mapping;
 
-/// Takes the pages of a memory file of `len` bytes away, which a peer has had and may keep for ever: they counted as ours. It reads as zeros
-/// from now on, and a process that writes there pays for new pages.
+/// Takes the pages of a memory file of `len` bytes away, which a peer has had and may keep for ever: they
+/// counted as ours. It reads as zeros from now on, and a process that writes there pays for new pages.
 ///
 /// It may take as long as others can make it take, so it is not for I/O cores.
 pub fn take_pages(file: BorrowedFd<'_>, len: u64) {

@@ -1,9 +1,10 @@
-//! A lock whose holder may stand still: while it has the lock it touches memory that another process can make it wait for, as
-//! long as a VMM punches pages out.
+//! A lock whose holder may stand still: while it has the lock it touches memory that another process can make
+//! it wait for, as long as a VMM punches pages out.
 //!
-//! Theory of operation. I/O cores take such a lock for one batch. One that finds it taken tries again for [`STUCK`], longer than
-//! a batch takes. If that is in vain the holder stands still, and from then on no core waits at all, until one finds the
-//! lock free again. So each core loses that time once for each time that another one stands still.
+//! Theory of operation. I/O cores take such a lock for one batch. One that finds it taken tries again for
+//! [`STUCK`], longer than a batch takes. If that is in vain the holder stands still, and from then on no core
+//! waits at all, until one finds the lock free again. So each core loses that time once for each time that
+//! another one stands still.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};

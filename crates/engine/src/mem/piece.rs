@@ -1,8 +1,8 @@
 //! Pieces: bounds-checked stretches of foreign memory.
 //!
 //! Invariant: a `Piece` is only made from a stretch that a `GuestMap` (or a buffer that its maker owns)
-//! covers whole, and its maker keeps that memory mapped until the batch that holds the piece is released. The bytes may
-//! change at any moment, so they are only ever copied, never borrowed.
+//! covers whole, and its maker keeps that memory mapped until the batch that holds the piece is released. The
+//! bytes may change at any moment, so they are only ever copied, never borrowed.
 //!
 //! Private memory that frames can be described in: for frames that the engine itself makes.
 //!
@@ -20,7 +20,8 @@ pub const MAX_PIECES: usize = 256;
 const LINE: usize = 64;
 /// Pieces of a whole batch.
 pub const BATCH_PIECES: usize = 4096;
-/// Bytes of the smallest page that there is: what does not cross their boundaries lies in one page, whatever its size.
+/// Bytes of the smallest page that there is: what does not cross their boundaries lies in one page, whatever
+/// its size.
 const PAGE: usize = 4096;
 
 /// A stretch of foreign memory: mapped, but written by others at will.
@@ -213,9 +214,10 @@ pub fn prefetch_read(at: *const u8) {
     let _ = at;
 }
 
-/// Asks the cache for a line that will be read and then written, and takes it away from its owner at once: one
-/// transfer instead of two. (Asked for in assembly because the compiler makes a plain prefetch of the hint unless the
-/// whole program is built for processors with PREFETCHW; older ones take it for a no-operation.)
+/// Asks the cache for a line that will be read and then written, and takes it away from its owner at once:
+/// one transfer instead of two. (Asked for in assembly because the compiler makes a plain prefetch of the
+/// hint unless the whole program is built for processors with PREFETCHW; older ones take it for a
+/// no-operation.)
 #[inline]
 pub fn prefetch_own(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,5 @@
-//! Reads of nothing, whose ends signal eventfds: the way where the system has no io_uring for us (io_submit(2)).
+//! Reads of nothing, whose ends signal eventfds: the way where the system has no io_uring for us
+//! (io_submit(2)).
 //!
 //! Invariant that the `unsafe` here keeps: no request refers to memory; the kernel is given whole structures.
 
@@ -33,7 +34,8 @@ const RESFD: u32 = 1;
 /// Completions that are not taken yet, at most: they are taken when there is no room for more.
 const PENDING: i64 = 256;
 
-/// Reads of nothing, whose ends signal eventfds: one queue for the process, since each request names its eventfd.
+/// Reads of nothing, whose ends signal eventfds: one queue for the process, since each request names its
+/// eventfd.
 pub(super) struct Reads {
     nothing: File,
     context: libc::c_ulong,
@@ -73,7 +75,8 @@ impl Reads {
         let (file, eventfd) = (number(self.nothing.as_raw_fd()), number(fd.as_raw_fd()));
         let mut request = Request { opcode: PREAD, file, flags: RESFD, eventfd, ..Request::default() };
         let mut list = [&raw mut request];
-        // SAFETY: one whole request, which refers to no memory; the kernel is done with it when the call returns.
+        // SAFETY: one whole request, which refers to no memory; the kernel is done with it when the call
+        // returns.
         let mut submit =
             || unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1i64, list.as_mut_ptr()) == 1 };
         submit() || {

@@ -1,16 +1,17 @@
 //! A file in tmpfs as memory: its bytes are copied where they lie, without a system call.
 //!
-//! Theory of operation. The file is mapped, with room to grow. A page that the file cannot give (it was cut short, or its file
-//! system is full) raises SIGBUS in the middle of a copy; the handler (`sigbus`) raises the flag, puts other memory there, and
-//! the copy goes on with that. So a copy counts only if the flag is down behind it. Once it is up, the mapping is used no more:
-//! the kernel reads and writes the file, and knows what the error is.
+//! Theory of operation. The file is mapped, with room to grow. A page that the file cannot give (it was cut
+//! short, or its file system is full) raises SIGBUS in the middle of a copy; the handler (`sigbus`) raises
+//! the flag, puts other memory there, and the copy goes on with that. So a copy counts only if the flag is
+//! down behind it. Once it is up, the mapping is used no more: the kernel reads and writes the file, and
+//! knows what the error is.
 //!
-//! To read a hole through a mapping takes room, for a page of zeros. So there is a bit for each page that was seen to have room,
-//! when the file was opened or when it was written here; all other pages are the kernel's to read. A bit that is wrong costs
-//! room or time, and no byte.
+//! To read a hole through a mapping takes room, for a page of zeros. So there is a bit for each page that was
+//! seen to have room, when the file was opened or when it was written here; all other pages are the kernel's
+//! to read. A bit that is wrong costs room or time, and no byte.
 //!
-//! Invariant: the mapping is watched until just before its end. Any process that has the file may write its bytes at any time, so they are only ever copied as those of a
-//! [`Piece`].
+//! Invariant: the mapping is watched until just before its end. Any process that has the file may write its
+//! bytes at any time, so they are only ever copied as those of a [`Piece`].
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::fs::File;
@@ -27,8 +28,9 @@ use super::terms::Terms;
 
 /// Bytes of a page, as bits are kept of them.
 const PAGE: u64 = 4096;
-/// Stretches of a file that are looked for, each some microsecond. A guest that has written every other page of its disk made a start
-/// of the daemon wait for a tenth of a second a GiB, and what was not looked for the kernel reads.
+/// Stretches of a file that are looked for, each some microsecond. A guest that has written every other page
+/// of its disk made a start of the daemon wait for a tenth of a second a GiB, and what was not looked for the
+/// kernel reads.
 const STRETCHES: usize = 4096;
 /// What is mapped for each byte that the file has: it may grow. Addresses cost nothing.
 const ROOM: u64 = 4;
@@ -64,7 +66,8 @@ impl Resident {
         Ok(resident)
     }
 
-    /// Marks what of `file` has room, as far as it says so within [`STRETCHES`] questions: a guest decides how many there would be.
+    /// Marks what of `file` has room, as far as it says so within [`STRETCHES`] questions: a guest decides
+    /// how many there would be.
     fn look(&self, file: &File) {
         let mut at = 0;
         for _ in 0..STRETCHES {
@@ -112,8 +115,8 @@ impl Resident {
         self.memory.piece(at, len).filter(|_| !self.lost.is_set())
     }
 
-    /// Whether all that was copied so far was the file's. The handler raises the flag before it puts other memory
-    /// there, so a thread that met that memory sees the flag behind this fence.
+    /// Whether all that was copied so far was the file's. The handler raises the flag before it puts other
+    /// memory there, so a thread that met that memory sees the flag behind this fence.
     #[inline]
     fn is_whole(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -153,7 +156,8 @@ impl Resident {
 fn zeros(words: usize) -> Box<[AtomicU64]> {
     const { assert!(align_of::<AtomicU64>() == align_of::<u64>()) };
     let zeros = Box::into_raw(vec![0u64; words].into_boxed_slice());
-    // SAFETY: what was just allocated, and has no other owner; both types have the same size, bits, and alignment.
+    // SAFETY: what was just allocated, and has no other owner; both types have the same size, bits, and
+    // alignment.
     unsafe { Box::from_raw(zeros as *mut [AtomicU64]) }
 }
 

@@ -1,10 +1,11 @@
 //! The one thread that makes rings of io_uring, and all helper threads.
 //!
-//! Theory of operation. A ring can open files and make sockets past every filter of system calls, unless it is restricted before
-//! it works; and a filter does not see whether it is, as the flags with which it is made stand in memory. So no thread that talks
-//! with strangers may make one (`sandbox/filters`): it asks the *maker*, which makes rings of two kinds only, restricted and enabled.
-//! What such a ring takes is fixed for as long as it lives. The maker also starts threads
-//! that look after something ([`start_helper`]): threads that may make none ask it, too, and they have its rights.
+//! Theory of operation. A ring can open files and make sockets past every filter of system calls, unless it
+//! is restricted before it works; and a filter does not see whether it is, as the flags with which it is made
+//! stand in memory. So no thread that talks with strangers may make one (`sandbox/filters`): it asks the
+//! *maker*, which makes rings of two kinds only, restricted and enabled. What such a ring takes is fixed for
+//! as long as it lives. The maker also starts threads that look after something ([`start_helper`]): threads
+//! that may make none ask it, too, and they have its rights.
 //!
 //! A process without a maker (tests, benchmarks) makes them itself.
 //!
@@ -30,8 +31,8 @@ const ASYNC: u8 = 1 << 4;
 enum Purpose {
     /// It signals the eventfd that is registered with it.
     Signal,
-    /// It reads and writes one file, with at most this number of requests at a time, and holds another one if there are two. The
-    /// asker holds them until it has its answer.
+    /// It reads and writes one file, with at most this number of requests at a time, and holds another one if
+    /// there are two. The asker holds them until it has its answer.
     File(Vec<RawFd>, u32),
 }
 
@@ -68,8 +69,8 @@ pub fn start(begin: fn()) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the allocator use eight arenas for each processor at most, as it would by itself. The ninth thread that allocates would count the
-/// processors by opening a file, which threads with a filter may not do.
+/// Has the allocator use eight arenas for each processor at most, as it would by itself. The ninth thread
+/// that allocates would count the processors by opening a file, which threads with a filter may not do.
 fn bound_arenas() {
     #[cfg(target_env = "gnu")]
     {
@@ -131,8 +132,8 @@ pub(super) fn for_signals() -> io::Result<IoUring> {
     order(Purpose::Signal)
 }
 
-/// A ring for at most `depth` requests at a time to `file`: its file number 0. `held` is open, and locked, for as long as the ring
-/// has requests, too, whatever becomes of the process.
+/// A ring for at most `depth` requests at a time to `file`: its file number 0. `held` is open, and locked,
+/// for as long as the ring has requests, too, whatever becomes of the process.
 pub(super) fn for_file(file: impl AsFd, held: Option<impl AsFd>, depth: u32) -> io::Result<IoUring> {
     let held = held.iter().map(|held| held.as_fd().as_raw_fd());
     order(Purpose::File(std::iter::once(file.as_fd().as_raw_fd()).chain(held).collect(), depth))

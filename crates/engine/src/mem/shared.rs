@@ -6,8 +6,8 @@
 //!
 //! A row of 64-bit words in foreign memory, such as a ring of descriptors.
 //!
-//! Invariant: as for `Piece`, the holder of the row keeps the map that it was translated by. All accesses are aligned
-//! atomic words inside the row, because the owner writes the same words at will.
+//! Invariant: as for `Piece`, the holder of the row keeps the map that it was translated by. All accesses are
+//! aligned atomic words inside the row, because the owner writes the same words at will.
 
 use std::fs::File;
 use std::io;
@@ -57,8 +57,8 @@ impl SharedFile {
         self.len == 0
     }
 
-    /// Has the pages found that bytes `from` to `to` lie in, as far as the memory has them: a thread that writes there
-    /// later does not wait for that.
+    /// Has the pages found that bytes `from` to `to` lie in, as far as the memory has them: a thread that
+    /// writes there later does not wait for that.
     pub fn find(&self, from: usize, to: usize) {
         /// Bytes of the smallest page.
         const PAGE: usize = 4096;

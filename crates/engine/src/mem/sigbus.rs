@@ -11,12 +11,13 @@
 //! The kernel replaces a mapping of huge pages in whole huge pages only (mmap(2): EINVAL otherwise), and
 //! reports the very byte that was touched. So an entry keeps its mapping's page size.
 //!
-//! A reader of the table may be interrupted by a writer. Each entry has a sequence lock: an entry that changed while it
-//! was read is passed over. It cannot be the one that is looked for, since a mapping that is being touched is neither
-//! new nor on its way out.
+//! A reader of the table may be interrupted by a writer. Each entry has a sequence lock: an entry that
+//! changed while it was read is passed over. It cannot be the one that is looked for, since a mapping that is
+//! being touched is neither new nor on its way out.
 //!
 //! Each mapping may need a second one when it is repaired, and a process may have `vm.max_map_count` of them
-//! (65,530 by default): that bounds the table. A port that wants very many leaves room for others ([`share`]).
+//! (65,530 by default): that bounds the table. A port that wants very many leaves room for others
+//! ([`share`]).
 //!
 //! Invariants: the handler calls nothing but `mmap` and `signal`, and touches nothing but atomics in
 //! statics (both are async-signal-safe). An entry's `flag` points into an `Arc` that the entry itself
@@ -44,14 +45,15 @@ const ENTRIES: usize = 16_384;
 const PART: usize = 2 << 20;
 /// Mappings that the rest of the process may need.
 const RESERVE: usize = 4_096;
-/// Most mappings of one port: two tables of 509 regions (what vhost in Linux allows), the old one and the new one
-/// during a change, and some small files.
+/// Most mappings of one port: two tables of 509 regions (what vhost in Linux allows), the old one and the new
+/// one during a change, and some small files.
 const PORT: usize = 1_088;
 /// What a port may have when half of the table is taken, and when a quarter is left. VMMs have ten or twenty.
 const SHARES: [usize; 2] = [128, 32];
 
-/// How many mappings a port may have while `taken` of `all` entries are: as many as vhost allows while the table is half
-/// empty, enough for any usual VMM until it is full. So a few ports that want all there is keep no other out.
+/// How many mappings a port may have while `taken` of `all` entries are: as many as vhost allows while the
+/// table is half empty, enough for any usual VMM until it is full. So a few ports that want all there is keep
+/// no other out.
 fn share(taken: usize, all: usize) -> usize {
     match all.saturating_sub(taken) {
         free if free > all / 2 => PORT,
@@ -218,7 +220,8 @@ impl Drop for WatchedMapping {
 /// Watches the mapping `start..start + len` of pages of `page` bytes, for the port that `terms` are those of.
 ///
 /// # Errors
-/// There are too many. The mapping must not be used then: a process that has its file could end the whole daemon.
+/// There are too many. The mapping must not be used then: a process that has its file could end the whole
+/// daemon.
 pub fn watch(
     start: usize,
     len: usize,
@@ -268,8 +271,8 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     // SAFETY: the kernel hands a valid siginfo to an SA_SIGINFO handler.
     let (at, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     if code == libc::BUS_MCEERR_AO {
-        // "Action optional" (sigaction(2)): a page has failed that no thread touched. A thread that does gets a SIGBUS
-        // of its own.
+        // "Action optional" (sigaction(2)): a page has failed that no thread touched. A thread that does gets
+        // a SIGBUS of its own.
         NOTED.fetch_add(1, Ordering::Relaxed);
         return;
     }
@@ -279,9 +282,10 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
             // SAFETY: the entry keeps it alive.
             unsafe { (*seen.flag).store(true, Ordering::SeqCst) };
         }
-        // A hole is seldom one page: cover the rest of the mapping, so that a batch faults once. It may be terabytes, which
-        // counts for nothing if they are shared memory; as private memory they would leave nothing for anything else
-        // (RLIMIT_DATA). Where they are too many all the same (vm.overcommit_memory=2) a batch gets what it touches, bit by bit.
+        // A hole is seldom one page: cover the rest of the mapping, so that a batch faults once. It may be
+        // terabytes, which counts for nothing if they are shared memory; as private memory they would leave
+        // nothing for anything else (RLIMIT_DATA). Where they are too many all the same
+        // (vm.overcommit_memory=2) a batch gets what it touches, bit by bit.
         let page = at & !(seen.page - 1);
         let rest = seen.start + seen.len - page;
         for len in [rest, rest.min(seen.page.max(PART)), seen.page] {

@@ -1,12 +1,12 @@
 //! System calls that a filter refuses: they fail with EPERM, and are counted.
 //!
-//! Theory of operation. A filter of seccomp(2) that traps raises SIGSYS on the thread that made the call, in place of the
-//! call. The handler counts it by kind of thread and number of the call, and writes EPERM where the thread will look for
-//! the call's result (seccomp(2), `SECCOMP_RET_TRAP`). So the caller sees an error, not its end. The filters themselves
-//! stand in `sandbox/filters`.
+//! Theory of operation. A filter of seccomp(2) that traps raises SIGSYS on the thread that made the call, in
+//! place of the call. The handler counts it by kind of thread and number of the call, and writes EPERM where
+//! the thread will look for the call's result (seccomp(2), `SECCOMP_RET_TRAP`). So the caller sees an error,
+//! not its end. The filters themselves stand in `sandbox/filters`.
 //!
-//! Invariants: the handler calls nothing, and touches nothing but atomics in statics, a thread-local byte that needs no
-//! constructor, and the registers that the kernel saved for this signal.
+//! Invariants: the handler calls nothing, and touches nothing but atomics in statics, a thread-local byte
+//! that needs no constructor, and the registers that the kernel saved for this signal.
 
 use std::cell::Cell;
 use std::io;
@@ -58,7 +58,8 @@ pub fn install() -> io::Result<()> {
 
 extern "C" fn on_sigsys(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let context = context.cast::<libc::ucontext_t>();
-    // SAFETY: the kernel hands an SA_SIGINFO handler the context that it restores afterwards; no other code has it.
+    // SAFETY: the kernel hands an SA_SIGINFO handler the context that it restores afterwards; no other code
+    // has it.
     let registers = unsafe { &mut (*context).uc_mcontext };
     #[cfg(target_arch = "x86_64")]
     let call = {

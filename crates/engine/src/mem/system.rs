@@ -1,26 +1,27 @@
-//! Calls of the system for which libraries have none. How the kernel schedules a thread: sched_setattr(2), the only call that
-//! sets SCHED_DEADLINE.
+//! Calls of the system for which libraries have none. How the kernel schedules a thread: sched_setattr(2),
+//! the only call that sets SCHED_DEADLINE.
 //!
-//! Invariant of the `unsafe` here: the kernel reads or writes what is lent to it for the call, of the size that is given, and keeps no
-//! pointer to it. `SchedulingPolicy` is the call's `struct sched_attr` in its first version, which all kernels
-//! know that this program runs on.
+//! Invariant of the `unsafe` here: the kernel reads or writes what is lent to it for the call, of the size
+//! that is given, and keeps no pointer to it. `SchedulingPolicy` is the call's `struct sched_attr` in its
+//! first version, which all kernels know that this program runs on.
 //!
-//! Locks of whole files that belong to the open file, not to the process (`F_OFD_SETLK`, fcntl(2)): the holder of the
-//! descriptor has the lock, and it goes with the last one. Requests that the kernel still carries out hold the file
-//! open, too, so the lock of a process that was killed goes when the last of them is over.
+//! Locks of whole files that belong to the open file, not to the process (`F_OFD_SETLK`, fcntl(2)): the
+//! holder of the descriptor has the lock, and it goes with the last one. Requests that the kernel still
+//! carries out hold the file open, too, so the lock of a process that was killed goes when the last of them
+//! is over.
 //!
 //! The NUMA node of memory.
 //!
 //! Options of sockets. How far a stream socket has been looked at: the one number that
 //! the kernel keeps beside its bytes. Whether its peers may send descriptors.
 //!
-//! Theory of operation. With SO_PEEK_OFF (unix(7), socket(7)) each look (`MSG_PEEK`) begins where the last one ended, and
-//! taking bytes out moves the place back by as many. So a message that was looked at as a whole leaves its length
-//! there, and taking it leaves zero: a process that inherits the socket can tell whether a message that was answered is
-//! still to be taken.
+//! Theory of operation. With SO_PEEK_OFF (unix(7), socket(7)) each look (`MSG_PEEK`) begins where the last
+//! one ended, and taking bytes out moves the place back by as many. So a message that was looked at as a
+//! whole leaves its length there, and taking it leaves zero: a process that inherits the socket can tell
+//! whether a message that was answered is still to be taken.
 //!
-//! With SO_PASSRIGHTS switched off (Linux 6.16) a sender of descriptors gets EPERM, and what is accepted from a
-//! listening socket has the same.
+//! With SO_PASSRIGHTS switched off (Linux 6.16) a sender of descriptors gets EPERM, and what is accepted from
+//! a listening socket has the same.
 
 use std::fs::File;
 use std::io;
@@ -112,13 +113,14 @@ pub fn lock_file(file: &File, alone: bool) -> io::Result<()> {
 const MPOL_F_NODE: libc::c_ulong = 1;
 const MPOL_F_ADDR: libc::c_ulong = 2;
 
-/// The node of the first page of `piece`, which is found or made if it is not there: for memory that is in use. `None`: the kernel
-/// does not tell.
+/// The node of the first page of `piece`, which is found or made if it is not there: for memory that is in
+/// use. `None`: the kernel does not tell.
 pub fn node_of(piece: &Piece) -> Option<usize> {
     let mut node: libc::c_int = -1;
     let (no_mask, bits) = (std::ptr::null_mut::<libc::c_ulong>(), 0 as libc::c_ulong);
     let (at, flags) = (piece.as_ptr(), MPOL_F_NODE | MPOL_F_ADDR);
-    // SAFETY: `node` lives until the call is over; the address is only looked up, and one that is not mapped is an error.
+    // SAFETY: `node` lives until the call is over; the address is only looked up, and one that is not mapped
+    // is an error.
     done(unsafe { libc::syscall(libc::SYS_get_mempolicy, &raw mut node, no_mask, bits, at, flags) }).ok()?;
     usize::try_from(node).ok()
 }
@@ -135,8 +137,8 @@ pub fn set_peeked(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     set(socket, libc::SO_PEEK_OFF, c_int::try_from(bytes).map_err(io::Error::other)?)
 }
 
-/// Lets no peer of `socket` send descriptors, where the kernel knows how: none are wanted there. Without it they are
-/// dropped unseen, since no read has room for them.
+/// Lets no peer of `socket` send descriptors, where the kernel knows how: none are wanted there. Without it
+/// they are dropped unseen, since no read has room for them.
 pub fn take_no_descriptors(socket: impl AsFd) {
     /// As asm-generic/socket.h has it; x86 and ARM have no other.
     const SO_PASSRIGHTS: c_int = 83;

@@ -1,5 +1,5 @@
-//! The terms on which the peer of one port gives us memory and interrupts: which files it may give, what is done
-//! with them, and how much it has given. Everything that is mapped for a port refers to the same terms.
+//! The terms on which the peer of one port gives us memory and interrupts: which files it may give, what is
+//! done with them, and how much it has given. Everything that is mapped for a port refers to the same terms.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,8 +12,8 @@ pub enum Files {
     /// Those whose pages are memory of this machine: memfds, tmpfs, hugetlbfs.
     #[default]
     Memory,
-    /// Any file. Touching one may wait for a disk, another process or another machine, and the I/O core with it: the
-    /// operator trusts the peer.
+    /// Any file. Touching one may wait for a disk, another process or another machine, and the I/O core with
+    /// it: the operator trusts the peer.
     Any,
 }
 

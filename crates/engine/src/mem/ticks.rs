@@ -1,8 +1,8 @@
-//! A clock that costs next to nothing to read: the processor's time stamp counter (Intel SDM vol. 3B §19.17), where there is
-//! one. Its rate is measured once, and nothing is said about other processors' counters.
+//! A clock that costs next to nothing to read: the processor's time stamp counter (Intel SDM vol. 3B §19.17),
+//! where there is one. Its rate is measured once, and nothing is said about other processors' counters.
 //!
-//! Invariant of the `unsafe` here: reading the counter, and asking what the processor has, touches no memory; the kernel is asked
-//! for times with places of ours.
+//! Invariant of the `unsafe` here: reading the counter, and asking what the processor has, touches no memory;
+//! the kernel is asked for times with places of ours.
 
 use std::mem::MaybeUninit;
 use std::sync::LazyLock;
@@ -60,7 +60,8 @@ pub fn process_time(pid: u32) -> Option<Duration> {
     done.then(|| Some(Duration::new(time.tv_sec.try_into().ok()?, time.tv_nsec.try_into().ok()?)))?
 }
 
-/// Nanoseconds of processors that the calling thread has had, and how often it has given one up to wait for something.
+/// Nanoseconds of processors that the calling thread has had, and how often it has given one up to wait for
+/// something.
 pub fn thread_time() -> (u64, u64) {
     let had = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     let had = u64::try_from(had.tv_sec * 1_000_000_000 + had.tv_nsec).unwrap_or(0);
@@ -79,14 +80,16 @@ pub fn ticks_in(time: Duration) -> u64 {
     u64::try_from(u128::from(*RATE) * time.as_nanos() / 1_000_000_000).unwrap_or(u64::MAX)
 }
 
-/// Whether the counter runs at one rate whatever the processor does, also while it sleeps (Intel SDM vol. 3B §19.17.1).
+/// Whether the counter runs at one rate whatever the processor does, also while it sleeps (Intel SDM vol. 3B
+/// §19.17.1).
 pub fn ticks_are_steady() -> bool {
     #[cfg(target_arch = "x86_64")]
     {
         const POWER: u32 = 0x8000_0007;
         const INVARIANT: u32 = 1 << 8;
         #[allow(unused_unsafe, reason = "newer compilers call it safe")]
-        // SAFETY: every processor of this architecture has the instruction; a leaf that there is not is not asked for.
+        // SAFETY: every processor of this architecture has the instruction; a leaf that there is not is not
+        // asked for.
         unsafe {
             std::arch::x86_64::__cpuid(0x8000_0000).eax >= POWER
                 && std::arch::x86_64::__cpuid(POWER).edx & INVARIANT != 0

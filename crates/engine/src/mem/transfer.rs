@@ -1,24 +1,26 @@
 //! Reads and writes of one file straight from and to foreign memory, by io_uring.
 //!
-//! Each user has a ring of its own (`rings`), which is restricted before it works: it takes reads, writes, `FSYNC` and
-//! `FALLOCATE`, all of them of files that were registered, and nothing else can be registered: the one that it is for, and
-//! for a disk that is only read its port's journal, whose lock lasts as long as the ring has requests. So an attacker
-//! that can write to our memory can do with it what may be done with those files, and no more.
+//! Each user has a ring of its own (`rings`), which is restricted before it works: it takes reads, writes,
+//! `FSYNC` and `FALLOCATE`, all of them of files that were registered, and nothing else can be registered:
+//! the one that it is for, and for a disk that is only read its port's journal, whose lock lasts as long as
+//! the ring has requests. So an attacker that can write to our memory can do with it what may be done with
+//! those files, and no more.
 //!
-//! What waits for others is done by threads of the kernel, *workers*, which all rings that one thread submits share. So there are
-//! many of them, and no ring has more than [`AT_WORKERS`] requests there that are known to need one. They belong to the thread
-//! that submits, an I/O core mostly, and may run wherever the process may: on the I/O core's processor, too. So each I/O core says
-//! once, as one of its first acts, where they run and how many there are at most ([`keep_workers_away`]).
+//! What waits for others is done by threads of the kernel, *workers*, which all rings that one thread submits
+//! share. So there are many of them, and no ring has more than [`AT_WORKERS`] requests there that are known
+//! to need one. They belong to the thread that submits, an I/O core mostly, and may run wherever the process
+//! may: on the I/O core's processor, too. So each I/O core says once, as one of its first acts, where they
+//! run and how many there are at most ([`keep_workers_away`]).
 //!
-//! No request interrupts a thread that submits another one later (`COOP_TASKRUN` is left out): a ring may be handed
-//! from thread to thread with requests under way, and those end on the thread that submitted them, whatever that does
-//! meanwhile.
+//! No request interrupts a thread that submits another one later (`COOP_TASKRUN` is left out): a ring may be
+//! handed from thread to thread with requests under way, and those end on the thread that submitted them,
+//! whatever that does meanwhile.
 //!
-//! Invariant that the `unsafe` here keeps: memory that a request refers to stays what it is until the request is over. Lists of
-//! pieces and bounce buffers lie in the slot that the request has, which is not touched before; the pieces lie in the guest map
-//! that is held here. A [`Transfers`] that is dropped with requests under way is not freed but *parked*, with its map, and
-//! freed when one that comes after it finds all of them over. A set of processors is plain bits, all zero is the empty one, and only
-//! bits inside it are set.
+//! Invariant that the `unsafe` here keeps: memory that a request refers to stays what it is until the request
+//! is over. Lists of pieces and bounce buffers lie in the slot that the request has, which is not touched
+//! before; the pieces lie in the guest map that is held here. A [`Transfers`] that is dropped with requests
+//! under way is not freed but *parked*, with its map, and freed when one that comes after it finds all of
+//! them over. A set of processors is plain bits, all zero is the empty one, and only bits inside it are set.
 
 use std::fs::File;
 use std::io;
@@ -41,12 +43,13 @@ use super::rings::for_file;
 const BOUNCE: u32 = 64 * 1024;
 const BOUNCES: usize = 16;
 
-/// Most workers of a thread: of those that read and write files, and of all others. A request that waits for a file system or its
-/// server occupies one, so there are enough for many disks that do not answer: a ring asks for a few.
+/// Most workers of a thread: of those that read and write files, and of all others. A request that waits for
+/// a file system or its server occupies one, so there are enough for many disks that do not answer: a ring
+/// asks for a few.
 const MOST_WORKERS: u32 = 512;
 
-/// Has the workers of the calling thread, from now on, run on the processors that no I/O core has, if there are any, and be bounded in number.
-/// Nothing where the system has no io_uring for us: then there are none.
+/// Has the workers of the calling thread, from now on, run on the processors that no I/O core has, if there
+/// are any, and be bounded in number. Nothing where the system has no io_uring for us: then there are none.
 pub fn keep_workers_away() {
     // The setting is the thread's, and outlives this ring (io_uring_register(2), IORING_REGISTER_IOWQ_AFF).
     let Ok(ring) = IoUring::new(1) else { return };
@@ -98,7 +101,8 @@ pub enum Begun {
 pub struct How {
     /// What is written lasts when it is over.
     pub lasting: bool,
-    /// A worker of the kernel's does it, since it may wait for others; else the thread that submits it begins it.
+    /// A worker of the kernel's does it, since it may wait for others; else the thread that submits it begins
+    /// it.
     pub by_worker: bool,
 }
 
@@ -106,8 +110,8 @@ pub struct How {
 #[repr(align(4096))]
 struct Zeros([u8; 1 << 16]);
 static ZEROS: Zeros = Zeros([0; 1 << 16]);
-/// Most requests of a ring that are certain to occupy a worker of the kernel's: those of all rings that one I/O core submits
-/// share its workers, and one whose file does not answer must leave some.
+/// Most requests of a ring that are certain to occupy a worker of the kernel's: those of all rings that one
+/// I/O core submits share its workers, and one whose file does not answer must leave some.
 const AT_WORKERS: usize = 4;
 
 #[derive(Default)]
@@ -145,7 +149,8 @@ pub struct RequestRing {
     at_workers: usize,
     /// Pushed and not submitted.
     pushed: usize,
-    /// Its slot and result, if what was read for a request is still to be brought from its bounce buffer to where it goes.
+    /// Its slot and result, if what was read for a request is still to be brought from its bounce buffer to
+    /// where it goes.
     landing: Option<(usize, i32)>,
     align: Option<Alignment>,
     bounds: Bounds,
@@ -164,8 +169,9 @@ pub struct Transfers(ManuallyDrop<Box<RequestRing>>);
 static PARKED: Mutex<Vec<RequestRing>> = Mutex::new(Vec::new());
 
 impl Transfers {
-    /// A ring for at most `depth` requests at a time to a file, within these `bounds`, with memory of `map`. `align`: it goes past
-    /// the page cache, which wants things aligned. `held`: this file is open as long as requests are under way, too.
+    /// A ring for at most `depth` requests at a time to a file, within these `bounds`, with memory of `map`.
+    /// `align`: it goes past the page cache, which wants things aligned. `held`: this file is open as long as
+    /// requests are under way, too.
     ///
     /// # Errors
     /// The system has no such ring for us.
@@ -269,7 +275,8 @@ impl RequestRing {
         unsafe { BorrowedFd::borrow_raw(self.ring.as_raw_fd()) }
     }
 
-    /// Has `slot`, whose lists are as `entry` says, wait to be submitted. `at_worker`: a worker of the kernel's carries it out.
+    /// Has `slot`, whose lists are as `entry` says, wait to be submitted. `at_worker`: a worker of the
+    /// kernel's carries it out.
     fn begin(&mut self, slot: usize, entry: &Entry, at_worker: bool) -> Begun {
         let Some(place) = self.slots.get_mut(slot).filter(|place| !place.busy) else { return Begun::NotNow };
         if at_worker && self.at_workers >= AT_WORKERS {
@@ -277,8 +284,8 @@ impl RequestRing {
         }
         let flags = if at_worker { Flags::FIXED_FILE | Flags::ASYNC } else { Flags::FIXED_FILE };
         let entry = entry.clone().flags(flags).user_data(slot as u64);
-        // SAFETY: what it refers to lies in the slot, which is busy from now on until the request is over, and in memory that
-        // the map holds, and both outlive the request, whatever becomes of us (`Drop`).
+        // SAFETY: what it refers to lies in the slot, which is busy from now on until the request is over,
+        // and in memory that the map holds, and both outlive the request, whatever becomes of us (`Drop`).
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             return Begun::NotNow;
         }
@@ -290,7 +297,8 @@ impl RequestRing {
         Begun::Yes
     }
 
-    /// Begins to read into `pieces`, or to write what is in them, as far as one request goes, at byte `at` of the file.
+    /// Begins to read into `pieces`, or to write what is in them, as far as one request goes, at byte `at` of
+    /// the file.
     pub fn transfer(&mut self, slot: usize, write: bool, at: u64, pieces: &[Piece], how: How) -> Begun {
         if how.by_worker && self.at_workers >= AT_WORKERS {
             return Begun::NotNow;
@@ -345,7 +353,8 @@ impl RequestRing {
         begun
     }
 
-    /// Whether the kernel may have the stretches in this slot beside what it has. Notes how many bytes they are.
+    /// Whether the kernel may have the stretches in this slot beside what it has. Notes how many bytes they
+    /// are.
     fn fits(&mut self, slot: usize) -> bool {
         let Some(place) = self.slots.get_mut(slot) else { return false };
         place.len = place.iovecs.iter().map(|Iovec(stretch)| stretch.iov_len).sum();
@@ -398,8 +407,8 @@ impl RequestRing {
         }
     }
 
-    /// The next request that is over: its slot, and what the kernel says, a number of bytes or an error below zero. None, too,
-    /// where it takes too long to have pages found that what was read goes to.
+    /// The next request that is over: its slot, and what the kernel says, a number of bytes or an error below
+    /// zero. None, too, where it takes too long to have pages found that what was read goes to.
     pub fn next_over(&mut self, deadline: Deadline) -> Option<(usize, i32)> {
         let (slot, result) = match self.landing.take() {
             Some(landing) => landing,

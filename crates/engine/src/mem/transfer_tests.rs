@@ -1,6 +1,7 @@
 //! Files read and written through a ring, by the real kernel.
 //!
-//! Invariant of the `unsafe` here: what the requests refer to outlives the test, and the kernel takes none of them.
+//! Invariant of the `unsafe` here: what the requests refer to outlives the test, and the kernel takes none of
+//! them.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
@@ -112,7 +113,8 @@ fn a_ring_has_few_workers_at_a_time() {
     results(&mut ring);
 }
 
-/// An attacker that can write to our memory can post anything: the kernel takes nothing but what is for this file.
+/// An attacker that can write to our memory can post anything: the kernel takes nothing but what is for this
+/// file.
 #[test]
 fn a_ring_reaches_one_file_alone() {
     let (ours, other) = (file(4096), file(4096));

@@ -1,6 +1,7 @@
 //! What is counted of frames on their way: what a fetch took, what a delivery did, what was dropped and why.
 //!
-//! A leaf, so that both the ports, which are counted, and the observer, which writes the counters down, stand above it.
+//! A leaf, so that both the ports, which are counted, and the observer, which writes the counters down, stand
+//! above it.
 
 pub use sidecore_abi::counters::DropReason;
 
@@ -108,8 +109,8 @@ impl Outcome {
             && self.has_waited_for_pages()
     }
 
-    /// Whether that time went into a search for pages, for the second time: a process that was stopped looks so once. Else the
-    /// delivery has its whole time again.
+    /// Whether that time went into a search for pages, for the second time: a process that was stopped looks
+    /// so once. Else the delivery has its whole time again.
     #[cold]
     fn has_waited_for_pages(&mut self) -> bool {
         let late = own_time(self.begun, true).is_some_and(|own| own > self.time);

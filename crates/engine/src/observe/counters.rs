@@ -79,8 +79,8 @@ impl CounterFile {
         Self::on(own_file(path, 0o644)?.file)
     }
 
-    /// A counters file in `file`, which is ours; what stood in it goes. It takes all its room now: a full file system is an
-    /// error here, and no SIGBUS later.
+    /// A counters file in `file`, which is ours; what stood in it goes. It takes all its room now: a full
+    /// file system is an error here, and no SIGBUS later.
     ///
     /// # Errors
     /// What the system says of sizing or mapping it.
@@ -91,8 +91,9 @@ impl CounterFile {
         Self::map(file)
     }
 
-    /// Whether a process has the file open to write, as its daemon has. `file` is open to read only: the kernel grants a lease
-    /// for it if there is no writer. A process that may only read the file cannot make it look written.
+    /// Whether a process has the file open to write, as its daemon has. `file` is open to read only: the
+    /// kernel grants a lease for it if there is no writer. A process that may only read the file cannot make
+    /// it look written.
     pub fn is_written(file: &File) -> bool {
         // SAFETY: no pointers. The lease goes when the file is closed.
         let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
@@ -142,7 +143,8 @@ impl CounterFile {
         counters
     }
 
-    /// Interrupts that core `core` sent so far, and those that it saved: the peer polled, or one told of several events.
+    /// Interrupts that core `core` sent so far, and those that it saved: the peer polled, or one told of
+    /// several events.
     pub fn interrupts(&self, core: usize) -> (u64, u64) {
         let Some(counts) = self.map.interrupts.get(core) else { return (0, 0) };
         let sent = counts.interrupts.load(Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071).
 //!
-//! Ones' complement addition does not care for word size or byte order (RFC 1071 §2), so bytes are taken eight
-//! at a time in the machine's own order and folded once per slice. Both halves of each word go to
+//! Ones' complement addition does not care for word size or byte order (RFC 1071 §2), so bytes are taken
+//! eight at a time in the machine's own order and folded once per slice. Both halves of each word go to
 //! accumulators of their own: no carry to look after, and the compiler can use vector registers.
 
 /// A running ones' complement sum over bytes that arrive in slices of any length, in order.
@@ -100,7 +100,8 @@ fn raw(bytes: &[u8]) -> u16 {
         low = low.wrapping_add(n & 0xffff_ffff);
         high = high.wrapping_add(n >> 32);
     }
-    // The rest by its binary digits: copying it to a zeroed word costs more than the sum of a whole IP header.
+    // The rest by its binary digits: copying it to a zeroed word costs more than the sum of a whole IP
+    // header.
     if let Some((word, after)) = rest.split_first_chunk() {
         high = high.wrapping_add(u32::from_ne_bytes(*word).into());
         rest = after;

@@ -9,8 +9,8 @@ use super::offload::{BadOffload, Offloads};
 use crate::mem::Arena;
 use crate::util::slice::{behind, upto};
 
-/// Bytes of a frame that are read once: tags may go on its way, that of a VLAN and [`PRIORITIES`], and what is looked at is then that
-/// much longer.
+/// Bytes of a frame that are read once: tags may go on its way, that of a VLAN and [`PRIORITIES`], and what
+/// is looked at is then that much longer.
 const READ_ONCE: usize = MAX_HEADER + 4 * (1 + PRIORITIES as usize);
 /// Bytes of ARP for addresses of IPv4 and Ethernet, and of a request what its operation is.
 const ARP_LEN: usize = 28;
@@ -46,8 +46,8 @@ pub enum L4 {
     Hidden,
     /// The headers cannot be followed to a protocol within the bytes at hand. It may be any.
     Unknown,
-    /// Source and destination, of ICMP type and code; and the flags, if they lie within the bytes at hand. Other protocols than
-    /// TCP have none set.
+    /// Source and destination, of ICMP type and code; and the flags, if they lie within the bytes at hand.
+    /// Other protocols than TCP have none set.
     Ports(u16, u16, Option<u8>),
 }
 
@@ -189,9 +189,9 @@ impl Fields {
 }
 
 impl Batch {
-    /// Reads headers that do not end in their frame's head, once, into memory of the batch: whoever looks at them later, and the
-    /// receiver, gets what was read here. `lost` is told of frames for which there is no room, and of those that ask for a
-    /// checksum elsewhere than in these headers, and why.
+    /// Reads headers that do not end in their frame's head, once, into memory of the batch: whoever looks at
+    /// them later, and the receiver, gets what was read here. `lost` is told of frames for which there is no
+    /// room, and of those that ask for a checksum elsewhere than in these headers, and why.
     pub fn see_through(&mut self, mut lost: impl FnMut(u16, Option<BadOffload>)) {
         for pick in 0..u16::try_from(self.len()).unwrap_or(u16::MAX) {
             let frame = self.frame(pick);
@@ -215,8 +215,8 @@ impl Batch {
     }
 }
 
-/// Whose address the sender of a frame for many says that it has, and for which it asks, by ARP or Neighbor Discovery.
-/// `None`: the frame is of neither.
+/// Whose address the sender of a frame for many says that it has, and for which it asks, by ARP or Neighbor
+/// Discovery. `None`: the frame is of neither.
 #[must_use]
 pub fn asks(batch: &Batch, frame: &Frame) -> Option<(u128, Option<u128>)> {
     let fields = Fields::of(batch, frame).filter(|fields| fields.tag == 0)?;
@@ -231,7 +231,8 @@ fn mapped(address: [u8; 4]) -> u128 {
     Ipv4Addr::from(address).to_ipv6_mapped().to_bits()
 }
 
-/// The address at byte `at`. A mapped one in IPv6, which no packet may have, is no IPv4 address: its first bit is another.
+/// The address at byte `at`. A mapped one in IPv6, which no packet may have, is no IPv4 address: its first
+/// bit is another.
 #[inline]
 fn address(head: &[u8], ip: &Ip, at: usize) -> Option<u128> {
     let bytes = head.get(at..)?;
@@ -422,7 +423,8 @@ mod tests {
         }
     }
 
-    /// A routing header (RFC 8754 §2) that names another destination behind the bytes at hand hides neither address.
+    /// A routing header (RFC 8754 §2) that names another destination behind the bytes at hand hides neither
+    /// address.
     #[test]
     fn a_routing_header_hides_no_address() {
         let mut routed = six(43, &[&[6, 2, 0, 1][..], &[0; 20], &PORTS].concat());

@@ -26,11 +26,13 @@ pub fn flow_hash(head: &[u8]) -> u32 {
     finish(mix(hash, port(at) << 16 | port(at + 2)))
 }
 
-/// Hashes what a flow is known by in both of its directions: the addresses, the protocol and the ports of a frame that begins
-/// with `head`. An ICMP error has the hash of the packet that it is about, if `head` reaches that far.
+/// Hashes what a flow is known by in both of its directions: the addresses, the protocol and the ports of a
+/// frame that begins with `head`. An ICMP error has the hash of the packet that it is about, if `head`
+/// reaches that far.
 ///
-/// Fragments are hashed by addresses alone, frames that are not IP by their Ethernet addresses. Total: any bytes have a hash.
-/// The key is for those hashes by which neighbours can be hurt: who does not know it cannot aim flows at one value.
+/// Fragments are hashed by addresses alone, frames that are not IP by their Ethernet addresses. Total: any
+/// bytes have a hash. The key is for those hashes by which neighbours can be hurt: who does not know it
+/// cannot aim flows at one value.
 #[must_use]
 #[inline]
 pub fn symmetric_hash(head: &[u8], key: [u64; 2]) -> u64 {
@@ -54,8 +56,8 @@ pub fn symmetric_hash(head: &[u8], key: [u64; 2]) -> u64 {
     both(key, [end(ip.src, ports[0]), end(ip.dst, ports[1])], protocol.into())
 }
 
-/// What [`symmetric_hash`] says of TCP and UDP over IPv4 without options, tags and fragments, as most frames are: found in a few
-/// loads. `None` of all others.
+/// What [`symmetric_hash`] says of TCP and UDP over IPv4 without options, tags and fragments, as most frames
+/// are: found in a few loads. `None` of all others.
 #[must_use]
 #[inline]
 pub fn plain_hash(head: &[u8], key: [u64; 2]) -> Option<u64> {
@@ -74,16 +76,16 @@ pub fn plain_hash(head: &[u8], key: [u64; 2]) -> Option<u64> {
     Some(both(key, [from, to], protocol.into()))
 }
 
-/// Whether the frame that begins with `head` is an ICMP error, and so about another packet, whose headers may lie behind the
-/// bytes at hand.
+/// Whether the frame that begins with `head` is an ICMP error, and so about another packet, whose headers may
+/// lie behind the bytes at hand.
 #[must_use]
 #[inline]
 pub fn is_about_another(head: &[u8]) -> bool {
     Ip::parse(head).is_some_and(|ip| quote(head, &ip).is_some())
 }
 
-/// Bytes of a frame by which [`symmetric_hash`] finds the ports of the packet that an ICMP error is about, where neither has
-/// options.
+/// Bytes of a frame by which [`symmetric_hash`] finds the ports of the packet that an ICMP error is about,
+/// where neither has options.
 pub const QUOTING: usize = 22 + 2 * (40 + 8);
 
 /// The header of the packet that the ICMP error with header `ip` is about.
@@ -92,7 +94,8 @@ fn quoted(head: &[u8], ip: &Ip) -> Option<Ip> {
     Ip::at(head, ethertype, at)
 }
 
-/// Which IP that packet is of, and where it begins: behind 8 bytes of an error (RFC 792; RFC 4443 §2.1: types below 128).
+/// Which IP that packet is of, and where it begins: behind 8 bytes of an error (RFC 792; RFC 4443 §2.1: types
+/// below 128).
 #[inline]
 fn quote(head: &[u8], ip: &Ip) -> Option<(u16, usize)> {
     let (protocol, at) = ip.l4?;

@@ -1,9 +1,9 @@
 //! Frames and batches: up to [`MAX_BATCH`] Ethernet frames taken from one port together.
 //!
-//! A frame is described in place. Its first [`HEAD`] bytes and its offload facts were read once, into private memory,
-//! when it was fetched. Every decision (lookup, policy, segmentation) is made on these bytes, and the receiver gets
-//! them, so a sender that rewrites its buffer meanwhile changes nothing. The rest is a list of [`Piece`]s in the
-//! sender's memory, copied once, straight into the receiver.
+//! A frame is described in place. Its first [`HEAD`] bytes and its offload facts were read once, into private
+//! memory, when it was fetched. Every decision (lookup, policy, segmentation) is made on these bytes, and the
+//! receiver gets them, so a sender that rewrites its buffer meanwhile changes nothing. The rest is a list of
+//! [`Piece`]s in the sender's memory, copied once, straight into the receiver.
 //!
 //! A batch lives from `IngressQueue::fetch` to `IngressQueue::release`; the pieces are valid just as
 //! long. It is allocated when the core starts and never grows.
@@ -38,24 +38,25 @@ pub(crate) static ALL: [u16; MAX_BATCH] = {
 /// Bytes of each frame that are kept in private memory: one cache line.
 pub const HEAD: usize = 64;
 
-/// What the frames of a batch may cost unless the caller of the fetch says otherwise, in bytes to copy. Twice the bytes
-/// of 256 frames of the usual MTU, and a dozen of the largest: some 0.15 ms of a core. Without a bound 256 frames of 64
-/// KiB were 16 MiB, and 3 ms.
+/// What the frames of a batch may cost unless the caller of the fetch says otherwise, in bytes to copy. Twice
+/// the bytes of 256 frames of the usual MTU, and a dozen of the largest: some 0.15 ms of a core. Without a
+/// bound 256 frames of 64 KiB were 16 MiB, and 3 ms.
 pub const BATCH_COST: u32 = 768 * 1024;
 /// How long they are fetched unless it is said otherwise.
 const BATCH_TIME: Duration = Duration::from_micros(200);
 /// How long a batch may take at least, where one of its frames is odd.
 const LEAST_TIME: Duration = Duration::from_micros(20);
-/// A look at the pages of the first frame has so long, however little of a visit is left: those of 256 pieces, where they are there.
+/// A look at the pages of the first frame has so long, however little of a visit is left: those of 256
+/// pieces, where they are there.
 const LOOK: Duration = Duration::from_micros(100);
-/// What it costs to cut one segment off, beside its bytes, should the receiver not accept the frame whole: headers to write,
-/// a checksum to make, a place in the receiver's ring. Segments of the usual size hardly count; 256 frames of 1,024
-/// segments would be 30 ms.
+/// What it costs to cut one segment off, beside its bytes, should the receiver not accept the frame whole:
+/// headers to write, a checksum to make, a place in the receiver's ring. Segments of the usual size hardly
+/// count; 256 frames of 1,024 segments would be 30 ms.
 pub const SEGMENT_COST: u32 = 512;
 
-/// While frames are fetched the clock is read once for this many of them, and first behind `FIRST_LOOK`. Reading a
-/// frame takes some 20 ns, unless its page has to be found or cleared first: that is up to a millisecond for huge
-/// pages, and may be so for each frame of a hostile guest.
+/// While frames are fetched the clock is read once for this many of them, and first behind `FIRST_LOOK`.
+/// Reading a frame takes some 20 ns, unless its page has to be found or cleared first: that is up to a
+/// millisecond for huge pages, and may be so for each frame of a hostile guest.
 const FRAMES_A_LOOK: usize = 32;
 const FIRST_LOOK: usize = 4;
 
@@ -136,7 +137,8 @@ pub fn is_group(mac: u64) -> bool {
     mac & 1 == 1
 }
 
-/// The pieces that hold bytes `from..to` of a frame whose bytes behind the head are those of `body`, as far as they lie there.
+/// The pieces that hold bytes `from..to` of a frame whose bytes behind the head are those of `body`, as far
+/// as they lie there.
 #[inline]
 pub fn stretch(body: &[Piece], from: usize, to: usize) -> impl Iterator<Item = Piece> + '_ {
     let mut end = HEAD;
@@ -172,8 +174,8 @@ pub struct Batch {
     /// Frames that were looked at: those that it has, and those that were dropped instead.
     seen: usize,
     limit: usize,
-    /// What its frames cost, in bytes to copy, and may cost: it ends with the frame that reaches that, and what is left waits in
-    /// the sender's ring for its next turn.
+    /// What its frames cost, in bytes to copy, and may cost: it ends with the frame that reaches that, and
+    /// what is left waits in the sender's ring for its next turn.
     cost: u32,
     most: u32,
     /// When fetching into it began, and how long it may take: ticks.
@@ -241,7 +243,8 @@ impl Batch {
         self.len = kept;
     }
 
-    /// Its frames were dealt with by the queue that they came from: they are not part of it any more, but were looked at.
+    /// Its frames were dealt with by the queue that they came from: they are not part of it any more, but
+    /// were looked at.
     #[cold]
     pub fn consume(&mut self) {
         self.len = 0;
@@ -286,8 +289,8 @@ impl Batch {
         self.len == 0
     }
 
-    /// How many more frames may be fetched, if they cost little. A device that has taken several from a ring at once
-    /// asks [`Batch::is_spent`] before each of them.
+    /// How many more frames may be fetched, if they cost little. A device that has taken several from a ring
+    /// at once asks [`Batch::is_spent`] before each of them.
     #[inline]
     pub fn room(&self) -> usize {
         if self.is_spent() {
@@ -301,8 +304,8 @@ impl Batch {
         self.seen
     }
 
-    /// When time is up. However little is left, a look at the pages of one frame fits, so that a device that begins
-    /// anew with each visit gets on.
+    /// When time is up. However little is left, a look at the pages of one frame fits, so that a device that
+    /// begins anew with each visit gets on.
     #[inline]
     pub fn deadline(&self) -> Deadline {
         let least = ticks_in(LEAST_TIME);
@@ -327,8 +330,8 @@ impl Batch {
         }
     }
 
-    /// A frame was looked at and is dropped: it takes room as the others do. What makes a frame bad may lie in memory that has
-    /// to be found first, so the clock is read for each.
+    /// A frame was looked at and is dropped: it takes room as the others do. What makes a frame bad may lie
+    /// in memory that has to be found first, so the clock is read for each.
     #[cold]
     pub fn skip(&mut self) {
         self.seen += 1;
@@ -380,8 +383,8 @@ impl Batch {
         Some((frame, &mut self.pieces))
     }
 
-    /// As [`Batch::commit`], for a frame whose first bytes may have lain in several pieces, each in a page of its own: the
-    /// clock is read for each such frame.
+    /// As [`Batch::commit`], for a frame whose first bytes may have lain in several pieces, each in a page of
+    /// its own: the clock is read for each such frame.
     #[inline]
     pub fn commit_odd(&mut self) {
         self.commit();
@@ -408,8 +411,8 @@ impl Batch {
         self.saw();
     }
 
-    /// Has the first bytes behind the head of frame `index` be `bytes`, which outlive the batch, instead of as many of its own. False,
-    /// and nothing is done: there is no room for its pieces and one more.
+    /// Has the first bytes behind the head of frame `index` be `bytes`, which outlive the batch, instead of
+    /// as many of its own. False, and nothing is done: there is no room for its pieces and one more.
     #[cold]
     pub fn put_behind_head(&mut self, index: usize, bytes: Piece) -> bool {
         let Some(frame) = self.frames.get_mut(..self.len).and_then(|frames| frames.get_mut(index)) else {
@@ -438,8 +441,8 @@ impl Batch {
         }
     }
 
-    /// Takes the tags off its frames that only tell a priority: those of VLAN 0 (802.1Q §6.9.1, table 9-2), [`PRIORITIES`] of each at
-    /// most.
+    /// Takes the tags off its frames that only tell a priority: those of VLAN 0 (802.1Q §6.9.1, table 9-2),
+    /// [`PRIORITIES`] of each at most.
     pub fn take_priorities(&mut self) {
         let [customer, ..] = TAGS.map(u16::to_be_bytes);
         for frame in self.frames.iter_mut().take(self.len) {
@@ -466,8 +469,8 @@ impl Batch {
         self.pieces.range(frame.piece as usize, frame.pieces as usize)
     }
 
-    /// Copies the bytes of `frame` from `from` on into `to`, wherever they lie; returns how many there were. What lies behind the
-    /// head may change with each reading: it is read once.
+    /// Copies the bytes of `frame` from `from` on into `to`, wherever they lie; returns how many there were.
+    /// What lies behind the head may change with each reading: it is read once.
     pub fn read(&self, frame: &Frame, from: usize, to: &mut [u8]) -> usize {
         let len = (frame.len as usize).saturating_sub(from).min(to.len());
         let Some(to) = to.get_mut(..len) else { return 0 };
@@ -480,7 +483,8 @@ impl Batch {
         done
     }
 
-    /// Appends a frame that is described as `frame`, whose bytes behind the head are those of `body`. False if there is no room.
+    /// Appends a frame that is described as `frame`, whose bytes behind the head are those of `body`. False
+    /// if there is no room.
     pub fn push_described(&mut self, frame: &Frame, body: &[Piece]) -> bool {
         if self.pieces.room() < body.len() {
             return false;
@@ -500,8 +504,8 @@ impl Batch {
         bytes.len() <= HEAD && self.push_with(bytes, bytes.len(), Offload::NONE, |_| true)
     }
 
-    /// Appends a frame of `len` bytes: those of `head` that fit into its head, and behind them the pieces that `add` adds. False if
-    /// that says so, or the batch is full.
+    /// Appends a frame of `len` bytes: those of `head` that fit into its head, and behind them the pieces
+    /// that `add` adds. False if that says so, or the batch is full.
     pub fn push_with(
         &mut self,
         head: &[u8],

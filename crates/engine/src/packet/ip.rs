@@ -139,8 +139,8 @@ impl Ip {
         }
     }
 
-    /// The first byte after the packet in the frame that begins with `head`, by its header (RFC 791 §3.1, RFC 8200
-    /// §3): a frame may be longer, or shorter.
+    /// The first byte after the packet in the frame that begins with `head`, by its header (RFC 791 §3.1, RFC
+    /// 8200 §3): a frame may be longer, or shorter.
     pub fn packet_end(&self, head: &[u8]) -> Option<usize> {
         let (from, length) = if self.v6 { (self.end, self.at + 4) } else { (self.at, self.at + 2) };
         Some(from + usize::from(be16(head, length)?))

@@ -390,16 +390,16 @@ impl Offload {
     }
 }
 
-/// Headers that senders leave to be finished without a word: the checksum by senders that do not say so, the length fields of IP
-/// and the length in the TCP seed by drivers of Intel's NICs, which fill them in segment by segment. A receiver that takes
-/// such a frame whole (virtio 1.2 §5.1.6.3) wants them to be there.
+/// Headers that senders leave to be finished without a word: the checksum by senders that do not say so, the
+/// length fields of IP and the length in the TCP seed by drivers of Intel's NICs, which fill them in segment
+/// by segment. A receiver that takes such a frame whole (virtio 1.2 §5.1.6.3) wants them to be there.
 impl Offload {
     /// The facts about a frame whose checksum field holds the sum of its pseudo header, as a sender leaves it
     /// that counts on hardware to complete it; `None` for every other frame.
     ///
     /// A checksum that is complete may have that value by chance. Completing it does no harm: if the checksum
-    /// was right, what comes out is the same number again. (The field, p, counts in the sum: with rest r, right
-    /// means r + 2p = 0xffff, and the completed checksum is then the complement of r + p, which is p.)
+    /// was right, what comes out is the same number again. (The field, p, counts in the sum: with rest r,
+    /// right means r + 2p = 0xffff, and the completed checksum is then the complement of r + p, which is p.)
     #[must_use]
     pub fn half_made(frame: &[u8]) -> Option<Offload> {
         let ip = Ip::parse(frame)?;
@@ -411,8 +411,8 @@ impl Offload {
         let len = end.checked_sub(l4)?;
         let address = |at: usize| frame.get(at..at + ip.address_len());
         let pseudo = Sum::pseudo(address(ip.src)?, address(ip.dst)?, protocol, len);
-        // A frame with padding cannot be described as one to complete: the padding would be summed as well. It
-        // is zeros, which do not change a sum, unless a sender hides something there.
+        // A frame with padding cannot be described as one to complete: the padding would be summed as well.
+        // It is zeros, which do not change a sum, unless a sender hides something there.
         let padding = frame.get(end..)?;
         if field != pseudo.value() || padding.iter().any(|byte| *byte != 0) {
             return None;

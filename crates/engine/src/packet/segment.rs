@@ -1,9 +1,9 @@
 //! Cutting a frame for a receiver that cannot (virtio 1.2 §5.1.6.2, "the device does segmentation").
 //!
-//! A [`Plan`] is arithmetic over a private copy of the frame's headers. It writes the header of segment *i* and
-//! says which bytes of the frame follow; it never sees the payload, so that the caller copies each byte once.
-//! Checksums are made anew from the addresses instead of patched: a driver's seed then cannot spoil them, and
-//! devices that seed differently (e1000 leaves out the length, virtio has it) need no special case.
+//! A [`Plan`] is arithmetic over a private copy of the frame's headers. It writes the header of segment *i*
+//! and says which bytes of the frame follow; it never sees the payload, so that the caller copies each byte
+//! once. Checksums are made anew from the addresses instead of patched: a driver's seed then cannot spoil
+//! them, and devices that seed differently (e1000 leaves out the length, virtio has it) need no special case.
 
 use super::checksum::Sum;
 use super::ip::{Ip, DESTINATION, FRAGMENT, IPV6_LEN, MAX_HEADER, TCP, UDP};
@@ -45,8 +45,8 @@ pub struct Segment {
     pub header_len: usize,
     /// Which bytes of the frame follow the header.
     pub payload: Range<usize>,
-    /// Which bytes of the frame the checksum covers besides the header: the payload; for the first fragment of
-    /// a datagram the payload of all; for the others nothing.
+    /// Which bytes of the frame the checksum covers besides the header: the payload; for the first fragment
+    /// of a datagram the payload of all; for the others nothing.
     pub summed: Range<usize>,
     /// Where the checksum goes, the sum of what it covers but `summed`, and whether it is UDP's.
     check: Option<(usize, Sum, bool)>,
@@ -100,7 +100,8 @@ impl<'a> Plan<'a> {
         }
         let header = head.get(..header_len).ok_or(BadOffload::HeaderCut)?;
         let fragments = gso == Gso::Ufo;
-        // RFC 8200 §4.5 wants destination options behind the fragment header, in the first fragment: not done.
+        // RFC 8200 §4.5 wants destination options behind the fragment header, in the first fragment: not
+        // done.
         if fragments && ip.named.1 == DESTINATION {
             return Err(BadOffload::WrongProtocol);
         }
@@ -181,8 +182,8 @@ impl<'a> Plan<'a> {
         put16(ip, 10, usize::from(checksum));
     }
 
-    /// Completes the transport header of segment `index`, with `payload` bytes to be summed behind it; returns
-    /// where its checksum goes, the sum so far, and whether it is UDP's.
+    /// Completes the transport header of segment `index`, with `payload` bytes to be summed behind it;
+    /// returns where its checksum goes, the sum so far, and whether it is UDP's.
     #[allow(
         clippy::indexing_slicing,
         reason = "`l4` is a whole TCP header, 20 bytes at least, or UDP's 8; `Ip::parse` has found both addresses before the \

@@ -1,8 +1,8 @@
 //! The source guard of a port: the source addresses that its frames may have.
 //!
-//! Three modes. *Off*: any, and the port's own address is nothing special. *Claim*: any, but the port's own address is
-//! pinned: while the port has a carrier no other port can have it. *Strict*: pinned, too, and frames from other
-//! addresses than its own and those that were allowed are dropped.
+//! Three modes. *Off*: any, and the port's own address is nothing special. *Claim*: any, but the port's own
+//! address is pinned: while the port has a carrier no other port can have it. *Strict*: pinned, too, and
+//! frames from other addresses than its own and those that were allowed are dropped.
 
 /// How a port's source addresses are guarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,8 +41,8 @@ fn sorted(addresses: &[u64]) -> Box<[u64]> {
 }
 
 impl SourceGuard {
-    /// The guard of a port whose own address is `own` (0: not known), behind which `fixed` live, and which under
-    /// [`MacGuard::Strict`] may use `allowed`, too, and with `vrrp` the addresses of virtual routers.
+    /// The guard of a port whose own address is `own` (0: not known), behind which `fixed` live, and which
+    /// under [`MacGuard::Strict`] may use `allowed`, too, and with `vrrp` the addresses of virtual routers.
     pub fn new(mode: MacGuard, own: u64, fixed: &[u64], allowed: &[u64], vrrp: bool) -> SourceGuard {
         SourceGuard { mode, own, fixed: sorted(fixed), allowed: sorted(allowed), vrrp }
     }

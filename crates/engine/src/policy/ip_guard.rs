@@ -1,5 +1,5 @@
-//! The IP guard of a port: which addresses of IP its frames may claim, and whether it may answer as a DHCP server or speak as a
-//! router.
+//! The IP guard of a port: which addresses of IP its frames may claim, and whether it may answer as a DHCP
+//! server or speak as a router.
 //!
 //! A frame claims an address as the source of IPv4 or IPv6, as the sender of ARP (RFC 826), and as the target
 //! of a neighbour advertisement (RFC 4861 §4.4). The unspecified address claims nothing in a packet: it is
@@ -40,8 +40,9 @@ pub struct IpGuard {
 }
 
 impl IpGuard {
-    /// The guard of a port whose frames may claim addresses of these networks (an address and how many bits of it name the network; `None`:
-    /// any), that answers no DHCP requests, and sends no router advertisements and redirects. `None` if that asks for nothing.
+    /// The guard of a port whose frames may claim addresses of these networks (an address and how many bits
+    /// of it name the network; `None`: any), that answers no DHCP requests, and sends no router
+    /// advertisements and redirects. `None` if that asks for nothing.
     pub fn new(
         allowed: Option<impl Iterator<Item = (IpAddr, u8)>>,
         no_dhcp: bool,

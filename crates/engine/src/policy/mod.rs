@@ -1,11 +1,11 @@
 //! What a port may do to its neighbours on a switch: a verdict with a reason, before the graph.
 //!
-//! A port's [`Policy`] is part of the topology's snapshot, so the hot path reads it without locks; a change of the
-//! configuration makes another. A port for which nothing is configured has none, and pays for none: an honest guest may be
-//! a VRRP router, a nested bridge or a load generator.
+//! A port's [`Policy`] is part of the topology's snapshot, so the hot path reads it without locks; a change
+//! of the configuration makes another. A port for which nothing is configured has none, and pays for none: an
+//! honest guest may be a VRRP router, a nested bridge or a load generator.
 //!
-//! What frames meet is a list of stages for each direction, in one order for all ports (`graph/stages.rs`). What comes in is held to its
-//! rate by the scheduler.
+//! What frames meet is a list of stages for each direction, in one order for all ports (`graph/stages.rs`).
+//! What comes in is held to its rate by the scheduler.
 
 pub mod acl;
 mod guard;
@@ -45,7 +45,8 @@ pub struct Policy {
     pub mac_limit: u32,
     /// Which source addresses it may use, and which are its own.
     pub guard: SourceGuard,
-    /// Whether an address that comes in by it lives there at once; else as at its switch, but for virtual routers'.
+    /// Whether an address that comes in by it lives there at once; else as at its switch, but for virtual
+    /// routers'.
     pub moves: Option<bool>,
     /// How many copies its floods may make, if that is limited.
     pub storm: Option<Storm>,
@@ -99,13 +100,13 @@ impl Policy {
             || self.copies(1).is_some()
     }
 
-    /// Whether a frame to `dst` in VLAN `of` may go out by a port with `policy`, as far as its list and its rate let it; and the
-    /// form that it has to get there, if it has another. It was sent by a port that is `isolated` or not, and has tags of
-    /// `protocol`.
+    /// Whether a frame to `dst` in VLAN `of` may go out by a port with `policy`, as far as its list and its
+    /// rate let it; and the form that it has to get there, if it has another. It was sent by a port that is
+    /// `isolated` or not, and has tags of `protocol`.
     ///
     /// # Errors
-    /// Its port is isolated from this one; it is of the spanning tree protocols; or this one does not carry its VLAN, or would give
-    /// it away without a tag so that the sender's own next tag names another one.
+    /// Its port is isolated from this one; it is of the spanning tree protocols; or this one does not carry
+    /// its VLAN, or would give it away without a tag so that the sender's own next tag names another one.
     #[inline]
     pub fn judge_out(
         policy: Option<&Policy>,

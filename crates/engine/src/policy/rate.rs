@@ -1,8 +1,9 @@
 //! How many frames and bits a second go out by a port.
 //!
-//! What comes *in* is limited by the scheduler, which leaves frames in their sender's ring (`core/accounts.rs`). What goes out
-//! comes from many senders, none of which can wait for this port, so what is beyond the limit is dropped: a policer. Its bucket
-//! (`util::bucket`) holds what the port may save up while little comes. A frame that is to be segmented counts as its segments.
+//! What comes *in* is limited by the scheduler, which leaves frames in their sender's ring
+//! (`core/accounts.rs`). What goes out comes from many senders, none of which can wait for this port, so what
+//! is beyond the limit is dropped: a policer. Its bucket (`util::bucket`) holds what the port may save up
+//! while little comes. A frame that is to be segmented counts as its segments.
 //!
 //! A batch reads the buckets once and writes them once.
 
@@ -38,7 +39,8 @@ impl EgressRate {
         })
     }
 
-    /// How many of `frames`, the first ones, may go out at time `now`. They are taken from the limits, unless that is only asked.
+    /// How many of `frames`, the first ones, may go out at time `now`. They are taken from the limits, unless
+    /// that is only asked.
     pub fn admit<'f>(&self, frames: impl Iterator<Item = &'f Frame>, now: Instant, spends: bool) -> usize {
         let now = parts(nanos_at(now));
         let limits = [&self.frames, &self.bits];

@@ -1,11 +1,13 @@
 //! Storm limits: how many copies a second a port's floods may make.
 //!
-//! Theory of operation. A flooded frame costs as many copies as there are other ports on the switch, so the limit
-//! counts copies. Each kind of flood has a bucket of tokens (`util::bucket`), filled at the rate that the operator chose, with at
-//! most a tenth of a second's worth. A frame passes while there is a token, and may take more tokens than there are; the
-//! next frame waits until the excess is paid back. So a lone broadcast passes on a switch of any size.
+//! Theory of operation. A flooded frame costs as many copies as there are other ports on the switch, so the
+//! limit counts copies. Each kind of flood has a bucket of tokens (`util::bucket`), filled at the rate that
+//! the operator chose, with at most a tenth of a second's worth. A frame passes while there is a token, and
+//! may take more tokens than there are; the next frame waits until the excess is paid back. So a lone
+//! broadcast passes on a switch of any size.
 //!
-//! A batch that floods reads the buckets once, and writes once to those that it took from; at ports with a limit only.
+//! A batch that floods reads the buckets once, and writes once to those that it took from; at ports with a
+//! limit only.
 
 use std::time::Instant;
 

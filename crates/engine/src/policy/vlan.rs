@@ -1,19 +1,22 @@
 //! The VLANs of a port (IEEE 802.1Q-2022 §6.9, §8.6, §8.8).
 //!
-//! Theory of operation. A frame that comes in by a port with VLANs gets one: that of its tag, if the port carries it; the port's
-//! own, if it has no tag or one of VLAN 0, which only tells its priority; else it is dropped. From then on its VLAN is known
-//! beside the frame ([`BatchVlans`]), whose bytes stay as they came. Addresses are learned and looked up by VLAN, and a flood
-//! goes to ports that carry it. Where the frame goes out, the receiver's port says whether it is to have a tag
-//! ([`PortVlans::form`]). Between two access ports nothing is changed; between access port and trunk the graph makes another
-//! description of the frame, and the body is not copied for it (`graph/vlan.rs`).
+//! Theory of operation. A frame that comes in by a port with VLANs gets one: that of its tag, if the port
+//! carries it; the port's own, if it has no tag or one of VLAN 0, which only tells its priority; else it is
+//! dropped. From then on its VLAN is known beside the frame ([`BatchVlans`]), whose bytes stay as they came.
+//! Addresses are learned and looked up by VLAN, and a flood goes to ports that carry it. Where the frame goes
+//! out, the receiver's port says whether it is to have a tag ([`PortVlans::form`]). Between two access ports
+//! nothing is changed; between access port and trunk the graph makes another description of the frame, and
+//! the body is not copied for it (`graph/vlan.rs`).
 //!
-//! A port without VLANs is in none, number 0, with all others of its switch that have none. Tags are payload to it.
+//! A port without VLANs is in none, number 0, with all others of its switch that have none. Tags are payload
+//! to it.
 //!
-//! A tag is one of the port's protocol. With 802.1ad the tags of 802.1Q inside are payload: a provider's bridge (§15).
+//! A tag is one of the port's protocol. With 802.1ad the tags of 802.1Q inside are payload: a provider's
+//! bridge (§15).
 //!
-//! Payload may begin with a further tag, which is the sender's. A frame that would leave a port without a tag of its VLAN, and
-//! whose payload begins with a tag of that port's protocol, does not leave: whoever is there would take it for one of another
-//! VLAN, whose name the sender chose.
+//! Payload may begin with a further tag, which is the sender's. A frame that would leave a port without a tag
+//! of its VLAN, and whose payload begins with a tag of that port's protocol, does not leave: whoever is there
+//! would take it for one of another VLAN, whose name the sender chose.
 
 use crate::packet::{Batch, Frame, MAX_BATCH};
 use crate::port::DropReason;
@@ -89,8 +92,8 @@ pub struct PortVlans {
 }
 
 impl PortVlans {
-    /// A port whose frames without a tag are those of VLAN `own` (0: there are none), and which carries `tagged` with tags of
-    /// `protocol`.
+    /// A port whose frames without a tag are those of VLAN `own` (0: there are none), and which carries
+    /// `tagged` with tags of `protocol`.
     pub fn new(own: u16, tagged: Option<VlanSet>, protocol: TagProtocol) -> PortVlans {
         PortVlans { own, tagged, protocol }
     }
@@ -100,8 +103,8 @@ impl PortVlans {
         number != 0 && (number == self.own || self.tagged.as_ref().is_some_and(|set| set.has(number)))
     }
 
-    /// What a frame of VLAN `of` looks like on it; `None`: it does not carry the VLAN, or without a tag of its own the frame would be
-    /// taken for one of another VLAN.
+    /// What a frame of VLAN `of` looks like on it; `None`: it does not carry the VLAN, or without a tag of
+    /// its own the frame would be taken for one of another VLAN.
     #[inline]
     pub fn form(&self, of: InVlan) -> Option<Form> {
         let number = of.number();
@@ -139,8 +142,8 @@ impl PortVlans {
     }
 }
 
-/// How it is noted that what follows a frame's VLAN, or its addresses, begins with tag `bytes`: a whole one, of a frame that has
-/// `whole` bytes.
+/// How it is noted that what follows a frame's VLAN, or its addresses, begins with tag `bytes`: a whole one,
+/// of a frame that has `whole` bytes.
 #[inline]
 fn payload(frame: &Frame, bytes: [u8; 2], whole: u32) -> u16 {
     match bytes {

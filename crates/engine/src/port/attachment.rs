@@ -42,11 +42,12 @@ pub trait Attachment: Send {
         false
     }
 
-    /// The daemon ends, and another one is meant to go on: what can outlive us shall be left behind when this is dropped.
+    /// The daemon ends, and another one is meant to go on: what can outlive us shall be left behind when this
+    /// is dropped.
     fn leave(&mut self) {}
 
-    /// Takes over a new MTU where the peer of the port has to know; the port itself has it already. An error says why
-    /// that cannot be while it runs.
+    /// Takes over a new MTU where the peer of the port has to know; the port itself has it already. An error
+    /// says why that cannot be while it runs.
     fn set_mtu(&mut self, mtu: u32) -> Result<(), String> {
         let _ = mtu;
         Ok(())
@@ -131,8 +132,8 @@ crate::util::form::view! {
     }
 }
 
-/// Raised by ports, awaited by threads of the control plane. Which port it was is not said: changes are rare, and a waiting
-/// thread looks at all.
+/// Raised by ports, awaited by threads of the control plane. Which port it was is not said: changes are rare,
+/// and a waiting thread looks at all.
 #[derive(Debug, Default)]
 pub struct LinkEvents {
     flags: Mutex<LinkFlags>,
@@ -163,7 +164,8 @@ impl LinkEvents {
         self.changed.notify_all();
     }
 
-    /// Waits for changes beyond the first `seen`, for this long at most, and counts them there. False: closed.
+    /// Waits for changes beyond the first `seen`, for this long at most, and counts them there. False:
+    /// closed.
     pub fn wait(&self, seen: &mut u64, most: Option<Duration>) -> bool {
         let calm = |flags: &mut LinkFlags| flags.raised == *seen && !flags.closed;
         let flags = match most {

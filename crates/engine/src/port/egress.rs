@@ -1,11 +1,14 @@
-//! Egress queues: frames on their way out of the switch, and the slots of a port in which I/O cores find them.
+//! Egress queues: frames on their way out of the switch, and the slots of a port in which I/O cores find
+//! them.
 //!
-//! Theory of operation. Several I/O cores may deliver to one port. Each of its queues stands in a slot of its own, behind a
-//! lock that is taken once per batch; a slot has a cache line to itself, so that cores that deliver to different queues of a
-//! port do not meet. A queue is lent (`core::Lease`): its owner gets it back with its type when no core is in it any more.
+//! Theory of operation. Several I/O cores may deliver to one port. Each of its queues stands in a slot of its
+//! own, behind a lock that is taken once per batch; a slot has a cache line to itself, so that cores that
+//! deliver to different queues of a port do not meet. A queue is lent (`core::Lease`): its owner gets it back
+//! with its type when no core is in it any more.
 //!
-//! A core that delivers may stand still in the receiver's memory, for as long as a VMM punches it out. Others that have
-//! frames for the same receiver must not stand still with it ([`Patient`]): their frames are dropped, or wait on their wire.
+//! A core that delivers may stand still in the receiver's memory, for as long as a VMM punches it out. Others
+//! that have frames for the same receiver must not stand still with it ([`Patient`]): their frames are
+//! dropped, or wait on their wire.
 //!
 //! Ingress queues: frames on their way into the switch.
 
@@ -27,16 +30,16 @@ pub const MAX_QUEUES: usize = 16;
 
 /// Frames on their way out of the switch. Reached under the port's lock, once per batch.
 pub trait EgressQueue: Any + Send {
-    /// Delivers the frames `picks` of `batch`, in this order, publishes them once and interrupts the
-    /// receiver once if it is due. Every pick is either delivered or dropped with a reason. A queue whose memory can make it
-    /// wait asks before each frame whether time is up ([`Outcome::is_late`]).
+    /// Delivers the frames `picks` of `batch`, in this order, publishes them once and interrupts the receiver
+    /// once if it is due. Every pick is either delivered or dropped with a reason. A queue whose memory can
+    /// make it wait asks before each frame whether time is up ([`Outcome::is_late`]).
     ///
-    /// A receiver that makes no progress costs next to nothing: once its ring is full, the rest of the picks is
-    /// dropped ([`DropReason::RingFull`]) before a byte of them is touched.
+    /// A receiver that makes no progress costs next to nothing: once its ring is full, the rest of the picks
+    /// is dropped ([`DropReason::RingFull`]) before a byte of them is touched.
     fn send(&mut self, batch: &Batch, picks: &[u16], outcome: &mut Outcome);
 
-    /// Whether nothing could be delivered now because the receiver gives no buffers. Asked before work on a frame
-    /// that would be in vain; false if it is not known.
+    /// Whether nothing could be delivered now because the receiver gives no buffers. Asked before work on a
+    /// frame that would be in vain; false if it is not known.
     fn is_full(&mut self) -> bool {
         false
     }
@@ -46,18 +49,21 @@ pub trait EgressQueue: Any + Send {
         false
     }
 
-    /// The receiver's buffers, for a sender that waits for them; `None` if there is no telling, or they never end.
+    /// The receiver's buffers, for a sender that waits for them; `None` if there is no telling, or they never
+    /// end.
     fn room(&mut self) -> Option<Room> {
         None
     }
 
-    /// Whether what a delivery takes depends on a peer's memory. At an interface of the host's it does not: there it is the
-    /// kernel's work on the frames, and their sender's time. Asked once, when it is plugged in.
+    /// Whether what a delivery takes depends on a peer's memory. At an interface of the host's it does not:
+    /// there it is the kernel's work on the frames, and their sender's time. Asked once, when it is plugged
+    /// in.
     fn is_a_peers(&self) -> bool {
         true
     }
 
-    /// It is taken out of its port, and returns to its owner: what uses it without the port must not do so any more when this returns.
+    /// It is taken out of its port, and returns to its owner: what uses it without the port must not do so
+    /// any more when this returns.
     fn unplugged(&mut self) {}
 }
 
@@ -146,7 +152,8 @@ impl EgressSlots {
         slot.0.reach().map_or(Reached::Busy, Reached::Slot)
     }
 
-    /// Puts `queue` into slot `index`, and returns the one that was there to its owner. The number by which it is unplugged.
+    /// Puts `queue` into slot `index`, and returns the one that was there to its owner. The number by which
+    /// it is unplugged.
     pub(super) fn plug(&self, index: usize, queue: Lent<dyn EgressQueue>) -> u64 {
         let serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let plugged = Plugged { serial, is_a_peers: queue.is_a_peers(), queue };
@@ -157,7 +164,8 @@ impl EgressSlots {
         serial
     }
 
-    /// Returns the queue that was plugged into slot `index` as number `serial` to its owner, if it still is there.
+    /// Returns the queue that was plugged into slot `index` as number `serial` to its owner, if it still is
+    /// there.
     pub(super) fn unplug(&self, index: usize, serial: u64) {
         let Some(mut slot) = self.lock(index) else { return };
         let plugged = slot.take_if(|plugged| plugged.serial == serial);
@@ -190,19 +198,20 @@ pub trait IngressQueue: Send {
     /// itself and left a fault in its port.
     fn fetch(&mut self, batch: &mut Batch, tally: &mut Tally);
 
-    /// Whether there may be frames: what costs no more than a look at the sender's index. Asked where work would have to be
-    /// done before they are fetched; true if it is not known.
+    /// Whether there may be frames: what costs no more than a look at the sender's index. Asked where work
+    /// would have to be done before they are fetched; true if it is not known.
     fn has_frames(&mut self) -> bool {
         true
     }
 
-    /// Called instead of `fetch` while frames of the last one wait for their receiver: what is to be done in time, but
-    /// neither takes frames nor gives any back.
+    /// Called instead of `fetch` while frames of the last one wait for their receiver: what is to be done in
+    /// time, but neither takes frames nor gives any back.
     fn tend(&mut self, tally: &mut Tally) {
         let _ = tally;
     }
 
-    /// What the last `fetch` brought to another port by itself, without a frame in `batch`; for that port's counters.
+    /// What the last `fetch` brought to another port by itself, without a frame in `batch`; for that port's
+    /// counters.
     fn passed(&mut self) -> Option<(PortCounters, Outcome)> {
         None
     }

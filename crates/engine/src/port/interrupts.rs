@@ -1,15 +1,15 @@
 //! How often the peer was interrupted for each queue of a port, and how often it need not be.
 //!
-//! The present holder of a queue writes its count: the I/O core that serves an ingress queue, the holder of an egress
-//! queue's lock. A queue that goes to another core keeps its count, and so does its successor after a restart of the
-//! guest.
+//! The present holder of a queue writes its count: the I/O core that serves an ingress queue, the holder of
+//! an egress queue's lock. A queue that goes to another core keeps its count, and so does its successor after
+//! a restart of the guest.
 //!
 //! How often a port used an address that lives at another one.
 //!
 //! How often and how long the frames of a port's ingress queues had to wait for their receiver's buffers.
 //!
-//! The I/O core that serves a queue writes its count, when a wait is over; any thread reads it. A queue that goes to
-//! another core keeps its count, and so does its successor after a restart of the guest.
+//! The I/O core that serves a queue writes its count, when a wait is over; any thread reads it. A queue that
+//! goes to another core keeps its count, and so does its successor after a restart of the guest.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -45,7 +45,8 @@ impl Cell {
 }
 
 impl QueueInterrupts {
-    /// Counts for ingress queue `index`, or a disk's: times that there was something to tell, and interrupts that told it.
+    /// Counts for ingress queue `index`, or a disk's: times that there was something to tell, and interrupts
+    /// that told it.
     #[inline]
     pub fn ingress(&self, index: usize, occasions: u64, interrupts: u64) {
         self.cell(false, index).into_iter().for_each(|cell| cell.add(occasions, interrupts));
@@ -68,8 +69,8 @@ impl QueueInterrupts {
         }
     }
 
-    /// What was counted for queue `index` of this direction; `device`: what its device says of interrupts that it moderates
-    /// itself. `None`: there is nothing to tell.
+    /// What was counted for queue `index` of this direction; `device`: what its device says of interrupts
+    /// that it moderates itself. `None`: there is nothing to tell.
     pub fn of(&self, egress: bool, index: usize, device: Option<InterruptCount>) -> Option<InterruptCount> {
         let cell = self.cell(egress, index)?;
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,24 +1,26 @@
 //! What a port's conversation costs the others, and how much of that it may cost.
 //!
-//! Theory of operation. A VMM's messages are handled by a thread of their port, beside the I/O cores. Some reach the cores
-//! all the same: a queue that is taken back and served again interrupts a core between two batches, memory that is mapped or
-//! unmapped has the kernel interrupt every processor on which we run, and makes the core fault its pages in again. Each such
-//! *change* is charged to the port whose thread makes it; changes that others bring about there (the operator, the
-//! other end of a wire) are not. The port has a token bucket of [`BURST`] changes that fills at [`RATE`]; whose bucket is
-//! empty has its next message wait in its socket ([`MessageLimiter::hold`]) until there is something in it again.
+//! Theory of operation. A VMM's messages are handled by a thread of their port, beside the I/O cores. Some
+//! reach the cores all the same: a queue that is taken back and served again interrupts a core between two
+//! batches, memory that is mapped or unmapped has the kernel interrupt every processor on which we run, and
+//! makes the core fault its pages in again. Each such *change* is charged to the port whose thread makes it;
+//! changes that others bring about there (the operator, the other end of a wire) are not. The port has a
+//! token bucket of [`BURST`] changes that fills at [`RATE`]; whose bucket is empty has its next message wait
+//! in its socket ([`MessageLimiter::hold`]) until there is something in it again.
 //!
-//! Every message takes processor time, too, whatever it changes: from other programs, and from the I/O cores where they share
-//! their processor with everything else (`util::place`). So a conversation has a second bucket, of processor time. Where I/O cores
-//! have processors of their own, what the peer's process has of it in the same time is free: a VMM that has other programs
-//! ahead of it does not get its way by messages.
+//! Every message takes processor time, too, whatever it changes: from other programs, and from the I/O cores
+//! where they share their processor with everything else (`util::place`). So a conversation has a second
+//! bucket, of processor time. Where I/O cores have processors of their own, what the peer's process has of it
+//! in the same time is free: a VMM that has other programs ahead of it does not get its way by messages.
 //!
-//! The numbers. A change takes a few microseconds of a core, so that [`RATE`] is a percent or two of it. What honest VMMs
-//! do at once is the start of a guest: firmware and drivers size BARs and have memory mapped and unmapped around them, some
-//! hundred DMA_MAP and DMA_UNMAP, or as many memory tables of ten regions; each queue is started, stopped and started again
-//! by firmware and driver; each interrupt gets its eventfd two or three times. With sixteen pairs of queues that is less than
-//! half of [`BURST`]. Reading and writing registers and configuration, tens of thousands of times in that start, costs nothing
-//! but the port's own thread, and is not charged. Memory that is plugged into a running guest of sixteen pairs of queues
-//! costs some hundred changes a region; sixty regions at once are not held back.
+//! The numbers. A change takes a few microseconds of a core, so that [`RATE`] is a percent or two of it. What
+//! honest VMMs do at once is the start of a guest: firmware and drivers size BARs and have memory mapped and
+//! unmapped around them, some hundred DMA_MAP and DMA_UNMAP, or as many memory tables of ten regions; each
+//! queue is started, stopped and started again by firmware and driver; each interrupt gets its eventfd two or
+//! three times. With sixteen pairs of queues that is less than half of [`BURST`]. Reading and writing
+//! registers and configuration, tens of thousands of times in that start, costs nothing but the port's own
+//! thread, and is not charged. Memory that is plugged into a running guest of sixteen pairs of queues costs
+//! some hundred changes a region; sixty regions at once are not held back.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -180,8 +182,8 @@ impl MessageLimiter {
         Some(self.peer.load(Ordering::Relaxed)).filter(|pid| *pid != 0)
     }
 
-    /// When that peer was met, in nanoseconds since the host's start (CLOCK_BOOTTIME). A process with its number that started
-    /// later is another one.
+    /// When that peer was met, in nanoseconds since the host's start (CLOCK_BOOTTIME). A process with its
+    /// number that started later is another one.
     pub fn met_ns(&self) -> Option<u64> {
         self.peer().map(|_| self.met.load(Ordering::Relaxed))
     }
@@ -204,7 +206,8 @@ impl MessageLimiter {
         self.charged.store(true, Ordering::Relaxed);
     }
 
-    /// How long the next message has to wait. Asked by the conversation behind each batch of them, and once: the wait counts.
+    /// How long the next message has to wait. Asked by the conversation behind each batch of them, and once:
+    /// the wait counts.
     pub fn hold(&self) -> Option<Duration> {
         let (shared, now) = (crate::util::place::is_shared(), Instant::now());
         let looked = nanos_at(now).saturating_sub(self.looked.load(Ordering::Relaxed));
@@ -270,7 +273,8 @@ mod tests {
         assert_eq!(u128::from(count.held_us), wait.as_micros());
     }
 
-    /// A tenth of a processor in the long run, and what its peer has of one: none, a fifth as much, and as much.
+    /// A tenth of a processor in the long run, and what its peer has of one: none, a fifth as much, and as
+    /// much.
     #[test]
     fn time_of_a_processor_is_limited() {
         for (peers, least, most) in [(0, 2_400, 2_700), (5, 3_000, 3_400), (1, 19_990, 20_001)] {

@@ -243,7 +243,8 @@ impl Port {
         self.silent.store(silent, Ordering::Relaxed);
     }
 
-    /// Whether a control plane tells of the stations behind it: none are learned there, and one that speaks at another port has moved.
+    /// Whether a control plane tells of the stations behind it: none are learned there, and one that speaks
+    /// at another port has moved.
     pub fn is_told(&self) -> bool {
         self.told.load(Ordering::Relaxed)
     }
@@ -262,8 +263,8 @@ impl Port {
         self.private_memory.clear();
     }
 
-    /// Whether there is a receiver behind it: the link is up, or is down only because the device was told that there is
-    /// no carrier. What the other end of a wire follows.
+    /// Whether there is a receiver behind it: the link is up, or is down only because the device was told
+    /// that there is no carrier. What the other end of a wire follows.
     pub fn is_ready(&self) -> bool {
         self.link.load(Ordering::Acquire) || self.held.load(Ordering::Acquire)
     }
@@ -323,8 +324,8 @@ impl Port {
         self.private_memory.is_suspect(self.counters.totals().in_frames)
     }
 
-    /// Notes on which NUMA node its peer's memory is, by a piece of it that is in use: a core there is the best one for its
-    /// queues. Before they are served.
+    /// Notes on which NUMA node its peer's memory is, by a piece of it that is in use: a core there is the
+    /// best one for its queues. Before they are served.
     pub fn note_memory(&self, piece: &Piece) {
         if crate::util::place::has_nodes() {
             let node = node_of(piece).and_then(|node| u32::try_from(node).ok());
@@ -353,8 +354,8 @@ impl Port {
         self.slots.lock(index)
     }
 
-    /// Lends `queue` to the port as egress queue `index`, in place of the one that was there. The link is up while queue 0
-    /// is there. The queue comes back, or ends, when no I/O core uses it any more.
+    /// Lends `queue` to the port as egress queue `index`, in place of the one that was there. The link is up
+    /// while queue 0 is there. The queue comes back, or ends, when no I/O core uses it any more.
     pub fn lend<Q: EgressQueue + 'static>(self: &Arc<Port>, index: usize, queue: Q) -> Lease<Q> {
         let home = Home::default();
         let lent = home.lend(Box::new(queue) as Box<dyn EgressQueue>);

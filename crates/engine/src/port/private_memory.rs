@@ -1,9 +1,9 @@
 //! Whether a port's guest seems to write to memory that we do not see.
 //!
-//! Theory of operation. A VMM may give the file of its memory and map it privately itself: then we read zeros for ever, and no
-//! message tells. What tells is low memory without a byte in it under a driver that has begun ([`GuestMap::is_blank`]). That is
-//! suspicious and no proof, so the first frame that comes from the port clears it. Frames that it was given say nothing about what
-//! its guest sees.
+//! Theory of operation. A VMM may give the file of its memory and map it privately itself: then we read zeros
+//! for ever, and no message tells. What tells is low memory without a byte in it under a driver that has
+//! begun ([`GuestMap::is_blank`]). That is suspicious and no proof, so the first frame that comes from the
+//! port clears it. Frames that it was given say nothing about what its guest sees.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,8 +14,8 @@ use crate::mem::GuestMap;
 pub(super) struct PrivateMemoryCheck(AtomicU64);
 
 impl PrivateMemoryCheck {
-    /// A driver has begun in the memory of `map`, and `frames` have come from its port: looks whether that can be its
-    /// guest's. Reads it, so the caller may wait for the server of the memory.
+    /// A driver has begun in the memory of `map`, and `frames` have come from its port: looks whether that
+    /// can be its guest's. Reads it, so the caller may wait for the server of the memory.
     pub fn look(&self, map: &GuestMap, frames: u64) {
         let suspect = if map.is_blank() { frames.wrapping_add(1) } else { 0 };
         self.0.store(suspect, Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! Netmap's communication status block, as the engine uses it: each side's indices and its wish to be woken stand in the
-//! client's own memory (`sidecore_abi::ptnet`).
+//! Netmap's communication status block, as the engine uses it: each side's indices and its wish to be woken
+//! stand in the client's own memory (`sidecore_abi::ptnet`).
 //!
-//! A block is two cache lines, one written by each side. Each 64-bit word of ours is written whole, so that both of our
-//! indices change at once; of the client's two indices `head` alone counts.
+//! A block is two cache lines, one written by each side. Each 64-bit word of ours is written whole, so that
+//! both of our indices change at once; of the client's two indices `head` alone counts.
 
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use super::region::pair;
 use super::tickets::Hands;
 use crate::mem::{halves, GuestMap, Words};
 
-/// Words of either line: the two indices, and behind them the wish. Beside ours stands whether the link is up.
+/// Words of either line: the two indices, and behind them the wish. Beside ours stands whether the link is
+/// up.
 const INDICES: usize = 0;
 const WISH: usize = 1;
 const WORDS: usize = BLOCK as usize / 8;
@@ -33,7 +34,8 @@ impl Block {
     /// No block: nothing is read and nothing written.
     pub const NONE: Block = Block { theirs: Words::EMPTY, ours: Words::EMPTY, wish: 0, link: 0, _map: None };
 
-    /// Block `number` of those that begin at `theirs` and `ours` in `map`; `None` if it is not all there, or not aligned.
+    /// Block `number` of those that begin at `theirs` and `ours` in `map`; `None` if it is not all there, or
+    /// not aligned.
     pub fn find(map: &Arc<GuestMap>, [theirs, ours]: [u64; 2], number: u32) -> Option<Block> {
         let find = |first: u64| {
             let at = first.checked_add(u64::from(number) * u64::from(BLOCK))?;

@@ -1,7 +1,7 @@
 //! The hands of an end of a pipe between ports: those of a guest, of a program, or of none.
 //!
-//! Where the ring is stands in the region's words in any case, and is written there before the end is told: so the
-//! successor of a killed process finds it, and is never behind what an end knows.
+//! Where the ring is stands in the region's words in any case, and is written there before the end is told:
+//! so the successor of a killed process finds it, and is never behind what an end knows.
 
 use std::sync::Arc;
 

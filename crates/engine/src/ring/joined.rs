@@ -1,8 +1,9 @@
-//! The memory of a pipe between two ports: each end has an interface and rings of its own, and both have all buffers.
+//! The memory of a pipe between two ports: each end has an interface and rings of its own, and both have all
+//! buffers.
 //!
-//! What end 0 sends in ring *i* end 1 receives in its ring *i*, at the same slots and in the same buffers, and the other way round.
-//! The slots themselves cannot be one row for both: in netmap's format they follow the ring's `head`, `cur` and `tail`, which belong
-//! to one end alone.
+//! What end 0 sends in ring *i* end 1 receives in its ring *i*, at the same slots and in the same buffers,
+//! and the other way round. The slots themselves cannot be one row for both: in netmap's format they follow
+//! the ring's `head`, `cur` and `tail`, which belong to one end alone.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -102,7 +103,8 @@ impl Joined {
         }
     }
 
-    /// Writes the interface of `end`: with the idle host rings, which a guest's netmap wants to find, or without.
+    /// Writes the interface of `end`: with the idle host rings, which a guest's netmap wants to find, or
+    /// without.
     pub fn set_interface(&self, end: Side, name: &str, host: bool) {
         let region = self.end(end);
         let info = region.info();
@@ -115,8 +117,8 @@ impl Joined {
         region.fill_interface(info.interface, name, 0, (&txs, &rxs), usize::from(host));
     }
 
-    /// The way of frames from ring `ring` of end `from` to the other end: where it is sent, and where it is received. One at a
-    /// time may exist of each.
+    /// The way of frames from ring `ring` of end `from` to the other end: where it is sent, and where it is
+    /// received. One at a time may exist of each.
     ///
     /// # Panics
     /// If there is no such ring.
@@ -133,7 +135,8 @@ impl Joined {
         (tx, rx)
     }
 
-    /// Writes where ring `ring` of `end` is, for a program that takes it over: on which it sends, and on which it receives.
+    /// Writes where ring `ring` of `end` is, for a program that takes it over: on which it sends, and on
+    /// which it receives.
     pub fn set_position(&self, end: Side, ring: u32, sends: [u32; 3], receives: [u32; 3]) {
         let region = self.end(end);
         region.set_position(ring, sends);

@@ -62,7 +62,8 @@ const SLACK: u64 = 64;
 const PAGE: u64 = 4096;
 /// Interfaces for which there is room beyond those that are written here.
 const SPARE: u64 = 32;
-/// Bytes of the `netmap_if` of a pipe's end, which has one ring of each direction and mentions two host rings.
+/// Bytes of the `netmap_if` of a pipe's end, which has one ring of each direction and mentions two host
+/// rings.
 const PIPE_IF: u64 = (size_of::<If>() + 4 * 8).next_multiple_of(128) as u64;
 
 /// Refuses what rings cannot be made with.
@@ -72,7 +73,8 @@ fn within(fits: bool, key: &str, value: impl Display, allowed: impl Display) -> 
 }
 
 impl Geometry {
-    /// The rings of an end of a pipe between ports, of which a port like this may be one: pipes, host rings and extra buffers there are none.
+    /// The rings of an end of a pipe between ports, of which a port like this may be one: pipes, host rings
+    /// and extra buffers there are none.
     #[must_use]
     pub fn of_pipe(&self) -> Geometry {
         Geometry { pipes: 0, host_rings: 0, extra_bufs: 0, ..*self }
@@ -126,7 +128,8 @@ impl Geometry {
     }
 }
 
-/// `first` in a memory with as many bytes of interfaces, rings and buffers that are owned; up to the last word.
+/// `first` in a memory with as many bytes of interfaces, rings and buffers that are owned; up to the last
+/// word.
 fn lay_out(first: Info, interfaces: u64, rings: u64, bufs: u32) -> Info {
     let bufs = RESERVED_BUFS + bufs;
     let ring_pool = interfaces.next_multiple_of(PAGE);
@@ -173,7 +176,8 @@ fn part(first: &Info, interfaces: u64, rings: u64, bufs: u32) -> Info {
     }
 }
 
-/// The parts of the memory file that a port has from the start, as offset and length: all but the buffers of its pipes.
+/// The parts of the memory file that a port has from the start, as offset and length: all but the buffers of
+/// its pipes.
 pub(super) fn parts(of: &Info) -> [(u64, u64); 4] {
     let rings = rings_of_one(of);
     let bufs = |count: u32| u64::from(count) * u64::from(of.buf_size);
@@ -188,8 +192,9 @@ pub(super) fn parts(of: &Info) -> [(u64, u64); 4] {
 /// Idle rings of each end of a pipe between ports: a pair that leads nowhere, as the host's.
 pub(super) const IDLE: u32 = 2;
 
-/// What each end of a pipe between two ports has, of the rings that the geometry asks for: each sends in buffers of its own, and
-/// receives in the other's. Host rings, pipes and extra buffers there are none. The file is as long as a BAR.
+/// What each end of a pipe between two ports has, of the rings that the geometry asks for: each sends in
+/// buffers of its own, and receives in the other's. Host rings, pipes and extra buffers there are none. The
+/// file is as long as a BAR.
 ///
 /// # Errors
 /// A number out of its range.
@@ -209,8 +214,8 @@ pub(super) fn parts_of_ends(first: &Info) -> [(u64, u64); 2] {
     [(0, first.memsize), (first.words, 2 * rings * size_of::<RingStatus>() as u64)]
 }
 
-/// Where the interfaces of pipes start, behind that of a port with `rings` rings of each direction: it has one
-/// offset for each ring, and for the two host rings that every interface mentions.
+/// Where the interfaces of pipes start, behind that of a port with `rings` rings of each direction: it has
+/// one offset for each ring, and for the two host rings that every interface mentions.
 fn pipe_interfaces(rings: u32) -> u64 {
     (size_of::<If>() as u64 + 16 * (u64::from(rings) + 1)).next_multiple_of(128)
 }
@@ -314,7 +319,8 @@ mod tests {
             prop_assert!(all.0 + all.1 <= words.0 && words.0 + words.1 <= first.total);
         }
 
-        /// The parts of ports that share a memory follow one another, too, and are as large as those of one alone.
+        /// The parts of ports that share a memory follow one another, too, and are as large as those of one
+        /// alone.
         #[test]
         fn members_do_not_overlap(
             rings in 1usize..=4, slots in 2u32..=64, extra in 0u32..=10, pipes in 0usize..=3, members in 2u32..=8,

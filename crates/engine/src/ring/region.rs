@@ -1,10 +1,11 @@
 //! One client's memory: a sealed memory file, or a part of one, filled in netmap's format and mapped.
 //!
-//! Invariant: the `info.total` bytes of `memory` are one shared mapping that lives as long as any `Region` in it, of a file that
-//! cannot be cut short (sealed before another process gets it). All offsets come from `Geometry::layout`, whose parts
-//! lie inside it, aligned and without overlap. The client writes the same bytes at any time: words and slots are
-//! accessed as atomics only, buffers by copies through raw pointers. The slots of pipes are their clients' alone: the
-//! engine writes them only while no client uses the pipe, and reads them for monitors.
+//! Invariant: the `info.total` bytes of `memory` are one shared mapping that lives as long as any `Region` in
+//! it, of a file that cannot be cut short (sealed before another process gets it). All offsets come from
+//! `Geometry::layout`, whose parts lie inside it, aligned and without overlap. The client writes the same
+//! bytes at any time: words and slots are accessed as atomics only, buffers by copies through raw pointers.
+//! The slots of pipes are their clients' alone: the engine writes them only while no client uses the pipe,
+//! and reads them for monitors.
 
 use std::io;
 use std::mem::offset_of;
@@ -59,8 +60,8 @@ fn in_huge_pages(pages: SharedPages) -> Arc<SharedPages> {
     Arc::new(pages)
 }
 
-/// Memory that several ports share, each with a part of its own and all with the same rings. What one port's client writes
-/// into buffers and rings all others see.
+/// Memory that several ports share, each with a part of its own and all with the same rings. What one port's
+/// client writes into buffers and rings all others see.
 pub struct SharedMemory {
     first: Info,
     memory: Arc<SharedPages>,
@@ -89,8 +90,8 @@ impl SharedMemory {
         Ok(SharedMemory { first, memory: memory(&first)?, used: AtomicU32::new(0) })
     }
 
-    /// The part of port `number`, called `name`, and whether a client had it before: then it is as that client left it,
-    /// since others may hold its buffers.
+    /// The part of port `number`, called `name`, and whether a client had it before: then it is as that
+    /// client left it, since others may hold its buffers.
     ///
     /// # Errors
     /// There is not so much memory.
@@ -110,7 +111,8 @@ impl SharedMemory {
 }
 
 impl Region {
-    /// Makes a region, all pages but those of pipes present, and fills in interfaces and rings for a port named `name`.
+    /// Makes a region, all pages but those of pipes present, and fills in interfaces and rings for a port
+    /// named `name`.
     ///
     /// # Errors
     /// A geometry out of range, or what the system says of making, sizing or mapping the file.
@@ -124,8 +126,9 @@ impl Region {
         Ok(region)
     }
 
-    /// A region for a guest that maps it as a BAR: the file is as long as one, which is a power of two, so that no access
-    /// behind the region's end faults. What lies there takes no memory until the guest writes to it.
+    /// A region for a guest that maps it as a BAR: the file is as long as one, which is a power of two, so
+    /// that no access behind the region's end faults. What lies there takes no memory until the guest writes
+    /// to it.
     ///
     /// # Errors
     /// As above.
@@ -133,7 +136,8 @@ impl Region {
         Region::make(of_guest(geometry)?, name)
     }
 
-    /// A guest's region that another process made, as it left it. Each process has one; only one of them uses its rings.
+    /// A guest's region that another process made, as it left it. Each process has one; only one of them uses
+    /// its rings.
     ///
     /// # Errors
     /// It is not the file of such a region; or as above.
@@ -158,8 +162,8 @@ impl Region {
 
     /// Has its pages present, and fills in interfaces and rings.
     fn take_place(&self, name: &str) -> io::Result<()> {
-        // Memory that is short shall be missed here, not on an I/O core. Pipes get theirs when it is used: I/O cores
-        // do not touch it.
+        // Memory that is short shall be missed here, not on an I/O core. Pipes get theirs when it is used:
+        // I/O cores do not touch it.
         self.allocate(parts(&self.info))?;
         self.fill(name);
         Ok(())
@@ -173,8 +177,8 @@ impl Region {
         Ok(())
     }
 
-    /// The client that had the whole memory file of this region has gone, and may keep the file: its pages are taken
-    /// away ([`take_pages`]), unless the daemon ends.
+    /// The client that had the whole memory file of this region has gone, and may keep the file: its pages
+    /// are taken away ([`take_pages`]), unless the daemon ends.
     pub fn give_up(&self) {
         if !ENDS.load(Ordering::Relaxed) {
             take_pages(self.file(), self.info.total);
@@ -210,12 +214,13 @@ impl Region {
     fn store(&self, offset: u64, word: u64) {
         let at = self.at(offset);
         assert!(offset % 8 == 0);
-        // SAFETY: an aligned word of the region, whose length is one of whole pages; others may write it, too.
+        // SAFETY: an aligned word of the region, whose length is one of whole pages; others may write it,
+        // too.
         unsafe { &*at.cast::<AtomicU64>() }.store(word, Ordering::Relaxed);
     }
 
-    /// Writes interfaces, rings, slots and the list of extra buffers: as they are at first, whatever stands there. A
-    /// client that has this part of the file may write there, too.
+    /// Writes interfaces, rings, slots and the list of extra buffers: as they are at first, whatever stands
+    /// there. A client that has this part of the file may write there, too.
     pub fn fill(&self, name: &str) {
         let info = &self.info;
         let (txs, rxs) = (info.tx_rings, info.rx_rings);
@@ -258,7 +263,8 @@ impl Region {
         }
     }
 
-    /// Writes ring `number`, the one of this `id` in its direction, with the buffers from `first` on, and its words.
+    /// Writes ring `number`, the one of this `id` in its direction, with the buffers from `first` on, and its
+    /// words.
     pub(super) fn fill_ring(&self, number: u32, id: u32, receives: bool, first: u32) {
         self.fill_object(number, id, receives, first);
         let tail = if receives { 0 } else { self.num_slots(number) - 1 };
@@ -294,8 +300,8 @@ impl Region {
         }
     }
 
-    /// Writes the interface at `offset`, whose rings are at the given offsets: on which it sends, and receives; the last
-    /// `host` of each are host rings.
+    /// Writes the interface at `offset`, whose rings are at the given offsets: on which it sends, and
+    /// receives; the last `host` of each are host rings.
     pub(super) fn fill_interface(
         &self,
         offset: u64,
@@ -328,8 +334,8 @@ impl Region {
         (offset..).step_by(8).zip(words).for_each(|(at, word)| self.store(at, word));
     }
 
-    /// Has the interface say where the host rings of a port with one of each direction are, or that they are not there.
-    /// A client that maps the interface may write there, too.
+    /// Has the interface say where the host rings of a port with one of each direction are, or that they are
+    /// not there. A client that maps the interface may write there, too.
     pub fn place_host_rings(&self, there: bool) {
         let info = &self.info;
         let all = info.tx_rings + info.rx_rings;
@@ -344,8 +350,8 @@ impl Region {
         }
     }
 
-    /// Puts the port's rings back to their start for a new client, while others still use pipes of the region. Slots
-    /// keep the buffers that they have: others may hold those that they had first.
+    /// Puts the port's rings back to their start for a new client, while others still use pipes of the
+    /// region. Slots keep the buffers that they have: others may hold those that they had first.
     pub fn restart(&self) {
         for number in 0..self.info.tx_rings + self.info.rx_rings {
             self.restart_ring(number, number >= self.info.tx_rings);
@@ -368,8 +374,8 @@ impl Region {
         }
     }
 
-    /// The list of extra buffers passes from the interface at `from` to the one at `to`. The engine does not follow it:
-    /// it belongs to the clients that wrote it.
+    /// The list of extra buffers passes from the interface at `from` to the one at `to`. The engine does not
+    /// follow it: it belongs to the clients that wrote it.
     pub fn move_extra(&self, from: u64, to: u64) {
         let head = |interface: u64| {
             let at = self.at(interface + offset_of!(If, ni_bufs_head) as u64);
@@ -380,7 +386,8 @@ impl Region {
         head(to).store(first, Ordering::Relaxed);
     }
 
-    /// Writes where ring `number` is, for a client that takes it over: into its words, and into the ring itself.
+    /// Writes where ring `number` is, for a client that takes it over: into its words, and into the ring
+    /// itself.
     pub(super) fn set_position(&self, number: u32, [head, hwcur, hwtail]: [u32; 3]) {
         let RingStatus { client, engine } = self.words(number);
         for (word, value) in
@@ -569,7 +576,8 @@ impl RingMemory {
     #[inline]
     pub(super) fn row(&self, from: u32, to: u32) -> &[[AtomicU64; 2]] {
         assert!(from <= to && to <= self.num_slots);
-        // SAFETY: the ring has `num_slots` slots of 16 bytes, aligned as words are, in a region that stays mapped as long as this.
+        // SAFETY: the ring has `num_slots` slots of 16 bytes, aligned as words are, in a region that stays
+        // mapped as long as this.
         unsafe {
             let first = self.slots.add(2 * from as usize).cast();
             std::slice::from_raw_parts(first, (to - from) as usize)

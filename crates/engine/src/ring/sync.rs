@@ -1,14 +1,15 @@
 //! The engine's side of a ring: what netmap's kernel does in txsync and rxsync.
 //!
 //! Indices are circular; `hwcur` and `hwtail` as the engine believes them are private, and what stands in
-//! shared memory is never read back. Of the client's words only `head` is used, and it is read once per
-//! look. It is valid between what was accepted before and what the client owns; anything else resets the
-//! ring as netmap's ring re-initialisation does, but always to the engine's own indices: slots given up but not
-//! yet taken come back to the client, which is told by the words' `resets`. A bad `head` is judged once, not
-//! each time it is seen again; against the indices that stand after the reset it may make sense, and then it counts.
+//! shared memory is never read back. Of the client's words only `head` is used, and it is read once per look.
+//! It is valid between what was accepted before and what the client owns; anything else resets the ring as
+//! netmap's ring re-initialisation does, but always to the engine's own indices: slots given up but not yet
+//! taken come back to the client, which is told by the words' `resets`. A bad `head` is judged once, not each
+//! time it is seen again; against the indices that stand after the reset it may make sense, and then it
+//! counts.
 //!
-//! Where the two sides' indices stand, and how each wakes the other, is [`Hands`]' affair: in the words of `tickets`, or in
-//! blocks of the client's own memory (`block`).
+//! Where the two sides' indices stand, and how each wakes the other, is [`Hands`]' affair: in the words of
+//! `tickets`, or in blocks of the client's own memory (`block`).
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
@@ -225,8 +226,8 @@ impl ClientTx {
         ClientTx::with(region, index, Tickets::new(region, index))
     }
 
-    /// Ring `number`, counted over all rings and then those of pipes, to be looked at only: from where its client is now on,
-    /// the slots that it gives up or releases.
+    /// Ring `number`, counted over all rings and then those of pipes, to be looked at only: from where its
+    /// client is now on, the slots that it gives up or releases.
     ///
     /// # Panics
     /// If there is no such ring.
@@ -239,8 +240,8 @@ impl ClientTx {
 }
 
 impl<H: Hands> ClientTx<H> {
-    /// Ring `index` of those on which the client sends, whose indices `hands` has. One at a time may exist for a ring of a
-    /// region.
+    /// Ring `index` of those on which the client sends, whose indices `hands` has. One at a time may exist
+    /// for a ring of a region.
     ///
     /// # Panics
     /// If there is no such ring.
@@ -254,8 +255,8 @@ impl<H: Hands> ClientTx<H> {
         [self.head, self.hwcur, before(self.hwcur, self.access.memory.num_slots())]
     }
 
-    /// The ring, at rest, is where another process left it: `hwcur` is its first slot that has not been given back, and those before
-    /// `head` were taken. False: there are no such slots.
+    /// The ring, at rest, is where another process left it: `hwcur` is its first slot that has not been given
+    /// back, and those before `head` were taken. False: there are no such slots.
     pub fn set_position(&mut self, hwcur: u32, head: u32) -> bool {
         let n = self.access.memory.num_slots();
         let known = hwcur < n && head < n;
@@ -352,7 +353,8 @@ impl<H: Hands> ClientTx<H> {
         }
     }
 
-    /// Whether the client waits for slots that were put back and is to be woken, after a full barrier of the caller's.
+    /// Whether the client waits for slots that were put back and is to be woken, after a full barrier of the
+    /// caller's.
     pub fn is_asked(&mut self) -> bool {
         self.may_wake() && self.access.hands.is_asked()
     }
@@ -404,8 +406,8 @@ impl ClientRx {
 }
 
 impl<H: Hands> ClientRx<H> {
-    /// Ring `index` of those on which the client receives, whose indices `hands` has. One at a time may exist for a ring of a
-    /// region.
+    /// Ring `index` of those on which the client receives, whose indices `hands` has. One at a time may exist
+    /// for a ring of a region.
     ///
     /// # Panics
     /// If there is no such ring.
@@ -446,7 +448,8 @@ impl<H: Hands> ClientRx<H> {
         self.access.hands.head() != self.hwcur
     }
 
-    /// Fills the next slot with `word`. What says so already is not written, so that its line stays in the client's cache.
+    /// Fills the next slot with `word`. What says so already is not written, so that its line stays in the
+    /// client's cache.
     #[inline]
     pub fn mirror(&mut self, word: SlotWord) {
         if self.access.memory.slot(self.fill) != word {
@@ -455,8 +458,8 @@ impl<H: Hands> ClientRx<H> {
         self.fill = after(self.fill, self.access.memory.num_slots());
     }
 
-    /// Fills the next slots, before `until` and at most `limit`, with what stands in the same places of `from`, as long as each is
-    /// a whole frame that [`ClientTx::is_sound`]. Returns their number and bytes.
+    /// Fills the next slots, before `until` and at most `limit`, with what stands in the same places of
+    /// `from`, as long as each is a whole frame that [`ClientTx::is_sound`]. Returns their number and bytes.
     #[inline]
     pub fn mirror_row(&mut self, from: &ClientTx<H>, until: u32, limit: usize) -> (usize, u64) {
         let n = self.access.memory.num_slots();
@@ -521,7 +524,8 @@ impl<H: Hands> ClientRx<H> {
         false
     }
 
-    /// The buffer of the slot `by` slots behind the next one; `None` if the client named one that is not its own.
+    /// The buffer of the slot `by` slots behind the next one; `None` if the client named one that is not its
+    /// own.
     #[inline]
     pub fn buffer(&self, by: u32) -> Option<(u32, Piece)> {
         let index = self.access.memory.slot(ahead(self.fill, by, self.access.memory.num_slots())).buf_idx();
@@ -556,8 +560,8 @@ impl<H: Hands> ClientRx<H> {
         self.fill = after(self.fill, self.access.memory.num_slots());
     }
 
-    /// Passes over the next slot, whose buffer is not the client's: it gets buffer 0 and no bytes, as netmap's
-    /// re-initialisation does, and receivers skip it.
+    /// Passes over the next slot, whose buffer is not the client's: it gets buffer 0 and no bytes, as
+    /// netmap's re-initialisation does, and receivers skip it.
     #[cold]
     pub fn skip(&mut self) {
         self.access.count_bad_slot();

@@ -339,8 +339,8 @@ fn the_client_is_woken_once_for_each_ticket() {
 }
 
 proptest! {
-    /// Whatever a client writes into `head`, the engine takes exactly the slots that a client that keeps the rules has
-    /// given up, in order, and each once.
+    /// Whatever a client writes into `head`, the engine takes exactly the slots that a client that keeps the
+    /// rules has given up, in order, and each once.
     #[test]
     fn a_hostile_sender_moves_nothing_but_its_own_slots(
         slots in 2u32..9, heads in prop::collection::vec((0u32..12, 0u32..4), 1..200),

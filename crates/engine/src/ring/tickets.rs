@@ -1,6 +1,6 @@
-//! What a ring's state needs of the place in which both sides' indices stand ([`Hands`]), and the usual such place: the words behind a
-//! region, as the engine uses them: each side's index, and the ticket by which it says that it sleeps
-//! (`sidecore_abi::ring`).
+//! What a ring's state needs of the place in which both sides' indices stand ([`Hands`]), and the usual such
+//! place: the words behind a region, as the engine uses them: each side's index, and the ticket by which it
+//! says that it sleeps (`sidecore_abi::ring`).
 
 use std::sync::atomic::{fence, Ordering};
 use std::sync::Arc;
@@ -27,7 +27,8 @@ pub trait Hands: Send {
         self.is_asked()
     }
 
-    /// Asks the client for kicks. A look that follows sees what the client has published without having seen that.
+    /// Asks the client for kicks. A look that follows sees what the client has published without having seen
+    /// that.
     fn ask(&mut self);
 
     /// Declines kicks.
@@ -54,7 +55,8 @@ impl Tickets {
 }
 
 impl Tickets {
-    /// The engine's indices as they stand there: the ring's previous server wrote them, and the client may have.
+    /// The engine's indices as they stand there: the ring's previous server wrote them, and the client may
+    /// have.
     pub(super) fn indices(&self) -> [u32; 2] {
         let Engine { hwcur, hwtail, .. } = &self.words.engine;
         [observe(hwcur), observe(hwtail)]
@@ -92,17 +94,20 @@ impl Hands for Tickets {
     }
 }
 
-/// How far a pipe's monitors are, for the end that sends what they see; and the way to wake it when they go on.
+/// How far a pipe's monitors are, for the end that sends what they see; and the way to wake it when they go
+/// on.
 pub struct PipeGate {
-    /// Status words of the watched ring, and of the one on which the sender sends, which is this one or the one across.
+    /// Status words of the watched ring, and of the one on which the sender sends, which is this one or the
+    /// one across.
     watched: RingWords,
     sender: RingWords,
     answered: u32,
 }
 
 impl PipeGate {
-    /// Closes behind slots of ring `number` of `region` that are not read yet, for the sender on ring `sender`; both are
-    /// counted over all rings. They are kept from now on, before the follower of the ring looks where it is.
+    /// Closes behind slots of ring `number` of `region` that are not read yet, for the sender on ring
+    /// `sender`; both are counted over all rings. They are kept from now on, before the follower of the ring
+    /// looks where it is.
     ///
     /// # Panics
     /// If there are no such rings.

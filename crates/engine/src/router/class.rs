@@ -1,8 +1,8 @@
 //! What a frame for the router itself is: its class for the control plane, whether it is for a group of its
 //! own link, and whether a kernel would obey it.
 //!
-//! All of this is judged in the frame's private head. What would lead a kernel behind the head, where the sender may still change it, counts as
-//! the worst that may stand there.
+//! All of this is judged in the frame's private head. What would lead a kernel behind the head, where the
+//! sender may still change it, counts as the worst that may stand there.
 
 use super::header::{ethertype, ARP, IPV4, IPV6, L3, V6_LEN};
 use super::made::{ICMP, ICMP6, UDP};
@@ -10,7 +10,8 @@ use super::punt::Class;
 use crate::packet::Frame;
 
 const BGP_PORT: u16 = 179;
-/// Control packets and echoes between neighbours, and control packets over several hops (RFC 5881 §4, RFC 5883 §5).
+/// Control packets and echoes between neighbours, and control packets over several hops (RFC 5881 §4, RFC
+/// 5883 §5).
 const BFD: u16 = 3784;
 const BFD_ECHO: u16 = 3785;
 const BFD_MULTIHOP: u16 = 4784;
@@ -45,7 +46,8 @@ pub(super) fn class(frame: &Frame) -> Class {
     match protocol {
         OSPF => Class::Ospf,
         TCP if ports.contains(&BGP_PORT) => Class::Bgp,
-        // RFC 5881 §5: from a neighbour it has 255, and nothing from afar can. An echo comes back with one less.
+        // RFC 5881 §5: from a neighbour it has 255, and nothing from afar can. An echo comes back with one
+        // less.
         UDP if ports[1] == BFD && hops == 255 || ports[1] == BFD_ECHO && hops >= 254 => Class::Bfd,
         UDP if ports[1] == BFD_MULTIHOP => Class::BfdMultihop,
         ICMP6 if matches!(head.get(at), Some(133..=137)) => Class::Neighbours,
@@ -53,8 +55,8 @@ pub(super) fn class(frame: &Frame) -> Class {
     }
 }
 
-/// Whether `frame` is for a group of its own link, which routing protocols speak to: 224.0.0.0/24 (RFC 5771 §4), ff02::/16 (RFC 4291
-/// §2.7).
+/// Whether `frame` is for a group of its own link, which routing protocols speak to: 224.0.0.0/24 (RFC 5771
+/// §4), ff02::/16 (RFC 4291 §2.7).
 pub(super) fn is_for_link_group(frame: &Frame) -> bool {
     let head = &frame.head;
     match ethertype(frame) {
@@ -66,19 +68,21 @@ pub(super) fn is_for_link_group(frame: &Frame) -> bool {
 
 /// Redirects (RFC 792; RFC 4861 §4.5), and router advertisements (RFC 4861 §4.2).
 const REDIRECT4: u8 = 5;
-/// The type and code of what tells of a path's MTU (RFC 1191 §3), and where in it stands what the packet carried that it is about; the
-/// type of the same for IPv6 (RFC 4443 §3.2).
+/// The type and code of what tells of a path's MTU (RFC 1191 §3), and where in it stands what the packet
+/// carried that it is about; the type of the same for IPv6 (RFC 4443 §3.2).
 const TOO_BIG4: [u8; 2] = [3, 4];
 const ABOUT: usize = 8 + 9;
 pub(super) const TOO_BIG6: u8 = 2;
 const ADVERTISEMENT6: u8 = 134;
 const REDIRECT6: u8 = 137;
 
-/// Whether a host's kernel may obey `frame` without being asked: advertisements and redirects give it addresses, and routes to
-/// whatever their sender says, also to what is behind other ports. No routing protocol needs them (RFC 1812 §5.2.7.2). Headers that hide what
-/// is behind them, or let it lie where its sender may change it, count as if it were one. So does Neighbor Discovery behind extension headers:
-/// the router looks at none of it there, and no sender sends it so (RFC 6980 §5). A path's MTU is believed by a kernel, for all that goes there,
-/// unless it is said about TCP, where it compares sequence numbers (RFC 5927 §4); what says so for IPv6 is looked at in `own`.
+/// Whether a host's kernel may obey `frame` without being asked: advertisements and redirects give it
+/// addresses, and routes to whatever their sender says, also to what is behind other ports. No routing
+/// protocol needs them (RFC 1812 §5.2.7.2). Headers that hide what is behind them, or let it lie where its
+/// sender may change it, count as if it were one. So does Neighbor Discovery behind extension headers: the
+/// router looks at none of it there, and no sender sends it so (RFC 6980 §5). A path's MTU is believed by a
+/// kernel, for all that goes there, unless it is said about TCP, where it compares sequence numbers (RFC 5927
+/// §4); what says so for IPv6 is looked at in `own`.
 pub(super) fn is_obeyed(frame: &Frame) -> bool {
     let head = &frame.head;
     let hidden = |kind: u8| matches!(kind, TOO_BIG6 | 133..=REDIRECT6);
@@ -109,7 +113,8 @@ pub(super) fn is_obeyed(frame: &Frame) -> bool {
     }
 }
 
-/// Whether the hop limit of `frame` says that no router has passed it on: its sender is a neighbour (RFC 5082).
+/// Whether the hop limit of `frame` says that no router has passed it on: its sender is a neighbour (RFC
+/// 5082).
 pub(super) fn is_from_near(frame: &Frame) -> bool {
     match ethertype(frame) {
         IPV4 => frame.head[22] == 255,

@@ -1,7 +1,8 @@
 //! Has a router be what it is told, and explains what it does.
 //!
-//! The order of a change: groups that are new get numbers and are published with the plan; then the tables lead to them; then groups
-//! that nothing leads to are retired. At each moment every route that a core can find has its group.
+//! The order of a change: groups that are new get numbers and are published with the plan; then the tables
+//! lead to them; then groups that nothing leads to are retired. At each moment every route that a core can
+//! find has its group.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -59,7 +60,8 @@ impl Router {
         self.neighbours.retain(|port| members.iter().any(|member| member.port.id == port));
     }
 
-    /// Has the router have these addresses beside those of its ports: its control plane's, which it has at no port.
+    /// Has the router have these addresses beside those of its ports: its control plane's, which it has at no
+    /// port.
     pub fn set_loopbacks(&self, addresses: &BTreeSet<IpAddr>, now: u32) {
         let control = &mut *self.control();
         if control.loopbacks != *addresses {
@@ -110,7 +112,8 @@ impl Router {
         self.settle(control);
     }
 
-    /// The one [`Key`] that means what `key` does, with a group and a number; the first route to it is still to come.
+    /// The one [`Key`] that means what `key` does, with a group and a number; the first route to it is still
+    /// to come.
     pub(super) fn number(&self, control: &mut Control, key: Arc<Key>, now: u32) -> Arc<Key> {
         if let Some((known, _)) = control.numbers.get_key_value(&key) {
             return Arc::clone(known);
@@ -162,9 +165,11 @@ impl Router {
         }
     }
 
-    /// The group of `key` for `number`, with its neighbours pinned. What has been counted of the one that has this number stays.
+    /// The group of `key` for `number`, with its neighbours pinned. What has been counted of the one that has
+    /// this number stays.
     fn group(&self, control: &Control, key: &Key, number: u32, now: u32) -> Made {
-        // What a control plane said stays in memory, whether it leads to a port or not. The operator's is not charged.
+        // What a control plane said stays in memory, whether it leads to a port or not. The operator's is not
+        // charged.
         let (key, own) = match key {
             Key::Fed(way) => (control.fed.ways.leads(way, &control.members), Some(way.hops())),
             key => (key.clone(), None),
@@ -201,8 +206,8 @@ impl Router {
         Made { hops: charge, ..plain(Group::Via(Hops::new(hops, before))) }
     }
 
-    /// Makes the groups of those ways of the control plane anew of which `which` is true; returns those that they take the place
-    /// of, to be retired when the plan with the new ones is published.
+    /// Makes the groups of those ways of the control plane anew of which `which` is true; returns those that
+    /// they take the place of, to be retired when the plan with the new ones is published.
     pub(super) fn refresh(
         &self,
         control: &mut Control,
@@ -222,7 +227,8 @@ impl Router {
         replaced
     }
 
-    /// Has cores find the groups that there are now. The pins of `replaced` go when no core can be on its way there.
+    /// Has cores find the groups that there are now. The pins of `replaced` go when no core can be on its way
+    /// there.
     pub(super) fn publish(&self, control: &mut Control, replaced: Vec<Arc<Group>>) {
         let Control { members, limits, groups, loopbacks, .. } = control;
         let there = |port: &PortId| members.iter().any(|member| member.port.id == *port);
@@ -236,7 +242,8 @@ impl Router {
         let interfaces = members.iter().map(interface).collect();
         let old = self.plan.replace(Arc::new(Plan::new(groups.list(), interfaces, loopbacks)));
         control.plans.push(old);
-        // No core can find them any more: one that is only here stays so. The others are one for each core, at most.
+        // No core can find them any more: one that is only here stays so. The others are one for each core,
+        // at most.
         control.plans.retain(|plan| Arc::strong_count(plan) > 1);
         if !replaced.is_empty() {
             let epoch = self.epochs.begin();
@@ -244,7 +251,8 @@ impl Router {
         }
     }
 
-    /// A route less leads to the group of `key`. It stays until the end of the change: another route may come to it.
+    /// A route less leads to the group of `key`. It stays until the end of the change: another route may come
+    /// to it.
     fn less(control: &mut Control, key: &Arc<Key>) {
         if let Some((_, uses)) = control.numbers.get_mut(key) {
             *uses = uses.saturating_sub(1);
@@ -364,7 +372,8 @@ impl Router {
         all
     }
 
-    /// The control plane's kernel says that station `mac` has `address` at the port of this name: see `Neighbours::learn_from_kernel`.
+    /// The control plane's kernel says that station `mac` has `address` at the port of this name: see
+    /// `Neighbours::learn_from_kernel`.
     pub fn kernel_neighbour(&self, port: &str, address: IpAddr, mac: Option<Mac>, fixed: bool, now: u32) {
         let (_, plan) = self.plan.take();
         let Some(at) = plan.interfaces().find(|at| at.port.name == port) else { return };
@@ -376,7 +385,8 @@ impl Router {
         self.neighbours.learn_from_kernel(at.id, it, word.filter(|word| *word != 0), fixed, now);
     }
 
-    /// What its ports have handed on to the control plane: each class with frames, and with those beyond its limit.
+    /// What its ports have handed on to the control plane: each class with frames, and with those beyond its
+    /// limit.
     pub fn punted(&self) -> Vec<ClassView> {
         let (_, plan) = self.plan.take();
         let mut sums: Vec<ClassView> = Vec::new();

@@ -1,9 +1,10 @@
-//! Copies of a control plane's routes, for those who forward beside this router: what has changed since they were told last.
+//! Copies of a control plane's routes, for those who forward beside this router: what has changed since they
+//! were told last.
 //!
-//! A list of the prefixes that changed says what to tell; where each of them leads is looked up when it is told, so of several
-//! changes of a prefix the last one is told. Whoever was told nothing yet, or is further behind than the list reaches, gets the
-//! whole table, in parts: what changes while it is on its way is in the list. A next hop that changes under its routes changes
-//! each of them, and costs a whole table, too.
+//! A list of the prefixes that changed says what to tell; where each of them leads is looked up when it is
+//! told, so of several changes of a prefix the last one is told. Whoever was told nothing yet, or is further
+//! behind than the list reaches, gets the whole table, in parts: what changes while it is on its way is in
+//! the list. A next hop that changes under its routes changes each of them, and costs a whole table, too.
 
 use std::collections::VecDeque;
 

@@ -1,19 +1,23 @@
 //! A number for a table of routes: equal tables have equal numbers.
 //!
-//! Theory of operation. The number of a table is a sum over its routes, modulo 2⁶⁴: of each the number of its prefix, times a factor
-//! that is made of where it leads. So the order of routes counts for nothing, and a change of one is an addition. Many
-//! routes lead one way: what their prefixes sum up to is kept for each way, so a next hop that changes under all of them costs a
-//! product. Factors are odd: no route vanishes. Where a route leads is told by names of interfaces and by addresses, not by the
-//! control plane's numbers: two tables that mean the same have the same number.
+//! Theory of operation. The number of a table is a sum over its routes, modulo 2⁶⁴: of each the number of its
+//! prefix, times a factor that is made of where it leads. So the order of routes counts for nothing, and a
+//! change of one is an addition. Many routes lead one way: what their prefixes sum up to is kept for each
+//! way, so a next hop that changes under all of them costs a product. Factors are odd: no route vanishes.
+//! Where a route leads is told by names of interfaces and by addresses, not by the control plane's numbers:
+//! two tables that mean the same have the same number.
 //!
-//! The number of a prefix or a way is FNV-1a (64 bits) of its bytes, the same in all versions and on all machines:
+//! The number of a prefix or a way is FNV-1a (64 bits) of its bytes, the same in all versions and on all
+//! machines:
 //!
 //! * a prefix: its family (4 or 6), its length, its address (4 or 16 bytes);
-//! * a way: 0 for a blackhole, 1 for unreachable, 2 for prohibited, 3 for hops; each of these, in the order of names and
-//!   gateways: the interface's name, a zero, the gateway's family (0 for none, 4, 6), the gateway, and if its weight is not 1 a 255, which
-//!   no name begins with, and the weight (2 bytes, the lower first). The lowest bit of the number is set.
+//! * a way: 0 for a blackhole, 1 for unreachable, 2 for prohibited, 3 for hops; each of these, in the order
+//!   of names and gateways: the interface's name, a zero, the gateway's family (0 for none, 4, 6), the
+//!   gateway, and if its weight is not 1 a 255, which no name begins with, and the weight (2 bytes, the lower
+//!   first). The lowest bit of the number is set.
 //!
-//! It tells what was lost on the way. It is no proof against an attacker who chooses prefixes in order to deceive.
+//! It tells what was lost on the way. It is no proof against an attacker who chooses prefixes in order to
+//! deceive.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -31,8 +35,8 @@ pub enum Led {
     Unreachable,
     /// Nowhere: it is prohibited.
     Prohibit,
-    /// To one of these: by which interface, and to which gateway; none: destinations are neighbours. With weights, as
-    /// [`super::merged`] has them.
+    /// To one of these: by which interface, and to which gateway; none: destinations are neighbours. With
+    /// weights, as [`super::merged`] has them.
     Hops(Vec<((String, Option<IpAddr>), u16)>),
 }
 
@@ -137,7 +141,8 @@ impl Digest {
         }
     }
 
-    /// Those keys of which `which` is true lead where `led` says now. Whether that is another place for any route.
+    /// Those keys of which `which` is true lead where `led` says now. Whether that is another place for any
+    /// route.
     pub fn again(&mut self, which: impl Fn(&Key) -> bool, led: impl Fn(&Key) -> Led) -> bool {
         let mut changed = false;
         for (key, part) in self.ways.iter_mut().filter(|(key, _)| which(key)) {

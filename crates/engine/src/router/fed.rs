@@ -1,7 +1,8 @@
 //! What a control plane has said, as it said it, and where its ways lead on this router.
 //!
-//! What is shown of all routes together is kept while they change: how many are stale, how many a comparison has found, and their digest.
-//! Nothing looks at all of them while the router's lock is held; code that has to takes [`LOOK`] at a time.
+//! What is shown of all routes together is kept while they change: how many are stale, how many a comparison
+//! has found, and their digest. Nothing looks at all of them while the router's lock is held; code that has
+//! to takes [`LOOK`] at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};

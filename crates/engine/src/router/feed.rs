@@ -1,19 +1,20 @@
 //! Routes of a control plane, kept as it sent them until it changes them.
 //!
-//! Theory of operation. A control plane speaks of prefixes, of *links* (its own numbers of interfaces) and of *objects*
-//! (next hops, and groups of them, each with a number). Its messages are kept as they came (`fed`). Each way (a next
-//! hop or group) that routes name is one group of the plan, however many routes lead there. Its next hops follow from
-//! objects, links and ports, and are computed anew when one of these changes. So a next hop that goes away under a
-//! million routes is one new plan.
+//! Theory of operation. A control plane speaks of prefixes, of *links* (its own numbers of interfaces) and of
+//! *objects* (next hops, and groups of them, each with a number). Its messages are kept as they came (`fed`).
+//! Each way (a next hop or group) that routes name is one group of the plan, however many routes lead there.
+//! Its next hops follow from objects, links and ports, and are computed anew when one of these changes. So a
+//! next hop that goes away under a million routes is one new plan.
 //!
-//! A way that leads to no port of this router is a group without hops: its packets are dropped as `no_route`. They must not fall to
-//! a shorter prefix, by which they would go where the control plane did not send them.
+//! A way that leads to no port of this router is a group without hops: its packets are dropped as `no_route`.
+//! They must not fall to a shorter prefix, by which they would go where the control plane did not send them.
 //!
-//! Each route and object has the *generation* in which it was sent last. A control plane that comes back sends all of
-//! them again; those that it does not send again are removed.
+//! Each route and object has the *generation* in which it was sent last. A control plane that comes back
+//! sends all of them again; those that it does not send again are removed.
 //!
-//! Bounded: `MAX_ROUTES`, `MAX_OBJECTS`, `MAX_MEMBERS`, `MAX_HOPS` (`said`); next hops of all ways together, `MAX_ALL_HOPS` (`groups`). What is
-//! beyond is refused and counted. A route whose way is refused leads nowhere, as one that leads to no port of this router.
+//! Bounded: `MAX_ROUTES`, `MAX_OBJECTS`, `MAX_MEMBERS`, `MAX_HOPS` (`said`); next hops of all ways together,
+//! `MAX_ALL_HOPS` (`groups`). What is beyond is refused and counted. A route whose way is refused leads
+//! nowhere, as one that leads to no port of this router.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,7 +56,8 @@ impl Router {
         self.control().fed.news(copy)
     }
 
-    /// Takes what the control plane says, at second `now`: all of it holds when this returns. What comes last of a prefix counts.
+    /// Takes what the control plane says, at second `now`: all of it holds when this returns. What comes last
+    /// of a prefix counts.
     pub fn feed(&self, changes: &[Change], now: u32) {
         let control = &mut *self.control();
         self.reclaim(control);
@@ -138,8 +140,8 @@ impl Router {
         self.control().fed.next_generation();
     }
 
-    /// Removes what is stale of the routes behind `behind`, as far as it looks at once: how many, and behind which to go on. `None`: that
-    /// was all. Feeds that come between two such steps need not wait.
+    /// Removes what is stale of the routes behind `behind`, as far as it looks at once: how many, and behind
+    /// which to go on. `None`: that was all. Feeds that come between two such steps need not wait.
     pub fn sweep(&self, behind: Option<Net>, now: u32) -> (usize, Option<Net>) {
         let (gone, next, all) = {
             let fed = &self.control().fed;
@@ -157,8 +159,8 @@ impl Router {
         (gone, next)
     }
 
-    /// Ends what no core has any more: a change that is the last one for long, and the plan, would keep it. Ways for whose hops there was no
-    /// room get them at second `now`, if there is some.
+    /// Ends what no core has any more: a change that is the last one for long, and the plan, would keep it.
+    /// Ways for whose hops there was no room get them at second `now`, if there is some.
     pub fn tidy(&self, now: u32) {
         let control = &mut *self.control();
         self.reclaim(control);
@@ -170,8 +172,8 @@ impl Router {
         control.plans.retain(|plan| Arc::strong_count(plan) > 1);
     }
 
-    /// A comparison with another table begins: none of the control plane's routes has been found there yet. What is said from now
-    /// on counts as found.
+    /// A comparison with another table begins: none of the control plane's routes has been found there yet.
+    /// What is said from now on counts as found.
     pub fn compare(&self) {
         self.control().fed.compare();
     }
@@ -182,7 +184,8 @@ impl Router {
         those.iter().filter(|net| !fed.find(net)).copied().collect()
     }
 
-    /// The control plane's routes that the other table lacks, as far as it looks at once behind `behind`, and behind which to go on.
+    /// The control plane's routes that the other table lacks, as far as it looks at once behind `behind`, and
+    /// behind which to go on.
     pub fn unfound(&self, behind: Option<Net>) -> (Vec<Net>, Option<Net>) {
         self.control().fed.unfound(behind)
     }

@@ -1,5 +1,5 @@
-//! A router's port on a switch has no device, nor has an interface of a group. Frames pass it on their walk from node to node
-//! (`graph/walk`); this module gives the port its link.
+//! A router's port on a switch has no device, nor has an interface of a group. Frames pass it on their walk
+//! from node to node (`graph/walk`); this module gives the port its link.
 
 use std::sync::Arc;
 

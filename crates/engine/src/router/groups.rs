@@ -1,8 +1,9 @@
 //! Groups of next hops by their numbers, and how many hops they may have together.
 //!
-//! A hop takes more than a KiB, since each core counts for itself what it gives it. A control plane may name ways of hundreds of hops for
-//! millions of routes, so hops are bounded over all ways. A way for which there is no room is *short*: its group has no hops, and its
-//! packets are dropped as `no_route`. It is tried again when there is room. What the operator says is not counted.
+//! A hop takes more than a KiB, since each core counts for itself what it gives it. A control plane may name
+//! ways of hundreds of hops for millions of routes, so hops are bounded over all ways. A way for which there
+//! is no room is *short*: its group has no hops, and its packets are dropped as `no_route`. It is tried again
+//! when there is room. What the operator says is not counted.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

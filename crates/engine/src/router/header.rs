@@ -41,19 +41,22 @@ pub(super) fn ethertype(frame: &Frame) -> u16 {
     u16::from_be_bytes([frame.head[12], frame.head[13]])
 }
 
-/// Whether a frame has a whole IPv4 header without options, with the right checksum: other ones are for [`judge_options`].
+/// Whether a frame has a whole IPv4 header without options, with the right checksum: other ones are for
+/// [`judge_options`].
 #[inline]
 pub(super) fn is_plain4(frame: &Frame) -> bool {
     let head = &frame.head;
     frame.len >= ETHERNET + 20 && head[14] == 0x45 && head[14..34].first_chunk().is_some_and(is_right)
 }
 
-/// The destination of an IPv4 frame whose header is in order, as far as [`is_plain4`] and [`judge_options`] look at it.
+/// The destination of an IPv4 frame whose header is in order, as far as [`is_plain4`] and [`judge_options`]
+/// look at it.
 #[inline]
 pub(super) fn judge4(frame: &Frame, plan: &Plan) -> Result<u32, DropReason> {
     let head = &frame.head;
     let total = u32::from(u16::from_be_bytes([head[16], head[17]]));
-    // A fragment that ends beyond the longest packet would come out of here as one that begins a packet (RFC 791 §3.2).
+    // A fragment that ends beyond the longest packet would come out of here as one that begins a packet (RFC
+    // 791 §3.2).
     let place = u32::from(u16::from_be_bytes([head[20], head[21]]) & 0x1fff) * 8;
     if total < 20 || total + ETHERNET > frame.len || place + total > V4_MOST {
         return Err(DropReason::BadHeader);
@@ -80,8 +83,9 @@ fn judge_special(src: u32, dst: u32) -> Result<(), DropReason> {
     }
 }
 
-/// A header with options: its checksum, and no source route in it (RFC 7126 §4.3 and §4.4: dropped by default). The other
-/// options pass as they are. Those behind the head lie in the sender's memory, so what was judged is kept.
+/// A header with options: its checksum, and no source route in it (RFC 7126 §4.3 and §4.4: dropped by
+/// default). The other options pass as they are. Those behind the head lie in the sender's memory, so what
+/// was judged is kept.
 #[cold]
 pub(super) fn judge_options(
     batch: &Batch,
@@ -163,15 +167,16 @@ fn sixteen(bytes: &[u8]) -> [u8; 16] {
     bytes.first_chunk().copied().unwrap_or_default()
 }
 
-/// Bytes of the IP packet in `frame` as a link's MTU counts them; of one that is to be cut, those of its segments. What is more
-/// than padding behind a packet counts, since it is sent, too.
+/// Bytes of the IP packet in `frame` as a link's MTU counts them; of one that is to be cut, those of its
+/// segments. What is more than padding behind a packet counts, since it is sent, too.
 #[inline]
 pub(super) fn packet_len(frame: &Frame) -> u32 {
     match frame.offload.gso {
         Gso::None if frame.len <= LEAST => 0,
         Gso::None => frame.len - ETHERNET,
         Gso::Tcp4 | Gso::Tcp6 => {
-            // RFC 9293 §3.1: the data offset counts words. Where it lies behind the head its sender may change it: the longest then.
+            // RFC 9293 §3.1: the data offset counts words. Where it lies behind the head its sender may
+            // change it: the longest then.
             let offset = frame.head.get(usize::from(frame.offload.csum_start) + 12);
             segment(frame, offset.map_or(TCP_LONGEST, |byte| u32::from(byte >> 4) * 4))
         }

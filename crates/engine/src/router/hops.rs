@@ -1,13 +1,16 @@
 //! The next hops of a group: which of them takes which flows.
 //!
-//! Theory of operation. Several hops have a table of [`BUCKETS`] buckets, a byte each: the hop that has it. The hash of a flow names its
-//! bucket, so the choice is one look, in one cache line more than a group of one hop needs, which has no table. Who has a
-//! bucket is drawn by names of ports and by gateways (`util::shares`), and not by places in the list: if a hop goes, only its own flows move, and
-//! one that comes takes its share of all others' (RFC 2992 §3 has what division by their number moves). A hop without a link leaves the
-//! flows of each of its buckets to the hop of the next bucket that has one; no other flow moves.
+//! Theory of operation. Several hops have a table of [`BUCKETS`] buckets, a byte each: the hop that has it.
+//! The hash of a flow names its bucket, so the choice is one look, in one cache line more than a group of one
+//! hop needs, which has no table. Who has a bucket is drawn by names of ports and by gateways
+//! (`util::shares`), and not by places in the list: if a hop goes, only its own flows move, and one that
+//! comes takes its share of all others' (RFC 2992 §3 has what division by their number moves). A hop without
+//! a link leaves the flows of each of its buckets to the hop of the next bucket that has one; no other flow
+//! moves.
 //!
-//! A table has at least two hops, and hops of all a control plane's ways are bounded, so its tables are, too: ways beyond the bound have
-//! no hops (`groups`). A group that is made anew with the hops that it had keeps its table.
+//! A table has at least two hops, and hops of all a control plane's ways are bounded, so its tables are, too:
+//! ways beyond the bound have no hops (`groups`). A group that is made anew with the hops that it had keeps
+//! its table.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,7 +38,8 @@ pub(super) struct Hop {
     pub gateway: u128,
     /// Its share of flows beside those of others.
     pub weight: u16,
-    /// Its pinned entry in the table of neighbours; none: there was no more room for such, and it is looked for as others are.
+    /// Its pinned entry in the table of neighbours; none: there was no more room for such, and it is looked
+    /// for as others are.
     pub entry: Option<usize>,
     pub counts: Arc<HopCounts>,
 }
@@ -110,8 +114,8 @@ impl Hops {
     }
 }
 
-/// Whatever has weights in the form that is the same for all that mean the same: in order, each once with the sum of its weights, which
-/// are 1 to 256; that of one alone is 1.
+/// Whatever has weights in the form that is the same for all that mean the same: in order, each once with the
+/// sum of its weights, which are 1 to 256; that of one alone is 1.
 pub fn merged<T: Ord, W: Into<u32>>(all: impl IntoIterator<Item = (T, W)>) -> Vec<(T, u16)> {
     let mut sums: BTreeMap<T, u32> = BTreeMap::new();
     for (it, weight) in all {

@@ -1,12 +1,13 @@
-//! Limits on what a router does for the ports that send to it: errors, requests for neighbours' addresses, frames for its control
-//! plane.
+//! Limits on what a router does for the ports that send to it: errors, requests for neighbours' addresses,
+//! frames for its control plane.
 //!
 //! One bucket (`util::bucket`), shared by all cores, in microseconds.
 //!
-//! Several ports may send for one limit: those of a gateway's switch, and all ports from which a neighbour is looked for. Without more a
-//! flood from one of them would leave the others nothing. So a [`Fair`] limit has a part for each sender, which no other can
-//! use up, and one for all, for which they race. A sender has a place in the limit's table only until its part is whole again: then
-//! there is nothing to remember of it, and whoever needs a place takes it.
+//! Several ports may send for one limit: those of a gateway's switch, and all ports from which a neighbour is
+//! looked for. Without more a flood from one of them would leave the others nothing. So a [`Fair`] limit has
+//! a part for each sender, which no other can use up, and one for all, for which they race. A sender has a
+//! place in the limit's table only until its part is whole again: then there is nothing to remember of it,
+//! and whoever needs a place takes it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -51,7 +52,8 @@ impl Rate {
 const PART: u64 = 8;
 /// Senders that may use parts of their own at one time. Those beyond have only what is for all.
 const SENDERS: usize = 64;
-/// A sender's place is one word: its number plus one, above the microsecond until which its part is paid for. That is nine years.
+/// A sender's place is one word: its number plus one, above the microsecond until which its part is paid for.
+/// That is nine years.
 const CLOCK: u32 = 48;
 const TIME: u64 = (1 << CLOCK) - 1;
 

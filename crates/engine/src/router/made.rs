@@ -1,5 +1,5 @@
-//! Frames that a router makes itself: errors, answers and requests. They are delivered when the batch that gave rise to
-//! them has been.
+//! Frames that a router makes itself: errors, answers and requests. They are delivered when the batch that
+//! gave rise to them has been.
 
 use std::ops::Range;
 
@@ -23,7 +23,8 @@ const REPEATED6: usize = 1280 - V6_LEN - 8;
 /// The hop limit of what it sends, and that of Neighbor Discovery.
 const HOPS: u8 = 64;
 pub(super) const ND_HOPS: u8 = 255;
-/// Precedence of network control (RFC 1812 §4.3.2.5), and the bits of the packet's own type of service that stay.
+/// Precedence of network control (RFC 1812 §4.3.2.5), and the bits of the packet's own type of service that
+/// stay.
 const CONTROL: u8 = 0xc0;
 const SERVICE: u8 = 0x1e;
 
@@ -46,7 +47,8 @@ pub(super) struct Arrival<'p> {
     pub now: &'p Now,
 }
 
-/// What a packet's sender is told: type and code of the message in either family, and the word behind its checksum.
+/// What a packet's sender is told: type and code of the message in either family, and the word behind its
+/// checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IcmpError {
     NoRoute,
@@ -283,8 +285,8 @@ impl Made {
         added
     }
 
-    /// Tells the sender of `frame` of an error, by the way that it came. Not of everything: RFC 1122 §3.2.2, RFC 4443 §2.4 (e);
-    /// nor more often than the interface may.
+    /// Tells the sender of `frame` of an error, by the way that it came. Not of everything: RFC 1122 §3.2.2,
+    /// RFC 4443 §2.4 (e); nor more often than the interface may.
     pub fn error(&mut self, arrival: Arrival, error: IcmpError) {
         let Arrival { batch, frame, at: from, now, .. } = arrival;
         let v6 = ethertype(frame) == IPV6;
@@ -390,7 +392,8 @@ impl Made {
         self.end(from.id);
     }
 
-    /// Asks for the station of `target`: a Neighbor Solicitation (RFC 4861 §4.3) to its solicited-node address.
+    /// Asks for the station of `target`: a Neighbor Solicitation (RFC 4861 §4.3) to its solicited-node
+    /// address.
     pub fn solicit(&mut self, from: &Interface, target: u128) {
         if !self.has_room() {
             return;
@@ -406,7 +409,8 @@ impl Made {
         self.end(from.id);
     }
 
-    /// Says that `target` is this router's (RFC 4861 §4.4), to whoever asked from `dst`, or to all if that has no address yet.
+    /// Says that `target` is this router's (RFC 4861 §4.4), to whoever asked from `dst`, or to all if that
+    /// has no address yet.
     pub fn advertise(&mut self, from: &Interface, station: [u8; 6], dst: u128, target: u128) {
         if !self.has_room() {
             return;
@@ -440,8 +444,9 @@ fn station_of_group(group: u128) -> [u8; 6] {
     [0x33, 0x33, a, b, c, d]
 }
 
-/// Whether the sender of this packet may be told of an error: it is no error itself, nor a later fragment, nor
-/// can it be an error behind headers that lead too far; and it comes from one station (RFC 4443 §2.4 (e)).
+/// Whether the sender of this packet may be told of an error: it is no error itself, nor a later fragment,
+/// nor can it be an error behind headers that lead too far; and it comes from one station (RFC 4443 §2.4
+/// (e)).
 fn may_tell(batch: &Batch, frame: &Frame) -> bool {
     let Some(fields) = Fields::of(batch, frame) else { return false };
     let [src, dst] = [fields.src, fields.dst];
@@ -449,8 +454,8 @@ fn may_tell(batch: &Batch, frame: &Frame) -> bool {
         (_, _, L4::Later | L4::Unknown) | (IPV4, ICMP, L4::Hidden) | (IPV6, ICMP6, L4::Hidden) => false,
         (IPV4, TCP, L4::Hidden) if frame.head[21] == 1 => false,
         (IPV6, ..) if is_group6(src) || src == 0 || is_group6(dst) => false,
-        // Echo, its reply, timestamps, information and address masks are questions and answers; all else may be
-        // an error.
+        // Echo, its reply, timestamps, information and address masks are questions and answers; all else may
+        // be an error.
         (IPV4, ICMP, L4::Ports(kind, ..)) => matches!(kind, 0 | 8 | 13..=18),
         // RFC 4443 §2.1: errors are those below 128; RFC 4443 §2.4 (e.2): no redirect.
         (IPV6, ICMP6, L4::Ports(kind, ..)) => kind >= 128 && kind != 137,

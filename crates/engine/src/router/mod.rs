@@ -1,24 +1,25 @@
 //! The router: IPv4 and IPv6 between its ports.
 //!
-//! Theory of operation. A batch comes from one port. [`RouterContext::decide`] (`vector`) takes it in vectors of
-//! [`VECTOR`] frames. It checks their headers (`header`), looks all their destinations up together in the forwarding
-//! tables (`sidecore_fib`), and gives each frame its group, next hop and neighbour (`plan`, `neighbours`). The result
-//! for each frame is a verdict, as on a switch, and a [`rewrite::Rewrite`]. After captures have seen the frames as they
-//! came, [`RewriteBuffer::rewrite`] changes their private heads: station addresses, hop limit and checksum
-//! (incrementally, RFC 1624). If a header is longer than the head, the router reads the rest once and forwards what it
-//! read. So each receiver gets one copy, as on a switch, and a sender that rewrites its buffer meanwhile cannot change
-//! what was decided.
+//! Theory of operation. A batch comes from one port. [`RouterContext::decide`] (`vector`) takes it in vectors
+//! of [`VECTOR`] frames. It checks their headers (`header`), looks all their destinations up together in the
+//! forwarding tables (`sidecore_fib`), and gives each frame its group, next hop and neighbour (`plan`,
+//! `neighbours`). The result for each frame is a verdict, as on a switch, and a [`rewrite::Rewrite`]. After
+//! captures have seen the frames as they came, [`RewriteBuffer::rewrite`] changes their private heads:
+//! station addresses, hop limit and checksum (incrementally, RFC 1624). If a header is longer than the head,
+//! the router reads the rest once and forwards what it read. So each receiver gets one copy, as on a switch,
+//! and a sender that rewrites its buffer meanwhile cannot change what was decided.
 //!
 //! A port may have the sources of its packets looked up, too (`reverse`).
 //!
-//! Packets for the router itself are answered in `own`, or passed to its control plane (`punt`). Errors and requests
-//! that the router makes (`made`) are delivered behind the batch, and an error goes back by the way that its packet
-//! came. All input is hostile: each refusal is a drop with a name.
+//! Packets for the router itself are answered in `own`, or passed to its control plane (`punt`). Errors and
+//! requests that the router makes (`made`) are delivered behind the batch, and an error goes back by the way
+//! that its packet came. All input is hostile: each refusal is a drop with a name.
 //!
-//! This path allocates nothing and waits for no lock: the table of neighbours is changed only when its lock is free.
+//! This path allocates nothing and waits for no lock: the table of neighbours is changed only when its lock
+//! is free.
 //!
-//! The other side is for the control plane: `rib` has routes and groups, `fed` the routes of routing daemons. `control`
-//! makes the tables and the plan follow them, and explains the decision for an address.
+//! The other side is for the control plane: `rib` has routes and groups, `fed` the routes of routing daemons.
+//! `control` makes the tables and the plan follow them, and explains the decision for an address.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod class;
@@ -157,8 +158,8 @@ impl From<DropReason> for Refused {
 }
 
 impl Router {
-    /// Where the frame of `arrival`, whose destination `address` leads to `group`, goes. `None`: it is answered. A frame that goes on
-    /// needs no [`Arrival`] in memory, so it is made where one is told of it.
+    /// Where the frame of `arrival`, whose destination `address` leads to `group`, goes. `None`: it is
+    /// answered. A frame that goes on needs no [`Arrival`] in memory, so it is made where one is told of it.
     #[inline]
     fn way<'a, 'p, A: Family>(
         &self,
@@ -233,7 +234,8 @@ impl Router {
         Ok(Some(Onward { to, mac }))
     }
 
-    /// What becomes of a frame that does not go on: what is for the router itself goes to its control plane, if there is one.
+    /// What becomes of a frame that does not go on: what is for the router itself goes to its control plane,
+    /// if there is one.
     #[inline]
     fn refuse(&self, why: Refused, arrival: Arrival, plan: &Plan, verdicts: &mut Verdicts) {
         let Arrival { index, frame, at, now, .. } = arrival;
@@ -247,7 +249,8 @@ impl Router {
             (Refused::Own, Some(_)) if class::is_obeyed(frame) => verdicts.drop(index, DropReason::ToRouter),
             (Refused::Own, Some(control)) => {
                 let class = class::class(frame);
-                // Who is behind another port could speak in a neighbour's name: a hop limit proves only that it is near.
+                // Who is behind another port could speak in a neighbour's name: a hop limit proves only that
+                // it is near.
                 let source = source(frame);
                 let elsewhere = || plan.interfaces().any(|other| other.reaches(source));
                 let claims = || class == Class::Bfd || class::is_from_near(frame) && elsewhere();

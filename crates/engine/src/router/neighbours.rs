@@ -1,25 +1,29 @@
 //! Which station has which address: ARP (RFC 826) and Neighbor Discovery (RFC 4861 §7), as one table.
 //!
-//! Theory of operation. The table has a fixed number of entries in buckets, chosen by a keyed hash of port and address. Any core
-//! reads an entry without a lock: a sequence number around each change tells a reader that it has met one, and then it
-//! takes the address for unknown. Changes take a lock; an I/O core only tries to, since whatever it could not note comes again.
+//! Theory of operation. The table has a fixed number of entries in buckets, chosen by a keyed hash of port
+//! and address. Any core reads an entry without a lock: a sequence number around each change tells a reader
+//! that it has met one, and then it takes the address for unknown. Changes take a lock; an I/O core only
+//! tries to, since whatever it could not note comes again.
 //!
-//! Readers do not depend on who fills the table: the router's own ARP and Neighbor Discovery, and the kernel that
-//! stands before a control plane ([`Neighbours::learn_from_kernel`]). What an operator has written there holds until it is taken
-//! back.
+//! Readers do not depend on who fills the table: the router's own ARP and Neighbor Discovery, and the kernel
+//! that stands before a control plane ([`Neighbours::learn_from_kernel`]). What an operator has written there
+//! holds until it is taken back.
 //!
-//! An address is believed for [`REACHABLE`] seconds after it was heard, then used while it is asked for again, and given up
-//! after [`TRIES`] questions without an answer. A newcomer replaces one that was never found, or has not been
-//! heard of for long, so a scan of a network costs no neighbour of its port that is in use its entry. The gateways of routes are pinned
-//! and keep theirs, [`PINNED`] in a bucket at most; further ones are neighbours like others.
+//! An address is believed for [`REACHABLE`] seconds after it was heard, then used while it is asked for
+//! again, and given up after [`TRIES`] questions without an answer. A newcomer replaces one that was never
+//! found, or has not been heard of for long, so a scan of a network costs no neighbour of its port that is in
+//! use its entry. The gateways of routes are pinned and keep theirs, [`PINNED`] in a bucket at most; further
+//! ones are neighbours like others.
 //!
-//! Ports share the table. A station behind one can claim as many addresses as its network has, and every port's network
-//! has all link-local ones. So in a bucket that is full the port with most entries gives one to a newcomer of a port
-//! that has two fewer, and what one port claims, or is asked for, does not take an entry where another port's neighbour
-//! may still answer ([`ANSWER`]). A scan of a network costs other ports [`WAITING`] entries of a bucket at most.
+//! Ports share the table. A station behind one can claim as many addresses as its network has, and every
+//! port's network has all link-local ones. So in a bucket that is full the port with most entries gives one
+//! to a newcomer of a port that has two fewer, and what one port claims, or is asked for, does not take an
+//! entry where another port's neighbour may still answer ([`ANSWER`]). A scan of a network costs other ports
+//! [`WAITING`] entries of a bucket at most.
 //!
-//! Several guests may stand behind one port of the router: behind a gateway, all those of its switch. So an entry counts for
-//! the port that said it, which is one of the switch there. One that is only looked for counts for the router's own port.
+//! Several guests may stand behind one port of the router: behind a gateway, all those of its switch. So an
+//! entry counts for the port that said it, which is one of the switch there. One that is only looked for
+//! counts for the router's own port.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -42,10 +46,11 @@ const OLD: u32 = 2 * REACHABLE;
 
 /// Seconds that the first question gets for its answer before newcomers of other ports take the entry.
 const ANSWER: u32 = 2;
-/// Entries of a bucket that gateways may keep. A routing daemon's peers say what they are, and may name ever new ones: the rest is for
-/// neighbours, and for those gateways that found no entry to keep.
+/// Entries of a bucket that gateways may keep. A routing daemon's peers say what they are, and may name ever
+/// new ones: the rest is for neighbours, and for those gateways that found no entry to keep.
 const PINNED: usize = BUCKET / 2;
-/// Entries of a bucket in which neighbours of one port may wait for that, where other ports have to give them up.
+/// Entries of a bucket in which neighbours of one port may wait for that, where other ports have to give them
+/// up.
 const WAITING: usize = 3;
 
 /// When that was heard which always holds.
@@ -290,9 +295,10 @@ impl Neighbours {
         Some(at)
     }
 
-    /// Station `mac` says at `port` that it has `number`, in a frame that was sent `by` another port or this one. It is noted
-    /// where that is asked for or known, and, if it is `for_us` that this was said, in any case. What was heard less than a
-    /// second ago stays: two that claim one address by turns get one change a second.
+    /// Station `mac` says at `port` that it has `number`, in a frame that was sent `by` another port or this
+    /// one. It is noted where that is asked for or known, and, if it is `for_us` that this was said, in any
+    /// case. What was heard less than a second ago stays: two that claim one address by turns get one change
+    /// a second.
     pub fn heard(&self, (port, by): (PortId, PortId), number: u128, mac: u64, for_us: bool, now: u32) {
         let Some(_lock) = self.try_lock() else { return };
         let known = self.find(port, number);
@@ -308,8 +314,8 @@ impl Neighbours {
         entry.mac.store(mac, Ordering::Relaxed);
     }
 
-    /// The control plane's kernel says that station `mac` has `number`; for ever, if `fixed`. `None`: it has said so for ever, and does
-    /// not any more.
+    /// The control plane's kernel says that station `mac` has `number`; for ever, if `fixed`. `None`: it has
+    /// said so for ever, and does not any more.
     pub fn learn_from_kernel(&self, port: PortId, number: u128, mac: Option<u64>, fixed: bool, now: u32) {
         let _lock = self.lock();
         let known = self.find(port, number);
@@ -331,7 +337,8 @@ impl Neighbours {
         }
     }
 
-    /// An entry that `number` keeps until it is unpinned as often as it was pinned. `None`: its bucket has [`PINNED`] such.
+    /// An entry that `number` keeps until it is unpinned as often as it was pinned. `None`: its bucket has
+    /// [`PINNED`] such.
     pub fn pin(&self, port: PortId, number: u128, now: u32) -> Option<usize> {
         let _lock = self.lock();
         let first = self.bucket(port, number);
@@ -374,8 +381,8 @@ impl Neighbours {
         }
     }
 
-    /// All that is known. Read as I/O cores read: a report that took the lock would cost them the answers that came
-    /// meanwhile. An entry that is given away while it is read is left out.
+    /// All that is known. Read as I/O cores read: a report that took the lock would cost them the answers
+    /// that came meanwhile. An entry that is given away while it is read is left out.
     pub fn all(&self, now: u32) -> Vec<Known> {
         let known = |(at, entry): (usize, &NeighbourEntry)| {
             entry.read(|| {
@@ -426,7 +433,8 @@ mod tests {
         assert_eq!(table.reach(at, 99), Reach::Known(0x12));
     }
 
-    /// An answer that comes while someone looks at the table is noted: nothing asks again before the next packet.
+    /// An answer that comes while someone looks at the table is noted: nothing asks again before the next
+    /// packet.
     #[test]
     fn a_report_costs_no_answer() {
         let (table, reports) = (&Neighbours::new(), &AtomicU32::new(0));
@@ -505,8 +513,8 @@ mod tests {
         // One that has its entry is pinned again where there is room for no other one.
         let (_, number) = table.entries[pinned[0]].key();
         assert_eq!(table.pin(A, number, 100), Some(pinned[0]));
-        // Neighbours of another port, and gateways that found no entry to keep. So few that no more than a bucket's free entries
-        // come together, whatever the hash's key.
+        // Neighbours of another port, and gateways that found no entry to keep. So few that no more than a
+        // bucket's free entries come together, whatever the hash's key.
         for number in 100_000..100_050 {
             table.heard((B, B), number, 7, true, 100);
             assert!(table.find(B, number).is_some());
@@ -583,8 +591,8 @@ mod tests {
         }
     }
 
-    /// What one port has does not go below what another one has there: no two ports' neighbours take entries from each
-    /// other for ever.
+    /// What one port has does not go below what another one has there: no two ports' neighbours take entries
+    /// from each other for ever.
     #[test]
     fn ports_share_a_bucket() {
         let table = Neighbours::new();

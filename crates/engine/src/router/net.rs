@@ -43,7 +43,8 @@ impl Net {
         bits(address) == bits(self.address) && Net { address, len: self.len }.network() == self.network()
     }
 
-    /// The broadcast address of an IPv4 network that has one: RFC 3021 leaves networks of one or two addresses without.
+    /// The broadcast address of an IPv4 network that has one: RFC 3021 leaves networks of one or two
+    /// addresses without.
     #[must_use]
     pub fn broadcast(self) -> Option<Ipv4Addr> {
         match self.address {
@@ -104,7 +105,8 @@ crate::util::form::worded! {
     Net = crate::util::form::Form::Text("ADDRESS/LENGTH", "10.0.0.1/24");
 }
 
-/// An address of either family as one number; IPv4 addresses are mapped (RFC 4291 §2.5.5.2), so that no two have one number.
+/// An address of either family as one number; IPv4 addresses are mapped (RFC 4291 §2.5.5.2), so that no two
+/// have one number.
 #[inline]
 pub(super) fn number(address: IpAddr) -> u128 {
     match address {
@@ -146,7 +148,8 @@ pub(super) fn is_group4(address: u32) -> bool {
     address >> 28 == 0xe || address == u32::MAX
 }
 
-/// Whether nothing may come from or go to this IPv6 address: RFC 4291 §2.5.2, §2.5.3, and RFC 4038 §4.2 for mapped ones.
+/// Whether nothing may come from or go to this IPv6 address: RFC 4291 §2.5.2, §2.5.3, and RFC 4038 §4.2 for
+/// mapped ones.
 pub(super) fn is_martian6(address: u128) -> bool {
     address <= 1 || address >> 32 == 0xffff
 }

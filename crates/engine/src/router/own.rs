@@ -1,8 +1,11 @@
-//! Frames for the router itself: ARP, Neighbor Discovery, echo requests. What else is for it is its control plane's business.
+//! Frames for the router itself: ARP, Neighbor Discovery, echo requests. What else is for it is its control
+//! plane's business.
 //!
-//! What a neighbour says of itself is believed where it makes sense (RFC 826, RFC 4861 §7): its station address is that by which it
-//! sent, its IP address is on the port's network, and is not ours. A control plane's kernel hears the same and would believe more. So it hears only
-//! what was judged here, as it was judged: messages that are too long for that are dropped, and of the others it gets the bytes that were read.
+//! What a neighbour says of itself is believed where it makes sense (RFC 826, RFC 4861 §7): its station
+//! address is that by which it sent, its IP address is on the port's network, and is not ours. A control
+//! plane's kernel hears the same and would believe more. So it hears only what was judged here, as it was
+//! judged: messages that are too long for that are dropped, and of the others it gets the bytes that were
+//! read.
 
 use super::class::{is_for_link_group, TCP, TOO_BIG6};
 use super::header::{destination6, ethertype, source6, ARP, IPV4, IPV6, L3, ND_LONGEST, V4_LEN, V6_LEN};
@@ -91,7 +94,8 @@ impl Router {
         let (src, dst) = (source6(frame), destination6(frame));
         let mut sum = Sum::pseudo(&src.to_be_bytes(), &dst.to_be_bytes(), ICMP6, len);
         sum.add(message);
-        // RFC 4861 §6.1.1, §7.1: what was forwarded is none. A checksum that is still to be made would change what was judged.
+        // RFC 4861 §6.1.1, §7.1: what was forwarded is none. A checksum that is still to be made would change
+        // what was judged.
         let sound = frame.head[21] == ND_HOPS && sum.value() == 0xffff && !frame.offload.needs_csum();
         let (target, options) = match message.split_at_checked(fixed) {
             Some((fixed, options)) => (fixed.get(8..24).and_then(|it| it.first_chunk()), options),
@@ -134,7 +138,8 @@ impl Router {
         Err(Refused::Own)
     }
 
-    /// An IP packet to one of the router's addresses. Echo requests become replies in place, by the way that they came.
+    /// An IP packet to one of the router's addresses. Echo requests become replies in place, by the way that
+    /// they came.
     pub(super) fn take(&self, out: &mut RewriteBuffer, arrival: Arrival) -> Result<(), Refused> {
         let Arrival { index, frame, at, .. } = arrival;
         let v6 = ethertype(frame) == IPV6;
@@ -167,7 +172,8 @@ impl Router {
     }
 }
 
-/// What tells of a path's MTU passes if the packet that it is about carried TCP: see `class::is_obeyed`. That stands behind the head.
+/// What tells of a path's MTU passes if the packet that it is about carried TCP: see `class::is_obeyed`. That
+/// stands behind the head.
 fn hear_mtu(out: &mut RewriteBuffer, arrival: Arrival) -> Result<(), Refused> {
     /// The last byte is the one that names it.
     const ABOUT: usize = L3 + V6_LEN + 8 + 6 - HEAD;

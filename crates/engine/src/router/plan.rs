@@ -1,9 +1,10 @@
 //! The plan of a router: interfaces and next-hop groups, as an immutable snapshot for its cores.
 //!
-//! The forwarding tables have only numbers of groups; the plan has the groups. So a change of a next hop is a new plan,
-//! however many routes lead there. A new group is in the published plan before the first route leads to it. A core
-//! first looks addresses up and then takes the plan, which therefore has each group that it found. The number of a
-//! removed group is used again when each core has begun a later batch (`sidecore_fib::epoch`).
+//! The forwarding tables have only numbers of groups; the plan has the groups. So a change of a next hop is a
+//! new plan, however many routes lead there. A new group is in the published plan before the first route
+//! leads to it. A core first looks addresses up and then takes the plan, which therefore has each group that
+//! it found. The number of a removed group is used again when each core has begun a later batch
+//! (`sidecore_fib::epoch`).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -17,8 +18,8 @@ use super::punt::Punt;
 use super::route::Rpf;
 use crate::port::{Port, PortId};
 
-/// ICMP errors that an interface may send a second, and at once: RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f). Each port whose packets they are
-/// about has a part.
+/// ICMP errors that an interface may send a second, and at once: RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f). Each
+/// port whose packets they are about has a part.
 const ERRORS: (u64, u64) = (1000, 50);
 /// Requests for addresses of neighbours. Each port whose packets are for them has a part.
 const REQUESTS: (u64, u64) = (1000, 64);
@@ -127,8 +128,8 @@ fn link_local(mac: [u8; 6]) -> u128 {
 pub(super) struct Plan {
     groups: Vec<Arc<Group>>,
     interfaces: Vec<Option<Arc<Interface>>>,
-    /// Addresses that no frame may come from: the router's own, and broadcasts on its networks. A bit for each, by its hash, says
-    /// that a look at the list is due.
+    /// Addresses that no frame may come from: the router's own, and broadcasts on its networks. A bit for
+    /// each, by its hash, says that a look at the list is due.
     own: Vec<u128>,
     sieve: u64,
 }

@@ -1,12 +1,14 @@
-//! What goes on to the control plane: frames for the router itself, by class, each class with a limit of its own.
+//! What goes on to the control plane: frames for the router itself, by class, each class with a limit of its
+//! own.
 //!
-//! Theory of operation. A port with a control plane has another port that stands for it there. What the router would take for itself
-//! goes to that one as it came, and nothing else does. The I/O core answers questions about the router's own addresses, and echo requests,
-//! by itself; so no flood of these reaches a routing daemon. ICMP errors are the I/O core's, too.
+//! Theory of operation. A port with a control plane has another port that stands for it there. What the
+//! router would take for itself goes to that one as it came, and nothing else does. The I/O core answers
+//! questions about the router's own addresses, and echo requests, by itself; so no flood of these reaches a
+//! routing daemon. ICMP errors are the I/O core's, too.
 //!
-//! A flood of one class takes nothing from another: each class of each port has a bucket of its own. Nor does it take all from other
-//! senders behind the same gateway: each port of its switch has a part of each bucket (`limit`). What is beyond is dropped as
-//! `punt_limit`.
+//! A flood of one class takes nothing from another: each class of each port has a bucket of its own. Nor does
+//! it take all from other senders behind the same gateway: each port of its switch has a part of each bucket
+//! (`limit`). What is beyond is dropped as `punt_limit`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,17 +21,19 @@ use crate::port::PortId;
 pub enum Class {
     /// BGP: TCP, port 179 (RFC 4271 §2).
     Bgp,
-    /// Bidirectional Forwarding Detection between neighbours: UDP, ports 3784 and 3785, with a hop limit that only a neighbour's
-    /// packets have (RFC 5881 §4, §5).
+    /// Bidirectional Forwarding Detection between neighbours: UDP, ports 3784 and 3785, with a hop limit that
+    /// only a neighbour's packets have (RFC 5881 §4, §5).
     Bfd,
-    /// BFD over several hops: UDP, port 4784 (RFC 5883 §5). Anybody may send it, so it takes nothing from the neighbours'.
+    /// BFD over several hops: UDP, port 4784 (RFC 5883 §5). Anybody may send it, so it takes nothing from the
+    /// neighbours'.
     BfdMultihop,
     /// OSPF (RFC 2328 appendix A.1, RFC 5340 appendix A.1).
     Ospf,
     /// ARP, and Neighbor Discovery.
     Neighbours,
-    /// Fragments of either family. A kernel has some MiB for all that wait for the others of their packet, from all ports together, and keeps each for
-    /// half a minute: so few may come that one flood leaves room for others.
+    /// Fragments of either family. A kernel has some MiB for all that wait for the others of their packet,
+    /// from all ports together, and keeps each for half a minute: so few may come that one flood leaves room
+    /// for others.
     Fragments,
     /// All else.
     Other,

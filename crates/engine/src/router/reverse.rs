@@ -1,16 +1,17 @@
 //! Whether a packet's source is where its route leads: reverse path forwarding as a check (RFC 3704).
 //!
-//! Theory of operation. A port may ask for the check ([`Rpf`]). The sources of a vector of its frames are looked up together in the forwarding tables,
-//! as their destinations are, and before the plan is taken, which has all groups that were found. A port without the check costs one
-//! comparison for each vector.
+//! Theory of operation. A port may ask for the check ([`Rpf`]). The sources of a vector of its frames are
+//! looked up together in the forwarding tables, as their destinations are, and before the plan is taken,
+//! which has all groups that were found. A port without the check costs one comparison for each vector.
 //!
-//! * *Strict* (RFC 3704 §2.2): a route to the source leads back by this port. Of several next hops one is enough, since a
-//!   sender chooses its way as well as we do: paths that are equally good are not asymmetric.
+//! * *Strict* (RFC 3704 §2.2): a route to the source leads back by this port. Of several next hops one is
+//!   enough, since a sender chooses its way as well as we do: paths that are equally good are not asymmetric.
 //! * *Loose* (RFC 3704 §2.4): some route leads to the source, by whatever port. The default route is one.
 //!
-//! In both a route that drops its packets is none, so that a blackhole route to a flood's source stops it (RFC 5635 §4).
-//! What no route can lead to is not checked: link-local addresses of IPv6, which no router passes on. Frames to groups are not
-//! checked, either: ARP, Neighbor Discovery and hellos of routing daemons have checks of their own.
+//! In both a route that drops its packets is none, so that a blackhole route to a flood's source stops it
+//! (RFC 5635 §4). What no route can lead to is not checked: link-local addresses of IPv6, which no router
+//! passes on. Frames to groups are not checked, either: ARP, Neighbor Discovery and hellos of routing daemons
+//! have checks of their own.
 
 use super::header::{source4, source6};
 use super::net::is_link_local6;

@@ -7,8 +7,8 @@ use crate::mem::{Arena, Piece};
 use crate::observe::account::PortId;
 use crate::packet::{update, Batch, Frame, Offload, HEAD, MAX_BATCH, MAX_PIECES};
 
-/// What is to be done with a frame's head. Offsets in heads count from the Ethernet header, which has 14 bytes and no
-/// tag.
+/// What is to be done with a frame's head. Offsets in heads count from the Ethernet header, which has 14
+/// bytes and no tag.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rewrite {
     /// Destination and source station.
@@ -45,11 +45,13 @@ impl Rewrite {
     }
 }
 
-/// What was judged lies behind a frame's head for so long at most: the rest of an IPv4 header, or of a message of Neighbor Discovery.
+/// What was judged lies behind a frame's head for so long at most: the rest of an IPv4 header, or of a
+/// message of Neighbor Discovery.
 const TAIL: usize = L3 + V6_LEN + ND_LONGEST - HEAD;
 const _: () = assert!(L3 + V4_LONGEST <= HEAD + TAIL);
 
-/// What is to be done to the frames of a batch, and the frames that routers make: one core's, for all its routers.
+/// What is to be done to the frames of a batch, and the frames that routers make: one core's, for all its
+/// routers.
 pub struct RewriteBuffer {
     rewrites: Box<[Rewrite]>,
     /// Whether any is noted.
@@ -65,7 +67,8 @@ pub struct RewriteBuffer {
 }
 
 impl RewriteBuffer {
-    /// With all the memory that it will ever need, for frames that pass up to `routers` routers, one after the other.
+    /// With all the memory that it will ever need, for frames that pass up to `routers` routers, one after
+    /// the other.
     pub fn for_routers(routers: usize) -> RewriteBuffer {
         RewriteBuffer {
             rewrites: vec![NOTHING; MAX_BATCH].into(),
@@ -102,8 +105,8 @@ impl RewriteBuffer {
         }
     }
 
-    /// `bytes`, which were read behind the head of the frame and judged, are what its receiver gets there. False: the
-    /// batch has no room for that. Once for each frame.
+    /// `bytes`, which were read behind the head of the frame and judged, are what its receiver gets there.
+    /// False: the batch has no room for that. Once for each frame.
     #[cold]
     pub(super) fn keep(&mut self, arrival: Arrival, bytes: &[u8]) -> bool {
         let Arrival { batch, index, frame, .. } = arrival;
@@ -148,8 +151,8 @@ impl RewriteBuffer {
     }
 }
 
-/// Makes the first of four bytes a `value`. It is of a word of the checksum that stands in the last two, which follows if it is `summed`
-/// already.
+/// Makes the first of four bytes a `value`. It is of a word of the checksum that stands in the last two,
+/// which follows if it is `summed` already.
 #[inline]
 fn replace(bytes: &mut [u8], value: u8, summed: bool) {
     let [first, second, high, low] = bytes else { return };
@@ -161,8 +164,8 @@ fn replace(bytes: &mut [u8], value: u8, summed: bool) {
     }
 }
 
-/// Makes an echo request of `frame` its reply (RFC 792, RFC 4443 §4.2): addresses exchanged, and the type, with the checksums that
-/// follow from it.
+/// Makes an echo request of `frame` its reply (RFC 792, RFC 4443 §4.2): addresses exchanged, and the type,
+/// with the checksums that follow from it.
 fn answer(frame: &mut Frame, v6: bool) {
     // The rest of a partial checksum is added later, with the new type.
     let whole = frame.offload.flags & Offload::NEEDS_CSUM == 0;

@@ -1,4 +1,5 @@
-//! What a router is told: its ports, its routes, and the groups that routes lead to. For the control plane alone.
+//! What a router is told: its ports, its routes, and the groups that routes lead to. For the control plane
+//! alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -105,7 +106,8 @@ pub(super) struct Control {
     pub loose: Vec<Arc<Key>>,
     /// What no core finds any more, and from which epoch on none is on its way there.
     pub retired: VecDeque<(u64, Retired)>,
-    /// Plans that were replaced and that a core still has. Here, so that no core ever ends one: it may have many groups.
+    /// Plans that were replaced and that a core still has. Here, so that no core ever ends one: it may have
+    /// many groups.
     pub plans: Vec<Arc<Plan>>,
     /// Its ports.
     pub members: Vec<Member>,

@@ -310,7 +310,8 @@ fn options_pass_but_for_source_routes() {
     }
 }
 
-/// A header that ends behind the head: its sender changes it after it was judged, and its receiver gets what was judged.
+/// A header that ends behind the head: its sender changes it after it was judged, and its receiver gets what
+/// was judged.
 #[test]
 fn what_was_judged_behind_the_head_goes_on() {
     let mut rig = Rig::new(&[]);

@@ -1,8 +1,10 @@
-//! A vector of frames: headers are judged, destinations are looked up together, and each frame gets its verdict.
+//! A vector of frames: headers are judged, destinations are looked up together, and each frame gets its
+//! verdict.
 //!
-//! Theory of operation. The destinations of a family stand one after the other in a [`Wanted`], as the forwarding tables
-//! take them, and each keeps the place of its frame. What follows the lookup is made once for each family, so a frame is
-//! not asked again which one it is of. All of this is memory of the core's: nothing is cleared for a vector.
+//! Theory of operation. The destinations of a family stand one after the other in a [`Wanted`], as the
+//! forwarding tables take them, and each keeps the place of its frame. What follows the lookup is made once
+//! for each family, so a frame is not asked again which one it is of. All of this is memory of the core's:
+//! nothing is cleared for a vector.
 
 use std::sync::Arc;
 
@@ -32,8 +34,8 @@ struct Vector<'v> {
 }
 
 impl RouterContext {
-    /// Pass 1: a verdict on each frame of `batch`, which came from `source`. What is to be changed of those that go on, and what the
-    /// router says itself, is in `out` then.
+    /// Pass 1: a verdict on each frame of `batch`, which came from `source`. What is to be changed of those
+    /// that go on, and what the router says itself, is in `out` then.
     pub fn decide(
         &mut self,
         batch: &Batch,
@@ -75,8 +77,8 @@ impl RouterContext {
 }
 
 impl Vector<'_> {
-    /// Judges the headers: the destinations of those that are in order are wanted, the others get their verdict. `None`: the router does
-    /// not have the port that they came from.
+    /// Judges the headers: the destinations of those that are in order are wanted, the others get their
+    /// verdict. `None`: the router does not have the port that they came from.
     #[inline]
     fn judge(
         &self,

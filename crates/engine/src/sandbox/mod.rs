@@ -5,7 +5,8 @@
 //! * [`filters`]: the system calls that each kind of thread may make;
 //! * [`descriptors`]: the process that receives the descriptors which VMMs send.
 //!
-//! The parts that belong to the daemon's program (user, capabilities, landlock) are in `crates/sidecore/src/sandbox`.
+//! The parts that belong to the daemon's program (user, capabilities, landlock) are in
+//! `crates/sidecore/src/sandbox`.
 
 pub mod descriptors;
 pub mod filters;

@@ -67,8 +67,8 @@ impl<H: Hands> Drain<H> {
         Ok(())
     }
 
-    /// Whether the header in the buffer that `word` names says nothing: most frames ask for nothing. If it asks
-    /// for something, the caller reads it again, and goes by what it says then.
+    /// Whether the header in the buffer that `word` names says nothing: most frames ask for nothing. If it
+    /// asks for something, the caller reads it again, and goes by what it says then.
     #[inline]
     fn is_mute(&self, word: SlotWord) -> bool {
         let flags = self.ring.buffer(word).and_then(|piece| piece.read_array::<2>());

@@ -1,12 +1,12 @@
 //! A ring on which the client receives: frames in, slots filled.
 //!
-//! As VALE delivers: a frame takes one slot, or several joined by `NS_MOREFRAG`, each with the number of them in
-//! its flags; one that does not fit into the free slots is dropped, and the sender never waits. Nothing is
+//! As VALE delivers: a frame takes one slot, or several joined by `NS_MOREFRAG`, each with the number of them
+//! in its flags; one that does not fit into the free slots is dropped, and the sender never waits. Nothing is
 //! visible to the client before the batch is published.
 //!
-//! The client's cache lines are prefetched for writing (PREFETCHW). When a batch is published, the slots and first
-//! lines for as many frames as it had are prefetched, so that they come while the next batch is fetched. While a long
-//! frame is copied, all lines of the next frame's buffer are.
+//! The client's cache lines are prefetched for writing (PREFETCHW). When a batch is published, the slots and
+//! first lines for as many frames as it had are prefetched, so that they come while the next batch is
+//! fetched. While a long frame is copied, all lines of the next frame's buffer are.
 
 use sidecore_abi::netmap::{MAX_FRAGS, NS_MOREFRAG, NS_RFRAGS_SHIFT};
 
@@ -133,8 +133,8 @@ impl<H: Hands> Fill<H> {
         Ok(())
     }
 
-    /// Delivers the frames `picks` of `batch` behind headers of `header` bytes, as `EgressQueue::send` does. True if the client
-    /// waits for them and is to be woken.
+    /// Delivers the frames `picks` of `batch` behind headers of `header` bytes, as `EgressQueue::send` does.
+    /// True if the client waits for them and is to be woken.
     #[inline]
     pub fn send(&mut self, batch: &Batch, picks: &[u16], header: u32, outcome: &mut Outcome) -> bool {
         self.room = self.ring.look();

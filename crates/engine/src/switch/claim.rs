@@ -15,13 +15,14 @@
 
 use crate::port::PortId;
 
-/// Claims of one address within a second that are no station which moves: a pair of VRRP routers that fails over all
-/// the time moves each of its addresses once in four seconds, a loop thousands of times a second.
+/// Claims of one address within a second that are no station which moves: a pair of VRRP routers that fails
+/// over all the time moves each of its addresses once in four seconds, a loop thousands of times a second.
 pub const MOVES: u64 = 10;
 /// Seconds for which an address stays where it is after that.
 pub const HOLD: u32 = 10;
-/// Seconds between two claims, at most, of stations that use one address by turns, and earlier claims from which on they
-/// do. A pair of VRRP routers takes longer to fail over (RFC 9568 §6.1: three advertisements, of a second by default).
+/// Seconds between two claims, at most, of stations that use one address by turns, and earlier claims from
+/// which on they do. A pair of VRRP routers takes longer to fail over (RFC 9568 §6.1: three advertisements,
+/// of a second by default).
 const SOON: u32 = 3;
 const TURNS: u64 = 4;
 

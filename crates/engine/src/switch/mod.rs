@@ -1,17 +1,17 @@
 //! The learning switch (IEEE 802.1Q §8.8 in spirit, VALE in method).
 //!
-//! Theory of operation. A batch comes from one port. Pass 1 walks its frames: it checks the MTU, learns the source
-//! address, looks the destination up, and notes each frame on the list of its destination ([`Verdicts`]). Pass 2
-//! (`graph/deliver.rs`) visits each destination once with its list. Lists keep the order of the batch, and flooded
-//! frames are merged in at their position, so no flow is reordered.
+//! Theory of operation. A batch comes from one port. Pass 1 walks its frames: it checks the MTU, learns the
+//! source address, looks the destination up, and notes each frame on the list of its destination
+//! ([`Verdicts`]). Pass 2 (`graph/deliver.rs`) visits each destination once with its list. Lists keep the
+//! order of the batch, and flooded frames are merged in at their position, so no flow is reordered.
 //!
-//! Group addresses are flooded, but for the reserved ones of 802.1Q table 8-1: LACP, LLDP, 802.1X and PAUSE end at a switch,
-//! unless the operator has it pass them on. The spanning tree's is flooded as by any switch that takes no part in it, unless a
-//! port says otherwise.
+//! Group addresses are flooded, but for the reserved ones of 802.1Q table 8-1: LACP, LLDP, 802.1X and PAUSE
+//! end at a switch, unless the operator has it pass them on. The spanning tree's is flooded as by any switch
+//! that takes no part in it, unless a port says otherwise.
 //!
-//! Limits. The table has `table-size` addresses. A port has `mac-limit` addresses; frames from further source addresses
-//! are dropped with a name. Entries age after `ageing` seconds. A new address always finds an entry; `table` explains
-//! which entry gives way, and what happens when two ports have one address.
+//! Limits. The table has `table-size` addresses. A port has `mac-limit` addresses; frames from further source
+//! addresses are dropped with a name. Entries age after `ageing` seconds. A new address always finds an
+//! entry; `table` explains which entry gives way, and what happens when two ports have one address.
 
 mod atomic;
 mod claim;
@@ -90,7 +90,8 @@ enum Destination {
     Reserved,
 }
 
-/// The reserved group addresses, 01:80:c2:00:00:00 to 0f, but for their last four bits, and that of the spanning tree among them.
+/// The reserved group addresses, 01:80:c2:00:00:00 to 0f, but for their last four bits, and that of the
+/// spanning tree among them.
 const RESERVED: u64 = 0x00_00_00_c2_80_01;
 const LAST: u64 = 0x0f_00_00_00_00_00;
 /// An address without the VLAN that stands above it.
@@ -143,8 +144,8 @@ impl Switch {
         self.moves.store(options.moves, Ordering::Relaxed);
     }
 
-    /// Pass 1: a verdict for each frame of a batch from `sender`, at time `now` in seconds. Without a time nothing is learned: it is
-    /// only asked.
+    /// Pass 1: a verdict for each frame of a batch from `sender`, at time `now` in seconds. Without a time
+    /// nothing is learned: it is only asked.
     #[inline]
     pub fn classify(
         &self,
@@ -182,8 +183,8 @@ impl Switch {
         }
     }
 
-    /// As [`Switch::classify`], where `vlan` tells what stands above the addresses of a frame, and `admit` whether one may come from a
-    /// source to a destination.
+    /// As [`Switch::classify`], where `vlan` tells what stands above the addresses of a frame, and `admit`
+    /// whether one may come from a source to a destination.
     #[inline]
     fn decide(
         &self,
@@ -352,9 +353,10 @@ impl Switch {
         )
     }
 
-    /// A control plane says that `mac`, above which its VLAN stands, is behind `port`, for good if it is `sticky`. False: there is no
-    /// room, or another port has it for good. It stays until the control plane takes it back or the station speaks elsewhere; in a bucket
-    /// with many of such, as long as a station that is heard.
+    /// A control plane says that `mac`, above which its VLAN stands, is behind `port`, for good if it is
+    /// `sticky`. False: there is no room, or another port has it for good. It stays until the control plane
+    /// takes it back or the station speaks elsewhere; in a bucket with many of such, as long as a station
+    /// that is heard.
     pub fn tell(&self, mac: u64, port: PortId, sticky: bool, now: u32) -> bool {
         let kind = match sticky {
             true => Kind::Static,
@@ -366,8 +368,8 @@ impl Switch {
         mac & MAC != 0 && !kept && self.pin(mac, port, kind, now)
     }
 
-    /// Forgets addresses that have aged, but for those at ports where they `stay`. For the control plane, every second. True: the
-    /// table is under attack, and the switch needs another one.
+    /// Forgets addresses that have aged, but for those at ports where they `stay`. For the control plane,
+    /// every second. True: the table is under attack, and the switch needs another one.
     pub fn age(&self, now: u32, stay: impl Fn(PortId) -> bool) -> bool {
         self.table.age(now, self.ageing(), stay);
         self.table.pressed()

@@ -1,4 +1,5 @@
-//! Tests of the MAC table: places, moves, counts. Those with several cores at work are in `tests/mac_table.rs`.
+//! Tests of the MAC table: places, moves, counts. Those with several cores at work are in
+//! `tests/mac_table.rs`.
 
 use std::collections::HashMap;
 
@@ -95,8 +96,8 @@ proptest! {
         prop_assert_eq!(table.entries().len(), map.len());
     }
 
-    /// An address is told again from its bucket and its tag, whatever the size of the table and its key; the VLAN is a part of
-    /// what is looked up.
+    /// An address is told again from its bucket and its tag, whatever the size of the table and its key; the
+    /// VLAN is a part of what is looked up.
     #[test]
     fn no_two_addresses_are_taken_for_each_other(
         mac in 1u64..1 << 48, vlan in 1u64..4096, key in any::<[u64; 2]>(), size in 0u32..21,
@@ -110,8 +111,8 @@ proptest! {
         prop_assert!(table.entries().iter().all(|entry| entry.mac == mac));
     }
 
-    /// Whatever happens to a bucket that is too small: each port's count is what is there, never above its limit by what was
-    /// learned, and no address stands twice.
+    /// Whatever happens to a bucket that is too small: each port's count is what is there, never above its
+    /// limit by what was learned, and no address stands twice.
     #[test]
     fn counts_are_what_is_there(ops in prop::collection::vec(op(), 1..300), down in 0u16..8) {
         let table = MacTable::new(0, KEY);
@@ -307,7 +308,8 @@ fn an_address_that_goes_to_and_fro_stays_where_it_is() {
     counts_are_true(&table);
 }
 
-/// Two stations with one address, at rates at which nothing is held; a pair of VRRP routers that fails over all the time is none.
+/// Two stations with one address, at rates at which nothing is held; a pair of VRRP routers that fails over
+/// all the time is none.
 #[test]
 fn an_address_that_two_use_by_turns_is_told_of() {
     for (gap, told) in [(1, true), (3, true), (4, false)] {

@@ -1,8 +1,9 @@
 //! Where each frame of a batch goes: lists of frames by destination, in the order of the batch.
 //!
-//! The lists are linked through one array, as VALE does it: `lists[d]` has the first and the last frame for destination
-//! `d`, as numbers in the batch (*picks*), and `next[i]` links frame `i` to the next one for the same destination. One
-//! more list holds the frames to flood. Filling costs a few stores a frame, whatever the number of ports.
+//! The lists are linked through one array, as VALE does it: `lists[d]` has the first and the last frame for
+//! destination `d`, as numbers in the batch (*picks*), and `next[i]` links frame `i` to the next one for the
+//! same destination. One more list holds the frames to flood. Filling costs a few stores a frame, whatever
+//! the number of ports.
 
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::{DropReason, PortId};
@@ -87,7 +88,8 @@ impl Verdicts {
         }
     }
 
-    /// Frame `frame`, which is on the list of one port, goes to `port`, too. Called [`MAX_ALSO`] times a frame at most.
+    /// Frame `frame`, which is on the list of one port, goes to `port`, too. Called [`MAX_ALSO`] times a
+    /// frame at most.
     #[cold]
     pub fn also(&mut self, frame: usize, port: PortId) {
         #[expect(clippy::cast_possible_truncation, reason = "frame is below MAX_BATCH")]

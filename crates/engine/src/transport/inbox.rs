@@ -1,14 +1,16 @@
 //! A peer's messages on their way in, with their descriptors, and the answers to them.
 //!
-//! Theory of operation. A message is looked at before it is taken: until it is taken it stays in the socket, where the next
-//! daemon finds it if this one is killed. Here descriptors are never received: a look tells that there are some, and the descriptor
-//! helper (`crate::sandbox::descriptors`) hands out duplicates of them, if they are what a VMM may give. The
-//! descriptors of a message are those that come with its bytes and with no others. A look ends behind the first piece (what
-//! one `sendmsg` sent) that has any, so if it goes beyond the message, they belong to a later one; from how many pieces some are
-//! lost when the message is taken has to be the same number. (A look for exactly the bytes of a message would not do: the kernel then
-//! looks at the next piece, too, and tells of its descriptors with no byte of it.) Taking bytes drops the descriptors that go with them,
-//! which may have to wait where the last reference to a socket goes: so the helper looks at those of later messages, too, which it keeps until
-//! a message is taken, in case that they go with it.
+//! Theory of operation. A message is looked at before it is taken: until it is taken it stays in the socket,
+//! where the next daemon finds it if this one is killed. Here descriptors are never received: a look tells
+//! that there are some, and the descriptor helper (`crate::sandbox::descriptors`) hands out duplicates of
+//! them, if they are what a VMM may give. The descriptors of a message are those that come with its bytes and
+//! with no others. A look ends behind the first piece (what one `sendmsg` sent) that has any, so if it goes
+//! beyond the message, they belong to a later one; from how many pieces some are lost when the message is
+//! taken has to be the same number. (A look for exactly the bytes of a message would not do: the kernel then
+//! looks at the next piece, too, and tells of its descriptors with no byte of it.) Taking bytes drops the
+//! descriptors that go with them, which may have to wait where the last reference to a socket goes: so the
+//! helper looks at those of later messages, too, which it keeps until a message is taken, in case that they
+//! go with it.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -42,8 +44,8 @@ pub(super) trait MessageHeader: Sized {
     /// Whether `bytes` begin as the first message of a VMM that has another kind of device at this socket.
     fn is_foreign(bytes: &[u8]) -> bool;
 
-    /// Whether memory comes with a message, and whether a socket does. `None`: any may be meant, since a descriptor
-    /// came before the header was whole.
+    /// Whether memory comes with a message, and whether a socket does. `None`: any may be meant, since a
+    /// descriptor came before the header was whole.
     fn gives(header: Option<&Self>, terms: &Terms) -> (bool, bool);
 }
 
@@ -69,7 +71,8 @@ pub(super) struct Inbox {
     pub(super) fds: Vec<OwnedFd>,
     /// Pieces of it that have descriptors.
     pieces: usize,
-    /// What the kernel calls a file that did not pass the descriptor helper, and whether it belongs to this message, not to a later one.
+    /// What the kernel calls a file that did not pass the descriptor helper, and whether it belongs to this
+    /// message, not to a later one.
     pub(super) stranger: Option<(String, bool)>,
     /// How much of the socket the look saw; and how much was looked at, and not taken.
     pub(super) seen: usize,
@@ -126,7 +129,8 @@ impl Inbox {
                 if self.closing.is_some() {
                     return Ok(Read::Closing);
                 }
-                // A look ends behind the first piece with descriptors: one that goes too far ended behind a later message's.
+                // A look ends behind the first piece with descriptors: one that goes too far ended behind a
+                // later message's.
                 let ours = message.as_ref().is_none_or(|(_, whole)| have <= *whole);
                 self.fetch(began, message.as_ref().map(|(header, _)| header), ours)?;
                 self.look_from(have)?;
@@ -142,8 +146,8 @@ impl Inbox {
         }
     }
 
-    /// Has the descriptor helper fetch the descriptors of the next piece that has any, `at` bytes behind the first that was not taken or later. Unless
-    /// they are `ours`, the helper only looks at them.
+    /// Has the descriptor helper fetch the descriptors of the next piece that has any, `at` bytes behind the
+    /// first that was not taken or later. Unless they are `ours`, the helper only looks at them.
     fn fetch<H: MessageHeader>(&mut self, at: usize, header: Option<&H>, ours: bool) -> Done {
         self.pieces += usize::from(ours);
         self.look_from(at)?;
@@ -151,7 +155,8 @@ impl Inbox {
         let any = memory && self.terms.files() == Files::Any;
         match descriptors::look(self.stream.as_fd(), WantedFds { most: H::MAX_FDS, any, sockets }) {
             Ok(fds) if ours => self.fds.extend(fds),
-            // A later message's stay where they are: to drop their duplicates does not wait, and hangs up on no peer.
+            // A later message's stay where they are: to drop their duplicates does not wait, and hangs up on
+            // no peer.
             Ok(_) => {}
             Err(refused) => {
                 self.closing = refused.closing;
@@ -167,7 +172,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// Takes the `size` bytes that an earlier daemon has looked at, whatever they are, once the descriptor helper has seen what goes with them.
+    /// Takes the `size` bytes that an earlier daemon has looked at, whatever they are, once the descriptor
+    /// helper has seen what goes with them.
     pub(super) fn pass_by<H: MessageHeader>(&mut self, size: usize) -> Done {
         match receive(&self.stream, &mut [0], RecvFlags::PEEK) {
             Ok(got) if got.with_fds => self.fetch::<H>(0, None, false)?,

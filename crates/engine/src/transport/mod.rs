@@ -1,4 +1,5 @@
-//! Transports: the conversations with VMMs and native programs, by which rings and registers reach the engine.
+//! Transports: the conversations with VMMs and native programs, by which rings and registers reach the
+//! engine.
 
 mod inbox;
 pub mod ring;

@@ -1,9 +1,9 @@
 //! Lines of a ring that will be written: asked for exclusively before they are.
 //!
-//! Theory of operation. The driver has read what was written a lap ago, so each store there waits until the line is the writer's
-//! alone: a quarter of a microsecond from a processor far away. A batch's used entries are in many lines, and the index behind them
-//! becomes visible only after all of them. So a ring asks for those lines when it takes the chains, and they come while the
-//! frames are copied.
+//! Theory of operation. The driver has read what was written a lap ago, so each store there waits until the
+//! line is the writer's alone: a quarter of a microsecond from a processor far away. A batch's used entries
+//! are in many lines, and the index behind them becomes visible only after all of them. So a ring asks for
+//! those lines when it takes the chains, and they come while the frames are copied.
 
 use super::raw::Raw;
 use crate::mem::prefetch_own;
@@ -37,7 +37,8 @@ impl Entries {
         self.run(first, before_end).chain(self.run(0, n - before_end))
     }
 
-    /// The lines of entries that lie together. A line need not begin where an entry does: the last byte is asked for, too.
+    /// The lines of entries that lie together. A line need not begin where an entry does: the last byte is
+    /// asked for, too.
     #[inline]
     fn run(self, first: u16, n: u16) -> impl Iterator<Item = usize> {
         let start = self.start + self.bytes * usize::from(first);

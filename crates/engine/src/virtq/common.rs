@@ -1,4 +1,5 @@
-//! What rings of both formats have beside the places in them: chains that were taken, requests in flight, memory and interrupt.
+//! What rings of both formats have beside the places in them: chains that were taken, requests in flight,
+//! memory and interrupt.
 
 use std::sync::Arc;
 
@@ -31,8 +32,9 @@ impl Common {
         self.broken.map_or(Ok(()), Err)
     }
 
-    /// A chain was walked whose pieces stand in `pieces` from `before` on. How many descriptors it has; `None`: the batch ends before
-    /// it. Chains before a bad one are good; the ring stops behind them, as it does if not even an empty batch holds one.
+    /// A chain was walked whose pieces stand in `pieces` from `before` on. How many descriptors it has;
+    /// `None`: the batch ends before it. Chains before a bad one are good; the ring stops behind them, as it
+    /// does if not even an empty batch holds one.
     pub(super) fn took(
         &mut self,
         walked: Result<Chain, Refusal>,

@@ -15,7 +15,8 @@ pub trait WriteLog: Send + Sync {
     /// is visible.
     fn wrote(&self, gpa: u64, len: u32);
 
-    /// Has the memory found in which `size` bytes from guest address `gpa` on would be logged, before an I/O core needs it.
+    /// Has the memory found in which `size` bytes from guest address `gpa` on would be logged, before an I/O
+    /// core needs it.
     fn find(&self, gpa: u64, size: u64) {
         let _ = (gpa, size);
     }

@@ -1,4 +1,5 @@
-//! The descriptors of a packed ring, and how a batch of them is given back: by its ring, and by the journal of one that was killed.
+//! The descriptors of a packed ring, and how a batch of them is given back: by its ring, and by the journal
+//! of one that was killed.
 
 use std::sync::atomic::Ordering;
 
@@ -43,7 +44,8 @@ impl PackedDescriptors {
         (avail == at.wrap && used != at.wrap).then_some(flags)
     }
 
-    /// The descriptor at `at` looks used in its lap, though none was published there: it looks available again.
+    /// The descriptor at `at` looks used in its lap, though none was published there: it looks available
+    /// again.
     pub(super) fn unuse(&self, at: Cursor) {
         let offset = 16 * usize::from(at.index) + FLAGS;
         let flags = self.desc.load_u16(offset, Ordering::Relaxed);
@@ -82,9 +84,9 @@ impl PackedDescriptors {
     }
 }
 
-/// By what a packed ring is known again: a random number in its device event area, in the field that counts only with
-/// `EVENT_F_DESC` (virtio 1.2 §2.8.14), which we do not use. What is kept of the ring elsewhere has the same number. A driver
-/// that sets its ring up anew clears it.
+/// By what a packed ring is known again: a random number in its device event area, in the field that counts
+/// only with `EVENT_F_DESC` (virtio 1.2 §2.8.14), which we do not use. What is kept of the ring elsewhere has
+/// the same number. A driver that sets its ring up anew clears it.
 pub(super) mod mark {
     use std::collections::hash_map::RandomState;
     use std::hash::{BuildHasher, Hasher};

@@ -1,14 +1,14 @@
 //! What a packed ring was about to publish, kept where it outlives us.
 //!
-//! A split ring needs none of this: used elements count only once the used index in guest memory has
-//! moved, and as we complete in order that is also the next available index. A packed ring has no index
-//! in memory, and giving a descriptor back overwrites it. A process killed half-way through a batch leaves descriptors
+//! A split ring needs none of this: used elements count only once the used index in guest memory has moved,
+//! and as we complete in order that is also the next available index. A packed ring has no index in memory,
+//! and giving a descriptor back overwrites it. A process killed half-way through a batch leaves descriptors
 //! whose former contents are lost.
 //!
-//! So a ring writes ahead (`mem::journal`): every used descriptor of the batch and both positions. A slot is open without
-//! `committed`. The first descriptor of the batch is
-//! written last and publishes all of it. A successor that finds the slot open looks at that descriptor: if it is still
-//! available in its lap, the batch is written once more, else it had been published.
+//! So a ring writes ahead (`mem::journal`): every used descriptor of the batch and both positions. A slot is
+//! open without `committed`. The first descriptor of the batch is written last and publishes all of it. A
+//! successor that finds the slot open looks at that descriptor: if it is still available in its lap, the
+//! batch is written once more, else it had been published.
 //!
 //! A slot in the layout of vhost-user's inflight region for packed rings, as far as we use it:
 //! ```text
@@ -17,8 +17,8 @@
 //! 24 mark u16                                                 (padding in the specification)
 //! 32 + 32 i: used descriptor i of the batch: at 16 id u16, descriptors u16 (`flags`), len u32
 //! ```
-//! `mark` also stands in the ring (`descriptors.rs`). A driver that sets its ring up anew clears it there, and then
-//! the slot is about another ring and does not count.
+//! `mark` also stands in the ring (`descriptors.rs`). A driver that sets its ring up anew clears it there,
+//! and then the slot is about another ring and does not count.
 //!
 //! The other side may write into the slot, so what is read from it is compared with the ring's size.
 
@@ -65,8 +65,8 @@ impl PackedJournal {
         self.0.set(MARK, 0);
     }
 
-    /// Where the packed ring with descriptors `desc` and device event area `device` was left, if this slot is about
-    /// that ring and open. A batch that was not published is published now.
+    /// Where the packed ring with descriptors `desc` and device event area `device` was left, if this slot is
+    /// about that ring and open. A batch that was not published is published now.
     pub fn recover(&self, desc: &Piece, device: &Piece, size: u16) -> Option<Position> {
         mark::held(self.0.get(MARK), device)?;
         let word = self.0.get(INDICES);

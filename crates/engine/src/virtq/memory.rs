@@ -114,13 +114,14 @@ pub(super) struct Memory {
     pub(super) cut: bool,
 }
 
-/// Most descriptors that are read for one batch, some 15 ns each: those of a batch of frames with 16 pieces. Empty ones
-/// count, which fill no list of pieces.
+/// Most descriptors that are read for one batch, some 15 ns each: those of a batch of frames with 16 pieces.
+/// Empty ones count, which fill no list of pieces.
 const MAX_DESCRIPTORS: u32 = 4096;
 const _: () =
     assert!(MAX_DESCRIPTORS as usize >= MAX_PIECES, "a chain that waits for a batch of its own fits there");
 
-/// How long indirect tables are followed for one batch: each may lie in a page that has to be found or cleared first.
+/// How long indirect tables are followed for one batch: each may lie in a page that has to be found or
+/// cleared first.
 const TIME: Duration = Duration::from_micros(200);
 
 impl Memory {
@@ -286,8 +287,9 @@ impl Memory {
         }
     }
 
-    /// Logs `len` bytes of the used ring as written, from byte `offset` on. The VMM names its address, and nothing says that
-    /// it has named one at which so much follows: an address that wraps around is logged where it then is.
+    /// Logs `len` bytes of the used ring as written, from byte `offset` on. The VMM names its address, and
+    /// nothing says that it has named one at which so much follows: an address that wraps around is logged
+    /// where it then is.
     #[inline]
     pub(super) fn log_used(&self, offset: usize, len: u32) {
         if let (Some(log), Some(gpa)) = (&self.log, self.used_log) {
@@ -341,7 +343,8 @@ pub(super) fn place(pieces: &Pieces) -> u32 {
     pieces.len() as u32
 }
 
-/// Brings the lines of a chain's first piece that will be touched first, header and head, to be written if so.
+/// Brings the lines of a chain's first piece that will be touched first, header and head, to be written if
+/// so.
 #[inline]
 pub(super) fn prefetch_chain(piece: &Piece, access: Access) {
     if access == Access::Write {

@@ -164,9 +164,9 @@ impl Queue {
         self.common.taken.as_slice()
     }
 
-    /// Chains will be given back in a moment: prefetches the line that publishes them, and the one that tells whether
-    /// the driver wants an interrupt. `complete` has a barrier between the two, so nothing goes on there until the
-    /// first one is here.
+    /// Chains will be given back in a moment: prefetches the line that publishes them, and the one that tells
+    /// whether the driver wants an interrupt. `complete` has a barrier between the two, so nothing goes on
+    /// there until the first one is here.
     #[inline]
     pub fn will_complete(&self) {
         both!(self, ring => ring.bring_marks());
@@ -187,8 +187,9 @@ impl Queue {
         n > 0 && self.wants_interrupt(before) && self.notify()
     }
 
-    /// Gives the first `n` taken chains back as [`Queue::complete`] does, or with `read` as [`Queue::complete_read`],
-    /// but does not interrupt. Returns the ring as it was before, for [`Queue::wants_interrupt`].
+    /// Gives the first `n` taken chains back as [`Queue::complete`] does, or with `read` as
+    /// [`Queue::complete_read`], but does not interrupt. Returns the ring as it was before, for
+    /// [`Queue::wants_interrupt`].
     #[inline]
     pub fn complete_quietly(&mut self, n: usize, read: bool, len: impl Fn(usize) -> u32) -> u16 {
         let Common { taken, memory, .. } = &mut self.common;
@@ -214,9 +215,9 @@ impl Queue {
     }
 
     /// Takes up to `want` waiting requests (at most `MAX_BATCH`) for good: each is in flight until it is
-    /// finished and published. What the predecessor of this queue left in flight comes first. Their buffers are
-    /// appended to `pieces`, what is known of them to `out`. `Ok(0)` while requests wait: `pieces` has no room for the
-    /// next one.
+    /// finished and published. What the predecessor of this queue left in flight comes first. Their buffers
+    /// are appended to `pieces`, what is known of them to `out`. `Ok(0)` while requests wait: `pieces` has no
+    /// room for the next one.
     ///
     /// # Errors
     /// What the driver did wrong. Good requests before the bad one are returned first.
@@ -281,7 +282,8 @@ impl Queue {
         self.common.flight.as_ref().map_or(0, |flight| flight.flying).into()
     }
 
-    /// Requests that the predecessor of this queue left in flight, and that `pick` has not returned again yet.
+    /// Requests that the predecessor of this queue left in flight, and that `pick` has not returned again
+    /// yet.
     pub fn owed(&self) -> usize {
         self.common.flight.as_ref().map_or(0, |flight| flight.owed.len())
     }

@@ -112,8 +112,8 @@ impl Packed {
             at.advance(descs, self.ring.size);
             left -= descs;
         }
-        // With IN_ORDER one descriptor stands for all that were read (`complete`). Not before they were seen to be available: the
-        // driver may be writing those that follow.
+        // With IN_ORDER one descriptor stands for all that were read (`complete`). Not before they were seen
+        // to be available: the driver may be writing those that follow.
         if access == Access::Write || !self.in_order {
             let descriptors = Entries { start: 0, bytes: 16, size: self.ring.size };
             descriptors.bring(&self.ring.desc, self.next.index, self.ring.size - left);
@@ -312,8 +312,8 @@ impl Packed {
         !self.ring.is_available(self.next)
     }
 
-    /// The ring does not tell how many there are, and a driver may write the first of several descriptors last
-    /// (§2.8.21): they are counted one after the other, each of them once.
+    /// The ring does not tell how many there are, and a driver may write the first of several descriptors
+    /// last (§2.8.21): they are counted one after the other, each of them once.
     #[inline]
     pub(super) fn room(&mut self) -> (u16, u16) {
         let size = self.ring.size;

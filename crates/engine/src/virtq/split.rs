@@ -127,8 +127,8 @@ impl Split {
             #[expect(clippy::cast_possible_truncation, reason = "n is at most MAX_BATCH")]
             self.elements().bring(&self.used, self.used_idx & self.mask, n as u16);
         }
-        // A driver seldom looks for what it has sent, so the line stays until the batch is given back. For what it receives it may
-        // look all the time.
+        // A driver seldom looks for what it has sent, so the line stays until the batch is given back. For
+        // what it receives it may look all the time.
         if access == Access::Read {
             prefetch_own(self.used.at(split::USED_IDX));
         }
@@ -373,7 +373,8 @@ impl Split {
     }
 }
 
-/// Follows `next` from `desc` on, inside a table of `entries`. Each step uses one of as many lives, so a loop ends.
+/// Follows `next` from `desc` on, inside a table of `entries`. Each step uses one of as many lives, so a loop
+/// ends.
 fn follow(
     memory: &mut Memory,
     (table, entries): (&Raw, usize),

@@ -21,8 +21,8 @@ pub fn await_true(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Σ in + Σ made = Σ out + Σ drops, between two batches. A frame is seen by its receiver before the batch that
-/// it came in is counted, so this waits for the end of a batch.
+/// Σ in + Σ made = Σ out + Σ drops, between two batches. A frame is seen by its receiver before the batch
+/// that it came in is counted, so this waits for the end of a batch.
 pub fn assert_conserved(ports: &[Arc<Port>]) {
     await_true("frames in + made = frames out + drops", || {
         let totals: Vec<_> = ports.iter().map(|port| port.counters.totals()).collect();

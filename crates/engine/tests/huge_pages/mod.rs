@@ -1,6 +1,7 @@
 //! A few huge pages of the system's pool, given back when the test ends, however it ends.
 //!
-//! Tests of several processes want some at a time, so there is a lock, which the kernel opens for those that died.
+//! Tests of several processes want some at a time, so there is a lock, which the kernel opens for those that
+//! died.
 
 use std::fs::File;
 use std::io::{Read, Seek, Write};

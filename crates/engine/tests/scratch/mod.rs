@@ -1,5 +1,5 @@
-//! A PCI device with a bit of everything, for tests of what carries it: registers, a page that the guest maps,
-//! MSI-X and a pin, and a queue on an I/O core that reads guest memory all the time.
+//! A PCI device with a bit of everything, for tests of what carries it: registers, a page that the guest
+//! maps, MSI-X and a pin, and a queue on an I/O core that reads guest memory all the time.
 
 // No test uses all of it.
 #![allow(dead_code)]
@@ -295,9 +295,10 @@ pub struct Conversed {
     pub ended: bool,
 }
 
-/// Talks to `device` as `bytes` say: for each command a byte for the descriptors that come along (two bits say how many, each further
-/// bit whether one is memory or an eventfd; the highest bit of the first: VERSION comes first), then the command, whose size is the
-/// header's own. Ends with the bytes, or as a conversation ends. Panics if an answer is not one.
+/// Talks to `device` as `bytes` say: for each command a byte for the descriptors that come along (two bits
+/// say how many, each further bit whether one is memory or an eventfd; the highest bit of the first: VERSION
+/// comes first), then the command, whose size is the header's own. Ends with the bytes, or as a conversation
+/// ends. Panics if an answer is not one.
 pub fn converse(bytes: &[u8], device: Box<dyn PciDevice>) -> Conversed {
     hear_all(&mut Bare::new(device), bytes)
 }

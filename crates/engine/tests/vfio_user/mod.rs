@@ -366,7 +366,8 @@ fn one_client_after_the_other() {
     }
 }
 
-/// Each time costs a set-up, so a client that goes on like that is let in once a second; a client that stays is served.
+/// Each time costs a set-up, so a client that goes on like that is let in once a second; a client that stays
+/// is served.
 #[test]
 fn who_comes_and_goes_is_let_in_once_a_second() {
     let rig = Rig::new("comes-and-goes");
@@ -401,8 +402,8 @@ fn a_client_that_says_nothing_is_let_go_and_the_next_one_is_served() {
     assert_eq!(rig.port.messages.count().silent, 1);
 }
 
-/// Maps that come and go under a device are changes that an I/O core notices: after so many of them the client has to wait.
-/// Registers are free.
+/// Maps that come and go under a device are changes that an I/O core notices: after so many of them the
+/// client has to wait. Registers are free.
 #[test]
 fn who_changes_memory_without_end_is_held_back() {
     let rig = Rig::new("map-storm");
@@ -429,7 +430,8 @@ fn who_changes_memory_without_end_is_held_back() {
     client.unmap(0, 0x1000).unwrap();
 }
 
-/// The client's memory is huge pages, and it takes away the one that a queue reads, far from where that begins.
+/// The client's memory is huge pages, and it takes away the one that a queue reads, far from where that
+/// begins.
 #[test]
 fn huge_pages_may_be_cut_short_under_a_queue() {
     let pages = HugePages::take(2);
@@ -497,8 +499,9 @@ fn the_link_is_the_devices() {
     assert!(!path.exists(), "the socket goes with the device");
 }
 
-/// Cloud Hypervisor's own client: it asks in other ways than QEMU (a larger `argsz` than it reads, the region's
-/// areas in a second question, all vectors in one message) and reads answers without looking for errors.
+/// Cloud Hypervisor's own client: it asks in other ways than QEMU (a larger `argsz` than it reads, the
+/// region's areas in a second question, all vectors in one message) and reads answers without looking for
+/// errors.
 #[test]
 fn the_client_of_cloud_hypervisor_is_served() {
     use vm_memory::mmap::MmapRegion;

@@ -71,8 +71,8 @@ pub(super) fn disturbed(name: &str, features: u64, mut disturb: impl FnMut(&Rig,
     assert_conserved(&rig.ports);
 }
 
-/// A VMM shares its interrupts' eventfds with us, and their flags: it makes one blocking again and fills it. A thread
-/// that writes it now waits for the VMM to read it, which it does not.
+/// A VMM shares its interrupts' eventfds with us, and their flags: it makes one blocking again and fills it.
+/// A thread that writes it now waits for the VMM to read it, which it does not.
 #[test]
 fn a_full_interrupt_that_blocks_stalls_no_io_core() {
     use rustix::fs::{fcntl_getfl, fcntl_setfl, OFlags};
@@ -140,8 +140,8 @@ fn memory_may_come_and_go_under_traffic() {
     }
 }
 
-/// A VMM whose memory is huge pages takes the last ones away: under the buffers that lie there, far from where a huge page
-/// begins, and then under the rings.
+/// A VMM whose memory is huge pages takes the last ones away: under the buffers that lie there, far from
+/// where a huge page begins, and then under the rings.
 #[test]
 fn huge_pages_that_are_cut_short_end_their_port_only() {
     let config = Config { page: Page::Huge, entries: 1024, buffer: 4096, ..config(0) };
@@ -154,7 +154,8 @@ fn huge_pages_that_are_cut_short_end_their_port_only() {
     let region = a.session().region();
     assert!(region.size > 2 * HUGE, "more than one huge page is needed");
     ftruncate(a.session().memory.fd(), 0).unwrap();
-    // The rings begin in the first huge page, which goes, too. The driver must not touch it either: only its doorbell is left.
+    // The rings begin in the first huge page, which goes, too. The driver must not touch it either: only its
+    // doorbell is left.
     rustix::io::write(&a.session().vring(1).unwrap().kick, &1u64.to_ne_bytes()).unwrap();
     let status = await_status(&vus[0], |status| status.peer == Peer::Faulted);
     assert!(status.detail.contains("memory_truncated"), "{}", status.detail);
@@ -183,7 +184,8 @@ fn all_509_memory_slots_can_be_used() {
     assert!(frontend.add_region(slot(slots), &fd).is_err());
 }
 
-/// Each time an I/O core gives a queue back and gets it again. After so many a VMM has to wait; its ring runs on.
+/// Each time an I/O core gives a queue back and gets it again. After so many a VMM has to wait; its ring runs
+/// on.
 #[test]
 fn who_enables_and_disables_without_end_is_held_back() {
     let rig = Rig::new("enable-storm");

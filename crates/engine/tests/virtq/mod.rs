@@ -170,7 +170,8 @@ proptest! {
                 offered.push_back((id, bufs));
                 pending = shapes.next();
             }
-            // What is only prepared does not count, though all of it but its first descriptor may be there to see.
+            // What is only prepared does not count, though all of it but its first descriptor may be there to
+            // see.
             let looks = want % 2 == 0;
             if looks {
                 prop_assert_eq!(pair.device.room(), (published, options.entries));

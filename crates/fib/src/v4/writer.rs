@@ -85,7 +85,8 @@ impl Writer {
         Reader(View::new(&self.shared))
     }
 
-    /// Routes `address/len` to `group`; bits behind `len` count for nothing. What it led to before, if it was there.
+    /// Routes `address/len` to `group`; bits behind `len` count for nothing. What it led to before, if it was
+    /// there.
     ///
     /// # Errors
     /// The prefix or the group is not possible, or there is no block left. Then nothing has changed.
@@ -170,8 +171,8 @@ impl Writer {
         }
     }
 
-    /// Gives the entries of a prefix of /24 or shorter, whose owner is as `ours` says, to a prefix of `len` bits that leads to
-    /// `group`.
+    /// Gives the entries of a prefix of /24 or shorter, whose owner is as `ours` says, to a prefix of `len`
+    /// bits that leads to `group`.
     fn paint(&mut self, address: u32, prefix: u8, group: u32, ours: impl Fn(&u8) -> bool + Copy, len: u8) {
         let first = (address >> BLOCK) as usize;
         for at in first..first + (1 << (SHORT - prefix)) {

@@ -26,7 +26,8 @@ pub(crate) fn cut(intervals: &mut Vec<Interval>, start: u64, end: Option<u64>) {
     }
 }
 
-/// Makes one of neighbours that lead to the same by prefixes of the same length: cutting makes two of them again.
+/// Makes one of neighbours that lead to the same by prefixes of the same length: cutting makes two of them
+/// again.
 pub(crate) fn join(intervals: &mut Vec<Interval>) {
     intervals.dedup_by(|next, last| {
         !next.deep && !last.deep && (next.group, next.owner) == (last.group, last.owner)

@@ -8,8 +8,8 @@ pub(crate) struct List {
 }
 
 impl List {
-    /// The list of prefixes in the order of their addresses, shorter ones first; `group` is what the rest leads to. Each is
-    /// its first and its last address.
+    /// The list of prefixes in the order of their addresses, shorter ones first; `group` is what the rest
+    /// leads to. Each is its first and its last address.
     pub fn new(group: u32, prefixes: impl Iterator<Item = (u64, u64, u32)>) -> List {
         let mut list: Vec<(u64, u32)> = vec![(0, group)];
         // Those that the next address may be in, the shortest first.

@@ -15,8 +15,8 @@ const ABREAST: usize = 16;
 const LINE: usize = 8;
 /// Keys that begin a quarter of a chunk.
 const QUARTERS: usize = CHUNK / LINE / LINE;
-/// Keys that a chunk has: the first ones of its quarters in a line, the first ones of its lines, and all of them. So a search
-/// touches three lines, where one among all keys alone would touch five or six.
+/// Keys that a chunk has: the first ones of its quarters in a line, the first ones of its lines, and all of
+/// them. So a search touches three lines, where one among all keys alone would touch five or six.
 const KEYS: usize = LINE + CHUNK / LINE + CHUNK;
 
 /// The chunks: the keys of all, and what they lead to.
@@ -39,12 +39,14 @@ impl Chunks {
         self.values.len() / CHUNK
     }
 
-    /// Writes a chunk that no reader can be in: the first key of each interval and what it leads to, in order, [`CHUNK`] at most.
+    /// Writes a chunk that no reader can be in: the first key of each interval and what it leads to, in
+    /// order, [`CHUNK`] at most.
     pub fn fill(&self, chunk: u32, mut intervals: impl Iterator<Item = (u64, u32)>) {
         let values = self.values.get(chunk as usize * CHUNK..).unwrap_or_default();
         let Some((quarters, rest)) = self.place(chunk).map(|keys| keys.split_at(LINE)) else { return };
         let (lines, keys) = rest.split_at(CHUNK / LINE);
-        // Keys behind the last interval are the highest one. Only the highest address finds them: it belongs to the last interval.
+        // Keys behind the last interval are the highest one. Only the highest address finds them: it belongs
+        // to the last interval.
         let mut last = NO_ROUTE;
         for (at, (key, value)) in keys.iter().zip(values).enumerate() {
             let (begin, group) = intervals.next().unwrap_or((u64::MAX, last));
@@ -74,8 +76,9 @@ impl Chunks {
     }
 }
 
-/// The place in each chunk of the last key that is not above the one that is looked for: binary searches in a line of quarters, a
-/// line of lines and a line. All take the same steps, so that their accesses to memory overlap.
+/// The place in each chunk of the last key that is not above the one that is looked for: binary searches in a
+/// line of quarters, a line of lines and a line. All take the same steps, so that their accesses to memory
+/// overlap.
 #[inline]
 fn find(chunks: &[&[AtomicU64; KEYS]; ABREAST], keys: &[u64; ABREAST]) -> [usize; ABREAST] {
     let mut places = [0; ABREAST];
@@ -85,7 +88,8 @@ fn find(chunks: &[&[AtomicU64; KEYS]; ABREAST], keys: &[u64; ABREAST]) -> [usize
     places
 }
 
-/// Goes on from places in one order of keys to places in the next one, which begins at `FIRST` and has `EACH` keys for each.
+/// Goes on from places in one order of keys to places in the next one, which begins at `FIRST` and has `EACH`
+/// keys for each.
 #[inline]
 #[expect(clippy::indexing_slicing, reason = "below KEYS: masked, and known to the compiler")]
 fn narrow<const FIRST: usize, const EACH: usize>(
@@ -234,8 +238,8 @@ impl Table {
     }
 }
 
-/// All bits, or none: what a comparison selects by. The compiler would make a branch of it, which the processor guesses wrong
-/// half of the time; what comes out of `black_box` it cannot branch on.
+/// All bits, or none: what a comparison selects by. The compiler would make a branch of it, which the
+/// processor guesses wrong half of the time; what comes out of `black_box` it cannot branch on.
 #[inline]
 fn all_if(yes: bool) -> usize {
     std::hint::black_box(usize::from(yes).wrapping_neg())

@@ -122,8 +122,8 @@ impl Writer {
         Reader(View::new(&self.shared))
     }
 
-    /// Routes `address/len` to `group` from the next [commit](Writer::commit) on; bits behind `len` count for nothing. What it
-    /// led to before, if it was there.
+    /// Routes `address/len` to `group` from the next [commit](Writer::commit) on; bits behind `len` count for
+    /// nothing. What it led to before, if it was there.
     ///
     /// # Errors
     /// The prefix or the group is not possible. Then nothing has changed.
@@ -192,7 +192,8 @@ impl Writer {
     /// Makes all changes visible.
     ///
     /// # Errors
-    /// The kernel has no room for more chunks. Readers go on with what they have, and the changes wait for the next commit.
+    /// The kernel has no room for more chunks. Readers go on with what they have, and the changes wait for
+    /// the next commit.
     pub fn commit(&mut self) -> std::io::Result<()> {
         self.make_lists();
         let written = self.write_chunks()?;
@@ -280,7 +281,8 @@ impl Writer {
         }
     }
 
-    /// What `address` leads to by prefixes of `len` bits and less, but for the default route; bits of that prefix.
+    /// What `address` leads to by prefixes of `len` bits and less, but for the default route; bits of that
+    /// prefix.
     fn around(&self, address: u128, len: u8) -> (u8, u32) {
         match self.rib.get_lpm(&(address, len)) {
             Some(((_, parent), group)) if parent > 0 => (parent, *group),
@@ -288,8 +290,8 @@ impl Writer {
         }
     }
 
-    /// Gives the intervals of a prefix of /64 or shorter, whose owner is as `ours` says, to a prefix of `len` bits that leads to
-    /// `group`.
+    /// Gives the intervals of a prefix of /64 or shorter, whose owner is as `ours` says, to a prefix of `len`
+    /// bits that leads to `group`.
     fn paint(&mut self, address: u128, prefix: u8, group: u32, ours: impl Fn(u8) -> bool, len: u8) {
         let (first, last) = (upper(address), upper(address | !mask(prefix)));
         let mut at = self.chunk_of(first);
@@ -370,7 +372,8 @@ impl Writer {
         }
     }
 
-    /// Makes two chunks of one that is too long, and one of two that are short: where what was in it ends now.
+    /// Makes two chunks of one that is too long, and one of two that are short: where what was in it ends
+    /// now.
     fn fit(&mut self, at: usize) -> usize {
         let len = |at: usize| self.order.get(at).map_or(CHUNK, |chunk| chunk.intervals.len());
         if len(at) > CHUNK {

@@ -1,9 +1,10 @@
-//! Interfaces of the host as lanes: TAP, AF_XDP and AF_PACKET, by the queues that the engine itself has for such ports.
+//! Interfaces of the host as lanes: TAP, AF_XDP and AF_PACKET, by the queues that the engine itself has for
+//! such ports.
 //!
-//! Theory of operation. The engine's backend opens the interface and gives its queues to a port and a scheduler. Here
-//! the port is ours alone, and the scheduler keeps the queues for the lanes ([`Kept`]). Frames to be sent are made in
-//! private memory; those that a queue refuses for want of room, or because the carrier is away, wait in the lane and go
-//! first next time, so none is lost and none overtakes another.
+//! Theory of operation. The engine's backend opens the interface and gives its queues to a port and a
+//! scheduler. Here the port is ours alone, and the scheduler keeps the queues for the lanes ([`Kept`]).
+//! Frames to be sent are made in private memory; those that a queue refuses for want of room, or because the
+//! carrier is away, wait in the lane and go first next time, so none is lost and none overtakes another.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -58,8 +59,8 @@ impl Scheduler for Kept {
     }
 }
 
-/// A queue to send on, and one or more to receive from: AF_XDP has one for each of the interface's, and none may be left
-/// without a reader.
+/// A queue to send on, and one or more to receive from: AF_XDP has one for each of the interface's, and none
+/// may be left without a reader.
 pub struct HostLane {
     name: String,
     port: Arc<Port>,
@@ -274,7 +275,8 @@ impl Lane for HostLane {
     fn sleep(&mut self, want: Want, limit: Duration) -> Result<()> {
         self.is_there()?;
         if want == Want::Room {
-            // There is no event for it: the host takes frames at once, unless its memory is short or the link is down.
+            // There is no event for it: the host takes frames at once, unless its memory is short or the link
+            // is down.
             std::thread::sleep(limit.min(Duration::from_micros(50)));
             return Ok(());
         }

@@ -1,5 +1,5 @@
-//! The ports that pkt-gen can use. Each is a set of lanes: a queue to send on and one to receive from, driven by
-//! one thread. The loops are compiled for each kind of lane, so a frame costs no dynamic dispatch.
+//! The ports that pkt-gen can use. Each is a set of lanes: a queue to send on and one to receive from, driven
+//! by one thread. The loops are compiled for each kind of lane, so a frame costs no dynamic dispatch.
 
 pub mod host;
 pub mod ring;
@@ -12,7 +12,8 @@ pub type Result<T> = std::result::Result<T, String>;
 
 /// Where frames to be sent come from.
 pub trait Source {
-    /// The length of every frame, if all are the same bytes: then a buffer is written once and sent again and again.
+    /// The length of every frame, if all are the same bytes: then a buffer is written once and sent again and
+    /// again.
     fn fixed(&self) -> Option<usize> {
         None
     }
@@ -23,8 +24,8 @@ pub trait Source {
 
 /// What looks at received frames.
 pub trait Sink {
-    /// Whether it reads bytes: if not, frames are counted where they are and their bytes stay out of this processor's
-    /// cache.
+    /// Whether it reads bytes: if not, frames are counted where they are and their bytes stay out of this
+    /// processor's cache.
     const READS: bool;
 
     /// A frame.

@@ -13,8 +13,8 @@ use super::{Lane, Opened, Result, Sink, Source, Taken, Want};
 /// Most slots of a frame that a port takes.
 const MAX_SLOTS: usize = 64;
 
-/// A ring to send on, and one or more to receive from: the switch spreads flows over all rings of a port, so none may
-/// be left without a reader.
+/// A ring to send on, and one or more to receive from: the switch spreads flows over all rings of a port, so
+/// none may be left without a reader.
 pub struct RingLane {
     tx: TxRing,
     rx: Vec<RxRing>,
@@ -30,7 +30,8 @@ pub struct RingLane {
     scratch: Vec<u8>,
 }
 
-/// Attaches to the ring port `name` and takes a lane for each of `threads`, to send frames of up to `longest` bytes.
+/// Attaches to the ring port `name` and takes a lane for each of `threads`, to send frames of up to `longest`
+/// bytes.
 pub fn open(name: &str, threads: usize, header: Option<u32>, longest: usize) -> Result<Opened<RingLane>> {
     if let Some(bytes) = header {
         set_header(name, bytes).map_err(|e| format!("-H {bytes}: {e}"))?;

@@ -41,8 +41,8 @@ pub fn open(path: &str, server: bool, threads: usize, longest: usize) -> Result<
             waits(&format!("waits for a switch to connect to {path}"));
             listener.accept(PATIENCE)
         }),
-        // Once, and without a listener again for a while: a switch that was just started may not have made its socket
-        // yet.
+        // Once, and without a listener again for a while: a switch that was just started may not have made
+        // its socket yet.
         false => Frontend::connect(path, Duration::ZERO).or_else(|e| {
             waits(&format!("{e}; tries again"));
             Frontend::connect(path, PATIENCE)

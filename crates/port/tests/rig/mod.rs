@@ -86,7 +86,8 @@ impl Engine {
         Engine::new(ports, Vec::new(), Duration::from_micros(20), |_| {})
     }
 
-    /// Gives port `of` host rings, `rings` of each direction, on a wire to port `to`, which leaves the switch.
+    /// Gives port `of` host rings, `rings` of each direction, on a wire to port `to`, which leaves the
+    /// switch.
     pub fn add_host_rings(&mut self, of: usize, rings: usize, to: usize) {
         let id = PortId(u16::try_from(self.ports.len()).unwrap());
         let counters = self.file.open_slot(id, "host");

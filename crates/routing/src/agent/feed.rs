@@ -1,9 +1,9 @@
 //! What the daemon tells an agent, and what the agent says of itself, without the connection between them.
 //!
-//! An agent that asks gets the whole table, and then what changes (`Router::news`). Behind what it was told comes a mark; what the agent then
-//! says of itself is compared with the digest that the router had there. If these differ it is told the whole table again, less often each
-//! time. Nothing waits for an agent: what one does not take stays in the router's list of changes, and one that is too far behind gets the
-//! whole table.
+//! An agent that asks gets the whole table, and then what changes (`Router::news`). Behind what it was told
+//! comes a mark; what the agent then says of itself is compared with the digest that the router had there. If
+//! these differ it is told the whole table again, less often each time. Nothing waits for an agent: what one
+//! does not take stays in the router's list of changes, and one that is too far behind gets the whole table.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ use super::wire::{AgentState, Said, WireLink};
 use crate::fpm::{frame, Stream};
 use crate::tell::{route, Maker};
 
-/// An agent that says nothing for so long is silent; one that asks again so long after it was answered has lost the answer.
+/// An agent that says nothing for so long is silent; one that asks again so long after it was answered has
+/// lost the answer.
 const SILENT: Duration = Duration::from_secs(3);
 /// How soon the whole table is told again, doubled each time up to the longest.
 const REPEAT: Duration = Duration::from_secs(1);

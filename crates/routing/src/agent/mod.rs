@@ -1,14 +1,16 @@
-//! The agent in a back-end, such as a router in a VM: its kernel has the routes of a router's control plane, which another machine's
-//! daemon runs.
+//! The agent in a back-end, such as a router in a VM: its kernel has the routes of a router's control plane,
+//! which another machine's daemon runs.
 //!
-//! Theory of operation. The daemon says the routes by a stream (`wire`), and names the interfaces of its router with their station
-//! addresses; the interfaces here with these addresses are the same ones. Each route that is told is set in the main table with a
-//! protocol and a metric of its own, so no other route is touched: one of the operator's with a lesser metric, or the network of an
-//! address, goes before it. What leads by no port of the router is a blackhole, as the router itself drops it.
+//! Theory of operation. The daemon says the routes by a stream (`wire`), and names the interfaces of its
+//! router with their station addresses; the interfaces here with these addresses are the same ones. Each
+//! route that is told is set in the main table with a protocol and a metric of its own, so no other route is
+//! touched: one of the operator's with a lesser metric, or the network of an address, goes before it. What
+//! leads by no port of the router is a blackhole, as the router itself drops it.
 //!
-//! The agent answers with a number for the table that is in force. A route that the kernel refuses is not in that number. The kernel is
-//! looked at each [`COMPARE`] and whenever a link or an address changes: what somebody else has deleted or altered, or the kernel has
-//! dropped with a link, is set again. When the agent ends the routes stay; the next one takes them over.
+//! The agent answers with a number for the table that is in force. A route that the kernel refuses is not in
+//! that number. The kernel is looked at each [`COMPARE`] and whenever a link or an address changes: what
+//! somebody else has deleted or altered, or the kernel has dropped with a link, is set again. When the agent
+//! ends the routes stay; the next one takes them over.
 
 pub mod feed;
 pub mod wire;
@@ -99,7 +101,8 @@ impl Agent {
         Ok(agent)
     }
 
-    /// The connection is a new one, or what came by it was not sound: everything is asked for again. Routes stay.
+    /// The connection is a new one, or what came by it was not sound: everything is asked for again. Routes
+    /// stay.
     pub fn again(&mut self) {
         (self.started, self.whole, self.say) = (false, false, Instant::now());
         (self.stream, self.before) = (Stream::default(), Vec::new());
@@ -256,9 +259,10 @@ impl Agent {
         Ok(())
     }
 
-    /// The interface here with this station address by which `gateway` is reached. Others may have the address, too: a VLAN's has that of
-    /// its parent, and a bridge or bond that of one of its ports. So one in whose network the gateway is goes first, then one with an
-    /// address that is not link-local, then one with any, then the oldest.
+    /// The interface here with this station address by which `gateway` is reached. Others may have the
+    /// address, too: a VLAN's has that of its parent, and a bridge or bond that of one of its ports. So one
+    /// in whose network the gateway is goes first, then one with an address that is not link-local, then one
+    /// with any, then the oldest.
     fn interface(&self, mac: Mac, gateway: Option<IpAddr>) -> Option<u32> {
         let local = |net: &Net| matches!(net.address, IpAddr::V6(it) if it.is_unicast_link_local());
         let rank = |(index, nets): &&(u32, Vec<Net>)| {

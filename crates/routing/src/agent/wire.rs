@@ -1,4 +1,5 @@
-//! What the daemon and the agent in a back-end say to each other: FPM's frames (`fpm`), of messages of rtnetlink and of these kinds.
+//! What the daemon and the agent in a back-end say to each other: FPM's frames (`fpm`), of messages of
+//! rtnetlink and of these kinds.
 //!
 //! ```text
 //! agent    HELLO number                     each second until it is answered
@@ -10,9 +11,10 @@
 //! agent    STATE number, at, digest ...     what is in force, behind each MARK, and each second
 //! ```
 //!
-//! The way between them is a stream without a beginning: a virtio port keeps what the last agent, or the last daemon, has left
-//! in it. So an agent makes a number up, and drops all bytes before the START with this number; the daemon takes what says
-//! another number than the last HELLO for old. Numbers are in the machine's own order: both ends are on one machine.
+//! The way between them is a stream without a beginning: a virtio port keeps what the last agent, or the last
+//! daemon, has left in it. So an agent makes a number up, and drops all bytes before the START with this
+//! number; the daemon takes what says another number than the last HELLO for old. Numbers are in the
+//! machine's own order: both ends are on one machine.
 
 use libc::{IFLA_ADDRESS, IFLA_IFNAME};
 use sidecore_engine::host::netlink::{attributes, bytes, kind, word, Builder, Malformed, Message};

@@ -1,4 +1,5 @@
-//! Connections to the agents of back-ends (`agent`), by the sockets that the operator names: VMMs' ends of virtio-serial ports.
+//! Connections to the agents of back-ends (`agent`), by the sockets that the operator names: VMMs' ends of
+//! virtio-serial ports.
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};

@@ -1,12 +1,12 @@
 //! Comparison with the kernel's table, which has what zebra has, while FPM loses deletions.
 //!
-//! It is made while zebra is connected, silent and nothing is stale: each [`COMPARE`] at least, less often where it takes long. A route that zebra
-//! said and the kernel has not, twice in a row, is one whose deletion was lost: it goes. A route of a routing daemon that
-//! the kernel has and zebra did not say, twice in a row, ends the connection: zebra says everything again when it comes back,
-//! once in [`REPLAY`] at most.
+//! It is made while zebra is connected, silent and nothing is stale: each [`COMPARE`] at least, less often
+//! where it takes long. A route that zebra said and the kernel has not, twice in a row, is one whose deletion
+//! was lost: it goes. A route of a routing daemon that the kernel has and zebra did not say, twice in a row,
+//! ends the connection: zebra says everything again when it comes back, once in [`REPLAY`] at most.
 //!
-//! Nothing waits for a comparison. Routes are looked for block by block, as the kernel tells them, and what zebra says between two blocks
-//! takes effect there.
+//! Nothing waits for a comparison. Routes are looked for block by block, as the kernel tells them, and what
+//! zebra says between two blocks takes effect there.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,8 +1,9 @@
 //! What zebra has said and is not in force yet.
 //!
-//! It takes effect together when zebra is silent for [`QUIET`], when the first of it has waited for [`LONGEST`], or when there are [`BATCH`]
-//! changes. An update comes from some versions as a deletion and an addition, in one frame or in two: so of one prefix the last
-//! word counts, and a deletion that ends what takes effect while more may come waits for the next time.
+//! It takes effect together when zebra is silent for [`QUIET`], when the first of it has waited for
+//! [`LONGEST`], or when there are [`BATCH`] changes. An update comes from some versions as a deletion and an
+//! addition, in one frame or in two: so of one prefix the last word counts, and a deletion that ends what
+//! takes effect while more may come waits for the next time.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -233,7 +233,8 @@ fn address(place: usize, host: usize) -> String {
     format!("10.5.{place}.{host}")
 }
 
-/// Sets the interface of a card up. Names depend on the order in which drivers come, so it is found by its slot.
+/// Sets the interface of a card up. Names depend on the order in which drivers come, so it is found by its
+/// slot.
 fn up(guest: &mut Guest, slot: &str, place: usize, host: usize) -> Result<Interface> {
     let device = format!("/sys/bus/pci/devices/0000:00:{slot}");
     let list = format!("ls -d {device}/net/* {device}/virtio*/net/* 2> /dev/null");

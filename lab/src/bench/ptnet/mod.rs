@@ -1,15 +1,16 @@
 //! `sidecore-lab bench-ptnet`: ptnet beside the other cards, in real guests.
 //!
-//! Guest `a` talks to guest `b` by one card after the other: our virtio-net, ptnet with our driver, e1000e and rtl8169 with
-//! Linux's own, all on one learning switch; and QEMU's virtio-net, with a datagram cable to `b`. Measured are requests and
-//! responses over TCP (`lab/netecho`; the ptnet paper's Figure 3), datagrams that the receiver's IP layer has got
-//! (`lab/netsend`; its Figure 4), and a TCP stream (iperf3). One card at a time is up, and both guests keep it for all
-//! measurements of a round.
+//! Guest `a` talks to guest `b` by one card after the other: our virtio-net, ptnet with our driver, e1000e
+//! and rtl8169 with Linux's own, all on one learning switch; and QEMU's virtio-net, with a datagram cable to
+//! `b`. Measured are requests and responses over TCP (`lab/netecho`; the ptnet paper's Figure 3), datagrams
+//! that the receiver's IP layer has got (`lab/netsend`; its Figure 4), and a TCP stream (iperf3). One card at
+//! a time is up, and both guests keep it for all measurements of a round.
 //!
-//! With each rate come notifications and interrupts, of the sender and of the receiver, for each transaction, each datagram, or
-//! each megabyte of the stream. *Kicks* are those that reached the I/O core. *Traps* are accesses for which the guest
-//! waited until the VMM had an answer from the daemon: registers, and of ptnet the kicks. A virtio kick is an eventfd, so
-//! there is no such trap, and QEMU's own are not counted. *Interrupts* are what the guests' kernels took.
+//! With each rate come notifications and interrupts, of the sender and of the receiver, for each transaction,
+//! each datagram, or each megabyte of the stream. *Kicks* are those that reached the I/O core. *Traps* are
+//! accesses for which the guest waited until the VMM had an answer from the daemon: registers, and of ptnet
+//! the kicks. A virtio kick is an eventfd, so there is no such trap, and QEMU's own are not counted.
+//! *Interrupts* are what the guests' kernels took.
 //!
 //! Emulated guests (TCG) say how cards compare there, in ratios of one round, and nothing about rates.
 
@@ -106,7 +107,8 @@ impl Test {
     }
 }
 
-/// What one measurement showed: the rate, and for each unit of work the sender's and the receiver's part of what was counted.
+/// What one measurement showed: the rate, and for each unit of work the sender's and the receiver's part of
+/// what was counted.
 #[derive(Clone, Copy)]
 struct Sample {
     rate: f64,
@@ -137,7 +139,8 @@ struct Options<'a> {
 /// `--only NAME,…` (cards and tests) and `svg=FILE`, in any order.
 ///
 /// # Errors
-/// A word is none of these; a guest does not boot, or a measurement fails; which, and why. The figure cannot be written.
+/// A word is none of these; a guest does not boot, or a measurement fails; which, and why. The figure cannot
+/// be written.
 pub fn ptnet(words: &[&str]) -> Result<()> {
     let options = Options::parse(words)?;
     let accel = Accel::decide()?;

@@ -24,7 +24,8 @@ impl Line {
         counted.then(|| [0, 1].map(|who| self.median(|sample| value(sample).map_or(0.0, |both| both[who]))))
     }
 
-    /// Median, least and most of the ratios to `other`, round by round: both were measured within seconds of each other.
+    /// Median, least and most of the ratios to `other`, round by round: both were measured within seconds of
+    /// each other.
     fn beside(&self, other: &Line) -> (f64, f64, f64) {
         let pairs = self.samples.iter().zip(&other.samples);
         spread(pairs.map(|(sample, other)| sample.rate / other.rate).collect())
@@ -63,8 +64,8 @@ pub(super) fn lines_json(lines: &[Line]) -> Vec<Value> {
     lines.iter().map(row).collect()
 }
 
-/// What programs look at first: how ptnet compares, in the order of the tests, and its notifications for each of the smallest
-/// datagrams. A key whose card or test was not measured is left out.
+/// What programs look at first: how ptnet compares, in the order of the tests, and its notifications for each
+/// of the smallest datagrams. A key whose card or test was not measured is left out.
 pub(super) fn summary(lines: &[Line]) -> Value {
     let mut keys = Map::new();
     let mut least = f64::INFINITY;
@@ -142,7 +143,8 @@ pub(super) fn table(lines: &[Line]) -> String {
     text
 }
 
-/// The figure: percent of what the first card reached in the same round. Rates of emulated guests mean nothing.
+/// The figure: percent of what the first card reached in the same round. Rates of emulated guests mean
+/// nothing.
 pub(super) fn draw(lines: &[Line], accel: &str) -> String {
     let panels = |tests: &dyn Fn(Test) -> bool| {
         let mut panels: Vec<Panel> = Vec::new();

@@ -1,9 +1,10 @@
 //! `sidecore bench grants`: what a rate, a weight, `reclaim` and a class do to the port that has them.
 //!
-//! One row a setting. *rate*: one guest floods and is limited; frames that arrive are counted, not the I/O core's account, so this
-//! does not trust what it tests. *weight* and *reclaim* (`shares`): parts of the core's time, and of its frames. *class*: one guest
-//! waits for answers beside floods, as class `latency`, as class `throughput`, and as the latter where the rule that serves stuck
-//! queues early is off. `bench budget` has budgets.
+//! One row a setting. *rate*: one guest floods and is limited; frames that arrive are counted, not the I/O
+//! core's account, so this does not trust what it tests. *weight* and *reclaim* (`shares`): parts of the
+//! core's time, and of its frames. *class*: one guest waits for answers beside floods, as class `latency`, as
+//! class `throughput`, and as the latter where the rule that serves stuck queues early is off. `bench budget`
+//! has budgets.
 
 mod figure;
 mod shares;
@@ -114,8 +115,8 @@ pub struct Row {
     setting: Setting,
     /// What the setting promises, in the unit of what is measured.
     granted: Option<f64>,
-    /// Rate: frames a second; weight and reclaim: part of the core's time, by its own account; class: the 99th percentile from request
-    /// to answer, in µs.
+    /// Rate: frames a second; weight and reclaim: part of the core's time, by its own account; class: the
+    /// 99th percentile from request to answer, in µs.
     measured: f64,
     /// Weight and reclaim: the same by the frames that arrived.
     #[serde(default)]
@@ -245,8 +246,8 @@ fn summary(rows: &[Row]) -> impl Serialize {
     fields! {
         /// The greatest distance of a rate from its limit, as a part of it.
         rate_error: worst(|it| matches!(it, Setting::Rate { .. }), |row| row.granted.unwrap_or(1.0)),
-        /// The greatest distance of a share from what weights say, and from a budget and what may be had beyond it: parts of
-        /// a core.
+        /// The greatest distance of a share from what weights say, and from a budget and what may be had
+        /// beyond it: parts of a core.
         weight_worst_error: worst(|it| matches!(it, Setting::Weight { .. }), |_| 1.0),
         reclaim_worst_error: worst(|it| matches!(it, Setting::Reclaim { .. }), |_| 1.0),
         /// The 99th percentile of class `latency` against `throughput`, beside most floods.

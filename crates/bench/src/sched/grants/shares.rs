@@ -1,10 +1,12 @@
-//! What of an I/O core's time guests have that share it: by their weights, and by a budget with and without `reclaim`.
+//! What of an I/O core's time guests have that share it: by their weights, and by a budget with and without
+//! `reclaim`.
 //!
-//! Theory of operation. Weights mean something only where the core is full, and one thread plays all guests, so it must have less to
-//! do than the core: frames are jumbo frames ([`JUMBO`]). Each share is measured twice: *by time*, which is the core's own account, and
-//! *by frames* that arrived, which does not trust it. A budget is a part of the clock's time, whatever else the processor does;
-//! weights divide what the core has. So on a machine that does other things, too, what may be expected of a setting follows from
-//! the part of the time in which the core's thread had its processor ([`cores_ran`]).
+//! Theory of operation. Weights mean something only where the core is full, and one thread plays all guests,
+//! so it must have less to do than the core: frames are jumbo frames ([`JUMBO`]). Each share is measured
+//! twice: *by time*, which is the core's own account, and *by frames* that arrived, which does not trust it.
+//! A budget is a part of the clock's time, whatever else the processor does; weights divide what the core
+//! has. So on a machine that does other things, too, what may be expected of a setting follows from the part
+//! of the time in which the core's thread had its processor ([`cores_ran`]).
 
 use std::time::Duration;
 
@@ -127,7 +129,8 @@ pub fn measure_reclaims(common: &Common, settings: &[Setting]) -> Result<Vec<Sam
     })
 }
 
-/// The part of the time that the guest with the budget may expect, where the core's thread has its processor for a part of `ran`.
+/// The part of the time that the guest with the budget may expect, where the core's thread has its processor
+/// for a part of `ran`.
 fn expected(reclaim: bool, busy: bool, ran: f64) -> f64 {
     let budget = (RUNTIME.as_secs_f64() / PERIOD.as_secs_f64()).min(ran);
     // Weights are the same.

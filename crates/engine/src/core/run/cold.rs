@@ -1,4 +1,5 @@
-//! Tasks that are silent: what wakes them, when they are looked at again, and how a core sleeps when all of them are.
+//! Tasks that are silent: what wakes them, when they are looked at again, and how a core sleeps when all of
+//! them are.
 
 use std::time::Duration;
 
@@ -8,21 +9,25 @@ use crate::core::clock::Clock;
 use crate::core::ledger::Heat;
 use crate::mem::Act;
 
-/// Cold tasks that are visited together while there is other work, of each kind: those that have work, and those whose time has come.
+/// Cold tasks that are visited together while there is other work, of each kind: those that have work, and
+/// those whose time has come.
 const LOOKS: usize = 16;
-/// How often a core at work looks whether cold tasks have work, and for how many of them: a look is a cache line.
+/// How often a core at work looks whether cold tasks have work, and for how many of them: a look is a cache
+/// line.
 const COLD_EVERY: u64 = 25_000;
 const COLD_LOOKS: usize = 32;
 /// Tasks that are gone through to find those: where most are hot, cold ones come round later.
 const COLD_STEPS: usize = 128;
-/// How often a core at work asks the kernel for events of cold tasks: for work that no look at memory shows, and where there are
-/// enough cold tasks that looks come round less often. No other system call but a due signal is made at full load.
+/// How often a core at work asks the kernel for events of cold tasks: for work that no look at memory shows,
+/// and where there are enough cold tasks that looks come round less often. No other system call but a due
+/// signal is made at full load.
 const EVENTS_EVERY: u64 = 500_000;
 /// A cold task that asks for a look is not looked at again before this has passed.
 const SHORTEST_NAP: u64 = 1_000;
 
 impl<L: 'static, C: Clock> Core<L, C> {
-    /// Looks for cold tasks that have work, whose event has come, or whose time; visits them. Returns how much was moved.
+    /// Looks for cold tasks that have work, whose event has come, or whose time; visits them. Returns how
+    /// much was moved.
     #[inline]
     pub(super) fn look_at_cold(&mut self) -> u64 {
         if self.now.saturating_sub(self.looked) < COLD_EVERY {
@@ -86,7 +91,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         all
     }
 
-    /// Visits cold tasks that asked to be looked at by now, each once and `most` at most. One that has nothing goes on being cold.
+    /// Visits cold tasks that asked to be looked at by now, each once and `most` at most. One that has
+    /// nothing goes on being cold.
     pub(super) fn visit_due(&mut self, most: usize) -> u64 {
         let mut all = 0;
         let until = self.now;
@@ -139,8 +145,8 @@ impl<L: 'static, C: Clock> Core<L, C> {
         self.polled.push(place);
     }
 
-    /// The task at `place`, which the caller takes out of those that are polled, wakes us from now on. One that has work
-    /// already is woken.
+    /// The task at `place`, which the caller takes out of those that are polled, wakes us from now on. One
+    /// that has work already is woken.
     pub(super) fn cool(&mut self, place: usize) {
         let Some(task) = self.tasks[place].as_mut() else { return };
         self.parts.heartbeat.begin(task.number);
@@ -171,12 +177,12 @@ impl<L: 'static, C: Clock> Core<L, C> {
         }
     }
 
-    /// Sleeps until an event or a message comes, or for as long as a task allows that nothing will wake us for; then
-    /// visits the tasks that woke it. Returns how much was moved, and whether it was an event: not only a time that had
-    /// come.
+    /// Sleeps until an event or a message comes, or for as long as a task allows that nothing will wake us
+    /// for; then visits the tasks that woke it. Returns how much was moved, and whether it was an event: not
+    /// only a time that had come.
     ///
-    /// For as long as we sleep all tasks are cold. Those that did something of late are polled again afterwards; the others
-    /// stay as they are, and their memory is not touched.
+    /// For as long as we sleep all tasks are cold. Those that did something of late are polled again
+    /// afterwards; the others stay as they are, and their memory is not touched.
     pub(super) fn sleep(&mut self, now: u64) -> (u64, bool) {
         self.now = now;
         let (mut slept, mut soonest) = (std::mem::take(&mut self.polled), u64::MAX);

@@ -61,13 +61,14 @@ fn who_may_reclaim_has_what_others_leave() {
         let got = Rig::had(&bound) - before;
         // Its budget, and of the rest a share as the other's.
         let due = (percent + (100 - percent) / 2) * MS;
-        // A window of so many periods has the beginning of one more. With a debt it would have half of the core.
+        // A window of so many periods has the beginning of one more. With a debt it would have half of the
+        // core.
         assert!(got.abs_diff(due) < percent * MS / 10 + 2 * MS, "{percent} %: {got} of {due}");
     }
 }
 
-/// Other programs on the core's processor take their time, and none of what is left: on a machine that does other things, too, a
-/// guest that may reclaim has all that the core has.
+/// Other programs on the core's processor take their time, and none of what is left: on a machine that does
+/// other things, too, a guest that may reclaim has all that the core has.
 #[test]
 fn who_may_reclaim_has_all_that_other_programs_leave_of_the_core() {
     let shares = [(10, 10), (1, 4), (3, 1), (4, 12)];
@@ -81,7 +82,8 @@ fn who_may_reclaim_has_all_that_other_programs_leave_of_the_core() {
         rig.core.run(2_000 * MS);
         let ran = rig.core.now() - rig.core.others_had();
         let did = 100 * queue.done.load(Ordering::Relaxed);
-        // What others had is charged as a long visit where it is unknown: it is followed by a rest of its length.
+        // What others had is charged as a long visit where it is unknown: it is followed by a rest of its
+        // length.
         let least = if known { 95 } else { 45 };
         assert!(did > ran * least / 100, "{core}:{theirs} ms, known: {known}: {did} of {ran}");
     }
@@ -111,7 +113,8 @@ fn what_goes_to_a_core_whose_clock_is_a_microsecond_behind_gains_and_loses_nothi
     let bound = guest(1, Service { budget: Some(budget), ..Service::default() });
     let mut cores = [Accounts::new(0), Accounts::new(1)];
     let (mut carried, mut had, mut left) = (CarriedAccount::default(), 0, 0);
-    // Core 1 is behind by a microsecond; the budget goes to and fro each 10 µs, and is used as fast as it may be.
+    // Core 1 is behind by a microsecond; the budget goes to and fro each 10 µs, and is used as fast as it may
+    // be.
     for turn in 0..100_000u64 {
         let core = usize::try_from(turn % 2).unwrap();
         let now = 10_000 + turn * 10_000 - 1_000 * (turn % 2);
@@ -201,7 +204,8 @@ fn what_was_taken_at_another_rate_is_no_debt_at_a_new_one_or_at_none() {
         let done = queue.done.load(Ordering::Relaxed) - before;
         // 8 Gbit/s are 100 MB in this time.
         assert!(done > 150 && (then.is_none() || done < 250), "{then:?}: {done}");
-        // What is taken at a rate stays a debt while that is the rate, whatever else changes, and on another core, too.
+        // What is taken at a rate stays a debt while that is the rate, whatever else changes, and on another
+        // core, too.
         bound.tenant.set(bits(Some(10_000)));
         rig.core.run(100 * MS);
         let before = queue.done.load(Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! A core without a thread, for tests that go through its rounds by hand: however long these take, they do the same.
+//! A core without a thread, for tests that go through its rounds by hand: however long these take, they do
+//! the same.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -35,7 +36,8 @@ pub(crate) struct Counted {
     signalled: u64,
 }
 
-/// Other programs on the core's processor: each time the core has run for `core` nanoseconds they have it for `theirs`.
+/// Other programs on the core's processor: each time the core has run for `core` nanoseconds they have it for
+/// `theirs`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Others {
     pub(crate) core: u64,
@@ -202,7 +204,8 @@ impl<L: 'static> ByHand<L> {
         self.core.clock.asked = ns;
     }
 
-    /// From now on each visit ends with a signal of `visit` nanoseconds, and those between two rounds take `between`.
+    /// From now on each visit ends with a signal of `visit` nanoseconds, and those between two rounds take
+    /// `between`.
     pub(crate) fn signals_take(&mut self, visit: u64, between: u64) {
         (self.core.clock.signal, self.core.clock.between) = (visit, between);
     }

@@ -193,7 +193,8 @@ fn an_owner_that_left_with_debt_is_let_go() {
     assert_eq!(Arc::strong_count(&owner), 1);
 }
 
-/// An item costs what the core did for it, not the time in which another program had the processor: visits stay full.
+/// An item costs what the core did for it, not the time in which another program had the processor: visits
+/// stay full.
 #[test]
 fn other_programs_on_the_processor_make_no_items_dear() {
     let items_a_visit = |others: Option<Others>| {
@@ -213,7 +214,8 @@ fn other_programs_on_the_processor_make_no_items_dear() {
     }
 }
 
-/// Visits that are short, because one was dear, do not stay so where others have the processor in each of them.
+/// Visits that are short, because one was dear, do not stay so where others have the processor in each of
+/// them.
 #[test]
 fn visits_are_full_again_while_other_programs_come_in_each() {
     let mut rig = Rig::new();
@@ -254,7 +256,8 @@ fn visits_are_full_again_while_each_ends_with_a_slow_signal() {
     are_full(&mut rig, &numbers);
 }
 
-/// What a signal outside of visits takes, such as an interrupt that had to wait, does not hide what items cost.
+/// What a signal outside of visits takes, such as an interrupt that had to wait, does not hide what items
+/// cost.
 #[test]
 fn dear_items_are_dear_beside_slow_signals_of_others() {
     let mut rig = Rig::new();

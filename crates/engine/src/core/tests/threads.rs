@@ -46,7 +46,8 @@ fn a_kick_that_comes_while_cores_rest_is_kept() {
     let task = Kicked { guest: guest(1, Service::default()), event, kicks: Arc::clone(&kicks) };
     let _lease = cores.place(task);
     for kicked in 1..6 {
-        // One that was silent for long when the core fell asleep stays cold when that is woken for something else.
+        // One that was silent for long when the core fell asleep stays cold when that is woken for something
+        // else.
         let long = Instant::now() + Duration::from_millis(15);
         while Instant::now() < long {
             cores.each(|()| ());

@@ -1,5 +1,6 @@
-//! The EEPROM (`device::eeprom`): what stands in it, and the two ways to it: bit by bit through `EECD`, or a word at a time
-//! through `EERD` (8254x SDM §13.4.4). The bus of the 82540EM is Microwire, that of the 82574L SPI.
+//! The EEPROM (`device::eeprom`): what stands in it, and the two ways to it: bit by bit through `EECD`, or a
+//! word at a time through `EERD` (8254x SDM §13.4.4). The bus of the 82540EM is Microwire, that of the 82574L
+//! SPI.
 
 use super::config::Model;
 use crate::device::eeprom::{Bus, Chip, CS, DI, DO, SK, WORDS};

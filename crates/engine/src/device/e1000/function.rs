@@ -7,7 +7,8 @@ use super::regs;
 use super::state::Registers;
 use crate::device::pci::{Area, ConfigSpace, Identity, MappablePages, MsixPlace, Region, Space, REGIONS};
 
-/// BAR 0 the registers; an I/O BAR through which Linux resets the 82540EM; the 82574L's flash and MSI-X table.
+/// BAR 0 the registers; an I/O BAR through which Linux resets the 82540EM; the 82574L's flash and MSI-X
+/// table.
 pub(super) fn regions(settings: &E1000Config, registers: &Registers) -> [Option<Region>; REGIONS] {
     let plain = |space, size| Some(Region { space, size, mappable: None });
     let areas = vec![Area {

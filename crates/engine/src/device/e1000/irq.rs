@@ -1,22 +1,23 @@
 //! Interrupts: causes, masks, messages, and how often (8254x SDM §13.4.17–13.4.21; 82574 §7.4, §10.2.4).
 //!
-//! Theory of operation. I/O cores and the driver meet under the lock that every card's interrupts have (`device::moderation`).
+//! Theory of operation. I/O cores and the driver meet under the lock that every card's interrupts have
+//! (`device::moderation`).
 //!
 //! *Pin and MSI.* The level is up while an enabled cause is set. *MSI-X* (82574 only). Each queue cause and
-//! `OTHER` goes to the message that `IVAR` names. Sending it clears the causes in `EIAC`, and masks them unless
-//! `CTRL_EXT.IAME` is set. A receive cause stays held after its message until the driver writes `IMS`, which
-//! every driver does when it has emptied its ring: silicon would go on interrupting a driver that polls. For
-//! one that never does, the hold ends by itself ([`LONGEST_HOLD`]).
+//! `OTHER` goes to the message that `IVAR` names. Sending it clears the causes in `EIAC`, and masks them
+//! unless `CTRL_EXT.IAME` is set. A receive cause stays held after its message until the driver writes `IMS`,
+//! which every driver does when it has emptied its ring: silicon would go on interrupting a driver that
+//! polls. For one that never does, the hold ends by itself ([`LONGEST_HOLD`]).
 //!
 //! *Moderation.* Each message, and the pin, has a gate: interrupts may come `gap` apart, but a gate that was
-//! quiet lets the next few (`moderation`) through at once, so that a single ping waits for nothing: neither for its own
-//! gap nor for the one that the completion of its request began. The gap is the driver's (ITR, EITR), at least
-//! our own floor, which grows while interrupts keep having to wait and which the operator sets. RDTR, RADV, TIDV
-//! and TADV delay causes before they are set, for pin and MSI, as on silicon.
+//! quiet lets the next few (`moderation`) through at once, so that a single ping waits for nothing: neither
+//! for its own gap nor for the one that the completion of its request began. The gap is the driver's (ITR,
+//! EITR), at least our own floor, which grows while interrupts keep having to wait and which the operator
+//! sets. RDTR, RADV, TIDV and TADV delay causes before they are set, for pin and MSI, as on silicon.
 //!
-//! Files: `state` what is behind the lock, and how long sent frames wait for their interrupt, `registers` what the driver does to
-//! it, `service` how a guest is kept out of receive livelock. The gates' arithmetic, and when all of this is looked at
-//! again, are every NIC's (`device::moderation`).
+//! Files: `state` what is behind the lock, and how long sent frames wait for their interrupt, `registers`
+//! what the driver does to it, `service` how a guest is kept out of receive livelock. The gates' arithmetic,
+//! and when all of this is looked at again, are every NIC's (`device::moderation`).
 
 mod registers;
 mod service;

@@ -1,20 +1,23 @@
 //! Where a ring is, written down so that a killed daemon's successor goes on at the right descriptor.
 //!
-//! Theory of operation. A ring's place changes in two steps that cannot be one: descriptors are marked done, and the
-//! head moves. So both are written ahead (`mem::journal`), as an *intent*; the head's own word is the commit. A successor that finds an
-//! open intent has to tell whether the guest has seen the batch:
+//! Theory of operation. A ring's place changes in two steps that cannot be one: descriptors are marked done,
+//! and the head moves. So both are written ahead (`mem::journal`), as an *intent*; the head's own word is the
+//! commit. A successor that finds an open intent has to tell whether the guest has seen the batch:
 //!
-//! * *Transmit.* Marking a descriptor twice does no harm as long as the driver has not filled it anew. It has, if its
-//!   tail has come past the old head, or the word is another. Else all of them are marked (again), and the head moves.
-//! * *Receive.* A driver takes descriptors in order. So the first one of a batch is marked last: until then, it sees none
-//!   of them. The successor looks at that one only: if it is marked, or the driver has filled it anew, or its tail has
-//!   come past it, the batch is done. Else the driver has not seen it, and it is written again as a whole.
+//! * *Transmit.* Marking a descriptor twice does no harm as long as the driver has not filled it anew. It
+//!   has, if its tail has come past the old head, or the word is another. Else all of them are marked
+//!   (again), and the head moves.
+//! * *Receive.* A driver takes descriptors in order. So the first one of a batch is marked last: until then,
+//!   it sees none of them. The successor looks at that one only: if it is marked, or the driver has filled it
+//!   anew, or its tail has come past it, the batch is done. Else the driver has not seen it, and it is
+//!   written again as a whole.
 //!
-//! The head in memory can be written by the driver, too, which starts a ring anew by it. What was published before is
-//! kept beside what is published now until the register has it, so that the register's value always tells whose it is.
+//! The head in memory can be written by the driver, too, which starts a ring anew by it. What was published
+//! before is kept beside what is published now until the register has it, so that the register's value always
+//! tells whose it is.
 //!
-//! What a kill can cost: frames of the transmit batch under way may be sent twice, those of the receive batch under way are
-//! lost if the intent had not been written. No descriptor is left out.
+//! What a kill can cost: frames of the transmit batch under way may be sent twice, those of the receive batch
+//! under way are lost if the intent had not been written. No descriptor is left out.
 
 use std::fs::File;
 use std::io;
@@ -68,8 +71,8 @@ pub(super) struct Intent {
 }
 
 impl RingJournal {
-    /// Those of a device's rings, of each pair the transmit ring's and the receive ring's: a new device's, or those that stand in
-    /// `file`. And the file.
+    /// Those of a device's rings, of each pair the transmit ring's and the receive ring's: a new device's, or
+    /// those that stand in `file`. And the file.
     pub(super) fn open(file: Option<OwnedFd>) -> io::Result<(File, [RingJournal; RINGS])> {
         let (file, slots) = journals(c"sidecore-e1000-rings", 8 * WORDS, file)?;
         Ok((file, slots.map(RingJournal)))
@@ -105,7 +108,8 @@ impl RingJournal {
         (len != 0).then_some(RingPosition { bal, bah, len, head: low & 0xffff, published })
     }
 
-    /// Receive descriptors are about to be marked: places and both words. `first` has the words of the first one as they are.
+    /// Receive descriptors are about to be marked: places and both words. `first` has the words of the first
+    /// one as they are.
     #[inline]
     pub(super) fn begin_receive(
         &self,
@@ -126,7 +130,8 @@ impl RingJournal {
         self.0.open(INTENT, OPEN | kind | (filled.len() as u64) << 32 | u64::from(head));
     }
 
-    /// Transmit descriptors are about to be marked: places and second words. `own` is what the ring remembers then.
+    /// Transmit descriptors are about to be marked: places and second words. `own` is what the ring remembers
+    /// then.
     #[inline]
     pub(super) fn begin_transmit(&self, head: u32, reports: &[(u32, u64)], own: [u64; OWN_WORDS]) {
         for (index, (place, word)) in reports.iter().enumerate().take(MAX_ENTRIES) {

@@ -8,17 +8,19 @@
 //! there, and a frame leaves the guest without a VM exit. Everything that must be obeyed at once, the enable
 //! bits, reset and interrupts, is on other pages and traps.
 //!
-//! Files in the order of a frame's way: `regs` has the numbers, `state` the register file, `ring` a ring as its
-//! registers describe it. `device::nic`, `tx` and `packet` are the way in; `receiver`, `rss`, `filter` and `rx` are the
-//! way out. `irq` decides about interrupts. `device::csb` is the status block, for drivers that use it instead of
-//! registers. `journal` writes down what the next daemon needs. `access` carries out trapped accesses.
-//! `eeprom`, `phy` and `stats` stand beside it. `config` has the operator's options, `function` the PCI function.
+//! Files in the order of a frame's way: `regs` has the numbers, `state` the register file, `ring` a ring as
+//! its registers describe it. `device::nic`, `tx` and `packet` are the way in; `receiver`, `rss`, `filter`
+//! and `rx` are the way out. `irq` decides about interrupts. `device::csb` is the status block, for drivers
+//! that use it instead of registers. `journal` writes down what the next daemon needs. `access` carries out
+//! trapped accesses. `eeprom`, `phy` and `stats` stand beside it. `config` has the operator's options,
+//! `function` the PCI function.
 //!
-//! The 82574 has two rings in each direction. Both transmit rings are one queue to the I/O cores, and both receive rings
-//! one to the port, so a card of which the driver uses the first ones only costs nothing more.
+//! The 82574 has two rings in each direction. Both transmit rings are one queue to the I/O cores, and both
+//! receive rings one to the port, so a card of which the driver uses the first ones only costs nothing more.
 //!
-//! Limits. No wake-up patterns, no flow control, no IEEE 1588, no packet split by header (the buffers are filled one after the other).
-//! A guest's `ethtool -t` finds that the shared pages keep bits that silicon drops.
+//! Limits. No wake-up patterns, no flow control, no IEEE 1588, no packet split by header (the buffers are
+//! filled one after the other). A guest's `ethtool -t` finds that the shared pages keep bits that silicon
+//! drops.
 
 mod access;
 mod config;

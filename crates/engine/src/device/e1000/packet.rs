@@ -60,8 +60,8 @@ fn legacy(word: u64) -> Span {
     Span { start: (word >> 40 & 0xff) as usize, store: (word >> 16 & 0xff) as usize, end: 0 }
 }
 
-/// Whether a packet whose first descriptor has this second word may have a header behind the first 64 bytes changed: its options count
-/// (8254x SDM §3.3.7.2), the tag of its last.
+/// Whether a packet whose first descriptor has this second word may have a header behind the first 64 bytes
+/// changed: its options count (8254x SDM §3.3.7.2), the tag of its last.
 pub(super) fn changes_header(word: u64) -> bool {
     let options = if word & tx::DEXT == 0 { tx::IC } else { tx::TSE | tx::TXSM | tx::IXSM };
     word & options != 0

@@ -54,8 +54,8 @@ pub(super) fn mdic(phy: &mut Phy, model: Model, value: u32) -> (u32, u32) {
     } else if value & WRITE != 0 {
         #[expect(clippy::cast_possible_truncation, reason = "the data field")]
         if !paged {
-            // Auto-negotiation is over when it begins. Nothing is lost by that: drivers do not ask the PHY for
-            // the speed, but `STATUS`, which has one speed always.
+            // Auto-negotiation is over when it begins. Nothing is lost by that: drivers do not ask the PHY
+            // for the speed, but `STATUS`, which has one speed always.
             phy.write(at, value as u16);
         }
         value

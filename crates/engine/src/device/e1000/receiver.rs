@@ -1,7 +1,8 @@
 //! What a port delivers to: a device's receive rings.
 //!
-//! One ring takes everything until the driver turns on receive side scaling; then `rss` chooses for each frame, and each
-//! ring gets its frames together and interrupts for itself. Whether one of them has room is nothing to the other.
+//! One ring takes everything until the driver turns on receive side scaling; then `rss` chooses for each
+//! frame, and each ring gets its frames together and interrupts for itself. Whether one of them has room is
+//! nothing to the other.
 
 use std::sync::Arc;
 

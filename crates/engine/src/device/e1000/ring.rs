@@ -1,8 +1,8 @@
 //! A descriptor ring as its registers describe it, polled.
 //!
-//! The registers are plain memory that the guest writes without a notification. What saves the day is that the tail is
-//! always the last one written: a core that has seen a tail by an acquire load sees base, length and head as they were
-//! meant. So the ring is looked at anew ("latched")
+//! The registers are plain memory that the guest writes without a notification. What saves the day is that
+//! the tail is always the last one written: a core that has seen a tail by an acquire load sees base, length
+//! and head as they were meant. So the ring is looked at anew ("latched")
 //! * when the head in memory is not the one that we published last: the driver wrote it (Linux's e1000e
 //!   re-programs the receive ring of a running 82574);
 //! * when there is work and base or length are not those that we know.
@@ -27,11 +27,12 @@ use crate::device::nic::RingBase;
 use crate::mem::{GuestMap, Words};
 use crate::util::fault::Fault;
 
-/// Heads are published when a ring runs empty and at least once for this number of descriptors: publishing takes the
-/// cache line away from the guest, which writes its tail there.
+/// Heads are published when a ring runs empty and at least once for this number of descriptors: publishing
+/// takes the cache line away from the guest, which writes its tail there.
 const PUBLISH_EVERY: u32 = 64;
 
-/// Where the status block is. The low half is written last, and alone says whether there is one: half an address is none.
+/// Where the status block is. The low half is written last, and alone says whether there is one: half an
+/// address is none.
 #[inline]
 fn block_at(regs: &Registers) -> u64 {
     match regs.acquire(CSBAL) {
@@ -108,8 +109,9 @@ impl Ring {
         Ok(())
     }
 
-    /// [`Ring::poll`] in the middle of a batch: more than `avail` if the driver has filled in some meanwhile. The ring
-    /// is not latched again, whatever its registers say now: places that the batch has counted stay what they are.
+    /// [`Ring::poll`] in the middle of a batch: more than `avail` if the driver has filled in some meanwhile.
+    /// The ring is not latched again, whatever its registers say now: places that the batch has counted stay
+    /// what they are.
     #[inline]
     pub(super) fn more(&self, regs: &Registers, avail: u32) -> u32 {
         let tail = self.block.peek();
@@ -142,7 +144,8 @@ impl Ring {
         }
     }
 
-    /// Asks the cache for the descriptors from `ahead` places behind `head` on, `count` of them: four to a line.
+    /// Asks the cache for the descriptors from `ahead` places behind `head` on, `count` of them: four to a
+    /// line.
     #[inline]
     pub(super) fn prefetch(&self, ahead: u32, count: u32) {
         for at in (ahead..ahead + count).step_by(4) {
@@ -178,7 +181,8 @@ impl Ring {
         self.own.journal.moved(head, self.own.published, self.own.published);
     }
 
-    /// Takes the place over that the journal has. `None`: it has none, or the driver has set the ring up anew.
+    /// Takes the place over that the journal has. `None`: it has none, or the driver has set the ring up
+    /// anew.
     pub(super) fn adopt(&mut self, regs: &Registers) -> Option<()> {
         let now = |register| regs.get(self.own.at + register);
         let head = now(HEAD);

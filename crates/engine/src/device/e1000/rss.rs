@@ -1,15 +1,16 @@
 //! Receive side scaling of the 82574 (datasheet §7.1, "RSS"): which of two rings takes a frame.
 //!
-//! A hash of what a flow is known by, Toeplitz's with the driver's key, chooses one of 128 entries of a table, and the
-//! entry's highest bit the ring. So a flow stays in one ring and in order. Hash and kind stand in the extended
-//! descriptor. What the driver did not ask to be hashed goes to the first ring, and so do frames for groups: these are few
-//! and belong to no flow. A frame with one tag is hashed as if it had none.
+//! A hash of what a flow is known by, Toeplitz's with the driver's key, chooses one of 128 entries of a
+//! table, and the entry's highest bit the ring. So a flow stays in one ring and in order. Hash and kind stand
+//! in the extended descriptor. What the driver did not ask to be hashed goes to the first ring, and so do
+//! frames for groups: these are few and belong to no flow. A frame with one tag is hashed as if it had none.
 //!
-//! The input is the frame's private head: TCP is found behind IP options and extension headers only if its ports lie within the
-//! head. Addresses of Mobile IPv6 (RFC 6275) do not take the place of the header's.
+//! The input is the frame's private head: TCP is found behind IP options and extension headers only if its
+//! ports lie within the head. Addresses of Mobile IPv6 (RFC 6275) do not take the place of the header's.
 //!
-//! For speed the hash is added up from a table with what each half of each input byte contributes: four lookups for
-//! every two bytes instead of sixteen shifts. It is made again when the key's registers are others than before.
+//! For speed the hash is added up from a table with what each half of each input byte contributes: four
+//! lookups for every two bytes instead of sixteen shifts. It is made again when the key's registers are
+//! others than before.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::regs;

@@ -5,11 +5,12 @@
 //! twice the size. In all of them the status word with DD is stored last and with release order, so a driver
 //! that sees it sees the frame. A frame that is longer than a descriptor's buffers goes on in the next one;
 //! descriptors are collected until it fits, and only then is anything written. A receiver that makes no
-//! progress is not written to at all: once its ring is full, frames are dropped before their bytes are touched.
+//! progress is not written to at all: once its ring is full, frames are dropped before their bytes are
+//! touched.
 //!
-//! For speed: buffers are looked up [`AHEAD`] descriptors at a time, so that their lines are on their way before
-//! the copy; descriptors are marked done together behind the copies, each of their lines once; registers are
-//! read once a batch, and the head is written once.
+//! For speed: buffers are looked up [`AHEAD`] descriptors at a time, so that their lines are on their way
+//! before the copy; descriptors are marked done together behind the copies, each of their lines once;
+//! registers are read once a batch, and the head is written once.
 //!
 //! A descriptor without a buffer address is used up without data (8254x SDM §3.2.3): Linux's e1000e leaves
 //! such a ring behind while it shuts down.
@@ -51,8 +52,8 @@ pub(super) struct RxRing {
     hint: usize,
     /// The descriptors of the frame at hand: places and first addresses.
     found: Vec<(u32, u64)>,
-    /// Buffers of the descriptors from `ahead_at` places behind the head on: asked for before they are needed.
-    /// Empty where there is none, or none that can be reached.
+    /// Buffers of the descriptors from `ahead_at` places behind the head on: asked for before they are
+    /// needed. Empty where there is none, or none that can be reached.
     ahead: Vec<Piece>,
     ahead_at: u32,
     /// The receive interrupt that the guest is serving, and the descriptors that it got meanwhile.
@@ -100,8 +101,8 @@ impl RxRing {
         self.ring.checked(&self.nic.port, found).unwrap_or(0)
     }
 
-    /// Descriptors that the guest may get now: one ring while it serves an interrupt, if receiving has a share of its
-    /// time.
+    /// Descriptors that the guest may get now: one ring while it serves an interrupt, if receiving has a
+    /// share of its time.
     fn allowed(&mut self) -> u32 {
         let Some(service) = self.nic.irq.service(self.queue) else { return u32::MAX };
         if self.service.0 != service {
@@ -129,8 +130,8 @@ impl RxRing {
         }
     }
 
-    /// Fills the next descriptor with a frame as nearly all are: nothing to take out or to pad, and it fits one
-    /// buffer. False: it is something else, and nothing has been done.
+    /// Fills the next descriptor with a frame as nearly all are: nothing to take out or to pad, and it fits
+    /// one buffer. False: it is something else, and nothing has been done.
     #[inline]
     fn fill_plain(
         &mut self,
@@ -164,7 +165,8 @@ impl RxRing {
         true
     }
 
-    /// Fills descriptors from `used` places behind the head on with any frame; returns how many places it took.
+    /// Fills descriptors from `used` places behind the head on with any frame; returns how many places it
+    /// took.
     #[inline(never)]
     fn fill(
         &mut self,
@@ -233,8 +235,8 @@ impl RxRing {
         ((place + 1) % self.ring.size.max(1)) as usize
     }
 
-    /// Marks what was filled in, `used` places from the head on, as done: the first one last. The driver sees none of
-    /// them before it, and then all of them.
+    /// Marks what was filled in, `used` places from the head on, as done: the first one last. The driver sees
+    /// none of them before it, and then all of them.
     fn write_back(&mut self, extended: bool, used: u32) {
         let Some((first, _)) = self.filled.first() else { return };
         let at = 2 * *first as usize;
@@ -310,8 +312,8 @@ impl RxRing {
 }
 
 impl RxRing {
-    /// Delivers the frames `picks` of `batch`, as `EgressQueue::send` says. `mark(i)` is what the extended descriptor
-    /// of `picks[i]` says of the choice of this ring: zero where RSS did not choose.
+    /// Delivers the frames `picks` of `batch`, as `EgressQueue::send` says. `mark(i)` is what the extended
+    /// descriptor of `picks[i]` says of the choice of this ring: zero where RSS did not choose.
     pub(super) fn send(
         &mut self,
         batch: &Batch,
@@ -349,8 +351,8 @@ impl RxRing {
                 continue;
             }
             if used + layout.step > avail {
-                // The guest may have refilled the ring meanwhile. One that has not is not asked for every frame,
-                // and nothing of a frame is touched that it has no place for.
+                // The guest may have refilled the ring meanwhile. One that has not is not asked for every
+                // frame, and nothing of a frame is touched that it has no place for.
                 if missed == 0 {
                     avail = self.ring.more(regs, avail).min(allowed);
                 }

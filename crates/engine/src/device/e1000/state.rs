@@ -171,8 +171,9 @@ impl Registers {
     }
 }
 
-/// The bits that a register keeps of what is written: some are narrower than a word, and drivers' self-tests look
-/// for it. A store to a mapped page keeps everything; a reader of such a register takes the bits that count.
+/// The bits that a register keeps of what is written: some are narrower than a word, and drivers' self-tests
+/// look for it. A store to a mapped page keeps everything; a reader of such a register takes the bits that
+/// count.
 fn kept(offset: u32) -> u32 {
     const HALF: u32 = 0xffff;
     const RA_END: u32 = regs::RA + 0x80;
@@ -180,7 +181,8 @@ fn kept(offset: u32) -> u32 {
     match offset {
         regs::FCAH | regs::FCT | regs::VET | regs::FCTTV => HALF,
         regs::TIPG => 0x3fff_ffff,
-        // The high words: half an address, which of them is compared, whether it is in use (8254x SDM §13.5.3).
+        // The high words: half an address, which of them is compared, whether it is in use (8254x SDM
+        // §13.5.3).
         regs::RA..RA_END if offset % 8 == 4 => regs::RAH_AV | 3 << 16 | HALF,
         _ => match RINGS.iter().find_map(|ring| offset.checked_sub(*ring).filter(|at| *at < ring::END)) {
             Some(ring::BAL) => !0xf,

@@ -14,8 +14,8 @@ use crate::packet::{is_group, Frame, BROADCAST};
 /// Bytes of the FCS.
 const FCS: u64 = 4;
 
-/// Counters: frames that found no descriptor, that were longer than the driver allows, requests for segmentation; then
-/// those of each direction.
+/// Counters: frames that found no descriptor, that were longer than the driver allows, requests for
+/// segmentation; then those of each direction.
 pub(super) const MISSED: usize = 0;
 pub(super) const OVERSIZE: usize = 1;
 pub(super) const SEGMENTED: usize = 2;
@@ -29,8 +29,8 @@ const BYTES: usize = 9;
 const KINDS: usize = 10;
 const COUNTERS: usize = TX + KINDS;
 
-/// Registers, each with the counter that it shows, and how many follow each other in both. Bytes have a second register for the
-/// upper half.
+/// Registers, each with the counter that it shows, and how many follow each other in both. Bytes have a
+/// second register for the upper half.
 const TABLE: [(u32, usize, u32); 15] = [
     (0x4010, MISSED, 1),          // MPC
     (0x405c, RX, 9),              // PRC64 to PRC1522, GPRC, BPRC, MPRC
@@ -100,7 +100,8 @@ impl Stats {
                 half(count.wrapping_sub(seen(low).load(Ordering::Relaxed)) & 0xffff_ffff)
             }
             (Some(bytes), None) if bytes == RX + BYTES || bytes == TX + BYTES => {
-                // It is of the lower half's moment, if that was read before: nothing is lost or torn between them.
+                // It is of the lower half's moment, if that was read before: nothing is lost or torn between
+                // them.
                 let count = match latched.swap(0, Ordering::Relaxed) {
                     0 => total(bytes),
                     latched => latched,

@@ -1,6 +1,6 @@
-//! How a transmit ring reads (8254x SDM §3.3): context descriptors are remembered, legacy and data descriptors name buffers, EOP ends a
-//! packet, of which `packet` then makes a frame. Descriptors that asked for it (RS) are marked done. The walk is every card's
-//! (`device::nic`).
+//! How a transmit ring reads (8254x SDM §3.3): context descriptors are remembered, legacy and data
+//! descriptors name buffers, EOP ends a packet, of which `packet` then makes a frame. Descriptors that asked
+//! for it (RS) are marked done. The walk is every card's (`device::nic`).
 
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ pub struct TxRing {
     /// Which of the device's it is.
     queue: usize,
     maker: Maker,
-    /// Descriptors that there were when the batch began, and whether those that were given back last were all of them.
+    /// Descriptors that there were when the batch began, and whether those that were given back last were all
+    /// of them.
     avail: u32,
     idle: bool,
     /// Tags are put in.
@@ -188,8 +189,8 @@ impl TxCodec for TxRing {
     fn report(&mut self, nic: &NicState, _: u32, half: bool) -> u64 {
         let done = if nic.irq.by_queue() { regs::TXQ0 << self.queue } else { regs::TXDW };
         let empty = if self.idle { regs::TXQE } else { 0 };
-        // A driver with a status block says what it wants itself. Where accesses trap, an interrupt costs six of them,
-        // and frames come further apart.
+        // A driver with a status block says what it wants itself. Where accesses trap, an interrupt costs six
+        // of them, and frames come further apart.
         let longer = if nic.tail_trapped(TX_RINGS[self.queue]) { 4 } else { 1 };
         let patience = nic.irq.patience().filter(|_| !self.ring.block.on);
         let [prompt, delayed] = self.commands.map(|some| some * done);

@@ -1,8 +1,9 @@
 //! When interrupts are looked at again, and the core that is woken for it.
 //!
-//! Theory of operation. Nothing of a device has a timer. What waits is written down as one deadline, which the I/O core
-//! that serves the guest's transmit queue compares with the clock whenever it polls, and which bounds its nap. A deadline that
-//! comes nearer while that core sleeps wakes it, and so does whatever else it may not have seen.
+//! Theory of operation. Nothing of a device has a timer. What waits is written down as one deadline, which
+//! the I/O core that serves the guest's transmit queue compares with the clock whenever it polls, and which
+//! bounds its nap. A deadline that comes nearer while that core sleeps wakes it, and so does whatever else it
+//! may not have seen.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{fence, AtomicBool, AtomicU64, Ordering};
@@ -28,7 +29,8 @@ pub(in crate::device) struct Alarm {
     /// The I/O core that watches the deadline is about to sleep.
     sleeping: AtomicBool,
     wake: OwnedFd,
-    /// Interrupts that accesses of the driver, or the link, have brought, and that no I/O core has counted yet.
+    /// Interrupts that accesses of the driver, or the link, have brought, and that no I/O core has counted
+    /// yet.
     uncounted: AtomicU64,
 }
 
@@ -102,8 +104,8 @@ impl Alarm {
         }
     }
 
-    /// Wakes the core that serves the transmit queue if it sleeps: there is a deadline, or a tail, that it may not
-    /// have seen.
+    /// Wakes the core that serves the transmit queue if it sleeps: there is a deadline, or a tail, that it
+    /// may not have seen.
     pub(in crate::device) fn wake_sleeper(&self) {
         // Either the core sees it before it sleeps, or we see that it sleeps.
         fence(Ordering::SeqCst);

@@ -1,10 +1,10 @@
-//! Moderation of interrupts, as all emulated NICs have it: how often they are let through ([`InterruptGate`]), and when what had to
-//! wait is looked at again ([`Alarm`]).
-//! Gates are arithmetic on times in nanoseconds, without a clock.
+//! Moderation of interrupts, as all emulated NICs have it: how often they are let through
+//! ([`InterruptGate`]), and when what had to wait is looked at again ([`Alarm`]). Gates are arithmetic on
+//! times in nanoseconds, without a clock.
 //!
-//! Causes that I/O cores raise, at most once a batch, and the driver's trapped accesses meet under one lock ([`Irq`]), which is held for
-//! some tens of nanoseconds (and for the write of one eventfd). What stands behind it, and what may be sent of it, is the card's
-//! ([`Causes`]).
+//! Causes that I/O cores raise, at most once a batch, and the driver's trapped accesses meet under one lock
+//! ([`Irq`]), which is held for some tens of nanoseconds (and for the write of one eventfd). What stands
+//! behind it, and what may be sent of it, is the card's ([`Causes`]).
 
 mod alarm;
 
@@ -47,8 +47,8 @@ pub(super) struct InterruptGate {
 }
 
 impl InterruptGate {
-    /// Passes the gate, or tells when it opens. `driver` and `floor` are gaps in nanoseconds; `news`: something
-    /// has happened since the last try.
+    /// Passes the gate, or tells when it opens. `driver` and `floor` are gaps in nanoseconds; `news`:
+    /// something has happened since the last try.
     pub(super) fn pass(&mut self, now: u64, driver: u64, floor: u64, news: bool) -> Result<(), u64> {
         let gap = driver.max(floor << (self.waited / FLOOR_GROWS_AFTER).min(FLOOR_SHIFTS));
         let opens = self.even.saturating_sub((BURST - 1) * gap).max(self.not_before);
@@ -89,7 +89,8 @@ pub trait Causes: Default {
     /// What it has beside it, without the lock.
     type Beside;
 
-    /// Sends what may be sent now and notes when to look again; returns how many interrupts were sent. `news`: causes were raised.
+    /// Sends what may be sent now and notes when to look again; returns how many interrupts were sent.
+    /// `news`: causes were raised.
     fn settle(&mut self, irq: &Irq<Self>, now: u64, news: bool) -> u64;
 }
 
@@ -135,8 +136,8 @@ impl<S: Causes> Irq<S> {
         self.taken_back[queue].load(Ordering::Relaxed)
     }
 
-    /// Has the pin's level, which is `gate`'s, follow whether a cause is `pending`. True: it rises now. `driver` is the driver's gap;
-    /// what has to wait is looked at again before `next`.
+    /// Has the pin's level, which is `gate`'s, follow whether a cause is `pending`. True: it rises now.
+    /// `driver` is the driver's gap; what has to wait is looked at again before `next`.
     pub(super) fn pin(
         &self,
         gate: &mut InterruptGate,

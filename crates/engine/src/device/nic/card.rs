@@ -1,13 +1,14 @@
-//! A card as its conversation with the VMM has it: what turns its rings on and off, what resets, links and maps do to them, and what
-//! another process finds.
+//! A card as its conversation with the VMM has it: what turns its rings on and off, what resets, links and
+//! maps do to them, and what another process finds.
 //!
-//! Ownership. [`Card`] belongs to the conversation with the VMM; [`Nic`] is what the I/O cores see. A ring belongs to its queue: the
-//! card takes the queue back to turn it on or off, to begin it anew, or to give it other memory, and does not answer the guest
-//! before it has it. Filters and modes are words that are read where the driver put them.
+//! Ownership. [`Card`] belongs to the conversation with the VMM; [`Nic`] is what the I/O cores see. A ring
+//! belongs to its queue: the card takes the queue back to turn it on or off, to begin it anew, or to give it
+//! other memory, and does not answer the guest before it has it. Filters and modes are words that are read
+//! where the driver put them.
 //!
-//! What is saved. Journals of the rings, and pages that the guest maps, are files. The image has the configuration space, where the
-//! PHY's and the EEPROM's conversations are, and all other registers. Statistics are not saved: they begin at zero. Nor are
-//! interrupt causes, which all count as set afterwards.
+//! What is saved. Journals of the rings, and pages that the guest maps, are files. The image has the
+//! configuration space, where the PHY's and the EEPROM's conversations are, and all other registers.
+//! Statistics are not saved: they begin at zero. Nor are interrupt causes, which all count as set afterwards.
 
 use std::fs::File;
 use std::io;
@@ -66,7 +67,8 @@ pub trait Model: Sized + Send + 'static {
 
     const LAYOUT: Layout;
 
-    /// A part in memory that is described by no map yet; with the files of one that is taken over, its journals' last.
+    /// A part in memory that is described by no map yet; with the files of one that is taken over, its
+    /// journals' last.
     fn make(
         settings: &Self::Settings,
         port: Arc<Port>,
@@ -254,7 +256,8 @@ impl<M: Model> Card<M> {
         [self.rx.is_lent(), self.transmitting && self.tx.is_lent()]
     }
 
-    /// Why a direction that the driver has `on` or not does not run. `beside`: what else it may have done to that.
+    /// Why a direction that the driver has `on` or not does not run. `beside`: what else it may have done to
+    /// that.
     pub(in crate::device) fn why_off(&self, on: bool, beside: Option<&'static str>) -> &'static str {
         match beside {
             _ if self.faulted => "stopped by a fault until the driver resets the device",
@@ -391,7 +394,8 @@ impl<M: Access> Persist for Card<M> {
         M::resume(self);
     }
 
-    /// The rings do not recover: their journals are left to the process that resumes, unless the driver begins the rings anew.
+    /// The rings do not recover: their journals are left to the process that resumes, unless the driver
+    /// begins the rings anew.
     fn stand_still(&mut self) -> bool {
         self.master = self.config.command().has(Command::MASTER);
         self.carrier = self.phy.is_linked();

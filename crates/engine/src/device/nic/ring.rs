@@ -1,4 +1,5 @@
-//! A ring of descriptors of 16 bytes, in either direction: where it lies, where the device is in it, and whether it still is served.
+//! A ring of descriptors of 16 bytes, in either direction: where it lies, where the device is in it, and
+//! whether it still is served.
 //!
 //! What the I/O cores and the conversation of a card share.
 

@@ -1,15 +1,16 @@
 //! What an I/O core serves of a card: its transmit rings, and the clock of its interrupts.
 //!
-//! All rings are one queue to the core, so that a card whose second ring is not set up costs nothing more than a look
-//! at its length. The rings are asked in turns: a full one does not keep the other from sending.
+//! All rings are one queue to the core, so that a card whose second ring is not set up costs nothing more
+//! than a look at its length. The rings are asked in turns: a full one does not keep the other from sending.
 //!
 //! The queue is polled as long as the driver has the device on, even while the transmitter is off: it also
 //! watches the interrupts' deadline.
 //!
-//! A tail in a mapped page cannot wake a core that sleeps: the queue asks for naps. A frame that a quiet guest
-//! sends waits for one nap at most: 50 µs for some milliseconds after the last frame in either direction,
-//! 200 µs for two seconds, 1 ms from then on. A doorbell that traps wakes the core; a driver with a status
-//! block is not asked for that while naps are the shortest, so that a steady sender never leaves its guest.
+//! A tail in a mapped page cannot wake a core that sleeps: the queue asks for naps. A frame that a quiet
+//! guest sends waits for one nap at most: 50 µs for some milliseconds after the last frame in either
+//! direction, 200 µs for two seconds, 1 ms from then on. A doorbell that traps wakes the core; a driver with
+//! a status block is not asked for that while naps are the shortest, so that a steady sender never leaves its
+//! guest.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::os::fd::BorrowedFd;
@@ -86,9 +87,9 @@ impl<C: TxCodec> Transmitter<C> {
         block.on
     }
 
-    /// The frames come back instead of leaving (`RCTL.LBM`, 8254x SDM §13.4.22; IEEE 802.3 §22.2.4.1.2): checksums and
-    /// segments are not made, which no driver's self-test asks for. Frames that came back are no traffic of the port:
-    /// only those that are dropped here are counted as coming in.
+    /// The frames come back instead of leaving (`RCTL.LBM`, 8254x SDM §13.4.22; IEEE 802.3 §22.2.4.1.2):
+    /// checksums and segments are not made, which no driver's self-test asks for. Frames that came back are
+    /// no traffic of the port: only those that are dropped here are counted as coming in.
     #[cold]
     fn loop_back(&self, batch: &mut Batch, tally: &mut Tally) {
         let (mut outcome, deadline) = (Outcome::new(), Deadline::new(ticks(), ticks_in(LIMIT), 0));
@@ -154,7 +155,8 @@ impl<C: TxCodec> IngressQueue for Transmitter<C> {
         if std::mem::take(&mut self.worked) | self.nic.received.swap(false, Ordering::Relaxed) {
             self.last_work = Instant::now();
         }
-        // A store to a mapped tail wakes no core: such a kick would cost the guest something and be of no use.
+        // A store to a mapped tail wakes no core: such a kick would cost the guest something and be of no
+        // use.
         let ask = self.nic.always_traps() && self.last_work.elapsed() >= NAPS[0].0;
         self.unasked = self.ask_for_kicks(ask) && !ask;
         self.has_frames()

@@ -1,9 +1,10 @@
 //! A guest's transmit ring: descriptors in, frames out.
 //!
-//! Theory of operation. A poll walks the descriptors that are the device's, packet by packet: buffers are gathered until one ends the
-//! packet, of which the part's codec then makes a frame. A packet whose end has not been written yet is left for later; one of absurdly
-//! many descriptors or bytes, or one that has no end in the whole ring, is skipped to its end and dropped. When the batch has
-//! been delivered, its descriptors go back to the driver. `transmitter` says when a ring is polled.
+//! Theory of operation. A poll walks the descriptors that are the device's, packet by packet: buffers are
+//! gathered until one ends the packet, of which the part's codec then makes a frame. A packet whose end has
+//! not been written yet is left for later; one of absurdly many descriptors or bytes, or one that has no end
+//! in the whole ring, is skipped to its end and dropped. When the batch has been delivered, its descriptors
+//! go back to the driver. `transmitter` says when a ring is polled.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::Arc;
@@ -62,7 +63,8 @@ enum Attempt {
     Unfinished,
 }
 
-/// How a part's ring is found and its descriptors read. A descriptor is a word that says what it is, and the address of a buffer.
+/// How a part's ring is found and its descriptors read. A descriptor is a word that says what it is, and the
+/// address of a buffer.
 pub trait TxCodec: Send {
     type SharedPart: SharedPart;
     /// What its ring has beside.
@@ -80,20 +82,21 @@ pub trait TxCodec: Send {
     fn buffer(&self, place: u32) -> u64;
     /// The place behind `at`, where `word` stands.
     fn next(&mut self, at: Cursor, word: u64) -> Cursor;
-    /// Whether there is something to do now. `unfinished`: a packet of `count` descriptors has no end yet, and `place`
-    /// is where its next one was not there.
+    /// Whether there is something to do now. `unfinished`: a packet of `count` descriptors has no end yet,
+    /// and `place` is where its next one was not there.
     fn waits(&mut self, nic: &Nic<Self::SharedPart>, unfinished: Option<Cursor>) -> Result<bool, Fault>;
 
     /// Bytes of a whole packet that asks for nothing but to be sent, as nearly all do.
     fn plain(&self, word: u64) -> Option<u32>;
-    /// Bytes of the buffer, and whether the packet ends with it. `None`: it has no data, and says something of packets behind it.
+    /// Bytes of the buffer, and whether the packet ends with it. `None`: it has no data, and says something
+    /// of packets behind it.
     fn data(&mut self, word: u64, buffer: u64) -> Option<(u32, bool)>;
     /// Whether the first descriptor of a packet may have a header behind the first 64 bytes changed.
     fn changes_header(word: u64) -> bool;
     /// What the driver will find in a descriptor that is done, if it wants to know.
     fn mark(word: u64) -> Option<u64>;
-    /// Adds the frame to `batch` whose `len` bytes are its pieces from `first` on. If `wishes` may change the header, the first piece
-    /// is empty: a place for a changed part.
+    /// Adds the frame to `batch` whose `len` bytes are its pieces from `first` on. If `wishes` may change the
+    /// header, the first piece is empty: a place for a changed part.
     fn make(
         &mut self,
         nic: &Nic<Self::SharedPart>,
@@ -106,9 +109,11 @@ pub trait TxCodec: Send {
     /// `frames` were counted for the batch.
     fn counted(&mut self, nic: &Nic<Self::SharedPart>, frames: u32);
 
-    /// Marks descriptors as done: places and what `mark` gave; the head moves to `to`. `skipping`: in the middle of a packet.
+    /// Marks descriptors as done: places and what `mark` gave; the head moves to `to`. `skipping`: in the
+    /// middle of a packet.
     fn give_back(&mut self, nic: &Nic<Self::SharedPart>, marks: &[(u32, u64)], to: Cursor, skipping: bool);
-    /// Raises interrupts for `frames` that were sent; how many were. `half`: half of the ring is to be reported.
+    /// Raises interrupts for `frames` that were sent; how many were. `half`: half of the ring is to be
+    /// reported.
     fn report(&mut self, nic: &Nic<Self::SharedPart>, frames: u32, half: bool) -> u64;
 
     /// The transmitter is turned off.
@@ -173,7 +178,8 @@ impl<C: TxCodec> TxRing<C> {
 
     /// The device is at the beginning of its ring.
     pub(super) fn restart(&mut self) {
-        // What was taken is not given back: it is another ring now, or the same one that the driver has set up anew.
+        // What was taken is not given back: it is another ring now, or the same one that the driver has set
+        // up anew.
         self.marks.clear();
         (self.at, self.frames, self.unreported) = (Cursor::default(), 0, 0);
         (self.skipping, self.unfinished) = (false, None);
@@ -212,7 +218,8 @@ impl<C: TxCodec> TxRing<C> {
 
     /// Whether there is something to do now.
     pub(super) fn has_work(&mut self) -> bool {
-        // Places that have been taken count from the head as it is: it is not looked at before they are given back.
+        // Places that have been taken count from the head as it is: it is not looked at before they are given
+        // back.
         if self.at.count > 0 || !self.is_running() {
             return self.at.count > 0;
         }
@@ -220,8 +227,8 @@ impl<C: TxCodec> TxRing<C> {
         self.checked(found).unwrap_or(false)
     }
 
-    /// Takes the packet whose descriptor is `word` if it is as nearly all are: one descriptor that asks for nothing but to be
-    /// sent. False: it is something else, and nothing has been done.
+    /// Takes the packet whose descriptor is `word` if it is as nearly all are: one descriptor that asks for
+    /// nothing but to be sent. False: it is something else, and nothing has been done.
     #[inline]
     fn plain(&mut self, batch: &mut Batch, word: u64) -> bool {
         let Some(len) = self.codec.plain(word).filter(|_| !self.skipping) else { return false };
@@ -267,7 +274,8 @@ impl<C: TxCodec> TxRing<C> {
                     self.unfinished = Some(Cursor { place: at.place, count: at.count - start.count });
                     return Ok(Attempt::Unfinished);
                 }
-                // Behind other packets their descriptors come first, which go back before it is looked at again.
+                // Behind other packets their descriptors come first, which go back before it is looked at
+                // again.
                 Look::Around if start.count > 0 => return Ok(Attempt::Later),
                 // Nothing ends it.
                 Look::Around => return Ok(self.skip(at, true, DropReason::TooManyPieces)),
@@ -326,8 +334,8 @@ impl<C: TxCodec> TxRing<C> {
         }
     }
 
-    /// Adds waiting frames to `batch` as far as there is room. The descriptors are given back by `give_back`. False:
-    /// there was nothing.
+    /// Adds waiting frames to `batch` as far as there is room. The descriptors are given back by `give_back`.
+    /// False: there was nothing.
     pub(super) fn take(&mut self, batch: &mut Batch, tally: &mut Tally) -> bool {
         let any = self.is_running() && {
             let found = self.codec.begin(&self.nic);
@@ -371,7 +379,8 @@ impl<C: TxCodec> TxRing<C> {
             }
         }
         self.codec.counted(&self.nic, self.frames);
-        // Descriptors that read as zeros never end a packet. What was taken is asked about when it is given back.
+        // Descriptors that read as zeros never end a packet. What was taken is asked about when it is given
+        // back.
         if self.at.count == 0 {
             self.codec.ring_mut().check_memory(&self.nic.port);
         }

@@ -1,4 +1,5 @@
-//! The regions that a function has, and its configuration space: a type 0 header, a list of capabilities, and which bits of them software may write.
+//! The regions that a function has, and its configuration space: a type 0 header, a list of capabilities, and
+//! which bits of them software may write.
 //!
 //! Theory of operation. Three byte arrays of the same length: the contents, the bits that can be written, and
 //! the bits that writing a one clears. A write touches each byte through its two masks and nothing else, so
@@ -22,7 +23,8 @@ pub const REGIONS: usize = 7;
 pub enum Space {
     /// Memory below 4 GiB.
     Memory32,
-    /// Memory anywhere, without side effects of reads (PCI 3.0 §6.2.5.1); takes this BAR and the next one, which must be absent.
+    /// Memory anywhere, without side effects of reads (PCI 3.0 §6.2.5.1); takes this BAR and the next one,
+    /// which must be absent.
     Prefetchable,
     /// I/O ports.
     Io,

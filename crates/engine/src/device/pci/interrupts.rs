@@ -126,8 +126,8 @@ pub struct Interrupts {
 }
 
 impl Interrupts {
-    /// A function with an interrupt pin or without one, `msi` MSI vectors and `msix` MSI-X vectors, behind a port with
-    /// this account.
+    /// A function with an interrupt pin or without one, `msi` MSI vectors and `msix` MSI-X vectors, behind a
+    /// port with this account.
     pub fn new(has_pin: bool, msi: u16, msix: u16, overrun: &Overrun) -> Arc<Interrupts> {
         let vectors = |count: u16| (0..count).map(|_| Vector::new(overrun)).collect();
         Arc::new(Interrupts {

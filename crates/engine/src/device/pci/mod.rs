@@ -5,14 +5,15 @@
 //! the VMM, serves configuration space out of `ConfigSpace`, and calls the model for everything else. The
 //! model never sees a message, the transport never sees a register.
 //!
-//! **Threads.** Every method of `PciDevice` runs on one thread at a time: the conversation thread, or the control plane
-//! where the method says so, never an I/O core. The transport holds a lock around each call, so `&mut self` is meant
-//! literally. What runs on I/O cores are the queues that the model gives to the [`Scheduler`](crate::graph::Scheduler)
-//! and to its [`Port`](crate::port::Port); they share with the model what the model chose to share: usually an `Arc`
-//! with atomics, the [`SharedPages`] whose words the guest writes without a trap, and the [`Interrupts`]. To change
-//! anything else about a running queue the model takes it back (`core::Lease`), changes it and serves it again: that is
-//! the quiescent point that memory going away needs. Calls should take microseconds, not milliseconds: a vCPU stands
-//! still while it waits for the answer.
+//! **Threads.** Every method of `PciDevice` runs on one thread at a time: the conversation thread, or the
+//! control plane where the method says so, never an I/O core. The transport holds a lock around each call, so
+//! `&mut self` is meant literally. What runs on I/O cores are the queues that the model gives to the
+//! [`Scheduler`](crate::graph::Scheduler) and to its [`Port`](crate::port::Port); they share with the model
+//! what the model chose to share: usually an `Arc` with atomics, the [`SharedPages`] whose words the guest
+//! writes without a trap, and the [`Interrupts`]. To change anything else about a running queue the model
+//! takes it back (`core::Lease`), changes it and serves it again: that is the quiescent point that memory
+//! going away needs. Calls should take microseconds, not milliseconds: a vCPU stands still while it waits for
+//! the answer.
 //!
 //! **Interrupts** go from an I/O core straight to the guest: [`Interrupts::message`] and
 //! [`Interrupts::set_level`] take one mutex that no thread holds for long, and write one eventfd.
@@ -36,8 +37,8 @@ use crate::util::fault::Fault;
 
 /// A device model. See the module's words on threads.
 pub trait PciDevice: Send {
-    /// A VMM comes, which no other process has left to this one. Comes before anything else: memory that it will map is known to
-    /// none that came before it, which may have kept a mapping.
+    /// A VMM comes, which no other process has left to this one. Comes before anything else: memory that it
+    /// will map is known to none that came before it, which may have kept a mapping.
     ///
     /// # Errors
     /// The system refuses memory or descriptors: this VMM is not served.
@@ -45,7 +46,8 @@ pub trait PciDevice: Send {
         Ok(())
     }
 
-    /// BARs 0 to 5, and nothing for the ROM; `None` where there is none. Asked once, before all but [`attached`](PciDevice::attached).
+    /// BARs 0 to 5, and nothing for the ROM; `None` where there is none. Asked once, before all but
+    /// [`attached`](PciDevice::attached).
     fn regions(&self) -> [Option<Region>; REGIONS];
 
     /// Its configuration space. The transport serves it; the model may look at it and, in its own calls,
@@ -79,7 +81,8 @@ pub trait PciDevice: Send {
     /// resets it; the code that starts queues again clears the port's fault first.
     fn faulted(&mut self, fault: Fault);
 
-    /// The VMM is gone: as `reset`, and there is no guest to interrupt. `dma_changed` with an empty map follows.
+    /// The VMM is gone: as `reset`, and there is no guest to interrupt. `dma_changed` with an empty map
+    /// follows.
     fn detached(&mut self) {
         self.reset();
     }
@@ -99,7 +102,8 @@ pub trait PciDevice: Send {
     }
 }
 
-/// Reads configuration space for the guest. Bytes beyond its end read as ones, as on a bus where no device answers.
+/// Reads configuration space for the guest. Bytes beyond its end read as ones, as on a bus where no device
+/// answers.
 pub fn read_config(device: &mut dyn PciDevice, offset: u64, data: &mut [u8]) {
     data.fill(0xff);
     let level = device.interrupts().level();

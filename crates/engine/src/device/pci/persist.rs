@@ -1,13 +1,15 @@
 //! What a device must find again when another process takes it over.
 //!
-//! Theory of operation. A device that can be taken over has two kinds of state. What the guest and the I/O cores
-//! change without a message lies in files of its own ([`Persist::files`]): pages that the guest maps, the places of
-//! rings. Everything else changes only while a message is handled, and is written down behind it, in an [`Image`]:
-//! words, of which the transport keeps two copies in shared memory and makes one of them valid by a single store. So
-//! what is found is the state before a message or the one after it, never one in between.
+//! Theory of operation. A device that can be taken over has two kinds of state. What the guest and the I/O
+//! cores change without a message lies in files of its own ([`Persist::files`]): pages that the guest maps,
+//! the places of rings. Everything else changes only while a message is handled, and is written down behind
+//! it, in an [`Image`]: words, of which the transport keeps two copies in shared memory and makes one of them
+//! valid by a single store. So what is found is the state before a message or the one after it, never one in
+//! between.
 //!
-//! An image remembers which of its words each copy lacks, so that writing it down costs what has changed. In front of
-//! its copies stands its [`Format`]: a daemon that finds another format than its own refuses the image, and names both.
+//! An image remembers which of its words each copy lacks, so that writing it down costs what has changed. In
+//! front of its copies stands its [`Format`]: a daemon that finds another format than its own refuses the
+//! image, and names both.
 
 use std::fmt;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -169,8 +171,8 @@ impl Image {
 
 /// A device that another process can take over.
 ///
-/// The order of a take-over, on a device that is as new: [`adopt`](Persist::adopt), then the transport gives back
-/// eventfds and memory, then [`resume`](Persist::resume).
+/// The order of a take-over, on a device that is as new: [`adopt`](Persist::adopt), then the transport gives
+/// back eventfds and memory, then [`resume`](Persist::resume).
 pub trait Persist {
     /// What its image is of.
     fn format(&self) -> Format;
@@ -178,19 +180,20 @@ pub trait Persist {
     /// Its files, always as many, in the same order; those that it has from now on.
     fn files(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Writes everything else into `image`. Comes after every message, so it should look only at what may have
-    /// changed.
+    /// Writes everything else into `image`. Comes after every message, so it should look only at what may
+    /// have changed.
     fn save(&mut self, image: &mut Image);
 
-    /// Becomes what `files` and `image` say. Nothing runs yet. An error says what is wrong with them, and the device is
-    /// as it was.
+    /// Becomes what `files` and `image` say. Nothing runs yet. An error says what is wrong with them, and the
+    /// device is as it was.
     fn adopt(&mut self, files: Vec<OwnedFd>, image: &Image) -> Result<(), String>;
 
-    /// Goes on: rings first make good what was under way when their former owner ended, and the guest is interrupted
-    /// for all that it may have missed.
+    /// Goes on: rings first make good what was under way when their former owner ended, and the guest is
+    /// interrupted for all that it may have missed.
     fn resume(&mut self);
 
-    /// Goes on answering its driver, without rings, memory or interrupts, until another process resumes it. False: it cannot.
+    /// Goes on answering its driver, without rings, memory or interrupts, until another process resumes it.
+    /// False: it cannot.
     fn stand_still(&mut self) -> bool {
         false
     }
@@ -205,7 +208,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever is changed between whichever copies, each copy is the image after it was brought up to date.
+        /// Whatever is changed between whichever copies, each copy is the image after it was brought up to
+        /// date.
         #[test]
         fn a_copy_is_what_the_image_is(
             steps in prop::collection::vec((0usize..600, any::<u64>(), 0usize..3), 1..200)

@@ -1,19 +1,21 @@
 //! The memory that both functions of a device have.
 //!
-//! Theory of operation. A VMM may keep a mapping of its region for ever, so each region is for one VMM: for one
-//! conversation of either function. Two connections do not tell whether they are of one VMM. So when a VMM connects to
-//! a function, the function gets a new region ([`Current::join`]) if it has had a VMM with this one, or if the other
-//! function has lost its own. The function that comes second finds the region of the first. If a VMM connects while
-//! another one's connection still exists, the two functions may have different regions. That harms only that VMM: its
-//! guest cannot begin ([`Current::is_joined`]) until the VMM has connected both again.
+//! Theory of operation. A VMM may keep a mapping of its region for ever, so each region is for one VMM: for
+//! one conversation of either function. Two connections do not tell whether they are of one VMM. So when a
+//! VMM connects to a function, the function gets a new region ([`Current::join`]) if it has had a VMM with
+//! this one, or if the other function has lost its own. The function that comes second finds the region of
+//! the first. If a VMM connects while another one's connection still exists, the two functions may have
+//! different regions. That harms only that VMM: its guest cannot begin ([`Current::is_joined`]) until the VMM
+//! has connected both again.
 //!
 //! Memory that a former VMM keeps counts as the daemon's. So a region that is replaced is emptied
 //! ([`Region::give_up`]): at once, or when the function that still has a VMM with it loses that.
 //!
-//! A region changes, too, when the NIC is taken over from another process, with its memory; the memory device follows.
+//! A region changes, too, when the NIC is taken over from another process, with its memory; the memory device
+//! follows.
 //!
-//! The region of a pipe's end is the pipe's (`slots::pipe`). Each VMM that comes while the other end is there gets the
-//! same one.
+//! The region of a pipe's end is the pipe's (`slots::pipe`). Each VMM that comes while the other end is there
+//! gets the same one.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -121,7 +123,8 @@ impl Current {
         Ok(Current { state: Arc::new(Mutex::new(state)), source })
     }
 
-    /// For a function that stands alone, in its holder's process: memory that nobody has, until it adopts its own.
+    /// For a function that stands alone, in its holder's process: memory that nobody has, until it adopts its
+    /// own.
     pub(super) fn alone(source: RegionSource, id: u16) -> io::Result<Current> {
         let bar = match &source {
             RegionSource::Own(geometry, _) => Bar::of(Arc::new(Region::empty(geometry)?), id)?,

@@ -1,4 +1,5 @@
-//! What can be chosen about a device. The two PCI functions that the guest's bus finds: regions, identity and capabilities; and what a guest has written to registers.
+//! What can be chosen about a device. The two PCI functions that the guest's bus finds: regions, identity and
+//! capabilities; and what a guest has written to registers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,8 +37,8 @@ pub struct PtnetConfig {
     pub header: bool,
     /// Smallest gap between two interrupts of one ring.
     pub moderation: Duration,
-    /// The end of a pipe that it is, instead of a port of a switch. Its frames have no header: nothing on the way could
-    /// carry out the offloads that they ask for.
+    /// The end of a pipe that it is, instead of a port of a switch. Its frames have no header: nothing on the
+    /// way could carry out the offloads that they ask for.
     pub pipe: Option<Arc<End>>,
 }
 
@@ -56,8 +57,8 @@ impl PtnetConfig {
         }
     }
 
-    /// The memory that such a device has. Its host rings lead nowhere, but netmap in a guest writes to those that an interface
-    /// mentions, so they have to be there.
+    /// The memory that such a device has. Its host rings lead nowhere, but netmap in a guest writes to those
+    /// that an interface mentions, so they have to be there.
     pub fn geometry(&self) -> Geometry {
         Geometry {
             rings: self.pairs,

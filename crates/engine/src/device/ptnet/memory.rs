@@ -1,7 +1,7 @@
 //! The memory device: a function whose BAR is the region, and registers that say what is where in it.
 //!
-//! It moves no frames and reaches no guest memory. What it offers is the guest's to read and write at any time; the
-//! queues that serve the rings (`sender`, `receiver`) trust none of it.
+//! It moves no frames and reaches no guest memory. What it offers is the guest's to read and write at any
+//! time; the queues that serve the rings (`sender`, `receiver`) trust none of it.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::io;

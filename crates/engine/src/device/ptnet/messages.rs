@@ -1,9 +1,10 @@
 //! A device's interrupts: a message for each ring, and how often.
 //!
-//! Theory of operation. A guest says in each ring's block whether it wants to be interrupted, and drivers forget to take that
-//! back. So each message has a gate (`device::moderation`): a quiet one lets the next few through at once, and then they are
-//! a gap apart. What had to wait is sent when the gate opens: the I/O core that serves a pair's sending ring looks at the time
-//! whenever it polls, and is woken from a sleep that would last longer.
+//! Theory of operation. A guest says in each ring's block whether it wants to be interrupted, and drivers
+//! forget to take that back. So each message has a gate (`device::moderation`): a quiet one lets the next few
+//! through at once, and then they are a gap apart. What had to wait is sent when the gate opens: the I/O core
+//! that serves a pair's sending ring looks at the time whenever it polls, and is woken from a sleep that
+//! would last longer.
 
 use std::io;
 use std::sync::{Arc, Mutex};

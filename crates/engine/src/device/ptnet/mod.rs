@@ -1,36 +1,37 @@
-//! ptnet: a guest drives the rings and buffers of a port of ours directly ("Flexible Virtual Machine Networking Using
-//! Netmap Passthrough", Maffione, Rizzo, Lettieri).
+//! ptnet: a guest drives the rings and buffers of a port of ours directly ("Flexible Virtual Machine
+//! Networking Using Netmap Passthrough", Maffione, Rizzo, Lettieri).
 //!
-//! Theory of operation. A region of netmap's rings (`ring::Region`), one for each guest, is a BAR that the guest maps
-//! ([`MemoryDevice`], a function of its own). Slots change hands by blocks in the guest's memory (`sidecore_abi::ptnet`), which
-//! the I/O cores poll: no descriptor is translated, and nothing leaves the guest on the data path. What stands in a slot is
-//! read once and bounded; frames are copied once, from the sender's buffer to the receiver's (`slots`). Registers set all of
-//! this up and carry kicks, which are declined while a core polls.
+//! Theory of operation. A region of netmap's rings (`ring::Region`), one for each guest, is a BAR that the
+//! guest maps ([`MemoryDevice`], a function of its own). Slots change hands by blocks in the guest's memory
+//! (`sidecore_abi::ptnet`), which the I/O cores poll: no descriptor is translated, and nothing leaves the
+//! guest on the data path. What stands in a slot is read once and bounded; frames are copied once, from the
+//! sender's buffer to the receiver's (`slots`). Registers set all of this up and carry kicks, which are
+//! declined while a core polls.
 //!
-//! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `messages` when each side is interrupted;
-//! `access` is what a trapped access does to the registers, `function` what an operator chooses,
-//! and with `memory` what the guest's bus finds, `bar` the memory that both have, `persist` what another process goes on from,
-//! `nic` what the cores and the conversation have in common.
+//! Files in the order of a frame's way: `sender` the way in, `receiver` the way out, `messages` when each
+//! side is interrupted; `access` is what a trapped access does to the registers, `function` what an operator
+//! chooses, and with `memory` what the guest's bus finds, `bar` the memory that both have, `persist` what
+//! another process goes on from, `nic` what the cores and the conversation have in common.
 //!
-//! Ownership. [`Ptnet`] belongs to the conversation with the VMM. Each ring belongs to its queue. A guest that ends
-//! ([`DELETE`](sidecore_abi::ptnet::DELETE), a reset, memory that goes) has all queues taken back before it is
-//! answered: from then on no core touches its blocks. Rings go on where they were when it begins again; a reset puts
-//! everything in the region back to its start.
+//! Ownership. [`Ptnet`] belongs to the conversation with the VMM. Each ring belongs to its queue. A guest
+//! that ends ([`DELETE`](sidecore_abi::ptnet::DELETE), a reset, memory that goes) has all queues taken back
+//! before it is answered: from then on no core touches its blocks. Rings go on where they were when it begins
+//! again; a reset puts everything in the region back to its start.
 //!
-//! A port may be an end of a pipe (`slots::pipe`) instead of a port of a switch. Then its rings lead to the other end's
-//! in the same memory, and the I/O core that serves a sending ring moves slots and indices, never a frame: each ring is
-//! one half of one direction of the pipe.
+//! A port may be an end of a pipe (`slots::pipe`) instead of a port of a switch. Then its rings lead to the
+//! other end's in the same memory, and the I/O core that serves a sending ring moves slots and indices, never
+//! a frame: each ring is one half of one direction of the pipe.
 //!
-//! *Host rings* are not connected, but netmap in a guest uses the ring offsets in the interface structure. Its kernel
-//! module reads them before it starts the device, and takes a missing offset for the structure itself. Its programs
-//! read them later, and take each ring with an offset for one of theirs. So the structure has the offsets until the
-//! guest starts, and again when it ends.
+//! *Host rings* are not connected, but netmap in a guest uses the ring offsets in the interface structure.
+//! Its kernel module reads them before it starts the device, and takes a missing offset for the structure
+//! itself. Its programs read them later, and take each ring with an offset for one of theirs. So the
+//! structure has the offsets until the guest starts, and again when it ends.
 //!
-//! An impossible head, in any ring, stops the port with a fault until the guest starts again. Impossible slots are
-//! dropped as frames, or skipped as buffers, and counted.
+//! An impossible head, in any ring, stops the port with a fault until the guest starts again. Impossible
+//! slots are dropped as frames, or skipped as buffers, and counted.
 //!
-//! Limits. One guest a region. Only guests that know of [`LINK`] are shown the link; while it is down, frames are dropped. A region's rings are
-//! [`MAX_PAIRS`] pairs at most.
+//! Limits. One guest a region. Only guests that know of [`LINK`] are shown the link; while it is down, frames
+//! are dropped. A region's rings are [`MAX_PAIRS`] pairs at most.
 
 mod access;
 mod bar;
@@ -103,8 +104,8 @@ const MEMORY_NAME: &str = ".mem";
 /// The number of the first port's memory: netmap's own has number 1.
 const FIRST_MEMORY: u16 = 2;
 
-/// A device behind `port` with memory of its own: the two functions, and for the second one's conversation a port that has its
-/// own faults, and is charged for itself.
+/// A device behind `port` with memory of its own: the two functions, and for the second one's conversation a
+/// port that has its own faults, and is charged for itself.
 ///
 /// # Errors
 /// There is no memory, or the system refuses descriptors.
@@ -121,8 +122,8 @@ pub fn functions(
     Ok((nic, memory, beside))
 }
 
-/// One of the functions behind `port`, alone in its holder's process: the memory device, which is at this end of a pipe if it is at
-/// one, or else the NIC. It has what it adopts.
+/// One of the functions behind `port`, alone in its holder's process: the memory device, which is at this end
+/// of a pipe if it is at one, or else the NIC. It has what it adopts.
 ///
 /// # Errors
 /// As for [`functions`].
@@ -145,7 +146,8 @@ fn memory_id(port: &Port) -> u16 {
 }
 
 impl Ptnet {
-    /// A device behind `port` whose rings are those of `current`, which are made for its settings; `scheduler` serves them.
+    /// A device behind `port` whose rings are those of `current`, which are made for its settings;
+    /// `scheduler` serves them.
     fn new(
         settings: PtnetConfig,
         port: Arc<Port>,
@@ -258,8 +260,8 @@ impl Ptnet {
         self.reached = false;
     }
 
-    /// Has all rings, which are at home, use the blocks that the registers name; fills these in if the guest begins. False: they are
-    /// not all in its memory, and none is used.
+    /// Has all rings, which are at home, use the blocks that the registers name; fills these in if the guest
+    /// begins. False: they are not all in its memory, and none is used.
     fn set_blocks_of_all(&mut self, begins: bool) -> bool {
         let (map, count) = (&self.map, self.pairs.len());
         let find =

@@ -23,7 +23,8 @@ pub(super) struct NicState {
     pub(super) messages: Messages,
     /// Bytes of header before each frame.
     header: AtomicU32,
-    /// The operator has put the link down, which a guest cannot be told: frames are dropped in both directions.
+    /// The operator has put the link down, which a guest cannot be told: frames are dropped in both
+    /// directions.
     down: AtomicBool,
     /// Frames were delivered by this pair since its sending ring was last looked at.
     received: Box<[AtomicBool]>,
@@ -50,7 +51,8 @@ impl NicState {
         Header { bytes, offloads: ASKED }
     }
 
-    /// Frames have a header of `bytes` bytes from the next batch on. `uso`: the guest takes UDP that is to be cut.
+    /// Frames have a header of `bytes` bytes from the next batch on. `uso`: the guest takes UDP that is to be
+    /// cut.
     pub(super) fn set_header(&self, bytes: u32, uso: bool) {
         self.header.store(bytes, Ordering::Relaxed);
         self.port.set_accepts(match (bytes, uso) {
@@ -79,8 +81,8 @@ impl NicState {
         self.received[number].swap(false, Ordering::Relaxed)
     }
 
-    /// Whether a ring goes on: its guest's head makes sense, and the memory with its block is there. If not, the port's fault
-    /// says why.
+    /// Whether a ring goes on: its guest's head makes sense, and the memory with its block is there. If not,
+    /// the port's fault says why.
     #[inline]
     pub(super) fn goes_on(&self, is_lost: bool, map: &GuestMap) -> bool {
         if is_lost {

@@ -1,12 +1,13 @@
 //! Being taken over by another process: what an image of the device holds.
 //!
-//! The memory is a file. Where the rings of a guest that has begun are stands in its own blocks, which are written behind each
-//! batch: nothing has to be written down for them. So the successor of a killed process may send again the batch that
-//! was being sent, and the batch that was being delivered is lost. A guest that has written nonsense there loses its
-//! port, as by any other nonsense. Places of rings whose guest has ended are in the image. The positions of a pipe
-//! stand in the pipe's memory.
+//! The memory is a file. Where the rings of a guest that has begun are stands in its own blocks, which are
+//! written behind each batch: nothing has to be written down for them. So the successor of a killed process
+//! may send again the batch that was being sent, and the batch that was being delivered is lost. A guest that
+//! has written nonsense there loses its port, as by any other nonsense. Places of rings whose guest has ended
+//! are in the image. The positions of a pipe stand in the pipe's memory.
 //!
-//! An image is believed no more than a guest: what stands in it was checked when the guest wrote it, and is checked again.
+//! An image is believed no more than a guest: what stands in it was checked when the guest wrote it, and is
+//! checked again.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -137,8 +138,9 @@ impl Persist for Ptnet {
         }
     }
 
-    /// If the guest ends (`DELETE`) while no daemon is there, the next daemon knows places of rings from the image alone, which is
-    /// older than the guest's blocks. So a receiving ring is left empty: the guest would get frames a second time.
+    /// If the guest ends (`DELETE`) while no daemon is there, the next daemon knows places of rings from the
+    /// image alone, which is older than the guest's blocks. So a receiving ring is left empty: the guest
+    /// would get frames a second time.
     fn stand_still(&mut self) -> bool {
         (self.still, self.created) = (true, std::mem::take(&mut self.resumes));
         for ring in self.pairs.iter_mut().filter_map(|pair| pair.receiver.take_back()?.ring()) {

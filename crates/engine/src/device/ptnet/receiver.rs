@@ -1,7 +1,7 @@
 //! What a port delivers to: a ring on which the guest receives.
 //!
-//! The guest's head is looked at when there are frames for it, so it never has to tell that it has released some: kicks of
-//! these rings are declined for good.
+//! The guest's head is looked at when there are frames for it, so it never has to tell that it has released
+//! some: kicks of these rings are declined for good.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::Arc;

@@ -1,9 +1,10 @@
-//! What an I/O core serves of a device: a ring on which the guest sends, and the clock of its pair's interrupts. What the guest gives up
-//! becomes frames, or goes into a pipe as it is.
+//! What an I/O core serves of a device: a ring on which the guest sends, and the clock of its pair's
+//! interrupts. What the guest gives up becomes frames, or goes into a pipe as it is.
 //!
-//! A kick leaves the guest and waits for an answer: some tens of microseconds. So kicks are declined while the core polls, and
-//! while it naps between two looks: for some milliseconds after the last frame in either direction. Only then are they asked
-//! for, and the core sleeps longer; not for ever, because a driver without a full barrier may overlook that it is asked.
+//! A kick leaves the guest and waits for an answer: some tens of microseconds. So kicks are declined while
+//! the core polls, and while it naps between two looks: for some milliseconds after the last frame in either
+//! direction. Only then are they asked for, and the core sleeps longer; not for ever, because a driver
+//! without a full barrier may overlook that it is asked.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::os::fd::BorrowedFd;

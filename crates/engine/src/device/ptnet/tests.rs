@@ -1,5 +1,5 @@
-//! The device driven by hand: registers through the regions, blocks in a memory file, the queues polled by the test instead of
-//! a core.
+//! The device driven by hand: registers through the regions, blocks in a memory file, the queues polled by
+//! the test instead of a core.
 
 #![allow(clippy::cast_possible_truncation)]
 
@@ -441,8 +441,8 @@ impl Rig {
     }
 }
 
-/// An image is checked as what a guest writes is: a header of another length would be added to each frame's. A device that
-/// refuses one is what it was, so that both functions still have the same memory.
+/// An image is checked as what a guest writes is: a header of another length would be added to each frame's.
+/// A device that refuses one is what it was, so that both functions still have the same memory.
 #[test]
 fn an_image_that_no_guest_can_have_left_is_refused_and_changes_nothing() {
     let mut rig = Rig::running();
@@ -553,8 +553,8 @@ fn served(rig: &Rig) -> u64 {
     rustix::fs::fstat(rig.nic.bar.region.file()).unwrap().st_ino
 }
 
-/// A VMM that has had a port's memory may keep a mapping of it: the next VMM has other memory, in whichever order two
-/// VMMs' four connections end and begin.
+/// A VMM that has had a port's memory may keep a mapping of it: the next VMM has other memory, in whichever
+/// order two VMMs' four connections end and begin.
 #[test]
 fn each_vmm_has_memory_of_its_own() {
     let ends: [fn(&mut Rig); 2] = [|rig| rig.nic.detached(), |rig| rig.memory.detached()];
@@ -589,7 +589,8 @@ fn each_vmm_has_memory_of_its_own() {
     }
 }
 
-/// A stranger at the memory device's socket shares no memory with a guest that runs, and a VMM that comes anew is rid of it.
+/// A stranger at the memory device's socket shares no memory with a guest that runs, and a VMM that comes
+/// anew is rid of it.
 #[test]
 fn a_guest_whose_memory_is_not_its_nics_does_not_begin() {
     let mut rig = Rig::running();

@@ -1,7 +1,7 @@
 //! What a trapped access does, register by register.
 //!
-//! Registers have one, two or four bytes, and a driver may reach several at once. So an access is a word and a mask of
-//! those bits of it that are meant.
+//! Registers have one, two or four bytes, and a driver may reach several at once. So an access is a word and
+//! a mask of those bits of it that are meant.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::atomic::Ordering;

@@ -1,8 +1,10 @@
-//! What can be chosen about a device; the PCI function that the guest's bus finds, with its regions and identity; and its EEPROM, a
-//! 93C46 (`device::eeprom`) that says the same, with the way to it: its lines in `9346CR`.
+//! What can be chosen about a device; the PCI function that the guest's bus finds, with its regions and
+//! identity; and its EEPROM, a 93C46 (`device::eeprom`) that says the same, with the way to it: its lines in
+//! `9346CR`.
 //!
-//! Both BARs show the same 256 bytes of registers. They are less than a page, and the doorbell is one of them: nothing of it can be
-//! mapped into a guest without making memory of all registers, so every access traps.
+//! Both BARs show the same 256 bytes of registers. They are less than a page, and the doorbell is one of
+//! them: nothing of it can be mapped into a guest without making memory of all registers, so every access
+//! traps.
 
 use std::time::Duration;
 
@@ -86,13 +88,14 @@ pub(super) fn write_9346cr(chip: &mut Chip, value: u32) {
 
 /// `PHYAR`: an access to be done, and whether it is a write; a read that is done has the same bit.
 const FLAG: u32 = 1 << 31;
-/// The PHY's register that selects a page. Drivers write settings of the analogue part to other pages than the first: those are blank here,
-/// and take nothing.
+/// The PHY's register that selects a page. Drivers write settings of the analogue part to other pages than
+/// the first: those are blank here, and take nothing.
 const PAGE: usize = 31;
 const GIGABIT_STATUS: usize = 10;
 
-/// The PHY: an RTL8211. Auto-negotiation at gigabit; all speeds, and more in register 15. The partner acknowledges, and has all that
-/// there is with pause; both receivers work, it has gigabit, full duplex (802.3 §40.5.1).
+/// The PHY: an RTL8211. Auto-negotiation at gigabit; all speeds, and more in register 15. The partner
+/// acknowledges, and has all that there is with pause; both receivers work, it has gigabit, full duplex
+/// (802.3 §40.5.1).
 #[rustfmt::skip]
 pub(super) static PHY: Part = Part {
     fresh: &[

@@ -1,16 +1,18 @@
-//! Interrupts: causes, their mask, the timer, and how often (`IMR`, `ISR`, `TimerInt`, and the mitigation beside `C+CR`).
+//! Interrupts: causes, their mask, the timer, and how often (`IMR`, `ISR`, `TimerInt`, and the mitigation
+//! beside `C+CR`).
 //!
-//! Theory of operation. I/O cores and the driver meet under the lock that every card's interrupts have (`device::moderation`). The
-//! pin's level is up while a cause is set that is not masked.
+//! Theory of operation. I/O cores and the driver meet under the lock that every card's interrupts have
+//! (`device::moderation`). The pin's level is up while a cause is set that is not masked.
 //!
-//! *Moderation.* The pin has a gate (`device::moderation`): interrupts come at least the operator's floor apart, but a gate that was
-//! quiet lets the next few through at once. The driver's own mitigation delays causes until a number of frames has come or a while
-//! has passed. While the floor holds, reports of sent frames wait beside that until the guest stops sending, or
-//! half of its ring is to be given back: they are news to the driver alone, and each interrupt costs it five traps.
+//! *Moderation.* The pin has a gate (`device::moderation`): interrupts come at least the operator's floor
+//! apart, but a gate that was quiet lets the next few through at once. The driver's own mitigation delays
+//! causes until a number of frames has come or a while has passed. While the floor holds, reports of sent
+//! frames wait beside that until the guest stops sending, or half of its ring is to be given back: they are
+//! news to the driver alone, and each interrupt costs it five traps.
 //!
-//! *Acknowledgements* clear what the driver has read, and no cause that was set since. VMMs send writes without waiting for an
-//! answer, so one may come long after the driver has emptied its ring, and a frame before it: that frame's cause would go
-//! unheard, and the driver would not look until the next one.
+//! *Acknowledgements* clear what the driver has read, and no cause that was set since. VMMs send writes
+//! without waiting for an answer, so one may come long after the driver has emptied its ring, and a frame
+//! before it: that frame's cause would go unheard, and the driver would not look until the next one.
 
 use std::sync::atomic::Ordering;
 use std::sync::Arc;
@@ -21,7 +23,8 @@ use crate::device::moderation::{self, Causes, Delayed, InterruptGate, NEVER};
 use crate::device::pci::Interrupts;
 use crate::port::InterruptCount;
 
-/// How long reports of sent frames wait while the operator's floor holds, in nanoseconds: for silence, and at most.
+/// How long reports of sent frames wait while the operator's floor holds, in nanoseconds: for silence, and at
+/// most.
 const SILENCE: u64 = 250_000;
 const PATIENCE: u64 = 1_000_000;
 /// A tick of `TCTR`, in nanoseconds: 125 MHz.
@@ -33,8 +36,8 @@ const UNITS: [u64; 4] = [320, 2_560, 5_120, 10_240];
 /// Frames that a number of mitigation stands for.
 const FRAMES: u32 = 4;
 
-/// The driver's mitigation in one direction: how long a cause waits, in nanoseconds (zero: not at all), and for how many frames
-/// at most (zero: however many).
+/// The driver's mitigation in one direction: how long a cause waits, in nanoseconds (zero: not at all), and
+/// for how many frames at most (zero: however many).
 #[derive(Clone, Copy, Default)]
 struct Mitigation {
     time: u64,
@@ -205,7 +208,8 @@ impl Irq {
         let mut state = crate::lock(&self.state);
         let now = self.alarm.now();
         if mask & TOK != 0 && self.floor != 0 {
-            // It has just looked. What was sent in between is not worth an interrupt of its own, unless nothing more comes.
+            // It has just looked. What was sent in between is not worth an interrupt of its own, unless
+            // nothing more comes.
             self.taken_back[0].fetch_add(1, Ordering::Relaxed);
             if state.isr & TOK != 0 {
                 state.isr &= !TOK;
@@ -260,8 +264,9 @@ impl Irq {
         crate::lock(&self.state).negotiated.is_some_and(|at| self.alarm.now() < at)
     }
 
-    /// Goes on for a device of another process, whose mask was `imr`. Which causes were set then is unknown: all are
-    /// set that frames and the link have. An interrupt for nothing is harmless, one that is missed is not.
+    /// Goes on for a device of another process, whose mask was `imr`. Which causes were set then is unknown:
+    /// all are set that frames and the link have. An interrupt for nothing is harmless, one that is missed is
+    /// not.
     pub(super) fn resume(&self, imr: u32) {
         let mut state = crate::lock(&self.state);
         state.imr = imr;
@@ -269,8 +274,8 @@ impl Irq {
         self.alarm.note(state.settle(self, self.alarm.now(), true));
     }
 
-    /// Reset values. The gate stays: a driver that resets in a loop is not let through faster. The chip's reset
-    /// is none of the PHY, which goes on to negotiate.
+    /// Reset values. The gate stays: a driver that resets in a loop is not let through faster. The chip's
+    /// reset is none of the PHY, which goes on to negotiate.
     pub(super) fn reset(&self) {
         let mut state = crate::lock(&self.state);
         let (mut gate, negotiated) = (state.gate, state.negotiated);

@@ -1,15 +1,16 @@
 //! Where a ring is, written down so that a killed daemon's successor goes on at the right descriptor.
 //!
-//! Theory of operation. A batch of descriptors is given back in two steps that cannot be one: the descriptors are marked, and the
-//! place in the ring moves. So both are written ahead (`mem::journal`), and the successor has to tell whether the guest has seen the
-//! batch. There is no tail by which it could, and a driver may fill a descriptor anew with the very words that stood in it before. So
-//! before the batch is written down its first descriptor is *touched*: bits of it that have no meaning are set while
-//! the device still owns it. Then all others are marked, and the touched one last. Drivers take descriptors in order:
-//! while it is touched the guest has seen none of the batch, and the successor marks it whole; else it has been marked,
+//! Theory of operation. A batch of descriptors is given back in two steps that cannot be one: the descriptors
+//! are marked, and the place in the ring moves. So both are written ahead (`mem::journal`), and the successor
+//! has to tell whether the guest has seen the batch. There is no tail by which it could, and a driver may
+//! fill a descriptor anew with the very words that stood in it before. So before the batch is written down
+//! its first descriptor is *touched*: bits of it that have no meaning are set while the device still owns it.
+//! Then all others are marked, and the touched one last. Drivers take descriptors in order: while it is
+//! touched the guest has seen none of the batch, and the successor marks it whole; else it has been marked,
 //! and the guest has seen what it has seen.
 //!
-//! What a kill can cost: frames of the transmit batch under way may be sent twice, those of the receive batch under way are lost
-//! if the batch had not been written down. No descriptor is left out.
+//! What a kill can cost: frames of the transmit batch under way may be sent twice, those of the receive batch
+//! under way are lost if the batch had not been written down. No descriptor is left out.
 
 use std::fs::File;
 use std::io;
@@ -52,7 +53,8 @@ fn mark(table: &Words, at: usize, word: u64) {
 pub(super) struct RingJournal(JournalSlot);
 
 impl RingJournal {
-    /// Those of a device's transmit and receive ring: a new device's, or those that stand in `file`. And the file.
+    /// Those of a device's transmit and receive ring: a new device's, or those that stand in `file`. And the
+    /// file.
     pub(super) fn open(file: Option<OwnedFd>) -> io::Result<(File, [RingJournal; RINGS])> {
         let (file, slots) = journals(c"sidecore-rtl8169-rings", 8 * WORDS, file)?;
         Ok((file, slots.map(RingJournal)))
@@ -65,8 +67,8 @@ impl RingJournal {
         self.0.set(BASE, base);
     }
 
-    /// Gives descriptors of `table` back: each of `marks` is a place and the word that shall stand there. The ring is at `place`
-    /// afterwards.
+    /// Gives descriptors of `table` back: each of `marks` is a place and the word that shall stand there. The
+    /// ring is at `place` afterwards.
     pub(super) fn give_back(&self, table: &Words, marks: &[(u32, u64)], place: u32) {
         let Some(((first, word), rest)) = marks.split_first() else { return };
         let at = |place: u32| 2 * place as usize;
@@ -84,8 +86,8 @@ impl RingJournal {
         self.0.close(INTENT, 0);
     }
 
-    /// Makes good what was under way in the ring that begins at `base`; where it goes on. The file may say anything: what is no
-    /// place of `table` is not written.
+    /// Makes good what was under way in the ring that begins at `base`; where it goes on. The file may say
+    /// anything: what is no place of `table` is not written.
     pub(super) fn recover(&self, base: u64, table: &Words) -> u32 {
         if self.0.get(BASE) != base {
             self.begin(base);
@@ -140,8 +142,8 @@ mod tests {
         }
     }
 
-    /// Three batches; in the last one the owner is killed behind any of its stores, and the driver looks before its successor comes,
-    /// or does not.
+    /// Three batches; in the last one the owner is killed behind any of its stores, and the driver looks
+    /// before its successor comes, or does not.
     #[test]
     fn a_batch_is_seen_once_and_whole_wherever_its_owner_ended() {
         for looks in [false, true] {

@@ -1,19 +1,20 @@
 //! The Realtek RTL8169SB/8110SB: 10ec:8169 on a conventional PCI bus, Linux's `r8169`, FreeBSD's `re`.
 //!
-//! Theory of operation. A driver sets the device up by registers. From then on it moves frames by descriptors whose
-//! highest bit names their owner, and rings one doorbell. The doorbell is a register among all others: 256 bytes of
-//! them are less than a page, so no page can be mapped into the guest, and each doorbell traps. But the bits in the
-//! descriptors say the same as the doorbell. So an I/O core that serves the ring polls them, and a doorbell only wakes
-//! a sleeping core.
+//! Theory of operation. A driver sets the device up by registers. From then on it moves frames by descriptors
+//! whose highest bit names their owner, and rings one doorbell. The doorbell is a register among all others:
+//! 256 bytes of them are less than a page, so no page can be mapped into the guest, and each doorbell traps.
+//! But the bits in the descriptors say the same as the doorbell. So an I/O core that serves the ring polls
+//! them, and a doorbell only wakes a sleeping core.
 //!
-//! Files in the order of a frame's way: `regs` has the numbers, `state` what cores and conversation share, `ring` a ring as its
-//! descriptors describe it. `device::nic`, `tx` and `packet` are the way in; `rx` is the way out. `irq` decides about interrupts.
-//! `device::csb` is the status block, for drivers that use it instead of doorbells. `journal` writes down what the
-//! next daemon needs. `access` carries out trapped accesses. `stats` stands beside it. `function` has the operator's
-//! options, the PCI function, the EEPROM and the PHY.
+//! Files in the order of a frame's way: `regs` has the numbers, `state` what cores and conversation share,
+//! `ring` a ring as its descriptors describe it. `device::nic`, `tx` and `packet` are the way in; `rx` is the
+//! way out. `irq` decides about interrupts. `device::csb` is the status block, for drivers that use it
+//! instead of doorbells. `journal` writes down what the next daemon needs. `access` carries out trapped
+//! accesses. `stats` stands beside it. `function` has the operator's options, the PCI function, the EEPROM
+//! and the PHY.
 //!
-//! Limits. One ring in each direction: that of high priority is not served. No loopback, no wake-up patterns, no flow control, no
-//! TBI. The part has no messages (MSI), and neither has this.
+//! Limits. One ring in each direction: that of high priority is not served. No loopback, no wake-up patterns,
+//! no flow control, no TBI. The part has no messages (MSI), and neither has this.
 
 mod access;
 mod function;

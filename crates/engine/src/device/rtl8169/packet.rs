@@ -1,8 +1,8 @@
 //! What the descriptors of a packet ask for: VLAN tag, checksums, segmentation. How it is done is every NIC's
 //! (`device::packet`).
 //!
-//! This part finds its way through the headers itself: a driver says that it wants a checksum of TCP, and not where. Whatever stands
-//! in the checksum fields is nothing to it.
+//! This part finds its way through the headers itself: a driver says that it wants a checksum of TCP, and not
+//! where. Whatever stands in the checksum fields is nothing to it.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::regs::desc::{IPCS, LGSEN, MSS, MSS_SHIFT, TAGC, TAG_SHIFT, TCPCS, UDPCS};
@@ -31,8 +31,8 @@ pub(super) fn is_plain(word: u64) -> bool {
     word & (LGSEN | IPCS | UDPCS | TCPCS | TAGC) == 0
 }
 
-/// Adds the frame to `batch` whose `len` bytes are its pieces from `first` on. `word` is its first descriptor's. If that may change
-/// the header, the first piece is empty: a place for a changed part.
+/// Adds the frame to `batch` whose `len` bytes are its pieces from `first` on. `word` is its first
+/// descriptor's. If that may change the header, the first piece is empty: a place for a changed part.
 #[inline]
 pub(super) fn make(
     batch: &mut Batch,

@@ -1,8 +1,9 @@
-//! Numbers of the RTL8169: registers with their bits, descriptors with theirs. Names are those of Realtek's data sheet of the
-//! RTL8169S/8110S ("Register Descriptions", "Descriptors"), which has no other numbers to cite.
+//! Numbers of the RTL8169: registers with their bits, descriptors with theirs. Names are those of Realtek's
+//! data sheet of the RTL8169S/8110S ("Register Descriptions", "Descriptors"), which has no other numbers to
+//! cite.
 //!
-//! Registers are one, two or four bytes wide. Those of a word are reached together here; offsets are those of words unless it is
-//! said otherwise.
+//! Registers are one, two or four bytes wide. Those of a word are reached together here; offsets are those of
+//! words unless it is said otherwise.
 
 /// Bytes of the register space, in both BARs.
 pub const SPACE: u32 = 256;

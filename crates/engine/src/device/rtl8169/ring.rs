@@ -1,9 +1,9 @@
 //! A descriptor ring, walked by the bits in it.
 //!
-//! A ring has no length and no tail. A descriptor says whether the device may use it (`OWN`), and whether the ring ends with it
-//! (`EOR`); a ring without such an end has [`MAX`] descriptors, as many as the part can walk. So the device looks at the next
-//! descriptor to see whether there is work, and walks once around at most. What of a ring lies outside of guest memory
-//! is a fault when the device comes there.
+//! A ring has no length and no tail. A descriptor says whether the device may use it (`OWN`), and whether the
+//! ring ends with it (`EOR`); a ring without such an end has [`MAX`] descriptors, as many as the part can
+//! walk. So the device looks at the next descriptor to see whether there is work, and walks once around at
+//! most. What of a ring lies outside of guest memory is a fault when the device comes there.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::Arc;
@@ -35,7 +35,8 @@ pub struct RingWalk {
 }
 
 impl Ring {
-    /// Descriptors are known as far as they lie in guest memory, and how many there are as far as the walk has seen the end.
+    /// Descriptors are known as far as they lie in guest memory, and how many there are as far as the walk
+    /// has seen the end.
     pub(super) fn new(map: &Arc<GuestMap>, journal: RingJournal, side: RingSide, csb: bool) -> Ring {
         let own = RingWalk { begins: 0, found: false, known: 0, known_to: 0, journal };
         RingBase { size: MAX, ..RingBase::with(map, side, csb, own) }
@@ -140,8 +141,8 @@ impl Ring {
         }
     }
 
-    /// Gives descriptors back: each of `marks`, in order from the head on, is a place and the word that shall stand there. The head
-    /// is at `head` afterwards.
+    /// Gives descriptors back: each of `marks`, in order from the head on, is a place and the word that shall
+    /// stand there. The head is at `head` afterwards.
     pub(super) fn give_back(&mut self, marks: &[(u32, u64)], head: u32) {
         self.own.journal.give_back(&self.table, marks, head);
         self.head = head;

@@ -1,12 +1,13 @@
 //! The guest's receive ring: frames in, descriptors filled.
 //!
-//! Theory of operation. A frame goes into the next descriptors that are the device's: as many as it takes, `FS` in the first and
-//! `LS` in the last. They are collected until the frame fits, and only then is anything written. Descriptors are given back
-//! together behind the copies, the first of them last: a driver sees none of a batch, and then all of it. Once
-//! the ring has none left, frames are dropped before their bytes are touched.
+//! Theory of operation. A frame goes into the next descriptors that are the device's: as many as it takes,
+//! `FS` in the first and `LS` in the last. They are collected until the frame fits, and only then is anything
+//! written. Descriptors are given back together behind the copies, the first of them last: a driver sees none
+//! of a batch, and then all of it. Once the ring has none left, frames are dropped before their bytes are
+//! touched.
 //!
-//! For speed: buffers are looked up some descriptors at a time, so that their lines are on their way before the copy;
-//! registers are read once a batch.
+//! For speed: buffers are looked up some descriptors at a time, so that their lines are on their way before
+//! the copy; registers are read once a batch.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::atomic::Ordering;
@@ -42,7 +43,8 @@ const MAX_DESCRIPTORS: usize = 64;
 /// Descriptors that are looked at before their buffers are needed, at most.
 const AHEAD: usize = 64;
 
-/// A descriptor that is the device's: its place, its first word, and its buffer, empty where it cannot be reached in one piece.
+/// A descriptor that is the device's: its place, its first word, and its buffer, empty where it cannot be
+/// reached in one piece.
 #[derive(Clone, Copy)]
 struct RxDescriptor {
     place: u32,
@@ -72,7 +74,8 @@ impl Rules {
         let (cpcr, rms) = (nic.regs.get(regs::CPCR), nic.regs.get(regs::RMS) >> 16);
         Rules {
             rcr: nic.regs.get(regs::RCR),
-            // Fourteen bits, as the length of a done descriptor; of zero, which Linux makes of them, nothing is too long.
+            // Fourteen bits, as the length of a done descriptor; of zero, which Linux makes of them, nothing
+            // is too long.
             longest: (rms.wrapping_sub(1) & RX_LEN).saturating_add(1).min(RX_LEN),
             strip: cpcr & regs::CPCR_RXVLAN != 0,
             checked: cpcr & regs::CPCR_RXCHKSUM != 0,

@@ -1,9 +1,9 @@
-//! What the I/O cores and the conversation of a device share, above all the registers as words: what the driver wrote is what the
-//! cores read, be it which frames the receiver takes (`RCR`, `MAR`).
+//! What the I/O cores and the conversation of a device share, above all the registers as words: what the
+//! driver wrote is what the cores read, be it which frames the receiver takes (`RCR`, `MAR`).
 //!
-//! A word is written by the conversation alone and read whole, so no lock stands around it; what must not happen under the
-//! driver's eyes (a ring that is stopped, memory that goes away) is ordered by the device, which takes queues back.
-//! Interrupt registers and the PHY's are not kept here.
+//! A word is written by the conversation alone and read whole, so no lock stands around it; what must not
+//! happen under the driver's eyes (a ring that is stopped, memory that goes away) is ordered by the device,
+//! which takes queues back. Interrupt registers and the PHY's are not kept here.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -81,7 +81,8 @@ impl Registers {
         self.set(regs::TCR, regs::TCR_VERSION);
     }
 
-    /// What the chip loads from its EEPROM: `CONFIG1` says that both register spaces and power management are there.
+    /// What the chip loads from its EEPROM: `CONFIG1` says that both register spaces and power management are
+    /// there.
     fn reload(&self) {
         self.set(regs::CR9346, 0x000d << 16);
         self.set(regs::TCR, regs::TCR_VERSION);
@@ -113,8 +114,8 @@ pub(super) fn admits(registers: &Registers, rcr: u32, frame: &Frame) -> bool {
     rcr & regs::RCR_AAP != 0 || rcr & regs::RCR_APM != 0 && dst == own
 }
 
-/// The place of a group address in the hash table: the six highest bits of its CRC (802.3 §3.2.9), as it is before it is
-/// complemented.
+/// The place of a group address in the hash table: the six highest bits of its CRC (802.3 §3.2.9), as it is
+/// before it is complemented.
 fn hash(address: u64) -> u32 {
     /// The polynomial, its highest power in the lowest bit; of each value of four bits what they leave.
     const TABLE: [u32; 16] = {
@@ -177,7 +178,8 @@ impl SharedPart for RealtekPart {
 mod tests {
     use super::hash;
 
-    /// The hashes of 01:00:5e:00:00:01 (all hosts) and 33:33:00:00:00:01 (all nodes), as drivers work them out bit by bit.
+    /// The hashes of 01:00:5e:00:00:01 (all hosts) and 33:33:00:00:00:01 (all nodes), as drivers work them
+    /// out bit by bit.
     #[test]
     fn the_hash_is_that_of_a_crc_bit_by_bit() {
         for address in [[1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1], [0xff; 6], [1, 0x80, 0xc2, 0, 0, 0]]

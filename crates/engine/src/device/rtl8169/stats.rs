@@ -1,4 +1,5 @@
-//! The counters that the device dumps into the guest's memory (`DTCCR`). They count from power on and never stand still.
+//! The counters that the device dumps into the guest's memory (`DTCCR`). They count from power on and never
+//! stand still.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -229,7 +229,8 @@ impl Rig {
     }
 }
 
-/// What its guest had told the card, where its rings were, and all that is saved: each word has the meaning that it had.
+/// What its guest had told the card, where its rings were, and all that is saved: each word has the meaning
+/// that it had.
 #[test]
 fn what_an_older_program_left_is_read_as_it_was_meant() {
     let mut rig = rig();
@@ -281,7 +282,8 @@ fn packet(tcp: bool, payload: usize) -> Vec<u8> {
     frame
 }
 
-/// Whether the checksums of an IPv4 packet that begins at `at` of `frame` are right, when what is left to do is done.
+/// Whether the checksums of an IPv4 packet that begins at `at` of `frame` are right, when what is left to do
+/// is done.
 fn is_right(frame: &[u8], offload: Offload, at: usize) -> bool {
     let mut frame = frame.to_vec();
     offload.complete(&mut frame).unwrap();
@@ -616,8 +618,8 @@ fn the_driver_says_when_it_is_interrupted() {
     assert_ne!(rig.isr() & cause::SWINT, 0);
 }
 
-/// A VMM sends the write by which a driver acknowledges without waiting for an answer. A frame that comes after the driver has emptied
-/// its ring, and before that write, still interrupts.
+/// A VMM sends the write by which a driver acknowledges without waiting for an answer. A frame that comes
+/// after the driver has emptied its ring, and before that write, still interrupts.
 #[test]
 fn a_late_acknowledgement_takes_no_cause_that_the_driver_has_not_read() {
     let mut rig = rig();

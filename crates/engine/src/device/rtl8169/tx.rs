@@ -1,8 +1,8 @@
-//! How the transmit ring reads: `LS` ends a packet, of which `packet` then makes a frame, and all its descriptors go back to the
-//! driver. The walk is every card's (`device::nic`).
+//! How the transmit ring reads: `LS` ends a packet, of which `packet` then makes a frame, and all its
+//! descriptors go back to the driver. The walk is every card's (`device::nic`).
 //!
-//! A doorbell always traps, and only wakes a core that sleeps: descriptors are looked at, whether or not it was rung, as by a part
-//! that has not come to rest yet.
+//! A doorbell always traps, and only wakes a core that sleeps: descriptors are looked at, whether or not it
+//! was rung, as by a part that has not come to rest yet.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::sync::atomic::Ordering;

@@ -8,8 +8,8 @@ use crate::disk::Disk;
 
 /// Every feature that can be offered.
 ///
-/// Not on offer, and why: `SIZE_MAX` (segments of any length are fine), `GEOMETRY` (no disk has one), `LIFETIME` and
-/// `SECURE_ERASE` (unknown for a file), `IN_ORDER` (requests end when they end).
+/// Not on offer, and why: `SIZE_MAX` (segments of any length are fine), `GEOMETRY` (no disk has one),
+/// `LIFETIME` and `SECURE_ERASE` (unknown for a file), `IN_ORDER` (requests end when they end).
 const KNOWN: [(&str, u64); 14] = [
     ("seg_max", bit::BLK_SEG_MAX),
     ("ro", bit::BLK_RO),
@@ -28,7 +28,8 @@ const KNOWN: [(&str, u64); 14] = [
 ];
 pub(super) const OFFERED: FeatureTable = FeatureTable { kind: "virtio-blk", known: &KNOWN };
 
-/// Most segments of a request that drivers are told of: with header and status they fit into a ring of 128, the usual one.
+/// Most segments of a request that drivers are told of: with header and status they fit into a ring of 128,
+/// the usual one.
 const MAX_SEGMENTS: u32 = 126;
 /// Most ranges of a discard, or of a request to write zeroes.
 pub(super) const MAX_RANGES: usize = 32;
@@ -37,8 +38,8 @@ pub(super) const MAX_RANGE: u32 = 1 << 21;
 /// Bytes of a physical block, as far as is told: pages are what is cached.
 const PHYSICAL: u32 = 4096;
 
-/// What is offered of `disk` with `queues` queues, without those named in `off`. `writeback`: what is written may wait for a
-/// flush. Without FLUSH a driver knows that nothing has to (§5.2.5).
+/// What is offered of `disk` with `queues` queues, without those named in `off`. `writeback`: what is written
+/// may wait for a flush. Without FLUSH a driver knows that nothing has to (§5.2.5).
 ///
 /// # Errors
 /// A name that is not in the table.
@@ -53,7 +54,8 @@ pub(super) fn offered(disk: &Disk, queues: usize, writeback: bool, off: &[String
     Ok(if word & bit::BLK_FLUSH == 0 { word & !bit::BLK_CONFIG_WCE } else { word })
 }
 
-/// The configuration space (§5.2.4) of `disk`, of which `offered` is offered. `writeback`: as the driver has it now.
+/// The configuration space (§5.2.4) of `disk`, of which `offered` is offered. `writeback`: as the driver has
+/// it now.
 pub(super) fn space(disk: &Disk, offered: u64, queues: usize, writeback: bool) -> Vec<u8> {
     let mut space = vec![0; at::LEN];
     let mut put = |place: usize, bytes: &[u8]| space[place..place + bytes.len()].copy_from_slice(bytes);

@@ -1,15 +1,17 @@
 //! A ring of requests as a task of an I/O core: take, check, carry out, give back.
 //!
-//! Theory of operation. A request is taken from the ring for good and gets a *slot*, which it has until it is given back: its
-//! job, the place of its status, when it was taken. Checked requests *wait* in the order in which they came; there are never
-//! more than [`AHEAD`] of them, so what a visit leaves undone is bounded. From there a disk in memory carries them out, part by
-//! part as the budget allows; the kernel gets them all at once, and tells later which are over. Those that need a worker of the
-//! kernel's, or the end of a flush, leave that line for one at their [`Gate`], and the others pass. Whatever is over by the end
-//! of a visit becomes visible to the guest with one store.
+//! Theory of operation. A request is taken from the ring for good and gets a *slot*, which it has until it is
+//! given back: its job, the place of its status, when it was taken. Checked requests *wait* in the order in
+//! which they came; there are never more than [`AHEAD`] of them, so what a visit leaves undone is bounded.
+//! From there a disk in memory carries them out, part by part as the budget allows; the kernel gets them all
+//! at once, and tells later which are over. Those that need a worker of the kernel's, or the end of a flush,
+//! leave that line for one at their [`Gate`], and the others pass. Whatever is over by the end of a visit
+//! becomes visible to the guest with one store.
 //!
-//! A visit is bounded in time, too, where pages of the guest may have to be found or cleared ([`Deadline`]): before a request is
-//! read, before the kernel gets a part of one (it copies or pins the pages within that system call), and before what was read
-//! is brought back from a buffer of ours. What takes too long is gone on with in the next visit.
+//! A visit is bounded in time, too, where pages of the guest may have to be found or cleared ([`Deadline`]):
+//! before a request is read, before the kernel gets a part of one (it copies or pins the pages within that
+//! system call), and before what was read is brought back from a buffer of ours. What takes too long is gone
+//! on with in the next visit.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,11 +30,12 @@ use crate::virtq::{Position, Queue, Request, Token};
 
 /// Requests that are taken ahead of what is done with them.
 const AHEAD: usize = 16;
-/// A look at the pages of one request has so long, however little is left of a visit: some 400 at most, which take a tenth of it
-/// where they are there.
+/// A look at the pages of one request has so long, however little is left of a visit: some 400 at most, which
+/// take a tenth of it where they are there.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// How long at least and at most a flush that waits for one of another queue sleeps before it looks whether that is over.
+/// How long at least and at most a flush that waits for one of another queue sleeps before it looks whether
+/// that is over.
 const FLUSH_LOOK: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(10)];
 /// How long a ring that is taken back waits for the flush of another one.
 const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
@@ -46,8 +49,8 @@ struct TakenRequest {
     kind: usize,
     /// Bytes of data.
     len: u64,
-    /// Bytes from the first writable one on that the device writes if it goes well, and if it does not (§2.7.8.2): the status
-    /// byte counts where nothing unwritten stands before it.
+    /// Bytes from the first writable one on that the device writes if it goes well, and if it does not
+    /// (§2.7.8.2): the status byte counts where nothing unwritten stands before it.
     writes: [u32; 2],
     /// When it was taken.
     begun: u64,
@@ -144,7 +147,8 @@ impl BlkQueue {
         }
     }
 
-    /// Ends what was taken, however long the disk takes for it, and says where the ring stands then. Not for I/O cores.
+    /// Ends what was taken, however long the disk takes for it, and says where the ring stands then. Not for
+    /// I/O cores.
     pub fn close(mut self) -> Position {
         const ALL: Budget = Budget { items: usize::MAX, bytes: u64::MAX, ns: u64::MAX };
         let (mut turn, limit) = (Turn::default(), Instant::now() + FLUSH_PATIENCE);
@@ -158,7 +162,8 @@ impl BlkQueue {
                 Some(way) if way.under_way() > 0 => way.wait(),
                 // Parts that were over at once; the next ones wait.
                 _ if turn.bytes > 0 && !self.waiting.is_empty() => {}
-                // A flush waits for another queue's, which that queue's core ends, unless the port has been evicted from there.
+                // A flush waits for another queue's, which that queue's core ends, unless the port has been
+                // evicted from there.
                 _ if waits && Instant::now() < limit => std::thread::sleep(FLUSH_LOOK[0]),
                 _ => break,
             }
@@ -195,8 +200,8 @@ impl BlkQueue {
         self.picked.len() - self.read
     }
 
-    /// Reads what was taken, and has those wait that are sound; false if time is up. One is read at least, or pages of one were
-    /// found.
+    /// Reads what was taken, and has those wait that are sound; false if time is up. One is read at least, or
+    /// pages of one were found.
     fn read(&mut self, deadline: Deadline, turn: &mut Turn) -> bool {
         self.limits.capacity = self.disk.capacity();
         let mut now = ticks();
@@ -279,7 +284,8 @@ impl BlkQueue {
         Gate::ALL.iter().zip(&self.gates).position(admits)
     }
 
-    /// The next request that can begin, and the gate at which it waits, if it does. Those before it that cannot go to theirs.
+    /// The next request that can begin, and the gate at which it waits, if it does. Those before it that
+    /// cannot go to theirs.
     fn next(&mut self) -> Option<(usize, Option<usize>)> {
         loop {
             if let Some(gate) = self.open_gate() {
@@ -297,8 +303,8 @@ impl BlkQueue {
         }
     }
 
-    /// Has what waits carried out, one part of it at least: in memory, or by the kernel, which may do it at once. Why it stopped, if
-    /// it did not come to the end of it, or to the end of its time with that.
+    /// Has what waits carried out, one part of it at least: in memory, or by the kernel, which may do it at
+    /// once. Why it stopped, if it did not come to the end of it, or to the end of its time with that.
     fn work(&mut self, budget: Budget, deadline: Deadline, turn: &mut Turn) -> Option<VisitEnd> {
         let lasting = self.disk.is_write_through();
         self.full = false;
@@ -519,7 +525,8 @@ impl<L> Task<L> for BlkQueue {
     }
 
     fn arm(&mut self) -> bool {
-        // The kick comes first: what is made available behind it is seen. While nothing can be taken, what is over wakes us.
+        // The kick comes first: what is made available behind it is seen. While nothing can be taken, what is
+        // over wakes us.
         let takes = !self.stopped && !self.is_stuck() && self.room() > 0;
         takes && self.queue.want_kicks(true) || self.is_ready()
     }

@@ -107,7 +107,8 @@ impl World {
         self.driver.reap(usize::MAX, |_, _| ()).unwrap()
     }
 
-    /// Visits as an I/O core does until so many more requests were given back; false if the ring sleeps for ten seconds before, or never.
+    /// Visits as an I/O core does until so many more requests were given back; false if the ring sleeps for
+    /// ten seconds before, or never.
     fn until_given(&mut self, count: usize) -> bool {
         let mut given = 0;
         for _ in 0..100_000 {
@@ -147,7 +148,8 @@ impl World {
     }
 }
 
-/// One page of one request in each visit, however many there are; none is forgotten, and the core does not sleep before.
+/// One page of one request in each visit, however many there are; none is forgotten, and the core does not
+/// sleep before.
 #[test]
 fn a_visit_without_time_does_something() {
     let mut world = World::new(Disk::ram(CAPACITY, 512, false).unwrap());
@@ -235,7 +237,8 @@ fn files_have_their_requests_all_the_same() {
     assert!(fstat(&file).unwrap().st_blocks > 0, "it was written");
 }
 
-/// A disk whose file has a server, the other end of a socket: workers read and write it, and wait for that end.
+/// A disk whose file has a server, the other end of a socket: workers read and write it, and wait for that
+/// end.
 fn served() -> (Disk, UnixStream) {
     let (ours, server) = UnixStream::pair().unwrap();
     let file = std::fs::File::from(OwnedFd::from(ours));
@@ -243,7 +246,8 @@ fn served() -> (Disk, UnixStream) {
     (Disk::new(Medium::File(medium), "served".to_owned(), len, 512, false), server)
 }
 
-/// While all workers wait for a server and more requests wait for workers, a core has nothing to do, whatever the guest offers.
+/// While all workers wait for a server and more requests wait for workers, a core has nothing to do, whatever
+/// the guest offers.
 #[test]
 fn a_core_sleeps_while_requests_wait() {
     let (disk, mut server) = served();

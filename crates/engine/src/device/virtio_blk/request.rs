@@ -1,8 +1,9 @@
-//! A guest's request (virtio 1.2 §5.2.6), read once and checked: header, data, status, cut into pieces anywhere.
+//! A guest's request (virtio 1.2 §5.2.6), read once and checked: header, data, status, cut into pieces
+//! anywhere.
 //!
-//! The header and the ranges are copied into private memory before anything is decided, so a guest that rewrites them
-//! meanwhile changes nothing. Data stay where they are: what is written to the disk, or read from it, is the guest's
-//! own affair.
+//! The header and the ranges are copied into private memory before anything is decided, so a guest that
+//! rewrites them meanwhile changes nothing. Data stay where they are: what is written to the disk, or read
+//! from it, is the guest's own affair.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use sidecore_abi::virtio::blk::{
@@ -47,9 +48,9 @@ pub(super) fn status_of(error: RequestError) -> u8 {
     }
 }
 
-/// Has the pages found that [`read`], and giving back, will touch: those of the header, of ranges, of the disk's name, and of the
-/// status. False if that takes too long. For a request with header, data and status in a piece each, as most have, the clock is
-/// not read: that is five pages at most.
+/// Has the pages found that [`read`], and giving back, will touch: those of the header, of ranges, of the
+/// disk's name, and of the status. False if that takes too long. For a request with header, data and status
+/// in a piece each, as most have, the clock is not read: that is five pages at most.
 pub(super) fn find(readable: &[Piece], writable: &[Piece], deadline: Deadline) -> bool {
     const RANGES: usize = HEADER_LEN + MAX_RANGES * SEGMENT_LEN;
     if let Some(last) = writable.iter().rev().find(|piece| !piece.is_empty()) {
@@ -59,8 +60,8 @@ pub(super) fn find(readable: &[Piece], writable: &[Piece], deadline: Deadline) -
         || deadline.find(readable, RANGES as u64) && deadline.find(writable, ID_LEN as u64)
 }
 
-/// Reads the request in `readable` and `writable` and makes a job of it. Returns the place of its status byte, the last that
-/// the device may write (§5.2.6), if there is one.
+/// Reads the request in `readable` and `writable` and makes a job of it. Returns the place of its status
+/// byte, the last that the device may write (§5.2.6), if there is one.
 pub(super) fn read(
     readable: &mut [Piece],
     writable: &mut [Piece],

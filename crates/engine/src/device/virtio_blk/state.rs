@@ -1,4 +1,5 @@
-//! The control side of the block device: which rings exist, the scheduler that serves them, what was negotiated.
+//! The control side of the block device: which rings exist, the scheduler that serves them, what was
+//! negotiated.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ pub struct VirtioBlk {
     disk: Arc<Disk>,
     offered: u64,
     acked: u64,
-    /// What stands in the configuration space: the driver's choice, which outlives it and its VMM, as each driver reads it anew.
+    /// What stands in the configuration space: the driver's choice, which outlives it and its VMM, as each
+    /// driver reads it anew.
     writeback: bool,
     id: [u8; ID_LEN],
     queues: Vec<Option<Lease<BlkQueue>>>,
@@ -73,7 +75,8 @@ impl VirtioBlk {
 }
 
 impl VirtioBlk {
-    /// §5.2.5: a driver without FLUSH takes what is acknowledged for lasting, whatever the configuration space says.
+    /// §5.2.5: a driver without FLUSH takes what is acknowledged for lasting, whatever the configuration
+    /// space says.
     fn settle_cache(&self) {
         self.disk.set_write_through(self.acked & bit::BLK_FLUSH == 0 || !self.writeback);
     }

@@ -26,8 +26,8 @@ const ASKED_BY_TAKE: u32 = 128;
 /// Frames longer than that are not prefetched: they would push each other out of the first cache.
 const LONG: u32 = 2048;
 
-/// The lines that publish the batch are prefetched this many frames before its end: copying those takes about as long
-/// as a line from a processor far away. Much earlier, a driver that polls would have the index back.
+/// The lines that publish the batch are prefetched this many frames before its end: copying those takes about
+/// as long as a line from a processor far away. Much earlier, a driver that polls would have the index back.
 const LAST: usize = 16;
 
 /// A guest's receive ring.
@@ -161,8 +161,8 @@ impl EgressRing {
         }
     }
 
-    /// Prefetches the lines of the next frame, and for writing those of the next chain, so that they
-    /// come while this one is copied. `take` has prefetched the first two of either; in a long frame the processor
+    /// Prefetches the lines of the next frame, and for writing those of the next chain, so that they come
+    /// while this one is copied. `take` has prefetched the first two of either; in a long frame the processor
     /// itself soon sees where things go.
     #[inline]
     fn bring_next(&self, batch: &Batch, frame: &Frame) {

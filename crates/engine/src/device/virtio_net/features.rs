@@ -76,7 +76,8 @@ pub fn names(word: u64) -> Vec<String> {
     OFFERED.names(word)
 }
 
-/// Offloads, with the features by which the guest may ask them of us, and by which it takes them (virtio 1.2 §5.1.3: HOST_*, GUEST_*).
+/// Offloads, with the features by which the guest may ask them of us, and by which it takes them (virtio 1.2
+/// §5.1.3: HOST_*, GUEST_*).
 const OFFLOADS: [(u64, u64, Offloads); 7] = [
     (bit::NET_CSUM, bit::NET_GUEST_CSUM, Offloads::CSUM),
     (bit::NET_HOST_TSO4, bit::NET_GUEST_TSO4, Offloads::TSO4),

@@ -95,8 +95,8 @@ impl IngressRing {
         self.port.fault.set_unless(self.queue.is_truncated(), fault);
     }
 
-    /// Describes one chain as the next frame of `batch` if it is as nearly all are: one piece, no offloads. False: it is something
-    /// else, and nothing has been done.
+    /// Describes one chain as the next frame of `batch` if it is as nearly all are: one piece, no offloads.
+    /// False: it is something else, and nothing has been done.
     #[inline]
     fn describe_plain(&self, chain: &Chain, batch: &mut Batch) -> bool {
         let Some((frame, pieces)) = batch.next_frame() else { return false };
@@ -124,7 +124,8 @@ impl IngressRing {
         true
     }
 
-    /// Describes any chain as the next frame of `batch`, and adds it unless it has to be dropped, or takes too long.
+    /// Describes any chain as the next frame of `batch`, and adds it unless it has to be dropped, or takes
+    /// too long.
     #[inline(never)]
     fn describe(&self, chain: Chain, batch: &mut Batch) -> Result<Described, DropReason> {
         // `fetch` has checked that the chain holds a header.
@@ -222,7 +223,8 @@ impl IngressQueue for IngressRing {
         }
         tally.frames += good as u64;
         if spent {
-            // The other chains are taken again next time, but no more than about as many as a batch has room for.
+            // The other chains are taken again next time, but no more than about as many as a batch has room
+            // for.
             self.want = (2 * good).clamp(1, MAX_BATCH);
             self.taken = good;
         } else if good < self.taken {

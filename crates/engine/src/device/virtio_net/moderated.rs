@@ -1,10 +1,11 @@
 //! Interrupts of a ring, with the operator's gap between them.
 //!
-//! Theory of operation. A virtio driver has no register for moderation, so the operator sets the gap. An event for
-//! which no interrupt may be sent yet is *late*: the ring remembers its position. When the gate opens, the ring asks
-//! again whether the driver wants an interrupt; a driver that has polled meanwhile does not. There is no timer. The I/O
-//! core that serves the guest's transmit ring checks both rings of the pair in time (`device/moderation`), and is woken
-//! for the receive ring, which any core fills. While no core serves the transmit ring, interrupts are not delayed.
+//! Theory of operation. A virtio driver has no register for moderation, so the operator sets the gap. An
+//! event for which no interrupt may be sent yet is *late*: the ring remembers its position. When the gate
+//! opens, the ring asks again whether the driver wants an interrupt; a driver that has polled meanwhile does
+//! not. There is no timer. The I/O core that serves the guest's transmit ring checks both rings of the pair
+//! in time (`device/moderation`), and is woken for the receive ring, which any core fills. While no core
+//! serves the transmit ring, interrupts are not delayed.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -86,7 +87,8 @@ impl Moderated {
                 if news {
                     self.port.interrupts.held_back(self.egress, self.index);
                 }
-                // The deadline is set before the look: a core that stops watching looks behind that (`Looks::drop`).
+                // The deadline is set before the look: a core that stops watching looks behind that
+                // (`Looks::drop`).
                 alarm.set(opens);
                 if is.load(Ordering::SeqCst) {
                     return false;
@@ -115,7 +117,8 @@ impl Moderated {
     }
 }
 
-/// The interrupts that the server of a transmit ring looks at: its own, and those of the receive ring of its pair.
+/// The interrupts that the server of a transmit ring looks at: its own, and those of the receive ring of its
+/// pair.
 pub(super) struct Looks {
     own: Box<Moderated>,
     receive: Arc<Watched>,

@@ -1,4 +1,5 @@
-//! The control side of the network device: which rings exist, the scheduler that serves them, what was negotiated.
+//! The control side of the network device: which rings exist, the scheduler that serves them, what was
+//! negotiated.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -213,8 +214,8 @@ impl Drop for VirtioNet {
     }
 }
 
-/// A reverse ARP request of `mac` about itself (RFC 903), padded to the shortest Ethernet frame: no station answers it,
-/// but every switch on its way learns where `mac` is.
+/// A reverse ARP request of `mac` about itself (RFC 903), padded to the shortest Ethernet frame: no station
+/// answers it, but every switch on its way learns where `mac` is.
 fn rarp(mac: [u8; 6]) -> [u8; 60] {
     let mut frame = [0; 60];
     frame[0..6].fill(0xff);

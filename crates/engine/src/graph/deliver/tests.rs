@@ -343,7 +343,8 @@ impl EgressQueue for Full {
     }
 }
 
-/// A capture at the receiver's port shows what it did not get, also where a frame was to be made plain for it first.
+/// A capture at the receiver's port shows what it did not get, also where a frame was to be made plain for it
+/// first.
 #[test]
 fn a_capture_sees_every_frame_that_its_port_does_not_get() {
     use crate::observe::capture::{start, CaptureOptions};
@@ -371,8 +372,9 @@ fn a_capture_sees_every_frame_that_its_port_does_not_get() {
     }
 }
 
-/// A core stands still in a receiver's memory, with the receiver's lock. Another one that has frames for it goes on: it waits
-/// once, for a bounded time, and its frames are dropped by name, or wait on their wire. Then the receiver gets all again.
+/// A core stands still in a receiver's memory, with the receiver's lock. Another one that has frames for it
+/// goes on: it waits once, for a bounded time, and its frames are dropped by name, or wait on their wire.
+/// Then the receiver gets all again.
 #[test]
 fn a_core_does_not_wait_for_another_one_that_stands_still_in_a_receiver() {
     let mut rig = Rig::new(2, |_, _| None);

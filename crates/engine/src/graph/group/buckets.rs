@@ -1,17 +1,18 @@
 //! Buckets: which member of a group has which flows.
 //!
-//! Theory of operation. A flow's hash names its bucket, and a bucket has an owner: one byte that all cores read without a lock.
-//! So there is no state for a flow. A thread of the control plane moves buckets, one at a time, and nothing else does. A
-//! bucket whose flows are under way must not move, or their frames would be reordered, and a firewall that knows a flow
-//! would lose it.
+//! Theory of operation. A flow's hash names its bucket, and a bucket has an owner: one byte that all cores
+//! read without a lock. So there is no state for a flow. A thread of the control plane moves buckets, one at
+//! a time, and nothing else does. A bucket whose flows are under way must not move, or their frames would be
+//! reordered, and a firewall that knows a flow would lose it.
 //!
-//! **Idleness.** A core notes for each bucket the *tick* in which it last used it, some milliseconds long, in an array that it
-//! alone writes; the first frame of a tick writes, the others find it written. The mover moves a bucket that no core has used
-//! for a while, in two steps: it marks the owner as *moving*, looks again whether any core has used the bucket since, and
-//! only then changes it. A core that is about to use a bucket for the first time in a tick notes that first, and then looks
-//! at the owner; one that finds the mark takes it off, and the mover's second step fails. Between the core's two accesses and
-//! between the mover's two there is a fence. So either the mover sees the note or the core sees the mark: no core goes on
-//! with the old owner of a bucket that another core finds moved (`tests/buckets.rs`, a model of it).
+//! **Idleness.** A core notes for each bucket the *tick* in which it last used it, some milliseconds long, in
+//! an array that it alone writes; the first frame of a tick writes, the others find it written. The mover
+//! moves a bucket that no core has used for a while, in two steps: it marks the owner as *moving*, looks
+//! again whether any core has used the bucket since, and only then changes it. A core that is about to use a
+//! bucket for the first time in a tick notes that first, and then looks at the owner; one that finds the mark
+//! takes it off, and the mover's second step fails. Between the core's two accesses and between the mover's
+//! two there is a fence. So either the mover sees the note or the core sees the mark: no core goes on with
+//! the old owner of a bucket that another core finds moved (`tests/buckets.rs`, a model of it).
 //!
 //! A bucket of a member that is gone moves at once: there is nothing to reorder.
 
@@ -84,8 +85,8 @@ impl Buckets {
         }
     }
 
-    /// Gives `bucket` to member `to` if no core has used it for `idle` ticks, of which `clock` tells the present one. Whether it did.
-    /// Only the mover calls this.
+    /// Gives `bucket` to member `to` if no core has used it for `idle` ticks, of which `clock` tells the
+    /// present one. Whether it did. Only the mover calls this.
     pub fn give_idle(&self, bucket: usize, to: u8, idle: u32, clock: impl Fn() -> u32) -> bool {
         let Some(owner) = self.owners.get(bucket) else { return false };
         let noted = |used: &[AtomicU32]| used.get(bucket).map_or(0, |used| used.load(Ordering::Relaxed));

@@ -1,8 +1,9 @@
-//! What a group keeps for the next daemon: the key of its hash, its members' numbers, and who has which bucket.
+//! What a group keeps for the next daemon: the key of its hash, its members' numbers, and who has which
+//! bucket.
 //!
-//! Theory of operation. The mover writes down the owner of each bucket that it has moved, as a byte in a file of the daemon's own.
-//! If the daemon is killed between the move and the note, the next one finds the former owner there. The bucket was
-//! idle, or its owner gone, so its flows may be at either.
+//! Theory of operation. The mover writes down the owner of each bucket that it has moved, as a byte in a file
+//! of the daemon's own. If the daemon is killed between the move and the note, the next one finds the former
+//! owner there. The bucket was idle, or its owner gone, so its flows may be at either.
 
 use std::fs::File;
 use std::io;

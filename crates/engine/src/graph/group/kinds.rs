@@ -1,12 +1,14 @@
-//! Kinds of frames that a group tells apart: flows, what all members have to hear, and what one of them answers for all.
+//! Kinds of frames that a group tells apart: flows, what all members have to hear, and what one of them
+//! answers for all.
 //!
-//! Each member resolves its neighbours itself, and neighbours resolve the group. So ARP and Neighbor Discovery go to all members,
-//! requests and answers alike, and of what members say of themselves in it only the *speaker's* comes out: the first of those
-//! members that take flows. Other frames for groups of stations, and those routing protocols that speak to the group's own
-//! addresses, are the speaker's, too.
+//! Each member resolves its neighbours itself, and neighbours resolve the group. So ARP and Neighbor
+//! Discovery go to all members, requests and answers alike, and of what members say of themselves in it only
+//! the *speaker's* comes out: the first of those members that take flows. Other frames for groups of
+//! stations, and those routing protocols that speak to the group's own addresses, are the speaker's, too.
 //!
-//! Limits. Frames with a VLAN tag are flows. What is beyond the first 64 bytes of a member's message is read here and again when
-//! it is delivered, so a member that rewrites it meanwhile can name a target of its choice; its sender's address it cannot.
+//! Limits. Frames with a VLAN tag are flows. What is beyond the first 64 bytes of a member's message is read
+//! here and again when it is delivered, so a member that rewrites it meanwhile can name a target of its
+//! choice; its sender's address it cannot.
 
 use std::net::IpAddr;
 
@@ -36,7 +38,8 @@ pub struct Own {
 }
 
 impl Own {
-    /// These addresses, and the link-local one that belongs to station `mac` (RFC 4291 appendix A); `probe` is the address of probes.
+    /// These addresses, and the link-local one that belongs to station `mac` (RFC 4291 appendix A); `probe`
+    /// is the address of probes.
     pub fn new(
         addresses: impl IntoIterator<Item = IpAddr>,
         mac: Option<[u8; 6]>,
@@ -155,14 +158,15 @@ fn is_for_own(frame: &Frame, own: &Own) -> bool {
     speaks && own.has(destination(frame))
 }
 
-/// Whether a `frame` that resolves addresses may come out of an interface with these; it came from the member that speaks for all,
-/// or from another one.
+/// Whether a `frame` that resolves addresses may come out of an interface with these; it came from the member
+/// that speaks for all, or from another one.
 pub(super) fn may_leave(batch: &Batch, frame: &Frame, own: &Own, speaks: bool) -> Result<(), DropReason> {
     let head = frame.head();
     let (says, of) = match (ethertype(frame), discovery(frame)) {
         (ARP, _) => {
             let (from, to) = (four(head, 28), four(head, 38));
-            // A request with the sender's own address as its target is an announcement (RFC 5227 §3), one from no address a probe.
+            // A request with the sender's own address as its target is an announcement (RFC 5227 §3), one
+            // from no address a probe.
             let asks = head.get(20..22) == Some(&[0, 1]) && from != to;
             (!asks, Some(from).filter(|from| *from != four(&[0; 4], 0)))
         }

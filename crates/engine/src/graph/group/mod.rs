@@ -1,17 +1,18 @@
-//! A group as a node: several members, which are alike, behind ports that a switch, a wire or a router takes for those of one
-//! station.
+//! A group as a node: several members, which are alike, behind ports that a switch, a wire or a router takes
+//! for those of one station.
 //!
-//! Theory of operation. A group has *interfaces*: ports without queues, which stand where they are joined as any other port
-//! does. Behind each interface stands one port of each *member*. A frame for an interface goes to the port of the member that
-//! has the bucket of its flow (`buckets`); the same bucket at all interfaces, so both directions of a flow pass the same
-//! member. What is no flow goes to all members or to the first (`kinds`). A frame from a member's port comes out of the
-//! interface, as if the interface had sent it.
+//! Theory of operation. A group has *interfaces*: ports without queues, which stand where they are joined as
+//! any other port does. Behind each interface stands one port of each *member*. A frame for an interface goes
+//! to the port of the member that has the bucket of its flow (`buckets`); the same bucket at all interfaces,
+//! so both directions of a flow pass the same member. What is no flow goes to all members or to the first
+//! (`kinds`). A frame from a member's port comes out of the interface, as if the interface had sent it.
 //!
-//! Members see nothing of each other: a node does not send a frame back to the port by which it came, and that port is the
-//! interface. A member that is full drops its frames, and no sender waits for it, also on a wire: an interface has no ring of
-//! its own whose room could be asked for.
+//! Members see nothing of each other: a node does not send a frame back to the port by which it came, and
+//! that port is the interface. A member that is full drops its frames, and no sender waits for it, also on a
+//! wire: an interface has no ring of its own whose room could be asked for.
 //!
-//! The control plane decides which members take flows, and calls [`Group::settle`] until all buckets are where they should be.
+//! The control plane decides which members take flows, and calls [`Group::settle`] until all buckets are
+//! where they should be.
 
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
@@ -74,7 +75,8 @@ pub struct Settled {
 }
 
 impl Group {
-    /// A group without members, for `cores` cores, or with the buckets of those that the former daemon has left in `kept`.
+    /// A group without members, for `cores` cores, or with the buckets of those that the former daemon has
+    /// left in `kept`.
     pub fn new(cores: usize, kept: Option<KeptGroup>) -> Group {
         let buckets = Buckets::new(BUCKETS, cores);
         if let Some(kept) = &kept {
@@ -100,8 +102,9 @@ impl Group {
         [(); 2].map(|()| RandomState::new().build_hasher().finish())
     }
 
-    /// Moves buckets to those `candidates` that should have them: from members of `leave` (a bit each) at once, from others if the
-    /// bucket was idle for `idle`. Where there is no candidate, buckets stay where they are but for those of `leave`.
+    /// Moves buckets to those `candidates` that should have them: from members of `leave` (a bit each) at
+    /// once, from others if the bucket was idle for `idle`. Where there is no candidate, buckets stay where
+    /// they are but for those of `leave`.
     pub fn settle(&self, candidates: &[Candidate], leave: u64, idle: Duration) -> Settled {
         // The tick of the last use and the present one are not whole.
         let idle = u32::try_from(ticks_in(idle) >> TICK).unwrap_or(u32::MAX / 4) + 2;
@@ -165,8 +168,8 @@ impl Group {
         self.speaker.load(Ordering::Relaxed)
     }
 
-    /// Which member each of `picks` of `batch` goes to, by way of an interface with addresses `own`. `has` are the members with a port
-    /// behind it, a bit each, and `up` says which of them have a link.
+    /// Which member each of `picks` of `batch` goes to, by way of an interface with addresses `own`. `has`
+    /// are the members with a port behind it, a bit each, and `up` says which of them have a link.
     #[inline]
     pub(super) fn sort(
         &self,
@@ -213,8 +216,9 @@ impl Group {
         sorted
     }
 
-    /// The frames of `batch`, which came from member `number`, that may not come out of an interface with addresses `own`, and why not.
-    /// The others are in `keep`, if there are any such. Probes that came back are noted, if this is `heard`.
+    /// The frames of `batch`, which came from member `number`, that may not come out of an interface with
+    /// addresses `own`, and why not. The others are in `keep`, if there are any such. Probes that came back
+    /// are noted, if this is `heard`.
     pub(super) fn judge(
         &self,
         batch: &Batch,
@@ -330,8 +334,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// An oracle knows which member had each flow's last frame, and when: the next one goes to another only if the flow was
-        /// idle, or that member is gone or was forced to leave it.
+        /// An oracle knows which member had each flow's last frame, and when: the next one goes to another
+        /// only if the flow was idle, or that member is gone or was forced to leave it.
         #[test]
         fn a_flow_changes_its_member_only_when_it_may(steps in prop::collection::vec(step(), 1..60)) {
             let group = Group::new(2, None);

@@ -1,12 +1,13 @@
 //! Probes: whether a member forwards.
 //!
-//! Theory of operation. The thread that tends groups makes a datagram for each member ([`Probes`]) and has an I/O core put it into
-//! the member's port at the group's first interface, past the buckets. A member that routes as the operator says sends it out by one of
-//! the interfaces again. There the group takes it: it goes nowhere else. Whatever a member sends to that address or to the one
-//! beside it, which probes come from, ends there too, so neither probes nor errors about them ever leave the group.
+//! Theory of operation. The thread that tends groups makes a datagram for each member ([`Probes`]) and has an
+//! I/O core put it into the member's port at the group's first interface, past the buckets. A member that
+//! routes as the operator says sends it out by one of the interfaces again. There the group takes it: it goes
+//! nowhere else. Whatever a member sends to that address or to the one beside it, which probes come from,
+//! ends there too, so neither probes nor errors about them ever leave the group.
 //!
-//! Each probe has a random number, which counts once and for its member alone. So nobody can answer for a member through which no
-//! packet passes.
+//! Each probe has a random number, which counts once and for its member alone. So nobody can answer for a
+//! member through which no packet passes.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
@@ -31,7 +32,8 @@ const NUMBER6: usize = 14 + 40 + 8;
 /// Room for the longest.
 const LONGEST: usize = NUMBER6 + 8;
 
-/// There is nothing to tell of a member, or it has sent its last probe out again. Numbers of probes are larger.
+/// There is nothing to tell of a member, or it has sent its last probe out again. Numbers of probes are
+/// larger.
 const NOTHING: u64 = 0;
 const PASSED: u64 = 1;
 

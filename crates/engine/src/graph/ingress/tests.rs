@@ -232,7 +232,8 @@ fn what_is_held_is_settled_when_the_queue_goes_or_the_wire_does() {
     assert!(rig.check() > 0);
     assert!(rig.ports[0].counters.totals().named_drops().any(|(name, _)| name == "no_destination"));
 
-    // The wire leads to a gateway meanwhile: what is held goes on to the switch there, where no other port is.
+    // The wire leads to a gateway meanwhile: what is held goes on to the switch there, where no other port
+    // is.
     let mut rig = stuck();
     let (router, switch) = (Router::new("r").unwrap(), Switch::new("s", SwitchOptions::default()));
     let gateway = Attach::Gateway(Arc::new(router), Box::new(Attach::Switch(Arc::new(switch))));

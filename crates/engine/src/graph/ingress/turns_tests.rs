@@ -149,7 +149,8 @@ fn a_flood_has_a_turn_of_copies_and_the_flow_beside_it_loses_nothing() {
     rig.rounds(2, 200);
     assert_eq!(rig.sent(1) - flowed, 200 * 256, "a whole batch in each round");
     let copies = (rig.sent(0) - flooded) * 32;
-    // The first batch was a surprise, and is paid for: with it the flood has had as much of the core as the flow.
+    // The first batch was a surprise, and is paid for: with it the flood has had as much of the core as the
+    // flow.
     assert!((200 * 256..=206 * 256).contains(&(copies + 256 * 32)), "{copies}");
     rig.is_conserved();
     // Alone it does not wait.

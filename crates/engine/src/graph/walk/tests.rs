@@ -42,8 +42,9 @@ impl EgressQueue for Sink {
     }
 }
 
-/// Guests 0 and 1 on the first switch, 3 and 4 on the second, 9 on the third; 2 and 5 are the router's on the first two, 6 another port of it; 7
-/// and 10 are another router's on the last two. 8, 12 and 11 stand for ports 2, 5 and 7 before a control plane.
+/// Guests 0 and 1 on the first switch, 3 and 4 on the second, 9 on the third; 2 and 5 are the router's on the
+/// first two, 6 another port of it; 7 and 10 are another router's on the last two. 8, 12 and 11 stand for
+/// ports 2, 5 and 7 before a control plane.
 const PORTS: u16 = 13;
 const GATEWAYS: [u16; 4] = [2, 5, 7, 10];
 
@@ -359,7 +360,8 @@ fn who_claims_the_routers_station_gets_nothing_of_it() {
         rig.send(1, &[lie.clone()]);
         assert_eq!(to(&rig.send(0, &[packet(0, 2, ip(3), 9)])), [3], "it still is the router's");
     }
-    // An ARP answer in the router's name is refused there, and frames to the router from its own station come back to nobody.
+    // An ARP answer in the router's name is refused there, and frames to the router from its own station come
+    // back to nobody.
     let mut spoof = arp(1, 2, ip(2));
     spoof[28..32].copy_from_slice(&ip(2));
     rig.send(1, &[spoof]);
@@ -423,7 +425,8 @@ fn full_batches_pass_whole() {
     assert_eq!(got.iter().filter(|(port, _)| *port == 1).count(), MAX_BATCH / 4);
 }
 
-/// A station that the router knows is gone from its switch: frames for it are flooded there, as far as their sender may flood.
+/// A station that the router knows is gone from its switch: frames for it are flooded there, as far as their
+/// sender may flood.
 #[test]
 fn storm_limits_hold_behind_gateways() {
     let mut rig = Rig::limited(&[], StormLimits { broadcast: 10, multicast: 10, unicast: 10 });

@@ -1,14 +1,15 @@
 //! The queues of a receiver at the end of a wire, each with its own patience.
 //!
-//! Theory of operation. For which of several queues a frame is, its flow says, and that is not known before it has been
-//! fetched. So a batch is fetched whole, and each queue that it has frames for is asked for its room then: what fits is
-//! delivered, and the rest is *held*, in its batch, in its order, in the sender's memory. While frames are held their sender
-//! is asked for no more, so that no frame overtakes another of its flow; but a queue that is stuck keeps only those frames
-//! waiting that are for it, or come behind such a frame, and not a wire whose frames go elsewhere.
+//! Theory of operation. For which of several queues a frame is, its flow says, and that is not known before
+//! it has been fetched. So a batch is fetched whole, and each queue that it has frames for is asked for its
+//! room then: what fits is delivered, and the rest is *held*, in its batch, in its order, in the sender's
+//! memory. While frames are held their sender is asked for no more, so that no frame overtakes another of its
+//! flow; but a queue that is stuck keeps only those frames waiting that are for it, or come behind such a
+//! frame, and not a wire whose frames go elsewhere.
 //!
-//! A queue that gives no buffers for as long as the sender has patience is taken for dead, and that is remembered of it
-//! alone: frames for it are dropped until it gives some again, and those for others pass. So a stuck queue costs the wire one
-//! wait, and nothing from then on.
+//! A queue that gives no buffers for as long as the sender has patience is taken for dead, and that is
+//! remembered of it alone: frames for it are dropped until it gives some again, and those for others pass. So
+//! a stuck queue costs the wire one wait, and nothing from then on.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,7 +54,8 @@ impl WireGate {
         picks.append(&mut self.held);
     }
 
-    /// Leaves those of the frames that `delivery` has picked of `batch` which may go to `port` now, and holds the others.
+    /// Leaves those of the frames that `delivery` has picked of `batch` which may go to `port` now, and holds
+    /// the others.
     pub(in crate::graph) fn pass<E: Effects>(
         &mut self,
         delivery: &mut Delivery<E>,
@@ -86,8 +88,8 @@ impl WireGate {
         }
     }
 
-    /// How many of the frames for `queue`, which take so many buffers each, may be delivered now if it has this `room`; all,
-    /// if there is no telling. With it the wait that has ended.
+    /// How many of the frames for `queue`, which take so many buffers each, may be delivered now if it has
+    /// this `room`; all, if there is no telling. With it the wait that has ended.
     fn admit(
         &mut self,
         queue: usize,
@@ -100,7 +102,8 @@ impl WireGate {
         if let Some(room) = room {
             let mut free = room.free;
             for cost in buffers {
-                // A ring that never has room for such a frame is given it at half: it does with it what it can.
+                // A ring that never has room for such a frame is given it at half: it does with it what it
+                // can.
                 let Some(left) = free.checked_sub(cost.min(room.size / 2).max(1)) else {
                     all = false;
                     break;

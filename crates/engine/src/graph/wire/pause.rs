@@ -15,8 +15,9 @@ pub(in crate::graph) struct Pause {
     receiver: Receiver,
     /// A wait that has just ended, until it is known whether there was anything to send.
     over: Option<Wait>,
-    /// Buffers that a large frame takes: what the largest of late took. Each batch of smaller ones takes one off, so that
-    /// the frames of one connection, which come in all sizes, do not have it forgotten between two large ones.
+    /// Buffers that a large frame takes: what the largest of late took. Each batch of smaller ones takes one
+    /// off, so that the frames of one connection, which come in all sizes, do not have it forgotten between
+    /// two large ones.
     cost: u32,
 }
 
@@ -48,7 +49,8 @@ impl Pause {
         };
         self.over = over.or(self.over.take());
         if most == 1 {
-            // Frames may be smaller than the last ones: it gets as many as it has buffers, and is waited for again behind them.
+            // Frames may be smaller than the last ones: it gets as many as it has buffers, and is waited for
+            // again behind them.
             self.receiver = Receiver::Ready;
             return room.free as usize;
         }
@@ -62,7 +64,8 @@ impl Pause {
         if !batch.is_empty() {
             return Some(wait);
         }
-        // Nothing waited. But a receiver that is dead when a frame comes later has been given up all the same.
+        // Nothing waited. But a receiver that is dead when a frame comes later has been given up all the
+        // same.
         self.over = wait.given_up.then_some(Wait { time: Duration::ZERO, ..wait });
         None
     }

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use crate::packet::{Frame, Gso};
 use crate::port::Wait;
 
-/// Bytes that one buffer holds, for the estimate of what a large frame takes; one that is cut takes one for each segment.
+/// Bytes that one buffer holds, for the estimate of what a large frame takes; one that is cut takes one for
+/// each segment.
 const BUFFER: u32 = 2048;
-/// The part of its patience for which a sender waits for a second buffer, when a receiver gives one at a time and the last
-/// frames were large.
+/// The part of its patience for which a sender waits for a second buffer, when a receiver gives one at a time
+/// and the last frames were large.
 const FOR_MORE: u32 = 10;
 
 /// What a queue at the other end is taken for.
@@ -33,8 +34,8 @@ impl Receiver {
         }
     }
 
-    /// It has room for `fit` frames only, fewer than there are, and for a smaller one if it has a `free` buffer. How many it is
-    /// given all the same, and the wait that has ended with that.
+    /// It has room for `fit` frames only, fewer than there are, and for a smaller one if it has a `free`
+    /// buffer. How many it is given all the same, and the wait that has ended with that.
     pub(super) fn is_full(
         &mut self,
         fit: usize,

@@ -145,8 +145,8 @@ impl IngressQueue for PacketIngress {
         self.ring.give_back();
     }
 
-    /// The socket is readable while frames wait, asked or not: no notification has to be asked for. The kernel marks a
-    /// lost frame at the next one that it does not lose: before a sleep it is asked.
+    /// The socket is readable while frames wait, asked or not: no notification has to be asked for. The
+    /// kernel marks a lost frame at the next one that it does not lose: before a sleep it is asked.
     fn want_kicks(&mut self, on: bool) -> bool {
         if !on || self.port.fault.get().is_some() {
             return false;

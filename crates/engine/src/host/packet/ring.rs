@@ -141,7 +141,8 @@ impl PacketRing {
         })
     }
 
-    /// The header and the bytes of the frame in `slot`, which [`PacketRing::look`] has just shown and which is whole.
+    /// The header and the bytes of the frame in `slot`, which [`PacketRing::look`] has just shown and which
+    /// is whole.
     pub(super) fn frame(&self, slot: &SlotFacts) -> ([u8; HEADER], &[u8]) {
         // SAFETY: the slot is ours until `give_back`, which needs the ring to itself.
         unsafe { (self.memory.read(slot.at - HEADER), self.memory.bytes(slot.at, slot.len)) }

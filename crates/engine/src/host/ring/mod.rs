@@ -1,7 +1,7 @@
 //! Queues of a ring port: a native program's rings, as a switch sees them.
 //!
-//! What the program sends is ingress ([`RingIngress`]), what it receives is egress ([`RingEgress`]). How a program
-//! comes by its rings is `transport::ring`'s affair; what stands in their memory `ring`'s.
+//! What the program sends is ingress ([`RingIngress`]), what it receives is egress ([`RingEgress`]). How a
+//! program comes by its rings is `transport::ring`'s affair; what stands in their memory `ring`'s.
 
 mod monitor;
 mod pipe;
@@ -33,7 +33,8 @@ pub struct RingPair {
 }
 
 impl RingPair {
-    /// The queues of ring pair `index` of `region`, of a port that has this account. Once for each pair of a region.
+    /// The queues of ring pair `index` of `region`, of a port that has this account. Once for each pair of a
+    /// region.
     ///
     /// # Errors
     /// What the system says of making descriptors.

@@ -1,12 +1,12 @@
 //! A program's monitor: copies of what passes a port, in rings of the monitor's own.
 //!
-//! A monitor looks at its port where captures do, so a port without one pays nothing, and one with a monitor pays
-//! a copy for each frame. It sees what the port's client sent, whatever became of it, and what the client
-//! received; not what was dropped on the way to it. Its memory is its own: it can change nothing of what it sees. A monitor
-//! that is too slow loses frames, which are counted; no task waits for it.
+//! A monitor looks at its port where captures do, so a port without one pays nothing, and one with a monitor
+//! pays a copy for each frame. It sees what the port's client sent, whatever became of it, and what the
+//! client received; not what was dropped on the way to it. Its memory is its own: it can change nothing of
+//! what it sees. A monitor that is too slow loses frames, which are counted; no task waits for it.
 //!
-//! Frames are spread over the monitor's rings by flow, as received frames are over a client's: copies of received
-//! frames are in the ring of the same number.
+//! Frames are spread over the monitor's rings by flow, as received frames are over a client's: copies of
+//! received frames are in the ring of the same number.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -78,8 +78,8 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// One that fills the rings of `region` with what it sees of a port with these settings and this account. Also the pipes that wake it, one
-    /// for each ring.
+    /// One that fills the rings of `region` with what it sees of a port with these settings and this account.
+    /// Also the pipes that wake it, one for each ring.
     ///
     /// # Errors
     /// What the system says of making pipes.
@@ -130,8 +130,8 @@ impl Watcher for Monitor {
             seen[count] = pick;
             count += 1;
         }
-        // Cores that see something of the port at the same time take turns, as they do at a port's egress. None waits for one
-        // that stands still in the monitor's memory.
+        // Cores that see something of the port at the same time take turns, as they do at a port's egress.
+        // None waits for one that stands still in the monitor's memory.
         let Some(mut rings) = self.rings.reach() else {
             self.lost.fetch_add(count as u64, Ordering::Relaxed);
             return;

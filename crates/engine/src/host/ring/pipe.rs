@@ -1,4 +1,5 @@
-//! A native program as an end of a pipe between ports (`slots::pipe`): its queues carry no frames, they move slots.
+//! A native program as an end of a pipe between ports (`slots::pipe`): its queues carry no frames, they move
+//! slots.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,8 +18,8 @@ use crate::ring::RingStats;
 use crate::slots::pipe::{End, Far, Receiving, Sending};
 use crate::util::fault::Fault;
 
-/// While slots wait for the other end, which does not tell when it releases some, the core looks so often: for a while after the last
-/// frame, and later.
+/// While slots wait for the other end, which does not tell when it releases some, the core looks so often:
+/// for a while after the last frame, and later.
 const BUSY: Duration = Duration::from_millis(5);
 const NAP: Duration = Duration::from_micros(50);
 const LONG_NAP: Duration = Duration::from_millis(10);

@@ -1,12 +1,12 @@
 //! The rings of a native program: those on which it sends, and those on which it receives.
 //!
-//! The way to wake a client ([`wake_pipe`]) is a pipe. Not an eventfd: its two ends are one open file, so a client could make it blocking, fill its counter, and
-//! with that stop the I/O core that writes to it. A pipe's ends are two, and ours stays as we made it. A full
-//! pipe is readable already, so a write that fails loses nothing. When the client's process ends, writes
-//! fail too; when ours does, the client's end says so.
+//! The way to wake a client ([`wake_pipe`]) is a pipe. Not an eventfd: its two ends are one open file, so a
+//! client could make it blocking, fill its counter, and with that stop the I/O core that writes to it. A
+//! pipe's ends are two, and ours stays as we made it. A full pipe is readable already, so a write that fails
+//! loses nothing. When the client's process ends, writes fail too; when ours does, the client's end says so.
 //!
-//! A write does not wait, but it walks the list of waiters at the other end, and the client makes that as long as it
-//! likes. So it is timed as interrupts of VMMs are (`mem::Signal`).
+//! A write does not wait, but it walks the list of waiters at the other end, and the client makes that as
+//! long as it likes. So it is timed as interrupts of VMMs are (`mem::Signal`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,7 +22,8 @@ use crate::port::{DropReason, EgressQueue, IngressQueue, Outcome, Port, Room, Ta
 use crate::ring::{ClientRx, ClientTx, Tickets};
 use crate::slots::{Drain, Fill, Header};
 
-/// What a program that has a header before its frames may ask of us and is given: netmap's headers know these.
+/// What a program that has a header before its frames may ask of us and is given: netmap's headers know
+/// these.
 pub(super) const OFFLOADS: Offloads = Offloads::from_bits(
     Offloads::CSUM.bits()
         | Offloads::TSO4.bits()
@@ -54,7 +55,8 @@ impl RingPortSettings {
         self.down.store(down, Ordering::Relaxed);
     }
 
-    /// Frames of `port` have a header of `bytes` bytes from the next batch on; false if there is no such header.
+    /// Frames of `port` have a header of `bytes` bytes from the next batch on; false if there is no such
+    /// header.
     pub fn set_header(&self, bytes: u32, port: &Port) -> bool {
         if !matches!(bytes, 0 | 10 | 12) {
             return false;

@@ -1,10 +1,11 @@
 //! A ring that is watched from outside: what passes in a pipe, and what a client has released.
 //!
-//! Monitors look where frames pass an I/O core. Two things do not: frames in pipes, and the moment at which a client
-//! releases a frame, which is when netmap's zero-copy monitors see it. For these an I/O core follows the ring itself: it
-//! reads the slots that the client has given up, copies them to the monitors, and says how far it is (`ring::ReleaseGate`,
-//! `ring::PipeGate`), so that no side fills a slot anew that has not been read. A monitor that is too slow loses
-//! frames, as anywhere; what the client can be made to wait for is this core, never a monitor.
+//! Monitors look where frames pass an I/O core. Two things do not: frames in pipes, and the moment at which a
+//! client releases a frame, which is when netmap's zero-copy monitors see it. For these an I/O core follows
+//! the ring itself: it reads the slots that the client has given up, copies them to the monitors, and says
+//! how far it is (`ring::ReleaseGate`, `ring::PipeGate`), so that no side fills a slot anew that has not been
+//! read. A monitor that is too slow loses frames, as anywhere; what the client can be made to wait for is
+//! this core, never a monitor.
 //!
 //! Nothing kicks it. The core looks after naps that grow with the silence.
 
@@ -57,8 +58,8 @@ pub struct RingTap {
 }
 
 impl RingTap {
-    /// Ring `number` of a pipe in `region`, which the end that sends on ring `sender`, which `wake` wakes, has to wait
-    /// for; the numbers count over all rings.
+    /// Ring `number` of a pipe in `region`, which the end that sends on ring `sender`, which `wake` wakes,
+    /// has to wait for; the numbers count over all rings.
     ///
     /// # Errors
     /// What the system says of making descriptors.

@@ -1,23 +1,23 @@
 //! TAP: an Ethernet interface of the host as a port.
 //!
-//! Theory of operation. What the host sends out of the interface is ingress here, what it receives from
-//! it is egress. [`Tap::start`] makes the interface, or adopts one that exists under the name, or takes
-//! descriptors that a process with more rights has opened. Each of its queues is one descriptor; a queue's two
-//! directions share it and nothing else.
+//! Theory of operation. What the host sends out of the interface is ingress here, what it receives from it is
+//! egress. [`Tap::start`] makes the interface, or adopts one that exists under the name, or takes descriptors
+//! that a process with more rights has opened. Each of its queues is one descriptor; a queue's two directions
+//! share it and nothing else.
 //!
 //! Every frame carries a virtio-net header, so segmentation and checksums cross the switch undone: a
 //! 64 KiB TCP segment is one frame, one `read` and one `writev`. The kernel is asked (TUNSETOFFLOAD) for
 //! as much as it knows: first with UDP segmentation (since Linux 6.2), then without.
 //!
-//! Ownership. An interface that we made is gone when its last descriptor is closed, also when the daemon
-//! is killed. It belongs to our user, or the kernel would let every local user attach a queue to it and read a share of its
-//! frames. An adopted one stays, with its settings; only its carrier follows us; one without an owner that may have several queues
-//! is told of. In a passed
-//! descriptor's interface nothing is changed but header size and offloads, because it may lie in another
-//! network namespace, where its name means another interface to us.
+//! Ownership. An interface that we made is gone when its last descriptor is closed, also when the daemon is
+//! killed. It belongs to our user, or the kernel would let every local user attach a queue to it and read a
+//! share of its frames. An adopted one stays, with its settings; only its carrier follows us; one without an
+//! owner that may have several queues is told of. In a passed descriptor's interface nothing is changed but
+//! header size and offloads, because it may lie in another network namespace, where its name means another
+//! interface to us.
 //!
-//! An interface that is set down (`ip link set … down`) has no link: each second its state is looked at, by a queue's
-//! descriptor, and the egress queues are the port's only while it is up.
+//! An interface that is set down (`ip link set … down`) has no link: each second its state is looked at, by a
+//! queue's descriptor, and the egress queues are the port's only while it is up.
 //!
 //! Faults. An interface that is deleted under us reads and writes EBADFD from then on, and would be
 //! readable for ever: the queue stops itself with `Fault::InterfaceGone`, and a small thread that waits
@@ -54,7 +54,8 @@ use queue::{TapEgress, TapIngress, TapQueue};
 pub struct TapConfig {
     /// Where the interface comes from.
     pub source: TapSource,
-    /// Queue pairs, 1 to [`MAX_QUEUES`](crate::port::MAX_QUEUES); with [`TapSource::Fds`], one per descriptor.
+    /// Queue pairs, 1 to [`MAX_QUEUES`](crate::port::MAX_QUEUES); with [`TapSource::Fds`], one per
+    /// descriptor.
     pub queues: usize,
     /// MTU to give the interface. None: one that we make gets the port's, and the port takes over that
     /// of one that we adopt. Not with [`TapSource::Fds`].

@@ -162,8 +162,8 @@ pub(super) fn set_offload(queue: &OwnedFd, bits: u32) -> io::Result<()> {
     set_value(queue, libc::TUNSETOFFLOAD as c_ulong, bits.into())
 }
 
-/// Whether the interface is up, as an administrator has it: only then is a queue writable (tun_chr_poll, since Linux 5.2). In
-/// whichever namespace it lies, this needs no rights there.
+/// Whether the interface is up, as an administrator has it: only then is a queue writable (tun_chr_poll,
+/// since Linux 5.2). In whichever namespace it lies, this needs no rights there.
 pub(super) fn is_up(queue: &OwnedFd) -> bool {
     let mut fds = [PollFd::new(queue, PollFlags::OUT)];
     poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::OUT)

@@ -1,5 +1,5 @@
-//! Explicit congestion notification through the tunnel (RFC 6040): a router between the endpoints marks the outer header, and the
-//! marks reach the stations that can answer to them.
+//! Explicit congestion notification through the tunnel (RFC 6040): a router between the endpoints marks the
+//! outer header, and the marks reach the stations that can answer to them.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::packet::{update, Ether};
@@ -15,7 +15,8 @@ const CE: u8 = 3;
 /// Pairs of bytes, and where they are in a frame.
 type Patches = [(usize, [u8; 2]); 2];
 
-/// Where the IP header in `frame` is, its first two bytes, how far up in them the field stands, and the field.
+/// Where the IP header in `frame` is, its first two bytes, how far up in them the field stands, and the
+/// field.
 fn find(frame: &[u8]) -> Option<(usize, u16, u32, u8)> {
     let ether = Ether::parse(frame)?;
     let first = u16::from_be_bytes(*behind(frame, ether.l3).first_chunk()?);

@@ -1,18 +1,21 @@
 //! Frames that go into the tunnel.
 //!
-//! Theory of operation. A batch's frames are put in the order of the socket and the endpoint to which they go; the flow chooses the
-//! socket, and so the source port, by which routers between the endpoints spread flows (RFC 7348 §5). Frames of equal length that
-//! go the same way become one message, which the kernel cuts into datagrams (UDP_SEGMENT of udp(7)): headers, heads and bodies are
-//! gathered from where they lie. Each socket in use costs one sendmmsg(2).
+//! Theory of operation. A batch's frames are put in the order of the socket and the endpoint to which they
+//! go; the flow chooses the socket, and so the source port, by which routers between the endpoints spread
+//! flows (RFC 7348 §5). Frames of equal length that go the same way become one message, which the kernel cuts
+//! into datagrams (UDP_SEGMENT of udp(7)): headers, heads and bodies are gathered from where they lie. Each
+//! socket in use costs one sendmmsg(2).
 //!
-//! The outer header says that nobody can answer to marks of congestion (RFC 6040 §4.1, compatibility mode): an endpoint is not known to
-//! pass them on, and routers drop for one that does not.
+//! The outer header says that nobody can answer to marks of congestion (RFC 6040 §4.1, compatibility mode):
+//! an endpoint is not known to pass them on, and routers drop for one that does not.
 //!
-//! A frame for several endpoints counts as delivered when all copies went out, and else as dropped for the last reason.
+//! A frame for several endpoints counts as delivered when all copies went out, and else as dropped for the
+//! last reason.
 //!
-//! Invariant of the `unsafe` here: messages, vectors and control buffers are scratch space that is filled anew before each call
-//! and used by nothing else. Vectors lead to the header, which lives as long as the queue, to heads of frames of the batch, and
-//! to pieces that the batch keeps mapped; the kernel copies, and answers EFAULT rather than raise a signal if memory has vanished.
+//! Invariant of the `unsafe` here: messages, vectors and control buffers are scratch space that is filled
+//! anew before each call and used by nothing else. Vectors lead to the header, which lives as long as the
+//! queue, to heads of frames of the batch, and to pieces that the batch keeps mapped; the kernel copies, and
+//! answers EFAULT rather than raise a signal if memory has vanished.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -42,10 +45,12 @@ const VECTORS: usize = 2 * MOST_VECTORS;
 /// Copies that are put in order at a time: floods may make more.
 const COPIES: usize = 16 * MAX_BATCH;
 
-/// A control message with a 16-bit number: its length, its level and kind, and the number, in words of 8 bytes.
+/// A control message with a 16-bit number: its length, its level and kind, and the number, in words of 8
+/// bytes.
 const CONTROL_LEN: u64 = 18;
 
-/// A copy of a frame, on its way: where it goes in the high half, in the order in which copies are sent, and its number.
+/// A copy of a frame, on its way: where it goes in the high half, in the order in which copies are sent, and
+/// its number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Copy {
     socket: u16,
@@ -127,7 +132,8 @@ impl VxlanEgress {
         self.copies.clear();
     }
 
-    /// Fills in messages with the copies from `next` on that go by one socket; returns the first one that they do not hold.
+    /// Fills in messages with the copies from `next` on that go by one socket; returns the first one that
+    /// they do not hold.
     fn fill(&mut self, batch: &Batch, mut next: usize) -> usize {
         self.spans.clear();
         let socket = self.copies[next].socket;
@@ -172,7 +178,8 @@ impl VxlanEgress {
         next
     }
 
-    /// Has message `index` consist of these vectors, and be cut into datagrams of `train` bytes, if that is not 0.
+    /// Has message `index` consist of these vectors, and be cut into datagrams of `train` bytes, if that is
+    /// not 0.
     fn address(&mut self, index: usize, vectors: std::ops::Range<usize>, train: usize) {
         let header = &mut self.messages[index].msg_hdr;
         set_name(header, &self.names[index]);
@@ -210,7 +217,8 @@ impl VxlanEgress {
                     match end - first {
                         1 => self.fail(first..end, why(error)),
                         _ => {
-                            // The interface cannot have messages cut, or one of the datagrams is too long for the way.
+                            // The interface cannot have messages cut, or one of the datagrams is too long for
+                            // the way.
                             self.cuts &= error != Errno::IO;
                             (first..end).for_each(|at| self.alone(batch, at));
                         }

@@ -1,8 +1,9 @@
-//! Segments of one TCP stream that came in one behind the other become one frame again, which its receiver may take whole.
+//! Segments of one TCP stream that came in one behind the other become one frame again, which its receiver
+//! may take whole.
 //!
-//! What is joined is what a sender with segmentation offload would have cut: whole packets with right checksums that differ in
-//! length, sequence number and the flag PSH alone, each but the last of the first one's size. The frame asks for the offloads that
-//! make the segments again.
+//! What is joined is what a sender with segmentation offload would have cut: whole packets with right
+//! checksums that differ in length, sequence number and the flag PSH alone, each but the last of the first
+//! one's size. The frame asks for the offloads that make the segments again.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use crate::packet::{is_right, update, Gso, Offload, Sum};
@@ -101,7 +102,8 @@ impl<'f> Segment<'f> {
     }
 }
 
-/// How many of `frames`, from the first one on, become one, and what that is. `None`: the first one stays alone.
+/// How many of `frames`, from the first one on, become one, and what that is. `None`: the first one stays
+/// alone.
 pub(super) fn join<'f>(mut frames: impl Iterator<Item = &'f [u8]>) -> Option<Joined> {
     let first = Segment::read(frames.next()?)?;
     let (mut last, mut count, mut len) = (first, 1, first.bytes.len());

@@ -1,7 +1,7 @@
 //! Frames that come out of the tunnel.
 //!
-//! Invariant of the `unsafe` here: a segment's bytes are read only until [`VxlanIngress::release`], which gives it back when no
-//! batch of the queue is under way.
+//! Invariant of the `unsafe` here: a segment's bytes are read only until [`VxlanIngress::release`], which
+//! gives it back when no batch of the queue is under way.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -105,7 +105,8 @@ impl IngressQueue for VxlanIngress {
         self.underlay.give_back(self.taken.drain(..));
     }
 
-    /// The socket is readable while datagrams wait, asked or not. Frames in this port's lane were taken out of it by another.
+    /// The socket is readable while datagrams wait, asked or not. Frames in this port's lane were taken out
+    /// of it by another.
     fn want_kicks(&mut self, on: bool) -> bool {
         on && (!self.waiting.is_empty() || self.underlay.waits(self.vni))
     }

@@ -1,15 +1,17 @@
 //! VXLAN (RFC 7348): a tunnel to other hosts as a port.
 //!
-//! Theory of operation. A frame for this port leaves in a UDP datagram, behind a header of 8 bytes with the port's VNI, for the
-//! endpoint (VTEP) behind which its destination is, or for all of them ([`vteps`]). What endpoints send comes in at the one socket that ports
-//! with other VNIs share ([`socket`]). Sockets are the kernel's, so routes, neighbours and firewalls of the host hold, and
-//! no privilege is needed. With UDP_SEGMENT and UDP_GRO a batch passes the kernel's stack as few large datagrams.
+//! Theory of operation. A frame for this port leaves in a UDP datagram, behind a header of 8 bytes with the
+//! port's VNI, for the endpoint (VTEP) behind which its destination is, or for all of them ([`vteps`]). What
+//! endpoints send comes in at the one socket that ports with other VNIs share ([`socket`]). Sockets are the
+//! kernel's, so routes, neighbours and firewalls of the host hold, and no privilege is needed. With
+//! UDP_SEGMENT and UDP_GRO a batch passes the kernel's stack as few large datagrams.
 //!
-//! Frames ask for no offload here: the graph makes plain ones of them first. Outer checksums are the kernel's to make. RFC 7348
-//! §4.1 would have none with IPv4, and lets receivers take any that is right; the kernel cuts no messages without.
+//! Frames ask for no offload here: the graph makes plain ones of them first. Outer checksums are the kernel's
+//! to make. RFC 7348 §4.1 would have none with IPv4, and lets receivers take any that is right; the kernel
+//! cuts no messages without.
 //!
-//! Datagrams are not fragmented (§4.3): the port does not start where the way to a peer is too narrow for its MTU, and what
-//! turns out to be too long later is dropped as `too_long`.
+//! Datagrams are not fragmented (§4.3): the port does not start where the way to a peer is too narrow for its
+//! MTU, and what turns out to be too long later is dropped as `too_long`.
 //!
 //! Invariant of the `unsafe` here: each socket option gets, or fills in, an int, which is what it is.
 

@@ -1,18 +1,20 @@
 //! The UDP socket at which frames of all VNIs of one address come in.
 //!
-//! Theory of operation. Ports with different VNIs at one address have one socket. Each has a *lane* behind it, and fetches from
-//! its own; if that is empty it receives for all: one recvmmsg(2) takes up to 32 datagrams into slots of 64 KiB. With UDP_GRO
-//! (udp(7)) a datagram may be a train of them, each with a VXLAN header of its own. Each goes to the lane of its VNI, where it
-//! stays in its slot until the port has forwarded it. A port that does not forward may hold a part of the slots, in its lane and
-//! taken out of it together, and all ports less than there are: none stops another. What is of no lane's VNI, or says none, is
-//! dropped at the port with the lowest VNI, whichever port has received it.
+//! Theory of operation. Ports with different VNIs at one address have one socket. Each has a *lane* behind
+//! it, and fetches from its own; if that is empty it receives for all: one recvmmsg(2) takes up to 32
+//! datagrams into slots of 64 KiB. With UDP_GRO (udp(7)) a datagram may be a train of them, each with a VXLAN
+//! header of its own. Each goes to the lane of its VNI, where it stays in its slot until the port has
+//! forwarded it. A port that does not forward may hold a part of the slots, in its lane and taken out of it
+//! together, and all ports less than there are: none stops another. What is of no lane's VNI, or says none,
+//! is dropped at the port with the lowest VNI, whichever port has received it.
 //!
-//! A sleeping core needs no other wake-up than the socket's: the event of a datagram reaches all cores that have a port here, and a
-//! port sleeps only when both its lane and the socket were empty.
+//! A sleeping core needs no other wake-up than the socket's: the event of a datagram reaches all cores that
+//! have a port here, and a port sleeps only when both its lane and the socket were empty.
 //!
-//! Invariant of the `unsafe` here: the kernel and this module write to a slot while it is free, under the lock of the inbox;
-//! from then on it is only read until `give_back` has freed it, which the port calls when no frame of its is in use any more. Pointers in
-//! the messages lead to slots, names and control buffers of the inbox, and are used by the one call for which they are set.
+//! Invariant of the `unsafe` here: the kernel and this module write to a slot while it is free, under the
+//! lock of the inbox; from then on it is only read until `give_back` has freed it, which the port calls when
+//! no frame of its is in use any more. Pointers in the messages lead to slots, names and control buffers of
+//! the inbox, and are used by the one call for which they are set.
 
 use std::collections::VecDeque;
 use std::io;
@@ -52,7 +54,8 @@ const BUFFER: u32 = 8 << 20;
 /// Seconds for which a station is known that is silent, as by 802.1Q.
 const AGEING: u32 = 300;
 
-/// Words of two control messages, each with at most 8 bytes: the size of a train, and the outer header's traffic class.
+/// Words of two control messages, each with at most 8 bytes: the size of a train, and the outer header's
+/// traffic class.
 const CONTROLS: usize = 2 * 3;
 
 /// A frame in its slot.
@@ -166,7 +169,8 @@ impl Underlay {
         lane.waiting.iter().for_each(|segment| inbox.free(*segment));
     }
 
-    /// Moves up to `most` frames with `vni` into `to`, receiving if none wait; what was dropped is counted in `tally`.
+    /// Moves up to `most` frames with `vni` into `to`, receiving if none wait; what was dropped is counted in
+    /// `tally`.
     pub(super) fn take(&self, vni: u32, most: usize, to: &mut VecDeque<Segment>, tally: &mut Tally) {
         let inbox = &mut *crate::lock(&self.inbox);
         let Some(own) = inbox.lanes.iter().position(|lane| lane.vni == vni) else { return };
@@ -340,8 +344,8 @@ fn vni(bytes: &[u8]) -> Option<u32> {
     (flags & HAS_VNI != 0).then(|| u32::from_be_bytes([0, a, b, c]))
 }
 
-/// What the control messages in the first `used` bytes say: the length of each datagram of a train but the last, and the outer
-/// header's ECN.
+/// What the control messages in the first `used` bytes say: the length of each datagram of a train but the
+/// last, and the outer header's ECN.
 fn said(controls: &[u64; CONTROLS], used: usize) -> (usize, u8) {
     // struct cmsghdr: a length of 8 bytes, a level and a kind of 4 each, and behind them a byte or an int.
     let numbers = |word: u64| {

@@ -1,4 +1,5 @@
-//! Tunnels over the loopback interface: what goes into one end comes out of the other, and what must not come in is named.
+//! Tunnels over the loopback interface: what goes into one end comes out of the other, and what must not come
+//! in is named.
 //!
 //! Invariant: options of sockets are set from values that live as long as the call.
 
@@ -159,7 +160,8 @@ fn each_network_gets_its_own_and_strangers_are_named() {
         raw.send_to(bytes, "127.0.0.22:24789").unwrap();
     }
     a.send(&[frame(mac(4), mac(5), 70)]);
-    // Reserved bits mean nothing (RFC 7348 §5). What is nobody's is dropped at the one with the lowest VNI, also when another receives.
+    // Reserved bits mean nothing (RFC 7348 §5). What is nobody's is dropped at the one with the lowest VNI,
+    // also when another receives.
     let (got, tally) = blue.receive(4);
     assert_eq!(got, [frame([0xff; 6], mac(9), 80), frame([0xff; 6], mac(9), 80)]);
     assert_eq!((dropped(&tally, DropReason::TooShort), tally.frames), (2, 4));
@@ -406,7 +408,8 @@ fn cut(frame: &[u8], offload: Offload) -> Vec<Vec<u8>> {
 }
 
 proptest! {
-    /// What is joined, cut again, is what it was; and nothing is joined that a sender's card would not have cut.
+    /// What is joined, cut again, is what it was; and nothing is joined that a sender's card would not have
+    /// cut.
     #[test]
     fn streams_are_joined_and_cut_again(
         v6 in any::<bool>(), size in 1usize..1400, count in 1usize..60, last in 1usize..1400, odd in 0usize..60, what in 0u8..8,

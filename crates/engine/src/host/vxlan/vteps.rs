@@ -1,18 +1,21 @@
 //! Who is at the other end: the tunnel endpoints (VTEPs) of one VNI, and the stations behind them.
 //!
-//! Theory of operation. Endpoints are known because the operator names them (`peers`), or because a control plane does. In the first case
-//! stations are learned from what comes in, move at once to where they were seen last, and are forgotten when they are silent; in
-//! the second nothing is learned. A frame for a station that is not known, and for a group, goes to each endpoint that takes
-//! floods (RFC 7348 §4.2, by head-end replication). What comes from an address that is no endpoint is refused.
+//! Theory of operation. Endpoints are known because the operator names them (`peers`), or because a control
+//! plane does. In the first case stations are learned from what comes in, move at once to where they were
+//! seen last, and are forgotten when they are silent; in the second nothing is learned. A frame for a station
+//! that is not known, and for a group, goes to each endpoint that takes floods (RFC 7348 §4.2, by head-end
+//! replication). What comes from an address that is no endpoint is refused.
 //!
-//! A request for an address of which the control plane has told whose it is (RFC 7432 §10) goes to the endpoint of that station only. So
-//! the station answers itself, and it also hears who else claims its address. Whose address is whose here is noted
-//! from what stations say of themselves on its way to the endpoints.
+//! A request for an address of which the control plane has told whose it is (RFC 7432 §10) goes to the
+//! endpoint of that station only. So the station answers itself, and it also hears who else claims its
+//! address. Whose address is whose here is noted from what stations say of themselves on its way to the
+//! endpoints.
 //!
-//! A station is learned in its VLAN, as frames in the tunnel say it. An endpoint whose stations have taken as many places as are
-//! left gets no more: who fills the table leaves room for stations behind other endpoints.
+//! A station is learned in its VLAN, as frames in the tunnel say it. An endpoint whose stations have taken as
+//! many places as are left gets no more: who fills the table leaves room for stations behind other endpoints.
 //!
-//! I/O cores read under a lock that they take once for a batch. It is written where a station is new or has moved.
+//! I/O cores read under a lock that they take once for a batch. It is written where a station is new or has
+//! moved.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -139,16 +142,17 @@ impl Vteps {
         vteps
     }
 
-    /// The address `mac` of `frame`, by which its station is known: with the VLAN of its tag, unless a control plane tells, which tells of
-    /// no tags.
+    /// The address `mac` of `frame`, by which its station is known: with the VLAN of its tag, unless a
+    /// control plane tells, which tells of no tags.
     #[inline]
     pub(super) fn key(&self, frame: &Frame, mac: u64) -> u64 {
         let tci = if self.told { None } else { Ether::parse(frame.head()).and_then(|it| it.tci) };
         mac | u64::from(tci.unwrap_or(0) & 0xfff) << 48
     }
 
-    /// The number of the endpoint at this address, if frames from there are taken: it is one, or was one a while ago. What a control
-    /// plane says of a host whose routing daemon was killed is gone before that host has lost its way to others.
+    /// The number of the endpoint at this address, if frames from there are taken: it is one, or was one a
+    /// while ago. What a control plane says of a host whose routing daemon was killed is gone before that
+    /// host has lost its way to others.
     pub(super) fn admits(&self, at: IpAddr) -> Option<u16> {
         let known = self.read();
         let number = *known.numbers.get(&at)?;
@@ -211,7 +215,8 @@ impl Vteps {
         }
     }
 
-    /// The endpoint of the station for which a frame for many asks, if that is known; whose address the sender has is noted.
+    /// The endpoint of the station for which a frame for many asks, if that is known; whose address the
+    /// sender has is noted.
     pub(super) fn asked(&self, known: &Known, batch: &Batch, frame: &Frame) -> Option<u16> {
         let (whose, whom) = if self.told { asks(batch, frame)? } else { return None };
         let mut here = self.here.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,8 +2,8 @@
 //!
 //! Invariant of the `unsafe` here: each call gets an attribute block of exactly the layout and length that
 //! its command reads (`union bpf_attr` of linux/bpf.h; what lies behind is zero by the call's own contract),
-//! and every address in it leads to memory that outlives the call. A descriptor that a call returns is new and owned by
-//! the caller alone.
+//! and every address in it leads to memory that outlives the call. A descriptor that a call returns is new
+//! and owned by the caller alone.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -161,9 +161,9 @@ fn load(map: &OwnedFd) -> io::Result<OwnedFd> {
     unsafe { bpf_fd(PROG_LOAD, &attr) }
 }
 
-/// Attaches the program for the sockets in `map` to the interface `name`, which has the number `index`, until the link
-/// that this returns is closed. The kernel closes it for a killed daemon, which so leaves nothing behind. Native means
-/// in the driver, otherwise in the stack.
+/// Attaches the program for the sockets in `map` to the interface `name`, which has the number `index`, until
+/// the link that this returns is closed. The kernel closes it for a killed daemon, which so leaves nothing
+/// behind. Native means in the driver, otherwise in the stack.
 pub(super) fn attach(map: &OwnedFd, name: &str, index: c_int, native: bool) -> io::Result<OwnedFd> {
     let request = Request::Attach { name: name.to_owned(), native };
     obtain(&request, &[map.as_fd()], || attach_here(map, index, native))

@@ -14,11 +14,11 @@
 //! system call is due only where the kernel asks for it (need-wakeup): with copies for every batch that is
 //! sent, with zero-copy while the driver sleeps.
 //!
-//! What AF_XDP does not carry. No VLAN tags beside a frame: those that a driver takes out, or a sender leaves to
-//! it to put in, are lost to us. No offload facts: the switch segments and completes checksums before a frame
-//! goes out here. A frame that the kernel hands over with copies may have a checksum that its sender left to
-//! hardware that there is not (veth): the field then holds the pseudo header's sum, is recognised by that,
-//! and completed (`Offload::half_made`).
+//! What AF_XDP does not carry. No VLAN tags beside a frame: those that a driver takes out, or a sender leaves
+//! to it to put in, are lost to us. No offload facts: the switch segments and completes checksums before a
+//! frame goes out here. A frame that the kernel hands over with copies may have a checksum that its sender
+//! left to hardware that there is not (veth): the field then holds the pseudo header's sum, is recognised by
+//! that, and completed (`Offload::half_made`).
 //!
 //! The program is attached by a link that dies with the daemon, however that dies.
 

@@ -1,7 +1,7 @@
 //! The system calls that make an AF_XDP socket.
 //!
-//! The frame memory that a socket is given is a mapping that the queues of that socket share, so it lives as long as
-//! either of them; the socket itself pins its pages.
+//! The frame memory that a socket is given is a mapping that the queues of that socket share, so it lives as
+//! long as either of them; the socket itself pins its pages.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -85,8 +85,8 @@ pub(super) fn bind(fd: &OwnedFd, index: u32, queue: u32, mode: XdpMode) -> io::R
     Ok(sockopt::xdp_options(fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY))
 }
 
-/// Frames that the kernel has dropped since the socket was made: without room in the ring, without a chunk, or
-/// longer than one.
+/// Frames that the kernel has dropped since the socket was made: without room in the ring, without a chunk,
+/// or longer than one.
 pub(super) fn lost(fd: &OwnedFd) -> u64 {
     sockopt::xdp_statistics(fd).map_or(0, |stats| stats.rx_dropped + stats.rx_ring_full.unwrap_or(0))
 }

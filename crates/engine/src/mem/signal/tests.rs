@@ -15,7 +15,8 @@ use super::*;
 use crate::mem::{CoreTime, EVERY};
 
 const LONG: Duration = Duration::from_secs(20);
-/// On a machine with much else to do, acts in which this thread waited for a processor for long are entered in no account.
+/// On a machine with much else to do, acts in which this thread waited for a processor for long are entered
+/// in no account.
 const LONGER: Duration = Duration::from_secs(120);
 
 fn event() -> OwnedFd {
@@ -127,13 +128,14 @@ fn a_socket_holds_nobody_up_and_ends_with_its_reader() {
     drop(shared);
 }
 
-/// Waiters that a VMM hangs on its eventfd or socket, or a program on its end of a pipe, are walked by the core
-/// that signals.
+/// Waiters that a VMM hangs on its eventfd or socket, or a program on its end of a pipe, are walked by the
+/// core that signals.
 #[test]
 fn thousands_of_waiters_are_the_ports_overrun() {
     std::thread::spawn(move || {
         let time = CoreTime::of_this_thread().unwrap();
-        // As the watch does: an act of more than some milliseconds behind which there is no note is the host's.
+        // As the watch does: an act of more than some milliseconds behind which there is no note is the
+        // host's.
         let noted = Arc::downgrade(&time);
         std::thread::spawn(move || {
             while let Some(time) = noted.upgrade() {

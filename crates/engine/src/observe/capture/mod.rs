@@ -1,14 +1,15 @@
 //! Capture: what passes a port, in both directions, as a pcapng stream.
 //!
-//! Theory of operation. Every port has a [`CaptureSlot`]. Without a capture, an I/O core reads one flag per batch and
-//! continues. With a capture, it copies each frame, cut at the capture's `snaplen`, into a queue of fixed size, as the
-//! very bytes of the file: the [`CaptureReader`] on the other side only swaps the full buffer for an empty one. It
-//! makes one system call, the wake-up, when it puts the first frame into an empty buffer.
+//! Theory of operation. Every port has a [`CaptureSlot`]. Without a capture, an I/O core reads one flag per
+//! batch and continues. With a capture, it copies each frame, cut at the capture's `snaplen`, into a queue of
+//! fixed size, as the very bytes of the file: the [`CaptureReader`] on the other side only swaps the full
+//! buffer for an empty one. It makes one system call, the wake-up, when it puts the first frame into an empty
+//! buffer.
 //!
-//! A capture never delays a port. If the buffer is full, if its lock is not free within some thousand cycles, or if
-//! another capture starts or ends at that moment, the frame is not captured, and counted as lost. The count is the
-//! `isb_ifdrop` of interface statistics, which come when it has grown and at the stream's end (a reader takes the last
-//! ones); `isb_ifrecv` counts all frames of the port.
+//! A capture never delays a port. If the buffer is full, if its lock is not free within some thousand cycles,
+//! or if another capture starts or ends at that moment, the frame is not captured, and counted as lost. The
+//! count is the `isb_ifdrop` of interface statistics, which come when it has grown and at the stream's end (a
+//! reader takes the last ones); `isb_ifrecv` counts all frames of the port.
 //!
 //! What a record says. *Inbound* is into the switch, *outbound* is out of it: the view of a tcpdump that
 //! runs on the switch's side of the port, as it would on the host side of a TAP. A frame that was not

@@ -19,7 +19,8 @@ pub trait CapturePoint: Send + Sync {
 
 /// A watcher of a port that is no capture: a program's monitor.
 pub trait Watcher: Send + Sync {
-    /// `picks` of `batch` have passed, but for `drops`. Called on an I/O core: it copies what it wants and does not wait.
+    /// `picks` of `batch` have passed, but for `drops`. Called on an I/O core: it copies what it wants and
+    /// does not wait.
     fn see(
         &self,
         direction: Direction,

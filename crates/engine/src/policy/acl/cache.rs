@@ -9,7 +9,8 @@ use crate::packet::MAX_BATCH;
 const PLACES: usize = 1 << 18;
 /// Places that a flow may be at, one behind the other: of 100,000 flows all but 1 in 1,000 find one free.
 const WAYS: usize = 8;
-/// Words of a flow: what its frames are, and behind that the list that decided on it, and by which rule. A cache line.
+/// Words of a flow: what its frames are, and behind that the list that decided on it, and by which rule. A
+/// cache line.
 const FLOW: usize = WORDS + 1;
 
 /// Which rule decided on which flow. See the module.
@@ -21,8 +22,9 @@ pub struct AclCache {
     base: usize,
     /// The batch under way: words, and the first place of each frame.
     batch: Vec<(Headers, usize)>,
-    /// How many flows made room for others. Of the flows at hand, each makes room in its turn: if it were the one that was used longest
-    /// ago, flows that come in one order again and again would all be gone before they come.
+    /// How many flows made room for others. Of the flows at hand, each makes room in its turn: if it were the
+    /// one that was used longest ago, flows that come in one order again and again would all be gone before
+    /// they come.
     forgotten: usize,
 }
 
@@ -43,7 +45,8 @@ impl AclCache {
         }
     }
 
-    /// Has `acl` decide on frames with these words, a batch at most: `told` gets the rule of each, in their order.
+    /// Has `acl` decide on frames with these words, a batch at most: `told` gets the rule of each, in their
+    /// order.
     #[inline]
     pub fn decide(&mut self, acl: &Acl, frames: impl Iterator<Item = Headers>, mut told: impl FnMut(usize)) {
         let AclCache { memory, base, batch, forgotten } = self;

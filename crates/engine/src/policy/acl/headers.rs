@@ -53,8 +53,8 @@ impl Field {
 }
 
 impl Headers {
-    /// Those of the most frequent frames by a shorter way: without a tag, and with a whole packet of IPv4 without options, of TCP or
-    /// UDP.
+    /// Those of the most frequent frames by a shorter way: without a tag, and with a whole packet of IPv4
+    /// without options, of TCP or UDP.
     #[inline]
     pub(super) fn plain(head: &[u8; 48], vlan: u16) -> Option<Headers> {
         let word = |at: usize| head[at..].first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes));

@@ -65,8 +65,8 @@ impl FromStr for Rule {
     }
 }
 
-/// Reads rules, a line each; `set NAME = VALUES` names values for the lines behind it, which say `src=@NAME`. What stands
-/// behind a `#` is for people.
+/// Reads rules, a line each; `set NAME = VALUES` names values for the lines behind it, which say `src=@NAME`.
+/// What stands behind a `#` is for people.
 ///
 /// # Errors
 /// A line is no rule.

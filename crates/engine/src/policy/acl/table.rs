@@ -58,8 +58,8 @@ fn fold(a: u64, b: u64) -> u64 {
 }
 
 impl Acl {
-    /// Compiles `rules`, and `default` for what none matches. Nobody must know the `key`: who does can choose frames that take
-    /// long to look for.
+    /// Compiles `rules`, and `default` for what none matches. Nobody must know the `key`: who does can choose
+    /// frames that take long to look for.
     pub fn compile(rules: Vec<Rule>, default: Action, key: [u64; 2 * 4]) -> Acl {
         static IDS: AtomicU32 = AtomicU32::new(1);
         let mut acl = Acl {
@@ -114,7 +114,8 @@ impl Acl {
         hash as usize
     }
 
-    /// The number of the rule that decides on frames with these words; that behind the last rule is the default's.
+    /// The number of the rule that decides on frames with these words; that behind the last rule is the
+    /// default's.
     pub fn find(&self, headers: &Headers) -> usize {
         let mut best = NONE;
         for shape in &self.shapes {
@@ -130,8 +131,8 @@ impl Acl {
         (best as usize).min(self.rules.len())
     }
 
-    /// Rules that can never match, each with an earlier one that has all of its frames. What several earlier rules have together is not
-    /// found, nor what one of many entries has.
+    /// Rules that can never match, each with an earlier one that has all of its frames. What several earlier
+    /// rules have together is not found, nor what one of many entries has.
     pub fn hidden(&self) -> Vec<(usize, usize)> {
         let earlier = |entry: &Entry| -> Vec<u32> {
             let wider = |shape: &&Shape| (0..WORDS).all(|n| shape.mask[n] & !entry.mask[n] == 0);

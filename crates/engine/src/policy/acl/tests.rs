@@ -336,7 +336,8 @@ fn lists_do_not_remember_for_each_other() {
     assert!(open.permits(0) && !closed.permits(0));
 }
 
-/// What a look costs, for people: `cargo test --release -p sidecore-engine --lib acl_costs -- --ignored --nocapture`.
+/// What a look costs, for people: `cargo test --release -p sidecore-engine --lib acl_costs -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn acl_costs() {

@@ -15,7 +15,8 @@ fn sweep(rig: &Rig) -> usize {
 }
 
 proptest! {
-    /// What is counted while routes change is what there is when all of them are looked at; and the digest is that of what they mean.
+    /// What is counted while routes change is what there is when all of them are looked at; and the digest is
+    /// that of what they mean.
     #[test]
     fn counts_and_digests_follow_each_change(
         steps in prop::collection::vec((0u8..8, 0u8..6, 0u8..4), 1..120),
@@ -25,7 +26,8 @@ proptest! {
         let net = |n: u8| Net { address: IpAddr::V4([20, n, 0, 0].into()), len: 16 };
         let via = |n: u8| FedHop { link: 10 + u32::from(n % 2), gateway: Some(IpAddr::V4([10, 0, 1, n].into())) };
         let named = |hop: FedHop| (format!("p{}", hop.link - 10), hop.gateway);
-        // What is known of each route: its object or hop, whether it is of this generation, whether it was found.
+        // What is known of each route: its object or hop, whether it is of this generation, whether it was
+        // found.
         let mut routes: BTreeMap<Net, (Result<u32, FedHop>, bool, bool)> = BTreeMap::new();
         let mut objects: BTreeMap<u32, FedHop> = BTreeMap::new();
         // Copies that are told at each step, at some, and at the end alone.
@@ -113,7 +115,8 @@ fn tell(
     }
 }
 
-/// A copy that gets a whole table while that changes has the table as it is at last; one that is too far behind gets it again.
+/// A copy that gets a whole table while that changes has the table as it is at last; one that is too far
+/// behind gets it again.
 #[test]
 fn a_table_that_changes_on_its_way_to_a_copy() {
     let router = Router::new("r").unwrap();

@@ -44,7 +44,8 @@ fn by(rig: &Rig, hops: &BTreeMap<u8, u16>) -> Vec<u8> {
     owners(rig, "20.0.0.1")
 }
 
-/// How far a count of `BUCKETS` draws, each of which hits with chance `p`, may be from its mean: five deviations.
+/// How far a count of `BUCKETS` draws, each of which hits with chance `p`, may be from its mean: five
+/// deviations.
 fn tolerance(p: f64) -> f64 {
     5.0 * (BUCKETS as f64 * p * (1.0 - p)).sqrt() + 1.0
 }
@@ -56,7 +57,8 @@ fn count(owners: &[u8], n: u8) -> f64 {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// A hop that comes takes its share of all others' and nothing else moves; when it goes only what was its own moves, and all is as it was.
+    /// A hop that comes takes its share of all others' and nothing else moves; when it goes only what was its
+    /// own moves, and all is as it was.
     #[test]
     fn only_what_must_moves(
         mut hops in prop::collection::btree_map(0u8..40, 1u16..17, 1..20),
@@ -91,7 +93,8 @@ proptest! {
         }
     }
 
-    /// Hops behind ports without a link leave their flows to those that have one, and no other flow moves; if none has one, none does.
+    /// Hops behind ports without a link leave their flows to those that have one, and no other flow moves; if
+    /// none has one, none does.
     #[test]
     fn a_link_that_is_down_moves_its_flows_alone(
         hops in prop::collection::btree_map(0u8..40, 1u16..17, 1..20),
@@ -110,7 +113,8 @@ proptest! {
     }
 }
 
-/// Flows of frames, over many tables: each differs from the mean by its draws, which those of others do not follow.
+/// Flows of frames, over many tables: each differs from the mean by its draws, which those of others do not
+/// follow.
 #[test]
 fn weights_of_three_to_one_are_three_to_one_of_the_flows() {
     let mut rig = rig();

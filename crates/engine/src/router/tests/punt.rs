@@ -19,7 +19,8 @@ fn went(rig: &mut Rig, frame: &[u8]) -> Result<u16, &'static str> {
     rig.one(0, frame).went[0]
 }
 
-/// Has the router decide on one frame that comes by the first port, with these offload facts; the batch with it.
+/// Has the router decide on one frame that comes by the first port, with these offload facts; the batch with
+/// it.
 fn decided(rig: &mut Rig, bytes: &[u8], offload: Offload) -> Batch {
     let mut batch = Batch::new();
     let (frame, list) = batch.next_frame().unwrap();
@@ -34,7 +35,8 @@ fn decided(rig: &mut Rig, bytes: &[u8], offload: Offload) -> Batch {
     batch
 }
 
-/// A message of Neighbor Discovery from behind the first port, in a frame to the router: what stands in front of the options, and these.
+/// A message of Neighbor Discovery from behind the first port, in a frame to the router: what stands in front
+/// of the options, and these.
 fn discovery(source: &str, kind: u8, target: Option<&str>, options: &[u8]) -> Vec<u8> {
     let target = target.map_or(vec![], |it| match ip(it) {
         IpAddr::V6(it) => it.octets().to_vec(),
@@ -208,7 +210,8 @@ fn a_kernel_hears_only_what_was_judged_of_neighbours() {
     short[19] -= 1;
     assert_eq!(went(&mut rig, &short), Err("bad_header"));
 
-    // The target lies behind the head: its sender changes it when it was judged, and the kernel gets what was judged.
+    // The target lies behind the head: its sender changes it when it was judged, and the kernel gets what was
+    // judged.
     for words in [1, 16] {
         let bytes = long(words, near);
         let mut batch = decided(&mut rig, &bytes, Offload::NONE);

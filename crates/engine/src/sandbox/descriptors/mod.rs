@@ -1,36 +1,40 @@
-//! The descriptor helper: a process that receives the descriptors which VMMs send, so that the daemon never owns a descriptor whose file
-//! another process serves.
+//! The descriptor helper: a process that receives the descriptors which VMMs send, so that the daemon never
+//! owns a descriptor whose file another process serves.
 //!
-//! Theory of operation. Closing a descriptor may wait for the server of its file (FUSE asks it at every close, and no
-//! signal ends that wait), also when a process ends. So a descriptor of such a file must not get into the daemon's table
-//! at all. But what a descriptor is can be found out only when it is in some table. A peek at a socket (MSG_PEEK) without room
-//! for descriptors tells only that there are some. Reading without room drops them, without closing them as a process
-//! does, and asks no server. The daemon reads VMMs only in that way.
+//! Theory of operation. Closing a descriptor may wait for the server of its file (FUSE asks it at every
+//! close, and no signal ends that wait), also when a process ends. So a descriptor of such a file must not
+//! get into the daemon's table at all. But what a descriptor is can be found out only when it is in some
+//! table. A peek at a socket (MSG_PEEK) without room for descriptors tells only that there are some. Reading
+//! without room drops them, without closing them as a process does, and asks no server. The daemon reads VMMs
+//! only in that way.
 //!
-//! Where a message has descriptors, the daemon sends the helper a duplicate of the connection ([`look`]). The helper peeks at the same message
-//! with room for them and checks each: memory, an eventfd, and a connected stream socket for a message that may give
-//! one. None of these checks asks the file's server. If all are good, it passes them on. The message stays in the socket: a peek of no bytes
-//! duplicates the descriptors of the next piece that has any, and changes nothing. So either process may be killed at any
-//! time, and the peek repeated.
+//! Where a message has descriptors, the daemon sends the helper a duplicate of the connection ([`look`]). The
+//! helper peeks at the same message with room for them and checks each: memory, an eventfd, and a connected
+//! stream socket for a message that may give one. None of these checks asks the file's server. If all are
+//! good, it passes them on. The message stays in the socket: a peek of no bytes duplicates the descriptors of
+//! the next piece that has any, and changes nothing. So either process may be killed at any time, and the
+//! peek repeated.
 //!
-//! A helper that has received another process's file says so, waits until the daemon has dropped the message ([`dropped`]), closes
-//! the file, however long that takes, and ends. The next message starts another helper. Until the file is closed, the port
-//! gets no further descriptors and no other VMM. So there is at most one such process for each port.
+//! A helper that has received another process's file says so, waits until the daemon has dropped the message
+//! ([`dropped`]), closes the file, however long that takes, and ends. The next message starts another helper.
+//! Until the file is closed, the port gets no further descriptors and no other VMM. So there is at most one
+//! such process for each port.
 //!
-//! Helpers also end connections ([`hang_up`]). The process that closes the last reference to a connection also closes the
-//! descriptors in its unread messages, and those of connections that wait at a listener. One of them may be the last
-//! reference to a socket that lingers (SO_LINGER): its close waits for as long as its sender has chosen. So the daemon
-//! first shuts the connection down, after which nothing is added to it. If the connection holds anything, the helper gets a
-//! duplicate, so that the daemon's reference is not the last one. The helper never closes the connection; it *ends*, and the
-//! sockets of a process that ends do not linger. It ends a second after the first connection, or with the 128th
-//! (`server`), so clients that do nothing else cost one process a second. A connection that is on its way to a helper when
-//! that helper ends is closed by that end, too. If no helper can be started, connections are closed here, however long that
+//! Helpers also end connections ([`hang_up`]). The process that closes the last reference to a connection
+//! also closes the descriptors in its unread messages, and those of connections that wait at a listener. One
+//! of them may be the last reference to a socket that lingers (SO_LINGER): its close waits for as long as its
+//! sender has chosen. So the daemon first shuts the connection down, after which nothing is added to it. If
+//! the connection holds anything, the helper gets a duplicate, so that the daemon's reference is not the last
+//! one. The helper never closes the connection; it *ends*, and the sockets of a process that ends do not
+//! linger. It ends a second after the first connection, or with the 128th (`server`), so clients that do
+//! nothing else cost one process a second. A connection that is on its way to a helper when that helper ends
+//! is closed by that end, too. If no helper can be started, connections are closed here, however long that
 //! takes.
 //!
 //! With `memory-file=any` the helper passes files on unchecked: the operator trusts that VMM.
 //!
-//! The protocol has records (`open::passing`): a request with a connection, and an answer with descriptors or a text.
-//! Without [`start`] (tests, fuzzers) the process does the helper's work itself.
+//! The protocol has records (`open::passing`): a request with a connection, and an answer with descriptors or
+//! a text. Without [`start`] (tests, fuzzers) the process does the helper's work itself.
 
 mod server;
 #[cfg(test)]
@@ -61,7 +65,8 @@ const TRIES: usize = 3;
 pub struct Refused {
     /// Why.
     pub why: Why,
-    /// The helper in which they are still to be closed, once they are [`dropped`] here: readable when they are.
+    /// The helper in which they are still to be closed, once they are [`dropped`] here: readable when they
+    /// are.
     pub closing: Option<OwnedFd>,
 }
 
@@ -71,8 +76,8 @@ impl From<Why> for Refused {
     }
 }
 
-/// The message with the descriptors that are closed at the other end of `closing` has been dropped here: the helper may close
-/// them, as the last that has them.
+/// The message with the descriptors that are closed at the other end of `closing` has been dropped here: the
+/// helper may close them, as the last that has them.
 pub fn dropped(closing: impl AsFd) {
     // It may have ended already, or have been told.
     let _ = shutdown(closing, Shutdown::Write);
@@ -140,8 +145,8 @@ fn with<T>(line: &mut Line, work: impl Fn(&OwnedFd) -> Option<T>) -> io::Result<
     Err(io::Error::other("each descriptor helper ends before it has answered"))
 }
 
-/// Looks at the descriptors of the next piece of `connection` that has any, from where looks begin (SO_PEEK_OFF) on; they stay
-/// where they are. All of them pass, or none.
+/// Looks at the descriptors of the next piece of `connection` that has any, from where looks begin
+/// (SO_PEEK_OFF) on; they stay where they are. All of them pass, or none.
 ///
 /// # Errors
 /// None passes.

@@ -24,8 +24,8 @@ pub(super) const KEEP: u64 = PROTOCOL | 2;
 pub(super) const GIVEN: u64 = PROTOCOL | 3;
 pub(super) const NONE: u64 = PROTOCOL | 4;
 
-/// The number of the descriptor that is closed last: above those of all that come with one message, or the last there may be. The
-/// kernel closes the descriptors of a process that ends in the order of their numbers.
+/// The number of the descriptor that is closed last: above those of all that come with one message, or the
+/// last there may be. The kernel closes the descriptors of a process that ends in the order of their numbers.
 const LAST: u64 = 512;
 /// How long a helper keeps connections before it ends with them.
 const HOLD: Duration = Duration::from_secs(1);
@@ -39,7 +39,8 @@ pub struct WantedFds {
     pub most: usize,
     /// Files of any kind are taken: the operator trusts their sender.
     pub any: bool,
-    /// Connected stream sockets of this host are taken: their owner may write, and hang up ([`hang_up`](super::hang_up)), without waiting.
+    /// Connected stream sockets of this host are taken: their owner may write, and hang up
+    /// ([`hang_up`](super::hang_up)), without waiting.
     pub sockets: bool,
 }
 
@@ -65,7 +66,8 @@ pub enum Why {
     NoHelper(String),
 }
 
-/// Serves the daemon at the other end of `socket` until it is gone, or a second after the first connection that is to end.
+/// Serves the daemon at the other end of `socket` until it is gone, or a second after the first connection
+/// that is to end.
 ///
 /// # Errors
 /// `InvalidInput`: `socket` is none of a daemon's. Else what the system says of it.
@@ -85,8 +87,8 @@ pub fn serve(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what the daemon says until it hangs up, or there is a file that may be long in closing. What it is to keep is added to
-/// `kept`; with that, it returns before long.
+/// Does what the daemon says until it hangs up, or there is a file that may be long in closing. What it is to
+/// keep is added to `kept`; with that, it returns before long.
 pub(super) fn attend(socket: &OwnedFd, kept: &mut Vec<OwnedFd>) -> io::Result<()> {
     let mut until = None;
     while kept.len() < MOST && speaks(socket, until)? {
@@ -112,8 +114,8 @@ pub(super) fn attend(socket: &OwnedFd, kept: &mut Vec<OwnedFd>) -> io::Result<()
             Err(why) => refuse(why),
         };
         if matches!(seen.verdict, Err(Why::Stranger(_))) {
-            // The daemon drops the message first: the process that drops a file last may have to wait (a socket with
-            // SO_LINGER). It says so by its end of the line, or is gone.
+            // The daemon drops the message first: the process that drops a file last may have to wait (a
+            // socket with SO_LINGER). It says so by its end of the line, or is gone.
             let _ = hear(socket, 0);
             // This may take for ever.
             drop(seen);

@@ -10,19 +10,21 @@ use libc::{c_long, c_ulong};
 pub struct Kinds(pub(super) u8);
 
 impl Kinds {
-    /// Everything that has no kind of its own: the daemon's first thread, its workers, and all that makes ports.
+    /// Everything that has no kind of its own: the daemon's first thread, its workers, and all that makes
+    /// ports.
     pub const CONTROL: Kinds = Kinds(1);
-    /// Threads that read what strangers sent: VMMs, ring clients, netmap programs, routing daemons. They make no rings and no
-    /// threads, and open nothing.
+    /// Threads that read what strangers sent: VMMs, ring clients, netmap programs, routing daemons. They make
+    /// no rings and no threads, and open nothing.
     pub const CONVERSATION: Kinds = Kinds(2);
     /// An I/O core.
     pub const IO_CORE: Kinds = Kinds(4);
-    /// Threads that wait for an event and look after a port or an I/O core, and the one that makes rings of io_uring and
-    /// such threads (`crate::mem::rings`).
+    /// Threads that wait for an event and look after a port or an I/O core, and the one that makes rings of
+    /// io_uring and such threads (`crate::mem::rings`).
     pub const HELPER: Kinds = Kinds(8);
     /// No thread of the daemon: the process that receives descriptors (`super::super::descriptors`).
     pub const DESCRIPTOR_HELPER: Kinds = Kinds(16);
-    /// No thread of the daemon: the process that keeps descriptors (`crate::sandbox::holder`), behind its start.
+    /// No thread of the daemon: the process that keeps descriptors (`crate::sandbox::holder`), behind its
+    /// start.
     pub const HOLDER: Kinds = Kinds(32);
 
     /// Every kind of the daemon's.
@@ -114,7 +116,8 @@ const fn third(number: i32) -> Only {
 /// Memory that can be run is mapped by the loader alone.
 #[allow(clippy::cast_sign_loss, reason = "a bit")]
 const NO_CODE: Only = Without(2, libc::PROT_EXEC as u64);
-/// A name is looked at, and nothing is opened. The flags are the second argument of open(2), and the third of openat(2).
+/// A name is looked at, and nothing is opened. The flags are the second argument of open(2), and the third of
+/// openat(2).
 #[allow(clippy::cast_sign_loss, reason = "a bit")]
 const LOOK: [Only; 2] = [With(1, libc::O_PATH as u64), With(2, libc::O_PATH as u64)];
 /// A thread, or a program that is started; no namespace of its own.
@@ -319,8 +322,8 @@ macro_rules! fatal {
     ($($(#[$cfg:meta])* $call:ident)*) => { &[$($(#[$cfg])* (stringify!($call), libc::$call)),*] };
 }
 
-/// What no thread of ours and no library that we use ever calls: to run other programs' memory, to leave the sandbox, to
-/// change the host.
+/// What no thread of ours and no library that we use ever calls: to run other programs' memory, to leave the
+/// sandbox, to change the host.
 pub(super) const FATAL: &[(&str, c_long)] = fatal! {
     SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_process_madvise SYS_pidfd_getfd SYS_kcmp
     SYS_userfaultfd SYS_perf_event_open SYS_open_by_handle_at SYS_name_to_handle_at

@@ -1,17 +1,19 @@
 //! Which system calls a thread may make: filters of seccomp(2), one for each kind of thread.
 //!
-//! Theory of operation. The daemon calls [`start`] before it has a second thread: from then on no thread makes a call that
-//! none of ours needs. Each thread calls [`enter`] as its first act and loses what its own kind does not need: one that reads what strangers
-//! sent makes no rings and no threads and opens nothing; an I/O core keeps some thirty calls, none of which opens a file or reaches a process. Filters add up: a new thread inherits the
-//! filters of the thread that starts it, and no filter can be removed. So a thread that starts others must be allowed all that
-//! they may do.
+//! Theory of operation. The daemon calls [`start`] before it has a second thread: from then on no thread
+//! makes a call that none of ours needs. Each thread calls [`enter`] as its first act and loses what its own
+//! kind does not need: one that reads what strangers sent makes no rings and no threads and opens nothing; an
+//! I/O core keeps some thirty calls, none of which opens a file or reaches a process. Filters add up: a new
+//! thread inherits the filters of the thread that starts it, and no filter can be removed. So a thread that
+//! starts others must be allowed all that they may do.
 //!
-//! A call that is in no row fails with EPERM, and the handler (`mem/sigsys.rs`) counts it by kind of
-//! thread and call, for `show daemon`, /metrics and the log ([`news`]). The daemon goes on: a port may fail, its
-//! neighbours do not. A call that only an attacker makes (`calls::FATAL`) ends the process. With [`Mode::Warn`] every call is
-//! carried out, and the kernel logs those that would not have been.
+//! A call that is in no row fails with EPERM, and the handler (`mem/sigsys.rs`) counts it by kind of thread
+//! and call, for `show daemon`, /metrics and the log ([`news`]). The daemon goes on: a port may fail, its
+//! neighbours do not. A call that only an attacker makes (`calls::FATAL`) ends the process. With
+//! [`Mode::Warn`] every call is carried out, and the kernel logs those that would not have been.
 //!
-//! `clone3` keeps its flags in memory, where no filter sees them. It fails with ENOSYS, and the C library uses `clone`.
+//! `clone3` keeps its flags in memory, where no filter sees them. It fails with ENOSYS, and the C library
+//! uses `clone`.
 
 mod calls;
 mod compile;
@@ -39,8 +41,8 @@ static FAILED: AtomicU8 = AtomicU8::new(0);
 /// The kinds that narrow themselves. Control is left with what the whole process may.
 const NARROW: [Kinds; 3] = [Kinds::CONVERSATION, Kinds::IO_CORE, Kinds::HELPER];
 
-/// Confines this thread, and all that it will start, to what the process needs; and makes [`enter`] narrow threads further.
-/// To be called once, before there is another thread.
+/// Confines this thread, and all that it will start, to what the process needs; and makes [`enter`] narrow
+/// threads further. To be called once, before there is another thread.
 ///
 /// # Errors
 /// Why there are no filters; nothing was changed then, or not enough.
@@ -62,8 +64,8 @@ pub fn start(mode: Mode) -> Result<(), String> {
     FILTERS.set(Filters { mode, own }).map_err(|_| "there are filters already".to_owned())
 }
 
-/// When a thread first gives much of its memory back, the C library reads the kernel's way with memory, once for all threads
-/// (`check_may_shrink_heap`). Now, because most threads may open nothing later.
+/// When a thread first gives much of its memory back, the C library reads the kernel's way with memory, once
+/// for all threads (`check_may_shrink_heap`). Now, because most threads may open nothing later.
 fn settle_allocator() {
     const PIECE: usize = 64 << 10;
     let much = || drop((0..16).map(|_| std::hint::black_box(vec![1u8; PIECE])).collect::<Vec<_>>());

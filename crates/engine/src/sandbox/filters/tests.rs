@@ -1,5 +1,5 @@
-//! Every kind of thread, with what it may and what it may not. Filters cannot be taken off: each test has a process of
-//! its own, this program run again for one test alone.
+//! Every kind of thread, with what it may and what it may not. Filters cannot be taken off: each test has a
+//! process of its own, this program run again for one test alone.
 
 use std::process::Command;
 

@@ -48,8 +48,8 @@ pub(crate) type SoughtHolder = (PathBuf, bool);
 
 static EARLY: Early<SoughtHolder, FoundHolder> = Early::new();
 
-/// A holder, as the daemon that it serves sees it, or its own process that stands in for one. When this is dropped the
-/// holder keeps what it has.
+/// A holder, as the daemon that it serves sees it, or its own process that stands in for one. When this is
+/// dropped the holder keeps what it has.
 #[derive(Debug)]
 pub enum Holder {
     /// Another process.
@@ -59,8 +59,8 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Starts a holder that can be found at `path`. `of`: the port whose VMM it keeps, as JSON, so that its process can make
-    /// the port's card.
+    /// Starts a holder that can be found at `path`. `of`: the port whose VMM it keeps, as JSON, so that its
+    /// process can make the port's card.
     ///
     /// # Errors
     /// Why there is none.
@@ -82,8 +82,9 @@ impl Holder {
         EARLY.fetch("seek", all.len(), all, |(path, any)| Holder::find_now(path, *any))
     }
 
-    /// The holder that another daemon left at `path` and what it has, if there is one: as it was found before, once, or now. It has
-    /// heard its VMM meanwhile, so what it passes is met as what a VMM passes (`sandbox::descriptors`); `any`: files of any kind.
+    /// The holder that another daemon left at `path` and what it has, if there is one: as it was found
+    /// before, once, or now. It has heard its VMM meanwhile, so what it passes is met as what a VMM passes
+    /// (`sandbox::descriptors`); `any`: files of any kind.
     ///
     /// # Errors
     /// There is one, but it cannot be used.
@@ -133,8 +134,8 @@ impl Holder {
         }
     }
 
-    /// Has the holder drop `all` keys, and so end. A thread tells it: a holder in its VMM's hands may take [`ANSWER`] over each, for
-    /// which no start waits.
+    /// Has the holder drop `all` keys, and so end. A thread tells it: a holder in its VMM's hands may take
+    /// [`ANSWER`] over each, for which no start waits.
     pub(crate) fn dismiss(self, all: Vec<u64>) {
         let dismiss = move || all.iter().try_for_each(|key| self.forget(*key));
         // Without a thread, or an answer, the holder stays until its VMM ends.
@@ -272,8 +273,8 @@ fn call(path: &Path) -> io::Result<OwnedFd> {
     })
 }
 
-/// A listening socket for a holder. What a dead one left at `path` goes; one that lives is an error, unless it is on its way
-/// out: the one of the client before.
+/// A listening socket for a holder. What a dead one left at `path` goes; one that lives is an error, unless
+/// it is on its way out: the one of the client before.
 pub(super) fn listen_at(path: &Path) -> io::Result<OwnedFd> {
     // No other user can be at the other end: both sides check its user.
     let kind = SocketType::SEQPACKET;

@@ -1,10 +1,11 @@
-//! The program that is a holder and each other process of ours, where a holder's socket is found, and what a daemon has to say
-//! before a holder listens to it.
+//! The program that is a holder and each other process of ours, where a holder's socket is found, and what a
+//! daemon has to say before a holder listens to it.
 //!
-//! A holder answers processes of its own user only ([`super::is_ours`]). A VMM may run as that user, confined so that it can
-//! open no file and trace no process, while calling a socket is still free to it (landlock knows no rule for that before
-//! Linux 7.1). So a holder has a secret: 64 random bits in a file beside its socket, which its user alone may read, made
-//! before the holder starts and removed at its end. The next daemon, and a newer one, finds it there.
+//! A holder answers processes of its own user only ([`super::is_ours`]). A VMM may run as that user, confined
+//! so that it can open no file and trace no process, while calling a socket is still free to it (landlock
+//! knows no rule for that before Linux 7.1). So a holder has a secret: 64 random bits in a file beside its
+//! socket, which its user alone may read, made before the holder starts and removed at its end. The next
+//! daemon, and a newer one, finds it there.
 
 use std::ffi::OsStr;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -23,14 +24,15 @@ use crate::sandbox::open::{own_file, remove_own};
 
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
-/// Names the program that is a holder when it is run with the one argument `hold`. Without it nothing is held.
+/// Names the program that is a holder when it is run with the one argument `hold`. Without it nothing is
+/// held.
 pub fn set_program(path: PathBuf) {
     // Said once, at the start of a daemon.
     let _ = PROGRAM.set(path);
 }
 
-/// Starts that program with these words and the standard input `input`, in a process group of its own if it `leads` one: then
-/// what is typed at a terminal is not for it.
+/// Starts that program with these words and the standard input `input`, in a process group of its own if it
+/// `leads` one: then what is typed at a terminal is not for it.
 pub(super) fn start(words: &[&OsStr], input: OwnedFd, leads: bool) -> io::Result<Child> {
     let program = PROGRAM.get().ok_or_else(|| io::Error::other("no program for it was named"))?;
     let mut command = Command::new(program);
@@ -50,7 +52,8 @@ pub(crate) fn helper(word: &str) -> io::Result<(OwnedFd, Child)> {
     Ok((ours, start(&[word.as_ref()], theirs, true)?))
 }
 
-/// The path at which the holder of what belongs to the socket at `path` is found; `None`: nothing is held here.
+/// The path at which the holder of what belongs to the socket at `path` is found; `None`: nothing is held
+/// here.
 pub fn path_beside(path: &Path) -> Option<PathBuf> {
     PROGRAM.get()?;
     Some(with_suffix(path, ".hold"))
@@ -99,8 +102,8 @@ pub(super) fn remove_secret(path: &Path) {
     let _ = remove_own(&secret_beside(path));
 }
 
-/// Lets `child`, a process of ours that passes descriptors on, own as many as there may be: the kernel holds those that are under
-/// way, of all processes of its user, against this limit of a sender's.
+/// Lets `child`, a process of ours that passes descriptors on, own as many as there may be: the kernel holds
+/// those that are under way, of all processes of its user, against this limit of a sender's.
 fn raise(child: &Child) {
     let raise = |to: Option<u64>| {
         let limit = Rlimit { current: to, maximum: to };

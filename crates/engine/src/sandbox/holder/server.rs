@@ -1,4 +1,5 @@
-//! The holder's side: a table of descriptors, the process of our own user that asks for it, and who answers its peer meanwhile.
+//! The holder's side: a table of descriptors, the process of our own user that asks for it, and who answers
+//! its peer meanwhile.
 
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -69,13 +70,14 @@ pub trait StandIn {
     /// Under which key its connection is kept.
     fn connection(&self) -> u64;
 
-    /// Answers the peer of what is kept in `store`, until `called` is readable. False: the peer is not to be answered any more.
+    /// Answers the peer of what is kept in `store`, until `called` is readable. False: the peer is not to be
+    /// answered any more.
     fn answer(&mut self, store: &Store, called: OwnedFd) -> bool;
 }
 
-/// Serves at `listener` until there is nothing to keep any more. Removes the socket's file, `path`, at the end. `confine` is
-/// called when all that has to be read was read: from then on it looks at names, removes its own two, and opens nothing. It
-/// returns who stands in for the daemon, if anybody can.
+/// Serves at `listener` until there is nothing to keep any more. Removes the socket's file, `path`, at the
+/// end. `confine` is called when all that has to be read was read: from then on it looks at names, removes
+/// its own two, and opens nothing. It returns who stands in for the daemon, if anybody can.
 ///
 /// # Errors
 /// `InvalidInput`: `listener` is no listening socket. Else what the system says of it.
@@ -123,9 +125,9 @@ fn is_told(caller: &OwnedFd, secret: u64) -> bool {
         && say(caller, DONE, 0, None).is_ok()
 }
 
-/// Waits for a daemon: one of `callers`, which have said nothing yet, or a new one. A caller may be silent for as long as it
-/// likes, since a daemon on a busy machine is slow to speak; nothing waits for it. `stand_in` answers the peer meanwhile.
-/// `None`: there is no sense in waiting any longer.
+/// Waits for a daemon: one of `callers`, which have said nothing yet, or a new one. A caller may be silent
+/// for as long as it likes, since a daemon on a busy machine is slow to speak; nothing waits for it.
+/// `stand_in` answers the peer meanwhile. `None`: there is no sense in waiting any longer.
 fn next_daemon(
     listener: &OwnedFd,
     callers: &mut Vec<OwnedFd>,

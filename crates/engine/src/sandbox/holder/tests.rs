@@ -166,8 +166,8 @@ fn a_daemon_that_is_slow_to_speak_is_heard_and_keeps_nobody_waiting() {
     end.join().unwrap();
 }
 
-/// A holder has heard its VMM, which may have got it into its hands: more than a holder may keep, or a file that
-/// no VMM may give.
+/// A holder has heard its VMM, which may have got it into its hands: more than a holder may keep, or a file
+/// that no VMM may give.
 #[test]
 fn a_holder_that_lies_is_given_up() {
     let (event, pipe) = (eventfd(0, EventfdFlags::CLOEXEC).unwrap(), rustix::pipe::pipe().unwrap());

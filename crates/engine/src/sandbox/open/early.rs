@@ -1,8 +1,8 @@
 //! What was had before a port asked for it: holders and disks' files, whose servers may take their time.
 //!
-//! Theory of operation. Ports are started one after the other, while nothing else can be asked or changed. So before that, all
-//! that they will ask for is fetched side by side, and under no lock, and each port finds there what came of it. What no
-//! port has asked for is dropped with the [`Fetched`].
+//! Theory of operation. Ports are started one after the other, while nothing else can be asked or changed. So
+//! before that, all that they will ask for is fetched side by side, and under no lock, and each port finds
+//! there what came of it. What no port has asked for is dropped with the [`Fetched`].
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;

@@ -53,7 +53,8 @@ fn vet(stat: &Stat) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens the file at `path`, to read and write. If there is none it is made, empty, with the permissions `mode`.
+/// Opens the file at `path`, to read and write. If there is none it is made, empty, with the permissions
+/// `mode`.
 ///
 /// # Errors
 /// What is there is a link, no regular file, or not ours alone; or what the system says of opening it.
@@ -83,8 +84,8 @@ fn found(spot: &Spot) -> io::Result<OwnedFd> {
     Ok(open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Opens the regular file or block device at `path`, to read, or to write, too: anything else is looked at, and not opened.
-/// Opening a device, a pipe or a terminal does something already.
+/// Opens the regular file or block device at `path`, to read, or to write, too: anything else is looked at,
+/// and not opened. Opening a device, a pipe or a terminal does something already.
 ///
 /// # Errors
 /// It is something else, a stranger's link is on the way or may be what the name is, or the system says no.
@@ -126,8 +127,8 @@ pub fn remove_own(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes `file` at least `bytes` long and gives it room for all of them now, so that writing to a mapping of it cannot
-/// find the file system full (SIGBUS). What stands in it stays.
+/// Makes `file` at least `bytes` long and gives it room for all of them now, so that writing to a mapping of
+/// it cannot find the file system full (SIGBUS). What stands in it stays.
 ///
 /// # Errors
 /// There is no room.

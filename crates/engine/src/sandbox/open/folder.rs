@@ -31,8 +31,8 @@ pub(super) fn kind(stat: &Stat) -> FileType {
     FileType::from_raw_mode(stat.st_mode)
 }
 
-/// Whether only root and ourselves may make, rename or remove names in a folder. (An access control list shows in the
-/// bits of the group.)
+/// Whether only root and ourselves may make, rename or remove names in a folder. (An access control list
+/// shows in the bits of the group.)
 pub fn is_tight(stat: &Stat) -> bool {
     let ours = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
     ours && stat.st_mode & 0o022 == 0
@@ -176,8 +176,8 @@ impl Spot {
         Ok(Spot { folder: Folder::open(parent)?, name: name.to_owned(), path: path.to_owned() })
     }
 
-    /// Removes the name if it still is that of the file `meant`; says whether it was. A stranger who puts another
-    /// file there meanwhile loses nothing but the time in which it bears another name.
+    /// Removes the name if it still is that of the file `meant`; says whether it was. A stranger who puts
+    /// another file there meanwhile loses nothing but the time in which it bears another name.
     ///
     /// # Errors
     /// What the system says of it.
@@ -268,7 +268,8 @@ mod tests {
         }
     }
 
-    /// In a folder of strangers a file that took the place of the one that was meant stays, and keeps its name.
+    /// In a folder of strangers a file that took the place of the one that was meant stays, and keeps its
+    /// name.
     #[test]
     fn only_what_was_meant_is_removed() {
         let dir = Dir::new("meant");

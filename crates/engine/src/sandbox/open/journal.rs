@@ -1,7 +1,8 @@
 //! Journals: what a port keeps on a file system while no daemon runs, in a folder beside the control socket.
 //!
-//! The folder is ours alone, so what lies in it is what we put there. A file is named as its port is; it goes when the
-//! port is deleted, and what a daemon's start finds of ports that are not configured any more goes, too.
+//! The folder is ours alone, so what lies in it is what we put there. A file is named as its port is; it goes
+//! when the port is deleted, and what a daemon's start finds of ports that are not configured any more goes,
+//! too.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -17,8 +18,8 @@ use super::folder::{is_tight, make_folder, Folder};
 
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
-/// Says once where journals are: in the folder beside the control socket that has its name and ends in `.journals`.
-/// Without it there are none but those with a path of their own.
+/// Says once where journals are: in the folder beside the control socket that has its name and ends in
+/// `.journals`. Without it there are none but those with a path of their own.
 pub fn set_journals(control_socket: &Path) {
     let _ = FOLDER.set(control_socket.with_extension("journals"));
 }

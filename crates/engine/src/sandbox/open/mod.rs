@@ -1,17 +1,20 @@
 //! Everything that the daemon makes or opens by name: folders, sockets, files of its own.
 //!
-//! Theory of operation. A user who may write in a folder can change the meaning of its names between two system calls.
-//! So a name is looked up once, to a descriptor, and from then on only the descriptor is used:
+//! Theory of operation. A user who may write in a folder can change the meaning of its names between two
+//! system calls. So a name is looked up once, to a descriptor, and from then on only the descriptor is used:
 //!
-//! * [`Folder`]: a path is walked part by part. A symbolic link is followed only in a folder in which only root and the daemon's
-//!   user may write. The folder that is reached is held open, so later renames above it change nothing.
-//! * [`Spot`]: a name in such a folder. Sockets are made there, never in place of anything; mode and owner are set on
-//!   the socket's own file, by its descriptor ([`socket`]). A removal removes the file that was meant, or none.
+//! * [`Folder`]: a path is walked part by part. A symbolic link is followed only in a folder in which only
+//!   root and the daemon's user may write. The folder that is reached is held open, so later renames above it
+//!   change nothing.
+//! * [`Spot`]: a name in such a folder. Sockets are made there, never in place of anything; mode and owner
+//!   are set on the socket's own file, by its descriptor ([`socket`]). A removal removes the file that was
+//!   meant, or none.
 //! * [`own_file`]: a regular file that is ours alone, or an error; never what a link leads to.
 //! * [`journal`]: what ports keep while no daemon runs, one such file for each, in a folder of the daemon's.
 //!
-//! A process that has given up its privileges asks its broker instead ([`broker`]). Each function here has a twin
-//! whose name ends in `_here`, which does the work. The broker calls that, and so does a process without a broker.
+//! A process that has given up its privileges asks its broker instead ([`broker`]). Each function here has a
+//! twin whose name ends in `_here`, which does the work. The broker calls that, and so does a process without
+//! a broker.
 
 pub mod accounts;
 pub mod broker;

@@ -1,7 +1,8 @@
-//! Descriptors that go along with bytes on a Unix socket, and the records in which processes of ours speak to each other.
+//! Descriptors that go along with bytes on a Unix socket, and the records in which processes of ours speak to
+//! each other.
 //!
-//! A record (SOCK_SEQPACKET) has two words, a text and descriptors. Broker, descriptor helper and holder have records of
-//! this one form; what a first word means is for each of them to say.
+//! A record (SOCK_SEQPACKET) has two words, a text and descriptors. Broker, descriptor helper and holder have
+//! records of this one form; what a first word means is for each of them to say.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -25,7 +26,8 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd], flags: S
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(Errno::INVAL);
     }
-    // A wait with a limit is not begun again by the system (signal(7)), also where it was no signal that interrupted it.
+    // A wait with a limit is not begun again by the system (signal(7)), also where it was no signal that
+    // interrupted it.
     retry_on_intr(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut control, flags | SendFlags::NOSIGNAL))
 }
 

@@ -1,10 +1,10 @@
 //! A descriptor in reserve, for the moment when no other is left.
 //!
-//! Theory of operation. A listener that cannot accept for the lack of a descriptor (EMFILE, ENFILE) stays readable: a
-//! thread that waits for it spins, or leaves its clients waiting for an unknown time. So the process keeps one
-//! descriptor without other use. When no other one is left, it closes that descriptor, accepts the client with it,
-//! disconnects the client, and takes the reserve again. If another thread is faster, or the limit was lowered below the
-//! reserve, the listener's owner has to pause.
+//! Theory of operation. A listener that cannot accept for the lack of a descriptor (EMFILE, ENFILE) stays
+//! readable: a thread that waits for it spins, or leaves its clients waiting for an unknown time. So the
+//! process keeps one descriptor without other use. When no other one is left, it closes that descriptor,
+//! accepts the client with it, disconnects the client, and takes the reserve again. If another thread is
+//! faster, or the limit was lowered below the reserve, the listener's owner has to pause.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,11 +42,11 @@ pub fn turned_away() -> u64 {
     TURNED_AWAY.load(Ordering::Relaxed)
 }
 
-/// Behind an `accept` at `listener`, which does not wait, that has failed with `error`: hangs up on the client that waits
-/// there, if it failed for the lack of descriptors. How many that were: none if no client waits (the system looks for a
-/// descriptor before it looks for a client). `None`: it failed otherwise, or no client could be turned away, and the
-/// listener is still readable. `hang_up` is called before the client's connection is closed: under a lock, so it must
-/// not wait.
+/// Behind an `accept` at `listener`, which does not wait, that has failed with `error`: hangs up on the
+/// client that waits there, if it failed for the lack of descriptors. How many that were: none if no client
+/// waits (the system looks for a descriptor before it looks for a client). `None`: it failed otherwise, or no
+/// client could be turned away, and the listener is still readable. `hang_up` is called before the client's
+/// connection is closed: under a lock, so it must not wait.
 pub fn turn_away(listener: impl AsFd, error: &io::Error, hang_up: impl FnOnce(&OwnedFd)) -> Option<u64> {
     if !matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE)) {
         return None;

@@ -1,8 +1,8 @@
 //! Sockets at paths: made where nothing is, with mode and owner set before a client can connect.
 //!
-//! A socket's file gets its permissions from the socket (`fchmod` before `bind`, less the umask), the rest is done to the
-//! file itself by a descriptor of it, never by its path. In a folder in which others may write, the socket is made in a
-//! folder of our own within that one, and moved out when it is finished.
+//! A socket's file gets its permissions from the socket (`fchmod` before `bind`, less the umask), the rest is
+//! done to the file itself by a descriptor of it, never by its path. In a folder in which others may write,
+//! the socket is made in a folder of our own within that one, and moved out when it is finished.
 
 use std::borrow::Cow;
 use std::io;
@@ -101,8 +101,8 @@ impl SocketFile {
         }
     }
 
-    /// The file at `path`, which the caller has listened at since it was started: for a process that got the socket,
-    /// not the place.
+    /// The file at `path`, which the caller has listened at since it was started: for a process that got the
+    /// socket, not the place.
     ///
     /// # Errors
     /// There is no socket.
@@ -313,8 +313,8 @@ pub(crate) fn call_here(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
     connect_to(&super::folder::reach(path)?, kind)
 }
 
-/// Calls a listener of this kind at `path` if the socket's file is our own user's. `None`: it is another user's, who
-/// learns nothing.
+/// Calls a listener of this kind at `path` if the socket's file is our own user's. `None`: it is another
+/// user's, who learns nothing.
 pub(crate) fn call_own(path: &Path, kind: SocketType) -> io::Result<Option<OwnedFd>> {
     let file = super::folder::reach(path)?;
     let is_own = fstat(&file)?.st_uid == rustix::process::geteuid().as_raw();

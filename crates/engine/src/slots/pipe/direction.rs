@@ -1,20 +1,21 @@
 //! One direction of a pipe: slots in, the same slots out.
 //!
-//! Theory of operation. The sender's ring and the receiver's have the same slots, in the same places, and name the same buffers. What
-//! the sender gives up is written into the receiver's ring where it does not stand there already, and shown to the receiver; what the
-//! receiver releases is the sender's again, with another buffer where the receiver exchanged it (`NS_BUF_CHANGED`). No buffer is touched.
-//! Frames that go round in the same buffers with the same lengths cost two indices a batch, and a look at each slot.
+//! Theory of operation. The sender's ring and the receiver's have the same slots, in the same places, and
+//! name the same buffers. What the sender gives up is written into the receiver's ring where it does not
+//! stand there already, and shown to the receiver; what the receiver releases is the sender's again, with
+//! another buffer where the receiver exchanged it (`NS_BUF_CHANGED`). No buffer is touched. Frames that go
+//! round in the same buffers with the same lengths cost two indices a batch, and a look at each slot.
 //!
-//! Nothing is dropped but what cannot be: a slot that names no buffer of the pipe passes without bytes. Only whole frames pass.
-//! A sender whose ring is full waits. While no receiver is there nothing moves.
+//! Nothing is dropped but what cannot be: a slot that names no buffer of the pipe passes without bytes. Only
+//! whole frames pass. A sender whose ring is full waits. While no receiver is there nothing moves.
 //!
-//! A sender whose `head` makes no sense is back where the receiver's ring ends, whatever it says next: what the receiver has is not the
-//! sender's to give up once more.
+//! A sender whose `head` makes no sense is back where the receiver's ring ends, whatever it says next: what
+//! the receiver has is not the sender's to give up once more.
 //!
-//! Access. The direction stands behind a lock. Its sender's I/O core takes it once a visit. Each end puts its own half
-//! in and takes it out, so when that is done no core touches that end's memory any more. No conversation touches a
-//! guest's memory under the lock: that memory may make it wait, and an I/O core would wait with it. If an I/O core
-//! waits in the receiver's memory, that is the receiver's overrun.
+//! Access. The direction stands behind a lock. Its sender's I/O core takes it once a visit. Each end puts its
+//! own half in and takes it out, so when that is done no core touches that end's memory any more. No
+//! conversation touches a guest's memory under the lock: that memory may make it wait, and an I/O core would
+//! wait with it. If an I/O core waits in the receiver's memory, that is the receiver's overrun.
 
 use std::sync::atomic::{fence, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -30,7 +31,8 @@ use crate::util::fault::Fault;
 
 /// The end that receives, as the I/O core of the other one tells it of frames.
 pub trait Far: Send + Sync {
-    /// Its port: the account of the memory in which the ring's indices are, the counters of its frames, and its fault.
+    /// Its port: the account of the memory in which the ring's indices are, the counters of its frames, and
+    /// its fault.
     fn port(&self) -> &Port;
 
     /// It waits for frames, and some have come. How many interrupts were sent.
@@ -47,7 +49,8 @@ pub struct Moved {
     pub frames: usize,
     /// Bytes of them.
     pub bytes: u64,
-    /// Those of them that were dropped: a slot names no buffer of the pipe, more bytes than one has, or memory outside.
+    /// Those of them that were dropped: a slot names no buffer of the pipe, more bytes than one has, or
+    /// memory outside.
     pub bad: u32,
     /// The sender waits for slots, and there are some.
     pub room: bool,
@@ -109,8 +112,8 @@ impl PipeDirection {
         let Some(released) = self.take_back() else { return moved };
         let given = self.forward(limit, &mut moved);
         let Some(far) = self.far.as_ref().filter(|_| released || given) else { return moved };
-        // Each end's line is written once, since the end looks at it all the time; and one barrier serves for both wishes: it lasts
-        // until both lines have come.
+        // Each end's line is written once, since the end looks at it all the time; and one barrier serves for
+        // both wishes: it lasts until both lines have come.
         far.port().overrun.timed(Act::Touch, || self.rx.show());
         if released {
             self.tx.put_back(self.rx.first());
@@ -128,7 +131,8 @@ impl PipeDirection {
         moved
     }
 
-    /// Writes what the sender has given up into the receiver's ring, at most `limit` frames. Whether there was something.
+    /// Writes what the sender has given up into the receiver's ring, at most `limit` frames. Whether there
+    /// was something.
     #[inline]
     fn forward(&mut self, limit: usize, moved: &mut Moved) -> bool {
         let until = self.tx.last();
@@ -156,7 +160,8 @@ impl PipeDirection {
         self.rx.next() != before
     }
 
-    /// Passes a frame of several slots from `at` on, if its last one is before `until`. False: one of them is bad.
+    /// Passes a frame of several slots from `at` on, if its last one is before `until`. False: one of them is
+    /// bad.
     #[cold]
     fn chain(&mut self, at: u32, until: u32, bytes: &mut u64) -> Option<bool> {
         let (mut end, mut slots) = (at, 1);
@@ -191,7 +196,8 @@ impl PipeDirection {
         sound
     }
 
-    /// Takes what the receiver has released, for the sender. Whether there was something; `None`: no receiver is there, or none any more.
+    /// Takes what the receiver has released, for the sender. Whether there was something; `None`: no receiver
+    /// is there, or none any more.
     #[inline]
     fn take_back(&mut self) -> Option<bool> {
         let far = self.far.as_ref()?;
@@ -226,7 +232,8 @@ impl PipeDirection {
     }
 }
 
-/// The half of a direction that an end has: on which it sends (`SENDS`), or receives. Dropping it takes it out.
+/// The half of a direction that an end has: on which it sends (`SENDS`), or receives. Dropping it takes it
+/// out.
 pub struct Half<const SENDS: bool> {
     direction: Arc<Mutex<PipeDirection>>,
     number: u64,
@@ -261,8 +268,8 @@ impl<const SENDS: bool> Half<SENDS> {
             .filter(|direction| self.number == if SENDS { direction.sender } else { direction.receiver })
     }
 
-    /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none it has no
-    /// user. What a receiver releases counts from [`Receiving::show`] on.
+    /// A guest has it, whose indices stand at `block`, which is filled in if the guest begins; with none it
+    /// has no user. What a receiver releases counts from [`Receiving::show`] on.
     pub fn set_block(&mut self, block: Option<Block>, begins: bool) {
         let Some(mut direction) = self.ours() else { return };
         if !SENDS {

@@ -1,16 +1,17 @@
 //! Pipes between two ports: what one sends the other receives, in the same buffers.
 //!
-//! Theory of operation. The two ends have one memory (`ring::Joined`), and for each ring a [`PipeDirection`](direction) in either direction. An end is a
-//! guest's (`device::ptnet`) or a program's (`host::ring`). Each maps all of the memory, so they trust each other with what is in the pipe: its
-//! buffers, slots, and the `head` and `tail` that stand in rings. What each believes of its indices it tells elsewhere, and is judged for alone;
-//! no number that either writes leads out of the pipe's memory.
+//! Theory of operation. The two ends have one memory (`ring::Joined`), and for each ring a
+//! [`PipeDirection`](direction) in either direction. An end is a guest's (`device::ptnet`) or a program's
+//! (`host::ring`). Each maps all of the memory, so they trust each other with what is in the pipe: its
+//! buffers, slots, and the `head` and `tail` that stand in rings. What each believes of its indices it tells
+//! elsewhere, and is judged for alone; no number that either writes leads out of the pipe's memory.
 //!
-//! The memory is new for an end that comes when the other end is not there. Otherwise it gets what is: an end that goes
-//! and comes again goes on where it was, and may have seen what it left. A pipe is put back to its start when an end
-//! begins anew and the other one is not there.
+//! The memory is new for an end that comes when the other end is not there. Otherwise it gets what is: an end
+//! that goes and comes again goes on where it was, and may have seen what it left. A pipe is put back to its
+//! start when an end begins anew and the other one is not there.
 //!
-//! A pipe has a name, and is there while a port names it. Which end is whose is settled when a port comes: a program's is the second one. A
-//! guest's that comes from another process ([`End::adopt`]) has its old one.
+//! A pipe has a name, and is there while a port names it. Which end is whose is settled when a port comes: a
+//! program's is the second one. A guest's that comes from another process ([`End::adopt`]) has its old one.
 
 mod direction;
 #[cfg(test)]
@@ -29,7 +30,8 @@ pub use direction::{Far, Moved, Receiving, Sending};
 use self::direction::PipeDirection;
 use crate::ring::{Geometry, Joined, Region, Side};
 
-/// The first number of a pipe's memory for programs: far from those of ports, of shared memories and of monitors.
+/// The first number of a pipe's memory for programs: far from those of ports, of shared memories and of
+/// monitors.
 const FIRST_MEMORY: u32 = (1 << 14) + 0x2000;
 
 /// Pipes by their names, and how many ends there have been.
@@ -200,8 +202,8 @@ impl End {
         Arc::clone(state.memory.joined.end(state.side(self.owner)))
     }
 
-    /// A VMM or a program comes: what it has of the memory, which is new if the other end is not there and an end has
-    /// had the old one.
+    /// A VMM or a program comes: what it has of the memory, which is new if the other end is not there and an
+    /// end has had the old one.
     ///
     /// # Errors
     /// There is no memory.
@@ -267,8 +269,8 @@ impl End {
         }
     }
 
-    /// The half of ring `ring` on which it sends, without a user at first; the former one is out. `None`: there is no
-    /// such ring.
+    /// The half of ring `ring` on which it sends, without a user at first; the former one is out. `None`:
+    /// there is no such ring.
     pub fn sending(&self, ring: usize) -> Option<Sending> {
         let state = crate::lock(&self.pipe.state);
         state.memory.direction(state.side(self.owner), ring).map(Sending::new)

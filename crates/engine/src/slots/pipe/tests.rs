@@ -133,8 +133,8 @@ impl Rig {
 }
 
 proptest! {
-    /// Against a queue: what is sent arrives in order, whole frames at a time, in the buffers in which it was sent; buffers that
-    /// the receiver exchanges come back; no buffer is ever in two hands.
+    /// Against a queue: what is sent arrives in order, whole frames at a time, in the buffers in which it was
+    /// sent; buffers that the receiver exchanges come back; no buffer is ever in two hands.
     #[test]
     fn slots_go_across_and_come_back(
         steps in prop::collection::vec((any::<bool>(), 0u32..SLOTS, prop::collection::vec(any::<(bool, bool)>(), 8), 0usize..4), 1..60),
@@ -205,8 +205,8 @@ proptest! {
         prop_assert_eq!(rig.ear.port.fault.get(), None);
     }
 
-    /// Whatever either end writes into blocks and slots: the receiver is never shown a slot that is not in the pipe, and each index
-    /// that either is told is one of its ring.
+    /// Whatever either end writes into blocks and slots: the receiver is never shown a slot that is not in
+    /// the pipe, and each index that either is told is one of its ring.
     #[test]
     fn nothing_leads_out_of_the_pipe(
         steps in prop::collection::vec((0u8..5, any::<u64>(), 0u32..SLOTS + 3), 1..60),

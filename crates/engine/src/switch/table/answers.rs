@@ -27,7 +27,8 @@ pub enum Learned {
     Known,
     /// The address is new.
     New,
-    /// The address has moved here from this port, which is down or has not been heard for long, or because it may.
+    /// The address has moved here from this port, which is down or has not been heard for long, or because it
+    /// may.
     Moved(PortId),
     /// The address lives at this port and is claimed here: both get its frames now.
     Claimed(PortId),

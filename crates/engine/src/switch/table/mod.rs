@@ -1,41 +1,44 @@
 //! The MAC table: bounded, shared by all I/O cores, without locks.
 //!
-//! Theory of operation. The table is an array of buckets, each one cache line of eight entries. An address is in the
-//! bucket that its hash names, in any of the eight entries. An entry is one 64-bit word, so that it is read and replaced
-//! whole: a tag, the port, and what holds the entry, which is never zero; a word of zero is empty. The time of the last
-//! sighting, in seconds, is in a second array, written only when it changes, so a busy address dirties its line once a second.
+//! Theory of operation. The table is an array of buckets, each one cache line of eight entries. An address is
+//! in the bucket that its hash names, in any of the eight entries. An entry is one 64-bit word, so that it is
+//! read and replaced whole: a tag, the port, and what holds the entry, which is never zero; a word of zero is
+//! empty. The time of the last sighting, in seconds, is in a second array, written only when it changes, so a
+//! busy address dirties its line once a second.
 //!
-//! **What is looked up** is an address with its VLAN (0: none): 60 bits, and only 51 are left in the word. The
-//! hash is a permutation of these 60 bits. Its highest bits name the bucket, its lower ones are the tag, and both together
-//! tell the address again. So no two addresses are ever taken for each other, and a table has at least 512 buckets.
+//! **What is looked up** is an address with its VLAN (0: none): 60 bits, and only 51 are left in the word.
+//! The hash is a permutation of these 60 bits. Its highest bits name the bucket, its lower ones are the tag,
+//! and both together tell the address again. So no two addresses are ever taken for each other, and a table
+//! has at least 512 buckets.
 //!
-//! **The hash has a key**, drawn for each table, so no guest can tell which addresses share a bucket. If buckets
-//! overflow all the same while most of the table is empty, a guest has found out ([`MacTable::pressed`]). Then the switch
-//! gets a new table, which has another key.
+//! **The hash has a key**, drawn for each table, so no guest can tell which addresses share a bucket. If
+//! buckets overflow all the same while most of the table is empty, a guest has found out
+//! ([`MacTable::pressed`]). Then the switch gets a new table, which has another key.
 //!
-//! **The port that fills a bucket pays for it.** A new address takes a free entry; else the one that has aged longest;
-//! else the oldest entry of the port with most entries in the bucket (if all have one, of the port with most in the
-//! whole table). If its own port has more than that one, the address is not learned: its frames pass, and frames for it
-//! are flooded.
+//! **The port that fills a bucket pays for it.** A new address takes a free entry; else the one that has aged
+//! longest; else the oldest entry of the port with most entries in the bucket (if all have one, of the port
+//! with most in the whole table). If its own port has more than that one, the address is not learned: its
+//! frames pass, and frames for it are flooded.
 //!
-//! **An address has a home**, the port where it was learned. A frame from it at another port is a *claim* (`claim`).
-//! From then on both ports get the frames for the address, until the home uses it again (the claim was wrong), or loses
-//! its link or ages (the claim was right). So a station that moves is reached at once, and a station whose address is
-//! forged still gets its frames, even if it never sends. If the home refutes more than `claim::MOVES` claims within a
-//! second, the address is *held* at its home for `claim::HOLD` seconds. The home itself may be the thief, so all ports
-//! that use the address meanwhile are its *rivals* and get its frames. Where an address *moves* by the first frame from
-//! another port (802.1Q §8.7), that is no claim. A *pinned* entry can neither be claimed nor move while its port has a
-//! carrier, a *static* one never; neither ages or makes room.
+//! **An address has a home**, the port where it was learned. A frame from it at another port is a *claim*
+//! (`claim`). From then on both ports get the frames for the address, until the home uses it again (the claim
+//! was wrong), or loses its link or ages (the claim was right). So a station that moves is reached at once,
+//! and a station whose address is forged still gets its frames, even if it never sends. If the home refutes
+//! more than `claim::MOVES` claims within a second, the address is *held* at its home for `claim::HOLD`
+//! seconds. The home itself may be the thief, so all ports that use the address meanwhile are its *rivals*
+//! and get its frames. Where an address *moves* by the first frame from another port (802.1Q §8.7), that is
+//! no claim. A *pinned* entry can neither be claimed nor move while its port has a carrier, a *static* one
+//! never; neither ages or makes room.
 //!
-//! **Counts.** Each entry and each claim counts for its port. A core raises a count before it exchanges the word for
-//! which the count stands, and lowers it after the exchange that removed one, if it won that exchange. So a count is
-//! never less than the number of entries, and equal whenever no core is at work.
+//! **Counts.** Each entry and each claim counts for its port. A core raises a count before it exchanges the
+//! word for which the count stands, and lowers it after the exchange that removed one, if it won that
+//! exchange. So a count is never less than the number of entries, and equal whenever no core is at work.
 //!
-//! Two cores that learn one address at the same time may each place it; both look again, and the entry further
-//! behind goes.
+//! Two cores that learn one address at the same time may each place it; both look again, and the entry
+//! further behind goes.
 //!
-//! This file is what I/O cores do for each frame: look up and learn. `upkeep` is what the control plane does, and
-//! `answers` what the table is told and tells.
+//! This file is what I/O cores do for each frame: look up and learn. `upkeep` is what the control plane does,
+//! and `answers` what the table is told and tells.
 
 mod answers;
 mod upkeep;
@@ -111,7 +114,8 @@ struct At {
 }
 
 impl MacTable {
-    /// A table for about `capacity` addresses, rounded up to a power of two of 4096 at least, whose hash has this key.
+    /// A table for about `capacity` addresses, rounded up to a power of two of 4096 at least, whose hash has
+    /// this key.
     pub fn new(capacity: usize, key: [u64; 2]) -> MacTable {
         let buckets = (capacity / WAYS).max(LEAST_BUCKETS).next_power_of_two();
         let factor = key[1] | 1;
@@ -148,8 +152,9 @@ impl MacTable {
     /// The bucket of `mac`, and its tag there.
     #[inline]
     pub(super) fn place_of(&self, mac: u64) -> (usize, u64) {
-        // Multiplied, folded onto itself and multiplied again: unlike the high bits of one product it is not linear, so
-        // two addresses that share a bucket say nothing about a third. Each step can be undone (`mac_at`).
+        // Multiplied, folded onto itself and multiplied again: unlike the high bits of one product it is not
+        // linear, so two addresses that share a bucket say nothing about a third. Each step can be undone
+        // (`mac_at`).
         let [mask, factor] = self.key;
         let product = (mac ^ mask).wrapping_mul(factor) & KEY;
         let hash = (product ^ product >> (KEY_BITS / 2)).wrapping_mul(factor) & KEY;
@@ -325,8 +330,8 @@ impl MacTable {
         self.word(at).load(Ordering::Relaxed) & (TAG | PORT) == entry & (TAG | PORT)
     }
 
-    /// The home has spoken: the port that claimed its address was wrong. That it was tried is remembered. True if the
-    /// address is held: then its home's word does not count for more than that of others.
+    /// The home has spoken: the port that claimed its address was wrong. That it was tried is remembered.
+    /// True if the address is held: then its home's word does not count for more than that of others.
     fn refute(&self, at: At, now: u32) -> bool {
         let old = Claim::from_word(self.claims[at.bucket][at.way].load(Ordering::Relaxed));
         if old.claimant().is_some() {
@@ -379,7 +384,8 @@ impl MacTable {
         let aged = loose().filter(|way| age(*way) >= by.ageing).max_by_key(|way| age(*way));
         let all_of = |way: usize| self.count(port_of(words[way]));
         let way = aged.or_else(|| loose().max_by_key(|way| (of_same(*way), all_of(*way), age(*way))))?;
-        // Several ports that fill the table together have few entries in each bucket. The newcomer is counted already.
+        // Several ports that fill the table together have few entries in each bucket. The newcomer is counted
+        // already.
         let robs = age(way) < by.ageing && of_same(way) == 1 && self.count(by.port) > all_of(way) + 1;
         (!robs).then_some((way, words[way]))
     }
@@ -430,13 +436,14 @@ impl MacTable {
         &self.buckets[at.bucket].0[at.way]
     }
 
-    /// The one way in which an entry changes. Sequentially consistent for `settle`: of two cores that place one
-    /// address, one sees the other's.
+    /// The one way in which an entry changes. Sequentially consistent for `settle`: of two cores that place
+    /// one address, one sees the other's.
     fn exchange(&self, at: At, old: u64, new: u64) -> bool {
         self.word(at).compare_exchange(old, new, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// The one way in which a claim changes. The core that wins the exchange takes the old claim off its port's count.
+    /// The one way in which a claim changes. The core that wins the exchange takes the old claim off its
+    /// port's count.
     fn exchange_claim(&self, at: At, old: Claim, new: Claim) -> bool {
         let word = &self.claims[at.bucket][at.way];
         let done = word.compare_exchange(old.word(), new.word(), Ordering::SeqCst, Ordering::Relaxed).is_ok();

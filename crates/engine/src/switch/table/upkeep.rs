@@ -42,8 +42,8 @@ impl MacTable {
         });
     }
 
-    /// Forgets everything behind `port`, but for static entries if `stays`. A port that claims one of its addresses
-    /// gets it.
+    /// Forgets everything behind `port`, but for static entries if `stays`. A port that claims one of its
+    /// addresses gets it.
     pub fn forget(&self, port: PortId, stays: bool, now: u32, ageing: u32) {
         let goes = |_, entry| !(stays && port_of(entry) == port && entry & KIND == STATIC);
         self.forget_if(port, now, ageing, goes);
@@ -88,14 +88,16 @@ impl MacTable {
         u16::try_from(self.mac_at(at.bucket, entry) >> 48).unwrap_or(0)
     }
 
-    /// Whether the bucket of `mac` is left with places for stations that speak when one more entry there stays.
+    /// Whether the bucket of `mac` is left with places for stations that speak when one more entry there
+    /// stays.
     pub fn may_fix(&self, mac: u64) -> bool {
         let bucket = &self.buckets[self.place_of(mac).0].0;
         let fixed = bucket.iter().filter(|word| word.load(Ordering::Relaxed) & FIXED != 0).count();
         fixed + FREE_WAYS < WAYS
     }
 
-    /// Takes over what `old` has, entries that stay first. Cores may learn meanwhile, by the one or the other.
+    /// Takes over what `old` has, entries that stay first. Cores may learn meanwhile, by the one or the
+    /// other.
     pub fn take_over_all(&self, old: &MacTable) {
         for fixed in [true, false] {
             old.each(|at, word| {
@@ -159,8 +161,8 @@ impl MacTable {
         });
     }
 
-    /// Whether buckets overflow although most of the table is empty: by chance one in a hundred thousand buckets does
-    /// at a quarter of what fits. Asked every second.
+    /// Whether buckets overflow although most of the table is empty: by chance one in a hundred thousand
+    /// buckets does at a quarter of what fits. Asked every second.
     pub fn pressed(&self) -> bool {
         if self.evicted.0.swap(0, Ordering::Relaxed) < PRESSURE {
             return false;

@@ -114,9 +114,10 @@ impl RingPortConfig {
 /// Where the sockets of ring ports with plain names are.
 static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
 
-/// Says once where the sockets of ring ports with plain names are: the directory `ring` beside the daemon's control
-/// socket, where clients look, too. Makes it if it is not there. The daemon may be kept from it afterwards, because its
-/// user cannot enter the folder of the control socket; then the broker makes the sockets. Later calls change nothing.
+/// Says once where the sockets of ring ports with plain names are: the directory `ring` beside the daemon's
+/// control socket, where clients look, too. Makes it if it is not there. The daemon may be kept from it
+/// afterwards, because its user cannot enter the folder of the control socket; then the broker makes the
+/// sockets. Later calls change nothing.
 ///
 /// # Errors
 /// It cannot be made.
@@ -154,8 +155,8 @@ pub(super) struct Piped {
 }
 
 impl Piped {
-    /// A client comes: its queues are live when this returns. What it is to be told, and the descriptors that it gets: the memory, kicks,
-    /// what wakes it for sending, and for receiving.
+    /// A client comes: its queues are live when this returns. What it is to be told, and the descriptors that
+    /// it gets: the memory, kicks, what wakes it for sending, and for receiving.
     ///
     /// # Errors
     /// There is no memory, or there are no descriptors.

@@ -1,8 +1,8 @@
 //! The socket that stands for `/dev/netmap` where that is not about a port that exists: `sidecore_abi::vale`.
 //!
-//! One thread reads requests and hands them, one at a time, to another one, with the code that knows ports and switches
-//! ([`Verbs`]): the thread that reads what strangers sent makes nothing (`sandbox/filters`). A connection that ends, for whatever
-//! reason, is reported: what was made for it may go.
+//! One thread reads requests and hands them, one at a time, to another one, with the code that knows ports
+//! and switches ([`Verbs`]): the thread that reads what strangers sent makes nothing (`sandbox/filters`). A
+//! connection that ends, for whatever reason, is reported: what was made for it may go.
 
 use std::io;
 use std::path::Path;
@@ -26,8 +26,8 @@ const CONNECTIONS: usize = 1024;
 const CONNECTIONS_OF_A_USER: usize = 256;
 /// Those of all such users together: the rest is for root and ourselves.
 const CONNECTIONS_OF_OTHERS: usize = CONNECTIONS - CONNECTIONS_OF_A_USER;
-/// How long a connection may take over its first request, or over the rest of one that has begun. Between requests it may
-/// be silent for as long as it likes: it is the lease of what it had made.
+/// How long a connection may take over its first request, or over the rest of one that has begun. Between
+/// requests it may be silent for as long as it likes: it is the lease of what it had made.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Why a connection was refused, or ended by us.
@@ -166,8 +166,8 @@ struct Server {
 }
 
 impl Server {
-    /// Makes room for one more connection of user `uid`. The connection that owes a request longest goes first; an
-    /// error says why none does.
+    /// Makes room for one more connection of user `uid`. The connection that owes a request longest goes
+    /// first; an error says why none does.
     fn make_room(&mut self, uid: u32) -> Result<(), Why> {
         let privileged = uid == 0 || uid == crate::sandbox::open::broker::maker();
         let of_user = |c: &&ClientConnection<Asker>| c.role.ids.0 == uid;
@@ -233,7 +233,8 @@ impl Requests for Server {
             }
             None => Reply::refused(71, "the daemon does not speak this language or version"), // EPROTO
         };
-        // A reply fits into a socket's buffer; a client that leaves replies unread until one does not fit is dropped.
+        // A reply fits into a socket's buffer; a client that leaves replies unread until one does not fit is
+        // dropped.
         let bytes = reply.to_bytes();
         let sent = send(&connection.socket, &bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         sent.is_ok_and(|n| n == bytes.len()) && reply.errno != 71

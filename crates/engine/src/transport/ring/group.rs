@@ -1,8 +1,9 @@
 //! Ring ports that share a memory: `memory=NAME`.
 //!
-//! Off by default, so that no client sees a neighbour's frames. The ports of one NAME have one region, of which each
-//! has a part (`ring::SharedMemory`); their clients may exchange buffers between them, as those of netmap's ports with
-//! equal memory numbers do. The memory is there while any of the ports has a client or an open pipe.
+//! Off by default, so that no client sees a neighbour's frames. The ports of one NAME have one region, of
+//! which each has a part (`ring::SharedMemory`); their clients may exchange buffers between them, as those of
+//! netmap's ports with equal memory numbers do. The memory is there while any of the ports has a client or an
+//! open pipe.
 
 use std::collections::BTreeMap;
 use std::io;

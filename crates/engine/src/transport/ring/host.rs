@@ -1,9 +1,10 @@
 //! Host rings: a second port in a ring port's memory.
 //!
-//! A netmap program may ask for its interface's *host rings*, which lead to the host's own stack. Here they are a port
-//! of their own, `ring:NAME^` beside `ring:NAME`, with counters and a place on a wire or a switch as any other; joined
-//! to a TAP port by a wire they are what netmap's are. It has no socket: its rings lie in the memory that the client
-//! of `NAME` gets, and are served while that client is attached. Frames in them have no virtio-net header.
+//! A netmap program may ask for its interface's *host rings*, which lead to the host's own stack. Here they
+//! are a port of their own, `ring:NAME^` beside `ring:NAME`, with counters and a place on a wire or a switch
+//! as any other; joined to a TAP port by a wire they are what netmap's are. It has no socket: its rings lie
+//! in the memory that the client of `NAME` gets, and are served while that client is attached. Frames in them
+//! have no virtio-net header.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

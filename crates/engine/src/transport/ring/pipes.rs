@@ -1,9 +1,9 @@
 //! The memory of a ring port's clients, and the holders of the ends of its pipes.
 //!
-//! Frames in a pipe pass from end to end without us. What we do: give each end the memory and the descriptors by
-//! which the two wake each other, keep one holder from an end that another has, and put a pipe's rings back to their
-//! start when its last end has gone. Several may have an end if none of them wants it alone: they share its rings, as
-//! netmap's programs do. An end that goes and comes again goes on where it was.
+//! Frames in a pipe pass from end to end without us. What we do: give each end the memory and the descriptors
+//! by which the two wake each other, keep one holder from an end that another has, and put a pipe's rings
+//! back to their start when its last end has gone. Several may have an end if none of them wants it alone:
+//! they share its rings, as netmap's programs do. An end that goes and comes again goes on where it was.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -49,7 +49,8 @@ pub(super) enum Holder {
 struct Pipe {
     name: [u8; PIPE_NAME],
     open: [Users; 2],
-    /// What wakes the owner of each of the four rings. The daemon itself raises them for monitors only, and never waits.
+    /// What wakes the owner of each of the four rings. The daemon itself raises them for monitors only, and
+    /// never waits.
     wakes: [OwnedFd; 4],
     /// Rings that I/O cores follow for monitors.
     taps: [Option<Tapped>; 4],
@@ -96,8 +97,8 @@ impl LentMemory {
         LentMemory { used, shared: Some(shared), ..LentMemory::new(region, None) }
     }
 
-    /// The place of the pipe `name`, which is made if no client has one of its ends. `None`: there is no room for one
-    /// more.
+    /// The place of the pipe `name`, which is made if no client has one of its ends. `None`: there is no room
+    /// for one more.
     fn find(&mut self, name: [u8; PIPE_NAME]) -> io::Result<Option<usize>> {
         let named = |pipe: &Option<Pipe>| pipe.as_ref().is_some_and(|pipe| pipe.name == name);
         let there = self.pipes.iter().position(named);
@@ -115,8 +116,8 @@ impl LentMemory {
         Ok(Some(place))
     }
 
-    /// Opens an end of the pipe `name`, which is made if no client has one of its ends, and tells how many others have
-    /// that end. `None`: there is no room for one more.
+    /// Opens an end of the pipe `name`, which is made if no client has one of its ends, and tells how many
+    /// others have that end. `None`: there is no room for one more.
     pub(super) fn open(
         &mut self,
         name: [u8; PIPE_NAME],
@@ -137,7 +138,8 @@ impl LentMemory {
         Ok(Some((OpenEnd { pipe: number, end }, users.count - 1)))
     }
 
-    /// Has `monitor` see what passes its end of the pipe `name`; the pipe's number, or `None`: there is no room for one more.
+    /// Has `monitor` see what passes its end of the pipe `name`; the pipe's number, or `None`: there is no
+    /// room for one more.
     pub(super) fn monitor(
         &mut self,
         common: &Arc<Common>,

@@ -1,4 +1,5 @@
-//! The thread of a ring port: conversations, one of which may be attached, others ends of its pipes or monitors.
+//! The thread of a ring port: conversations, one of which may be attached, others ends of its pipes or
+//! monitors.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -96,7 +97,8 @@ pub(super) struct Client {
     lent: Pairs<RingIngress, RingEgress>,
     host: Option<Arc<HostRings>>,
     region: Arc<Region>,
-    /// For each ring on which it receives, what keeps slots that it has released, and the monitors that read them.
+    /// For each ring on which it receives, what keeps slots that it has released, and the monitors that read
+    /// them.
     gates: Vec<Arc<ReleaseGate>>,
     taps: Vec<Option<Tapped>>,
 }
@@ -224,8 +226,9 @@ impl Requests for Server {
 }
 
 impl Drop for Server {
-    /// The port goes. What clients that have left keep is not to count as ours. Those that are there may still read their memory, which
-    /// would mean nothing if it were empty; but another user could have port after port made, and keep all their memory so.
+    /// The port goes. What clients that have left keep is not to count as ours. Those that are there may
+    /// still read their memory, which would mean nothing if it were empty; but another user could have port
+    /// after port made, and keep all their memory so.
     fn drop(&mut self) {
         let others = self.common.config.owner.0.is_some();
         self.conversations.retain(|c| !others && !has_left(&c.socket));
@@ -394,8 +397,8 @@ impl Server {
         Ok((info, fds))
     }
 
-    /// Has `monitor` see what it is made for: a pipe of the port, or the port and what its client releases. `None`: there is no
-    /// room for that pipe.
+    /// Has `monitor` see what it is made for: a pipe of the port, or the port and what its client releases.
+    /// `None`: there is no room for that pipe.
     fn look(
         &mut self,
         monitor: &Arc<Monitor>,

@@ -1,8 +1,10 @@
-//! A connection with a VMM or a client, which does not wait when it is dropped; and reading without receiving descriptors.
+//! A connection with a VMM or a client, which does not wait when it is dropped; and reading without receiving
+//! descriptors.
 //!
-//! Without room for them the kernel drops what it would hand out: it gives its references back, and asks no server of a
-//! file, as the close of a descriptor of ours does (FUSE). Only the last reference to a socket that lingers (SO_LINGER)
-//! is waited for, which is why a descriptor helper keeps its own until the message has been dropped here (`descriptors::dropped`).
+//! Without room for them the kernel drops what it would hand out: it gives its references back, and asks no
+//! server of a file, as the close of a descriptor of ours does (FUSE). Only the last reference to a socket
+//! that lingers (SO_LINGER) is waited for, which is why a descriptor helper keeps its own until the message
+//! has been dropped here (`descriptors::dropped`).
 
 use std::io::IoSliceMut;
 use std::ops::Deref;
@@ -17,8 +19,8 @@ use rustix::net::{recvmsg, RecvAncillaryBuffer, RecvFlags, ReturnFlags};
 use crate::sandbox::descriptors;
 use crate::util::wait;
 
-/// A connection. When it is dropped, the other end is hung up on, and unread messages are left to a descriptor helper
-/// (`descriptors::hang_up`).
+/// A connection. When it is dropped, the other end is hung up on, and unread messages are left to a
+/// descriptor helper (`descriptors::hang_up`).
 pub(in crate::transport) struct Connection {
     stream: UnixStream,
     /// Another process goes on with it.
@@ -34,8 +36,8 @@ impl Connection {
 
 impl From<UnixStream> for Connection {
     fn from(stream: UnixStream) -> Connection {
-        // Bytes out of band are bytes like others: the system counts them among what waits, and keeps them from readers
-        // without this. A kernel that has no such bytes needs it not.
+        // Bytes out of band are bytes like others: the system counts them among what waits, and keeps them
+        // from readers without this. A kernel that has no such bytes needs it not.
         let _ = set_socket_oobinline(&stream, true);
         Connection { stream, left: false }
     }
@@ -85,8 +87,8 @@ pub(in crate::transport) fn receive(
 pub(in crate::transport) const CLOSING: &str =
     "a file that its VMM gave is still being closed, because its file server does not answer; the port accepts no VMM until then";
 
-/// Waits until a file is closed; true if it is, false if `wake` is readable first. If it takes longer than a moment, `told`
-/// is called once.
+/// Waits until a file is closed; true if it is, false if `wake` is readable first. If it takes longer than a
+/// moment, `told` is called once.
 pub(in crate::transport) fn await_close(closing: &OwnedFd, wake: impl AsFd, told: impl FnOnce()) -> bool {
     descriptors::dropped(closing);
     let mut fds = [PollFd::new(&wake, PollFlags::IN), PollFd::new(closing, PollFlags::IN)];

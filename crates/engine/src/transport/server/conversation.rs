@@ -1,7 +1,9 @@
-//! One conversation with one client: the thread sleeps until the client, the port's fault or its owner has something to say.
+//! One conversation with one client: the thread sleeps until the client, the port's fault or its owner has
+//! something to say.
 //!
-//! A client is given [`PATIENCE`] over the rest of a message or over reading our answers, and [`FIRST_WORD`] over its first one. While its
-//! messages are held back (`port::message_limit`) the owner is heard, and the protocol's own descriptors are.
+//! A client is given [`PATIENCE`] over the rest of a message or over reading our answers, and [`FIRST_WORD`]
+//! over its first one. While its messages are held back (`port::message_limit`) the owner is heard, and the
+//! protocol's own descriptors are.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -17,7 +19,8 @@ use crate::util::wait;
 
 /// How long a peer may take over the rest of a message, or over reading our answers.
 pub(in crate::transport) const PATIENCE: Duration = Duration::from_secs(2);
-/// How long until we look again whether the rest of a message has come: a socket that is readable cannot tell.
+/// How long until we look again whether the rest of a message has come: a socket that is readable cannot
+/// tell.
 const NEXT_LOOK: Duration = Duration::from_millis(1);
 /// How long a peer may take over its first message.
 const FIRST_WORD: Duration = Duration::from_secs(10);
@@ -98,13 +101,14 @@ pub(in crate::transport) trait Exchange {
         false
     }
 
-    /// The end, by a fault or not: first no core touches the guest's memory any more, then the peer learns that we are
-    /// gone. What is returned is readable when a file of the peer's has been closed (`descriptors::Refused`).
+    /// The end, by a fault or not: first no core touches the guest's memory any more, then the peer learns
+    /// that we are gone. What is returned is readable when a file of the peer's has been closed
+    /// (`descriptors::Refused`).
     fn end(self, faulty: bool) -> Option<OwnedFd>;
 }
 
-/// Talks at `port` until there is an end. Other clients connect at `listener`; the first word has to come in time if that is to be
-/// limited; `show` is told after messages were handled.
+/// Talks at `port` until there is an end. Other clients connect at `listener`; the first word has to come in
+/// time if that is to be limited; `show` is told after messages were handled.
 pub(in crate::transport) fn run<T: Exchange>(
     exchange: &mut T,
     port: &Port,
@@ -131,14 +135,15 @@ pub(in crate::transport) fn run<T: Exchange>(
             PollFd::new(line, PollFlags::IN),
             PollFd::from_borrowed_fd(port.fault.event(), PollFlags::IN),
         ];
-        // A part of a message leaves the socket readable: then only time helps, and what is waited for is that it ends.
+        // A part of a message leaves the socket readable: then only time helps, and what is waited for is
+        // that it ends.
         let listens = if waiting.is_none() && waits.listens { PollFlags::IN } else { PollFlags::empty() };
         let stream = held.is_none().then(|| PollFd::new(waits.stream, listens));
         let newcomers =
             listener.filter(|_| held.is_none()).map(|listener| PollFd::new(listener, PollFlags::IN));
         let [a, b, c] = waits.also.map(|fd| fd.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        // Where each is among those that are polled. The listener comes first: a VMM that has left and calls again is
-        // seen to have left.
+        // Where each is among those that are polled. The listener comes first: a VMM that has left and calls
+        // again is seen to have left.
         let indices = [newcomers, stream, a, b, c].map(|fd| {
             let index = fd.is_some().then_some(fds.len());
             fds.extend(fd);

@@ -1,5 +1,5 @@
-//! A socket with many clients at a time, whose requests are all of one size. Nothing that a client leaves unsent, or does not read, makes
-//! the thread wait.
+//! A socket with many clients at a time, whose requests are all of one size. Nothing that a client leaves
+//! unsent, or does not read, makes the thread wait.
 
 use std::time::{Duration, Instant};
 

@@ -1,20 +1,24 @@
-//! Sockets at which others reach us: one way to listen, to let in, to talk and to end, whatever is spoken there.
+//! Sockets at which others reach us: one way to listen, to let in, to talk and to end, whatever is spoken
+//! there.
 //!
-//! Theory of operation. Each socket has a thread ([`Running`]) that blocks on nothing but its own `poll`, in which its owner's
-//! [`OwnerLine`] always is: so it can always be stopped. A protocol says what its messages come to, and nothing else. There are two shapes:
+//! Theory of operation. Each socket has a thread ([`Running`]) that blocks on nothing but its own `poll`, in
+//! which its owner's [`OwnerLine`] always is: so it can always be stopped. A protocol says what its messages
+//! come to, and nothing else. There are two shapes:
 //!
-//! * one client at a time ([`single`]): a VMM that plugs a device of ours into its guest, for as long as the guest lives. Others that connect
-//!   meanwhile are refused. The conversation itself is [`conversation`], its messages come by a `super::inbox`;
+//! * one client at a time ([`single`]): a VMM that plugs a device of ours into its guest, for as long as the
+//!   guest lives. Others that connect meanwhile are refused. The conversation itself is [`conversation`], its
+//!   messages come by a `super::inbox`;
 //! * many at a time ([`many`]): programs with requests of one size, each of which is answered at once.
 //!
-//! What a client may not do is the same everywhere: keep the thread from hearing its owner, keep the next one out by saying nothing,
-//! have it spin by coming and going ([`single`]) or when no descriptor is left ([`socket`]), send us a descriptor unasked
-//! ([`connection`]), or end more than its own conversation by a bug of ours ([`supervise()`]).
+//! What a client may not do is the same everywhere: keep the thread from hearing its owner, keep the next one
+//! out by saying nothing, have it spin by coming and going ([`single`]) or when no descriptor is left
+//! ([`socket`]), send us a descriptor unasked ([`connection`]), or end more than its own conversation by a
+//! bug of ours ([`supervise()`]).
 //!
-//! A panic is a fault of ours, and a peer may be able to bring it about again. It ends the conversation
-//! that it happened in, not the port: [`supervise()`] catches it, counts it at the port, and has the port listen again after a pause that
-//! doubles each time, so that no peer can keep us busy with it. Locks that were held are whole enough to go on with:
-//! what they guard is set up anew by the next conversation.
+//! A panic is a fault of ours, and a peer may be able to bring it about again. It ends the conversation that
+//! it happened in, not the port: [`supervise()`] catches it, counts it at the port, and has the port listen
+//! again after a pause that doubles each time, so that no peer can keep us busy with it. Locks that were held
+//! are whole enough to go on with: what they guard is set up anew by the next conversation.
 //!
 //! | | vfio-user | vhost-user | ring port | netmap socket |
 //! |---|---|---|---|---|
@@ -139,8 +143,8 @@ impl Drop for Running {
 /// First and longest pause after a failure.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(60));
 
-/// Runs `body` until it returns. After a panic `clean` gives back what the conversation held, and `body` runs again after a pause, unless
-/// the owner has asked for the end meanwhile.
+/// Runs `body` until it returns. After a panic `clean` gives back what the conversation held, and `body` runs
+/// again after a pause, unless the owner has asked for the end meanwhile.
 pub(super) fn supervise<H>(
     host: &mut H,
     port: &Port,

@@ -1,4 +1,5 @@
-//! A socket with one client at a time: its thread meets a client, talks with it and, when it is gone, waits for the next one, for ever.
+//! A socket with one client at a time: its thread meets a client, talks with it and, when it is gone, waits
+//! for the next one, for ever.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,8 +21,9 @@ use crate::util::{has_left, wait, wait_for};
 /// Most characters that are shown of what was wrong with a message.
 const LONGEST_WHY: usize = 400;
 
-/// First and longest pause between two attempts at something that fails. The longest is also what a client has to wait that broke
-/// a rule, and the time in which one client may come for nothing: it costs a set-up, and where connections are kept a process.
+/// First and longest pause between two attempts at something that fails. The longest is also what a client
+/// has to wait that broke a rule, and the time in which one client may come for nothing: it costs a set-up,
+/// and where connections are kept a process.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Clients that may come for nothing at once. One that had come for something has them all forgiven.
 const AT_ONCE: u64 = 2;
@@ -206,8 +208,8 @@ impl<P: Protocol> Host<P> {
                     }
                 },
                 source => match source.listener().map(Listener::accept) {
-                    // One that did not want to wait until it was let in came for nothing, and nothing was done for it. The
-                    // owner is listened to before the next one.
+                    // One that did not want to wait until it was let in came for nothing, and nothing was
+                    // done for it. The owner is listened to before the next one.
                     Some(Ok(Some(stream))) if has_left(&stream) => {
                         self.port.messages.note(|counts| counts.brief += 1)
                     }

@@ -205,8 +205,8 @@ mod tests {
     /// Tries of the race; the old code, which set mode and owner by path, lost within a few dozen.
     const TRIES: usize = 2000;
 
-    /// In a folder that strangers may write in, a name is what they want it to be at any moment: a link to a file of
-    /// ours, now and then. That file keeps its owner and its permissions, however often they try.
+    /// In a folder that strangers may write in, a name is what they want it to be at any moment: a link to a
+    /// file of ours, now and then. That file keeps its owner and its permissions, however often they try.
     #[test]
     fn a_link_in_the_sockets_place_gives_nothing_away() {
         let dir = Dir::new("race");

@@ -79,7 +79,8 @@ const TABLE: &[Message] = table! {
 /// Whether a command can go on: the conversation ends behind one that cannot, once its answer was sent.
 pub(super) type Outcome = Result<(), String>;
 
-/// Has `session` handle a command. The bytes of the answer are in `answer` then; the first value says whether one is due.
+/// Has `session` handle a command. The bytes of the answer are in `answer` then; the first value says whether
+/// one is due.
 pub(super) fn handle(
     session: &mut Session,
     header: &Header,

@@ -1,7 +1,7 @@
 //! One conversation on a socket: messages in, answers out, and everything else that the thread waits for.
 //!
-//! Theory of operation. A message stays in the socket until it has been handled and written down (`keep`): there the next daemon
-//! finds it if this one is killed (`super::super::inbox`).
+//! Theory of operation. A message stays in the socket until it has been handled and written down (`keep`):
+//! there the next daemon finds it if this one is killed (`super::super::inbox`).
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,14 +21,16 @@ use super::session::{Session, SharedDevice};
 use crate::mem::{peeked, set_peeked, BadFile};
 use crate::port::{AttachmentStatus, Fault, Lack, Peer, Port};
 
-/// What a file that does not pass the descriptor helper costs its port, in changes: the helper ends with it, and another one is started.
+/// What a file that does not pass the descriptor helper costs its port, in changes: the helper ends with it,
+/// and another one is started.
 const STRANGER: usize = 1000;
 /// Messages that are handled before the thread looks at what else waits.
 const IN_A_ROW: usize = 32;
 
 /// A conversation.
 pub(super) struct Conversation {
-    /// Before the socket: first no core touches the guest's memory any more, then the VMM learns that we are gone.
+    /// Before the socket: first no core touches the guest's memory any more, then the VMM learns that we are
+    /// gone.
     session: Session,
     inbox: Inbox,
     port: Arc<Port>,

@@ -149,8 +149,8 @@ impl DmaTable {
         }
     }
 
-    /// The table that was saved there; `file` gives the file of a name. `still`: nothing is mapped. An error says what cannot be
-    /// had any more.
+    /// The table that was saved there; `file` gives the file of a name. `still`: nothing is mapped. An error
+    /// says what cannot be had any more.
     pub(super) fn restore(
         image: &Image,
         at: usize,

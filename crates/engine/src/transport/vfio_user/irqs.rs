@@ -16,7 +16,8 @@ use crate::mem::{eventfd, Terms};
 pub(super) fn info(index: Index) -> u32 {
     match index {
         Index::Intx => irq::EVENTFD | irq::MASKABLE | irq::AUTOMASKED,
-        // MSI-X vectors come one by one: no NO_RESIZE, or the VMM would unwire and wire all of them each time.
+        // MSI-X vectors come one by one: no NO_RESIZE, or the VMM would unwire and wire all of them each
+        // time.
         Index::Msix => irq::EVENTFD,
         Index::Msi | Index::Error | Index::Request => irq::EVENTFD | irq::NO_RESIZE,
     }
@@ -115,8 +116,9 @@ fn wire(
     Ok(())
 }
 
-/// The number of ends of interrupts that are heard in a time: more than a guest has, and too few to keep a processor busy. There
-/// are eventfds that are readable for ever: a semaphore with a large count, or the one by which the interrupt is raised.
+/// The number of ends of interrupts that are heard in a time: more than a guest has, and too few to keep a
+/// processor busy. There are eventfds that are readable for ever: a semaphore with a large count, or the one
+/// by which the interrupt is raised.
 const ENDS: (u32, Duration) = (32, Duration::from_millis(1));
 
 /// Hears the ends of interrupts.
@@ -130,8 +132,8 @@ impl Ends {
         Ends { heard: 0, since: Instant::now() }
     }
 
-    /// Takes the count out of an eventfd of the VMM's. It may have made it block, and have read it before us: that we never
-    /// wait for it is asked for with each read.
+    /// Takes the count out of an eventfd of the VMM's. It may have made it block, and have read it before us:
+    /// that we never wait for it is asked for with each read.
     pub(super) fn hear(&mut self, eventfd: &OwnedFd) {
         if self.since.elapsed() >= ENDS.1 {
             *self = Ends::new();

@@ -1,26 +1,31 @@
 //! What a conversation leaves behind for the next daemon, and how every message is done exactly once.
 //!
-//! Theory of operation. A VMM that cannot connect again must not notice that the daemon was killed: the socket, its
-//! memory and its eventfds are with a holder (`crate::sandbox::holder`), and so are two files of ours.
+//! Theory of operation. A VMM that cannot connect again must not notice that the daemon was killed: the
+//! socket, its memory and its eventfds are with a holder (`crate::sandbox::holder`), and so are two files of
+//! ours.
 //!
-//! The *state* holds two copies of an [`Image`] of device and session, and two numbers: how many messages the newer copy
-//! has seen (`COMMIT`), and how many have been taken from the socket and answered (`DONE`). A message is
-//! 1. looked at, not taken (MSG_PEEK hands out duplicates of its descriptors), and handled; descriptors go to the holder;
-//! 2. committed: the older copy is brought up to date, the answer written to the file of *answers*, `COMMIT` goes up;
+//! The *state* holds two copies of an [`Image`] of device and session, and two numbers: how many messages the
+//! newer copy has seen (`COMMIT`), and how many have been taken from the socket and answered (`DONE`). A
+//! message is
+//! 1. looked at, not taken (MSG_PEEK hands out duplicates of its descriptors), and handled; descriptors go to
+//!    the holder;
+//! 2. committed: the older copy is brought up to date, the answer written to the file of *answers*, `COMMIT`
+//!    goes up;
 //! 3. taken from the socket;
 //! 4. answered by `sendfile`;
 //! 5. done: `DONE` goes up.
 //!
-//! Killed before 2, the successor finds the state before the message and the message: it handles it again. (What lies
-//! in files of the device's own may have changed already; writing a register twice does no harm.) Killed later,
-//! `COMMIT` is ahead, and two numbers that the kernel keeps tell how far it came, because the kernel changes them in the
-//! same call: how much of what was looked at is still in the socket ([`peeked`](crate::mem::peeked)), and the file position
-//! of the answers, which is where `sendfile` has got to. So the rest is taken, the rest is sent, and no answer comes
-//! twice or not at all. The one exception is an answer with a descriptor, which `sendfile` cannot carry (the VMM asks for
-//! those while it starts): killed between 3 and 5 of such a message, the connection is given up.
+//! Killed before 2, the successor finds the state before the message and the message: it handles it again.
+//! (What lies in files of the device's own may have changed already; writing a register twice does no harm.)
+//! Killed later, `COMMIT` is ahead, and two numbers that the kernel keeps tell how far it came, because the
+//! kernel changes them in the same call: how much of what was looked at is still in the socket
+//! ([`peeked`](crate::mem::peeked)), and the file position of the answers, which is where `sendfile` has got
+//! to. So the rest is taken, the rest is sent, and no answer comes twice or not at all. The one exception is
+//! an answer with a descriptor, which `sendfile` cannot carry (the VMM asks for those while it starts):
+//! killed between 3 and 5 of such a message, the connection is given up.
 //!
-//! Answers reach the socket as references to the file's pages, so the file is far larger than a socket's buffer: a stretch
-//! is written again when its former content has long been read.
+//! Answers reach the socket as references to the file's pages, so the file is far larger than a socket's
+//! buffer: a stretch is written again when its former content has long been read.
 //!
 //! Only we and the holder ever see these files. Their [`Format`] stands in front; another one is refused.
 
@@ -115,8 +120,8 @@ fn map(file: &File) -> io::Result<SharedFile> {
 }
 
 impl Keep {
-    /// Has `holder`, a new one, keep a conversation on `stream` with `device`; `words` are what the session itself saves.
-    /// An error says why nothing is kept.
+    /// Has `holder`, a new one, keep a conversation on `stream` with `device`; `words` are what the session
+    /// itself saves. An error says why nothing is kept.
     pub(super) fn begin(
         holder: Holder,
         stream: &UnixStream,
@@ -155,8 +160,8 @@ impl Keep {
         Ok(keep)
     }
 
-    /// Opens what another daemon left with `holder` for a device like `device`; gives back the connection, and the files of
-    /// the device. An error says what is wrong with it.
+    /// Opens what another daemon left with `holder` for a device like `device`; gives back the connection,
+    /// and the files of the device. An error says what is wrong with it.
     pub(super) fn open(
         holder: Holder,
         found: &mut Found,

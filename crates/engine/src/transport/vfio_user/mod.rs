@@ -1,14 +1,15 @@
 //! vfio-user: the conversation with a VMM that plugs one of our PCI devices into its guest.
 //!
-//! Theory of operation. Each device ([`PciDevice`]) has a socket of its own with one client at a time (`super::server`). Messages
-//! are read by a [`conversation`] and looked up in a table ([`commands`]); they are answered by a [`session`], which lives as long as
-//! the client and owns everything that the client gave: memory ([`dma`]), eventfds, the agreed limits. Dropping it
-//! gives all of it back, whatever ended the conversation. A client that stalls stalls only this thread.
+//! Theory of operation. Each device ([`PciDevice`]) has a socket of its own with one client at a time
+//! (`super::server`). Messages are read by a [`conversation`] and looked up in a table ([`commands`]); they
+//! are answered by a [`session`], which lives as long as the client and owns everything that the client gave:
+//! memory ([`dma`]), eventfds, the agreed limits. Dropping it gives all of it back, whatever ended the
+//! conversation. A client that stalls stalls only this thread.
 //!
-//! Faults. A message behind which the start of the next one is unknown, or one that comes before VERSION, ends the
-//! conversation. Every other mistake is answered with an errno, as the protocol wants it, and changes nothing. A fault
-//! that a queue finds stops the device, not the conversation: VMMs cannot connect again, but a guest can reset its
-//! device.
+//! Faults. A message behind which the start of the next one is unknown, or one that comes before VERSION,
+//! ends the conversation. Every other mistake is answered with an errno, as the protocol wants it, and
+//! changes nothing. A fault that a queue finds stops the device, not the conversation: VMMs cannot connect
+//! again, but a guest can reset its device.
 //!
 //! A daemon that ends. With a holder (`crate::sandbox::holder`) the conversation outlives us: see [`keep`].
 //!
@@ -60,8 +61,8 @@ pub struct VfioUser {
 
 impl VfioUser {
     /// Puts `device`, which stands behind `port`, on the socket and serves one VMM after the other until this
-    /// is dropped; each has a holder at the path of `hold`, if one is given, which is told what it is of. If an earlier daemon
-    /// has left one there, the device goes on with its VMM when this returns.
+    /// is dropped; each has a holder at the path of `hold`, if one is given, which is told what it is of. If
+    /// an earlier daemon has left one there, the device goes on with its VMM when this returns.
     ///
     /// # Errors
     /// The socket cannot be used.
@@ -136,7 +137,8 @@ impl Bare {
         Bare(Session::new("bare", &Arc::new(Mutex::new(device)), &Terms::default()), Answer::default())
     }
 
-    /// Handles a command: whether an answer is due, the answer, whether a descriptor goes along, and whether the conversation goes on.
+    /// Handles a command: whether an answer is due, the answer, whether a descriptor goes along, and whether
+    /// the conversation goes on.
     pub fn hear(&mut self, header: &Header, payload: &[u8], fds: Vec<OwnedFd>) -> (bool, &[u8], bool, bool) {
         let (due, result) = handle(&mut self.0, header, payload, fds, &mut self.1);
         self.0.commit(Header::SIZE + payload.len(), due.then_some(&self.1));
@@ -154,8 +156,8 @@ impl Bare {
         self.0.keep_with(Holder::Here(store.clone()), &stream).map(|()| store)
     }
 
-    /// Another process goes on by what is in `store`, with a new `device`: as the next daemon, or as the holder, at which it stands
-    /// `still`.
+    /// Another process goes on by what is in `store`, with a new `device`: as the next daemon, or as the
+    /// holder, at which it stands `still`.
     ///
     /// # Errors
     /// What is wrong with the store.
@@ -211,7 +213,8 @@ impl Protocol for Spoken {
     }
 }
 
-/// A device of two PCI functions, each on a socket of its own (vfio-user knows no other way): a NIC, and the one that has its memory.
+/// A device of two PCI functions, each on a socket of its own (vfio-user knows no other way): a NIC, and the
+/// one that has its memory.
 pub struct Functions {
     /// The NIC, for which this stands.
     pub nic: VfioUser,

@@ -1,4 +1,5 @@
-//! One client's session: what was agreed, and what it gave us. What it does about commands is told in `handlers`.
+//! One client's session: what was agreed, and what it gave us. What it does about commands is told in
+//! `handlers`.
 //!
 //! Nothing here touches the socket, so that tests and fuzzers can speak to it directly.
 
@@ -32,8 +33,8 @@ pub(super) type SharedDevice = Arc<Mutex<Box<dyn PciDevice>>>;
 /// How long the control plane waits for a device that is busy with a command of its VMM.
 pub(super) const BRIEFLY: Duration = Duration::from_millis(200);
 
-/// The device under its lock, if it can be had within [`BRIEFLY`]: for callers that must not wait for a VMM. (The mutex of the
-/// standard library cannot be waited for with a limit, hence the looks at it.)
+/// The device under its lock, if it can be had within [`BRIEFLY`]: for callers that must not wait for a VMM.
+/// (The mutex of the standard library cannot be waited for with a limit, hence the looks at it.)
 pub(super) fn lock_briefly(device: &SharedDevice) -> Option<MutexGuard<'_, Box<dyn PciDevice>>> {
     let limit = Instant::now() + BRIEFLY;
     loop {
@@ -58,7 +59,8 @@ pub(super) struct Session {
     pub(super) refused: u64,
     /// Looks at the client's memory that are left: none once there was something in it.
     pub(super) looks: u32,
-    /// Where its holder is to be, once there is reason for one, and the port as JSON (`holder::Holder::start`).
+    /// Where its holder is to be, once there is reason for one, and the port as JSON
+    /// (`holder::Holder::start`).
     pub(super) hold: Option<(PathBuf, String)>,
     /// What the next daemon finds.
     pub(super) keep: Option<Keep>,
@@ -102,8 +104,8 @@ impl Session {
         }
     }
 
-    /// Starts the holder of the session on `stream` if it is due. Comes before the message is committed that shows
-    /// that it is.
+    /// Starts the holder of the session on `stream` if it is due. Comes before the message is committed that
+    /// shows that it is.
     pub(super) fn keep(&mut self, stream: &UnixStream) {
         if self.agreed.is_none() {
             return;
@@ -115,14 +117,16 @@ impl Session {
         }
     }
 
-    /// Keeps it with a holder that was started. How much of `stream` has been looked at is known to its reader.
+    /// Keeps it with a holder that was started. How much of `stream` has been looked at is known to its
+    /// reader.
     pub(super) fn keep_with(&mut self, holder: Holder, stream: &UnixStream) -> Result<(), String> {
         self.keep = Some(Keep::begin(holder, stream, &mut **crate::lock(&self.device), SAVED)?);
         Ok(())
     }
 
-    /// The session that another daemon left with the holder at `path`, and its connection. The device goes on when this
-    /// returns. `None`: there is none, or none that can go on; then it has been dropped, and the log says why.
+    /// The session that another daemon left with the holder at `path`, and its connection. The device goes on
+    /// when this returns. `None`: there is none, or none that can go on; then it has been dropped, and the
+    /// log says why.
     pub(super) fn find(
         name: &str,
         device: &SharedDevice,
@@ -153,8 +157,8 @@ impl Session {
         }
     }
 
-    /// The session of a daemon that has ended, and its connection: what this process, its holder, has in `store`. The device stands
-    /// still: it gets no memory, no interrupts, and its queues are not served.
+    /// The session of a daemon that has ended, and its connection: what this process, its holder, has in
+    /// `store`. The device stands still: it gets no memory, no interrupts, and its queues are not served.
     pub(super) fn stand_in(
         name: &str,
         device: &SharedDevice,
@@ -165,8 +169,8 @@ impl Session {
         Session::adopt(name, device, terms, (holder, &mut found), true)
     }
 
-    /// The session of which `holder` has `found` the descriptors. `still`: neither memory nor interrupts of the guest are
-    /// touched.
+    /// The session of which `holder` has `found` the descriptors. `still`: neither memory nor interrupts of
+    /// the guest are touched.
     pub(super) fn adopt(
         name: &str,
         device: &SharedDevice,
@@ -203,7 +207,8 @@ impl Session {
         }
         let resample = found.remove(&key::RESAMPLE).map(|fd| eventfd(fd, terms)).transpose();
         session.interrupts.set_resample(resample.map_err(|e| e.to_string())?);
-        // Descriptors of messages that were never committed go. The conversation's thread tells the holder, for which nobody else waits.
+        // Descriptors of messages that were never committed go. The conversation's thread tells the holder,
+        // for which nobody else waits.
         session.orphans.extend(std::mem::take(found).into_keys());
         let mut guard = crate::lock(device);
         guard.dma_changed(Arc::clone(&session.memory.map));
@@ -233,7 +238,8 @@ impl Session {
         }
     }
 
-    /// Writes down what the message of `taken` bytes has come to. Comes before the message is taken or answered.
+    /// Writes down what the message of `taken` bytes has come to. Comes before the message is taken or
+    /// answered.
     pub(super) fn commit(&mut self, taken: usize, answer: Option<&Answer>) {
         let Some(keep) = &mut self.keep else { return };
         let mut device = crate::lock(&self.device);
@@ -298,7 +304,8 @@ impl Session {
         self.unheld.then_some(unheld)
     }
 
-    /// The eventfd by which the end of an interrupt is told, if there is one; or for how long it is not listened to.
+    /// The eventfd by which the end of an interrupt is told, if there is one; or for how long it is not
+    /// listened to.
     pub(super) fn resample(&self) -> (Option<Arc<OwnedFd>>, Option<Duration>) {
         match self.interrupts.resample() {
             Some(fd) => self.ends.rest().map_or((Some(fd), None), |rest| (None, Some(rest))),

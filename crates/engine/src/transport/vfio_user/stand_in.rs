@@ -1,15 +1,16 @@
 //! The conversation with a VMM while there is no daemon: its holder's process answers in the daemon's place.
 //!
-//! Theory of operation. A VMM gives an answer up after some seconds (QEMU after five) and takes one that comes later for the end of
-//! the conversation. So while no daemon is there, the holder goes on with what is kept as the next daemon would
-//! ([`Session::stand_in`]): the same device model, the same messages, each done exactly once (`keep`). The device stands
-//! still: it has neither rings nor guest memory nor interrupts here. Its registers work, so a driver that resets it reads
-//! back what it wrote. Its link stays up: if the link went, the driver would throw away the frames that it has to send, and
-//! the guest its routes, for an outage of a second as well.
+//! Theory of operation. A VMM gives an answer up after some seconds (QEMU after five) and takes one that
+//! comes later for the end of the conversation. So while no daemon is there, the holder goes on with what is
+//! kept as the next daemon would ([`Session::stand_in`]): the same device model, the same messages, each done
+//! exactly once (`keep`). The device stands still: it has neither rings nor guest memory nor interrupts here.
+//! Its registers work, so a driver that resets it reads back what it wrote. Its link stays up: if the link
+//! went, the driver would throw away the frames that it has to send, and the guest its routes, for an outage
+//! of a second as well.
 //!
-//! Memory and eventfds that the VMM gives meanwhile are kept beside the earlier ones, and the next daemon maps and wires
-//! them. The next daemon interrupts for all that the guest may have missed, as after every take-over, so interrupts need
-//! not be noted.
+//! Memory and eventfds that the VMM gives meanwhile are kept beside the earlier ones, and the next daemon
+//! maps and wires them. The next daemon interrupts for all that the guest may have missed, as after every
+//! take-over, so interrupts need not be noted.
 
 use std::os::fd::OwnedFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
@@ -62,7 +63,8 @@ impl StandIn {
     fn resume(&self, store: &Store) -> Result<Conversation, String> {
         let (session, stream) = Session::stand_in(&self.port.name, &self.device, &self.port.terms, store)?;
         let mut stream = Connection::from(stream);
-        // However this process ends the conversation, the connection is not shut: the next daemon goes on with it.
+        // However this process ends the conversation, the connection is not shut: the next daemon goes on
+        // with it.
         stream.leave();
         Conversation::resume(stream, session, &self.port, &self.device).map_err(|e| e.to_string())
     }
@@ -94,7 +96,8 @@ impl holder::StandIn for StandIn {
         }
         drop(stream);
         let line = OwnerLine::leaving(called);
-        // If a VMM's message makes this code panic, the VMM gets no more answers, and its descriptors stay kept.
+        // If a VMM's message makes this code panic, the VMM gets no more answers, and its descriptors stay
+        // kept.
         let answered = catch_unwind(AssertUnwindSafe(|| self.converse(store, &line)));
         let go_on = answered.unwrap_or_else(|_| Err("it panicked".to_owned()));
         self.failed = go_on.is_err();

@@ -1,8 +1,8 @@
 //! What each message does: to the memory table, to the rings, to the device.
 //!
-//! A ring runs while everything that it needs is known and it is enabled. Messages may come in any order,
-//! and on rings that run: whatever changes under a ring, the ring is first taken back (so that no core is in the middle
-//! of it), the change is made, and all rings that can run run again where they stood.
+//! A ring runs while everything that it needs is known and it is enabled. Messages may come in any order, and
+//! on rings that run: whatever changes under a ring, the ring is first taken back (so that no core is in the
+//! middle of it), the change is made, and all rings that can run run again where they stood.
 
 use std::ops::Range;
 use std::sync::Arc;

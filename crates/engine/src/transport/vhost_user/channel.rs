@@ -1,7 +1,9 @@
-//! The way on which a back end speaks by itself (SET_BACKEND_REQ_FD), here to say that the configuration space has changed.
+//! The way on which a back end speaks by itself (SET_BACKEND_REQ_FD), here to say that the configuration
+//! space has changed.
 //!
-//! It is a socket of the VMM's choice. So nothing is read from it, what is written is the same few bytes for every
-//! peer, a VMM that does not read is not waited for, and the end is that of a connection in which anything may wait.
+//! It is a socket of the VMM's choice. So nothing is read from it, what is written is the same few bytes for
+//! every peer, a VMM that does not read is not waited for, and the end is that of a connection in which
+//! anything may wait.
 
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
@@ -14,8 +16,8 @@ use crate::sandbox::descriptors;
 /// VHOST_USER_BACKEND_CONFIG_CHANGE_MSG: a header of version 1 without a payload.
 const CONFIG_CHANGED: [u8; 12] = [2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
 
-/// Descriptors that came with a message. Sockets may be among them, in which anything may wait: those that the
-/// message does not take are hung up on, whatever is wrong with it.
+/// Descriptors that came with a message. Sockets may be among them, in which anything may wait: those that
+/// the message does not take are hung up on, whatever is wrong with it.
 #[derive(Debug, Default)]
 pub(super) struct Descriptors(pub(super) Vec<OwnedFd>);
 

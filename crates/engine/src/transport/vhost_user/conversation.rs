@@ -1,8 +1,8 @@
 //! One conversation with one VMM, from the first message to the last.
 //!
-//! Theory of operation. A message is taken only when all of it has arrived, and answered only when the answer fits in
-//! the socket: so nothing here blocks on the peer. Where the descriptor helper refuses something that waits in the socket
-//! (`super::super::inbox`), the message stays unread and the conversation ends.
+//! Theory of operation. A message is taken only when all of it has arrived, and answered only when the answer
+//! fits in the socket: so nothing here blocks on the peer. Where the descriptor helper refuses something that
+//! waits in the socket (`super::super::inbox`), the message stays unread and the conversation ends.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -102,8 +102,8 @@ impl<D: VirtioDevice> Exchange for Conversation<D> {
         if !flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             return Ok(Heard::All);
         }
-        // A socket that is writable has room for far more than the longest answer. A peer that has shut it down reads
-        // none.
+        // A socket that is writable has room for far more than the longest answer. A peer that has shut it
+        // down reads none.
         if !flags.contains(PollFlags::OUT) {
             let left = flags.contains(PollFlags::HUP);
             return if left {

@@ -111,8 +111,8 @@ impl<D: VirtioDevice> Backend<D> {
             NET_SET_MTU => self.device.network().ok_or("this is no network device")?.set_mtu(its.u64()),
             SET_BACKEND_REQ_FD => {
                 let socket = fds.only()?;
-                // Memory and eventfds pass the descriptor helper with any message. Taken for a channel, they would be left to a
-                // helper, which ends with them.
+                // Memory and eventfds pass the descriptor helper with any message. Taken for a channel, they
+                // would be left to a helper, which ends with them.
                 if !is_stream(&socket) {
                     return Err("the descriptor is no connected stream socket".to_owned());
                 }
@@ -256,8 +256,8 @@ impl<D: VirtioDevice> Backend<D> {
         }
     }
 
-    /// The part of the configuration space that is asked for, behind its head: as long as the question, as from
-    /// other back ends.
+    /// The part of the configuration space that is asked for, behind its head: as long as the question, as
+    /// from other back ends.
     fn config(&mut self, mut its: Payload) -> Result<Vec<u8>, String> {
         let asked = its.0.len();
         let head = its.0.get(..12).unwrap_or_default().to_vec();

@@ -1,9 +1,10 @@
 //! Where it is kept what rings were in the middle of, so that it outlives the conversation or the daemon.
 //!
-//! Packed rings of frames have a [`PackedJournal`], rings of requests a [`Region`]. Either is a slot of a shared
-//! file: of the inflight region that the front end keeps for us (INFLIGHT_SHMFD, vhost-user "Inflight I/O
-//! tracking"), else of a file of our own. What it says goes before what the front end says: after a broken
-//! connection VMMs replay whatever they were told last (QEMU: the base that it sent at the last start).
+//! Packed rings of frames have a [`PackedJournal`], rings of requests a [`Region`]. Either is a slot of a
+//! shared file: of the inflight region that the front end keeps for us (INFLIGHT_SHMFD, vhost-user "Inflight
+//! I/O tracking"), else of a file of our own. What it says goes before what the front end says: after a
+//! broken connection VMMs replay whatever they were told last (QEMU: the base that it sent at the last
+//! start).
 
 use std::fs::File;
 use std::io;
@@ -40,7 +41,8 @@ impl RingSlots {
         Ok((sparse_file(c"sidecore-inflight", bytes)?, bytes as u64))
     }
 
-    /// The region of `bytes` from `offset` on in `file`, which the front end gives on `terms`, divided as `create` does.
+    /// The region of `bytes` from `offset` on in `file`, which the front end gives on `terms`, divided as
+    /// `create` does.
     pub(super) fn adopt(
         file: &File,
         offset: u64,
@@ -59,8 +61,8 @@ impl RingSlots {
         Ok(RingSlots { slots, whose: Whose::FrontEnds, entries })
     }
 
-    /// Slots of `entries` entries in `file`, which is made long enough and has room for all of them from now on: a file
-    /// system that is full later shall not be found out by a write to the mapping.
+    /// Slots of `entries` entries in `file`, which is made long enough and has room for all of them from now
+    /// on: a file system that is full later shall not be found out by a write to the mapping.
     pub(super) fn open(file: &File, count: usize, entries: usize) -> io::Result<RingSlots> {
         crate::sandbox::open::allocate(file, (PackedJournal::bytes(entries) * count) as u64)?;
         let slots = mem::JournalSlots::open(file, PackedJournal::bytes(entries), count)?;
@@ -82,7 +84,8 @@ impl RingSlots {
         self.slots.slot(index).map(|slot| Region::new(slot, self.whose))
     }
 
-    /// The first slot, and the word of it that no ring has: zero, unless a disk writes something there (`disk::keep`).
+    /// The first slot, and the word of it that no ring has: zero, unless a disk writes something there
+    /// (`disk::keep`).
     pub(super) fn last_word(&self) -> Option<(mem::JournalSlot, usize)> {
         let slot = self.slots.slot(0)?;
         Some((slot, PackedJournal::bytes(self.entries) / 8 - 1))

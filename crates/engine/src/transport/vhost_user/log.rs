@@ -16,8 +16,8 @@ const PAGE_SHIFT: u32 = 12;
 pub(super) struct DirtyLog(pub(super) SharedFile);
 
 impl DirtyLog {
-    /// Sets these bits of word `index`. False: it is behind the log's end. The VMM says with its size that it does not want
-    /// those pages.
+    /// Sets these bits of word `index`. False: it is behind the log's end. The VMM says with its size that it
+    /// does not want those pages.
     #[inline]
     fn set(&self, index: u64, bits: u64) -> bool {
         let Some(at) = usize::try_from(index).ok().and_then(|index| index.checked_mul(8)) else {

@@ -7,14 +7,14 @@
 //! | interrupt and error descriptors | nothing stops: the descriptor is swapped |
 //! | the rest | nothing stops |
 //!
-//! A message is checked by its row, before anything of it is read: its size, its descriptors, and whether the feature that it
-//! belongs to was negotiated.
+//! A message is checked by its row, before anything of it is read: its size, its descriptors, and whether the
+//! feature that it belongs to was negotiated.
 //!
-//! Sizes. DPDK and libvhost-user read a payload of any size into one union of all payloads, and front ends rely on
-//! it: User-mode Linux sends a table of two regions whatever their number is. So a payload may be longer than what
-//! belongs to its message, up to that union; what is behind is not read. Both compare the sizes of the messages
-//! about the dirty log and the in-flight region, and so does this table. A payload shorter than its content is
-//! refused: there they read what an earlier message left.
+//! Sizes. DPDK and libvhost-user read a payload of any size into one union of all payloads, and front ends
+//! rely on it: User-mode Linux sends a table of two regions whatever their number is. So a payload may be
+//! longer than what belongs to its message, up to that union; what is behind is not read. Both compare the
+//! sizes of the messages about the dirty log and the in-flight region, and so does this table. A payload
+//! shorter than its content is refused: there they read what an earlier message left.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use std::fs::File;

@@ -1,8 +1,9 @@
 //! vhost-user: the conversation with a VMM that runs a virtio device's other half.
 //!
-//! Theory of operation. Each device has a socket of its own with one client at a time (`super::server`), with which a
-//! [`conversation`] talks. It never touches a frame; it sets rings up ([`backend`]) and hands them to the device. It
-//! blocks on nothing but its own poll and the I/O core that gives a ring back, so it can always be stopped.
+//! Theory of operation. Each device has a socket of its own with one client at a time (`super::server`), with
+//! which a [`conversation`] talks. It never touches a frame; it sets rings up ([`backend`]) and hands them to
+//! the device. It blocks on nothing but its own poll and the I/O core that gives a ring back, so it can
+//! always be stopped.
 //!
 //! Reconnection. A VMM that finds its back end gone replays the whole set-up to the next one. Where its
 //! rings stand is taken from guest memory (split) or from our journal (packed, [`journal`]), not from
@@ -10,9 +11,9 @@
 //!
 //! Faults. What breaks the protocol or a ring ends the conversation.
 //!
-//! Limits: no IOMMU (ACCESS_PLATFORM), no postcopy, no in-band notifications, no requests to the front
-//! end but that a disk has grown ([`channel`]), and a disabled ring is left alone where the specification would have its
-//! frames discarded: they go out when it is enabled again.
+//! Limits: no IOMMU (ACCESS_PLATFORM), no postcopy, no in-band notifications, no requests to the front end
+//! but that a disk has grown ([`channel`]), and a disabled ring is left alone where the specification would
+//! have its frames discarded: they go out when it is enabled again.
 
 mod backend;
 mod channel;
@@ -49,8 +50,9 @@ use crate::sandbox::open::{journal, journal_at};
 pub struct VhostUserConfig {
     /// Where the VMM is met.
     pub endpoint: Endpoint,
-    /// Where packed rings keep their positions, and rings of requests what is in flight, so that the guest goes on after this process was killed. Best on a
-    /// tmpfs. Without it positions survive the connection but not the process.
+    /// Where packed rings keep their positions, and rings of requests what is in flight, so that the guest
+    /// goes on after this process was killed. Best on a tmpfs. Without it positions survive the connection
+    /// but not the process.
     pub journal: Option<JournalAt>,
 }
 
@@ -87,7 +89,8 @@ impl VhostUser {
     }
 }
 
-/// The journal of the port of `device`, with room for all its rings; without a place for one it ends with the process.
+/// The journal of the port of `device`, with room for all its rings; without a place for one it ends with the
+/// process.
 fn open_journal<D: VirtioDevice>(at: Option<JournalAt>, device: &D) -> Result<RingSlots, Unable> {
     let (rings, entries) = (device.rings(), RingSlots::ours(device.completes_in_order()));
     let opened = match at {
@@ -137,8 +140,8 @@ impl Attachment for VhostUser {
         self.channel.config_changed()
     }
 
-    /// Only the device's configuration tells: hanging up would leave no peer there for the other end to follow, and
-    /// neither would ever come up.
+    /// Only the device's configuration tells: hanging up would leave no peer there for the other end to
+    /// follow, and neither would ever come up.
     fn follow(&mut self, _: bool) -> Result<(), String> {
         Ok(())
     }

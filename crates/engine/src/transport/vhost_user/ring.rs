@@ -85,8 +85,8 @@ impl Vring {
         Vring { notifier, error, ..Vring::default() }
     }
 
-    /// Interrupts go to this eventfd from now on, or to this socket; none: nowhere. A socket that they went to
-    /// before is hung up on here: no I/O core may close it (see `channel`).
+    /// Interrupts go to this eventfd from now on, or to this socket; none: nowhere. A socket that they went
+    /// to before is hung up on here: no I/O core may close it (see `channel`).
     pub(super) fn interrupt_by(&self, event: Option<OwnedFd>, socket: bool) {
         self.notifier.take_socket().iter().for_each(descriptors::hang_up);
         match event {

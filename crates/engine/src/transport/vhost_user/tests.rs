@@ -446,7 +446,8 @@ fn a_payload_may_be_longer_than_its_content() {
     assert_eq!(running(&backend), [true, false]);
 }
 
-/// A descriptor may come before it is known what for: a socket is hung up on where the message would close it.
+/// A descriptor may come before it is known what for: a socket is hung up on where the message would close
+/// it.
 #[test]
 fn a_socket_that_came_before_its_header_is_hung_up_on() {
     for code in [ADD_MEM_REG, SET_MEM_TABLE, SET_FEATURES] {
@@ -508,7 +509,8 @@ fn an_interrupt_may_be_a_socket_where_the_port_takes_one() {
     assert!(!notifier.raise());
 }
 
-/// Its close may wait for others, so it is never closed with something in it: whatever is wrong with the message.
+/// Its close may wait for others, so it is never closed with something in it: whatever is wrong with the
+/// message.
 #[test]
 fn a_channel_that_is_refused_is_hung_up_on() {
     let (mut backend, _file) = set_up(FORMATS[0]);

@@ -1,10 +1,10 @@
 //! The in-flight region of a ring of requests: which ones the device holds, kept where it outlives us.
 //!
-//! Theory of operation. A request that was picked and is not published yet exists nowhere in the ring: in
-//! a split ring no index says which of the heads before it came back, in a packed ring its descriptors may
-//! have been written over. So a ring writes into a region of shared memory what it picks and what it
-//! publishes, in the layout and in the order of the vhost-user specification ("Inflight I/O tracking",
-//! [`split`], [`packed`]), and the successor of a killed process finds there what to do again, oldest first. A request
+//! Theory of operation. A request that was picked and is not published yet exists nowhere in the ring: in a
+//! split ring no index says which of the heads before it came back, in a packed ring its descriptors may have
+//! been written over. So a ring writes into a region of shared memory what it picks and what it publishes, in
+//! the layout and in the order of the vhost-user specification ("Inflight I/O tracking", [`split`],
+//! [`packed`]), and the successor of a killed process finds there what to do again, oldest first. A request
 //! whose completion was not visible yet is done again; one whose completion was visible is never.
 //!
 //! The region is the front end's (INFLIGHT_SHMFD), or a slot of a file of our own in the same layout. The

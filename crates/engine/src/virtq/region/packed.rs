@@ -13,8 +13,8 @@
 //! Picking: entries from the free list are filled, then the list moves on. Publishing: the entries of the
 //! batch go in front of the free list and the used cursor moves, while the `old` fields keep what was; the
 //! ring's descriptors are written, the first one's flags last; inflight is cleared; the `old` fields follow,
-//! the free list's first. A successor that finds the used cursor and the old one apart looks at the ring: if the
-//! descriptor at the old cursor is still available, all that is rolled back, else it is carried out.
+//! the free list's first. A successor that finds the used cursor and the old one apart looks at the ring: if
+//! the descriptor at the old cursor is still available, all that is rolled back, else it is carried out.
 //!
 //! Two things go beyond the text. The cursors are compared with their wrap counters, as a batch may be a
 //! whole lap. And a batch that is rolled back may have left used descriptors behind its first, which the

@@ -1,11 +1,12 @@
-//! The device is killed after every single store that it makes into the ring or its region, in one life after the other; each
-//! request is answered exactly once.
+//! The device is killed after every single store that it makes into the ring or its region, in one life after
+//! the other; each request is answered exactly once.
 
 use super::{Dice, Queue, Request, Whose, World};
 use crate::mem::last_store;
 use crate::virtq::Position;
 
-/// A life of so many steps, which ends early with its last store. What is told to the driver is always its own number.
+/// A life of so many steps, which ends early with its last store. What is told to the driver is always its
+/// own number.
 fn live(world: &mut World, dice: &mut Dice, steps: usize) {
     let mut queue = world.start().unwrap();
     let mut flying: Vec<(Request, u32)> = Vec::new();
@@ -131,8 +132,8 @@ fn a_batch_of_a_whole_lap_is_not_taken_for_none() {
     }
 }
 
-/// A batch of several requests, the first of several descriptors, is cut off before it is visible; the next batch ends in front
-/// of what the first one left.
+/// A batch of several requests, the first of several descriptors, is cut off before it is visible; the next
+/// batch ends in front of what the first one left.
 #[test]
 fn used_descriptors_of_a_batch_that_never_was_are_not_seen() {
     for kill in 0..40 {
@@ -162,8 +163,8 @@ fn used_descriptors_of_a_batch_that_never_was_are_not_seen() {
     }
 }
 
-/// Stopped while idle and started elsewhere with another region: nothing is lost, though entry 0 is where an empty list of the
-/// last batch points to.
+/// Stopped while idle and started elsewhere with another region: nothing is lost, though entry 0 is where an
+/// empty list of the last batch points to.
 #[test]
 fn a_new_region_for_an_old_ring_loses_nothing() {
     for packed in [false, true] {

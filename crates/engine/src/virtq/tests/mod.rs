@@ -64,8 +64,8 @@ impl World {
         self.map.translate(self.memory.gpa(view.offset()), len, &mut 0).unwrap()
     }
 
-    /// Where the ring starts without a region: a split one where its used index is, a packed one where the driver has
-    /// reaped.
+    /// Where the ring starts without a region: a split one where its used index is, a packed one where the
+    /// driver has reaped.
     fn position(&self) -> Position {
         if self.options.packed {
             let base = self.driver.base();

@@ -1,5 +1,6 @@
-//! What the driver does to interrupts: the registers, each read and write an event (8254x SDM §13.4.17–13.4.21; 82574
-//! §10.2.4). And what happens to all of them at once: reset, and being saved and taken over.
+//! What the driver does to interrupts: the registers, each read and write an event (8254x SDM
+//! §13.4.17–13.4.21; 82574 §10.2.4). And what happens to all of them at once: reset, and being saved and
+//! taken over.
 
 use super::super::regs::INT_ASSERTED;
 use super::state::{IrqRegisters, IrqState};
@@ -38,8 +39,8 @@ impl Irq {
                     registers.ims &= !registers.iam;
                 }
                 // With messages of their own, causes are cleared by reading only under these two conditions
-                // (82574 §10.2.4.1). Linux relies on the first one without IAME: it never clears LSC otherwise, and
-                // would look at its link whenever anything else happens.
+                // (82574 §10.2.4.1). Linux relies on the first one without IAME: it never clears LSC
+                // otherwise, and would look at its link whenever anything else happens.
                 if !self.by_queue() || asserted || registers.ims == 0 {
                     registers.icr = 0;
                     state.unsent = 0;
@@ -123,9 +124,9 @@ impl Irq {
         words
     }
 
-    /// Goes on for a device of another process, whose registers were `words`. Which causes were set then, and which
-    /// interrupts were sent, is unknown: so all are set that frames and the link have, and every message is sent. An
-    /// interrupt for nothing is harmless, one that is missed is not.
+    /// Goes on for a device of another process, whose registers were `words`. Which causes were set then, and
+    /// which interrupts were sent, is unknown: so all are set that frames and the link have, and every
+    /// message is sent. An interrupt for nothing is harmless, one that is missed is not.
     pub(in super::super) fn resume(&self, words: [u32; SAVED]) {
         let mut state = crate::lock(&self.state);
         let eitr = std::array::from_fn(|vector| words[6 + vector]);

@@ -1,10 +1,11 @@
 //! How much of its time a guest spends on receive interrupts.
 //!
-//! Theory of operation. A guest whose interrupt work goes before everything else can be kept busy by frames that no
-//! program takes from it any more: receive livelock (Mogul and Ramakrishnan 1997). If the operator gives receiving a
-//! share of the guest's time, we tell when the guest serves a receive interrupt: from the message, or from masking the
-//! pin, until the driver enables the cause again. In that time it gets one ring of frames and no more, so that it comes
-//! to an end; and if that held frames back, the next interrupt waits until the guest has had its time for the rest.
+//! Theory of operation. A guest whose interrupt work goes before everything else can be kept busy by frames
+//! that no program takes from it any more: receive livelock (Mogul and Ramakrishnan 1997). If the operator
+//! gives receiving a share of the guest's time, we tell when the guest serves a receive interrupt: from the
+//! message, or from masking the pin, until the driver enables the cause again. In that time it gets one ring
+//! of frames and no more, so that it comes to an end; and if that held frames back, the next interrupt waits
+//! until the guest has had its time for the rest.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

@@ -1,9 +1,11 @@
-//! What interrupts consist of between two events: the registers, and what waits for what. All of it is behind one lock.
+//! What interrupts consist of between two events: the registers, and what waits for what. All of it is behind
+//! one lock.
 //!
-//! *Reports of sent frames.* They are news to the driver alone, which wants its buffers back, and it can wait for them as
-//! long as its ring has room. So while our floor holds, they wait until the guest stops sending, for a millisecond at
-//! most, or until half of the ring is to be given back: then at once, so that the ring is never full while the
-//! interrupt is on its way. A driver that enables the report again has just looked: waiting begins anew.
+//! *Reports of sent frames.* They are news to the driver alone, which wants its buffers back, and it can wait
+//! for them as long as its ring has room. So while our floor holds, they wait until the guest stops sending,
+//! for a millisecond at most, or until half of the ring is to be given back: then at once, so that the ring
+//! is never full while the interrupt is on its way. A driver that enables the report again has just looked:
+//! waiting begins anew.
 
 use std::sync::atomic::Ordering;
 
@@ -25,8 +27,8 @@ pub(super) struct IrqRegisters {
 
 /// Longest time for which the driver is not told again, in nanoseconds.
 const LONGEST_WAIT: u64 = 1_000_000;
-/// The driver has been told of a queue's sent frames and has not enabled such reports since; whether it ever does, and
-/// until when it is not told again.
+/// The driver has been told of a queue's sent frames and has not enabled such reports since; whether it ever
+/// does, and until when it is not told again.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Report {
     pub(super) told: bool,
@@ -62,7 +64,8 @@ pub struct IrqState {
     pub(super) wanted: u32,
     /// What is known of reports of sent frames, of each queue.
     pub(super) reports: [Report; QUEUES],
-    /// A receive interrupt was sent since the driver enabled its cause, of each queue; the pin's is the first one's.
+    /// A receive interrupt was sent since the driver enabled its cause, of each queue; the pin's is the first
+    /// one's.
     pub(super) rang: [bool; QUEUES],
     /// Since when the guest has been serving it.
     pub(super) serving: [Option<u64>; QUEUES],
@@ -91,14 +94,14 @@ impl IrqState {
 const PATIENCE: (u32, u32) = (250, 1_000);
 
 impl Irq {
-    /// How long reports of sent frames wait, whatever the driver says: until the guest is silent, and at most. The
-    /// unit is that of TIDV and TADV. Nothing if the operator leaves it to the driver.
+    /// How long reports of sent frames wait, whatever the driver says: until the guest is silent, and at
+    /// most. The unit is that of TIDV and TADV. Nothing if the operator leaves it to the driver.
     pub(in super::super) fn patience(&self) -> Option<(u32, u32)> {
         (self.floor != 0).then_some(PATIENCE)
     }
 
-    /// The driver enables reports of sent frames, as it does when it has just taken back all that was done: what has
-    /// been done in between is not worth an interrupt of its own, unless nothing more comes.
+    /// The driver enables reports of sent frames, as it does when it has just taken back all that was done:
+    /// what has been done in between is not worth an interrupt of its own, unless nothing more comes.
     pub(super) fn answer(&self, state: &mut IrqState, queue: usize, cause: u32, now: u64) {
         let report = &mut state.reports[queue];
         report.answers |= std::mem::take(&mut report.told);

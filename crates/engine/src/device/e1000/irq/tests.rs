@@ -1,5 +1,6 @@
-//! Moderation on a clock that the tests turn by hand: units and meaning of ITR, EITR, RDTR, RADV, TIDV and TADV
-//! (8254x SDM §13.4.18, §13.4.30–31, §13.4.44; 82574 §7.4.4), the operator's floor, and what is never delayed.
+//! Moderation on a clock that the tests turn by hand: units and meaning of ITR, EITR, RDTR, RADV, TIDV and
+//! TADV (8254x SDM §13.4.18, §13.4.30–31, §13.4.44; 82574 §7.4.4), the operator's floor, and what is never
+//! delayed.
 
 #![allow(clippy::cast_possible_truncation)]
 
@@ -213,7 +214,8 @@ fn rdtr_waits_for_silence_and_radv_for_no_longer() {
     }
     assert!(rig.poll(), "35 µs after the first");
     rig.rest();
-    // Bit 31 flushes on silicon; nothing is held back here that it could flush, and it is no part of the time.
+    // Bit 31 flushes on silicon; nothing is held back here that it could flush, and it is no part of the
+    // time.
     assert!(!packet(1 << 31 | 10, 0));
     assert_eq!(rig.due(), Some(10_240));
 }

@@ -1,5 +1,5 @@
-//! The hash against Microsoft's verification suite ("Verifying the RSS Hash Calculation", Windows driver documentation)
-//! and against one that goes bit by bit; and what is hashed.
+//! The hash against Microsoft's verification suite ("Verifying the RSS Hash Calculation", Windows driver
+//! documentation) and against one that goes bit by bit; and what is hashed.
 
 #![allow(clippy::cast_possible_truncation)]
 

@@ -1,8 +1,10 @@
-//! What the registers say about received frames: which ones the receiver takes (8254x SDM §3.2.1: length, VLAN, address), and how
-//! they are written down, read once a batch, with the words of a descriptor's write-back.
+//! What the registers say about received frames: which ones the receiver takes (8254x SDM §3.2.1: length,
+//! VLAN, address), and how they are written down, read once a batch, with the words of a descriptor's
+//! write-back.
 //!
-//! The tables of addresses and VLANs are read where the driver's writes put them: a word at a time, each whole. A driver that changes
-//! one while frames arrive gets a decision by the old or the new word, as on silicon.
+//! The tables of addresses and VLANs are read where the driver's writes put them: a word at a time, each
+//! whole. A driver that changes one while frames arrive gets a decision by the old or the new word, as on
+//! silicon.
 
 use super::super::config::Model;
 use super::super::regs::{self, rx};
@@ -98,8 +100,8 @@ impl Rules {
     }
 }
 
-/// A descriptor's words as they are written back (8254x SDM §3.2.3; 82574 §7.1.5.2). `mark` says how the ring was
-/// chosen.
+/// A descriptor's words as they are written back (8254x SDM §3.2.3; 82574 §7.1.5.2). `mark` says how the ring
+/// was chosen.
 #[inline]
 pub(super) fn words(extended: bool, len: u64, mark: u64, (status, special): (u64, u64)) -> [u64; 2] {
     if extended {
@@ -114,8 +116,8 @@ const LONGEST_PLAIN: u32 = 1518;
 /// Longest frame at all (8254x SDM §13.4.22, LPE).
 const LONGEST: u32 = 16_384 - 4;
 
-/// Judges one frame: it is longer than the driver allows (`BufferTooSmall`), or its address or VLAN is not among those that the driver
-/// asked for (`Filtered`).
+/// Judges one frame: it is longer than the driver allows (`BufferTooSmall`), or its address or VLAN is not
+/// among those that the driver asked for (`Filtered`).
 #[inline]
 pub(super) fn admit(regs: &Registers, rctl: u32, frame: &Frame, tag: Option<u16>) -> Result<(), DropReason> {
     if frame.len > LONGEST_PLAIN && rctl & (regs::RCTL_LPE | regs::RCTL_SBP) == 0 || frame.len > LONGEST {

@@ -114,7 +114,8 @@ fn a_sleeping_core_asks_for_kicks_where_they_can_wake_it() {
             let mut queues = rig.desk.queues.lock().unwrap();
             queues.values_mut().filter_map(|q| q.queue().longest_sleep()).min()
         };
-        // While the last frame is not long ago, it looks again by itself, soon; later only where nothing can wake it.
+        // While the last frame is not long ago, it looks again by itself, soon; later only where nothing can
+        // wake it.
         let mut asked = false;
         while !asked && (!exitless || longest(&rig) != Some(Duration::from_micros(200))) {
             assert!(!wants(&rig, true));

@@ -252,8 +252,8 @@ fn the_second_rings_outlive_their_process() {
     );
 }
 
-/// A batch of the second receive ring was being marked when its process ended: the mark of an extended descriptor is
-/// written before its status, and tells the driver nothing.
+/// A batch of the second receive ring was being marked when its process ended: the mark of an extended
+/// descriptor is written before its status, and tells the driver nothing.
 #[test]
 fn a_marked_batch_of_the_second_ring_is_whole() {
     for (step, done) in [(0, false), (1, false), (2, true)] {

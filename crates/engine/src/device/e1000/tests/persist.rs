@@ -84,7 +84,8 @@ fn registers_phy_and_eeprom_are_what_they_were() {
     });
 }
 
-/// What its guest had told the card, where its rings were, and all that is saved: each word has the meaning that it had.
+/// What its guest had told the card, where its rings were, and all that is saved: each word has the meaning
+/// that it had.
 #[test]
 fn what_an_older_program_left_is_read_as_it_was_meant() {
     let e1000e = Written(include_str!("../../tests/e1000e.txt"));
@@ -281,7 +282,8 @@ proptest! {
     }
 }
 
-/// A VMM that has had a port's pages may keep a mapping of them: the next VMM has others, and the device is as new.
+/// A VMM that has had a port's pages may keep a mapping of them: the next VMM has others, and the device is
+/// as new.
 #[test]
 fn each_vmm_has_pages_of_its_own() {
     for model in [Model::E1000, Model::E1000e] {

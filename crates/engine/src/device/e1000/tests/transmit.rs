@@ -1,4 +1,5 @@
-//! What a guest sends: frames by descriptors of each format, checksums, segmentation, and requests that cannot be.
+//! What a guest sends: frames by descriptors of each format, checksums, segmentation, and requests that
+//! cannot be.
 
 use super::*;
 

@@ -1,5 +1,6 @@
-//! A driver that does anything: registers of any width in any order, descriptors rewritten at any time, memory that goes and
-//! comes, and journals that say anything to whoever takes the card over. Nothing panics, nothing outside of its memory changes, and a reset makes all of it good.
+//! A driver that does anything: registers of any width in any order, descriptors rewritten at any time,
+//! memory that goes and comes, and journals that say anything to whoever takes the card over. Nothing panics,
+//! nothing outside of its memory changes, and a reset makes all of it good.
 
 use proptest::prelude::*;
 

@@ -46,7 +46,8 @@ fn acquainted(controls: &[(u16, u16)]) -> Rig {
     }
     // Each first packet has the next router asked for its station. It answers within the visit.
     rig.send(0, &[packet(0, 2, ip(9), 9), packet6(0, 2, six(9), 64, 9)]);
-    // A question says who asks: of ARP that is the address that routes lead to, of Neighbor Discovery a link-local one.
+    // A question says who asks: of ARP that is the address that routes lead to, of Neighbor Discovery a
+    // link-local one.
     rig.send(9, &[packet6(9, 10, six(0), 64, 9)]);
     assert_eq!((rig.drops(2)["no_neighbour"], rig.drops(10)["no_neighbour"]), (2, 1));
     rig
@@ -146,7 +147,8 @@ fn guests_behind_one_router_have_parts_of_the_next_ones_limits() {
     }
 }
 
-/// Two routers that take each other for the next hop. What says so of each packet is whole, however many rounds it takes.
+/// Two routers that take each other for the next hop. What says so of each packet is whole, however many
+/// rounds it takes.
 #[test]
 fn a_circle_has_an_end() {
     let mut rig = acquainted(&[]);

@@ -1,5 +1,5 @@
-//! A group of two members on a switch with two stations; and with a router as one of them, between two networks and behind another
-//! router.
+//! A group of two members on a switch with two stations; and with a router as one of them, between two
+//! networks and behind another router.
 
 use super::*;
 use crate::graph::group::{Candidate, Group, Own, Probes};
@@ -208,9 +208,10 @@ fn a_member_without_a_link_gets_no_copy_beside_its_flows() {
     assert_eq!(its as u64 + rig.drops(MEMBERS[1])["link_down"], 21);
 }
 
-/// A group between two networks: 2 is its interface to station 0, 5 the one to station 3. The first member has ports 1 and 4, the second
-/// is a router with gateways 6 and 7, of which 8 stands for 6 before its control plane. The router `speaks`, or the other one does.
-/// Station 0 is on a switch, or at the other end of a `wire`.
+/// A group between two networks: 2 is its interface to station 0, 5 the one to station 3. The first member
+/// has ports 1 and 4, the second is a router with gateways 6 and 7, of which 8 stands for 6 before its
+/// control plane. The router `speaks`, or the other one does. Station 0 is on a switch, or at the other end
+/// of a `wire`.
 fn native(speaks: bool, wire: bool) -> Rig {
     let mut rig = Rig::with(&[(6, 8)]);
     let group = Arc::new(Group::new(1, None));
@@ -282,7 +283,8 @@ fn a_probe_counts_once_for_its_member_alone_and_nothing_of_it_leaves_the_group()
             sum.add(&a[54..70]);
             assert_eq!((a[21], sum.value(), a.len()), (2, 0xffff, 70));
         }
-        // Another one's, one of another number, one to where they come from, as an error goes, and one cut short.
+        // Another one's, one of another number, one to where they come from, as an error goes, and one cut
+        // short.
         let mut forged = [a, b, b, b].map(Clone::clone);
         let number = if to.is_ipv4() { 49 } else { 69 };
         forged[1][number] ^= 1;
@@ -411,8 +413,9 @@ fn the_control_plane_of_a_member_speaks_for_its_group() {
     assert_eq!(rig.drops(6)["foreign_address"], 1);
 }
 
-/// The chain's two routers with a group between them instead of the switch: 5, a port of the first, is the group's interface. One
-/// member has port 4, and the second router, by its gateway 7, is the other one and speaks.
+/// The chain's two routers with a group between them instead of the switch: 5, a port of the first, is the
+/// group's interface. One member has port 4, and the second router, by its gateway 7, is the other one and
+/// speaks.
 fn behind_a_router(beyond: impl FnOnce(&Arc<Router>) -> Attach) -> Rig {
     let mut rig = Rig::new();
     let attached = |id: u16| rig.topology.get(PortId(id)).unwrap().attach.clone();
@@ -464,7 +467,8 @@ fn a_group_behind_a_router_has_routers_and_others_as_members() {
         assert_eq!(at(&rig.send(4, &[back])), [0]);
     }
     assert!((60..140).contains(&routed), "{routed}");
-    // Both take each other for the next hop: what the router among the members has goes to and fro until it has passed enough.
+    // Both take each other for the next hop: what the router among the members has goes to and fro until it
+    // has passed enough.
     let circle = |flow| {
         let mut frame = of_flow(flow, 0, 2, 9);
         frame[31] = 77;
@@ -479,7 +483,8 @@ fn a_group_behind_a_router_has_routers_and_others_as_members() {
     assert_eq!((got.len() as u64 + ends, ends > 50), (200, true));
 }
 
-/// Connections that no configuration makes: a member's router beyond the group, and a wire back to where its frames come from.
+/// Connections that no configuration makes: a member's router beyond the group, and a wire back to where its
+/// frames come from.
 #[test]
 fn every_circle_through_a_group_has_an_end() {
     let mut rig = behind_a_router(|_| Attach::Wire(PortId(7)));

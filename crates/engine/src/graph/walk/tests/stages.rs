@@ -48,7 +48,8 @@ fn frame(from: u16, rest: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The list of what goes out by a group's interface holds wherever that stands, and so does what comes in by it.
+/// The list of what goes out by a group's interface holds wherever that stands, and so does what comes in by
+/// it.
 #[test]
 fn lists_of_a_groups_interface_hold_on_a_wire_and_at_a_router() {
     let deny = ["deny proto=udp"];
@@ -77,7 +78,8 @@ fn lists_of_a_groups_interface_hold_on_a_wire_and_at_a_router() {
     assert_eq!(rig.drops(front)["acl"], 2);
 }
 
-/// At a gateway *in* is into the router: each list is asked once, and a mirror gets what passes in its direction.
+/// At a gateway *in* is into the router: each list is asked once, and a mirror gets what passes in its
+/// direction.
 #[test]
 fn a_gateways_directions_are_its_routers() {
     let sent = packet(0, 2, ip(3), 300);
@@ -131,7 +133,8 @@ fn a_second_tag_never_becomes_the_first() {
     };
     for outer in [0, 10] {
         let got = rig.send(0, &[tags(&[outer, 20])]);
-        // To the provider's port an inner tag of the customer is payload; the other trunk's frames of VLAN 10 have a tag.
+        // To the provider's port an inner tag of the customer is payload; the other trunk's frames of VLAN 10
+        // have a tag.
         assert_eq!(got, [(2, tags(&[20])), (3, tags(&[10, 20]))]);
         assert_eq!(rig.told(0, &tags(&[outer, 20]))[1], (1, "vlan".to_owned()));
     }
@@ -253,7 +256,8 @@ fn a_copy_that_is_not_made_is_not_told() {
     assert!(told.len() == 3 && told.iter().all(|step| !step.why.contains("a copy")));
 }
 
-/// What the operator put behind a port stays there while that is down: who else uses the address learns nothing by it.
+/// What the operator put behind a port stays there while that is down: who else uses the address learns
+/// nothing by it.
 #[test]
 fn an_address_that_stays_at_a_port_that_is_down_is_foreseen() {
     let few = Policy { mac_limit: 1, ..Policy::default() };

@@ -69,7 +69,8 @@ impl Config {
         (vlan != 0 && self.carries(vlan)).then_some((vlan, priority, plain))
     }
 
-    /// The frame as it leaves by the port; `None`: it would be taken for one of the VLAN that its payload names.
+    /// The frame as it leaves by the port; `None`: it would be taken for one of the VLAN that its payload
+    /// names.
     fn close(&self, vlan: u16, priority: u8, plain: &[u8]) -> Option<Vec<u8>> {
         let mut frame = plain.to_vec();
         if self.has_vlans() && vlan != self.own {
@@ -148,7 +149,8 @@ fn frame(from: usize, to: u8, tags: &[([u8; 2], u16)], len: usize) -> Vec<u8> {
 }
 
 proptest! {
-    /// Whatever is configured and sent, in batches of any size: each port gets what the plain switch says, byte by byte and in its order.
+    /// Whatever is configured and sent, in batches of any size: each port gets what the plain switch says,
+    /// byte by byte and in its order.
     #[test]
     fn ports_get_what_a_plain_switch_gives_them(
         configs in prop::collection::vec(config(), 5),
@@ -207,7 +209,8 @@ fn a_flood_is_for_those_who_carry_its_vlan() {
     assert!((0..3).all(|port| rig.drops(port).is_empty()));
 }
 
-/// A frame for an address that a frame between them was learned from goes where that is, as by a Linux bridge.
+/// A frame for an address that a frame between them was learned from goes where that is, as by a Linux
+/// bridge.
 #[test]
 fn an_address_is_looked_up_again_once_it_has_spoken() {
     let mut rig = rig(&[access(10), access(10)]);

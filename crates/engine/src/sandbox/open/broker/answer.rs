@@ -37,7 +37,8 @@ impl Answer {
     }
 }
 
-/// Why a broker did not do what it was asked for: what the system said, and where that matters, at which step.
+/// Why a broker did not do what it was asked for: what the system said, and where that matters, at which
+/// step.
 #[derive(Debug)]
 pub struct Refusal {
     /// What the system, or the code that was called, said.

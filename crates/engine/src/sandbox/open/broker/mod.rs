@@ -1,8 +1,8 @@
 //! The way to a broker: what can be asked of it, as records, and the worker's end of the connection.
 //!
-//! A broker is a process that keeps the privileges which the daemon gives up. It answers a fixed table of requests
-//! ([`Request`]), each a record with up to two descriptors, each answered by one record with up to one descriptor before
-//! the next is read.
+//! A broker is a process that keeps the privileges which the daemon gives up. It answers a fixed table of
+//! requests ([`Request`]), each a record with up to two descriptors, each answered by one record with up to
+//! one descriptor before the next is read.
 
 mod answer;
 mod request;
@@ -47,7 +47,8 @@ pub fn maker() -> u32 {
     MAKER.get().copied().unwrap_or_else(|| rustix::process::geteuid().as_raw())
 }
 
-/// Says once that from now on a broker does what takes privileges: `start` makes one. Nothing is opened directly any more.
+/// Says once that from now on a broker does what takes privileges: `start` makes one. Nothing is opened
+/// directly any more.
 ///
 /// # Errors
 /// It cannot be started.
@@ -63,7 +64,8 @@ pub fn broker() -> Option<&'static Broker> {
     BROKER.get()
 }
 
-/// Has the broker do what is asked, or where there is none, this process, by `here`: the descriptor that this gives.
+/// Has the broker do what is asked, or where there is none, this process, by `here`: the descriptor that this
+/// gives.
 pub(crate) fn obtain(
     asked: &Request,
     fds: &[BorrowedFd],

@@ -1,7 +1,7 @@
 //! What can be asked of a broker, and what operators tell it.
 //!
-//! Requests are texts (JSON). The sender may be hostile, so exactly that is taken which [`Request::encode`] makes: no second
-//! text means the same, and each path and name keeps to its rule.
+//! Requests are texts (JSON). The sender may be hostile, so exactly that is taken which [`Request::encode`]
+//! makes: no second text means the same, and each path and name keeps to its rule.
 
 use std::ffi::OsStr;
 use std::io;
@@ -206,8 +206,8 @@ pub enum Request {
     Config,
     /// The file of users, or of groups, to read.
     Accounts { groups: bool },
-    /// A process that opens and locks the file or block device of a disk, or only looks whether its server answers; the connection on
-    /// which it tells.
+    /// A process that opens and locks the file or block device of a disk, or only looks whether its server
+    /// answers; the connection on which it tells.
     Disk { path: PathBuf, read_only: bool, look: bool },
     /// A new descriptor helper; the connection to it.
     DescriptorHelper,
@@ -310,8 +310,9 @@ impl Request {
     }
 }
 
-/// What an operator allows a broker whose daemon has given its privileges up: a user who may open the broker's socket
-/// names it to the broker itself. That socket is beside those of ring ports, with the control socket's permissions.
+/// What an operator allows a broker whose daemon has given its privileges up: a user who may open the
+/// broker's socket names it to the broker itself. That socket is beside those of ring ports, with the control
+/// socket's permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Named {
     /// A socket of ours at this path, and its holder's beside it.

@@ -192,7 +192,8 @@ fn memory_that_comes_with_a_message_is_not_lost() {
     }
 }
 
-/// Messages that want no answer, of which the end of what has come is always a part: the peer has not stopped there.
+/// Messages that want no answer, of which the end of what has come is always a part: the peer has not stopped
+/// there.
 #[test]
 fn whoever_goes_on_sending_is_not_kept_waiting_for_an_earlier_message() {
     let (mut theirs, ours) = UnixStream::pair().unwrap();

@@ -1,4 +1,5 @@
-//! Rings of requests, whose device stops in the middle of them as one does that is killed: what was in flight is done again.
+//! Rings of requests, whose device stops in the middle of them as one does that is killed: what was in flight
+//! is done again.
 
 use std::os::unix::fs::FileExt;
 
