@@ -241,6 +241,37 @@ fn files_are_short() {
     assert!(median <= MEDIAN, "the median file has {median} lines, more than {MEDIAN}");
 }
 
+/// Words with which a comment leans on what stands before it.
+const LEANING: &[&str] = &["And ", "Nor ", "Of ", "On which ", "Such ", "The same"];
+const COLUMNS: usize = 110;
+
+#[test]
+fn comments_stand_alone_and_their_lines_are_short() {
+    let mut paths = Vec::new();
+    ["crates", "lab", "fuzz"].iter().for_each(|dir| sources(&root().join(dir), &mut paths));
+    let mut wrong = Vec::new();
+    for path in paths {
+        let (mut fenced, mut begins) = (false, true);
+        for (number, line) in (1..).zip(fs::read_to_string(&path).unwrap().lines()) {
+            let Some(comment) = line.trim_start().strip_prefix("//") else {
+                (fenced, begins) = (false, true);
+                continue;
+            };
+            let comment = comment.trim_start_matches(['/', '!']).trim_start();
+            fenced ^= comment.starts_with("```");
+            // Tables, layouts and commands are not wrapped.
+            let is_long = line.chars().count() > COLUMNS && !fenced && !comment.starts_with(['|', '`']);
+            let leans =
+                begins && LEANING.iter().any(|word| comment.trim_start_matches("* ").starts_with(word));
+            if is_long || leans {
+                wrong.push(format!("{}:{number}: {comment}", path.display()));
+            }
+            begins = comment.is_empty();
+        }
+    }
+    assert!(wrong.is_empty(), "over {COLUMNS} columns, or beginning with {LEANING:?}:\n{}", wrong.join("\n"));
+}
+
 #[test]
 fn every_file_says_what_it_is_for() {
     for (_, path, text) in files_of_the_house() {
