@@ -123,7 +123,7 @@ fn open() -> BTreeSet<String> {
 
 #[test]
 fn the_words_of_the_command_line() {
-    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,allow-ip=192.0.2.7/32+2001:db8::/64,dhcp-guard=on,ra-guard=on,out-rate=1k,out-bit-rate=1M,out-burst=5,trunk=10,20-30,native=7,vlan-proto=802.1ad,isolated=on,bpdu=drop,storm-broadcast=1,storm-multicast=2,storm-unicast=3,mac-limit=3,mac-guard=strict,allow-mac=vrrp+02:00:00:00:00:07,mac-move=learn,fdb=02:00:00:00:00:08,features-off=csum+tso4,link=down,mac=52:54:00:00:00:01,journal=none");
+    let full = port("web=sock:/run/w,role=client,mode=0660,owner=kvm:kvm,queues=4,mtu=9000,switch=s,allow-ip=192.0.2.7/32+2001:db8::/64,dhcp-guard=on,ra-guard=on,out-rate=1k,out-bit-rate=1M,out-burst=5,trunk=10,20-30,native=7,vlan-proto=802.1ad,isolated=on,bpdu=drop,storm-broadcast=1,storm-multicast=2,storm-unicast=3,mac-limit=3,mac-guard=strict,allow-mac=vrrp+02:00:00:00:00:07,mac-move=learn,fdb=02:00:00:00:00:08,features-off=csum,tso4,link=down,mac=52:54:00:00:00:01,journal=none");
     let json = toml::to_string(&full).unwrap();
     let back = text::from_toml("x", &format!("[[switch]]\nname='s'\n[[port]]\n{json}"), FAKES).unwrap();
     assert_eq!(back.ports, [full], "the file form says the same");

@@ -14,6 +14,7 @@ use super::acl::AclSpec;
 use super::check::{check, Finding};
 use super::kinds::{find, Kind};
 use super::spec::{Entry, PortSpec, Spec};
+use crate::util::form::{Form, Key};
 
 /// Everything that is wrong with a configuration, one line each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -159,17 +160,17 @@ impl Reader<'_> {
     }
 }
 
-/// Keys with several values.
-const LISTS: [&str; 5] = ["address=", "trunk=", "allow-ip=", "allow-mac=", "fdb="];
+/// Whether a word of a port begins with a key that has several values.
+fn is_list(word: &str) -> bool {
+    let is = |key: &&Key| word.strip_prefix(key.name).is_some_and(|value| value.starts_with('='));
+    PortSpec::KEYS.iter().find(is).is_some_and(|key| matches!(key.form, Form::List(..)))
+}
 
 /// The words of a port, in which what follows a value of a list without a key is one more of it.
 fn join_lists<'t>(words: impl Iterator<Item = &'t str>) -> Vec<String> {
     let mut joined: Vec<String> = Vec::new();
     for word in words {
-        match joined
-            .last_mut()
-            .filter(|last| !word.contains('=') && LISTS.iter().any(|key| last.starts_with(key)))
-        {
+        match joined.last_mut().filter(|last| !word.contains('=') && is_list(last)) {
             Some(last) => {
                 last.push('+');
                 last.push_str(word);
