@@ -1,5 +1,5 @@
-//! Tells the program which commit it is built from (`cli::VERSION`): by `packaging/commit` in an archive that `git archive`
-//! made, by git elsewhere. A build that has neither has the version alone.
+//! Tells the program which commit it is built from (`cli::VERSION`): by `packaging/commit` in an archive that
+//! `git archive` made, by git elsewhere. A build that has neither has the version alone.
 
 use std::process::Command;
 

@@ -2,7 +2,8 @@
 //! this thread, one I/O core between them. For profiling the hot path; the numbers that count are those
 //! of `sidecore bench pvp`.
 //!
-//! `cargo run --release -p sidecore-engine --example hop -- [FRAME_BYTES] [SECONDS] [split|packed] [IDLE_PORTS]`
+//! `cargo run --release -p sidecore-engine --example hop -- [FRAME_BYTES] [SECONDS] [split|packed]
+//! [IDLE_PORTS]`
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! `add`, `del`, `set`, `restart`, `apply`, `save`, `move`, `resize`, `cores`, `log`: what changes a running daemon.
+//! `add`, `del`, `set`, `restart`, `apply`, `save`, `move`, `resize`, `cores`, `log`: what changes a running
+//! daemon.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -243,8 +244,8 @@ pub fn set_active(args: &CoresArgs) -> Outcome {
     print(&format!("{active} of {} I/O cores are active\n", cores.cores.len()))
 }
 
-/// Replaces `file` as a whole: a reader sees the old or the new text, also after a crash. A file that is there keeps its
-/// owner and its permissions, and of a symbolic link it is the file behind it.
+/// Replaces `file` as a whole: a reader sees the old or the new text, also after a crash. A file that is
+/// there keeps its owner and its permissions, and of a symbolic link it is the file behind it.
 fn replace(file: &Path, text: &str) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::{fchown, MetadataExt};

@@ -45,15 +45,17 @@ pub enum Command {
     Show(ShowArgs),
     /// Say why a port has no traffic, and the command that fixes it.
     ///
-    /// Checks the VMM, its memory, the driver, the link, the MTU and dropped frames, and the rights on the socket
-    /// if no VMM is connected. The exit code is 1 if anything is wrong.
+    /// Checks the VMM, its memory, the driver, the link, the MTU and dropped frames, and the rights on the
+    /// socket if no VMM is connected. The exit code is 1 if anything is wrong.
     #[command(after_help = "Examples: sidecore doctor web; sidecore doctor")]
     Doctor(DoctorArgs),
     /// Watch ports, queues, cores and drops, updated each second.
     ///
-    /// Keys: p ports, u queues, c cores, d drops; left and right choose the column to sort by, r reverses the order, q quits.
+    /// Keys: p ports, u queues, c cores, d drops; left and right choose the column to sort by, r reverses the
+    /// order, q quits.
     Top(TopArgs),
-    /// Print what has happened: VMMs that came or left, links, faults, queues that moved, changes of the configuration.
+    /// Print what has happened: VMMs that came or left, links, faults, queues that moved, changes of the
+    /// configuration.
     #[command(after_help = "Examples: sidecore events; sidecore events --follow --json")]
     Events(EventsArgs),
     /// Add ports, switches, routers, tenants or groups.
@@ -66,7 +68,8 @@ pub enum Command {
     Set(SetArgs),
     /// Give a member of a group no new flows: those that it has go to others when they are idle.
     ///
-    /// Flows that are not idle go, too, after the group's force-after. The member stays drained until `undrain`.
+    /// Flows that are not idle go, too, after the group's force-after. The member stays drained until
+    /// `undrain`.
     #[command(after_help = "Example: sidecore drain web/a --wait")]
     Drain(DrainArgs),
     /// Give a member of a group flows again.
@@ -90,8 +93,8 @@ pub enum Command {
     Acl(AclArgs),
     /// Explain what a router does with a packet, or what becomes of a frame that comes in by a port, and why.
     ///
-    /// Nothing is sent, learned or counted, and nothing taken from limits. Fields of a frame: src-mac, dst-mac, vlan, type, src, dst,
-    /// proto, sport, dport, icmp, flags, len.
+    /// Nothing is sent, learned or counted, and nothing taken from limits. Fields of a frame: src-mac,
+    /// dst-mac, vlan, type, src, dst, proto, sport, dport, icmp, flags, len.
     #[command(
         after_help = "Examples: sidecore explain r 10.1.2.3 --from web; sidecore explain --from web dst-mac=02:00:00:00:00:02 src-mac=02:00:00:00:00:01 src=10.0.0.1 dst=10.0.0.2 proto=tcp dport=80"
     )]
@@ -101,12 +104,15 @@ pub enum Command {
     /// Frames are known again by their bytes, whatever stations, tags and hop counts they have.
     #[command(after_help = "Examples: sidecore trace web; sidecore trace web --next 20 'icmp or arp'")]
     Trace(TraceArgs),
-    /// Serve a page that shows what runs: the topology with its traffic, ports, I/O cores, and the way of a frame.
+    /// Serve a page that shows what runs: the topology with its traffic, ports, I/O cores, and the way of a
+    /// frame.
     ///
-    /// It is a client of the control socket, with your rights. On TCP it prints a URL with a token; a unix socket is for a reverse proxy.
+    /// It is a client of the control socket, with your rights. On TCP it prints a URL with a token; a unix
+    /// socket is for a reverse proxy.
     #[command(after_help = "Examples: sidecore web; sidecore web --listen unix:/run/sidecore/web.sock")]
     Web(WebArgs),
-    /// Make a file the running configuration: add, change and delete ports, switches, routers, tenants, groups and access lists, all or nothing.
+    /// Make a file the running configuration: add, change and delete ports, switches, routers, tenants,
+    /// groups and access lists, all or nothing.
     Apply(ApplyArgs),
     /// Write the running configuration to a file.
     Save(SaveArgs),
@@ -125,14 +131,16 @@ pub enum Command {
     Resize(ResizeArgs),
     /// Show on which processors, caches and NUMA nodes I/O cores, their queues and guests' vCPUs are.
     ///
-    /// Reports bad placement (vCPUs that may run on an I/O core's processor or physical core, memory of guests on another
-    /// node) and the command that fixes it. vCPUs are found by the names that QEMU gives their threads.
+    /// Reports bad placement (vCPUs that may run on an I/O core's processor or physical core, memory of
+    /// guests on another node) and the command that fixes it. vCPUs are found by the names that QEMU gives
+    /// their threads.
     Place(PlaceArgs),
     /// Reserve time of processors for the threads of the VMM behind a port.
     ///
-    /// Each thread gets the first of these that the kernel grants: SCHED_DEADLINE (with --cpus, in an exclusive cpuset), SCHED_RR,
-    /// a cap by cpu.max, affinity. The command says what that is, and why not more. It runs with your rights, and writes down in
-    /// your runtime directory what it does, for --undo. Threads are found by the names that QEMU gives them.
+    /// Each thread gets the first of these that the kernel grants: SCHED_DEADLINE (with --cpus, in an
+    /// exclusive cpuset), SCHED_RR, a cap by cpu.max, affinity. The command says what that is, and why not
+    /// more. It runs with your rights, and writes down in your runtime directory what it does, for --undo.
+    /// Threads are found by the names that QEMU gives them.
     #[command(after_help = "Examples: sidecore reserve web --runtime 5ms --period 10ms; \
         sidecore reserve web --vcpu 0 --fifo 10 --cpus 3; sidecore reserve web --undo")]
     Reserve(ReserveArgs),
@@ -172,13 +180,15 @@ pub enum Command {
     Man(ManArgs),
     /// Print the OpenAPI description of the control socket.
     Openapi,
-    /// Do what takes privileges, for a daemon without any. The daemon starts this itself; the socket is standard input.
+    /// Do what takes privileges, for a daemon without any. The daemon starts this itself; the socket is
+    /// standard input.
     #[command(hide = true)]
     Broker(BrokerArgs),
     /// Receive the descriptors that VMMs send. The daemon starts this itself; the socket is standard input.
     #[command(hide = true)]
     Door,
-    /// Open a disk's file, however long that takes. The daemon's broker starts this itself; the socket is standard input.
+    /// Open a disk's file, however long that takes. The daemon's broker starts this itself; the socket is
+    /// standard input.
     #[command(hide = true)]
     OpenDisk,
     /// Keep descriptors for the next daemon. The daemon starts this itself; the socket is standard input.
@@ -255,7 +265,8 @@ pub struct RunArgs {
 /// What `show` can show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Topic {
-    /// The whole in short: switches, wires and routers with their ports, what is wrong with these, and the I/O cores.
+    /// The whole in short: switches, wires and routers with their ports, what is wrong with these, and the
+    /// I/O cores.
     Overview,
     /// Ports: peers, links, counters.
     Ports,
@@ -386,7 +397,8 @@ pub struct Sort {
 
 #[derive(Debug, Args)]
 pub struct AddArgs {
-    /// Ports, as NAME=KIND:WHERE[,KEY=VALUE]...; with --switch, --router, --tenant, --group: those, as NAME[,KEY=VALUE]...
+    /// Ports, as NAME=KIND:WHERE[,KEY=VALUE]...; with --switch, --router, --tenant, --group: those, as
+    /// NAME[,KEY=VALUE]...
     #[arg(required = true, value_name = "SPEC")]
     pub specs: Vec<String>,
     #[command(flatten)]
@@ -408,7 +420,8 @@ pub struct DelArgs {
 
 #[derive(Debug, Args)]
 pub struct SetArgs {
-    /// Name of the port, or with --switch, --router, --tenant, --group of one of those; GROUP/MEMBER: weight=N of that.
+    /// Name of the port, or with --switch, --router, --tenant, --group of one of those; GROUP/MEMBER:
+    /// weight=N of that.
     pub name: String,
     /// New values; an empty value restores the default. The command says if the port had to restart.
     #[arg(required = true, value_name = "KEY=VALUE")]
@@ -468,7 +481,8 @@ pub struct RouteAddArgs {
     pub router: String,
     /// The destination, as ADDRESS/LENGTH.
     pub prefix: String,
-    /// `via` and one gateway or several (each flow uses one); `port` and the port's name; or `blackhole`, `unreachable`, `prohibit`.
+    /// `via` and one gateway or several (each flow uses one); `port` and the port's name; or `blackhole`,
+    /// `unreachable`, `prohibit`.
     #[arg(required = true, value_name = "WAY")]
     pub way: Vec<String>,
     #[command(flatten)]
@@ -487,8 +501,8 @@ pub struct RouteDelArgs {
 
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// A router and a destination; or with --from a frame: hexadecimal digits, a capture file, whose first frame it is, or
-    /// fields such as dst-mac=MAC src-mac=MAC src=ADDRESS dst=ADDRESS proto=tcp dport=80.
+    /// A router and a destination; or with --from a frame: hexadecimal digits, a capture file, whose first
+    /// frame it is, or fields such as dst-mac=MAC src-mac=MAC src=ADDRESS dst=ADDRESS proto=tcp dport=80.
     #[arg(required = true, value_name = "WHAT")]
     pub what: Vec<String>,
     /// The port by which the packet or the frame comes in.
@@ -636,8 +650,8 @@ pub struct CoresArgs {
 pub struct ValeCtlArgs {
     #[command(flatten)]
     pub verb: ValeVerb,
-    /// For -n, slots and rings: TX-SLOTS[,RX-SLOTS[,TX-RINGS[,RX-RINGS]]]; for -p, MODE[,FIRST-CPU[,CPUS]] with
-    /// mode 1 or 2.
+    /// For -n, slots and rings: TX-SLOTS[,RX-SLOTS[,TX-RINGS[,RX-RINGS]]]; for -p, MODE[,FIRST-CPU[,CPUS]]
+    /// with mode 1 or 2.
     #[arg(short = 'C', value_name = "N,…", value_delimiter = ',')]
     pub config: Vec<u32>,
     /// Print JSON.

@@ -1,5 +1,6 @@
-//! `doctor`: why a port has no traffic. What the daemon knows of each port (`troubles` of `show ports`) in a fixed order,
-//! with what only the host can tell: who may open the socket ([`rights`]), and whether the VMM runs.
+//! `doctor`: why a port has no traffic. What the daemon knows of each port (`troubles` of `show ports`) in a
+//! fixed order, with what only the host can tell: who may open the socket ([`rights`]), and whether the VMM
+//! runs.
 
 mod rights;
 

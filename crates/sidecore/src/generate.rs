@@ -21,8 +21,8 @@ pub fn completions(args: &CompletionsArgs) -> Outcome {
     print(&with_port_names(args.shell, &String::from_utf8_lossy(&text)))
 }
 
-/// Completions with the names of ports, behind the commands that take one. `show ports` tells them while the shell completes: the name
-/// of a port stands at a depth of its JSON at which no other `name` does.
+/// Completions with the names of ports, behind the commands that take one. `show ports` tells them while the
+/// shell completes: the name of a port stands at a depth of its JSON at which no other `name` does.
 fn with_port_names(shell: Shell, text: &str) -> String {
     match shell {
         Shell::Bash => format!("{text}{PORTS_IN_BASH}"),

@@ -20,11 +20,14 @@
 //! | `offline` | the counters file of a daemon that is gone |
 //! | `generate` | what is made from `cli` and the tables of the configuration: man pages, completions |
 //!
-//! Two commands are crates of their own: `pkt-gen` is `sidecore_pktgen`, and `bench` starts the program `sidecore-bench`.
+//! Two commands are crates of their own: `pkt-gen` is `sidecore_pktgen`, and `bench` starts the program
+//! `sidecore-bench`.
 //!
-//! Exit codes: 0 is success; 1 is a failure, whose reason stands on standard error; 2 is a wrong command line.
+//! Exit codes: 0 is success; 1 is a failure, whose reason stands on standard error; 2 is a wrong command
+//! line.
 //!
-//! [`main`] is all that this library offers. It is a library to be compiled beside the engine (see `main.rs`).
+//! [`main`] is all that this library offers. It is a library to be compiled beside the engine (see
+//! `main.rs`).
 
 mod api;
 mod capture;
@@ -131,8 +134,8 @@ fn run(command: Command) -> Outcome {
     }
 }
 
-/// `door`, `open-disk` and `hold`: a process that the daemon starts for itself gives up privileges, and `serve`s the socket that is its
-/// standard input.
+/// `door`, `open-disk` and `hold`: a process that the daemon starts for itself gives up privileges, and
+/// `serve`s the socket that is its standard input.
 fn apart(
     what: &str,
     why: &str,

@@ -1,5 +1,5 @@
-//! The options of ports, switches and the daemon for the command line: `--help` and the flags of `run`, made of the tables in
-//! the engine's `state`.
+//! The options of ports, switches and the daemon for the command line: `--help` and the flags of `run`, made
+//! of the tables in the engine's `state`.
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, Error, FromArgMatches};

@@ -1,4 +1,5 @@
-//! Every option is read, and told by `--help`, the documentation and the description of the JSON, as the engine's tables have it.
+//! Every option is read, and told by `--help`, the documentation and the description of the JSON, as the
+//! engine's tables have it.
 
 use clap::CommandFactory;
 use sidecore_engine::util::form::Form;

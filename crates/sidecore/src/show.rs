@@ -1,7 +1,8 @@
 //! `show`: tables for people, `--json` for programs.
 //!
-//! Files: `overview`, the whole in short; `holders`, which needs no daemon; `queues`, whose columns people choose from; `port`, all of one port; `routes`, what
-//! routers have and do; `watch`, the same again each second.
+//! Files: `overview`, the whole in short; `holders`, which needs no daemon; `queues`, whose columns people
+//! choose from; `port`, all of one port; `routes`, what routers have and do; `watch`, the same again each
+//! second.
 
 pub mod holders;
 mod overview;

@@ -1,5 +1,5 @@
-//! Tables for people: columns as wide as their widest cell, numbers to the right. On a terminal that is too narrow, a
-//! table goes on below itself, with its first column again.
+//! Tables for people: columns as wide as their widest cell, numbers to the right. On a terminal that is too
+//! narrow, a table goes on below itself, with its first column again.
 
 /// A table under construction.
 pub struct Table {
@@ -24,7 +24,8 @@ impl Table {
         self.text_within(terminal.map_or(usize::MAX, |size| size.ws_col.into()))
     }
 
-    /// The text, with no blanks at the ends of lines, and lines of up to `limit` characters if the cells allow it.
+    /// The text, with no blanks at the ends of lines, and lines of up to `limit` characters if the cells
+    /// allow it.
     fn text_within(&self, limit: usize) -> String {
         let Some((headings, rows)) = self.rows.split_first() else { return String::new() };
         let columns: Vec<Column> =

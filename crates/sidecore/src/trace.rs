@@ -1,7 +1,8 @@
 //! `trace`: what happens to the next frames that come in by a port.
 //!
-//! A capture of all ports tells each frame as it comes in and as it goes out, with the time. A frame is known again by its bytes, but for
-//! those that ports and routers change: its stations, its tags, and in IP what counts hops.
+//! A capture of all ports tells each frame as it comes in and as it goes out, with the time. A frame is known
+//! again by its bytes, but for those that ports and routers change: its stations, its tags, and in IP what
+//! counts hops.
 
 use std::collections::BTreeMap;
 use std::future::Future;

@@ -1,5 +1,5 @@
-//! The benchmarks of the scheduler and of disks run, and say what they promise to say. What their numbers are is no matter here: a test machine
-//! does other things, too.
+//! The benchmarks of the scheduler and of disks run, and say what they promise to say. What their numbers are
+//! is no matter here: a test machine does other things, too.
 
 use crate::rig;
 use std::process::{Command, Stdio};
@@ -84,7 +84,8 @@ fn share() {
     };
     assert!(jain > 0.0 && jain <= 1.0 && until >= 0.0 && ratio > 0.0, "{answer}");
     labelled(&answer);
-    // Three kinds of work grow with the guests: the share of linear and the latency of each with 1, 2 and 7 guests in two ways.
+    // Three kinds of work grow with the guests: the share of linear and the latency of each with 1, 2 and 7
+    // guests in two ways.
     assert_eq!(marks(&drawn(&answer)), 2 * 3 * 3 * 2);
 }
 
@@ -176,7 +177,8 @@ fn vsr() {
     let answer = bench_with("vsr", &["--figure", "13"]);
     positive(&answer, &["peak_mpps"]);
     labelled(&answer);
-    // Five lengths of queues, behind wires and switches, with an I/O core and with threads; each with two loads.
+    // Five lengths of queues, behind wires and switches, with an I/O core and with threads; each with two
+    // loads.
     assert_eq!(marks(&drawn(&answer)), 5 * 2 * 2 * 2);
     let ratio = |key: &str| answer["summary"][key].as_f64().unwrap();
     assert!(ratio("overload_ratio") > 0.0 && ratio("overload_ratio_threads") > 0.0, "{answer}");
@@ -240,7 +242,8 @@ fn vsr_of_several_routers() {
     }
 }
 
-/// It pins threads that have reservations, so it turns off the limit of the whole machine. It may not stay off.
+/// It pins threads that have reservations, so it turns off the limit of the whole machine. It may not stay
+/// off.
 fn a_benchmark_that_ends_early_puts_the_kernels_limit_back() {
     rig::needs_root();
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,7 +296,8 @@ fn grants() {
 #[test]
 fn moves() {
     let answer = bench("move");
-    // On a busy machine several spells may pass between two looks of the flow's thread: those have no pause of their own.
+    // On a busy machine several spells may pass between two looks of the flow's thread: those have no pause
+    // of their own.
     positive(&answer, &["spells", "mpps", "sent", "pause_p99_us"]);
     assert!(answer["rows"].as_array().unwrap().iter().all(|row| row["pause_p50_us"].is_number()), "{answer}");
     assert!(answer["one_processor"].is_boolean());
@@ -340,8 +344,8 @@ fn blk() {
         assert!(row["way"] == "host (fio)" || row["cycles_per_request"].as_f64().unwrap() > 0.0, "{row}");
     }
     let of = |way: &str| answer["rows"].as_array().unwrap().iter().filter(|row| row["way"] == way).count();
-    // Reads and writes at two depths by two numbers of guests, two kinds in sequence, two numbers of paced guests; the host has one
-    // guest, and none that is paced.
+    // Reads and writes at two depths by two numbers of guests, two kinds in sequence, two numbers of paced
+    // guests; the host has one guest, and none that is paced.
     let host = found("fio");
     assert_eq!((of("qemu-storage-daemon"), of("sidecore")), (12, 12));
     assert_eq!(of("host (fio)"), if host { 6 } else { 0 });

@@ -287,8 +287,8 @@ fn await_daemon(bed: &Testbed, what: impl Fn(&serde_json::Value) -> bool) {
     }
 }
 
-/// The socket of netmap programs has 1,024 slots; a program that sends nothing gives its slot to the next one, and has
-/// no more than its time.
+/// The socket of netmap programs has 1,024 slots; a program that sends nothing gives its slot to the next
+/// one, and has no more than its time.
 #[test]
 fn netmap_programs_that_say_nothing_neither_stay_nor_keep_others_out() {
     needs_many_descriptors();
@@ -352,8 +352,8 @@ fn a_user_has_its_share_of_netmaps_places() {
     await_daemon(&bed, |clients| clients["netmap"]["open"] == 0);
 }
 
-/// Without a descriptor for a client the daemon does not spin, and says so once: it turns the client away, whichever
-/// socket that called at.
+/// Without a descriptor for a client the daemon does not spin, and says so once: it turns the client away,
+/// whichever socket that called at.
 #[test]
 fn clients_are_turned_away_when_there_is_no_descriptor_left() {
     let bed = Testbed::new();
@@ -362,7 +362,8 @@ fn clients_are_turned_away_when_there_is_no_descriptor_left() {
     let daemon = bed.daemon(&["--sandbox", "off", "--port", "a=ring:a", "--port", &vhost, "--port", &e1000]);
     let pid = rustix::process::Pid::from_raw(i32::try_from(daemon.pid()).unwrap());
     let before = getrlimit(Resource::Nofile);
-    // The reserve is the first eventfd of all, and what lies before it stays: behind it there is nothing to be had.
+    // The reserve is the first eventfd of all, and what lies before it stays: behind it there is nothing to
+    // be had.
     let file = |number: u64| std::fs::read_link(format!("/proc/{}/fd/{number}", daemon.pid()));
     let reserve = (0..).find(|&number| file(number).unwrap().as_os_str() == "anon_inode:[eventfd]").unwrap();
     let lowered = Rlimit { current: Some(reserve + 1), maximum: before.maximum };

@@ -43,8 +43,8 @@ fn a_daemon_goes_on_without_its_broker_and_starts_another_when_it_needs_one() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
-/// TAP, packet and AF_XDP ports in a network namespace of their own: what the broker opens is what they run with, and goes on
-/// when it is gone.
+/// TAP, packet and AF_XDP ports in a network namespace of their own: what the broker opens is what they run
+/// with, and goes on when it is gone.
 #[test]
 fn interfaces_are_opened_by_the_broker_and_outlive_it() {
     for (port, more) in [("p=packet:lo,queues=2", ",mtu=9000"), ("p=xdp:lo,mode=copy", ",mtu=3000")] {
@@ -126,8 +126,8 @@ fn a_daemon_that_has_locked_itself_down_goes_on_without_its_broker_and_says_what
     assert_eq!(bed.ports(), ["a"]);
 }
 
-/// A daemon without privileges may not say where sockets and journals are made; a user who may open its control socket
-/// may.
+/// A daemon without privileges may not say where sockets and journals are made; a user who may open its
+/// control socket may.
 #[test]
 fn an_operator_adds_ports_in_other_folders_and_a_daemon_without_privileges_does_not() {
     let bed = Testbed::new();

@@ -1,5 +1,6 @@
-//! The carrier follows the peer: when one end of a wire goes down, so does the other's link, and it comes back.
-//! Native drivers and programs at the ends, TAPs in a network namespace of the daemon's own. Needs root.
+//! The carrier follows the peer: when one end of a wire goes down, so does the other's link, and it comes
+//! back. Native drivers and programs at the ends, TAPs in a network namespace of the daemon's own. Needs
+//! root.
 
 use crate::rig;
 use std::process::Command;

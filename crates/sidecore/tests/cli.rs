@@ -268,7 +268,8 @@ fn what_is_saved_is_what_runs() {
     assert_eq!(bed.ports(), ["a", "d"]);
 }
 
-/// Where the daemon listens may stand in its file only: what applies the file finds it there, as the service's reload has to.
+/// Where the daemon listens may stand in its file only: what applies the file finds it there, as the
+/// service's reload has to.
 #[test]
 fn a_file_is_applied_to_the_daemon_that_it_is_for() {
     let bed = Testbed::new();
@@ -335,8 +336,8 @@ fn one_daemon_per_socket_and_another_after_a_kill() {
     assert!(output.status.success());
     assert!(String::from_utf8(output.stderr).unwrap().contains("the daemon is not running"));
     assert!(bed.fails(&["add", "b=vhost-user:/b"]).contains("no daemon listens on"));
-    // A daemon of an older version writes to the counters without the other lock; a process that only reads them is no
-    // daemon.
+    // A daemon of an older version writes to the counters without the other lock; a process that only reads
+    // them is no daemon.
     let counters = bed.path("control.counters");
     let older = std::fs::File::options().write(true).open(&counters).unwrap();
     assert!(bed.fails(&["run"]).contains("belongs to another daemon that runs"));

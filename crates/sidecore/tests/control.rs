@@ -1,6 +1,6 @@
-//! A router with a control plane: FRR, as Debian packages it, in a namespace of its own; a neighbour with FRR on either side. Routes come by
-//! BGP, packets pass between the neighbours, FRR is killed and comes back, a flood drops no session, BGP's or BFD's. Needs root,
-//! iproute2 and frr.
+//! A router with a control plane: FRR, as Debian packages it, in a namespace of its own; a neighbour with FRR
+//! on either side. Routes come by BGP, packets pass between the neighbours, FRR is killed and comes back, a
+//! flood drops no session, BGP's or BFD's. Needs root, iproute2 and frr.
 
 use crate::rig;
 use std::collections::BTreeSet;
@@ -179,7 +179,8 @@ impl Drop for Frr {
     }
 }
 
-/// The system's daemon, or that of the FRR which is unpacked at `SIDECORE_FRR` (`sidecore-lab fetch frr`), with libraries of its own.
+/// The system's daemon, or that of the FRR which is unpacked at `SIDECORE_FRR` (`sidecore-lab fetch frr`),
+/// with libraries of its own.
 fn installed_or_unpacked(net: &Net, program: &str) -> Command {
     let Ok(root) = std::env::var("SIDECORE_FRR") else {
         return net.command(&format!("/usr/lib/frr/{program}"));
@@ -289,7 +290,8 @@ fn inside(net: &Net, bed: &Testbed) -> Command {
     command
 }
 
-/// Sends numbered datagrams from `from` to `to` until `done`; how many did not arrive within `late` after the last one that did.
+/// Sends numbered datagrams from `from` to `to` until `done`; how many did not arrive within `late` after the
+/// last one that did.
 fn stream(from: &UdpSocket, to: &UdpSocket, late: Duration, mut done: impl FnMut() -> bool) -> (u32, u32) {
     let (mut sent, mut missing) = (0u32, BTreeSet::new());
     let mut bytes = [0; 64];
@@ -413,8 +415,8 @@ pub fn passes_with_frr(mut world: World) {
     assert!(has(&world, stays), "{}", there(&world));
 }
 
-/// BFD between neighbours, and over several hops, through the router's ports. Floods to its ports from afar drop no session. When
-/// a neighbour's BFD goes silent its BGP session ends, long before BGP would notice.
+/// BFD between neighbours, and over several hops, through the router's ports. Floods to its ports from afar
+/// drop no session. When a neighbour's BFD goes silent its BGP session ends, long before BGP would notice.
 #[test]
 fn bfd_sessions_stay_in_floods_and_end_when_the_neighbour_does() {
     let world = World::new();
@@ -476,8 +478,9 @@ fn bfd_sessions_stay_in_floods_and_end_when_the_neighbour_does() {
     assert_eq!(downs(), Some(1));
 }
 
-/// Two routers of one daemon, each with FRR, and nothing but a switch between them. OSPF there finds the other's loopback address, BGP speaks from
-/// one of these to the other, and what is behind the one router reaches what is behind the other.
+/// Two routers of one daemon, each with FRR, and nothing but a switch between them. OSPF there finds the
+/// other's loopback address, BGP speaks from one of these to the other, and what is behind the one router
+/// reaches what is behind the other.
 #[test]
 fn routing_daemons_of_two_routers_speak_over_a_switch() {
     let (host, bed, spaces) = (Net::new(), Testbed::new(), [Net::new(), Net::new()]);
@@ -598,7 +601,8 @@ fn a_while(time: Duration) -> impl FnMut() -> bool {
     }
 }
 
-/// A peer that is no zebra costs nothing but its connection; one that speaks FPM is believed as long as it makes sense.
+/// A peer that is no zebra costs nothing but its connection; one that speaks FPM is believed as long as it
+/// makes sense.
 #[test]
 fn garbage_costs_its_connection() {
     use std::io::{Read, Write};
@@ -636,7 +640,8 @@ fn garbage_costs_its_connection() {
     assert!(world.bed.ok(&["explain", "r", "20.9.9.9"]).contains("dropped, blackhole"));
     assert!(world.bed.ok(&["show", "routers"]).contains("zebra is connected"));
 
-    // The kernel has not what was said, and has what was not: the one goes, and for the other all is to be said again.
+    // The kernel has not what was said, and has what was not: the one goes, and for the other all is to be
+    // said again.
     world.control.ip("route add 30.0.0.0/8 dev v1 proto 186");
     until("correction", || world.count("routes") == 0);
     next.set_read_timeout(Some(LIMIT)).unwrap();

@@ -1,5 +1,5 @@
-//! The descriptor helper: what VMMs give that is neither memory nor an eventfd never reaches the daemon, and a helper that is killed
-//! is replaced unnoticed.
+//! The descriptor helper: what VMMs give that is neither memory nor an eventfd never reaches the daemon, and
+//! a helper that is killed is replaced unnoticed.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -108,8 +108,8 @@ fn it_is_not_for_people() {
     assert!(Testbed::new().fails(&["door"]).contains("is internal"));
 }
 
-/// A file system with one file, served by a thread of this process: the kernel's FUSE protocol, raw (`linux/fuse.h`). A process
-/// named by `silent` gets no answer when it closes the file.
+/// A file system with one file, served by a thread of this process: the kernel's FUSE protocol, raw
+/// (`linux/fuse.h`). A process named by `silent` gets no answer when it closes the file.
 struct Fuse {
     folder: CString,
     silent: Arc<AtomicU32>,
@@ -188,8 +188,8 @@ fn serve(mut device: &File, silent: &AtomicU32, told: &Sender<()>) {
     }
 }
 
-/// A VMM gives a file whose server never answers its close. The helper waits for it for ever, and nothing of a killed daemon is in
-/// its hands: the next daemon has the same disk, TAP and sockets at once.
+/// A VMM gives a file whose server never answers its close. The helper waits for it for ever, and nothing of
+/// a killed daemon is in its hands: the next daemon has the same disk, TAP and sockets at once.
 #[test]
 fn a_file_that_is_never_closed_keeps_nothing_from_the_next_daemon() {
     rig::needs_root();

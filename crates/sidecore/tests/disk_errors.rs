@@ -1,5 +1,5 @@
-//! Disks whose medium fails: full file systems, devices that return errors, and one that stands still while the daemon is killed.
-//! It takes root to make them.
+//! Disks whose medium fails: full file systems, devices that return errors, and one that stands still while
+//! the daemon is killed. It takes root to make them.
 
 use crate::rig;
 use std::fs::File;
@@ -158,7 +158,8 @@ fn reconnect(bed: &Testbed, disk: &mut Disk) {
     disk.reconnect(Frontend::connect(bed.path("d"), LIMIT).unwrap(), |_, _, _| {}).unwrap();
 }
 
-/// What a flush, or with `cache=writethrough` a write, answers for is on the device by then, and not in the page cache before it.
+/// What a flush, or with `cache=writethrough` a write, answers for is on the device by then, and not in the
+/// page cache before it.
 #[test]
 fn what_lasts_is_behind_the_page_cache() {
     rig::needs_root();
@@ -198,9 +199,10 @@ fn what_lasts_is_behind_the_page_cache() {
     }
 }
 
-/// What the guest wrote waits in the page cache, and cannot be written to the device when it is flushed: the kernel says so once, and
-/// the guest is told from then on, also when later writes go well: by all flushes that were under way together, and by those after the
-/// daemon was killed, its port restarted or its disk resized.
+/// What the guest wrote waits in the page cache, and cannot be written to the device when it is flushed: the
+/// kernel says so once, and the guest is told from then on, also when later writes go well: by all flushes
+/// that were under way together, and by those after the daemon was killed, its port restarted or its disk
+/// resized.
 #[test]
 fn a_flush_that_fails_is_never_forgotten() {
     rig::needs_root();
@@ -250,8 +252,8 @@ fn a_flush_that_fails_is_never_forgotten() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
-/// A write that is under way in the kernel when the daemon is killed may end at any time, so no other daemon has the file before: a
-/// guest whose next write went through the next daemon would find it undone.
+/// A write that is under way in the kernel when the daemon is killed may end at any time, so no other daemon
+/// has the file before: a guest whose next write went through the next daemon would find it undone.
 #[test]
 fn no_other_daemon_has_the_file_while_old_writes_are_under_way() {
     rig::needs_root();

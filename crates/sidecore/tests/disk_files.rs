@@ -88,8 +88,8 @@ fn a_file_in_memory_holds_what_is_written() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
-/// What a guest only reads takes no memory, what it gives back takes none any more, and what is missing is an error of the request
-/// that needs it.
+/// What a guest only reads takes no memory, what it gives back takes none any more, and what is missing is an
+/// error of the request that needs it.
 #[test]
 fn a_file_in_memory_takes_room_for_what_is_written_and_may_be_cut_short() {
     let bed = Testbed::new();
@@ -293,7 +293,8 @@ fn queues_end_with_requests_under_way() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
-/// Queues go from one I/O core to the other with requests under way: each request has one answer, and what was written is there.
+/// Queues go from one I/O core to the other with requests under way: each request has one answer, and what
+/// was written is there.
 #[test]
 fn queues_move_between_cores_with_requests_under_way() {
     let bed = Testbed::new();

@@ -1,6 +1,7 @@
-//! The daemon is killed under verified reads, writes and flushes of a disk, again and again. A guest's requests have one answer
-//! each, no block is lost, and none is written a second time after a later write: the model knows what each may hold. The page cache
-//! outlives the daemon, so this shows nothing of what flushes do: `disk_errors` does (`what_lasts_is_behind_the_page_cache`).
+//! The daemon is killed under verified reads, writes and flushes of a disk, again and again. A guest's
+//! requests have one answer each, no block is lost, and none is written a second time after a later write:
+//! the model knows what each may hold. The page cache outlives the daemon, so this shows nothing of what
+//! flushes do: `disk_errors` does (`what_lasts_is_behind_the_page_cache`).
 //!
 //! Ten times in a test run; `SIDECORE_KILLS=100` for more.
 

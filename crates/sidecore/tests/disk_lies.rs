@@ -1,5 +1,5 @@
-//! Drivers and front ends that lie to a disk: the daemon goes on, each lie that ends a port has its name, and the disk beside it
-//! never notices.
+//! Drivers and front ends that lie to a disk: the daemon goes on, each lie that ends a port has its name, and
+//! the disk beside it never notices.
 
 use std::time::Duration;
 

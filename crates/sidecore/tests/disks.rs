@@ -194,8 +194,8 @@ fn a_rate_holds_for_requests() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
-/// A disk that always has more requests than fit into a visit, and two network cards on a wire, on one I/O core: every frame arrives,
-/// whole and in order, and no visit to the disk moves more than a turn.
+/// A disk that always has more requests than fit into a visit, and two network cards on a wire, on one I/O
+/// core: every frame arrives, whole and in order, and no visit to the disk moves more than a turn.
 #[test]
 fn a_busy_disk_does_not_silence_network_cards() {
     const FRAMES: u32 = 5_000;

@@ -1,5 +1,6 @@
-//! "My VM has no traffic" answers itself: faults are planted, and `show ports` or `doctor` alone names each, with the command
-//! that mends it. Where a VMM matters, what it says on the socket is said here; real ones are the lab's. Needs root.
+//! "My VM has no traffic" answers itself: faults are planted, and `show ports` or `doctor` alone names each,
+//! with the command that mends it. Where a VMM matters, what it says on the socket is said here; real ones
+//! are the lab's. Needs root.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -32,7 +33,8 @@ fn wrong(bed: &Testbed, name: &str) -> Vec<(String, String)> {
     wrong
 }
 
-/// That `fault` alone is wrong with port `name`, that both commands say so, and that what mends it says `mend`.
+/// That `fault` alone is wrong with port `name`, that both commands say so, and that what mends it says
+/// `mend`.
 fn is_named(bed: &Testbed, name: &str, fault: &str, mend: &str) {
     let found = wrong(bed, name);
     assert!(found.len() == 1 && found[0].0 == fault && found[0].1.contains(mend), "{found:?}");
@@ -360,8 +362,8 @@ fn a_process_that_may_not_open_the_socket_is_named_and_not_believed() {
     // No process tries: nothing is wrong, and the users who may are told.
     let text = bed.ok(&["doctor", "vm"]);
     assert!(text.contains("users that may connect") && text.contains("0700"), "{text}");
-    // Any process may name the socket, under any name: nothing is wrong for that, no user is given the socket, and
-    // terminals stay as they are.
+    // Any process may name the socket, under any name: nothing is wrong for that, no user is given the
+    // socket, and terminals stay as they are.
     let stranger = Stranger::new(&socket, "\u{1b}]0;x\u{7}vmm");
     let report: Value = serde_json::from_str(&bed.ok(&["doctor", "vm", "--json"])).unwrap();
     let checks = report["ports"][0]["checks"].as_array().unwrap();

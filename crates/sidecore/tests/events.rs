@@ -220,7 +220,8 @@ fn a_reader_goes_on_where_it_was_and_a_slow_one_is_told_what_it_has_missed() {
     // A number of an earlier daemon.
     assert_eq!(Events::open(&bed, "?follow=false&after=7").rest(), all);
 
-    // More than fits into its socket and what is kept: the daemon answers others meanwhile, or this does not end.
+    // More than fits into its socket and what is kept: the daemon answers others meanwhile, or this does not
+    // end.
     let count = 5 * KEPT;
     change(&bed, count);
     let kept = Events::open(&bed, "?follow=false").rest();
@@ -438,7 +439,8 @@ fn each_line_of_the_log_can_be_json() {
 /// Labels, with their values where there is one.
 type Labels = Vec<(String, Option<String>)>;
 
-/// The metrics that `text` names, each with the labels by which it is asked for, and their values if it says one.
+/// The metrics that `text` names, each with the labels by which it is asked for, and their values if it says
+/// one.
 fn asked(text: &str) -> Vec<(String, Labels)> {
     let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let starts = text.match_indices("sidecore_").filter(|(at, _)| !text[..*at].ends_with(word));

@@ -1,4 +1,5 @@
-//! What a user sees of single frames: what would become of one, what becomes of the next ones, and captures of some of them.
+//! What a user sees of single frames: what would become of one, what becomes of the next ones, and captures
+//! of some of them.
 
 mod random;
 
@@ -9,7 +10,8 @@ use crate::rig::{wait, Testbed};
 use crate::vlan::{frame, guests, mac, Guest, EVERYBODY};
 use serde_json::Value;
 
-/// A daemon with three guests, of which the third is in another VLAN and the second has an access list and a mirror.
+/// A daemon with three guests, of which the third is in another VLAN and the second has an access list and a
+/// mirror.
 fn scene() -> (Testbed, crate::rig::Daemon, [Guest; 4]) {
     let bed = Testbed::new();
     bed.write(

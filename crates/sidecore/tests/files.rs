@@ -1,4 +1,5 @@
-//! What the daemon makes by name: on a file system without room, and where a stranger has put something else first.
+//! What the daemon makes by name: on a file system without room, and where a stranger has put something else
+//! first.
 
 use crate::rig;
 use std::io::Write;

@@ -276,7 +276,8 @@ fn pkt_gen_with_two_threads_ends_wherever_frames_arrive() {
     assert!(text.contains("Received 100 packets"), "{text}");
 }
 
-/// `mktemp -d` makes such a folder. Nobody but root may enter it, and the daemon is another user as soon as it is ready.
+/// `mktemp -d` makes such a folder. Nobody but root may enter it, and the daemon is another user as soon as
+/// it is ready.
 #[test]
 fn a_folder_that_only_root_may_enter_will_do_for_the_control_socket() {
     let bed = Testbed::new();
@@ -354,7 +355,8 @@ fn shells_complete_the_names_of_ports_and_the_file_has_a_page() {
                      _sidecore_with_ports sidecore \"${{COMP_WORDS[COMP_CWORD]}}\" \"${{COMP_WORDS[COMP_CWORD - 1]}}\"; \
                      echo \"${{COMPREPLY[*]}}\""
                 ),
-                // Outside the line editor its builtins have to be played: those that complete, and what they match with.
+                // Outside the line editor its builtins have to be played: those that complete, and what they
+                // match with.
                 "zsh" => format!(
                     "compdef() {{ [[ $1 == _sidecore_with_ports ]] || exit 1 }}; . ./c; _sidecore() {{ words=(); return 1 }}; \
                      compadd() {{ shift; print -l -- ${{(M)@:#$PREFIX*}} }}; words=(sidecore {words}); PREFIX=$words[-1]; \

@@ -123,7 +123,8 @@ impl Rig {
         member_of(&self.bed, name)
     }
 
-    /// Frames that came, and copies that were made of them, were delivered or are counted as drops, once nothing moves.
+    /// Frames that came, and copies that were made of them, were delivered or are counted as drops, once
+    /// nothing moves.
     fn await_balance(&self) {
         let (deadline, mut last) = (Instant::now() + LIMIT, 0);
         loop {
@@ -149,7 +150,8 @@ impl Rig {
         await_state(&self.bed, name, state)
     }
 
-    /// Sends one datagram of each of these flows until all are answered; who answered each first, and how long that took.
+    /// Sends one datagram of each of these flows until all are answered; who answered each first, and how
+    /// long that took.
     fn ask(&mut self, flows: std::ops::Range<u16>) -> (BTreeMap<u16, char>, Duration) {
         let start = Instant::now();
         let mut answers = BTreeMap::new();
@@ -267,7 +269,8 @@ fn a_daemon_that_ends_or_is_killed_leaves_buckets_where_they_are() {
     assert!(!journals().any(|it| it.file_name() == "@g"));
 }
 
-/// On a wire there is no switch that would drop what finds no room, and no sender waits for a member that is dead.
+/// On a wire there is no switch that would drop what finds no room, and no sender waits for a member that is
+/// dead.
 #[test]
 fn on_a_wire_a_kill_loses_no_count_and_the_last_member_keeps_its_flows() {
     let mut rig = Rig::joined("", &["a", "b"], "wire=w");
@@ -349,8 +352,8 @@ fn bad_requests_say_what_would_be_right() {
     assert!(rig.bed.ok(&["show", "groups"]).contains("no port says that it belongs to it"));
 }
 
-/// Two networks with a station on each, and between them a group of a program and a router of the engine. The program forwards
-/// packets without counting hops, so they tell which member they have passed.
+/// Two networks with a station on each, and between them a group of a program and a router of the engine. The
+/// program forwards packets without counting hops, so they tell which member they have passed.
 struct Native {
     /// The stations' ports, and the program's beside each.
     stations: [Port; 2],
@@ -429,7 +432,8 @@ fn arp(from: u8) -> Vec<u8> {
     bytes
 }
 
-/// Where the interface is a router's port, `address` there is the router's, and at a member's port the group's.
+/// Where the interface is a router's port, `address` there is the router's, and at a member's port the
+/// group's.
 #[test]
 fn the_group_is_a_neighbour_of_the_router_that_it_stands_at() {
     let bed = Testbed::new();

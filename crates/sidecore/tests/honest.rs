@@ -1,4 +1,5 @@
-//! Guests that do nothing wrong, at times when their memory or the host is slow: no port rests, and none stops.
+//! Guests that do nothing wrong, at times when their memory or the host is slow: no port rests, and none
+//! stops.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,7 +29,8 @@ fn assert_that_none_was_accused(bed: &Testbed) {
     }
 }
 
-/// The kernel clears a huge page when it is touched first: here in the middle of a flood, each buffer in a page of its own.
+/// The kernel clears a huge page when it is touched first: here in the middle of a flood, each buffer in a
+/// page of its own.
 #[test]
 fn new_huge_pages_under_a_flood_are_no_overrun() {
     const ENTRIES: usize = 32;

@@ -1,4 +1,5 @@
-//! Host rings on demand: a program that asks for them talks to the host's own stack. In a network namespace; needs root.
+//! Host rings on demand: a program that asks for them talks to the host's own stack. In a network namespace;
+//! needs root.
 
 use crate::rig;
 use std::process::Command;

@@ -1,6 +1,7 @@
-//! One switch over three hosts: two of ours and one with the kernel's bridge and VXLAN device, whose stations are told by FRR (EVPN).
-//! Stations reach each other with whole frames and TCP, one moves, routing daemons withdraw, are killed and come back, and so does one of
-//! our daemons. Needs root, iproute2, iputils, ethtool, iperf3 and frr.
+//! One switch over three hosts: two of ours and one with the kernel's bridge and VXLAN device, whose stations
+//! are told by FRR (EVPN). Stations reach each other with whole frames and TCP, one moves, routing daemons
+//! withdraw, are killed and come back, and so does one of our daemons. Needs root, iproute2, iputils,
+//! ethtool, iperf3 and frr.
 
 use std::process::Command;
 
@@ -133,7 +134,8 @@ impl Host {
     }
 }
 
-/// The third one: the kernel's switch. Its station's checksums are made at once: no device makes them on the way to a program.
+/// The third one: the kernel's switch. Its station's checksums are made at once: no device makes them on the
+/// way to a program.
 fn kernel(fabric: &Fabric, bed: &Testbed) -> (Net, Net, Frr) {
     let (net, station) = (Net::new(), Net::new());
     fabric.join(&net, "h3", &["10.9.0.3/24".to_owned(), "10.99.0.3/24".to_owned()]);
@@ -177,7 +179,8 @@ fn a_switch_spans_three_hosts_by_evpn() {
     let (mut one, mut two) = (Host::new(&fabric, 1), Host::new(&fabric, 2));
     let (far, far_station, _far_frr) = kernel(&fabric, &third);
 
-    // Each station reaches each other one, with frames as long as any, and longer ones are the stations' own to refuse.
+    // Each station reaches each other one, with frames as long as any, and longer ones are the stations' own
+    // to refuse.
     for (from, to) in [(&one.station, 2), (&one.station, 3), (&two.station, 3), (&far_station, 1)] {
         until("answer", || pings(from, to, 56));
         assert!(pings(from, to, 1472), "{to}");

@@ -1,5 +1,5 @@
-//! Two ports that are joined outside of the switch: frames circle, and the daemon says by which ports. In a network
-//! namespace of its own. Needs root and iproute2.
+//! Two ports that are joined outside of the switch: frames circle, and the daemon says by which ports. In a
+//! network namespace of its own. Needs root and iproute2.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The daemon and the command line, from outside: one program for all, since each one more costs a link of its own.
+//! The daemon and the command line, from outside: one program for all, since each one more costs a link of
+//! its own.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

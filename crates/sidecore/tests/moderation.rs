@@ -52,7 +52,8 @@ fn interrupts_are_apart_and_each_frame_that_is_waited_for_is_told() {
         assert!(slept > 0, "no frame was slept for");
         // A ring that starts is signalled once for nothing.
         assert!(slept <= raised + 1 && raised + saved == FRAMES, "{slept} of {raised}, {saved} saved");
-        // Four may pass at once, and then one in a millisecond. A machine that does other things is as slow itself.
+        // Four may pass at once, and then one in a millisecond. A machine that does other things is as slow
+        // itself.
         assert!(held_back > 0, "none of {slept} had to wait");
     }
 }

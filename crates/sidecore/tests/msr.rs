@@ -1,5 +1,6 @@
-//! A router of the engine and one of Linux as members of one group, with one control plane: FRR's routes reach the second one by its
-//! agent. The second one is a namespace here, a guest in the lab. Needs root, iproute2 and frr.
+//! A router of the engine and one of Linux as members of one group, with one control plane: FRR's routes
+//! reach the second one by its agent. The second one is a namespace here, a guest in the lab. Needs root,
+//! iproute2 and frr.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -151,7 +152,8 @@ fn an_agent_that_is_stopped_lies_or_dies_is_told_again_what_it_lacks() {
     back_end.net.ip("route add 77.0.0.0/8 via 10.0.1.2 proto 83 metric 20");
     until("repair", || back_end.routes() == all && is_consistent(&world));
 
-    // Further interfaces have these station addresses, as a VLAN's has that of its parent: they are newer, and one has an address.
+    // Further interfaces have these station addresses, as a VLAN's has that of its parent: they are newer,
+    // and one has an address.
     back_end.net.ip("link add v0 address 02:00:00:00:00:01 type veth peer name v1 address 02:00:00:00:00:02");
     back_end.net.ip("link set v0 up");
     back_end.net.ip("link set v1 up");
@@ -174,7 +176,8 @@ fn an_agent_that_is_stopped_lies_or_dies_is_told_again_what_it_lacks() {
     eprintln!("consistent {:?} after it went on", begun.elapsed());
     assert_eq!(agent(&world)["routes"], 504);
 
-    // It dies: its routes stay, and so do flows. The next one takes them over, and removes what went meanwhile.
+    // It dies: its routes stay, and so do flows. The next one takes them over, and removes what went
+    // meanwhile.
     back_end.kill();
     until("end of the agent", || agent(&world)["state"] == "unreachable");
     assert_eq!(
@@ -186,8 +189,8 @@ fn an_agent_that_is_stopped_lies_or_dies_is_told_again_what_it_lacks() {
     back_end.start();
     until("next agent", || is_consistent(&world) && back_end.routes().len() == all.len() - 1500);
 
-    // One that says what is no message is left, and called again; one that says that it has what it has not is told all again, ever
-    // less often.
+    // One that says what is no message is left, and called again; one that says that it has what it has not
+    // is told all again, ever less often.
     back_end.kill();
     // It left its socket.
     std::fs::remove_file(&back_end.socket).unwrap();

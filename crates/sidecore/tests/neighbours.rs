@@ -1,5 +1,5 @@
-//! Neighbours on one switch of the real daemon: one forges the other's address, floods, or has its interface in two
-//! ports. The other one's frames are numbered, and each is looked for.
+//! Neighbours on one switch of the real daemon: one forges the other's address, floods, or has its interface
+//! in two ports. The other one's frames are numbered, and each is looked for.
 
 use std::time::{Duration, Instant};
 
@@ -99,7 +99,8 @@ fn reason(drops: &Value, port: &str, reason: &str) -> bool {
     drops["drops"].as_array().unwrap().iter().any(|drop| drop["port"] == port && drop["reason"] == reason)
 }
 
-/// The attack that once worked: some frames with a neighbour's source address, and its frames are gone for good.
+/// The attack that once worked: some frames with a neighbour's source address, and its frames are gone for
+/// good.
 #[test]
 fn who_only_receives_goes_on_receiving() {
     let bed = Testbed::new();
@@ -172,8 +173,8 @@ fn an_address_that_is_pinned_cannot_be_claimed() {
     assert!(refused.contains("port a") && refused.contains("key `"), "{refused}");
 }
 
-/// A station that sends while another forges its address all the time: after ten times in a second no claim is heeded,
-/// and although the forger was here first, the station gets its frames.
+/// A station that sends while another forges its address all the time: after ten times in a second no claim
+/// is heeded, and although the forger was here first, the station gets its frames.
 #[test]
 fn an_address_that_goes_to_and_fro_is_held_and_both_ports_are_named() {
     let bed = Testbed::new();
@@ -203,7 +204,8 @@ fn an_address_that_goes_to_and_fro_is_held_and_both_ports_are_named() {
     assert_eq!(state(&bed, "s", "hint"), Value::Null);
 }
 
-/// Two stations with one address ping five times a second: each claim is refuted at once, and nothing is held.
+/// Two stations with one address ping five times a second: each claim is refuted at once, and nothing is
+/// held.
 #[test]
 fn two_stations_with_one_address_are_named() {
     let bed = Testbed::new();
@@ -229,7 +231,8 @@ fn two_stations_with_one_address_are_named() {
     assert_eq!((state(&bed, "a", "mac_flap"), state(&bed, "s", "hint")), (0.into(), Value::Null));
 }
 
-/// A virtual router's address goes to its new master by that one's first frame, and the former one gets nothing more.
+/// A virtual router's address goes to its new master by that one's first frame, and the former one gets
+/// nothing more.
 #[test]
 fn a_station_moves_at_once_where_the_operator_says_so() {
     let virtual_router = |id| [0, 0, 0x5e, 0, 1, id];

@@ -1,4 +1,5 @@
-//! A switch that follows a routing daemon. The daemon is this test, which writes into the kernel's tables what FRR 8.4 writes there.
+//! A switch that follows a routing daemon. The daemon is this test, which writes into the kernel's tables
+//! what FRR 8.4 writes there.
 
 use std::net::Ipv6Addr;
 
@@ -61,7 +62,8 @@ fn stations_move_between_hosts_and_the_shadow_outlives_the_daemon() {
     far(&control, "replace", 3);
     until("station of another host", || at(&bed, 2) == is("over") && at(&bed, 3) == is("over"));
 
-    // It comes here, goes back, and comes again. What was said of it stays in the VXLAN device's own table, as zebra has it.
+    // It comes here, goes back, and comes again. What was said of it stays in the VXLAN device's own table,
+    // as zebra has it.
     for number in 2..5 {
         vm.send(&frame(EVERYBODY, 2, None, number));
         until("station that has come", || shadow(&control, 2) == is("scfd100") && at(&bed, 2) == is("vm"));
@@ -72,7 +74,8 @@ fn stations_move_between_hosts_and_the_shadow_outlives_the_daemon() {
     vm.send(&frame(EVERYBODY, 2, None, 5));
     until("station that has come", || shadow(&control, 2) == is("scfd100"));
 
-    // An address that the kernel refuses, here because the bridge has no IPv6, does not end the control plane.
+    // An address that the kernel refuses, here because the bridge has no IPv6, does not end the control
+    // plane.
     control.ip("link set scbr100 mtu 1200");
     let mac = [2, 0, 0, 0, 0, 1];
     let [own, other, group] =
@@ -207,7 +210,8 @@ fn ever_new_addresses_are_announced_slowly() {
     until("all of them in the end", || announced() == STATIONS as usize);
 }
 
-/// The kernel keeps fewer changes than these for one who does not read. What is lost has to be asked for, also what comes while that is done.
+/// The kernel keeps fewer changes than these for one who does not read. What is lost has to be asked for,
+/// also what comes while that is done.
 #[test]
 fn stations_that_come_faster_than_they_are_read_are_all_in_force() {
     const STATIONS: u32 = 30_000;
@@ -237,7 +241,8 @@ fn stations_that_come_faster_than_they_are_read_are_all_in_force() {
     until("all of them", || bed.show("ports").to_string().contains(&behind));
 }
 
-/// More addresses than the kernel lets a namespace have of those that it may take out (arp(7), `gc_thresh3`: 1024).
+/// More addresses than the kernel lets a namespace have of those that it may take out (arp(7), `gc_thresh3`:
+/// 1024).
 #[test]
 fn addresses_of_many_stations_stay_announced() {
     const STATIONS: u16 = 1500;
@@ -264,7 +269,8 @@ fn addresses_of_many_stations_stay_announced() {
         announced() == usize::from(STATIONS)
     });
 
-    // Two of them move to another host, and zebra has said where the second one's address is: the first one's goes.
+    // Two of them move to another host, and zebra has said where the second one's address is: the first one's
+    // goes.
     control.ip("neigh replace 10.1.0.1 lladdr 02:00:00:01:00:01 dev scbr100 nud noarp extern_learn");
     for mac in ["02:00:00:01:00:00", "02:00:00:01:00:01"] {
         let line = format!("fdb replace {mac} dev scvx100 dst 127.0.8.2 self master dynamic extern_learn");

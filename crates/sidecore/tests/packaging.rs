@@ -1,5 +1,6 @@
-//! What `make install` installs works: the default configuration starts a daemon, and so does one with the ports that
-//! its comments show. The service itself is tested where systemd runs (`lab/tests/service.rs`). Needs root.
+//! What `make install` installs works: the default configuration starts a daemon, and so does one with the
+//! ports that its comments show. The service itself is tested where systemd runs (`lab/tests/service.rs`).
+//! Needs root.
 
 use std::fs::File;
 use std::io::Read;

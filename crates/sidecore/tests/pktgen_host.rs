@@ -1,5 +1,5 @@
-//! `pkt-gen` on interfaces of the host, in a network namespace of their own: TAPs on a Linux bridge without any daemon,
-//! AF_XDP and AF_PACKET on veth pairs whose other ends the daemon has. Needs root and iproute2.
+//! `pkt-gen` on interfaces of the host, in a network namespace of their own: TAPs on a Linux bridge without
+//! any daemon, AF_XDP and AF_PACKET on veth pairs whose other ends the daemon has. Needs root and iproute2.
 
 use std::process::{Command, Output, Stdio};
 
@@ -19,8 +19,8 @@ impl PktGen for Net {
         command
     }
 
-    /// `frames` numbered frames from one port to another: none is lost, reordered or changed. The sender says hello until
-    /// it is heard, so it does not matter when links and bridge ports come up.
+    /// `frames` numbered frames from one port to another: none is lost, reordered or changed. The sender says
+    /// hello until it is heard, so it does not matter when links and bridge ports come up.
     fn verify(&self, from: &str, to: &str, frames: u32, shape: &str) {
         let receiver = self.pkt_gen(&format!("-i {to} -f rx --verify -n {frames}")).spawn().unwrap();
         let sender = format!("-i {from} -f tx --verify -n {frames} --window 256 {shape}");

@@ -1,5 +1,5 @@
-//! Programs in C that know netmap's API only, and the real daemon: one exchanges verified frames with `pkt-gen` through a
-//! switch, another controls ports and switches.
+//! Programs in C that know netmap's API only, and the real daemon: one exchanges verified frames with
+//! `pkt-gen` through a switch, another controls ports and switches.
 //!
 //! `FRAMES=100000000` makes it the run that PROMISES.md tells of.
 

@@ -1,4 +1,5 @@
-//! `sidecore place` with the real daemon: this process is the guest, one of its threads has the name of a vCPU.
+//! `sidecore place` with the real daemon: this process is the guest, one of its threads has the name of a
+//! vCPU.
 
 use crate::rig;
 use std::sync::mpsc::channel;

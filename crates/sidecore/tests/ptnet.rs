@@ -1,5 +1,5 @@
-//! ptnet ports of the real program: two sockets for each, native drivers as guests, other kinds of ports beside them, and guests
-//! that lie.
+//! ptnet ports of the real program: two sockets for each, native drivers as guests, other kinds of ports
+//! beside them, and guests that lie.
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -166,7 +166,8 @@ fn guests_stay_connected_while_the_daemon_is_stopped_or_killed() {
     });
 }
 
-/// While there is no daemon a driver is answered at both of its functions: it kicks, ends, and is reset. What it cannot do is begin.
+/// While there is no daemon a driver is answered at both of its functions: it kicks, ends, and is reset. What
+/// it cannot do is begin.
 #[test]
 fn guests_are_answered_while_no_daemon_is_there() {
     let bed = Testbed::new();

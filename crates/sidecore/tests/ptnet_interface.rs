@@ -1,5 +1,5 @@
-//! A guest with ptnet has an interface of the host for itself: both are the two ends of a wire. The interface is one end of a veth
-//! pair, whose other end a second guest has in the same way. Needs root and iproute2.
+//! A guest with ptnet has an interface of the host for itself: both are the two ends of a wire. The interface
+//! is one end of a veth pair, whose other end a second guest has in the same way. Needs root and iproute2.
 
 use std::time::Instant;
 
@@ -33,7 +33,8 @@ fn received(guest: &mut Ptnet) -> Vec<Vec<u8>> {
     got
 }
 
-/// Each frame is received before the next one is sent: on its way it waits in rings of the kernel, which drop what they cannot take.
+/// Each frame is received before the next one is sent: on its way it waits in rings of the kernel, which drop
+/// what they cannot take.
 fn passes(from: &mut Ptnet, to: &mut Ptnet, numbers: std::ops::Range<u32>) {
     for n in numbers {
         let sent = frame(1, n);

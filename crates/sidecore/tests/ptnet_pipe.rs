@@ -1,4 +1,5 @@
-//! Pipes between ports of the real program: native drivers as guests, programs of the host, a daemon that is stopped or killed.
+//! Pipes between ports of the real program: native drivers as guests, programs of the host, a daemon that is
+//! stopped or killed.
 
 use std::collections::HashMap;
 use std::time::Instant;

@@ -1,5 +1,6 @@
-//! `sidecore reserve` with the real daemon and the real kernel: as root, and as a user without rights. The VMM is a process
-//! whose threads have the names that QEMU gives them; they only wait, so nothing else gets less time.
+//! `sidecore reserve` with the real daemon and the real kernel: as root, and as a user without rights. The
+//! VMM is a process whose threads have the names that QEMU gives them; they only wait, so nothing else gets
+//! less time.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -17,7 +18,8 @@ use crate::rig::{last_of_two_processors, needs, needs_root, wait, Daemon, Testbe
 const NOBODY: u32 = 65534;
 const VMM: &str = "SIDECORE_TEST_VMM";
 
-/// A VMM: it connects to the socket that `VMM` names, has as many vCPUs as it says there, and waits for the end of its input.
+/// A VMM: it connects to the socket that `VMM` names, has as many vCPUs as it says there, and waits for the
+/// end of its input.
 #[test]
 #[ignore = "the tests below start it as a process of its own"]
 fn vmm() {

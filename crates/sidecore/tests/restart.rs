@@ -1,5 +1,5 @@
-//! The daemon is killed and started again, and no VMM of an e1000 has to connect anew: native drivers go on sending and
-//! receiving, and every question gets one answer.
+//! The daemon is killed and started again, and no VMM of an e1000 has to connect anew: native drivers go on
+//! sending and receiving, and every question gets one answer.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -61,7 +61,8 @@ impl Rig {
 
     /// One that sends and receives by queue pair `queue`.
     fn driver_of(&self, name: &str, queue: usize) -> E1000 {
-        // More than the sender's ring and the window hold, however long a daemon is away: none is ever too many.
+        // More than the sender's ring and the window hold, however long a daemon is away: none is ever too
+        // many.
         let ring = if name == "b" { 128 } else { 64 };
         let config = Config { ring, queues: queue + 1, ..Config::default() };
         let mut driver = E1000::open(&self.bed.path(name), &config).unwrap();
@@ -95,8 +96,8 @@ impl Rig {
 /// Bytes in front of a frame's number: Ethernet and IPv4.
 const HEADER: usize = 34;
 
-/// Frame `number`, of a length of its own. Receive side scaling sends its flow to the second queue: its hash is odd
-/// (Microsoft's verification suite, IPv4, the fifth).
+/// Frame `number`, of a length of its own. Receive side scaling sends its flow to the second queue: its hash
+/// is odd (Microsoft's verification suite, IPv4, the fifth).
 fn frame(number: u64) -> Vec<u8> {
     let mut bytes = vec![0x52, 0x54, 0, 0, 0, 2, 0x52, 0x54, 0, 0, 0, 1];
     bytes.extend([8, 0, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0, 153, 39, 163, 191, 202, 188, 127, 2]);
@@ -244,7 +245,8 @@ fn away(kind: &'static str) {
     // What was written before stands there, and what is written now does afterwards.
     assert_eq!(a.client().read32(0, LEDCTL).unwrap(), 1);
     (2..50).for_each(|value| write_and_read(&mut a, value));
-    // A driver whose frames stand still resets its card, and sets it up anew: here in other memory, with other interrupts.
+    // A driver whose frames stand still resets its card, and sets it up anew: here in other memory, with
+    // other interrupts.
     let more = Memory::new(1 << 20, Page::Small).unwrap();
     let (size, both) = (more.size() as u64, dma::READ | dma::WRITE);
     a.client().map(MAPPED, size, both, Some((more.fd(), 0))).unwrap();
@@ -408,8 +410,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Ended by `signal` at any time, again and again, while frames and questions are under way; received by interrupts
-/// alone.
+/// Ended by `signal` at any time, again and again, while frames and questions are under way; received by
+/// interrupts alone.
 fn storm(kind: &'static str, queue: usize, seed: u64, signal: Signal) -> Seen {
     let mut rig = Rig::new(kind);
     let (mut a, mut b) = (rig.driver_of("a", queue), rig.driver_of("b", queue));

@@ -1,5 +1,5 @@
-//! A router of the real daemon, with two stations at ring ports: neighbours, forwarding, ping, errors; routes while it runs, what is
-//! shown and explained, and a restart.
+//! A router of the real daemon, with two stations at ring ports: neighbours, forwarding, ping, errors; routes
+//! while it runs, what is shown and explained, and a restart.
 
 use std::net::Ipv6Addr;
 use std::time::Instant;

@@ -1,4 +1,5 @@
-//! rtl8169 ports of the real program: native drivers as guests, another kind of port beside them, restarts, and guests that lie.
+//! rtl8169 ports of the real program: native drivers as guests, another kind of port beside them, restarts,
+//! and guests that lie.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -58,7 +59,8 @@ impl Rig {
     }
 }
 
-/// Broadcast `n` from the station `from`, of a length of its own; shorter ones than a wire has are among them.
+/// Broadcast `n` from the station `from`, of a length of its own; shorter ones than a wire has are among
+/// them.
 fn frame(from: u8, n: u32) -> Vec<u8> {
     let mut bytes = [&[0xff; 6][..], &[0x52, 0x54, 0, 0, 0, from, 0x88, 0xb5], &n.to_be_bytes()].concat();
     bytes.resize(40 + n as usize * 37 % 1475, n as u8);
@@ -234,7 +236,8 @@ fn stream_by_interrupts(a: &mut Rtl8169, b: &mut Rtl8169, n: u32, seen: &mut u32
     await_true("the sender's descriptor", || a.reclaim());
 }
 
-/// Killed again and again while frames are under way: what is lost or comes twice is at most what was under way.
+/// Killed again and again while frames are under way: what is lost or comes twice is at most what was under
+/// way.
 #[test]
 fn a_card_lives_through_a_storm() {
     const KILLS: u32 = 10;
@@ -297,8 +300,8 @@ fn what_a_lying_guest_does_harms_only_itself() {
         ring(&mut a);
         a.client().read32(MEMORY, TNPDS).unwrap();
     }
-    // Buffers, and a ring, outside of its memory: it stops until its driver resets it.
-    // On a slow machine the card may be beyond its ring by now, which has no end, and would wait there: it begins anew.
+    // Buffers, and a ring, outside of its memory: it stops until its driver resets it. On a slow machine the
+    // card may be beyond its ring by now, which has no end, and would wait there: it begins anew.
     let base = a.client().read32(MEMORY, TNPDS).unwrap();
     a.client().write32(MEMORY, TNPDS, base).unwrap();
     let tx = a.descriptors()[0];

@@ -1,5 +1,5 @@
-//! What the daemon takes from itself, seen from outside: by the kernel's own account of its threads, and by what
-//! `show daemon` says of it.
+//! What the daemon takes from itself, seen from outside: by the kernel's own account of its threads, and by
+//! what `show daemon` says of it.
 
 use crate::rig;
 use std::collections::BTreeMap;
@@ -74,7 +74,8 @@ fn every_thread_has_its_filter() {
     let kinds: Vec<&str> =
         sandbox["seccomp"].as_array().unwrap().iter().map(|f| f["threads"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["control", "conversation", "io-core", "helper"]);
-    // Three filters for the whole process (clone3, what is fatal, what is allowed), one more for a kind's own.
+    // Three filters for the whole process (clone3, what is fatal, what is allowed), one more for a kind's
+    // own.
     for thread in threads(&about["pid"].to_string()) {
         let own = ["io-core", "vu-", "vfu-", "ring-", "netmap", "carriers", "groups", "rings", "core-"];
         let name = thread["Name"].as_str();
@@ -228,8 +229,8 @@ fn carries_frames(bed: &Testbed, ports: [&str; 2]) {
     }
 }
 
-/// The kernel answers io_uring_setup(2) so where `kernel.io_uring_disabled` is 2. Frames pass, disks in memory work, and a disk in
-/// a file says what it lacks.
+/// The kernel answers io_uring_setup(2) so where `kernel.io_uring_disabled` is 2. Frames pass, disks in
+/// memory work, and a disk in a file says what it lacks.
 #[test]
 fn without_io_uring_only_disks_in_files_are_missed() {
     use sidecore_driver::{Disk, DiskOptions, Request, Status};
@@ -256,7 +257,8 @@ fn without_io_uring_only_disks_in_files_are_missed() {
     assert!(daemon.end(Signal::TERM).success());
 }
 
-/// As in a container without privileges, whose runtime forbids io_uring, too: guests exchange frames all the same.
+/// As in a container without privileges, whose runtime forbids io_uring, too: guests exchange frames all the
+/// same.
 #[test]
 fn a_container_without_privileges_and_io_uring_carries_frames() {
     let bed = Testbed::new();

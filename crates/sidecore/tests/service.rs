@@ -1,5 +1,5 @@
-//! What ports are granted of an I/O core, in the real daemon: native drivers that send as fast as they can share it by
-//! their weights, keep to their budgets and rates, and what they had is told.
+//! What ports are granted of an I/O core, in the real daemon: native drivers that send as fast as they can
+//! share it by their weights, keep to their budgets and rates, and what they had is told.
 
 use std::ffi::OsStr;
 use std::process::Command;
@@ -63,9 +63,9 @@ impl Drop for Senders {
     }
 }
 
-/// Has a thread go before all others on its processor, if we may. Else the machine has to be quiet enough: time that
-/// another thread has on the I/O core's processor is charged to the port that is just served, and senders without one
-/// have nothing to share.
+/// Has a thread go before all others on its processor, if we may. Else the machine has to be quiet enough:
+/// time that another thread has on the I/O core's processor is charged to the port that is just served, and
+/// senders without one have nothing to share.
 fn first(thread: &OsStr) {
     let _ = Command::new("chrt").args(["-f", "-p", "1"]).arg(thread).output();
 }
@@ -80,8 +80,8 @@ fn cores_first(daemon: &Daemon) {
     }
 }
 
-/// A TAP that all frames are flooded to. The system call for each takes a microsecond or two, so a sender costs the core
-/// more than itself.
+/// A TAP that all frames are flooded to. The system call for each takes a microsecond or two, so a sender
+/// costs the core more than itself.
 fn dear() -> String {
     static MADE: AtomicU32 = AtomicU32::new(0);
     format!("dear=tap:sc{}d{}", std::process::id() % 100_000, MADE.fetch_add(1, Ordering::Relaxed))
@@ -114,8 +114,9 @@ fn look(bed: &Testbed) -> Vec<Counted> {
     ports["ports"].as_array().unwrap().iter().map(counted).collect()
 }
 
-/// What was taken from a port, the seconds of the core that this took, and those in which it had to wait for its budget or
-/// its rate. The last two are all the time in which it had work, however much of the machine its sender got.
+/// What was taken from a port, the seconds of the core that this took, and those in which it had to wait for
+/// its budget or its rate. The last two are all the time in which it had work, however much of the machine
+/// its sender got.
 #[derive(Debug)]
 struct Counted {
     frames: f64,
@@ -129,7 +130,8 @@ impl Counted {
     }
 }
 
-/// Looks at what was counted until `enough` of it was, and `good` says that it is as it should be; anew each time that it is not.
+/// Looks at what was counted until `enough` of it was, and `good` says that it is as it should be; anew each
+/// time that it is not.
 fn until(bed: &Testbed, enough: impl Fn(&[Counted]) -> bool, good: impl Fn(&[Counted]) -> bool) {
     let deadline = Instant::now() + 6 * LIMIT;
     let mut before = look(bed);

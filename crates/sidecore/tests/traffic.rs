@@ -128,8 +128,8 @@ fn what_passes_is_counted_learned_and_captured() {
     assert_eq!((&ports["running"], &ports["ports"][0]["counters"]["in_frames"]), (&json!(false), &json!(3)));
 }
 
-/// A capture that is slower than its port says how much it lacks, on standard error and in the file, and costs the port
-/// nothing.
+/// A capture that is slower than its port says how much it lacks, on standard error and in the file, and
+/// costs the port nothing.
 #[test]
 fn a_capture_that_is_not_read_says_what_it_lacks() {
     let bed = Testbed::new();

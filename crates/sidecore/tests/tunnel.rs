@@ -1,5 +1,5 @@
-//! A switch over two daemons: what comes in at the one comes out at the other, and what must not come in is named. Both are on this
-//! host, at two addresses of its loopback interface.
+//! A switch over two daemons: what comes in at the one comes out at the other, and what must not come in is
+//! named. Both are on this host, at two addresses of its loopback interface.
 
 use std::net::UdpSocket;
 
@@ -177,7 +177,8 @@ fn a_control_plane_comes_and_goes() {
     bed.ok(&["set", "--switch", "lan", "vni="]);
 }
 
-/// Each frame is cut, tagged and taken as that of any other port: a tunnel in a VLAN carries frames without a tag.
+/// Each frame is cut, tagged and taken as that of any other port: a tunnel in a VLAN carries frames without a
+/// tag.
 #[test]
 fn a_tunnel_is_a_port_as_others() {
     let (here, port) = (Testbed::new(), free_port());

@@ -1,7 +1,8 @@
-//! One daemon takes another one's place under traffic: emulated cards, packed virtio-net, ptnet, a ring port, and two disks in files.
+//! One daemon takes another one's place under traffic: emulated cards, packed virtio-net, ptnet, a ring port,
+//! and two disks in files.
 //!
-//! `SIDECORE_BEFORE=/usr/bin/sidecore cargo test -p sidecore --test all upgrade`: that program is the first one, and this one its
-//! successor. Without it this program is both.
+//! `SIDECORE_BEFORE=/usr/bin/sidecore cargo test -p sidecore --test all upgrade`: that program is the first
+//! one, and this one its successor. Without it this program is both.
 
 use std::time::Instant;
 
@@ -23,12 +24,14 @@ use crate::work::{content, Work, BLOCK};
 
 /// Entries of each ring, and so the most frames that a kill may lose or repeat in one direction.
 const RING: u16 = 128;
-/// Frames of one direction that are under way: with those that a kill may have lost, no more than a ring has room for.
+/// Frames of one direction that are under way: with those that a kill may have lost, no more than a ring has
+/// room for.
 const WINDOW: u64 = 32;
 const BLOCKS: u64 = 128;
 /// Frames in each direction, and answers of each disk, before a kill and after it.
 const ENOUGH: u64 = 500;
-/// Registers that keep what is written, and do nothing then: one of the Intel cards, and one of the Realtek card.
+/// Registers that keep what is written, and do nothing then: one of the Intel cards, and one of the Realtek
+/// card.
 const LEDCTL: u64 = 0xe00;
 const THPDS: u64 = 0x28;
 const NOTED: u32 = 0x0102_0304;
@@ -48,7 +51,8 @@ const PORTS: [(&str, &str, &str); 8] = [
 trait End {
     fn send(&mut self, frame: &[u8]) -> bool;
     fn receive(&mut self, see: &mut dyn FnMut(&[u8]));
-    /// Another daemon has come. Guests with cards have not noticed, and find in a register what they wrote there.
+    /// Another daemon has come. Guests with cards have not noticed, and find in a register what they wrote
+    /// there.
     fn meet(&mut self, _bed: &Testbed) {}
 }
 

@@ -177,7 +177,8 @@ fn arp(to: [u8; 6], from: u8, sender: [u8; 4], operation: u8, target: [u8; 4]) -
     bytes
 }
 
-/// A router with a port in each of two VLANs, which guests on access ports and on a trunk have as their gateway.
+/// A router with a port in each of two VLANs, which guests on access ports and on a trunk have as their
+/// gateway.
 #[test]
 fn a_router_stands_in_two_vlans() {
     let bed = Testbed::new();
@@ -232,7 +233,8 @@ fn datagram(from: u8, to: u8, port: u16, number: u8) -> Vec<u8> {
     [&mac(to)[..], &mac(from), &[8, 0], &header, &udp].concat()
 }
 
-/// A list from a configuration's file, another from the command line; replaced while frames pass; counted by rule.
+/// A list from a configuration's file, another from the command line; replaced while frames pass; counted by
+/// rule.
 #[test]
 fn access_lists_decide_in_their_order() {
     let bed = Testbed::new();

@@ -389,8 +389,8 @@ fn traffic_and_drops_are_what_the_daemon_counts() {
     assert!(gone.elapsed() < Duration::from_secs(2), "{:?}", gone.elapsed());
 }
 
-/// A daemon of an earlier version, as far as one can still be had: it answers little. It ends when it was asked `most` times
-/// for events.
+/// A daemon of an earlier version, as far as one can still be had: it answers little. It ends when it was
+/// asked `most` times for events.
 fn older(listener: &UnixListener, most: usize) {
     let asked = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {

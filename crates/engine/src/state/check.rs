@@ -26,7 +26,8 @@ use crate::util::form::{Key, Scope};
 /// One thing that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which part of the configuration: `daemon`, or one of the list of `switch`, `router`, `tenant`, `group` or `port`.
+    /// Which part of the configuration: `daemon`, or one of the list of `switch`, `router`, `tenant`, `group`
+    /// or `port`.
     pub what: &'static str,
     /// Its place in that list.
     pub place: usize,
@@ -111,8 +112,8 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
     found
 }
 
-/// Whether two ports would have one location. A path is one socket and an interface one station, whatever the kind: what
-/// one port sends to an interface would come in by the other.
+/// Whether two ports would have one location. A path is one socket and an interface one station, whatever the
+/// kind: what one port sends to an interface would come in by the other.
 pub(super) fn same_place(a: &PortSpec, b: &PortSpec, kinds: &[Kind]) -> bool {
     let is_interface =
         |port: &PortSpec| find(kinds, &port.kind).is_ok_and(|kind| kind.location == Location::Interface);
@@ -426,8 +427,8 @@ fn switches(spec: &Spec) -> String {
     std::iter::once(DEFAULT_SWITCH).chain(others).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether the addresses that `port`, the one of place `i`, is to have are its alone on its switch, and whether what
-/// guards them has an effect.
+/// Whether the addresses that `port`, the one of place `i`, is to have are its alone on its switch, and
+/// whether what guards them has an effect.
 fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str, &str)) {
     let (guard, listed) = (port.mac_guard, port.allow_mac.is_some() || port.fdb.is_some());
     match guard {

@@ -1,8 +1,9 @@
-//! Routers with a control plane: what such a router's ports bring along. `Engine::new` is told who follows its routing daemon.
+//! Routers with a control plane: what such a router's ports bring along. `Engine::new` is told who follows
+//! its routing daemon.
 //!
-//! Each port of a router with `control` has a port of kind `tap` beside it, which stands for it in the namespace: [`with_control`] adds
-//! these, [`without_control`] takes them away. They run like others, have counters and captures, but they are no part of the
-//! configuration.
+//! Each port of a router with `control` has a port of kind `tap` beside it, which stands for it in the
+//! namespace: [`with_control`] adds these, [`without_control`] takes them away. They run like others, have
+//! counters and captures, but they are no part of the configuration.
 
 use super::cores::station;
 use super::routes::RouterSpec;
@@ -11,7 +12,8 @@ use super::spec::{PortSpec, Spec};
 /// What stands behind a port's name in that of its port before the control plane.
 const END: &str = ".control";
 
-/// The port that stands for `port`, one of `router`'s and perhaps behind `front`, if the router has a control plane.
+/// The port that stands for `port`, one of `router`'s and perhaps behind `front`, if the router has a control
+/// plane.
 fn beside(router: &RouterSpec, port: &PortSpec, front: Option<&PortSpec>) -> Option<PortSpec> {
     let netns = router.control.clone()?;
     Some(PortSpec {

@@ -68,7 +68,7 @@ struct Now {
     switches: Switches,
     routers: Routers,
     ports: Vec<(Arc<Port>, Attach)>,
-    /// Of ports for which anything is configured.
+    /// Policies of ports for which anything is configured.
     policies: BTreeMap<PortId, Arc<Policy>>,
     acls: Acls,
     neighbours: Neighbours,
@@ -94,7 +94,8 @@ impl CoreGraph {
 }
 
 impl Now {
-    /// The switch for `spec`: the one that runs if it can be that, else one with another table that has what the former knew.
+    /// The switch for `spec`: the one that runs if it can be that, else one with another table that has what
+    /// the former knew.
     fn switch(&self, spec: &SwitchSpec) -> Arc<Switch> {
         let options = options(spec);
         match self.switches.get(&spec.name) {
@@ -201,7 +202,8 @@ fn options(spec: &SwitchSpec) -> SwitchOptions {
     }
 }
 
-/// The router's station address at port `spec`; that of the group's interface `front` behind which it stands, if it has none.
+/// The router's station address at port `spec`; that of the group's interface `front` behind which it stands,
+/// if it has none.
 pub(super) fn station(router: &str, spec: &PortSpec, front: Option<&PortSpec>) -> Mac {
     let own = spec.router_mac.or_else(|| front?.mac);
     own.unwrap_or_else(|| Mac(usual_mac(&format!("{router}/{}", spec.name)).0))
@@ -290,7 +292,8 @@ fn attach((spec, port): Placed<'_>, ports: &[Placed<'_>], switches: &Switches, r
         }
         // A pipe's frames never come here.
         Joint::Nothing | Joint::Pipe(_) => Attach::Nothing,
-        // What the namespace sends goes out of the port, and nothing comes back by this way but what the router sends there.
+        // What the namespace sends goes out of the port, and nothing comes back by this way but what the
+        // router sends there.
         Joint::Control(of) => {
             let port = |(other, _): &&Placed<'_>| other.name == of;
             ports.iter().find(port).map_or(Attach::Nothing, |(_, port)| Attach::Wire(port.id))
@@ -368,8 +371,9 @@ impl CoreGraph {
         crate::lock(&self.groups).view()
     }
 
-    /// Makes all cores use the graph of the switches, routers, groups and access lists of `spec` and of these ports, in which each port is joined as its specification
-    /// says. When this returns, no core uses the former one any more, and no switch remembers addresses of ports that are gone.
+    /// Makes all cores use the graph of the switches, routers, groups and access lists of `spec` and of these
+    /// ports, in which each port is joined as its specification says. When this returns, no core uses the
+    /// former one any more, and no switch remembers addresses of ports that are gone.
     pub fn publish(&self, spec: &Spec, ports: &[Placed<'_>]) {
         let Spec { switches, routers: specs, groups, acls, .. } = spec;
         let mut now = crate::lock(&self.now);

@@ -1,7 +1,7 @@
 //! Why a port carries no frames, or fewer than it should: each cause by name, with the command that fixes it.
 //!
-//! Everything here follows from the state that `show` knows. `sidecore doctor` adds facts that only the host knows
-//! (which users may open a socket), because it runs with its user's rights and not with the daemon's.
+//! Everything here follows from the state that `show` knows. `sidecore doctor` adds facts that only the host
+//! knows (which users may open a socket), because it runs with its user's rights and not with the daemon's.
 
 use sidecore_abi::counters::DROPS;
 
@@ -152,7 +152,8 @@ fn fault_advice(fault: Fault, spec: &PortSpec) -> Option<String> {
     Some(mend).filter(|mend| !mend.is_empty())
 }
 
-/// What drops for `reason` at port `name` mean for it: whether something is wrong, what it is about, what to do.
+/// What drops for `reason` at port `name` mean for it: whether something is wrong, what it is about, what to
+/// do.
 fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Option<String>) {
     let (wrong, about, mend) = match reason {
         "too_long" => (true, "mtu", "sidecore set PORT mtu=9000, or in the guest: ip link set DEV mtu MTU"),
@@ -195,7 +196,8 @@ fn drop_advice(reason: &str, name: &str, mtu: u32) -> (bool, &'static str, Optio
     (wrong, about, Some(mend).filter(|mend| !mend.is_empty()))
 }
 
-/// Tells of memory that cannot be reached, once each time: a line in the log for operators who do not look at `show`.
+/// Tells of memory that cannot be reached, once each time: a line in the log for operators who do not look at
+/// `show`.
 #[derive(Debug, Default)]
 pub(super) struct MemoryWatch {
     seconds: u8,

@@ -90,8 +90,8 @@ pub struct Engine {
 pub type Changed = Box<dyn Fn(&Engine) + Send + Sync>;
 
 impl Engine {
-    /// An engine with the default switch and no ports. `daemon` is what was chosen at the start; `changed` has what follows
-    /// the configuration outside the engine, such as routing daemons, follow it.
+    /// An engine with the default switch and no ports. `daemon` is what was chosen at the start; `changed`
+    /// has what follows the configuration outside the engine, such as routing daemons, follow it.
     pub fn new(
         kinds: &'static [Kind],
         graph: Arc<CoreGraph>,
@@ -129,8 +129,8 @@ impl Engine {
         })
     }
 
-    /// Makes `wanted` the configuration of a daemon that has just started. A port that cannot be started keeps no other from
-    /// running: it is `stopped`, says why, and is [tried again](Engine::try_again).
+    /// Makes `wanted` the configuration of a daemon that has just started. A port that cannot be started
+    /// keeps no other from running: it is `stopped`, says why, and is [tried again](Engine::try_again).
     pub fn begin(&self, wanted: &Spec) -> Changes {
         let _sought = self.seek(&wanted.ports)?;
         self.change_with(How::EachAlone, |running, _| {
@@ -226,8 +226,9 @@ impl Engine {
         Ok(changes)
     }
 
-    /// Changes what runs for a program: `edit` first, then `ports` are added. A switch that a port names is made if it is not there, and
-    /// goes with its last port. `lease`: the ports run like others, but are no part of the configuration.
+    /// Changes what runs for a program: `edit` first, then `ports` are added. A switch that a port names is
+    /// made if it is not there, and goes with its last port. `lease`: the ports run like others, but are no
+    /// part of the configuration.
     pub fn change_on_demand(&self, lease: bool, ports: &[PortSpec], edit: impl FnOnce(&mut Spec)) -> Changes {
         self.change_with(How::Whole, |spec, on_demand| {
             edit(spec);
@@ -246,9 +247,9 @@ impl Engine {
         self.change_with(How::Whole, |spec, _| edit(spec))
     }
 
-    /// Looks for what an earlier daemon has left of `ports`, and opens the files of disks, as far as nothing that runs has them: that
-    /// may take seconds, and while ports are started others can ask nothing. An error: a disk that runs would be stopped for one of
-    /// them, and does not get its file again.
+    /// Looks for what an earlier daemon has left of `ports`, and opens the files of disks, as far as nothing
+    /// that runs has them: that may take seconds, and while ports are started others can ask nothing. An
+    /// error: a disk that runs would be stopped for one of them, and does not get its file again.
     fn seek<'p>(
         &self,
         ports: impl IntoIterator<Item = &'p PortSpec>,
@@ -295,7 +296,8 @@ impl Engine {
         }
     }
 
-    /// Makes what `edit` makes of the configuration, and of what is there on demand, the configuration; or says what would change.
+    /// Makes what `edit` makes of the configuration, and of what is there on demand, the configuration; or
+    /// says what would change.
     fn change_with(
         &self,
         how: How,
@@ -372,12 +374,13 @@ impl Engine {
 
 impl Engine {
     /// Stops all ports: their sockets are gone when this returns, but for what the next daemon goes on with
-    /// ([`Attachment::leave`]). Their counters stay in the file, to be read when the daemon is gone. Returns the names of
-    /// ports that have not ended within [`retire::PATIENCE`]: the process should end without them.
+    /// ([`Attachment::leave`]). Their counters stay in the file, to be read when the daemon is gone. Returns
+    /// the names of ports that have not ended within [`retire::PATIENCE`]: the process should end without
+    /// them.
     pub fn shut_down(&self) -> Vec<String> {
         let mut state = crate::lock(&self.state);
-        // Members are not gone because their ports end: the next daemon finds their buckets with them. No probe is on its way
-        // when the cores rest.
+        // Members are not gone because their ports end: the next daemon finds their buckets with them. No
+        // probe is on its way when the cores rest.
         self.means.graph.end_groups();
         self.means.graph.cores.rest(true);
         let mut endings = Vec::new();
@@ -416,8 +419,8 @@ fn file_of(spec: &PortSpec) -> Option<(PathBuf, bool)> {
     Some((spec.file.as_ref()?.path()?.to_owned(), spec.readonly == Some(Toggle::On)))
 }
 
-/// Whether ports that run get their files again when they are stopped: the server of one may have fallen silent, or it
-/// is gone. Under no lock.
+/// Whether ports that run get their files again when they are stopped: the server of one may have fallen
+/// silent, or it is gone. Under no lock.
 fn look_at_files(files: impl IntoIterator<Item = (String, PathBuf, bool)>) -> Result<(), Error> {
     for (name, path, read_only) in files {
         disk::look(&path, read_only).map_err(|why| {

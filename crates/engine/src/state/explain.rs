@@ -38,7 +38,7 @@ crate::util::form::view! {
 
 /// Bytes of a frame that is looked at: its headers and then some.
 const MOST: usize = 65_535;
-/// Of an Ethernet header.
+/// Bytes of an Ethernet header.
 const LEAST: usize = 14;
 
 impl Engine {

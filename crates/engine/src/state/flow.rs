@@ -45,12 +45,13 @@ pub(super) struct Flow {
     pub parts: Option<(u64, u64)>,
     last_in: Option<Instant>,
     last_out: Option<Instant>,
-    /// Of each reason, once there was a look.
+    /// When frames were last dropped for each reason, once there was a look.
     last_drop: Vec<Option<Instant>>,
 }
 
 impl Flow {
-    /// Takes the counters as they are `now`. Returns a text where the port begins to be throttled, or ends to be.
+    /// Takes the counters as they are `now`. Returns a text where the port begins to be throttled, or ends to
+    /// be.
     pub fn note(&mut self, now: Instant, totals: &Totals, usage: Usage) -> Option<&'static str> {
         let was_throttled = self.is_throttled();
         let before = self.before.map_or_else(Totals::default, |(_, totals, _)| totals);

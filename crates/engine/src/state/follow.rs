@@ -1,12 +1,14 @@
-//! The carrier follows the peer: when one end of a wire or a pipe goes down, the other end's device loses its carrier.
+//! The carrier follows the peer: when one end of a wire or a pipe goes down, the other end's device loses its
+//! carrier.
 //!
-//! Theory of operation. Ports raise an event when their peers come or go. One thread waits for it and looks at all
-//! wires; so does every change of the configuration. An end's carrier is up if the other end is *ready*, which does not
-//! depend on that end's own carrier: two ends that follow each other do not hold each other down. A port on a switch
-//! always has a carrier. One that stands for a router's port before a control plane has it while that port is ready.
+//! Theory of operation. Ports raise an event when their peers come or go. One thread waits for it and looks
+//! at all wires; so does every change of the configuration. An end's carrier is up if the other end is
+//! *ready*, which does not depend on that end's own carrier: two ends that follow each other do not hold each
+//! other down. A port on a switch always has a carrier. One that stands for a router's port before a control
+//! plane has it while that port is ready.
 //!
-//! Members of groups follow their peers, too (`members`), by a thread of their own that is there from the first group on: a
-//! member that dies must not wait for a change of the configuration that is under way.
+//! Members of groups follow their peers, too (`members`), by a thread of their own that is there from the
+//! first group on: a member that dies must not wait for a change of the configuration that is under way.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

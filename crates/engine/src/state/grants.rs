@@ -1,4 +1,5 @@
-//! What a tenant or a port is granted of the I/O cores, as options: a budget, rates, and all that a tenant has.
+//! What a tenant or a port is granted of the I/O cores, as options: a budget, rates, and all that a tenant
+//! has.
 
 use std::fmt;
 use std::str::FromStr;
@@ -175,8 +176,8 @@ options! {
             class: Class = "class", Any, "`throughput`";
             /// Its share of an I/O core beside other tenants, and ports without one, that have work.
             weight: Number<1, 1000> = "weight", Any, "100";
-            /// The share of one I/O core that its ports together are guaranteed and limited to. All their queues are on that
-            /// core then.
+            /// The share of one I/O core that its ports together are guaranteed and limited to. All their
+            /// queues are on that core then.
             budget: Budget = "budget", Any, "none: its share by weight";
             /// Whether it may use, beyond its budget, time that others leave.
             reclaim: Toggle = "reclaim", Any, "`off`";

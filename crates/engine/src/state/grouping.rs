@@ -1,7 +1,7 @@
 //! What is wanted of a group, as options: when flows may move, the members' shares, and who drains.
 //!
-//! A group's interface is a port of kind `group`; a member's ports name the group, the member and the interface that they stand
-//! behind.
+//! A group's interface is a port of kind `group`; a member's ports name the group, the member and the
+//! interface that they stand behind.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -52,16 +52,18 @@ options! {
             name: String = "name";
         }
         may {
-            /// Whether members know the flows that pass them, as firewalls do: then a flow is idle only after a long time.
+            /// Whether members know the flows that pass them, as firewalls do: then a flow is idle only after
+            /// a long time.
             stateful: Toggle = "stateful", Any, "`off`";
             /// Milliseconds without a frame after which flows may move to another member.
             idle: Number<1, 3_600_000> = "idle", Any, "100; with `stateful=on` 120000";
             /// Seconds after which a draining member loses flows that are not idle, too.
             force_after: ForceAfter = "force-after", Any, "30";
-            /// Milliseconds after which a member is gone that has returned no buffers and sent nothing while frames came for it.
+            /// Milliseconds after which a member is gone that has returned no buffers and sent nothing while
+            /// frames came for it.
             stall: Number<10, 60_000> = "stall", Any, "500";
-            /// Where probes go through members, one each `stall`: an address that they route out by an interface of the group; who
-            /// misses three is gone.
+            /// Where probes go through members, one each `stall`: an address that they route out by an
+            /// interface of the group; who misses three is gone.
             probe: IpAddr = "probe", Any, "no probes";
             /// The number of active members below which probes take no member out.
             probe_floor: Number<1, 64> = "probe-floor", Any, "half of the members, rounded up";

@@ -98,8 +98,8 @@ impl Kind {
         std::iter::once(spec.location.clone()).chain(second).collect()
     }
 
-    /// Has the paths of `spec` that are relative lead from the folder `at`: their author was there, and the daemon is
-    /// not.
+    /// Has the paths of `spec` that are relative lead from the folder `at`: their author was there, and the
+    /// daemon is not.
     pub fn root(&self, spec: &mut PortSpec, at: &Path) {
         let is_path = self.location == Location::Socket
             || self.location == Location::Ring && spec.location.contains('/');
@@ -379,7 +379,7 @@ fn forget_vhost_user(spec: &PortSpec) {
     }
 }
 
-/// On which terms the VMM gives its memory.
+/// Sets the terms on which the VMM gives its memory.
 fn set_terms(spec: &PortSpec, port: &Port) {
     port.terms.set_files(spec.memory_file.unwrap_or_default());
     port.terms.set_prefault(spec.prefault == Some(Toggle::On));
@@ -426,8 +426,8 @@ fn gap(spec: &PortSpec, default: Duration) -> Duration {
     spec.moderation.map_or(default, |gap| Duration::from_micros(gap.get().into()))
 }
 
-/// What a holder is told of the port whose VMM's connection it keeps: what a card is made of, and no more, since a record to the
-/// broker is short.
+/// What a holder is told of the port whose VMM's connection it keeps: what a card is made of, and no more,
+/// since a record to the broker is short.
 #[derive(Serialize, Deserialize)]
 pub struct HeldPort {
     /// The port. Its address is resolved, since a holder reads no file of the host's.
@@ -482,8 +482,8 @@ fn start_card(spec: &PortSpec, port: &Arc<Port>, scheduler: Arc<dyn Scheduler>) 
     started(speak_vfio_user(spec, port, card.map_err(|e| e.to_string())?, (false, None)))
 }
 
-/// Who stands in for the daemon at the port `of` (JSON), in the process of its holder. `None`: the port has no card that a holder
-/// can answer for.
+/// Who stands in for the daemon at the port `of` (JSON), in the process of its holder. `None`: the port has
+/// no card that a holder can answer for.
 pub fn stand_in(of: &str) -> Option<Box<dyn holder::StandIn>> {
     let HeldPort { port: spec, id, mtu, second, second_end } = serde_json::from_str(of).ok()?;
     let counters = CounterFile::anonymous().ok()?.open_slot(PortId(0), &spec.name);

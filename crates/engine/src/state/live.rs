@@ -100,8 +100,8 @@ impl EngineState {
     }
 }
 
-/// Port numbers. A number rests for a while before it is used again, so that a reader that looks at the counters file
-/// twice does not take one port for another.
+/// Port numbers. A number rests for a while before it is used again, so that a reader that looks at the
+/// counters file twice does not take one port for another.
 #[derive(Default)]
 pub(super) struct Ids {
     used: u16,

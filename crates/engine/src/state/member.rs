@@ -4,15 +4,18 @@
 //! joining → active → draining → drained        gone: from each of them, and from there to joining
 //! ```
 //!
-//! A member is *joining* until all of its ports are up and it has sent something by each, and the routes that an agent tells it are in
-//! force; a router's port has no driver, and needs to send nothing. *Active*, it gets flows. *Draining*, it keeps those that it has until they are idle, or for as long as `force-after` says; then it is *drained*. It is *gone* while one
-//! of its ports is down, at all interfaces at once, or while it makes no progress: it has taken all buffers of a port, returns none
-//! and sends nothing by any of its ports, while frames come for it. An idle member is not judged, and the last active
-//! one is not taken out for that. A member that goes again and again stays out for longer each time.
+//! A member is *joining* until all of its ports are up and it has sent something by each, and the routes that
+//! an agent tells it are in force; a router's port has no driver, and needs to send nothing. *Active*, it
+//! gets flows. *Draining*, it keeps those that it has until they are idle, or for as long as `force-after`
+//! says; then it is *drained*. It is *gone* while one of its ports is down, at all interfaces at once, or
+//! while it makes no progress: it has taken all buffers of a port, returns none and sends nothing by any of
+//! its ports, while frames come for it. An idle member is not judged, and the last active one is not taken
+//! out for that. A member that goes again and again stays out for longer each time.
 //!
-//! With probes it is gone, too, when it has missed a few in a row, and joins when it has passed a few; but only where others enough are
-//! active (their floor). A member that is busy may well drop a probe. So one that sends out elsewhere a good part of what comes in
-//! where probes do passes them, whatever becomes of them.
+//! With probes it is gone, too, when it has missed a few in a row, and joins when it has passed a few; but
+//! only where others enough are active (their floor). A member that is busy may well drop a probe. So one
+//! that sends out elsewhere a good part of what comes in where probes do passes them, whatever becomes of
+//! them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,13 +24,15 @@ use std::time::{Duration, Instant};
 use crate::port::{DropReason, Port};
 use crate::router::Router;
 
-/// A member that comes back stays out for this long, doubled each time up to the longest, until it was active for that long.
+/// A member that comes back stays out for this long, doubled each time up to the longest, until it was active
+/// for that long.
 const HOLD: Duration = Duration::from_secs(1);
 const LONGEST_HOLD: Duration = Duration::from_secs(60);
 /// A member that misses this many probes in a row is gone, and one that passes this many may join.
 const MISSES: i32 = 3;
 const PASSES: i32 = 5;
-/// So many frames between two probes tell whether a member forwards: it does if it sends one for each so many of them.
+/// So many frames between two probes tell whether a member forwards: it does if it sends one for each so many
+/// of them.
 const TELLING: u64 = 64;
 const PART: u64 = 4;
 /// For how long a member of a former daemon keeps its buckets while it joins.
@@ -102,8 +107,8 @@ impl Link {
         self.port.link() && !self.port.is_silent()
     }
 
-    /// Whether frames were for it since the last look, and none found a buffer; `None` if there were no frames. Counters say so: what
-    /// a peer does with its memory delays no other member here.
+    /// Whether frames were for it since the last look, and none found a buffer; `None` if there were no
+    /// frames. Counters say so: what a peer does with its memory delays no other member here.
     fn is_stuck(&mut self) -> Option<bool> {
         if self.native {
             return None;
@@ -133,7 +138,8 @@ pub(super) struct Member {
     pub since: Instant,
     /// Why it is gone.
     pub why: String,
-    /// What it had sent by all of its ports, since when it makes no progress, and when the last frame was for it.
+    /// What it had sent by all of its ports, since when it makes no progress, and when the last frame was for
+    /// it.
     pub sent: u64,
     pub stuck: Option<Instant>,
     pub asked: Instant,

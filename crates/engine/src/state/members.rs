@@ -1,10 +1,10 @@
 //! Groups as they run: their members (`member`), and the buckets that these have.
 //!
-//! After a restart of the daemon a member that had buckets before is *expected*: for ten seconds it counts as one that serves, so that
-//! buckets stay where they are until its VMM has connected again.
+//! After a restart of the daemon a member that had buckets before is *expected*: for ten seconds it counts as
+//! one that serves, so that buckets stay where they are until its VMM has connected again.
 //!
-//! A thread of its own (`follow`) looks at all members when a link changes, and some hundred times a second while there is
-//! something to wait for. It takes no lock under which ports are started or stopped.
+//! A thread of its own (`follow`) looks at all members when a link changes, and some hundred times a second
+//! while there is something to wait for. It takes no lock under which ports are started or stopped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -155,7 +155,8 @@ impl LiveGroup {
         }
     }
 
-    /// Brings states up to date, and buckets to where they should be. Whether it has to be looked at again soon.
+    /// Brings states up to date, and buckets to where they should be. Whether it has to be looked at again
+    /// soon.
     fn tend(&mut self, now: Instant) -> bool {
         let LiveGroup { group, spec, members, settled, by, .. } = self;
         let stall = spec.stall();
@@ -250,8 +251,8 @@ impl LiveGroup {
     }
 }
 
-/// The number of the member that speaks for all `members`: what is for the group itself is for a control plane, if one of them has
-/// that.
+/// The number of the member that speaks for all `members`: what is for the group itself is for a control
+/// plane, if one of them has that.
 fn speaker(members: &BTreeMap<String, Member>) -> Option<u8> {
     let order = [MemberState::Active, MemberState::Draining, MemberState::Drained, MemberState::Joining];
     let first = |state| {
@@ -296,7 +297,8 @@ impl Groups {
         self.0.clear();
     }
 
-    /// Has the groups be those of `specs`, with members of `ports`; buckets of members that are none any more move at once.
+    /// Has the groups be those of `specs`, with members of `ports`; buckets of members that are none any more
+    /// move at once.
     pub fn follow(&mut self, specs: &[GroupSpec], ports: &[Placed<'_>], feeds: &[Feed], cores: usize) {
         let now = Instant::now();
         self.0.retain(|name, _| specs.iter().any(|spec| spec.name == *name));
@@ -307,16 +309,16 @@ impl Groups {
         }
     }
 
-    /// Looks at all members, and has `send` send their probes. For how long there is nothing to do but to wait for links; for ever,
-    /// if there are no groups.
+    /// Looks at all members, and has `send` send their probes. For how long there is nothing to do but to
+    /// wait for links; for ever, if there are no groups.
     pub fn tend(&mut self, now: Instant, mut send: impl FnMut(Probes)) -> Option<Duration> {
         self.0.values_mut().filter_map(|group| group.probe(now)).for_each(&mut send);
         let soon = self.0.values_mut().fold(false, |soon, group| group.tend(now) | soon);
         (!self.0.is_empty()).then_some(if soon { OFTEN } else { SELDOM })
     }
 
-    /// What `spec` attaches a port to that is of a group. The rest of it leads `beyond`: from an interface to where that stands, from
-    /// a router's port to the router.
+    /// What `spec` attaches a port to that is of a group. The rest of it leads `beyond`: from an interface to
+    /// where that stands, from a router's port to the router.
     pub fn attach(&self, spec: &PortSpec, ports: &[Placed<'_>], beyond: Attach) -> Attach {
         let number = spec.interface.map_or(0, Number::get);
         if let Some(live) = spec.group.as_ref().and_then(|group| self.0.get(group)) {
@@ -332,7 +334,8 @@ impl Groups {
         }
         let Some(live) = spec.group_interface().and_then(|group| self.0.get(group)) else { return beyond };
         let behind = |it: &Member| Some((it.number, it.links.get(&number)?.port.id));
-        // The address of a router's port is the router's: what the group is called there, its members' ports say.
+        // The address of a router's port is the router's: what the group is called there, its members' ports
+        // say.
         let of_group = |port: &PortSpec| match spec.router {
             None => port.name == spec.name,
             Some(_) => port.front([spec]).is_some(),
@@ -413,7 +416,7 @@ mod tests {
             ports.iter().for_each(|port| self.ports[*port].counters.block(0).add_tally(&one));
         }
 
-        /// Of the frames for a port `taken` found a buffer, and `full` did not.
+        /// `taken` frames for a port find a buffer, and `full` do not.
         fn gets(&self, port: usize, taken: u64, full: u32) {
             self.gets_or_loses(port, taken, DropReason::RingFull, full);
         }
@@ -437,7 +440,7 @@ mod tests {
     }
 
     impl Rig {
-        /// Of all members, one after the other, whether they pass `count` probes; their states then.
+        /// Has all members pass `count` probes, or not, one after the other; their states then.
         fn probed(&mut self, passed: &[bool], count: usize) -> String {
             for _ in 0..count {
                 self.now += Duration::from_millis(500);
@@ -495,7 +498,8 @@ mod tests {
             let waits = left.replace('g', "j");
             assert_eq!((rig.probed(&[false; 4], 5), rig.probed(&[false; 4], 200)), (waits.clone(), waits));
         }
-        // Who is out comes back when another one's port goes down, whatever its probes say, and makes room again.
+        // Who is out comes back when another one's port goes down, whatever its probes say, and makes room
+        // again.
         let mut rig = Rig::with_probes(4, None);
         rig.probed(&[true; 4], 5);
         assert_eq!(rig.probed(&[false, false, true, true], 9), "jjaa");

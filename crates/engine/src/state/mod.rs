@@ -6,8 +6,8 @@
 //! ```
 //!
 //! One mutex serialises requests; it is never taken by an I/O core. The cores learn of changes by a new
-//! graph, published whole (`CoreGraph::publish`). Port kinds are rows of a table (`kinds`); this module knows none of them
-//! by name.
+//! graph, published whole (`CoreGraph::publish`). Port kinds are rows of a table (`kinds`); this module knows
+//! none of them by name.
 
 mod acl;
 pub mod acls;

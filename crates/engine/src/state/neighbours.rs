@@ -1,9 +1,9 @@
 //! Ports that have each other's addresses: what the operator is told of them.
 //!
-//! A switch finds that an address goes to and fro between ports, or is claimed at one and silent at the other. Either the
-//! ports are joined outside of the switch, and frames circle, or two stations have one address, or one forges the
-//! other's, or it has moved and its former port is still up. The log says so once a minute for each pair of ports, and when
-//! it gets worse; `show ports` and `doctor` as long as it goes on.
+//! A switch finds that an address goes to and fro between ports, or is claimed at one and silent at the
+//! other. Either the ports are joined outside of the switch, and frames circle, or two stations have one
+//! address, or one forges the other's, or it has moved and its former port is still up. The log says so once
+//! a minute for each pair of ports, and when it gets worse; `show ports` and `doctor` as long as it goes on.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,8 @@ use crate::switch::{Contest, Dispute, HOLD};
 
 /// Seconds after which the log repeats itself.
 const AGAIN: u32 = 60;
-/// Seconds after the last sign of it for which it is shown: an address that goes on flapping is held again after [`HOLD`].
+/// Seconds after the last sign of it for which it is shown: an address that goes on flapping is held again
+/// after [`HOLD`].
 const SHOWN: u32 = 2 * HOLD;
 
 /// Pairs of ports, the one with the lower number first.
@@ -55,7 +56,8 @@ impl Neighbours {
     }
 }
 
-/// What is told, with the cure; the names are of the two ports, of the address's home, and of the port beside that.
+/// What is told, with the cure; the names are of the two ports, of the address's home, and of the port beside
+/// that.
 fn text(it: &Dispute, [one, two, home, other]: [String; 4]) -> String {
     let mac = mac_text(it.mac);
     match it.contest {

@@ -44,8 +44,8 @@ impl OnDemand {
         wanted
     }
 
-    /// Takes in ports of these names and the switches that ports name and that are not there, which it adds to `spec`; forgets ports
-    /// that have gone, and takes switches out of `spec` that no port needs any more.
+    /// Takes in ports of these names and the switches that ports name and that are not there, which it adds
+    /// to `spec`; forgets ports that have gone, and takes switches out of `spec` that no port needs any more.
     pub fn settle(&mut self, spec: &mut Spec, ports: impl Iterator<Item = String>) {
         self.ports.extend(ports);
         self.ports.retain(|name| spec.ports.iter().any(|port| port.name == *name));

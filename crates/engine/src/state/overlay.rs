@@ -22,7 +22,8 @@ pub struct LocalMac {
     pub port: PortId,
 }
 
-/// The way of a control plane to a switch with a tunnel. It outlives neither: where the tunnel has gone nothing is done.
+/// The way of a control plane to a switch with a tunnel. It outlives neither: where the tunnel has gone
+/// nothing is done.
 #[derive(Clone)]
 pub struct Overlay {
     graph: Arc<CoreGraph>,
@@ -75,8 +76,8 @@ impl Overlay {
         self.vteps.flood(to)
     }
 
-    /// The station `mac` is behind the endpoint `at`, for good if it is `sticky`. False: there is no room, or it is a configured one
-    /// of this host.
+    /// The station `mac` is behind the endpoint `at`, for good if it is `sticky`. False: there is no room, or
+    /// it is a configured one of this host.
     pub fn put(&self, mac: [u8; 6], at: IpAddr, sticky: bool) -> bool {
         let mac = number(mac);
         let (key, port) = (mac | self.vlan, self.port);
@@ -91,7 +92,8 @@ impl Overlay {
         self.graph.table(&self.switch, |switch, _| switch.table.forget_one(mac | self.vlan, self.port));
     }
 
-    /// Is another number when the switch has learned, moved or forgotten a station, or one has another address.
+    /// Is another number when the switch has learned, moved or forgotten a station, or one has another
+    /// address.
     pub fn changes(&self) -> u32 {
         let changes = self.graph.table(&self.switch, |switch, _| switch.table.changes()).unwrap_or(0);
         changes.wrapping_add(self.vteps.news())

@@ -76,8 +76,8 @@ fn compare<E: Entry>(old: &[E], new: &[E], verb: impl Fn(&E, &E) -> Verb, change
     }
 }
 
-/// Entries of a list that are told of one change; of a longer list what came and what went is told. A router may have thousands of
-/// routes, and each change is answered and logged.
+/// Entries of a list that are told of one change; of a longer list what came and what went is told. A router
+/// may have thousands of routes, and each change is answered and logged.
 const LISTED: usize = 8;
 
 fn details<T: Serialize>(before: &T, after: &T) -> Vec<String> {

@@ -1,12 +1,12 @@
 //! What stands behind a port ends outside the engine's lock, and within a bound.
 //!
-//! Theory of operation. Dropping an attachment takes its queues back, closes what it opened and joins its thread. A part of
-//! that may take as long as a VMM likes: the last close of a file waits for the server of that file. So an attachment
-//! ends on a thread of its own ([`end`]), and a request waits for it for [`PATIENCE`] at most. An attachment that takes
-//! longer goes on ending by itself. Its port is out of the graph by then and counts among those that leave
-//! ([`Leaving`]): its sums still count, and its number is not given to another port before it has ended and a later
-//! request has found that out. The I/O cores give its queues back meanwhile (`Graph::evict`): a VMM that keeps its
-//! thread from ending keeps no core with it.
+//! Theory of operation. Dropping an attachment takes its queues back, closes what it opened and joins its
+//! thread. A part of that may take as long as a VMM likes: the last close of a file waits for the server of
+//! that file. So an attachment ends on a thread of its own ([`end`]), and a request waits for it for
+//! [`PATIENCE`] at most. An attachment that takes longer goes on ending by itself. Its port is out of the
+//! graph by then and counts among those that leave ([`Leaving`]): its sums still count, and its number is not
+//! given to another port before it has ended and a later request has found that out. The I/O cores give its
+//! queues back meanwhile (`Graph::evict`): a VMM that keeps its thread from ending keeps no core with it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, SyncSender};
@@ -17,8 +17,8 @@ use super::spec::{PortSpec, INSIDE};
 use crate::observe::Totals;
 use crate::port::{Attachment, Port};
 
-/// How long a request, or the end of the daemon, waits for attachments. Ending one takes milliseconds; two seconds are more
-/// than a loaded machine needs, and less than people and service managers wait.
+/// How long a request, or the end of the daemon, waits for attachments. Ending one takes milliseconds; two
+/// seconds are more than a loaded machine needs, and less than people and service managers wait.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// An attachment that is ending.
@@ -91,7 +91,8 @@ pub(super) struct Leaver {
 }
 
 impl Leaver {
-    /// What it has counted, as far as it counts for all ports: what has passed a port between two nodes stayed inside.
+    /// What it has counted, as far as it counts for all ports: what has passed a port between two nodes
+    /// stayed inside.
     pub(super) fn sums(&self) -> Totals {
         let all = self.port.counters.totals();
         match INSIDE.contains(&&*self.spec.kind) {

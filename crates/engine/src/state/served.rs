@@ -11,8 +11,8 @@ use crate::core::{CoreStatus, TaskStatus, Tenant, MOST_RESERVED};
 use crate::port::{Lack, Port};
 
 impl Engine {
-    /// What is to be done each second: addresses age, ports that could not be started are tried again, and what ports and cores
-    /// did is noted.
+    /// What is to be done each second: addresses age, ports that could not be started are tried again, and
+    /// what ports and cores did is noted.
     pub fn tick(&self) {
         self.graph().tick();
         self.try_again();
@@ -63,7 +63,8 @@ impl Engine {
         Ok(chosen.iter().filter(|task| self.means.graph.cores.move_task(task.id, to)).count())
     }
 
-    /// The numbers of the ports whose queues move with those of `port`: all that its tenant pays for, if that has a budget.
+    /// The numbers of the ports whose queues move with those of `port`: all that its tenant pays for, if that
+    /// has a budget.
     fn moves_with(&self, port: &Arc<Port>) -> Vec<u16> {
         let bound = port.tenant.service().budget.is_some();
         let state = crate::lock(&self.state);
@@ -72,7 +73,8 @@ impl Engine {
         ports.filter(together).map(|it| it.id.0).collect()
     }
 
-    /// Whether core `to` can keep the budget of `port`, of whose tasks only some are to move there, beside those that it has.
+    /// Whether core `to` can keep the budget of `port`, of whose tasks only some are to move there, beside
+    /// those that it has.
     fn check_budget(&self, port: &Port, some: bool, tasks: &[TaskStatus], to: usize) -> Result<(), Error> {
         let Some(budget) = port.tenant.service().budget else { return Ok(()) };
         let name = &port.name;

@@ -1,4 +1,5 @@
-//! What tenants and ports are granted of the I/O cores, for them; whether all can be kept at once; and what one had of late.
+//! What tenants and ports are granted of the I/O cores, for them; whether all can be kept at once; and what
+//! one had of late.
 
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ pub(super) fn granted(
     }
 }
 
-/// Those who pay: tenants, and ports, of which those with a tenant have no budget. What each is, its place in its list, its name,
-/// its budget, and whether it may reclaim.
+/// Those who pay: tenants, and ports, of which those with a tenant have no budget. What each is, its place in
+/// its list, its name, its budget, and whether it may reclaim.
 fn payers(spec: &Spec) -> impl Iterator<Item = (&'static str, usize, &str, Option<Budget>, Option<Toggle>)> {
     let tenants = spec.tenants.iter().enumerate();
     let tenants = tenants.map(|(i, it)| (TenantSpec::WHAT, i, it.name.as_str(), it.budget, it.reclaim));
@@ -45,8 +46,8 @@ fn payers(spec: &Spec) -> impl Iterator<Item = (&'static str, usize, &str, Optio
     tenants.chain(ports.map(|(i, it)| (PortSpec::WHAT, i, it.name.as_str(), it.budget, it.reclaim)))
 }
 
-/// Whether all budgets can be kept at once, as far as the number of cores is known: each is one core's. `bad` gets the part that
-/// cannot, its place in its list, its name, the key, and why.
+/// Whether all budgets can be kept at once, as far as the number of cores is known: each is one core's. `bad`
+/// gets the part that cannot, its place in its list, its name, the key, and why.
 pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(&'static str, usize, &str, &str, &str)) {
     for (what, place, name, budget, reclaim) in payers(spec) {
         if reclaim.is_some() && budget.is_none() {
@@ -82,8 +83,8 @@ pub(super) fn check_budgets(spec: &Spec, bad: &mut impl FnMut(&'static str, usiz
     }
 }
 
-/// The largest part of one core that is left when these are placed, the largest first, each on the first core that has room
-/// for it; `None`: they have no room.
+/// The largest part of one core that is left when these are placed, the largest first, each on the first core
+/// that has room for it; `None`: they have no room.
 fn left(mut shares: Vec<u64>, cores: usize) -> Option<u64> {
     shares.sort_unstable_by(|a, b| b.cmp(a));
     let mut free = vec![MOST_RESERVED; cores];

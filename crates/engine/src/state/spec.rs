@@ -62,8 +62,8 @@ pub(super) const INSIDE: [&str; 3] = [GATEWAY, GROUP, ROUTER];
 /// The switch that ports join unless they say otherwise. It always exists.
 pub const DEFAULT_SWITCH: &str = "lan";
 
-/// Makes of a table of the sorts of parts the configuration, and each sort an [`Entry`]: its list, its type, what it is
-/// called, and why that of a name cannot be deleted.
+/// Makes of a table of the sorts of parts the configuration, and each sort an [`Entry`]: its list, its type,
+/// what it is called, and why that of a name cannot be deleted.
 macro_rules! parts {
     ($($(#[doc = $doc:literal])+ $list:ident: $part:ident = $what:literal, held: $held:expr;)+) => {
         view! {
@@ -141,12 +141,13 @@ options! {
         may {
             /// Processors for the I/O cores.
             cores: Cpus = "cores", Any, "the last one that the process may use";
-            /// Active I/O cores at the start, and the least number of them; with `balance` more become active while
-            /// these are full.
+            /// Active I/O cores at the start, and the least number of them; with `balance` more become active
+            /// while these are full.
             least_cores: Number<1, 16> = "least-cores", Any, "all of `cores`";
             /// Whether queues move between I/O cores, and how many of these are active, by their load.
             balance: Toggle = "balance", Any, "`on`";
-            /// Microseconds for which a core polls without finding anything before it sleeps; 0: it sleeps at once.
+            /// Microseconds for which a core polls without finding anything before it sleeps; 0: it sleeps at
+            /// once.
             spin: Number<0, 1_000_000> = "spin", Any, "50";
             /// Path of the control socket.
             socket: PathBuf = "socket", Any,
@@ -171,7 +172,8 @@ options! {
             vale_mode: Mode = "vale-mode", Any, "`0600`";
             /// Owner of the socket at which netmap programs ask for ports.
             vale_owner: Owner = "vale-owner", Any, "the user that starts the daemon";
-            /// Whether the daemon gives up rights that it does not need; `warn`: the kernel only logs what it would refuse.
+            /// Whether the daemon gives up rights that it does not need; `warn`: the kernel only logs what it
+            /// would refuse.
             sandbox: Sandbox = "sandbox", Any, "`on`, as far as this system has it";
             /// User that the daemon becomes if root starts it, unless the sandbox is `off` or `warn`.
             user: String = "user", Any, "`sidecore` if there is that user, else `nobody`";
@@ -191,13 +193,14 @@ options! {
             ageing: Number<1, 86400> = "ageing", Any, "300";
             /// Addresses that it can remember, rounded up to a power of two of 4096 at least.
             table_size: Number<64, 1_048_576> = "table-size", Any, "8192";
-            /// Whether frames for reserved group addresses pass: LLDP, LACP, 802.1X and PAUSE (802.1Q table 8-1).
+            /// Whether frames for reserved group addresses pass: LLDP, LACP, 802.1X and PAUSE (802.1Q table
+            /// 8-1).
             control_frames: Control = "control-frames", Any, "`drop`";
-            /// What becomes of an address that comes in by another port than before: with `claim` both ports get its frames
-            /// until it is clear where it is, with `learn` it has moved (802.1Q §8.7).
+            /// What becomes of an address that comes in by another port than before: with `claim` both ports
+            /// get its frames until it is clear where it is, with `learn` it has moved (802.1Q §8.7).
             mac_move: MacMove = "mac-move", Any, "`claim`";
-            /// The network namespace of the routing daemon that tells of its stations on other hosts (EVPN): a name (ip-netns(8))
-            /// or a path.
+            /// The network namespace of the routing daemon that tells of its stations on other hosts (EVPN):
+            /// a name (ip-netns(8)) or a path.
             control: String = "control", Any, "none";
             /// The VXLAN network identifier that it is there, as that of its tunnel.
             vni: Number<1, 16_777_215> = "vni", Any, "";
@@ -221,8 +224,9 @@ options! {
             name: String = "name";
             /// What it connects to; `GET /v1/daemon` lists the kinds.
             kind: String = "kind";
-            /// The path of its socket, the name of its interface, the name (or path) by which programs ask for a ring port,
-            /// the switch that a router's port stands on, the address of a tunnel's end here, the group that it is an interface of, or the router that is a member.
+            /// The path of its socket, the name of its interface, the name (or path) by which programs ask
+            /// for a ring port, the switch that a router's port stands on, the address of a tunnel's end
+            /// here, the group that it is an interface of, or the router that is a member.
             location: String = "where";
         }
         may {
@@ -232,8 +236,8 @@ options! {
             wire: String = "wire", Frames, "";
             /// The router that it is an interface of, instead of a switch.
             router: String = "router", Frames, "";
-            /// The pipe that it is one end of, instead of a switch: frames that one end sends arrive at the other in the same buffers, without a copy.
-            /// Both ends see all of the pipe's memory.
+            /// The pipe that it is one end of, instead of a switch: frames that one end sends arrive at the
+            /// other in the same buffers, without a copy. Both ends see all of the pipe's memory.
             pipe: String = "pipe", Kind, "";
             /// The group that it belongs to, instead of a switch, as a port of one of its members.
             group: String = "group", Frames, "";
@@ -241,14 +245,15 @@ options! {
             member: String = "member", Frames, "";
             /// Which of the group's interfaces it is, or stands behind.
             interface: Number<0, 15> = "interface", Frames, "";
-            /// The router's or the group's addresses there, each with the length of its network; at a member's port behind an
-            /// interface with `router`, the group's.
+            /// The router's or the group's addresses there, each with the length of its network; at a
+            /// member's port behind an interface with `router`, the group's.
             address: Nets = "address", Frames, "none; of kind router: those of the group's interface";
             /// The router's station address there.
             router_mac: Mac = "router-mac", Frames,
                 "of kind router: the `mac` of the group's interface; else made from router, port and machine";
-            /// Which sources the router takes packets from there (RFC 3704): `off`: all; `loose`: those that a route leads
-            /// to; `strict`: those that a route leads to through this port. Others are dropped as `reverse_path`.
+            /// Which sources the router takes packets from there (RFC 3704): `off`: all; `loose`: those that
+            /// a route leads to; `strict`: those that a route leads to through this port. Others are dropped
+            /// as `reverse_path`.
             rpf: Rpf = "rpf", Frames, "`off`";
             /// Largest Ethernet payload that it may send, in bytes.
             mtu: Number<68, 65535> = "mtu", Frames,
@@ -257,13 +262,13 @@ options! {
             link: Link = "link", Any, "`up`";
             /// The tenant that pays for its work, instead of itself. A port keeps its tenant.
             tenant: String = "tenant", Any, "";
-            /// How urgent its frames or requests are: those of class `latency` are served between two visits of other
-            /// ports.
+            /// How urgent its frames or requests are: those of class `latency` are served between two visits
+            /// of other ports.
             class: Class = "class", Any, "`throughput`";
             /// Its share of an I/O core beside other ports that have work.
             weight: Number<1, 1000> = "weight", Any, "100";
-            /// The share of an I/O core that it is guaranteed and limited to: percent of each 5 ms, or a runtime in
-            /// each period.
+            /// The share of an I/O core that it is guaranteed and limited to: percent of each 5 ms, or a
+            /// runtime in each period.
             budget: Budget = "budget", Any, "none: its share by weight";
             /// Whether it may use, beyond its budget, time that other ports leave.
             reclaim: Toggle = "reclaim", Any, "`off`";
@@ -301,7 +306,8 @@ options! {
             trunk: VlanRanges = "trunk", Learning, "none";
             /// The VLAN of frames without a tag on a trunk.
             native: VlanNumber = "native", Learning, "none: such frames are dropped";
-            /// By which number tags are known: 0x8100, or 0x88a8, so that tags of 802.1Q inside are payload (QinQ).
+            /// By which number tags are known: 0x8100, or 0x88a8, so that tags of 802.1Q inside are payload
+            /// (QinQ).
             vlan_proto: TagProtocol = "vlan-proto", Learning, "`802.1q`";
             /// Whether it exchanges no frames with other isolated ports (a private VLAN).
             isolated: Toggle = "isolated", Learning, "`off`";
@@ -309,15 +315,17 @@ options! {
             bpdu: Control = "bpdu", Learning, "`pass`";
             /// Source addresses that it may use; frames from more are dropped as `mac_limit`.
             mac_limit: Number<1, 65535> = "mac-limit", Learning, "no limit";
-            /// How source addresses are guarded: `off`; `claim`: no other port may take its `mac`; `strict`: it may
-            /// use no other, either.
+            /// How source addresses are guarded: `off`; `claim`: no other port may take its `mac`; `strict`:
+            /// it may use no other, either.
             mac_guard: MacGuard = "mac-guard", Learning, "`claim` with `mac`, else `off`";
-            /// Further source addresses that it may use under `mac-guard=strict`; `vrrp`: those of all virtual routers.
+            /// Further source addresses that it may use under `mac-guard=strict`; `vrrp`: those of all
+            /// virtual routers.
             allow_mac: Sources = "allow-mac", Learning, "none";
-            /// What becomes of an address of another port that comes in by this one: `claim` or `learn`, as at the switch.
+            /// What becomes of an address of another port that comes in by this one: `claim` or `learn`, as
+            /// at the switch.
             mac_move: MacMove = "mac-move", Learning, "the switch's; with `allow-mac=vrrp`, of virtual routers: `learn`";
-            /// Addresses that are always behind it: they are never learned elsewhere, do not age, and stay when it
-            /// goes down.
+            /// Addresses that are always behind it: they are never learned elsewhere, do not age, and stay
+            /// when it goes down.
             fdb: Macs = "fdb", Learning, "none";
             /// Copies a second that its broadcasts may make.
             storm_broadcast: Number<1, 1_000_000_000> = "storm-broadcast", Learning, "no limit";
@@ -327,8 +335,8 @@ options! {
             storm_unicast: Number<1, 1_000_000_000> = "storm-unicast", Learning, "no limit";
             /// Which side makes the socket: the daemon (`server`) or the VMM (`client`).
             role: Role = "role", Kind, "`server`";
-            /// Permission bits of the port's socket, octal; of kind xdp, whether the kernel copies frames: `copy`,
-            /// `zerocopy` or `auto`.
+            /// Permission bits of the port's socket, octal; of kind xdp, whether the kernel copies frames:
+            /// `copy`, `zerocopy` or `auto`.
             mode: PortMode = "mode", Kind, "`0700`; xdp: `auto`";
             /// Owner of the port's socket: `USER`, `USER:GROUP` or `:GROUP`.
             owner: Owner = "owner", Kind, "the user that starts the daemon";
@@ -337,17 +345,18 @@ options! {
                 "vhost-user, blk: as many as the VMM asks for; tap, packet, ptnet, ring: 1; xdp: as many as the interface receives on";
             /// Features that are not offered; `GET /v1/daemon` lists them.
             features_off: NameList = "features-off", Kind, "none";
-            /// The guest's address, where the port decides it; of an e1000, e1000e or rtl8169 the one in its EEPROM.
+            /// The guest's address, where the port decides it; of an e1000, e1000e or rtl8169 the one in its
+            /// EEPROM.
             mac: Mac = "mac", Kind, "vhost-user: what the VMM says; e1000, e1000e, rtl8169, ptnet: made from port and machine";
             /// The file that keeps the positions of packed rings while no daemon runs, or `none`.
             journal: PathBuf = "journal", Kind, "a file of the daemon's, deleted with the port";
-            /// The disk's contents, always required: a file, a block device, `ram:SIZE` or `null:SIZE` with a size
-            /// such as `64M`.
+            /// The disk's contents, always required: a file, a block device, `ram:SIZE` or `null:SIZE` with a
+            /// size such as `64M`.
             file: DiskFile = "file", Kind, "";
             /// Whether the guest cannot write to the disk.
             readonly: Toggle = "readonly", Kind, "`off`";
-            /// When a guest's write is durable: with `writeback` after its next flush, with `writethrough` when it is
-            /// answered.
+            /// When a guest's write is durable: with `writeback` after its next flush, with `writethrough`
+            /// when it is answered.
             cache: Cache = "cache", Kind, "`writeback`";
             /// The disk's name for the guest, which gets its first 20 bytes.
             serial: String = "serial", Kind, "the port's name";
@@ -361,32 +370,33 @@ options! {
             extra_bufs: Number<0, 163_840> = "extra-bufs", Kind, "none; 4096 at most for a client that asks";
             /// Largest number of pipes; an unused pipe takes no buffers.
             pipes: Number<0, 64> = "pipes", Kind, "4";
-            /// The memory that up to 8 ring ports with equal rings share to exchange buffers: those with the same
-            /// name here.
+            /// The memory that up to 8 ring ports with equal rings share to exchange buffers: those with the
+            /// same name here.
             memory: String = "memory", Kind, "one of its own";
             /// Bytes of the virtio-net header before each frame: 0, 10 or 12; the program may change it.
             header: Number<0, 12> = "header", Kind, "0";
-            /// Smallest gap between two interrupts in microseconds, also if the driver sets a smaller one; 0: the
-            /// driver's gap alone. With vhost-user it is for each queue.
+            /// Smallest gap between two interrupts in microseconds, also if the driver sets a smaller one; 0:
+            /// the driver's gap alone. With vhost-user it is for each queue.
             moderation: Number<0, 1000> = "moderation", Kind, "8; vhost-user: 0";
-            /// Frames that may wait in each of its receive rings, where the ring is longer. More are dropped as `queue_full`
-            /// before they are copied; on a wire they wait in the sender's ring.
+            /// Frames that may wait in each of its receive rings, where the ring is longer. More are dropped
+            /// as `queue_full` before they are copied; on a wire they wait in the sender's ring.
             queue: Number<64, 32_768> = "queue", Kind, "the whole ring";
             /// Percent of its time that the guest may spend on serving receive interrupts; 100: all.
             receive_share: Number<10, 100> = "receive-share", Kind, "100";
             /// Whether the card has a communication status block.
             csb: Toggle = "csb", Kind, "`off`";
-            /// Files that the VMM may give as its memory: `memory`: those of memfd, tmpfs and hugetlbfs; `any`: all
-            /// that can be mapped.
+            /// Files that the VMM may give as its memory: `memory`: those of memfd, tmpfs and hugetlbfs;
+            /// `any`: all that can be mapped.
             memory_file: Files = "memory-file", Kind, "`memory`";
             /// Whether all pages of the guest's memory are made present when the VMM gives it.
             prefault: Toggle = "prefault", Kind, "`off`";
-            /// Whether interrupts may be ends of connected sockets, as User-mode Linux gives them, and a channel is
-            /// offered.
+            /// Whether interrupts may be ends of connected sockets, as User-mode Linux gives them, and a
+            /// channel is offered.
             call_socket: Toggle = "call-socket", Kind, "`off`";
             /// The network namespace that the interface lies in: a name (ip-netns(8)) or a path.
             netns: String = "netns", Kind, "the daemon's";
-            /// The router's port that it represents to the control plane. Only a router's `control` makes such ports.
+            /// The router's port that it represents to the control plane. Only a router's `control` makes
+            /// such ports.
             control_of: String = "control-of", Kind, "none";
             /// The VXLAN network identifier, always required.
             vni: Number<1, 16_777_215> = "vni", Kind, "";
@@ -480,7 +490,8 @@ impl PortSpec {
         all.into_iter().find(is)
     }
 
-    /// Its addresses as a router's; the group's at the interface `front` behind which it stands, if it has none.
+    /// Its addresses as a router's; the group's at the interface `front` behind which it stands, if it has
+    /// none.
     pub(super) fn addresses<'s>(&'s self, front: Option<&'s PortSpec>) -> &'s [Net] {
         let of_group = || front.filter(|front| front.router.is_none())?.address.as_ref();
         let nets = self.address.as_ref().or_else(of_group);
@@ -507,7 +518,8 @@ impl PortSpec {
         self.mac_guard.unwrap_or(if self.mac.is_some() { MacGuard::Claim } else { MacGuard::Off })
     }
 
-    /// What it may do to its neighbours on a switch. `number` is that of the port of a name, and `list` the access list.
+    /// What it may do to its neighbours on a switch. `number` is that of the port of a name, and `list` the
+    /// access list.
     pub(super) fn policy(
         &self,
         number: impl Fn(&str) -> Option<PortId>,

@@ -1,7 +1,8 @@
-//! Tenants: several ports that pay for their work together, such as the network cards and disks of one virtual machine.
+//! Tenants: several ports that pay for their work together, such as the network cards and disks of one
+//! virtual machine.
 //!
-//! What a tenant is granted of the I/O cores (`service`) stands at the tenant, not at its ports. A port keeps the tenant
-//! with which it was added: its queues are in that tenant's accounts on every core.
+//! What a tenant is granted of the I/O cores (`service`) stands at the tenant, not at its ports. A port keeps
+//! the tenant with which it was added: its queues are in that tenant's accounts on every core.
 
 use super::engine::Engine;
 use super::live::LiveTenant;

@@ -232,7 +232,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
 fn every_row_of_a_kind_names_keys_of_the_table() {
     let of_kinds = |key: &&crate::util::form::Key| key.scope == crate::util::form::Scope::Kind;
     let there: BTreeSet<&str> = PortSpec::KEYS.iter().filter(of_kinds).map(|key| key.name).collect();
-    // Of a kind without keys the row names none.
+    // The row of a kind without keys names none.
     let named = kinds::KINDS.iter().flat_map(|kind| kind.keys.split(' ')).filter(|key| !key.is_empty());
     assert_eq!(named.collect::<BTreeSet<&str>>(), there);
 }
@@ -407,7 +407,8 @@ fn numbers(engine: &Engine) -> BTreeMap<String, u16> {
     ports
 }
 
-/// What stands behind a port may take as long as its VMM likes to end: the port is gone at once, and others are answered.
+/// What stands behind a port may take as long as its VMM likes to end: the port is gone at once, and others
+/// are answered.
 #[test]
 fn a_port_that_does_not_end_holds_nothing_up() {
     let engine = engine();
@@ -439,7 +440,7 @@ fn a_port_that_does_not_end_holds_nothing_up() {
         std::thread::yield_now();
     }
     engine.add(&[port("c=sock:/stuck")]).unwrap();
-    // And the end of all of them has a bound, too.
+    // The end of all of them has a bound, too.
     let gate = host.gate.lock().unwrap();
     assert_eq!(engine.shut_down(), ["c"]);
     drop(gate);
@@ -478,7 +479,7 @@ fn a_service_changes_while_the_port_runs_and_comes_back_with_the_configuration()
     let wanted = Spec { ports: vec![port("a=sock:/a"), port("b=sock:/refused")], ..Spec::default() };
     engine.apply(&wanted, false).unwrap_err();
     assert_eq!(service(), first);
-    // And it survives a restart for another reason.
+    // It survives a restart for another reason.
     regrade(&engine, "a", ",weight=5,queues=2").unwrap();
     assert_eq!(service().weight, 5);
 

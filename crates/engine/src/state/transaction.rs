@@ -9,11 +9,11 @@
 //! 4. MTU, carrier and service change where only they differ;
 //! 5. the new graph is published, which no core can refuse; what is outgoing stops; its numbers are free.
 //!
-//! If a step up to 4 fails, everything done is undone backwards: the old graph is published again, and
-//! ports that had to stop in step 3 are started as they were. Only there can undoing fail as well (the
-//! host may refuse now what it gave before); such a port stays, stopped, and says why. So does a port that cannot be started
-//! when the daemon begins ([`How::EachAlone`]): what stands at its socket's name, or is missing of its interface, is no reason
-//! for the others not to run. Stopped ports are tried again each second.
+//! If a step up to 4 fails, everything done is undone backwards: the old graph is published again, and ports
+//! that had to stop in step 3 are started as they were. Only there can undoing fail as well (the host may
+//! refuse now what it gave before); such a port stays, stopped, and says why. So does a port that cannot be
+//! started when the daemon begins ([`How::EachAlone`]): what stands at its socket's name, or is missing of
+//! its interface, is no reason for the others not to run. Stopped ports are tried again each second.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -82,7 +82,8 @@ pub(super) struct Transaction<'c> {
     wanted: &'c Spec,
     how: How,
     back: Vec<Back>,
-    /// What ends when the change is done; the thread that carries it out waits for it without the engine's lock.
+    /// What ends when the change is done; the thread that carries it out waits for it without the engine's
+    /// lock.
     endings: &'c mut Vec<Ending>,
 }
 
@@ -330,8 +331,8 @@ impl Live {
         ))
     }
 
-    /// Brings carrier, MTU and service to what `spec` says, those that change; what the specification was, and whether all of it
-    /// could be.
+    /// Brings carrier, MTU and service to what `spec` says, those that change; what the specification was,
+    /// and whether all of it could be.
     fn retune(&mut self, spec: PortSpec) -> (PortSpec, Result<(), String>) {
         let old = std::mem::replace(&mut self.spec, spec);
         let (links, sizes) = (old.link_wanted() != self.spec.link_wanted(), old.mtu != self.spec.mtu);
@@ -355,8 +356,8 @@ impl Live {
 }
 
 impl Means {
-    /// Starts the ports that could not be started, those that can be now, and those whose interface has gone and may come back.
-    /// A cause is logged when it is another than before.
+    /// Starts the ports that could not be started, those that can be now, and those whose interface has gone
+    /// and may come back. A cause is logged when it is another than before.
     pub fn try_again(&self, state: &mut EngineState) {
         let mut came = false;
         let is_gone = |live: &&mut Live| {
@@ -409,7 +410,8 @@ fn space(spec: &PortSpec) -> Option<(u64, u64)> {
     spec.netns.as_deref().and_then(|name| netns::identity(&netns::path(name)))
 }
 
-/// Grants a port its queue, and one that pays for itself what its specification says; of others the tenant's does.
+/// Grants a port its queue, and one that pays for itself what its specification says; of others the tenant's
+/// does.
 fn grant(spec: &PortSpec, port: &Port) {
     port.set_queue(spec.queue.map(|frames| frames.get()));
     if spec.tenant.is_none() {

@@ -17,8 +17,8 @@ use crate::router::{Net, Rpf};
 use crate::sandbox::open::accounts;
 use crate::util::form::{forms, read_as_word, worded, Form, Value};
 
-/// How types are written: the form for people, how they are read from a word (or, with `quoted`, from text alone), what is allowed
-/// instead of others, and how they are shown, if that is their JSON, too.
+/// How types are written: the form for people, how they are read from a word (or, with `quoted`, from text
+/// alone), what is allowed instead of others, and how they are shown, if that is their JSON, too.
 macro_rules! texts {
     ($($type:ident = $form:expr, {
         read: $read:expr, allowed: $allowed:expr, $(quoted: $quoted:literal,)? $(write: $write:expr,)?
@@ -258,7 +258,8 @@ impl<const MIN: u32, const MAX: u32> fmt::Display for Number<MIN, MAX> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode(pub u32);
 
-/// Reads what may be written as octal digits from text alone: TOML's 0o660 would arrive as the number 432, and 660 as itself.
+/// Reads what may be written as octal digits from text alone: TOML's 0o660 would arrive as the number 432,
+/// and 660 as itself.
 pub(super) fn text_only<'de, D: Deserializer<'de>, T: FromStr<Err = String>>(
     source: D,
     expected: &'static str,

@@ -146,7 +146,7 @@ impl Switch {
 
     /// Pass 1: a verdict for each frame of a batch from `sender`, at time `now` in seconds. Without a time
     /// nothing is learned: it is only asked.
-    #[inline]
+    #[inline(always)]
     pub fn classify(
         &self,
         batch: &Batch,
@@ -185,7 +185,7 @@ impl Switch {
 
     /// As [`Switch::classify`], where `vlan` tells what stands above the addresses of a frame, and `admit`
     /// whether one may come from a source to a destination.
-    #[inline]
+    #[inline(always)]
     fn decide(
         &self,
         batch: &Batch,

@@ -82,6 +82,7 @@ impl Verdicts {
     }
 
     /// Frame `frame` goes to `port`.
+    #[inline]
     pub fn send(&mut self, frame: usize, port: PortId) {
         if self.append(usize::from(port.0), frame) {
             self.used.push(port.0);

@@ -1,12 +1,14 @@
 //! A token bucket that several threads share: one word.
 //!
-//! Theory of operation. The generic cell rate algorithm (ITU-T I.371, annex A): the word is the *theoretical arrival
-//! time*, the time at which all that was taken would have come at its rate. It may be ahead of the clock by the burst at
-//! most. Nothing has to be refilled, and no remainder of a division is lost. What is taken is told by the time that it
-//! takes to come back. The unit of time is the caller's; one bucket has one.
+//! Theory of operation. The generic cell rate algorithm (ITU-T I.371, annex A): the word is the *theoretical
+//! arrival time*, the time at which all that was taken would have come at its rate. It may be ahead of the
+//! clock by the burst at most. Nothing has to be refilled, and no remainder of a division is lost. What is
+//! taken is told by the time that it takes to come back. The unit of time is the caller's; one bucket has
+//! one.
 //!
-//! A thread may also look first, and add what it took afterwards: one reading and one writing for a whole batch. Two that
-//! do so at once may take a burst too many together. It is paid back, because all that was taken is added.
+//! A thread may also look first, and add what it took afterwards: one reading and one writing for a whole
+//! batch. Two that do so at once may take a burst too many together. It is paid back, because all that was
+//! taken is added.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::LazyLock;
@@ -27,7 +29,8 @@ pub fn nanos_at(at: Instant) -> u64 {
     nanos(at.saturating_duration_since(*EPOCH))
 }
 
-/// What the word `at` is when `cost` more has been taken at `now`; `None`: it would be ahead by more than `burst`.
+/// What the word `at` is when `cost` more has been taken at `now`; `None`: it would be ahead by more than
+/// `burst`.
 pub fn paid(at: u64, cost: u64, burst: u64, now: u64) -> Option<u64> {
     let at = at.max(now).saturating_add(cost);
     (at <= now.saturating_add(burst)).then_some(at)
@@ -50,7 +53,8 @@ impl Bucket {
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 
-    /// Takes `cost`, whether it is there or not. How long until it would be full; what is beyond `most` of that is forgiven.
+    /// Takes `cost`, whether it is there or not. How long until it would be full; what is beyond `most` of
+    /// that is forgiven.
     #[inline]
     pub fn add(&self, cost: u64, most: u64, now: u64) -> u64 {
         let after = |at: u64| at.max(now).saturating_add(cost);
@@ -91,8 +95,8 @@ pub enum Allowed {
 }
 
 impl Bucket {
-    /// How much may be taken at `now` (nanoseconds) of `rate` units a second, of which a burst has `least` and `saved`
-    /// nanoseconds' worth. It is [added](Bucket::add) afterwards.
+    /// How much may be taken at `now` (nanoseconds) of `rate` units a second, of which a burst has `least`
+    /// and `saved` nanoseconds' worth. It is [added](Bucket::add) afterwards.
     pub fn allowed(&self, rate: u64, least: u64, saved: u64, now: u64) -> Allowed {
         let burst = parts(saved).max(time_of(least, rate));
         let ahead = self.ahead(parts(now));

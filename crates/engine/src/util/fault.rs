@@ -1,5 +1,6 @@
-//! Faults: why a port was stopped. The first thread that notices (an I/O core in the middle of a batch, or the port's
-//! conversation) sets the fault; `show` and the log read it. Also: how to show a text that a peer has chosen.
+//! Faults: why a port was stopped. The first thread that notices (an I/O core in the middle of a batch, or
+//! the port's conversation) sets the fault; `show` and the log read it. Also: how to show a text that a peer
+//! has chosen.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -7,11 +8,13 @@ use std::time::Duration;
 
 use rustix::event::{eventfd, EventfdFlags};
 
-/// Makes of a table of faults the type of all of them: each has a name, a colon, and what it means; and what an
-/// operator can do about it at port PORT of kind KIND, where the guest's driver is not all that is at fault.
+/// Makes of a table of faults the type of all of them: each has a name, a colon, and what it means; and what
+/// an operator can do about it at port PORT of kind KIND, where the guest's driver is not all that is at
+/// fault.
 macro_rules! faults {
     ($($(#[$doc:meta])+ $fault:ident = $text:literal $(=> $mend:literal)?,)+) => {
-        /// What a guest or its VMM did that ended its port. Each has a name, so that operators need not guess.
+        /// What a guest or its VMM did that ended its port. Each has a name, so that operators need not
+        /// guess.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
         pub enum Fault {
             $($(#[$doc])+ #[error($text)] $fault,)+
@@ -39,7 +42,8 @@ faults! {
     NoHeader = "no_header: a chain is too short for the network header",
     /// More bytes than a length can tell.
     ChainTooBig = "chain_too_big: the buffers of a descriptor chain have 4 GiB or more in all",
-    /// The file behind guest memory was cut short, its pool of huge pages is exhausted, or a page of it has failed.
+    /// The file behind guest memory was cut short, its pool of huge pages is exhausted, or a page of it has
+    /// failed.
     MemoryTruncated = "memory_truncated: a memory file was cut short under us, or has no page left for what it promised"
         => "reserve more huge pages: sysctl vm.nr_hugepages=…",
     /// A message that breaks the protocol; the log has the details.
@@ -67,8 +71,9 @@ faults! {
         => "this socket is for kind KIND: QEMU -device DEVICE",
 }
 
-/// `text`, in which a peer may have a say, as it may stand in `show` and the log: whatever is not printable is escaped (controls,
-/// marks that turn the direction of what follows), and what comes behind `longest` characters is left out.
+/// `text`, in which a peer may have a say, as it may stand in `show` and the log: whatever is not printable
+/// is escaped (controls, marks that turn the direction of what follows), and what comes behind `longest`
+/// characters is left out.
 pub fn shown(text: &str, longest: usize) -> String {
     let piece = |c: char| match c {
         '"' | '\'' | '\\' => c.to_string(),
@@ -96,8 +101,8 @@ impl FaultCell {
         })
     }
 
-    /// Records `fault` of a ring. One whose memory was cut short (`lost`) reads as zeros, in which all kinds of faults are found: then
-    /// that is their cause.
+    /// Records `fault` of a ring. One whose memory was cut short (`lost`) reads as zeros, in which all kinds
+    /// of faults are found: then that is their cause.
     pub fn set_unless(&self, lost: bool, fault: Fault) {
         self.set(if lost { Fault::MemoryTruncated } else { fault });
     }

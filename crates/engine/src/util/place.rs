@@ -1,8 +1,8 @@
 //! Which processor does what.
 //!
-//! An I/O core has its processor to itself. The main thread leaves the I/O cores' processors ([`leave`]) before it
-//! makes any other thread or process, and these inherit its affinity. If no processor would be left (there is only one,
-//! or all are I/O cores'), all threads share, and `show cores` says so.
+//! An I/O core has its processor to itself. The main thread leaves the I/O cores' processors ([`leave`])
+//! before it makes any other thread or process, and these inherit its affinity. If no processor would be left
+//! (there is only one, or all are I/O cores'), all threads share, and `show cores` says so.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,8 +35,8 @@ static LEFT: OnceLock<(Vec<usize>, Vec<usize>)> = OnceLock::new();
 /// Whether I/O cores have no processor to themselves, because there is no other one.
 static SHARED: AtomicBool = AtomicBool::new(false);
 
-/// Takes `cpus` from the calling thread, and so from all threads and processes that it makes from now on. False: no other
-/// processor would be left, so nothing has changed. Said once, at the start of a daemon.
+/// Takes `cpus` from the calling thread, and so from all threads and processes that it makes from now on.
+/// False: no other processor would be left, so nothing has changed. Said once, at the start of a daemon.
 ///
 /// # Errors
 /// What the system says of it.
@@ -44,7 +44,8 @@ pub fn leave(cpus: &[usize]) -> io::Result<bool> {
     let before = usable();
     // Later sysfs may be out of reach.
     has_nodes();
-    // Until something else is achieved. A core that is not pinned has no processor to itself, but may move away.
+    // Until something else is achieved. A core that is not pinned has no processor to itself, but may move
+    // away.
     SHARED.store(!cpus.is_empty() || before.len() == 1, Ordering::Relaxed);
     let mut others = CpuSet::new();
     before.iter().filter(|cpu| !cpus.contains(cpu)).for_each(|cpu| others.set(*cpu));
@@ -58,8 +59,8 @@ pub fn leave(cpus: &[usize]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether everything that runs takes time from I/O cores, because they share their processors. False where no
-/// processors were to be kept (tests, benchmarks).
+/// Whether everything that runs takes time from I/O cores, because they share their processors. False where
+/// no processors were to be kept (tests, benchmarks).
 pub fn is_shared() -> bool {
     SHARED.load(Ordering::Relaxed)
 }

@@ -1,9 +1,11 @@
-//! Which candidate should have which bucket: weighted rendezvous. Candidates are members of a group, or next hops of a router.
+//! Which candidate should have which bucket: weighted rendezvous. Candidates are members of a group, or next
+//! hops of a router.
 //!
-//! For each bucket each candidate draws a number from its name and the bucket's; the highest, by the weights, has the
-//! bucket (Thaler and Ravishankar, "Using name-based mappings to increase hit rates"; for weights: Resch, "New hashing
-//! algorithms for data storage"). So who else is there changes no draw: one that comes takes its share from all others
-//! and nothing else moves, and one that goes leaves its buckets to all others by their weights.
+//! For each bucket each candidate draws a number from its name and the bucket's; the highest, by the weights,
+//! has the bucket (Thaler and Ravishankar, "Using name-based mappings to increase hit rates"; for weights:
+//! Resch, "New hashing algorithms for data storage"). So who else is there changes no draw: one that comes
+//! takes its share from all others and nothing else moves, and one that goes leaves its buckets to all others
+//! by their weights.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -27,8 +29,9 @@ impl Candidate {
         Candidate { number, seed: hasher.finish(), weight }
     }
 
-    /// What it draws for `bucket`: the least one has it. The logarithm of a uniform draw, divided by a weight, is an exponential
-    /// variable of that rate, and the chance that one of several is the least is its part of their rates.
+    /// What it draws for `bucket`: the least one has it. The logarithm of a uniform draw, divided by a
+    /// weight, is an exponential variable of that rate, and the chance that one of several is the least is
+    /// its part of their rates.
     fn draw(&self, bucket: usize) -> f64 {
         // splitmix64 (Steele, Lea and Flood).
         let mut z = self.seed.wrapping_add((bucket as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));

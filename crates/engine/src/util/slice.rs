@@ -1,7 +1,7 @@
 //! Parts of slices that never panic: what is beyond the end is left out.
 //!
-//! Lengths and places here come from headers that guests wrote. They were bounded where they were read; a bound that is
-//! wrong after all must cost a frame, not the daemon.
+//! Lengths and places here come from headers that guests wrote. They were bounded where they were read; a
+//! bound that is wrong after all must cost a frame, not the daemon.
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 /// The first `end` values, or all.

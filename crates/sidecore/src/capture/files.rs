@@ -17,8 +17,8 @@ pub struct Files {
 }
 
 impl Files {
-    /// Writes to `path`; `-` is standard output. With a `size`, a new file begins when one has that many bytes: their names end with a
-    /// number, and of `count` files the oldest is written over.
+    /// Writes to `path`; `-` is standard output. With a `size`, a new file begins when one has that many
+    /// bytes: their names end with a number, and of `count` files the oldest is written over.
     ///
     /// # Errors
     /// The file cannot be made.

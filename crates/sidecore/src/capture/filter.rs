@@ -1,4 +1,5 @@
-//! A filter in tcpdump's language: tcpdump compiles it, and here it runs (bpf(4), McCanne and Jacobson, 1993).
+//! A filter in tcpdump's language: tcpdump compiles it, and here it runs (bpf(4), McCanne and Jacobson,
+//! 1993).
 //!
 //! Jumps lead forward only, so each run ends. A load beyond the frame refuses it, as the kernel's does.
 

@@ -1,8 +1,8 @@
-//! The daemon's broker: a process of this program that keeps the privileges, and does with them what is in its table
-//! (`sidecore_engine::broker`).
+//! The daemon's broker: a process of this program that keeps the privileges, and does with them what is in
+//! its table (`sidecore_engine::broker`).
 //!
-//! It is started before anything else runs, so that the daemon may give everything up afterwards. When it ends the daemon's
-//! ports go on; the daemon starts another one, if it still may, when it next needs one.
+//! It is started before anything else runs, so that the daemon may give everything up afterwards. When it
+//! ends the daemon's ports go on; the daemon starts another one, if it still may, when it next needs one.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -44,8 +44,8 @@ struct Daemon {
     owner: Option<Owner>,
 }
 
-/// Starts the broker of the daemon with this control socket, configuration file and configuration. `strict`: the daemon will
-/// give its privileges up, and may ask for no more than it could need.
+/// Starts the broker of the daemon with this control socket, configuration file and configuration. `strict`:
+/// the daemon will give its privileges up, and may ask for no more than it could need.
 pub fn start(socket: &Path, config: Option<&Path>, spec: &Spec, strict: bool) -> Outcome {
     let absolute = |path: &Path| std::path::absolute(path);
     let started = || {
@@ -112,8 +112,8 @@ pub fn tell(socket: &Path, spec: &Spec) {
     named(spec).iter().for_each(|named| tell_one(socket, named));
 }
 
-/// Tells what a change names, which says nothing of the rest of its port or switch. Only what the operator has written counts, not
-/// what the daemon says of the rest.
+/// Tells what a change names, which says nothing of the rest of its port or switch. Only what the operator
+/// has written counts, not what the daemon says of the rest.
 pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
     let path = |key: &str| Some(Path::new(patch.get(key)?.as_str()?));
     let client = patch.get("role").map(|role| role == "client");
@@ -144,8 +144,8 @@ pub fn tell_change(socket: &Path, patch: &Map<String, Value>) {
 }
 
 fn tell_one(socket: &Path, named: &Named) {
-    // Where the sandbox is off there is no broker to hear it; else the daemon's answer says what its broker does not
-    // do.
+    // Where the sandbox is off there is no broker to hear it; else the daemon's answer says what its broker
+    // does not do.
     let _ = named.tell(socket);
 }
 
@@ -186,8 +186,8 @@ fn spawn(daemon: &Daemon) -> io::Result<OwnedFd> {
 /// A daemon that locks itself down has started its one broker.
 static STARTED: AtomicBool = AtomicBool::new(false);
 
-/// The broker that runs. It is waited for now and then, by no thread of its own: none may be older than the moment in which
-/// the daemon gives its privileges up.
+/// The broker that runs. It is waited for now and then, by no thread of its own: none may be older than the
+/// moment in which the daemon gives its privileges up.
 static CHILD: Mutex<Option<Child>> = Mutex::new(None);
 
 /// Looks whether the broker has ended, and says so once.

@@ -1,9 +1,9 @@
 //! `GET /v1/capture/{port}`: a pcapng stream for as long as the client reads.
 //!
 //! A thread of its own waits for the capture's descriptor and hands pieces to the response. The channel
-//! between them is short: a client that reads slowly fills the capture's buffer, and what does not fit
-//! is counted as lost in the stream's statistics. The port never waits. A client that does not read at all loses its
-//! connection ([`slots`](super::slots)), and with it the capture.
+//! between them is short: a client that reads slowly fills the capture's buffer, and what does not fit is
+//! counted as lost in the stream's statistics. The port never waits. A client that does not read at all loses
+//! its connection ([`slots`](super::slots)), and with it the capture.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

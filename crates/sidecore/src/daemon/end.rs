@@ -1,8 +1,9 @@
 //! The end of the daemon has a bound.
 //!
-//! A conversation may hang in a system call that cannot be cancelled, and the orderly end waits for it. So a thread
-//! looks at the clock: when the bound has passed it says what is left, by the names of the threads, and ends the
-//! process. What ports leave to the next daemon stays as after a kill, which is harmless at any instant.
+//! A conversation may hang in a system call that cannot be cancelled, and the orderly end waits for it. So a
+//! thread looks at the clock: when the bound has passed it says what is left, by the names of the threads,
+//! and ends the process. What ports leave to the next daemon stays as after a kill, which is harmless at any
+//! instant.
 
 use std::path::Path;
 use std::time::Duration;

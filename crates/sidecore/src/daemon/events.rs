@@ -1,8 +1,8 @@
 //! Events: what the log says of changes, kept for programs, and `GET /v1/events`.
 //!
-//! A line of the log whose place in the code has the field `event` is an event, whatever the log's filter says. The last
-//! [`KEPT`] of them are kept. A reader is no more than a place in this history: a slow one delays neither the daemon nor other readers, and is
-//! told how many events were gone before it came to them.
+//! A line of the log whose place in the code has the field `event` is an event, whatever the log's filter
+//! says. The last [`KEPT`] of them are kept. A reader is no more than a place in this history: a slow one
+//! delays neither the daemon nor other readers, and is told how many events were gone before it came to them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -95,7 +95,8 @@ impl Events {
         self.ended.send_replace(true);
     }
 
-    /// The body of an answer: what follows number `after`, and, to `follow`, what is to come. It has `slot` until it ends.
+    /// The body of an answer: what follows number `after`, and, to `follow`, what is to come. It has `slot`
+    /// until it ends.
     pub fn body(self: Arc<Events>, mut after: Option<u64>, follow: bool, slot: OwnedSemaphorePermit) -> Body {
         let (sender, pieces) = channel(1);
         tokio::spawn(async move {

@@ -1,8 +1,8 @@
 //! How much memory the daemon may have, if its control group limits that.
 //!
-//! Pages that a guest has never used become the daemon's own when it touches them first, by a frame that it delivers or by
-//! `prefault`: the kernel charges the process that touches first. With a limit, guests can fill it, and then the kernel
-//! ends the daemon. So a limit is worth a warning at the start.
+//! Pages that a guest has never used become the daemon's own when it touches them first, by a frame that it
+//! delivers or by `prefault`: the kernel charges the process that touches first. With a limit, guests can
+//! fill it, and then the kernel ends the daemon. So a limit is worth a warning at the start.
 
 use std::path::{Path, PathBuf};
 
@@ -51,7 +51,8 @@ fn smallest(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<String>) 
     least
 }
 
-/// Root, mount point and whether it is version 1, of a line of mountinfo that is a hierarchy with memory's controller.
+/// Root, mount point and whether it is version 1, of a line of mountinfo that is a hierarchy with memory's
+/// controller.
 fn mount(line: &str) -> Option<(PathBuf, PathBuf, bool)> {
     let (before, after) = line.split_once(" - ")?;
     let mut before = before.split(' ').skip(3);

@@ -1,7 +1,8 @@
-//! Accepts connections at the control socket and gives each to HTTP, within the bounds of [`slots`](super::slots).
+//! Accepts connections at the control socket and gives each to HTTP, within the bounds of
+//! [`slots`](super::slots).
 //!
-//! A request reaches its handler when it is there whole; until then, and again after its answer, its connection owes one.
-//! Once in a second overdue connections are dropped: that ends a capture, too.
+//! A request reaches its handler when it is there whole; until then, and again after its answer, its
+//! connection owes one. Once in a second overdue connections are dropped: that ends a capture, too.
 
 use std::convert::Infallible;
 use std::io;

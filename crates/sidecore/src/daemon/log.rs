@@ -1,10 +1,11 @@
 //! The log, on standard error. Peers cannot fill it.
 //!
-//! Peers cause many of the engine's lines: VMMs that come and leave, refused messages, guests that stop their devices.
-//! A hostile peer causes thousands of such lines a second, which fill disks and hide the lines of others. So each place
-//! in the code has [`BURST`] lines for each port, and then one every [`EVERY`]. Every [`TELL`] the log says how many
-//! lines were left out. A user of the netmap socket chooses the names of ports, so lines with a user count for that
-//! user instead. Lines below the level `info` are logged only on request, and have no limit.
+//! Peers cause many of the engine's lines: VMMs that come and leave, refused messages, guests that stop their
+//! devices. A hostile peer causes thousands of such lines a second, which fill disks and hide the lines of
+//! others. So each place in the code has [`BURST`] lines for each port, and then one every [`EVERY`]. Every
+//! [`TELL`] the log says how many lines were left out. A user of the netmap socket chooses the names of
+//! ports, so lines with a user count for that user instead. Lines below the level `info` are logged only on
+//! request, and have no limit.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -86,9 +87,9 @@ pub(super) fn filter() -> String {
     now.unwrap_or_default()
 }
 
-/// Reads a filter. A word alone must be a level or a module of ours: the library takes a misspelt level for a module, and
-/// that turns all lines off. Filters by spans and their fields are refused: the library's code for them compiles longer than all
-/// our logging, and no code here opens a span.
+/// Reads a filter. A word alone must be a level or a module of ours: the library takes a misspelt level for a
+/// module, and that turns all lines off. Filters by spans and their fields are refused: the library's code
+/// for them compiles longer than all our logging, and no code here opens a span.
 fn parse(filter: &str) -> Result<Targets, String> {
     let allowed = "allowed: error, warn, info, debug, trace, off, or module=level lists";
     let levels = ["error", "warn", "info", "debug", "trace", "off"];
@@ -195,7 +196,8 @@ impl<S> Filter<S> for Limited {
 
     fn callsite_enabled(&self, place: &'static Metadata<'static>) -> Interest {
         match !self.of_events || place.fields().field("event").is_some() {
-            // Not always: then the library would not forget that one event was refused before it comes to the next.
+            // Not always: then the library would not forget that one event was refused before it comes to the
+            // next.
             true => Interest::sometimes(),
             false => Interest::never(),
         }

@@ -1,7 +1,7 @@
 //! The service manager, if there is one: it is told how far the daemon is (sd_notify(3)).
 //!
-//! Its socket is connected at the start. Later the daemon may be a user whom it does not admit, and kept from sockets that it is
-//! not connected to.
+//! Its socket is connected at the start. Later the daemon may be a user whom it does not admit, and kept from
+//! sockets that it is not connected to.
 
 use std::fmt::Write;
 use std::io;

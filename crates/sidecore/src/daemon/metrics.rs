@@ -1,7 +1,7 @@
 //! `/metrics`: the counters as `OpenMetrics` text, for Prometheus.
 //!
-//! A client that asks for `text/plain` and not for `OpenMetrics` gets the same in Prometheus' older text format
-//! ([`classic`]).
+//! A client that asks for `text/plain` and not for `OpenMetrics` gets the same in Prometheus' older text
+//! format ([`classic`]).
 //!
 //! Nothing is counted here; a scrape is a snapshot of the shared counters, which no scrape resets. Port
 //! counters start at zero when a port is added, which Prometheus takes as a counter's reset.
@@ -38,7 +38,8 @@ pub fn wants_classic(accepted: &str) -> bool {
     accepted.contains("text/plain") && !accepted.contains("openmetrics")
 }
 
-/// `text` in the older format: there the name of a counter ends in `_total` in its head, too, and nothing marks the end.
+/// `text` in the older format: there the name of a counter ends in `_total` in its head, too, and nothing
+/// marks the end.
 pub fn classic(text: &str) -> String {
     let counters: Vec<&str> =
         text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();

@@ -6,9 +6,9 @@
 //! for any of this.
 //!
 //! Start: read and check everything, close inherited descriptors, take the counters file, start the broker
-//! ([`broker`]), take the control socket (so that a second daemon fails before it touches a port), lock itself down (`sandbox`),
-//! start cores, start ports, let the cores serve them, listen, say `ready`. The
-//! end is the same backwards, and has a bound (`end`). The counters file stays behind, to be read by `show`.
+//! ([`broker`]), take the control socket (so that a second daemon fails before it touches a port), lock
+//! itself down (`sandbox`), start cores, start ports, let the cores serve them, listen, say `ready`. The end
+//! is the same backwards, and has a bound (`end`). The counters file stays behind, to be read by `show`.
 
 pub mod broker;
 mod capture;
@@ -64,11 +64,12 @@ const GRACE: Duration = Duration::from_secs(2);
 /// Calls into the engine that may be under way at once; others wait for one to end.
 const CALLS: usize = 16;
 
-/// How long a thread for such calls is kept. There is a call each second, which any of them may take: with more than a few
-/// seconds a burst of requests would leave its threads behind for ever.
+/// How long a thread for such calls is kept. There is a call each second, which any of them may take: with
+/// more than a few seconds a burst of requests would leave its threads behind for ever.
 const KEEP: Duration = Duration::from_secs(2);
 
-/// How long all of the end may take, whatever a VMM, a holder or a client does. Less than the service's `TimeoutStopSec`.
+/// How long all of the end may take, whatever a VMM, a holder or a client does. Less than the service's
+/// `TimeoutStopSec`.
 const END: Duration = Duration::from_secs(6);
 
 pub fn run(args: RunArgs) -> Outcome {
@@ -239,7 +240,8 @@ async fn serve(
             }
         }
     };
-    // Told by this thread, which waits for nobody: a daemon that stands still is ended by its manager, and its holders answer.
+    // Told by this thread, which waits for nobody: a daemon that stands still is ended by its manager, and
+    // its holders answer.
     let alive = async {
         let mut second = tokio::time::interval(Duration::from_secs(1));
         loop {

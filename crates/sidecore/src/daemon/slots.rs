@@ -1,9 +1,9 @@
 //! Which clients may be connected to the control socket at once, and for how long without a request.
 //!
-//! A connection is cheap for its maker and costs the daemon a descriptor and memory, so there are so many slots and no
-//! more. Root and the daemon's own user may have all of them; all others together fewer, and each user a few. A client
-//! that finds no slot gets that of the connection that owes a request longest. One that is being answered is never
-//! displaced.
+//! A connection is cheap for its maker and costs the daemon a descriptor and memory, so there are so many
+//! slots and no more. Root and the daemon's own user may have all of them; all others together fewer, and
+//! each user a few. A client that finds no slot gets that of the connection that owes a request longest. One
+//! that is being answered is never displaced.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,8 +27,8 @@ pub const IDLE: Duration = Duration::from_secs(60);
 /// How long an answer may wait for a client that does not read.
 pub const UNREAD: Duration = Duration::from_secs(30);
 
-/// How long a connection has its slot at least before another one takes it: it may have sent a request that was not
-/// read yet.
+/// How long a connection has its slot at least before another one takes it: it may have sent a request that
+/// was not read yet.
 pub const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Why a connection or a request was refused, or a connection ended.
@@ -149,8 +149,8 @@ impl<T> ConnectionSlots<T> {
         ConnectionSlots { taken: HashMap::new(), next: 0 }
     }
 
-    /// Takes a slot for `peer`: its number, and what ends the connection that had it, which is to be ended. Connections
-    /// that owe a request for less than `patience` keep theirs.
+    /// Takes a slot for `peer`: its number, and what ends the connection that had it, which is to be ended.
+    /// Connections that owe a request for less than `patience` keep theirs.
     pub fn enter(
         &mut self,
         peer: Peer,

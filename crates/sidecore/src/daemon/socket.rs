@@ -14,7 +14,8 @@ use sidecore_engine::sandbox::open::socket::{listen_at, SocketError, SocketFile,
 use sidecore_engine::sandbox::open::{make_folder, own_file};
 use sidecore_engine::state::values::{Mode, Owner};
 
-/// Connections that may wait. A client that does not block finds no place in a full queue, and fails: a flood must not fill it.
+/// Connections that may wait. A client that does not block finds no place in a full queue, and fails: a flood
+/// must not fill it.
 const BACKLOG: i32 = 1024;
 
 /// How long a daemon that was killed may take to end, with its locks, and how often that is looked at.
@@ -25,8 +26,8 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Claim {
     /// The file.
     pub file: File,
-    /// Every reader of the counters may lock that file: what is locked is another one beside it, which no other user
-    /// can open.
+    /// Every reader of the counters may lock that file: what is locked is another one beside it, which no
+    /// other user can open.
     _lock: File,
     /// The paths of both, if they were made for a daemon that has not started yet.
     made: Option<[PathBuf; 2]>,

@@ -1,11 +1,12 @@
 //! Which users may connect to a port's socket, and which process tries to and may not.
 //!
-//! connect(2) on a socket at a path takes the right to write to it, and to search all folders above it (unix(7)). The
-//! daemon does not hear of processes that lack that. A VMM names the socket on its command line, by which it is found.
+//! connect(2) on a socket at a path takes the right to write to it, and to search all folders above it
+//! (unix(7)). The daemon does not hear of processes that lack that. A VMM names the socket on its command
+//! line, by which it is found.
 //!
-//! Any user can run a process with such a command line, and with any name. So what is found is told and never counts as
-//! wrong, no command opens the socket to a process that was found (the operator fills the group in), one process of
-//! each user is told of, and names are escaped.
+//! Any user can run a process with such a command line, and with any name. So what is found is told and never
+//! counts as wrong, no command opens the socket to a process that was found (the operator fills the group
+//! in), one process of each user is told of, and names are escaped.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -36,8 +37,8 @@ struct Who {
     any: bool,
 }
 
-/// The processes that seem to be kept away from the socket of port `port` at `socket`, which has no connection; else
-/// the users who may connect.
+/// The processes that seem to be kept away from the socket of port `port` at `socket`, which has no
+/// connection; else the users who may connect.
 pub(super) fn look(port: &str, socket: &Path, about: &About) -> Vec<Diagnosis> {
     let is_socket = |meta: fs::Metadata| meta.file_type().is_socket();
     if !socket.is_absolute() || !fs::symlink_metadata(socket).is_ok_and(is_socket) {

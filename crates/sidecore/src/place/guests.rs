@@ -1,4 +1,5 @@
-//! Guests: the processes at the other ends of ports' sockets, their vCPUs' threads, and the nodes of their memory.
+//! Guests: the processes at the other ends of ports' sockets, their vCPUs' threads, and the nodes of their
+//! memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -70,7 +71,8 @@ fn vcpu(proc: &Path, process: u32, thread: u32) -> Option<Vcpu> {
     Some(Vcpu { number: vcpu_number(&name)?, thread, allowed, name })
 }
 
-/// The number of the vCPU whose thread has this name: QEMU's, with `-name guest=…,debug-threads=on`, which libvirt gives.
+/// The number of the vCPU whose thread has this name: QEMU's, with `-name guest=…,debug-threads=on`, which
+/// libvirt gives.
 pub fn vcpu_number(name: &str) -> Option<u32> {
     let number = name.strip_prefix("CPU ")?;
     number.strip_suffix("/KVM").or_else(|| number.strip_suffix("/TCG"))?.parse().ok()

@@ -1,9 +1,10 @@
 //! `place`: where I/O cores, guests and their memory are, bad placement, and how to mend it.
 //!
-//! Theory of operation. sysfs describes the machine (`machine`). Guests are the processes at the other ends of ports' sockets, and
-//! their vCPUs are threads with the names that QEMU gives them (`guests`). The daemon tells its I/O cores and their queues. `judge`
-//! compares the three, and `draw` shows them. The command reads all of it and not the daemon, which may not inspect
-//! other processes. So its user must be allowed to inspect guests, and to pin their threads for `--apply`.
+//! Theory of operation. sysfs describes the machine (`machine`). Guests are the processes at the other ends
+//! of ports' sockets, and their vCPUs are threads with the names that QEMU gives them (`guests`). The daemon
+//! tells its I/O cores and their queues. `judge` compares the three, and `draw` shows them. The command reads
+//! all of it and not the daemon, which may not inspect other processes. So its user must be allowed to
+//! inspect guests, and to pin their threads for `--apply`.
 
 mod draw;
 mod guests;

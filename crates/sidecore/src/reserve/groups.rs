@@ -1,5 +1,6 @@
-//! Control groups: an exclusive set of processors, which SCHED_DEADLINE takes for a machine of its own, and a cap on processor
-//! time. Version 1 (Documentation/admin-guide/cgroup-v1/cpusets.rst) and 2 (Documentation/admin-guide/cgroup-v2.rst).
+//! Control groups: an exclusive set of processors, which SCHED_DEADLINE takes for a machine of its own, and a
+//! cap on processor time. Version 1 (Documentation/admin-guide/cgroup-v1/cpusets.rst) and 2
+//! (Documentation/admin-guide/cgroup-v2.rst).
 
 use std::fs;
 use std::io;
@@ -65,8 +66,8 @@ impl Group {
         Ok(())
     }
 
-    /// Moves a thread to a group below this one. The reservation's first thread there makes it, with these settings;
-    /// `check` sees what became of it.
+    /// Moves a thread to a group below this one. The reservation's first thread there makes it, with these
+    /// settings; `check` sees what became of it.
     fn enter(
         &self,
         reservation: &mut Reservation,
@@ -113,7 +114,8 @@ pub fn exclusive(root: &Path, to: &mut Reservation, thread: ThreadId, cpus: &Cpu
         return group.enter(to, thread, &name, &settings, |_| Ok(()));
     }
     group.hand_on(to)?;
-    // A partition need not be below another one since Linux 6.7, if all groups above it give the processors away.
+    // A partition need not be below another one since Linux 6.7, if all groups above it give the processors
+    // away.
     for folder in group.line().into_iter().skip(1) {
         let file = folder.join("cpuset.cpus.exclusive");
         let before = read(&file).map_err(|e| format!("{e} (Linux has it since 6.7)"))?;
@@ -179,7 +181,8 @@ mod tests {
         reservation.steps.iter().map(words).collect()
     }
 
-    /// The second version: each group above the thread's hands the controller on, and gives the processors away.
+    /// The second version: each group above the thread's hands the controller on, and gives the processors
+    /// away.
     #[test]
     fn a_partition_is_made_below_the_threads_own_group() {
         let fake = Fake::new();

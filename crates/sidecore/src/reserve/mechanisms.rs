@@ -1,4 +1,5 @@
-//! Which mechanism a thread gets: the first of several that the kernel grants, and why it was not an earlier one.
+//! Which mechanism a thread gets: the first of several that the kernel grants, and why it was not an earlier
+//! one.
 
 use std::fs;
 use std::io;
@@ -14,7 +15,8 @@ use crate::cli::ReserveArgs;
 use crate::place::Cpus;
 use crate::table::percent;
 
-/// Ahead of all ordinary threads, and in turn with others of this priority. So two such vCPUs can share a processor.
+/// Ahead of all ordinary threads, and in turn with others of this priority. So two such vCPUs can share a
+/// processor.
 const TURNS: u32 = 1;
 
 /// A mechanism that gives a thread time of a processor.

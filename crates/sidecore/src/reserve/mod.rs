@@ -1,9 +1,10 @@
 //! `reserve`: time of processors for the threads of a VMM, by means of the kernel.
 //!
-//! Theory of operation. The daemon tells which process is at the other end of a port's socket. The command finds that process's
-//! threads by their names (`threads`), and tries one mechanism after the other for each (`mechanisms`; control groups in
-//! `groups`). What it does is written down first (`record`), so that all of it can be undone, by this user and without the
-//! daemon. It has the rights of its caller: the daemon may not change other processes.
+//! Theory of operation. The daemon tells which process is at the other end of a port's socket. The command
+//! finds that process's threads by their names (`threads`), and tries one mechanism after the other for each
+//! (`mechanisms`; control groups in `groups`). What it does is written down first (`record`), so that all of
+//! it can be undone, by this user and without the daemon. It has the rights of its caller: the daemon may not
+//! change other processes.
 
 #[cfg(test)]
 mod fake_tests;

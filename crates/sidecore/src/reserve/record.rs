@@ -1,9 +1,9 @@
 //! What was done for reservations, step by step, and how each step is undone.
 //!
-//! Theory of operation. A step is written to the record before it is carried out, and undoing a step that was not carried out
-//! changes nothing. So whatever is killed, the daemon, this command or the VMM, the record has everything that must be undone.
-//! A record is a file in the runtime directory of the user who reserved. Undoing follows what the file says, so the
-//! folder has to be that user's own.
+//! Theory of operation. A step is written to the record before it is carried out, and undoing a step that was
+//! not carried out changes nothing. So whatever is killed, the daemon, this command or the VMM, the record
+//! has everything that must be undone. A record is a file in the runtime directory of the user who reserved.
+//! Undoing follows what the file says, so the folder has to be that user's own.
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
@@ -214,7 +214,8 @@ impl Records {
                 return Err("XDG_RUNTIME_DIR is not set; what --undo undoes is written down there".to_owned())
             }
         };
-        // Not the daemon's folder: its user may be another one, and root is to undo nothing that others wrote.
+        // Not the daemon's folder: its user may be another one, and root is to undo nothing that others
+        // wrote.
         let folder = runtime.join("sidecore-reservations");
         let open = || {
             match DirBuilder::new().mode(0o700).create(&folder) {
@@ -312,7 +313,8 @@ mod tests {
         assert!(!fake.path("group").exists() && !reservation.file.exists());
     }
 
-    /// Two VMs in one group: what the first reserved there goes, what the second needs stays until that is undone, too.
+    /// Two VMs in one group: what the first reserved there goes, what the second needs stays until that is
+    /// undone, too.
     #[test]
     fn what_another_reservation_needs_is_undone_with_that() {
         let fake = Fake::new();

@@ -1,4 +1,5 @@
-//! The threads of a VMM that a reservation is for, as /proc has them (proc(5)): they run vCPUs, I/O or the kernel's vhost.
+//! The threads of a VMM that a reservation is for, as /proc has them (proc(5)): they run vCPUs, I/O or the
+//! kernel's vhost.
 
 use std::fs;
 use std::path::Path;

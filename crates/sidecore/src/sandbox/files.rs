@@ -1,8 +1,8 @@
 //! Which files the daemon may open, make and remove: landlock, as far as this kernel has it.
 //!
-//! The broker opens what has a name: sockets, journals, the configuration. What is left for the daemon itself is to read what
-//! the kernel tells of this process and this host. Descriptors that are open already keep working. TCP, abstract sockets of
-//! others and signals to others are out of reach, too.
+//! The broker opens what has a name: sockets, journals, the configuration. What is left for the daemon itself
+//! is to read what the kernel tells of this process and this host. Descriptors that are open already keep
+//! working. TCP, abstract sockets of others and signals to others are out of reach, too.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use landlock::{
     RulesetCreatedAttr, RulesetStatus, Scope, ABI,
 };
 
-/// The rights that are taken away where no rule gives them: up to those on devices that are opened. Later ones are about
-/// calls to sockets by path, which ports with `role=client` make anywhere.
+/// The rights that are taken away where no rule gives them: up to those on devices that are opened. Later
+/// ones are about calls to sockets by path, which ports with `role=client` make anywhere.
 const HANDLED: ABI = ABI::V5;
 
 /// What may still be read, and why.
@@ -53,8 +53,8 @@ fn nothing() -> Result<RulesetCreated, String> {
     rules.map_err(fail)
 }
 
-/// Takes all files from this process, which has one thread, but for the right to remove what is in `folder`, or to rename it
-/// there: a name in a folder of others is removed under another one (`open::folder`).
+/// Takes all files from this process, which has one thread, but for the right to remove what is in `folder`,
+/// or to rename it there: a name in a folder of others is removed under another one (`open::folder`).
 ///
 /// # Errors
 /// Landlock is there, but refuses; or there is no such folder.

@@ -1,16 +1,17 @@
 //! What the daemon gives up at its start, so that an attacker in control of it can do little.
 //!
-//! Theory of operation. Privileges, the user, landlock and filters of system calls belong to a thread and are handed down
-//! to those that it starts; so all of this happens while there is one thread. First ([`tidy`]) what costs nothing: stray
-//! descriptors, core dumps (which would show guests' memory), readers of our memory, new privileges by exec. Then, when
-//! the control socket and the counters file are open, [`InForce::lock_down`]:
-//! user and capabilities ([`privileges`]), files ([`files`]), system calls (`sidecore_engine::sandbox::filters`). Ports are made afterwards, at the start
-//! as at any later time, so that what works at the start works later, too.
+//! Theory of operation. Privileges, the user, landlock and filters of system calls belong to a thread and are
+//! handed down to those that it starts; so all of this happens while there is one thread. First ([`tidy`])
+//! what costs nothing: stray descriptors, core dumps (which would show guests' memory), readers of our
+//! memory, new privileges by exec. Then, when the control socket and the counters file are open,
+//! [`InForce::lock_down`]: user and capabilities ([`privileges`]), files ([`files`]), system calls
+//! (`sidecore_engine::sandbox::filters`). Ports are made afterwards, at the start as at any later time, so
+//! that what works at the start works later, too.
 //!
 //! What takes privileges is done by the broker, which was started before.
 //!
-//! A feature that the kernel lacks is left out, and told: in the log, and by `show daemon` for as long as the daemon runs. Where the
-//! operator has asked for the sandbox ([`Wish::demanded`]) it is an error.
+//! A feature that the kernel lacks is left out, and told: in the log, and by `show daemon` for as long as the
+//! daemon runs. Where the operator has asked for the sandbox ([`Wish::demanded`]) it is an error.
 
 mod files;
 mod privileges;
@@ -28,8 +29,8 @@ use sidecore_engine::state::Spec;
 
 use crate::api::{FilterView, RefusedView, SandboxView};
 
-/// The first acts of a process of ours: nothing is left of its parent but `keep` and the standard descriptors, files
-/// that it makes are its own, no program that it starts gains privileges.
+/// The first acts of a process of ours: nothing is left of its parent but `keep` and the standard
+/// descriptors, files that it makes are its own, no program that it starts gains privileges.
 pub fn settle(keep: &[RawFd]) -> Vec<String> {
     let mut missing = Vec::new();
     if let Err(e) = sidecore_engine::host::close_others(keep) {
@@ -60,8 +61,8 @@ pub fn give_up_capabilities() -> Result<(), String> {
     privileges::drop_capabilities()
 }
 
-/// What a holder with its socket at `path` needs from now on: to talk, and to remove its socket and its secret. Where the
-/// kernel lacks a part of it, a holder keeps descriptors as well.
+/// What a holder with its socket at `path` needs from now on: to talk, and to remove its socket and its
+/// secret. Where the kernel lacks a part of it, a holder keeps descriptors as well.
 pub fn confine_holder(path: &Path) {
     // This reads /proc/sys/vm/max_map_count, which a confined holder cannot.
     sidecore_engine::mem::prepare_sigbus();
@@ -116,7 +117,8 @@ impl InForce {
     /// # Errors
     /// There is no such user, or the sandbox was demanded and this kernel, or this place, lacks a part of it.
     pub fn lock_down(&mut self, user: Option<&str>) -> Result<(), String> {
-        // rustix reads what the kernel told this process once, when it is first asked, from a file that is soon out of reach.
+        // rustix reads what the kernel told this process once, when it is first asked, from a file that is
+        // soon out of reach.
         let _ = rustix::param::page_size();
         // There is no way to have the kernel only log what these two would refuse.
         if self.mode == Sandbox::On {

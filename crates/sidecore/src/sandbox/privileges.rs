@@ -16,8 +16,8 @@ fn failed(e: rustix::io::Errno) -> String {
     format!("capabilities: {e}")
 }
 
-/// Becomes `wanted`, or else the daemon's own user, if this is root. Says what to warn of. Unless it was `demanded`,
-/// root that may not become another user (in a container, say) stays what it is.
+/// Becomes `wanted`, or else the daemon's own user, if this is root. Says what to warn of. Unless it was
+/// `demanded`, root that may not become another user (in a container, say) stays what it is.
 ///
 /// # Errors
 /// There is no such user, or this is not root, or it may not although it was demanded.

@@ -1,5 +1,5 @@
-//! `show holders`: the processes that keep VMMs' connections, and whether a daemon is there. They are asked nothing: what there is
-//! to say stands in their command lines and names, so no daemon is needed.
+//! `show holders`: the processes that keep VMMs' connections, and whether a daemon is there. They are asked
+//! nothing: what there is to say stands in their command lines and names, so no daemon is needed.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -53,8 +53,8 @@ fn all() -> io::Result<Vec<HolderView>> {
     Ok(holders)
 }
 
-/// A text for the log about each holder that no daemon serves and no port of `spec` will find. Only holders in folders where `spec` has
-/// sockets are looked at.
+/// A text for the log about each holder that no daemon serves and no port of `spec` will find. Only holders
+/// in folders where `spec` has sockets are looked at.
 pub fn forsaken(spec: &Spec) -> Vec<String> {
     let is_ours = |it: &HolderView| {
         let rest = |port: &PortSpec| it.socket.strip_prefix(&port.location).map(str::to_owned);

@@ -1,5 +1,5 @@
-//! `show` without a topic: what there is, and how it is doing. Answers of other topics, of which the text has the columns that
-//! fit on a screen.
+//! `show` without a topic: what there is, and how it is doing. Answers of other topics, of which the text has
+//! the columns that fit on a screen.
 
 use std::path::Path;
 

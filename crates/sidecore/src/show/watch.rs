@@ -10,8 +10,8 @@ const HOME: &str = "\x1b[H\x1b[J";
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Writes what `look` sees each second: over what was there on a terminal, else below it. It ends when its output is
-/// closed.
+/// Writes what `look` sees each second: over what was there on a terminal, else below it. It ends when its
+/// output is closed.
 pub(super) fn each_second(look: impl Fn() -> Result<String, String>) -> Outcome {
     let out = std::io::stdout();
     let (before, behind) = if out.is_terminal() { (HOME, "") } else { ("", "\n") };

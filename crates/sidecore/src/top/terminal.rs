@@ -1,4 +1,5 @@
-//! A terminal: lines are drawn over what was there, keys come one by one, and it is as before when this is dropped.
+//! A terminal: lines are drawn over what was there, keys come one by one, and it is as before when this is
+//! dropped.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::fd::OwnedFd;
@@ -119,7 +120,8 @@ impl Drop for Terminal {
     }
 }
 
-/// A descriptor that becomes readable when a signal wants the program to end: it has to put the terminal back before.
+/// A descriptor that becomes readable when a signal wants the program to end: it has to put the terminal back
+/// before.
 fn listen() -> Result<OwnedFd, String> {
     let fail = |e: &dyn std::fmt::Display| format!("cannot listen for signals: {e}");
     let (readable, theirs) = pipe_with(PipeFlags::CLOEXEC).map_err(|e| fail(&e))?;

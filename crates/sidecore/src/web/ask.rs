@@ -1,5 +1,5 @@
-//! What the page asks for: the history, views of the daemon as they are, and what commands of ours work out. With `--write` also
-//! what changes ports and members of groups.
+//! What the page asks for: the history, views of the daemon as they are, and what commands of ours work out.
+//! With `--write` also what changes ports and members of groups.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -238,8 +238,8 @@ fn may_write(page: &Page) -> Result<(), No> {
     page.guard.write.then_some(()).ok_or_else(|| No(StatusCode::FORBIDDEN, why.to_owned()))
 }
 
-/// New values of a port, as `sidecore set` takes them: null restores a default. Names of files and interfaces, which only the command
-/// tells the broker, are refused there.
+/// New values of a port, as `sidecore set` takes them: null restores a default. Names of files and
+/// interfaces, which only the command tells the broker, are refused there.
 pub async fn set(
     State(page): State<Page>,
     Path(port): Path<String>,

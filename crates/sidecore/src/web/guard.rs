@@ -1,14 +1,15 @@
-//! Who may ask. Other users of this host can connect to a TCP port of its loopback interface, and so can, through a browser, every
-//! site that somebody here looks at.
+//! Who may ask. Other users of this host can connect to a TCP port of its loopback interface, and so can,
+//! through a browser, every site that somebody here looks at.
 //!
-//! * A token is in the URL that is printed. The first request takes it into a cookie, and out of the address bar. Scripts do not see
-//!   the cookie, and requests that other sites cause do not carry it. Browsers keep cookies by host, not by port, so its name is one
-//!   that no other process of ours has.
+//! * A token is in the URL that is printed. The first request takes it into a cookie, and out of the address
+//!   bar. Scripts do not see the cookie, and requests that other sites cause do not carry it. Browsers keep
+//!   cookies by host, not by port, so its name is one that no other process of ours has.
 //! * `Host` names this host: a site whose name was made to lead here (DNS rebinding) says its own.
 //! * `Origin`, which browsers add to what scripts and forms send, is ours.
 //! * Whatever is no GET has a header with a second token, which only our page can read.
 //!
-//! On a unix socket its permissions take the place of the token and of `Host`: behind it is a proxy, which knows its users.
+//! On a unix socket its permissions take the place of the token and of `Host`: behind it is a proxy, which
+//! knows its users.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -114,7 +115,8 @@ fn names(host: &str, address: IpAddr) -> bool {
 pub async fn check(State(guard): State<Arc<Guard>>, request: Request, next: Next) -> Response {
     let token = request.uri().query().and_then(|query| query.strip_prefix("token=")).map(str::to_owned);
     let mut response = match (guard.look(request.method(), request.headers()), token) {
-        // From a page of ours, not by the answer's status: a browser sends the cookie only where our own site sends it.
+        // From a page of ours, not by the answer's status: a browser sends the cookie only where our own site
+        // sends it.
         (Err((StatusCode::UNAUTHORIZED, _)) | Ok(()), Some(token))
             if same(&token, &guard.token) && request.uri().path() == "/" =>
         {

@@ -1,7 +1,8 @@
 //! What was found in the last hour: a row of numbers for each port, I/O core and tenant and second.
 //!
-//! A sample points to the scene of its second: ports, switches and the rest, and their states. Scenes change seldom. Both are counted by their bytes,
-//! and the oldest go: with many ports, or much change, the history is shorter than an hour, and the page says from when it is.
+//! A sample points to the scene of its second: ports, switches and the rest, and their states. Scenes change
+//! seldom. Both are counted by their bytes, and the oldest go: with many ports, or much change, the history
+//! is shorter than an hour, and the page says from when it is.
 
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -18,9 +19,10 @@ const BYTES: usize = 30 << 20;
 /// Events that are kept.
 const EVENTS: usize = 500;
 
-/// Numbers in a row. Of ports: frames and bits a second from it, frames and bits a second to it, drops a second, millionths of a
-/// core, and nanoseconds that its slowest queue waits (of disks: writes, reads, errors); of cores: millionths busy, idle and asleep, frames
-/// a second, queues; of tenants: millionths of a core, millionths held back, nanoseconds. Unknown: not a number.
+/// Numbers in a row. Of ports: frames and bits a second from it, frames and bits a second to it, drops a
+/// second, millionths of a core, and nanoseconds that its slowest queue waits (of disks: writes, reads,
+/// errors); of cores: millionths busy, idle and asleep, frames a second, queues; of tenants: millionths of a
+/// core, millionths held back, nanoseconds. Unknown: not a number.
 pub const COLUMNS: usize = 7;
 pub type Row = [f32; COLUMNS];
 
@@ -188,7 +190,8 @@ impl History {
         Some(format!("{{\"scene\":{},\"sample\":{}}}", sample.scene.json, sample.json(first)))
     }
 
-    /// The numbers of one row, column by column, with their times. A row of unknown ones stands where seconds are missing.
+    /// The numbers of one row, column by column, with their times. A row of unknown ones stands where seconds
+    /// are missing.
     pub fn row(&self, name: &str) -> String {
         const GAP: u64 = 3_000;
         let kept = self.kept();

@@ -8,9 +8,9 @@
 //! | `stream` | sends pages that are open each new second and event |
 //! | `ask` | what the page asks for beyond that, and with `--write` what it changes |
 //!
-//! The page is in `page/`: modules as browsers take them, and uPlot 1.6.32 (`npm pack uplot`; `dist/uPlot.iife.min.js`), whose licence
-//! is beside it. A page that is slow, or sleeps, delays no other one: it has a place in the history, and gets the newest second when it
-//! reads again.
+//! The page is in `page/`: modules as browsers take them, and uPlot 1.6.32 (`npm pack uplot`;
+//! `dist/uPlot.iife.min.js`), whose licence is beside it. A page that is slow, or sleeps, delays no other
+//! one: it has a place in the history, and gets the newest second when it reads again.
 
 mod ask;
 mod guard;

@@ -1,6 +1,7 @@
 //! Asks the daemon once in a second, over one connection, and follows its events.
 //!
-//! Only what the page shows is read, and what is absent is taken as a daemon that does not know it: so it may be an older one.
+//! Only what the page shows is read, and what is absent is taken as a daemon that does not know it: so it may
+//! be an older one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
@@ -390,7 +391,8 @@ fn ppm(share: Option<u32>) -> f32 {
     share.map_or(f32::NAN, |share| share as f32)
 }
 
-/// How people call the VM whose process this is: QEMU's option `-name`, else the process's own name. Either may be any text.
+/// How people call the VM whose process this is: QEMU's option `-name`, else the process's own name. Either
+/// may be any text.
 fn vm(pid: u32) -> String {
     let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = line.split(|byte| *byte == 0).skip_while(|word| *word != b"-name");
@@ -401,8 +403,8 @@ fn vm(pid: u32) -> String {
     shown(name.unwrap_or_default().trim_end_matches('\n'), NAME)
 }
 
-/// Follows the daemon's events until the process ends. A daemon that does not know of them is asked each second: it may be another one by
-/// then.
+/// Follows the daemon's events until the process ends. A daemon that does not know of them is asked each
+/// second: it may be another one by then.
 pub async fn events(history: Arc<History>, remote: Remote) {
     let mut last = None;
     loop {
@@ -412,7 +414,8 @@ pub async fn events(history: Arc<History>, remote: Remote) {
     }
 }
 
-/// Those that come behind number `last`, which goes on with them. A number of an earlier daemon is none of a later one's.
+/// Those that come behind number `last`, which goes on with them. A number of an earlier daemon is none of a
+/// later one's.
 async fn follow(history: &History, remote: &Remote, last: &mut Option<u64>) -> Result<(), String> {
     let fail = |e: &dyn Display| e.to_string();
     let mut connection = remote.connect().await?;

@@ -20,7 +20,8 @@ use sidecore_port::{Interest, Port};
 /// Long enough for a busy machine.
 pub const LIMIT: Duration = Duration::from_secs(20);
 
-/// Fails a test that lacks a program, which is at its path or in `PATH`, and says which Debian package has it.
+/// Fails a test that lacks a program, which is at its path or in `PATH`, and says which Debian package has
+/// it.
 pub fn needs(program: &str, package: &str) {
     let folders = std::env::var_os("PATH").unwrap_or_default();
     let mut places = std::env::split_paths(&folders).map(|folder| folder.join(program));
@@ -79,8 +80,9 @@ impl Testbed {
         self.path(name).into_os_string().into_string().unwrap()
     }
 
-    /// A copy of the program under test. By another process: what another thread starts meanwhile would have a copy of ours open to
-    /// write until it runs a program of its own, and nobody may run this one as long (execve(2), ETXTBSY).
+    /// A copy of the program under test. By another process: what another thread starts meanwhile would have
+    /// a copy of ours open to write until it runs a program of its own, and nobody may run this one as long
+    /// (execve(2), ETXTBSY).
     pub fn own_program(&self) -> PathBuf {
         let program = self.path("sidecore");
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_sidecore")).arg(&program).status().unwrap();

@@ -1,15 +1,16 @@
 //! VALE's names and verbs (`sidecore_abi::vale`): requests for ordinary ports and switches.
 //!
-//! `valeS:P` is port P of switch S, where S is the name of a switch, and without a name the default one. Two things
-//! differ from the configuration's names: a ring port whose location is the whole of `valeS:P` bears that name on its
-//! switch, as a port made on demand does; and a port that is parted from its switch is joined to a wire of
-//! its own name, as the only end.
+//! `valeS:P` is port P of switch S, where S is the name of a switch, and without a name the default one. Two
+//! things differ from the configuration's names: a ring port whose location is the whole of `valeS:P` bears
+//! that name on its switch, as a port made on demand does; and a port that is parted from its switch is
+//! joined to a wire of its own name, as the only end.
 //!
-//! A port made on demand is kept by the connections that asked for it, and goes with the last of them. So do host rings: a
-//! program that asks for `NAME^` of a ring port that has none gets them, with a TAP of the port's name across.
+//! A port made on demand is kept by the connections that asked for it, and goes with the last of them. So do
+//! host rings: a program that asks for `NAME^` of a ring port that has none gets them, with a TAP of the
+//! port's name across.
 //!
-//! A port passes frames on one switch here. One that is attached to further ones, as netmap's memory makes easy, is listed on
-//! all, and goes to the one by whose name a program opens it.
+//! A port passes frames on one switch here. One that is attached to further ones, as netmap's memory makes
+//! easy, is listed on all, and goes to the one by whose name a program opens it.
 
 mod names;
 mod pipes;
@@ -34,8 +35,8 @@ use self::users::Made;
 const NIC_SW: u32 = 3;
 /// The port's number in a reply about a port that is not on its switch.
 const NO_PORT: u32 = 255;
-/// As in netmap, a port that a program has made takes any frame that its slots can hold: those of 64 buffers of 2 KiB
-/// hold more than there is.
+/// As in netmap, a port that a program has made takes any frame that its slots can hold: those of 64 buffers
+/// of 2 KiB hold more than there is.
 const ANY_FRAME: &str = "65535";
 /// Further switches to which a port may be attached.
 const MAX_FURTHER: usize = 64;
@@ -49,8 +50,8 @@ pub struct Vale {
     made: BTreeMap<String, Made>,
     /// Further switches to which ports are attached.
     further: BTreeMap<String, Vec<String>>,
-    /// Names under which pipes lie in the memory of another port, by the user who gave them (operators' names are for all):
-    /// its location, and the connections that keep them so.
+    /// Names under which pipes lie in the memory of another port, by the user who gave them (operators' names
+    /// are for all): its location, and the connections that keep them so.
     inside: BTreeMap<(Option<u32>, String), (String, BTreeSet<u64>)>,
     /// Ports whose polling was asked for.
     polled: BTreeSet<String>,
@@ -100,7 +101,8 @@ fn plain(name: &str, kind: &str, location: &str) -> PortSpec {
     PortSpec { name, kind, location, ..PortSpec::default() }
 }
 
-/// What was asked for of two directions, which are alike here: the larger number counts, and 0 is the usual one.
+/// What was asked for of two directions, which are alike here: the larger number counts, and 0 is the usual
+/// one.
 fn wish<T: FromStr<Err = String>>(what: &str, sent: u32, received: u32) -> Result<Option<T>, Refusal> {
     match sent.max(received) {
         0 => Ok(None),
@@ -169,8 +171,8 @@ impl Vale {
         }
     }
 
-    /// All ports on switches, in the order of their numbers. Those that pass frames on another switch come behind a switch's
-    /// own; switches that have only such are the last.
+    /// All ports on switches, in the order of their numbers. Those that pass frames on another switch come
+    /// behind a switch's own; switches that have only such are the last.
     fn table<'s>(&'s self, spec: &'s Spec) -> Vec<Row<'s>> {
         let mut switches: Vec<&str> = spec.switches.iter().map(|switch| &*switch.name).collect();
         for name in self.further.values().flatten() {
@@ -207,8 +209,8 @@ impl Vale {
         }
     }
 
-    /// The port at `at`, which has to be there and which `who` may change; whether it is there beside another switch, and a
-    /// reply that tells its place.
+    /// The port at `at`, which has to be there and which `who` may change; whether it is there beside another
+    /// switch, and a reply that tells its place.
     fn joined(&self, who: Asker, at: OnSwitch<'_>) -> Result<(PortSpec, bool, Reply), Refusal> {
         let reply = self.place(at)?;
         let spec = self.engine.everything();
@@ -218,8 +220,8 @@ impl Vale {
         Ok((row.port.clone(), row.further, reply))
     }
 
-    /// Changes what runs by `edit`, and has `ports` added. They stay for as long as the connection lasts if it has them on
-    /// a `lease`.
+    /// Changes what runs by `edit`, and has `ports` added. They stay for as long as the connection lasts if
+    /// it has them on a `lease`.
     fn add(
         &mut self,
         who: Asker,
@@ -303,7 +305,8 @@ impl Vale {
         Ok(Reply::done(&location, 0, 0))
     }
 
-    /// A program opens a port by the name of another of its switches: it goes there, unless a program has it open.
+    /// A program opens a port by the name of another of its switches: it goes there, unless a program has it
+    /// open.
     fn move_to(&mut self, who: Asker, at: OnSwitch<'_>) -> Result<(), Refusal> {
         let spec = self.engine.everything();
         let Some(port) = self.row(&spec, at).filter(|row| row.further).map(|row| row.port.clone()) else {
@@ -360,7 +363,8 @@ impl Vale {
         Ok(())
     }
 
-    /// Joins a port, or an interface of the host, to a switch; with `host`, the host's own stack, too, by a TAP.
+    /// Joins a port, or an interface of the host, to a switch; with `host`, the host's own stack, too, by a
+    /// TAP.
     fn attach(&mut self, who: Asker, at: OnSwitch<'_>, host: bool) -> Result<Reply, Refusal> {
         let (switch, short) = at;
         let spec = self.engine.everything();
@@ -444,8 +448,8 @@ impl Vale {
         Ok(reply)
     }
 
-    /// I/O cores poll every port that is joined to anything, so this only holds what was asked against what is. `ask`: that it be
-    /// polled, else that it be polled no more.
+    /// I/O cores poll every port that is joined to anything, so this only holds what was asked against what
+    /// is. `ask`: that it be polled, else that it be polled no more.
     fn poll(&mut self, who: Asker, at: OnSwitch<'_>, ask: Option<&Ask>) -> Result<Reply, Refusal> {
         let (PortSpec { name, .. }, _, reply) = self.joined(who, at)?;
         let Some(ask) = ask else {

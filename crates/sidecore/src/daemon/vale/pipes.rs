@@ -1,8 +1,8 @@
 //! Pipes of a name in another port's memory.
 //!
-//! Pipes lie in the memory of a port; a program that asks for a memory by its number has them in that one, under the
-//! name that it gave them. A name that an operator gave holds for every user who may use that port, another user's for its
-//! own programs alone: it leads no other user into that memory.
+//! Pipes lie in the memory of a port; a program that asks for a memory by its number has them in that one,
+//! under the name that it gave them. A name that an operator gave holds for every user who may use that port,
+//! another user's for its own programs alone: it leads no other user into that memory.
 
 use std::collections::BTreeSet;
 
@@ -54,7 +54,8 @@ impl Vale {
         Ok(Reply::done(&home.location, 0, 0))
     }
 
-    /// In whose memory the pipes of this name lie for `who`. A user who could have given the name keeps it from now on.
+    /// In whose memory the pipes of this name lie for `who`. A user who could have given the name keeps it
+    /// from now on.
     pub(super) fn location_inside(&mut self, who: Asker, name: &Name<'_>) -> Option<String> {
         let by = |giver: Option<u32>| (giver, name.base.to_owned());
         if !name.pipe {

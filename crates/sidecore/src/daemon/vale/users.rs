@@ -1,10 +1,12 @@
-//! The users that had ports made, and what they may do: the socket at which programs ask may be open to several users.
+//! The users that had ports made, and what they may do: the socket at which programs ask may be open to
+//! several users.
 //!
-//! The *operator*, root or the user that the daemon was started by, may do everything. Another user may open ports on switches
-//! and make ports, each socket of which is that user's alone; but what a user has not made stays where it is: ports of VMs
-//! are not parted from their switch, interfaces of the host are not attached, other users' ports do not go, and are not kept.
-//! A user has a share of the places for ports, and of the names for pipes; some are for operators alone. And the memory of one
-//! user's ports has a bound, in which monitors are counted as if all of them were there.
+//! The *operator*, root or the user that the daemon was started by, may do everything. Another user may open
+//! ports on switches and make ports, each socket of which is that user's alone; but what a user has not made
+//! stays where it is: ports of VMs are not parted from their switch, interfaces of the host are not attached,
+//! other users' ports do not go, and are not kept. A user has a share of the places for ports, and of the
+//! names for pipes; some are for operators alone. And the memory of one user's ports has a bound, in which
+//! monitors are counted as if all of them were there.
 
 use std::collections::BTreeSet;
 
@@ -58,7 +60,8 @@ impl Vale {
         refused!(PERM, "port {port} was not made by user {user}, which may neither move nor keep it")
     }
 
-    /// Whether `who` may keep `port`, or name pipes in its memory: one that was made on demand is its maker's.
+    /// Whether `who` may keep `port`, or name pipes in its memory: one that was made on demand is its
+    /// maker's.
     pub(super) fn may_keep(&self, who: Asker, port: &str) -> Result<(), Refusal> {
         if self.is_leased(port) {
             self.may(who, port)
