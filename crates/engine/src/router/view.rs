@@ -60,8 +60,8 @@ crate::util::form::view! {
         port: String,
         /// Whether frames can be delivered there.
         link: bool,
-        /// Its share of flows beside those of others.
-        weight: u16,
+        /// Its share of flows beside those of others; absent: 1.
+        weight?: u16,
         /// Its station address, while that is known.
         mac?: Mac,
         /// `stale`: the router asks again if it is used; `unknown`: the router is asking; `silent`: it does

@@ -131,7 +131,7 @@ fn rows(route: &RouteView) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for hop in &route.hops {
         let mut row = std::mem::replace(&mut head, vec![String::new(); 3]);
-        let weight = (hop.weight != 1).then(|| hop.weight.to_string());
+        let weight = hop.weight.map(|weight| weight.to_string());
         row.extend([hop.gateway.to_string(), hop.port.clone(), weight.unwrap_or_default()]);
         row.push(hop.mac.map_or_else(String::new, |mac| mac.to_string()));
         row.extend([hop.state.clone(), hop.frames.to_string(), bytes(hop.bytes)]);
@@ -194,6 +194,6 @@ fn next(hop: &HopView, it: &Explained) -> String {
         (None, _) => format!("station {}: frames are dropped, no_neighbour, until it answers", hop.state),
     };
     let link = if hop.link { "" } else { ", link down: frames are dropped, link_down" };
-    let weight = if hop.weight == 1 { String::new() } else { format!(", weight {}", hop.weight) };
+    let weight = hop.weight.map_or_else(String::new, |weight| format!(", weight {weight}"));
     format!("next hop: {} at port {}{weight}{link}, {station}\n", hop.gateway, hop.port)
 }
