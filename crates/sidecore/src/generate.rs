@@ -145,7 +145,7 @@ pub fn man(args: &ManArgs) -> Outcome {
 }
 
 pub fn openapi() -> Outcome {
-    print(&crate::daemon::description())
+    print(crate::daemon::description())
 }
 
 #[cfg(test)]

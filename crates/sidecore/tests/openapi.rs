@@ -196,6 +196,24 @@ fn every_answer_is_as_it_is_described() {
     assert_eq!(found, Vec::<String>::new());
 }
 
+/// One part may stand for a list of one. Nothing does not, nor do two that are no list.
+#[test]
+fn a_body_is_one_value() {
+    let bed = Testbed::new();
+    let _daemon = bed.daemon(&["--cores", "0"]);
+    let switches = || bed.ok(&["show", "switches", "--json"]);
+    let before = switches();
+    for body in ["", " ", r#"{"name": "x"}, {"name": "y"}"#, r#"{"name": "x"}]"#, r#"[{"name": "x"}"#, "null"]
+    {
+        let (status, text) = bed.http("POST", "/v1/switches", body);
+        assert!(status == 400 && text.contains("request body: "), "{body:?}: {status} {text}");
+    }
+    assert_eq!(switches(), before);
+    for body in [r#" {"name": "x"} "#, r#"[{"name": "y"}, {"name": "z"}]"#, "[]"] {
+        assert_eq!(bed.http("POST", "/v1/switches", body).0, 200, "{body:?}");
+    }
+}
+
 #[test]
 fn every_reference_of_the_document_leads_somewhere_and_every_key_is_explained() {
     fn walk(document: &Value, value: &Value) {

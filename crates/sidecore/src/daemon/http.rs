@@ -5,7 +5,7 @@
 //! 409 it is in the way of something else, 413 it is too large, 500 the host refused, 503 there are too many.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Path, Query, Request, State};
@@ -13,7 +13,7 @@ use axum::http::{header, HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 use sidecore_engine::observe::capture::{start, CaptureOptions, CapturePoint};
 use sidecore_engine::state::disks::Resized;
@@ -86,8 +86,9 @@ pub fn router(control: Control) -> Router {
 }
 
 /// The description of every route.
-pub fn description() -> String {
-    api().document()
+pub fn description() -> &'static str {
+    static DOCUMENT: LazyLock<String> = LazyLock::new(|| api().document());
+    &DOCUMENT
 }
 
 /// The routes that only show what is so: those of the read socket. `control` is the path of the control
@@ -289,11 +290,13 @@ impl<T: DeserializeOwned + Formed, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Body<T>, Response> {
         let mut body = Bytes::from_request(request, state).await.map_err(IntoResponse::into_response)?;
+        let bad = |e| Refusal::new(StatusCode::BAD_REQUEST, format!("request body: {e}")).into_response();
         let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
         if matches!(T::FORM, Form::Each(_)) && first != Some(&b'[') {
+            // In brackets nothing would be an empty list, and several values behind each other a list.
+            serde_json::from_slice::<IgnoredAny>(&body).map_err(bad)?;
             body = [b"[", &*body, b"]"].concat().into();
         }
-        let bad = |e| Refusal::new(StatusCode::BAD_REQUEST, format!("request body: {e}")).into_response();
         serde_json::from_slice(&body).map(Body).map_err(bad)
     }
 }
