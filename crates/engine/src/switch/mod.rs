@@ -146,6 +146,8 @@ impl Switch {
 
     /// Pass 1: a verdict for each frame of a batch from `sender`, at time `now` in seconds. Without a time
     /// nothing is learned: it is only asked.
+    // Two walks call it, the live one and the dry one: without `always` the compiler has the live one call a
+    // function for each batch, and each verdict in it costs more.
     #[inline(always)]
     pub fn classify(
         &self,

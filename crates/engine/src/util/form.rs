@@ -87,7 +87,7 @@ pub enum Form {
     Each(&'static Form),
     /// Values of this form, by name.
     Named(&'static Form),
-    /// That, or null.
+    /// A value of this form, or null.
     OrNull(&'static Form),
     /// An object.
     Part(&'static Part),
@@ -125,7 +125,7 @@ pub trait Value {
     const FORM: Form;
 }
 
-/// Whether there is nothing to tell.
+/// Whether `value` is its type's default, as which a field that is absent is read.
 pub fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }

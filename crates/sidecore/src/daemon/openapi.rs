@@ -50,15 +50,15 @@ impl IntoResponse for EventStream {
     }
 }
 
-/// What handlers take or answer.
+/// A type that handlers take as an argument, or answer.
 pub trait Described {
-    /// Says so.
+    /// Adds to `operation` what this type is there: a parameter, the body or the answer.
     fn describe(operation: &mut Operation<'_>);
 }
 
-/// A handler all of whose arguments are described, and its answer.
+/// A handler whose arguments and answer are all described.
 pub trait Operates<Arguments> {
-    /// Describes them.
+    /// Adds its arguments and its answer to `operation`.
     fn describe(operation: &mut Operation<'_>);
 }
 
@@ -111,7 +111,7 @@ impl Operation<'_> {
         );
     }
 
-    /// It has the keys of a type as parameters.
+    /// Has the keys of `form` stand in the query of the request.
     fn asks(&mut self, form: Form) {
         let Form::Part(part) = form else { return };
         for key in part.keys {
@@ -120,7 +120,7 @@ impl Operation<'_> {
         }
     }
 
-    /// It takes a body; where that is a list, one may stand for itself.
+    /// Has the request take a body of `form`; where that is a list, one of its items may stand for itself.
     pub fn takes(&mut self, form: Form) {
         let mut schema = self.schemas.of(form);
         if let Form::Each(one) = form {
@@ -129,7 +129,7 @@ impl Operation<'_> {
         self.body = Some(json!({"required": true, "content": {"application/json": {"schema": schema}}}));
     }
 
-    /// It answers.
+    /// Has the operation answer `form`.
     fn answers(&mut self, form: Form) {
         let about = if let Form::Part(part) = form { part.lines.trim_start() } else { "" };
         let schema = self.schemas.of(form);
@@ -163,6 +163,8 @@ impl Schemas {
                     self.fill(part, &mut schema);
                     self.0.insert(part.name.to_owned(), schema);
                 }
+                let about = &self.0[part.name]["description"];
+                debug_assert_eq!(about, part.lines.trim_start(), "two types are called {}", part.name);
                 json!({"$ref": format!("#/components/schemas/{}", part.name)})
             }
         }

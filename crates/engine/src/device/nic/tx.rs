@@ -41,11 +41,11 @@ pub enum Look {
 /// The words of a packet's descriptors.
 #[derive(Clone, Copy)]
 pub struct Wishes {
-    /// The command of the first descriptor.
+    /// The word of the first descriptor.
     pub(in crate::device) first: u64,
-    /// The commands of all descriptors, or-ed.
+    /// The words of all descriptors, or-ed.
     pub(in crate::device) commands: u64,
-    /// The command of the last descriptor.
+    /// The word of the last descriptor.
     pub(in crate::device) last: u64,
 }
 
