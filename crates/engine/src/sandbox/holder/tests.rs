@@ -12,16 +12,24 @@ use rustix::event::{eventfd, EventfdFlags};
 use super::client::listen_at;
 use super::program::{make_secret, read_secret, remove_secret, secret_beside};
 use super::server::{hear, say, DONE, HERE, LIST, SECRET};
-use super::{serve, Holder};
+use super::{serve, Holder, StandIn};
 
 /// A holder at a path of its own, until it ends.
 pub(crate) fn started(name: &str) -> (PathBuf, JoinHandle<()>) {
+    started_with(name, || None)
+}
+
+/// As [`started`], with who stands in for its daemon.
+pub(crate) fn started_with(
+    name: &str,
+    confine: impl FnOnce() -> Option<Box<dyn StandIn>> + Send + 'static,
+) -> (PathBuf, JoinHandle<()>) {
     let path = std::env::temp_dir().join(format!("sidecore-hold-{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&path);
     let listener = listen_at(&path).unwrap();
     make_secret(&path).unwrap();
     let at = path.clone();
-    (path, std::thread::spawn(move || serve(&listener, &at, || None).unwrap()))
+    (path, std::thread::spawn(move || serve(&listener, &at, confine).unwrap()))
 }
 
 #[test]

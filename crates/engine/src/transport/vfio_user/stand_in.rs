@@ -15,8 +15,7 @@
 use std::os::fd::OwnedFd;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::sync::{Arc, Mutex};
-
-use rustix::event::{PollFd, PollFlags};
+use std::time::Duration;
 
 use super::super::server::connection::Connection;
 use super::super::server::conversation::{self, ConversationEnd};
@@ -29,7 +28,7 @@ use crate::device::pci::PciDevice;
 use crate::graph::{QueueHandle, Scheduler};
 use crate::port::Port;
 use crate::sandbox::holder::{self, Store};
-use crate::util::wait;
+use crate::util::wait_for;
 
 /// Serves no queue: each stays where it is until it is taken back.
 pub struct Still;
@@ -88,13 +87,11 @@ impl holder::StandIn for StandIn {
         if self.failed {
             return true;
         }
-        // Most outages end before the VMM has said anything.
-        let Some(stream) = store.get(key::STREAM) else { return true };
-        let mut fds = [PollFd::new(&called, PollFlags::IN), PollFd::new(&stream, PollFlags::IN)];
-        if wait(&mut fds, None).is_err() || !fds[0].revents().is_empty() {
+        // A daemon that is there already needs no stand-in. Otherwise it does not wait until the VMM says
+        // more: a message may have been taken from the socket, and the daemon killed before its answer.
+        if wait_for(&called, Some(Duration::ZERO)) {
             return true;
         }
-        drop(stream);
         let line = OwnerLine::leaving(called);
         // If a VMM's message makes this code panic, the VMM gets no more answers, and its descriptors stay
         // kept.

@@ -5,11 +5,13 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use rustix::fs::{ftruncate, memfd_create, MemfdFlags};
 use rustix::net::SendFlags;
 use sidecore_abi::vfio_user::{command, dma, flags, DmaMap, DmaUnmap, RegionAccess};
 
+use super::super::{StandIn, Still};
 use super::*;
 use crate::device::e1000::{E1000Config, Model, E1000};
 use crate::graph::{CoreOptions, Graph};
@@ -17,7 +19,7 @@ use crate::mem::Terms;
 use crate::observe::CounterFile;
 use crate::packet::Mac;
 use crate::port::{PortId, DEFAULT_MTU};
-use crate::sandbox::holder::tests::started;
+use crate::sandbox::holder::tests::{started, started_with};
 use crate::sandbox::holder::Holder;
 use crate::sandbox::open::passing;
 
@@ -41,6 +43,14 @@ impl Daemon {
         let device = E1000::new(E1000Config::new(model, Mac([2; 6])), Arc::clone(&port), cores).unwrap();
         Daemon { port, device: Arc::new(Mutex::new(Box::new(device))) }
     }
+
+    fn stand_in(model: Model) -> StandIn {
+        let slot = CounterFile::anonymous().unwrap().open_slot(PortId(0), "p");
+        let port = Arc::new(Port::new(PortId(0), "p", slot, DEFAULT_MTU).unwrap());
+        let config = E1000Config::new(model, Mac([2; 6]));
+        let device = E1000::new(config, Arc::clone(&port), Arc::new(Still)).unwrap();
+        StandIn::new(port, Box::new(device))
+    }
 }
 
 /// The other end of the socket.
@@ -54,15 +64,18 @@ impl Client {
         passing::send(&self.0, &[&header.bytes()[..], payload].concat(), fds, SendFlags::empty()).unwrap();
     }
 
-    /// The one answer that has come.
+    /// The one answer, when it comes.
     fn hear(&mut self) -> Vec<u8> {
+        self.0.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut head = [0; Header::SIZE];
         self.0.read_exact(&mut head).unwrap();
         let header = Header::parse(&head).unwrap();
         assert_eq!((header.id, header.error), (self.1, 0), "another answer, or a refusal");
         let mut payload = vec![0; header.size as usize - Header::SIZE];
         self.0.read_exact(&mut payload).unwrap();
+        self.0.set_nonblocking(true).unwrap();
         let more = self.0.read(&mut head).map_err(|e| e.kind());
+        self.0.set_nonblocking(false).unwrap();
         assert_eq!(more, Err(ErrorKind::WouldBlock), "a second answer");
         payload
     }
@@ -119,7 +132,6 @@ fn across(
 ) {
     let (path, holder): (PathBuf, _) = started(&format!("{name}-{}", step.replace(' ', "-")));
     let (theirs, ours) = UnixStream::pair().unwrap();
-    theirs.set_nonblocking(true).unwrap();
     let mut client = Client(theirs, 0);
     let first = Daemon::new(Model::E1000e);
     let mut session = Session::new("p", &first.device, &Terms::default());
@@ -165,6 +177,32 @@ fn a_question_is_answered_once_wherever_a_daemon_ends() {
                 assert_eq!(client.value(), 1, "it was not done at all ({step})");
             },
         );
+    }
+}
+
+/// The VMM waits for its answer, and says nothing more until its holder has answered.
+#[test]
+fn a_holder_answers_once_wherever_its_daemon_ended() {
+    for step in STEPS {
+        let name = format!("alone-{}", step.replace(' ', "-"));
+        let (path, holder) = started_with(&name, || Some(Box::new(Daemon::stand_in(Model::E1000e))));
+        let (theirs, ours) = UnixStream::pair().unwrap();
+        let mut client = Client(theirs, 0);
+        let daemon = Daemon::new(Model::E1000e);
+        let mut session = Session::new("p", &daemon.device, &Terms::default());
+        session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
+        let mut exchange = Conversation::new(ours.into(), session, &daemon.port, &daemon.device).unwrap();
+        client.say(command::VERSION, &[0, 0, 1, 0], &[]);
+        next(&mut exchange);
+        client.hear();
+        client.read(SEMAPHORE);
+        end_at(exchange, step);
+        drop(daemon);
+        assert_eq!(client.value(), 0, "it was done twice, or another answer came ({step})");
+        client.read(SEMAPHORE);
+        assert_eq!(client.value(), 1, "it was not done at all ({step})");
+        drop(client);
+        holder.join().unwrap();
     }
 }
 
