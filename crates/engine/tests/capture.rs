@@ -172,8 +172,8 @@ fn both_directions_drops_and_large_frames_are_told_apart_by_everybody() {
     frames::push(&mut batch, &large, facts);
 
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-    vm.capture.ingress(&batch, &[(1, DropReason::Hairpin)]);
-    vm.capture.egress(&batch, &[2, 0], &[(2, DropReason::RingFull)]);
+    vm.capture.ingress(batch.all(), &[(1, DropReason::Hairpin)]);
+    vm.capture.egress(batch.only(&[2, 0]), &[(2, DropReason::RingFull)]);
     let after = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let stream = finish(reader);
     assert!(!vm.capture.is_on());
@@ -228,7 +228,7 @@ fn frames_are_cut_at_the_snaplen() {
     frames::push(&mut batch, &bytes, Offload::NONE);
     for snaplen in [20, 64, 101, 5000] {
         let reader = capture(&[&vm], CaptureOptions { snaplen, ..CaptureOptions::default() });
-        vm.capture.ingress(&batch, &[]);
+        vm.capture.ingress(batch.all(), &[]);
         let stream = finish(reader);
         let packet = &parse(&stream).packets[0];
         assert_eq!(packet.original_len as usize, bytes.len());
@@ -249,7 +249,7 @@ fn what_does_not_fit_is_counted_and_nothing_waits() {
     }
     // Without a reader meanwhile: a capture that waited for room would hang here.
     for _ in 0..10 {
-        vm.capture.ingress(&batch, &[]);
+        vm.capture.ingress(batch.all(), &[]);
     }
     let (seen, lost) = reader.counts();
     assert_eq!(vm.capture.captures(), [CaptureCount { frames: seen, lost }]);
@@ -290,7 +290,7 @@ fn a_waiting_reader_is_woken_and_several_cores_may_write() {
                         frames::push(&mut batch, &bytes, Offload::NONE);
                     }
                     for _ in 0..200 {
-                        vm.capture.ingress(&batch, &[]);
+                        vm.capture.ingress(batch.all(), &[]);
                     }
                 })
             })
@@ -325,15 +325,15 @@ fn captures_share_a_port_and_ports_share_a_capture() {
     let bytes = datagram([2; 6], 1, 2, b"x");
     let mut batch = Batch::new();
     frames::push(&mut batch, &bytes, Offload::NONE);
-    a.capture.ingress(&batch, &[]);
-    b.capture.egress(&batch, &[0], &[]);
+    a.capture.ingress(batch.all(), &[]);
+    b.capture.egress(batch.only(&[0]), &[]);
     drop(alone);
     assert!(a.capture.is_on() && b.capture.is_on());
     // The capture outlives its first port and ends with its last one, without being stopped.
     a.capture.close();
     assert!(!a.capture.is_on());
-    a.capture.ingress(&batch, &[]);
-    b.capture.egress(&batch, &[0], &[]);
+    a.capture.ingress(batch.all(), &[]);
+    b.capture.egress(batch.only(&[0]), &[]);
     b.capture.close();
     let mut both = both;
     let found = parse(&rest(&mut both));

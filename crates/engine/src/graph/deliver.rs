@@ -15,14 +15,15 @@ use std::time::Duration;
 use super::effects::{Effects, Fate};
 use super::offload::Boundary;
 use super::private::Private;
-use super::topology::{Attach, Interface, Member, Topology};
+use super::topology::{Attach, Interface, Member, Source};
 use super::vlan::Retagged;
 use super::work::{Stage, Stop};
 use crate::mem::{own_time, ticks, ticks_in, time_of, Act, Overrun};
-use crate::packet::{flow_hash, Batch, Offloads, ALL, MAX_BATCH};
+use crate::packet::{flow_hash, Batch, Offloads, Picked, ALL, MAX_BATCH};
 use crate::policy::acl::AclCache;
 use crate::policy::BatchVlans;
 use crate::port::{DropReason, Outcome, Plugged, Port, PortId, Reached, Room, MAX_QUEUES};
+use crate::router::RewriteBuffer;
 use crate::switch::Verdicts;
 
 /// The time that a delivery may take, beside what its bytes take. A visit that takes longer is slow.
@@ -225,8 +226,7 @@ impl<E: Effects> Delivery<E> {
     #[inline]
     pub(super) fn spread(
         &mut self,
-        topology: &Topology,
-        source: &Port,
+        source: Source<'_>,
         batch: &Batch,
         verdicts: &mut Verdicts,
         but: &[PortId],
@@ -238,41 +238,60 @@ impl<E: Effects> Delivery<E> {
             } else {
                 verdicts.picks_alone(id, &mut self.picks);
             }
-            self.visit(topology, source, id, batch);
+            self.visit(source, id, batch);
         }
         if verdicts.seconds() > 0 {
-            self.second_copies(topology, source, batch, verdicts);
+            self.second_copies(source, batch, verdicts);
         }
     }
 
     /// Delivers frames that go to several ports to those beside the first: their addresses are claimed by
     /// another port, or held (`switch::table`).
     #[cold]
-    fn second_copies(&mut self, topology: &Topology, source: &Port, batch: &Batch, verdicts: &mut Verdicts) {
-        self.made(source, verdicts.seconds());
+    fn second_copies(&mut self, source: Source<'_>, batch: &Batch, verdicts: &mut Verdicts) {
+        self.made(source.port, verdicts.seconds());
         while let Some(id) = verdicts.take_seconds(&mut self.picks) {
-            self.visit(topology, source, id, batch);
+            self.visit(source, id, batch);
+        }
+    }
+
+    /// Delivers frames that a router made, each to its port; they count as made at the port whose batch gave
+    /// rise to them. All that one port gets are one delivery, which ends when its time is up.
+    #[inline]
+    pub(super) fn spread_made(&mut self, source: Source<'_>, out: &RewriteBuffer) {
+        let (made, to) = out.made();
+        if made.is_empty() {
+            return;
+        }
+        self.made(source.port, to.len());
+        self.forget_flows();
+        for (at, id) in to.iter().enumerate().filter(|(at, id)| !to.iter().take(*at).any(|it| it == *id)) {
+            self.picks.clear();
+            let its = ALL.iter().zip(to).skip(at).filter(|(_, other)| *other == id);
+            self.picks.extend(its.map(|(pick, _)| *pick));
+            self.visit(source, *id, made);
         }
     }
 
     /// Delivers `self.picks` of `batch` to port `id`: to its queues, to the work list if it is a gateway, or
     /// to members if it is a group's interface.
     #[inline]
-    pub(super) fn visit(&mut self, topology: &Topology, source: &Port, id: PortId, batch: &Batch) {
+    pub(super) fn visit(&mut self, source: Source<'_>, id: PortId, batch: &Batch) {
         if self.picks.is_empty() {
             return;
         }
         let picks = std::mem::take(&mut self.picks);
         self.deliveries += picks.len();
-        match topology.get(id) {
+        let picked = batch.only(&picks);
+        match source.topology.get(id) {
             Some(member) if member.port.is_silent() => {
-                self.refuse(&member.port, batch, &picks, DropReason::LinkDown);
+                self.refuse(&member.port, picked, DropReason::LinkDown);
             }
             Some(member) if (member.at_egress || self.vlans.is_on()) && !self.leaves_by(member) => {
-                self.egress(topology, source, member, batch, &picks);
+                self.egress(source, member, picked);
             }
-            Some(member) => self.reach(topology, source, member, batch, &picks),
-            None => self.count_drops(source, picks.iter().map(|_| DropReason::NoDestination)),
+            Some(member) => self.reach(source, member, picked),
+            None => self.count_drops(source.port, picks.iter().map(|_| DropReason::NoDestination)),
         }
         self.picks = picks;
     }
@@ -282,67 +301,56 @@ impl<E: Effects> Delivery<E> {
         !self.enters && matches!(member.attach, Attach::Gateway(..))
     }
 
-    /// Hands `picks` of `batch`, which its policy lets through, to what `member` is.
+    /// Hands `picked` frames, which its policy lets through, to what `member` is.
     #[inline]
-    pub(super) fn reach(
-        &mut self,
-        topology: &Topology,
-        source: &Port,
-        member: &Member,
-        batch: &Batch,
-        picks: &[u16],
-    ) {
+    pub(super) fn reach(&mut self, source: Source<'_>, member: &Member, picked: Picked<'_>) {
         if !E::LIVE {
             let fate = match &member.attach {
-                _ if picks.is_empty() => return,
-                _ if !topology.ports.is_up(member.port.id) => Fate::Dropped(DropReason::LinkDown),
+                _ if picked.picks.is_empty() => return,
+                _ if !source.topology.ports.is_up(member.port.id) => Fate::Dropped(DropReason::LinkDown),
                 Attach::Interface(_) => Fate::Shared,
-                Attach::Gateway(..) if self.enters => return self.wait(member, batch, picks),
+                Attach::Gateway(..) if self.enters => return self.wait(member, picked),
                 _ => Fate::Out,
             };
             return self.effects.step(member.port.id, fate, String::new);
         }
         match &member.attach {
-            attach if !attach.goes_on() => match batch.any_offload {
-                true => self.across(&member.port, batch, picks),
-                false => self.send(&member.port, batch, picks),
+            attach if !attach.goes_on() => match picked.batch.any_offload {
+                true => self.across(&member.port, picked),
+                false => self.send(&member.port, picked),
             },
-            Attach::Interface(interface) => {
-                self.reach_members(topology, source, (&member.port, interface), batch, picks);
-            }
-            _ => self.wait(member, batch, picks),
+            Attach::Interface(interface) => self.reach_members(source, (&member.port, interface), picked),
+            _ => self.wait(member, picked),
         }
     }
 
-    /// Has `picks` of `batch`, which came to gateway `at`, wait for the next round of the walk.
+    /// Has `picked` frames, which came to gateway `at`, wait for the next round of the walk.
     #[cold]
-    fn wait(&mut self, at: &Member, batch: &Batch, picks: &[u16]) {
+    fn wait(&mut self, at: &Member, picked: Picked<'_>) {
         let stop = Stop { gateway: at.port.id, enters: self.enters, passed: self.passed };
-        let left = self.work.take(batch, picks, stop);
+        let left = self.work.take(picked, stop);
         if !left.is_empty() {
-            self.refuse(&at.port, batch, left, DropReason::Reentry);
+            self.refuse(&at.port, picked.batch.only(left), DropReason::Reentry);
         }
     }
 
-    /// Delivers `picks` of `batch`, which came from `source`, to the members behind `interface`, that of port
+    /// Delivers `picked` frames, which came from `source`, to the members behind `interface`, that of port
     /// `at`.
     #[inline(never)]
     fn reach_members(
         &mut self,
-        topology: &Topology,
-        source: &Port,
+        source: Source<'_>,
         (at, interface): (&Port, &Interface),
-        batch: &Batch,
-        picks: &[u16],
+        picked: Picked<'_>,
     ) {
-        let up = || interface.members(|port| topology.ports.is_up(port));
-        let sorted =
-            interface.group.sort((batch, picks), &interface.own, self.core, interface.members(|_| true), up);
+        let Picked { batch, picks } = picked;
+        let up = || interface.members(|port| source.topology.ports.is_up(port));
+        let sorted = interface.group.sort(picked, &interface.own, self.core, interface.members(|_| true), up);
         let mut mine = std::mem::take(&mut self.by_member);
         mine.clear();
         if sorted.lost {
             mine.extend(sorted.lost(true, picks));
-            self.refuse(at, batch, &mine, DropReason::NoMember);
+            self.refuse(at, batch.only(&mine), DropReason::NoMember);
             mine.clear();
             mine.extend(sorted.lost(false, picks));
         } else {
@@ -351,9 +359,9 @@ impl<E: Effects> Delivery<E> {
         let mut outcome = Outcome::new();
         mine.iter().for_each(|pick| outcome.delivered(batch.frame(*pick).len));
         at.counters.block(self.core).add_outcome(&outcome);
-        at.capture.egress(batch, &mine, &[]);
+        at.capture.egress(batch.only(&mine), &[]);
         if sorted.made > 0 {
-            source.counters.block(self.core).add_made(sorted.made);
+            source.port.counters.block(self.core).add_made(sorted.made);
         }
         // They are counted with what each member gets.
         self.deliveries -= picks.len();
@@ -366,7 +374,7 @@ impl<E: Effects> Delivery<E> {
                 true => self.picks.extend_from_slice(picks),
                 false => self.picks.extend(sorted.of(*number, picks)),
             }
-            self.visit(topology, source, *port, batch);
+            self.visit(source, *port, batch);
         }
         self.enters = enters;
         std::mem::swap(&mut self.picks, &mut mine);
@@ -375,63 +383,62 @@ impl<E: Effects> Delivery<E> {
 
     /// Delivers frames that may need more than the receiver accepts.
     #[cold]
-    fn across(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
+    fn across(&mut self, port: &Port, picked: Picked<'_>) {
         let accepts = port.accepts();
         let fits = |pick: &u16| {
-            let offload = batch.frame(*pick).offload;
+            let offload = picked.batch.frame(*pick).offload;
             offload.required().without(accepts) == Offloads::NONE
         };
-        let mut rest = picks;
-        while let Some(first) = rest.first() {
+        let mut rest = picked;
+        while let Some(first) = rest.picks.first() {
             let same = fits(first);
-            let run = rest.iter().take_while(|pick| fits(pick) == same).count();
-            let (now, later) = rest.split_at(run);
+            let (now, later) = rest.split_at(rest.picks.iter().take_while(|pick| fits(pick) == same).count());
             if same {
-                self.send(port, batch, now);
+                self.send(port, now);
             } else {
-                self.convert(port, batch, now);
+                self.convert(port, now);
             }
             rest = later;
         }
     }
 
     /// Delivers frames of which each needs something that the receiver does not accept.
-    fn convert(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
+    fn convert(&mut self, port: &Port, Picked { batch, picks }: Picked<'_>) {
         let mut boundary = std::mem::take(&mut self.boundary);
         for &pick in picks {
             let frame = batch.frame(pick);
             let queue = self.flows.queue(queues_of(port), batch, pick).into();
             if port.overrun.rests() {
-                self.refuse(port, batch, &[pick], DropReason::Overrun);
+                self.refuse(port, batch.only(&[pick]), DropReason::Overrun);
                 continue;
             }
             // For a full queue nothing is cut or summed. In one where another core stands still, `hand_over`
             // drops the frames.
             if self.ask(port, queue, Some(false), |queue| queue.is_full()) == Some(true) {
-                self.refuse(port, batch, &[pick], DropReason::RingFull);
+                self.refuse(port, batch.only(&[pick]), DropReason::RingFull);
                 continue;
             }
             // All that is made of it goes the way of its flow.
-            let made = boundary.convert(batch, frame, port.accepts(), |plain, picks| {
-                self.send_to(port, queue, plain, picks);
-            });
+            let made =
+                boundary.convert(batch, frame, port.accepts(), |plain| self.send_to(port, queue, plain));
             match made {
                 Ok(made) => port.counters.block(self.core).add_made(made.saturating_sub(1)),
-                Err(_) => self.refuse(port, batch, &[pick], DropReason::CannotSegment),
+                Err(_) => self.refuse(port, batch.only(&[pick]), DropReason::CannotSegment),
             }
         }
         self.boundary = boundary;
     }
 
-    /// Hands `picks` of `batch` to the queues of `port`.
+    /// Hands `picked` frames to the queues of `port`.
     #[inline]
-    fn send(&mut self, port: &Port, batch: &Batch, picks: &[u16]) {
+    fn send(&mut self, port: &Port, picked: Picked<'_>) {
         // Read once for all frames: queues come and go meanwhile, and two readings could give a frame to two
         // queues or to none. Frames for a queue that is gone by then are counted as drops by `hand_over`.
         let queues = queues_of(port);
         if queues <= 1 {
-            return self.send_to(port, 0, batch, picks);
+            return self.send_to(port, 0, picked);
         }
+        let Picked { batch, picks } = picked;
         // Which queues there are frames for, and for which one each frame is: by its place in `picks`.
         let (mut used, mut of) = (0u32, [0u8; MAX_BATCH]);
         for (pick, of) in picks.iter().zip(&mut of) {
@@ -445,56 +452,57 @@ impl<E: Effects> Delivery<E> {
             used &= used - 1;
             mine.clear();
             mine.extend(picks.iter().zip(&of).filter(|(_, of)| **of == queue).map(|(pick, _)| *pick));
-            self.send_to(port, usize::from(queue), batch, &mine);
+            self.send_to(port, usize::from(queue), batch.only(&mine));
         }
         self.by_queue = mine;
     }
 
-    /// Hands `picks` of `batch` to queue `queue` of `port`, unless the port rests for its overruns.
+    /// Hands `picked` frames to queue `queue` of `port`, unless the port rests for its overruns.
     #[inline]
-    fn send_to(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
+    fn send_to(&mut self, port: &Port, queue: usize, picked: Picked<'_>) {
         if port.overrun.rests() {
-            self.refuse(port, batch, picks, DropReason::Overrun);
+            self.refuse(port, picked, DropReason::Overrun);
         } else if self.apart {
-            self.send_apart(port, queue, batch, picks);
+            self.send_apart(port, queue, picked);
         } else {
-            self.hand_over(port, queue, batch, picks);
+            self.hand_over(port, queue, picked);
         }
     }
 
-    /// Hands `picks` of `batch` to queue `queue` of `port` from private memory, a few at a time: what that
-    /// takes is the port's own time.
+    /// Hands `picked` frames to queue `queue` of `port` from private memory, a few at a time: what that takes
+    /// is the port's own time.
     #[cold]
-    fn send_apart(&mut self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) {
+    fn send_apart(&mut self, port: &Port, queue: usize, picked: Picked<'_>) {
         let Some(mut private) = self.private.take() else { return };
-        let mut rest = picks;
-        while !rest.is_empty() {
+        let mut rest = picked;
+        while !rest.picks.is_empty() {
             if port.overrun.rests() {
-                self.refuse(port, batch, rest, DropReason::Overrun);
+                self.refuse(port, rest, DropReason::Overrun);
                 break;
             }
-            rest = self.sender.timed(Act::Touch, || private.fill(batch, rest));
-            let more = self.hand_over(port, queue, &private.batch, &private.picks);
+            rest = self.sender.timed(Act::Touch, || private.fill(rest));
+            let more = self.hand_over(port, queue, private.batch.all());
             self.others_ns += u64::try_from(time_of(more).as_nanos()).unwrap_or(u64::MAX);
         }
         self.private = Some(private);
     }
 
-    /// Drops `picks` of `batch`, which were for `port`: counted and captured there.
+    /// Drops `picked` frames, which were for `port`: counted and captured there.
     #[cold]
-    pub(super) fn refuse(&mut self, port: &Port, batch: &Batch, picks: &[u16], why: DropReason) {
+    pub(super) fn refuse(&mut self, port: &Port, picked: Picked<'_>, why: DropReason) {
         let mut outcome = self.outcome(port);
-        outcome.dropped_all(picks, why);
+        outcome.dropped_all(picked.picks, why);
         self.settle(port, &outcome);
         if let (Some(drops), true) = (&outcome.trace, E::LIVE) {
-            port.capture.egress(batch, picks, drops);
+            port.capture.egress(picked, drops);
         }
     }
 
-    /// Hands `picks` of `batch` to queue `queue` of `port`, under the queue's lock, and counts what became of
+    /// Hands `picked` frames to queue `queue` of `port`, under the queue's lock, and counts what became of
     /// them. Returns the ticks that were entered as the port's overrun, if both sides are dealt with apart.
     #[inline]
-    fn hand_over(&self, port: &Port, queue: usize, batch: &Batch, picks: &[u16]) -> u64 {
+    fn hand_over(&self, port: &Port, queue: usize, picked: Picked<'_>) -> u64 {
+        let Picked { batch, picks } = picked;
         let mut outcome = Outcome::new();
         let mut more = 0;
         outcome.trace = port.capture.is_on().then(Vec::new);
@@ -524,7 +532,7 @@ impl<E: Effects> Delivery<E> {
         }
         port.counters.block(self.core).add_outcome(&outcome);
         if let Some(drops) = &outcome.trace {
-            port.capture.egress(batch, picks, drops);
+            port.capture.egress(picked, drops);
         }
         more
     }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::local::Local;
+use super::topology::Source;
 use super::wire::{self, Pause, WireGate, NAP, PATIENCE};
 use crate::core::{Budget, Home, Lease, Lent, Owner, Recall, Task, TaskHandle, Visit, VisitEnd};
 use crate::mem::Act;
@@ -198,7 +199,8 @@ impl<Q: IngressQueue> NetTask<Q> {
             self.queue.tend(&mut held.tally);
         }
         let before = gate.held();
-        local.walk.again(&local.topology, &self.port, &held.batch, gate, in_any_case);
+        let source = Source { topology: &local.topology, port: &self.port };
+        local.walk.again(source, &held.batch, gate, in_any_case);
         let left = gate.held();
         let fetched = FetchedBatch::again(&mut self.queue, std::mem::take(&mut held.tally));
         if left == 0 {
@@ -217,7 +219,7 @@ impl<Q: IngressQueue> NetTask<Q> {
     /// How many frames the receiver at the other end of a wire has room for.
     #[inline]
     fn limit(&mut self, local: &mut Local) -> usize {
-        match wire::receiver(&local.topology, &self.port) {
+        match wire::receiver(Source { topology: &local.topology, port: &self.port }) {
             // No receiver is asked for room whose sender has nothing for it.
             Some(_) if !self.queue.has_frames() => 0,
             Some(port) if port.egress_queues() <= 1 => {
@@ -280,8 +282,8 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
             return Visit { moved, end, others_ns: local.walk.delivery.others_ns, ..Visit::default() };
         }
         let begun = local.walk.delivery.start(&self.port.overrun);
-        let several =
-            wire::receiver(&local.topology, &self.port).is_some_and(|port| port.egress_queues() > 1);
+        let receiver = wire::receiver(Source { topology: &local.topology, port: &self.port });
+        let several = receiver.is_some_and(|port| port.egress_queues() > 1);
         let limit = self.limit(local);
         local.batch.clear();
         local.batch.set_bounds(budget.bytes, local.ticks(budget.ns));
@@ -311,7 +313,8 @@ impl<Q: IngressQueue + 'static> Task<Local> for NetTask<Q> {
                 self.gate = Some(Box::new(WireGate::new(&self.port, self.index, self.patience)));
             }
             let gate = self.gate.as_deref_mut().filter(|_| several);
-            visit.cost = local.walk.forward(&local.topology, &self.port, &mut local.batch, gate);
+            let source = Source { topology: &local.topology, port: &self.port };
+            visit.cost = local.walk.forward(source, &mut local.batch, gate);
             visit.others_ns = local.walk.delivery.others_ns;
             self.pause.took(&local.batch);
             let left = self.gate.as_ref().map_or(0, |gate| gate.held());

@@ -2,20 +2,19 @@
 
 use super::deliver::Delivery;
 use super::effects::Effects;
-use super::topology::Topology;
-use crate::packet::{stretch, Batch, Offload, ALL, HEAD, MAX_BATCH};
+use super::topology::Source;
+use crate::packet::{stretch, Batch, Offload, Picked, ALL, HEAD, MAX_BATCH};
 use crate::policy::Policy;
-use crate::port::{DropReason, Port};
+use crate::port::DropReason;
 
 impl<E: Effects> Delivery<E> {
-    /// Delivers copies of the frames of `batch`, which came in by `port`, to its mirror, but of those that
+    /// Delivers copies of the frames of `batch`, which came in by `source`, to its mirror, but of those that
     /// are dropped.
     #[cold]
     pub(super) fn mirror_all(
         &mut self,
-        topology: &Topology,
+        source: Source<'_>,
         policy: Option<&Policy>,
-        port: &Port,
         batch: &Batch,
         drops: &[(u16, DropReason)],
     ) {
@@ -24,22 +23,15 @@ impl<E: Effects> Delivery<E> {
         let mut passing = std::mem::take(&mut self.permitted);
         passing.clear();
         passing.extend(ALL[..batch.len()].iter().filter(|pick| !dropped[usize::from(**pick)]));
-        self.mirror(topology, policy, 0, port, batch, &passing);
+        self.mirror(source, policy, 0, batch.only(&passing));
         self.permitted = passing;
     }
 
-    /// Delivers copies of `picks` of `batch`, which come in by `port` (`way` 0) or go out (1), to the mirror
-    /// that `policy` has for them. No policy holds there: a mirror gets all that its ring has room for, and
-    /// is not mirrored. What the receiver of the originals had room for is not known.
-    pub(super) fn mirror(
-        &mut self,
-        topology: &Topology,
-        policy: Option<&Policy>,
-        way: usize,
-        port: &Port,
-        batch: &Batch,
-        picks: &[u16],
-    ) {
+    /// Delivers copies of `picked` frames, which come in by `at` (`way` 0) or go out (1), to the mirror that
+    /// `policy` has for them. No policy holds there: a mirror gets all that its ring has room for, and is not
+    /// mirrored. What the receiver of the originals had room for is not known.
+    pub(super) fn mirror(&mut self, at: Source<'_>, policy: Option<&Policy>, way: usize, picked: Picked<'_>) {
+        let (Source { topology, port }, Picked { batch, picks }) = (at, picked);
         let Some(mirror) = policy.and_then(|policy| policy.copies(way)) else { return };
         let Some(to) = topology.get(mirror.to) else { return };
         if to.port.is_silent() || !topology.ports.is_up(to.port.id) {
@@ -51,7 +43,7 @@ impl<E: Effects> Delivery<E> {
         if let Some(acl) = &mirror.acl {
             let mut unwanted = std::mem::take(&mut self.by_member);
             unwanted.clear();
-            self.judge_all(None, acl, batch, picks, |pick| unwanted.push(pick));
+            self.judge_all(None, acl, picked, |pick| unwanted.push(pick));
             copied.retain(|pick| unwanted.binary_search(pick).is_err());
             self.by_member = unwanted;
         }
@@ -62,7 +54,7 @@ impl<E: Effects> Delivery<E> {
             self.effects.note(|| format!("a copy: mirror of {}", port.name));
         }
         match mirror.snap.and_then(|snap| Some((snap, self.cut.take()?))) {
-            None => self.reach(topology, port, to, batch, &copied),
+            None => self.reach(at, to, batch.only(&copied)),
             Some((snap, mut cut)) => {
                 cut.clear();
                 for frame in copied.iter().map(|pick| batch.frame(*pick)) {
@@ -73,7 +65,7 @@ impl<E: Effects> Delivery<E> {
                     cut.push_with(&frame.head, len, Offload::NONE, |to| body.all(|piece| to.push(piece)));
                 }
                 self.forget_flows();
-                self.reach(topology, port, to, &cut, &ALL[..cut.len()]);
+                self.reach(at, to, cut.all());
                 self.forget_flows();
                 self.cut = Some(cut);
             }

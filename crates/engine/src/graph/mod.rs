@@ -20,7 +20,6 @@ mod mirror;
 mod offload;
 mod pairs;
 mod private;
-mod router;
 mod stages;
 mod switch;
 mod topology;

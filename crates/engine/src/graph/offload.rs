@@ -8,7 +8,7 @@
 
 use crate::mem::Arena;
 use crate::packet::{
-    stretch, sum, BadOffload, Batch, Frame, Offload, Offloads, Plan, Segment, Sum, HEAD, MAX_HEADER,
+    stretch, sum, BadOffload, Batch, Frame, Offload, Offloads, Picked, Plan, Segment, Sum, HEAD, MAX_HEADER,
 };
 use crate::util::slice::{behind, behind_mut, put, upto, upto_mut};
 
@@ -21,7 +21,6 @@ const SLOT: usize = MAX_HEADER + HEAD;
 pub(super) struct Boundary {
     batch: Batch,
     arena: Arena,
-    picks: Vec<u16>,
     ident: u32,
     /// What is said about the frames that are made: that their checksums are good, to receivers that believe
     /// it.
@@ -30,13 +29,7 @@ pub(super) struct Boundary {
 
 impl Default for Boundary {
     fn default() -> Boundary {
-        Boundary {
-            batch: Batch::new(),
-            arena: Arena::new(SLOTS, SLOT),
-            picks: Vec::with_capacity(SLOTS),
-            ident: 0,
-            said: Offload::NONE,
-        }
+        Boundary { batch: Batch::new(), arena: Arena::new(SLOTS, SLOT), ident: 0, said: Offload::NONE }
     }
 }
 
@@ -48,17 +41,17 @@ impl Boundary {
         from: &Batch,
         frame: &Frame,
         accepts: Offloads,
-        mut send: impl FnMut(&Batch, &[u16]),
+        mut send: impl FnMut(Picked),
     ) -> Result<u64, BadOffload> {
         let whole = Whole { batch: from, frame };
-        self.clear();
+        self.batch.clear();
         // The checksum in the first of several fragments covers the others, too: it must not be called
         // checked.
         let valid = accepts.contains(Offloads::VALID) && frame.offload.gso != crate::packet::Gso::Ufo;
         self.said = Offload { flags: if valid { Offload::DATA_VALID } else { 0 }, ..Offload::NONE };
         if frame.offload.gso == crate::packet::Gso::None {
             self.complete(&whole)?;
-            send(&self.batch, &self.picks);
+            send(self.batch.all());
             return Ok(1);
         }
         let mut header = [0; MAX_HEADER];
@@ -72,8 +65,8 @@ impl Boundary {
             let Some(segment) = plan.segment(index, &mut out) else { break };
             segment.seal(&mut out, whole.sum(segment.summed.start, segment.summed.end));
             if !self.add(&whole, &segment, &out) {
-                send(&self.batch, &self.picks);
-                self.clear();
+                send(self.batch.all());
+                self.batch.clear();
                 if !self.add(&whole, &segment, &out) {
                     return Err(BadOffload::TooManySegments);
                 }
@@ -81,14 +74,9 @@ impl Boundary {
             made += 1;
         }
         if !self.batch.is_empty() {
-            send(&self.batch, &self.picks);
+            send(self.batch.all());
         }
         Ok(made)
-    }
-
-    fn clear(&mut self) {
-        self.batch.clear();
-        self.picks.clear();
     }
 
     /// Completes the checksum of a frame that needs no cutting.
@@ -164,8 +152,6 @@ impl Boundary {
         (frame.len, frame.piece, frame.pieces) = (len, piece, count);
         frame.offload = self.said;
         self.batch.commit();
-        #[expect(clippy::cast_possible_truncation, reason = "below SLOTS")]
-        self.picks.push(slot as u16);
         true
     }
 }
@@ -237,7 +223,7 @@ mod tests {
                 let asked = Offload { flags: Offload::NEEDS_CSUM, csum_start, csum_offset, ..Offload::NONE };
                 let mut original = Batch::new();
                 assert!(original.push_with(&bytes, bytes.len(), asked, |pieces| pieces.push(far)));
-                Boundary::default().convert(&original, original.frame(0), Offloads::NONE, |_, _| {})
+                Boundary::default().convert(&original, original.frame(0), Offloads::NONE, |_| {})
             };
             assert_eq!(convert(6), Ok(1), "{extensions}");
             assert_eq!(convert(2), Err(BadOffload::CsumElsewhere), "{extensions}");
@@ -264,9 +250,8 @@ mod tests {
             let mut boundary = Boundary::default();
             let mut carried = Vec::new();
             let mut sums = true;
-            boundary.convert(&original, &original.frames()[0], Offloads::NONE, |batch, picks| {
-                for &pick in picks {
-                    let frame = batch.frame(pick);
+            boundary.convert(&original, &original.frames()[0], Offloads::NONE, |Picked { batch, .. }| {
+                for frame in batch.frames() {
                     let mut segment = vec![0; frame.len as usize];
                     batch.read(frame, 0, &mut segment);
                     let pieces: usize = batch.body(frame).iter().map(Piece::len).sum();

@@ -1,7 +1,7 @@
 //! Copies of frames in memory of our own, for a core that deals with senders and receivers apart (`deliver`).
 
 use crate::mem::{Arena, Pieces};
-use crate::packet::{Batch, ALL, HEAD};
+use crate::packet::{Batch, Picked, HEAD};
 
 /// Frames that are copied at a time.
 const SLOTS: usize = 16;
@@ -13,35 +13,25 @@ pub(super) struct Private {
     pub(super) batch: Batch,
     arena: Arena,
     bytes: Vec<u8>,
-    /// Those that are still to be handed over.
-    pub(super) picks: Vec<u16>,
 }
 
 impl Private {
     pub(super) fn new() -> Private {
-        Private {
-            batch: Batch::new(),
-            arena: Arena::new(SLOTS, SLOT),
-            bytes: Vec::with_capacity(SLOT),
-            picks: Vec::with_capacity(SLOTS),
-        }
+        Private { batch: Batch::new(), arena: Arena::new(SLOTS, SLOT), bytes: Vec::with_capacity(SLOT) }
     }
 
-    /// Copies as many of `picks` of `batch` as there is room for; returns the others.
-    pub(super) fn fill<'p>(&mut self, batch: &Batch, picks: &'p [u16]) -> &'p [u16] {
+    /// Copies as many `picked` frames as there is room for; returns the others.
+    pub(super) fn fill<'p>(&mut self, picked: Picked<'p>) -> Picked<'p> {
         self.batch.clear();
-        self.picks.clear();
-        let (now, later) = picks.split_at(picks.len().min(SLOTS));
-        for (slot, pick) in now.iter().enumerate() {
-            let frame = batch.frame(*pick);
+        let (now, later) = picked.split_at(SLOTS);
+        for (slot, frame) in now.frames().enumerate() {
             let (len, long) = (frame.len as usize, (frame.len as usize).saturating_sub(HEAD).min(SLOT));
             self.bytes.resize(long, 0);
-            batch.read(frame, HEAD, &mut self.bytes);
+            now.batch.read(frame, HEAD, &mut self.bytes);
             let copy = (long > 0).then(|| self.arena.put(slot, &self.bytes, 0));
             let add = |pieces: &mut Pieces| copy.is_none_or(|copy| pieces.push(copy));
             self.batch.push_with(&frame.head, len, frame.offload, add);
         }
-        self.picks.extend_from_slice(&ALL[..self.batch.len()]);
         later
     }
 }
@@ -67,8 +57,7 @@ mod tests {
             batch.commit();
         }
         let mut private = Private::new();
-        assert!(private.fill(&batch, &[4, 0, 1, 2, 3]).is_empty());
-        assert_eq!(private.picks, [0, 1, 2, 3, 4]);
+        assert!(private.fill(batch.only(&[4, 0, 1, 2, 3])).picks.is_empty());
         for (frame, len) in private.batch.frames().iter().zip([1064, 60, 64, 65, 164]) {
             assert_eq!((frame.len, frame.head[0]), (len, u8::try_from(len % 256).unwrap()));
             let mut got = vec![0; (len as usize).saturating_sub(HEAD)];
@@ -79,6 +68,6 @@ mod tests {
         }
         // More than there is room for are copied in turns.
         let many = vec![0u16; SLOTS + 3];
-        assert_eq!((private.fill(&batch, &many).len(), private.picks.len()), (3, SLOTS));
+        assert_eq!((private.fill(batch.only(&many)).picks.len(), private.batch.len()), (3, SLOTS));
     }
 }

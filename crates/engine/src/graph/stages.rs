@@ -18,8 +18,8 @@ use std::time::Instant;
 
 use super::deliver::Delivery;
 use super::effects::Effects;
-use super::topology::{Attach, Member, Topology};
-use crate::packet::{Batch, ALL};
+use super::topology::{Attach, Member, Source};
+use crate::packet::{Batch, Picked, ALL};
 use crate::policy::acl::{Acl, Headers};
 use crate::policy::{Form, Policy};
 use crate::port::{DropReason, Outcome, Port};
@@ -88,7 +88,7 @@ impl<E: Effects> Delivery<E> {
                 drops.sort_unstable_by_key(|(pick, _)| *pick);
                 self.by_member.clear();
                 self.by_member.extend(drops.iter().map(|(pick, _)| *pick));
-                port.capture.refused(batch, &self.by_member, drops);
+                port.capture.ingress(batch.only(&self.by_member), drops);
             }
             batch.retain(|frame| passing.binary_search(&frame).is_ok());
         }
@@ -101,53 +101,48 @@ impl<E: Effects> Delivery<E> {
     pub(super) fn leave_router(&mut self, at: &Member, batch: &mut Batch) {
         let Some(policy) = at.policy.as_deref() else { return };
         let mut room = std::mem::take(&mut self.permitted);
-        let left = self.within_list(policy, &at.port, batch, &ALL[..batch.len()], &mut room);
-        let left = self.within_rate(policy, &at.port, batch, left);
-        batch.retain(|frame| left.binary_search(&frame).is_ok());
+        let left = self.within_list(policy, &at.port, batch.all(), &mut room);
+        let left = self.within_rate(policy, &at.port, left).picks;
+        self.picks.clear();
+        self.picks.extend_from_slice(left);
+        batch.retain(|frame| self.picks.binary_search(&frame).is_ok());
         self.permitted = room;
     }
 
-    /// Delivers `picks` of `batch` to `member`, which is asked for each by its stages of *out*, in the form
-    /// that it has for their VLANs. What a router's gateway takes here comes in there.
+    /// Delivers `picked` frames to `member`, which is asked for each by its stages of *out*, in the form that
+    /// it has for their VLANs. What a router's gateway takes here comes in there.
     #[inline(never)]
-    pub(super) fn egress(
-        &mut self,
-        topology: &Topology,
-        source: &Port,
-        member: &Member,
-        batch: &Batch,
-        picks: &[u16],
-    ) {
+    pub(super) fn egress(&mut self, source: Source<'_>, member: &Member, picked: Picked<'_>) {
         let policy = member.policy.as_deref();
         let own = policy.filter(|_| !matches!(member.attach, Attach::Gateway(..)));
         let all = self.vlans.are_alike() && !policy.is_some_and(|policy| policy.no_bpdu);
-        let mut rest = picks;
-        while let Some(first) = rest.first() {
+        let mut rest = picked;
+        while let Some(first) = rest.picks.first() {
             let judge = |it: &Self, pick: u16| {
                 let sent = (it.isolated, it.vlans.protocol);
-                Policy::judge_out(policy, batch.frame(pick).dst(), it.vlans.of(pick), sent)
+                Policy::judge_out(policy, picked.batch.frame(pick).dst(), it.vlans.of(pick), sent)
             };
             let verdict = judge(self, *first);
             let run = match all {
-                true => rest.len(),
-                false => rest.iter().take_while(|pick| judge(self, **pick) == verdict).count(),
+                true => rest.picks.len(),
+                false => rest.picks.iter().take_while(|pick| judge(self, **pick) == verdict).count(),
             };
             let (now, later) = rest.split_at(run);
             rest = later;
             match verdict {
-                Err(why) => self.refuse(&member.port, batch, now, why),
+                Err(why) => self.refuse(&member.port, now, why),
                 Ok(form) => {
                     let mut room = std::mem::take(&mut self.permitted);
                     let now = match own {
                         Some(policy) => {
-                            let now = self.within_list(policy, &member.port, batch, now, &mut room);
-                            self.within_rate(policy, &member.port, batch, now)
+                            let now = self.within_list(policy, &member.port, now, &mut room);
+                            self.within_rate(policy, &member.port, now)
                         }
                         None => now,
                     };
                     match form {
-                        None => self.as_they_are(topology, source, member, batch, now),
-                        Some(form) => self.retag(topology, source, member, batch, now, form),
+                        None => self.as_they_are(source, member, now),
+                        Some(form) => self.retag(source, member, now, form),
                     }
                     self.permitted = room;
                 }
@@ -155,42 +150,33 @@ impl<E: Effects> Delivery<E> {
         }
     }
 
-    /// Those of `picks` that the list of `policy` lets go out by `port`.
+    /// Those `picked` frames that the list of `policy` lets go out by `port`.
     #[inline]
     fn within_list<'p>(
         &mut self,
         policy: &Policy,
         port: &Port,
-        batch: &Batch,
-        picks: &'p [u16],
+        picked: Picked<'p>,
         room: &'p mut Vec<u16>,
-    ) -> &'p [u16] {
-        let Some(acl) = policy.acl[1].as_deref() else { return picks };
+    ) -> Picked<'p> {
+        let Some(acl) = policy.acl[1].as_deref() else { return picked };
         room.clear();
-        room.extend_from_slice(picks);
-        let refused = self.listed(port, acl, batch, room);
+        room.extend_from_slice(picked.picks);
+        let refused = self.listed(port, acl, picked.batch, room);
         if !refused.is_empty() {
-            self.refuse(port, batch, &refused, DropReason::Acl);
+            self.refuse(port, picked.batch.only(&refused), DropReason::Acl);
         }
         self.by_member = refused;
-        room
+        picked.batch.only(room)
     }
 
-    /// Those of `picks` for which the rate of `policy` has room at `port` now. The others are dropped.
+    /// Those `picked` frames for which the rate of `policy` has room at `port` now. The others are dropped.
     #[inline]
-    fn within_rate<'p>(
-        &mut self,
-        policy: &Policy,
-        port: &Port,
-        batch: &Batch,
-        picks: &'p [u16],
-    ) -> &'p [u16] {
-        let Some(rate) = &policy.egress_rate else { return picks };
-        let frames = picks.iter().map(|pick| batch.frame(*pick));
-        let admitted = rate.admit(frames, Instant::now(), E::LIVE);
-        let (now, over) = picks.split_at(admitted.min(picks.len()));
-        if !over.is_empty() {
-            self.refuse(port, batch, over, DropReason::Rate);
+    fn within_rate<'p>(&mut self, policy: &Policy, port: &Port, picked: Picked<'p>) -> Picked<'p> {
+        let Some(rate) = &policy.egress_rate else { return picked };
+        let (now, over) = picked.split_at(rate.admit(picked.frames(), Instant::now(), E::LIVE));
+        if !over.picks.is_empty() {
+            self.refuse(port, over, DropReason::Rate);
         }
         now
     }
@@ -201,21 +187,20 @@ impl<E: Effects> Delivery<E> {
     fn listed(&mut self, port: &Port, acl: &Acl, batch: &Batch, picks: &mut Vec<u16>) -> Vec<u16> {
         let mut refused = std::mem::take(&mut self.by_member);
         refused.clear();
-        self.judge_all(Some(port), acl, batch, picks, |pick| refused.push(pick));
+        self.judge_all(Some(port), acl, batch.only(picks), |pick| refused.push(pick));
         if !refused.is_empty() {
             picks.retain(|pick| refused.binary_search(pick).is_err());
         }
         refused
     }
 
-    /// Calls `refuse` with each of `picks` of `batch` that `acl` lets not pass. It is a list of `port`, or
+    /// Calls `refuse` with each of the `picked` frames that `acl` lets not pass. It is a list of `port`, or
     /// one that chooses what is mirrored.
     pub(super) fn judge_all(
         &mut self,
         port: Option<&Port>,
         acl: &Acl,
-        batch: &Batch,
-        picks: &[u16],
+        Picked { batch, picks }: Picked<'_>,
         mut refuse: impl FnMut(u16),
     ) {
         let Delivery { acl_cache, vlans, core, effects, .. } = self;
@@ -235,19 +220,12 @@ impl<E: Effects> Delivery<E> {
 
     /// Delivers frames whose form is the receiver's, and copies of them to its mirror. What they go through
     /// from here on knows no VLANs: a group's members, say.
-    fn as_they_are(
-        &mut self,
-        topology: &Topology,
-        source: &Port,
-        member: &Member,
-        batch: &Batch,
-        picks: &[u16],
-    ) {
+    fn as_they_are(&mut self, source: Source<'_>, member: &Member, picked: Picked<'_>) {
         let on = self.vlans.set_on(false);
-        self.reach(topology, source, member, batch, picks);
+        self.reach(source, member, picked);
         self.vlans.set_on(on);
         if !matches!(member.attach, Attach::Gateway(..)) {
-            self.mirror(topology, member.policy.as_deref(), 1, &member.port, batch, picks);
+            self.mirror(source.at(&member.port), member.policy.as_deref(), 1, picked);
         }
     }
 
@@ -269,21 +247,13 @@ impl<E: Effects> Delivery<E> {
     }
 
     /// Delivers frames that have to get `form`.
-    fn retag(
-        &mut self,
-        topology: &Topology,
-        source: &Port,
-        member: &Member,
-        batch: &Batch,
-        picks: &[u16],
-        form: Form,
-    ) {
+    fn retag(&mut self, source: Source<'_>, member: &Member, picked: Picked<'_>, form: Form) {
         let Some(mut retagged) = self.retagged.take() else { return };
         // A mirror's list asks for the VLAN of the frame, whatever form it has now.
         let chosen = member.policy.as_ref().and_then(|policy| policy.copies(1)?.acl.as_ref()).is_some();
         let form_of = || if form == Form::Untagged { "without its tag" } else { "with a tag" }.to_owned();
         self.effects.note(form_of);
-        let mut rest = picks;
+        let Picked { batch, picks: mut rest } = picked;
         while !rest.is_empty() {
             retagged.batch.clear();
             let fits = |pick: &&u16| retagged.push(batch, batch.frame(**pick), self.vlans.of(**pick), form);
@@ -291,7 +261,7 @@ impl<E: Effects> Delivery<E> {
             rest = match later.split_first() {
                 // Alone it has no room, either: as many pieces as a frame may have.
                 Some((first, others)) if now.is_empty() => {
-                    self.refuse(&member.port, batch, &[*first], DropReason::TooManyPieces);
+                    self.refuse(&member.port, batch.only(&[*first]), DropReason::TooManyPieces);
                     others
                 }
                 _ => later,
@@ -300,7 +270,7 @@ impl<E: Effects> Delivery<E> {
             self.forget_flows();
             let vlans = chosen.then(|| self.vlans.only(now));
             let vlans = vlans.map(|picked| std::mem::replace(&mut self.vlans, picked));
-            self.as_they_are(topology, source, member, &retagged.batch, &ALL[..retagged.batch.len()]);
+            self.as_they_are(source, member, retagged.batch.all());
             if let Some(vlans) = vlans {
                 self.vlans = vlans;
             }

@@ -5,30 +5,13 @@ use std::time::Instant;
 
 use super::deliver::{queues_of, Delivery};
 use super::effects::Effects;
-use super::topology::{Member, Topology};
+use super::topology::{Member, Source, Topology};
 use crate::packet::{is_group, Batch, MAX_BATCH};
 use crate::policy::BatchVlans;
 use crate::port::{DropReason, Port, PortId};
-use crate::switch::{Members, Sender, Switch, Verdicts};
+use crate::switch::Verdicts;
 
 use sidecore_abi::counters::MAX_PORTS;
-
-/// Has `switch` decide on each frame of `batch`, which came from `at`, a port on it.
-#[inline]
-pub(super) fn decide<E: Effects>(
-    switch: &Switch,
-    topology: &Topology,
-    at: &Member,
-    batch: &Batch,
-    now: u32,
-    delivery: &Delivery<E>,
-    verdicts: &mut Verdicts,
-) {
-    let policy = at.policy.as_deref();
-    let members = Members { here: &at.everybody, all: &topology.ports };
-    let sender = Sender { port: &at.port, policy, vlans: &delivery.vlans };
-    switch.classify(batch, sender, E::LIVE.then_some(now), members, verdicts);
-}
 
 /// Whether port `id` carries the VLAN of frame `pick`.
 fn carries(topology: &Topology, id: PortId, vlans: &BatchVlans, pick: u16) -> bool {
@@ -110,8 +93,7 @@ impl Floods {
     pub(super) fn spread<E: Effects>(
         &mut self,
         delivery: &mut Delivery<E>,
-        topology: &Topology,
-        source: &Port,
+        source: Source<'_>,
         batch: &Batch,
         verdicts: &mut Verdicts,
     ) {
@@ -121,6 +103,7 @@ impl Floods {
         for at in 0..self.to.len() {
             let id = self.to[at];
             let Delivery { picks, vlans, .. } = &mut *delivery;
+            let topology = source.topology;
             match vlans.are_alike() {
                 true => verdicts.picks(id, picks, |_| true),
                 false => verdicts.picks(id, picks, |pick| carries(topology, id, vlans, pick)),
@@ -128,9 +111,9 @@ impl Floods {
             if let (true, Some(member)) = (self.frames.len() > 1, topology.get(id)) {
                 self.leave_room(delivery, &member.port, batch);
             }
-            delivery.visit(topology, source, id, batch);
+            delivery.visit(source, id, batch);
         }
-        delivery.spread(topology, source, batch, verdicts, &self.to);
+        delivery.spread(source, batch, verdicts, &self.to);
     }
 
     /// Takes frames for groups out of what `port` is to get, until half of the buffers that it has free now
@@ -159,6 +142,6 @@ impl Floods {
             room -= usize::from(flooded);
             true
         });
-        delivery.refuse(port, batch, late, DropReason::RingFull);
+        delivery.refuse(port, batch.only(late), DropReason::RingFull);
     }
 }

@@ -110,6 +110,20 @@ fn vlans(policy: Option<&Policy>) -> Option<&PortVlans> {
     policy?.vlans.as_ref()
 }
 
+/// A port that sends, in the topology in which its frames go on.
+#[derive(Clone, Copy)]
+pub(super) struct Source<'t> {
+    pub(super) topology: &'t Topology,
+    pub(super) port: &'t Port,
+}
+
+impl<'t> Source<'t> {
+    /// Another port of the topology.
+    pub(super) fn at(self, port: &'t Port) -> Source<'t> {
+        Source { port, ..self }
+    }
+}
+
 /// All ports and what they are attached to.
 #[derive(Default)]
 pub struct Topology {

@@ -36,16 +36,16 @@ use std::time::Instant;
 use super::deliver::Delivery;
 use super::effects::{Dry, Effects, Fate, Step};
 use super::group::Probes;
-use super::topology::{Attach, Member, Topology};
+use super::topology::{Attach, Member, Source, Topology};
 use super::wire::{self, WireGate};
 use super::work::{Stage, Stop};
-use super::{group, router, switch};
+use super::{group, switch};
 use crate::mem::Arena;
 use crate::observe::account::{Outcome, Tally};
-use crate::packet::{Batch, Offload, ALL, HEAD};
+use crate::packet::{Batch, Offload, HEAD};
 use crate::port::{DropReason, Port, PortId};
 use crate::router::{Now, RewriteBuffer, Router, RouterContext};
-use crate::switch::{Switch, Verdicts};
+use crate::switch::{Members, Sender, Switch, Verdicts};
 
 /// Routers that a frame passes within one visit, at most.
 pub(super) const ROUTERS: u8 = 16;
@@ -80,7 +80,7 @@ impl<'t> Node<'t> {
 /// How a batch came to a node.
 struct Came<'t> {
     /// By which port, and who sent it, however many nodes it has passed since.
-    port: &'t Port,
+    by: Source<'t>,
     sender: PortId,
     /// What holds its frames on a wire to a receiver with several queues.
     gate: Option<&'t mut WireGate>,
@@ -126,33 +126,33 @@ impl<E: Effects> Walk<E> {
     /// some went to several.
     pub(super) fn forward(
         &mut self,
-        topology: &Topology,
-        source: &Port,
+        source: Source<'_>,
         batch: &mut Batch,
         gate: Option<&mut WireGate>,
     ) -> usize {
         self.begin();
+        let Source { topology, port } = source;
         if topology.looks_inside {
-            self.see_through(source, batch);
+            self.see_through(port, batch);
         }
-        let came = Came { port: source, sender: source.id, gate, enters: true };
-        match topology.get(source.id) {
-            Some(Member { attach: Attach::Behind(interface, number), .. }) if !source.is_silent() => {
-                self.out_of_group(topology, came, (*interface, *number), batch);
+        let came = Came { by: source, sender: port.id, gate, enters: true };
+        match topology.get(port.id) {
+            Some(Member { attach: Attach::Behind(interface, number), .. }) if !port.is_silent() => {
+                self.out_of_group(came, (*interface, *number), batch);
             }
             member => {
                 // A port that is being removed is not in the topology any more, while its queues may still be
                 // served.
                 let node = match member {
-                    _ if source.is_silent() => Node::Nowhere(DropReason::LinkDown),
+                    _ if port.is_silent() => Node::Nowhere(DropReason::LinkDown),
                     None => Node::Nowhere(DropReason::NoDestination),
                     Some(member) => Node::of(member, &member.attach),
                 };
-                self.pass(topology, node, came, batch);
+                self.pass(node, came, batch);
             }
         }
         if !self.delivery.work.is_empty() {
-            self.go_on(topology, source.id);
+            self.go_on(source);
         }
         self.delivery.deliveries
     }
@@ -171,7 +171,7 @@ impl<E: Effects> Walk<E> {
             );
         });
         if let Some(drops) = &outcome.trace {
-            source.capture.refused(batch, picks, drops);
+            source.capture.ingress(batch.only(picks), drops);
             batch.retain(|pick| picks.binary_search(&pick).is_err());
             self.delivery.settle(source, &outcome);
         }
@@ -181,16 +181,11 @@ impl<E: Effects> Walk<E> {
     /// port `at`. Probes, and some frames that resolve addresses, may not leave: then the others go on as
     /// copies of their descriptions.
     #[inline(never)]
-    fn out_of_group(
-        &mut self,
-        topology: &Topology,
-        came: Came<'_>,
-        (at, number): (PortId, u8),
-        batch: &mut Batch,
-    ) {
-        let Some((member, interface)) = topology.interface(at) else {
-            return self.pass(topology, Node::Nowhere(DropReason::NoDestination), came, batch);
+    fn out_of_group(&mut self, came: Came<'_>, (at, number): (PortId, u8), batch: &mut Batch) {
+        let Some((member, interface)) = came.by.topology.interface(at) else {
+            return self.pass(Node::Nowhere(DropReason::NoDestination), came, batch);
         };
+        let out = Came { by: came.by.at(&member.port), gate: None, enters: true, ..came };
         let node = match member.port.is_silent() {
             true => Node::Nowhere(DropReason::LinkDown),
             false => Node::of(member, &interface.beyond),
@@ -202,12 +197,12 @@ impl<E: Effects> Walk<E> {
             interface.group.judge(batch, &interface.own, number, &mut delivery.picks, E::LIVE, drop);
         }
         if came.enters && E::LIVE {
-            came.port.capture.ingress(batch, &verdicts.drops);
+            came.by.port.capture.ingress(batch.all(), &verdicts.drops);
         }
         if verdicts.drops.is_empty() {
-            return self.leave(topology, (came.sender, member, node), batch);
+            return self.leave(node, out, batch);
         }
-        delivery.count_drops(came.port, verdicts.drops.iter().map(|(_, reason)| *reason));
+        delivery.count_drops(came.by.port, verdicts.drops.iter().map(|(_, reason)| *reason));
         if let Some(mut kept) = self.kept.take() {
             kept.clear();
             for pick in &self.delivery.picks {
@@ -215,25 +210,18 @@ impl<E: Effects> Walk<E> {
                 // One batch has room for what another had.
                 kept.push_described(frame, batch.body(frame));
             }
-            self.leave(topology, (came.sender, member, node), &mut kept);
+            self.leave(node, out, &mut kept);
             self.kept = Some(kept);
         }
     }
 
-    /// Has `batch`, of which `sender` is the origin, come in by `at`, an interface of a group that leads to
-    /// `node`.
-    fn leave(
-        &mut self,
-        topology: &Topology,
-        (sender, at, node): (PortId, &Member, Node<'_>),
-        batch: &mut Batch,
-    ) {
+    /// Has `batch`, which `came` by an interface of a group, go on to `node`.
+    fn leave(&mut self, node: Node<'_>, came: Came<'_>, batch: &mut Batch) {
         if E::LIVE {
-            at.port.counters.block(self.core).add_tally(&came_in(batch));
+            came.by.port.counters.block(self.core).add_tally(&came_in(batch));
         }
-        self.delivery.effects.step(at.port.id, Fate::Passes, || "out of its group".to_owned());
-        let came = Came { port: &at.port, sender, gate: None, enters: true };
-        self.pass(topology, node, came, batch);
+        self.delivery.effects.step(came.by.port.id, Fate::Passes, || "out of its group".to_owned());
+        self.pass(node, came, batch);
     }
 
     /// Gives `probes` to those of their members that are still there, each as all of a `batch`.
@@ -248,9 +236,10 @@ impl<E: Effects> Walk<E> {
             self.delivery.picks.clear();
             self.delivery.picks.push(0);
             port.counters.block(self.core).add_made(1);
-            self.delivery.visit(topology, port, port.id, batch);
+            let source = Source { topology, port };
+            self.delivery.visit(source, port.id, batch);
             if !self.delivery.work.is_empty() {
-                self.go_on(topology, port.id);
+                self.go_on(source);
             }
             self.delivery.end(begun);
         });
@@ -268,40 +257,40 @@ impl<E: Effects> Walk<E> {
     /// it if it has waited long enough and passes in any case.
     pub(super) fn again(
         &mut self,
-        topology: &Topology,
-        source: &Port,
+        source: Source<'_>,
         batch: &Batch,
         gate: &mut WireGate,
         in_any_case: bool,
     ) {
         self.begin();
         gate.again(&mut self.delivery.picks);
-        let receiver = wire::receiver(topology, source);
+        let receiver = wire::receiver(source);
         if let (Some(port), false) = (receiver, in_any_case) {
             gate.pass(&mut self.delivery, port, batch);
         }
         match receiver {
             Some(port) => {
-                self.delivery.visit(topology, source, port.id, batch);
+                self.delivery.visit(source, port.id, batch);
                 // The wire leads to a gateway now: nothing of the batch may be left behind when it is given
                 // back.
                 if !self.delivery.work.is_empty() {
-                    self.go_on(topology, source.id);
+                    self.go_on(source);
                 }
             }
             // The wire is gone.
             None => {
                 let held = self.delivery.picks.len();
-                self.delivery.count_drops(source, (0..held).map(|_| DropReason::NoDestination));
+                self.delivery.count_drops(source.port, (0..held).map(|_| DropReason::NoDestination));
             }
         }
     }
 
     /// Has `node` decide on `batch`, and delivers its frames.
     #[inline]
-    fn pass(&mut self, topology: &Topology, node: Node<'_>, came: Came<'_>, batch: &mut Batch) {
+    fn pass(&mut self, node: Node<'_>, came: Came<'_>, batch: &mut Batch) {
         let Walk { core, epoch, verdicts, floods, rewrites, delivery, .. } = self;
-        let Came { port, sender, gate, enters } = came;
+        let Came { by, sender, gate, enters } = came;
+        let Source { topology, port } = by;
         let node = match node {
             Node::Router(_) | Node::Wire(_) if delivery.passed >= ROUTERS => {
                 Node::Nowhere(DropReason::Reentry)
@@ -325,9 +314,12 @@ impl<E: Effects> Walk<E> {
         }
         match node {
             Node::Nowhere(why) => (0..batch.len()).for_each(|frame| verdicts.drop(frame, why)),
-            Node::Wire(_) => wire::decide(delivery, topology, port, batch, gate),
+            Node::Wire(_) => wire::decide(delivery, by, batch, gate),
             Node::Switch(switch, at) => {
-                switch::decide(switch, topology, at, batch, seconds(*epoch), delivery, verdicts);
+                let members = Members { here: &at.everybody, all: &topology.ports };
+                let from = Sender { port: &at.port, policy: at.policy.as_deref(), vlans: &delivery.vlans };
+                let now = E::LIVE.then(|| seconds(*epoch));
+                switch.classify(batch, from, now, members, verdicts);
                 if verdicts.any_flood() {
                     floods.find(topology, at, sender, batch, delivery, verdicts);
                 }
@@ -340,29 +332,32 @@ impl<E: Effects> Walk<E> {
                 return delivery.effects.step(port.id, Fate::Routed(Arc::clone(router)), String::new);
             }
             Node::Router(router) => {
+                // Frames are captured as they came, but for tags that only tell a priority.
+                batch.take_priorities();
                 let now = Now { seconds: seconds(*epoch), epoch: *epoch, core: *core, sender };
-                router::decide(&mut self.routers, router, batch, port, &now, rewrites, verdicts);
+                match self.routers.iter_mut().find(|context| context.is_of(router)) {
+                    Some(context) => context.decide(batch, port, &now, rewrites, verdicts),
+                    None => (0..batch.len()).for_each(|it| verdicts.drop(it, DropReason::NoDestination)),
+                }
             }
         }
         if enters {
             if E::LIVE {
-                port.capture.ingress(batch, &verdicts.drops);
+                port.capture.ingress(batch.all(), &verdicts.drops);
             }
             if policy.is_some_and(|policy| policy.copies(0).is_some()) {
-                delivery.mirror_all(topology, policy, port, batch, &verdicts.drops);
+                delivery.mirror_all(by, policy, batch, &verdicts.drops);
             }
         }
         match node {
             Node::Nowhere(_) => {}
-            Node::Wire(peer) => delivery.visit(topology, port, peer, batch),
-            Node::Switch(..) if verdicts.any_flood() => {
-                floods.spread(delivery, topology, port, batch, verdicts);
-            }
-            Node::Switch(..) => delivery.spread(topology, port, batch, verdicts, &[]),
+            Node::Wire(peer) => delivery.visit(by, peer, batch),
+            Node::Switch(..) if verdicts.any_flood() => floods.spread(delivery, by, batch, verdicts),
+            Node::Switch(..) => delivery.spread(by, batch, verdicts, &[]),
             Node::Router(_) => {
                 rewrites.rewrite(batch);
-                delivery.spread(topology, port, batch, verdicts, &[]);
-                router::made(rewrites, delivery, topology, port);
+                delivery.spread(by, batch, verdicts, &[]);
+                delivery.spread_made(by, rewrites);
             }
         }
         if !verdicts.drops.is_empty() {
@@ -372,13 +367,13 @@ impl<E: Effects> Walk<E> {
 
     /// Takes what waits in the work list through the next nodes, and so on until nothing waits any more.
     #[cold]
-    fn go_on(&mut self, topology: &Topology, sender: PortId) {
+    fn go_on(&mut self, sender: Source<'_>) {
         let Some(mut round) = self.round.take() else { return };
         while !self.delivery.work.is_empty() {
             std::mem::swap(&mut self.delivery.work, &mut round);
             round.each(|stop, batch| {
-                if let Some(at) = topology.get(stop.gateway) {
-                    self.at_gateway(topology, sender, (at, stop), batch);
+                if let Some(at) = sender.topology.get(stop.gateway) {
+                    self.at_gateway(sender, (at, stop), batch);
                 }
             });
         }
@@ -387,38 +382,31 @@ impl<E: Effects> Walk<E> {
 
     /// Has the frames of `batch` enter the router of gateway `at`, or leave it for the switch or the group,
     /// as `stop` says.
-    fn at_gateway(
-        &mut self,
-        topology: &Topology,
-        sender: PortId,
-        (at, stop): (&Member, Stop),
-        batch: &mut Batch,
-    ) {
+    fn at_gateway(&mut self, sender: Source<'_>, (at, stop): (&Member, Stop), batch: &mut Batch) {
         let Attach::Gateway(router, beyond) = &at.attach else { return };
         self.delivery.forget_flows();
         self.delivery.passed = stop.passed;
         self.rewrites.next();
         let counters = at.port.counters.block(self.core);
-        let came = Came { port: &at.port, sender, gate: None, enters: stop.enters };
+        let by = sender.at(&at.port);
+        let came = Came { by, sender: sender.port.id, gate: None, enters: stop.enters };
         if stop.enters {
             if E::LIVE {
                 counters.add_tally(&came_in(batch));
             }
-            return self.pass(topology, Node::Router(router), came, batch);
+            return self.pass(Node::Router(router), came, batch);
         }
         self.delivery.leave_router(at, batch);
         let tally = came_in(batch);
         let mut outcome = Outcome::new();
         (outcome.frames, outcome.bytes) = (tally.frames, tally.bytes);
         counters.add_outcome(&outcome);
-        at.port.capture.egress(batch, &ALL[..batch.len()], &[]);
+        at.port.capture.egress(batch.all(), &[]);
         let policy = at.policy.as_deref();
-        self.delivery.mirror(topology, policy, 1, &at.port, batch, &ALL[..batch.len()]);
+        self.delivery.mirror(by, policy, 1, batch.all());
         match **beyond {
-            Attach::Behind(interface, number) => {
-                self.out_of_group(topology, came, (interface, number), batch);
-            }
-            _ => self.pass(topology, Node::of(at, beyond), came, batch),
+            Attach::Behind(interface, number) => self.out_of_group(came, (interface, number), batch),
+            _ => self.pass(Node::of(at, beyond), came, batch),
         }
     }
 }
@@ -439,7 +427,7 @@ impl Topology {
         let far = arena.put(0, frame, frame.len().min(HEAD));
         batch.push_with(frame, frame.len(), Offload::NONE, |to| frame.len() <= HEAD || to.push(far));
         let walk = &mut *crate::lock(&DRY);
-        walk.forward(self, &member.port, &mut batch, None);
+        walk.forward(Source { topology: self, port: &member.port }, &mut batch, None);
         std::mem::take(&mut walk.delivery.effects).steps
     }
 }

@@ -1,6 +1,6 @@
 //! The work list: frames that came to a gateway, until the walk takes them to the next node.
 
-use crate::packet::{Batch, MAX_BATCH};
+use crate::packet::{Batch, Picked, MAX_BATCH};
 use crate::port::PortId;
 
 /// Batches of a round. All frames of a full one may go on from node to node, and what routers say comes
@@ -41,8 +41,8 @@ impl Stage {
         self.waiting[0].stops.is_empty()
     }
 
-    /// Takes `picks` of `from`, which wait at `stop`. Returns those that it has no room for.
-    pub fn take<'p>(&mut self, from: &Batch, picks: &'p [u16], stop: Stop) -> &'p [u16] {
+    /// Takes `picked` frames, which wait at `stop`. Returns those that it has no room for.
+    pub fn take<'p>(&mut self, Picked { batch: from, picks }: Picked<'p>, stop: Stop) -> &'p [u16] {
         // No frame gets ahead of those before it, whatever room they left.
         let mut last = self.waiting.iter().rposition(|waiting| !waiting.stops.is_empty()).unwrap_or(0);
         for (n, pick) in picks.iter().enumerate() {
@@ -93,7 +93,6 @@ impl Stage {
 mod tests {
     use super::*;
     use crate::mem::Arena;
-    use crate::packet::ALL;
 
     /// What a stage has: for each stop, and so each batch of it, the lengths of its frames.
     fn all(stage: &mut Stage) -> Vec<(u16, Vec<u32>)> {
@@ -119,15 +118,16 @@ mod tests {
         let mut stage = Stage::new();
         assert!(stage.is_empty());
         assert!(
-            stage.take(&batch, &[0, 1, 1], one).is_empty() && stage.take(&batch, &[1, 0], other).is_empty()
+            stage.take(batch.only(&[0, 1, 1]), one).is_empty()
+                && stage.take(batch.only(&[1, 0]), other).is_empty()
         );
-        assert!(stage.take(&batch, &[0], one).is_empty() && !stage.is_empty());
+        assert!(stage.take(batch.only(&[0]), one).is_empty() && !stage.is_empty());
         assert_eq!(all(&mut stage), [(1, vec![60, 264, 264, 60]), (2, vec![264, 60])]);
         assert!(stage.is_empty());
         for n in 0..BATCHES * MAX_BATCH / 2 {
-            assert!(stage.take(&batch, &ALL[..2], one).is_empty(), "{n}");
+            assert!(stage.take(batch.only(&[0, 1]), one).is_empty(), "{n}");
         }
-        assert_eq!(stage.take(&batch, &[1, 0, 1], one), [1, 0, 1]);
+        assert_eq!(stage.take(batch.only(&[1, 0, 1]), one), [1, 0, 1]);
         assert_eq!(all(&mut stage).len(), BATCHES);
         // One that finds no room in a batch is not overtaken by those behind it.
         let (many, pieces) = batch.next_frame().unwrap();
@@ -136,10 +136,10 @@ mod tests {
         batch.commit();
         let mut first = 0;
         while stage.waiting[1].stops.is_empty() {
-            assert!(stage.take(&batch, &[2], one).is_empty());
+            assert!(stage.take(batch.only(&[2]), one).is_empty());
             first += 1;
         }
-        assert!(first < MAX_BATCH && stage.take(&batch, &[0], one).is_empty());
+        assert!(first < MAX_BATCH && stage.take(batch.only(&[0]), one).is_empty());
         let lens: Vec<usize> = all(&mut stage).iter().map(|(_, lens)| lens.len()).collect();
         assert_eq!(lens, [first - 1, 2]);
     }

@@ -197,6 +197,30 @@ impl Default for Batch {
     }
 }
 
+/// Some frames of a batch.
+#[derive(Clone, Copy)]
+pub struct Picked<'b> {
+    /// The batch.
+    pub batch: &'b Batch,
+    /// The numbers of the frames.
+    pub picks: &'b [u16],
+}
+
+impl<'b> Picked<'b> {
+    /// The frames.
+    #[inline]
+    pub fn frames(self) -> impl Iterator<Item = &'b Frame> {
+        self.picks.iter().map(move |pick| self.batch.frame(*pick))
+    }
+
+    /// The first `most` of them, and the others.
+    #[inline]
+    pub fn split_at(self, most: usize) -> (Picked<'b>, Picked<'b>) {
+        let (first, others) = self.picks.split_at(most.min(self.picks.len()));
+        (self.batch.only(first), self.batch.only(others))
+    }
+}
+
 impl Batch {
     /// An empty batch with all the memory that it will ever have.
     pub fn new() -> Batch {
@@ -361,6 +385,18 @@ impl Batch {
     /// The frames.
     pub fn frames(&self) -> &[Frame] {
         self.frames.get(..self.len).unwrap_or(&[])
+    }
+
+    /// All of them.
+    #[inline]
+    pub fn all(&self) -> Picked<'_> {
+        self.only(ALL.get(..self.len).unwrap_or(&[]))
+    }
+
+    /// Those with these numbers.
+    #[inline]
+    pub fn only<'b>(&'b self, picks: &'b [u16]) -> Picked<'b> {
+        Picked { batch: self, picks }
     }
 
     /// The frames, whose heads a router rewrites.

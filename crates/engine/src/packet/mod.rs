@@ -41,8 +41,8 @@ pub use fields::{asks, ip_number, Fields, ADVERTISEMENT, L4, SOLICITATION, UNSPE
 pub use flow::{flow_hash, is_about_another, plain_hash, symmetric_hash, QUOTING};
 pub(crate) use frame::ALL;
 pub use frame::{
-    is_group, stretch, sum, Batch, Frame, BATCH_COST, BATCH_PIECES, BROADCAST, HEAD, MAX_BATCH, MAX_FRAME,
-    MAX_PIECES, MIN_FRAME, SEGMENT_COST,
+    is_group, stretch, sum, Batch, Frame, Picked, BATCH_COST, BATCH_PIECES, BROADCAST, HEAD, MAX_BATCH,
+    MAX_FRAME, MAX_PIECES, MIN_FRAME, SEGMENT_COST,
 };
 pub use ip::MAX_HEADER;
 pub(crate) use ip::{Ip, ICMPV6, TCP, UDP};

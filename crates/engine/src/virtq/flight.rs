@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 
 use super::descriptors::Used;
-use super::memory::{Chain, Directions};
+use super::memory::Walked;
 use super::position::Cursor;
 use super::raw::RawDesc;
 use super::region::packed::{Entries, Writer as PackedWriter};
@@ -45,8 +45,8 @@ pub struct Request {
 }
 
 impl Request {
-    pub(super) fn new(token: Token, chain: &Chain, directions: &Directions) -> Request {
-        let (readable, read_len) = directions.readable(chain);
+    pub(super) fn new(token: Token, walked: &Walked<'_>) -> Request {
+        let (chain, (readable, read_len)) = (&walked.chain, walked.readable());
         let (writable, write_len) = (chain.count - readable, chain.len - read_len);
         Request { token, start: chain.start, readable, writable, read_len, write_len }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::{RingConfig, WriteLog};
-use super::raw::Raw;
+use super::raw::{Raw, RawDesc};
 use crate::mem::{prefetch_own, ticks, ticks_in, GuestMap, Piece, Pieces, Window, MAX_BATCH, MAX_PIECES};
 use crate::util::fault::Fault;
 
@@ -35,8 +35,11 @@ pub struct Chain {
     pub(super) id: u16,
 }
 
-/// Which way the buffers of one chain go, as far as it was walked.
-pub(super) struct Directions {
+/// A chain that is being walked.
+pub(super) struct Walked<'p> {
+    pub(super) chain: Chain,
+    pieces: &'p mut Pieces,
+    /// Which way its buffers go from here on.
     pub(super) access: Access,
     /// A request: it may turn from readable to writable, once (virtio 1.2 §2.7.4.2).
     turns: bool,
@@ -44,30 +47,52 @@ pub(super) struct Directions {
     turn: Option<(u16, u32)>,
 }
 
-impl Directions {
-    /// All of them go one way.
-    pub(super) fn only(access: Access) -> Directions {
-        Directions { access, turns: false, turn: None }
+impl Walked<'_> {
+    /// All buffers go one way.
+    pub(super) fn only(access: Access, pieces: &mut Pieces) -> Walked<'_> {
+        let chain = Chain { start: place(pieces), ..Chain::default() };
+        Walked { chain, pieces, access, turns: false, turn: None }
     }
 
-    /// Readable ones come first, writable ones follow.
-    pub(super) fn request() -> Directions {
-        Directions { access: Access::Read, turns: true, turn: None }
+    /// Readable buffers come first, writable ones follow.
+    pub(super) fn request(pieces: &mut Pieces) -> Walked<'_> {
+        Walked { turns: true, ..Walked::only(Access::Read, pieces) }
     }
 
-    /// The next buffer of `chain` goes the other way.
+    /// The next buffer goes the other way.
     #[inline(never)]
-    fn turn(&mut self, chain: &Chain) -> Result<(), Fault> {
+    fn turn(&mut self) -> Result<(), Fault> {
         if !self.turns {
             return Err(Fault::WrongDirection);
         }
-        *self = Directions { access: Access::Write, turns: false, turn: Some((chain.count, chain.len)) };
+        (self.access, self.turns) = (Access::Write, false);
+        self.turn = Some((self.chain.count, self.chain.len));
         Ok(())
     }
 
-    /// Pieces and bytes of `chain` that the device reads: those before the turn, or all.
-    pub(super) fn readable(&self, chain: &Chain) -> (u16, u32) {
-        self.turn.unwrap_or((chain.count, chain.len))
+    /// Pieces and bytes that the device reads: those before the turn, or all.
+    pub(super) fn readable(&self) -> (u16, u32) {
+        self.turn.unwrap_or((self.chain.count, self.chain.len))
+    }
+
+    #[inline]
+    fn push(&mut self, piece: Piece) -> Result<(), Refusal> {
+        if usize::from(self.chain.count) == MAX_PIECES {
+            return Err(Fault::ChainTooLong.into());
+        }
+        if !self.pieces.push(piece) {
+            return Err(Refusal::NoRoom);
+        }
+        self.chain.count += 1;
+        Ok(())
+    }
+
+    /// Prefetches what the device touches first of a chain that goes `access` at its beginning.
+    #[inline]
+    pub(super) fn prefetch(&self, access: Access) {
+        if let Some(piece) = self.pieces.range(self.chain.start as usize, 1).first() {
+            prefetch_chain(piece, access);
+        }
     }
 }
 
@@ -151,46 +176,33 @@ impl Memory {
         self.map.is_truncated()
     }
 
-    /// Adds one buffer to the chain that starts at piece `chain.start`.
+    /// Adds the buffer of `desc`, which has these `flags`, to a chain.
     #[inline]
-    pub(super) fn add(
-        &mut self,
-        chain: &mut Chain,
-        pieces: &mut Pieces,
-        directions: &mut Directions,
-        addr: u64,
-        len: u32,
-        flags: u16,
-    ) -> Result<(), Refusal> {
-        if (flags & DESC_F_WRITE != 0) != (directions.access == Access::Write) {
-            directions.turn(chain)?;
+    pub(super) fn add(&mut self, to: &mut Walked<'_>, desc: RawDesc, flags: u16) -> Result<(), Refusal> {
+        let RawDesc { addr, len, .. } = desc;
+        if (flags & DESC_F_WRITE != 0) != (to.access == Access::Write) {
+            to.turn()?;
         }
         self.left = self.left.checked_sub(1).ok_or(Refusal::NoRoom)?;
         if len == 0 {
             return Ok(());
         }
-        chain.len = chain.len.checked_add(len).ok_or(Fault::ChainTooBig)?;
+        to.chain.len = to.chain.len.checked_add(len).ok_or(Fault::ChainTooBig)?;
         if let Some(piece) = self.window.piece(addr, len) {
-            return Self::push(chain, pieces, piece);
+            return to.push(piece);
         }
-        self.add_elsewhere(chain, pieces, addr, len)
+        self.add_elsewhere(to, addr, len)
     }
 
     /// A buffer outside the region of the last one.
     #[cold]
-    fn add_elsewhere(
-        &mut self,
-        chain: &mut Chain,
-        pieces: &mut Pieces,
-        addr: u64,
-        len: u32,
-    ) -> Result<(), Refusal> {
+    fn add_elsewhere(&mut self, to: &mut Walked<'_>, addr: u64, len: u32) -> Result<(), Refusal> {
         match self.map.window(addr, len) {
             Some(window) => {
                 self.window = window;
-                window.piece(addr, len).map_or(Ok(()), |piece| Self::push(chain, pieces, piece))
+                window.piece(addr, len).map_or(Ok(()), |piece| to.push(piece))
             }
-            None => self.add_spanning(chain, pieces, addr, len),
+            None => self.add_spanning(to, addr, len),
         }
     }
 
@@ -201,10 +213,8 @@ impl Memory {
         &self,
         pieces: &mut Pieces,
         access: Access,
-        addr: u64,
-        len: u32,
-        flags: u16,
-        id: u16,
+        RawDesc { addr, len, .. }: RawDesc,
+        (flags, id): (u16, u16),
     ) -> Option<Chain> {
         let expected = if access == Access::Write { DESC_F_WRITE } else { 0 };
         if flags & (DESC_F_WRITE | DESC_F_NEXT | DESC_F_INDIRECT) != expected || len == 0 {
@@ -219,29 +229,11 @@ impl Memory {
         Some(Chain { start, count: 1, descs: 1, len, id })
     }
 
-    #[inline]
-    fn push(chain: &mut Chain, pieces: &mut Pieces, piece: Piece) -> Result<(), Refusal> {
-        if usize::from(chain.count) == MAX_PIECES {
-            return Err(Fault::ChainTooLong.into());
-        }
-        if !pieces.push(piece) {
-            return Err(Refusal::NoRoom);
-        }
-        chain.count += 1;
-        Ok(())
-    }
-
     /// A buffer may span regions that are adjacent in the guest, as hot-plugged memory is.
     #[cold]
-    fn add_spanning(
-        &self,
-        chain: &mut Chain,
-        pieces: &mut Pieces,
-        addr: u64,
-        len: u32,
-    ) -> Result<(), Refusal> {
+    fn add_spanning(&self, to: &mut Walked<'_>, addr: u64, len: u32) -> Result<(), Refusal> {
         for piece in self.map.parts(addr, len) {
-            Self::push(chain, pieces, piece.ok_or(Fault::AddressOutOfRange)?)?;
+            to.push(piece.ok_or(Fault::AddressOutOfRange)?)?;
         }
         Ok(())
     }
@@ -339,14 +331,14 @@ impl TakenChains {
 
 /// Place that the next piece gets. The list is far shorter than 2^32.
 #[expect(clippy::cast_possible_truncation, reason = "BATCH_PIECES fits u32")]
-pub(super) fn place(pieces: &Pieces) -> u32 {
+fn place(pieces: &Pieces) -> u32 {
     pieces.len() as u32
 }
 
 /// Brings the lines of a chain's first piece that will be touched first, header and head, to be written if
 /// so.
 #[inline]
-pub(super) fn prefetch_chain(piece: &Piece, access: Access) {
+fn prefetch_chain(piece: &Piece, access: Access) {
     if access == Access::Write {
         prefetch_own(piece.as_ptr());
         prefetch_own(piece.as_ptr().wrapping_add(64));

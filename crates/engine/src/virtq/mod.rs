@@ -9,7 +9,6 @@
 //! what only an attacker does has its own [`Fault`](crate::util::fault::Fault).
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
-mod ahead;
 mod common;
 mod config;
 mod descriptors;

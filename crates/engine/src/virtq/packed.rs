@@ -17,14 +17,13 @@ use std::sync::atomic::{fence, Ordering};
 
 use sidecore_abi::virtio::{features, packed, DESC_F_NEXT, EVENT_F_DESC, EVENT_F_DISABLE, EVENT_F_ENABLE};
 
-use super::ahead::Entries;
 use super::common::Common;
 use super::config::RingConfig;
 use super::descriptors::{PackedDescriptors, Used};
 use super::flight::{Flight, Request};
 use super::journal::PackedJournal;
-use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Directions, Memory, Refusal};
-use super::position::{Cursor, Position};
+use super::memory::{is_indirect, Access, Chain, Memory, Refusal, Walked};
+use super::position::{Cursor, Entries, Position};
 use super::raw::{Raw, RawDesc};
 use crate::mem::{prefetch_read, Pieces};
 use crate::util::fault::Fault;
@@ -99,15 +98,16 @@ impl Packed {
             // Descriptors lie in a row: prefetch the line after next.
             prefetch_read(self.ring.desc.at(16 * usize::from(at.index) + 128));
             let desc = RawDesc::read(&self.ring.desc, usize::from(at.index));
-            let direct = common.memory.direct(pieces, access, desc.addr, desc.len, desc.fourth, desc.third);
-            if let Some(chain) = direct {
+            let marks = (desc.fourth, desc.third);
+            if let Some(chain) = common.memory.direct(pieces, access, desc, marks) {
                 at.advance(1, self.ring.size);
                 left -= 1;
                 common.taken.push(chain);
                 continue;
             }
             let before = pieces.len();
-            let walked = self.walk(&mut common.memory, at, left, &mut Directions::only(access), pieces);
+            let walked = self.walk(&mut common.memory, at, left, Walked::only(access, pieces));
+            let walked = walked.map(|walked| walked.chain);
             let Some(descs) = common.took(walked, pieces, before) else { break };
             at.advance(descs, self.ring.size);
             left -= descs;
@@ -128,59 +128,54 @@ impl Packed {
 
     /// Walks the chain at `at`; it may use at most the `left` descriptors that are not taken yet.
     #[inline]
-    fn walk(
+    fn walk<'p>(
         &self,
         memory: &mut Memory,
         mut at: Cursor,
         left: u16,
-        directions: &mut Directions,
-        pieces: &mut Pieces,
-    ) -> Result<Chain, Refusal> {
+        to: Walked<'p>,
+    ) -> Result<Walked<'p>, Refusal> {
         let read = |ring: &PackedDescriptors| {
             let desc = RawDesc::read(&ring.desc, usize::from(at.index));
             at.advance(1, ring.size);
             desc
         };
-        self.walk_along(memory, read, left, directions, pieces)
+        self.walk_along(memory, read, left, to)
     }
 
     /// Walks the chain whose descriptors `read` gives, one after the other.
     #[inline]
-    fn walk_along(
+    fn walk_along<'p>(
         &self,
         memory: &mut Memory,
         mut read: impl FnMut(&PackedDescriptors) -> RawDesc,
         left: u16,
-        directions: &mut Directions,
-        pieces: &mut Pieces,
-    ) -> Result<Chain, Refusal> {
-        let access = directions.access;
-        let mut chain = Chain { start: place(pieces), ..Chain::default() };
+        mut to: Walked<'p>,
+    ) -> Result<Walked<'p>, Refusal> {
+        let access = to.access;
         loop {
-            if chain.descs == left {
+            if to.chain.descs == left {
                 return Err(Fault::ChainTooLong.into());
             }
             let desc = read(&self.ring);
             let (id, flags) = (desc.third, desc.fourth);
-            chain.descs += 1;
+            to.chain.descs += 1;
             if is_indirect(flags) {
-                if chain.descs > 1 {
+                if to.chain.descs > 1 {
                     return Err(Fault::BadIndirect.into());
                 }
-                indirect(memory, desc, directions, &mut chain, pieces)?;
+                indirect(memory, desc, &mut to)?;
             } else {
-                memory.add(&mut chain, pieces, directions, desc.addr, desc.len, flags)?;
+                memory.add(&mut to, desc, flags)?;
             }
             if flags & DESC_F_NEXT == 0 {
                 // §2.8.6: the id counts in the last descriptor of a chain.
-                chain.id = id;
+                to.chain.id = id;
                 break;
             }
         }
-        if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
-            prefetch_chain(piece, access);
-        }
-        Ok(chain)
+        to.prefetch(access);
+        Ok(to)
     }
 
     /// Gives the first `n` taken chains back; see `Split::complete`.
@@ -236,17 +231,17 @@ impl Packed {
         flight: &mut Flight,
         pieces: &mut Pieces,
     ) -> Result<Request, Refusal> {
-        let mut directions = Directions::request();
+        let request = Walked::request(pieces);
         if let Some(left) = flight.owed.front() {
             // In the ring its descriptors may have been written over.
             let mut descs = left.descs.iter().copied();
             let read = |_: &PackedDescriptors| descs.next().unwrap_or_default();
-            let chain = self.walk_along(memory, read, left.num, &mut directions, pieces)?;
-            if chain.descs != left.num {
+            let walked = self.walk_along(memory, read, left.num, request)?;
+            if walked.chain.descs != left.num {
                 return Err(Fault::ChainTooLong.into());
             }
             let token = flight.relaunch().ok_or(Refusal::NoRoom)?;
-            return Ok(Request::new(token, &chain, &directions));
+            return Ok(Request::new(token, &walked));
         }
         let mut at = self.next;
         flight.chain_begins();
@@ -257,13 +252,14 @@ impl Packed {
             flight.chain_has(desc);
             desc
         };
-        let chain = self.walk_along(memory, read, room, &mut directions, pieces)?;
-        if flight.has_id(chain.id) {
+        let walked = self.walk_along(memory, read, room, request)?;
+        let Chain { id, descs, .. } = walked.chain;
+        if flight.has_id(id) {
             return Err(Fault::InFlightAlready.into());
         }
         self.next = at;
-        self.counted.forget(chain.descs, 1);
-        Ok(Request::new(flight.launch(chain.id, chain.descs), &chain, &directions))
+        self.counted.forget(descs, 1);
+        Ok(Request::new(flight.launch(id, descs), &walked))
     }
 
     /// Makes all finished requests visible at once.
@@ -339,20 +335,14 @@ impl Packed {
 }
 
 /// §2.8.7: all entries of an indirect table belong to the chain, NEXT is reserved there.
-fn indirect(
-    memory: &mut Memory,
-    desc: RawDesc,
-    directions: &mut Directions,
-    chain: &mut Chain,
-    pieces: &mut Pieces,
-) -> Result<(), Refusal> {
+fn indirect(memory: &mut Memory, desc: RawDesc, to: &mut Walked<'_>) -> Result<(), Refusal> {
     let (table, entries) = memory.indirect(desc.addr, desc.len, desc.fourth)?;
     for i in 0..entries {
         let entry = RawDesc::read(&table, i);
         if is_indirect(entry.fourth) {
             return Err(Fault::BadIndirect.into());
         }
-        memory.add(chain, pieces, directions, entry.addr, entry.len, entry.fourth)?;
+        memory.add(to, entry, entry.fourth)?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@
 //! chains as were really used and publishes them with one release store of `used.idx`; chains that were
 //! taken but not used are simply taken again. As chains are completed in the order in which they were
 //! taken, one index says it all: it is the base that survives a restart. The lines of the used elements are
-//! prefetched when the chains are taken (`ahead.rs`).
+//! prefetched when the chains are taken (`position.rs`).
 //!
 //! Requests complete in any order. `pick` takes a chain for good, so the index of the next one to take
 //! runs ahead of the used index by as many as are in flight (`flight.rs`); `publish` makes all finished
@@ -21,12 +21,11 @@ use std::sync::atomic::{fence, Ordering};
 
 use sidecore_abi::virtio::{features, split, AVAIL_F_NO_INTERRUPT, DESC_F_NEXT, USED_F_NO_NOTIFY};
 
-use super::ahead::Entries;
 use super::common::Common;
 use super::config::RingConfig;
 use super::flight::{Flight, Request};
-use super::memory::{is_indirect, place, prefetch_chain, Access, Chain, Directions, Memory, Refusal};
-use super::position::{Cursor, Position};
+use super::memory::{is_indirect, Access, Chain, Memory, Refusal, Walked};
+use super::position::{Cursor, Entries, Position};
 use super::raw::{Raw, RawDesc};
 use crate::mem::{prefetch_own, prefetch_read, Pieces, MAX_BATCH, MAX_PIECES};
 use crate::util::fault::Fault;
@@ -163,14 +162,15 @@ impl Split {
             return None;
         }
         let desc = RawDesc::read(&self.desc, usize::from(head));
-        memory.direct(pieces, access, desc.addr, desc.len, desc.third, head)
+        memory.direct(pieces, access, desc, (desc.third, head))
     }
 
     /// Takes the chain at `head`, whatever it looks like. False: the batch ends before it.
     #[inline(never)]
     fn take_any(&mut self, common: &mut Common, head: u16, access: Access, pieces: &mut Pieces) -> bool {
         let before = pieces.len();
-        let walked = self.walk(&mut common.memory, head, &mut Directions::only(access), pieces);
+        let walked = self.walk(&mut common.memory, head, Walked::only(access, pieces));
+        let walked = walked.map(|walked| walked.chain);
         common.took(walked, pieces, before).is_some()
     }
 
@@ -184,15 +184,9 @@ impl Split {
 
     /// Follows the chain at `head` from descriptor to descriptor, in the ring or in its indirect table.
     #[inline]
-    fn walk(
-        &self,
-        memory: &mut Memory,
-        head: u16,
-        directions: &mut Directions,
-        pieces: &mut Pieces,
-    ) -> Result<Chain, Refusal> {
-        let access = directions.access;
-        let mut chain = Chain { start: place(pieces), id: head, ..Chain::default() };
+    fn walk<'p>(&self, memory: &mut Memory, head: u16, mut to: Walked<'p>) -> Result<Walked<'p>, Refusal> {
+        let access = to.access;
+        to.chain.id = head;
         if head >= self.size {
             return Err(Fault::DescriptorOutOfRange.into());
         }
@@ -200,17 +194,14 @@ impl Split {
         let flags = first.third;
         if is_indirect(flags) {
             let (table, entries) = memory.indirect(first.addr, first.len, flags)?;
-            follow(memory, (&table, entries), RawDesc::read(&table, 0), directions, &mut chain, pieces)?;
+            follow(memory, (&table, entries), RawDesc::read(&table, 0), &mut to)?;
         } else if flags & DESC_F_NEXT != 0 {
-            let table = (&self.desc, usize::from(self.size));
-            follow(memory, table, first, directions, &mut chain, pieces)?;
+            follow(memory, (&self.desc, usize::from(self.size)), first, &mut to)?;
         } else {
-            memory.add(&mut chain, pieces, directions, first.addr, first.len, flags)?;
+            memory.add(&mut to, first, flags)?;
         }
-        if let Some(piece) = pieces.range(chain.start as usize, 1).first() {
-            prefetch_chain(piece, access);
-        }
-        Ok(chain)
+        to.prefetch(access);
+        Ok(to)
     }
 
     /// Gives the first `n` taken chains back, chain `i` with `len(i)` bytes written, and publishes them
@@ -273,20 +264,20 @@ impl Split {
         flight: &mut Flight,
         pieces: &mut Pieces,
     ) -> Result<Request, Refusal> {
-        let mut directions = Directions::request();
+        let request = Walked::request(pieces);
         if let Some(left) = flight.owed.front() {
-            let chain = self.walk(memory, left.slot, &mut directions, pieces)?;
+            let walked = self.walk(memory, left.slot, request)?;
             let token = flight.relaunch().ok_or(Refusal::NoRoom)?;
-            return Ok(Request::new(token, &chain, &directions));
+            return Ok(Request::new(token, &walked));
         }
         let head = self.head(0);
         // Asked first: what is in flight is none of the driver's business any more, whatever it is.
         if head < self.size && !flight.is_free(head) {
             return Err(Fault::InFlightAlready.into());
         }
-        let chain = self.walk(memory, head, &mut directions, pieces)?;
+        let walked = self.walk(memory, head, request)?;
         self.next = self.next.wrapping_add(1);
-        Ok(Request::new(flight.launch_head(head), &chain, &directions))
+        Ok(Request::new(flight.launch_head(head), &walked))
     }
 
     /// Makes all finished requests visible at once.
@@ -379,9 +370,7 @@ fn follow(
     memory: &mut Memory,
     (table, entries): (&Raw, usize),
     mut desc: RawDesc,
-    directions: &mut Directions,
-    chain: &mut Chain,
-    pieces: &mut Pieces,
+    to: &mut Walked<'_>,
 ) -> Result<(), Refusal> {
     for _ in 0..entries.min(MAX_PIECES) {
         let (flags, next) = (desc.third, usize::from(desc.fourth));
@@ -389,7 +378,7 @@ fn follow(
             // §2.7.5.3.1: an indirect table neither nests nor ends a chain.
             return Err(Fault::BadIndirect.into());
         }
-        memory.add(chain, pieces, directions, desc.addr, desc.len, flags)?;
+        memory.add(to, desc, flags)?;
         if flags & DESC_F_NEXT == 0 {
             return Ok(());
         }

@@ -5,7 +5,7 @@
 
 use super::regs::{self, tx};
 use super::state::Registers;
-use crate::device::nic::Wishes;
+use crate::device::nic::{Made, Wishes};
 use crate::device::packet::{headers, Packet, Span, TAG};
 use crate::mem::Arena;
 use crate::packet::{Batch, Gso, Offload};
@@ -102,19 +102,11 @@ impl Maker {
         *(if lengths & tx::TSE == 0 { plain } else { segmenting }) = Context { places, lengths };
     }
 
-    /// Adds the frame to `batch` whose `len` bytes are its pieces from `first` on. If `wishes` may change the
-    /// header, the first piece is empty: a place for a changed part.
+    /// As `TxCodec::make`.
     #[inline]
-    pub(super) fn make(
-        &mut self,
-        regs: &Registers,
-        batch: &mut Batch,
-        first: usize,
-        len: u32,
-        wishes: &Wishes,
-    ) -> Result<(), DropReason> {
+    pub(super) fn make(&mut self, regs: &Registers, batch: &mut Batch, wishes: &Wishes) -> Made {
         let tagged = wishes.commands & tx::VLE != 0 && regs.get(regs::CTRL) & regs::CTRL_VME != 0;
-        let mut packet = Packet::begin(batch, &mut self.headers, first, len)?;
+        let mut packet = Packet::begin(batch, &mut self.headers, wishes.start, wishes.len)?;
         if tagged {
             #[expect(clippy::cast_possible_truncation, reason = "sixteen bits each")]
             packet.read_tagged(regs.get(regs::VET) as u16, (wishes.last >> 48) as u16);

@@ -11,12 +11,11 @@ use super::regs::{self, ring, tx, TX_RINGS};
 use super::ring::{Ring, RingRegisters};
 use super::shared::{IntelPart, NicState};
 use super::stats::{self, Frames};
-use crate::device::nic::{Cursor, Look, TxCodec, Wishes};
+use crate::device::nic::{Cursor, Look, Made, TxCodec, Wishes};
 use crate::device::packet::MIN_PADDED;
 use crate::mem::GuestMap;
 use crate::packet::Gso;
 use crate::packet::{Batch, Frame, MAX_FRAME};
-use crate::port::DropReason;
 use crate::util::fault::Fault;
 
 /// A descriptor's second word when it is marked done.
@@ -146,15 +145,8 @@ impl TxCodec for TxRing {
         (word & (tx::RS | tx::RPS) != 0).then_some(word)
     }
 
-    fn make(
-        &mut self,
-        nic: &NicState,
-        batch: &mut Batch,
-        first: usize,
-        len: u32,
-        wishes: &Wishes,
-    ) -> Result<(), DropReason> {
-        self.maker.make(&nic.regs, batch, first, len, wishes)
+    fn make(&mut self, nic: &NicState, batch: &mut Batch, wishes: &Wishes) -> Made {
+        self.maker.make(&nic.regs, batch, wishes)
     }
 
     #[inline]

@@ -17,4 +17,4 @@ pub(super) use card::{Access, Layout, Model, Parts, RxRings};
 pub use ring::Nic;
 pub(super) use ring::{RingBase, SharedPart};
 pub(super) use transmitter::LONGEST_NAP;
-pub(super) use tx::{Cursor, Look, TxCodec, Wishes};
+pub(super) use tx::{Cursor, Look, Made, TxCodec, Wishes};

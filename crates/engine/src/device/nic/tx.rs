@@ -38,9 +38,13 @@ pub enum Look {
     Around,
 }
 
-/// The words of a packet's descriptors.
+/// A packet: its buffers, and the words of its descriptors.
 #[derive(Clone, Copy)]
 pub struct Wishes {
+    /// The first of its pieces.
+    pub(in crate::device) start: usize,
+    /// Its bytes.
+    pub(in crate::device) len: u32,
     /// The word of the first descriptor.
     pub(in crate::device) first: u64,
     /// The words of all descriptors, or-ed.
@@ -48,6 +52,9 @@ pub struct Wishes {
     /// The word of the last descriptor.
     pub(in crate::device) last: u64,
 }
+
+/// What became of a frame that was to be made: nothing, if it is in the batch.
+pub type Made = Result<(), DropReason>;
 
 /// What became of an attempt to take a packet.
 enum Attempt {
@@ -95,16 +102,9 @@ pub trait TxCodec: Send {
     fn changes_header(word: u64) -> bool;
     /// What the driver will find in a descriptor that is done, if it wants to know.
     fn mark(word: u64) -> Option<u64>;
-    /// Adds the frame to `batch` whose `len` bytes are its pieces from `first` on. If `wishes` may change the
-    /// header, the first piece is empty: a place for a changed part.
-    fn make(
-        &mut self,
-        nic: &Nic<Self::SharedPart>,
-        batch: &mut Batch,
-        first: usize,
-        len: u32,
-        wishes: &Wishes,
-    ) -> Result<(), DropReason>;
+    /// Adds the frame to `batch` of which the `wishes` are. If they may change the header, its first piece is
+    /// empty: a place for a changed part.
+    fn make(&mut self, nic: &Nic<Self::SharedPart>, batch: &mut Batch, wishes: &Wishes) -> Made;
     fn count(&mut self, nic: &Nic<Self::SharedPart>, frame: &Frame);
     /// `frames` were counted for the batch.
     fn counted(&mut self, nic: &Nic<Self::SharedPart>, frames: u32);
@@ -300,7 +300,8 @@ impl<C: TxCodec> TxRing<C> {
             if wishes.is_none() {
                 room &= !C::changes_header(word) || batch.pieces.push(Piece::EMPTY);
             }
-            let wishes = wishes.get_or_insert(Wishes { first: word, commands: 0, last: 0 });
+            let new = Wishes { start: first, len: 0, first: word, commands: 0, last: 0 };
+            let wishes = wishes.get_or_insert(new);
             wishes.commands |= word;
             let (map, hint) = (&self.codec.ring().map, &mut self.hint);
             room &= add_buffer(&mut batch.pieces, map, (buffer, bytes), hint)?;
@@ -309,9 +310,9 @@ impl<C: TxCodec> TxRing<C> {
                 if !batch.deadline().find_frame(batch.pieces.range(first, count)) {
                     return Ok(Attempt::Later);
                 }
-                wishes.last = word;
+                (wishes.last, wishes.len) = (word, len);
                 self.at = at;
-                let made = self.codec.make(&self.nic, batch, first, len, wishes);
+                let made = self.codec.make(&self.nic, batch, wishes);
                 return Ok(made.map_or_else(Attempt::Dropped, |()| Attempt::Packet));
             }
         }

@@ -6,6 +6,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 use super::regs::desc::{IPCS, LGSEN, MSS, MSS_SHIFT, TAGC, TAG_SHIFT, TCPCS, UDPCS};
+use crate::device::nic::{Made, Wishes};
 use crate::device::packet::{Packet, Span};
 use crate::mem::Arena;
 use crate::packet::{Batch, Gso, Ip, Offload, Sum};
@@ -31,17 +32,10 @@ pub(super) fn is_plain(word: u64) -> bool {
     word & (LGSEN | IPCS | UDPCS | TCPCS | TAGC) == 0
 }
 
-/// Adds the frame to `batch` whose `len` bytes are its pieces from `first` on. `word` is its first
-/// descriptor's. If that may change the header, the first piece is empty: a place for a changed part.
+/// As `TxCodec::make`.
 #[inline]
-pub(super) fn make(
-    batch: &mut Batch,
-    headers: &mut Arena,
-    first: usize,
-    len: u32,
-    word: u64,
-) -> Result<(), DropReason> {
-    let mut packet = Packet::begin(batch, headers, first, len)?;
+pub(super) fn make(batch: &mut Batch, headers: &mut Arena, wishes: &Wishes) -> Made {
+    let (mut packet, word) = (Packet::begin(batch, headers, wishes.start, wishes.len)?, wishes.first);
     if word & TAGC != 0 {
         #[expect(clippy::cast_possible_truncation, reason = "sixteen bits")]
         packet.read_tagged(VLAN, ((word >> TAG_SHIFT) as u16).swap_bytes());

@@ -16,11 +16,10 @@ use super::ring::{Ring, RingWalk};
 use super::state::{NicState, RealtekPart};
 use crate::count;
 use crate::device::csb::RingSide;
-use crate::device::nic::{Cursor, Look, TxCodec, Wishes};
+use crate::device::nic::{Cursor, Look, Made, TxCodec, Wishes};
 use crate::device::packet::{headers, MIN_PADDED};
 use crate::mem::{Arena, GuestMap};
 use crate::packet::{Batch, Frame};
-use crate::port::DropReason;
 use crate::util::fault::Fault;
 
 /// A guest's transmit ring.
@@ -96,15 +95,8 @@ impl TxCodec for TxRing {
         Some(word & !OWN)
     }
 
-    fn make(
-        &mut self,
-        _: &NicState,
-        batch: &mut Batch,
-        first: usize,
-        len: u32,
-        wishes: &Wishes,
-    ) -> Result<(), DropReason> {
-        make(batch, &mut self.headers, first, len, wishes.first)
+    fn make(&mut self, _: &NicState, batch: &mut Batch, wishes: &Wishes) -> Made {
+        make(batch, &mut self.headers, wishes)
     }
 
     fn count(&mut self, _: &NicState, _: &Frame) {}

@@ -145,7 +145,7 @@ impl Rig {
     }
 
     fn forward(&mut self, batch: &mut Batch) {
-        self.walk.forward(&self.topology, &self.from, batch, None);
+        self.walk.forward(Source { topology: &self.topology, port: &self.from }, batch, None);
     }
 
     /// Frames that were delivered, and frames that were dropped by name.

@@ -28,7 +28,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::mem::{ticks, ticks_in};
-use crate::packet::{Batch, MAX_BATCH};
+use crate::packet::{Batch, Picked, MAX_BATCH};
 use crate::port::DropReason;
 pub use crate::util::shares::Candidate;
 use crate::util::shares::Shares;
@@ -168,12 +168,12 @@ impl Group {
         self.speaker.load(Ordering::Relaxed)
     }
 
-    /// Which member each of `picks` of `batch` goes to, by way of an interface with addresses `own`. `has`
-    /// are the members with a port behind it, a bit each, and `up` says which of them have a link.
+    /// Which member each `picked` frame goes to, by way of an interface with addresses `own`. `has` are the
+    /// members with a port behind it, a bit each, and `up` says which of them have a link.
     #[inline]
     pub(super) fn sort(
         &self,
-        (batch, picks): (&Batch, &[u16]),
+        Picked { batch, picks }: Picked<'_>,
         own: &Own,
         core: usize,
         has: u64,

@@ -243,7 +243,8 @@ impl Rig {
             tally.frames += 1;
         }
         self.ports[usize::from(from)].counters.block(0).add_tally(&tally);
-        self.walk.forward(&self.topology, &self.ports[usize::from(from)], &mut batch, None);
+        let source = Source { topology: &self.topology, port: &self.ports[usize::from(from)] };
+        self.walk.forward(source, &mut batch, None);
         assert!(self.walk.delivery.work.is_empty() && self.walk.round.as_ref().unwrap().is_empty());
         self.conserved();
         std::mem::take(&mut *self.got.lock().unwrap())

@@ -33,7 +33,7 @@ pub(super) use pause::Pause;
 
 use super::deliver::Delivery;
 use super::effects::Effects;
-use super::topology::{Attach, Topology};
+use super::topology::{Attach, Source};
 use crate::packet::{Batch, ALL};
 use crate::port::Port;
 
@@ -43,23 +43,22 @@ pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 pub(super) const NAP: Duration = Duration::from_micros(50);
 
 /// The receiver at the other end of `source`'s wire, if it is on one.
-pub(super) fn receiver<'t>(topology: &'t Topology, source: &Port) -> Option<&'t Port> {
-    let Attach::Wire(peer) = topology.get(source.id)?.attach else { return None };
-    Some(&topology.get(peer)?.port)
+pub(super) fn receiver(source: Source<'_>) -> Option<&Port> {
+    let Attach::Wire(peer) = source.topology.get(source.port.id)?.attach else { return None };
+    Some(&source.topology.get(peer)?.port)
 }
 
 /// Picks the frames of `batch`, which came from `source`, that go to the other end of its wire now: the
 /// `gate` holds those that have to wait.
 pub(super) fn decide<E: Effects>(
     delivery: &mut Delivery<E>,
-    topology: &Topology,
-    source: &Port,
+    source: Source<'_>,
     batch: &Batch,
     gate: Option<&mut WireGate>,
 ) {
     delivery.picks.clear();
     delivery.picks.extend_from_slice(&ALL[..batch.len()]);
-    if let (Some(gate), Some(port)) = (gate, receiver(topology, source)) {
+    if let (Some(gate), Some(port)) = (gate, receiver(source)) {
         gate.pass(delivery, port, batch);
     }
 }

@@ -19,7 +19,7 @@ use sidecore_abi::ring::{End, SEES_END_SHIFT, SEES_RECEIVED, SEES_RELEASED, SEES
 use super::queues::{wake_pipe, RingEgress, RingPortSettings};
 use crate::mem::{Overrun, Patient};
 use crate::observe::capture::{Direction, Watcher};
-use crate::packet::{flow_hash, Batch, MAX_BATCH};
+use crate::packet::{flow_hash, Picked, MAX_BATCH};
 use crate::port::{DropReason, EgressQueue, Outcome};
 use crate::ring::{ClientRx, Region};
 use crate::util::slice::upto;
@@ -56,15 +56,9 @@ impl Sees {
 pub struct SentOnly(pub Arc<Monitor>);
 
 impl Watcher for SentOnly {
-    fn see(
-        &self,
-        direction: Direction,
-        batch: &Batch,
-        picks: &mut dyn Iterator<Item = u16>,
-        drops: &[(u16, DropReason)],
-    ) {
+    fn see(&self, direction: Direction, picked: Picked<'_>, drops: &[(u16, DropReason)]) {
         if direction == Direction::Inbound {
-            self.0.see(direction, batch, picks, drops);
+            self.0.see(direction, picked, drops);
         }
     }
 }
@@ -105,13 +99,7 @@ impl Monitor {
 }
 
 impl Watcher for Monitor {
-    fn see(
-        &self,
-        direction: Direction,
-        batch: &Batch,
-        picks: &mut dyn Iterator<Item = u16>,
-        drops: &[(u16, DropReason)],
-    ) {
+    fn see(&self, direction: Direction, Picked { batch, picks }: Picked<'_>, drops: &[(u16, DropReason)]) {
         let Sees { sent, received, .. } = self.sees;
         let (wanted, mark) = match direction {
             Direction::Inbound => (sent, NS_TXMON),
@@ -126,7 +114,7 @@ impl Watcher for Monitor {
         }
         let mut seen = [0; MAX_BATCH];
         let mut count = 0;
-        for pick in picks.filter(|pick| !gone[usize::from(*pick)]) {
+        for pick in picks.iter().copied().filter(|pick| !gone[usize::from(*pick)]) {
             seen[count] = pick;
             count += 1;
         }

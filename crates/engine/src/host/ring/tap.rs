@@ -20,7 +20,6 @@ use crate::observe::capture::CaptureSlot;
 use crate::packet::{Batch, MAX_BATCH};
 use crate::port::{IngressQueue, Tally};
 use crate::ring::{ClientTx, PipeGate, Region, ReleaseGate};
-use crate::util::slice::upto;
 
 /// For how long after work the core naps shortly, and the naps then and later.
 const BUSY: Duration = Duration::from_millis(20);
@@ -119,9 +118,8 @@ impl IngressQueue for RingTap {
             return;
         }
         self.last_work = Instant::now();
-        self.lookers.sent.ingress(batch, &[]);
-        let all: [u16; MAX_BATCH] = std::array::from_fn(|pick| u16::try_from(pick).unwrap_or(u16::MAX));
-        self.lookers.received.egress(batch, upto(&all, batch.len()), &[]);
+        self.lookers.sent.ingress(batch.all(), &[]);
+        self.lookers.received.egress(batch.all(), &[]);
         batch.clear();
         self.ring.release(&mut seen);
         let at = self.ring.slots.ring.first();

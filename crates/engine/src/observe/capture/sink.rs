@@ -10,7 +10,7 @@ use rustix::event::{eventfd, EventfdFlags};
 use sidecore_abi::counters::DropReason;
 
 use super::pcapng::{CaptureCount, CaptureOptions, Direction, Packet, Time, PACKET_OVERHEAD};
-use crate::packet::{Batch, MAX_BATCH};
+use crate::packet::{Picked, MAX_BATCH};
 
 /// How often an I/O core looks whether the lock is free: some ten microseconds. The reader holds it for
 /// a swap of two pointers, another core for one batch.
@@ -74,13 +74,12 @@ impl Sink {
         CaptureCount { frames: load(&count.seen).saturating_add(missed), lost }
     }
 
-    /// Copies `picks` of `batch`, as far as there is room; returns how many are lost.
+    /// Copies `picked` frames, as far as there is room; returns how many are lost.
     pub(super) fn record(
         &self,
         interface: u32,
         direction: Direction,
-        batch: &Batch,
-        picks: impl Iterator<Item = u16>,
+        Picked { batch, picks }: Picked<'_>,
         drops: &[(u16, DropReason)],
     ) -> u64 {
         let Some(count) = self.counts.get(interface as usize) else { return 0 };
@@ -95,7 +94,7 @@ impl Sink {
         let was_empty = filling.as_ref().is_some_and(|bytes| bytes.is_empty());
         let (mut seen, mut lost) = (0, 0);
         for pick in picks {
-            let pick = usize::from(pick);
+            let pick = usize::from(*pick);
             let Some(frame) = batch.frames().get(pick) else { continue };
             seen += 1;
             let keep = (frame.len as usize).min(self.snaplen);
@@ -168,6 +167,7 @@ impl Sink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packet::Batch;
 
     #[test]
     fn a_reader_that_holds_the_lock_costs_frames_and_not_the_core() {
@@ -176,9 +176,9 @@ mod tests {
         assert!(batch.push_short(&[0; 60]));
         let held = sink.filling.lock().unwrap();
         // Returns although the lock is never released.
-        sink.record(0, Direction::Inbound, &batch, 0..1, &[]);
+        sink.record(0, Direction::Inbound, batch.all(), &[]);
         drop(held);
-        sink.record(0, Direction::Inbound, &batch, 0..1, &[]);
+        sink.record(0, Direction::Inbound, batch.all(), &[]);
         assert_eq!(sink.count(0, 0), CaptureCount { frames: 2, lost: 1 });
         // What the port missed meanwhile, of what it has missed ever.
         sink.begin(0, 7);

@@ -7,7 +7,7 @@ use sidecore_abi::counters::DropReason;
 
 use super::pcapng::{CaptureCount, Direction};
 use super::sink::Sink;
-use crate::packet::Batch;
+use crate::packet::Picked;
 
 /// Where frames can be captured: a port.
 pub trait CapturePoint: Send + Sync {
@@ -19,15 +19,9 @@ pub trait CapturePoint: Send + Sync {
 
 /// A watcher of a port that is no capture: a program's monitor.
 pub trait Watcher: Send + Sync {
-    /// `picks` of `batch` have passed, but for `drops`. Called on an I/O core: it copies what it wants and
-    /// does not wait.
-    fn see(
-        &self,
-        direction: Direction,
-        batch: &Batch,
-        picks: &mut dyn Iterator<Item = u16>,
-        drops: &[(u16, DropReason)],
-    );
+    /// `picked` frames have passed, but for `drops`. Called on an I/O core: it copies what it wants and does
+    /// not wait.
+    fn see(&self, direction: Direction, picked: Picked<'_>, drops: &[(u16, DropReason)]);
 }
 
 /// A capture or a watcher of a port.
@@ -54,51 +48,37 @@ impl CaptureSlot {
         self.on.load(Ordering::Relaxed)
     }
 
-    /// All of `batch` came in. `drops` are the frames that the switch gives to no port.
+    /// `picked` frames came in. `drops` are those that go to no port.
     #[inline]
-    pub fn ingress(&self, batch: &Batch, drops: &[(u16, DropReason)]) {
+    pub fn ingress(&self, picked: Picked<'_>, drops: &[(u16, DropReason)]) {
         if self.is_on() {
-            let all = 0..u16::try_from(batch.len()).unwrap_or(u16::MAX);
-            self.record(Direction::Inbound, batch, all, drops);
+            self.record(Direction::Inbound, picked, drops);
         }
     }
 
-    /// `picks` of `batch` came in, and are dropped: `drops`.
-    pub fn refused(&self, batch: &Batch, picks: &[u16], drops: &[(u16, DropReason)]) {
+    /// `picked` frames went out, but for `drops`.
+    pub fn egress(&self, picked: Picked<'_>, drops: &[(u16, DropReason)]) {
         if self.is_on() {
-            self.record(Direction::Inbound, batch, picks.iter().copied(), drops);
-        }
-    }
-
-    /// `picks` of `batch` went out, but for `drops`.
-    pub fn egress(&self, batch: &Batch, picks: &[u16], drops: &[(u16, DropReason)]) {
-        if self.is_on() {
-            self.record(Direction::Outbound, batch, picks.iter().copied(), drops);
+            self.record(Direction::Outbound, picked, drops);
         }
     }
 
     #[cold]
-    fn record(
-        &self,
-        direction: Direction,
-        batch: &Batch,
-        picks: impl Iterator<Item = u16> + Clone,
-        drops: &[(u16, DropReason)],
-    ) {
+    fn record(&self, direction: Direction, picked: Picked<'_>, drops: &[(u16, DropReason)]) {
         let Ok(onlookers) = self.onlookers.try_read() else {
             // A capture starts or ends this moment: others may have wanted these.
-            self.missed.fetch_add(picks.count() as u64, Ordering::Relaxed);
+            self.missed.fetch_add(picked.picks.len() as u64, Ordering::Relaxed);
             return;
         };
         for onlooker in &*onlookers {
             match onlooker {
                 Onlooker::Capture { sink, interface } => {
-                    let lost = sink.record(*interface, direction, batch, picks.clone(), drops);
+                    let lost = sink.record(*interface, direction, picked, drops);
                     if lost > 0 {
                         self.lost.fetch_add(lost, Ordering::Relaxed);
                     }
                 }
-                Onlooker::Other(watcher) => watcher.see(direction, batch, &mut picks.clone(), drops),
+                Onlooker::Other(watcher) => watcher.see(direction, picked, drops),
             }
         }
     }
@@ -168,6 +148,7 @@ impl CaptureSlot {
 mod tests {
     use super::*;
     use crate::observe::capture::CaptureOptions;
+    use crate::packet::Batch;
 
     #[test]
     fn frames_that_pass_while_another_capture_begins_are_lost_and_not_forgotten() {
@@ -176,10 +157,10 @@ mod tests {
         let mut batch = Batch::new();
         (0..3).for_each(|_| assert!(batch.push_short(&[0; 60])));
         slot.add(Onlooker::Capture { sink, interface: 0 });
-        slot.ingress(&batch, &[]);
+        slot.ingress(batch.all(), &[]);
         let other = slot.onlookers.write().unwrap();
-        slot.ingress(&batch, &[]);
-        slot.egress(&batch, &[1], &[]);
+        slot.ingress(batch.all(), &[]);
+        slot.egress(batch.only(&[1]), &[]);
         drop(other);
         assert_eq!(slot.captures(), [CaptureCount { frames: 7, lost: 4 }]);
     }

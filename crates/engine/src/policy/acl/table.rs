@@ -19,7 +19,8 @@ pub struct Acl {
     pub(super) id: u32,
     /// The rules.
     pub rules: Vec<Rule>,
-    default: Action,
+    /// Whether each rule, and the default behind them, lets frames pass: of a thousand rules 16 cache lines.
+    permits: Box<[bool]>,
     /// By the first rule of each.
     shapes: Vec<Shape>,
     key: [u64; 2 * PAIRS],
@@ -62,9 +63,10 @@ impl Acl {
     /// frames that take long to look for.
     pub fn compile(rules: Vec<Rule>, default: Action, key: [u64; 2 * 4]) -> Acl {
         static IDS: AtomicU32 = AtomicU32::new(1);
+        let actions = rules.iter().map(|rule| rule.action).chain([default]);
         let mut acl = Acl {
             id: IDS.fetch_add(1, Ordering::Relaxed),
-            default,
+            permits: actions.map(|action| action == Action::Permit).collect(),
             shapes: Vec::new(),
             key,
             counts: (0..MAX_CORES).map(|_| (0..=rules.len()).map(|_| AtomicU64::new(0)).collect()).collect(),
@@ -164,8 +166,9 @@ impl Acl {
     }
 
     /// Whether the rule of that number, or the default, lets frames pass.
+    #[inline]
     pub fn permits(&self, rule: usize) -> bool {
-        self.rules.get(rule).map_or(self.default, |rule| rule.action) == Action::Permit
+        self.permits.get(rule).is_some_and(|permits| *permits)
     }
 
     /// A rule, or the default, has decided on a frame, on this core.

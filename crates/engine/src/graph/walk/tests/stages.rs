@@ -207,7 +207,8 @@ fn what_was_judged_is_what_arrives() {
         let piece = memory.lock().unwrap().put(0, &judged, HEAD);
         let offload = crate::packet::Offload::NONE;
         assert!(batch.push_with(&judged, judged.len(), offload, |pieces| pieces.push(piece)));
-        rig.walk.forward(&rig.topology, &rig.ports[0], &mut batch, None);
+        let source = Source { topology: &rig.topology, port: &rig.ports[0] };
+        rig.walk.forward(source, &mut batch, None);
         assert_eq!(rig.got.lock().unwrap()[..], [(2, judged.clone())]);
         drop(rewriter);
     }
