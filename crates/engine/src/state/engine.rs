@@ -23,7 +23,6 @@ use super::text::BadSpec;
 use super::transaction::{How, Transaction, Undone};
 use super::values::{names, Toggle};
 use crate::disk::{self, OpenedFiles};
-use crate::mem::Files;
 use crate::observe::CounterFile;
 use crate::port::Port;
 use crate::sandbox::holder::{Holder, SoughtHolders};
@@ -255,8 +254,7 @@ impl Engine {
         ports: impl IntoIterator<Item = &'p PortSpec>,
     ) -> Result<(SoughtHolders, OpenedFiles), Error> {
         let holder = |spec: &PortSpec| {
-            let any = spec.memory_file == Some(Files::Any);
-            find_kind(self.means.kinds, &spec.kind).ok().and_then(|kind| Some(((kind.holder)(spec)?, any)))
+            find_kind(self.means.kinds, &spec.kind).ok().and_then(|kind| (kind.holder)(spec))
         };
         let (mut holders, mut files) = (BTreeSet::new(), BTreeMap::new());
         let (mut specs, mut again) = (BTreeMap::new(), Vec::new());
@@ -267,8 +265,8 @@ impl Engine {
         }
         if !(holders.is_empty() && files.is_empty()) {
             for live in crate::lock(&self.state).ports.values().filter(|live| live.attachment.is_some()) {
-                if let Some((taken, _)) = holder(&live.spec) {
-                    holders.retain(|(path, _)| *path != taken);
+                if let Some(taken) = holder(&live.spec) {
+                    holders.remove(&taken);
                 }
                 let Some((taken, _)) = file_of(&live.spec) else { continue };
                 let read_only = files.remove(&taken);

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Child;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
@@ -22,6 +23,10 @@ use super::server::{hear, is_ours, say, Found, Store, DONE, DROP, HERE, LIST, MA
 
 /// How long a holder may take over an answer. It has nothing else to do, but the machine may.
 const ANSWER: Duration = Duration::from_secs(10);
+/// How long it may take over what it has when others have been waited for in vain for [`ANSWER`].
+const SHORT_ANSWER: Duration = Duration::from_secs(1);
+/// For how long holders were waited for in vain that were to tell what they have.
+static IN_VAIN: Mutex<Duration> = Mutex::new(Duration::ZERO);
 /// The pause before a holder is called again; a full queue gives no notice when it has room.
 const AGAIN: Duration = Duration::from_millis(10);
 
@@ -38,15 +43,13 @@ fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-type FoundHolder = io::Result<Option<(Holder, Found)>>;
+/// A holder that listens, if there is one.
+type CalledHolder = io::Result<Option<OwnedFd>>;
 
-/// Holders that were looked for, for as long as this lives.
-pub(crate) type SoughtHolders = Fetched<SoughtHolder, FoundHolder>;
+/// Holders that were called, for as long as this lives.
+pub(crate) type SoughtHolders = Fetched<PathBuf, CalledHolder>;
 
-/// Where a holder is looked for, and whether files of any kind are taken from it.
-pub(crate) type SoughtHolder = (PathBuf, bool);
-
-static EARLY: Early<SoughtHolder, FoundHolder> = Early::new();
+static EARLY: Early<PathBuf, CalledHolder> = Early::new();
 
 /// A holder, as the daemon that it serves sees it, or its own process that stands in for one. When this is
 /// dropped the holder keeps what it has.
@@ -77,36 +80,31 @@ impl Holder {
         Holder::connect(path)
     }
 
-    /// Looks for `all` holders, for all of them at the same time: ports that are started find them then.
-    pub(crate) fn seek(all: Vec<SoughtHolder>) -> SoughtHolders {
-        EARLY.fetch("seek", all.len(), all, |(path, any)| Holder::find_now(path, *any))
+    /// Calls `all` holders at the same time, each of which takes [`ANSWER`] twice at most: ports that are
+    /// started find them then. Until a port has found its holder, that answers its VMM, however long others
+    /// are waited for.
+    pub(crate) fn seek(all: Vec<PathBuf>) -> SoughtHolders {
+        EARLY.fetch("seek", all.len(), all, |path| called(path))
     }
 
-    /// The holder that another daemon left at `path` and what it has, if there is one: as it was found
-    /// before, once, or now. It has heard its VMM meanwhile, so what it passes is met as what a VMM passes
-    /// (`sandbox::descriptors`); `any`: files of any kind.
+    /// The holder that another daemon left at `path` and what it has, if there is one. It has heard its VMM
+    /// meanwhile, so what it passes is met as what a VMM passes (`sandbox::descriptors`); `any`: files of any
+    /// kind.
     ///
     /// # Errors
     /// There is one, but it cannot be used.
-    pub fn find(path: &Path, any: bool) -> FoundHolder {
-        EARLY.take(&(path.to_owned(), any)).unwrap_or_else(|| Holder::find_now(path, any))
-    }
-
-    /// Takes [`ANSWER`] twice at most.
-    fn find_now(path: &Path, any: bool) -> FoundHolder {
-        let socket = match call_one(path) {
-            Ok(socket) => socket,
-            Err(e) if is_absent(&e) => return Ok(None),
-            Err(e) => return Err(e),
-        };
+    pub fn find(path: &Path, any: bool) -> io::Result<Option<(Holder, Found)>> {
+        let socket = EARLY.take(&path.to_owned()).unwrap_or_else(|| called(path))?;
+        let Some(socket) = socket else { return Ok(None) };
         let mut found = Found::new();
         say(&socket, LIST, 0, None).map_err(system("ask the holder"))?;
-        let begun = Instant::now();
+        let (begun, most) = (Instant::now(), ANSWER.saturating_sub(*crate::lock(&IN_VAIN)).max(SHORT_ANSWER));
         // What it keeps, and the word that it was all.
         for _ in 0..=MAX_KEYS {
-            let left = ANSWER.saturating_sub(begun.elapsed());
+            let left = most.saturating_sub(begun.elapsed());
             let mut heard = [PollFd::new(&socket, PollFlags::IN)];
             if !wait(&mut heard, Some(left)).map_err(system("hear the holder"))? {
+                *crate::lock(&IN_VAIN) += most;
                 return Err(system("take what the holder has")(Errno::TIMEDOUT));
             }
             let looked = look(socket.as_fd(), WantedFds { most: 1, any, sockets: true });
@@ -197,6 +195,15 @@ fn ask(socket: &OwnedFd, what: u64, key: u64, fd: Option<BorrowedFd>) -> io::Res
         return Err(system("put more into the holder")(Errno::NOSPC));
     }
     Ok(())
+}
+
+/// A connection to the holder at `path`, if there is one.
+fn called(path: &Path) -> CalledHolder {
+    match call_one(path) {
+        Ok(socket) => Ok(Some(socket)),
+        Err(e) if is_absent(&e) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 /// A connection to the holder at `path`, by the broker if there is one.

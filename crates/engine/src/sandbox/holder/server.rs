@@ -32,8 +32,15 @@ pub const ATTENDED: &CStr = c"sidecore-hold";
 /// The name of a holder's process while no daemon is there.
 pub const ALONE: &CStr = c"sidecore-alone";
 
-/// Most callers that have said nothing yet; one more takes the place of the oldest.
+/// Most callers; one more takes the place of the oldest that has not said the secret.
 const MAX_CALLERS: usize = 8;
+
+/// Who has called, and asked for nothing yet.
+struct Caller {
+    socket: OwnedFd,
+    /// It has said the secret.
+    told: bool,
+}
 
 /// The first word of each record: the protocol's number above, what is asked or answered below.
 const PROTOCOL: u64 = 0x7363_686c << 32;
@@ -125,12 +132,13 @@ fn is_told(caller: &OwnedFd, secret: u64) -> bool {
         && say(caller, DONE, 0, None).is_ok()
 }
 
-/// Waits for a daemon: one of `callers`, which have said nothing yet, or a new one. A caller may be silent
-/// for as long as it likes, since a daemon on a busy machine is slow to speak; nothing waits for it.
-/// `stand_in` answers the peer meanwhile. `None`: there is no sense in waiting any longer.
+/// Waits until a daemon wants something: one of `callers`, or a new one. A caller may be silent for as long as
+/// it likes: a daemon on a busy machine is slow to speak, and one that has many ports calls all holders before
+/// it comes to each. Nothing waits for it: `stand_in` answers the peer meanwhile. `None`: there is no sense in
+/// waiting any longer.
 fn next_daemon(
     listener: &OwnedFd,
-    callers: &mut Vec<OwnedFd>,
+    callers: &mut Vec<Caller>,
     secret: u64,
     store: &Store,
     mut stand_in: Option<&mut (dyn StandIn + 'static)>,
@@ -144,7 +152,7 @@ fn next_daemon(
         }
         let kept = crate::lock(&store.0);
         let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
-        fds.extend(callers.iter().map(|caller| PollFd::new(caller, PollFlags::IN)));
+        fds.extend(callers.iter().map(|caller| PollFd::new(&caller.socket, PollFlags::IN)));
         // No events are asked for: what is always told is that the other end is gone.
         let sockets = kept.values().filter(|fd| is_socket(fd));
         fds.extend(sockets.map(|fd| PollFd::new(fd, PollFlags::empty())));
@@ -161,17 +169,20 @@ fn next_daemon(
         drop(kept);
         // A caller that speaks is heard before any has to make room.
         if let Some(at) = speaks {
-            let caller = callers.remove(at);
-            if is_told(&caller, secret) {
-                return Ok(Some(caller));
+            let Caller { socket, told } = callers.remove(at);
+            if told {
+                return Ok(Some(socket));
+            }
+            if is_told(&socket, secret) {
+                callers.push(Caller { socket, told: true });
             }
         } else if called {
             match accept_with(listener, SocketFlags::CLOEXEC) {
                 Ok(caller) if is_ours(&caller) => {
                     if callers.len() == MAX_CALLERS {
-                        callers.remove(0);
+                        callers.remove(callers.iter().position(|it| !it.told).unwrap_or(0));
                     }
-                    callers.push(caller);
+                    callers.push(Caller { socket: caller, told: false });
                 }
                 Ok(_) | Err(Errno::INTR | Errno::AGAIN | Errno::CONNABORTED) => {}
                 // A daemon that finds no place here yet goes on trying; what is kept must not go for that.
@@ -191,9 +202,9 @@ fn next_daemon(
 }
 
 /// Readable when `listener` or one of `callers` is.
-fn any_of(listener: &OwnedFd, callers: &[OwnedFd]) -> io::Result<OwnedFd> {
+fn any_of(listener: &OwnedFd, callers: &[Caller]) -> io::Result<OwnedFd> {
     let all = epoll::create(CreateFlags::CLOEXEC)?;
-    for fd in callers.iter().chain([listener]) {
+    for fd in callers.iter().map(|caller| &caller.socket).chain([listener]) {
         epoll::add(&all, fd, EventData::new_u64(0), EventFlags::IN)?;
     }
     Ok(all)

@@ -1,9 +1,9 @@
 //! A holder on a thread, and daemons that come and go.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,16 @@ pub(crate) fn started_with(
     make_secret(&path).unwrap();
     let at = path.clone();
     (path, std::thread::spawn(move || serve(&listener, &at, confine).unwrap()))
+}
+
+/// Somebody who calls the holder at `path`, and says nothing.
+pub(crate) fn call(path: &Path) -> OwnedFd {
+    let call = || crate::sandbox::open::socket::call_here(path, rustix::net::SocketType::SEQPACKET);
+    // Its queue is full while it is busy.
+    let busy = |called: &std::io::Result<OwnedFd>| matches!(called, Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+    let socket = std::iter::repeat_with(call).find(|called| !busy(called)).unwrap().unwrap();
+    rustix::io::ioctl_fionbio(&socket, false).unwrap();
+    socket
 }
 
 #[test]
@@ -146,13 +156,7 @@ fn a_daemon_that_is_slow_to_speak_is_heard_and_keeps_nobody_waiting() {
     let daemon = Holder::connect(&path).unwrap();
     daemon.put(1, event.as_fd()).unwrap();
     drop(daemon);
-    let call = || {
-        let socket =
-            crate::sandbox::open::socket::call_here(&path, rustix::net::SocketType::SEQPACKET).unwrap();
-        rustix::io::ioctl_fionbio(&socket, false).unwrap();
-        socket
-    };
-    let slow = call();
+    let slow = call(&path);
     // Each of these is served while the slow one says nothing.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(500) {
@@ -165,7 +169,7 @@ fn a_daemon_that_is_slow_to_speak_is_heard_and_keeps_nobody_waiting() {
     // More strangers than the holder has places for, and than its queue has.
     drop(slow);
     let strangers: Vec<_> =
-        (0..40).map(|_| (Holder::find(&path, false).unwrap().is_some(), call())).collect();
+        (0..40).map(|_| (Holder::find(&path, false).unwrap().is_some(), call(&path))).collect();
     assert!(strangers.iter().all(|(found, _)| *found), "the holder was taken for gone");
     drop(strangers);
     let (daemon, _) = Holder::find(&path, false).unwrap().unwrap();

@@ -206,6 +206,39 @@ fn a_holder_answers_once_wherever_its_daemon_ended() {
     }
 }
 
+/// A daemon with many ports, or with one whose holder hangs, comes to the others late.
+#[test]
+fn a_holder_answers_until_its_port_asks_what_it_has() {
+    let (path, holder) = started_with("sought", || Some(Box::new(Daemon::stand_in(Model::E1000e))));
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    let mut client = Client(theirs, 0);
+    let first = Daemon::new(Model::E1000e);
+    let mut session = Session::new("p", &first.device, &Terms::default());
+    session.keep_with(Holder::connect(&path).unwrap(), &ours).unwrap();
+    let mut exchange = Conversation::new(ours.into(), session, &first.port, &first.device).unwrap();
+    client.say(command::VERSION, &[0, 0, 1, 0], &[]);
+    next(&mut exchange);
+    client.hear();
+    assert!(exchange.leave());
+    drop((exchange, first));
+    let sought = Holder::seek(vec![path.clone()]);
+    for expected in [0, 1] {
+        client.read(SEMAPHORE);
+        assert_eq!(client.value(), expected, "its holder, which was called");
+    }
+    // More callers than it has places for.
+    let crowd: Vec<_> = (0..20).map(|_| crate::sandbox::holder::tests::call(&path)).collect();
+    let second = Daemon::new(Model::E1000e);
+    let (session, stream) =
+        Session::find("p", &second.device, &Terms::default(), &path).expect("nothing was found");
+    let mut exchange = Conversation::resume(stream.into(), session, &second.port, &second.device).unwrap();
+    client.read(SEMAPHORE);
+    next(&mut exchange);
+    assert_eq!(client.value(), 1, "the next daemon");
+    drop((exchange, sought, crowd, client));
+    holder.join().unwrap();
+}
+
 #[test]
 fn memory_that_comes_with_a_message_is_not_lost() {
     const SIZE: u64 = 0x4000;
