@@ -26,20 +26,20 @@ pub fn all() -> String {
     let mut text = BRIEF.replace("\n--help lists all keys.", "");
     let kinds: Vec<&str> = KINDS.iter().map(|kind| kind.name).collect();
     text.push_str(&format!("\n\nKinds of ports: {}.", kinds.join(", ")));
-    let mut section = |head: &str, keys: &[Key], scope: Scope| {
+    let mut section = |head: &str, keys: &[Key], scopes: &[Scope]| {
         text.push_str(&format!("\n\n{head}:"));
-        for key in keys.iter().filter(|key| key.scope == scope) {
+        for key in keys.iter().filter(|key| scopes.contains(&key.scope)) {
             text.push_str(&format!("\n  {}={}\n          {}", key.name, key.form, told(key)));
         }
     };
-    section("Keys of every port", PortSpec::KEYS, Scope::Any);
-    section("Keys of ports that carry frames", PortSpec::KEYS, Scope::Frames);
-    section("Keys of ports on a switch that learns", PortSpec::KEYS, Scope::Learning);
-    section("Keys of some kinds of ports", PortSpec::KEYS, Scope::Kind);
-    section("Keys of every switch", SwitchSpec::KEYS, Scope::Any);
-    section("Keys of switches that learn", SwitchSpec::KEYS, Scope::Learning);
-    section("Keys of every tenant", TenantSpec::KEYS, Scope::Any);
-    section("Keys of every group", GroupSpec::KEYS, Scope::Any);
+    section("Keys of every port", PortSpec::KEYS, &[Scope::Any, Scope::Paid]);
+    section("Keys of ports that carry frames", PortSpec::KEYS, &[Scope::Frames, Scope::Queues]);
+    section("Keys of ports on a switch that learns", PortSpec::KEYS, &[Scope::Learning]);
+    section("Keys of some kinds of ports", PortSpec::KEYS, &[Scope::Kind]);
+    section("Keys of every switch", SwitchSpec::KEYS, &[Scope::Any]);
+    section("Keys of switches that learn", SwitchSpec::KEYS, &[Scope::Learning]);
+    section("Keys of every tenant", TenantSpec::KEYS, &[Scope::Any]);
+    section("Keys of every group", GroupSpec::KEYS, &[Scope::Any]);
     text
 }
 

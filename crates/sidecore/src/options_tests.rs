@@ -107,13 +107,14 @@ fn table(keys: &[Key], port: bool) -> String {
         };
         let kinds = match key.scope {
             Scope::Kind => kinds_of(key),
-            Scope::Frames | Scope::Learning => "all but blk".to_owned(),
-            Scope::Must | Scope::Any => "all".to_owned(),
+            Scope::Frames | Scope::Queues | Scope::Learning => "all but blk".to_owned(),
+            Scope::Must | Scope::Any | Scope::Paid => "all".to_owned(),
         };
         let changes = match (key.name, key.scope) {
             ("name" | "tenant", _) => "no",
-            ("queue", _) | (_, Scope::Any | Scope::Frames | Scope::Learning) => "yes",
-            _ => "restart",
+            ("queue", _) => "yes",
+            (_, Scope::Must | Scope::Kind) => "restart",
+            _ => "yes",
         };
         let what = key.help().trim_end_matches('.');
         text.push_str(&columns([&format!("`{}`", key.name), &value, what, &kinds, key.default, changes]));

@@ -18,7 +18,6 @@ mod ingress;
 mod local;
 mod mirror;
 mod offload;
-mod pairs;
 mod private;
 mod stages;
 mod switch;
@@ -35,9 +34,8 @@ use std::time::{Duration, Instant};
 
 pub use effects::{Fate, Step};
 pub use group::{Candidate, Group, KeptGroup, Own, Probes, Settled, BUCKETS, MAX_MEMBERS};
-pub use ingress::{NetTask, QueueHandle, QueueTask, Scheduler};
+pub use ingress::{NetTask, Pairs, QueueHandle, QueueTask, Scheduler};
 pub use local::Local;
-pub use pairs::Pairs;
 pub use topology::{Attach, Interface, Topology};
 
 use self::walk::seconds;

@@ -95,6 +95,8 @@ pub fn check(spec: &Spec, kinds: &[Kind]) -> Vec<Finding> {
             bad("where", &format!("port {} has this place; choose another", other.name));
         }
         check_kind(port, kinds, &mut bad);
+        check_scopes(port, &mut bad);
+        check_company(port.given(), &mut bad);
         check_gateway(spec, port, &mut bad);
         check_tenant(spec, port, &mut bad);
         check_of_group(spec, i, port, &mut bad);
@@ -320,6 +322,15 @@ fn check_joint<'s>(
     if let Some(pipe) = &port.pipe {
         check_pipe(spec, port, pipe, bad);
     }
+    if let Some(name) = &port.switch {
+        if name != DEFAULT_SWITCH && !spec.switches.iter().any(|switch| switch.name == *name) {
+            bad("switch", &format!("there is no switch {name:?}; allowed: {}", switches(spec)));
+        }
+    }
+}
+
+/// Whether each key of `port` applies where that is.
+fn check_scopes(port: &PortSpec, bad: &mut impl FnMut(&str, &str)) {
     let learns_not = match port.joint() {
         // Its kind knows no such key.
         Joint::Nothing | Joint::Control(_) | Joint::Switch(_) => None,
@@ -328,18 +339,35 @@ fn check_joint<'s>(
         Joint::Wire(_) => Some("wire"),
         Joint::Group(_) => Some("group"),
     };
+    let inside = INSIDE.contains(&&*port.kind);
     // A router's port on a switch is a port there.
     let there = |key: &Key| port.gateway_on().is_some() && ["vlan", "isolated", "bpdu"].contains(&key.name);
-    for key in port.given().filter(|key| key.scope == Scope::Learning && !there(key)) {
-        if let Some(what) = learns_not {
-            let why = format!("does not apply to a {what}, which learns no addresses; allowed: with switch");
-            bad(key.name, &why);
-        }
+    for key in port.given() {
+        let why = match (key.scope, learns_not, &port.tenant) {
+            (Scope::Paid, ..) if inside => {
+                ": the time of its frames is their senders'; allowed: at the senders' ports".to_owned()
+            }
+            (Scope::Paid, _, Some(tenant)) if key.name != "tenant" => {
+                format!(": tenant {tenant} pays for the port; allowed: at the tenant")
+            }
+            (Scope::Queues, ..) if inside || port.pipe.is_some() || port.group.is_some() => {
+                ": it has no queues of its own; allowed: at the ports of guests".to_owned()
+            }
+            (Scope::Learning, Some(what), _) if !there(key) => {
+                format!(" to a {what}, which learns no addresses; allowed: with switch")
+            }
+            _ => continue,
+        };
+        bad(key.name, &format!("does not apply{why}"));
     }
-    if let Some(name) = &port.switch {
-        if name != DEFAULT_SWITCH && !spec.switches.iter().any(|switch| switch.name == *name) {
-            bad("switch", &format!("there is no switch {name:?}; allowed: {}", switches(spec)));
-        }
+}
+
+/// Whether each key of `given` stands beside one that it needs.
+fn check_company<'k>(given: impl Iterator<Item = &'k Key>, bad: &mut impl FnMut(&str, &str)) {
+    let given: Vec<&Key> = given.collect();
+    let alone = |key: &&&Key| !key.with.is_empty() && !given.iter().any(|it| key.with.contains(&it.name));
+    for key in given.iter().filter(alone) {
+        bad(key.name, &format!("does not apply; allowed: with {}", key.with.join(" or ")));
     }
 }
 
@@ -386,11 +414,6 @@ fn gateway_station(port: &PortSpec) -> Option<Mac> {
 
 /// Whether `port`, if it is to be a router's port on a switch, can be one.
 fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, &str)) {
-    let why = "does not apply: the time of its frames is their senders'; allowed: at the senders' ports";
-    if INSIDE.contains(&&*port.kind) {
-        refuse(port, &SERVICE, why, bad);
-        refuse(port, &["tenant"], why, bad);
-    }
     if port.kind == ROUTER && port.group.is_none() {
         bad("group", "missing; a port of kind router is a member's; one on a switch is of kind switch");
     }
@@ -406,10 +429,7 @@ fn check_gateway(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, &str))
     }
 }
 
-/// What is granted of the I/O cores.
-const SERVICE: [&str; 6] = ["class", "weight", "budget", "reclaim", "rate", "bit-rate"];
-
-/// Whether `port` has a tenant that there is, and leaves to it what is the tenant's.
+/// Whether `port` has a tenant that there is.
 fn check_tenant(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, &str)) {
     let Some(tenant) = &port.tenant else { return };
     if !spec.tenants.iter().any(|it| it.name == *tenant) {
@@ -417,8 +437,6 @@ fn check_tenant(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, &str)) 
         let there = if there.is_empty() { "none; add it first".to_owned() } else { there.join(", ") };
         bad("tenant", &format!("there is no tenant {tenant:?}; allowed: {there}"));
     }
-    let why = format!("does not apply: tenant {tenant} pays for the port; allowed: at the tenant");
-    refuse(port, &SERVICE, &why, bad);
 }
 
 /// The names of all switches, for people.
@@ -469,13 +487,7 @@ fn check_guard(spec: &Spec, i: usize, port: &PortSpec, bad: &mut impl FnMut(&str
 /// Whether the VLANs of `port` are those of an access port, or of a trunk.
 fn check_vlans(port: &PortSpec, bad: &mut impl FnMut(&str, &str)) {
     if port.vlan.is_some() {
-        let why = "does not apply to an access port; allowed: with trunk, without vlan";
-        refuse(port, &["trunk", "native"], why, bad);
-    } else if port.trunk.is_none() {
-        refuse(port, &["native"], "does not apply; allowed: with trunk", bad);
-    }
-    if port.vlans().is_none() {
-        refuse(port, &["vlan-proto"], "does not apply; allowed: with vlan or trunk", bad);
+        refuse(port, &["trunk"], "does not apply to an access port; allowed: without vlan", bad);
     }
     if port.native.is_none() && port.trunk.is_some() {
         let why = "a trunk without native has no VLAN for it; allowed: with native, or vlan";
@@ -549,10 +561,6 @@ fn check_tunnel(spec: &Spec, port: &PortSpec, kinds: &[Kind], bad: &mut impl FnM
     }
 }
 
-/// Keys of ports whose frames are fetched from a queue.
-const GUESTS_ONLY: [&str; 7] =
-    ["allow-ip", "dhcp-guard", "ra-guard", "out-rate", "out-bit-rate", "out-burst", "mirror"];
-
 /// Whether the mirror of `port` can be one, and what goes out by it can be limited.
 fn check_egress(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, &str)) {
     for (key, name) in
@@ -567,21 +575,7 @@ fn check_egress(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, &str)) 
             bad(key, &format!("there is no access list {name:?}; allowed: {there}"));
         }
     }
-    if INSIDE.contains(&&*port.kind) || port.pipe.is_some() || port.group.is_some() {
-        let why = "does not apply: it has no queues of its own; allowed: at the ports of guests";
-        refuse(port, &GUESTS_ONLY, why, bad);
-    }
-    if port.out_rate.is_none() && port.out_bit_rate.is_none() {
-        refuse(port, &["out-burst"], "does not apply; allowed: with out-rate or out-bit-rate", bad);
-    }
-    let Some(name) = &port.mirror else {
-        return refuse(
-            port,
-            &["mirror-direction", "mirror-acl", "mirror-snap"],
-            "does not apply; allowed: with mirror",
-            bad,
-        );
-    };
+    let Some(name) = &port.mirror else { return };
     let to = spec.ports.iter().find(|other| other.name == *name);
     let why = match to {
         None => "there is no such port",
@@ -597,17 +591,17 @@ fn check_egress(spec: &Spec, port: &PortSpec, bad: &mut impl FnMut(&str, &str)) 
 
 /// Whether `group` names members that there are.
 fn check_group(spec: &Spec, group: &GroupSpec, bad: &mut impl FnMut(&str, &str)) {
+    check_company(group.given(), bad);
     let members = spec.members(&group.name);
     for (key, name) in group.named().filter(|(_, name)| !members.contains(name)) {
         bad(key, &format!("there is no member {name:?}; allowed: {}", names(&members)));
     }
     let fronts = spec.ports.iter().filter(|port| port.group_interface() == Some(&group.name));
     let first = fronts.min_by_key(|port| port.interface.map_or(0, Number::get));
-    match (group.probe, group.probe_floor, first) {
-        (Some(_), _, Some(first)) if first.mac.is_none() => {
+    match (group.probe, first) {
+        (Some(_), Some(first)) if first.mac.is_none() => {
             bad("probe", &format!("port {}, by which probes come, has no mac; set one first", first.name));
         }
-        (None, Some(_), _) => bad("probe-floor", "does not apply; allowed: with probe=ADDRESS"),
         _ => {}
     }
     if members.len() > crate::graph::MAX_MEMBERS {

@@ -66,7 +66,7 @@ options! {
             /// interface of the group; who misses three is gone.
             probe: IpAddr = "probe", Any, "no probes";
             /// The number of active members below which probes take no member out.
-            probe_floor: Number<1, 64> = "probe-floor", Any, "half of the members, rounded up";
+            probe_floor: Number<1, 64> = "probe-floor", Any with "probe", "half of the members, rounded up";
             /// Shares of members beside those of others.
             weights: List<MemberWeight> = "weights", Any, "100 each";
             /// Members that get no new flows.

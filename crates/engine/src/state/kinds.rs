@@ -80,8 +80,8 @@ impl Kind {
     /// Whether it knows this option.
     pub fn knows(&self, key: &Key) -> bool {
         match key.scope {
-            Scope::Must | Scope::Any => true,
-            Scope::Frames | Scope::Learning => self.frames,
+            Scope::Must | Scope::Any | Scope::Paid => true,
+            Scope::Frames | Scope::Queues | Scope::Learning => self.frames,
             Scope::Kind => self.names(key.name),
         }
     }

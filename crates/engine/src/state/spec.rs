@@ -261,54 +261,54 @@ options! {
             /// Its carrier: with `up` it follows the peer, with `down` it is down.
             link: Link = "link", Any, "`up`";
             /// The tenant that pays for its work, instead of itself. A port keeps its tenant.
-            tenant: String = "tenant", Any, "";
+            tenant: String = "tenant", Paid, "";
             /// How urgent its frames or requests are: those of class `latency` are served between two visits
             /// of other ports.
-            class: Class = "class", Any, "`throughput`";
+            class: Class = "class", Paid, "`throughput`";
             /// Its share of an I/O core beside other ports that have work.
-            weight: Number<1, 1000> = "weight", Any, "100";
+            weight: Number<1, 1000> = "weight", Paid, "100";
             /// The share of an I/O core that it is guaranteed and limited to: percent of each 5 ms, or a
             /// runtime in each period.
-            budget: Budget = "budget", Any, "none: its share by weight";
+            budget: Budget = "budget", Paid, "none: its share by weight";
             /// Whether it may use, beyond its budget, time that other ports leave.
-            reclaim: Toggle = "reclaim", Any, "`off`";
+            reclaim: Toggle = "reclaim", Paid, "`off`";
             /// Most frames or requests a second that are taken from it.
-            rate: Frames = "rate", Any, "no limit";
+            rate: Frames = "rate", Paid, "no limit";
             /// Most bits a second of the frames or requests that are taken from it.
-            bit_rate: Bits = "bit-rate", Any, "no limit";
+            bit_rate: Bits = "bit-rate", Paid, "no limit";
             /// Addresses and networks of IP that its frames may claim, also by ARP and neighbour discovery.
-            allow_ip: Nets = "allow-ip", Frames, "all";
+            allow_ip: Nets = "allow-ip", Queues, "all";
             /// Whether answers of DHCP servers that come in by it are dropped.
-            dhcp_guard: Toggle = "dhcp-guard", Frames, "`off`";
+            dhcp_guard: Toggle = "dhcp-guard", Queues, "`off`";
             /// Whether router advertisements and redirects that come in by it are dropped.
-            ra_guard: Toggle = "ra-guard", Frames, "`off`";
+            ra_guard: Toggle = "ra-guard", Queues, "`off`";
             /// The access list for frames that come in by it.
             acl_in: String = "acl-in", Frames, "none: all may";
             /// The access list for frames that go out by it.
             acl_out: String = "acl-out", Frames, "none: all may";
             /// Most frames a second that go out by it; more are dropped as `rate`.
-            out_rate: Frames = "out-rate", Frames, "no limit";
+            out_rate: Frames = "out-rate", Queues, "no limit";
             /// Most bits a second of the frames that go out by it.
-            out_bit_rate: Bits = "out-bit-rate", Frames, "no limit";
+            out_bit_rate: Bits = "out-bit-rate", Queues, "no limit";
             /// Milliseconds of these rates that it may save up.
-            out_burst: Number<1, 1000> = "out-burst", Frames, "10";
+            out_burst: Number<1, 1000> = "out-burst", Queues with "out-rate" "out-bit-rate", "10";
             /// The port that gets a copy of each frame that passes it.
-            mirror: String = "mirror", Frames, "none";
+            mirror: String = "mirror", Queues, "none";
             /// Which of them: those that come in by it, those that go out, or both.
-            mirror_direction: Directions = "mirror-direction", Frames, "`both`";
+            mirror_direction: Directions = "mirror-direction", Frames with "mirror", "`both`";
             /// An access list; only frames that it permits are copied.
-            mirror_acl: String = "mirror-acl", Frames, "none: all are";
+            mirror_acl: String = "mirror-acl", Frames with "mirror", "none: all are";
             /// Bytes of a copy; longer frames are cut.
-            mirror_snap: Number<64, 65535> = "mirror-snap", Frames, "all";
+            mirror_snap: Number<64, 65535> = "mirror-snap", Frames with "mirror", "all";
             /// The VLAN of its frames, which have no tag there: it is an access port.
             vlan: VlanNumber = "vlan", Learning, "none: it is in no VLAN, with others that are in none";
             /// The VLANs that it carries with tags.
             trunk: VlanRanges = "trunk", Learning, "none";
             /// The VLAN of frames without a tag on a trunk.
-            native: VlanNumber = "native", Learning, "none: such frames are dropped";
+            native: VlanNumber = "native", Learning with "trunk", "none: such frames are dropped";
             /// By which number tags are known: 0x8100, or 0x88a8, so that tags of 802.1Q inside are payload
             /// (QinQ).
-            vlan_proto: TagProtocol = "vlan-proto", Learning, "`802.1q`";
+            vlan_proto: TagProtocol = "vlan-proto", Learning with "vlan" "trunk", "`802.1q`";
             /// Whether it exchanges no frames with other isolated ports (a private VLAN).
             isolated: Toggle = "isolated", Learning, "`off`";
             /// Whether messages of the spanning tree pass, into it and out of it.
@@ -508,7 +508,7 @@ impl PortSpec {
     pub fn same_attachment(&self, other: &PortSpec) -> bool {
         let attached = |port: &PortSpec| PortSpec {
             queue: None,
-            ..port.without(&[Scope::Any, Scope::Frames, Scope::Learning])
+            ..port.without(&[Scope::Any, Scope::Paid, Scope::Frames, Scope::Queues, Scope::Learning])
         };
         attached(self) == attached(other)
     }

@@ -186,7 +186,7 @@ fn a_bad_file_names_line_key_and_what_is_allowed() {
         ("WEB\nwire = 'w'\nmac-limit = 2", "f.toml:7: port web: key `mac-limit`: does not apply to a wire, which learns no addresses; allowed: with switch"),
         ("WEB\ntrunk = [10, '30-20']", "f.toml:6: port web: key `trunk`: \"30-20\" is not allowed; allowed: a VLAN from 1 to 4094, or a range such as 20-30"),
         ("WEB\nvlan = 4095", "f.toml:6: port web: key `vlan`: \"4095\" is not allowed; allowed: a number from 1 to 4094"),
-        ("WEB\nvlan = 10\nnative = 7", "f.toml:7: port web: key `native`: does not apply to an access port; allowed: with trunk, without vlan"),
+        ("WEB\nvlan = 10\ntrunk = [7]", "f.toml:7: port web: key `trunk`: does not apply to an access port; allowed: without vlan"),
         ("WEB\nnative = 7", "f.toml:6: port web: key `native`: does not apply; allowed: with trunk"),
         ("WEB\nvlan-proto = '802.1ad'", "f.toml:6: port web: key `vlan-proto`: does not apply; allowed: with vlan or trunk"),
         ("WEB\ntrunk = [10]\nfdb = ['02:00:00:00:00:01']", "f.toml:7: port web: key `fdb`: a trunk without native has no VLAN for it; allowed: with native, or vlan"),

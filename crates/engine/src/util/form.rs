@@ -37,6 +37,8 @@ pub struct Key {
     pub form: Form,
     /// What it applies to.
     pub scope: Scope,
+    /// The keys beside one of which it has to stand, if it says anything only there.
+    pub with: &'static [&'static str],
     /// What holds without it, for people.
     pub default: &'static str,
     /// What it is for: the documentation of its field, with the blanks that stand before each line.
@@ -57,8 +59,12 @@ pub enum Scope {
     Must,
     /// Every part of its sort. Of a port: it changes while the port runs.
     Any,
+    /// Ports, whose own the work is that it grants time to. It changes while the port runs.
+    Paid,
     /// Ports that carry frames. It changes while the port runs.
     Frames,
+    /// Ports that carry frames and have queues of their own. It changes while the port runs.
+    Queues,
     /// Switches that learn addresses, and ports on such. It changes while the port runs.
     Learning,
     /// Ports of those kinds whose row names it. A port restarts for it.
@@ -226,7 +232,8 @@ macro_rules! options {
         $(#[doc = $about:literal])+
         $part:ident {
             must { $($(#[doc = $must_line:literal])+ $must:ident: $must_type:ty = $must_key:literal;)* }
-            may { $($(#[doc = $line:literal])+ $may:ident: $type:ty = $key:literal, $scope:ident, $default:literal;)* }
+            may { $($(#[doc = $line:literal])+ $may:ident: $type:ty = $key:literal, $scope:ident
+                $(with $($with:literal)+)?, $default:literal;)* }
         }
     ) => {
         $crate::util::form::view! {
@@ -235,7 +242,7 @@ macro_rules! options {
             #[serde(deny_unknown_fields)]
             $part {
                 $($(#[doc = $must_line])+ $must as $must_key: $must_type,)*
-                $($(#[doc = $line])+ $may as $key ?: $type | $scope $default,)*
+                $($(#[doc = $line])+ $may as $key ?: $type | $scope [$($($with)+)?] $default,)*
             }
         }
 
@@ -279,9 +286,9 @@ macro_rules! view {
         $crate::util::form::view! { @@ $done $keys [$($line)+] [flatten] [Must] $name [""] [$type] [$type] [] $($rest)* }
     };
     (@ $done:tt $keys:tt $(#[doc = $line:literal])+ $name:ident $(as $key:literal)? ?: $type:ty
-        $(= [$($word:literal),+])? $(| $scope:ident $default:literal)?, $($rest:tt)*) => {
+        $(= [$($word:literal),+])? $(| $scope:ident [$($with:literal)*] $default:literal)?, $($rest:tt)*) => {
         $crate::util::form::view! { @@ $done $keys [$($line)+] [default, skip_serializing_if = "Option::is_none" $(, rename = $key)?]
-            [$($scope $default)? Any] $name [$($key)?] [Option<$type>] [$type] [$($($word)+)?] $($rest)* }
+            [$($scope [$($with)*] $default)? Any] $name [$($key)?] [Option<$type>] [$type] [$($($word)+)?] $($rest)* }
     };
     (@ $done:tt $keys:tt $(#[doc = $line:literal])+ $name:ident $(as $key:literal)? *: $type:ty, $($rest:tt)*) => {
         $crate::util::form::view! { @@ $done $keys [$($line)+]
@@ -293,7 +300,8 @@ macro_rules! view {
         $crate::util::form::view! { @@ $done $keys [$($line)+] [$($how,)? $(rename = $key)?]
             [Must] $name [$($key)?] [$type] [$type] [$($($word)+)?] $($rest)* }
     };
-    (@@ [$($done:tt)*] [$($keys:tt)*] [$($line:literal)+] [$($how:tt)*] [$scope:ident $($default:literal Any)?]
+    (@@ [$($done:tt)*] [$($keys:tt)*] [$($line:literal)+] [$($how:tt)*]
+        [$scope:ident $([$($with:literal)*] $default:literal Any)?]
         $name:ident [$($key:literal)?] [$field:ty] [$type:ty] [$($word:literal)*] $($rest:tt)*) => {
         $crate::util::form::view! { @
             [$($done)* $(#[doc = $line])+ #[serde($($how)*)] pub $name: $field,]
@@ -301,6 +309,7 @@ macro_rules! view {
                 name: [$($key,)? stringify!($name)][0],
                 form: $crate::util::form::view!(form $type, $($word)*),
                 scope: $crate::util::form::Scope::$scope,
+                with: &[$($($with),*)?],
                 default: [$($default,)? ""][0],
                 lines: concat!($($line),+),
             },]

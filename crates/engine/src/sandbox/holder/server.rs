@@ -132,10 +132,10 @@ fn is_told(caller: &OwnedFd, secret: u64) -> bool {
         && say(caller, DONE, 0, None).is_ok()
 }
 
-/// Waits until a daemon wants something: one of `callers`, or a new one. A caller may be silent for as long as
-/// it likes: a daemon on a busy machine is slow to speak, and one that has many ports calls all holders before
-/// it comes to each. Nothing waits for it: `stand_in` answers the peer meanwhile. `None`: there is no sense in
-/// waiting any longer.
+/// Waits until a daemon wants something: one of `callers`, or a new one. A caller may be silent for as long
+/// as it likes: a daemon on a busy machine is slow to speak, and one that has many ports calls all holders
+/// before it comes to each. Nothing waits for it: `stand_in` answers the peer meanwhile. `None`: there is no
+/// sense in waiting any longer.
 fn next_daemon(
     listener: &OwnedFd,
     callers: &mut Vec<Caller>,
